@@ -568,6 +568,7 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
 
 /// Returns what the session holds of a conversation, if that can go on.
 fn recorded(session: &Session, evaluation: &str) -> Result<Option<ConversationFollower>> {
+    session.take_decisions()?;
     match session.resume(Some(evaluation))?.point {
         ResumePoint::NotRecorded => Ok(None),
         ResumePoint::NeedsSettle(operations) => Err(must_settle(session, operations)?),

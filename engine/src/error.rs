@@ -747,7 +747,7 @@ pub enum Error {
     /// Somebody has decided about the operation, so it waits for no decision.
     #[error(
         "operation {operation} is already settled: `{}` by {}, in record {sequence}",
-        decision.name(),
+        decision.shown_name(arguments.is_some()),
         escape::text(by)
     )]
     AlreadySettled {
@@ -755,6 +755,8 @@ pub enum Error {
         operation: OperationId,
         /// What was decided.
         decision: Decision,
+        /// BLAKE3 of the arguments that were approved; `None` if the decision is no approval.
+        arguments: Option<[u8; 32]>,
         /// Who decided.
         by: String,
         /// Record of the decision.

@@ -63,8 +63,9 @@ pub use options::{
     BackgroundSync, CompactOptions, Durability, KeptSnapshots, SessionOptions, StoreOptions, UndeclaredEvents,
 };
 pub use session::{
-    AbandonedCall, LogView, RecordNotification, RecoveryReport, RollbackReport, Session, Settlement,
-    SliceState, Snapshot, SnapshotOptions, State, StoredItem, SubscriberPanic, Subscription,
+    AbandonedCall, DecisionWait, DecisionsTaken, LogView, RecordNotification, RecoveryReport,
+    RefusedDecision, RollbackReport, Session, Settlement, SliceState, Snapshot, SnapshotOptions, State,
+    StoredItem, SubscriberPanic, Subscription, TakenDecision,
 };
 /// String type of a call's tool name and call id. Up to 23 bytes are stored inline; longer ones are reference
 /// counted.
@@ -73,8 +74,8 @@ pub use snapshot_json::{Export, ExportedSlice};
 pub use storage::StoreAccess;
 pub use store::{
     BackupOptions, BackupReport, CapturesElsewhere, CapturesInUse, CollectOptions, CollectReport, Collected,
-    CompactReport, CompressReport, DamagedCapture, ImportOptions, LeftAlone, MissingObject, PullReport,
-    SalvageReport, SessionSummary, SkippedBytes, Store, StoreCompactReport,
+    CompactReport, CompressReport, DamagedCapture, ImportOptions, LeftAlone, LeftDecision, LeftFate,
+    MissingObject, PullReport, SalvageReport, SessionSummary, SkippedBytes, Store, StoreCompactReport,
 };
 pub use tools::ExecutionState;
 pub use tools::resources::ResourceRegistry;

@@ -185,7 +185,7 @@ enum Verb {
     /// see these events.
     Validate(verbs::validate::Arguments),
     /// Record a person's decision about a call that was interrupted and cannot safely be run again, or that is suspended.
-    /// Writes into the session.
+    /// Writes into the session, or leaves the decision for the process that has it open.
     Settle(verbs::settle::Arguments),
     /// Copy what is sound in a damaged session, before its first damage, into a new session. The damaged one is only read.
     ///

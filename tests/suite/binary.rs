@@ -8,6 +8,7 @@ mod completions;
 mod conversation;
 mod copies;
 mod damaged;
+mod decisions;
 mod escaped;
 mod held;
 mod imports;

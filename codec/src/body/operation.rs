@@ -239,6 +239,17 @@ named! {
     }
 }
 
+impl Decision {
+    /// Returns the name that people and JSON are shown: `approved` for a decision that names the arguments of a call that asked. On disk
+    /// an approval is [`RunAgain`](Decision::RunAgain) with these.
+    pub fn shown_name(self, names_arguments: bool) -> &'static str {
+        match self {
+            Decision::RunAgain if names_arguments => "approved",
+            decision => decision.name(),
+        }
+    }
+}
+
 /// Holds a resource's snapshot of itself at the begin or end of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResourceSnapshot<'a> {

@@ -36,13 +36,9 @@ impl<'a> Settle<'a> {
         Settle { operation, decision, result, shown, arguments, until_us, by, reason }
     }
 
-    /// Returns the name of the decision that people and JSON are shown: `approved` if it approves the arguments of a call that asked. On
-    /// disk an approval is a [`Decision::RunAgain`] that names those arguments.
+    /// Returns the [name](Decision::shown_name) of the decision that people and JSON are shown.
     pub fn decision_name(&self) -> &'static str {
-        match (self.decision, self.arguments) {
-            (Decision::RunAgain, Some(_)) => "approved",
-            (decision, _) => decision.name(),
-        }
+        self.decision.shown_name(self.arguments.is_some())
     }
 
     /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.

@@ -81,10 +81,7 @@ pub struct Settled {
 impl Settled {
     /// Returns the name that listings and JSON use: `approved` for an approval, else that of the decision.
     pub fn name(&self) -> &'static str {
-        match (self.decision, self.arguments) {
-            (Decision::RunAgain, Some(_)) => "approved",
-            (decision, _) => decision.name(),
-        }
+        self.decision.shown_name(self.arguments.is_some())
     }
 }
 

@@ -1,12 +1,15 @@
 //! The questions of suspended operations, read without the host.
 
 use chrono::{DateTime, Utc};
+use foldlog_codec::body::ToolBegin;
 use foldlog_codec::{OperationId, SequenceNumber};
 
 use super::LogReader;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::fold::conversation_reading;
 use crate::fold::questions::{self, PendingQuestion};
 use crate::fold::suspended::Standings;
+use crate::session::{Settlement, settling};
 
 impl LogReader {
     /// Returns the questions of suspended operations that nobody has answered yet and that have not expired at the time
@@ -20,6 +23,33 @@ impl LogReader {
         let budget = self.text_budget();
         let source = self.log_source(&self.outline);
         questions::read(&source, self.opened.session, &standings.waiting(), Some(&budget))
+    }
+
+    /// Returns the BLAKE3 of the arguments of an operation about which somebody can decide so at the time `now_us`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchOperation`] if the operation waits for no such decision. Those of [`pending`](LogReader::pending).
+    pub(crate) fn waits_for_decision(
+        &self,
+        operation: OperationId,
+        settlement: &Settlement,
+        now_us: i64,
+    ) -> Result<[u8; 32]> {
+        settling::check(&self.standings(now_us), operation, settlement)?;
+        if let Some(suspended) = self.outline.operations.suspended_one(operation) {
+            return Ok(suspended.suspension.arguments);
+        }
+        let begin = self.outline.operations.unsettled_one(operation).map(|unsettled| unsettled.begin);
+        let (begin, source) = (begin.unwrap_or(operation.sequence()), self.log_source(&self.outline));
+        let mut digest = None;
+        self.records(begin, begin, |record| {
+            let arguments = ToolBegin::decode(record.body).map_err(Error::unread(begin))?.arguments;
+            let text = conversation_reading::text(&source, begin, arguments)?;
+            digest = Some(*blake3::hash(text.as_bytes()).as_bytes());
+            Ok(())
+        })?;
+        digest.ok_or(Error::NoSuchOperation { operation, reason: "the log does not hold its begin" })
     }
 
     /// Returns the operations that waited for somebody at a position, and are not over since.

@@ -100,6 +100,7 @@ fn all() -> Vec<Error> {
         Error::AlreadySettled {
             operation: operation.into(),
             decision: foldlog_codec::body::Decision::Failed,
+            arguments: None,
             by: text(),
             sequence: sequence.into(),
         },

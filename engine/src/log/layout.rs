@@ -17,6 +17,7 @@
 //!     files/                      captures of the workspace, a store of git objects
 //!     program/                    large outputs that an agent's program saved, of an adapter
 //!     snapshots/<records>.image   images, named by how many records they cover
+//!     decisions/                  decisions of people that the open host has still to take
 //!   sessions/.new-<session>/      a fork that is being built
 //!   sessions/.deleted-<session>/  a session that is being deleted
 //! ```
@@ -179,6 +180,11 @@ pub(crate) fn image_file(dir: &Path, next_sequence: SequenceNumber) -> PathBuf {
 pub(crate) fn image_position(name: &str) -> Option<SequenceNumber> {
     let digits = name.strip_suffix(IMAGE_SUFFIX)?;
     (digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+}
+
+/// Returns the folder in which other processes leave decisions for the one that has the session open.
+pub(crate) fn decisions_dir(dir: &Path) -> PathBuf {
+    dir.join("decisions")
 }
 
 pub(crate) fn objects_dir(dir: &Path) -> PathBuf {

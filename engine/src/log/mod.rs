@@ -19,6 +19,7 @@
 //! | `lock` | one writer for each session |
 //! | `fenced` | a note that another writer claimed a session, and from which record on |
 //! | `notes` | the small files that say who holds a lock, and who was fenced |
+//! | `decisions` | the files in which other processes leave decisions for the open session |
 //! | `exposed` | who else can read a log |
 //! | `partial_creation` | what a crash leaves of a session before its first record |
 
@@ -29,6 +30,7 @@ pub(crate) mod compacting;
 pub(crate) mod compaction;
 pub(crate) mod compressed;
 pub(crate) mod copying;
+pub(crate) mod decisions;
 pub(crate) mod exposed;
 pub(crate) mod fenced;
 pub(crate) mod follow;

@@ -9,6 +9,7 @@
 //! | `event_plan` | what is known of an event once it was dispatched, and its fast path |
 //! | `conversing` | records of conversations and adapter states |
 //! | `conversation_follower` | a conversation that is read again and again |
+//! | `decisions` | decisions that other processes leave for the open session |
 //! | `declaring` | what the log has to declare before a record can name it |
 //! | `large_payloads` | payloads that become objects |
 //! | `positions` | snapshots and rollbacks |
@@ -47,6 +48,7 @@ mod comparing;
 mod confirming;
 mod conversation_follower;
 mod conversing;
+pub(crate) mod decisions;
 mod declaring;
 mod dispatching;
 mod event_plan;
@@ -112,6 +114,7 @@ use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
 
 pub use conversation_follower::ConversationFollower;
+pub use decisions::{DecisionWait, DecisionsTaken, RefusedDecision, TakenDecision};
 pub(crate) use fetching::{Fetch, Fetched, pull};
 pub use log_view::LogView;
 pub(crate) use made_log::MadeLog;
@@ -200,6 +203,8 @@ pub(crate) struct Inner {
     schedule: Changes,
     /// Held while the session is recovered.
     recovering: Mutex<()>,
+    /// Held while decisions are taken that other processes have left.
+    taking: Mutex<()>,
     gate: SyncGate<Error>,
     /// Copy of the records that is kept elsewhere; `None` if the store has no replicator, or this handle writes nothing.
     replica: Option<replica::Replica>,

@@ -565,6 +565,7 @@ fn assemble(
         state: Mutex::new(state),
         schedule: Changes::default(),
         recovering: Mutex::default(),
+        taking: Mutex::default(),
         gate,
         replica,
         said_dropped: OnceLock::new(),

@@ -388,14 +388,7 @@ impl Session {
             if settle.operation == operation {
                 let value =
                     |payload: Payload<'_>| Value::decode(&source.objects.resolve(payload)?).map_err(bad);
-                let shown = settle.shown.map(value).transpose()?;
-                let settlement = Settlement {
-                    decision: settle.decision,
-                    result: settle.result.map(value).transpose()?,
-                    shown: shown.as_ref().and_then(Value::as_str).map(str::to_owned),
-                    arguments: settle.arguments,
-                    until: settle.until_us.map(conversation_reading::time),
-                };
+                let settlement = Settlement::of_record(&settle, value)?;
                 found = Some(RecordedSettlement {
                     sequence: record.sequence,
                     settlement,

@@ -12,6 +12,7 @@ use super::writing::PendingRecord;
 use super::{Inner, Session, WriterState};
 use crate::conversation::{settled_text, text_payload};
 use crate::error::{Error, Result};
+use crate::fold::conversation_reading;
 use crate::fold::questions::{self, PendingQuestion};
 use crate::fold::record_body::RecordBody;
 use crate::fold::suspended::{Standing, Standings};
@@ -66,6 +67,46 @@ impl Settlement {
     #[must_use]
     pub fn until(self, until: DateTime<Utc>) -> Settlement {
         Settlement { until: Some(until), ..self }
+    }
+}
+
+impl Settlement {
+    /// Returns what a record holds, whose payloads `value` reads.
+    pub(crate) fn of_record(
+        settle: &Settle<'_>,
+        value: impl Fn(Payload<'_>) -> Result<Value>,
+    ) -> Result<Settlement> {
+        let shown = settle.shown.map(&value).transpose()?;
+        Ok(Settlement {
+            decision: settle.decision,
+            result: settle.result.map(&value).transpose()?,
+            shown: shown.as_ref().and_then(Value::as_str).map(str::to_owned),
+            arguments: settle.arguments,
+            until: settle.until_us.map(conversation_reading::time),
+        })
+    }
+
+    /// Encodes what the decision brings: the result, and the text for the model.
+    pub(crate) fn payloads(&self) -> Result<(Option<Vec<u8>>, Option<Vec<u8>>)> {
+        // What cannot be read again would make the log unreadable.
+        let result = self.result.as_ref().map(|result| encode("a settled result", result)).transpose()?;
+        Ok((result, self.shown.as_deref().map(text_payload)))
+    }
+
+    /// Returns the record of the decision, with these [payloads](Settlement::payloads).
+    pub(crate) fn to_record<'a>(
+        &self,
+        operation: OperationId,
+        (by, reason): (&str, &str),
+        (result, shown): &'a (Option<Vec<u8>>, Option<Vec<u8>>),
+    ) -> Settle<'a> {
+        Settle {
+            result: result.as_deref().map(Payload::new),
+            shown: shown.as_deref().map(Payload::new),
+            arguments: self.arguments,
+            until_us: self.until.map(|until| until.timestamp_micros()),
+            ..Settle::new(operation, self.decision, by, reason)
+        }
     }
 }
 
@@ -244,9 +285,9 @@ impl Session {
             if record.kind == Kind::SETTLE {
                 let settle = Settle::decode(record.body).map_err(Error::unread(record.sequence))?;
                 if settle.operation == operation {
-                    let (decision, by) = (settle.decision, settle.by);
-                    found =
-                        Some(Error::AlreadySettled { operation, decision, by, sequence: record.sequence });
+                    let Settle { decision, arguments, by, .. } = settle;
+                    let sequence = record.sequence;
+                    found = Some(Error::AlreadySettled { operation, decision, arguments, by, sequence });
                 }
             }
             Ok(())
@@ -263,17 +304,8 @@ impl Session {
     ) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let time_us = inner.now_us();
-        let Settlement { decision, result, shown, arguments, until } = settlement;
-        // What cannot be read again would make the log unreadable.
-        let result = result.as_ref().map(|result| encode("a settled result", result)).transpose()?;
-        let shown = shown.as_deref().map(text_payload);
-        let mut settle = Settle {
-            result: result.as_deref().map(Payload::new),
-            shown: shown.as_deref().map(Payload::new),
-            arguments: *arguments,
-            until_us: until.map(|until| until.timestamp_micros()),
-            ..Settle::new(operation, *decision, by, reason)
-        };
+        let payloads = settlement.payloads()?;
+        let mut settle = settlement.to_record(operation, (by, reason), &payloads);
         let references = inner.references(&state, settle.payloads_mut())?;
         inner.refer(settle.payloads_mut(), &references);
         let body = self.in_lane(settle.encode());
@@ -287,23 +319,7 @@ const WAITS_FOR_NOBODY: &str = "it is not one that was interrupted or suspended 
 impl Inner {
     /// Fails if an operation cannot be settled so now.
     fn settles(&self, state: &WriterState, operation: OperationId, settlement: &Settlement) -> Result<()> {
-        let refused = |reason| Err(Error::NoSuchOperation { operation, reason });
-        let operations = &state.live.projection.operations;
-        if operations.open().any(|open| open.operation == operation) {
-            return refused("it is still open: recover the session first");
-        }
-        if let Some(suspended) = operations.suspended_one(operation) {
-            if let Some(reason) =
-                self.standings(state).objection(suspended, settlement.decision, settlement.arguments)
-            {
-                return refused(reason);
-            }
-        } else if operations.unsettled_one(operation).is_none() {
-            return refused(WAITS_FOR_NOBODY);
-        } else if settlement.arguments.is_some() {
-            return refused("it was interrupted and asks for no approval");
-        }
-        Ok(())
+        check(&self.standings(state), operation, settlement)
     }
 
     /// Returns the time by which it is judged what has expired: in a replay that of the last record. It is that of the next one where
@@ -341,6 +357,29 @@ impl Inner {
             now_us: self.judged_us(state),
         }
     }
+}
+
+/// Fails if an operation cannot be settled so.
+pub(crate) fn check(
+    standings: &Standings<'_>,
+    operation: OperationId,
+    settlement: &Settlement,
+) -> Result<()> {
+    let refused = |reason| Err(Error::NoSuchOperation { operation, reason });
+    let operations = standings.operations;
+    if operations.open().any(|open| open.operation == operation) {
+        return refused("it is still open: recover the session first");
+    }
+    if let Some(suspended) = operations.suspended_one(operation) {
+        if let Some(reason) = standings.objection(suspended, settlement.decision, settlement.arguments) {
+            return refused(reason);
+        }
+    } else if operations.unsettled_one(operation).is_none() {
+        return refused(WAITS_FOR_NOBODY);
+    } else if settlement.arguments.is_some() {
+        return refused("it was interrupted and asks for no approval");
+    }
+    Ok(())
 }
 
 /// Returns the operation about which somebody has to decide before this one goes on, which was interrupted or is suspended; `None` if

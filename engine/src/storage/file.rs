@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::kept::keeps_allocations;
 use super::mapped::{MappedFile, process_mark};
-use super::{Access, Entry, EntryKind, HeldLock, Stamp, Storage, StorageFile, StoreAccess};
+use super::{Access, Entry, EntryKind, FolderWatch, HeldLock, Stamp, Storage, StorageFile, StoreAccess};
 use crate::sabotage::{self, Breakage};
 
 mod locks;
@@ -238,6 +238,10 @@ impl Storage for FileStorage {
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
         OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?.sync_all()
+    }
+
+    fn watch(&self, dir: &Path, changed: Box<dyn Fn() + Send>) -> io::Result<Option<Box<dyn FolderWatch>>> {
+        Ok(Some(Box::new(super::watch::watch(dir, changed)?)))
     }
 
     fn stamp(&self, path: &Path) -> io::Result<Option<Stamp>> {

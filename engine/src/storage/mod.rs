@@ -36,12 +36,14 @@ mod mapped;
 #[cfg(feature = "testkit")]
 mod memory;
 mod permissions;
+mod watch;
 
 pub use file::FileStorage;
 pub(crate) use mapped::process_mark;
 #[cfg(feature = "testkit")]
 pub use memory::{CrashKind, Fault, MemoryStorage, Op};
 pub use permissions::StoreAccess;
+pub use watch::FolderWatch;
 
 /// Returns the absolute path of a folder, without links and, in what is not there yet, without `..`. A folder that is in no real file
 /// system keeps its path.
@@ -211,6 +213,13 @@ pub trait Storage: Send + Sync + Debug {
     fn touch(&self, dir: &Path) -> io::Result<()> {
         let _ = dir;
         Ok(())
+    }
+
+    /// Calls `changed` whenever a file takes its name in a folder by a [rename](Storage::rename), until what this returns is dropped. The
+    /// default implementation, for backends that cannot watch, returns `None`: the caller looks again from time to time.
+    fn watch(&self, dir: &Path, changed: Box<dyn Fn() + Send>) -> io::Result<Option<Box<dyn FolderWatch>>> {
+        let _ = (dir, changed);
+        Ok(None)
     }
 
     /// Returns how many bytes are free for new files in a folder. The default implementation, for backends that do not

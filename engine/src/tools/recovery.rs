@@ -152,8 +152,8 @@ impl ToolRunner {
     /// Ends the calls that an earlier process, or this one, left open, and runs again those that may be run
     /// again.
     ///
-    /// Runs the suspended calls that were approved, too, and records that those have failed which nobody
-    /// answered in time.
+    /// Takes the [decisions](crate::Session::take_decisions) that other processes have left. Runs the suspended calls that were
+    /// approved, too, and records that those have failed which nobody answered in time.
     ///
     /// A [`Natural`](Idempotency::Natural) or [`Keyed`](Idempotency::Keyed) tool runs again, a
     /// [`Compensate`](Idempotency::Compensate) tool once it has undone its work, and any tool whose operation
@@ -229,6 +229,7 @@ impl ToolRunner {
         if self.state.session().is_interrupted() {
             put_back = self.end_open(&patience)?;
         }
+        self.state.session().take_decisions()?;
         let unsettled = self.state.session().unsettled_operations();
         // Where nobody polls tools that are futures any more, what is left waits for the next recovery.
         let recovered = unsettled.into_iter().take_while(|_| !is_given_up()).map(|unsettled| {

@@ -1,13 +1,15 @@
 //! `foldlog pending`: all that waits for a person in the sessions of a store: questions of suspended calls, and interrupted calls that only
 //! a person can judge.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
-use foldlog::audit::LogReader;
+use foldlog::audit::{self, LogReader};
 use foldlog::{
-    CallOrigin, Clock, OperationId, PendingQuestion, SuspensionForm, SystemClock, UnsettledOperation,
+    CallOrigin, Clock, OpenOperation, OperationId, PendingQuestion, SequenceNumber, SuspensionForm,
+    SystemClock, UnsettledOperation,
 };
 use foldlog_codec::body::ToolBegin;
 use foldlog_codec::escape;
@@ -28,7 +30,8 @@ With --json one object a line:
   tool, call_id        its name, and the provider's id of the call
   asked_by             the answer that asked for the call, and which of its calls it is
   parent               the operation within which it ran
-  waits_for            approval, result; decision: its process ended before it did, and whether it did its work is unknown
+  waits_for            approval, result; decision: its process ended before it did, and whether it did its work is unknown;
+                       recovery: the same, and the session is to be recovered first
   question, arguments  as the tool and the model gave them
   digest               BLAKE3 of the arguments, which an approval names
   asked_at, expires_at times; a call that nobody answers in time has failed. An interrupted call was begun at asked_at
@@ -71,6 +74,9 @@ struct Row {
     decide: Vec<Choice>,
 }
 
+/// Question about a call of a session that is still to be recovered.
+const UNRECOVERED: &str = "Its process ended before it did, and nobody has recovered the session since.";
+
 /// Question about a call of which nobody knows whether it did its work.
 const INTERRUPTED: &str = "Its process ended before it did. Did it do its work?";
 
@@ -101,25 +107,46 @@ impl Row {
 
     /// Describes a call that was interrupted and that only a person or its host can judge.
     fn of_unsettled(reader: &LogReader, unsettled: &UnsettledOperation) -> Result<Row> {
-        let (session, operation) = (reader.opened().session, unsettled.operation);
+        let decide = choices(reader, unsettled.operation, None, &quoted(reader.dir().as_os_str()));
+        Row::of_call(reader, (unsettled.operation, unsettled.begin), ("decision", INTERRUPTED), decide)
+    }
+
+    /// Describes a call whose process is gone and whose session nobody has recovered since.
+    fn of_open(reader: &LogReader, open: &OpenOperation) -> Result<Row> {
+        let dir = quoted(reader.dir().as_os_str());
+        let recover = Choice {
+            meaning: "its host does not come back: restore what it worked on, with `--workspace` for each folder",
+            command: format!("foldlog recover {dir}"),
+        };
+        Row::of_call(reader, (open.operation, open.begin), ("recovery", UNRECOVERED), vec![recover])
+    }
+
+    /// Describes a call that no question speaks of.
+    fn of_call(
+        reader: &LogReader,
+        (operation, begin): (OperationId, SequenceNumber),
+        (waits_for, question): (&'static str, &str),
+        decide: Vec<Choice>,
+    ) -> Result<Row> {
         let mut row = Row {
-            session,
+            session: reader.opened().session,
             operation,
-            tool: unsettled.tool.to_string(),
-            call_id: unsettled.call_id.as_ref().map(ToString::to_string),
+            tool: String::new(),
+            call_id: None,
             asked_by: None,
             parent: None,
-            waits_for: "decision",
-            question: INTERRUPTED.to_owned(),
+            waits_for,
+            question: question.to_owned(),
             arguments: String::new(),
             digest: String::new(),
             asked_at: String::new(),
             expires_at: None,
-            decide: choices(reader, operation, None, &quoted(reader.dir().as_os_str())),
+            decide,
         };
-        reader.records(unsettled.begin, unsettled.begin, |record| {
+        reader.records(begin, begin, |record| {
             let begin = ToolBegin::decode(record.body).map_err(unread(record))?;
             (row.asked_by, row.parent) = (begin.origin, begin.parent);
+            (row.tool, row.call_id) = (begin.tool.into_owned(), begin.call_id.map(Cow::into_owned));
             row.arguments = text_of(reader, begin.arguments);
             row.digest = digest_text(blake3::hash(row.arguments.as_bytes()).as_bytes());
             row.asked_at = time_text(record.time_us);
@@ -130,11 +157,16 @@ impl Row {
 }
 
 /// Returns what waits for a person in a session, in the order of the operations' ids.
-fn rows(reader: &LogReader) -> Result<Vec<Row>> {
+fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<Row>> {
     let waits = |one: &&UnsettledOperation| one.idempotency.needs_settling() && !one.run_again;
     let unsettled = reader.report().unsettled.iter().filter(waits);
     let mut rows: Vec<Row> = unsettled.map(|one| Row::of_unsettled(reader, one)).collect::<Result<_>>()?;
     rows.extend(reader.pending(now())?.into_iter().map(|one| Row::of(reader, one)));
+    // What runs again by itself once its host is back waits for no person.
+    let is_stuck = |one: &&OpenOperation| one.parent.is_none() && one.idempotency.needs_settling();
+    for open in reader.report().interrupted.iter().filter(|_| !is_running).filter(is_stuck) {
+        rows.push(Row::of_open(reader, open)?);
+    }
     rows.sort_by_key(|row| row.operation);
     Ok(rows)
 }
@@ -153,13 +185,16 @@ pub fn now() -> DateTime<Utc> {
 pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
     let store = reading::open_store(dir)?;
     let (mut code, mut found) = (HOLDS, false);
-    for id in store.session_ids()? {
+    let ids = store.session_ids()?;
+    let running = audit::running(store.path(), &ids)?;
+    for id in ids {
         let session = store.session_dir(id);
         if !reading::holds_anything(&session) {
             reading::pass_over(&session, output);
             continue;
         }
-        let pending = reading::open_outline(&session, output).and_then(|reader| rows(&reader));
+        let pending = reading::open_outline(&session, output)
+            .and_then(|reader| rows(&reader, running.contains_key(&id)));
         match pending {
             Ok(pending) => {
                 found |= !pending.is_empty();
@@ -187,8 +222,8 @@ fn show(row: &Row, output: &mut Output<'_>) -> Result<()> {
         Some(expires) => {
             output.line(format_args!("  waits for its {waits_for} since {asked_at}, expires {expires}"))?;
         }
-        None if *waits_for == "decision" => {
-            output.line(format_args!("  was interrupted, and waits for a decision; begun {asked_at}"))?;
+        None if matches!(*waits_for, "decision" | "recovery") => {
+            output.line(format_args!("  was interrupted, and waits for a {waits_for}; begun {asked_at}"))?;
         }
         None => output.line(format_args!("  waits for its {waits_for} since {asked_at}, expires never"))?,
     }

@@ -1,11 +1,17 @@
 //! `foldlog settle`: a person's decision about a tool call that was interrupted or is suspended. `settle`, `recover` and
-//! `validate --repair` are the verbs that write into a session that exists.
+//! `validate --repair` are the verbs that write into a session that exists. Where another process has the session open, the decision is
+//! left for that process, which records it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use clap::{Args, ValueEnum};
-use foldlog::{Error, OperationId, PendingQuestion, SequenceNumber, Settlement, Value};
+use foldlog::audit;
+use foldlog::{
+    Error, Holder, LeftDecision, LeftFate, OperationId, PendingQuestion, SequenceNumber, Settlement, Value,
+};
+use foldlog_codec::escape;
 use serde::Serialize;
 
 use crate::failure::{Failure, HOLDS, Result};
@@ -15,6 +21,7 @@ use crate::verbs::pending::now;
 
 /// Holds what the command line asks of `foldlog settle`.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = SETTLE_JSON)]
 pub struct Arguments {
     /// The session's folder.
     pub session: PathBuf,
@@ -41,10 +48,26 @@ pub struct Arguments {
     /// The time from which on the approval does not count, such as 2027-01-31T12:00:00Z.
     #[arg(long, value_name = "TIME")]
     pub until: Option<DateTime<Utc>>,
+    /// How many seconds to wait until the process that has the session open has taken the decision.
+    #[arg(long, value_name = "SECONDS", default_value_t = WAIT_SECONDS)]
+    pub wait: u64,
     /// Whether a session that a replica holds is written.
     #[command(flatten)]
     pub writing: Writing,
 }
+
+/// Seconds for which an open host is waited for if the command line says nothing: one that waits for decisions takes one at once.
+const WAIT_SECONDS: u64 = 2;
+
+/// Describes the output of `settle --json`.
+const SETTLE_JSON: &str = "\
+If another process has the session open, the decision is left for it, and this says whether it was taken: a host takes decisions when it
+waits for one, recovers the session or goes on with the conversation. It checks the decision once more.
+
+With --json one object:
+  operation    its id
+  sequence     the record that holds the decision; null if no process has taken it yet
+  left         the file in which it was left, if no process has taken it yet";
 
 impl Arguments {
     /// Runs the verb, and returns the exit code.
@@ -62,6 +85,7 @@ impl Arguments {
             shown: self.shown.as_deref(),
             arguments: self.arguments.as_deref(),
             until: self.until,
+            wait: Duration::from_secs(self.wait),
             writing: self.writing,
         };
         run(&self.session, &decided, output)
@@ -100,6 +124,8 @@ pub struct Decided<'a> {
     pub arguments: Option<&'a str>,
     /// Time from which on the approval does not count.
     pub until: Option<DateTime<Utc>>,
+    /// Longest time to wait until a process that has the session open has taken the decision.
+    pub wait: Duration,
     /// Whether a session that a replica holds is written.
     pub writing: Writing,
 }
@@ -107,29 +133,43 @@ pub struct Decided<'a> {
 #[derive(Serialize)]
 struct Document {
     operation: OperationId,
-    sequence: SequenceNumber,
+    sequence: Option<SequenceNumber>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left: Option<String>,
 }
 
-/// Records a decision about an operation. It is durable when this returns.
+/// Records a decision about an operation, or leaves it for the process that has the session open. It is durable when this returns.
 ///
 /// # Errors
 ///
 /// - [`Failure::Usage`] if the session is in no store, the result is not JSON, something is given that the decision has no
-///   use for, or no question that waits has the arguments that are approved.
-/// - [`Failure::Engine`] if another process has the session open for writing, or the operation does not wait for this.
+///   use for, no question that waits has the arguments that are approved, or the open host refused the decision.
+/// - [`Failure::Engine`] if the operation does not wait for this, or the decision cannot be written.
 pub fn run(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(session)?;
     let settlement = settlement(session, decided, output)?;
     let Decided { operation, by, reason, .. } = *decided;
-    let settled = decided.writing.open(&root)?.settle(id, operation, &settlement, by, reason);
-    if matches!(settled, Err(Error::Locked { .. })) {
-        output.note(format_args!(
-            "note: the process that has the session open settles its operations itself, by `Session::settle`"
-        ));
-    }
-    let sequence = settled?;
+    let store = decided.writing.open(&root)?;
+    let sequence = match store.settle(id, operation, &settlement, by, reason) {
+        Err(Error::Locked { holder, .. }) => {
+            let left = store.leave_decision(id, operation, &settlement, by, reason)?;
+            match left.wait(decided.wait)? {
+                LeftFate::Taken(sequence) => sequence,
+                LeftFate::Refused(reason) => return Err(refused(operation, &reason)),
+                // The host may have ended meanwhile.
+                LeftFate::Waits => {
+                    let is_open = audit::running(&root, &[id])?.contains_key(&id);
+                    if is_open || !left.withdraw()? {
+                        return tell_left(decided, &left, &holder, output);
+                    }
+                    store.settle(id, operation, &settlement, by, reason)?
+                }
+            }
+        }
+        settled => settled?,
+    };
     if output.json() {
-        output.value(&Document { operation, sequence })?;
+        output.value(&Document { operation, sequence: Some(sequence), left: None })?;
     } else {
         let next = match decided.decision {
             Settled::RunAgain => "; its host runs the call again when it recovers the session",
@@ -140,6 +180,39 @@ pub fn run(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> Re
         };
         output.line(format_args!("operation {operation} is settled by record {sequence}{next}"))?;
     }
+    Ok(HOLDS)
+}
+
+fn refused(operation: OperationId, reason: &str) -> Failure {
+    let what = format!(
+        "the process that has the session open refused the decision about operation {operation}: {}",
+        escape::text(reason)
+    );
+    Failure::usage(
+        what,
+        "nothing was recorded; `foldlog pending` lists what waits, and `foldlog ledger` what became of each call",
+    )
+}
+
+/// Says that a decision was left, and that no process has taken it yet.
+fn tell_left(
+    decided: &Decided<'_>,
+    left: &LeftDecision,
+    holder: &Holder,
+    output: &mut Output<'_>,
+) -> Result<u8> {
+    let (operation, file) = (decided.operation, escape::path(left.path()));
+    if output.json() {
+        output.value(&Document { operation, sequence: None, left: Some(file) })?;
+        return Ok(HOLDS);
+    }
+    output.line(format_args!(
+        "the decision about operation {operation} is left for the process that has the session open ({holder}), and is not taken yet"
+    ))?;
+    output.line(format_args!(
+        "  it is taken when that process waits for a decision, recovers the session or goes on with the conversation"
+    ))?;
+    output.line(format_args!("  to take it back, remove {file}"))?;
     Ok(HOLDS)
 }
 

@@ -123,7 +123,8 @@ fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
     assert!(run.session().unsettled_operations().is_empty());
     let again = run.session().settle(operation, &Settlement::failed(), "a person", "again");
     let again = again.unwrap_err();
-    let Error::AlreadySettled { operation: of, decision: Decision::Committed, by, sequence } = &again else {
+    let Error::AlreadySettled { operation: of, decision: Decision::Committed, by, sequence, .. } = &again
+    else {
         panic!("{again:?}");
     };
     let settled = run.ledger()[0].settled.clone().unwrap();

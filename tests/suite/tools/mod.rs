@@ -8,6 +8,7 @@ mod child_rules;
 mod children;
 mod collected;
 mod collected_meanwhile;
+mod decisions;
 mod durable;
 mod dynamic;
 mod edits;

@@ -194,8 +194,14 @@ impl Copied {
 fn is_beside(entry: &Entry) -> bool {
     let path = Path::new(&entry.name);
     let here = Path::new("");
-    ![layout::objects_dir(here), layout::snapshots_dir(here), layout::spare_file(here)]
-        .contains(&path.to_owned())
+    // Decisions that were left are for the host of this session, and not for that of a copy.
+    let own = [
+        layout::objects_dir(here),
+        layout::snapshots_dir(here),
+        layout::decisions_dir(here),
+        layout::spare_file(here),
+    ];
+    !own.contains(&path.to_owned())
         && layout::segment_ordinal(&entry.name).is_none()
         && layout::building_ordinal(&entry.name).is_none()
 }

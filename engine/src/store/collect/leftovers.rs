@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{CollectOptions, CollectReport, Store, Sweeping, removed};
 use crate::error::{Error, Result};
-use crate::log::{layout, lock};
+use crate::log::{decisions, layout, lock};
 use crate::session::Read;
 use crate::storage::EntryKind;
 use crate::store::backup;
@@ -33,6 +33,11 @@ impl Sweeping<'_> {
                 self.remove(&path, entry.len)?;
                 self.collected.leftovers += 1;
             }
+        }
+        let decisions = layout::decisions_dir(dir);
+        for entry in self.list(&decisions)?.iter().filter(|entry| decisions::is_leftover(entry)) {
+            self.remove(&decisions.join(&entry.name), entry.len)?;
+            self.collected.leftovers += 1;
         }
         Ok(())
     }

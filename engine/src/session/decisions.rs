@@ -1,0 +1,451 @@
+//! Decisions that other processes leave for the host that has the session open: taking them, and waiting for them.
+//!
+//! The files are those of [`crate::log::decisions`]. A decision is recorded in a lane of its own, [`LANE`], since it comes from outside: a
+//! replay takes it from the log where the host took it from a file.
+
+#[cfg(feature = "async")]
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Utc};
+use foldlog_codec::body::Settle;
+use foldlog_codec::msgpack::{Reader, Value};
+use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use parking_lot::Mutex;
+
+use super::recording::Whose;
+use super::replaying::Waits;
+use super::settling::{RecordedSettlement, Settlement, waits_for};
+use super::subscribers::Listening;
+use super::{Inner, Session};
+use crate::changes::Changes;
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::fold::conversation_reading;
+use crate::log::decisions::{self, Answer, LeftBody};
+use crate::log::layout;
+use crate::storage::{FolderWatch, Storage};
+
+/// Lane of the records of decisions that were left by other processes.
+const LANE: &str = "foldlog.decisions";
+
+/// Longest time for which a wait trusts that it would have heard of a change: not every file system tells of one.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Reports what became of the decisions that other processes had left for this session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DecisionsTaken {
+    /// Decisions that the log holds now, in the order in which they were left.
+    pub taken: Vec<TakenDecision>,
+    /// Decisions that did not fit, and changed nothing.
+    pub refused: Vec<RefusedDecision>,
+}
+
+/// Describes a decision that another process had left, and that was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakenDecision {
+    /// Operation that was decided about.
+    pub operation: OperationId,
+    /// Who decided.
+    pub by: String,
+    /// Time of the decision. That of its record is the time at which it was taken.
+    pub decided_at: DateTime<Utc>,
+    /// Sequence number of the decision's record.
+    pub sequence: SequenceNumber,
+}
+
+/// Describes a decision that another process had left, and that did not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedDecision {
+    /// File of the decision, which is removed.
+    pub file: PathBuf,
+    /// Operation that was to be decided about; `None` if the file did not tell.
+    pub operation: Option<OperationId>,
+    /// Who decided; `None` if the file did not tell.
+    pub by: Option<String>,
+    /// Why the decision does not count.
+    pub reason: String,
+}
+
+/// Reports how a wait for decisions ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DecisionWait {
+    /// Operations of those waited for that wait for nobody any more: somebody decided, or their time ran out. None if the wait itself
+    /// ran out of time.
+    pub decided: Vec<OperationId>,
+    /// Decisions that other processes left meanwhile and that did not fit.
+    pub refused: Vec<RefusedDecision>,
+}
+
+/// Wakes those that wait for a decision.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rung: Mutex<bool>,
+    changes: Changes,
+}
+
+impl Bell {
+    pub(crate) fn ring(&self) {
+        *self.rung.lock() = true;
+        self.changes.notify_all();
+    }
+
+    /// Waits on this thread until somebody rings, or has since the last wait, until that moment at the latest.
+    pub(crate) fn wait_until(&self, until: Instant) {
+        let mut rung = self.rung.lock();
+        while !*rung {
+            if self.changes.wait_until(&mut rung, until).timed_out() {
+                break;
+            }
+        }
+        *rung = false;
+    }
+
+    /// Rings whenever a decision or an answer is left in the folder. `None` if the system cannot tell.
+    pub(crate) fn watch(self: &Arc<Bell>, storage: &dyn Storage, dir: &Path) -> Option<Box<dyn FolderWatch>> {
+        let folder = layout::decisions_dir(dir);
+        storage.create_dir_all(&folder).ok()?;
+        let bell = Arc::clone(self);
+        storage.watch(&folder, Box::new(move || bell.ring())).ok()?
+    }
+}
+
+/// Returns the moment at which a wait until `until` looks again without having heard of anything.
+pub(crate) fn look_again(until: Instant) -> Instant {
+    clock::after(LOOK_AGAIN).min(until)
+}
+
+/// Rings a bell for as long as it is kept, whenever a decision may have come.
+struct Rings {
+    bell: Arc<Bell>,
+    _files: Option<Box<dyn FolderWatch>>,
+    _records: Option<Listening>,
+}
+
+impl Session {
+    /// Records the decisions that other processes have left for this session, which this process has open: those of
+    /// [`Store::leave_decision`](crate::Store::leave_decision) and `foldlog settle`. Does not wait.
+    ///
+    /// A decision counts if its operation still waits for it, its call has the arguments that somebody saw, and an approval has not
+    /// expired. Any other is refused: it leaves no record, and whoever left it is told why. [`recover`](crate::tools::ToolRunner::recover)
+    /// takes decisions first, as do evaluations of `foldlog-agent`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the folder of decisions cannot be read. Those of [`settle`](Session::settle) that say that nothing can be
+    /// recorded: what was left stays then.
+    pub fn take_decisions(&self) -> Result<DecisionsTaken> {
+        if self.replays() {
+            return self.take_replayed();
+        }
+        drop(self.inner.settleable()?);
+        let (storage, dir) = (&self.inner.store.options.storage, &self.inner.dir);
+        let mut report = DecisionsTaken::default();
+        // Two threads that find the same file would each answer it, and a subscriber may be told of what this thread takes.
+        let Some(_taking) = self.inner.taking.try_lock() else { return Ok(report) };
+        for entry in decisions::list(storage.as_ref(), dir)? {
+            let path = layout::decisions_dir(dir).join(&entry.name);
+            let access = self.inner.store.options.access.file_mode();
+            let exposed = entry.mode.is_some_and(|mode| mode & !access & 0o022 != 0);
+            let left = match exposed {
+                true => Err("others may have written it"),
+                false => decisions::read(storage.as_ref(), &path),
+            };
+            let answer = match left {
+                Ok(left) => self.take(&left, &path, &mut report)?,
+                Err(reason) => report.refuse(&path, None, reason),
+            };
+            decisions::answer(storage.as_ref(), &path, &answer);
+        }
+        Ok(report)
+    }
+
+    /// Waits until one of these operations waits for nobody any more, for at most `limit`. Takes the
+    /// [decisions](Session::take_decisions) that other processes leave meanwhile; hears of those of this process too. If one of the
+    /// operations waits for nobody now, returns at once. Afterwards recover the session, and evaluate again.
+    ///
+    /// The thread sleeps until a decision comes. A [replay](crate::replay) does not wait for time: it takes from the log what was
+    /// taken here.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let session = foldlog::Store::open(folder.path())?.create(&foldlog::SessionTypes::builder().build()?)?;
+    /// let waiting: Vec<_> = session.pending()?.iter().map(|question| question.operation).collect();
+    /// if !waiting.is_empty() {
+    ///     let wait = session.wait_for_decision(&waiting, Duration::from_secs(3600))?;
+    ///     println!("decided: {:?}", wait.decided);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`take_decisions`](Session::take_decisions), also [`Error::Closed`] soon after the session is closed.
+    pub fn wait_for_decision(&self, operations: &[OperationId], limit: Duration) -> Result<DecisionWait> {
+        let until = clock::after(limit);
+        if self.replays() {
+            return self.wait_replayed(operations, until);
+        }
+        let rings = self.rings();
+        let mut refused = Vec::new();
+        loop {
+            let (decided, over_at) = self.look_for_decision(operations, until, &mut refused)?;
+            if !decided.is_empty() || operations.is_empty() || clock::is_past(until) {
+                return Ok(DecisionWait { decided, refused });
+            }
+            rings.bell.wait_until(over_at);
+        }
+    }
+
+    /// Waits as [`wait_for_decision`](Session::wait_for_decision) does, for async hosts, and holds no thread of the executor. If the
+    /// future is dropped, the wait ends.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`wait_for_decision`](Session::wait_for_decision).
+    #[cfg(feature = "async")]
+    pub fn wait_for_decision_async(
+        &self,
+        operations: &[OperationId],
+        limit: Duration,
+    ) -> impl Future<Output = Result<DecisionWait>> + Send + use<> {
+        use crate::offload::{offload, woken};
+        let (session, operations) = (self.clone(), operations.to_vec());
+        async move {
+            let until = clock::after(limit);
+            if session.replays() {
+                return offload(move || session.wait_replayed(&operations, until)).await;
+            }
+            let ringing = session.clone();
+            let rings = offload(move || ringing.rings()).await;
+            let mut refused = Vec::new();
+            loop {
+                let heard = rings.bell.changes.listen();
+                let (looking, asked) = (session.clone(), operations.clone());
+                let mut more = Vec::new();
+                let (found, more) = offload(move || {
+                    let found = looking.look_for_decision(&asked, until, &mut more);
+                    (found, more)
+                })
+                .await;
+                refused.extend(more);
+                let (decided, over_at) = found?;
+                if !decided.is_empty() || operations.is_empty() || clock::is_past(until) {
+                    return Ok(DecisionWait { decided, refused });
+                }
+                woken([heard], Some(over_at)).await;
+            }
+        }
+    }
+
+    /// Has a bell ring whenever a file is left, or this process records something by which an operation may wait for nobody any more.
+    fn rings(&self) -> Rings {
+        let bell: Arc<Bell> = Arc::default();
+        let files = bell.watch(self.inner.store.options.storage.as_ref(), &self.inner.dir);
+        let heard = Arc::clone(&bell);
+        let records = self.listen(move |record| {
+            if matches!(record.kind(), Kind::SETTLE | Kind::ROLLBACK | Kind::TOOL_BEGIN | Kind::TOOL_END) {
+                heard.ring();
+            }
+        });
+        Rings { bell, _files: files, _records: records }
+    }
+
+    /// Takes decisions, and returns which of the operations wait for nobody now, and when to look again.
+    fn look_for_decision(
+        &self,
+        operations: &[OperationId],
+        until: Instant,
+        refused: &mut Vec<RefusedDecision>,
+    ) -> Result<(Vec<OperationId>, Instant)> {
+        refused.extend(self.take_decisions()?.refused);
+        Ok((self.inner.decided(operations), look_again(until)))
+    }
+
+    /// Records a decision that was left, if it fits, and returns the answer.
+    fn take(&self, left: &LeftBody, path: &Path, report: &mut DecisionsTaken) -> Result<Answer> {
+        let Ok(settle) = Settle::decode(&left.settle) else {
+            return Ok(report.refuse(path, None, "it holds no decision"));
+        };
+        let (operation, by) = (settle.operation, settle.by.clone());
+        let settlement = Settlement::of_record(&settle, |payload| match payload.object() {
+            Some(_) => Err(Error::NoSuchOperation { operation, reason: "its result is not in it" }),
+            None => value(operation, payload.bytes()),
+        });
+        let checked = settlement.and_then(|settlement| {
+            self.check_left(left, &settle)?;
+            Ok(settlement)
+        });
+        let recorded = checked.and_then(|settlement| {
+            self.of_decisions().settle(operation, &settlement, &settle.by, &settle.reason)
+        });
+        match recorded {
+            Ok(sequence) => Ok(report.take(left, operation, by, sequence)),
+            Err(
+                error @ (Error::NoSuchOperation { .. } | Error::AlreadySettled { .. } | Error::Blank { .. }),
+            ) => match self.recorded_before(&settle)? {
+                Some(sequence) => Ok(report.take(left, operation, by, sequence)),
+                None => Ok(report.refuse(path, Some((operation, by)), &error.to_string())),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Fails if a decision was left for another session or another call, or is an approval that has expired.
+    fn check_left(&self, left: &LeftBody, settle: &Settle<'_>) -> Result<()> {
+        let operation = settle.operation;
+        let refused = |reason| Err(Error::NoSuchOperation { operation, reason });
+        if left.session != self.inner.id {
+            return refused("the decision was left for another session");
+        }
+        if settle.until_us.is_some_and(|until_us| until_us <= self.inner.now_us()) {
+            return refused("the approval had expired before it was taken");
+        }
+        match self.digest_of(operation)? {
+            Some(digest) if digest != left.arguments => {
+                refused("the decision was about a call with other arguments")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the BLAKE3 of the arguments of an operation that waits; `None` if it does not.
+    fn digest_of(&self, operation: OperationId) -> Result<Option<[u8; 32]>> {
+        let begin = {
+            let state = self.inner.state.lock();
+            let operations = &state.live.projection.operations;
+            if let Some(suspended) = operations.suspended_one(operation) {
+                return Ok(Some(suspended.suspension.arguments));
+            }
+            operations.unsettled_one(operation).map(|unsettled| unsettled.begin)
+        };
+        let Some(begin) = begin else { return Ok(None) };
+        let arguments = self.read_begin(begin, |begin| begin.arguments)?;
+        let text = Reader::new(&arguments).str().map_err(Error::unread(begin))?;
+        Ok(Some(*blake3::hash(text.as_bytes()).as_bytes()))
+    }
+
+    /// Returns the record of a decision that a process took and was killed before it removed the file.
+    fn recorded_before(&self, settle: &Settle<'_>) -> Result<Option<SequenceNumber>> {
+        let source = self.log_source();
+        let mut found = None;
+        source.places.read(&source.storage, settle.operation.into(), SequenceNumber::MAX, &mut |record| {
+            if record.kind == Kind::SETTLE {
+                let recorded = Settle::decode(record.body).map_err(Error::unread(record.sequence))?;
+                let key = |one: &Settle<'_>| (one.operation, one.decision, one.arguments, one.until_us);
+                let said = |one: &Settle<'_>| (one.by.clone(), one.reason.clone());
+                if key(&recorded) == key(settle) && said(&recorded) == said(settle) {
+                    found = Some(record.sequence);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Returns the handle through which decisions are recorded that came from outside.
+    fn of_decisions(&self) -> Session {
+        Session { within: None, ..self.lane(LANE) }
+    }
+
+    /// Takes the decisions from the log that the host took here.
+    fn take_replayed(&self) -> Result<DecisionsTaken> {
+        let lane = self.of_decisions();
+        let mut report = DecisionsTaken::default();
+        while let Some((operation, time_us, next)) = lane.next_replayed()? {
+            let sequence = lane.settle(operation, &next.settlement, &next.by, &next.reason)?;
+            let decided_at = conversation_reading::time(time_us);
+            report.taken.push(TakenDecision { operation, by: next.by, decided_at, sequence });
+        }
+        Ok(report)
+    }
+
+    /// Returns the next record of a replay with its operation and its time, if it is a decision of this lane.
+    fn next_replayed(&self) -> Result<Option<(OperationId, i64, RecordedSettlement)>> {
+        let source = self.log_source();
+        let mut state = self.inner.state.lock();
+        let own = Whose::Lane(self.lane_name());
+        // What nobody brings stands before it.
+        self.inner.move_on(&mut state, Waits::Others, |recording| {
+            let is_engines = matches!(recording.head()?, Some((_, Whose::Engine)));
+            Ok((!is_engines).then_some(()))
+        })?;
+        let Some((head, whose)) = state.recording()?.head()? else { return Ok(None) };
+        if head.kind != Kind::SETTLE || whose != own {
+            return Ok(None);
+        }
+        let settle = Settle::decode(&head.body).map_err(Error::unread(head.sequence))?;
+        let operation = settle.operation;
+        let settlement =
+            Settlement::of_record(&settle, |payload| value(operation, &source.objects.resolve(payload)?))?;
+        let Settle { by, reason, .. } = settle;
+        Ok(Some((
+            operation,
+            head.time_us,
+            RecordedSettlement { sequence: head.sequence, settlement, by, reason },
+        )))
+    }
+
+    /// Takes the decisions from the log that ended the wait. Waits for what other lanes bring before, until `until` at the latest.
+    fn wait_replayed(&self, operations: &[OperationId], until: Instant) -> Result<DecisionWait> {
+        let own = Whose::Lane(self.lane_name());
+        loop {
+            self.take_replayed()?;
+            let decided = self.inner.decided(operations);
+            if !decided.is_empty() || operations.is_empty() {
+                return Ok(DecisionWait { decided, refused: Vec::new() });
+            }
+            let mut state = self.inner.state.lock();
+            let recording = state.recording()?;
+            let over_at = clock::after(recording.rules.patience).min(until);
+            let is_others =
+                recording.head()?.is_some_and(|(_, whose)| whose != own && whose != Whose::Engine);
+            // The wait ended with nothing, or the host's next call brings what comes next.
+            if !is_others || self.inner.schedule.wait_until(&mut state, over_at).timed_out() {
+                return Ok(DecisionWait::default());
+            }
+        }
+    }
+}
+
+fn value(operation: OperationId, bytes: &[u8]) -> Result<Value> {
+    let unread = |_| Error::NoSuchOperation { operation, reason: "its result is no value" };
+    Value::decode(bytes).map_err(unread)
+}
+
+impl Inner {
+    /// Returns which of the operations wait for nobody.
+    fn decided(&self, operations: &[OperationId]) -> Vec<OperationId> {
+        let state = self.state.lock();
+        let standings = self.standings(&state);
+        operations.iter().copied().filter(|one| waits_for(&standings, *one).is_none()).collect()
+    }
+}
+
+impl DecisionsTaken {
+    fn take(
+        &mut self,
+        left: &LeftBody,
+        operation: OperationId,
+        by: String,
+        sequence: SequenceNumber,
+    ) -> Answer {
+        let decided_at = conversation_reading::time(left.decided_us);
+        self.taken.push(TakenDecision { operation, by, decided_at, sequence });
+        Answer::Sequence(sequence)
+    }
+
+    fn refuse(&mut self, file: &Path, of: Option<(OperationId, String)>, reason: &str) -> Answer {
+        let (operation, by) = of.unzip();
+        let (file, reason) = (file.to_owned(), reason.to_owned());
+        self.refused.push(RefusedDecision { file, operation, by, reason: reason.clone() });
+        Answer::Refused(reason)
+    }
+}

@@ -1,0 +1,149 @@
+//! Leaving a decision for the process that has a session open.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldlog_codec::{OperationId, SequenceNumber};
+use uuid::Uuid;
+
+use super::Store;
+use crate::audit::{LogReader, ReadOptions};
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::log::decisions::{self, Answer, LeftBody};
+use crate::session::Settlement;
+use crate::session::decisions::{Bell, look_again};
+use crate::storage::Storage;
+
+/// Stands for a decision that was left for the process that has a session open.
+#[derive(Clone, Debug)]
+pub struct LeftDecision {
+    storage: Arc<dyn Storage>,
+    /// Folder of the session.
+    dir: PathBuf,
+    path: PathBuf,
+}
+
+/// Says what became of a decision that was left for an open host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeftFate {
+    /// No process has taken it yet.
+    Waits,
+    /// A process took it: this record holds it.
+    Taken(SequenceNumber),
+    /// A process refused it for this reason, and recorded nothing. The reason is what the engine's error says.
+    Refused(String),
+}
+
+impl Store {
+    /// Leaves a decision about an operation for the process that has its session open, which records it: a session has one writer, so
+    /// [`Session::settle`](crate::Session::settle) here fails with [`Error::Locked`]. That process takes it when it
+    /// [waits](crate::Session::wait_for_decision) for one, [recovers](crate::tools::ToolRunner::recover) the session or goes on with
+    /// the conversation; if it ends before, the next one does. It checks the decision once more: what was settled, withdrawn or has expired by then is
+    /// refused. The decision names the arguments of the call as they are now, and counts for no others.
+    ///
+    /// The decision is durable when this returns.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use foldlog::{SessionTypes, Settlement, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// let store = Store::open(folder.path())?; // in another process
+    /// let left = store.leave_decision(session.id(), 7, &Settlement::failed(), "ada", "not now");
+    /// assert!(left.is_err(), "there is no such operation");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Blank`] if `by` names nobody.
+    /// - [`Error::NoSuchOperation`] if the operation waits for no such decision, as the log says now; see
+    ///   [`Session::settle`](crate::Session::settle). Also if the decision is longer than 1 MiB.
+    /// - Those of reading the log; [`Error::Io`] if the decision cannot be written.
+    pub fn leave_decision(
+        &self,
+        session: Uuid,
+        operation: impl Into<OperationId>,
+        settlement: &Settlement,
+        by: &str,
+        reason: &str,
+    ) -> Result<LeftDecision> {
+        let operation = operation.into();
+        if by.trim().is_empty() {
+            return Err(Error::Blank { argument: "by" });
+        }
+        let (storage, dir) = (Arc::clone(self.storage()), self.session_dir(session));
+        let options = ReadOptions { outline: true, memory_bytes: None };
+        let reader = LogReader::open_with(Arc::clone(&storage), dir.clone(), options)?;
+        let decided_us = self.inner.options.clock.now_us();
+        let arguments = reader.waits_for_decision(operation, settlement, decided_us)?;
+        let payloads = settlement.payloads()?;
+        let settle = settlement.to_record(operation, (by, reason), &payloads).encode();
+        let left = LeftBody { session, decided_us, arguments, settle };
+        if left.encode().len() as u64 > decisions::BYTES_MAX {
+            let reason = "the decision is longer than 1 MiB: its host has to settle it";
+            return Err(Error::NoSuchOperation { operation, reason });
+        }
+        let path = decisions::leave(storage.as_ref(), &dir, &left, Uuid::new_v4())?;
+        Ok(LeftDecision { storage, dir, path })
+    }
+}
+
+impl LeftDecision {
+    /// Returns the path of the file in which the decision was left.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns what became of the decision.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if that cannot be found out.
+    pub fn fate(&self) -> Result<LeftFate> {
+        match decisions::read_answer(self.storage.as_ref(), &self.path) {
+            Some(Answer::Sequence(sequence)) => Ok(LeftFate::Taken(sequence)),
+            Some(Answer::Refused(reason)) => Ok(LeftFate::Refused(reason)),
+            None => Ok(LeftFate::Waits),
+        }
+    }
+
+    /// Waits until a process has taken or refused the decision, for at most `limit`. The thread sleeps meanwhile. An answer is given once:
+    /// its file is removed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`fate`](LeftDecision::fate).
+    pub fn wait(&self, limit: Duration) -> Result<LeftFate> {
+        let (until, bell) = (clock::after(limit), Arc::<Bell>::default());
+        let _watch = bell.watch(self.storage.as_ref(), &self.dir);
+        loop {
+            let fate = self.fate()?;
+            if fate != LeftFate::Waits {
+                decisions::forget_answer(self.storage.as_ref(), &self.path);
+                return Ok(fate);
+            }
+            if clock::is_past(until) {
+                return Ok(fate);
+            }
+            bell.wait_until(look_again(until));
+        }
+    }
+
+    /// Takes the decision back. Returns `false` if a process has taken or refused it, or takes it just now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the file cannot be removed.
+    pub fn withdraw(&self) -> Result<bool> {
+        match self.storage.remove_file(&self.path) {
+            Ok(()) => Ok(decisions::read_answer(self.storage.as_ref(), &self.path).is_none()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Error::io("remove", &self.path, error)),
+        }
+    }
+}
