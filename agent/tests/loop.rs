@@ -539,6 +539,11 @@ fn a_message_with_a_known_id_and_another_text_is_refused() {
     }
     let unrecorded = EvaluateOptions { record: false, ..with(vec![message("2", "a"), message("2", "b")]) };
     assert!(matches!(evaluate(&desk, &script, unrecorded), Err(Error::MessageChanged { .. })));
+    // What a rollback has abandoned was not said.
+    let said = desk.session().conversation(EVALUATION).unwrap().unwrap().entries()[0].sequence;
+    desk.session().rollback_to(said - 1).unwrap();
+    let again = Script::new(vec![("three", vec![])]);
+    assert!(evaluate(&desk, &again, with(vec![message("1", "goodbye")])).unwrap().text.starts_with("three"));
 }
 
 /// A tool that evaluates a prompt in the session that it runs in.

@@ -171,6 +171,29 @@ fn what_the_program_asks_for_at_once_is_taken_in_the_order_in_which_it_came() {
     assert_eq!(world.ledger().len(), ids.len());
 }
 
+/// A call that the program ended without a hook stayed open where an earlier one of the same id was told, and no turn could be
+/// recorded.
+#[test]
+fn what_is_told_of_a_call_closes_it_although_an_earlier_one_has_its_id() {
+    let second = |mut answer: Value| {
+        answer["emit"]["message"]["id"] = "msg_2".into();
+        answer
+    };
+    let world = World::new(&json!([
+        {"turn": true},
+        answer(&[("t1", "Read")]), told("t1", true),
+        second(answer(&[("t1", "Read")])), told("t1", true),
+        {"text": "done"}, {"result": "done"},
+    ]));
+    world.run(|host| {
+        host.ask_with(&host.adapter().with_options(native(&["Read"])), "Go.").unwrap();
+        let messages = host.session().conversation(EVALUATION).unwrap().unwrap().sent_messages();
+        let results = messages.iter().filter(|one| one.role == Role::Tool);
+        let told: Vec<_> = results.map(|one| (one.content.as_deref(), one.is_error)).collect();
+        assert_eq!(told, [(Some("ok"), true), (Some("ok"), true)]);
+    });
+}
+
 /// A provider's id of a call is data: a model that uses one again, in a later answer, asks for another call.
 #[test]
 fn a_call_may_have_the_id_of_an_earlier_one() {
