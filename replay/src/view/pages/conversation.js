@@ -7,6 +7,9 @@ import { markdown } from 'view/markdown.js';
 
 const WHO = { system: 'System', user: 'User', assistant: 'Assistant', tool: 'Tool' };
 
+/** @param {import('./json.js').Json} call */
+const idOf = (call) => textOf(field(call, 'call_id')) ?? '';
+
 /**
  * @param {import('./source.js').Item[]} items
  * @param {(sequence: number) => void} go
@@ -23,26 +26,27 @@ export function showConversation(items, go, at, summaries) {
   for (const { item, json } of messages) {
     const role = textOf(field(json, 'role')) ?? '';
     const callId = textOf(field(json, 'tool_call_id'));
-    const under = role === 'tool' && callId !== null ? open.get(callId)?.shift() : undefined;
+    const under = role === 'tool' ? open.get(callId)?.shift() : undefined;
     const isError = field(json, 'is_error')?.type === 'plain';
     const name = textOf(field(json, 'name'));
     // A message beside another one is shown without its record.
     const record = item.sequence < 0 ? null : button(`@${item.sequence}`, () => go(item.sequence), { class: 'link', title: 'Go to the record that holds this message' });
     if (under) {
-      under.append(el('details', { class: `result${isError ? ' is-failed' : ''}`, data: { sequence: item.sequence }, open: item.sequence === at || size(json) < 1200 }, el('summary', null, isError ? 'Failed' : 'Result', ' ', record), content(json, false)));
+      under.append(el('details', { class: `result${isError ? ' is-failed' : ''}`, data: { sequence: item.sequence }, open: item.sequence === at || size(json) < 1200 }, el('summary', null, isError ? 'Failed ' : 'Result ', record), content(json, false)));
       continue;
     }
-    const calls = field(json, 'tool_calls');
+    const given = field(json, 'tool_calls');
+    const calls = given?.type === 'array' ? given.values : [];
     // A result belongs to the last answer with a call of its id.
-    if (calls?.type === 'array') for (const call of calls.values) open.set(textOf(field(call, 'call_id')) ?? '', []);
+    for (const call of calls) open.set(idOf(call), []);
     const replacing = summaries.filter((one) => role !== 'system' && one.from <= item.sequence && item.sequence <= one.to && item.sequence < one.sequence);
     for (const one of replacing) if (!told.has(one)) { told.add(one); list.append(summary(one, go)); }
     list.append(el('li', { class: `message role-${role in WHO ? role : 'other'}${isError ? ' is-failed' : ''}${replacing.length > 0 ? ' is-replaced' : ''}`, data: { sequence: item.sequence } },
       el('div', { class: 'who' }, WHO[role] ?? visible(role), name ? el('span', { class: 'faint' }, ' ', bdi(name)) : null, el('span', { class: 'grow' }), replacing.length > 0 && el('span', { class: 'chip' }, `replaced by @${replacing.at(-1).sequence}`), record),
       content(json, role !== 'tool'),
-      calls?.type === 'array' && calls.values.map((call) => {
-        const element = el('div', { class: 'call' }, el('div', { class: 'call-head' }, el('span', { class: 'faint' }, 'calls '), el('code', null, visible(textOf(field(call, 'name')) ?? '')), ' ', el('span', { class: 'faint call-id' }, visible(textOf(field(call, 'call_id')) ?? ''))), callArguments(field(call, 'arguments')));
-        open.get(textOf(field(call, 'call_id')) ?? '')?.push(element);
+      calls.map((call) => {
+        const element = el('div', { class: 'call' }, el('div', { class: 'call-head' }, el('span', { class: 'faint' }, 'calls '), el('code', null, visible(textOf(field(call, 'name')) ?? '')), ' ', el('span', { class: 'faint call-id' }, visible(idOf(call)))), callArguments(field(call, 'arguments')));
+        open.get(idOf(call))?.push(element);
         return element;
       })));
   }

@@ -105,7 +105,7 @@ export class OperationsView {
     };
     const [given, result, shown] = await Promise.all([part(entry.begin, 'arguments'), part(entry.end, 'result'), part(entry.end, 'shown')]);
     const undoneBy = ledger.filter((one) => one.undoes === entry.operation).map((one) => one.operation);
-    const row = (name, value) => value !== null && value !== undefined && value !== false && value !== '' && el('tr', null, el('th', { scope: 'row' }, name), el('td', null, value));
+    const row = (name, value) => ![null, undefined, false, ''].includes(value) && el('tr', null, el('th', { scope: 'row' }, name), el('td', null, value));
     return [
       el('table', { class: 'facts-table' },
         row('Begin', isListed(entry.begin) ? go(entry.begin) : entry.begin),
@@ -116,7 +116,7 @@ export class OperationsView {
         row('Effects outside', entry.effects ?? 'unknown'),
         row('Undone by', undoneBy.join(', ')),
         row('Settled', entry.settled && `${entry.settled.decision} by ${visible(entry.settled.by)}: ${visible(entry.settled.reason)}`),
-        row('Approved', entry.settled?.arguments && `arguments with digest ${entry.settled.arguments}`),
+        row('Approved arguments', entry.settled?.arguments),
         row('Not undone', entry.not_undone && entry.not_undone.map((left) => el('div', null, visible(`${left.resource} ${left.path}: ${left.reason}`)))),
         row('Children', entry.children && entry.children.map((child) => el('div', null, `session ${child.session}: ${child.fate}`)))),
       given && el('div', { class: 'payload' }, el('h4', null, 'Arguments'), given.type === 'string' ? json(given.value) : tree(given)),
