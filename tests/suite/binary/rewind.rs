@@ -145,8 +145,8 @@ fn a_rewind_is_refused_where_it_cannot_be() {
         (with(&["nowhere"]), 2, "no snapshot has the tag `nowhere`"),
         (with(&["999"]), 2, "there is no position 999"),
         (with(&["2"]), 2, "lies within operation"),
-        (with(&["--undo"]), 2, "has no rewind to be undone"),
-        (vec!["--undo", "--preview"], 2, "has no rewind to be undone"),
+        (with(&["--undo"]), 2, "has no rewind and no rollback to be undone"),
+        (vec!["--undo", "--preview"], 2, "has no rewind and no rollback to be undone"),
     ] {
         let ran = left.rewind(&words);
         assert_eq!((ran.code, ran.stderr.contains(said)), (code, true), "{words:?}: {ran:?}");

@@ -50,7 +50,8 @@ fn a_call_that_fails_leaves_no_trace_in_the_workspace_by_the_time_of_the_reply()
     });
     assert_eq!(world.file("page").as_deref(), Some("one"));
     assert_eq!(world.ledger(), ended(&[("Write", "committed"), ("Write", "failed")]));
-    assert_eq!(contexts(&world), ["The call failed. What it changed in the workspace was rolled back."]);
+    let told = "The call failed. What it changed in the workspace was rolled back. Restored: page, other/deep (removed).";
+    assert_eq!(contexts(&world), [told]);
 }
 
 /// Returns the options of a run that rolls back what a command changed that exits with another code than 0.
@@ -82,7 +83,7 @@ fn what_a_failed_call_left_is_told_to_the_model_and_ends_the_run_only_if_the_hos
         assert_eq!((world.file("page"), world.ledger()), (None, ended(&[("Bash", "failed")])));
         let told = contexts(&world).concat();
         assert!(
-            told.contains("was rolled back. Not undone: workspace .git: git objects are missing"),
+            told.contains("was rolled back. Restored: page (removed). Not undone: workspace .git: git objects are missing"),
             "{told}"
         );
     }
@@ -140,7 +141,8 @@ fn a_command_of_which_the_program_tells_an_error_is_rolled_back_only_if_it_was_s
         .map(|entry| entry.exit_code)
         .collect();
     assert_eq!(codes, [Some(3), Some(3), None, None, None]);
-    let rolled_back = "The call failed. What it changed in the workspace was rolled back.";
+    let rolled_back =
+        "The call failed. What it changed in the workspace was rolled back. Restored: late (removed).";
     let contexts = contexts(&world);
     assert_eq!(contexts[0], rolled_back);
     assert!(contexts[1].starts_with("Whether the command ended is unknown."), "{contexts:?}");

@@ -93,7 +93,8 @@ impl Left {
 fn an_interrupted_call_of_the_program_is_undone_behind_its_program_and_the_run_goes_on() {
     let world = World::new(&json!([{"turn": true}, {"model": [
         {"text": "first", "calls": [{"native": "Write", "input": {}, "write": {"page": "whole"}}], "mirror": true},
-        {"text": "second", "calls": [{"native": "Write", "input": {}, "write": {"page": "half", "begun": ""}, "gate": "never"}],
+        // The stand-in writes files in the order of their names: `ready` is there once `page` is.
+        {"text": "second", "calls": [{"native": "Write", "input": {}, "write": {"page": "half", "ready": ""}, "gate": "never"}],
             "mirror": true},
         {"text": "$results"},
     ]}]));
@@ -103,7 +104,7 @@ fn an_interrupted_call_of_the_program_is_undone_behind_its_program_and_the_run_g
         let first = scope.spawn(|| {
             world.run_unreplayed(|host| host.ask_with(&adapter(&world.workspace()), "Go.").map(drop))
         });
-        wait_for(&world.workspace().join("begun"));
+        wait_for(&world.workspace().join("ready"));
         let left = Left::of(&world);
         let state = left.state();
         assert!(left.session.is_interrupted() && pid(&world, 0).exists());
@@ -121,7 +122,7 @@ fn an_interrupted_call_of_the_program_is_undone_behind_its_program_and_the_run_g
     });
     assert!(!pid(&world, 0).exists());
     assert_eq!(fs::read_to_string(left.workspace().join("page")).unwrap(), "whole");
-    assert!(!left.workspace().join("begun").exists());
+    assert!(!left.workspace().join("ready").exists());
     assert!(left.session.unsettled_operations().is_empty());
     assert!(adapter(&left.workspace()).recover(&prompt(), &state).unwrap().undone.is_empty());
     let text = adapter(&left.workspace()).evaluate(&prompt(), &state, asking("Go.")).unwrap().text;

@@ -360,7 +360,7 @@ fn an_answer_whose_sub_agents_were_at_work_is_not_lost_with_its_process() {
     let world = World::new(&json!([
         {"turn": true},
         {"native": "Agent", "id": "ag1", "input": {"prompt": "look"}, "mirror": true, "steps": [
-            write("w1", "page"), {"native": "Write", "id": "w2", "input": {}, "write": {"page": "half", "begun": ""}, "gate": "never"},
+            write("w1", "page"), {"native": "Write", "id": "w2", "input": {}, "write": {"page": "half", "ready": ""}, "gate": "never"},
         ]},
     ]));
     let script = world.stand_in.path("script");
@@ -369,7 +369,7 @@ fn an_answer_whose_sub_agents_were_at_work_is_not_lost_with_its_process() {
         let first = scope.spawn(|| {
             world.run_unreplayed(|host| host.ask_with(&adapter(&world.workspace()), "Go.").map(drop))
         });
-        wait_for(&world.workspace().join("begun"));
+        wait_for(&world.workspace().join("ready"));
         let left = Left::of(&world);
         let state = left.state();
         let recovered = adapter(&left.workspace()).recover(&prompt(), &state).unwrap();
