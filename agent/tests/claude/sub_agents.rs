@@ -71,7 +71,8 @@ fn wrong(request: &Value) -> Option<String> {
     for (place, message) in messages.iter().enumerate() {
         let mut calls = ids(Some(message), "tool_use", "id");
         let mut results = ids(messages.get(place + 1), "tool_result", "tool_use_id");
-        (calls.sort(), results.sort());
+        calls.sort();
+        results.sort();
         if message["role"] == "assistant" && calls != results {
             return Some(format!("{calls:?} have the results {results:?}: {request}"));
         }

@@ -30,6 +30,9 @@ pub struct Settlement {
     pub(crate) until: Option<DateTime<Utc>>,
 }
 
+/// Encoded result of a decision, and the encoded text for the model.
+pub(crate) type SettlementPayloads = (Option<Vec<u8>>, Option<Vec<u8>>);
+
 impl Settlement {
     fn new(decision: Decision) -> Settlement {
         Settlement { decision, result: None, shown: None, arguments: None, until: None }
@@ -87,7 +90,7 @@ impl Settlement {
     }
 
     /// Encodes what the decision brings: the result, and the text for the model.
-    pub(crate) fn payloads(&self) -> Result<(Option<Vec<u8>>, Option<Vec<u8>>)> {
+    pub(crate) fn payloads(&self) -> Result<SettlementPayloads> {
         // What cannot be read again would make the log unreadable.
         let result = self.result.as_ref().map(|result| encode("a settled result", result)).transpose()?;
         Ok((result, self.shown.as_deref().map(text_payload)))
@@ -98,7 +101,7 @@ impl Settlement {
         &self,
         operation: OperationId,
         (by, reason): (&str, &str),
-        (result, shown): &'a (Option<Vec<u8>>, Option<Vec<u8>>),
+        (result, shown): &'a SettlementPayloads,
     ) -> Settle<'a> {
         Settle {
             result: result.as_deref().map(Payload::new),

@@ -76,9 +76,9 @@ fn a_takeover_within_a_sixth_of_the_lease_is_not_noticed_before_the_start_and_th
     let (folder, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Clock::default());
     let session = store_with(&folder, &bucket, "one", &clock).create(&types()).unwrap();
     let id = session.id();
-    let (taking, sleeping) = (bucket.clone(), clock.clone());
+    let taking = bucket.clone();
     bucket.before_answering_next_chunk(move || {
-        sleeping.advance(FRESH - Duration::from_secs(1));
+        clock.advance(FRESH - Duration::from_secs(1));
         drop(taking.remote().claim(id, "two", |_| {}).unwrap());
     });
     let tokens: Arc<Mutex<Vec<FencingToken>>> = Arc::default();
@@ -99,8 +99,7 @@ fn an_old_acknowledgement_is_confirmed_by_one_request_and_a_young_one_by_none() 
     let before = bucket.reads();
     assert!(run(&session, |_| Ok(())).unwrap().success);
     assert_eq!(bucket.reads(), before);
-    let sleeping = clock.clone();
-    bucket.before_answering_next_chunk(move || sleeping.advance(FRESH));
+    bucket.before_answering_next_chunk(move || clock.advance(FRESH));
     assert!(run(&session, |_| Ok(())).unwrap().success);
     assert_eq!(bucket.reads(), before + 1);
     assert!(run(&session, |_| Ok(())).unwrap().success);

@@ -284,11 +284,11 @@ fn an_output_that_the_program_saved_to_a_file_is_there_as_long_as_the_session() 
         (fs::read_to_string(&path).unwrap(), path)
     };
     let transcript = foldlog(["transcript".as_ref(), place.session().as_os_str()]);
-    let (text, path) = saved(&ok(&transcript));
+    let (text, path) = saved(ok(&transcript));
     assert_eq!(text, "all of it");
     assert!(path.starts_with(place.session().to_str().unwrap()), "{path}");
     place.play(&json!([{"turn": true}, {"text": "$results"}, {"result": "$results"}]));
-    let (text, again) = saved(&ok(&place.run(&[&tools[..], &["--resume"]].concat())));
+    let (text, again) = saved(ok(&place.run(&[&tools[..], &["--resume"]].concat())));
     assert_eq!((text.as_str(), &again), ("all of it", &path));
     // Nothing else of the program stays: the log holds its transcript.
     let program = place.session().join("program");

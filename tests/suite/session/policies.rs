@@ -66,7 +66,7 @@ fn a_slice_without_a_policy_has_that_of_the_table() {
                     type Item = String;
                 }
             )*
-            SessionTypes::builder()$(.slice::<$slice>())*.build().unwrap()
+            SessionTypes::builder()$(.slice::<$slice>().seeded::<$slice>())*.build().unwrap()
         }};
     }
     let types = slices!(

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use foldlog::Replaced;
 use foldlog::filesystem::FileKept;
 use foldlog::tools::{CaptureMoment, RewindOptions};
-use foldlog::{Replaced, SequenceNumber};
 
 use super::rewind::Room;
 use super::*;
@@ -134,5 +134,5 @@ fn a_long_list_of_replaced_files_is_counted() {
     assert_eq!((one.removed.len(), one.more), (1_000, 5));
     let text = Replaced::text(&report.replaced).unwrap();
     assert!(text.starts_with("f1 (removed), f10 (removed)") && text.ends_with(", and 985 more"), "{text}");
-    assert!(room.at() > SequenceNumber::from(first));
+    assert!(room.at() > first);
 }

@@ -79,7 +79,7 @@ impl SandboxSettings {
 }
 
 /// Configures the model.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClaudeAgentSDKModelConfig {
     /// Name of the model; `None` leaves it to the program.
     pub model: Option<String>,
@@ -91,18 +91,6 @@ pub struct ClaudeAgentSDKModelConfig {
     pub temperature: Option<f64>,
     /// Probability mass. The program takes none: a configuration that sets it is refused.
     pub top_p: Option<f64>,
-}
-
-impl Default for ClaudeAgentSDKModelConfig {
-    fn default() -> ClaudeAgentSDKModelConfig {
-        ClaudeAgentSDKModelConfig {
-            model: None,
-            fallback_model: None,
-            max_tokens: None,
-            temperature: None,
-            top_p: None,
-        }
-    }
 }
 
 impl ClaudeAgentSDKModelConfig {

@@ -437,7 +437,9 @@ impl Transcript {
     /// Corrects what the program says of calls that the host stopped. Returns whether there was something to be corrected.
     fn correct(&mut self, results: &[CallResult]) -> bool {
         let mut earlier = BTreeMap::new();
-        self.entries.iter_mut().fold(false, |any, entry| entry.correct(results, &mut earlier) || any)
+        let corrected =
+            self.entries.iter_mut().filter_map(|entry| entry.correct(results, &mut earlier).then_some(()));
+        corrected.count() > 0
     }
 
     /// Returns where the entry of an id stands.
