@@ -181,7 +181,8 @@ pub fn now() -> DateTime<Utc> {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if there is no store at `dir`, [`Failure::Engine`] if the store cannot be read.
+/// [`Failure::Usage`](crate::failure::Failure::Usage) if there is no store at `dir`,
+/// [`Failure::Engine`](crate::failure::Failure::Engine) if the store cannot be read.
 pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
     let store = reading::open_store(dir)?;
     let (mut code, mut found) = (HOLDS, false);
