@@ -285,7 +285,11 @@ fn an_interrupted_turn_is_followed_by_another_and_the_session_is_mirrored_and_re
     client.close().unwrap();
     messages.extend(rest(&client));
     let (path, rebuilt) = mirrored(&messages);
-    assert_eq!(fs::read_to_string(path).unwrap(), rebuilt);
+    // 2.1.332 also notes its requests in the file, and mirrors none of these lines. A resumption needs none.
+    let file = fs::read_to_string(path).unwrap();
+    let is_request = |line: &&str| line.starts_with(r#"{"type":"api-request"#);
+    let said: String = file.split_inclusive('\n').filter(|line| !is_request(line)).collect();
+    assert_eq!(said, rebuilt);
 
     options.session_id = None;
     options.resume = Some(id);
