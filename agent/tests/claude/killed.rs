@@ -171,7 +171,7 @@ fn steps(folder: &Path) -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
-/// Returns the texts of all results that a request shows: as blocks, or as the conversation that a fresh session is told.
+/// Returns the texts of the results of calls that were not interrupted, as a request shows them: as blocks, or as the conversation that a fresh session is told.
 fn shown(request: &Value) -> Vec<String> {
     let messages = request["messages"].as_array().unwrap();
     let mut shown = Vec::new();
@@ -191,6 +191,8 @@ fn shown(request: &Value) -> Vec<String> {
             }
         }
     }
+    // The text of an interrupted call names the files that are restored, and so the marker.
+    shown.retain(|text| !text.contains("The call was interrupted"));
     shown
 }
 
