@@ -77,6 +77,15 @@ pub fn is_escaped(character: char) -> bool {
     range.is_some_and(|range| range.contains(&character))
 }
 
+/// Returns the first character that is escaped, and its position in bytes.
+fn first_escaped(text: &str) -> Option<(usize, char)> {
+    // Most text is plain ASCII, where bytes are looked at in a fraction of the time that characters take.
+    if text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+        return None;
+    }
+    text.char_indices().find(|(_, character)| is_escaped(*character))
+}
+
 /// Escapes a text for display within one line; borrows the text where nothing needs escaping.
 ///
 /// ```
@@ -169,7 +178,7 @@ struct Escaping<'a, 'b> {
 impl fmt::Write for Escaping<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut rest = text;
-        while let Some((at, character)) = rest.char_indices().find(|(_, character)| is_escaped(*character)) {
+        while let Some((at, character)) = first_escaped(rest) {
             let (plain, from) = rest.split_at(at);
             self.out.write_str(plain)?;
             match character {
@@ -350,7 +359,7 @@ impl<F: Formatter> Formatter for Json<F> {
 
     fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
         let mut rest = fragment;
-        while let Some((at, character)) = rest.char_indices().find(|(_, character)| is_escaped(*character)) {
+        while let Some((at, character)) = first_escaped(rest) {
             let (plain, from) = rest.split_at(at);
             out.write_all(plain.as_bytes())?;
             for unit in character.encode_utf16(&mut [0; 2]) {

@@ -163,6 +163,10 @@ impl Printed {
         if self.raw.is_some() {
             return;
         }
+        // Most of what is printed is plain ASCII, and there may be gigabytes of it.
+        if bytes.iter().all(|byte| (b' '..=b'~').contains(byte) || matches!(byte, b'\n' | b'\t')) {
+            return;
+        }
         let Ok(text) = std::str::from_utf8(bytes) else {
             self.raw = Some(String::from_utf8_lossy(bytes).chars().take(80).collect());
             return;
