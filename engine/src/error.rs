@@ -859,6 +859,17 @@ pub enum Error {
         /// Why the log cannot be read.
         cause: Arc<Error>,
     },
+    /// What the rollback of a call would replace or remove can neither be captured nor set aside, so nothing was touched, and the call is
+    /// left open. A run [without captures](crate::ExecutionStateBuilder::without_capture) goes on, and loses what is there.
+    #[error(
+        "nothing was rolled back: what is there now cannot be captured ({capture}), nor be moved aside ({aside})"
+    )]
+    Uncaptured {
+        /// Why it cannot be captured.
+        capture: Arc<Error>,
+        /// Why it cannot be moved aside.
+        aside: Arc<Error>,
+    },
     /// Reading a log would take more memory than the reader's budget. If the caller sets no budget, a reader that asks
     /// for no STATE has 64 MiB, and other readers three times the bytes of the log in addition.
     #[error(

@@ -2,8 +2,9 @@
 //! which child sessions work for it.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, SequenceNumber, body, image, msgpack};
 use foldlog_filesystem::Unrestored;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,8 @@ use smol_str::SmolStr;
 use uuid::Uuid;
 
 use crate::error::Error;
+use crate::log::objects::Objects;
+use crate::session::operation_records::RecordedCaptures;
 
 /// Describes an operation that has begun and not ended.
 pub type OpenOperation = image::OpenOperation<SmolStr>;
@@ -65,6 +68,31 @@ pub(crate) const CHILD_SESSION: &str = "foldlog.child_session";
 
 /// Names the records that say by which the programs of a call are found, once a process is gone.
 pub(crate) const PROGRAMS: &str = "foldlog.programs";
+
+/// Names the records that say what the resources were before a rollback. An end names that too, but only once all is restored.
+pub(crate) const ROLLBACK: &str = "foldlog.rollback";
+
+/// Says what the resources were when the rollback of a call began: the programs of the call had ended by then.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct RollbackBegun {
+    /// Record with which the call began.
+    pub(crate) begin: SequenceNumber,
+    /// Captures by the resources' names, as the resources recorded them.
+    pub(crate) resources: BTreeMap<String, Value>,
+}
+
+impl RollbackBegun {
+    /// Reads the observation of a rollback; `None` if it is another one, or is not what this version writes.
+    pub(crate) fn read(observed: &body::Observed<'_>, objects: &Objects) -> Option<RollbackBegun> {
+        let data = (observed.name == ROLLBACK).then(|| objects.resolve(observed.data).ok())?;
+        msgpack::from_slice(&data?).ok()
+    }
+
+    /// Returns the captures in their recorded form.
+    pub(crate) fn into_recorded(self) -> RecordedCaptures {
+        self.resources.into_iter().map(|(name, value)| (name, Some(value.encode()))).collect()
+    }
+}
 
 /// Announces a child session in the log of its parent: before the session is created or opened again, and before it
 /// begins to change the resources in a run of the operation, or goes on after another child did.
@@ -189,6 +217,19 @@ impl Replaced {
         (all > 0).then(|| Replaced { resource: resource.to_owned(), changed, removed, more })
     }
 
+    /// Adds what another restore replaced of the resource.
+    fn append(&mut self, other: Replaced) {
+        let known: BTreeSet<&String> = self.changed.iter().chain(&self.removed).collect();
+        let is_new = |path: &String| !known.contains(path);
+        let changed: Vec<String> = other.changed.into_iter().filter(is_new).collect();
+        let removed: Vec<String> = other.removed.into_iter().filter(is_new).collect();
+        self.changed.extend(changed);
+        self.removed.extend(removed);
+        self.changed.sort_unstable();
+        self.removed.sort_unstable();
+        self.more = self.more.max(other.more);
+    }
+
     /// Returns the same, with all paths counted and none named: for a record on a full disk.
     pub(crate) fn counted(&self) -> Replaced {
         let named = (self.changed.len() + self.removed.len()) as u64;
@@ -249,7 +290,12 @@ pub(crate) struct PutBack {
 impl PutBack {
     pub(crate) fn append(&mut self, other: PutBack) {
         self.not_undone.extend(other.not_undone);
-        self.replaced.extend(other.replaced);
+        for replaced in other.replaced {
+            match self.replaced.iter_mut().find(|known| known.resource == replaced.resource) {
+                Some(known) => known.append(replaced),
+                None => self.replaced.push(replaced),
+            }
+        }
     }
 }
 

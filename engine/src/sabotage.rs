@@ -193,6 +193,9 @@ foldlog_codec::breakages! {
 
     // Workspaces.
     RecoveryNeedsCapture = "recovery-needs-capture": "A recovery restores nothing that it cannot capture before.",
+    NothingSetAside = "nothing-set-aside": "What cannot be captured before a rollback is lost.",
+    RollbackUnrecorded = "rollback-unrecorded": "What a rollback finds is recorded only once all is restored.",
+    LaterChangesRolledBack = "later-changes-rolled-back": "What somebody changed since a rollback was cut short is rolled back with the call.",
 
     // Readers.
     BudgetIgnored = "budget-ignored": "A log is read however much memory that takes.",

@@ -61,6 +61,22 @@ impl Error {
         }
     }
 
+    /// Says that nothing was rolled back, since what is there can neither be captured nor be set aside. Where the restore itself would be
+    /// refused, that is the error.
+    pub(crate) fn uncaptured(capture: &Error, aside: Error) -> Error {
+        let Error::RestoreFailed { failed, .. } = &aside else { return aside };
+        let is_in_the_way = |error: &Error| {
+            error.is_full()
+                || matches!(error, Error::Filesystem(filesystem::Error::Io { op: "move aside", .. }))
+        };
+        match failed.iter().find(|(_, error)| is_in_the_way(error)) {
+            Some((_, aside)) => {
+                Error::Uncaptured { capture: Arc::new(capture.clone()), aside: Arc::clone(aside) }
+            }
+            None => aside,
+        }
+    }
+
     /// Returns whether a lack of space caused the error.
     pub(crate) fn is_full(&self) -> bool {
         match self {
@@ -68,6 +84,7 @@ impl Error {
             Error::Io { source, .. } => filesystem::is_out_of_space(source),
             Error::Filesystem(error) => error.is_full(),
             Error::RestoreFailed { failed, .. } => failed.iter().any(|(_, error)| error.is_full()),
+            Error::Uncaptured { aside, .. } => aside.is_full(),
             _ => false,
         }
     }

@@ -138,6 +138,7 @@ fn all() -> Vec<Error> {
             operation: operation.into(),
             tool: text(),
         },
+        Error::Uncaptured { capture: inner(), aside: inner() },
         Error::OverBudget { session_dir: path(), sequence: sequence.into(), needed: 2, budget: 1 },
         Error::ResourceMaybeDirty { workspace: path(), session, session_dir: path(), cause: inner() },
     ]

@@ -3,8 +3,10 @@
 //! Each input is a record. A replay of the host returns what is recorded and reads nothing; what a host reads past these
 //! calls is its own risk: a replay may then diverge where nothing is wrong.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
-use foldlog_codec::body::{Observed, Payload};
+use foldlog_codec::body::{Lane, Observed, Payload};
 use foldlog_codec::msgpack;
 use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::MutexGuard;
@@ -14,7 +16,7 @@ use serde::de::DeserializeOwned;
 use super::opening::open_read;
 use super::schedule::WriteScope;
 use super::writing::PendingRecord;
-use super::{Session, WriterState};
+use super::{Inner, Session, WriterState};
 use crate::divergence::Difference;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
@@ -265,15 +267,35 @@ impl Session {
         self.write_observed(state, time_us, (name, data))
     }
 
+    /// Records a fact of the engine, also while the session takes no writes until it is recovered.
+    pub(super) fn observe_interrupted(&self, name: &str, data: &[u8]) -> Result<SequenceNumber> {
+        let state = self.inner.settleable()?;
+        let time_us = self.inner.now_us();
+        self.inner.write_observed(state, time_us, (name, data), &Lane::default())
+    }
+
     fn write_observed(
         &self,
         state: MutexGuard<'_, WriterState>,
         time_us: i64,
-        (name, data): (&str, &[u8]),
+        named: (&str, &[u8]),
     ) -> Result<SequenceNumber> {
-        let reference = self.inner.recorded(&state, data)?;
+        self.inner.write_observed(state, time_us, named, &self.record_lane())
+    }
+}
+
+impl Inner {
+    fn write_observed(
+        self: &Arc<Self>,
+        state: MutexGuard<'_, WriterState>,
+        time_us: i64,
+        (name, data): (&str, &[u8]),
+        lane: &Lane<'_>,
+    ) -> Result<SequenceNumber> {
+        let reference = self.recorded(&state, data)?;
         let data = Payload::new(reference.as_deref().unwrap_or(data));
-        let body = self.in_lane(Observed { name: name.to_owned(), data }.encode());
-        self.inner.write(state, time_us, [PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed)])
+        let mut body = Observed { name: name.to_owned(), data }.encode();
+        lane.add_to(&mut body, 0);
+        self.write(state, time_us, [PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed)])
     }
 }

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    self, CallOrigin, Cause, ExternalEffects, Outcome, Payload, ResourceSnapshot, Settle, Suspension,
-    ToolBegin, ToolEnd,
+    self, CallOrigin, Cause, ExternalEffects, Observed, Outcome, Payload, ResourceSnapshot, Settle,
+    Suspension, ToolBegin, ToolEnd,
 };
 use foldlog_codec::msgpack::{self, Value};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
@@ -20,7 +20,9 @@ use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::log_source::LogSource;
 use crate::log::objects::Objects;
-use crate::operation::{CHILD_SESSION, ChildAnnounced, NotUndone, PutBack, Replaced};
+use crate::operation::{
+    CHILD_SESSION, ChildAnnounced, NotUndone, PutBack, ROLLBACK, Replaced, RollbackBegun,
+};
 use crate::options::Durability;
 use crate::types::{ToolInvocations, ToolInvoked, encode};
 
@@ -62,13 +64,18 @@ fn answered(end: SequenceNumber, body: &ToolEnd<'_>, source: &LogSource) -> Resu
     Ok((body.result.map(value).transpose()?, shown))
 }
 
-/// Returns the captures that a record names, whatever its kind: that of a call's begin or end, or of a snapshot.
+/// Returns the captures that a record names, whatever its kind: that of a call's begin or end, of a rollback, or of a snapshot.
 pub(crate) fn captures_named_by(record: &Record<'_>, objects: &Objects) -> Result<RecordedCaptures> {
     let bad = Error::unread(record.sequence);
     let resources = match record.kind {
         Kind::TOOL_BEGIN => ToolBegin::decode(record.body).map_err(bad)?.resources,
         Kind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.resources,
         Kind::SNAPSHOT => body::Snapshot::decode(record.body).map_err(bad)?.resources,
+        Kind::OBSERVED => {
+            let observed = Observed::decode(record.body).map_err(bad)?;
+            let begun = RollbackBegun::read(&observed, objects);
+            return Ok(begun.map(RollbackBegun::into_recorded).unwrap_or_default());
+        }
         _ => return Ok(RecordedCaptures::new()),
     };
     captures_of(resources, objects)
@@ -98,6 +105,32 @@ impl Session {
     pub(crate) fn announce_child(&self, child: &ChildAnnounced) -> Result<()> {
         self.record_fact(CHILD_SESSION, child)?;
         if self.durability() == Durability::Process { Ok(()) } else { self.sync() }
+    }
+
+    /// Records what the resources are before a rollback. The record survives what the rollback survives. Where there is no space for
+    /// it, the rollback is carried out without.
+    pub(crate) fn record_rollback(&self, begun: &RollbackBegun) -> Result<()> {
+        let recorded = self.observe_interrupted(ROLLBACK, &encode(ROLLBACK, begun)?);
+        let durable = match recorded {
+            Ok(_) if self.durability() != Durability::Process => self.sync(),
+            recorded => recorded.map(drop),
+        };
+        match durable {
+            Err(Error::Full { .. }) => Ok(()),
+            durable => durable,
+        }
+    }
+
+    /// Returns what the resources were when the first rollback of the call began that began with the record `begin`, of those up to the
+    /// record `through`; empty if there was none.
+    pub(crate) fn captures_before_rollback(
+        &self,
+        begin: SequenceNumber,
+        through: SequenceNumber,
+    ) -> Result<RecordedCaptures> {
+        let begun: Vec<RollbackBegun> = self.observed_within(ROLLBACK, begin, through)?;
+        let first = begun.into_iter().find(|begun| begun.begin == begin);
+        Ok(first.map(RollbackBegun::into_recorded).unwrap_or_default())
     }
 
     /// Returns the facts named `name` that were recorded from record `from` on.

@@ -12,6 +12,7 @@ use crate::divergence::{Divergence, LaneName, LeaveOut};
 use crate::error::{Error, Result};
 use crate::log::reader::Places;
 use crate::log::scan::Location;
+use crate::operation::ROLLBACK;
 use crate::storage::Storage;
 
 /// Number of records that are read ahead, to tell a record that is missing from one that has changed.
@@ -86,6 +87,7 @@ impl Role {
         let bad = Error::unread(sequence);
         Ok(match kind {
             Kind::OPENED | Kind::DECLARE | Kind::IMPORT | Kind::REPLICATED => Role::Engines,
+            Kind::OBSERVED if Observed::decode(body).map_err(bad)?.name == ROLLBACK => Role::Engines,
             Kind::TOOL_BEGIN => {
                 let begin = ToolBegin::decode(body).map_err(bad)?;
                 let operation = begin.again.unwrap_or(sequence.into());

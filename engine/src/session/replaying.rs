@@ -8,7 +8,7 @@
 //!
 //! | the next record | who brings it |
 //! |---|---|
-//! | an opening, a declaration, an import | the engine, from the log |
+//! | an opening, a declaration, an import, what the resources were before a rollback | the engine, from the log |
 //! | a record within a call whose tool does not run again, and the end of that call | the engine, from the log |
 //! | the end of a call that an earlier process left open | [`recover`](crate::tools::ToolRunner::recover), from the log |
 //! | any other | the host, through a handle of the record's lane |

@@ -136,9 +136,7 @@ impl Session {
         begin: SequenceNumber,
         names: &Sought<'_>,
     ) -> Result<BTreeMap<String, CaptureFound>> {
-        let mut found = BTreeMap::new();
-        take(&mut found, names, self.read_begin(begin, |begin| begin.resources)?, (begin, false));
-        Ok(found)
+        Ok(taken(names, self.read_begin(begin, |begin| begin.resources)?, (begin, false)))
     }
 
     /// Returns the captures of these resources in the record of an end.
@@ -147,20 +145,21 @@ impl Session {
         end: SequenceNumber,
         names: &Sought<'_>,
     ) -> Result<BTreeMap<String, CaptureFound>> {
-        let mut found = BTreeMap::new();
-        take(&mut found, names, self.captures_at_end_of(end)?, (end, true));
-        Ok(found)
+        Ok(taken(names, self.captures_at_end_of(end)?, (end, true)))
     }
 
-    /// Returns the captures that the rollback of a call found of those of these resources in which it replaced something.
+    /// Returns the captures that the rollback of a call found of those of these resources in which it replaced something: what was
+    /// there when its first attempt began, where the log says that.
     pub(crate) fn captures_of_rollback(
         &self,
-        end: SequenceNumber,
+        (begin, end): (SequenceNumber, SequenceNumber),
         names: &Sought<'_>,
     ) -> Result<BTreeMap<String, CaptureFound>> {
-        let mut found = BTreeMap::new();
-        take(&mut found, names, self.captures_replaced_at(end)?, (end, true));
-        Ok(found)
+        let mut replaced = self.captures_replaced_at(end)?;
+        for (name, first) in self.captures_before_rollback(begin, end)? {
+            replaced.entry(name).and_modify(|found| *found = first);
+        }
+        Ok(taken(names, replaced, (end, true)))
     }
 
     /// Returns the last capture of each resource that outlives its process, by the names of the resources and as the resources
@@ -292,6 +291,17 @@ impl Session {
         })?;
         Ok(found)
     }
+}
+
+/// Returns those of the captures that are wanted.
+fn taken(
+    sought: &Sought<'_>,
+    captured: RecordedCaptures,
+    of: (SequenceNumber, bool),
+) -> BTreeMap<String, CaptureFound> {
+    let mut found = BTreeMap::new();
+    take(&mut found, sought, captured, of);
+    found
 }
 
 /// Adds those of the wanted captures that are not found yet.

@@ -244,7 +244,8 @@ impl Store {
         let (mut behind, mut captures_behind) = (BTreeSet::new(), false);
         places.read(storage, watermark, SequenceNumber::MAX, &mut |record| {
             behind.extend(record.objects().iter().map(ObjectId::file_name));
-            captures_behind |= matches!(record.kind, Kind::TOOL_BEGIN | Kind::TOOL_END | Kind::SNAPSHOT);
+            captures_behind |=
+                matches!(record.kind, Kind::TOOL_BEGIN | Kind::TOOL_END | Kind::OBSERVED | Kind::SNAPSHOT);
             Ok(())
         })?;
         // A segment that others follow may end with frames that are no records, such as the `Resumed` of the

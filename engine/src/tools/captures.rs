@@ -10,7 +10,7 @@ use std::sync::Arc;
 use foldlog_codec::body::{Payload, ResourceSnapshot};
 use foldlog_codec::msgpack::{self, Limits, Value};
 use foldlog_codec::{OperationId, SequenceNumber};
-use foldlog_filesystem::{FileKept, FileRewound, FileUnknown};
+use foldlog_filesystem::{ChangeKind, FileKept, FileRewound, FileUnknown, Unrestored};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
@@ -259,6 +259,84 @@ impl Captures {
         })
     }
 
+    /// Has the resources set aside what a restore to these captures will replace: all of them with `all`, else only those that are
+    /// rolled back with a failed tool. If one cannot, the error says so; what others have set aside stays there.
+    pub(super) fn set_aside(&self, resources: &ResourceRegistry, all: bool) -> Result<()> {
+        let Some(operation) = self.undoes else { return Ok(()) };
+        let set_aside = |resource: &dyn AnyResource, snapshot: &_| {
+            resource.set_aside(snapshot, operation).map(|()| RestoreReport::default())
+        };
+        self.each(resources, all, set_aside).map(drop)
+    }
+
+    /// Returns the recorded captures of those resources that others than this run may change, where they differ from `before`.
+    pub(super) fn shared_beside<'a>(
+        &'a self,
+        before: &'a Captures,
+        resources: &'a ResourceRegistry,
+    ) -> impl Iterator<Item = (String, &'a [u8])> {
+        let shared = resources.captured().iter().filter(|(_, resource)| resource.is_shared());
+        shared.filter_map(move |(name, resource)| {
+            let found = self.get(name)?;
+            let before = before.get(name).and_then(|before| before.snapshot.as_ref());
+            let is_same = before
+                .zip(found.snapshot.as_ref())
+                .is_some_and(|(before, found)| resource.is_same(before, found));
+            Some((name.clone().into_owned(), found.recorded.as_deref().filter(|_| !is_same)?))
+        })
+    }
+
+    /// Returns these captures with what somebody has changed since an attempt to restore them began, which had found `earlier`: that stays as
+    /// it is in `present`. Adds to `told` what is kept, and what the attempts replace together. A resource that cannot say this is
+    /// restored whole.
+    pub(super) fn beside_changes(
+        &self,
+        resources: &ResourceRegistry,
+        earlier: &RecordedCaptures,
+        present: &Captures,
+        told: &mut PutBack,
+    ) -> Captures {
+        let captured = self.of_each.iter().map(|captured| {
+            let beside = || {
+                let resource = resources.captured().get(&captured.name)?;
+                let target = captured.snapshot.as_ref()?;
+                let last = resource.recall(earlier.get(&*captured.name)?.as_deref()?).ok()?;
+                let present = present.get(&captured.name)?.snapshot.as_ref()?;
+                let asked = Rewinding {
+                    target,
+                    last: &last,
+                    last_is_here: false,
+                    present,
+                    overwrite: false,
+                    unless_changed: false,
+                    after_restore: true,
+                };
+                let Rewound { to, kept, .. } = resource.rewind(&asked).ok()?;
+                // What was there when the first attempt began, and goes.
+                let whole = Rewinding { target: &to, present: &last, overwrite: true, ..asked };
+                let Rewound { files, .. } = resource.rewind(&whole).ok()?;
+                Some((to, kept, files))
+            };
+            // A host's resource may panic; then it is restored whole.
+            let Ok(Some((to, kept, files))) = caught(&captured.name, || Ok(beside())) else {
+                return captured.clone();
+            };
+            let name = &captured.name;
+            let reason =
+                "somebody changed it after the programs of the call had ended: it stays as it is now";
+            let kept = kept.into_iter().map(|file| Unrestored::new(file.path, reason)).collect();
+            told.not_undone.extend(NotUndone::of_resource(name, kept));
+            let of = |kind: ChangeKind| {
+                let files = files.iter().filter(move |file| file.change == kind);
+                files.map(|file| file.path.clone()).collect()
+            };
+            let replaced = Replaced::of_resource(name, of(ChangeKind::Modified), of(ChangeKind::Removed));
+            told.replaced.extend(replaced);
+            Captured { name: name.clone(), snapshot: Some(to), recorded: None }
+        });
+        Captures { of_each: Arc::new(captured.collect()), undoes: self.undoes }
+    }
+
     /// Checks, without changing anything, that the resources that are rolled back with a failed tool could
     /// all be restored.
     pub(crate) fn check(&self, resources: &ResourceRegistry) -> Result<()> {
@@ -430,7 +508,9 @@ impl RewoundCaptures {
         let (last, last_is_here) = last;
         let (target, last) = (resource.recall(target)?, resource.recall(last)?);
         let (target, last, present) = (&target, &last, &present);
-        let asked = Rewinding { target, last, last_is_here, present, overwrite, unless_changed };
+        let after_restore = false;
+        let asked =
+            Rewinding { target, last, last_is_here, present, overwrite, unless_changed, after_restore };
         let Rewound { to, files, kept, unknown, left_out } = resource.rewind(&asked)?;
         let name = Cow::Owned(name.to_owned());
         self.captured.push(Captured { name, snapshot: Some(to), recorded: None });

@@ -97,6 +97,7 @@ impl ToolContext {
         let parent = ParentCall { call: self.session.uncounted(), child, children: Arc::clone(&children) };
         let state = ExecutionState::builder(session, self.resources().clone())
             .clock(Arc::clone(self.running.state.clock()))
+            .without_capture(self.running.state.goes_on_uncaptured())
             .under(parent)
             .build();
         self.resume_child(&state, &children, ordinal, is_first)?;

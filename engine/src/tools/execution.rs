@@ -70,6 +70,8 @@ struct Inner {
     parent: Option<ParentCall>,
     /// Names of the variables that the programs of tools inherit.
     inherited: Vec<OsString>,
+    /// Whether rollbacks go on without a capture.
+    without_capture: bool,
     /// Copies of the resources, if the session replays and somebody has looked at them.
     scratch: OnceLock<Option<Scratch>>,
 }
@@ -210,6 +212,7 @@ pub struct ExecutionStateBuilder {
     generator: Option<Generator>,
     checkpoints: Option<CheckpointStore>,
     inherited: Vec<OsString>,
+    without_capture: bool,
     parent: Option<ParentCall>,
 }
 
@@ -247,10 +250,26 @@ impl ExecutionStateBuilder {
         ExecutionStateBuilder { inherited: names.into_iter().map(Into::into).collect(), ..self }
     }
 
+    /// Sets whether the rollback of a call, here or by a recovery, goes on where what is there can neither be captured nor
+    /// [set aside](crate::tools::resources::Snapshotable::set_aside), as on a disk that the call has filled. What the rollback then replaces or
+    /// removes is lost; the report says that it was not captured. `false` by default: nothing is touched, the call is left open, and
+    /// [`Error::Uncaptured`] says why.
+    pub fn without_capture(self, without_capture: bool) -> Self {
+        ExecutionStateBuilder { without_capture, ..self }
+    }
+
     /// Builds the run, makes earlier captures durable, and carries over what was spent, as [`ExecutionState::new`] does.
     pub fn build(self) -> ExecutionState {
-        let ExecutionStateBuilder { session, resources, clock, generator, checkpoints, inherited, parent } =
-            self;
+        let ExecutionStateBuilder {
+            session,
+            resources,
+            clock,
+            generator,
+            checkpoints,
+            inherited,
+            without_capture,
+            parent,
+        } = self;
         let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
         let (latest, unended) = (Mutex::default(), Mutex::default());
         let (shared, taken) = (Mutex::default(), Condvar::new());
@@ -268,6 +287,7 @@ impl ExecutionStateBuilder {
             apart,
             folder,
             inherited,
+            without_capture,
             parent,
             scratch: OnceLock::new(),
         };
@@ -337,6 +357,7 @@ impl ExecutionState {
             generator: None,
             checkpoints: None,
             inherited,
+            without_capture: false,
             parent: None,
         }
     }
@@ -502,6 +523,11 @@ impl ExecutionState {
         let captures = captures?;
         *self.inner.latest.lock() = captures.clone();
         Ok(captures)
+    }
+
+    /// Returns whether rollbacks go on without a capture.
+    pub(crate) fn goes_on_uncaptured(&self) -> bool {
+        self.inner.without_capture
     }
 
     /// Has the resources and the session remove what they can make again, to free space on the disk.

@@ -103,7 +103,9 @@ mod recovery;
 mod replayed;
 pub mod resources;
 mod restoring;
+
 mod rewind;
+mod rollback;
 mod runner;
 mod scratch;
 mod several;

@@ -3,7 +3,7 @@
 //! | step | if the process ends within it |
 //! |---|---|
 //! | 1. end the programs that the calls started, wherever these went, and wait until they are gone; those of the calls that their child sessions left open too | nothing was changed |
-//! | 2. capture the resources as they are, if they can be captured, with what others changed since the call was left | nothing was changed |
+//! | 2. [capture](super::rollback) the resources as they are, with what others changed since the call was left | nothing was changed |
 //! | 3. restore the resources to what they were before the first open call | the next recovery restores them again |
 //! | 4. end the open calls of their child sessions as interrupted | the next recovery ends the others |
 //! | 5. end each open call as interrupted, nested calls first | the next recovery ends the others |
@@ -17,13 +17,8 @@
 //! A recovery rolls back a [restore](crate::ExecutionState::restore) that was left open too, and ends it as
 //! failed: nobody has to decide about it.
 //!
-//! # A full disk
-//!
-//! If the disk has no space for a capture of what the call left half done, the resources remove what they can
-//! make again, and the recovery continues without the capture. The restore removes files before it writes,
-//! and so makes the space that it needs. The end in the log and [`Recovered::not_undone`] say that nothing
-//! was captured. If there is no space even then, the recovery fails with [`Error::Full`] and has recorded
-//! nothing; call it again once there is space.
+//! What the call left and cannot be captured, such as what filled the disk, is [set aside](super::rollback). The end in the log and
+//! [`Recovered::not_undone`] say so.
 
 mod left_in_children;
 
@@ -40,6 +35,7 @@ use super::call::{AnyTool, CallInfo, ExecuteOptions, Group, InterruptedCall, Too
 use super::captures::Captures;
 use super::children::ChildReport;
 use super::execution::Leases;
+use super::rollback::Rollback;
 use super::runner::{ToolRunner, unsettled_error};
 use crate::clock;
 use crate::error::{Error, Result};
@@ -212,8 +208,8 @@ impl ToolRunner {
     /// be restored; [`Error::DeadlineExceeded`] if somebody else works on a resource for longer than
     /// `options` give a call; [`Error::ResourceDirty`] if another session left a resource half done and must
     /// be recovered first, [`Error::ResourceMaybeDirty`] if that session's log cannot be read;
-    /// [`Error::Stuck`] if a program of a call does not end; [`Error::Full`] if the disk has no space for
-    /// what is to be restored.
+    /// [`Error::Stuck`] if a program of a call does not end; [`Error::Uncaptured`] if what is there can neither be captured nor set
+    /// aside, and nothing was touched; [`Error::Full`] if the disk has no space for what is to be restored.
     ///
     /// [`Error::WaitedTooLong`] if another thread's recovery, or another session's work on a resource, does not end in the time
     /// that this call may wait. [`Error::InsideOperation`] if a thread that runs a tool of the session calls this.
@@ -292,18 +288,13 @@ impl ToolRunner {
                     return Err(Error::Stuck { operation: first.operation });
                 }
             }
-            // What a call left half done may be impossible to capture: a pipe, too many files, too deep a folder. The
-            // recovery does not need the capture.
-            match self.state.capture(until, || Some("recovery".to_owned())) {
-                Err(error) if sabotage::is(Breakage::RecoveryNeedsCapture) => return Err(error),
-                Err(error) => {
-                    if error.is_full() {
-                        self.state.free_caches();
-                    }
-                    put_back.not_undone.push(NotUndone::uncaptured(&error));
-                }
-                Ok(captures) => found = captures,
-            }
+            let earlier = session.captures_before_rollback(first.begin, SequenceNumber::MAX)?;
+            let tag = Some("recovery".to_owned());
+            let rollback = Rollback { begin: first.begin, before: &before, all: false, earlier, tag, until };
+            let prepared = self.state.prepare_rollback(rollback).map_err(full_if_so)?;
+            found = prepared.found.unwrap_or_default();
+            put_back.append(prepared.told);
+            let before = prepared.target;
             if sabotage::is(Breakage::RestoredAfterEnd) {
                 late = Some(before);
             } else if !sabotage::is(Breakage::ResourcesNotRestored) {

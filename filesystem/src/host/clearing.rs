@@ -7,6 +7,7 @@
 //! short is made once more as any other.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -21,10 +22,16 @@ use super::restorer::Restorer;
 use super::rules::Scope;
 use super::step::OPEN_FOLDER;
 use super::step::open_at;
+use crate::error::Error;
 use crate::sabotage::{self, Breakage};
 
 /// What a file system may take for a file beside its content.
 const BESIDE_BYTES: u64 = 8 << 10;
+
+/// The bytes that a file system still takes.
+fn room_of(root: &OwnedFd) -> u64 {
+    fstatvfs(root).map_or(u64::MAX, |found| found.f_bavail.saturating_mul(found.f_frsize))
+}
 
 impl Restorer<'_> {
     /// Removes what is to go, from the workspace's root on, and takes it out of the plan.
@@ -32,9 +39,24 @@ impl Restorer<'_> {
         if sabotage::is(Breakage::RestoreWritesFirst) {
             return;
         }
-        let room = fstatvfs(root).map_or(u64::MAX, |found| found.f_bavail.saturating_mul(found.f_frsize));
-        let is_short = room < self.needed_bytes(plan);
+        let is_short = room_of(root) < self.needed_bytes(plan);
         self.clear_folder(plan, root, b"", None, is_short);
+    }
+
+    /// Checks that the file system takes what is to be written although nothing is removed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`] if it does not.
+    pub(super) fn check_room(&self, plan: &Plan, root: &OwnedFd, place: &Path) -> Result<(), Error> {
+        let bytes = self.needed_bytes(plan);
+        match room_of(root) < bytes {
+            true => {
+                let source = Arc::new(std::io::Error::from(Errno::ENOSPC));
+                Err(Error::Full { path: place.to_owned(), bytes, source })
+            }
+            false => Ok(()),
+        }
     }
 
     /// What the contents take that are to be written.

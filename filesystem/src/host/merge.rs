@@ -13,6 +13,7 @@
 //! | a kept file whose folder the target does not have | keeps the folder, without what else is in it |
 //! | a folder of the target all of whose files were removed by hand, the folder too | does not come back |
 //! | folders otherwise; owners, extended attributes and times of files that are not kept | as in the target, whoever changed them |
+//! | after a restore to the target that was not finished: what is missing, what differs in permissions alone, a git repository | as in the target |
 //! | names of one file of which some are kept | the kept ones are one file, the others another |
 //! | a git repository that somebody worked in by hand | stays where it is, with its `HEAD`, refs and index |
 //! | anything, where the last snapshot is of another folder | stays as it is: nobody knows what was changed by hand |
@@ -55,6 +56,9 @@ pub struct Merging<'a> {
     pub present: &'a FilesystemSnapshot,
     /// Whether what was changed by hand goes back too.
     pub overwrite: bool,
+    /// Whether a restore to the target was begun since `last`, and not finished. Then only files that differ in content from both
+    /// count as changed by hand: what is missing, and what is as in the target, may be the restore's work, and so may repositories.
+    pub after_restore: bool,
 }
 
 impl FilesystemSnapshot {
@@ -157,11 +161,21 @@ impl HostFilesystem {
             true => BTreeMap::new(),
             false => by_path(reader.changes(Some(asked.last), asked.present)?),
         };
+        let is_other = |change: &FileChange| {
+            let content =
+                |facts: &Option<FileFacts>| facts.as_ref().map(|facts| (facts.kind, facts.digest.clone()));
+            content(&change.before) != content(&change.after)
+        };
+        let is_by_hand = |by_hand: &FileChange, otherwise: &FileChange| {
+            !asked.after_restore
+                || by_hand.kind != ChangeKind::Removed && is_other(by_hand) && is_other(otherwise)
+        };
         let mut edits = BTreeMap::new();
         let left_out = self.left_out(trees, (&then, &now), asked, &otherwise, &mut edits)?;
         let mut kept = BTreeMap::new();
         for (path, change) in by_hand {
-            let Some(otherwise) = otherwise.get(&path).filter(|_| !edits.contains_key(&path)) else {
+            let otherwise = otherwise.get(&path).filter(|_| !edits.contains_key(&path));
+            let Some(otherwise) = otherwise.filter(|otherwise| is_by_hand(&change, otherwise)) else {
                 continue;
             };
             let edit = match change.kind {
@@ -204,7 +218,8 @@ impl HostFilesystem {
             Some(id) => Repositories::read(&self.objects, self.object_of(id)?),
             None => Ok(Repositories::default()),
         };
-        let overwrite = asked.overwrite || sabotage::is(Breakage::HandChangesOverwritten);
+        let overwrite =
+            asked.overwrite || asked.after_restore || sabotage::is(Breakage::HandChangesOverwritten);
         let (target, now) = (read(asked.target)?, read(asked.present)?);
         let (merged, by_hand) = Repositories::merged(&target, &read(asked.last)?, &now, overwrite);
         for path in by_hand {

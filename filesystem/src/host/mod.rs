@@ -42,6 +42,7 @@
 //! | `plan` | what differs between a snapshot and a workspace |
 //! | `checked` | every object that a restore needs, read before anything is changed |
 //! | `clearing` | what a restore removes before it writes |
+//! | `aside` | what a restore would replace and nothing can capture, moved out of its way |
 //! | `restorer` | carrying a plan out |
 //! | `repositories` | the state of what is named `.git`: copies of it, and bringing it back |
 //!
@@ -57,6 +58,7 @@
 //!    one stands over what the snapshot has, that path is [not restored](Error::NotRestored); elsewhere it stays, with
 //!    the folders around it. Tools' own operations go through mounts, but delete none.
 
+mod aside;
 mod attributes;
 mod audit;
 mod beneath;
@@ -166,7 +168,7 @@ use unsynced::Unsynced;
 /// | times of the last change of content | as before where nothing but `.git` and `.aca` is left out of snapshots and `times` is not turned off; else of the restore |
 /// | other times, attributes of symbolic links | of the restore |
 /// | a file that others append to while it is captured | as the tool left it, and told; captured as far as it was at the beginning |
-/// | what the host leaves out | as the tool left it; so is the folder `.aca` in the root, which holds exports of sessions, unless the host includes it |
+/// | what the host leaves out | as the tool left it; so is the folder `.aca` in the root, which holds exports of sessions, unless the host includes it, and the folder `.foldlog-aside` there, into which goes what a rollback replaces and cannot capture |
 /// | `.git` | `HEAD`, refs, logs, index, config, hooks and the state of merges and rebases as before; git objects stay, and a commit that nothing names any more is kept under `refs/foldlog/lost` and told; removed where the tool made it; told where the tool removed it, and what it leads to outside |
 /// | mounts | as the tool left them, and told |
 /// | pipes, sockets, devices | removed where the tool made them; no tool begins where there are some |

@@ -439,6 +439,8 @@ pub(super) fn kind_of(node: &Node) -> Kind {
 pub(super) struct Touched {
     pub(super) changed: Vec<String>,
     pub(super) removed: Vec<String>,
+    /// Paths of files and links among them of which the restore leaves no content.
+    pub(super) contents: Vec<Vec<u8>>,
 }
 
 impl Touched {
@@ -452,7 +454,10 @@ impl Touched {
             }
             Some(Node::Folder(_)) => self.removed.push(format!("{}/", told(path))),
             Some(Node::Mount) => {}
-            _ => self.removed.push(told(path)),
+            _ => {
+                self.removed.push(told(path));
+                self.contents.push(path.to_vec());
+            }
         }
     }
 }
@@ -477,7 +482,10 @@ impl Plan {
             match step {
                 Step::Remove(kind) => remove(touched, *kind),
                 Step::Write { replaces: Some(Kind::Folder), .. } => remove(touched, Kind::Folder),
-                Step::Write { replaces: Some(_), .. } => touched.changed.push(told(&path)),
+                Step::Write { replaces: Some(_), .. } => {
+                    touched.changed.push(told(&path));
+                    touched.contents.push(path);
+                }
                 Step::Write { replaces: None, .. } | Step::Mounted { .. } => {}
                 Step::Attributes(leaf, wanted) => {
                     let timeless = Wanted { modified_ns: None, ..wanted.clone() };

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::sys::stat::{Mode, fchmod};
 
+use super::aside;
 use super::checked::Checked;
 use super::manifest::{self, GitMode, Permissions};
 use super::metadata::Metadata;
@@ -74,21 +75,41 @@ impl HostFilesystem {
     /// some paths could not be restored: it names each of them, and all others are as they were. [`Error::Io`] and
     /// [`Error::Path`] if the workspace cannot be read.
     pub fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<Restored> {
-        self.restore_for(snapshot, None)
+        self.restore_for(snapshot, None, false)
     }
 
     /// Restores the workspace like [`restore`](HostFilesystem::restore) to what it was before a call, and removes the git
     /// repositories that the call made, with their objects. `call` names it in the refs that keep commits of the call which
-    /// nothing names any more, `refs/foldlog/lost/CALL`; it has to be a part of a ref's name.
+    /// nothing names any more, `refs/foldlog/lost/CALL`; it has to be a part of a ref's name. If something was
+    /// [set aside](HostFilesystem::set_aside) for the call, [`Restored::inexact`] says where it lies.
     ///
     /// # Errors
     ///
     /// Those of [`restore`](HostFilesystem::restore).
     pub fn roll_back(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<Restored> {
-        self.restore_for(snapshot, Some(call))
+        self.restore_for(snapshot, Some(call), false)
     }
 
-    fn restore_for(&self, snapshot: &FilesystemSnapshot, call: Option<&str>) -> Result<Restored> {
+    /// Moves aside what a [rollback](HostFilesystem::roll_back) of the call to `snapshot` will replace or remove, for a workspace that
+    /// cannot be captured before: files, links, and git repositories that the call made. They lie in `.foldlog-aside/CALL` in the
+    /// workspace's root under the paths that they had, on the same file system, and take no room for contents. Snapshots leave that folder
+    /// out and restores leave it alone, so it stays until somebody removes it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`] if the disk has no room for what the rollback will write beside what is there, and [`Error::Io`] if something cannot
+    /// be moved: everything stays where it was. Else those of [`restore`](HostFilesystem::restore).
+    pub fn set_aside(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<()> {
+        self.restore_for(snapshot, Some(call), true).map(drop)
+    }
+
+    /// Restores a snapshot; with `aside`, moves what would be replaced aside, and restores nothing.
+    fn restore_for(
+        &self,
+        snapshot: &FilesystemSnapshot,
+        call: Option<&str>,
+        aside: bool,
+    ) -> Result<Restored> {
         let mut state = self.state.lock();
         let state = &mut *state;
         let bound = match self.bound_root() {
@@ -168,6 +189,18 @@ impl HostFilesystem {
         let then = Then { tree: commit.tree, times: metadata.as_ref().and_then(|metadata| metadata.times) };
         let planned = planner.folder(then, b"", Some((&walked.root, Reach::of(Arc::clone(&root)))))?;
         let mut inexact = planner.inexact;
+        if let Some(call) = call.filter(|_| aside) {
+            let mut paths: Vec<Vec<u8>> = if undoes { undoing.made().cloned().collect() } else { Vec::new() };
+            if let Planned::Differs(plan) = &planned {
+                let (checked, shared) = (Checked::new(&self.objects, plan)?, Shared::new(&root));
+                Restorer::new(&rules, &checked, &shared).check_room(plan, &root, &self.root)?;
+                let mut touched = Touched::default();
+                plan.touched(b"", &mut touched);
+                paths.append(&mut touched.contents);
+            }
+            aside::move_all(&root, &self.root, call, &paths)?;
+            return Ok(Restored::default());
+        }
         let (mut restored, now) = match planned {
             Planned::Same(now) => {
                 if undoes {
@@ -217,6 +250,10 @@ impl HostFilesystem {
         inexact.append(&mut undoing.told);
         inexact.append(&mut restored.inexact);
         restored.inexact = inexact;
+        if let Some(call) = call.filter(|call| aside::is_there(&root, call)) {
+            let reason = "what could not be captured was moved there; remove it once nobody needs it";
+            restored.inexact.push(Unrestored::new(aside::folder_of(call), reason));
+        }
         if call.is_some() && !restored.inexact.is_empty() {
             state.notice(WorkspaceNotice::NotUndone { left: restored.inexact.clone() });
         }

@@ -30,6 +30,9 @@ pub(super) fn is_temporary(name: &[u8]) -> bool {
 /// Folder of a workspace's root that holds exports of sessions.
 const EXPORTS: &[u8] = b".aca";
 
+/// Folder of a workspace's root into which is moved what a rollback replaces and cannot capture.
+pub(super) const ASIDE: &[u8] = b".foldlog-aside";
+
 /// Where `.gitignore` files are read.
 pub(super) enum Gitignore {
     /// They do not count.
@@ -128,8 +131,8 @@ impl Rules {
         if self.nothing || name == b".git" {
             return !self.nothing;
         }
-        if is_export(folder, name, is_folder) {
-            return self.host.says(name, true) != Some(false);
+        if is_own(folder, name, is_folder) {
+            return name == ASIDE || self.host.says(name, true) != Some(false);
         }
         if is_temporary(name) || (self.host.is_empty() && scope.is_none() && self.mounts.is_empty()) {
             return false;
@@ -153,10 +156,9 @@ impl Rules {
     }
 }
 
-/// Whether something is the folder in a workspace's root into which sessions are exported. What stands there is written beside
-/// the workspace's tools, about them.
-pub(super) fn is_export(folder: &[u8], name: &[u8], is_folder: bool) -> bool {
-    is_folder && folder.is_empty() && name == EXPORTS
+/// Whether something is a folder in a workspace's root that foldlog makes itself, beside the workspace's tools.
+pub(super) fn is_own(folder: &[u8], name: &[u8], is_folder: bool) -> bool {
+    is_folder && folder.is_empty() && [EXPORTS, ASIDE].contains(&name)
 }
 
 fn read_present(folder: &OwnedFd, path: &[u8]) -> Result<Option<LeaveOut>> {

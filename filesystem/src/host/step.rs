@@ -67,6 +67,19 @@ pub(super) fn open_at<F: AsFd>(folder: F, name: &[u8], flags: OFlag, mode: Mode)
     Err(Errno::EAGAIN)
 }
 
+/// Opens the folder around a path beneath `root`, step by step, and returns the path's last name.
+pub(super) fn open_around(root: &OwnedFd, path: &[u8]) -> Result<(OwnedFd, Vec<u8>), Errno> {
+    let mut folder = open_at(root, b".", OPEN_FOLDER, Mode::empty())?;
+    let mut names = path.split(|byte| *byte == b'/').peekable();
+    while let Some(name) = names.next() {
+        if names.peek().is_none() {
+            return Ok((folder, name.to_vec()));
+        }
+        folder = open_at(&folder, name, OPEN_FOLDER, Mode::empty())?;
+    }
+    Err(Errno::EINVAL)
+}
+
 /// Opens what stands under a name on a system without `openat2`, and compares its mount with the folder's.
 fn open_and_compare<F: AsFd>(folder: F, name: &[u8], flags: OFlag, mode: Mode) -> Result<OwnedFd, Errno> {
     if name == b".." {

@@ -27,8 +27,8 @@ use crate::reading::{Writing, in_store};
 
 /// Says what a recovery does, and describes the fields of `recover --json`.
 const RECOVER_JSON: &str = "\
-If it can be captured, what the call left half done is captured first, so that nothing is lost. No tool is run:
-the host runs again the calls that may be, and the others wait for `foldlog settle`.
+What the call left half done is captured first, so that nothing is lost; what cannot be captured is moved to the folder
+.foldlog-aside of the workspace. If neither is possible, nothing is touched. No tool is run: the host runs again the calls that may be, and the others wait for `foldlog settle`.
 
 With --json one object:
   session
@@ -70,6 +70,9 @@ pub struct Arguments {
     /// Remove the files of a folder given by --rebind that the capture does not hold.
     #[arg(long, requires = "rebind")]
     pub overwrite: bool,
+    /// Go on where what is there now can neither be captured nor be moved aside, as on a full disk. It is lost then.
+    #[arg(long)]
+    pub without_capture: bool,
     /// Remove another session's mark from the folders given, also if no call is open. Only for a mark that is not true.
     #[arg(long)]
     pub force: bool,
@@ -110,6 +113,7 @@ impl Arguments {
             rebound: &self.rebind,
             overwrite: self.overwrite,
             snapshots: &self.snapshots,
+            without_capture: self.without_capture,
             force: self.force,
             writing: self.writing,
         };
@@ -142,6 +146,8 @@ pub struct Asked<'a> {
     pub overwrite: bool,
     /// Folders that hold the workspaces' captures, for those that are not in the session's folder.
     pub snapshots: &'a [String],
+    /// Whether what is there is given up where it can neither be captured nor be moved aside.
+    pub without_capture: bool,
     /// Whether another session's mark, which keeps this session away, is removed.
     pub force: bool,
     /// Whether a session that a replica holds is written.
@@ -256,7 +262,8 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
         let root = files.root().to_owned();
         workspaces.push(Workspace { name, root, snapshots, rebound, overwritten, removed_mark });
     }
-    let state = ExecutionState::new(session.clone(), resources.build()?);
+    let state = ExecutionState::builder(session.clone(), resources.build()?);
+    let state = state.without_capture(asked.without_capture).build();
     let runner = ToolRunner::new(state, ToolRegistry::new());
     let recovered =
         runner.recover(&ExecuteOptions { deadline: Some(WAIT_MAX), ..ExecuteOptions::default() })?;

@@ -74,6 +74,7 @@ impl Arguments {
             rebound: &self.rebind,
             overwrite: self.overwrite,
             snapshots: &self.snapshots,
+            without_capture: false,
             force: false,
             writing: self.writing,
         };

@@ -99,6 +99,7 @@ impl Arguments {
             rebound: &self.rebind,
             overwrite: false,
             snapshots: &self.snapshots,
+            without_capture: false,
             force: false,
             // A preview writes nothing.
             writing: Writing { unreplicated: self.writing.unreplicated || self.preview },

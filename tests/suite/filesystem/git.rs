@@ -351,7 +351,8 @@ fn a_rewind_restores_a_repository_that_nobody_worked_in_by_hand() {
         }
         let (present, now) = (files.snapshot(None, false).unwrap(), stands(&bench.root()));
         let merge = |overwrite| {
-            let merging = Merging { target: &target, last: &last, present: &present, overwrite };
+            let merging =
+                Merging { target: &target, last: &last, present: &present, overwrite, after_restore: false };
             files.merged(&merging).unwrap()
         };
         let merged = merge(false);
@@ -369,7 +370,13 @@ fn a_rewind_restores_a_repository_that_nobody_worked_in_by_hand() {
         files.restore(&merge(true).snapshot).unwrap();
         assert_eq!(stands(&bench.root()), before);
         // Forward again, as an undo of the rewind does.
-        let undo = Merging { target: &present, last: &target, present: &target, overwrite: true };
+        let undo = Merging {
+            target: &present,
+            last: &target,
+            present: &target,
+            overwrite: true,
+            after_restore: false,
+        };
         files.restore(&files.merged(&undo).unwrap().snapshot).unwrap();
         assert_eq!(stands(&bench.root()), now);
         is_sound(&bench.root());

@@ -41,7 +41,7 @@ impl Rewind {
 
     fn merged(&self, overwrite: bool) -> Merged {
         let (target, last, present) = (&self.target, &self.last, &self.present);
-        self.files.merged(&Merging { target, last, present, overwrite }).unwrap()
+        self.files.merged(&Merging { target, last, present, overwrite, after_restore: false }).unwrap()
     }
 
     /// Rewinds, checks that the preview had told what that changes, and that it can be undone.
@@ -253,7 +253,7 @@ proptest! {
         };
         let (target, last, present) = (taken(&first), taken(&tools), taken(&by_hand));
         let before = bench.digest();
-        let merged = files.merged(&Merging { target: &target, last: &last, present: &present, overwrite }).unwrap();
+        let merged = files.merged(&Merging { target: &target, last: &last, present: &present, overwrite, after_restore: false }).unwrap();
         let restored = files.restore(&merged.snapshot).unwrap();
         prop_assert_eq!(restored.inexact, []);
         let after = files.snapshot(None, false).unwrap();

@@ -1,5 +1,6 @@
 //! Workspaces: what a tool does with files, and how a workspace comes back.
 
+mod aside;
 mod changes;
 pub(crate) mod digest;
 mod exact;

@@ -1,12 +1,13 @@
 //! What a person edits while a call runs is rolled back with the call if it fails: it is named, and an undo brings it back.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog::Replaced;
-use foldlog::filesystem::FileKept;
+use foldlog::filesystem::{FileKept, HostFilesystem, HostFilesystemOptions};
 use foldlog::tools::{CaptureMoment, RewindOptions};
+use foldlog::{CollectOptions, KeptSnapshots, OperationId, Replaced};
 
-use super::rewind::Room;
+use super::rewind::{Room, root, store_in};
 use super::*;
 
 /// Begins a call of a tool that runs elsewhere, edits files by hand meanwhile, and has the call fail.
@@ -135,4 +136,104 @@ fn a_long_list_of_replaced_files_is_counted() {
     let text = Replaced::text(&report.replaced).unwrap();
     assert!(text.starts_with("f1 (removed), f10 (removed)") && text.ends_with(", and 985 more"), "{text}");
     assert!(room.at() > first);
+}
+
+/// A resource that cannot be restored as long as it is told so.
+#[derive(Default)]
+struct Gate {
+    is_shut: AtomicBool,
+}
+
+impl Snapshotable for Gate {
+    const NAME: &'static str = "gate";
+    type Snapshot = ();
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn restore(&self, (): &()) -> Result<()> {
+        match self.is_shut.load(Ordering::Relaxed) {
+            true => Err(Error::Resource { resource: "gate".to_owned(), reason: "it is shut".to_owned() }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Has a call fail whose rollback is cut short: the files went back, and the end could not be recorded.
+fn cut_short(room: &mut Room, work: &str) -> (Arc<Gate>, OperationId) {
+    let gate = Arc::new(Gate::default());
+    let session = room.session().clone();
+    let files = HostFilesystem::open(
+        root(room.folder.path()),
+        session.captures_dir(),
+        HostFilesystemOptions::default(),
+    );
+    let resources = ResourceRegistry::builder()
+        .filesystem(Arc::new(files.unwrap()))
+        .snapshotable(Arc::clone(&gate))
+        .build();
+    let tools = ToolRegistry::new().with(room.shell());
+    room.runner = ToolRunner::new(ExecutionState::new(session, resources.unwrap()), tools);
+    let call = ToolCall::new("elsewhere", "{}");
+    let operation = room.runner.begin(&call, &ExecuteOptions::default()).unwrap();
+    let id = operation.id();
+    room.by_hand(work);
+    gate.is_shut.store(true, Ordering::Relaxed);
+    let failed = operation.fail(ToolError::failed("it broke"));
+    assert!(matches!(failed, Err(Error::RestoreFailed { .. })), "{failed:?}");
+    assert!(room.session().is_interrupted());
+    gate.is_shut.store(false, Ordering::Relaxed);
+    (gate, id)
+}
+
+/// What a person repaired between a rollback that was cut short and the next attempt went with the call's work.
+#[test]
+fn what_is_edited_once_a_rollback_was_cut_short_stays_and_is_named() {
+    for reopens in [false, true] {
+        let mut room = Room::new();
+        room.call("printf one > page; printf two > other; printf three > third");
+        let (plan, _) = room.seen();
+        let (_gate, operation) =
+            cut_short(&mut room, "printf half > page; printf made > made; rm other; printf half > third");
+        assert_eq!(room.file("page").as_deref(), Some("one"), "the files went back");
+        if reopens {
+            room = room.reopen();
+        }
+        // Of the page, and of the third file, nothing shows that the rollback had come to them. All else is somebody's work.
+        room.by_hand(
+            "printf half > page; rm third; printf fixed > other; printf mine > made; printf note > note",
+        );
+        let recovered = room.runner.recover(&ExecuteOptions::default()).unwrap();
+        let recovered = recovered.iter().find(|one| one.operation == operation).unwrap();
+        let held =
+            [("made", "mine"), ("note", "note"), ("other", "fixed"), ("page", "one"), ("third", "three")];
+        assert_eq!(room.seen(), (plan.clone(), files(&held)));
+        let told: Vec<&str> = recovered.not_undone.iter().map(|one| one.path.as_str()).collect();
+        assert_eq!(told, ["made", "note", "other"]);
+        assert!(recovered.not_undone[0].reason.contains("somebody changed it"), "{recovered:?}");
+        assert_eq!(recovered.replaced, replaced(&["made", "page", "third"], &[]));
+        assert_eq!(last_entry(&room).replaced, recovered.replaced);
+        // What was there when the first attempt began comes back beside what was edited since.
+        let undone = room.undo();
+        assert_eq!(undone.undoes, Some(operation));
+        let held =
+            [("made", "mine"), ("note", "note"), ("other", "fixed"), ("page", "half"), ("third", "half")];
+        assert_eq!(room.seen(), (plan, files(&held)));
+    }
+}
+
+#[test]
+fn what_a_rollback_found_is_kept_by_a_collection_of_all_that_may_go() {
+    let mut room = Room::new();
+    room.call("printf one > page");
+    let (_gate, operation) = cut_short(&mut room, "printf half > page");
+    room = room.reopen();
+    room.runner.recover(&ExecuteOptions::default()).unwrap();
+    room.session().clone().close().unwrap();
+    let store = store_in(room.folder.path());
+    let options = CollectOptions { calls: 0, snapshots: KeptSnapshots::None, ..CollectOptions::default() };
+    store.collect(&options).unwrap();
+    room = room.reopen();
+    assert_eq!((room.undo().undoes, room.file("page").as_deref()), (Some(operation), Some("half")));
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use foldlog::audit::Fate;
-use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
+use foldlog::filesystem::{Error as FilesError, HostFilesystem, HostFilesystemOptions};
 use foldlog::tools::Recovered;
 use foldlog_tests::child;
 use foldlog_tests::loop_disk::LoopDisk;
@@ -14,9 +14,11 @@ use nix::unistd::Pid;
 
 use super::*;
 
-const DISK_BYTES: u64 = 16 << 20;
+const DISK_BYTES: u64 = 24 << 20;
 
 const PAGE_BYTES: usize = 3 << 20;
+
+const HALF_BYTES: usize = 10 << 20;
 
 /// Where a tool of these stories writes until there is no room left. The page is removed first.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
@@ -26,6 +28,8 @@ enum Filled {
     Workspace,
     /// Into the page itself.
     Page,
+    /// Into a file, up to more than there is room for beside it, and no further.
+    Half,
     /// On the same disk, where nothing is restored.
     Beside,
 }
@@ -48,11 +52,12 @@ impl Tool for Fills {
 
     fn call(&self, fill: Fill, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
         fs::remove_file(self.disk.join("workspace/a/page"))?;
-        fill_with_noise(&self.disk.join(match fill.filled {
-            Filled::Workspace => "workspace/z/filler",
-            Filled::Page => "workspace/a/page",
-            Filled::Beside => "beside",
-        }));
+        match fill.filled {
+            Filled::Workspace => fill_with_noise(&self.disk.join("workspace/z/filler")),
+            Filled::Page => fill_with_noise(&self.disk.join("workspace/a/page")),
+            Filled::Half => fs::write(self.disk.join("workspace/z/filler"), half())?,
+            Filled::Beside => fill_with_noise(&self.disk.join("beside")),
+        }
         if fill.dies {
             kill(Pid::this(), Signal::SIGKILL).unwrap();
         }
@@ -70,6 +75,11 @@ fn noise() -> Vec<u8> {
     bytes.take(PAGE_BYTES).collect()
 }
 
+/// So much that the disk has no room for another copy, but for the page.
+fn half() -> Vec<u8> {
+    noise().into_iter().cycle().take(HALF_BYTES).map(|byte| byte ^ 1).collect()
+}
+
 /// Writes a file until the disk takes no more.
 fn fill_with_noise(path: &Path) {
     let (mut file, noise) = (fs::File::create(path).unwrap(), noise());
@@ -82,12 +92,13 @@ fn fill_with_noise(path: &Path) {
 }
 
 /// The runner of a session whose workspace, and its snapshots, are on a disk that is mounted there.
-fn runner_on(disk: &Path, session: Session) -> ToolRunner {
+fn runner_on(disk: &Path, session: Session, without_capture: bool) -> ToolRunner {
     let (root, store) = (disk.join("workspace"), disk.join("snapshots"));
     let files = HostFilesystem::open(root, store, HostFilesystemOptions::default()).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     let tools = ToolRegistry::new().with(Fills { disk: disk.to_owned() });
-    ToolRunner::new(ExecutionState::new(session, resources), tools)
+    let state = ExecutionState::builder(session, resources).without_capture(without_capture).build();
+    ToolRunner::new(state, tools)
 }
 
 fn fill(runner: &ToolRunner, filled: Filled, dies: bool) -> Result<ToolReport> {
@@ -102,7 +113,7 @@ fn part_of_a_child_that_is_killed_with_its_disk_full() {
     let (filled, id, disk, store): (Filled, Uuid, PathBuf, PathBuf) =
         serde_json::from_str(&argument).unwrap();
     let session = Store::open(store).unwrap().open_session(id, &types()).unwrap();
-    let _ = fill(&runner_on(&disk, session), filled, true);
+    let _ = fill(&runner_on(&disk, session, false), filled, true);
     unreachable!("it was killed");
 }
 
@@ -127,7 +138,7 @@ impl Crowded {
         let (page, store) = (noise(), tempfile::tempdir().unwrap());
         fs::write(disk.root().join("workspace/a/page"), &page).unwrap();
         let session = Store::open(store.path()).unwrap().create(&types()).unwrap();
-        let runner = runner_on(&disk.root(), session);
+        let runner = runner_on(&disk.root(), session, false);
         Some(Crowded { runner, disk, store, page })
     }
 
@@ -144,7 +155,7 @@ impl Crowded {
             .ended();
         let session = Store::open(self.store.path()).unwrap().open_session(id, &types()).unwrap();
         assert!(session.is_interrupted());
-        self.runner = runner_on(&disk, session);
+        self.runner = runner_on(&disk, session, false);
     }
 
     fn recover(&self) -> Result<Vec<Recovered>> {
@@ -175,13 +186,43 @@ impl Crowded {
     }
 }
 
+/// Has the run go on although what is there is lost.
+fn without_capture(mut crowded: Crowded) -> Crowded {
+    crowded.runner = runner_on(&crowded.disk.root(), crowded.session().clone(), true);
+    crowded
+}
+
+#[track_caller]
+fn assert_untouched(crowded: &Crowded, refused: &Error) {
+    let Error::Uncaptured { capture, aside } = refused else { panic!("{refused:?}") };
+    assert!(capture.to_string().contains("No space left"), "{capture}");
+    assert!(
+        aside.to_string().contains(&PAGE_BYTES.to_string()[..2]) || aside.to_string().contains("space"),
+        "{aside}"
+    );
+    assert!(crowded.session().is_interrupted());
+    assert!(fs::metadata(crowded.path("workspace/.foldlog-aside")).is_err());
+}
+
 /// Recovery captured what it found before it restored anything. There was no room for that, and so no way to recover the
-/// session but by hand.
+/// session but by hand; later what filled the disk was lost.
 #[test]
-fn a_call_that_filled_the_disk_is_recovered_and_what_it_left_is_not_captured() {
+fn a_call_that_filled_the_disk_is_recovered_only_without_a_capture_and_nothing_is_touched_before() {
     for filled in [Filled::Workspace, Filled::Page] {
         let Some(mut crowded) = Crowded::new() else { return };
         crowded.killed(filled);
+        let before = crowded.session().position();
+        for _ in 0..2 {
+            assert_untouched(&crowded, &crowded.recover().unwrap_err());
+            assert_eq!(crowded.session().position(), before);
+        }
+        // Other sessions are kept away from what is half done.
+        let other = crowded.session().store().create(&types()).unwrap();
+        let other = runner_on(&crowded.disk.root(), other, false);
+        let dirty = fill(&other, Filled::Half, false);
+        assert!(matches!(dirty, Err(Error::ResourceDirty { .. })), "{dirty:?}");
+        drop(other);
+        let mut crowded = without_capture(crowded);
         let [recovered] = crowded.recover().unwrap().try_into().unwrap();
         let [not_captured] = recovered.not_undone.as_slice() else { panic!("{recovered:?}") };
         assert!(
@@ -204,11 +245,22 @@ fn a_call_that_filled_the_disk_is_recovered_and_what_it_left_is_not_captured() {
 fn where_there_is_no_room_for_what_is_restored_the_recovery_says_so_and_is_called_again() {
     let Some(mut crowded) = Crowded::new() else { return };
     crowded.killed(Filled::Beside);
-    let before = crowded.session().position();
+    let mut at = None;
     for _ in 0..2 {
         let full = crowded.recover().unwrap_err();
-        assert!(matches!(full, Error::Full { bytes, .. } if bytes >= PAGE_BYTES as u64), "{full}");
-        assert_eq!((crowded.session().position(), crowded.session().is_interrupted()), (before, true));
+        let full = match &full {
+            Error::Uncaptured { aside, .. } => aside,
+            full => full,
+        };
+        let bytes = match full {
+            Error::Full { bytes, .. } | Error::Filesystem(FilesError::Full { bytes, .. }) => *bytes,
+            other => panic!("{other:?}"),
+        };
+        assert!(bytes >= PAGE_BYTES as u64, "{full}");
+        assert!(crowded.session().is_interrupted());
+        // What the first attempt found is recorded once.
+        let position = crowded.session().position();
+        assert_eq!(*at.get_or_insert(position), position);
     }
     fs::remove_file(crowded.path("beside")).unwrap();
     crowded.recover().unwrap();
@@ -216,11 +268,39 @@ fn where_there_is_no_room_for_what_is_restored_the_recovery_says_so_and_is_calle
 }
 
 #[test]
-fn a_call_that_filled_the_disk_and_fails_is_rolled_back() {
+fn a_call_that_filled_the_disk_and_fails_is_left_open_and_recovered_without_a_capture() {
     for filled in [Filled::Workspace, Filled::Page] {
         let Some(crowded) = Crowded::new() else { return };
+        let refused = fill(&crowded.runner, filled, false).unwrap_err();
+        assert_untouched(&crowded, &refused);
+        let crowded = without_capture(crowded);
+        crowded.recover().unwrap();
+        crowded.is_as_it_was();
+        // A run that goes on without captures rolls such a call back at once.
         let report = fill(&crowded.runner, filled, false).unwrap();
         assert_eq!((report.success, report.message.as_str()), (false, "no room"));
+        crowded.is_as_it_was();
+    }
+}
+
+/// What was too large to be captured beside itself was lost with the rollback.
+#[test]
+fn what_the_disk_has_no_second_room_for_is_moved_aside_and_named() {
+    for dies in [false, true] {
+        let Some(mut crowded) = Crowded::new() else { return };
+        let not_undone = match dies {
+            false => fill(&crowded.runner, Filled::Half, false).unwrap().not_undone,
+            true => {
+                crowded.killed(Filled::Half);
+                let [recovered] = crowded.recover().unwrap().try_into().unwrap();
+                recovered.not_undone
+            }
+        };
+        let [not_captured, aside] = not_undone.as_slice() else { panic!("{not_undone:?}") };
+        assert!(not_captured.reason.contains("was not captured"), "{not_captured:?}");
+        assert!(aside.path.starts_with(".foldlog-aside/"), "{aside:?}");
+        let moved = crowded.path("workspace").join(&aside.path).join("z/filler");
+        assert!(fs::read(&moved).unwrap() == half());
         crowded.is_as_it_was();
     }
 }

@@ -19,14 +19,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{self, Outcome, Payload, ResourceSnapshot, Rollback, ToolBegin, ToolEnd};
+use foldlog_codec::body::{self, Observed, Outcome, Payload, ResourceSnapshot, Rollback, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 
 use super::{CollectOptions, Collected, Store};
 use crate::error::{Error, Result};
 use crate::fold::path::Path as LivePath;
 use crate::log::objects::Objects;
-use crate::operation::{RESTORE, RestoreArguments};
+use crate::operation::{RESTORE, RestoreArguments, RollbackBegun};
 use crate::sabotage::{self, Breakage};
 use crate::session::{Read, captures_named_by};
 
@@ -95,6 +95,8 @@ struct Run {
     rewind: Option<(SequenceNumber, Option<OperationId>)>,
     /// Whether it is the undo of a call's rollback. Later rewinds pass over it, as over what was changed by hand.
     undoes_rollback: bool,
+    /// Record that says what was there when its first rollback began.
+    rollback: Option<SequenceNumber>,
     /// Whether what it changed was rolled back, and whether that replaced something.
     rolled_back: bool,
     has_replaced: bool,
@@ -170,6 +172,7 @@ impl Named {
                     is_restore,
                     rewind: goes.map(|(position, undoes, _)| (position, undoes)),
                     undoes_rollback: goes.is_some_and(|(.., undoes_rollback)| undoes_rollback),
+                    rollback: None,
                     rolled_back: false,
                     has_replaced: false,
                     before,
@@ -187,6 +190,14 @@ impl Named {
                     (run.rolled_back, run.has_replaced) = (end.rolls_back, !end.replaced.is_empty());
                     run.after = after;
                     self.ended.push((record.sequence, at));
+                }
+            }
+            Kind::OBSERVED => {
+                let observed = Observed::decode(record.body).map_err(bad)?;
+                let begun = RollbackBegun::read(&observed, objects);
+                let at = begun.map(|begun| self.runs.binary_search_by_key(&begun.begin, |run| run.begin));
+                if let Some(run) = at.and_then(|at| self.runs.get_mut(at.ok()?)) {
+                    run.rollback.get_or_insert(record.sequence);
                 }
             }
             Kind::SNAPSHOT => {
@@ -213,7 +224,7 @@ struct Choosing<'a> {
 impl Choosing<'_> {
     fn keep(&mut self, run: &Run) {
         self.kept.insert(run.begin);
-        self.kept.extend(run.end);
+        self.kept.extend(run.rollback.into_iter().chain(run.end));
     }
 
     /// Keeps what holds at a position. Returns the last end of a call that named some of it.

@@ -13,8 +13,8 @@
 //!    restored.
 //! 3. The resources of a call that fails are restored before its end is recorded. The end itself rolls STATE
 //!    back.
-//! 4. Before that restore they are captured as they are. If the restore replaces or removes anything, the end names
-//!    that capture.
+//! 4. Before that restore they are captured as they are, or [set aside](crate::tools::rollback). If the restore replaces or
+//!    removes anything, the end names that capture.
 //! 5. From the moment that the call's captures and leases are taken for its end, the operation either ends or
 //!    is left open.
 
@@ -42,12 +42,14 @@ use crate::conversation::text_payload;
 use crate::error::{Error, Result, caught};
 use crate::operation::{NotUndone, PutBack, Replaced};
 use crate::sabotage::{self, Breakage};
+use crate::session::operation_records::RecordedCaptures;
 use crate::session::operations::{ActiveCall, Ended};
 use crate::session::{Patience, Session, Snapshot};
 use crate::tools::captures::{Captures, Phase, SnapshotMetadata};
 use crate::tools::checkpoints::{CheckpointStore, ToolCheckpoint};
 use crate::tools::execution::{ExecutionState, Leases};
 use crate::tools::replayed;
+use crate::tools::rollback::{Prepared, Rollback};
 use crate::types::encode;
 
 /// Holds a call that has begun, for a tool that runs elsewhere. [`end`](Operation::end),
@@ -593,7 +595,7 @@ impl RunningCall {
                 };
                 recorded.and_then(|recorded| self.state.differ_from(recorded))
             }
-            false => self.restore(before).map(|_| BTreeMap::new()),
+            false => self.restore(&before.undoing(self.begun.within.operation())).map(|_| BTreeMap::new()),
         };
         self.state.end_on_copies();
         let ended =
@@ -602,29 +604,25 @@ impl RunningCall {
     }
 
     /// Captures the resources, and restores them as they were before the call. Returns the capture if the restore
-    /// replaced anything. Whatever keeps the resources from being captured, such as a pipe, does not keep them from being
-    /// restored.
+    /// replaced anything.
     fn roll_back(&self, before: &Captures, ending: &mut Ending) -> Result<Option<Captures>> {
         if self.info.reads_only {
             return Ok(None);
         }
-        let tag = || tagged("rollback", self.info.call_id.as_deref());
-        let found = caught("the resources before the rollback", || self.state.capture(None, tag));
-        if found.as_ref().is_err_and(Error::is_full) {
-            self.state.free_caches();
-        }
-        let put_back = self.restore(before)?;
+        let before = before.undoing(self.begun.within.operation());
+        let rollback = Rollback {
+            begin: self.begun.begin,
+            before: &before,
+            all: self.info.restores == Some(RestoreScope::All),
+            earlier: RecordedCaptures::new(),
+            tag: tagged("rollback", self.info.call_id.as_deref()),
+            until: None,
+        };
+        let Prepared { found, target, told: mut put_back } = self.state.prepare_rollback(rollback)?;
+        put_back.append(self.restore(&target)?);
         let is_replaced = !put_back.replaced.is_empty();
         ending.tell(put_back);
-        match found {
-            Ok(found) => Ok(is_replaced.then_some(found)),
-            Err(error) => {
-                if is_replaced {
-                    ending.not_undone.push(NotUndone::uncaptured(&error));
-                }
-                Ok(None)
-            }
-        }
+        Ok(found.filter(|_| is_replaced))
     }
 
     /// Restores the resources as they were before the call. Returns the changes that could not be undone, and those that were.
@@ -633,8 +631,7 @@ impl RunningCall {
             return Ok(PutBack::default());
         }
         let all = self.info.restores == Some(RestoreScope::All);
-        let before = before.undoing(self.begun.within.operation());
-        let restored = self.state.put_back(&before, all);
+        let restored = self.state.put_back(before, all);
         if sabotage::is(Breakage::EndedUnrestored) { Ok(restored.unwrap_or_default()) } else { restored }
     }
 

@@ -134,6 +134,10 @@ mod host {
             Ok(report_of(HostFilesystem::roll_back(self, snapshot, &operation.to_string())?))
         }
 
+        fn set_aside(&self, snapshot: &FilesystemSnapshot, operation: OperationId) -> Result<()> {
+            Ok(HostFilesystem::set_aside(self, snapshot, &operation.to_string())?)
+        }
+
         fn check(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
             self.check_kept(snapshot)?;
             Ok(self.check_folder(snapshot)?)
@@ -169,12 +173,13 @@ mod host {
         }
 
         fn rewind(&self, asked: &Rewinding<'_, FilesystemSnapshot>) -> Result<Rewound<FilesystemSnapshot>> {
-            let Rewinding { target, last, last_is_here, present, overwrite, unless_changed } = *asked;
+            let Rewinding { target, last, last_is_here, present, overwrite, unless_changed, after_restore } =
+                *asked;
             self.check_folder(target)?;
             let here = last_is_here.then(|| FilesystemSnapshot { folder: present.folder, ..last.clone() });
             let last = here.as_ref().unwrap_or(last);
             let Merged { snapshot, kept, unknown, left_out } =
-                self.merged(&Merging { target, last, present, overwrite })?;
+                self.merged(&Merging { target, last, present, overwrite, after_restore })?;
             let files = self.rewound(present, &snapshot)?;
             let to = FilesystemSnapshot { unless_changed, ..snapshot };
             Ok(Rewound { to, files, kept, unknown, left_out })

@@ -125,6 +125,18 @@ pub trait Snapshotable: Send + Sync + 'static {
         self.restore_and_tell(snapshot)
     }
 
+    /// Puts aside what the rollback of `operation` to a capture will replace or remove, where somebody finds it. The engine calls this
+    /// before a rollback if the resource cannot be captured as it is. The default puts nothing aside: what is there is lost.
+    ///
+    /// # Errors
+    ///
+    /// Return an error if something cannot be put aside: then leave everything as it is. The rollback is not carried out then, unless
+    /// the run goes on [without captures](crate::ExecutionStateBuilder::without_capture).
+    fn set_aside(&self, snapshot: &Self::Snapshot, operation: OperationId) -> Result<()> {
+        let _ = (snapshot, operation);
+        Ok(())
+    }
+
     /// Checks that a [`restore`](Snapshotable::restore) of a capture would not be refused, and changes
     /// nothing. A recovery calls this before it touches the resource. The default refuses nothing.
     ///
@@ -356,6 +368,7 @@ pub(crate) type AnySnapshot = Arc<dyn Any + Send + Sync>;
 pub(crate) trait AnyResource: SyncCaptures {
     fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<AnySnapshot>;
     fn restore(&self, snapshot: &AnySnapshot, undoes: Option<OperationId>) -> Result<RestoreReport>;
+    fn set_aside(&self, snapshot: &AnySnapshot, operation: OperationId) -> Result<()>;
     fn check(&self, snapshot: &AnySnapshot) -> Result<()>;
     fn sync_restored(&self) -> Result<()>;
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>>;
@@ -410,6 +423,10 @@ impl<R: Snapshotable> AnyResource for R {
         }
     }
 
+    fn set_aside(&self, snapshot: &AnySnapshot, operation: OperationId) -> Result<()> {
+        Snapshotable::set_aside(self, typed::<R>(snapshot)?, operation)
+    }
+
     fn check(&self, snapshot: &AnySnapshot) -> Result<()> {
         Snapshotable::check(self, typed::<R>(snapshot)?)
     }
@@ -458,9 +475,11 @@ impl<R: Snapshotable> AnyResource for R {
     }
 
     fn rewind(&self, asked: &Rewinding<'_, AnySnapshot>) -> Result<Rewound<AnySnapshot>> {
-        let Rewinding { target, last, last_is_here, present, overwrite, unless_changed } = *asked;
+        let Rewinding { target, last, last_is_here, present, overwrite, unless_changed, after_restore } =
+            *asked;
         let (target, last, present) = (typed::<R>(target)?, typed::<R>(last)?, typed::<R>(present)?);
-        let asked = Rewinding { target, last, last_is_here, present, overwrite, unless_changed };
+        let asked =
+            Rewinding { target, last, last_is_here, present, overwrite, unless_changed, after_restore };
         let Rewound { to, files, kept, unknown, left_out } = Snapshotable::rewind(self, &asked)?;
         Ok(Rewound { to: Arc::new(to), files, kept, unknown, left_out })
     }

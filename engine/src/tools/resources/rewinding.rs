@@ -18,6 +18,9 @@ pub struct Rewinding<'a, S> {
     /// Whether the capture that is returned is to be restored only as long as the resource is as `present` found it, if the
     /// resource can tell.
     pub unless_changed: bool,
+    /// Whether a restore to `target` was begun since `last`, and not finished: what is as in the target now, and what is missing, may be
+    /// its work and was not changed by hand.
+    pub after_restore: bool,
 }
 
 /// Says what a rewind restores of a resource, and what that changes.

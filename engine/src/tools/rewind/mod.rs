@@ -414,7 +414,9 @@ impl ExecutionState {
         let names: BTreeSet<String> = rolled_back.map(|(name, _)| name.clone().into_owned()).collect();
         let sought = self.sought(names.clone());
         let mut targets = match (goal.undoes, goal.files) {
-            (_, Some(FilesUndo::Rollback(end))) => session.captures_of_rollback(end, &sought)?,
+            (Some(begin), Some(FilesUndo::Rollback(end))) => {
+                session.captures_of_rollback((begin, end), &sought)?
+            }
             (Some(begin), _) => session.captures_of_begin(begin, &sought)?,
             (None, _) => session.captures_at(goal.to, &sought)?,
         };

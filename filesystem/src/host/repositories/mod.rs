@@ -46,7 +46,7 @@ use super::leave_out::LeaveOut;
 use super::manifest::{Kind, Owner, Stat, join, shown, unshown};
 use super::object_files::open_folder;
 use super::objects::{ObjectId, ObjectKind, Objects};
-use super::step::{OPEN_FOLDER, list, open_at, open_file, read_link, stat_at};
+use super::step::{OPEN_FOLDER, list, open_around, open_at, open_file, read_link, stat_at};
 use crate::error::{Error, Result};
 pub(super) use undo::Undoing;
 
@@ -298,19 +298,6 @@ impl Look<'_> {
         }
         Ok(Repositories { found: looking.found, is_older: false })
     }
-}
-
-/// Opens the folder around a path beneath `root`, step by step, and returns the path's last name.
-fn open_around(root: &OwnedFd, path: &[u8]) -> Result<(OwnedFd, Vec<u8>), Errno> {
-    let mut folder = open_at(root, b".", OPEN_FOLDER, Mode::empty())?;
-    let mut names = path.split(|byte| *byte == b'/').peekable();
-    while let Some(name) = names.next() {
-        if names.peek().is_none() {
-            return Ok((folder, name.to_vec()));
-        }
-        folder = open_at(&folder, name, OPEN_FOLDER, Mode::empty())?;
-    }
-    Err(Errno::EINVAL)
 }
 
 struct Looking<'a> {

@@ -37,11 +37,9 @@ use super::super::objects::{ObjectId, ObjectKind, Objects};
 use super::super::plan::stat_of;
 use super::super::removal::Removal;
 use super::super::rules::{Rules, TEMPORARY, is_temporary};
-use super::super::step::{OPEN_FOLDER, open_at, open_file, stat_at};
+use super::super::step::{OPEN_FOLDER, open_around, open_at, open_file, stat_at};
 use super::lost::{self, Kept, LOST};
-use super::{
-    COPY_BYTES_MAX, Entry, Look, NOT_WHOLE, Repositories, Seen, is_lock, is_repository, open_around,
-};
+use super::{COPY_BYTES_MAX, Entry, Look, NOT_WHOLE, Repositories, Seen, is_lock, is_repository};
 use crate::error::Unrestored;
 
 /// So many lost commits of a repository are kept at once.
@@ -74,17 +72,20 @@ struct Lost {
     named_by: String,
 }
 
-impl Undoing<'_> {
+impl<'a> Undoing<'a> {
     fn tell(&mut self, path: &[u8], reason: impl Into<String>) {
         self.told.push(Unrestored { path: told(path), reason: reason.into() });
     }
 
+    /// Returns the paths of the repositories that were made since.
+    pub(in crate::host) fn made(&self) -> impl Iterator<Item = &'a Vec<u8>> + use<'a> {
+        let (then, now) = (self.then, self.now);
+        now.roots().filter(|root| !then.is_older && !then.found.contains_key(*root))
+    }
+
     /// Removes the repositories that the call made.
     pub(in crate::host) fn remove_made(&mut self) {
-        if self.then.is_older {
-            return;
-        }
-        for root in self.now.roots().filter(|root| !self.then.found.contains_key(*root)) {
+        for root in self.made() {
             match (self.now.found.get(root), self.call) {
                 (Some(entry), Some(_)) => self.remove(root, entry.kind()),
                 _ => self

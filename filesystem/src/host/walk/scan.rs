@@ -21,7 +21,7 @@ use crate::host::content::Reading;
 use crate::host::manifest::{Attributes, Entry, Folder, Kind, Leaf, Node, Stat, is_too_deep, join, told};
 use crate::host::objects::ObjectId;
 use crate::host::reach::{depth, is_let_go};
-use crate::host::rules::{Scope, is_export, is_temporary};
+use crate::host::rules::{Scope, is_own, is_temporary};
 use crate::host::step::{MOUNT, OPEN_FOLDER};
 
 /// Two writes within the grain of a file system's clock leave the same time behind.
@@ -241,7 +241,7 @@ impl Walk<'_> {
         let is_folder = stat.kind() == Kind::Folder;
         let left_out = self.rules.leave_out(path, bytes, is_folder, scope);
         // Nothing in a workspace is made of what is exported.
-        if left_out && !is_export(path, bytes, is_folder) {
+        if left_out && !is_own(path, bytes, is_folder) {
             self.leaves_out.store(true, Ordering::Relaxed);
         }
         Ok((!left_out).then_some(stat))

@@ -147,6 +147,10 @@ pub struct Asked {
     /// and the ledger shows its exit code; calls that were stopped, denied or timed out are rolled back in any case.
     #[arg(long)]
     pub roll_back_failed: bool,
+    /// Go on where what a failed call left can neither be captured nor be moved aside before it is rolled back, as on a full disk. It is
+    /// lost then. Without this, the run ends there, and nothing is touched.
+    #[arg(long)]
+    pub without_capture: bool,
     /// A pattern of paths that are not captured, as a line of a .gitignore. A rollback leaves them as they are. For several
     /// patterns, give it several times.
     #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]

@@ -184,7 +184,8 @@ fn evaluate(
 ) -> Result<Document> {
     let session = found.session;
     let (files, resources) = resources(asked, &session)?;
-    let state = ExecutionState::new(session.clone(), resources);
+    let state = ExecutionState::builder(session.clone(), resources);
+    let state = state.without_capture(asked.without_capture).build();
     let adapter = asked.claude()?;
     let json = output.json();
     let failed = |error: foldlog_agent::Error| {

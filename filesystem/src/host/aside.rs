@@ -1,0 +1,98 @@
+//! Moves aside what a restore is about to replace or remove, where it cannot be captured.
+//!
+//! Files are renamed into the folder [`ASIDE`] of the workspace's root, into one folder for each call, under the paths that they had.
+//! A rename takes no room for contents, and always stays on the file system. Snapshots leave the folder out, and restores leave it
+//! alone: whoever has looked at it removes it.
+//!
+//! A restore that is cut short behind that is made once more as any other.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sys::stat::{Mode, mkdirat};
+use rustix::fs::{RenameFlags, renameat_with};
+
+use super::manifest::{Kind, told};
+use super::rules::ASIDE;
+use super::step::{OPEN_FOLDER, open_around, open_at, stat_at};
+use crate::error::{Error, Result};
+
+/// Most names that are tried for what lies aside under the same path already.
+const NAMES_MAX: u32 = 1_000;
+
+/// Something that was moved: the folder and the name that it had, and those that it has.
+struct Moved {
+    from: (OwnedFd, Vec<u8>),
+    to: (OwnedFd, Vec<u8>),
+}
+
+/// Returns the path of what lies aside for a call, relative to the workspace's root.
+pub(super) fn folder_of(call: &str) -> String {
+    format!("{}/{call}", String::from_utf8_lossy(ASIDE))
+}
+
+/// Returns whether something lies aside for a call.
+pub(super) fn is_there(root: &OwnedFd, call: &str) -> bool {
+    let aside = open_at(root, ASIDE, OPEN_FOLDER, Mode::empty());
+    aside.is_ok_and(|aside| stat_at(&aside, call.as_bytes()).is_ok())
+}
+
+/// Moves everything at these paths aside, or nothing. What is not there is passed over.
+pub(super) fn move_all(root: &OwnedFd, place: &Path, call: &str, paths: &[Vec<u8>]) -> Result<()> {
+    let mut moved = Vec::new();
+    for path in paths {
+        match move_one(root, call, path) {
+            Ok(one) => moved.extend(one),
+            Err(errno) => {
+                for Moved { from, to } in moved.iter().rev() {
+                    // What cannot be moved back lies aside, and nothing of it is lost.
+                    let _ = rename((&to.0, &to.1), (&from.0, &from.1));
+                }
+                return Err(Error::io("move aside", place.join(told(path)), errno.into()));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn move_one(root: &OwnedFd, call: &str, path: &[u8]) -> Result<Option<Moved>, Errno> {
+    let found =
+        open_around(root, path).and_then(|(from, name)| Ok((stat_at(&from, &name)?.kind(), from, name)));
+    let (from, name) = match found {
+        // A pipe, a socket or a device has no content.
+        Ok((Kind::Special, ..)) => return Ok(None),
+        Ok((_, from, name)) => (from, name),
+        Err(Errno::ENOENT) => return Ok(None),
+        Err(errno) => return Err(errno),
+    };
+    let mut to = made(&made(root, ASIDE)?, call.as_bytes())?;
+    let folders = path.strip_suffix(&*name).unwrap_or_default();
+    for folder in folders.split(|byte| *byte == b'/').filter(|folder| !folder.is_empty()) {
+        to = made(&to, folder)?;
+    }
+    // What lies there is of an earlier attempt that was cut short.
+    for number in 0..NAMES_MAX {
+        let behind = if number == 0 { String::new() } else { format!(".{number}") };
+        let name_there = [&name, behind.as_bytes()].concat();
+        match rename((&from, &name), (&to, &name_there)) {
+            Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(errno),
+            Ok(()) => return Ok(Some(Moved { from: (from, name), to: (to, name_there) })),
+        }
+    }
+    Err(Errno::EEXIST)
+}
+
+/// Opens a folder, which is made where there is none.
+fn made(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    match mkdirat(folder, name, Mode::S_IRWXU) {
+        Ok(()) | Err(Errno::EEXIST) => open_at(folder, name, OPEN_FOLDER, Mode::empty()),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn rename(from: (&OwnedFd, &[u8]), to: (&OwnedFd, &[u8])) -> Result<(), Errno> {
+    let renamed = renameat_with(from.0, from.1, to.0, to.1, RenameFlags::NOREPLACE);
+    renamed.map_err(|errno| Errno::from_raw(errno.raw_os_error()))
+}
