@@ -38,8 +38,8 @@
 //!    the begin.
 //! 3. The tool runs. The engine holds no lock meanwhile.
 //! 4. The runner revokes the call's handle and ends the programs that the tool started.
-//! 5. If the tool succeeded, the runner captures the resources as they are now; if it failed, it restores
-//!    them.
+//! 5. The runner captures the resources as they are now. If the tool failed, it then restores them to the captures from before the
+//!    call: see [`Recovered::replaced`] and [`ToolReport::replaced`] for what that replaces.
 //! 6. The runner records the end. If the call failed, the same record rolls STATE back.
 //!
 //! # A call that cannot be ended

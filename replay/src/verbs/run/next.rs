@@ -59,7 +59,7 @@ impl Asked {
         let again = |without| self.again(session, said, without);
         let resume = || format!("resume: {}", again(None));
         match error {
-            Error::Engine(engine) if matches!(engine, foldlog::Error::Uncaptured { .. }) => {
+            Error::Engine(foldlog::Error::Uncaptured { .. }) => {
                 return format!(
                     "make room, or what else is said to be missing, and {}; or add --without-capture to it: what is there now and was changed \
                      since the call began is lost then",
