@@ -290,7 +290,8 @@ pub(crate) fn next_after(error: &Error) -> Option<String> {
             ));
         }
         Error::Uncaptured { .. } => {
-            "the call stays open; make room, or what else is said to be missing, and recover again; or recover with `--without-capture`: what              is there now and was changed since the call began is lost then"
+            "the call stays open; make room, or what else is said to be missing, and recover again; or recover with `--without-capture`: what \
+             is there now and was changed since the call began is lost then"
         }
         Error::RestoreFailed { failed, .. } if failed.iter().any(|(_, error)| is_replaced(error)) => {
             return failed.iter().find_map(|(_, error)| next_after(error));

@@ -204,7 +204,7 @@ pub fn edits(store: &Store, folder: &Path) -> (PathBuf, BTreeMap<u64, Files>) {
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     let runner = ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new());
     let mut numbers = Numbers(5);
-    let (mut now, mut at) = (Files::new(), BTreeMap::new());
+    let (mut now, mut at, mut ends) = (Files::new(), BTreeMap::new(), Vec::new());
     for number in 0..14_u64 {
         let call = runner.begin(&ToolCall::new("edit", "{}"), &ExecuteOptions::default()).unwrap();
         let begin = session.position().unwrap().get();
@@ -230,9 +230,10 @@ pub fn edits(store: &Store, folder: &Path) -> (PathBuf, BTreeMap<u64, Files>) {
         }
         let end = session.position().unwrap().get();
         at.insert(end, now.clone());
+        ends.push(end);
         if number == 9 {
             // The log goes back to an earlier capture; the folder stays, and the next call captures it.
-            let target = end - 8;
+            let target = ends[ends.len() - 4];
             session.rollback_to(target).unwrap();
             let then = at.range(..=target).next_back().map(|(_, then)| then.clone()).unwrap_or_default();
             assert_ne!(then, now, "the rollback shows");

@@ -67,7 +67,10 @@ impl Error {
         let Error::RestoreFailed { failed, .. } = &aside else { return aside };
         let is_in_the_way = |error: &Error| {
             error.is_full()
-                || matches!(error, Error::Filesystem(filesystem::Error::Io { op: "move aside", .. }))
+                || matches!(
+                    error,
+                    Error::Filesystem(filesystem::Error::Io { op: "move into .foldlog-aside", .. })
+                )
         };
         match failed.iter().find(|(_, error)| is_in_the_way(error)) {
             Some((_, aside)) => {

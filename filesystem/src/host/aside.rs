@@ -49,7 +49,7 @@ pub(super) fn move_all(root: &OwnedFd, place: &Path, call: &str, paths: &[Vec<u8
                     // What cannot be moved back lies aside, and nothing of it is lost.
                     let _ = rename((&to.0, &to.1), (&from.0, &from.1));
                 }
-                return Err(Error::io("move aside", place.join(told(path)), errno.into()));
+                return Err(Error::io("move into .foldlog-aside", place.join(told(path)), errno.into()));
             }
         }
     }

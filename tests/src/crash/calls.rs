@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use foldlog::{Idempotency, Kind, OperationId, SequenceNumber};
+use foldlog_codec::body::Observed;
+use foldlog_codec::msgpack;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -120,6 +122,8 @@ pub struct OpenCall {
     then: Rc<Slices>,
     live: Option<Rc<Live>>,
     purse: i64,
+    /// Whether a record says what was there when its rollback began.
+    is_found: bool,
 }
 
 impl OpenCall {
@@ -187,6 +191,13 @@ pub enum End {
     Within(OperationId),
 }
 
+impl End {
+    /// Whether what the call did was rolled back.
+    pub(super) fn rolls_back(self) -> bool {
+        !matches!(self, End::Committed | End::Awaits)
+    }
+}
+
 /// What a call does about an interrupted one, of which it is no run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
@@ -205,6 +216,13 @@ pub enum Found {
     Nothing,
     /// Nobody can say.
     Unknown,
+}
+
+/// What a record says of what a rollback found.
+#[derive(Debug, Deserialize)]
+struct RollbackFound {
+    begin: SequenceNumber,
+    resources: BTreeMap<String, i64>,
 }
 
 /// What one record says, as it is known before it is written.
@@ -347,6 +365,26 @@ impl After {
         next
     }
 
+    /// What everything amounts to after the record that says what the rollback of an open call found.
+    ///
+    /// # Panics
+    ///
+    /// Where no such call is open, where it is said twice, and where it cannot be so.
+    #[must_use]
+    pub(super) fn after_finding(&self, body: &[u8], sequence: SequenceNumber) -> After {
+        let body = Observed::decode(body).expect("it is an observation");
+        let found: RollbackFound =
+            msgpack::from_slice(body.data.bytes()).expect("it says what a rollback found");
+        let mut next = self.clone();
+        next.just_suspended = None;
+        next.live = Live::behind(self.live.as_ref(), sequence);
+        let open = next.open.iter_mut().find(|open| open.begin == found.begin).expect("that call is open");
+        assert!(!std::mem::replace(&mut open.is_found, true), "{found:?} is said twice");
+        // A coin may be paid for a step that was not recorded.
+        assert!(found.resources["purse"] >= self.purse, "{found:?}: {} are paid", self.purse);
+        next
+    }
+
     fn begin(
         &mut self,
         call: &Call,
@@ -368,13 +406,14 @@ impl After {
             then: Rc::clone(&self.slices),
             live: self.live.clone(),
             purse: self.purse,
+            is_found: false,
         });
     }
 
     fn end(&mut self, end: End, sequence: SequenceNumber, time_us: i64) {
         let open = self.open.pop().expect("only what is open ends");
         // What changes nothing rolls nothing back.
-        if !open.only_asks() && !matches!(end, End::Committed | End::Awaits) {
+        if !open.only_asks() && end.rolls_back() {
             self.slices = Rc::new(self.slices.without_call(&open.then));
             self.purse = open.purse;
             self.live = Live::behind(open.live.as_ref(), sequence);

@@ -13,6 +13,9 @@ use uuid::Uuid;
 
 use super::{Act, After, Asked, Change, Compactions, Errand, Slices};
 
+/// The name of the records that say what was there when a rollback began.
+const ROLLBACK: &[u8] = b"foldlog.rollback";
+
 /// A record as it was when it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remembered {
@@ -231,6 +234,12 @@ impl SessionMemory {
             let now = self.now();
             let next = match record.kind {
                 Kind::DECLARE => now,
+                Kind::OBSERVED if record.body.windows(ROLLBACK.len()).any(|name| name == ROLLBACK) => {
+                    let next = self.pending.front();
+                    let rolls_back = matches!(next, Some(Act::End(end)) if end.rolls_back());
+                    assert!(rolls_back, "{}: {next:?} was attempted: {record:?}", self.id);
+                    now.after_finding(&record.body, sequence)
+                }
                 _ => match self.pending.pop_front() {
                     Some(act) => {
                         assert!(act.is_of(record.kind), "{}: {act:?} was attempted: {record:?}", self.id);

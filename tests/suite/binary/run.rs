@@ -343,6 +343,52 @@ fn a_run_that_is_killed_within_a_call_is_recovered_and_goes_on() {
     assert_eq!(place.starts().len(), 2);
 }
 
+/// What was neither captured nor moved aside was lost with the rollback.
+#[test]
+fn what_can_neither_be_captured_nor_moved_aside_is_given_up_only_if_that_is_asked_for() {
+    for resumes in [false, true] {
+        let place = Place::new(&within("Bash"));
+        let binary = place.start(&["--tool", "Write,Bash"]);
+        place.wait_for("began");
+        binary.signal(Signal::SIGKILL);
+        binary.ended();
+        nix::unistd::mkfifo(&place.path("work/pipe"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+        fs::write(place.path("work/.foldlog-aside"), "in the way").unwrap();
+        place.play(&answering("done"));
+        let (session, work) = (place.session(), place.path("work"));
+        let go_on = |options: &[&str]| match resumes {
+            true => place.run(&[&["--tool", "Write,Bash", "--resume"], options].concat()),
+            false => {
+                let words =
+                    ["recover".as_ref(), session.as_os_str(), "--workspace".as_ref(), work.as_os_str()];
+                foldlog(words.into_iter().chain(options.iter().map(AsRef::as_ref)))
+            }
+        };
+        let refused = go_on(&[]);
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        let told = ["nothing was rolled back", "`pipe`", ".foldlog-aside", "--without-capture"];
+        assert!(told.iter().all(|told| refused.stderr.contains(told)), "{}", refused.stderr);
+        assert!(place.path("work/half").exists() && place.path("work/pipe").exists());
+        ok(&go_on(&["--without-capture"]));
+        assert!(!place.path("work/half").exists() && !place.path("work/pipe").exists());
+    }
+}
+
+#[test]
+fn what_a_failed_call_left_ends_the_run_only_if_that_is_asked_for() {
+    let fails = json!({"native": "Bash", "input": {"command": "c"}, "write": {".git/HEAD": "elsewhere"}, "fails": "Exit code 1"});
+    for (asked, code) in [(&[][..], 0), (&["--on-leftover", "stop"][..], 2)] {
+        let place = Place::new(&json!([{"turn": true}, fails, {"text": "done"}, {"result": "done"}]));
+        // Without objects no capture can bring it back.
+        fs::create_dir(place.path("work/.git")).unwrap();
+        fs::write(place.path("work/.git/HEAD"), "ref: refs/heads/main").unwrap();
+        let ran = place.run(&[&["--tool", "Bash", "--roll-back-failed"], asked].concat());
+        assert_eq!(ran.code, code, "{}", ran.stderr);
+        assert!(ran.stderr.contains(".git"), "{}", ran.stderr);
+        assert_eq!(ran.stderr.contains("--resume"), code == 2, "{}", ran.stderr);
+    }
+}
+
 #[test]
 fn an_interrupted_run_ends_by_itself_and_says_how_it_goes_on() {
     let place = Place::new(&within("Write"));

@@ -257,6 +257,7 @@ fn open_calls_and_results_without_a_call_are_closed_on_request() {
     let ran = transcript(&session, &["--close-open", "--as-recorded"]);
     assert!(ran.code == 2 && ran.stderr.contains("cannot be used with"), "{}", ran.stderr);
     // A valid history is printed as it is without the option.
+    let place = Place::new();
     let valid = place.imported(parallel().to_string());
     let [without, with] = [&[][..], &["--close-open"]]
         .map(|options| transcript(&valid, &[&["--format", "openai"], options].concat()));
