@@ -366,10 +366,8 @@ pub(crate) fn runnable(runner: &ToolRunner) -> BTreeMap<String, bool> {
 /// Returns the error of a call that failed and left changes behind; `None` if it left none.
 pub(crate) fn not_undone(report: &ToolReport) -> Option<Error> {
     // What names no resource is no change.
-    let changes = report.not_undone.iter().filter(|one| !one.resource.is_empty());
-    let change = |one: &NotUndone| format!("{} {}: {}", one.resource, one.path, one.reason);
-    let changes: Vec<String> = changes.map(change).collect();
-    if report.success || changes.is_empty() {
+    let has_changes = report.not_undone.iter().any(|one| !one.resource.is_empty());
+    if report.success || !has_changes {
         return None;
     }
     let (operation, tool) = (report.operation, report.tool.to_string());
