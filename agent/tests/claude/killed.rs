@@ -34,12 +34,8 @@ use crate::world::{World, cli, command, config};
 /// Variable that tells a host what to do, as JSON.
 const HOST: &str = "FOLDLOG_TEST_HOST";
 
-/// Number of moments, and how many records lie between them.
+/// Number of moments.
 const MOMENTS: u64 = 20;
-const APART: u64 = 3;
-
-/// First record at which somebody is killed.
-const FIRST: u64 = 5;
 
 /// Longest time for which a run may go on.
 const LONG: Duration = Duration::from_secs(120);
@@ -298,21 +294,42 @@ fn kill_at(who: Killed, at: u64) {
     assert!(given(&api.url()).is_empty(), "{told}: {:?}", given(&api.url()));
 }
 
-/// Kills at some of the moments.
-fn kill_at_moments(who: Killed, first: u64) {
-    if let Ok(one) = std::env::var("FOLDLOG_CLAUDE_KILL") {
-        let (name, at) = one.split_once(' ').unwrap();
-        if name == format!("{who:?}") {
-            kill_at(who, at.parse().unwrap());
+/// Names the moments of a kind of run.
+pub(crate) struct Moments<'a> {
+    /// First record at which somebody is killed.
+    pub(crate) first: u64,
+    /// Number of records from one moment to the next.
+    pub(crate) apart: u64,
+    /// Numbers of sub-agents, each of which is tried at each moment; `None` for a run without any.
+    pub(crate) sub_agents: &'a [Option<usize>],
+}
+
+impl Moments<'_> {
+    /// Kills `who` at some of the moments, from that with the number `begin` on, or at the one that `FOLDLOG_CLAUDE_KILL` names. `kill` is
+    /// given a record and a number of sub-agents.
+    pub(crate) fn kill(&self, who: Killed, begin: u64, kill: impl Fn(u64, Option<usize>)) {
+        if let Ok(one) = std::env::var("FOLDLOG_CLAUDE_KILL") {
+            let words: Vec<&str> = one.split_whitespace().collect();
+            let count = words.get(2).map(|count| count.parse().unwrap());
+            if words[0] == format!("{who:?}") && self.sub_agents.contains(&count) {
+                kill(words[1].parse().unwrap(), count);
+            }
+            return;
         }
-        return;
+        let wanted = std::env::var("FOLDLOG_CLAUDE_MOMENTS").ok().and_then(|number| number.parse().ok());
+        let moments: u64 = wanted.unwrap_or(2).clamp(1, MOMENTS);
+        for number in 0..moments {
+            let moment = (begin + number * MOMENTS / moments) % MOMENTS;
+            for count in self.sub_agents {
+                kill(self.first + moment * self.apart, *count);
+            }
+        }
     }
-    let wanted = std::env::var("FOLDLOG_CLAUDE_MOMENTS").ok().and_then(|number| number.parse().ok());
-    let count: u64 = wanted.unwrap_or(2).clamp(1, MOMENTS);
-    for number in 0..count {
-        let moment = (first + number * MOMENTS / count) % MOMENTS;
-        kill_at(who, FIRST + moment * APART);
-    }
+}
+
+fn kill_at_moments(who: Killed, begin: u64) {
+    let moments = Moments { first: 5, apart: 3, sub_agents: &[None] };
+    moments.kill(who, begin, |at, _| kill_at(who, at));
 }
 
 #[test]

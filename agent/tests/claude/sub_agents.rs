@@ -18,19 +18,12 @@ use foldlog_agent::adapter_state::StatefulAdapter;
 use serde_json::{Value, json};
 
 use crate::api::{Answers, Api, call, text};
-use crate::killed::{Killed, Task, host, killed_host, lines};
+use crate::killed::{Killed, Moments, Task, host, killed_host, lines};
 use crate::native;
 use crate::world::{World, cli};
 
 /// Pieces of work of each sub-agent.
 const PIECES: usize = 2;
-
-/// Number of moments, and how many records lie between them.
-const MOMENTS: u64 = 20;
-const APART: u64 = 4;
-
-/// First record at which somebody is killed.
-const FIRST: u64 = 8;
 
 fn marker(agent: usize, piece: usize) -> String {
     format!("marker-{agent}-{piece}")
@@ -272,22 +265,9 @@ fn kill_at(who: Killed, at: u64, count: usize) {
 }
 
 /// Kills at some of the moments, with one, two and three sub-agents.
-fn kill_at_moments(who: Killed, first: u64) {
-    if let Ok(one) = std::env::var("FOLDLOG_CLAUDE_KILL") {
-        let words: Vec<&str> = one.split_whitespace().collect();
-        if words.len() == 3 && words[0] == format!("{who:?}") {
-            kill_at(who, words[1].parse().unwrap(), words[2].parse().unwrap());
-        }
-        return;
-    }
-    let wanted = std::env::var("FOLDLOG_CLAUDE_MOMENTS").ok().and_then(|number| number.parse().ok());
-    let moments: u64 = wanted.unwrap_or(2).clamp(1, MOMENTS);
-    for number in 0..moments {
-        let moment = (first + number * MOMENTS / moments) % MOMENTS;
-        for count in 1..=3 {
-            kill_at(who, FIRST + moment * APART, count);
-        }
-    }
+fn kill_at_moments(who: Killed, begin: u64) {
+    let moments = Moments { first: 8, apart: 4, sub_agents: &[Some(1), Some(2), Some(3)] };
+    moments.kill(who, begin, |at, count| kill_at(who, at, count.unwrap()));
 }
 
 /// The answer that began the sub-agent was lost, and a call that committed ran twice.
