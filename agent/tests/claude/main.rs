@@ -117,6 +117,27 @@ fn a_tool_of_the_host_runs_as_a_transaction_and_its_result_reaches_the_model() {
     );
 }
 
+/// The program runs both. They were one operation, so that the second one ran in no transaction.
+#[test]
+fn two_calls_of_one_answer_with_the_same_id_are_two_operations() {
+    let Some(cli) = cli() else { return };
+    let world = World::new();
+    let bash = |command: &str| call("toolu_1", "Bash", &json!({"command": command, "description": "d"}));
+    let api = Api::answering(vec![
+        Answers::With(vec![bash("echo one > page; cat page"), bash("echo two >> page; cat page")]),
+        Answers::With(vec![text("done")]),
+    ]);
+    let adapter = world.adapter(&cli, &api, native(&["Bash"]));
+    let response = adapter.evaluate(&world.prompt(), &world.state, world.asking("Write.")).unwrap();
+    assert_eq!(response.text, "done");
+    let committed = ("Bash".to_owned(), "committed".to_owned());
+    assert_eq!(ledger(&world.session), [committed.clone(), committed]);
+    let said = said(&world.session);
+    let results: Vec<&str> =
+        said.iter().filter(|(role, _)| *role == Role::Tool).map(|(_, text)| text.as_str()).collect();
+    assert_eq!(results, ["one", "one\ntwo"]);
+}
+
 #[test]
 fn a_tool_of_the_programs_own_that_fails_leaves_no_trace_in_the_workspace() {
     let Some(cli) = cli() else { return };

@@ -34,8 +34,9 @@ use serde_json::Value;
 
 use super::approvals::Approved;
 use super::arrival::{Arrival, POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE, ReplyTo};
+use super::asked_calls::{CallNumber, MeantCall};
 use super::config::RunOptions;
-use super::conversation::Recorders;
+use super::conversation::{BegunCall, Recorders};
 use super::native::left_text;
 use crate::claude::{HookReply, PermissionReply, ToolReply};
 use crate::deadline::Deadline;
@@ -87,7 +88,7 @@ fn no_such_tool(name: &str) -> String {
 /// Holds what the program asks for or tells of a call, and who waits for the reply.
 pub(super) struct Asking {
     arrival: Arrival,
-    /// JSON of a hook or of a permission.
+    /// JSON of a hook or of a permission, or the arguments of a call.
     input: Value,
     reply_to: ReplyTo,
 }
@@ -96,9 +97,9 @@ impl Asking {
     /// Reads what arrived.
     pub(super) fn read(arrival: Arrival, reply_to: ReplyTo) -> Asking {
         let input = match &arrival {
-            Arrival::Hook { input, .. } | Arrival::Permission { input, .. } => {
-                serde_json::from_str(input).unwrap_or_default()
-            }
+            Arrival::Hook { input, .. }
+            | Arrival::Permission { input, .. }
+            | Arrival::Call { arguments: input, .. } => serde_json::from_str(input).unwrap_or_default(),
             _ => Value::Null,
         };
         Asking { arrival, input, reply_to }
@@ -112,6 +113,16 @@ impl Asking {
             | Arrival::Permission { tool_use_id, .. } => tool_use_id.as_deref(),
             _ => None,
         }
+    }
+
+    /// Returns the call that is meant.
+    fn meant(&self) -> Option<MeantCall<'_>> {
+        let (tool, input) = match &self.arrival {
+            Arrival::Hook { tool, .. } => (tool, arguments_in(&self.input)),
+            Arrival::Call { name: tool, .. } | Arrival::Permission { tool, .. } => (tool, &self.input),
+            _ => return None,
+        };
+        Some(MeantCall { id: self.call_id().unwrap_or_default(), tool, input })
     }
 
     /// Returns whether the program is about to run a tool.
@@ -131,16 +142,14 @@ pub(super) struct Calls<'a> {
     pub(super) is_structured: bool,
     /// Clock that tells the time of the last arrival.
     pub(super) clock: &'a FixedClock,
-    /// Calls of the program's own tools that are open, by their ids.
-    pub(super) open: BTreeMap<String, OpenCall>,
+    /// Calls of the program's own tools that are open.
+    pub(super) open: BTreeMap<CallNumber, OpenCall>,
     /// Ids of all calls of the program's own tools that began.
     pub(super) begun: BTreeSet<String>,
     /// Ids of calls that were denied.
     pub(super) denied: BTreeSet<String>,
     /// What the log says that the model reads of calls of the program's own tools that ended, and whether it is an error.
-    pub(super) shown_of: BTreeMap<String, (String, bool)>,
-    /// Ids of all calls whose results the model was told.
-    pub(super) told: BTreeSet<String>,
+    pub(super) shown_of: BTreeMap<CallNumber, (String, bool)>,
     /// Calls of the program's own tools that a person approved and that have not run.
     pub(super) approved: Approved,
     /// Calls that wait.
@@ -157,6 +166,8 @@ pub(super) struct Calls<'a> {
 
 /// Holds a call of one of the program's own tools that is open.
 pub(super) struct OpenCall {
+    /// The call, as the program was about to run it.
+    pub(super) call: ToolCallRecord,
     pub(super) operation: Operation,
     /// Whether it may run together with others.
     pub(super) together: bool,
@@ -246,7 +257,6 @@ impl<'a> Calls<'a> {
             begun: BTreeSet::new(),
             denied: BTreeSet::new(),
             shown_of: BTreeMap::new(),
-            told: BTreeSet::new(),
             approved,
             waiting: VecDeque::new(),
             held: Vec::new(),
@@ -254,17 +264,6 @@ impl<'a> Calls<'a> {
             stopped: None,
             responded: None,
         }
-    }
-
-    /// Takes it that the model asks for a call. Returns whether it uses the id of an earlier one again, of which the model was
-    /// told the result: what became of that one is forgotten.
-    pub(super) fn is_asked_again(&mut self, call_id: &str) -> bool {
-        let is_again = self.told.remove(call_id);
-        if is_again {
-            self.begun.remove(call_id);
-            self.denied.remove(call_id);
-        }
-        is_again
     }
 
     /// Returns why a tool must not run, as the log and as the model are told; `None` if it may.
@@ -320,9 +319,10 @@ impl<'a> Calls<'a> {
         for (place, asking) in self.waiting.iter().enumerate() {
             let call_id = asking.call_id().unwrap_or_default();
             let conversation = heard.parent_of(call_id);
+            let is_behind = |meant| heard.is_behind(meant, |number| self.open.contains_key(&number));
             let waits = passed.contains(&conversation)
                 || heard.is_unannounced(call_id)
-                || heard.is_behind(call_id, |call_id| self.open.contains_key(call_id));
+                || asking.meant().is_some_and(is_behind);
             if waits {
                 passed.insert(conversation);
                 continue;
@@ -349,11 +349,19 @@ impl<'a> Calls<'a> {
         waiting.filter(|call_id| heard.is_unannounced(call_id))
     }
 
-    /// Drops what waits of a call that the program has given up, and of the sub-agent that it began.
-    pub(super) fn drop_waiting(&mut self, call_id: &str, heard: &Recorders<'_>) {
+    /// Drops the waiting hooks and permissions of a call that the program has given up, and those of the sub-agent that it began. `call`
+    /// is `None` if no block has told of the call.
+    pub(super) fn drop_waiting(&mut self, call_id: &str, call: Option<CallNumber>, heard: &Recorders<'_>) {
+        let recorder = heard.asked_with(call_id);
+        let next = |meant: MeantCall<'_>| recorder.and_then(|recorder| recorder.asked().next(meant));
+        // Of several calls that are alike, each has its own hook.
+        let has_twin = recorder.is_some_and(|recorder| recorder.asked().waiting(call_id) > 1);
+        let mut is_dropped = false;
         self.waiting.retain(|waiting| {
             let id = waiting.call_id().unwrap_or_default();
-            id != call_id && heard.parent_of(id).is_none_or(|parent| parent != call_id)
+            let is_it = id == call_id && waiting.meant().and_then(next) == call && !(has_twin && is_dropped);
+            is_dropped |= is_it;
+            !is_it && heard.parent_of(id).is_none_or(|parent| parent != call_id)
         });
     }
 
@@ -386,11 +394,11 @@ impl<'a> Calls<'a> {
                 let call_id = tool_use_id.unwrap_or_default();
                 let call = ToolCallRecord { call_id, name, arguments };
                 if let Some((cause, reason)) = self.refusal(&bridged(&call.name), &Value::Null) {
-                    self.deny(&call, (cause, &reason), heard)?;
+                    self.deny(&call, &input, (cause, &reason), heard)?;
                     reply_to.call(ToolReply::error(reason));
                     return Ok(Then::GoOn);
                 }
-                self.call(call, reply_to, heard)
+                self.call(call, &input, reply_to, heard)
             }
             Arrival::Hook { event, tool, tool_use_id, .. } => {
                 let hook = Hook { tool, input, tool_use_id };
@@ -434,25 +442,39 @@ impl<'a> Calls<'a> {
         if let Some(call_id) = tool_use_id.clone() {
             let name = hosts_tool(tool).unwrap_or(tool).to_owned();
             let call = ToolCallRecord { call_id, name, arguments: input.to_string() };
-            self.deny(&call, (cause, &reason), heard)?;
+            self.deny(&call, input, (cause, &reason), heard)?;
         }
         Ok(Some(reason))
     }
 
-    /// Records that a call does not run, and why.
+    /// Records that a call does not run, and why, unless that is recorded: a hook and a permission may ask for the same call.
     fn deny(
         &mut self,
         call: &ToolCallRecord,
+        input: &Value,
+        why: (Cause, &str),
+        heard: &mut Recorders<'_>,
+    ) -> Result<()> {
+        let recorder = heard.asking(&call.call_id);
+        let meant = MeantCall { id: &call.call_id, tool: &call.name, input };
+        if recorder.asked().next(meant).is_none() && recorder.asked().asks_for(&call.call_id) {
+            return Ok(());
+        }
+        let begun = recorder.begin(call, input, &self.runner)?;
+        self.close_denied(call, begun, why, heard)
+    }
+
+    /// Closes a call that does not run.
+    fn close_denied(
+        &mut self,
+        call: &ToolCallRecord,
+        begun: BegunCall,
         (cause, reason): (Cause, &str),
         heard: &mut Recorders<'_>,
     ) -> Result<()> {
-        if self.begun.contains(&call.call_id) || !self.denied.insert(call.call_id.clone()) {
-            return Ok(());
-        }
-        let recorder = heard.asking(&call.call_id);
-        let origin = recorder.origin(call, &self.runner)?;
-        self.runner.close(&asked_call(call, origin), cause, reason)?;
-        recorder.closed(&call.call_id);
+        self.denied.insert(call.call_id.clone());
+        self.runner.close(&asked_call(call, begun.origin), cause, reason)?;
+        heard.asking(&call.call_id).denied(begun.number);
         Ok(())
     }
 
@@ -460,24 +482,25 @@ impl<'a> Calls<'a> {
     fn call(
         &mut self,
         recorded: ToolCallRecord,
+        input: &Value,
         reply_to: ReplyTo,
         heard: &mut Recorders<'_>,
     ) -> Result<Then> {
         let recorder = heard.asking(&recorded.call_id);
-        let origin = recorder.origin(&recorded, &self.runner)?;
+        let begun = recorder.begin(&recorded, input, &self.runner)?;
         if self.is_respond(&recorded.name) {
             self.responded = Some(recorded.arguments);
             reply_to.call(ToolReply::text("The answer is taken."));
             return Ok(Then::GoOn);
         }
-        match self.runner.execute(&asked_call(&recorded, origin), &self.deadline.for_tools()) {
+        match self.runner.execute(&asked_call(&recorded, begun.origin), &self.deadline.for_tools()) {
             Ok(report) => {
-                recorder.closed(&recorded.call_id);
+                recorder.closed(begun.number);
                 reply_to.call(reply_of(&report));
                 Ok(self.leftover(&report).map_or(Then::GoOn, Then::Fail))
             }
             Err(foldlog::Error::VisibilityExpansion { overrides, .. }) => {
-                recorder.closed(&recorded.call_id);
+                recorder.closed(begun.number);
                 match overrides_from_json(&overrides) {
                     Ok(overrides) => Ok(Then::Show(overrides, reply_to)),
                     Err(error) => {
@@ -488,7 +511,7 @@ impl<'a> Calls<'a> {
             }
             Err(foldlog::Error::NoSuchTool(_)) => {
                 let reason = no_such_tool(&recorded.name);
-                self.deny(&recorded, (Cause::UnknownTool, &reason), heard)?;
+                self.close_denied(&recorded, begun, (Cause::UnknownTool, &reason), heard)?;
                 reply_to.call(ToolReply::error(reason));
                 Ok(Then::GoOn)
             }

@@ -39,6 +39,7 @@ use foldlog::tools::ToolRunner;
 use foldlog::{CallOrigin, Cause, SequenceNumber, Session};
 use serde_json::{Value, json};
 
+use super::asked_calls::{AskedCalls, CallNumber, MeantCall};
 use super::calls::begins_sub_agent;
 use crate::budget::Used;
 use crate::claude::{Assistant, Block, TaskStarted, Usage};
@@ -65,6 +66,8 @@ pub(super) struct Recorder {
     gathered: Option<Gathered>,
     /// Answer whose turn is not recorded.
     open: Option<OpenAnswer>,
+    /// Calls of both.
+    asked: AskedCalls,
     /// Results of calls that wait until the sub-agents of the open answer have ended.
     told_early: Vec<Told>,
     /// What the recorded answers of this run say that they used.
@@ -78,7 +81,6 @@ struct Gathered {
     id: Option<String>,
     model: Option<String>,
     text: Option<String>,
-    calls: Vec<ToolCallRecord>,
     blocks: Vec<Value>,
     is_plain: bool,
     usage: Option<Usage>,
@@ -87,9 +89,17 @@ struct Gathered {
 /// Holds what the program told the model of a call.
 #[derive(Debug)]
 struct Told {
-    call_id: String,
+    call: CallNumber,
     text: String,
     is_error: bool,
+}
+
+/// Names a call that begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BegunCall {
+    pub(super) number: CallNumber,
+    /// Answer that asked for it; `None` if the conversation is not recorded.
+    pub(super) origin: Option<CallOrigin>,
 }
 
 #[derive(Debug)]
@@ -98,7 +108,6 @@ struct OpenAnswer {
     id: Option<String>,
     /// Record; `None` if the conversation is not recorded.
     answer: Option<SequenceNumber>,
-    calls: Vec<(ToolCallRecord, bool)>,
 }
 
 /// Returns the tokens in the engine's terms.
@@ -122,6 +131,7 @@ impl Recorder {
             is_asked: false,
             gathered: None,
             open: None,
+            asked: AskedCalls::default(),
             told_early: Vec::new(),
             told: TokenUsage::default(),
             outcome: Outcome::default(),
@@ -152,19 +162,16 @@ impl Recorder {
         if self.gathered.as_ref().is_some_and(|gathered| gathered.id != said.id) {
             self.flush(None, None, runner)?;
         }
-        let is_late = |open: &&mut OpenAnswer| {
-            open.id.is_none() && said.content.iter().any(|block| open.asks_for(block))
-        };
-        if let Some(open) = self.open.as_mut().filter(is_late) {
+        let is_announced = self.asked.is_announced_by(said);
+        if let Some(open) = self.open.as_mut().filter(|open| open.id.is_none() && is_announced) {
             open.id.clone_from(&said.id);
+            self.asked.announce_open(said.id.as_ref());
         }
-        let same = self.open.as_ref().filter(|open| open.id.is_some() && open.id == said.id);
-        let is_new = |block: &&Block| same.is_none_or(|open| !open.asks_for(block));
-        let blocks: Vec<&Block> = said.content.iter().filter(is_new).collect();
+        let blocks = self.asked.hear(said);
         if blocks.is_empty() && !said.content.is_empty() {
             return Ok(());
         }
-        let is_same = same.is_some();
+        let is_same = self.open.as_ref().is_some_and(|open| open.id.is_some() && open.id == said.id);
         let gathered = self.gathered.get_or_insert_with(|| Gathered {
             id: said.id.clone(),
             is_plain: true,
@@ -189,113 +196,107 @@ impl Recorder {
         self.flush(None, None, runner)
     }
 
-    /// Returns the answer that asked for a call, which is recorded before this returns. A call that no block told of is an
-    /// answer of its own.
-    pub(super) fn origin(
+    /// Begins the next call of those that the program may mean. The answer that asked for it is recorded before this returns. A call
+    /// that no block told of is an answer of its own.
+    pub(super) fn begin(
         &mut self,
         call: &ToolCallRecord,
+        input: &Value,
         runner: &ToolRunner,
-    ) -> Result<Option<CallOrigin>> {
-        if let Some(origin) = self.known(&call.call_id) {
-            return Ok(origin);
+    ) -> Result<BegunCall> {
+        let meant = MeantCall { id: &call.call_id, tool: &call.name, input };
+        let number = match self.asked.next(meant) {
+            Some(number) => number,
+            None => {
+                let gathered =
+                    self.gathered.get_or_insert_with(|| Gathered { is_plain: true, ..Gathered::default() });
+                gathered.add_call(meant);
+                self.asked.add_unannounced(call.clone(), gathered.id.clone())
+            }
+        };
+        if self.asked.is_gathered(number) {
+            self.flush(None, None, runner)?;
         }
-        let gathered =
-            self.gathered.get_or_insert_with(|| Gathered { is_plain: true, ..Gathered::default() });
-        if !gathered.calls.iter().any(|one| one.call_id == call.call_id) {
-            gathered.add_call(call.clone());
-        }
-        self.flush(None, None, runner)?;
-        Ok(self.known(&call.call_id).flatten())
-    }
-
-    /// Returns whether the open answer or the gathered blocks ask for a call.
-    pub(super) fn asks_for(&self, call_id: &str) -> bool {
-        self.known(call_id).is_some() || self.gathers(call_id)
+        self.asked.begin(number);
+        Ok(BegunCall { number, origin: self.origin(number).flatten() })
     }
 
     /// Returns whether a call belongs to another answer than the open one, of which a call runs: the turn of the open one
     /// comes first.
-    fn is_behind(&self, call_id: &str, runs: impl Fn(&str) -> bool) -> bool {
-        let open = self.open.iter().flat_map(|open| &open.calls);
-        let is_running = open.into_iter().any(|(call, _)| runs(&call.call_id)) || self.has_sub_agent();
-        self.known(call_id).is_none() && is_running
+    fn is_behind(&self, meant: MeantCall<'_>, runs: impl Fn(CallNumber) -> bool) -> bool {
+        let is_running = self.asked.open().any(|(number, _)| runs(number)) || self.has_sub_agent();
+        is_running && !self.asked.next(meant).is_some_and(|number| self.asked.is_open(number))
     }
 
     /// Returns whether a sub-agent works that the open answer began.
     fn has_sub_agent(&self) -> bool {
-        let open = self.open.iter().flat_map(|open| &open.calls);
-        open.into_iter().any(|(call, is_closed)| !is_closed && begins_sub_agent(&call.name))
+        self.asked.open().any(|(_, call)| !call.is_closed && begins_sub_agent(&call.record.name))
     }
 
     /// Returns whether a call is not closed, recorded or not.
     fn has_unclosed_call(&self) -> bool {
-        self.has_open_call() || self.gathered.as_ref().is_some_and(|gathered| !gathered.calls.is_empty())
+        self.has_open_call() || self.asked.has_gathered()
     }
 
     /// Returns whether a call of the open answer is not closed.
     fn has_open_call(&self) -> bool {
-        self.open.iter().flat_map(|open| &open.calls).any(|(_, is_closed)| !is_closed)
+        self.asked.open().any(|(_, call)| !call.is_closed)
     }
 
-    /// Returns whether blocks that are not recorded yet ask for a call.
-    fn gathers(&self, call_id: &str) -> bool {
-        self.gathered.iter().flat_map(|gathered| &gathered.calls).any(|call| call.call_id == call_id)
+    /// Returns the origin of a call of the open answer. The inner `None` is that of an answer that is not recorded.
+    fn origin(&self, number: CallNumber) -> Option<Option<CallOrigin>> {
+        let place = self.asked.open().position(|(open, _)| open == number)?;
+        let answer = self.open.as_ref()?.answer;
+        Some(answer.and_then(|answer| Some(CallOrigin { answer, ordinal: u32::try_from(place).ok()? })))
     }
 
-    /// Returns the origin of a call of the open answer. The inner `None` is that of an answer that is not recorded. A call that
-    /// is closed is not meant where the model uses its id again.
-    fn known(&self, call_id: &str) -> Option<Option<CallOrigin>> {
-        let open = self.open.as_ref()?;
-        let place = open.calls.iter().position(|(call, is_closed)| {
-            call.call_id == call_id && !(*is_closed && self.gathers(call_id))
-        })?;
-        Some(open.answer.and_then(|answer| Some(CallOrigin { answer, ordinal: u32::try_from(place).ok()? })))
+    /// Returns the calls for which the last answer asks.
+    pub(super) fn asked(&self) -> &AskedCalls {
+        &self.asked
     }
 
-    /// Returns a call that the open answer or the gathered blocks ask for, as the model asked for it.
-    pub(super) fn call(&self, call_id: &str) -> Option<&ToolCallRecord> {
-        let open = self.open.iter().flat_map(|open| &open.calls).map(|(call, _)| call);
-        let gathered = self.gathered.iter().flat_map(|gathered| &gathered.calls);
-        open.chain(gathered).find(|call| call.call_id == call_id)
+    /// Returns a call as the model asked for it.
+    pub(super) fn call(&self, number: CallNumber) -> Option<&ToolCallRecord> {
+        self.asked.get(number).map(|call| &call.record)
     }
 
     /// Notes that a call is closed by its own end.
-    pub(super) fn closed(&mut self, call_id: &str) {
-        let open = self.open.iter_mut().flat_map(|open| &mut open.calls);
-        for (_, is_closed) in open.filter(|(call, _)| call.call_id == call_id) {
-            *is_closed = true;
-        }
+    pub(super) fn closed(&mut self, call: CallNumber) {
+        self.asked.close(call);
+    }
+
+    /// Notes that a call was denied, and is closed.
+    pub(super) fn denied(&mut self, call: CallNumber) {
+        self.asked.deny(call);
+        self.asked.close(call);
     }
 
     /// Takes what the program told the model of a call. Closes the call with it, unless it is closed. `shown` is what its end says
     /// that the model reads, and whether it is an error: where the program told something else, that is recorded too.
     pub(super) fn told(
         &mut self,
-        call_id: &str,
+        call: CallNumber,
         (text, is_error): (&str, bool),
         shown: Option<(String, bool)>,
         runner: &ToolRunner,
     ) -> Result<()> {
-        if self.gathers(call_id) {
+        self.asked.tell(call);
+        if self.asked.is_gathered(call) {
             if self.has_sub_agent() {
-                let (call_id, text) = (call_id.to_owned(), text.to_owned());
-                self.told_early.push(Told { call_id, text, is_error });
+                self.told_early.push(Told { call, text: text.to_owned(), is_error });
                 return Ok(());
             }
             self.flush(None, None, runner)?;
         }
-        let Some(origin) = self.known(call_id) else { return Ok(()) };
-        let calls = self.open.iter().flat_map(|open| &open.calls);
+        let Some(origin) = self.origin(call) else { return Ok(()) };
         let differs = shown.is_some_and(|(shown, was_error)| shown != text || was_error != is_error);
-        let open =
-            calls.filter(|(_, is_closed)| !is_closed || differs).find(|(call, _)| call.call_id == call_id);
-        if let Some((call, _)) = open {
-            self.journal.told(call, origin, text, is_error)?;
+        if let Some(open) = self.asked.get(call).filter(|open| !open.is_closed || differs) {
+            self.journal.told(&open.record, origin, text, is_error)?;
         }
-        self.closed(call_id);
+        self.closed(call);
         if !self.has_sub_agent() {
-            for Told { call_id, text, is_error } in std::mem::take(&mut self.told_early) {
-                self.told(&call_id, (&text, is_error), None, runner)?;
+            for Told { call, text, is_error } in std::mem::take(&mut self.told_early) {
+                self.told(call, (&text, is_error), None, runner)?;
             }
         }
         Ok(())
@@ -312,14 +313,15 @@ impl Recorder {
         let own = gathered.usage.as_ref().map(token_usage).unwrap_or_default();
         let usage = all.map_or(own, |all| all.minus(self.told));
         self.told = self.told.plus(usage);
-        let Gathered { id, model, text, calls, blocks, is_plain, .. } = gathered;
+        let Gathered { id, model, text, blocks, is_plain, .. } = gathered;
+        let calls = self.asked.record();
         self.outcome.last.text = text.clone().unwrap_or_default();
         self.outcome.model = model.clone().or(self.outcome.model.take());
         self.outcome.requests += 1;
         self.outcome.tool_calls += calls.len() as u64;
         let answer = ProviderAnswer {
             content: text,
-            calls: calls.clone(),
+            calls,
             blocks: (!is_plain)
                 .then(|| ContentBlocks { format: BLOCKS.to_owned(), json: Value::Array(blocks).to_string() }),
             stop,
@@ -331,20 +333,20 @@ impl Recorder {
         let answer = self.journal.answer(self.request.take(), answer)?;
         self.is_asked = false;
         self.outcome.answer = answer.or(self.outcome.answer);
-        self.open =
-            Some(OpenAnswer { id, answer, calls: calls.into_iter().map(|call| (call, false)).collect() });
+        self.open = Some(OpenAnswer { id, answer });
         Ok(())
     }
 
     /// Records the turn of the open answer. Calls that nothing has closed never ran.
     fn end_turn(&mut self, complete: bool, runner: &ToolRunner) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        for (ordinal, (call, is_closed)) in (0..).zip(&open.calls) {
-            if let Some(answer) = open.answer.filter(|_| !is_closed) {
-                let made = asked_call(call, Some(CallOrigin { answer, ordinal }));
+        for (ordinal, (_, call)) in (0..).zip(self.asked.open()) {
+            if let Some(answer) = open.answer.filter(|_| !call.is_closed) {
+                let made = asked_call(&call.record, Some(CallOrigin { answer, ordinal }));
                 runner.close(&made, Cause::Skipped, UNTOLD)?;
             }
         }
+        self.asked.end_turn();
         self.journal.turn(complete)?;
         Ok(())
     }
@@ -362,7 +364,7 @@ impl Recorder {
             text != Some(output)
         };
         if let Some(output) = output.filter(differs) {
-            if self.gathered.as_ref().is_some_and(|gathered| !gathered.calls.is_empty()) {
+            if self.asked.has_gathered() {
                 self.flush(None, None, runner)?;
             }
             self.gathered = Some(Gathered { text: Some(output), is_plain: true, ..Gathered::default() });
@@ -396,13 +398,6 @@ impl Recorder {
     }
 }
 
-impl OpenAnswer {
-    /// Returns whether a block asks for a call of the answer.
-    fn asks_for(&self, block: &Block) -> bool {
-        matches!(block, Block::ToolUse { id, .. } if self.calls.iter().any(|(call, _)| call.call_id == *id))
-    }
-}
-
 impl Gathered {
     fn add(&mut self, block: &Block) {
         match block {
@@ -410,11 +405,7 @@ impl Gathered {
                 self.text = Some(self.text.take().unwrap_or_default() + text);
                 self.blocks.push(json!({"type": "text", "text": text}));
             }
-            Block::ToolUse { id, name, input } => self.add_call(ToolCallRecord {
-                call_id: id.clone(),
-                name: name.clone(),
-                arguments: input.to_string(),
-            }),
+            Block::ToolUse { id, name, input } => self.add_call(MeantCall { id, tool: name, input }),
             Block::Thinking { thinking, signature } => {
                 self.is_plain = false;
                 self.blocks.push(json!({"type": "thinking", "thinking": thinking, "signature": signature}));
@@ -432,13 +423,8 @@ impl Gathered {
         }
     }
 
-    fn add_call(&mut self, call: ToolCallRecord) {
-        if self.calls.iter().any(|one| one.call_id == call.call_id) {
-            return;
-        }
-        let input = serde_json::from_str::<Value>(&call.arguments).unwrap_or_default();
-        self.blocks.push(json!({"type": "tool_use", "id": call.call_id, "name": call.name, "input": input}));
-        self.calls.push(call);
+    fn add_call(&mut self, MeantCall { id, tool, input }: MeantCall<'_>) {
+        self.blocks.push(json!({"type": "tool_use", "id": id, "name": tool, "input": input}));
     }
 }
 
@@ -514,7 +500,10 @@ impl<'a> Recorders<'a> {
                 }
                 None => Journal::in_memory(evaluation),
             };
-            Recorder::new(journal, own.prompt.clone(), &own.model)
+            Recorder {
+                asked: own.asked.of_same_run(),
+                ..Recorder::new(journal, own.prompt.clone(), &own.model)
+            }
         })
     }
 
@@ -531,16 +520,16 @@ impl<'a> Recorders<'a> {
 
     /// Returns the call of the sub-agent that asked for a call; `None` if none is known to.
     fn child_asking(&self, call_id: &str) -> Option<String> {
-        let asks = |(_, recorder): &(&String, &Recorder)| recorder.asks_for(call_id);
-        let found = self.children.iter().find(asks).filter(|_| !self.own.asks_for(call_id));
+        let asks = |(_, recorder): &(&String, &Recorder)| recorder.asked.asks_for(call_id);
+        let found = self.children.iter().find(asks).filter(|_| !self.own.asked.asks_for(call_id));
         found.map(|(parent, _)| parent.clone())
     }
 
     /// Returns whether the answer that asks for a call is about to come: the call is one of a sub-agent that the run itself began.
     pub(super) fn is_unannounced(&self, call_id: &str) -> bool {
         let Some(parent) = self.parents.get(call_id) else { return false };
-        let asks = |recorder: &Recorder| recorder.asks_for(call_id);
-        self.own.asks_for(parent)
+        let asks = |recorder: &Recorder| recorder.asked.asks_for(call_id);
+        self.own.asked.asks_for(parent)
             && !self.children.get(parent).is_some_and(asks)
             && !self.unannounced.contains(call_id)
     }
@@ -551,10 +540,16 @@ impl<'a> Recorders<'a> {
     }
 
     /// Returns whether a call has to wait for calls of the answer before it. `runs` says which calls run.
-    pub(super) fn is_behind(&self, call_id: &str, runs: impl Fn(&str) -> bool) -> bool {
+    pub(super) fn is_behind(&self, meant: MeantCall<'_>, runs: impl Fn(CallNumber) -> bool) -> bool {
+        self.asked_with(meant.id).is_some_and(|recorder| recorder.is_behind(meant, runs))
+    }
+
+    /// Returns the conversation that asked for a call; that of the run if none is known to, and `None` if it is one of a sub-agent of
+    /// which nothing is recorded.
+    pub(super) fn asked_with(&self, call_id: &str) -> Option<&Recorder> {
         match self.parent_of(call_id) {
-            Some(parent) => self.children.get(&parent).is_some_and(|child| child.is_behind(call_id, runs)),
-            None => self.own.is_behind(call_id, runs),
+            Some(parent) => self.children.get(&parent),
+            None => Some(&self.own),
         }
     }
 

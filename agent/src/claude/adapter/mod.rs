@@ -5,6 +5,7 @@
 //! | `config` | what a host chooses about the program and its model |
 //! | `arrival` | what a run takes from the program, one after the other, each recorded |
 //! | `conversation` | records what is said as a conversation |
+//! | `asked_calls` | which call of the last answer the program means by an id |
 //! | `calls` | runs the calls of tools as the engine's transactions |
 //! | `native` | runs the calls of the program's own tools |
 //! | `sub_agents` | ends what sub-agents of an earlier process left open |
@@ -52,6 +53,7 @@
 
 mod approvals;
 mod arrival;
+mod asked_calls;
 mod begin;
 mod calls;
 mod config;

@@ -16,11 +16,12 @@ use foldlog::{Clock, Idempotency, Replaced};
 use serde_json::{Value, json};
 
 use super::arrival::ReplyTo;
+use super::asked_calls::{CallNumber, MeantCall};
 use super::calls::{
     Calls, Hook, OpenCall, Stopped, Then, arguments_in, begins_sub_agent, is_no_call_of_its_own,
 };
 use super::config::{OnLeftover, RunOptions};
-use super::conversation::Recorders;
+use super::conversation::{BegunCall, Recorder, Recorders};
 use super::ending::{Ending, ToldError, time_of_command};
 use super::logs;
 use super::recovery::end_left;
@@ -121,9 +122,9 @@ impl Calls<'_> {
         let arguments = if input.is_null() { "{}".to_owned() } else { input.to_string() };
         let recorded = ToolCallRecord { call_id: call_id.clone(), name: tool.clone(), arguments };
         let recorder = heard.asking(&call_id);
-        let origin = recorder.origin(&recorded, &self.runner)?;
+        let BegunCall { number, origin } = recorder.begin(&recorded, input, &self.runner)?;
         // The program may add to what it tells of them.
-        let asked = recorder.call(&call_id).map_or(&recorded.arguments, |call| &call.arguments).clone();
+        let asked = recorder.call(number).map_or(&recorded.arguments, |call| &call.arguments).clone();
         let operation =
             match self.runner.begin_told(&asked_call(&recorded, origin), &self.deadline.for_tools()) {
                 Ok(operation) => operation,
@@ -142,20 +143,20 @@ impl Calls<'_> {
                 Err(error) => Err(error.into()),
                 // A call whose deadline passed meanwhile has failed, and asks nobody.
                 Ok(report) => {
-                    heard.asking(&call_id).closed(&call_id);
+                    heard.asking(&call_id).denied(number);
                     self.denied.insert(call_id);
                     reply_to.hook(HookReply::deny(report.message));
                     Ok(Then::GoOn)
                 }
             };
         }
-        self.begun.insert(call_id.clone());
+        self.begun.insert(call_id);
         let together = self.runner.runs_together(tool);
         // In a replay it starts nothing.
         let since = if together || heard.session().replays() { None } else { StartMoment::now() };
         let time = time_of_command(tool, arguments_in(told));
         let times_out_us = time.map(|time| self.clock.now_us().saturating_add(time));
-        self.open.insert(call_id, OpenCall { operation, together, since, times_out_us });
+        self.open.insert(number, OpenCall { call: recorded, operation, together, since, times_out_us });
         reply_to.hook(HookReply::proceed());
         Ok(Then::GoOn)
     }
@@ -177,25 +178,25 @@ impl Calls<'_> {
         {
             heard.last_text(call_id, text);
         }
-        if !self.open.contains_key(call_id) {
-            let is_denied = has_failed && self.denied.contains(call_id);
-            if is_no_call_of_its_own(&hook.tool) || self.begun.contains(call_id) || is_denied {
+        let meant = MeantCall { id: call_id, tool: &hook.tool, input: arguments_in(&hook.input) };
+        let Some(number) = self.running(meant) else {
+            if is_no_call_of_its_own(&hook.tool) || self.is_over(meant, has_failed, heard) {
                 reply_to.hook(HookReply::proceed());
                 return Ok(Then::GoOn);
             }
             reply_to.hook(HookReply::stop("a call ran that had not begun"));
             return Ok(Then::Fail(unbegun(&hook.tool)));
-        }
+        };
         let response = hook.input.get("tool_response").unwrap_or(&Value::Null);
         let error = hook.input.get("error").filter(|_| has_failed).unwrap_or(response);
         let shown = text_of(error);
         let ending = if has_failed {
             let is_interrupt = hook.input.get("is_interrupt").and_then(Value::as_bool).unwrap_or_default();
-            self.ending(call_id, (&hook.tool, &shown), (is_interrupt, true))
+            self.ending(Some(number), (&hook.tool, &shown), (is_interrupt, true))
         } else {
             self.checked(Ending::of_answer(response))
         };
-        let report = self.end(call_id, ending, (&shown, error), heard)?;
+        let report = self.end(number, ending, (&shown, error), heard)?;
         match report {
             Some(report) if report.success && ending == Ending::Unclear => {
                 let mut reply = HookReply::proceed();
@@ -220,14 +221,30 @@ impl Calls<'_> {
         }
     }
 
+    /// Returns the open call that the program means.
+    fn running(&self, meant: MeantCall<'_>) -> Option<CallNumber> {
+        let calls = self.open.iter().map(|(number, open)| (*number, &open.call));
+        meant.first_of(calls.filter(|(_, call)| call.call_id == meant.id))
+    }
+
+    /// Returns whether the program tells late of a call that is closed.
+    fn is_over(&self, meant: MeantCall<'_>, has_failed: bool, heard: &Recorders<'_>) -> bool {
+        let asked = heard.asked_with(meant.id).map(Recorder::asked);
+        let is_denied = has_failed && self.denied.contains(meant.id);
+        if asked.is_none_or(|asked| asked.next(meant).is_none()) {
+            return is_denied || self.begun.contains(meant.id);
+        }
+        is_denied && asked.is_some_and(|asked| asked.denied(meant.id))
+    }
+
     /// Returns how an open call ended of which the program tells an error.
     fn ending(
         &self,
-        call_id: &str,
+        call: Option<CallNumber>,
         (tool, text): (&str, &str),
         (is_interrupt, is_hook): (bool, bool),
     ) -> Ending {
-        let times_out_us = self.open.get(call_id).and_then(|open| open.times_out_us);
+        let times_out_us = call.and_then(|call| self.open.get(&call)?.times_out_us);
         let is_late = times_out_us.is_some_and(|at| at <= self.clock.now_us());
         let is_over = self.is_over;
         self.checked(Ending::of_error(ToldError { tool, text, is_interrupt, is_hook, is_late, is_over }))
@@ -241,13 +258,13 @@ impl Calls<'_> {
     /// Ends an open call. Returns its report; `None` if no such call is open.
     fn end(
         &mut self,
-        call_id: &str,
+        number: CallNumber,
         ending: Ending,
         (shown, response): (&str, &Value),
         heard: &mut Recorders<'_>,
     ) -> Result<Option<ToolReport>> {
         let has_failed = ending == Ending::Failed;
-        let Some(OpenCall { operation, together, since, .. }) = self.open.remove(call_id) else {
+        let Some(OpenCall { call, operation, together, since, .. }) = self.open.remove(&number) else {
             return Ok(None);
         };
         if let Some(since) = since.filter(|_| has_failed) {
@@ -259,7 +276,7 @@ impl Calls<'_> {
             (Ending::Failed, None) => operation.fail(ToolError::failed(shown)),
             (Ending::Unclear, _) => {
                 if !heard.session().replays() {
-                    logs::unclear(call_id, shown);
+                    logs::unclear(&call.call_id, shown);
                 }
                 operation.end(ToolResult::ok(shown, json!({"error": response, "ended": "unknown"})))
             }
@@ -271,10 +288,10 @@ impl Calls<'_> {
         let is_error = !report.success || matches!(ending, Ending::Ended(Some(code)) if code != 0);
         // Of a call that the host stopped the program says that the user rejected it.
         if !(has_failed && self.stopped.is_some()) {
-            self.shown_of.insert(call_id.to_owned(), (report.message.clone(), is_error));
+            self.shown_of.insert(number, (report.message.clone(), is_error));
         }
         let report = Some(report);
-        heard.asking(call_id).closed(call_id);
+        heard.asking(&call.call_id).closed(number);
         Ok(report)
     }
 
@@ -286,41 +303,52 @@ impl Calls<'_> {
         heard: &mut Recorders<'_>,
     ) -> Result<Then> {
         let mut text = text_of(content);
-        if let Some(stopped) = self.stopped.filter(|_| is_error && !self.begun.contains(call_id)) {
-            let call = heard.asking(call_id).call(call_id);
-            text = match call.is_some_and(|call| begins_sub_agent(&call.name)) {
+        let recorder = heard.asking(call_id);
+        let number = recorder.asked().result_of(call_id, is_error);
+        let asked = number.and_then(|number| recorder.asked().get(number));
+        let has_begun = asked.is_some_and(|asked| asked.has_begun);
+        let tool = asked.map(|asked| asked.record.name.clone()).unwrap_or_default();
+        if let Some(stopped) = self.stopped.filter(|_| is_error && !has_begun) {
+            text = match begins_sub_agent(&tool) {
                 // Its calls say themselves what became of them.
                 true => stopped.running(true),
                 false => stopped.not_begun(),
             };
         }
-        self.told.insert(call_id.to_owned());
-        let left = self.end_calls_of(call_id, heard)?;
-        let tool = heard.asking(call_id).call(call_id).map(|call| call.name.clone()).unwrap_or_default();
+        let left = self.end_calls_of(call_id, number, heard)?;
         let ending = match is_error {
-            true => self.ending(call_id, (&tool, &text), (false, false)),
+            true => self.ending(number, (&tool, &text), (false, false)),
             false => Ending::Ended(None),
         };
-        let report = self.end(call_id, ending, (&text, content), heard)?;
+        let report =
+            number.map(|number| self.end(number, ending, (&text, content), heard)).transpose()?.flatten();
         heard.child_ended(call_id, !self.open.is_empty(), &self.runner)?;
-        let recorder = heard.asking(call_id);
-        let ran = recorder.call(call_id).filter(|call| !is_error && !is_no_call_of_its_own(&call.name));
-        let unbegun = ran.filter(|_| !self.begun.contains(call_id)).map(|call| unbegun(&call.name));
-        let shown = self.shown_of.remove(call_id);
-        recorder.told(call_id, (&text, is_error), shown, &self.runner)?;
+        let ran = number.is_some() && !is_error && !is_no_call_of_its_own(&tool);
+        let unbegun = (ran && !has_begun).then(|| unbegun(&tool));
+        if let Some(number) = number {
+            let shown = self.shown_of.remove(&number);
+            heard.asking(call_id).told(number, (&text, is_error), shown, &self.runner)?;
+        }
         let leftover = report.as_ref().and_then(|report| self.leftover(report));
         Ok(leftover.or(left).or(unbegun).map_or(Then::GoOn, Then::Fail))
     }
 
     /// Drops what waits of a call that is over, and ends the calls of the sub-agent that it began. Those that run were given up with
     /// the sub-agent, and the program may tell nothing of them any more. Returns the error of what could not be undone.
-    fn end_calls_of(&mut self, call_id: &str, heard: &mut Recorders<'_>) -> Result<Option<Error>> {
-        self.drop_waiting(call_id, heard);
-        let is_left = |id: &&String| heard.parent_of(id).is_some_and(|parent| parent == call_id);
-        let left: Vec<String> = self.open.keys().filter(is_left).cloned().collect();
+    fn end_calls_of(
+        &mut self,
+        call_id: &str,
+        call: Option<CallNumber>,
+        heard: &mut Recorders<'_>,
+    ) -> Result<Option<Error>> {
+        self.drop_waiting(call_id, call, heard);
+        let is_left =
+            |open: &OpenCall| heard.parent_of(&open.call.call_id).is_some_and(|parent| parent == call_id);
+        let open = self.open.iter().filter(|(_, open)| is_left(open));
+        let left: Vec<CallNumber> = open.map(|(number, _)| *number).collect();
         let mut error = None;
-        for id in left {
-            let report = self.end(&id, Ending::Failed, (AGENT_ENDED, &Value::Null), heard)?;
+        for number in left {
+            let report = self.end(number, Ending::Failed, (AGENT_ENDED, &Value::Null), heard)?;
             error = error.or(report.as_ref().and_then(|report| self.leftover(report)));
         }
         Ok(error)
@@ -334,9 +362,9 @@ impl Calls<'_> {
     /// Ends all calls that are open, since the program is gone: what they changed is rolled back.
     pub(super) fn abort(&mut self, heard: &mut Recorders<'_>) -> Result<()> {
         self.let_go();
-        while let Some((call_id, OpenCall { operation, together, .. })) = self.open.pop_last() {
+        while let Some((number, OpenCall { call, operation, together, .. })) = self.open.pop_last() {
             operation.abort(&self.stopped.unwrap_or(Stopped::Ended).running(together))?;
-            heard.asking(&call_id).closed(&call_id);
+            heard.asking(&call.call_id).closed(number);
         }
         Ok(())
     }

@@ -170,9 +170,8 @@ impl<O> Run<'_, O> {
             Body::Init(init) => self.begun(init),
             Body::Assistant(said) => {
                 for block in &said.content {
-                    if let Block::ToolUse { id, .. } = block
-                        && self.calls.is_asked_again(id)
-                    {
+                    // The transcript may hold another call of this id.
+                    if let Block::ToolUse { id, .. } = block {
                         self.mirrored.remove(id);
                     }
                 }

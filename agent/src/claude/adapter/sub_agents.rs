@@ -207,9 +207,13 @@ fn done(messages: &[ConversationMessage]) -> String {
     let mut calls: Vec<&ToolCallRecord> = Vec::new();
     let mut texts = Vec::new();
     for message in messages {
-        calls.extend(&message.tool_calls);
+        // The results of an answer follow it, in the order of its calls.
+        if !message.tool_calls.is_empty() {
+            calls = message.tool_calls.iter().collect();
+        }
         let Some(id) = message.tool_call_id.as_ref().filter(|_| message.role == Role::Tool) else { continue };
-        if let Some(call) = calls.iter().rfind(|call| call.call_id == *id) {
+        if let Some(place) = calls.iter().position(|call| call.call_id == *id) {
+            let call = calls.remove(place);
             let result: String =
                 message.content.iter().flat_map(|text| text.chars()).take(RESULT_MAX).collect();
             let failed = if message.is_error { " (failed)" } else { "" };

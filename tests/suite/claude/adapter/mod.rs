@@ -13,6 +13,7 @@ mod options;
 mod output;
 mod parity;
 mod recovery;
+mod repeated_ids;
 mod resuming;
 mod stateful;
 mod sub_agents;
