@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use foldlog::audit::Difference;
+use foldlog::audit::{Difference, LedgerEntry, LogReader};
 use foldlog::filesystem::{self, ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound, FileUnknown};
 use foldlog::tools::{
     CaptureMoment, CaptureTaken, ResourceLeft, ResourcePreview, ResourceRewound, RewindOptions,
@@ -48,9 +48,15 @@ and with --preview:
   outside      operation, tool, call_id, idempotency
   recover_first  operations of an interrupted session, which is to be recovered before; the preview tells what the rewind does then";
 
+/// The forms of the command, with all that most sessions need.
+const USAGE: &str = "\
+foldlog rewind [OPTIONS] <SESSION> <TO> --workspace <NAME=DIR> --by <WHO> --reason <WHY>
+       foldlog rewind [OPTIONS] <SESSION> --undo --workspace <NAME=DIR> --by <WHO> --reason <WHY>
+       foldlog rewind [OPTIONS] <SESSION> <TO> --preview --workspace <NAME=DIR>";
+
 /// Holds what the command line asks of `foldlog rewind`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = REWIND_JSON)]
+#[command(after_help = REWIND_JSON, override_usage = USAGE)]
 pub struct Arguments {
     /// The session's folder.
     pub session: PathBuf,
@@ -143,7 +149,7 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
     let (session, _) = open_without_host(&asked.folders.writing.open(&root)?, id)?;
     let done = rewind(&session, at, to, asked, output);
     let closed = session.close();
-    done.map_err(|failure| told(failure, at, asked.folders))?;
+    done.map_err(|failure| told(failure, &log, at, asked.folders))?;
     closed?;
     Ok(HOLDS)
 }
@@ -162,9 +168,13 @@ impl At<'_> {
     }
 }
 
-/// Says what to do about a session that was interrupted.
-fn told(failure: Failure, at: At<'_>, folders: &recover::Asked<'_>) -> Failure {
+/// Says what to do about a session that was interrupted, and about a position within a call.
+fn told(failure: Failure, log: &LogReader, at: At<'_>, folders: &recover::Asked<'_>) -> Failure {
     match failure {
+        Failure::Engine(error @ Error::InsideTransaction { position, .. }) => match outside(log, position) {
+            Some(next) => Failure::usage(error.to_string(), next),
+            None => Failure::Engine(error),
+        },
         Failure::Engine(error @ Error::Interrupted { .. }) => Failure::usage(
             error.to_string(),
             format!("let its host recover it, or do so by `{}`", recovery(at, folders)),
@@ -175,6 +185,19 @@ fn told(failure: Failure, at: At<'_>, folders: &recover::Asked<'_>) -> Failure {
         ),
         failure => failure,
     }
+}
+
+/// Names the nearest positions outside of the call that a position lies in; `None` if the log names no such call.
+fn outside(log: &LogReader, position: SequenceNumber) -> Option<String> {
+    let ledger = log.ledger().ok()?;
+    let holds = |entry: &&LedgerEntry| entry.begin <= position && entry.end.is_none_or(|end| position < end);
+    // Calls within it begin later.
+    let call = ledger.iter().filter(holds).min_by_key(|entry| entry.begin)?;
+    let before = call.begin.checked_sub(1)?;
+    Some(match call.end {
+        Some(end) => format!("go to {before}, before that call, or to {end}, behind it"),
+        None => format!("go to {before}, before that call"),
+    })
 }
 
 /// Returns the command that recovers the session on the folders that were given.

@@ -144,7 +144,16 @@ fn a_rewind_is_refused_where_it_cannot_be() {
         (vec!["then"], 2, "--by <WHO>"),
         (with(&["nowhere"]), 2, "no snapshot has the tag `nowhere`"),
         (with(&["999"]), 2, "there is no position 999"),
-        (with(&["2"]), 2, "lies within operation"),
+        (
+            with(&["2"]),
+            2,
+            "lies within operation 1, half of which would stay\n  next: go to 0, before that call, or to 4, behind it",
+        ),
+        (
+            vec![],
+            2,
+            "foldlog rewind [OPTIONS] <SESSION> --undo --workspace <NAME=DIR> --by <WHO> --reason <WHY>",
+        ),
         (with(&["--undo"]), 2, "has no rewind and no rollback to be undone"),
         (vec!["--undo", "--preview"], 2, "has no rewind and no rollback to be undone"),
     ] {
