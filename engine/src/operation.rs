@@ -154,6 +154,11 @@ impl NotUndone {
         NotUndone::new("", "", format!("what the call had left was not captured: {error}"))
     }
 
+    /// Returns whether this says that what a call had left was not captured, so that its rollback cannot be undone.
+    pub fn is_uncaptured(&self) -> bool {
+        self.resource.is_empty()
+    }
+
     /// Converts the recorded form.
     pub(crate) fn of_record(recorded: &body::NotUndone<'_>) -> NotUndone {
         NotUndone::new(&recorded.resource, &*recorded.path, &*recorded.reason)

@@ -336,6 +336,15 @@ impl Session {
         self.read_tool_end(end, |body, _| Ok(body.replaced.iter().map(Replaced::from).collect()))
     }
 
+    /// Returns whether the rollback of a call replaced something of which its record names a capture, so that it can be undone.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`replaced_by`](Session::replaced_by).
+    pub fn has_captured_rollback(&self, end: SequenceNumber) -> Result<bool> {
+        Ok(!self.captures_replaced_at(end)?.is_empty())
+    }
+
     /// Returns the captures that a call's rollback found, of which the record of its end says that something was replaced.
     pub(crate) fn captures_replaced_at(&self, end: SequenceNumber) -> Result<RecordedCaptures> {
         self.read_tool_end(end, |body, source| {

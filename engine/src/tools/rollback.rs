@@ -15,8 +15,8 @@
 //! Where there is no room for a capture, the session and the resources remove what they can make again, and it is tried once more. If it
 //! fails still, or for another reason, the resources [set aside](crate::tools::resources::Snapshotable::set_aside) what is to be replaced. If
 //! that fails too, nothing is touched, and the call is left open: its resources stay marked, so that other sessions are refused with
-//! [`Error::ResourceDirty`]. A run [without captures](crate::ExecutionStateBuilder::without_capture) goes on in both cases, and what was
-//! there is lost.
+//! [`Error::ResourceDirty`]. A run [without captures](crate::ExecutionStateBuilder::without_capture) goes on then, and what was there is
+//! lost.
 
 use std::time::Instant;
 
@@ -69,9 +69,11 @@ impl ExecutionState {
             Ok(found) => found,
             Err(error) if sabotage::is(Breakage::RecoveryNeedsCapture) => return Err(error),
             Err(error) => {
-                if !self.goes_on_uncaptured() && !sabotage::is(Breakage::NothingSetAside) {
-                    let set_aside = before.set_aside(self.resources(), all);
-                    set_aside.map_err(|aside| Error::uncaptured(&error, aside))?;
+                if !sabotage::is(Breakage::NothingSetAside)
+                    && let Err(aside) = before.set_aside(self.resources(), all)
+                    && !self.goes_on_uncaptured()
+                {
+                    return Err(Error::uncaptured(&error, aside));
                 }
                 told.not_undone.push(NotUndone::uncaptured(&error));
                 return Ok(Prepared { found: None, target: before.clone(), told });

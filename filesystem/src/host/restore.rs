@@ -79,7 +79,7 @@ impl HostFilesystem {
     }
 
     /// Restores the workspace like [`restore`](HostFilesystem::restore) to what it was before a call, and removes the git
-    /// repositories that the call made, with their objects. `call` names it in the refs that keep commits of the call which
+    /// repositories that were made since; those that hold git objects are [moved aside](HostFilesystem::set_aside). `call` names it in the refs that keep commits of the call which
     /// nothing names any more, `refs/foldlog/lost/CALL`; it has to be a part of a ref's name. If something was
     /// [set aside](HostFilesystem::set_aside) for the call, [`Restored::inexact`] says where it lies.
     ///
@@ -251,7 +251,8 @@ impl HostFilesystem {
         inexact.append(&mut restored.inexact);
         restored.inexact = inexact;
         if let Some(call) = call.filter(|call| aside::is_there(&root, call)) {
-            let reason = "what could not be captured was moved there; remove it once nobody needs it";
+            let reason =
+                "what the rollback replaced and no capture holds was moved there; it is the only copy";
             restored.inexact.push(Unrestored::new(aside::folder_of(call), reason));
         }
         if call.is_some() && !restored.inexact.is_empty() {

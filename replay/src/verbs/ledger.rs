@@ -97,8 +97,13 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
         for left in &entry.not_undone {
             let (resource, path) = (left.resource.escape_debug(), left.path.escape_debug());
             let reason = left.reason.escape_debug();
-            let left = format_args!("{:>9}  not undone: {resource} `{path}`: {reason}", "");
-            output.styled(BAD, left)?;
+            match left.is_uncaptured() {
+                true => output.styled(BAD, format_args!("{:>9}  {reason}", ""))?,
+                false => {
+                    let left = format_args!("{:>9}  not undone: {resource} `{path}`: {reason}", "");
+                    output.styled(BAD, left)?;
+                }
+            }
         }
         for one in &entry.replaced {
             let (resource, paths) = (escape::text(&one.resource), replaced_text(one));

@@ -519,8 +519,10 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
             output.line(format_args!("  and {more} more"))?;
         }
     }
-    if !replaced.is_empty() {
-        let command = output.places.put_into("`foldlog rewind SESSION --undo`");
+    if !replaced.is_empty() && !not_undone.iter().any(NotUndone::is_uncaptured) {
+        let command = output
+            .places
+            .put_into("`foldlog rewind SESSION --undo --by WHO --reason WHY --workspace NAME=DIR`");
         output.line(format_args!("{command} brings back what was there"))?;
     }
     for Operation { operation, tool, .. } in ended {

@@ -12,7 +12,7 @@ use foldlog::tools::{
     CaptureMoment, CaptureTaken, ResourceLeft, ResourcePreview, ResourceRewound, RewindOptions,
     RewindPreview, RewindReport,
 };
-use foldlog::{Error, ExecutionState, ResourceRegistry, SequenceNumber, Session};
+use foldlog::{Error, ExecutionState, OperationId, ResourceRegistry, SequenceNumber, Session};
 use foldlog_agent::persistence::open_without_host;
 use foldlog_codec::escape;
 
@@ -29,7 +29,7 @@ Files that were changed by hand since the last call are kept whole, also those w
 that were removed by hand stay removed. What captures leave out, and resources that are no folders, stay as they are.
 --undo goes back to before the last rewind, also after later work, which it abandons. If a call that failed or was recovered
 has been rolled back since, and that replaced or removed files, --undo brings these files back instead; files that were changed
-since stay, and so does STATE. --preview tells what either would do.
+since stay, and so does STATE; with --of that is done for the rollback of any call. --preview tells what either would do.
 
 With --json one object:
   operation    the rewind's own, by which `foldlog ledger` knows it; undoes: the rewind, or the call, that it undid
@@ -66,6 +66,9 @@ pub struct Arguments {
     /// Undo the last rewind, or the last rollback of a call that replaced or removed files.
     #[arg(long)]
     pub undo: bool,
+    /// Undo the rollback of this operation, and not the last one. `foldlog ledger SESSION` lists what each has replaced.
+    #[arg(long, value_name = "OPERATION", requires = "undo")]
+    pub of: Option<u64>,
     /// Tell what would change, with diffs. Writes nothing into the session's log.
     #[arg(long)]
     pub preview: bool,
@@ -111,8 +114,8 @@ impl Arguments {
             writing: Writing { unreplicated: self.writing.unreplicated || self.preview },
         };
         let (by, reason) = (self.by.as_deref(), self.reason.as_deref());
-        let Arguments { to, preview, overwrite, .. } = self;
-        let asked = Asked { to, preview, overwrite, by, reason, folders };
+        let Arguments { to, preview, overwrite, of, .. } = self;
+        let asked = Asked { to, preview, overwrite, of, by, reason, folders };
         run(&self.session, &asked, output)
     }
 }
@@ -126,6 +129,8 @@ pub struct Asked<'a> {
     pub preview: bool,
     /// Whether files that were changed by hand go back too.
     pub overwrite: bool,
+    /// Operation whose rollback is undone; `None` undoes the last rewind or rollback.
+    pub of: Option<u64>,
     /// Who rewinds the session.
     pub by: Option<&'a str>,
     /// Why.
@@ -225,8 +230,12 @@ fn rewind(
 ) -> Result<()> {
     let (state, roots) = run_of(session, at.dir, asked)?;
     let text = |text: Option<&str>| text.map(str::to_owned);
-    let options =
-        RewindOptions { overwrite: asked.overwrite, by: text(asked.by), reason: text(asked.reason) };
+    let options = RewindOptions {
+        overwrite: asked.overwrite,
+        of: asked.of.map(OperationId::new),
+        by: text(asked.by),
+        reason: text(asked.reason),
+    };
     if asked.preview {
         let preview = match to {
             Some(to) => state.preview_rewind(to, &options)?,
@@ -385,7 +394,9 @@ fn print_report(
     print_left(&report.left, output);
     for told in &report.not_undone {
         let (resource, path) = (escape::text(&told.resource), escape::text(&told.path));
-        output.note(format_args!("note: not undone: {resource} {path}: {}", escape::text(&told.reason)));
+        let what = [resource, path].into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+        let what = if what.is_empty() { what } else { format!("{what}: ") };
+        output.note(format_args!("note: not undone: {what}{}", escape::text(&told.reason)));
     }
     for call in &report.rolled_back.outside {
         let tool = escape::text(&call.tool);

@@ -147,7 +147,7 @@ fn a_rewind_is_refused_where_it_cannot_be() {
         (
             with(&["2"]),
             2,
-            "lies within operation 1, half of which would stay\n  next: go to 0, before that call, or to 4, behind it",
+            "lies within operation 2, half of which would stay\n  next: go to 1, before that call, or to 5, behind it",
         ),
         (
             vec![],

@@ -237,3 +237,30 @@ fn what_a_rollback_found_is_kept_by_a_collection_of_all_that_may_go() {
     room = room.reopen();
     assert_eq!((room.undo().undoes, room.file("page").as_deref()), (Some(operation), Some("half")));
 }
+
+/// Of two rollbacks only the last could be undone: what the first had replaced was lost.
+#[test]
+fn the_rollback_of_each_call_is_undone_by_its_name() {
+    let room = Room::new();
+    room.call("printf one > page; printf two > other");
+    let first = fail_while_edited(&room, "printf edited > page");
+    let second = room.execute("printf half > other", true);
+    assert!(!second.success);
+    let of =
+        |operation, overwrite| RewindOptions { of: Some(operation), overwrite, ..RewindOptions::default() };
+    let preview = room.state().preview_undo(&of(first.operation, false)).unwrap();
+    assert_eq!(preview.undoes, Some(first.operation));
+    let undone = room.state().undo_rewind(&of(first.operation, false)).unwrap();
+    assert_eq!(undone.undoes, Some(first.operation));
+    assert_eq!((room.file("page").as_deref(), room.file("other").as_deref()), (Some("edited"), Some("two")));
+    // Again, once what it brought back was changed, and though other undos lie between.
+    room.state().undo_rewind(&of(second.operation, false)).unwrap();
+    room.by_hand("printf later > page");
+    room.state().undo_rewind(&of(first.operation, false)).unwrap();
+    assert_eq!((room.file("page").as_deref(), room.file("other").as_deref()), (Some("later"), Some("half")));
+    // All that was changed since goes with `overwrite`.
+    room.state().undo_rewind(&of(first.operation, true)).unwrap();
+    assert_eq!((room.file("page").as_deref(), room.file("other").as_deref()), (Some("edited"), Some("two")));
+    let none = room.state().undo_rewind(&of(OperationId::new(1_000), false));
+    assert!(matches!(none, Err(Error::NoRewind(_))), "{none:?}");
+}

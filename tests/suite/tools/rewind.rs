@@ -214,7 +214,7 @@ fn kept(report: &RewindReport) -> Vec<&str> {
     report.resources.iter().flat_map(|one| &one.kept).map(|kept| kept.path.as_str()).collect()
 }
 
-const OVERWRITE: RewindOptions = RewindOptions { overwrite: true, by: None, reason: None };
+const OVERWRITE: RewindOptions = RewindOptions { overwrite: true, of: None, by: None, reason: None };
 
 #[test]
 fn session_conversation_and_files_go_back_together_and_come_again() {

@@ -65,7 +65,7 @@ use crate::error::{Error, Result, caught};
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
 use crate::session::rewinding::{CaptureFound, Sought};
 use crate::session::{Asker, Patience};
-use crate::types::encode;
+use crate::types::{ToolInvoked, encode};
 
 /// Number of kept files that the record of a rewind names.
 const KEPT_MAX: usize = 1_000;
@@ -155,7 +155,7 @@ impl ExecutionState {
         options: &RewindOptions,
         waiting: (&Patience, &'static Location<'static>),
     ) -> Result<RewindPreview> {
-        self.preview(&|| self.last_rewind(), options, waiting)
+        self.preview(&|| self.to_undo(options.of), options, waiting)
     }
 
     /// Rewinds session and resources to a position: STATE, conversations, and the files of workspaces, whoever changed them.
@@ -228,7 +228,8 @@ impl ExecutionState {
     /// whatever it had overwritten. That is a rewind too, which the next undo undoes.
     ///
     /// If a failed or recovered call was rolled back since, and that replaced or removed files, its rollback is undone instead:
-    /// the files come back as the rollback had found them, save what was changed since. STATE stays as it is.
+    /// the files come back as the rollback had found them, save what was changed since. STATE stays as it is. With
+    /// [`of`](RewindOptions::of), that is done for the rollback of any operation that is on the live path and whose captures were not collected.
     ///
     /// It works also after later work, which it abandons as any rewind does. Files that were changed by hand since the last
     /// call are kept, unless [`overwrite`](RewindOptions::overwrite) is set.
@@ -246,11 +247,11 @@ impl ExecutionState {
         options: &RewindOptions,
         waiting: &Waiting<'_>,
     ) -> Result<RewindReport> {
-        self.rewind_to(self.last_rewind()?, options, waiting)
+        self.rewind_to(self.to_undo(options.of)?, options, waiting)
     }
 
-    /// Finds the last rewind, or the last rollback of a call, that can be undone.
-    fn last_rewind(&self) -> Result<Goal> {
+    /// Finds the rollback of an operation that is to be undone; without one, the last rewind or the last rollback of a call.
+    fn to_undo(&self, of: Option<OperationId>) -> Result<Goal> {
         let session = self.session();
         let (path, last) = (session.live_path(), session.position().unwrap_or_default());
         let mut found = None;
@@ -258,13 +259,17 @@ impl ExecutionState {
             let end = call.position().map(|(end, _)| end).filter(|end| path.is_live(*end, last));
             let Some(end) = end else { return Ok(true) };
             let (begin, fills) = (call.begin, false);
+            if of.is_some_and(|of| of != call.operation) {
+                return Ok(true);
+            }
             if call.outcome == Outcome::Committed {
                 found = self.rewind_of(call)?.map(|rewind| match rewind.undoes_rollback {
                     true => Goal { to: last, undoes: Some(begin), files: Some(FilesUndo::Undo(end)), fills },
                     false => Goal { to: begin.saturating_sub(1), undoes: Some(begin), files: None, fills },
                 });
-            // What a restore had done when it failed is nobody's work, unless it was killed and others went on.
-            } else if (call.tool != RESTORE || call.cause == Some(Cause::Dropped))
+            // What a restore had done when it failed is nobody's work, unless it was killed and others went on; but of an undo that was
+            // killed the one before knows all.
+            } else if (call.tool != RESTORE || of.is_some() || self.is_worked_on_behind(call)?)
                 && !session.captures_replaced_at(end)?.is_empty()
             {
                 let files = Some(FilesUndo::Rollback(end));
@@ -275,13 +280,23 @@ impl ExecutionState {
         found.ok_or(Error::NoRewind(session.id()))
     }
 
+    /// Returns whether others may have gone on where a restore was killed that is no undo of a rollback.
+    fn is_worked_on_behind(&self, restore: &ToolInvoked) -> Result<bool> {
+        if restore.cause != Some(Cause::Dropped) {
+            return Ok(false);
+        }
+        let arguments = self.session().read_begin(restore.begin, |begin| begin.arguments)?;
+        let rewind = RestoreArguments::read(&arguments).and_then(|arguments| arguments.rewind);
+        Ok(!rewind.is_some_and(|rewind| rewind.undoes_rollback))
+    }
+
     fn rewind_to(&self, goal: Goal, options: &RewindOptions, waiting: &Waiting<'_>) -> Result<RewindReport> {
         let check = || self.session().check_target(goal.to);
         match self.session().replays() {
             true => check()?,
             false => self.rebind_filled()?,
         }
-        let RewindOptions { overwrite, by, reason } = options.clone();
+        let RewindOptions { overwrite, by, reason, of: _ } = options.clone();
         let undoes = goal.undoes.map(OperationId::from);
         let (fills, undoes_rollback) = (goal.fills, goal.files.is_some());
         let rewind = Some(RewindArguments { overwrite, undoes, by, reason, fills, undoes_rollback });

@@ -17,6 +17,8 @@ use crate::session::RollbackReport;
 pub struct RewindOptions {
     /// Whether files that were changed by hand since the last capture go back too. `false` keeps them as they are.
     pub overwrite: bool,
+    /// Operation whose rollback an undo takes back; `None` takes back the last rewind or rollback. Of no meaning for a rewind.
+    pub of: Option<OperationId>,
     /// Who rewinds the session, for those who read the log.
     pub by: Option<String>,
     /// Why.

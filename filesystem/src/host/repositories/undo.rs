@@ -2,7 +2,7 @@
 //!
 //! | of a repository | becomes |
 //! |---|---|
-//! | one that the call made | is removed, with its objects; told if no call is rolled back |
+//! | one that was made since the call began | is removed, or moved aside if it holds git objects; told if no call is rolled back |
 //! | one that the call removed, or replaced by one without its objects | told |
 //! | a file or folder that the call made in it, a lock among them | is removed |
 //! | a file or folder that the call changed or removed | is as it was captured; told if there is no copy |
@@ -31,13 +31,14 @@ use nix::fcntl::{OFlag, renameat};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
+use super::super::aside;
 use super::super::attributes::{Target, Wanted};
 use super::super::manifest::{Kind, join, shown, told};
 use super::super::objects::{ObjectId, ObjectKind, Objects};
 use super::super::plan::stat_of;
 use super::super::removal::Removal;
 use super::super::rules::{Rules, TEMPORARY, is_temporary};
-use super::super::step::{OPEN_FOLDER, open_around, open_at, open_file, stat_at};
+use super::super::step::{OPEN_FOLDER, list, open_around, open_at, open_file, stat_at};
 use super::lost::{self, Kept, LOST};
 use super::{COPY_BYTES_MAX, Entry, Look, NOT_WHOLE, Repositories, Seen, is_lock, is_repository};
 use crate::error::Unrestored;
@@ -83,15 +84,37 @@ impl<'a> Undoing<'a> {
         now.roots().filter(|root| !then.is_older && !then.found.contains_key(*root))
     }
 
-    /// Removes the repositories that the call made.
+    /// Removes the repositories that the call made. Those with git objects are moved aside: a person may have made them meanwhile, and no
+    /// capture holds objects.
     pub(in crate::host) fn remove_made(&mut self) {
         for root in self.made() {
             match (self.now.found.get(root), self.call) {
+                (Some(entry), Some(call)) if entry.kind() == Kind::Folder && self.holds_objects(root) => {
+                    match aside::move_all(self.root, self.place, call, std::slice::from_ref(root)) {
+                        Ok(()) => self.changed += 1,
+                        Err(error) => self.tell(root, error.to_string()),
+                    }
+                }
                 (Some(entry), Some(_)) => self.remove(root, entry.kind()),
                 _ => self
                     .tell(root, "it was made, and a repository is removed only with the call that made it"),
             }
         }
+    }
+
+    /// Whether a repository holds any git object.
+    fn holds_objects(&self, root: &[u8]) -> bool {
+        let listed = |path: &[u8]| {
+            let opened = self.open(path);
+            opened.and_then(|folder| list(&folder).ok()).unwrap_or_default()
+        };
+        let objects = join(root, b"objects");
+        let is_empty = |name: &[u8]| match name {
+            b"info" => true,
+            b"pack" => listed(&join(&objects, b"pack")).is_empty(),
+            _ => false,
+        };
+        !listed(&objects).iter().all(|(name, _)| is_empty(name))
     }
 
     /// Restores the repositories that were there.

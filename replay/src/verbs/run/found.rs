@@ -226,20 +226,24 @@ pub(super) fn note_rollbacks(
     output: &mut Output<'_>,
 ) -> Result<()> {
     let calls = session.log::<ToolInvocations>()?;
-    let mut any = false;
+    let mut undo = None;
     for call in calls.behind(behind.unwrap_or_default()) {
         let call = call?;
         let Some((end, _)) = call.position().filter(|_| call.outcome != Outcome::Committed) else { continue };
         if let Some(files) = Replaced::text(&session.replaced_by(end)?) {
             let (tool, files) = (escape::text(&call.tool), escape::text(&files));
-            output.note(format_args!("note: `{tool}` was rolled back: {files}"));
-            any = true;
+            output
+                .note(format_args!("note: operation {}, `{tool}`, was rolled back: {files}", call.operation));
+            if session.has_captured_rollback(end)? {
+                undo = Some(call.operation);
+            }
         }
     }
-    if any {
+    if let Some(operation) = undo {
         let dir = quoted(session.dir().as_os_str());
         output.note(format_args!(
-            "note: `foldlog rewind {dir} --undo --by \"$USER\" --reason WHY --workspace DIR` brings back what the last rollback replaced"
+            "note: `foldlog rewind {dir} --undo --of {operation} --by \"$USER\" --reason WHY --workspace DIR` brings back what the rollback \
+             of operation {operation} replaced"
         ));
     }
     Ok(())
@@ -253,7 +257,11 @@ pub(super) fn note_recovery(report: &ProgramRecovery, output: &mut Output<'_>) {
         output.note(format_args!("note: `{}` was interrupted: it is rolled back{files}", escape::text(tool)));
     }
     let all = report.undone.iter().chain(&report.recovered);
-    for NotUndone { path, reason, .. } in all.flat_map(|Recovered { not_undone, .. }| not_undone) {
-        output.note(format_args!("note: not undone: {path}: {reason}"));
+    for left in all.flat_map(|Recovered { not_undone, .. }| not_undone) {
+        let NotUndone { path, reason, .. } = left;
+        match left.is_uncaptured() {
+            true => output.note(format_args!("note: {reason}")),
+            false => output.note(format_args!("note: not undone: {path}: {reason}")),
+        }
     }
 }
