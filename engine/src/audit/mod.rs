@@ -70,8 +70,8 @@ pub use contents::{
     RecordedObservation,
 };
 pub use damage::{DamagedPlace, SoundEnd, SoundStretch, check_object, damaged_places, damaged_places_on};
-pub(crate) use differences::messages_of;
 pub use differences::{Difference, DifferenceKind, VisitDifference};
+pub(crate) use differences::{messages_of, value_bytes};
 pub use feed::{EventFeed, Fed, FedEvent};
 /// What the names in records stand for, as [`Record::to_json`] asks for it.
 pub use foldlog_codec::record::Names;
