@@ -60,7 +60,8 @@ pub use generator::Generator;
 pub use log::{Compression, Exposed};
 pub use operation::{NotUndone, OpenOperation, Replaced, SuspendedOperation, UnsettledOperation};
 pub use options::{
-    BackgroundSync, CompactOptions, Durability, KeptSnapshots, SessionOptions, StoreOptions, UndeclaredEvents,
+    BackgroundSync, CompactOptions, Durability, KeptSnapshots, MemoryLimit, SessionOptions, StoreOptions,
+    UndeclaredEvents,
 };
 pub use session::{
     AbandonedCall, DecisionWait, DecisionsTaken, LogView, RecordNotification, RecoveryReport,

@@ -106,12 +106,29 @@ pub struct StoreOptions {
     pub wait: Duration,
     /// What [`Session::dispatch_value`](crate::Session::dispatch_value) does with the name of an event that nobody declared.
     pub undeclared_events: UndeclaredEvents,
+    /// Limits the memory for what is read of a session's log when the session is opened, forked, compacted, collected or salvaged.
+    /// Beyond it these fail with [`Error::OverBudget`](crate::Error::OverBudget), and nothing is written. What a session takes
+    /// while it is written is not limited.
+    pub memory: MemoryLimit,
+}
+
+/// Limits the memory that reading a log may take. A log can ask for far more memory than it has bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// No limit, for logs that the host has written itself.
+    #[default]
+    Unlimited,
+    /// 64 MiB, and three times the bytes that were read of the log. What a single record is decoded into is not counted.
+    OfLog,
+    /// This number of bytes. A record that is decoded into more than what is left is refused before it is decoded.
+    Bytes(u64),
 }
 
 impl Default for StoreOptions {
     /// Returns the defaults: mapped files that only the process's user may read, the system's clock and
     /// entropy, [`Durability::Boundary`], objects for payloads over 64 KiB, an image every 1 MiB, no retention, no
-    /// replication, no unreplicated writes, a background thread, ten seconds of grace, waits of ten minutes, and [`UndeclaredEvents::Append`].
+    /// replication, no unreplicated writes, a background thread, ten seconds of grace, waits of ten minutes, [`UndeclaredEvents::Append`],
+    /// and no limit of memory.
     fn default() -> Self {
         StoreOptions {
             storage: Arc::new(FileStorage::new()),
@@ -129,6 +146,7 @@ impl Default for StoreOptions {
             grace: Duration::from_secs(10),
             wait: Duration::from_secs(600),
             undeclared_events: UndeclaredEvents::default(),
+            memory: MemoryLimit::default(),
         }
     }
 }

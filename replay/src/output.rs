@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use foldlog::{MemoryLimit, StoreOptions};
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
@@ -87,6 +88,12 @@ impl<'a> Output<'a> {
             columns: None,
             memory_bytes: None,
         }
+    }
+
+    /// Returns the options of a store whose sessions are read in no more memory than the command line allows.
+    pub(crate) fn store_options(&self) -> StoreOptions {
+        let memory = self.memory_bytes.map_or(MemoryLimit::OfLog, MemoryLimit::Bytes);
+        StoreOptions { memory, ..StoreOptions::default() }
     }
 
     /// Returns whether results are printed as JSON.

@@ -127,9 +127,9 @@ pub(crate) fn lost_segments(dir: &Path) -> Option<String> {
 /// # Errors
 ///
 /// [`Failure::Usage`] if there is no store at `path`, [`Failure::Engine`] if it cannot be opened.
-pub fn open_store(path: &Path) -> Result<Store> {
+pub fn open_store(path: &Path, output: &Output<'_>) -> Result<Store> {
     check_store(path)?;
-    Ok(Store::open(path)?)
+    Ok(Store::open_with(path, output.store_options())?)
 }
 
 /// Checks that there is a store at a path.
@@ -164,9 +164,9 @@ impl Writing {
     /// # Errors
     ///
     /// [`Failure::Engine`] if it cannot be opened.
-    pub(crate) fn open(self, store: &Path) -> Result<Store> {
+    pub(crate) fn open(self, store: &Path, output: &Output<'_>) -> Result<Store> {
         let Writing { unreplicated } = self;
-        Ok(Store::open_with(store, StoreOptions { unreplicated, ..StoreOptions::default() })?)
+        Ok(Store::open_with(store, StoreOptions { unreplicated, ..output.store_options() })?)
     }
 }
 

@@ -350,6 +350,144 @@ fn items_of_one_byte_are_refused_once_their_names_take_too_much() {
     assert!(listed.stdout.contains(r#""error":"#), "{}", listed.stdout);
 }
 
+/// The most that a verb may take whose budget is so many bytes.
+fn most(budget: u64) -> u64 {
+    budget + budget / 5 + (32 << 20)
+}
+
+/// Returns the files of a session, each with what it holds.
+fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    files.map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
+}
+
+/// 12 MB of log took 1.5 GiB under `--memory 64M`: `recover` and `settle` were not given the budget, nor were `compact`, `gc` and
+/// `salvage`, and readers counted a record's items only once they held them.
+#[test]
+fn commands_that_write_are_refused_before_they_take_more_than_their_budget() {
+    const BUDGET: u64 = 8 << 20;
+    let mut forge = ForgedLog::new();
+    let one = [1];
+    for _ in 0..4 {
+        let added = Added::Items { items: vec![Payload::new(&one); 200_000], version: 1 };
+        let effect = Effect { slice: 1, removed: Removed::All, added, before: None };
+        forge
+            .record(Kind::DISPATCH, &Dispatch { action: Action::Seed, effects: Some(vec![effect]) }.encode());
+    }
+    let last = forge.forge.next();
+    for to in last - 4..last {
+        forge.record(Kind::ROLLBACK, &Rollback { to: to.into(), preserve_logs: true }.encode());
+    }
+    let forge = forge.done();
+    let session = text(&forge.dir());
+    let new = tempfile::tempdir().unwrap();
+    let (tree, salvaged) = (text(&new.path().join("tree")), text(&new.path().join("salvaged")));
+    let before = files(&forge.dir());
+    for verb in [
+        &["recover", &session][..],
+        &["settle", &session, "1", "failed", "--by", "me", "--reason", "none"],
+        &["compact", &session, "--dry-run"],
+        &["compact", &session],
+        &["gc", &session],
+        &["rewind", &session, "2", "--preview"],
+        &["salvage", &session, "--to", &salvaged],
+        &["export", &session, "--format", "aca", "--to", &tree],
+        &["diff", &session, "1", "2"],
+        &["state", &session],
+        &["verify", &session],
+    ] {
+        let words: Vec<&str> = verb.iter().copied().chain(["--memory", "8MiB"]).collect();
+        let ran = run(&words, u64::from(u32::MAX), u64::MAX);
+        println!("{verb:?}: exit {} peak {:>12} of {}", ran.code, ran.peak, most(BUDGET));
+        assert!(ran.peak <= most(BUDGET), "{verb:?}: {}", ran.peak);
+        assert_eq!(ran.code, 2, "{verb:?}: {}{}", ran.stdout, ran.stderr);
+        assert!(ran.stderr.contains("more than the budget of 8388608 bytes"), "{verb:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("--memory"), "{verb:?}: {}", ran.stderr);
+        assert!(files(&forge.dir()) == before, "{verb:?} changed the session");
+    }
+    let allowed = run(&["recover", &session, "--memory", "1GiB"], u64::from(u32::MAX), u64::MAX);
+    assert_eq!(allowed.code, 0, "{}", allowed.stderr);
+}
+
+/// 196 MB of small values took 6.9 GB as a tree, since all of them were held as values and then as one text; `rewind --preview`
+/// took as much.
+#[test]
+fn a_tree_is_written_as_its_values_are_read_and_a_preview_is_refused() {
+    const BUDGET: u64 = 24 << 20;
+    let mut forge = ForgedLog::new();
+    let said = Value::Array(vec![Value::from(1_u64); 300_000]).encode();
+    for _ in 0..12 {
+        forge.event(&said);
+    }
+    let forge = forge.done();
+    let session = text(&forge.dir());
+    let new = tempfile::tempdir().unwrap();
+    for codec in ["none", "zstd", "gzip", "lz4"] {
+        let tree = text(&new.path().join(codec));
+        let words =
+            ["export", &session, "--format", "aca", "--to", &tree, "--compress", codec, "--memory", "24MiB"];
+        let ran = run(&words, u64::from(u32::MAX), u64::MAX);
+        println!("export aca {codec}: exit {} peak {:>12} of {}", ran.code, ran.peak, most(BUDGET));
+        assert_eq!(ran.code, 0, "{codec}: {}", ran.stderr);
+        assert!(ran.peak <= most(BUDGET), "{codec}: {}", ran.peak);
+        let store = text(&new.path().join(format!("store of {codec}")));
+        let imported = run(&["import", "aca", &tree, "--store", &store], u64::from(u32::MAX), u64::MAX);
+        assert_eq!(imported.code, 0, "{codec}: {}", imported.stderr);
+    }
+    let words = ["rewind", &session, "1", "--preview", "--memory", "24MiB"];
+    let preview = run(&words, u64::from(u32::MAX), u64::MAX);
+    println!("rewind --preview: exit {} peak {:>12} of {}", preview.code, preview.peak, most(BUDGET));
+    assert!(preview.peak <= most(BUDGET), "{}", preview.peak);
+    assert!(preview.code == 2 && preview.stderr.contains("--memory"), "{}", preview.stderr);
+}
+
+/// All items that only one of two positions has were held at once, 200 MB of a log under `--memory 64M`.
+#[test]
+fn differences_are_printed_as_their_items_are_read() {
+    const BUDGET: u64 = 8 << 20;
+    let mut forge = ForgedLog::new();
+    let said = Value::from("x".repeat(1 << 20)).encode();
+    for _ in 0..64 {
+        forge.event(&said);
+    }
+    let last = (forge.forge.next() - 1).to_string();
+    let forge = forge.done();
+    let session = text(&forge.dir());
+    let words = ["diff", &session, "1", &last, "--memory", "8MiB"];
+    let ran = run(&words, u64::from(u32::MAX), u64::MAX);
+    println!("diff: exit {} peak {:>12} of {}", ran.code, ran.peak, most(BUDGET));
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert_eq!(ran.stdout.matches("  + items[").count(), 64, "{}", ran.stdout);
+    assert!(ran.peak <= most(BUDGET), "{}", ran.peak);
+}
+
+/// `import aca --partial` went through all numbers below the one that the manifest says.
+#[test]
+fn a_tree_whose_manifest_says_a_number_of_checkpoints_beyond_all_is_told_of_at_once() {
+    let mut forge = ForgedLog::new();
+    forge.event(&Value::from("said").encode());
+    let forge = forge.done();
+    let new = tempfile::tempdir().unwrap();
+    let (tree, store) = (text(&new.path().join("tree")), text(&new.path().join("store")));
+    let session = text(&forge.dir());
+    let exported =
+        run(&["export", &session, "--format", "aca", "--to", &tree], ADDRESS_SPACE_BESIDE, u64::MAX);
+    assert_eq!(exported.code, 0, "{}", exported.stderr);
+    let path = new.path().join("tree/.aca/sessions").join(Forge::SESSION.to_string());
+    let path = path.join("meta/checkpoint_manifest.json");
+    let sealed = fs::read_to_string(&path).unwrap();
+    let one_line: String = sealed.lines().map(|line| line.trim_start().replace("\": ", "\":")).collect();
+    let (manifest, _) = one_line.strip_prefix("{\"manifest\":").unwrap().rsplit_once(",\"blake3\":").unwrap();
+    let many = manifest.replace("\"checkpoints\":1,", "\"checkpoints\":18446744073709551615,");
+    assert_ne!(many, manifest);
+    let digest = blake3::hash(many.as_bytes()).to_hex();
+    fs::write(&path, format!("{{\"manifest\":{many},\"blake3\":\"{digest}\"}}\n")).unwrap();
+    let words = ["import", "aca", &tree, "--store", &store, "--partial"];
+    let told = run(&words, ADDRESS_SPACE_BESIDE, u64::MAX);
+    println!("import aca --partial: exit {} peak {:>12}", told.code, told.peak);
+    assert!(told.peak <= BOUND && told.stdout.contains("partial"), "{}{}", told.stdout, told.stderr);
+}
+
 /// Bytes that a reader may take for a message of a conversation, beside three times the bytes of its record.
 const MESSAGE_BYTES: u64 = 1 << 10;
 

@@ -126,27 +126,43 @@ impl StateCompression {
             CompressionAlgorithm::None => CompressionAlgorithm::Gzip,
             algorithm => algorithm,
         };
-        let compressed = match algorithm {
-            CompressionAlgorithm::Zstd => self.zstd(data),
-            CompressionAlgorithm::Lz4 => lz4(data),
-            CompressionAlgorithm::None | CompressionAlgorithm::Gzip => self.gzip(data),
+        let compressed = || {
+            let mut encoder = self.encoder_of(algorithm, data.len() as u64, Vec::new())?;
+            encoder.write_all(data)?;
+            encoder.finish()
         };
-        compressed.map_err(|source| Error::Compress { algorithm, source })
+        compressed().map_err(|source| Error::Compress { algorithm, source })
     }
 
-    fn gzip(&self, data: &[u8]) -> io::Result<Vec<u8>> {
-        let level = flate2::Compression::new(self.level.min(9));
-        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), level);
-        encoder.write_all(data)?;
-        encoder.finish()
+    /// Makes what stores `bytes` bytes of JSON text, which is plain, in `out` as [`compress`](StateCompression::compress) returns
+    /// them.
+    pub(super) fn encoder<W: Write>(&self, bytes: u64, out: W) -> io::Result<Encoder<W>> {
+        match bytes < self.threshold_bytes {
+            true => Ok(Encoder::Plain(out)),
+            false => self.encoder_of(self.algorithm, bytes, out),
+        }
     }
 
-    fn zstd(&self, data: &[u8]) -> io::Result<Vec<u8>> {
-        let level = i32::try_from(self.level.clamp(1, 22)).unwrap_or(22);
-        let mut encoder = zstd::stream::Encoder::new(Vec::new(), level)?;
-        encoder.include_checksum(true)?;
-        encoder.write_all(data)?;
-        encoder.finish()
+    fn encoder_of<W: Write>(
+        &self,
+        algorithm: CompressionAlgorithm,
+        bytes: u64,
+        out: W,
+    ) -> io::Result<Encoder<W>> {
+        Ok(match algorithm {
+            CompressionAlgorithm::None => Encoder::Plain(out),
+            CompressionAlgorithm::Gzip => {
+                let level = flate2::Compression::new(self.level.min(9));
+                Encoder::Gzip(flate2::write::GzEncoder::new(out, level))
+            }
+            CompressionAlgorithm::Zstd => {
+                let level = i32::try_from(self.level.clamp(1, 22)).unwrap_or(22);
+                let mut encoder = zstd::stream::Encoder::new(out, level)?;
+                encoder.include_checksum(true)?;
+                Encoder::Zstd(encoder)
+            }
+            CompressionAlgorithm::Lz4 => Encoder::Lz4(Box::new(lz4(bytes, out))),
+        })
     }
 
     /// Returns the data that was stored in any of the forms.
@@ -184,14 +200,52 @@ impl StateCompression {
     }
 }
 
-fn lz4(data: &[u8]) -> io::Result<Vec<u8>> {
+/// Stores data as it is written.
+pub(super) enum Encoder<W: Write> {
+    Plain(W),
+    Gzip(flate2::write::GzEncoder<W>),
+    Zstd(zstd::stream::Encoder<'static, W>),
+    Lz4(Box<lz4_flex::frame::FrameEncoder<W>>),
+}
+
+impl<W: Write> Encoder<W> {
+    /// Ends the frame, and returns where it was written to.
+    pub(super) fn finish(self) -> io::Result<W> {
+        match self {
+            Encoder::Plain(out) => Ok(out),
+            Encoder::Gzip(encoder) => encoder.finish(),
+            Encoder::Zstd(encoder) => encoder.finish(),
+            Encoder::Lz4(encoder) => encoder.finish().map_err(io::Error::other),
+        }
+    }
+}
+
+impl<W: Write> Write for Encoder<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Encoder::Plain(out) => out.write(bytes),
+            Encoder::Gzip(encoder) => encoder.write(bytes),
+            Encoder::Zstd(encoder) => encoder.write(bytes),
+            Encoder::Lz4(encoder) => encoder.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Encoder::Plain(out) => out.flush(),
+            Encoder::Gzip(encoder) => encoder.flush(),
+            Encoder::Zstd(encoder) => encoder.flush(),
+            Encoder::Lz4(encoder) => encoder.flush(),
+        }
+    }
+}
+
+fn lz4<W: Write>(bytes: u64, out: W) -> lz4_flex::frame::FrameEncoder<W> {
     let frame = lz4_flex::frame::FrameInfo::new()
         .block_checksums(true)
         .content_checksum(true)
-        .content_size(Some(data.len() as u64));
-    let mut encoder = lz4_flex::frame::FrameEncoder::with_frame_info(frame, Vec::new());
-    encoder.write_all(data)?;
-    encoder.finish().map_err(io::Error::other)
+        .content_size(Some(bytes));
+    lz4_flex::frame::FrameEncoder::with_frame_info(frame, out)
 }
 
 fn read_zstd(rest: &mut &[u8], limit: u64, data: &mut Vec<u8>) -> io::Result<usize> {

@@ -304,6 +304,30 @@ impl<'a> Dispatch<'a> {
         Some((event, Payload::new(data)))
     }
 
+    /// Counts the items that the effects of a body list.
+    pub(super) fn listed_items(bytes: &[u8]) -> Result<u64, Error> {
+        let mut listed = 0;
+        walk(KIND, bytes, |name, effects| {
+            let len = if name == "x" { effects.array()? } else { 0 };
+            for _ in 0..len {
+                let mut effect = effects.part()?;
+                // Effects that list nothing are numbers.
+                let mut ahead = effect;
+                if !matches!(ahead.token()?, Token::Map(_)) {
+                    continue;
+                }
+                walk_map(&mut effect, |name, value| {
+                    if let ("a" | "r", Token::Array(len)) = (name, value.token()?) {
+                        listed += u64::from(len);
+                    }
+                    Ok(())
+                })?;
+            }
+            Ok(())
+        })?;
+        Ok(listed)
+    }
+
     /// Decodes the body of a dispatch.
     ///
     /// # Errors

@@ -239,6 +239,18 @@ impl<'a> Payload<'a> {
     }
 }
 
+/// Counts the items that a body lists for slices, and the names of items that it removes, without decoding them: each takes
+/// memory when the body is decoded, and a body may list one for each of its bytes. Returns 0 for a body that lists none, and for
+/// one that does not decode.
+pub fn listed_items(kind: Kind, body: &[u8]) -> u64 {
+    let listed = match kind {
+        Kind::DISPATCH => Dispatch::listed_items(body),
+        Kind::IMPORT => Import::listed_items(body),
+        _ => Ok(0),
+    };
+    listed.unwrap_or_default()
+}
+
 /// Checks that a body decodes as a body of its kind. For a kind that this version does not decode, it only has to be
 /// one MessagePack value; the bodies of `SYNCED` and `CLOSED` are not looked at.
 ///

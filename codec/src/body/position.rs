@@ -175,6 +175,22 @@ impl<'a> Import<'a> {
         writer.finish()
     }
 
+    /// Counts the items that a body lists.
+    pub(super) fn listed_items(bytes: &[u8]) -> Result<u64, Error> {
+        let mut listed = 0;
+        walk("import", bytes, |name, slices| {
+            let len = if name == "slices" { slices.array()? } else { 0 };
+            for _ in 0..len {
+                walk_map(&mut slices.part()?, |name, items| {
+                    listed += if name == "items" { u64::from(items.array()?) } else { 0 };
+                    Ok(())
+                })?;
+            }
+            Ok(())
+        })?;
+        Ok(listed)
+    }
+
     /// Decodes the body of an import.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use foldlog_codec::SequenceNumber;
 
 use super::{LogReader, StateReader};
 use crate::error::Result;
+use crate::fold::memory::Watch;
 use crate::fold::path::Path;
 use crate::fold::projection::Projection;
 use crate::log::scan::Location;
@@ -22,11 +23,15 @@ pub struct AlongPath<'a> {
     live: Vec<RangeInclusive<SequenceNumber>>,
     /// Location of the next record, if it is known.
     at: Option<(SequenceNumber, Location)>,
+    /// What counts the memory of the projection.
+    watch: Option<Watch>,
 }
 
 impl<'a> AlongPath<'a> {
     pub(super) fn of(reader: &'a LogReader) -> AlongPath<'a> {
-        AlongPath { reader, projection: reader.history().along(), live: Vec::new(), at: None }
+        let history = reader.history();
+        let (projection, watch) = (history.along(), history.watch());
+        AlongPath { reader, projection, live: Vec::new(), at: None, watch }
     }
 
     /// Returns the slices at `position`, folding only the records that were live then.
@@ -56,11 +61,13 @@ impl<'a> AlongPath<'a> {
         self.reader.check_position(position)?;
         if !goes_on(&mut self.live, &self.reader.path, position) {
             self.projection = self.reader.history().along();
+            self.watch = self.reader.history().watch();
         }
         // A fold that fails midway must not be used again.
         let mut projection = std::mem::replace(&mut self.projection, self.reader.history().along());
         let live = std::mem::take(&mut self.live);
-        self.reader.history().fold_on(&mut projection, &live, position, &mut self.at)?;
+        let beside = (&mut self.at, &mut self.watch);
+        self.reader.history().fold_on(&mut projection, &live, position, beside)?;
         let state = self.reader.reader_of(projection.clone());
         (self.projection, self.live) = (projection, live);
         Ok(state)

@@ -8,12 +8,12 @@ use foldlog_codec::body::ObjectId;
 
 use super::{FrameInfo, LogReader, ReadOptions};
 use crate::error::{Error, Result};
-use crate::fold::memory::MEMORY_BYTES_MIN;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
 use crate::log::scan::sound::scan_sound;
 use crate::log::scan::survey::{self, Place, Stretch};
 use crate::log::scan::{self, Scan};
+use crate::options::MemoryLimit;
 use crate::session::{cut, read_outline_by};
 use crate::storage::{FileStorage, Storage};
 
@@ -183,10 +183,10 @@ impl LogReader {
         below: Option<SequenceNumber>,
     ) -> Result<SoundPart> {
         let objects = Arc::new(Objects::new(Arc::clone(storage), dir));
-        let budget = options.memory_bytes.unwrap_or(MEMORY_BYTES_MIN);
+        let limit = MemoryLimit::of_reader(options.memory_bytes);
         let mut damage = None;
         let none = Projection::new(LogSlices::Outline);
-        let read = read_outline_by((storage, &objects, budget), dir, &none, |visit| {
+        let read = read_outline_by((storage, &objects, limit), dir, &none, |visit| {
             let (mut scan, found) = scan_sound(storage.as_ref(), dir, visit)?;
             damage = found;
             if let Some(below) = below {

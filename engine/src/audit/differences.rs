@@ -9,7 +9,7 @@
 //! A path begins at the slice: `items[3].status`. The index is the item's place in the later state, or in the earlier one
 //! if the item was removed. The path of a message is its place in its conversation: `messages[3]`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{ControlFlow, Range};
 
 use foldlog_codec::SequenceNumber;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use super::{LogReader, StateReader};
+use super::{ItemName, LogReader, SliceReader, StateReader};
 use crate::conversation::{Conversation, ConversationMessage};
 use crate::error::{Error, Result};
 use crate::session::{State, StoredItem};
@@ -66,6 +66,15 @@ pub enum DifferenceKind {
 
 /// Takes one difference after the other until it breaks.
 pub type VisitDifference<'a> = dyn FnMut(Difference) -> Result<ControlFlow<()>> + 'a;
+
+/// Goes on with the next comparison unless the visitor has broken off.
+macro_rules! unless_broken {
+    ($compared:expr) => {
+        if $compared?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    };
+}
 
 impl LogReader {
     /// Returns the differences of the slices at two positions, in the order of the slices' names. LOG slices are included.
@@ -151,15 +160,51 @@ impl StateReader {
         wanted: impl Fn(Policy) -> bool,
         visit: &mut VisitDifference<'_>,
     ) -> Result<()> {
-        let in_one = |state: &StateReader, other: &StateReader| {
-            state.to_state_of(|slice, item| {
-                let in_other = |other: super::SliceReader<'_>| other.contains(item.sequence, item.ordinal);
-                wanted(slice.policy()) && !other.slice(slice.name()).is_some_and(in_other)
-            })
-        };
-        let (before, after) = (in_one(self, later)?, in_one(later, self)?);
-        [&before, &after].into_iter().try_for_each(|state| self.check_decoded(state))?;
-        slices(&before, &after, &wanted, visit).map(drop)
+        let slices = self.slices().chain(later.slices());
+        let named: BTreeMap<&str, Policy> = slices.map(|slice| (slice.name(), slice.policy())).collect();
+        for (name, _) in named.into_iter().filter(|(_, policy)| wanted(*policy)) {
+            let (before, after) = (self.slice(name), later.slice(name));
+            let went = Unpaired::of(before, after);
+            let came = Unpaired::of(after, before);
+            let name = name.to_owned();
+            let mut collector = Collector { slice: Some(&name), visit: &mut *visit };
+            if self.unpaired(went, came, &mut collector)?.is_break() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the items of a slice that only one of two positions has, one pair at a time.
+    fn unpaired(
+        &self,
+        mut went: Unpaired<'_>,
+        mut came: Unpaired<'_>,
+        collector: &mut Collector<'_, '_>,
+    ) -> Compared {
+        loop {
+            let (goes, comes) = (went.gap()?, came.gap()?);
+            let takes_old = goes.is_some_and(|goes| comes.is_none_or(|comes| goes <= comes));
+            let takes_new = comes.is_some_and(|comes| goes.is_none_or(|goes| comes <= goes));
+            let old = if takes_old { went.take() } else { None };
+            let new = if takes_new { came.take() } else { None };
+            for (_, item) in old.iter().chain(&new) {
+                self.check_item(item)?;
+            }
+            let path = |place: usize| format!("items[{place}]");
+            unless_broken!(match (old, new) {
+                (Some((_, old)), Some((place, new))) => {
+                    collector.values(&path(place), &old.value()?, &new.value()?)
+                }
+                (Some((place, old)), None) => {
+                    collector.push(path(place), DifferenceKind::Removed, old.value()?, Value::Nil)
+                }
+                (None, Some((place, new))) => {
+                    collector.push(path(place), DifferenceKind::Added, Value::Nil, new.value()?)
+                }
+                (None, None) => return Ok(ControlFlow::Continue(())),
+            });
+        }
     }
 
     /// Returns the differences of the session's tags from this position to a later one.
@@ -187,25 +232,99 @@ impl StateReader {
     /// Checks that a pair of changed items takes no more memory than the reader may when it is decoded: an item of many small
     /// values takes many times its bytes.
     pub(super) fn check_decoded(&self, state: &State) -> Result<()> {
+        state.slices.values().flat_map(|slice| &slice.items).try_for_each(|item| self.check_item(item))
+    }
+
+    fn check_item(&self, item: &StoredItem) -> Result<()> {
         let Some((dir, budget)) = self.limit() else { return Ok(()) };
         let most = |values: u64| values.saturating_mul(2 * size_of::<Value>() as u64);
-        for item in state.slices.values().flat_map(|slice| &slice.items) {
-            if most(item.bytes.len() as u64) <= budget {
-                continue;
-            }
-            let mut tokens = Reader::new(&item.bytes);
-            let mut values = 0;
-            while tokens.token().is_ok() {
-                values += 1;
-            }
-            let needed = most(values);
-            if needed > budget {
-                let (session_dir, sequence) = (dir.to_owned(), item.sequence);
-                return Err(Error::OverBudget { session_dir, sequence, needed, budget });
-            }
+        if most(item.bytes.len() as u64) <= budget {
+            return Ok(());
         }
-        Ok(())
+        let mut tokens = Reader::new(&item.bytes);
+        let mut values = 0;
+        while tokens.token().is_ok() {
+            values += 1;
+        }
+        let needed = most(values);
+        if needed <= budget {
+            return Ok(());
+        }
+        let (session_dir, sequence) = (dir.to_owned(), item.sequence);
+        Err(Error::OverBudget { session_dir, sequence, needed, budget })
     }
+}
+
+/// Number of items that are read together.
+const TOGETHER_ITEMS: usize = 256;
+
+/// Bytes of items from which on no further one is read with them.
+const TOGETHER_BYTES: usize = 1 << 20;
+
+/// Reads the items of a slice that another position does not have, a few at a time.
+struct Unpaired<'a> {
+    slice: Option<SliceReader<'a>>,
+    /// The items that are still to be read: the gap between items of both positions in which it is, its place, and its name.
+    names: Box<dyn Iterator<Item = (usize, usize, ItemName)> + 'a>,
+    named: VecDeque<(usize, usize, ItemName)>,
+    read: VecDeque<(usize, usize, StoredItem)>,
+}
+
+impl<'a> Unpaired<'a> {
+    fn of(slice: Option<SliceReader<'a>>, other: Option<SliceReader<'a>>) -> Unpaired<'a> {
+        let mut gap = 0;
+        let names = slice.into_iter().flat_map(|slice| slice.names().enumerate());
+        let names = names.filter_map(move |(place, name)| {
+            let is_in_both = other.is_some_and(|other| other.contains(name.sequence, name.ordinal));
+            gap += usize::from(is_in_both);
+            (!is_in_both).then_some((gap, place, name))
+        });
+        Unpaired { slice, names: Box::new(names), named: VecDeque::new(), read: VecDeque::new() }
+    }
+
+    /// Returns the gap of the next item; `None` if there is none.
+    fn gap(&mut self) -> Result<Option<usize>> {
+        if self.read.is_empty() {
+            self.read_some()?;
+        }
+        Ok(self.read.front().map(|(gap, ..)| *gap))
+    }
+
+    /// Returns the next item and its place, once it was read.
+    fn take(&mut self) -> Option<(usize, StoredItem)> {
+        self.read.pop_front().map(|(_, place, item)| (place, item))
+    }
+
+    fn read_some(&mut self) -> Result<()> {
+        let missing = TOGETHER_ITEMS.saturating_sub(self.named.len());
+        self.named.extend(self.names.by_ref().take(missing));
+        let Some(slice) = self.slice else { return Ok(()) };
+        let names: Vec<ItemName> = self.named.iter().map(|(.., name)| *name).collect();
+        let (named, read, mut bytes_read) = (&mut self.named, &mut self.read, 0);
+        slice.read_shared(names.into_iter(), |bytes| {
+            bytes_read += bytes.len();
+            if let Some((gap, place, ItemName { sequence, ordinal, version })) = named.pop_front() {
+                read.push_back((gap, place, StoredItem { sequence, ordinal, version, bytes }));
+            }
+            Ok(match bytes_read < TOGETHER_BYTES {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            })
+        })
+    }
+}
+
+/// Estimates the bytes that a value takes in memory.
+pub(crate) fn value_bytes(value: &Value) -> u64 {
+    let own = size_of::<Value>() as u64;
+    let others = match value {
+        Value::Array(values) => values.iter().map(value_bytes).sum(),
+        Value::Map(pairs) => pairs.iter().map(|(key, value)| value_bytes(key) + value_bytes(value)).sum(),
+        Value::Str(text) => text.len() as u64,
+        Value::Bin(bytes) => bytes.len() as u64,
+        _ => 0,
+    };
+    own + others
 }
 
 /// Returns all that is handed to a visitor.
@@ -310,15 +429,6 @@ pub(super) fn slices(
 
 /// Says whether the visitor wants more.
 pub(super) type Compared = Result<ControlFlow<()>>;
-
-/// Goes on with the next comparison unless the visitor has broken off.
-macro_rules! unless_broken {
-    ($compared:expr) => {
-        if $compared?.is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
-    };
-}
 
 struct Collector<'a, 'b> {
     slice: Option<&'a String>,

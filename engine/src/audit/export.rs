@@ -203,6 +203,14 @@ impl Serialize for ExportedSlice<'_> {
     }
 }
 
+/// Names what an export holds.
+struct Wanted<'a> {
+    position: SequenceNumber,
+    policies: &'a BTreeSet<Policy>,
+    left_out: &'a [&'a str],
+    children: Vec<Uuid>,
+}
+
 impl LogReader {
     /// Writes the slices of these policies as they were at `position`, item by item, as
     /// [`Export::to_json`](crate::Export::to_json) writes the result of [`export_at`](LogReader::export_at).
@@ -221,14 +229,41 @@ impl LogReader {
         children: Vec<Uuid>,
         out: impl Write,
     ) -> Result<()> {
-        let position = position.into();
+        let of = Wanted { position: position.into(), policies, left_out: &[], children };
+        self.write_exported(of, |exported| escape::write_json_pretty(out, exported))
+    }
+
+    /// Writes what [`write_export`](LogReader::write_export) writes, on one line, without children and without the slices of
+    /// these names.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write_export`](LogReader::write_export).
+    pub fn write_export_without(
+        &self,
+        position: impl Into<SequenceNumber>,
+        policies: &BTreeSet<Policy>,
+        left_out: &[&str],
+        out: impl Write,
+    ) -> Result<()> {
+        let of = Wanted { position: position.into(), policies, left_out, children: Vec::new() };
+        self.write_exported(of, |exported| escape::write_json(out, exported))
+    }
+
+    fn write_exported(
+        &self,
+        Wanted { position, policies, left_out, children }: Wanted<'_>,
+        write: impl FnOnce(&Exported<'_>) -> serde_json::Result<()>,
+    ) -> Result<()> {
         let state = self.state_reader_at(position)?;
         let mut time_us = 0;
         self.records(position, position, |record| {
             time_us = record.time_us;
             Ok(())
         })?;
-        let wanted = |slice: &SliceReader<'_>| policies.contains(&slice.policy()) && !slice.is_empty();
+        let wanted = |slice: &SliceReader<'_>| {
+            policies.contains(&slice.policy()) && !slice.is_empty() && !left_out.contains(&slice.name())
+        };
         let slices: Vec<SliceReader<'_>> = state.slices().filter(wanted).collect();
         let of = |slice: &SliceReader<'_>| (slice.name().to_owned(), slice.policy().name().to_owned());
         let with_logs = policies.contains(&Policy::Log);
@@ -246,6 +281,6 @@ impl LogReader {
             .waiting(self.suspended_at(position));
         let failure = Failure::default();
         let slices = ExportedSlices { slices: &slices, conversations: &conversations, failure: &failure };
-        told(escape::write_json_pretty(out, &Exported { head: &head, slices }), &failure)
+        told(write(&Exported { head: &head, slices }), &failure)
     }
 }

@@ -43,13 +43,13 @@ use uuid::Uuid;
 use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::log_source::LogSource;
-use crate::fold::memory::{MEMORY_BYTES_MIN, MEMORY_PER_BYTE, Watch};
 use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan::{self, Scan};
 use crate::log::{self, Exposed, layout, partial_creation};
+use crate::options::MemoryLimit;
 use crate::session::{RecoveryReport, Snapshot, State, read_outline, snapshots_of};
 use crate::storage::StoreAccess;
 use crate::storage::{FileStorage, Storage};
@@ -70,8 +70,8 @@ pub use contents::{
     RecordedObservation,
 };
 pub use damage::{DamagedPlace, SoundEnd, SoundStretch, check_object, damaged_places, damaged_places_on};
-pub(crate) use differences::messages_of;
 pub use differences::{Difference, DifferenceKind, VisitDifference};
+pub(crate) use differences::{messages_of, value_bytes};
 pub use feed::{EventFeed, Fed, FedEvent};
 /// What the names in records stand for, as [`Record::to_json`] asks for it.
 pub use foldlog_codec::record::Names;
@@ -133,9 +133,8 @@ pub struct ReadOptions {
     /// Whether the reader skips the slices, for callers that only need records, names or operations. The
     /// reader then does not notice items that contradict each other, or missing objects.
     pub outline: bool,
-    /// Bytes of memory that the reader's knowledge of the log may take, windows and single records not
-    /// counted. `None` stands for 64 MiB, and three times the bytes of the log on top unless `outline` is
-    /// set.
+    /// Bytes of memory that the reader's knowledge of the log may take, and what a single record is decoded into for a fold.
+    /// Windows are not counted. `None` stands for 64 MiB, and three times the bytes of the log on top.
     pub memory_bytes: Option<u64>,
 }
 
@@ -330,18 +329,18 @@ impl LogReader {
     ) -> Result<LogReader> {
         let dir = dir.as_ref().to_owned();
         let objects = Arc::new(Objects::new(Arc::clone(&storage), &dir));
-        let budget = options.memory_bytes.unwrap_or(MEMORY_BYTES_MIN);
-        scan::whole(|| LogReader::open_once(&storage, &dir, &objects, (options, budget)))
+        scan::whole(|| LogReader::open_once(&storage, &dir, &objects, options))
     }
 
     fn open_once(
         storage: &Arc<dyn Storage>,
         dir: &Path,
         objects: &Arc<Objects>,
-        (options, budget): (ReadOptions, u64),
+        options: ReadOptions,
     ) -> Result<LogReader> {
         let (storage, dir, objects) = (Arc::clone(storage), dir.to_owned(), Arc::clone(objects));
-        let (scan, outline) = read_outline(&storage, &dir, &objects, budget)?;
+        let (scan, outline) =
+            read_outline(&storage, &dir, &objects, MemoryLimit::of_reader(options.memory_bytes))?;
         let (outline, failed) = match outline {
             Ok(outline) => (outline, None),
             Err(error) => (Projection::default(), Some(error)),
@@ -449,8 +448,7 @@ impl LogReader {
     /// Returns how many bytes of memory the reader's knowledge of the log may take:
     /// [`ReadOptions::memory_bytes`], or 64 MiB and three times the bytes of the log.
     pub fn memory_bytes(&self) -> u64 {
-        let of_log = self.log_bytes.saturating_mul(MEMORY_PER_BYTE);
-        self.options.memory_bytes.unwrap_or(MEMORY_BYTES_MIN.saturating_add(of_log))
+        MemoryLimit::of_reader(self.options.memory_bytes).bytes(self.log_bytes).unwrap_or(u64::MAX)
     }
 
     /// Returns what the names in records stand for.
@@ -572,9 +570,7 @@ impl LogReader {
         end: SequenceNumber,
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
     ) -> Result<Projection> {
-        let budget = self.memory_bytes();
-        let how = (LogSlices::Unread, Some(Watch::new(self.dir.clone(), budget)));
-        Ok(self.history().fold_within(end, None, how, visit)?.projection)
+        Ok(self.history().fold(end, None, LogSlices::Unread, visit)?.projection)
     }
 
     /// Returns the slices as they were when the record at `position` had been written, with all items in
@@ -706,6 +702,7 @@ impl LogReader {
             places: &self.places,
             objects: &self.objects,
             rollbacks: &self.rollbacks,
+            limit: (&self.dir, MemoryLimit::of_reader(self.options.memory_bytes)),
         }
     }
 }

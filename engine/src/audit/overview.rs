@@ -24,6 +24,7 @@ use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan::{Scan, Scanner};
 use crate::log::{images, layout, lock};
+use crate::options::MemoryLimit;
 use crate::session::{VisitFrame, read_outline_by, settling};
 use crate::storage::{Entry, EntryKind, FileStorage, Storage};
 
@@ -106,12 +107,12 @@ pub fn fenced(dir: &Path) -> Option<Fenced> {
 
 /// Returns how the session in the folder `dir` stands at the time `now_us`, in microseconds since 1970-01-01 UTC: from its
 /// newest image and the records behind it, or from all of its log if there is none. Bytes that an image covers are not read,
-/// so their damage is not noticed. Takes at most `memory_bytes` of memory beside the image.
+/// so their damage is not noticed. Takes as much memory beside the image as [`ReadOptions::memory_bytes`] says.
 ///
 /// # Errors
 ///
 /// Those of [`LogReader::open_sound`], for an outline.
-pub fn overview(dir: &Path, now_us: i64, memory_bytes: u64) -> Result<SessionOverview> {
+pub fn overview(dir: &Path, now_us: i64, memory_bytes: Option<u64>) -> Result<SessionOverview> {
     overview_on(&(Arc::new(FileStorage::new()) as Arc<dyn Storage>), dir, now_us, memory_bytes)
 }
 
@@ -120,10 +121,10 @@ pub(crate) fn overview_on(
     storage: &Arc<dyn Storage>,
     dir: &Path,
     now_us: i64,
-    memory_bytes: u64,
+    memory_bytes: Option<u64>,
 ) -> Result<SessionOverview> {
     let objects = Objects::new(Arc::clone(storage), dir);
-    let sources = (storage, &objects, memory_bytes);
+    let sources = (storage, &objects, MemoryLimit::of_reader(memory_bytes));
     let read = match read_behind_image(sources, dir) {
         Some(read) => Ok(read),
         None => {
@@ -133,7 +134,7 @@ pub(crate) fn overview_on(
     };
     let told = match read.and_then(|read| read.overview(storage, now_us)) {
         Err(error) if error.is_damage() => {
-            let options = ReadOptions { outline: true, memory_bytes: Some(memory_bytes) };
+            let options = ReadOptions { outline: true, memory_bytes };
             of_sound_part(&LogReader::open_sound(Arc::clone(storage), dir, options)?, now_us)
         }
         told => told,
@@ -175,7 +176,7 @@ struct Read {
 }
 
 fn read(
-    sources: (&Arc<dyn Storage>, &Objects, u64),
+    sources: (&Arc<dyn Storage>, &Objects, MemoryLimit),
     dir: &Path,
     begun: &Projection,
     walk: impl FnOnce(&mut VisitFrame<'_>) -> Result<Scan>,
@@ -195,7 +196,7 @@ fn read(
 
 /// Reads the records behind the newest image that the log confirms. `None` if there is none, or if anything contradicts it:
 /// then all records are read, which also tells what is wrong.
-fn read_behind_image(sources: (&Arc<dyn Storage>, &Objects, u64), dir: &Path) -> Option<Read> {
+fn read_behind_image(sources: (&Arc<dyn Storage>, &Objects, MemoryLimit), dir: &Path) -> Option<Read> {
     let storage = sources.0;
     for (_, path) in images::list(storage.as_ref(), dir) {
         let bytes = images::read(storage.as_ref(), &path).unwrap_or_default();

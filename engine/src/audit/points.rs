@@ -18,7 +18,7 @@ pub struct FoldPoint {
     projection: Projection,
     /// Positions before this one that a later record rolls back to.
     targets: Vec<(SequenceNumber, Arc<Frozen>)>,
-    watch: Watch,
+    watch: Option<Watch>,
 }
 
 impl FoldPoint {
@@ -64,19 +64,18 @@ impl LogReader {
             }
             None => {
                 let projection = Projection::new(LogSlices::Unread).over(self.places.compaction.as_ref());
-                (projection, [].as_slice(), Watch::new(self.dir.clone(), self.memory_bytes()))
+                (projection, [].as_slice(), self.history().watch())
             }
         };
         let mut positions = Positions::default();
         let to_come = self.rollbacks.range(projection.next_sequence()..);
         to_come.for_each(|(_, rollback)| positions.expect_target(rollback.to));
         targets.iter().for_each(|(to, frozen)| positions.keep_target(*to, Arc::clone(frozen)));
-        let begin = LiveState { projection, positions, watch: Some(watch), ..LiveState::default() };
+        let begin = LiveState { projection, positions, watch, ..LiveState::default() };
         let folded = self.history().fold_expected(begin, position + 1, None, &mut |record, projection| {
             visit(record, &|| self.reader_of(projection.clone()))
         })?;
         let LiveState { projection, positions, watch, .. } = folded;
-        let watch = watch.unwrap_or_else(|| Watch::new(self.dir.clone(), self.memory_bytes()));
         Ok(FoldPoint { projection, targets: positions.into_targets(), watch })
     }
 

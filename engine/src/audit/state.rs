@@ -241,6 +241,16 @@ impl<'a> SliceReader<'a> {
         self.rows.contains(ItemId { sequence, ordinal })
     }
 
+    /// Hands the MessagePack of each named item to `visit`, to be kept, in the order of `names`, until it breaks.
+    pub(super) fn read_shared(
+        &self,
+        names: impl Iterator<Item = ItemName>,
+        mut visit: impl FnMut(Arc<[u8]>) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let names = names.map(|name| (name.id(), name.version));
+        self.source.read_shared_items(self.id, names, &mut visit)
+    }
+
     /// Hands the name and the MessagePack of each item to `visit`, in order, until it breaks.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::path::Path as FilePath;
 use std::sync::Arc;
 
 use foldlog_codec::body::Rollback;
@@ -16,6 +17,7 @@ use crate::error::Result;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan::Location;
+use crate::options::MemoryLimit;
 use crate::storage::Storage;
 use crate::types::SessionTypes;
 
@@ -25,27 +27,24 @@ pub(crate) struct History<'a> {
     pub(crate) places: &'a Places,
     pub(crate) objects: &'a Objects,
     pub(crate) rollbacks: &'a BTreeMap<SequenceNumber, Rollback>,
+    /// Folder of the log, and how much memory a fold of it may take.
+    pub(crate) limit: (&'a FilePath, MemoryLimit),
 }
 
 impl History<'_> {
-    /// Folds the records below `end`. `visit` gets each record after it was applied.
+    /// Returns what counts the memory of a fold, if it is limited.
+    pub(crate) fn watch(&self) -> Option<Watch> {
+        let (dir, limit) = self.limit;
+        Watch::of(dir, limit)
+    }
+
+    /// Folds the records below `end`. `visit` gets each record after it was applied. Fails with
+    /// [`Error::OverBudget`](crate::Error::OverBudget) if the fold takes more memory than the history's limit.
     pub(crate) fn fold(
         &self,
         end: SequenceNumber,
         types: Option<&SessionTypes>,
         log_slices: LogSlices,
-        visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
-    ) -> Result<LiveState> {
-        self.fold_within(end, types, (log_slices, None), visit)
-    }
-
-    /// Folds the records below `end`, and fails with [`Error::OverBudget`](crate::Error::OverBudget) if
-    /// `watch` counts too much memory.
-    pub(crate) fn fold_within(
-        &self,
-        end: SequenceNumber,
-        types: Option<&SessionTypes>,
-        (log_slices, watch): (LogSlices, Option<Watch>),
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
     ) -> Result<LiveState> {
         let mut unvisited = SequenceNumber::MIN;
@@ -56,7 +55,7 @@ impl History<'_> {
                 compaction.check(last)?;
             }
             let projection = Projection::new(log_slices).over(compaction);
-            let folded = LiveState { watch: watch.clone(), projection, ..LiveState::default() };
+            let folded = LiveState { watch: self.watch(), projection, ..LiveState::default() };
             History { places, ..*self }.fold_behind(folded, end, types, &mut |record, projection| {
                 if record.sequence >= unvisited {
                     visit(record, projection)?;
@@ -113,7 +112,8 @@ impl History<'_> {
     /// account, so they change no slice.
     pub(crate) fn fold_along(&self, path: &Path, position: SequenceNumber) -> Result<Projection> {
         let mut projection = self.along();
-        self.fold_on(&mut projection, &path.live_at(position), position, &mut None)?;
+        let live = path.live_at(position);
+        self.fold_on(&mut projection, &live, position, (&mut None, &mut self.watch()))?;
         Ok(projection)
     }
 
@@ -123,13 +123,13 @@ impl History<'_> {
     }
 
     /// Continues a fold along live ranges, given in ascending order, through `position`. `at` is the location
-    /// of the next record, if it is known.
+    /// of the next record, if it is known. `watch` has counted what is held.
     pub(crate) fn fold_on(
         &self,
         projection: &mut Projection,
         live: &[RangeInclusive<SequenceNumber>],
         position: SequenceNumber,
-        at: &mut Option<(SequenceNumber, Location)>,
+        (at, watch): (&mut Option<(SequenceNumber, Location)>, &mut Option<Watch>),
     ) -> Result<()> {
         let next = projection.next_sequence();
         if next > position {
@@ -145,14 +145,25 @@ impl History<'_> {
             if record.kind == Kind::ROLLBACK {
                 return projection.pass_on_path(&record);
             }
-            let folding = Folding { objects: self.objects, types: None, frozen: &|_| None };
-            match RecordBody::of(&record)? {
-                // Operations are not rolled back with STATE, so a path has none: a begin may be on it without
-                // its end.
-                RecordBody::ToolBegin(_) | RecordBody::Settle(_) => projection.pass_on_path(&record),
-                RecordBody::ToolEnd(end) => projection.apply_end_along(record.sequence, &end, &folding),
-                content => projection.apply(record.sequence, content, DecodedValues::Nothing, &folding),
+            if let Some(watch) = watch {
+                watch.before(&record, projection)?;
+            }
+            self.apply_along(projection, &record)?;
+            match watch {
+                Some(watch) => watch.applied(record.sequence, record.body.len(), projection),
+                None => Ok(()),
             }
         })
+    }
+
+    fn apply_along(&self, projection: &mut Projection, record: &Record<'_>) -> Result<()> {
+        let folding = Folding { objects: self.objects, types: None, frozen: &|_| None };
+        match RecordBody::of(record)? {
+            // Operations are not rolled back with STATE, so a path has none: a begin may be on it without
+            // its end.
+            RecordBody::ToolBegin(_) | RecordBody::Settle(_) => projection.pass_on_path(record),
+            RecordBody::ToolEnd(end) => projection.apply_end_along(record.sequence, &end, &folding),
+            content => projection.apply(record.sequence, content, DecodedValues::Nothing, &folding),
+        }
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use foldlog_codec::body::{Dispatch, Payload, Rollback};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 
-use super::memory::Watch;
+use super::memory::{KeptFor, Watch};
 use super::path::Path;
 use super::positions::Positions;
 use super::projection::{DecodedValues, Folding, LogSlices, Projection};
@@ -64,18 +64,62 @@ impl LiveState {
         if record.kind == Kind::DISPATCH
             && let Some((event, data)) = Dispatch::plain_event(record.body)
         {
-            match self.projection.log_slices() {
-                LogSlices::Outline => self.projection.pass_over_event(record.sequence)?,
-                _ => {
-                    self.apply_event(record.sequence, (event, data, None::<AnyValue>), sources)?;
+            return match self.projection.log_slices() {
+                LogSlices::Outline => {
+                    self.projection.pass_over_event(record.sequence)?;
+                    self.count_applied(record.sequence, record.body.len())
                 }
-            }
-        } else {
-            self.apply(record.sequence, RecordBody::of(record)?, DecodedValues::Nothing, sources)?;
+                _ => {
+                    self.apply_event_record(record.sequence, (event, data, None), record.body.len(), sources)
+                }
+            };
         }
+        if let Some(watch) = &mut self.watch {
+            watch.before(record, &self.projection)?;
+        }
+        self.apply(record.sequence, RecordBody::of(record)?, DecodedValues::Nothing, sources)?;
+        self.count_applied(record.sequence, record.body.len())
+    }
+
+    /// Applies a plain event of a log, whose record has a body of `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`apply_record`](LiveState::apply_record).
+    pub(super) fn apply_event_record(
+        &mut self,
+        sequence: SequenceNumber,
+        event: (u32, Payload<'_>, Option<AnyValue>),
+        len: usize,
+        sources: Sources<'_>,
+    ) -> Result<()> {
+        if let (Some(watch), Some(object)) = (&mut self.watch, event.1.object())
+            && !matches!(self.projection.log_slices(), LogSlices::Unread | LogSlices::Outline)
+        {
+            watch.before_object(sequence, object.len, &self.projection)?;
+        }
+        self.apply_event(sequence, event, sources)?;
+        self.count_applied(sequence, len)
+    }
+
+    fn count_applied(&mut self, sequence: SequenceNumber, len: usize) -> Result<()> {
         match &mut self.watch {
-            Some(watch) => watch.applied(record, &self.projection),
+            Some(watch) => watch.applied(sequence, len, &self.projection),
             None => Ok(()),
+        }
+    }
+
+    /// Counts a position that is kept from now on.
+    fn count_kept(&mut self, why: KeptFor, sequence: SequenceNumber) {
+        if let Some(watch) = &mut self.watch {
+            watch.keep(why, sequence, &self.projection);
+        }
+    }
+
+    /// Counts a position no more.
+    fn forget_kept(&mut self, why: KeptFor, sequence: SequenceNumber) {
+        if let Some(watch) = &mut self.watch {
+            watch.forget(why, sequence);
         }
     }
 
@@ -100,6 +144,7 @@ impl LiveState {
         // without a copy.
         if let Some(begin) = ended.filter(|_| rollback.is_none()) {
             self.positions.end(begin);
+            self.forget_kept(KeptFor::Operation, begin);
         }
         self.positions.before_change(&self.projection);
         let (positions, Sources { objects, types }) = (&self.positions, sources);
@@ -108,11 +153,10 @@ impl LiveState {
         if log_slices == LogSlices::Outline {
             return Ok(());
         }
-        if let Some(rollback) = rollback {
-            let is_last = self.positions.done(rollback.to);
-            if let Some(watch) = self.watch.as_mut().filter(|_| is_last) {
-                watch.forget(rollback.to);
-            }
+        if let Some(rollback) = rollback
+            && self.positions.done(rollback.to)
+        {
+            self.forget_kept(KeptFor::Rollback, rollback.to);
         }
         self.keep_target(sequence);
         if log_slices != LogSlices::InLog {
@@ -124,12 +168,18 @@ impl LiveState {
         }
         if begins {
             self.positions.begin(sequence, None);
+            self.count_kept(KeptFor::Operation, sequence);
         }
         if let Some(begin) = ended {
             self.positions.end(begin);
+            self.forget_kept(KeptFor::Operation, begin);
         }
         if is_snapshot && self.projection.is_exact() {
-            self.positions.keep_snapshot(sequence, Arc::new(self.projection.freeze()));
+            let dropped = self.positions.keep_snapshot(sequence, Arc::new(self.projection.freeze()));
+            self.count_kept(KeptFor::Snapshot, sequence);
+            if let Some(dropped) = dropped {
+                self.forget_kept(KeptFor::Snapshot, dropped);
+            }
         }
         Ok(())
     }
@@ -159,9 +209,7 @@ impl LiveState {
     pub(crate) fn keep_target(&mut self, sequence: SequenceNumber) {
         if self.positions.wants(sequence) {
             self.positions.keep_target(sequence, Arc::new(self.projection.freeze()));
-            if let Some(watch) = &mut self.watch {
-                watch.keep(sequence, &self.projection);
-            }
+            self.count_kept(KeptFor::Rollback, sequence);
         }
     }
 }

@@ -60,9 +60,19 @@ impl Fold<'_> {
         }
     }
 
-    fn fold_event(&mut self, sequence: SequenceNumber, event: (u32, Payload<'_>, Option<AnyValue>)) {
+    /// Returns what was folded; nothing if a record could not be folded, so that another fold has its memory.
+    pub(crate) fn finish(self) -> LiveState {
+        if self.failed { LiveState::default() } else { self.folded }
+    }
+
+    fn fold_event(
+        &mut self,
+        sequence: SequenceNumber,
+        event: (u32, Payload<'_>, Option<AnyValue>),
+        len: usize,
+    ) {
         if !self.failed {
-            self.failed = self.folded.apply_event(sequence, event, self.sources).is_err();
+            self.failed = self.folded.apply_event_record(sequence, event, len, self.sources).is_err();
         }
     }
 
@@ -70,12 +80,12 @@ impl Fold<'_> {
         let Batch { bytes, entries } = batch;
         for entry in entries.drain(..) {
             match entry {
-                Entry::Value { sequence, event, value } => {
-                    self.fold_event(sequence, (event, Payload::new(&[]), Some(value)));
+                Entry::Value { sequence, event, value, len } => {
+                    self.fold_event(sequence, (event, Payload::new(&[]), Some(value)), len);
                 }
                 Entry::Event { sequence, event, at } => {
                     let data = Payload::new(bytes.get(at).unwrap_or_default());
-                    self.fold_event(sequence, (event, data, None));
+                    self.fold_event(sequence, (event, data, None), data.bytes().len());
                 }
                 Entry::Record { sequence, kind, time_us, at } => {
                     let body = bytes.get(at).unwrap_or_default();
@@ -113,8 +123,8 @@ impl Batch {
 
 /// Holds one record of a batch.
 enum Entry {
-    /// A plain event whose value is decoded.
-    Value { sequence: SequenceNumber, event: u32, value: AnyValue },
+    /// A plain event whose value is decoded, from a body of `len` bytes.
+    Value { sequence: SequenceNumber, event: u32, value: AnyValue, len: usize },
     /// A plain event whose payload, which has passed the pre-scan, is in the batch.
     Event { sequence: SequenceNumber, event: u32, at: Range<usize> },
     /// Any record. Its body is in the batch.
@@ -263,7 +273,9 @@ impl Reader<'_> {
             Some((event, data)) => {
                 let decoding = self.decoding.as_mut().filter(|_| self.behind);
                 match decoding.and_then(|decoding| decoding.decoded(sequence, event, data)) {
-                    Some(value) => self.batch.entries.push(Entry::Value { sequence, event, value }),
+                    Some(value) => {
+                        self.batch.entries.push(Entry::Value { sequence, event, value, len: body.len() });
+                    }
                     None => {
                         let at = self.batch.take_in(data.bytes());
                         self.batch.entries.push(Entry::Event { sequence, event, at });

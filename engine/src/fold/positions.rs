@@ -49,12 +49,17 @@ impl Positions {
         self.targets.into_iter().filter_map(|(to, (_, frozen))| Some((to, frozen?))).collect()
     }
 
-    /// Keeps the position of a snapshot, and drops the oldest if there are too many.
-    pub(crate) fn keep_snapshot(&mut self, sequence: SequenceNumber, frozen: Arc<Frozen>) {
+    /// Keeps the position of a snapshot, and drops the oldest if there are too many. Returns the one that was dropped.
+    pub(crate) fn keep_snapshot(
+        &mut self,
+        sequence: SequenceNumber,
+        frozen: Arc<Frozen>,
+    ) -> Option<SequenceNumber> {
         self.snapshots.insert(sequence, frozen);
-        if self.snapshots.len() > KEPT_MAX {
-            self.snapshots.pop_first();
+        if self.snapshots.len() <= KEPT_MAX {
+            return None;
         }
+        self.snapshots.pop_first().map(|(dropped, _)| dropped)
     }
 
     /// Returns the projection at a position, if it is kept.

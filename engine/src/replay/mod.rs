@@ -101,7 +101,7 @@ use crate::fold::history::History;
 use crate::fold::live::LiveState;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::reader::Places;
-use crate::options::{SessionOptions, StoreOptions};
+use crate::options::{MemoryLimit, SessionOptions, StoreOptions};
 use crate::sabotage::{self, Breakage};
 use crate::session::recording::{Recording, Rules};
 use crate::session::{RecordedPart, Session, check_declared, open_recorded};
@@ -444,7 +444,8 @@ impl<'a> Replay<'a> {
         end: SequenceNumber,
     ) -> Result<LiveState> {
         let RecordedLog { storage, places, objects, rollbacks, .. } = recorded;
-        let history = History { storage, places, objects, rollbacks };
+        let limit = (self.log.dir(), MemoryLimit::Unlimited);
+        let history = History { storage, places, objects, rollbacks, limit };
         history.fold_behind(live, end, Some(&self.types), &mut |_, _| Ok(()))
     }
 

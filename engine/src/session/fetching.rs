@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 use super::held_captures::{HeldFrom, Receiving};
 use super::open_store::OpenStore;
-use super::opening::{OpenAs, Read, open_read};
+use super::opening::{OpenAs, Read, ReadGround, open_read};
 use super::replica::{self, Claimed, Replica, replica_error};
 use super::said_dropped::SaidDropped;
 use crate::error::{Error, Result};
@@ -140,7 +140,7 @@ fn fetch_behind(
     let mut log = fetch.finish()?;
     log.attest(end)?;
     log.sync_plan().run(storage.as_ref(), &|| ())?;
-    open_read(storage, dir, types, LogSlices::InLog)
+    open_read(ReadGround::of(&store.options), dir, types, LogSlices::InLog)
 }
 
 /// Brings a local copy of a session up to what the store's replicator holds, under the session's lock, and returns how many records the
@@ -151,7 +151,7 @@ pub(crate) fn pull(
     session: Uuid,
 ) -> Result<(SequenceNumber, SequenceNumber)> {
     let storage = &store.options.storage;
-    let read = open_read(storage, dir, None, LogSlices::InLog)?;
+    let read = open_read(ReadGround::of(&store.options), dir, None, LogSlices::InLog)?;
     let local = read.scan.next_sequence;
     let Some(replication) = &store.options.replication else { return Ok((local, local)) };
     let held = replica::compare(replication, session, storage, &read.scan.places())?.held;

@@ -204,7 +204,7 @@ impl Session {
         let mut state = self.inner.settleable()?;
         state.log.finish_seals().map_err(|error| self.inner.failed(error))?;
         let done = rewrite();
-        let read = open_read(self.storage(), self.dir(), None, LogSlices::Unread);
+        let read = open_read(self.read_ground(), self.dir(), None, LogSlices::Unread);
         let read = read.map_err(|error| self.inner.failed(error))?;
         state.log.replaced(read.places(), read.scan.used_bytes);
         done

@@ -9,19 +9,17 @@
 //! 3. A seal is of the records that were read back, not of those that were written.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::{Record, SequenceNumber};
 
 use super::fetching::Fetch;
-use super::opening::{Read, check_declared, open_read, open_read_once};
+use super::opening::{Read, ReadGround, check_declared, open_read, open_read_once};
 use crate::audit::check_compacted;
 use crate::error::{Corruption, Error, Result};
 use crate::fold::projection::LogSlices;
 use crate::log::chain::Segment;
 use crate::log::scan;
-use crate::storage::Storage;
 use crate::types::SessionTypes;
 
 /// Holds the digests of a log's segments, each with its segment's ordinal, in the order of the log.
@@ -55,18 +53,18 @@ impl MadeLog {
     ///
     /// Those of [`LogReader::open`](crate::audit::LogReader::open) and of checking the host's types.
     pub(crate) fn read(
-        (storage, dir): (&Arc<dyn Storage>, &Path),
+        (ground, dir): (ReadGround<'_>, &Path),
         types: Option<&SessionTypes>,
         log_slices: LogSlices,
         fetch: &mut Fetch<'_>,
     ) -> Result<MadeLog> {
         let (read, Digests(digests)) = scan::whole(|| {
             let mut digests = Some(Digests::default());
-            let read = open_read_once(storage, dir, types, log_slices, &mut digests)?;
+            let read = open_read_once(ground, dir, types, log_slices, &mut digests)?;
             Ok((read, digests.unwrap_or_default()))
         })?;
         for segment in read.scan.segments.iter().filter(|segment| segment.compacted.is_some()) {
-            check_compacted(storage.as_ref(), segment)?;
+            check_compacted(ground.storage.as_ref(), segment)?;
         }
         fetch.seal(&digests)?;
         let made = MadeLog { read, log_slices };
@@ -81,14 +79,14 @@ impl MadeLog {
     /// Those of [`read`](MadeLog::read).
     pub(super) fn read_on(
         self,
-        storage: &Arc<dyn Storage>,
+        ground: ReadGround<'_>,
         dir: &Path,
         types: Option<&SessionTypes>,
     ) -> Result<Read> {
         let log_slices = self.log_slices;
-        match self.read.behind(storage, dir, types)? {
+        match self.read.behind(ground.storage, dir, types)? {
             Some(read) => Ok(read),
-            None => open_read(storage, dir, types, log_slices),
+            None => open_read(ground, dir, types, log_slices),
         }
     }
 
@@ -99,12 +97,12 @@ impl MadeLog {
     /// Those of [`read`](MadeLog::read).
     pub(crate) fn goes_on(
         self,
-        storage: &Arc<dyn Storage>,
+        ground: ReadGround<'_>,
         dir: &Path,
         types: Option<&SessionTypes>,
     ) -> Result<MadeLog> {
         let log_slices = self.log_slices;
-        let made = MadeLog { read: self.read_on(storage, dir, types)?, log_slices };
+        let made = MadeLog { read: self.read_on(ground, dir, types)?, log_slices };
         made.check(types)?;
         Ok(made)
     }

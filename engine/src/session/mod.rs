@@ -131,8 +131,8 @@ pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
 pub(crate) use writing::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
 
 pub(crate) use opening::{
-    Images, OpenAs, Read, RecordedPart, SessionSeed, VisitFrame, begin, check_declared, left_open,
-    lock_or_read_only, lock_to_write, open, open_as_read, open_claimed, open_read, open_recorded,
+    Images, OpenAs, Read, ReadGround, RecordedPart, SessionSeed, VisitFrame, begin, check_declared,
+    left_open, lock_or_read_only, lock_to_write, open, open_as_read, open_claimed, open_read, open_recorded,
     read_outline, read_outline_by,
 };
 pub(crate) use operation_records::captures_named_by;
@@ -451,6 +451,11 @@ impl Session {
 
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
         &self.inner.store.options.storage
+    }
+
+    /// Returns what the store's sessions are read from, and how much memory that may take.
+    pub(crate) fn read_ground(&self) -> ReadGround<'_> {
+        ReadGround::of(&self.inner.store.options)
     }
 }
 

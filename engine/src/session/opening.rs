@@ -8,7 +8,7 @@ use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use foldlog_codec::body::{Opened, Rollback};
-use foldlog_codec::image::Image;
+use foldlog_codec::image::{Image, SliceImage};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use parking_lot::Mutex;
 use uuid::Uuid;
@@ -47,7 +47,7 @@ use crate::log::scan::{self, FrameAt, Scan, Scanner};
 use crate::log::writer::Log;
 use crate::names::Names;
 use crate::operation::OpenOperation;
-use crate::options::Durability;
+use crate::options::{Durability, MemoryLimit, StoreOptions};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
@@ -68,6 +68,20 @@ pub(crate) struct OpenAs {
     pub(crate) read_only: Option<String>,
 }
 
+/// Holds what a session is read from, and how much memory that may take.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadGround<'a> {
+    pub(crate) storage: &'a Arc<dyn Storage>,
+    pub(crate) memory: MemoryLimit,
+}
+
+impl<'a> ReadGround<'a> {
+    /// Returns the ground of a store's sessions.
+    pub(crate) fn of(options: &'a StoreOptions) -> ReadGround<'a> {
+        ReadGround { storage: &options.storage, memory: options.memory }
+    }
+}
+
 /// Holds a session that was read: its scan and its fold.
 pub(crate) struct Read {
     pub(crate) scan: Scan,
@@ -78,28 +92,29 @@ pub(crate) struct Read {
 }
 
 /// Reads the session in `dir`, with the host's types or without. A session continues from the newest image
-/// that the log confirms; an audit folds every record.
+/// that the log confirms; an audit folds every record. Folds no more than the limit allows.
 pub(crate) fn open_read(
-    storage: &Arc<dyn Storage>,
+    ground: ReadGround<'_>,
     dir: &FilePath,
     types: Option<&SessionTypes>,
     log_slices: LogSlices,
 ) -> Result<Read> {
-    scan::whole(|| open_read_once(storage, dir, types, log_slices, &mut None))
+    scan::whole(|| open_read_once(ground, dir, types, log_slices, &mut None))
 }
 
 /// Reads the session once. `digests` gets those of its segments where it is to have them, and no image is used then.
 pub(super) fn open_read_once(
-    storage: &Arc<dyn Storage>,
+    ground: ReadGround<'_>,
     dir: &FilePath,
     types: Option<&SessionTypes>,
     log_slices: LogSlices,
     digests: &mut Option<Digests>,
 ) -> Result<Read> {
+    let ReadGround { storage, memory } = ground;
     let objects = Arc::new(Objects::new(Arc::clone(storage), dir));
     let mut images = Images::default();
     let scanner = match log_slices {
-        LogSlices::InLog if digests.is_none() => images.go_on(storage, dir, types, &objects)?,
+        LogSlices::InLog if digests.is_none() => images.go_on(ground, dir, types, &objects)?,
         _ => Scanner::new(storage.as_ref(), dir)?,
     };
     // Kept, since the fold may have to start once more.
@@ -107,6 +122,7 @@ pub(super) fn open_read_once(
         Some(projection) => projection,
         None => Projection::new(log_slices).over(scanner.compaction()?.as_ref()),
     };
+    images.watch = images.watch.take().or_else(|| Watch::of(dir, memory));
     let folded = images.folded(&projection);
     let folding = Fold { folded, sources: Sources { objects: &objects, types }, failed: false };
     let is_digested = digests.is_some();
@@ -127,14 +143,15 @@ pub(super) fn open_read_once(
     })?;
     *digests = read;
     // If a record could not be folded, the second reading reports it.
-    let mut folded = if folding.failed { LiveState::default() } else { folding.folded };
+    let mut folded = folding.finish();
     leave_out_records_without_objects(storage, &mut scan, &objects)?;
     // One reading is enough, except for a log with a rollback to a position that nobody could know to be
     // worth keeping, and for one whose last records are left out. The second also begins behind the image,
     // unless a rollback since goes to a position before it.
     if folded.projection.next_sequence() != scan.next_sequence {
         let places = scan.places();
-        let history = History { storage, places: &places, objects: &objects, rollbacks: &scan.rollbacks };
+        let (rollbacks, limit) = (&scan.rollbacks, (dir, memory));
+        let history = History { storage, places: &places, objects: &objects, rollbacks, limit };
         let end = scan.next_sequence;
         let behind = images.next_sequence.filter(|next| *next <= end);
         // If a rollback goes to a position before the image, or a record contradicts it, all records are
@@ -158,16 +175,16 @@ pub(super) fn open_read_once(
 }
 
 /// Reads names, tags, operations and rollbacks of the log in `dir`, without items. Memory does not grow with
-/// the slices, and is bounded by `budget`. A record that contradicts those before it is returned beside the
+/// the slices, and is limited. A record that contradicts those before it is returned beside the
 /// scan: a fold with items may find an earlier one.
 pub(crate) fn read_outline(
     storage: &Arc<dyn Storage>,
     dir: &FilePath,
     objects: &Objects,
-    budget: u64,
+    limit: MemoryLimit,
 ) -> Result<(Scan, Result<Projection>)> {
     let none = Projection::new(LogSlices::Outline);
-    let sources = (storage, objects, budget);
+    let sources = (storage, objects, limit);
     scan::whole(|| {
         read_outline_by(sources, dir, &none, |visit| Scanner::new(storage.as_ref(), dir)?.run(visit))
     })
@@ -179,12 +196,12 @@ pub(crate) type VisitFrame<'a> = dyn FnMut(FrameAt<'_>) -> Result<()> + 'a;
 /// Reads what [`read_outline`] reads, by another walk over the log, which hands over the records behind those of the
 /// outline `begun`.
 pub(crate) fn read_outline_by(
-    (storage, objects, budget): (&Arc<dyn Storage>, &Objects, u64),
+    (storage, objects, limit): (&Arc<dyn Storage>, &Objects, MemoryLimit),
     dir: &FilePath,
     begun: &Projection,
     walk: impl FnOnce(&mut VisitFrame<'_>) -> Result<Scan>,
 ) -> Result<(Scan, Result<Projection>)> {
-    let watch = || Some(Watch::new(dir.to_owned(), budget));
+    let watch = || Watch::of(dir, limit);
     let outline =
         || LiveState { watch: watch(), projection: begun.clone(), ..LiveState::new(LogSlices::Outline) };
     let sources = Sources { objects, types: None };
@@ -227,6 +244,8 @@ pub(crate) struct Images {
     pub(crate) bytes: u64,
     /// Bytes of the log that the image covers.
     pub(crate) log_bytes: u64,
+    /// What counts the memory of the fold behind the image.
+    watch: Option<Watch>,
     pub(super) dropped: Vec<PathBuf>,
 }
 
@@ -239,30 +258,41 @@ impl Images {
         }
         let (projection, rollbacks) = (projection.clone(), self.rollbacks.clone());
         let path = Path::new(rollbacks.iter().map(|(at, rollback)| (*at, rollback.to)));
-        LiveState { projection, positions, rollbacks, path, watch: None }
+        LiveState { projection, positions, rollbacks, path, watch: self.watch.clone() }
     }
 
     /// Finds the newest image that the log confirms, and makes the walk begin behind it.
     fn go_on<'a>(
         &mut self,
-        storage: &'a Arc<dyn Storage>,
+        ReadGround { storage, memory }: ReadGround<'a>,
         dir: &'a FilePath,
         types: Option<&SessionTypes>,
         objects: &Arc<Objects>,
     ) -> Result<Scanner<'a>> {
         let mut scanner = Scanner::new(storage.as_ref(), dir)?;
         for (_, path) in images::list(storage.as_ref(), dir) {
+            if !may_decode(storage.as_ref(), &path, memory) {
+                continue;
+            }
             let bytes = images::read(storage.as_ref(), &path).unwrap_or_default();
             let image = Image::decode(&bytes);
             if let Ok(image) = &image
                 && let Some(places) = scanner.go_on_from(image)?
             {
+                let mut watch = Watch::of(dir, memory);
+                let covers = (image.next_sequence, scanner.passed_bytes());
+                // Folding all records takes as much, or tells that it is too much.
+                if let Some(Err(_)) = watch.as_mut().map(|watch| watch.behind_image(covers, held_by(image))) {
+                    scanner = Scanner::new(storage.as_ref(), dir)?;
+                    continue;
+                }
                 let ground = restore::Ground { storage, places, objects };
                 if let Ok(Restored { projection, begun }) = restore::projection(image, types, ground) {
                     self.next_sequence = Some(image.next_sequence);
                     (self.projection, self.begun) = (Some(projection), begun);
                     self.rollbacks = image.rollbacks.iter().copied().collect();
                     (self.bytes, self.log_bytes) = (bytes.len() as u64, scanner.passed_bytes());
+                    self.watch = watch;
                     return Ok(scanner);
                 }
                 // The log is read from its beginning, which also reports what is wrong with it, if anything
@@ -273,6 +303,24 @@ impl Images {
         }
         Ok(scanner)
     }
+}
+
+/// Returns whether an image is small enough to be decoded, which takes twice its bytes beside them.
+fn may_decode(storage: &dyn Storage, path: &FilePath, memory: MemoryLimit) -> bool {
+    let MemoryLimit::Bytes(budget) = memory else { return true };
+    let len = storage.entry(path).ok().flatten().map_or(0, |entry| entry.len);
+    len.saturating_mul(3) <= budget
+}
+
+/// Returns how many items an image holds, and the bytes of their contents.
+fn held_by(image: &Image<'_>) -> (u64, u64) {
+    let of_slices = image.slices.iter().flat_map(|slice| match slice {
+        SliceImage::Held { items, .. } => items.as_slice(),
+        SliceImage::InLog { .. } => &[],
+    });
+    let of_begun = image.begun.iter().flat_map(|begun| &begun.slices).flat_map(|slice| &slice.items);
+    let items = of_slices.chain(of_begun);
+    items.fold((0, 0), |(count, bytes): (u64, u64), item| (count + 1, bytes + item.bytes.len() as u64))
 }
 
 impl Read {
@@ -347,11 +395,12 @@ fn leave_out_records_without_objects(
 /// Returns the first operation of the session in `dir` that is open and may change something, from its log
 /// alone. Returns `None` also if the folder holds no such session.
 pub(crate) fn left_open(
-    storage: &Arc<dyn Storage>,
+    ground: ReadGround<'_>,
     dir: &FilePath,
     session: Uuid,
 ) -> Result<Option<OpenOperation>> {
-    let Read { scan, folded, .. } = match open_read(storage, dir, None, LogSlices::InLog) {
+    let storage = ground.storage;
+    let Read { scan, folded, .. } = match open_read(ground, dir, None, LogSlices::InLog) {
         Ok(read) => read,
         Err(Error::NotASession { .. }) => return Ok(None),
         // The session may have been deleted while it was read.
@@ -369,7 +418,7 @@ pub(crate) fn left_open(
 
 /// Opens the session in `dir`. Writes nothing.
 pub(crate) fn open(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
-    let read = open_read(&store.options.storage, dir, open_as.types.as_ref(), LogSlices::InLog)?;
+    let read = open_read(ReadGround::of(&store.options), dir, open_as.types.as_ref(), LogSlices::InLog)?;
     open_as_read(store, dir, open_as, read)
 }
 
@@ -382,7 +431,7 @@ pub(crate) fn open_claimed(
     made: MadeLog,
     (by, said): (Claimed, Option<(&str, &str)>),
 ) -> Result<Session> {
-    let read = made.read_on(&store.options.storage, dir, open_as.types.as_ref())?;
+    let read = made.read_on(ReadGround::of(&store.options), dir, open_as.types.as_ref())?;
     let session = read.scan.session;
     lock_folder(dir, &mut open_as, session)?;
     let replica = claimed(store, (session, dir), by);
@@ -432,6 +481,8 @@ fn open_beside(
     let exposed = exposed::find(options.storage.as_ref(), dir, options.access);
     let report = RecoveryReport { exposed, ..RecoveryReport::of_read(&read) };
     let Read { scan, mut folded, images, .. } = read;
+    // What the session takes while it is written is its host's.
+    folded.watch = None;
     // A read-only handle has nothing to recover: the operations may be another process's, and run.
     let interrupted = !report.interrupted.is_empty() && open_as.lock.is_some();
     show_state_before_open_calls(&mut folded);

@@ -377,6 +377,7 @@ impl Inner {
             places: &state.log.places,
             objects: &state.log.objects,
             rollbacks: &state.live.rollbacks,
+            limit: (&self.dir, self.store.options.memory),
         }
     }
 

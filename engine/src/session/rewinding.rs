@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Idempotency, ItemId, Outcome, Policy, ToolBegin};
@@ -91,6 +93,8 @@ pub(crate) struct SlicesBeside {
     pub(crate) now: Projection,
     pub(crate) then: Projection,
     pub(crate) source: LogSource,
+    /// Folder of the session, and the bytes of memory that differences may take.
+    pub(crate) limit: Option<(Arc<Path>, u64)>,
 }
 
 /// Holds the conversation of an evaluation before and after a rollback.
@@ -264,7 +268,10 @@ impl Session {
         let state = self.inner.state.lock();
         let then = self.inner.frozen_at(&state, to)?.projection().clone();
         let source = self.inner.log_source(&state);
-        Ok(SlicesBeside { now: state.live.projection.clone(), then, source })
+        let log_bytes = state.log.used_bytes();
+        let budget = self.inner.store.options.memory.bytes(log_bytes);
+        let limit = budget.map(|budget| (Arc::from(self.inner.dir.as_path()), budget));
+        Ok(SlicesBeside { now: state.live.projection.clone(), then, source, limit })
     }
 
     /// Returns the conversation of each evaluation as it is now, and as it was at a position.

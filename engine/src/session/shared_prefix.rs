@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Opened, Rollback};
 
-use super::opening::{Read, open_read};
+use super::opening::{Read, ReadGround, open_read};
 use super::{Inner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::history::History;
@@ -38,7 +38,7 @@ impl SharedPrefix {
     /// for writing in this store: it makes the records durable, and if `position` is its last or a snapshot
     /// that it keeps, and its types are `types`, nothing has to be read or folded.
     pub(crate) fn new(
-        storage: &Arc<dyn Storage>,
+        ground: ReadGround<'_>,
         dir: &FilePath,
         writer: Option<&Arc<Inner>>,
         position: SequenceNumber,
@@ -53,7 +53,8 @@ impl SharedPrefix {
                 return writer.shared_prefix(&state, position);
             }
         }
-        let read = open_read(storage, dir, Some(types), LogSlices::InLog)?;
+        let storage = ground.storage;
+        let read = open_read(ground, dir, Some(types), LogSlices::InLog)?;
         let (places, located) = cut(storage, read.places(), position)?;
         let Read { scan, folded, .. } = read;
         let mut rollbacks = scan.rollbacks;
@@ -61,7 +62,9 @@ impl SharedPrefix {
         let mut projection = folded.projection;
         if projection.next_sequence() != position + 1 {
             let objects = Objects::new(Arc::clone(storage), dir);
-            let history = History { storage, places: &places, objects: &objects, rollbacks: &rollbacks };
+            let limit = (dir, ground.memory);
+            let history =
+                History { storage, places: &places, objects: &objects, rollbacks: &rollbacks, limit };
             let folded = history.fold(position + 1, Some(types), LogSlices::InLog, &mut |_, _| Ok(()))?;
             projection = folded.projection;
         }

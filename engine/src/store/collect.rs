@@ -41,7 +41,6 @@ use uuid::Uuid;
 use super::Store;
 use crate::audit::{LogReader, ReadOptions};
 use crate::error::{Error, Result};
-use crate::fold::memory::MEMORY_BYTES_MIN;
 use crate::fold::projection::LogSlices;
 use crate::log::layout;
 use crate::log::lock::{self, WriterLock};
@@ -184,7 +183,8 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::NoSuchSession`] if the store lacks the one session that is asked for, [`Error::ReadOnly`] if the store takes no writes,
-    /// [`Error::Io`] if a folder cannot be listed or a file cannot be removed.
+    /// [`Error::Io`] if a folder cannot be listed or a file cannot be removed, [`Error::OverBudget`] if the log of the one session
+    /// takes more memory than the store's [limit](crate::MemoryLimit).
     pub fn collect(&self, options: &CollectOptions) -> Result<CollectReport> {
         let mut report = CollectReport::default();
         let ids = match options.session {
@@ -200,6 +200,7 @@ impl Store {
                 Err(Error::NotASession { .. }) => drop(recordless.insert(id)),
                 // What was removed before the error stays removed, and nobody needed it.
                 Err(error @ (Error::ReadOnly { .. } | Error::Io { .. })) => return Err(error),
+                Err(error @ Error::OverBudget { .. }) if options.session.is_some() => return Err(error),
                 Err(error) => drop(report.skipped.insert(id, error.to_string())),
             }
         }
@@ -265,7 +266,7 @@ impl Store {
             if families.parents.contains_key(&id) {
                 continue;
             }
-            let options = ReadOptions { outline: true, memory_bytes: Some(MEMORY_BYTES_MIN) };
+            let options = ReadOptions { outline: true, memory_bytes: None };
             match LogReader::open_with(Arc::clone(self.storage()), self.session_dir(id), options) {
                 Ok(reader) => {
                     let parent = reader.opened().parent.map(|parent| parent.session());
@@ -312,7 +313,7 @@ impl Store {
 
     /// Reads all records of a session.
     fn read_whole(&self, dir: &Path) -> Result<Read> {
-        let read = open_read(self.storage(), dir, None, LogSlices::Unread)?;
+        let read = open_read(self.read_ground(), dir, None, LogSlices::Unread)?;
         match read.folded.projection.unsupported {
             Some((sequence, kind)) => Err(Error::UnsupportedKind { sequence, kind }),
             None => Ok(read),

@@ -215,7 +215,7 @@ impl Store {
         let storage = self.storage().as_ref();
         check_available(&dir, options)?;
         if options.dry_run {
-            let read = open_read(self.storage(), &dir, None, LogSlices::Unread)?;
+            let read = open_read(self.read_ground(), &dir, None, LogSlices::Unread)?;
             let chosen = self.choose(&dir, &read, options)?;
             let report = chosen.map_or(nothing, |(plan, _)| plan.report(session, 0));
             let compressed = Wanted::of(storage, &read, options)?.carry_out(storage, &dir, options)?;
@@ -237,7 +237,7 @@ impl Store {
     /// Compacts the finished segments, and keeps their files as the options say.
     fn compact_finished(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<CompactReport> {
         let storage = self.storage().as_ref();
-        let read = open_read(self.storage(), dir, None, LogSlices::Unread)?;
+        let read = open_read(self.read_ground(), dir, None, LogSlices::Unread)?;
         let wanted = Wanted::of(storage, &read, options)?;
         let report = match self.plan(dir, &read, options, false)? {
             Some(plan) => self.carry_out(dir, &read, plan)?,
@@ -261,7 +261,7 @@ impl Store {
     }
 
     fn finish_as_chosen(&self, opened: &Session, dir: &Path, options: &CompactOptions) -> Result<bool> {
-        let read = || open_read(self.storage(), dir, None, LogSlices::Unread);
+        let read = || open_read(self.read_ground(), dir, None, LogSlices::Unread);
         let mut now = read()?;
         let mut chosen = self.choose(dir, &now, options)?;
         // What a compacted segment attests is durable: so must be all before it, and the objects that it names. A sync may write
@@ -351,7 +351,8 @@ impl Store {
             .filter(|position| *position < through && before.is_none_or(|before| before.knows(*position)))
             .chain([through])
             .collect();
-        let history = History { storage, places: &places, objects: &objects, rollbacks: &scan.rollbacks };
+        let (rollbacks, limit) = (&scan.rollbacks, (dir, self.inner.options.memory));
+        let history = History { storage, places: &places, objects: &objects, rollbacks, limit };
         let Some(plan) = Plan::of(&history, through, &kept)? else { return Ok(None) };
         let (mut gained, mut spent) = (plan.bytes, 0);
         for Replaced { segment, bases, .. } in plan.replaces(&scan.segments) {

@@ -114,7 +114,8 @@ impl Store {
     ) -> Result<Session> {
         let parent_dir = self.existing(parent)?;
         let writer = self.inner.writers.get(parent);
-        let shared_prefix = SharedPrefix::new(self.storage(), &parent_dir, writer.as_ref(), position, types)?;
+        let shared_prefix =
+            SharedPrefix::new(self.read_ground(), &parent_dir, writer.as_ref(), position, types)?;
         drop(writer);
         if let Some(open) = shared_prefix.projection.operations.open().next() {
             return Err(Error::InsideTransaction { position, operation: open.operation });

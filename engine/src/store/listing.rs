@@ -33,8 +33,8 @@ struct Found<'a> {
 
 impl Store {
     /// Returns how each session stands at the time `now_us`, in microseconds since 1970-01-01 UTC, in ascending order of the ids:
-    /// what [`audit::overview`](crate::audit::overview) tells of it, or why that cannot be told. Takes at most `memory_bytes` of
-    /// memory for each, beside its image. `progress` is told how many sessions were looked at, now and then.
+    /// what [`audit::overview`](crate::audit::overview) tells of it, or why that cannot be told. Takes as much memory for
+    /// each, beside its image, as [`ReadOptions::memory_bytes`](crate::audit::ReadOptions::memory_bytes) says. `progress` is told how many sessions were looked at, now and then.
     ///
     /// What was found of closed sessions in which nothing waits is kept in a file of the store, `sessions.index`, if the store takes
     /// writes. The next listing reads only logs that have changed since; it does not notice bytes of the others that rot on the
@@ -47,7 +47,7 @@ impl Store {
     /// # let folder = tempfile::tempdir()?;
     /// # let store = Store::open(folder.path())?;
     /// # store.create(&SessionTypes::builder().build()?)?.close()?;
-    /// for (id, found) in store.overviews(0, 64 << 20, &mut |_| {})? {
+    /// for (id, found) in store.overviews(0, None, &mut |_| {})? {
     ///     println!("{id} has {} records", found?.records);
     /// }
     /// # Ok(())
@@ -60,7 +60,7 @@ impl Store {
     pub fn overviews(
         &self,
         now_us: i64,
-        memory_bytes: u64,
+        memory_bytes: Option<u64>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Vec<(Uuid, Result<SessionOverview>)>> {
         let (storage, sessions) = (self.storage(), self.session_ids()?);
@@ -89,7 +89,7 @@ impl Store {
         &self,
         session: Uuid,
         known: Option<&'a Entry>,
-        (now_us, memory_bytes): (i64, u64),
+        (now_us, memory_bytes): (i64, Option<u64>),
     ) -> Found<'a> {
         let (storage, dir) = (self.storage(), self.session_dir(session));
         let stands = |entry: &&'a Entry| {

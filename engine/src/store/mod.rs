@@ -31,15 +31,14 @@ use uuid::Uuid;
 use crate::audit::{LogReader, ReadOptions};
 use crate::background::Background;
 use crate::error::{Error, Result};
-use crate::fold::memory::MEMORY_BYTES_MIN;
 use crate::generator::Generator;
 use crate::log::partial_creation::{self, PartialCreation};
 use crate::log::writer::Log;
 use crate::log::{fenced, layout};
-use crate::options::{BackgroundSync, Durability, SessionOptions, StoreOptions};
+use crate::options::{BackgroundSync, Durability, MemoryLimit, SessionOptions, StoreOptions};
 use crate::session::open_store::{OpenStore, Writers};
 use crate::session::{
-    OpenAs, Session, SessionSeed, Settlement, begin, lock_or_read_only, lock_to_write, open,
+    OpenAs, ReadGround, Session, SessionSeed, Settlement, begin, lock_or_read_only, lock_to_write, open,
 };
 use crate::storage::{EntryKind, Storage};
 use crate::types::SessionTypes;
@@ -213,6 +212,21 @@ impl Store {
 
     fn storage(&self) -> &Arc<dyn Storage> {
         &self.inner.options.storage
+    }
+
+    /// Returns what sessions are read from, and how much memory that may take.
+    fn read_ground(&self) -> ReadGround<'_> {
+        ReadGround::of(&self.inner.options)
+    }
+
+    /// Opens the log of one of the store's folders, in as much memory as the store may take.
+    fn read_log_in(&self, dir: &Path) -> Result<LogReader> {
+        let memory_bytes = match self.inner.options.memory {
+            MemoryLimit::Bytes(bytes) => Some(bytes),
+            MemoryLimit::OfLog | MemoryLimit::Unlimited => None,
+        };
+        let options = ReadOptions { outline: false, memory_bytes };
+        LogReader::open_with(Arc::clone(self.storage()), dir, options)
     }
 
     /// Returns the folder of a session, which need not exist.
@@ -511,20 +525,21 @@ impl Store {
     /// # Errors
     ///
     /// Those of [`open_untyped`](Store::open_untyped) that do not concern items, and [`Error::OverBudget`] if
-    /// that takes more than 64 MiB of memory.
+    /// that takes more memory than 64 MiB and three times the bytes of the log.
     pub fn summary(&self, session: Uuid) -> Result<SessionSummary> {
-        self.summary_within(session, MEMORY_BYTES_MIN)
+        self.summary_within(session, None)
     }
 
-    /// Summarizes a session from its log, without any types and in at most `memory_bytes` of memory.
+    /// Summarizes a session from its log, without any types and in as much memory as
+    /// [`ReadOptions::memory_bytes`] says.
     ///
     /// # Errors
     ///
     /// Those of [`open_untyped`](Store::open_untyped) that do not concern items, and [`Error::OverBudget`] if
     /// that takes more memory.
-    pub fn summary_within(&self, session: Uuid, memory_bytes: u64) -> Result<SessionSummary> {
+    pub fn summary_within(&self, session: Uuid, memory_bytes: Option<u64>) -> Result<SessionSummary> {
         let dir = self.existing(session)?;
-        let options = ReadOptions { outline: true, memory_bytes: Some(memory_bytes) };
+        let options = ReadOptions { outline: true, memory_bytes };
         let reader = LogReader::open_with(Arc::clone(self.storage()), dir, options)?;
         let (mut created_at_us, opened) = (0, reader.opened_sequence());
         reader.records(opened, opened, |record| {
@@ -558,7 +573,7 @@ impl Store {
     ///
     /// [`Error::NoSuchSession`] if the store has no such session; else those of [`LogReader::open`].
     pub fn read_log(&self, session: Uuid) -> Result<LogReader> {
-        LogReader::open_on(Arc::clone(self.storage()), self.existing(session)?)
+        self.read_log_in(&self.existing(session)?)
     }
 
     /// Returns the summaries of all sessions, in ascending order of their ids. A session whose log cannot be

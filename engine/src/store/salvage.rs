@@ -29,7 +29,6 @@ use foldlog_codec::{Kind, SequenceNumber};
 use uuid::Uuid;
 
 use super::{SessionOptions, Store};
-use crate::audit::LogReader;
 use crate::error::{Corruption, Error, Result};
 use crate::fold::history::History;
 use crate::fold::projection::LogSlices;
@@ -41,6 +40,7 @@ use crate::log::scan::salvage::{Behind, Mend, SoundPart, sound_part};
 use crate::log::writer::{AppendContext, Body, Log};
 use crate::log::{layout, lock};
 use crate::operation::{OpenOperation, UnsettledOperation};
+use crate::options::MemoryLimit;
 use crate::session::{cut, lock_to_write};
 use crate::storage::Access;
 
@@ -149,7 +149,7 @@ impl Store {
             return Err(Error::WithinSession { path, session_dir });
         }
         let _away = lock::keep_writers_away(self.storage(), dir)?;
-        let damage = match LogReader::open_on(Arc::clone(self.storage()), dir) {
+        let damage = match self.read_log_in(dir) {
             Ok(_) => None,
             Err(error) if error.is_damage() => Some(error),
             // A log without any sound header may still be read by its frames.
@@ -311,7 +311,8 @@ impl Salvaging<'_> {
         }
         let objects = Objects::new(Arc::clone(storage), self.building);
         let rollbacks = self.rollbacks(below);
-        let history = History { storage, places: laid, objects: &objects, rollbacks: &rollbacks };
+        let history =
+            History { storage, places: laid, objects: &objects, rollbacks: &rollbacks, limit: self.limit() };
         let mut sequence = SequenceNumber::MIN;
         let folded = history.fold(below, None, LogSlices::Unread, &mut |record, _| {
             sequence = record.sequence + 1;
@@ -322,6 +323,11 @@ impl Salvaging<'_> {
             Err(error) if error.is_damage() => Ok(Some(Unsound { sequence, error })),
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns the folder of the new log, and how much memory a fold of it may take.
+    fn limit(&self) -> (&Path, MemoryLimit) {
+        (self.building, self.store.inner.options.memory)
     }
 
     fn rollbacks(&self, below: SequenceNumber) -> BTreeMap<SequenceNumber, Rollback> {
@@ -473,7 +479,8 @@ impl Salvaging<'_> {
         let opened = Opened { session: id, seed, tags: options.tags, parent };
         let objects = Objects::new(Arc::clone(storage), self.building);
         let rollbacks = self.rollbacks(shared);
-        let history = History { storage, places: &places, objects: &objects, rollbacks: &rollbacks };
+        let limit = self.limit();
+        let history = History { storage, places: &places, objects: &objects, rollbacks: &rollbacks, limit };
         let names = history.fold(shared, None, LogSlices::Outline, &mut |_, _| Ok(()))?.projection.names;
         let ground = store.inner.ground();
         let epoch = self.part.epoch;
@@ -486,7 +493,7 @@ impl Salvaging<'_> {
         log.append(Kind::OBSERVED, now_us, Body::Alone(&observed), &context)?;
         log.finish()?;
         log.sync_plan().run(storage.as_ref(), &|| ())?;
-        let reader = LogReader::open_on(Arc::clone(storage), self.building)?;
+        let reader = store.read_log_in(self.building)?;
         reader.check_seals()?;
         salvaged.open.clone_from(&reader.report().interrupted);
         salvaged.unsettled.clone_from(&reader.report().unsettled);

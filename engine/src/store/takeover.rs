@@ -215,8 +215,8 @@ impl Store {
     ) -> Result<MadeLog> {
         fetch.settle()?;
         let made = match before {
-            None => MadeLog::read((self.storage(), building), types, log_slices, fetch),
-            Some(made) => made.goes_on(self.storage(), building, types),
+            None => MadeLog::read((self.read_ground(), building), types, log_slices, fetch),
+            Some(made) => made.goes_on(self.read_ground(), building, types),
         };
         made.map_err(|error| not_sound(session, error))
     }

@@ -37,7 +37,7 @@ fn a_store_without_the_replicator_reads_a_held_session_and_does_not_write_it() {
     assert_eq!(plain.open_read_only(id, &types()).unwrap().epoch(), None);
     let log = LogReader::open(&dir).unwrap();
     assert_eq!((log.records_len(), log.replicated()), (records, Some(&replicated)));
-    assert_eq!(overview(&dir, 0, 64 << 20).unwrap().replicated, Some(replicated));
+    assert_eq!(overview(&dir, 0, None).unwrap().replicated, Some(replicated));
     let refused = plain.open_session(id, &types()).unwrap_err().to_string();
     assert!(refused.contains("a replica holds session") && refused.contains("another worker"), "{refused}");
     // Nothing was claimed and nobody was fenced by that.
@@ -136,7 +136,7 @@ fn images_rollbacks_and_copies_forget_nothing_of_it() {
     assert!(opened.recovery().from_image.is_some());
     assert!(opened.replicated().is_some());
     drop(opened);
-    assert!(overview(&dir, 0, 64 << 20).unwrap().replicated.is_some());
+    assert!(overview(&dir, 0, None).unwrap().replicated.is_some());
     assert!(LogReader::open(&dir).unwrap().replicated().is_some());
 
     let copies = tempfile::tempdir().unwrap();

@@ -129,8 +129,8 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
     let mut document = Document::default();
     let mut damaged = 0;
     if audit::is_store(from) {
-        let store = open_store(from)?;
-        let copies = Store::open(to)?;
+        let store = open_store(from, output)?;
+        let copies = Store::open_with(to, output.store_options())?;
         let sessions = store.session_ids()?;
         let mut progress = output.progress("copying sessions", sessions.len() as u64);
         for (done, session) in (1..).zip(sessions) {
@@ -155,7 +155,9 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
             let reason = "there is no such folder".to_owned();
             return Err(Error::NotASession { path: from.to_owned(), reason }.into());
         }
-        document.copied.push(Copied::of(Store::open(to)?.backup_from(from, options)?));
+        document
+            .copied
+            .push(Copied::of(Store::open_with(to, output.store_options())?.backup_from(from, options)?));
     }
     print(&document, output)?;
     let of_captures = |copied: &&Copied| !copied.damaged.is_empty();

@@ -9,7 +9,6 @@ use foldlog::audit;
 use foldlog_codec::escape;
 
 use super::pending::now;
-use super::sessions::MEMORY_BYTES;
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{open_sound_outline, open_store};
@@ -43,7 +42,7 @@ pub struct Arguments {
 /// [`Failure::Output`](crate::Failure::Output) if the candidates cannot be printed.
 pub fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
     let found = match arguments.kind {
-        Kind::Sessions => sessions(&arguments.path),
+        Kind::Sessions => sessions(&arguments.path, output),
         Kind::Tags if audit::is_store(&arguments.path) => tags_of_sessions(&arguments.path, output),
         Kind::Tags => tags_of_snapshots(&arguments.path, output),
     };
@@ -55,15 +54,15 @@ pub fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
     Ok(HOLDS)
 }
 
-fn sessions(store: &Path) -> Result<BTreeSet<String>> {
-    let ids = open_store(store)?.session_ids()?;
+fn sessions(store: &Path, output: &Output<'_>) -> Result<BTreeSet<String>> {
+    let ids = open_store(store, output)?.session_ids()?;
     Ok(ids.into_iter().map(|id| id.to_string()).collect())
 }
 
 /// Returns the tags of a store's sessions. Sessions that the last listing found closed are not read again.
 fn tags_of_sessions(store: &Path, output: &Output<'_>) -> Result<BTreeSet<String>> {
-    let memory_bytes = output.memory_bytes.unwrap_or(MEMORY_BYTES);
-    let found = open_store(store)?.overviews(now().timestamp_micros(), memory_bytes, &mut |_| {})?;
+    let found =
+        open_store(store, output)?.overviews(now().timestamp_micros(), output.memory_bytes, &mut |_| {})?;
     let sound = found.into_iter().filter_map(|(_, found)| found.ok());
     Ok(sound.flat_map(|overview| overview.tags).map(|(key, value)| format!("{key}={value}")).collect())
 }

@@ -185,10 +185,10 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
         dry_run: asked.dry_run,
     };
     if is_store {
-        return all(&asked.writing.open(path)?, &options, output);
+        return all(&asked.writing.open(path, output)?, &options, output);
     }
     let (root, id) = in_store(path)?;
-    let report = asked.writing.open(&root)?.compact(id, &options)?;
+    let report = asked.writing.open(&root, output)?.compact(id, &options)?;
     match output.json() {
         true => output.value(&report)?,
         false => print(&report, &options, output)?,

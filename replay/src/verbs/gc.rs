@@ -114,7 +114,8 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
         ..CollectOptions::default()
     };
     let calls = asked.calls.unwrap_or(options.calls);
-    let report = Store::open(root)?.collect(&CollectOptions { calls, ..options })?;
+    let report =
+        Store::open_with(root, output.store_options())?.collect(&CollectOptions { calls, ..options })?;
     if output.json() {
         output.value(&report)?;
         return Ok(HOLDS);

@@ -184,7 +184,7 @@ pub fn now() -> DateTime<Utc> {
 /// [`Failure::Usage`](crate::failure::Failure::Usage) if there is no store at `dir`,
 /// [`Failure::Engine`](crate::failure::Failure::Engine) if the store cannot be read.
 pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let store = reading::open_store(dir)?;
+    let store = reading::open_store(dir, output)?;
     let (mut code, mut found) = (HOLDS, false);
     let ids = store.session_ids()?;
     let running = audit::running(store.path(), &ids)?;

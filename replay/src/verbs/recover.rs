@@ -224,7 +224,7 @@ impl From<&UnsettledOperation> for Operation {
 ///   session has worked on it since; or if the call worked on a resource that is not a folder, which only the host restores.
 pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
-    let session = asked.writing.open(&root)?.open_to_recover(id)?;
+    let session = asked.writing.open(&root, output)?.open_to_recover(id)?;
     let recovered = recover(&session, dir, asked);
     let closed = session.close();
     let document = recovered?;

@@ -147,7 +147,7 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
             history.get(id)?
         }
     };
-    let store = asked.folders.writing.open(&root)?;
+    let store = asked.folders.writing.open(&root, output)?;
     let Given { resources, report: given } =
         workspaces::given((&store, id, dir), Some(checkpoint), asked.folders, false)?;
     let (session, _) = open_without_host(&store, id)?;

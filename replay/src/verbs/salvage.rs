@@ -168,7 +168,7 @@ pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
         }
     };
     let is_new = check_target(&session, to)?;
-    let store = Store::open(to)?;
+    let store = Store::open_with(to, output.store_options())?;
     let salvaged = match store.salvage(&session, SessionOptions::default()) {
         Ok(salvaged) => salvaged,
         Err(error) => {

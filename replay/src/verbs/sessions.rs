@@ -338,9 +338,6 @@ fn is_nothing(found: &Result<SessionOverview, Error>, dir: &Path) -> bool {
         && !reading::holds_anything(dir)
 }
 
-/// Most bytes of memory that a session may take if the command line says nothing.
-pub(super) const MEMORY_BYTES: u64 = 64 << 20;
-
 /// Lists the sessions of the store at `dir` that are asked for. A session that is damaged or cannot be read is a row as well,
 /// and is reported on standard error; the exit code is then 1 if any listed session is damaged, else 2. Such a session is listed
 /// whatever tags and times are asked for. A folder in which a crash left a session without records is noted on standard error,
@@ -353,13 +350,13 @@ pub(super) const MEMORY_BYTES: u64 = 64 << 20;
 ///
 /// [`Failure::Usage`] if there is no store at `dir`, [`Failure::Engine`] if the store cannot be read.
 pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
-    let store = reading::open_store(dir)?;
+    let store = reading::open_store(dir, output)?;
     let ids = store.session_ids()?;
     note_exposed(&store, &ids, output);
     let mut running = audit::running(store.path(), &ids)?;
-    let memory_bytes = output.memory_bytes.unwrap_or(MEMORY_BYTES);
     let mut progress = output.progress("reading sessions", ids.len() as u64);
-    let found = store.overviews(now().timestamp_micros(), memory_bytes, &mut |done| progress.at(done))?;
+    let found =
+        store.overviews(now().timestamp_micros(), output.memory_bytes, &mut |done| progress.at(done))?;
     drop(progress);
     let mut rows = Vec::new();
     for (id, found) in found {
@@ -401,7 +398,7 @@ pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
 #[cfg(feature = "view")]
 pub(crate) fn rows_of(store: &Store, ids: &[Uuid], memory_bytes: Option<u64>) -> Result<Vec<Row>> {
     let mut running = audit::running(store.path(), ids)?;
-    let (now_us, memory_bytes) = (now().timestamp_micros(), memory_bytes.unwrap_or(MEMORY_BYTES));
+    let now_us = now().timestamp_micros();
     let rows = ids.iter().filter_map(|id| {
         let dir = store.session_dir(*id);
         let found = audit::overview(&dir, now_us, memory_bytes);

@@ -149,7 +149,7 @@ pub fn run(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> Re
     let (root, id) = in_store(session)?;
     let settlement = settlement(session, decided, output)?;
     let Decided { operation, by, reason, .. } = *decided;
-    let store = decided.writing.open(&root)?;
+    let store = decided.writing.open(&root, output)?;
     let sequence = match store.settle(id, operation, &settlement, by, reason) {
         Err(Error::Locked { holder, .. }) => {
             let left = store.leave_decision(id, operation, &settlement, by, reason)?;

@@ -60,7 +60,7 @@ struct Done {
 /// - [`Failure::Engine`] if another process has the session open for writing, or it cannot be read.
 pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
-    let store = asked.folders.writing.open(&root)?;
+    let store = asked.folders.writing.open(&root, output)?;
     let manager = CrashRecoveryManager::new(store.clone(), id);
     let manager = match asked.tree {
         Some(tree) => manager.with_tree(tree),
@@ -84,7 +84,7 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
         Some(resources) => manager.with_resources(resources),
         None => manager,
     };
-    let to = asked.to.map_or_else(|| Ok(store), Store::open)?;
+    let to = asked.to.map_or_else(|| Ok(store), |to| Store::open_with(to, output.store_options()))?;
     let RecoveredSession { session, outlook, lost, differences } =
         manager.recover(strategy, &to, by, reason)?;
     let RecoveryOutlook { tasks, messages, lost_updates, .. } = outlook;

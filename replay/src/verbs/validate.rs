@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
-use foldlog::audit::LogReader;
+use foldlog::audit::{LogReader, ReadOptions};
+use foldlog::storage::FileStorage;
 use foldlog::{Error, Event, SequenceNumber, Session, SessionTypes};
 use foldlog_agent::persistence::{
     RecoveryAction, RepairPlan, RepairReport, SessionState, StateValidator, ValidationIssue,
@@ -154,14 +156,15 @@ fn repair(
 ) -> Result<RepairReport> {
     let plan = &result.repair_plan;
     let stores = WorkspaceStores::beside(folder);
-    let read = || {
-        let log = LogReader::open(folder)?;
+    let options = ReadOptions { memory_bytes: output.memory_bytes, ..ReadOptions::default() };
+    let read = move || {
+        let log = LogReader::open_with(Arc::new(FileStorage::new()), folder, options)?;
         SessionState::at(&log, log.last_position(), &stores)
     };
     let report = if plan.steps.is_empty() {
         RepairReport { done: Vec::new(), refused: None, result: result.clone() }
     } else {
-        let opened = open_for(plan, folder, repairer.writing);
+        let opened = open_for(plan, folder, repairer.writing, output);
         if matches!(opened, Err(Failure::Engine(Error::Locked { .. }))) {
             output.note(format_args!(
                 "note: the process that has the session open repairs it itself, by `StateValidator::apply`"
@@ -202,9 +205,9 @@ fn repair(
 ///
 /// [`Failure::Usage`] if the host takes an event of the repair into a slice of its own: what it keeps there would miss the repair.
 /// Nothing is written then. Else those of [`open_without_host`].
-fn open_for(plan: &RepairPlan, folder: &Path, writing: Writing) -> Result<Session> {
+fn open_for(plan: &RepairPlan, folder: &Path, writing: Writing, output: &Output<'_>) -> Result<Session> {
     let (root, id) = in_store(folder)?;
-    let store = writing.open(&root)?;
+    let store = writing.open(&root, output)?;
     let missing = match store.open_session(id, &declare(SessionTypes::builder()).build()?) {
         Err(Error::NotRegistered(missing)) => missing,
         opened => return Ok(opened?),

@@ -234,7 +234,7 @@ fn session_dirs(
             dirs.push(SessionDir { path: (*path).clone(), is_one_of_several });
             continue;
         }
-        let listed = open_store(path).and_then(|store| Ok((store.session_ids()?, store)));
+        let listed = open_store(path, output).and_then(|store| Ok((store.session_ids()?, store)));
         let (ids, store) = match listed {
             Err(Failure::Engine(error)) if is_one_of_several => {
                 verified.unreadable.push(Unreadable::of(path, &error));

@@ -103,7 +103,7 @@ mod serving {
 
     fn shown(path: &Path, output: &mut Output<'_>) -> Result<Shown> {
         if audit::is_store(path) {
-            return Ok(Shown::Store(open_store(path)?));
+            return Ok(Shown::Store(open_store(path, output)?));
         }
         // What is wrong with the session is said here before a page says it.
         let reader = open_sound_outline(path, output)?;

@@ -21,8 +21,6 @@ use uuid::Uuid;
 /// As many sessions as make it worth while to keep what a listing found.
 const MANY: u128 = 80;
 
-const MEMORY_BYTES: u64 = 64 << 20;
-
 /// A store of many closed sessions on a real file system, and the folders of which files were opened since they were last asked for.
 struct Shelf {
     folder: TempDir,
@@ -60,7 +58,7 @@ impl Shelf {
     fn listed(&self) -> Vec<String> {
         let later = SystemTime::now() + Duration::from_secs(60);
         let now_us = later.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
-        let found = self.store.overviews(i64::try_from(now_us).unwrap(), MEMORY_BYTES, &mut |_| {}).unwrap();
+        let found = self.store.overviews(i64::try_from(now_us).unwrap(), None, &mut |_| {}).unwrap();
         found.into_iter().map(|(id, found)| format!("{id} {:?}", found.map_err(|e| e.to_string()))).collect()
     }
 
@@ -136,7 +134,7 @@ fn a_writer_stamps_its_sessions_folder_at_both_ends() {
 fn what_changes_within_one_tick_of_the_file_systems_clock_is_listed() {
     let shelf = shelf();
     let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
-    shelf.store.overviews(i64::try_from(now_us).unwrap(), MEMORY_BYTES, &mut |_| {}).unwrap();
+    shelf.store.overviews(i64::try_from(now_us).unwrap(), None, &mut |_| {}).unwrap();
     assert!(!shelf.index().exists(), "the next change could bear the same stamp");
 }
 

@@ -154,6 +154,14 @@ impl Folder {
 
     /// Writes a new file in place of whatever has its name, and returns it, not yet synced.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<File> {
+        let mut file = self.create(name)?;
+        let path = || self.path.join(name);
+        file.write_all(bytes).map_err(|source| Error::Io { op: "written", path: path(), source })?;
+        Ok(file)
+    }
+
+    /// Makes an empty file, in place of whatever has its name.
+    pub(super) fn create(&self, name: &str) -> Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let path = || self.path.join(name);
         let open = || rustix::fs::openat(&self.fd, name, flags, Mode::from_raw_mode(FILE_MODE));
@@ -164,9 +172,7 @@ impl Folder {
             }
             opened => opened,
         };
-        let mut file = File::from(fd.map_err(Error::io("made", path()))?);
-        file.write_all(bytes).map_err(|source| Error::Io { op: "written", path: path(), source })?;
-        Ok(file)
+        Ok(File::from(fd.map_err(Error::io("made", path()))?))
     }
 
     /// Gives a file another name, in place of whatever has it.

@@ -1,6 +1,7 @@
 //! The manifest: which session and position a tree is of, and what each of its files holds.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 
 use foldlog::{SequenceNumber, escape};
 use serde::{Deserialize, Serialize};
@@ -116,9 +117,16 @@ impl TreeManifest {
 impl ManifestFile {
     /// Describes a file.
     pub(super) fn of(content: &[u8], stored: &[u8]) -> ManifestFile {
-        let (bytes, blake3) = (stored.len() as u64, hex_of(stored));
-        let content = (content != stored)
-            .then(|| ContentDigest { bytes: content.len() as u64, blake3: hex_of(content) });
+        let digest = |bytes: &[u8]| ContentDigest { bytes: bytes.len() as u64, blake3: hex_of(bytes) };
+        let content = (content != stored).then(|| digest(content));
+        let ContentDigest { bytes, blake3 } = digest(stored);
+        ManifestFile { bytes, blake3, content }
+    }
+
+    /// Describes a file by what it holds and by what is stored.
+    pub(super) fn of_digests(content: ContentDigest, stored: ContentDigest) -> ManifestFile {
+        let content = (content != stored).then_some(content);
+        let ContentDigest { bytes, blake3 } = stored;
         ManifestFile { bytes, blake3, content }
     }
 
@@ -128,6 +136,38 @@ impl ManifestFile {
             Some(content) => (content.bytes, &content.blake3),
             None => (self.bytes, &self.blake3),
         }
+    }
+}
+
+/// Digests what is written through it to `out`.
+pub(super) struct Digesting<W> {
+    out: W,
+    bytes: u64,
+    hasher: blake3::Hasher,
+}
+
+impl<W: Write> Digesting<W> {
+    pub(super) fn new(out: W) -> Digesting<W> {
+        Digesting { out, bytes: 0, hasher: blake3::Hasher::new() }
+    }
+
+    /// Returns what was written, and where to.
+    pub(super) fn finish(self) -> (ContentDigest, W) {
+        let Digesting { out, bytes, hasher } = self;
+        (ContentDigest { bytes, blake3: hasher.finalize().to_hex().to_string() }, out)
+    }
+}
+
+impl<W: Write> Write for Digesting<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.bytes += written as u64;
+        self.hasher.update(bytes.get(..written).unwrap_or_default());
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 

@@ -121,6 +121,7 @@ use serde::de::DeserializeOwned;
 use self::contents::SessionFile;
 use self::exporter::Known;
 use self::render::Messages;
+use self::session::EngineSnapshot;
 use self::writing::{Writer, Written};
 use super::{
     Damage, Error, FileModification, Result, SessionState, StateComponent, StateCompression, StateUpdate,
@@ -196,12 +197,14 @@ pub struct TreeContents<'a> {
     pub updates: &'a [StateUpdate],
     /// Checkpoints in their order.
     pub checkpoints: &'a [CheckpointFiles],
+    /// What the engine exports, as one more checkpoint.
+    engine: Option<EngineSnapshot<'a>>,
 }
 
 impl<'a> TreeContents<'a> {
     /// Makes a tree of a state alone.
     pub fn new(state: &'a SessionState) -> TreeContents<'a> {
-        TreeContents { state, position: None, updates: &[], checkpoints: &[] }
+        TreeContents { state, position: None, updates: &[], checkpoints: &[], engine: None }
     }
 
     /// Says which position the state is of, and adds the updates that led to it.
@@ -214,6 +217,16 @@ impl<'a> TreeContents<'a> {
     #[must_use]
     pub fn with_checkpoints(self, checkpoints: &'a [CheckpointFiles]) -> TreeContents<'a> {
         TreeContents { checkpoints, ..self }
+    }
+
+    /// Adds what the engine exports of a log, behind the other checkpoints.
+    fn with_engine(self, engine: EngineSnapshot<'a>) -> TreeContents<'a> {
+        TreeContents { engine: Some(engine), ..self }
+    }
+
+    /// Returns the number of checkpoints.
+    fn checkpoints_len(&self) -> u64 {
+        self.checkpoints.len() as u64 + u64::from(self.engine.is_some())
     }
 }
 
@@ -240,7 +253,7 @@ fn write_tree(
     compression: &StateCompression,
     known: Option<&Known>,
 ) -> Result<Written> {
-    let TreeContents { state, position, updates, checkpoints } = *contents;
+    let TreeContents { state, position, updates, .. } = *contents;
     let told = updates.iter().filter_map(|update| match &update.operation {
         UpdateOperation::FileModified { modification } => Some(modification),
         _ => None,
@@ -258,7 +271,7 @@ fn write_tree(
     let after = writer.after();
     after.position = position;
     after.updates = updates.len() as u64;
-    after.checkpoints = checkpoints.len() as u64;
+    after.checkpoints = contents.checkpoints_len();
     for (task, entries) in &state.execution_logs.tasks {
         let path = layout::task_log(task);
         let is_same = known.is_some_and(|known| known.logs.get(task) == Some(entries));
@@ -299,12 +312,20 @@ fn write_tree(
         render::interactions(&logs.interactions, &mut sink)?;
     }
     render::other_logs(logs, &mut sink)?;
-    for (number, checkpoint) in (1..).zip(checkpoints) {
-        let folder = layout::checkpoint(number);
-        sink(&format!("{folder}/state_snapshot.json"), &checkpoint.state_snapshot)?;
-        sink(&format!("{folder}/manifest.json"), &checkpoint.manifest)?;
-    }
+    put_checkpoints(contents, &mut writer)?;
     writer.commit_knowing()
+}
+
+fn put_checkpoints(contents: &TreeContents<'_>, writer: &mut Writer<'_>) -> Result<()> {
+    for (number, checkpoint) in (1..).zip(contents.checkpoints) {
+        let folder = layout::checkpoint(number);
+        writer.put(&format!("{folder}/state_snapshot.json"), &checkpoint.state_snapshot)?;
+        writer.put(&format!("{folder}/manifest.json"), &checkpoint.manifest)?;
+    }
+    let Some(engine) = &contents.engine else { return Ok(()) };
+    let folder = layout::checkpoint(contents.checkpoints_len());
+    writer.put_streamed(&format!("{folder}/state_snapshot.json"), &|out| engine.write(out))?;
+    writer.put(&format!("{folder}/manifest.json"), &engine.manifest()?)
 }
 
 /// Holds what was read from a tree.

@@ -1,6 +1,6 @@
 //! What a damaged tree still vouches for, read file by file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -172,10 +172,21 @@ impl Reading<'_> {
         Ok(read)
     }
 
+    /// Lists the checkpoints before one that the manifest has files of, and the first of which it has none: whatever number the
+    /// manifest says, no more are looked at than it has files.
+    fn checkpoints_before(&self, last: u64) -> Vec<u64> {
+        let of_files = self.tree.paths_in("checkpoints").filter_map(layout::checkpoint_of);
+        let numbers = of_files.map(|(number, _)| number).filter(|number| (1..last).contains(number));
+        let mut numbers: BTreeSet<u64> = numbers.collect();
+        let missing = (1..last).find(|number| !numbers.contains(number));
+        numbers.extend(missing);
+        numbers.into_iter().collect()
+    }
+
     /// Reads the checkpoints that the session had, and what the engine exported, which is in the last folder.
     fn checkpoints(&mut self) -> Result<(Vec<Checkpoint>, Option<Export>)> {
         let (mut had, last) = (Vec::new(), self.tree.manifest().checkpoints);
-        for number in 1..last {
+        for number in self.checkpoints_before(last) {
             had.extend(self.take(&format!("{}/manifest.json", layout::checkpoint(number)))?);
         }
         // Where its manifest is damaged, the snapshot itself says what it is.

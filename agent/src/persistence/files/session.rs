@@ -1,6 +1,7 @@
 //! From a session's log to a tree, and from a tree to a session of its own.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::Path;
 
 use foldlog::audit::LogReader;
@@ -44,6 +45,32 @@ pub(super) fn engine_export(state_snapshot: &[u8]) -> foldlog::Result<Export> {
     Export::from_json(&String::from_utf8_lossy(state_snapshot))
 }
 
+/// What the engine exports of a log, read from it when it is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EngineSnapshot<'a> {
+    log: &'a LogReader,
+    position: SequenceNumber,
+}
+
+impl EngineSnapshot<'_> {
+    /// Writes the snapshot, item by item.
+    pub(super) fn write(&self, out: &mut dyn Write) -> Result<()> {
+        // The state has an imported past already; checkpoints are positions of a log that the new session does not have, and are
+        // exported as history.
+        let left_out = [ImportedStates::NAME, Checkpoints::NAME];
+        let policies = BTreeSet::from([Policy::State, Policy::Log]);
+        Ok(self.log.write_export_without(self.position, &policies, &left_out, out)?)
+    }
+
+    /// Returns the manifest of the checkpoint that holds it.
+    pub(super) fn manifest(&self) -> Result<Vec<u8>> {
+        let manifest = EngineExport { snapshot: SNAPSHOT_JSON.to_owned(), position: self.position };
+        let json = foldlog::escape::to_json(&manifest);
+        let failed = |source| Error::Json { what: "manifest of a checkpoint".to_owned(), source };
+        Ok(json.map_err(failed)?.into_bytes())
+    }
+}
+
 /// Snapshot of a checkpoint whose state is not copied: says where it is.
 #[derive(Serialize)]
 struct StateInLog {
@@ -71,7 +98,7 @@ fn checkpoint_files(log: &LogReader, position: SequenceNumber) -> Result<Vec<Che
 ///
 /// # Errors
 ///
-/// Those of [`SessionState::at`], of [`LogReader::export_at`] and of [`export_tree`].
+/// Those of [`SessionState::at`], of [`LogReader::write_export_without`] and of [`export_tree`].
 pub fn export_session(
     log: &LogReader,
     position: impl Into<SequenceNumber>,
@@ -90,17 +117,9 @@ pub(super) fn with_contents<T>(
     take: impl FnOnce(&TreeContents<'_>) -> Result<T>,
 ) -> Result<T> {
     let (state, updates) = SessionState::with_updates(log, position, stores)?;
-    let mut export = log.export_at(position, &BTreeSet::from([Policy::State, Policy::Log]))?;
-    // The state has an imported past already; checkpoints are positions of a log that the new session does not have, and are
-    // exported as history.
-    for left in [ImportedStates::NAME, Checkpoints::NAME] {
-        export.slices.retain(|slice| slice.slice_type != left);
-        export.policies.remove(left);
-    }
-    let manifest = EngineExport { snapshot: SNAPSHOT_JSON.to_owned(), position };
-    let mut checkpoints = checkpoint_files(log, position)?;
-    checkpoints.push(CheckpointFiles::new(&manifest, &export)?);
-    take(&TreeContents::new(&state).at(position, &updates).with_checkpoints(&checkpoints))
+    let checkpoints = checkpoint_files(log, position)?;
+    let contents = TreeContents::new(&state).at(position, &updates).with_checkpoints(&checkpoints);
+    take(&contents.with_engine(EngineSnapshot { log, position }))
 }
 
 /// Holds a session that was made of a tree.

@@ -3,19 +3,26 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
 use super::folder::{Entry, FileTrace, Folder};
 use super::layout::{self, MANIFEST, META, NEXT, STAGED, TREES};
-use super::manifest::{ManifestFile, TreeManifest, hex_of};
+use super::manifest::{ContentDigest, Digesting, ManifestFile, TreeManifest, hex_of};
 use super::tree::{Folders, FoundManifest, Tree, TreeLimits, is_staged, staged, stored_as};
 use crate::persistence::{DamagedFile, Error, Result, StateCompression};
 use crate::sabotage::{self, Breakage};
 
 /// Greatest number of files that are synced one by one: for more, one sync of the file system takes less time.
 const SYNCED_ALONE_MAX: usize = 32;
+
+/// Bytes of a text that are written at a time.
+const WRITTEN_BYTES: usize = 64 << 10;
+
+/// Writes a text, the same each time.
+pub(super) type WriteText<'a> = dyn Fn(&mut dyn Write) -> Result<()> + 'a;
 
 /// Says what a writer did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -191,14 +198,43 @@ impl<'a> Writer<'a> {
         }
         let stored = self.after.compression.compress(content)?;
         let (folder, name) = layout::split(path);
+        let file = self.folders.make(folder)?.write(&format!("{name}{STAGED}"), &stored)?;
+        self.stage(path, file, ManifestFile::of(content, &stored))
+    }
+
+    /// Makes a file hold the JSON text that `write` writes, which is held nowhere. `write` is called twice: the first time to find
+    /// out whether the file holds the text already.
+    pub(super) fn put_streamed(&mut self, path: &str, write: &WriteText<'_>) -> Result<()> {
+        let mut text = Digesting::new(io::sink());
+        write(&mut text)?;
+        let ContentDigest { bytes, blake3 } = text.finish().0;
+        if let Some(file) = self.unchanged_as(path, (bytes, &blake3)) {
+            self.after.files.insert(path.to_owned(), file);
+            return Ok(());
+        }
+        let (folder, name) = layout::split(path);
+        let file = self.folders.make(folder)?.create(&format!("{name}{STAGED}"))?;
+        let failed = |source| Error::Io { op: "written", path: self.report.dir.join(path), source };
+        let stored = BufWriter::with_capacity(WRITTEN_BYTES, Digesting::new(file));
+        let encoder = self.after.compression.encoder(bytes, stored).map_err(failed)?;
+        let mut text = Digesting::new(encoder);
+        write(&mut text)?;
+        let (content, encoder) = text.finish();
+        let stored = encoder.finish().and_then(|out| Ok(out.into_inner()?)).map_err(failed)?;
+        let (stored, file) = stored.finish();
+        self.stage(path, file, ManifestFile::of_digests(content, stored))
+    }
+
+    /// Takes a file that was written under its provisional name into the tree.
+    fn stage(&mut self, path: &str, file: File, described: ManifestFile) -> Result<()> {
+        let (folder, name) = layout::split(path);
         let folder = self.folders.make(folder)?;
-        let file = folder.write(&format!("{name}{STAGED}"), &stored)?;
         if self.known.is_some() {
             self.written.push((path.to_owned(), folder.trace_of(name, &file)?));
         }
         self.report.written += 1;
-        self.report.written_bytes += stored.len() as u64;
-        self.after.files.insert(path.to_owned(), ManifestFile::of(content, &stored));
+        self.report.written_bytes += described.bytes;
+        self.after.files.insert(path.to_owned(), described);
         self.staged.push(path.to_owned());
         match self.staged.len() {
             ..=SYNCED_ALONE_MAX => self.few.push(file),
@@ -209,11 +245,14 @@ impl<'a> Writer<'a> {
 
     /// Returns what the manifest says of a file that holds `content` by the manifest, and on disk.
     fn unchanged(&self, path: &str, content: &[u8]) -> Option<ManifestFile> {
+        self.unchanged_as(path, (content.len() as u64, &hex_of(content)))
+    }
+
+    /// Returns the same by the content's length and digest.
+    fn unchanged_as(&self, path: &str, content: (u64, &str)) -> Option<ManifestFile> {
         let before = self.before.as_ref().filter(|before| before.compression == self.after.compression)?;
         let file = before.files.get(path)?;
-        let (bytes, digest) = file.content();
-        let is_same = bytes == content.len() as u64 && digest == hex_of(content);
-        (is_same && self.is_stored(path, file)).then(|| file.clone())
+        (file.content() == content && self.is_stored(path, file)).then(|| file.clone())
     }
 
     /// Returns whether a file is on disk what the manifest says.

@@ -148,7 +148,7 @@ impl<'a> LeaseHolder<'a> {
     /// if it is damaged, [`Error::UnsupportedKind`](crate::Error::UnsupportedKind) if it holds a record that
     /// this version cannot fold; else those of [`LogReader::open`](crate::audit::LogReader::open).
     pub fn left_open(&self, session: Uuid, folder: &Path) -> Result<Option<OpenOperation>> {
-        left_open(self.session.storage(), folder, session)
+        left_open(self.session.read_ground(), folder, session)
     }
 
     /// Returns whether this session was salvaged from `session` and has to recover a call that `session`

@@ -6,12 +6,17 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Policy;
 
 use super::report::{ConversationRewound, SliceRewound};
-use crate::audit::{Difference, StateReader, messages_of};
+use crate::audit::{Difference, StateReader, messages_of, value_bytes};
 use crate::conversation::{Conversation, EntryContent};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::session::rewinding::{ConversationBeside, SlicesBeside};
 
 /// Counts what changes of each slice, and finds the differences of STATE slices.
+///
+/// # Errors
+///
+/// [`Error::OverBudget`] if the differences take more memory than the store's [limit](crate::MemoryLimit); else those of
+/// [`StateReader::slice_differences`].
 pub(super) fn slices(beside: SlicesBeside) -> Result<(Vec<SliceRewound>, Vec<Difference>)> {
     let counts = beside.counts().into_iter().map(|counts| SliceRewound {
         name: counts.name,
@@ -22,11 +27,17 @@ pub(super) fn slices(beside: SlicesBeside) -> Result<(Vec<SliceRewound>, Vec<Dif
         added: counts.added,
     });
     let counts = counts.collect();
-    let SlicesBeside { now, then, source } = beside;
-    // The values of a session are its host's, whatever memory they take.
-    let (now, then) = (StateReader::new(now, source.clone(), None), StateReader::new(then, source, None));
-    let mut differences = Vec::new();
+    let SlicesBeside { now, then, source, limit } = beside;
+    let sequence = now.next_sequence().saturating_sub(1);
+    let now = StateReader::new(now, source.clone(), limit.clone());
+    let then = StateReader::new(then, source, limit.clone());
+    let (mut differences, mut needed) = (Vec::new(), 0_u64);
     now.slice_differences(&then, |policy| policy == Policy::State, &mut |difference| {
+        needed = needed.saturating_add(value_bytes(&difference.before) + value_bytes(&difference.after));
+        if let Some((dir, budget)) = limit.as_ref().filter(|(_, budget)| needed > *budget) {
+            let (session_dir, budget) = (dir.to_path_buf(), *budget);
+            return Err(Error::OverBudget { session_dir, sequence, needed, budget });
+        }
         differences.push(difference);
         Ok(ControlFlow::Continue(()))
     })?;

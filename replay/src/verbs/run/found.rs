@@ -21,9 +21,6 @@ use crate::reading;
 /// Tag of the sessions of `foldlog run`; its value names the adapter.
 const TAG: &str = "foldlog.run";
 
-/// Most bytes of memory that a session may take which is looked at to find the latest.
-const MEMORY_BYTES: u64 = 64 << 20;
-
 /// System prompt where none is given.
 const SYSTEM: &str = "You are an agent that works in the current folder, with the tools that you are given. Do what the \
                       user asks for, and say at the end what you did.";
@@ -49,10 +46,10 @@ pub(super) fn find(asked: &Asked, said: Option<&str>, output: &mut Output<'_>) -
             return Ok(Found { session: created.map_err(|error| told(error, asked))?, goes_on: false });
         }
         Some(Some(id)) => {
-            let opened = existing(asked)?.open_session(id, &types);
+            let opened = existing(asked, output)?.open_session(id, &types);
             opened.map_err(|error| told(error, asked))?
         }
-        Some(None) => latest(&existing(asked)?, &types, said, output)?,
+        Some(None) => latest(&existing(asked, output)?, &types, said, output)?,
     };
     if !session.tags().contains_key(TAG) {
         let what = format!("{} was not begun by `foldlog run`", escape::path(session.dir()));
@@ -62,9 +59,9 @@ pub(super) fn find(asked: &Asked, said: Option<&str>, output: &mut Output<'_>) -
 }
 
 /// Opens the store of a session that goes on.
-fn existing(asked: &Asked) -> Result<Store> {
+fn existing(asked: &Asked, output: &Output<'_>) -> Result<Store> {
     reading::check_store(&asked.store)?;
-    asked.writing.open(&asked.store)
+    asked.writing.open(&asked.store, output)
 }
 
 /// Tells an error of the store in the words of the command line.
@@ -105,10 +102,9 @@ fn latest(
     said: Option<&str>,
     output: &mut Output<'_>,
 ) -> Result<Session> {
-    let memory_bytes = output.memory_bytes.unwrap_or(MEMORY_BYTES);
     let mut runs = Vec::new();
     for id in store.session_ids()? {
-        match store.summary_within(id, memory_bytes) {
+        match store.summary_within(id, output.memory_bytes) {
             Ok(summary) if summary.tags.contains_key(TAG) => runs.push((summary.created_at_us, id)),
             Ok(_) | Err(Error::NotASession { .. }) => {}
             Err(error) => output.note(format_args!("note: passed over session {id}: {error}")),
