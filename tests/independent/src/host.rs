@@ -140,6 +140,16 @@ impl Desk {
         Ok(Desk { state: ExecutionState::new(session.clone(), resources), session })
     }
 
+    /// Goes on where what a call left can neither be captured nor be moved aside.
+    pub(crate) fn without_capture(self) -> Desk {
+        let Desk { session, state } = self;
+        let resources = state.resources().clone();
+        Desk {
+            state: ExecutionState::builder(session.clone(), resources).without_capture(true).build(),
+            session,
+        }
+    }
+
     pub(crate) fn state(&self) -> &ExecutionState {
         &self.state
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use foldlog::conversation::{ConversationMessage, Role};
 use foldlog::tools::ToolRunner;
 use foldlog::{CallOrigin, Cause, Session};
+use foldlog_codec::escape::MARK;
 use uuid::Uuid;
 
 use super::ClaudeAgentSDKAdapter;
@@ -185,10 +186,11 @@ pub(super) fn to_say(messages: &[ConversationMessage], is_resumed: bool) -> Stri
     }
 }
 
-/// Returns a message of a conversation as it is told to another session.
+/// Returns a message of a conversation as it is told to another session. Each line but the first begins with a mark, so that what a tool
+/// printed passes for no other message.
 fn told(message: &ConversationMessage) -> String {
     let text = message.content.as_deref().unwrap_or_default();
-    match message.role {
+    let told = match message.role {
         Role::Tool => format!("result of {}: {text}", message.name.as_deref().unwrap_or("a tool")),
         role => {
             let calls = message
@@ -200,7 +202,8 @@ fn told(message: &ConversationMessage) -> String {
             let who = if role == Role::Assistant { "you" } else { "user" };
             format!("{who}: {}", parts.join(" "))
         }
-    }
+    };
+    told.lines().collect::<Vec<_>>().join(&format!("\n{MARK}"))
 }
 
 /// Returns the results of all calls of a conversation, for a transcript that may lack some.
