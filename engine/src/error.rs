@@ -860,7 +860,7 @@ pub enum Error {
         cause: Arc<Error>,
     },
     /// What the rollback of a call would replace or remove can neither be captured nor set aside, so nothing was touched, and the call is
-    /// left open. A run [without captures](crate::ExecutionStateBuilder::without_capture) goes on, and loses what is there.
+    /// left open. A run [without captures](crate::tools::ExecutionStateBuilder::without_capture) goes on, and loses what is there.
     #[error(
         "nothing was rolled back: what is there now cannot be captured ({capture}), nor be moved aside ({aside})"
     )]

@@ -15,7 +15,7 @@
 //! Where there is no room for a capture, the session and the resources remove what they can make again, and it is tried once more. If it
 //! fails still, or for another reason, the resources [set aside](crate::tools::resources::Snapshotable::set_aside) what is to be replaced. If
 //! that fails too, nothing is touched, and the call is left open: its resources stay marked, so that other sessions are refused with
-//! [`Error::ResourceDirty`]. A run [without captures](crate::ExecutionStateBuilder::without_capture) goes on then, and what was there is
+//! [`Error::ResourceDirty`]. A run [without captures](crate::tools::ExecutionStateBuilder::without_capture) goes on then, and what was there is
 //! lost.
 
 use std::time::Instant;

@@ -131,7 +131,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// # Errors
     ///
     /// Return an error if something cannot be put aside: then leave everything as it is. The rollback is not carried out then, unless
-    /// the run goes on [without captures](crate::ExecutionStateBuilder::without_capture).
+    /// the run goes on [without captures](crate::tools::ExecutionStateBuilder::without_capture).
     fn set_aside(&self, snapshot: &Self::Snapshot, operation: OperationId) -> Result<()> {
         let _ = (snapshot, operation);
         Ok(())
