@@ -380,8 +380,9 @@ impl After {
         next.live = Live::behind(self.live.as_ref(), sequence);
         let open = next.open.iter_mut().find(|open| open.begin == found.begin).expect("that call is open");
         assert!(!std::mem::replace(&mut open.is_found, true), "{found:?} is said twice");
-        // A coin may be paid for a step that was not recorded.
-        assert!(found.resources["purse"] >= self.purse, "{found:?}: {} are paid", self.purse);
+        // How many coins are there is not known: one may be paid for a step that was not recorded, and the rollback of an inner call may have
+        // given some back before it was cut short.
+        assert!(found.resources.keys().eq(["purse"]), "{found:?}");
         next
     }
 
