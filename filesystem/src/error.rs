@@ -155,6 +155,12 @@ impl Error {
             _ => false,
         }
     }
+
+    /// Returns whether something could not be [set aside](crate::HostFilesystem::set_aside), although a restore would not be refused.
+    #[cfg(feature = "host")]
+    pub fn is_not_set_aside(&self) -> bool {
+        matches!(self, Error::Io { op, .. } if *op == crate::host::SET_ASIDE)
+    }
 }
 
 #[cfg(test)]

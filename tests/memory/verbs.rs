@@ -183,6 +183,24 @@ impl ForgedLog {
     }
 }
 
+/// A log of four records that each replace all items of a slice by so many of one byte, and of a rollback to each, so that each is
+/// kept.
+fn replaced_items(count: usize) -> ForgedLog {
+    let mut forge = ForgedLog::new();
+    let one = [1];
+    for _ in 0..4 {
+        let added = Added::Items { items: vec![Payload::new(&one); count], version: 1 };
+        let effect = Effect { slice: 1, removed: Removed::All, added, before: None };
+        forge
+            .record(Kind::DISPATCH, &Dispatch { action: Action::Seed, effects: Some(vec![effect]) }.encode());
+    }
+    let last = forge.forge.next();
+    for to in last - 4..last {
+        forge.record(Kind::ROLLBACK, &Rollback { to: to.into(), preserve_logs: true }.encode());
+    }
+    forge.done()
+}
+
 /// All verbs that read a session, each with what is left of the arguments.
 fn verbs<'a>(last: &'a str, new: &'a str) -> Vec<(Vec<&'a str>, bool)> {
     let verbs: Vec<Vec<&str>> = vec![
@@ -312,21 +330,7 @@ fn a_large_state_is_printed_as_it_is_read() {
 /// A byte of a body can ask for an item, and each item takes a name.
 #[test]
 fn items_of_one_byte_are_refused_once_their_names_take_too_much() {
-    let mut forge = ForgedLog::new();
-    let one = [1];
-    for _ in 0..4 {
-        let items = vec![Payload::new(&one); 1 << 20];
-        let added = Added::Items { items, version: 1 };
-        let effect = Effect { slice: 1, removed: Removed::All, added, before: None };
-        forge
-            .record(Kind::DISPATCH, &Dispatch { action: Action::Seed, effects: Some(vec![effect]) }.encode());
-        // So that each is kept.
-    }
-    let last = forge.forge.next();
-    for to in last - 4..last {
-        forge.record(Kind::ROLLBACK, &Rollback { to: to.into(), preserve_logs: true }.encode());
-    }
-    let forge = forge.done();
+    let forge = replaced_items(1 << 20);
     let (store, session) = (text(forge.folder.path()), text(&forge.dir()));
     for verb in
         [&["state"][..], &["verify"], &["replay"], &["stats"], &["export", "--format", "snapshot-json"]]
@@ -366,19 +370,7 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 #[test]
 fn commands_that_write_are_refused_before_they_take_more_than_their_budget() {
     const BUDGET: u64 = 8 << 20;
-    let mut forge = ForgedLog::new();
-    let one = [1];
-    for _ in 0..4 {
-        let added = Added::Items { items: vec![Payload::new(&one); 200_000], version: 1 };
-        let effect = Effect { slice: 1, removed: Removed::All, added, before: None };
-        forge
-            .record(Kind::DISPATCH, &Dispatch { action: Action::Seed, effects: Some(vec![effect]) }.encode());
-    }
-    let last = forge.forge.next();
-    for to in last - 4..last {
-        forge.record(Kind::ROLLBACK, &Rollback { to: to.into(), preserve_logs: true }.encode());
-    }
-    let forge = forge.done();
+    let forge = replaced_items(200_000);
     let session = text(&forge.dir());
     let new = tempfile::tempdir().unwrap();
     let (tree, salvaged) = (text(&new.path().join("tree")), text(&new.path().join("salvaged")));

@@ -21,7 +21,8 @@ use uuid::Uuid;
 
 use super::{ItemName, LogReader, SliceReader, StateReader};
 use crate::conversation::{Conversation, ConversationMessage};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::fold::conversation_reading::TextBudget;
 use crate::session::{State, StoredItem};
 
 /// Describes one difference of two positions of a log.
@@ -151,8 +152,8 @@ impl StateReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] if an item is not MessagePack, [`Error::OverBudget`] if an item would take more memory than the reader
-    /// may, [`Error::Io`] if a segment can no longer be read, [`Error::Object`] if an object is missing or damaged; the
+    /// [`Error::Decode`](crate::Error::Decode) if an item is not MessagePack, [`Error::OverBudget`](crate::Error::OverBudget) if an item would take more memory than the reader
+    /// may, [`Error::Io`](crate::Error::Io) if a segment can no longer be read, [`Error::Object`](crate::Error::Object) if an object is missing or damaged; the
     /// error of `visit`.
     pub fn slice_differences(
         &self,
@@ -246,12 +247,7 @@ impl StateReader {
         while tokens.token().is_ok() {
             values += 1;
         }
-        let needed = most(values);
-        if needed <= budget {
-            return Ok(());
-        }
-        let (session_dir, sequence) = (dir.to_owned(), item.sequence);
-        Err(Error::OverBudget { session_dir, sequence, needed, budget })
+        TextBudget::new(dir, budget).hold(item.sequence, most(values))
     }
 }
 

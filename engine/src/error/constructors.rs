@@ -65,14 +65,12 @@ impl Error {
     /// refused, that is the error.
     pub(crate) fn uncaptured(capture: &Error, aside: Error) -> Error {
         let Error::RestoreFailed { failed, .. } = &aside else { return aside };
-        let is_in_the_way = |error: &Error| {
-            error.is_full()
-                || matches!(
-                    error,
-                    Error::Filesystem(filesystem::Error::Io { op: "move into .foldlog-aside", .. })
-                )
-        };
-        match failed.iter().find(|(_, error)| is_in_the_way(error)) {
+        #[cfg(feature = "host-filesystem")]
+        let is_not_set_aside =
+            |error: &Error| matches!(error, Error::Filesystem(error) if error.is_not_set_aside());
+        #[cfg(not(feature = "host-filesystem"))]
+        let is_not_set_aside = |_: &Error| false;
+        match failed.iter().find(|(_, error)| error.is_full() || is_not_set_aside(error)) {
             Some((_, aside)) => {
                 Error::Uncaptured { capture: Arc::new(capture.clone()), aside: Arc::clone(aside) }
             }

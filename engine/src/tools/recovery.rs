@@ -291,10 +291,10 @@ impl ToolRunner {
             let earlier = session.captures_before_rollback(first.begin, SequenceNumber::MAX)?;
             let tag = Some("recovery".to_owned());
             let rollback = Rollback { begin: first.begin, before: &before, all: false, earlier, tag, until };
-            let prepared = self.state.prepare_rollback(rollback).map_err(full_if_so)?;
-            found = prepared.found.unwrap_or_default();
-            put_back.append(prepared.told);
-            let before = prepared.target;
+            let plan = self.state.prepare_rollback(rollback).map_err(full_if_so)?;
+            found = plan.found.unwrap_or_default();
+            put_back.append(plan.told);
+            let before = plan.target;
             if sabotage::is(Breakage::RestoredAfterEnd) {
                 late = Some(before);
             } else if !sabotage::is(Breakage::ResourcesNotRestored) {

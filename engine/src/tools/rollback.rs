@@ -47,7 +47,7 @@ pub(super) struct Rollback<'a> {
 }
 
 /// Says what a rollback restores.
-pub(super) struct Prepared {
+pub(super) struct RollbackPlan {
     /// Captures of what is there now; `None` if it could not be captured.
     pub(super) found: Option<Captures>,
     /// Captures to be restored.
@@ -62,7 +62,7 @@ impl ExecutionState {
     /// # Errors
     ///
     /// [`Error::Uncaptured`] if neither is possible. The errors of a write.
-    pub(super) fn prepare_rollback(&self, rollback: Rollback<'_>) -> Result<Prepared> {
+    pub(super) fn prepare_rollback(&self, rollback: Rollback<'_>) -> Result<RollbackPlan> {
         let Rollback { begin, before, all, ref earlier, .. } = rollback;
         let mut told = PutBack::default();
         let found = match self.capture_present(&rollback) {
@@ -76,7 +76,7 @@ impl ExecutionState {
                     return Err(Error::uncaptured(&error, aside));
                 }
                 told.not_undone.push(NotUndone::uncaptured(&error));
-                return Ok(Prepared { found: None, target: before.clone(), told });
+                return Ok(RollbackPlan { found: None, target: before.clone(), told });
             }
         };
         if earlier.is_empty() && !sabotage::is(Breakage::RollbackUnrecorded) {
@@ -92,7 +92,7 @@ impl ExecutionState {
             true => before.clone(),
             false => before.beside_changes(self.resources(), earlier, &found, &mut told),
         };
-        Ok(Prepared { found: Some(found), target, told })
+        Ok(RollbackPlan { found: Some(found), target, told })
     }
 
     fn capture_present(&self, rollback: &Rollback<'_>) -> Result<Captures> {

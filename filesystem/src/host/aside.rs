@@ -18,6 +18,9 @@ use super::rules::ASIDE;
 use super::step::{OPEN_FOLDER, open_around, open_at, stat_at};
 use crate::error::{Error, Result};
 
+/// What failed where something cannot be moved.
+pub(crate) const SET_ASIDE: &str = "move into .foldlog-aside";
+
 /// Most names that are tried for what lies aside under the same path already.
 const NAMES_MAX: u32 = 1_000;
 
@@ -49,7 +52,7 @@ pub(super) fn move_all(root: &OwnedFd, place: &Path, call: &str, paths: &[Vec<u8
                     // What cannot be moved back lies aside, and nothing of it is lost.
                     let _ = rename((&to.0, &to.1), (&from.0, &from.1));
                 }
-                return Err(Error::io("move into .foldlog-aside", place.join(told(path)), errno.into()));
+                return Err(Error::io(SET_ASIDE, place.join(told(path)), errno.into()));
             }
         }
     }

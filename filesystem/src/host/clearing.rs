@@ -51,10 +51,7 @@ impl Restorer<'_> {
     pub(super) fn check_room(&self, plan: &Plan, root: &OwnedFd, place: &Path) -> Result<(), Error> {
         let bytes = self.needed_bytes(plan);
         match room_of(root) < bytes {
-            true => {
-                let source = Arc::new(std::io::Error::from(Errno::ENOSPC));
-                Err(Error::Full { path: place.to_owned(), bytes, source })
-            }
+            true => Err(Error::unmade("restore", place, bytes, Errno::ENOSPC.into())),
             false => Ok(()),
         }
     }

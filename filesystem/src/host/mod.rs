@@ -113,6 +113,7 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use crate::error::{Error, Result};
+pub(crate) use aside::SET_ASIDE;
 pub use audit::{DamagedObject, SnapshotsAudited, audit_snapshots, damage_of_object, keeps_any};
 pub use binding::{Rebind, WorkspaceNotice};
 pub use changes::{FileChange, FileFacts, FileForm, SnapshotReader};

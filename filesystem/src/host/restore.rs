@@ -227,8 +227,7 @@ impl HostFilesystem {
                     state.notice(WorkspaceNotice::Mounted { paths: restored.mounts.clone() });
                 }
                 if let Some(bytes) = shared.unwritten_bytes() {
-                    let source = Arc::new(std::io::Error::from(Errno::ENOSPC));
-                    return Err(Error::Full { path: self.root.clone(), bytes, source });
+                    return Err(Error::unmade("restore", &self.root, bytes, Errno::ENOSPC.into()));
                 }
                 if !failures.is_empty() {
                     failures.extend(inexact.into_iter().chain(restored.inexact));

@@ -485,10 +485,8 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
     if let Some(idle) = idle {
         output.note(format_args!("note: {idle}"));
     }
-    for NotUndone { resource, path, reason } in not_undone {
-        let what = [resource.as_str(), path].into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>();
-        let what = if what.is_empty() { String::new() } else { format!("{}: ", what.join(" ")) };
-        output.note(format_args!("note: not undone: {what}{reason}"));
+    for left in not_undone {
+        output.note(format_args!("note: not undone: {}{}", named_part(left), left.reason));
     }
     if ended.is_empty() {
         output.line(format_args!("session {session} has no open calls"))?;
@@ -536,6 +534,12 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         ))?;
     }
     Ok(())
+}
+
+/// Names what was not undone, with a colon behind it; empty if it names nothing.
+pub(super) fn named_part(NotUndone { resource, path, .. }: &NotUndone) -> String {
+    let named: Vec<&str> = [resource.as_str(), path].into_iter().filter(|word| !word.is_empty()).collect();
+    if named.is_empty() { String::new() } else { format!("{}: ", named.join(" ")) }
 }
 
 /// Pairs each path with what became of it.

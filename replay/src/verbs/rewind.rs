@@ -16,7 +16,7 @@ use foldlog::{Error, ExecutionState, OperationId, ResourceRegistry, SequenceNumb
 use foldlog_agent::persistence::open_without_host;
 use foldlog_codec::escape;
 
-use super::recover::{self, places};
+use super::recover::{self, named_part, places};
 use super::run::again::quoted;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
@@ -392,11 +392,9 @@ fn print_report(
         print_unknown(&resource.unknown, resource.unknown_more, output)?;
     }
     print_left(&report.left, output);
-    for told in &report.not_undone {
-        let (resource, path) = (escape::text(&told.resource), escape::text(&told.path));
-        let what = [resource, path].into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
-        let what = if what.is_empty() { what } else { format!("{what}: ") };
-        output.note(format_args!("note: not undone: {what}{}", escape::text(&told.reason)));
+    for left in &report.not_undone {
+        let (named, reason) = (named_part(left), escape::text(&left.reason));
+        output.note(format_args!("note: not undone: {}{reason}", escape::text(&named)));
     }
     for call in &report.rolled_back.outside {
         let tool = escape::text(&call.tool);

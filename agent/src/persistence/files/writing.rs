@@ -208,7 +208,7 @@ impl<'a> Writer<'a> {
         let mut text = Digesting::new(io::sink());
         write(&mut text)?;
         let ContentDigest { bytes, blake3 } = text.finish().0;
-        if let Some(file) = self.unchanged_as(path, (bytes, &blake3)) {
+        if let Some(file) = self.unchanged_as(path, bytes, || blake3) {
             self.after.files.insert(path.to_owned(), file);
             return Ok(());
         }
@@ -245,14 +245,16 @@ impl<'a> Writer<'a> {
 
     /// Returns what the manifest says of a file that holds `content` by the manifest, and on disk.
     fn unchanged(&self, path: &str, content: &[u8]) -> Option<ManifestFile> {
-        self.unchanged_as(path, (content.len() as u64, &hex_of(content)))
+        self.unchanged_as(path, content.len() as u64, || hex_of(content))
     }
 
-    /// Returns the same by the content's length and digest.
-    fn unchanged_as(&self, path: &str, content: (u64, &str)) -> Option<ManifestFile> {
+    /// Returns the same by the content's length and digest, which is asked for only where the lengths are equal.
+    fn unchanged_as(&self, path: &str, bytes: u64, digest: impl FnOnce() -> String) -> Option<ManifestFile> {
         let before = self.before.as_ref().filter(|before| before.compression == self.after.compression)?;
         let file = before.files.get(path)?;
-        (file.content() == content && self.is_stored(path, file)).then(|| file.clone())
+        let (known_bytes, known_digest) = file.content();
+        let is_same = known_bytes == bytes && known_digest == digest();
+        (is_same && self.is_stored(path, file)).then(|| file.clone())
     }
 
     /// Returns whether a file is on disk what the manifest says.

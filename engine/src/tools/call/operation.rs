@@ -49,7 +49,7 @@ use crate::tools::captures::{Captures, Phase, SnapshotMetadata};
 use crate::tools::checkpoints::{CheckpointStore, ToolCheckpoint};
 use crate::tools::execution::{ExecutionState, Leases};
 use crate::tools::replayed;
-use crate::tools::rollback::{Prepared, Rollback};
+use crate::tools::rollback::{Rollback, RollbackPlan};
 use crate::types::encode;
 
 /// Holds a call that has begun, for a tool that runs elsewhere. [`end`](Operation::end),
@@ -618,7 +618,7 @@ impl RunningCall {
             tag: tagged("rollback", self.info.call_id.as_deref()),
             until: None,
         };
-        let Prepared { found, target, told: mut put_back } = self.state.prepare_rollback(rollback)?;
+        let RollbackPlan { found, target, told: mut put_back } = self.state.prepare_rollback(rollback)?;
         put_back.append(self.restore(&target)?);
         let is_replaced = !put_back.replaced.is_empty();
         ending.tell(put_back);

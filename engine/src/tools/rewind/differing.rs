@@ -8,14 +8,15 @@ use foldlog_codec::body::Policy;
 use super::report::{ConversationRewound, SliceRewound};
 use crate::audit::{Difference, StateReader, messages_of, value_bytes};
 use crate::conversation::{Conversation, EntryContent};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::fold::conversation_reading::TextBudget;
 use crate::session::rewinding::{ConversationBeside, SlicesBeside};
 
 /// Counts what changes of each slice, and finds the differences of STATE slices.
 ///
 /// # Errors
 ///
-/// [`Error::OverBudget`] if the differences take more memory than the store's [limit](crate::MemoryLimit); else those of
+/// [`Error::OverBudget`](crate::Error::OverBudget) if the differences take more memory than the store's [limit](crate::MemoryLimit); else those of
 /// [`StateReader::slice_differences`].
 pub(super) fn slices(beside: SlicesBeside) -> Result<(Vec<SliceRewound>, Vec<Difference>)> {
     let counts = beside.counts().into_iter().map(|counts| SliceRewound {
@@ -31,12 +32,11 @@ pub(super) fn slices(beside: SlicesBeside) -> Result<(Vec<SliceRewound>, Vec<Dif
     let sequence = now.next_sequence().saturating_sub(1);
     let now = StateReader::new(now, source.clone(), limit.clone());
     let then = StateReader::new(then, source, limit.clone());
-    let (mut differences, mut needed) = (Vec::new(), 0_u64);
+    let budget = limit.as_ref().map(|(dir, budget)| TextBudget::new(dir, *budget));
+    let mut differences = Vec::new();
     now.slice_differences(&then, |policy| policy == Policy::State, &mut |difference| {
-        needed = needed.saturating_add(value_bytes(&difference.before) + value_bytes(&difference.after));
-        if let Some((dir, budget)) = limit.as_ref().filter(|(_, budget)| needed > *budget) {
-            let (session_dir, budget) = (dir.to_path_buf(), *budget);
-            return Err(Error::OverBudget { session_dir, sequence, needed, budget });
+        if let Some(budget) = &budget {
+            budget.hold(sequence, value_bytes(&difference.before) + value_bytes(&difference.after))?;
         }
         differences.push(difference);
         Ok(ControlFlow::Continue(()))
