@@ -156,10 +156,7 @@ fn tool_on_full_disk(report: &mut Report, disk: &Disk, kind: Kind, round: u64, k
             return Ok(());
         }
     }
-    if root.join(".foldlog-aside").exists() {
-        report.count("moved aside", 1);
-        fs::remove_dir_all(root.join(".foldlog-aside"))?;
-    }
+    place::clear_aside(report, &root)?;
     let found = before.compare(&Tree::of(&root)?, Compared::CONTENT);
     report.check(found.is_none(), || format!("{what}: {}", found.unwrap_or_default()));
     fs::remove_dir_all(&base)?;

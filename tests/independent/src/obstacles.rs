@@ -107,12 +107,7 @@ fn one(report: &mut Report, base: &Path, (which, name): (usize, &str), end: &str
             u64::try_from(began.elapsed().as_millis()).unwrap_or_default(),
         );
     }
-    // What no capture takes was moved there, and is somebody's to remove.
-    let aside = root.join(".foldlog-aside");
-    if aside.exists() {
-        report.count("moved aside", 1);
-        fs::remove_dir_all(&aside)?;
-    }
+    place::clear_aside(report, &root)?;
     let found = match Tree::of(&root) {
         Ok(now) => before.compare(&now, Compared::CONTENT),
         Err(error) => Some(error.to_string()),

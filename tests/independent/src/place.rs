@@ -8,13 +8,23 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::report::Result;
+use crate::report::{Report, Result};
 
 /// A new folder, which anybody may pass through, as other users do.
 pub(crate) fn folder(under: &Path) -> Result<TempDir> {
     let folder = tempfile::Builder::new().prefix("foldlog-independent-").tempdir_in(under)?;
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
     Ok(folder)
+}
+
+/// Removes what a rollback moved aside in a workspace, since no capture took it. It is somebody's to look at, and no part of what was there.
+pub(crate) fn clear_aside(report: &mut Report, workspace: &Path) -> Result<()> {
+    let aside = workspace.join(".foldlog-aside");
+    if aside.exists() {
+        report.count("moved aside", 1);
+        fs::remove_dir_all(&aside)?;
+    }
+    Ok(())
 }
 
 /// What a disk is.
