@@ -301,7 +301,7 @@ pub(crate) fn note_interrupted(
     }
     for unsettled in unsettled {
         output.note(format_args!(
-            "note: operation {} (`{}`) was interrupted: its host runs it again if it may, or `foldlog settle` decides",
+            "note: operation {} (`{}`) was interrupted: its host (or `foldlog run --resume`) runs it again if it may, or `foldlog settle` decides",
             unsettled.operation,
             escape::text(&unsettled.tool)
         ));

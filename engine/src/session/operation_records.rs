@@ -361,8 +361,12 @@ impl Session {
         self.read_tool_end(end, |body, source| captures_of(body.resources, &source.objects))
     }
 
-    /// Returns the result of an operation and the text that the model saw, from the record of its end.
-    pub(crate) fn read_end(&self, end: SequenceNumber) -> Result<(Option<Value>, String)> {
+    /// Returns the result of a call and the text that the model saw, from the record of its end.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`replaced_by`](Session::replaced_by).
+    pub fn result_at(&self, end: SequenceNumber) -> Result<(Option<Value>, String)> {
         self.read_tool_end(end, |body, source| answered(end, &body, source))
     }
 

@@ -50,7 +50,7 @@ impl ToolRunner {
             // A session that holds an outcome of a later version is not written to.
             Outcome::Other(_) => return Ok(None),
         }
-        let (value, message) = self.session.read_end(end)?;
+        let (value, message) = self.session.result_at(end)?;
         let success = invoked.outcome == Outcome::Committed;
         Ok(Some(Known::recorded(invoked, end, (success, message, value))))
     }

@@ -126,7 +126,7 @@ impl ToolRunner {
             return Ok(Error::NoSuchOperation { operation: suspended.operation, reason });
         };
         let waiting = self.session.suspended_one(operation).unwrap_or_else(|| suspended.clone());
-        let (_, question) = self.session.read_end(waiting.end)?;
+        let (_, question) = self.session.result_at(waiting.end)?;
         let (session, form) = (self.session.id(), waiting.suspension.form);
         Ok(Error::Suspended { session, operation, form, question })
     }

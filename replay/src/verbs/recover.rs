@@ -529,7 +529,7 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
     for Operation { operation, tool, .. } in unsettled {
         let commands = output.places.put_into(&format!("`foldlog ledger SESSION {operation}`"));
         output.line(format_args!(
-            "operation {operation} (`{tool}`) waits: its host runs it again if it may, or a person decides: {commands} prints the \
+            "operation {operation} (`{tool}`) waits: its host (or `foldlog run --resume`) runs it again if it may, or a person decides: {commands} prints the \
              commands that do"
         ))?;
     }

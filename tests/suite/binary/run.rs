@@ -271,6 +271,18 @@ fn a_command_that_ends_keeps_its_changes_and_its_exit_code_is_shown() {
     assert_eq!((ok(&undone).is_empty(), place.work("notes")), (false, "before".to_owned()));
 }
 
+/// The ledger said so, and the run did not.
+#[test]
+fn a_run_says_that_the_ending_of_a_command_is_unclear() {
+    let unclear =
+        json!({"native": "Bash", "input": {"command": "c"}, "write": {"notes": "built"}, "fails": "spawn ENOENT"});
+    let place = Place::new(&json!([{"turn": true}, unclear, {"text": "done"}, {"result": "done"}]));
+    let ran = place.run(&["--tool", "Bash"]);
+    assert_eq!((ok(&ran), place.work("notes")), ("done\n", "built".to_owned()));
+    let note = "`Bash`, ended is not known: what it changed was kept; look at it before you go on";
+    assert!(ran.stderr.contains(note), "{}", ran.stderr);
+}
+
 /// The file went with the folders of the run, and a later run read of a path that was not there.
 #[test]
 fn an_output_that_the_program_saved_to_a_file_is_there_as_long_as_the_session() {

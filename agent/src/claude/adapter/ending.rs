@@ -17,7 +17,7 @@
 //!
 //! The changes of a call that ended, and of one whose ending is unclear, are kept; all others are rolled back.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Tools of the program that run a command.
 const COMMANDS: [&str; 2] = ["Bash", "PowerShell"];
@@ -50,6 +50,20 @@ pub(super) enum Ending {
     Unclear,
     /// The tool failed, or was stopped. Its changes are rolled back.
     Failed,
+}
+
+/// Field of the result of a call whose ending is unclear, and its value.
+const UNCLEAR: (&str, &str) = ("ended", "unknown");
+
+/// Returns the result of a call whose ending is unclear.
+pub(super) fn unclear_result(error: &Value) -> Value {
+    json!({"error": error, UNCLEAR.0: UNCLEAR.1})
+}
+
+/// Returns whether the result of a call of one of the program's own tools says that it is unknown whether the tool ended. What such a
+/// call changed is kept.
+pub fn is_unclear(result: &foldlog::Value) -> bool {
+    result.get(UNCLEAR.0).and_then(foldlog::Value::as_str) == Some(UNCLEAR.1)
 }
 
 /// Holds what the program says of a call that gave an error.

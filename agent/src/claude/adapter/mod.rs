@@ -85,6 +85,7 @@ pub use self::config::{
 };
 
 pub use self::arrival::ProgramRuns;
+pub use self::ending::is_unclear;
 pub use self::failure::{ProgramExit, TurnFailure};
 pub use self::recovery::ProgramRecovery;
 

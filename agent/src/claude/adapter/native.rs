@@ -13,7 +13,7 @@ use foldlog::tools::{
     ExecutionState, Tool, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
 };
 use foldlog::{Clock, Idempotency, Replaced};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::arrival::ReplyTo;
 use super::asked_calls::{CallNumber, MeantCall};
@@ -22,7 +22,7 @@ use super::calls::{
 };
 use super::config::{OnLeftover, RunOptions};
 use super::conversation::{BegunCall, Recorder, Recorders};
-use super::ending::{Ending, ToldError, time_of_command};
+use super::ending::{Ending, ToldError, time_of_command, unclear_result};
 use super::logs;
 use super::recovery::end_left;
 use crate::claude::HookReply;
@@ -278,7 +278,7 @@ impl Calls<'_> {
                 if !heard.session().replays() {
                     logs::unclear(&call.call_id, shown);
                 }
-                operation.end(ToolResult::ok(shown, json!({"error": response, "ended": "unknown"})))
+                operation.end(ToolResult::ok(shown, unclear_result(response)))
             }
             (Ending::Ended(code), _) => {
                 operation.end(ToolResult::ok(shown, response.clone()).with_exit_code(code))

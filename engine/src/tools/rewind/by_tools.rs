@@ -158,7 +158,7 @@ impl ExecutionState {
 
     /// Returns the captures that a rewind went back to, by the names of the resources, as the record of its end says.
     pub(super) fn rewound_by(&self, end: SequenceNumber) -> Result<BTreeMap<String, CaptureTaken>> {
-        let value = self.session().read_end(end)?.0.unwrap_or_default().encode();
+        let value = self.session().result_at(end)?.0.unwrap_or_default().encode();
         let recorded: Recorded = msgpack::from_slice(&value).map_err(Error::unread(end))?;
         let of_each = recorded.resources.into_iter();
         Ok(of_each.map(|ResourceRewound { name, capture, .. }| (name, capture)).collect())

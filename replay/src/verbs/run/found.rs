@@ -6,7 +6,7 @@ use foldlog::{
     Error, Holder, NotUndone, Replaced, SequenceNumber, Session, SessionOptions, SessionTypes, Store,
     ToolInvocations,
 };
-use foldlog_agent::claude::ProgramRecovery;
+use foldlog_agent::claude::{ProgramRecovery, is_unclear};
 use foldlog_agent::events::{PromptExecuted, PromptExecutions, declare};
 use foldlog_codec::body::Outcome;
 use foldlog_codec::escape;
@@ -215,8 +215,8 @@ pub(super) fn executions(session: &Session) -> Result<Vec<PromptExecuted>> {
     all.iter().map(|item| Ok(item.map(|item| PromptExecuted::clone(&item))?)).collect()
 }
 
-/// Notes the files that rollbacks of calls behind a position replaced or removed.
-pub(super) fn note_rollbacks(
+/// Notes the files that rollbacks of calls behind a position replaced or removed, and the calls whose ending is unclear.
+pub(super) fn note_calls(
     session: &Session,
     behind: Option<SequenceNumber>,
     output: &mut Output<'_>,
@@ -225,7 +225,17 @@ pub(super) fn note_rollbacks(
     let mut undo = None;
     for call in calls.behind(behind.unwrap_or_default()) {
         let call = call?;
-        let Some((end, _)) = call.position().filter(|_| call.outcome != Outcome::Committed) else { continue };
+        let Some((end, _)) = call.position() else { continue };
+        if call.outcome == Outcome::Committed {
+            if session.result_at(end)?.0.is_some_and(|result| is_unclear(&result)) {
+                output.note(format_args!(
+                    "note: whether operation {}, `{}`, ended is not known: what it changed was kept; look at it before you go on",
+                    call.operation,
+                    escape::text(&call.tool)
+                ));
+            }
+            continue;
+        }
         if let Some(files) = Replaced::text(&session.replaced_by(end)?) {
             let (tool, files) = (escape::text(&call.tool), escape::text(&files));
             output

@@ -228,7 +228,7 @@ fn evaluate(
         ClaudeAgentSDKAdapter::evaluate(&adapter, &prompt, &state, options)
     })?;
     note_workspace(files.take_notices(), output);
-    found::note_rollbacks(&session, before, output)?;
+    found::note_calls(&session, before, output)?;
     // What the log answers leaves no record.
     Document::of(&session, evaluated.map_err(failed)?, session.position() == before)
 }
