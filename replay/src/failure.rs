@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use foldlog::{Error, audit, filesystem};
-use foldlog_agent::persistence::{self, DamagedFile};
+use foldlog_agent::persistence::{self, Damage, DamagedFile};
 use foldlog_codec::escape;
 
 use crate::held;
@@ -186,6 +186,9 @@ fn after_persistence(error: &persistence::Error) -> &'static str {
     match error {
         Damaged { files, .. } if files.iter().any(DamagedFile::is_manifest) => {
             "nothing was changed; nothing vouches for the other files: export the session again, or take the tree from a copy"
+        }
+        Damaged { files, .. } if files.iter().any(|file| matches!(file.damage, Damage::TooLong { .. })) => {
+            "nothing was changed; allow more by `--memory BYTES`, if you trust the tree: half of it may be files"
         }
         Damaged { .. } => {
             "nothing was changed; export the session again, or take the tree from a copy; `foldlog import aca DIR --store \

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use foldlog::{MemoryLimit, StoreOptions};
+use foldlog_agent::persistence::TreeLimits;
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
@@ -94,6 +95,12 @@ impl<'a> Output<'a> {
     pub(crate) fn store_options(&self) -> StoreOptions {
         let memory = self.memory_bytes.map_or(MemoryLimit::OfLog, MemoryLimit::Bytes);
         StoreOptions { memory, ..StoreOptions::default() }
+    }
+
+    /// Returns how long the files of a tree may be, so that it is read in no more memory than the command line allows: a file is held
+    /// once as it was decompressed, and once as what it means.
+    pub(crate) fn tree_limits(&self) -> TreeLimits {
+        self.memory_bytes.map_or_else(TreeLimits::default, |bytes| TreeLimits::of_bytes(bytes / 2))
     }
 
     /// Returns whether results are printed as JSON.

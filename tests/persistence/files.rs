@@ -435,6 +435,26 @@ fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
     });
     let found = damaged(import(folder.path()));
     assert!(matches!(&found[..], [DamagedFile { damage: Damage::Unreadable(_), .. }]), "{found:?}");
+    // One whose claim is true: little is stored for it.
+    let long = vec![b' '; 65 << 20];
+    let bomb = by(CompressionAlgorithm::Lz4).compress(&long).unwrap();
+    fs::write(dir.join("meta/checkpoint_manifest.json"), &sound).unwrap();
+    fs::write(dir.join("state/task_tree.json"), &bomb).unwrap();
+    let digest = |bytes: &[u8]| (bytes.len() as u64, blake3::hash(bytes).to_hex().to_string());
+    forge(&dir, |manifest| {
+        let file = manifest.files.get_mut("state/task_tree.json").unwrap();
+        (file.bytes, file.blake3) = digest(&bomb);
+        let content = file.content.as_mut().unwrap();
+        (content.bytes, content.blake3) = digest(&long);
+    });
+    let found = damaged(import(folder.path()));
+    assert!(
+        matches!(&found[..], [DamagedFile { damage: Damage::TooLong { bytes_max: 0x0400_0000 }, .. }]),
+        "{found:?}"
+    );
+    // A reader that may hold it reads it, and finds no tree of tasks.
+    let found = damaged(import_tree(folder.path(), TreeLimits::of_bytes(128 << 20)));
+    assert!(matches!(&found[..], [DamagedFile { damage: Damage::Unreadable(_), .. }]), "{found:?}");
     told.export(folder.path(), &by(CompressionAlgorithm::Gzip));
     let limits = TreeLimits { file_bytes_max: 100, ..TreeLimits::default() };
     assert!(damaged(import_tree(folder.path(), limits)).len() > 3);

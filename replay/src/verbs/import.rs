@@ -8,7 +8,7 @@ use clap::Subcommand;
 use foldlog::{Export, ImportOptions, SessionOptions, SessionTypes, Store};
 use foldlog_agent::persistence::{
     CrashRecoveryManager, Error, ImportedSession, PartialTree, RecoveryOutlook, RecoveryStrategy,
-    StateComponent, TreeLimits, declare, import_session, import_tree, unfinished_imports,
+    StateComponent, declare, import_session, import_tree, unfinished_imports,
 };
 use foldlog_codec::record::time_text;
 use serde::Serialize;
@@ -276,7 +276,7 @@ struct PartialDocument {
 /// Tells what the sound files of a tree would yield, and makes a session of them if somebody is named.
 fn aca_partly(dir: &Path, store: &Path, partial: &Partial<'_>, output: &mut Output<'_>) -> Result<u8> {
     // Read first, so that no store is made for a tree that cannot be.
-    PartialTree::read(dir, TreeLimits::default())?;
+    PartialTree::read(dir, output.tree_limits())?;
     if partial.by.is_some() {
         return from_sound_files(dir, Store::open(store)?, partial.by, output);
     }
@@ -291,7 +291,7 @@ fn from_sound_files(
     by: Option<(&str, &str)>,
     output: &mut Output<'_>,
 ) -> Result<u8> {
-    let manager = CrashRecoveryManager::of_tree(store.clone(), dir);
+    let manager = CrashRecoveryManager::of_tree(store.clone(), dir).with_limits(output.tree_limits());
     let strategy = RecoveryStrategy::PartialRecovery;
     let outlook = manager.plan(strategy)?;
     if !output.json() {
@@ -335,9 +335,9 @@ pub fn aca(dir: &Path, store: &Path, partial: Option<&Partial<'_>>, output: &mut
     }
     let types = foldlog_agent::events::declare(declare(SessionTypes::builder())).build()?;
     // Read first, so that no store is made for a tree that cannot be.
-    import_tree(dir, TreeLimits::default())?;
+    import_tree(dir, output.tree_limits())?;
     let store = Store::open(store)?;
-    let imported = import_session(dir, &store, &types, SessionOptions::default(), TreeLimits::default())?;
+    let imported = import_session(dir, &store, &types, SessionOptions::default(), output.tree_limits())?;
     let ImportedSession { session, exported, differing } = imported;
     let document = TreeDocument {
         session: session.id().to_string(),

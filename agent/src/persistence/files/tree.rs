@@ -20,11 +20,28 @@ pub struct TreeLimits {
     pub file_bytes_max: u64,
     /// Greatest number of bytes that all files hold, decompressed. Default: 4 GiB.
     pub tree_bytes_max: u64,
+    /// Greatest number of decompressed bytes for each stored byte, where a file or a tree holds more than 64 MiB. Default: 32.
+    pub expansion_max: u64,
 }
+
+/// Bytes that a file or a tree may hold however few of them are stored.
+const EXPANDED_BYTES_MIN: u64 = 64 << 20;
 
 impl Default for TreeLimits {
     fn default() -> TreeLimits {
-        TreeLimits { file_bytes_max: 1 << 30, tree_bytes_max: 4 << 30 }
+        TreeLimits { file_bytes_max: 1 << 30, tree_bytes_max: 4 << 30, expansion_max: 32 }
+    }
+}
+
+impl TreeLimits {
+    /// Returns the limits of a reader that may hold so many bytes of files, however few of them are stored.
+    pub fn of_bytes(bytes: u64) -> TreeLimits {
+        TreeLimits { file_bytes_max: bytes, tree_bytes_max: bytes, expansion_max: u64::MAX }
+    }
+
+    /// Returns how many bytes may be made of `stored` bytes, of which a file or a tree holds at most `bytes_max`.
+    fn expanded_max(&self, stored: u64, bytes_max: u64) -> u64 {
+        bytes_max.min(stored.saturating_mul(self.expansion_max).max(EXPANDED_BYTES_MIN))
     }
 }
 
@@ -267,15 +284,18 @@ impl Tree {
     /// [`Error::Io`] if a folder cannot be read.
     pub fn damage(&self) -> Result<Vec<DamagedFile>> {
         let mut damaged = Vec::new();
-        let mut bytes_left = self.limits.tree_bytes_max;
+        let (mut stored, mut expanded): (u64, u64) = (0, 0);
         for (path, file) in &self.manifest.files {
-            let damage = match bytes_left.checked_sub(file.content().0) {
-                Some(left) => {
-                    bytes_left = left;
-                    self.stored(path, file).err()
-                }
-                None => Some(Damage::TooLong { bytes_max: self.limits.tree_bytes_max }),
+            let bytes_max =
+                self.limits.expanded_max(stored.saturating_add(file.bytes), self.limits.tree_bytes_max);
+            let sum = expanded.saturating_add(file.content().0);
+            let damage = match sum <= bytes_max {
+                true => self.stored(path, file).err(),
+                false => Some(Damage::TooLong { bytes_max }),
             };
+            if damage.is_none() {
+                (stored, expanded) = (stored.saturating_add(file.bytes), sum);
+            }
             damaged.extend(damage.map(|damage| DamagedFile { path: path.clone(), damage }));
         }
         let leaving = |path: &String| self.leaving.as_ref().is_some_and(|leaving| leaving.contains(path));
@@ -297,7 +317,7 @@ impl Tree {
             if file.content.is_none() {
                 return Ok(stored);
             }
-            let content = StateCompression::decompress(&stored, bytes.min(self.limits.file_bytes_max));
+            let content = StateCompression::decompress(&stored, bytes);
             let content = content.map_err(|error| Damage::Unreadable(error.to_string()))?;
             compare(&content, (bytes, digest))?;
             Ok(content)
@@ -318,8 +338,9 @@ impl Tree {
 
     /// Reads a file as it is stored.
     fn stored(&self, path: &str, file: &ManifestFile) -> Result<Vec<u8>, Damage> {
-        if file.content().0 > self.limits.file_bytes_max {
-            return Err(Damage::TooLong { bytes_max: self.limits.file_bytes_max });
+        let bytes_max = self.limits.expanded_max(file.bytes, self.limits.file_bytes_max);
+        if file.content().0 > bytes_max {
+            return Err(Damage::TooLong { bytes_max });
         }
         let staged = self.is_unfinished().then(|| stored_as(&self.folders, &staged(path), file));
         match staged {

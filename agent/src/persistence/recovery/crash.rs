@@ -185,7 +185,7 @@ impl CrashRecoveryManager {
             self.look_at_session(&mut state)?;
         }
         if let Some(tree) = &self.tree {
-            look_at_tree(tree, &mut state)?;
+            look_at_tree(tree, self.limits, &mut state)?;
         }
         for source in &self.sources {
             source(&mut state)?;
@@ -248,12 +248,12 @@ impl CrashRecoveryManager {
 }
 
 /// Looks at a tree of files: which are not what its manifest says, and what a killed writer left.
-fn look_at_tree(dir: &Path, state: &mut CrashState) -> Result<()> {
+fn look_at_tree(dir: &Path, limits: TreeLimits, state: &mut CrashState) -> Result<()> {
     let corrupted = |dir: &Path, file: DamagedFile| CorruptedFile {
         file: dir.join(&file.path),
         reason: file.to_string(),
     };
-    let tree = match Tree::open(dir, TreeLimits::default()) {
+    let tree = match Tree::open(dir, limits) {
         Ok(tree) => tree,
         Err(Error::NoTree { .. }) => return Ok(()),
         Err(Error::Damaged { dir, files }) => {

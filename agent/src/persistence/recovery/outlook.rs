@@ -13,7 +13,7 @@ use super::recovering::{CrashRecoveryManager, lost_by};
 use crate::persistence::error::{Error, Result};
 use crate::persistence::{
     Checkpoint, CheckpointHistory, CheckpointId, PartialTree, RecoveryAction, SessionState, StateUpdate,
-    TaskStatus, TaskTreeState, TreeLimits, UpdateOperation, WorkspaceStores,
+    TaskStatus, TaskTreeState, UpdateOperation, WorkspaceStores,
 };
 
 /// Names a way to go on after a crash. The [table](super#strategies) says what each needs.
@@ -228,7 +228,7 @@ impl CrashRecoveryManager {
 
     /// Makes the session in a temporary folder, and reads what came of it.
     fn plan_tree(&self, strategy: RecoveryStrategy, dir: &Path) -> Result<RecoveryOutlook> {
-        let tree = PartialTree::read(dir, TreeLimits::default())?;
+        let tree = PartialTree::read(dir, self.limits)?;
         let temporary = Temporary::new()?;
         let store = Store::open(&temporary.0)?;
         let action = RecoveryAction {

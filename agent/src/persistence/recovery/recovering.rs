@@ -36,6 +36,7 @@ pub struct CrashRecoveryManager {
     pub(super) stores: WorkspaceStores,
     resources: Option<ResourceRegistry>,
     pub(super) tree: Option<PathBuf>,
+    pub(super) limits: TreeLimits,
     pub(super) sources: Vec<Source>,
 }
 
@@ -67,8 +68,8 @@ impl CrashRecoveryManager {
     pub fn new(store: Store, session: Uuid) -> CrashRecoveryManager {
         let stores = WorkspaceStores::beside(&store.session_dir(session));
         let (types, resources, tree) = (None, None, None);
-        let (has_log, sources) = (true, Vec::new());
-        CrashRecoveryManager { store, session, has_log, types, stores, resources, tree, sources }
+        let (has_log, sources, limits) = (true, Vec::new(), TreeLimits::default());
+        CrashRecoveryManager { store, session, has_log, types, stores, resources, tree, limits, sources }
     }
 
     /// Makes a manager for a [tree of files](CrashRecoveryManager::with_tree) whose log is gone: the only strategy is
@@ -76,6 +77,12 @@ impl CrashRecoveryManager {
     pub fn of_tree(store: Store, dir: impl Into<PathBuf>) -> CrashRecoveryManager {
         let manager = CrashRecoveryManager::new(store, Uuid::nil()).with_stores(WorkspaceStores::none());
         CrashRecoveryManager { has_log: false, ..manager.with_tree(dir) }
+    }
+
+    /// Says how long the files of the tree may be.
+    #[must_use]
+    pub fn with_limits(self, limits: TreeLimits) -> CrashRecoveryManager {
+        CrashRecoveryManager { limits, ..self }
     }
 
     /// Gives the types of the session's host. Without them, events of the host's own stay as they are.
@@ -209,7 +216,7 @@ impl CrashRecoveryManager {
             }
         }
         let missing = || Error::NoTree { path: self.dir(), reason: "nobody named one".to_owned() };
-        let tree = PartialTree::read(self.tree.as_deref().ok_or_else(missing)?, TreeLimits::default())?;
+        let tree = PartialTree::read(self.tree.as_deref().ok_or_else(missing)?, self.limits)?;
         let lost: Vec<String> = tree.lost.iter().map(ToString::to_string).collect();
         let action = action(foldlog::escape::path(&tree.dir), &lost);
         session_of(&tree, to, &self.types()?, action)
