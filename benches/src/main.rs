@@ -1,7 +1,7 @@
 //! Measures foldlog, and beside it, in the same run, its limits: the least that the machine has to do for the same.
 //!
 //! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench|tools|conversation|
-//! workspace|claude|persistence|backup|sessions|remote|scale|compressed]... [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
+//! workspace|claude|persistence|backup|sessions|remote|scale|compressed|growth]... [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`, and whether
 //! the target is met. Each number is the median of several rounds, of the subject and of the limit alternately. A row
 //! whose limit's median is over 1.5 times its minimum is void, since the machine was busy then. A row says so if the
 //! subject waited for a processor over a tenth of its time. `README.md` beside the sources says what was learnt.
@@ -11,13 +11,14 @@
 //! | `limits` | what each subject is measured against |
 //! | `subject` | the host that is measured |
 //! | `measure` | rounds, medians, rows |
-//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `conversations`, `workspaces`, `claude`, `persistence`, `backups`, `listing`, `remote`, `compressed`, `scale` | the benches |
+//! | `appending`, `reading`, `positions`, `opening`, `growth`, `importing`, `tools`, `conversations`, `workspaces`, `claude`, `persistence`, `backups`, `listing`, `remote`, `compressed`, `scale` | the benches |
 
 mod appending;
 mod backups;
 mod claude;
 mod compressed;
 mod conversations;
+mod growth;
 mod importing;
 mod limits;
 mod listing;
@@ -91,6 +92,7 @@ enum Bench {
     Remote,
     Scale,
     Compressed,
+    Growth,
 }
 
 impl Bench {
@@ -114,6 +116,7 @@ impl Bench {
             Bench::Remote => remote::remote(dir, &arguments.remote),
             Bench::Scale => scale::scale(dir, arguments.scale),
             Bench::Compressed => compressed::compressed(dir),
+            Bench::Growth => growth::growth(dir),
         }
     }
 }

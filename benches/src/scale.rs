@@ -19,6 +19,7 @@ use crate::subject::{append_types, fill, journal_types, step, store, upsert_type
 
 /// Says how often, how many and how large.
 #[derive(Args, Clone, Copy)]
+#[group(skip)]
 pub struct Sizes {
     /// `scale`: a thirtieth or less of everything, which takes seconds.
     #[arg(long)]

@@ -54,6 +54,7 @@ const TAKEOVER_NS: f64 = 2e9;
 
 /// How large the sessions are that are taken over.
 #[derive(Args)]
+#[group(skip)]
 pub struct Sizes {
     /// Number of records of the session that is taken over.
     #[arg(long, default_value_t = 1_000_000)]

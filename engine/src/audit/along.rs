@@ -1,37 +1,57 @@
 //! Folds along live paths, one after the other.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use foldlog_codec::SequenceNumber;
 
 use super::{LogReader, StateReader};
 use crate::error::Result;
-use crate::fold::memory::Watch;
-use crate::fold::path::Path;
+use crate::fold::memory::{KeptFor, ReadSoFar, Watch};
 use crate::fold::projection::Projection;
 use crate::log::scan::Location;
 use crate::session::State;
 
-/// Folds along the live paths of several positions, one after the other. If the next path extends the last
-/// one, the fold continues where it stands; otherwise it starts over. An agent mostly rolls back to ever
-/// later positions of one path, and then each fold takes time in proportion to the records since the last.
+/// Folds along the live paths of several positions, one after the other. If a position that is held lies on the next path, the fold goes
+/// on from there; otherwise it starts over. Held are the last position, and those that are [expected](AlongPath::expecting). An agent
+/// mostly rolls back to ever later positions of one path, and then each fold takes time in proportion to the records since the last.
 #[derive(Debug)]
 pub struct AlongPath<'a> {
     reader: &'a LogReader,
-    projection: Projection,
-    /// Records that are live at the projection's position, in ascending order.
-    live: Vec<RangeInclusive<SequenceNumber>>,
+    held: BTreeMap<SequenceNumber, Held>,
+    /// Position that was asked for last.
+    last: Option<SequenceNumber>,
+    /// How often each position will be asked for.
+    expected: BTreeMap<SequenceNumber, u64>,
     /// Location of the next record, if it is known.
     at: Option<(SequenceNumber, Location)>,
-    /// What counts the memory of the projection.
+    /// What counts the memory of the projections.
     watch: Option<Watch>,
+}
+
+/// The fold along the path of a position.
+#[derive(Clone, Debug)]
+struct Held {
+    projection: Projection,
+    /// What the fold had read.
+    read: ReadSoFar,
 }
 
 impl<'a> AlongPath<'a> {
     pub(super) fn of(reader: &'a LogReader) -> AlongPath<'a> {
-        let history = reader.history();
-        let (projection, watch) = (history.along(), history.watch());
-        AlongPath { reader, projection, live: Vec::new(), at: None, watch }
+        let watch = reader.history().watch();
+        let (held, expected) = (BTreeMap::new(), BTreeMap::new());
+        AlongPath { reader, held, last: None, expected, at: None, watch }
+    }
+
+    /// Says which positions will be asked for, each as often as it is listed. A fold that passes such a position holds it until it was
+    /// asked for so often, so that no fold to it starts over.
+    #[must_use]
+    pub fn expecting(mut self, positions: impl IntoIterator<Item = SequenceNumber>) -> AlongPath<'a> {
+        for position in positions {
+            *self.expected.entry(position).or_default() += 1;
+        }
+        self
     }
 
     /// Returns the slices at `position`, folding only the records that were live then.
@@ -40,8 +60,8 @@ impl<'a> AlongPath<'a> {
     ///
     /// [`Error::NoSuchPosition`](crate::Error::NoSuchPosition) if the log has no record at `position`,
     /// [`Error::OverBudget`](crate::Error::OverBudget) if the fold takes more memory than
-    /// [`LogReader::memory_bytes`], [`Error::Io`](crate::Error::Io) or [`Error::Object`](crate::Error::Object) if a
-    /// file of the log can no longer be read.
+    /// [`ReadOptions::memory_bytes`](super::ReadOptions::memory_bytes), [`Error::Io`](crate::Error::Io) or
+    /// [`Error::Object`](crate::Error::Object) if a file of the log can no longer be read.
     pub fn state(&mut self, position: impl Into<SequenceNumber>) -> Result<State> {
         let position = position.into();
         self.state_reader(position)?.to_state()
@@ -52,47 +72,87 @@ impl<'a> AlongPath<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`](crate::Error::NoSuchPosition) if the log has no record at `position`,
-    /// [`Error::OverBudget`](crate::Error::OverBudget) if the fold takes more memory than
-    /// [`LogReader::memory_bytes`], [`Error::Io`](crate::Error::Io) or [`Error::Object`](crate::Error::Object) if a
-    /// file of the log can no longer be read.
+    /// Those of [`state`](AlongPath::state).
     pub fn state_reader(&mut self, position: impl Into<SequenceNumber>) -> Result<StateReader> {
         let position = position.into();
         self.reader.check_position(position)?;
-        if !goes_on(&mut self.live, &self.reader.path, position) {
-            self.projection = self.reader.history().along();
-            self.watch = self.reader.history().watch();
+        let (base, live) = self.way_to(position);
+        let base = base.and_then(|base| self.held.get(&base)).cloned();
+        let Held { mut projection, read } = base.unwrap_or_else(|| Held {
+            projection: self.reader.history().along(),
+            read: ReadSoFar::default(),
+        });
+        if let Some(watch) = &mut self.watch {
+            watch.go_back_to(read);
         }
-        // A fold that fails midway must not be used again.
-        let mut projection = std::mem::replace(&mut self.projection, self.reader.history().along());
-        let live = std::mem::take(&mut self.live);
-        let beside = (&mut self.at, &mut self.watch);
-        self.reader.history().fold_on(&mut projection, &live, position, beside)?;
-        let state = self.reader.reader_of(projection.clone());
-        (self.projection, self.live) = (projection, live);
-        Ok(state)
+        let passed = live.iter().flat_map(|range| self.expected.range(range.clone()));
+        let passed: Vec<_> = passed.map(|(at, _)| *at).filter(|at| *at < position).collect();
+        for stop in passed {
+            self.fold_on(&mut projection, &live, stop)?;
+            self.hold(stop, &projection);
+        }
+        self.fold_on(&mut projection, &live, position)?;
+        self.hold(position, &projection);
+        if let Some(left) = self.expected.get_mut(&position) {
+            *left -= 1;
+            if *left == 0 {
+                self.expected.remove(&position);
+            }
+        }
+        if let Some(last) = self.last.replace(position).filter(|last| *last != position) {
+            self.let_go(last);
+        }
+        Ok(self.reader.reader_of(projection))
     }
-}
 
-/// Turns a path into the one that was live at `position`, and returns whether the new path extends the old
-/// one. If it does, only its new part is visited.
-fn goes_on(live: &mut Vec<RangeInclusive<SequenceNumber>>, path: &Path, position: SequenceNumber) -> bool {
-    let mut new = Vec::new();
-    for range in path.down_from(position) {
-        // Ranges of two paths that begin alike begin with the same rollback, or with 0: below them the paths
-        // are one.
-        if let Some(last) = live.last()
-            && last.start() == range.start()
-            && last.end() <= range.end()
-        {
-            live.pop();
-            live.push(range);
-            live.extend(new.into_iter().rev());
-            return true;
+    /// Finds the last held position on the path to `position`, and the live ranges behind it, in ascending order. Of the path only what
+    /// is behind that position is visited.
+    fn way_to(
+        &self,
+        position: SequenceNumber,
+    ) -> (Option<SequenceNumber>, Vec<RangeInclusive<SequenceNumber>>) {
+        let (mut base, mut live) = (None, Vec::new());
+        for range in self.reader.path.down_from(position) {
+            base = self.held.range(range.clone()).next_back().map(|(at, _)| *at);
+            let first = base.map_or(*range.start(), |base| base + 1);
+            if first <= *range.end() {
+                live.push(first..=*range.end());
+            }
+            if base.is_some() {
+                break;
+            }
         }
-        new.push(range);
+        live.reverse();
+        (base, live)
     }
-    new.reverse();
-    *live = new;
-    false
+
+    fn fold_on(
+        &mut self,
+        projection: &mut Projection,
+        live: &[RangeInclusive<SequenceNumber>],
+        position: SequenceNumber,
+    ) -> Result<()> {
+        let beside = (&mut self.at, &mut self.watch);
+        self.reader.history().fold_on(projection, live, position, beside)
+    }
+
+    fn hold(&mut self, position: SequenceNumber, projection: &Projection) {
+        let mut read = ReadSoFar::default();
+        if let Some(watch) = &mut self.watch {
+            watch.keep(KeptFor::Rollback, position, projection);
+            read = watch.read_so_far();
+        }
+        self.held.insert(position, Held { projection: projection.clone(), read });
+    }
+
+    /// Holds a position no longer, unless it will be asked for.
+    fn let_go(&mut self, position: SequenceNumber) {
+        if self.expected.contains_key(&position) {
+            return;
+        }
+        self.held.remove(&position);
+        if let Some(watch) = &mut self.watch {
+            watch.forget(KeptFor::Rollback, position);
+        }
+    }
 }

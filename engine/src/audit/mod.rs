@@ -737,11 +737,14 @@ mod tests {
         let last = session.position().unwrap().get();
         session.close().unwrap();
         let reader = LogReader::open(&dir).unwrap();
-        let mut along = reader.along();
         let mixed = (0..=last).map(|position| position * 17 % (last + 1));
-        for position in (0..=last).chain((0..=last).rev()).chain(mixed).chain([last, last]) {
+        let asked: Vec<u64> = (0..=last).chain((0..=last).rev()).chain(mixed).chain([last, last]).collect();
+        let expected = asked.iter().filter(|position| *position % 3 > 0).map(|position| (*position).into());
+        let (mut along, mut held) = (reader.along(), reader.along().expecting(expected));
+        for position in asked {
             let anew = reader.state_along(position).unwrap();
             assert_eq!(along.state(position).unwrap(), anew, "position {position}");
+            assert_eq!(held.state(position).unwrap(), anew, "position {position}");
         }
         assert!(matches!(along.state(last + 1), Err(Error::NoSuchPosition { .. })));
         assert_eq!(along.state(3).unwrap(), reader.state_along(3).unwrap());

@@ -92,10 +92,19 @@ impl MemoryLimit {
 
 /// Says why a position is kept. One position may be kept for several reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum KeptFor {
+pub(crate) enum KeptFor {
     Rollback,
     Operation,
     Snapshot,
+}
+
+/// What a fold has read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReadSoFar {
+    /// Bytes of all records, from which [`MemoryLimit::OfLog`] follows.
+    bytes: u64,
+    /// Number of all records.
+    records: u64,
 }
 
 /// Counts the memory of a fold, and fails it if it takes too much.
@@ -103,10 +112,7 @@ pub(super) enum KeptFor {
 pub(crate) struct Watch {
     session_dir: PathBuf,
     limit: MemoryLimit,
-    /// Bytes of all records, from which [`MemoryLimit::OfLog`] follows.
-    read: u64,
-    /// Number of all records.
-    folded: u64,
+    so_far: ReadSoFar,
     records: u64,
     bytes: u64,
     /// Bytes that the contents of the held items take at most.
@@ -123,8 +129,7 @@ impl Watch {
         (limit != MemoryLimit::Unlimited).then(|| Watch {
             session_dir: session_dir.to_owned(),
             limit,
-            read: 0,
-            folded: 0,
+            so_far: ReadSoFar::default(),
             records: 0,
             bytes: 0,
             contents: 0,
@@ -144,13 +149,24 @@ impl Watch {
         (items, contents): (u64, u64),
     ) -> Result<()> {
         let (next_sequence, read) = image;
-        (self.read, self.folded, self.contents) = (read, next_sequence.get(), contents);
+        self.so_far = ReadSoFar { bytes: read, records: next_sequence.get() };
+        self.contents = contents;
         let needed = contents.saturating_add(items.saturating_mul(ITEM_BYTES + CONTENT_BYTES));
         self.check(next_sequence.saturating_sub(1), needed)
     }
 
+    /// Returns what the fold has read.
+    pub(crate) fn read_so_far(&self) -> ReadSoFar {
+        self.so_far
+    }
+
+    /// Goes on with a fold that had read this. Other than that it holds what is held now.
+    pub(crate) fn go_back_to(&mut self, so_far: ReadSoFar) {
+        self.so_far = so_far;
+    }
+
     /// Counts a position that is kept.
-    pub(super) fn keep(&mut self, why: KeptFor, sequence: SequenceNumber, projection: &Projection) {
+    pub(crate) fn keep(&mut self, why: KeptFor, sequence: SequenceNumber, projection: &Projection) {
         let items = projection.items_bytes().min(self.since_kept.saturating_mul(ITEM_BYTES));
         let contents = self.contents.min(self.since_kept);
         self.since_kept = 0;
@@ -161,7 +177,7 @@ impl Watch {
     }
 
     /// Removes a position that was dropped from the count.
-    pub(super) fn forget(&mut self, why: KeptFor, sequence: SequenceNumber) {
+    pub(crate) fn forget(&mut self, why: KeptFor, sequence: SequenceNumber) {
         self.kept.remove(&(why, sequence));
     }
 
@@ -187,10 +203,10 @@ impl Watch {
             _ => ITEM_BYTES + CONTENT_BYTES,
         };
         let listed = body::listed_items(record.kind, record.body);
-        let read = self.read;
-        self.read = read.saturating_add(record.body.len() as u64 + FRAME_BYTES);
+        let so_far = self.so_far;
+        self.so_far.bytes = so_far.bytes.saturating_add(record.body.len() as u64 + FRAME_BYTES);
         let checked = self.count(record.sequence, listed.saturating_mul(of_item), projection);
-        self.read = read;
+        self.so_far = so_far;
         checked
     }
 
@@ -224,9 +240,9 @@ impl Watch {
         let len = len as u64;
         self.since_kept = self.since_kept.saturating_add(len);
         self.bytes = self.bytes.saturating_add(len);
-        self.read = self.read.saturating_add(len + FRAME_BYTES);
+        self.so_far.bytes = self.so_far.bytes.saturating_add(len + FRAME_BYTES);
+        self.so_far.records += 1;
         self.records += 1;
-        self.folded += 1;
         if projection.holds_contents() {
             self.contents = self.contents.saturating_add(len + CONTENT_BYTES);
         }
@@ -242,7 +258,7 @@ impl Watch {
         let beside = projection.held_bytes().saturating_add(self.kept.values().sum()).saturating_add(coming);
         if beside.saturating_add(self.contents) > self.budget() && self.contents > 0 {
             // Some of what came has gone since. All items are looked at, so only if the rough count is too high.
-            let of_value = VALUE_BYTES + self.read / self.folded.max(1);
+            let of_value = VALUE_BYTES + self.so_far.bytes / self.so_far.records.max(1);
             self.contents = projection.contents_bytes(of_value);
         }
         self.check(sequence, beside.saturating_add(self.contents))
@@ -257,7 +273,7 @@ impl Watch {
     }
 
     fn budget(&self) -> u64 {
-        self.limit.bytes(self.read).unwrap_or(u64::MAX)
+        self.limit.bytes(self.so_far.bytes).unwrap_or(u64::MAX)
     }
 }
 

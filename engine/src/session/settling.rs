@@ -140,6 +140,10 @@ impl Session {
         self.inner.state.lock().live.projection.operations.unsettled().cloned().collect()
     }
 
+    pub(crate) fn unsettled_operation(&self, operation: OperationId) -> Option<UnsettledOperation> {
+        self.inner.state.lock().live.projection.operations.unsettled_one(operation).cloned()
+    }
+
     /// Returns the questions of suspended operations that nobody has answered yet and that have not expired, in the order
     /// of their operation ids. An operation that waits for one within it has none of its own.
     ///

@@ -82,11 +82,44 @@ impl ChildReport {
     }
 }
 
-/// Returns the ids of the child sessions that the log announces for an operation, by their numbers.
-pub(super) fn announced(session: &Session, operation: OperationId) -> Result<BTreeMap<u32, Uuid>> {
-    let announced: Vec<ChildAnnounced> = session.observed(CHILD_SESSION, operation.sequence())?;
-    let own = announced.iter().filter(|child| child.operation == operation);
-    Ok(own.filter_map(|child| Some((child.ordinal, child.session()?))).collect())
+/// Holds the ids of the child sessions that a log announces for operations, by their numbers.
+#[derive(Default)]
+pub(super) struct AnnouncedChildren(BTreeMap<OperationId, BTreeMap<u32, Uuid>>);
+
+impl AnnouncedChildren {
+    /// Reads the log once, from the first of these operations on.
+    pub(super) fn of(
+        session: &Session,
+        operations: impl IntoIterator<Item = OperationId>,
+    ) -> Result<AnnouncedChildren> {
+        let mut announced = AnnouncedChildren::default();
+        let Some(first) = operations.into_iter().min() else { return Ok(announced) };
+        for child in session.observed::<ChildAnnounced>(CHILD_SESSION, first.sequence())? {
+            if let Some(session) = child.session() {
+                announced.0.entry(child.operation).or_default().insert(child.ordinal, session);
+            }
+        }
+        Ok(announced)
+    }
+
+    /// Takes the children of an operation.
+    pub(super) fn take(&mut self, operation: OperationId) -> BTreeMap<u32, Uuid> {
+        self.0.remove(&operation).unwrap_or_default()
+    }
+
+    /// Takes the children of an operation of `session`, and reports where each stopped.
+    pub(super) fn report(&mut self, session: &Session, operation: OperationId) -> Vec<ChildReport> {
+        let store = Store::of(session.open_store());
+        let announced = self.take(operation).into_iter();
+        let report = announced.map(|(ordinal, child)| {
+            let stop = stop(&store, (session.id(), operation), child).unwrap_or_else(|error| match error {
+                Error::NoSuchSession { .. } | Error::NotASession { .. } => ChildStop::NotBegun,
+                error => ChildStop::Unreadable(Arc::new(error)),
+            });
+            ChildReport { operation, ordinal, session: child, stop }
+        });
+        report.collect()
+    }
 }
 
 /// Returns whether `child` was begun by this operation of `session`.
@@ -106,18 +139,7 @@ impl Session {
     /// [`Error::Io`] if the log of this session cannot be read, [`Error::Object`] if an object is missing or damaged.
     pub fn children_of(&self, operation: impl Into<OperationId>) -> Result<Vec<ChildReport>> {
         let operation = operation.into();
-        let store = Store::of(self.open_store());
-        let announced = announced(self, operation)?.into_iter();
-        Ok(announced
-            .map(|(ordinal, session)| {
-                let stop =
-                    stop(&store, (self.id(), operation), session).unwrap_or_else(|error| match error {
-                        Error::NoSuchSession { .. } | Error::NotASession { .. } => ChildStop::NotBegun,
-                        error => ChildStop::Unreadable(Arc::new(error)),
-                    });
-                ChildReport { operation, ordinal, session, stop }
-            })
-            .collect())
+        Ok(AnnouncedChildren::of(self, [operation])?.report(self, operation))
     }
 }
 

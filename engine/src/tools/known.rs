@@ -58,11 +58,10 @@ impl ToolRunner {
     /// Returns what the log knows of a call that was interrupted and has not run again: that it is unsettled,
     /// or how somebody settled it.
     fn of_interrupted(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<Known>> {
-        let unsettled = self.session.unsettled_operations();
-        if let Some(unsettled) = unsettled.into_iter().find(|one| one.operation == invoked.operation) {
-            return Ok(Some(Known::Unsettled(unsettled)));
+        match self.session.unsettled_operation(invoked.operation) {
+            Some(unsettled) => Ok(Some(Known::Unsettled(unsettled))),
+            None => self.of_settled(invoked, end),
         }
-        self.of_settled(invoked, end)
     }
 
     /// Returns what the log knows of a call that was suspended: how it stands, or how somebody settled it.

@@ -33,7 +33,7 @@ use smol_str::SmolStr;
 use self::left_in_children::ChildrenLeft;
 use super::call::{AnyTool, CallInfo, ExecuteOptions, Group, InterruptedCall, ToolCall, ToolReport, Verdict};
 use super::captures::Captures;
-use super::children::ChildReport;
+use super::children::{AnnouncedChildren, ChildReport};
 use super::execution::Leases;
 use super::rollback::Rollback;
 use super::runner::{ToolRunner, unsettled_error};
@@ -227,11 +227,13 @@ impl ToolRunner {
         }
         self.state.session().take_decisions()?;
         let unsettled = self.state.session().unsettled_operations();
+        let operations = unsettled.iter().map(|one| one.operation);
+        // Nobody is kept from a recovery by what cannot be told.
+        let mut announced = AnnouncedChildren::of(self.state.session(), operations).unwrap_or_default();
         // Where nobody polls tools that are futures any more, what is left waits for the next recovery.
         let recovered = unsettled.into_iter().take_while(|_| !is_given_up()).map(|unsettled| {
             let told = put_back.take_if(|(operation, _)| *operation == unsettled.operation);
-            // Nobody is kept from a recovery by what cannot be told.
-            let children = self.state.session().children_of(unsettled.operation).unwrap_or_default();
+            let children = announced.report(self.state.session(), unsettled.operation);
             let recovered = self.run_again(unsettled, options);
             let PutBack { not_undone, replaced } = told.map(|(_, told)| told).unwrap_or_default();
             Recovered { not_undone, replaced, children, ..recovered }

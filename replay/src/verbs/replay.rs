@@ -193,7 +193,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
     let mut checks = Checks {
         rollbacks: &rollbacks,
         last: None,
-        along: reader.along(),
+        along: reader.along().expecting(chosen.iter().filter_map(|at| rollbacks.get(at)).copied()),
         comparison: Comparison::default(),
         whole: 0,
     };

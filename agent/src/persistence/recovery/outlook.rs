@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use foldlog::audit::LogReader;
-use foldlog::{SequenceNumber, SessionOptions, Store, escape};
+use foldlog::{Durability, SequenceNumber, SessionOptions, Store, StoreOptions, escape};
 use serde::{Deserialize, Serialize};
 
 use super::from_tree::session_of;
@@ -210,7 +210,7 @@ impl CrashRecoveryManager {
 
     fn plan_salvage(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
         let temporary = Temporary::new()?;
-        let store = Store::open(&temporary.0)?;
+        let store = temporary.store()?;
         let salvaged = store.salvage(self.dir(), SessionOptions::default())?;
         let log = store.read_log(salvaged.session)?;
         let end = salvaged.records.saturating_sub(1).into();
@@ -230,7 +230,7 @@ impl CrashRecoveryManager {
     fn plan_tree(&self, strategy: RecoveryStrategy, dir: &Path) -> Result<RecoveryOutlook> {
         let tree = PartialTree::read(dir, self.limits)?;
         let temporary = Temporary::new()?;
-        let store = Store::open(&temporary.0)?;
+        let store = temporary.store()?;
         let action = RecoveryAction {
             action: String::new(),
             by: String::new(),
@@ -326,6 +326,12 @@ impl Temporary {
         let unmade = |source: std::io::Error| Error::Io { op: "made", path: path.clone(), source };
         std::fs::create_dir(&path).map_err(unmade)?;
         Ok(Temporary(path))
+    }
+
+    /// Opens a store in it, which waits for no disk.
+    fn store(&self) -> Result<Store> {
+        let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
+        Ok(Store::open_with(&self.0, options)?)
     }
 }
 

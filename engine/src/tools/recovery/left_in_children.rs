@@ -12,7 +12,7 @@ use crate::operation::{NotUndone, OpenOperation, PutBack};
 use crate::store::Store;
 use crate::tools::call::Group;
 use crate::tools::captures::Captures;
-use crate::tools::children::{announced, is_child_of};
+use crate::tools::children::{AnnouncedChildren, is_child_of};
 use crate::tools::execution::ExecutionState;
 
 /// Holds the interrupted child sessions of calls that were left open.
@@ -51,8 +51,9 @@ impl ChildrenLeft {
         seen: &mut BTreeSet<Uuid>,
     ) -> Result<()> {
         let operations: BTreeSet<OperationId> = open.iter().map(|open| open.operation).collect();
+        let mut announced = AnnouncedChildren::of(parent.session(), operations.iter().copied())?;
         for operation in operations {
-            for (_, child) in announced(parent.session(), operation)? {
+            for child in announced.take(operation).into_values() {
                 if seen.insert(child)
                     && let Err(error) = self.take((parent, operation), child)
                 {
