@@ -127,10 +127,10 @@ impl Dropping<'_> {
     /// Changes the rows in one transaction. `None` if nothing may be dropped.
     async fn run(&self, dry_run: bool) -> Result<Result<Option<Counts>>, Refusal> {
         let mut lease = self.tables.pool.lease().await?;
-        lease.run("BEGIN; SET LOCAL synchronous_commit = on").await?;
+        lease.begin().await?;
         let done = self.change(&mut lease, dry_run).await?;
         let is_changed = matches!(done, Ok(Some(_))) && !dry_run;
-        lease.run(if is_changed { "COMMIT" } else { "ROLLBACK" }).await?;
+        lease.end(is_changed).await?;
         Ok(done)
     }
 

@@ -5,12 +5,14 @@
 //! 1. A connection whose request failed, was not answered in time, or was dropped in the middle is used for nothing any more.
 //! 2. Every request is bounded in time, here and at the server.
 //! 3. No name in a statement is looked up in a schema that other users can write.
+//! 4. Every setting ends with its transaction. Behind it a pooler such as pgbouncer may hand the server's session to somebody else.
 
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_lite::future::zip;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time;
@@ -87,8 +89,10 @@ impl Drop for Connection {
 pub(super) struct Lease {
     /// `None` once a request failed on it.
     connection: Option<Connection>,
-    /// Whether a request is under way, or none that left the connection as it was.
+    /// Whether a request or a transaction is under way, or none that left the connection as it was.
     is_busy: bool,
+    /// Whether a transaction is under way.
+    has_begun: bool,
     shared: Arc<Shared>,
     _room: OwnedSemaphorePermit,
 }
@@ -126,7 +130,7 @@ impl Pool {
             None => shared.connect(Arc::default()).await?,
         };
         connection.warned.store(false, Ordering::SeqCst);
-        Ok(Lease { connection: Some(connection), is_busy: false, shared, _room: room })
+        Ok(Lease { connection: Some(connection), is_busy: false, has_begun: false, shared, _room: room })
     }
 
     /// Runs one statement.
@@ -174,14 +178,16 @@ impl Shared {
             woken.notify_one();
         };
         let driver = tokio::spawn(drive).abort_handle();
-        let connection = Connection { client, driver, warned };
-        let settings = format!(
-            "SET client_min_messages = warning; SET search_path = pg_catalog, pg_temp; SET statement_timeout = {}; \
-             SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        Ok(Connection { client, driver, warned })
+    }
+
+    /// Returns the statements that begin a transaction.
+    fn begin(&self) -> String {
+        format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL client_min_messages = warning; \
+             SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL statement_timeout = {}",
             self.request_timeout.as_millis().max(1)
-        );
-        self.bounded(connection.client.batch_execute(&settings)).await?;
-        Ok(connection)
+        )
     }
 
     async fn bounded<T>(
@@ -204,7 +210,7 @@ impl Shared {
 }
 
 impl Lease {
-    /// Runs one statement.
+    /// Runs one statement, in a transaction of its own where none is under way.
     pub(super) async fn query(
         &mut self,
         statement: &str,
@@ -213,11 +219,38 @@ impl Lease {
         let shared = Arc::clone(&self.shared);
         self.is_busy = true;
         let client = self.client()?;
-        let answer = shared.bounded(client.query_typed(statement, parameters)).await;
+        let query = client.query_typed(statement, parameters);
+        let answer = match self.has_begun {
+            true => shared.bounded(query).await,
+            false => {
+                let begin = shared.begin();
+                // All are sent at once. Where one fails, the server refuses those behind it and rolls back.
+                let all = zip(client.batch_execute(&begin), zip(query, client.batch_execute("COMMIT")));
+                let done = async {
+                    let (begun, (rows, ended)) = all.await;
+                    begun.and(rows).and_then(|rows| ended.map(|()| rows))
+                };
+                shared.bounded(done).await
+            }
+        };
         self.settle(answer)
     }
 
-    /// Runs several statements that return nothing.
+    /// Begins a transaction, which is durable once [`end`](Lease::end) has committed it.
+    pub(super) async fn begin(&mut self) -> Result<(), Refusal> {
+        self.has_begun = true;
+        let begin = format!("{}; SET LOCAL synchronous_commit = on", self.shared.begin());
+        self.run(&begin).await
+    }
+
+    /// Ends the transaction.
+    pub(super) async fn end(&mut self, commits: bool) -> Result<(), Refusal> {
+        self.run(if commits { "COMMIT" } else { "ROLLBACK" }).await?;
+        (self.has_begun, self.is_busy) = (false, false);
+        Ok(())
+    }
+
+    /// Runs several statements that return nothing, within a transaction.
     pub(super) async fn run(&mut self, statements: &str) -> Result<(), Refusal> {
         let shared = Arc::clone(&self.shared);
         self.is_busy = true;
@@ -225,7 +258,8 @@ impl Lease {
         self.settle(answer)
     }
 
-    /// Runs a statement whose rows are taken one after the other. The connection serves nothing else afterwards.
+    /// Runs a statement whose rows are taken one after the other, in a transaction of its own. The connection serves nothing else until
+    /// [`rows_ended`](Lease::rows_ended).
     pub(super) async fn rows(
         &mut self,
         statement: &str,
@@ -233,13 +267,20 @@ impl Lease {
     ) -> Result<RowStream, Refusal> {
         let shared = Arc::clone(&self.shared);
         self.is_busy = true;
+        self.has_begun = true;
+        let (client, begin) = (self.client()?, shared.begin());
         let parameters = parameters.iter().map(|(value, kind)| (*value, kind.clone()));
-        shared.bounded(self.client()?.query_typed_raw(statement, parameters)).await
+        let rows = zip(client.batch_execute(&begin), client.query_typed_raw(statement, parameters));
+        let rows = async {
+            let (begun, rows) = rows.await;
+            begun.and(rows)
+        };
+        shared.bounded(rows).await
     }
 
     /// Says that the rows were all taken.
-    pub(super) fn rows_ended(&mut self) {
-        self.is_busy = false;
+    pub(super) async fn rows_ended(&mut self) -> Result<(), Refusal> {
+        self.end(true).await
     }
 
     /// Returns whether the server has warned of something since this connection was taken: it may have stopped waiting for a
@@ -255,7 +296,7 @@ impl Lease {
 
     fn settle<T>(&mut self, answer: Result<T, Refusal>) -> Result<T, Refusal> {
         match &answer {
-            Ok(_) => self.is_busy = false,
+            Ok(_) => self.is_busy = self.has_begun,
             Err(_) => self.connection = None,
         }
         answer

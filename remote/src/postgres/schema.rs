@@ -125,9 +125,8 @@ async fn try_prepare(pool: &Pool, schema: &str) -> Result<Result<()>, Refusal> {
         return Ok(check(found));
     }
     let mut lease = pool.lease().await?;
-    lease
-        .run(&format!("BEGIN; SET LOCAL synchronous_commit = on; SELECT pg_advisory_xact_lock({LOCK})"))
-        .await?;
+    lease.begin().await?;
+    lease.run(&format!("SELECT pg_advisory_xact_lock({LOCK})")).await?;
     // Asked first: a user who may not make a schema is refused even where it is there.
     let named =
         lease.query("SELECT 1 FROM pg_namespace WHERE nspname = $1", &[(&schema, Type::TEXT)]).await?;
@@ -144,12 +143,13 @@ async fn try_prepare(pool: &Pool, schema: &str) -> Result<Result<()>, Refusal> {
     lease.run(&version).await?;
     let found = version_on(&mut lease, schema).await?.unwrap_or_default();
     if let Err(newer) = check(found) {
-        lease.run("ROLLBACK").await?;
+        lease.end(false).await?;
         return Ok(Err(newer));
     }
     for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or_default()) {
         lease.run(&migration.replace("{}", &format!("\"{schema}\""))).await?;
     }
-    lease.run(&format!("UPDATE \"{schema}\".version SET version = {VERSION}; COMMIT")).await?;
+    lease.run(&format!("UPDATE \"{schema}\".version SET version = {VERSION}")).await?;
+    lease.end(true).await?;
     Ok(Ok(()))
 }

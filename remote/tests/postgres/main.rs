@@ -25,6 +25,7 @@ mod payloads;
 #[path = "../parts/placed.rs"]
 mod placed;
 mod places;
+mod pooler;
 mod proxy;
 mod races;
 mod refusals;

@@ -110,7 +110,7 @@ pub(crate) fn own_with(settings: &[&str]) -> Option<Server> {
     Some(server)
 }
 
-fn skip<T>(reason: &str) -> Option<T> {
+pub(crate) fn skip<T>(reason: &str) -> Option<T> {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     let line = format!("postgres::{test}: {reason}");
     println!("skipped: {line}");
@@ -158,7 +158,12 @@ impl Server {
     }
 
     fn program(&self, name: &str) -> Command {
-        let mut command = Command::new(self.programs.join(name));
+        self.as_its_user(&self.programs.join(name))
+    }
+
+    /// Runs a program in the server's folder, as the user that it runs as.
+    pub(crate) fn as_its_user(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
         command.current_dir(self.folder.path()).env("LC_ALL", "C");
         if let Some((uid, gid)) = self.user {
             command.uid(uid.as_raw()).gid(gid.as_raw());

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
-use tokio_postgres::{AsyncMessage, Client, NoTls, Row};
+use tokio_postgres::{AsyncMessage, Client, NoTls, Row, SimpleQueryMessage};
 
 use crate::server::{PATIENCE, Server};
 
@@ -23,6 +23,17 @@ impl Administrator {
         self.runtime.block_on(self.client.batch_execute(statements)).unwrap();
     }
 
+    /// Runs a query on this connection, and returns the texts of its first row.
+    pub(crate) fn ask(&self, statement: &str) -> Vec<String> {
+        let messages = self.runtime.block_on(self.client.simple_query(statement)).unwrap();
+        let row = messages.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        let row = row.unwrap();
+        (0..row.len()).map(|column| row.get(column).unwrap_or_default().to_owned()).collect()
+    }
+
     /// Returns what the next notification says.
     pub(crate) fn hear(&mut self) -> String {
         let heard = async { tokio::time::timeout(PATIENCE, self.heard.recv()).await };
@@ -33,8 +44,13 @@ impl Administrator {
 impl Server {
     /// Connects as the administrator.
     pub(crate) fn administrator(&self) -> Administrator {
+        self.administrator_at(self.port())
+    }
+
+    /// Connects as the administrator to the socket of that port in the server's folder.
+    pub(crate) fn administrator_at(&self, port: u16) -> Administrator {
         let mut config = tokio_postgres::Config::new();
-        config.host_path(self.folder()).port(self.port()).user("foldlog").dbname("postgres");
+        config.host_path(self.folder()).port(port).user("foldlog").dbname("postgres");
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let (hears, heard) = mpsc::unbounded_channel();
         let client = runtime.block_on(async {
