@@ -277,12 +277,11 @@ impl Captures {
     ) -> impl Iterator<Item = (String, &'a [u8])> {
         let shared = resources.captured().iter().filter(|(_, resource)| resource.is_shared());
         shared.filter_map(move |(name, resource)| {
-            let found = self.get(name)?;
+            let found = self.get(name)?.recorded.as_deref()?;
             let before = before.get(name).and_then(|before| before.snapshot.as_ref());
-            let is_same = before
-                .zip(found.snapshot.as_ref())
-                .is_some_and(|(before, found)| resource.is_same(before, found));
-            Some((name.clone().into_owned(), found.recorded.as_deref().filter(|_| !is_same)?))
+            // All that a restore brings back counts, and not only what tells two runs apart.
+            let before = before.and_then(|before| resource.record(before).ok().flatten());
+            Some((name.clone().into_owned(), Some(found).filter(|found| before.as_deref() != Some(found))?))
         })
     }
 

@@ -13,9 +13,9 @@ use nix::errno::Errno;
 use nix::sys::stat::{Mode, mkdirat};
 use rustix::fs::{RenameFlags, renameat_with};
 
-use super::manifest::{Kind, told};
+use super::manifest::{Kind, join, told};
 use super::rules::ASIDE;
-use super::step::{OPEN_FOLDER, open_around, open_at, stat_at};
+use super::step::{OPEN_FOLDER, list, open_around, open_at, stat_at};
 use crate::error::{Error, Result};
 
 /// What failed where something cannot be moved.
@@ -35,10 +35,25 @@ pub(super) fn folder_of(call: &str) -> String {
     format!("{}/{call}", String::from_utf8_lossy(ASIDE))
 }
 
-/// Returns whether something lies aside for a call.
-pub(super) fn is_there(root: &OwnedFd, call: &str) -> bool {
+/// Returns the names of what lies aside for a call, directly in its folder.
+pub(super) fn names(root: &OwnedFd, call: &str) -> Vec<String> {
     let aside = open_at(root, ASIDE, OPEN_FOLDER, Mode::empty());
-    aside.is_ok_and(|aside| stat_at(&aside, call.as_bytes()).is_ok())
+    let folder = aside.and_then(|aside| open_at(&aside, call.as_bytes(), OPEN_FOLDER, Mode::empty()));
+    let listed = folder.and_then(|folder| list(&folder)).unwrap_or_default();
+    let mut names: Vec<String> = listed.iter().map(|(name, _)| told(name)).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Finds what lies aside that had this path, of the call with the highest number: a path from the workspace's root.
+pub(super) fn find(root: &OwnedFd, path: &[u8]) -> Option<String> {
+    let aside = open_at(root, ASIDE, OPEN_FOLDER, Mode::empty()).ok()?;
+    let calls = list(&aside).ok()?.into_iter().map(|(call, _)| call);
+    let has_it = |call: &Vec<u8>| {
+        open_around(&aside, &join(call, path)).is_ok_and(|(folder, name)| stat_at(&folder, &name).is_ok())
+    };
+    let call = calls.filter(has_it).max_by_key(|call| (call.len(), call.clone()))?;
+    Some(told(&join(&join(ASIDE, &call), path)))
 }
 
 /// Moves everything at these paths aside, or nothing. What is not there is passed over.

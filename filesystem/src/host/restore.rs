@@ -78,8 +78,8 @@ impl HostFilesystem {
         self.restore_for(snapshot, None, false)
     }
 
-    /// Restores the workspace like [`restore`](HostFilesystem::restore) to what it was before a call, and removes the git
-    /// repositories that were made since; those that hold git objects are [moved aside](HostFilesystem::set_aside). `call` names it in the refs that keep commits of the call which
+    /// Restores the workspace like [`restore`](HostFilesystem::restore) to what it was before a call, and [moves
+    /// aside](HostFilesystem::set_aside) the git repositories that were made since. `call` names it in the refs that keep commits of the call which
     /// nothing names any more, `refs/foldlog/lost/CALL`; it has to be a part of a ref's name. If something was
     /// [set aside](HostFilesystem::set_aside) for the call, [`Restored::inexact`] says where it lies.
     ///
@@ -160,6 +160,7 @@ impl HostFilesystem {
             keeps_lost: self.options.keep_lost_commits,
             told: Vec::new(),
             changed: 0,
+            replaced_in: Vec::new(),
         };
         // A copy of a `.git` that leads elsewhere would have git work there from two folders.
         let is_here = snapshot.folder.as_ref().is_some_and(|folder| folder.is_borne_by(&bound.identity()));
@@ -246,12 +247,15 @@ impl HostFilesystem {
         if undoing.changed > 0 {
             state.unsynced = Some(Arc::clone(&bound));
         }
+        restored.changed_paths.extend(undoing.replaced_in.iter().map(|path| manifest::told(path)));
         inexact.append(&mut undoing.told);
         inexact.append(&mut restored.inexact);
         restored.inexact = inexact;
-        if let Some(call) = call.filter(|call| aside::is_there(&root, call)) {
-            let reason =
-                "what the rollback replaced and no capture holds was moved there; it is the only copy";
+        if let Some((call, names)) =
+            call.map(|call| (call, aside::names(&root, call))).filter(|(_, names)| !names.is_empty())
+        {
+            let names = names.join(", ");
+            let reason = format!("{names} was moved there, since no capture holds it: `mv` brings it back");
             restored.inexact.push(Unrestored::new(aside::folder_of(call), reason));
         }
         if call.is_some() && !restored.inexact.is_empty() {

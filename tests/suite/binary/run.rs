@@ -345,7 +345,7 @@ fn a_run_that_is_killed_within_a_call_is_recovered_and_goes_on() {
     place.play(&answering("done"));
     let ran = place.run(&[&tools[..], &["--resume"]].concat());
     assert_eq!(ok(&ran), "done\n");
-    assert!(ran.stderr.contains("`Bash` was interrupted: it is rolled back"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("`Bash`, was interrupted: it is rolled back"), "{}", ran.stderr);
     assert!(!place.path("work/half").exists());
     assert_eq!(place.work("greeting"), "good morning");
     let ledger = place.ledger();

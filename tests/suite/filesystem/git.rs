@@ -203,12 +203,39 @@ fn a_repository_that_a_failed_call_made_is_removed_with_its_objects() {
     is_sound(&bench.folder.path().join("origin"));
     // A restore that is no rollback, such as to a checkpoint of long ago, removes none.
     let snapshot = files.snapshot(None, false).unwrap();
-    shell(&bench.root(), "git init -q empty");
-    assert_eq!(told(&files.roll_back(&snapshot, "7").unwrap()), Vec::<String>::new(), "it holds no object");
-    assert!(!bench.at("empty").exists());
+    shell(&bench.root(), "git init -q empty && echo mine >empty/.git/hooks/mine");
+    let said = told(&files.roll_back(&snapshot, "7").unwrap());
+    assert_eq!(
+        said,
+        [".foldlog-aside/7: empty was moved there, since no capture holds it: `mv` brings it back"]
+    );
+    assert!(!bench.at("empty").exists() && bench.at(".foldlog-aside/7/empty/.git/hooks/mine").exists());
     shell(&bench.root(), "git init -q");
     assert!(told(&files.restore(&snapshot).unwrap())[0].starts_with(".git: it was made"));
     assert!(bench.at(".git/HEAD").exists());
+}
+
+/// The repository of a submodule that a call had added went with its objects, and nobody was told.
+#[test]
+fn the_repository_of_a_submodule_that_a_failed_call_added_is_moved_aside() {
+    let bench = Bench::new();
+    shell(bench.folder.path(), &format!("mkdir origin && cd origin && {MADE}"));
+    shell(&bench.root(), MADE);
+    let files = bench.open();
+    let restored = rolled_back(
+        &bench,
+        &files,
+        "git -c protocol.file.allow=always submodule --quiet add ../origin sub && cd sub && git commit -q --allow-empty -m own",
+    );
+    assert!(
+        told(&restored).iter().any(|one| one.starts_with(".foldlog-aside/7: .git was moved")),
+        "{restored:?}"
+    );
+    assert!(!bench.at("sub").exists() && !bench.at(".git/modules").exists());
+    let aside = ".foldlog-aside/7/.git/modules";
+    let log = shell(&bench.root(), &format!("cat {aside}/sub/logs/HEAD"));
+    assert!(log.trim().ends_with("commit: own"), "{log}");
+    is_sound(&bench.root());
 }
 
 #[test]
@@ -280,8 +307,14 @@ fn worktrees_and_submodules_within_the_workspace_are_restored() {
     ] {
         let restored = rolled_back(&bench, &bench.open(), script);
         assert_eq!(all(&bench), before, "{script}");
-        let beside = told(&restored).into_iter().filter(|one| !one.contains("refs/foldlog/lost/7"));
-        assert_eq!(beside.collect::<Vec<_>>(), Vec::<String>::new(), "{script}");
+        let aside = ".foldlog-aside/7: main was moved";
+        let beside: Vec<String> =
+            told(&restored).into_iter().filter(|one| !one.contains("refs/foldlog/lost/7")).collect();
+        assert!(beside.iter().all(|one| script.contains("sub2") && one.starts_with(aside)), "{beside:?}");
+        assert_eq!(
+            bench.at(".foldlog-aside/7/main/.git/modules/sub2/HEAD").exists(),
+            script.contains("sub2")
+        );
         ["main", "tree", "main/sub"].iter().for_each(|place| is_sound(&bench.at(place)));
     }
     let lost = shell(&bench.at("main/sub"), "git for-each-ref refs/foldlog");
@@ -445,8 +478,13 @@ fn a_rollback_of_a_repository_that_is_killed_is_run_again() {
         let inject = format!("inject=rename,renameat,renameat2,unlinkat,mkdirat:signal=KILL:when={step}");
         let part = "filesystem::git::part_of_a_child_that_rolls_back";
         child::start_traced(&["-o", "/dev/null", "-e", &inject], part, &argument).ended();
+        let inner = bench.at(".foldlog-aside/7/inner/.git/HEAD");
+        assert!(bench.at("inner/.git/HEAD").exists() || inner.exists(), "{step}");
+        let clear = || shell(&root, "rm -rf .foldlog-aside");
+        clear();
         is_done = (files_of(&bench.at(".git")), stands(&root)) == before;
         bench.open().roll_back(&snapshot, "7").unwrap();
+        clear();
         assert_eq!((files_of(&bench.at(".git")), stands(&root)), before, "{step}");
         let lost = fs::read_to_string(bench.folder.path().join("lost")).unwrap();
         assert_eq!(fs::read_to_string(bench.at(".git/refs/foldlog/lost/7")).unwrap(), lost, "{step}");

@@ -69,6 +69,22 @@ fn an_edit_during_a_failing_call_is_named_and_an_undo_brings_it_back() {
     }
 }
 
+/// What was changed in a repository alone was rolled back without a name, and no undo brought it back.
+#[test]
+fn an_edit_of_a_repository_alone_is_named_and_an_undo_brings_it_back() {
+    let mut room = Room::new();
+    room.by_hand("git init -q . && git config user.name A");
+    room.call("printf one > page");
+    let edits = "git config user.name B; printf mine > .git/hooks/pre-push";
+    let report = fail_while_edited(&room, edits);
+    assert_eq!(report.replaced, replaced(&[".git"], &[]));
+    let config = |room: &Room| room.file(".git/config").unwrap().contains("name = B");
+    assert_eq!((config(&room), room.file(".git/hooks/pre-push")), (false, None));
+    room = room.reopen();
+    room.undo();
+    assert_eq!((config(&room), room.file(".git/hooks/pre-push").as_deref()), (true, Some("mine")));
+}
+
 #[test]
 fn an_undo_of_a_rollback_is_itself_undone() {
     let room = Room::new();

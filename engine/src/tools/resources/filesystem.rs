@@ -147,8 +147,7 @@ mod host {
             Ok(HostFilesystem::sync_restored(self)?)
         }
 
-        /// Compares what a restore brings back: not the folders that the snapshots are of, and not the
-        /// repositories in them, which no restore touches.
+        /// Compares the files: not the folders that the snapshots are of, and not the repositories in them, whose indexes tell of times.
         fn is_same(one: &FilesystemSnapshot, other: &FilesystemSnapshot) -> bool {
             let own = |snapshot: &FilesystemSnapshot| FilesystemSnapshot {
                 repositories: None,

@@ -2,7 +2,7 @@
 //!
 //! | of a repository | becomes |
 //! |---|---|
-//! | one that was made since the call began | is removed, or moved aside if it holds git objects; told if no call is rolled back |
+//! | one that was made since the call began, or one of a submodule in it | is moved aside; told if no call is rolled back |
 //! | one that the call removed, or replaced by one without its objects | told |
 //! | a file or folder that the call made in it, a lock among them | is removed |
 //! | a file or folder that the call changed or removed | is as it was captured; told if there is no copy |
@@ -38,7 +38,7 @@ use super::super::objects::{ObjectId, ObjectKind, Objects};
 use super::super::plan::stat_of;
 use super::super::removal::Removal;
 use super::super::rules::{Rules, TEMPORARY, is_temporary};
-use super::super::step::{OPEN_FOLDER, list, open_around, open_at, open_file, stat_at};
+use super::super::step::{OPEN_FOLDER, open_around, open_at, open_file, stat_at};
 use super::lost::{self, Kept, LOST};
 use super::{COPY_BYTES_MAX, Entry, Look, NOT_WHOLE, Repositories, Seen, is_lock, is_repository};
 use crate::error::Unrestored;
@@ -65,6 +65,8 @@ pub(in crate::host) struct Undoing<'a> {
     pub(in crate::host) told: Vec<Unrestored>,
     /// How many files and folders were changed.
     pub(in crate::host) changed: u64,
+    /// Repositories that were there before, and in which something was replaced or removed.
+    pub(in crate::host) replaced_in: Vec<Vec<u8>>,
 }
 
 /// A commit that nothing names any more, and what named it.
@@ -84,17 +86,12 @@ impl<'a> Undoing<'a> {
         now.roots().filter(|root| !then.is_older && !then.found.contains_key(*root))
     }
 
-    /// Removes the repositories that the call made. Those with git objects are moved aside: a person may have made them meanwhile, and no
-    /// capture holds objects.
+    /// Moves the repositories that the call made aside: a person may have made them or worked in them meanwhile, and no capture holds
+    /// their objects, nor anything of a repository that was not there at the capture.
     pub(in crate::host) fn remove_made(&mut self) {
         for root in self.made() {
             match (self.now.found.get(root), self.call) {
-                (Some(entry), Some(call)) if entry.kind() == Kind::Folder && self.holds_objects(root) => {
-                    match aside::move_all(self.root, self.place, call, std::slice::from_ref(root)) {
-                        Ok(()) => self.changed += 1,
-                        Err(error) => self.tell(root, error.to_string()),
-                    }
-                }
+                (Some(entry), Some(call)) if entry.kind() == Kind::Folder => self.move_aside(root, call),
                 (Some(entry), Some(_)) => self.remove(root, entry.kind()),
                 _ => self
                     .tell(root, "it was made, and a repository is removed only with the call that made it"),
@@ -102,19 +99,11 @@ impl<'a> Undoing<'a> {
         }
     }
 
-    /// Whether a repository holds any git object.
-    fn holds_objects(&self, root: &[u8]) -> bool {
-        let listed = |path: &[u8]| {
-            let opened = self.open(path);
-            opened.and_then(|folder| list(&folder).ok()).unwrap_or_default()
-        };
-        let objects = join(root, b"objects");
-        let is_empty = |name: &[u8]| match name {
-            b"info" => true,
-            b"pack" => listed(&join(&objects, b"pack")).is_empty(),
-            _ => false,
-        };
-        !listed(&objects).iter().all(|(name, _)| is_empty(name))
+    fn move_aside(&mut self, path: &Vec<u8>, call: &str) {
+        match aside::move_all(self.root, self.place, call, std::slice::from_ref(path)) {
+            Ok(()) => self.changed += 1,
+            Err(error) => self.tell(path, error.to_string()),
+        }
     }
 
     /// Restores the repositories that were there.
@@ -129,7 +118,7 @@ impl<'a> Undoing<'a> {
                     self.write_all(&[(root, then)]);
                     self.tell_of_outside(root);
                 }
-                None => self.tell(root, "it was removed, and a capture holds no git objects"),
+                None => self.tell_of_missing(root, "it was removed, and a capture holds no git objects"),
                 Some(now) if then.kind() != Kind::Folder => {
                     if now.kind() != then.kind() {
                         self.remove(root, now.kind());
@@ -148,6 +137,14 @@ impl<'a> Undoing<'a> {
                 Some(_) => self.repository(root),
             }
         }
+    }
+
+    /// Tells of a repository whose objects are missing, and of one that was moved aside from its place.
+    fn tell_of_missing(&mut self, repository: &[u8], reason: &str) {
+        let aside = aside::find(self.root, repository);
+        let aside =
+            aside.map_or_else(String::new, |aside| format!("; {aside} may be it: `mv` brings it back"));
+        self.tell(repository, format!("{reason}{aside}"));
     }
 
     fn tell_of_outside(&mut self, root: &[u8]) {
@@ -192,18 +189,25 @@ impl<'a> Undoing<'a> {
         for repository in &repositories {
             let is_own = |path: &[u8]| repository_of(&repositories, path) == Some(repository);
             if self.is_replaced(repository, &writes, &is_own) {
-                self.tell(
-                    repository,
-                    "git objects are missing that its refs named, so nothing in it is undone",
-                );
+                let reason = "git objects are missing that its refs named, so nothing in it is undone";
+                self.tell_of_missing(repository, reason);
                 removals.retain(|(path, _)| !is_own(path));
                 writes.retain(|(path, _)| !is_own(path));
             } else {
                 self.keep_lost(repository, &is_own);
             }
         }
+        if !removals.is_empty() || !writes.is_empty() {
+            self.replaced_in.push(root.to_vec());
+        }
         for (path, entry) in removals {
-            self.remove(path, entry.kind());
+            let is_submodule =
+                is_of_submodules(root, path) && repository_of(&repositories, path) == Some(&root.to_vec());
+            match self.call.filter(|_| is_submodule) {
+                // No capture holds its objects.
+                Some(call) => self.move_aside(path, call),
+                None => self.remove(path, entry.kind()),
+            }
         }
         self.write_all(&writes);
     }
@@ -451,6 +455,12 @@ impl<'a> Undoing<'a> {
 }
 
 /// Whether a ref is one of those that keep lost commits, or a folder around them: none is removed.
+/// Returns whether a path within a repository is the folder of its submodules' repositories, or in it.
+fn is_of_submodules(root: &[u8], path: &[u8]) -> bool {
+    let modules = join(root, b"modules");
+    path == modules || path.starts_with(&join(&modules, b""))
+}
+
 fn is_kept_ref(path: &[u8]) -> bool {
     let lost = [&b"/"[..], LOST].concat();
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);

@@ -3,8 +3,8 @@
 use foldlog::conversation::{EntryContent, Role};
 use foldlog::tools::Recovered;
 use foldlog::{
-    Error, Holder, NotUndone, Replaced, SequenceNumber, Session, SessionOptions, SessionTypes, Store,
-    ToolInvocations,
+    Error, Holder, NotUndone, OperationId, Replaced, SequenceNumber, Session, SessionOptions, SessionTypes,
+    Store, ToolInvocations,
 };
 use foldlog_agent::claude::{ProgramRecovery, is_unclear};
 use foldlog_agent::events::{PromptExecuted, PromptExecutions, declare};
@@ -222,7 +222,7 @@ pub(super) fn note_calls(
     output: &mut Output<'_>,
 ) -> Result<()> {
     let calls = session.log::<ToolInvocations>()?;
-    let mut undo = None;
+    let mut undo = Vec::new();
     for call in calls.behind(behind.unwrap_or_default()) {
         let call = call?;
         let Some((end, _)) = call.position() else { continue };
@@ -241,27 +241,46 @@ pub(super) fn note_calls(
             output
                 .note(format_args!("note: operation {}, `{tool}`, was rolled back: {files}", call.operation));
             if session.has_captured_rollback(end)? {
-                undo = Some(call.operation);
+                undo.push(call.operation);
             }
         }
     }
-    if let Some(operation) = undo {
-        let dir = quoted(session.dir().as_os_str());
-        output.note(format_args!(
-            "note: `foldlog rewind {dir} --undo --of {operation} --by \"$USER\" --reason WHY --workspace DIR` brings back what the rollback \
-             of operation {operation} replaced"
-        ));
-    }
+    note_undo(session, undo, output);
     Ok(())
 }
 
+/// Names the command that undoes the rollback of one of these calls.
+fn note_undo(session: &Session, undo: Vec<OperationId>, output: &mut Output<'_>) {
+    let (of, operation) = match &undo[..] {
+        [] => return,
+        [one] => (one.to_string(), format!("operation {one}")),
+        [many @ .., last] => {
+            let many: Vec<String> = many.iter().map(ToString::to_string).collect();
+            ("OPERATION".to_owned(), format!("one of the operations {} and {last}", many.join(", ")))
+        }
+    };
+    let dir = quoted(session.dir().as_os_str());
+    output.note(format_args!(
+        "note: `foldlog rewind {dir} --undo --of {of} --by \"$USER\" --reason WHY --workspace DIR` brings back what the rollback of \
+         {operation} replaced"
+    ));
+}
+
 /// Notes what a recovery rolled back, and what it could not.
-pub(super) fn note_recovery(report: &ProgramRecovery, output: &mut Output<'_>) {
-    for Recovered { tool, replaced, .. } in &report.undone {
+pub(super) fn note_recovery(session: &Session, report: &ProgramRecovery, output: &mut Output<'_>) {
+    let mut undo = Vec::new();
+    for Recovered { operation, tool, replaced, not_undone, .. } in &report.undone {
         let files = Replaced::text(replaced).map(|files| format!(": {}", escape::text(&files)));
         let files = files.unwrap_or_default();
-        output.note(format_args!("note: `{}` was interrupted: it is rolled back{files}", escape::text(tool)));
+        let tool = escape::text(tool);
+        output.note(format_args!(
+            "note: operation {operation}, `{tool}`, was interrupted: it is rolled back{files}"
+        ));
+        if !replaced.is_empty() && !not_undone.iter().any(NotUndone::is_uncaptured) {
+            undo.push(*operation);
+        }
     }
+    note_undo(session, undo, output);
     let all = report.undone.iter().chain(&report.recovered);
     for left in all.flat_map(|Recovered { not_undone, .. }| not_undone) {
         let NotUndone { path, reason, .. } = left;
