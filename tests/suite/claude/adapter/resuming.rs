@@ -385,6 +385,42 @@ fn a_session_in_a_folder_that_the_host_keeps_is_resumed_from_there() {
     });
 }
 
+/// The program keeps the session for the machine's user: nothing of it is written back, and another user's run is told the
+/// conversation.
+#[test]
+fn a_session_where_the_user_has_theirs_is_resumed_by_that_user_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let of_user = |host: &Host, user: &str| {
+        let mut config = host.config();
+        config.env.insert("HOME".into(), folder.path().join(user).into());
+        host.adapter().with_client_config(config).with_home(ProgramHome::Users)
+    };
+    let transcripts = |user: &str| {
+        let projects = fs::read_dir(folder.path().join(user).join(".claude/projects")).into_iter().flatten();
+        projects.flat_map(|project| fs::read_dir(project.unwrap().path()).unwrap()).count()
+    };
+    let world = World::new(&dies_behind_a_call());
+    world.run_unreplayed(|host| host.ask_with(&of_user(host, "ann"), "Go.").unwrap_err());
+    let id = world.argument("--session-id").unwrap();
+    let environment = world.starts()[0]["environment"].clone();
+    assert_eq!(environment["HOME"].as_str(), folder.path().join("ann").to_str());
+    assert_eq!((environment.get("CLAUDE_CONFIG_DIR"), transcripts("ann")), (None, 1));
+
+    world.stand_in.play(&tells());
+    world.run_unreplayed(|host| {
+        let response = host.ask_with(&of_user(host, "ann"), "More.").unwrap();
+        assert_eq!(response.text, "Go.|More. / toolu_1: added one");
+    });
+    assert_eq!((world.argument("--resume"), transcripts("ann")), (Some(id), 2));
+
+    world.run_unreplayed(|host| {
+        let told = host.ask_with(&of_user(host, "bea"), "Still?").unwrap().text;
+        assert!(told.starts_with("This is the conversation so far:") && told.contains("added one"), "{told}");
+        assert!(occasions(host).contains(&("expired".to_owned(), false)), "{:?}", occasions(host));
+    });
+    assert_eq!((world.argument("--resume"), transcripts("bea")), (None, 1));
+}
+
 /// The program guards no session against a second writer.
 #[test]
 fn a_session_of_the_program_in_which_another_run_works_is_refused() {
