@@ -187,7 +187,7 @@ pub struct PromptResponse<O> {
     pub text: String,
     /// Reason that the provider gave for ending the last answer, in its own words; `None` if it gave none.
     pub stop: Option<String>,
-    /// Output that was read from the text.
+    /// Output that was read from the text; `None` if the model gave none to a tool `respond` that takes it.
     pub output: Option<O>,
     /// Id of the evaluation, by which it is found in the session.
     pub evaluation_id: String,
@@ -377,10 +377,15 @@ pub(crate) fn response<O>(
         attempts: refused.saturating_add(1),
         reason: error.reason,
     })?;
+    Ok(PromptResponse { output: Some(output), ..without_output(prompt, journal, last) })
+}
+
+/// Makes the response of an evaluation that gave no output.
+pub(crate) fn without_output<O>(prompt: &Prompt<O>, journal: &Journal, last: FinalText) -> PromptResponse<O> {
     let FinalText { text, stop } = last;
     let (prompt_name, evaluation_id) = (prompt.name(), journal.evaluation().to_owned());
-    let (output, usage, unmetered) = (Some(output), journal.used(), journal.unmetered());
-    Ok(PromptResponse { prompt_name, text, stop, output, evaluation_id, usage, unmetered })
+    let (usage, unmetered) = (journal.used(), journal.unmetered());
+    PromptResponse { prompt_name, text, stop, output: None, evaluation_id, usage, unmetered }
 }
 
 /// Holds a conversation that begins or goes on, and where it stands.

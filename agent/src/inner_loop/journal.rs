@@ -152,6 +152,23 @@ impl Journal {
         Ok(newest_first().take_while(|entry| entry.sequence > asked).any(is_said))
     }
 
+    /// Returns the arguments of the last call of one of these tools that answers asked for since the user said something last;
+    /// `None` if there is none, or if nothing is recorded.
+    #[cfg(feature = "claude")]
+    pub(crate) fn last_call(&mut self, tools: [&str; 2]) -> Result<Option<String>> {
+        let Some(conversation) = self.conversation()? else { return Ok(None) };
+        let newest_first = conversation.entries().iter().rev();
+        let is_users = |entry: &&Entry| matches!(&entry.content, EntryContent::Input { message, .. } if message.role == Role::User);
+        let calls =
+            newest_first.take_while(|entry| !is_users(entry)).find_map(|entry| match &entry.content {
+                EntryContent::Answer { message, .. } => {
+                    message.tool_calls.iter().rfind(|call| tools.contains(&call.name.as_str()))
+                }
+                _ => None,
+            });
+        Ok(calls.map(|call| call.arguments.clone()))
+    }
+
     /// Closes the open calls of an answer that was imported.
     pub(crate) fn close_unknown(&mut self, open: &mut OpenTurn) -> Result<()> {
         for (ordinal, call) in (0..).zip(&open.calls) {

@@ -274,8 +274,7 @@ fn a_command_that_ends_keeps_its_changes_and_its_exit_code_is_shown() {
 /// The ledger said so, and the run did not.
 #[test]
 fn a_run_says_that_the_ending_of_a_command_is_unclear() {
-    let unclear =
-        json!({"native": "Bash", "input": {"command": "c"}, "write": {"notes": "built"}, "fails": "spawn ENOENT"});
+    let unclear = json!({"native": "Bash", "input": {"command": "c"}, "write": {"notes": "built"}, "fails": "spawn ENOENT"});
     let place = Place::new(&json!([{"turn": true}, unclear, {"text": "done"}, {"result": "done"}]));
     let ran = place.run(&["--tool", "Bash"]);
     assert_eq!((ok(&ran), place.work("notes")), ("done\n", "built".to_owned()));

@@ -26,7 +26,8 @@
 //! 1. The prompt is rendered, with its visibility overrides.
 //! 2. Its text becomes the system prompt.
 //! 3. Its tools become tools of the bridged server `wink`.
-//! 4. A structured output is asked for, by the program's JSON schema or by a tool `respond`.
+//! 4. A structured output is asked for as the option [`RunOptions::output_by`] says: by the program's JSON schema, or by a tool
+//!    `respond`.
 //! 5. The options of the program follow from the configuration. The session's id is chosen, and recorded as an adapter state
 //!    that is not complete, before the program starts.
 //! 6. The program runs. What it says is recorded, and its tools run as transactions.
