@@ -116,7 +116,8 @@ pub struct EvaluateOptions<'a> {
     pub on_delta: Option<&'a mut dyn FnMut(Delta<'_>)>,
     /// Is called after each turn that is recorded. An error of it ends the evaluation, which can be resumed.
     pub on_turn: Option<&'a mut OnTurn<'a>>,
-    /// Whether the conversation is recorded. The records of tools are written in either case.
+    /// Whether the conversation is recorded, as it is by default. One that is not recorded is sent the same and cannot be
+    /// resumed. The records of tools are written in either case.
     pub record: bool,
 }
 
@@ -141,6 +142,12 @@ impl Default for EvaluateOptions<'_> {
 }
 
 impl EvaluateOptions<'_> {
+    /// Sets whether the conversation is [recorded](EvaluateOptions::record).
+    #[must_use]
+    pub fn enable_conversation_recording(self, record: bool) -> Self {
+        EvaluateOptions { record, ..self }
+    }
+
     /// Returns the same options for another evaluation, which calls the same functions.
     pub fn reborrow(&mut self) -> EvaluateOptions<'_> {
         EvaluateOptions {
