@@ -462,7 +462,7 @@ pub(crate) fn check_prompt(
     given: &PromptIdentity,
     accepts: bool,
 ) -> Result<()> {
-    match conversation.and_then(Conversation::prompt).filter(|recorded| *recorded != given && !accepts) {
+    match conversation.and_then(Conversation::prompt).filter(|recorded| !recorded.is_of(given) && !accepts) {
         Some(recorded) => Err(mismatch(recorded, given)),
         None => Ok(()),
     }
@@ -479,7 +479,7 @@ fn accept_prompt(
     given: &PromptIdentity,
     PromptAcceptance { by, reason }: &PromptAcceptance,
 ) -> Result<()> {
-    let recorded = journal.conversation()?.and_then(Conversation::prompt).filter(|one| *one != given);
+    let recorded = journal.conversation()?.and_then(Conversation::prompt).filter(|one| !one.is_of(given));
     if let (Some(recorded), Some(session)) = (recorded.cloned(), journal.session()) {
         session.accept_prompt(journal.evaluation(), &recorded, given, by, reason)?;
     }

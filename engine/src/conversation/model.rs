@@ -170,8 +170,17 @@ pub struct PromptIdentity {
     pub namespace: String,
     /// Key of the prompt within its namespace.
     pub key: String,
-    /// BLAKE3 of the prompt's template, tools and output schema.
+    /// BLAKE3 of the prompt's template, tools and output schema; zeros if it is not known, as of a conversation that another
+    /// program exported.
     pub digest: [u8; 32],
+}
+
+impl PromptIdentity {
+    /// Returns whether this is the identity of a given prompt. Where the digest is not known, the names decide.
+    pub fn is_of(&self, given: &PromptIdentity) -> bool {
+        let has_names = (&self.namespace, &self.key) == (&given.namespace, &given.key);
+        has_names && (self.digest == given.digest || self.digest == [0; 32])
+    }
 }
 
 impl fmt::Display for PromptIdentity {
