@@ -197,9 +197,14 @@ impl fmt::Debug for PromptIdentity {
 }
 
 /// Holds the state of an adapter as it was recorded.
+///
+/// It is also read from JSON that another program wrote, whose objects have the fields `state`, `captured_at`, `evaluation_id` and
+/// maybe `supersedes`. The name of the adapter is in the state then, as `adapter_type`; without one it is `claude_agent_sdk`, the only
+/// adapter of that program. Where nothing else says so, a state can be resumed if it names a `session_id` and is not `is_complete`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "ReadSnapshot")]
 pub struct AdapterStateSnapshot {
-    /// Sequence number of the record.
+    /// Sequence number of the record; 0 if the state was read from JSON that names none.
     pub sequence: SequenceNumber,
     /// Name of the adapter's type.
     pub adapter: String,
@@ -219,4 +224,48 @@ pub struct AdapterStateSnapshot {
     pub occasion: String,
     /// Whether the record is on the live path; `false` if a rollback has abandoned it.
     pub is_live: bool,
+}
+
+/// Holds what JSON says of an adapter's state, in the form of this library or of another program.
+#[derive(Deserialize)]
+struct ReadSnapshot {
+    state: serde_json::Value,
+    captured_at: DateTime<Utc>,
+    evaluation_id: String,
+    #[serde(default)]
+    sequence: SequenceNumber,
+    adapter: Option<String>,
+    resumable: Option<bool>,
+    supersedes: Option<serde_json::Value>,
+    entry: Option<String>,
+    #[serde(default)]
+    occasion: String,
+    is_live: Option<bool>,
+}
+
+/// Name of the adapter whose states are written without a name.
+const UNNAMED: &str = "claude_agent_sdk";
+
+impl From<ReadSnapshot> for AdapterStateSnapshot {
+    fn from(read: ReadSnapshot) -> AdapterStateSnapshot {
+        let ReadSnapshot { state, captured_at, evaluation_id, sequence, entry, occasion, .. } = read;
+        let text = |field: &str| state.get(field).and_then(serde_json::Value::as_str);
+        let flag = |field: &str| state.get(field).and_then(serde_json::Value::as_bool);
+        let adapter = read.adapter.or_else(|| text("adapter_type").map(str::to_owned));
+        let names_a_session = text("session_id").is_some_and(|id| !id.is_empty());
+        let can_be = || names_a_session && flag("is_complete") != Some(true);
+        AdapterStateSnapshot {
+            adapter: adapter.unwrap_or_else(|| UNNAMED.to_owned()),
+            resumable: read.resumable.or_else(|| flag("resumable")).unwrap_or_else(can_be),
+            // A text is another program's id of a capture.
+            supersedes: read.supersedes.and_then(|one| one.as_u64()).map(SequenceNumber::new),
+            is_live: read.is_live.unwrap_or(true),
+            sequence,
+            state,
+            captured_at,
+            evaluation_id,
+            entry,
+            occasion,
+        }
+    }
 }

@@ -45,9 +45,10 @@ impl ImportedConversations {
     }
 
     /// Adds the states of adapters. A state that a rollback had abandoned is one that cannot be resumed, since nothing
-    /// here tells what it went beyond.
+    /// here tells what it went beyond. Another program names the state that is replaced by the id of its evaluation.
     fn add_states(&mut self, slice: &ExportedSlice) -> Result<()> {
         let mut known: BTreeMap<SequenceNumber, SequenceNumber> = BTreeMap::new();
+        let mut last_of: BTreeMap<String, SequenceNumber> = BTreeMap::new();
         for (place, item) in slice.items.iter().enumerate() {
             let refused = |error: serde_json::Error| {
                 Error::Export(format!(
@@ -55,6 +56,8 @@ impl ImportedConversations {
                 ))
             };
             let json = serde_json::to_value(item).map_err(refused)?;
+            let named = json.get("supersedes").and_then(serde_json::Value::as_str);
+            let named = named.and_then(|evaluation| last_of.get(evaluation).copied());
             let state: AdapterStateSnapshot = serde_json::from_value(json).map_err(refused)?;
             let encoded = self.stored(encode("an adapter's state", &state.state)?);
             let body = AdapterState {
@@ -62,12 +65,14 @@ impl ImportedConversations {
                 adapter: Cow::from(&state.adapter),
                 resumable: state.resumable && state.is_live,
                 state: Payload::new(&encoded),
-                supersedes: state.supersedes.and_then(|earlier| known.get(&earlier).copied()),
+                supersedes: named.or_else(|| known.get(&state.supersedes?).copied()),
                 entry: state.entry.as_deref().map(Cow::from),
                 occasion: Cow::from(&state.occasion),
             };
             let body = body.encode();
-            known.insert(state.sequence, self.push(Kind::ADAPTER_STATE, body));
+            let sequence = self.push(Kind::ADAPTER_STATE, body);
+            known.insert(state.sequence, sequence);
+            last_of.insert(state.evaluation_id, sequence);
         }
         Ok(())
     }
