@@ -32,7 +32,7 @@ use crate::adapter_state::{AdapterResume, AdapterState};
 use crate::budget::{Budget, Used, track};
 use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result, SuspendedCall};
-use crate::events::{PromptExecuted, PromptExecutions};
+use crate::events::{self, PromptExecuted};
 #[cfg(feature = "async")]
 use crate::inner_loop::left;
 use crate::inner_loop::{
@@ -339,7 +339,7 @@ fn set_out<O>(
     (machine, evaluation)
 }
 
-/// Records for people that an evaluation gave its output, if the session's types declare the event.
+/// Records for people that an evaluation gave its output.
 pub(crate) fn executed<O>(
     (prompt, adapter): (&Prompt<O>, &str),
     session: &Session,
@@ -347,12 +347,9 @@ pub(crate) fn executed<O>(
     outcome: &Outcome,
     (began, is_resume, cost_micros): (Instant, bool, Option<u64>),
 ) -> Result<()> {
-    if session.log::<PromptExecutions>().is_err() {
-        return Ok(());
-    }
     let usage = journal.used();
     let (requests, tool_calls) = journal.counts()?.unwrap_or((outcome.requests, outcome.tool_calls));
-    session.dispatch(PromptExecuted {
+    let event = PromptExecuted {
         evaluation_id: journal.evaluation().to_owned(),
         prompt_ns: prompt.namespace().to_owned(),
         prompt_key: prompt.key().to_owned(),
@@ -368,8 +365,8 @@ pub(crate) fn executed<O>(
         cost_micros,
         elapsed_us: u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
         is_resume,
-    })?;
-    Ok(())
+    };
+    events::record(session, event)
 }
 
 /// Reads the text of the last answer as the output.

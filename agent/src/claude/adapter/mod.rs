@@ -32,7 +32,7 @@
 //!    that is not complete, before the program starts.
 //! 6. The program runs. What it says is recorded, and its tools run as transactions.
 //! 7. The output is taken and checked again.
-//! 8. `PromptExecuted` is recorded, if the session's types declare it, and the adapter state a last time.
+//! 8. `PromptExecuted` is recorded, and the adapter state a last time.
 //! 9. The response is returned.
 //!
 //! # Where an evaluation goes on
