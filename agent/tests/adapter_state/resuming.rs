@@ -334,6 +334,35 @@ fn states_that_the_specifications_program_exported_are_read_and_resumed() {
     assert_eq!(found.state.state(), &other, "the state stays as it was");
 }
 
+/// The session of another evaluation, which had worked since, was resumed with the messages of this one.
+#[test]
+fn an_evaluation_resumes_its_own_session_and_without_validation_a_completed_one_too() {
+    let world = World::new();
+    let session = world.session();
+    for evaluation in ["one", "two"] {
+        let mut capture = world.capture(&session, evaluation, &AdapterStateOptions::default());
+        capture.offer(&claude(evaluation), None, CaptureOccasion::Init).unwrap();
+    }
+    let resumed = |evaluation: &str, resume_validation| {
+        let options = AdapterStateOptions { resume_validation, ..Default::default() };
+        match plan_resume(&session, evaluation, CLAUDE, &options, &context()).unwrap() {
+            ResumePlan::Resume(resume) => Some(resume.snapshot.evaluation_id),
+            ResumePlan::Fresh { .. } => None,
+        }
+    };
+    for evaluation in ["one", "two"] {
+        assert_eq!(resumed(evaluation, ResumeValidation::Strict).as_deref(), Some(evaluation));
+    }
+    assert_eq!(resumed("three", ResumeValidation::Strict).as_deref(), Some("two"), "the latest");
+    let mut capture = world.capture(&session, "one", &AdapterStateOptions::default());
+    capture.offer(&complete("one"), None, CaptureOccasion::Complete).unwrap();
+    assert_eq!(resumed("one", ResumeValidation::Relaxed), None);
+    assert_eq!(resumed("one", ResumeValidation::None).as_deref(), Some("one"));
+    let head = states(&session).pop().unwrap();
+    world.capture(&session, "one", &AdapterStateOptions::default()).expired(&head).unwrap();
+    assert_eq!(resumed("one", ResumeValidation::None), None, "the provider no longer has it");
+}
+
 #[test]
 fn a_diff_names_each_field_that_changed() {
     let before = snapshot(CapturedState::of(&claude("abc123")).unwrap());

@@ -79,8 +79,7 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
     ///
     /// # Errors
     ///
-    /// [`Error::SessionExpired`] if the program does not know the session that `options` name, or its transcript is lost: where
-    /// they name none, a fresh session is told the conversation instead, and the log says so;
+    /// [`Error::SessionExpired`] if the program does not know the session that `options` name, or its transcript is lost;
     /// [`Error::OutputInvalid`] and [`Error::OutputMissing`] if the run ended well and gave no such output, but not if the tool
     /// [`respond`](OutputBy::RespondTool) was never called: then the response has no output;
     /// [`Error::Suspended`] if a tool asks a person; [`Error::PromptEvaluation`] and [`Error::Throttled`] if the program or
@@ -96,7 +95,7 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
     ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
         let is_strict = matches!(options.resume_from, ResumeFrom::Adapter(_));
         match self.evaluate_once(prompt, state, options.reborrow()) {
-            // The log says that the session is no longer there, so the evaluation begins a fresh one.
+            // The log says that the session that the adapter kept is no longer there, so the evaluation begins a fresh one.
             Err(Error::SessionExpired { .. }) if !is_strict => {
                 options.resume_from = ResumeFrom::Auto;
                 self.evaluate_once(prompt, state, options)
@@ -134,7 +133,6 @@ impl ClaudeAgentSDKAdapter {
         if options.deadline.is_past() {
             return Err(Error::DeadlineExceeded { phase: Phase::Deadline });
         }
-        let is_fresh = matches!(options.resume_from, ResumeFrom::Fresh);
         let given = match std::mem::take(&mut options.resume_from) {
             ResumeFrom::Adapter(resume) => Some(*resume),
             other => {
@@ -189,8 +187,7 @@ impl ClaudeAgentSDKAdapter {
             events::rendered(session, names, &identity, &rendered, (input, start.overrides.clone()))?;
         }
         let is_recorded = options.record;
-        let Found { provided, resumed, transcripts } =
-            self.provided(given, is_fresh, journal.evaluation(), (session, is_recorded))?;
+        let Found { provided, resumed, transcripts } = self.provided(given, (session, is_recorded))?;
         let lineage = match provided.resumes {
             Some(_) => lineage(prompt, &mut journal)?,
             None => Lineage::default(),

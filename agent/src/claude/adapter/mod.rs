@@ -40,8 +40,8 @@
 //! | the log says | what happens |
 //! |---|---|
 //! | complete, and nothing was said since | the recorded output is returned, and no program starts |
-//! | a session of the program, given by [`ResumeFrom::Adapter`](crate::ResumeFrom::Adapter) or the last one of the evaluation that no rollback abandoned | its transcript is written back where it is missing, and the program resumes it, in a copy unless the host chose otherwise |
-//! | a conversation, and no session that can be resumed | a fresh session is told the conversation |
+//! | a session of the program, which [`ResumeFrom::Adapter`](crate::ResumeFrom::Adapter) gives, or which [`plan_resume`](crate::adapter_state::plan_resume) finds if the host wants sessions to be [resumed](AdapterStateOptions::auto_resume) | its transcript is written back where it is missing, and the program resumes it, in a copy unless the host chose otherwise |
+//! | a conversation, and no session that is resumed | a fresh session is told the conversation |
 //! | nothing | a fresh session begins |
 //!
 //! A process that ended within a call of a tool is [recovered](ClaudeAgentSDKAdapter::recover) before all this.
@@ -162,7 +162,8 @@ impl Default for ClaudeAgentSDKAdapter {
 
 impl ClaudeAgentSDKAdapter {
     /// Makes an adapter of the program `claude` in the host's `PATH`, with the default configuration: no tool of the
-    /// program's own may run, each evaluation has a session of the program's of its own, and the log alone resumes it.
+    /// program's own may run, and each evaluation has a session of the program's of its own. One that is evaluated again goes on in
+    /// a fresh session, which is told the conversation, unless [`auto_resume`](AdapterStateOptions::auto_resume) is set.
     pub fn new() -> ClaudeAgentSDKAdapter {
         ClaudeAgentSDKAdapter {
             program: PathBuf::from("claude"),
@@ -223,7 +224,7 @@ impl ClaudeAgentSDKAdapter {
     }
 
     /// Makes the adapter stateful: evaluations of one session go on in one session of the program, and the model remembers
-    /// those before.
+    /// those before. A session that [`auto_resume`](AdapterStateOptions::auto_resume) finds in the log goes before it.
     #[must_use]
     pub fn stateful(self) -> ClaudeAgentSDKAdapter {
         ClaudeAgentSDKAdapter { is_stateful: true, ..self }
