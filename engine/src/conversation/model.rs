@@ -4,7 +4,7 @@ use std::fmt;
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::Role;
+use foldlog_codec::body::{Original, Role};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -90,6 +90,30 @@ impl ConversationMessage {
             blocks: None,
             is_error: false,
         }
+    }
+}
+
+/// Names a message by what the conversation has it as that it is imported from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OriginalMessage {
+    /// Id of the message.
+    pub message_id: Uuid,
+    /// Time of the message.
+    pub created_at: DateTime<Utc>,
+    /// Id and time of the conversation's [state](ConversationState), for the first message that is imported.
+    pub state: Option<(Uuid, DateTime<Utc>)>,
+}
+
+impl OriginalMessage {
+    /// Names a message that is imported; `None` if it has the nil id, and so is of no conversation.
+    pub fn of(message: &ConversationMessage) -> Option<OriginalMessage> {
+        let (message_id, created_at) = (message.message_id, message.created_at);
+        (!message_id.is_nil()).then_some(OriginalMessage { message_id, created_at, state: None })
+    }
+
+    pub(crate) fn recorded(self) -> Original {
+        let state = self.state.map(|(id, time)| (id.into_bytes(), time.timestamp_micros()));
+        Original { id: self.message_id.into_bytes(), time_us: self.created_at.timestamp_micros(), state }
     }
 }
 
