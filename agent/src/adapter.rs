@@ -32,7 +32,7 @@ use crate::adapter_state::{AdapterResume, AdapterState};
 use crate::budget::{Budget, Used, track};
 use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result, SuspendedCall};
-use crate::events::{PromptExecuted, PromptExecutions};
+use crate::events::{self, PromptExecuted};
 #[cfg(feature = "async")]
 use crate::inner_loop::left;
 use crate::inner_loop::{
@@ -116,7 +116,8 @@ pub struct EvaluateOptions<'a> {
     pub on_delta: Option<&'a mut dyn FnMut(Delta<'_>)>,
     /// Is called after each turn that is recorded. An error of it ends the evaluation, which can be resumed.
     pub on_turn: Option<&'a mut OnTurn<'a>>,
-    /// Whether the conversation is recorded. The records of tools are written in either case.
+    /// Whether the conversation is recorded, as it is by default. One that is not recorded is sent the same and cannot be
+    /// resumed. The records of tools are written in either case.
     pub record: bool,
 }
 
@@ -141,6 +142,12 @@ impl Default for EvaluateOptions<'_> {
 }
 
 impl EvaluateOptions<'_> {
+    /// Sets whether the conversation is [recorded](EvaluateOptions::record).
+    #[must_use]
+    pub fn enable_conversation_recording(self, record: bool) -> Self {
+        EvaluateOptions { record, ..self }
+    }
+
     /// Returns the same options for another evaluation, which calls the same functions.
     pub fn reborrow(&mut self) -> EvaluateOptions<'_> {
         EvaluateOptions {
@@ -187,7 +194,7 @@ pub struct PromptResponse<O> {
     pub text: String,
     /// Reason that the provider gave for ending the last answer, in its own words; `None` if it gave none.
     pub stop: Option<String>,
-    /// Output that was read from the text.
+    /// Output that was read from the text; `None` if the model gave none to a tool `respond` that takes it.
     pub output: Option<O>,
     /// Id of the evaluation, by which it is found in the session.
     pub evaluation_id: String,
@@ -332,7 +339,7 @@ fn set_out<O>(
     (machine, evaluation)
 }
 
-/// Records for people that an evaluation gave its output, if the session's types declare the event.
+/// Records for people that an evaluation gave its output.
 pub(crate) fn executed<O>(
     (prompt, adapter): (&Prompt<O>, &str),
     session: &Session,
@@ -340,12 +347,9 @@ pub(crate) fn executed<O>(
     outcome: &Outcome,
     (began, is_resume, cost_micros): (Instant, bool, Option<u64>),
 ) -> Result<()> {
-    if session.log::<PromptExecutions>().is_err() {
-        return Ok(());
-    }
     let usage = journal.used();
     let (requests, tool_calls) = journal.counts()?.unwrap_or((outcome.requests, outcome.tool_calls));
-    session.dispatch(PromptExecuted {
+    let event = PromptExecuted {
         evaluation_id: journal.evaluation().to_owned(),
         prompt_ns: prompt.namespace().to_owned(),
         prompt_key: prompt.key().to_owned(),
@@ -361,8 +365,8 @@ pub(crate) fn executed<O>(
         cost_micros,
         elapsed_us: u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
         is_resume,
-    })?;
-    Ok(())
+    };
+    events::record(session, event)
 }
 
 /// Reads the text of the last answer as the output.
@@ -377,10 +381,15 @@ pub(crate) fn response<O>(
         attempts: refused.saturating_add(1),
         reason: error.reason,
     })?;
+    Ok(PromptResponse { output: Some(output), ..without_output(prompt, journal, last) })
+}
+
+/// Makes the response of an evaluation that gave no output.
+pub(crate) fn without_output<O>(prompt: &Prompt<O>, journal: &Journal, last: FinalText) -> PromptResponse<O> {
     let FinalText { text, stop } = last;
     let (prompt_name, evaluation_id) = (prompt.name(), journal.evaluation().to_owned());
-    let (output, usage, unmetered) = (Some(output), journal.used(), journal.unmetered());
-    Ok(PromptResponse { prompt_name, text, stop, output, evaluation_id, usage, unmetered })
+    let (usage, unmetered) = (journal.used(), journal.unmetered());
+    PromptResponse { prompt_name, text, stop, output: None, evaluation_id, usage, unmetered }
 }
 
 /// Holds a conversation that begins or goes on, and where it stands.
@@ -450,7 +459,7 @@ pub(crate) fn check_prompt(
     given: &PromptIdentity,
     accepts: bool,
 ) -> Result<()> {
-    match conversation.and_then(Conversation::prompt).filter(|recorded| *recorded != given && !accepts) {
+    match conversation.and_then(Conversation::prompt).filter(|recorded| !recorded.is_of(given) && !accepts) {
         Some(recorded) => Err(mismatch(recorded, given)),
         None => Ok(()),
     }
@@ -467,7 +476,7 @@ fn accept_prompt(
     given: &PromptIdentity,
     PromptAcceptance { by, reason }: &PromptAcceptance,
 ) -> Result<()> {
-    let recorded = journal.conversation()?.and_then(Conversation::prompt).filter(|one| *one != given);
+    let recorded = journal.conversation()?.and_then(Conversation::prompt).filter(|one| !one.is_of(given));
     if let (Some(recorded), Some(session)) = (recorded.cloned(), journal.session()) {
         session.accept_prompt(journal.evaluation(), &recorded, given, by, reason)?;
     }

@@ -4,6 +4,8 @@
 //! behind the checkpoint. Nothing is rolled back to a checkpoint unless the host does so, with
 //! [`Session::rollback_to`] and [`Checkpoint::position`], and pays for the answers behind it again.
 //!
+//! A checkpoint with a snapshot can resume alone, where the session is lost: [`import_session`] makes a new session of it.
+//!
 //! | step of [`FileCheckpointHandler::save`] | if the process ends after it |
 //! |---|---|
 //! | 1. write a temporary file beside the checkpoint, and sync it | the earlier checkpoint stands; [`clear`](CheckpointHandler::clear) removes the temporary file |
@@ -16,7 +18,9 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use foldlog::tools::{ExecuteOptions, ExecutionState, ToolRunner};
-use foldlog::{ResourceRegistry, SequenceNumber, Session, SessionTypes, Store, escape};
+use foldlog::{
+    Export, ImportOptions, ResourceRegistry, SequenceNumber, Session, SessionTypes, Store, escape,
+};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -395,6 +399,26 @@ pub fn recover_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpo
     })?;
     checkpoint.check(&session)?;
     Ok(session)
+}
+
+/// Makes a new session of a checkpoint alone, for a host that has lost the checkpoint's own session. It holds the slices, complete
+/// turns and adapter states of the snapshot in the checkpoint, and an evaluation of it goes on behind the last of these turns.
+/// What was recorded since is asked for and done again, so that [`recover_session`] is to be preferred.
+///
+/// # Errors
+///
+/// [`Error::SnapshotRestore`] if the checkpoint has no snapshot, or the snapshot cannot be imported.
+pub fn import_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpoint) -> Result<Session> {
+    let Some(snapshot) = &checkpoint.snapshot else {
+        let reason = "it holds no snapshot, so that it is of no use without its session";
+        return Err(Error::snapshot_restore(reason, None));
+    };
+    let imported =
+        Export::from_json(snapshot).and_then(|export| store.import(&export, types, ImportOptions::default()));
+    imported.map_err(|error| {
+        let reason = format!("its snapshot cannot be imported: {error}");
+        Error::snapshot_restore(reason, Some(Box::new(error) as _))
+    })
 }
 
 /// Resumes the evaluation of a checkpoint: opens its session, checks that its conversation follows the prompt, recovers the

@@ -1,6 +1,9 @@
 //! Events that say for people what an evaluation did. They stay in the log through every rollback.
 //!
 //! A text that a record of the conversation holds is not recorded again: the event names the record.
+//!
+//! A host does not have to declare these events: they are LOG by [`default_policy`](foldlog::default_policy). What has been
+//! [declared](declare) is read before the first of them too, and is recorded in a store that refuses undeclared events.
 
 use foldlog::conversation::PromptIdentity;
 use foldlog::{Event, Policy, SequenceNumber, Session, SessionTypesBuilder, Slice};
@@ -107,7 +110,16 @@ impl Slice for PromptExecutions {
     type Item = PromptExecuted;
 }
 
-/// Records that a prompt was rendered for a provider of this name, if the session's types declare the event.
+/// Records an event, unless the store refuses it because the host does not declare it, or the host has another use for its name.
+pub(crate) fn record<E: Event>(session: &Session, event: E) -> Result<()> {
+    use foldlog::Error::{DeclaredTwice, NoSuchSlice, UndeclaredEvent};
+    match session.dispatch(event) {
+        Ok(_) | Err(UndeclaredEvent { .. } | NoSuchSlice { .. } | DeclaredTwice { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Records that a prompt was rendered for a provider of this name.
 pub(crate) fn rendered(
     session: &Session,
     (evaluation, adapter): (&str, &str),
@@ -115,10 +127,7 @@ pub(crate) fn rendered(
     rendered: &RenderedPrompt,
     (input, overrides): (Option<SequenceNumber>, VisibilityOverrides),
 ) -> Result<()> {
-    if session.log::<PromptRenderings>().is_err() {
-        return Ok(());
-    }
-    session.dispatch(PromptRendered {
+    let event = PromptRendered {
         evaluation_id: evaluation.to_owned(),
         prompt_ns: prompt.namespace.clone(),
         prompt_key: prompt.key.clone(),
@@ -129,12 +138,12 @@ pub(crate) fn rendered(
         tools: rendered.tools.iter().map(|tool| tool.name.clone()).collect(),
         output: rendered.output.as_ref().map(|output| output.name.clone()),
         visibility_overrides: overrides,
-    })?;
-    Ok(())
+    };
+    record(session, event)
 }
 
-/// Declares the events of this module and their LOG slices. A session whose evaluations are to leave them behind is
-/// opened with types that were declared with this.
+/// Declares the events of this module and their LOG slices. A session that was opened with types that were declared with this
+/// is always opened with such.
 pub fn declare(builder: SessionTypesBuilder) -> SessionTypesBuilder {
     builder
         .slice_with::<PromptRenderings>(Policy::Log)

@@ -7,12 +7,19 @@ use std::error::Error as _;
 use std::time::{Duration, Instant};
 
 use foldlog::conversation::{NewAnswer, NewInput, PromptIdentity, TokenUsage};
+use foldlog::tools::ExecutionState;
 use foldlog::tools::resources::{BudgetTracker, Usage};
-use foldlog::{OperationId, SessionTypes, Store, escape};
+use foldlog::{
+    OperationId, ResourceRegistry, Session, SessionTypes, Store, StoreOptions, UndeclaredEvents, escape,
+};
 use foldlog_agent::budget::{spend, track};
 use foldlog_agent::events::{self, PromptExecuted, PromptExecutions, PromptRendered, PromptRenderings};
+use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{ProviderError, ProviderErrorKind, ThrottleDetails, ThrottleKind};
-use foldlog_agent::{Budget, BudgetLimit, Deadline, Error, Phase, SectionVisibility, TranscriptState};
+use foldlog_agent::{
+    Budget, BudgetLimit, Deadline, Error, EvaluateOptions, MarkdownSection, Phase, Prompt, ProviderAdapter,
+    SectionVisibility, TranscriptState,
+};
 
 const HOSTILE: &str = "a\u{1b}[2J\u{7}\r\n\u{9b}\u{202e}\u{2028}\u{feff}z";
 
@@ -279,6 +286,52 @@ fn events_of_an_evaluation_survive_a_rollback_and_a_new_process() {
     assert_eq!(**item, rendered);
     let [item] = &again.log::<PromptExecutions>().unwrap().tail(9).unwrap()[..] else { panic!() };
     assert_eq!(**item, executed);
+}
+
+/// A host that knew nothing of these events had no record of them.
+#[test]
+fn events_of_an_evaluation_are_recorded_although_the_host_does_not_declare_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let types = SessionTypes::builder().build().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let session = store.create(&types).unwrap();
+    let before = session.snapshot(Default::default()).unwrap();
+    let prompt = Prompt::text("demo", "review").with_section(MarkdownSection::new("task", "Review."));
+    let evaluate = |session: &Session, id: &str| {
+        let adapter = ProviderAdapter::new(ScriptedProvider::new(vec![ScriptedReply::text("done")]));
+        let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build().unwrap());
+        let options = EvaluateOptions { evaluation_id: Some(id.to_owned()), ..EvaluateOptions::default() };
+        adapter.evaluate(&prompt, &state, options).map(|response| response.text)
+    };
+    assert_eq!(evaluate(&session, "one").unwrap(), "done");
+    session.rollback(&before).unwrap();
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    session.close().unwrap();
+
+    let again = store.open_session(id, &types).unwrap();
+    let [item] = &again.log::<PromptRenderings>().unwrap().tail(9).unwrap()[..] else { panic!() };
+    assert_eq!((item.prompt_key.as_str(), item.adapter.as_str()), ("review", "scripted"));
+    let [item] = &again.log::<PromptExecutions>().unwrap().tail(9).unwrap()[..] else { panic!() };
+    assert_eq!((item.requests, item.is_resume), (1, false));
+    again.close().unwrap();
+    // The time that it took is not compared.
+    foldlog::testkit::assert_host_replays(&dir, &types, |session| {
+        let before = session.snapshot(Default::default()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert_eq!(evaluate(&session, "one").unwrap(), "done");
+        session.rollback(&before).unwrap();
+        session.close().unwrap();
+    });
+    // A host may come to declare them later.
+    let declared = events::declare(SessionTypes::builder()).build().unwrap();
+    let later = store.open_session(id, &declared).unwrap();
+    evaluate(&later, "two").unwrap();
+    assert_eq!(later.log::<PromptExecutions>().unwrap().len(), 2);
+
+    // A store that refuses what the host does not declare has no such record, and no error.
+    let options = StoreOptions { undeclared_events: UndeclaredEvents::Refuse, ..StoreOptions::default() };
+    let strict = Store::open_with(folder.path().join("strict"), options).unwrap();
+    assert_eq!(evaluate(&strict.create(&types).unwrap(), "one").unwrap(), "done");
 }
 
 #[test]

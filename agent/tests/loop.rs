@@ -476,7 +476,9 @@ fn a_conversation_that_is_not_recorded_is_sent_the_same_and_leaves_nothing_to_re
         let script = Script::new(vec![("one", calls.clone()), ("done", vec![])]);
         let adapter = script.adapter();
         let message = UserMessage { id: "1".to_owned(), text: "hello".to_owned() };
-        let options = EvaluateOptions { record, messages: vec![message], ..options() };
+        let options = EvaluateOptions { messages: vec![message], ..options() };
+        assert!(options.record, "conversations are recorded by default");
+        let options = options.enable_conversation_recording(record);
         let response = adapter.evaluate(&desk.prompt(), &desk.state, options).unwrap();
         let plain = |message| story::Said::of(message);
         let requests = adapter.provider().seen();

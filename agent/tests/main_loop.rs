@@ -11,14 +11,16 @@ use std::time::Duration;
 
 use foldlog::conversation::Role;
 use foldlog::{ExecutionState, Export, Idempotency, ResourceRegistry, Session, Store};
-use foldlog_agent::checkpoint::{load_checkpoint, recover_session, resume_evaluation, save_checkpoint};
+use foldlog_agent::checkpoint::{
+    import_session, load_checkpoint, recover_session, resume_evaluation, save_checkpoint,
+};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{ProviderAnswer, ProviderErrorKind};
 use foldlog_agent::{
     Checkpoint, CheckpointHandler, Deadline, Error, EvaluateOptions, FileCheckpointHandler, MainLoop, Prompt,
     ProviderAdapter, ResumeFrom,
 };
-use story::{Ran, Script, prompt_of, tools, types};
+use story::{Line, Page, Ran, Script, prompt_of, tools, types};
 use uuid::Uuid;
 
 /// A request for a review, as the specification's example has it.
@@ -218,6 +220,38 @@ fn a_checkpoint_is_saved_into_a_file_and_its_evaluation_resumed() {
             .unwrap();
     assert!(resumed.text.starts_with("done"));
     assert_eq!(script.asked(), [1, 2]);
+}
+
+/// The session is lost, and nothing but the file of the checkpoint is there.
+#[test]
+fn a_checkpoint_with_a_snapshot_resumes_without_its_session() {
+    let (folder, ran) = (tempfile::tempdir().unwrap(), Ran::new());
+    let (store, checkpoint) = evaluated(folder.path(), 1, &ran);
+    let path = folder.path().join("checkpoint.json");
+    let session = recover_session(&store, &types(), &checkpoint).unwrap();
+    save_checkpoint(&session, &path).unwrap();
+    let page = |session: &Session| -> Vec<Line> { session.view::<Page>().unwrap().iter().cloned().collect() };
+    let written = page(&session);
+    session.close().unwrap();
+    drop(store);
+    fs::remove_dir_all(folder.path().join("store")).unwrap();
+
+    let store = Store::open(folder.path().join("elsewhere")).unwrap();
+    let loaded = load_checkpoint(&path).unwrap().unwrap();
+    assert!(refusal(recover_session(&store, &types(), &loaded)).contains("cannot be opened"));
+    let imported = import_session(&store, &types(), &loaded).unwrap();
+    assert_eq!((page(&imported), written.len()), (written, 1));
+    let (script, before) = (script(), ran.lines().len());
+    let state = ExecutionState::new(imported, no_resources());
+    let prompt = prompt_of(tools(&ran, Idempotency::Natural));
+    let resumed = script.adapter().evaluate(&prompt, &state, EvaluateOptions::default()).unwrap();
+    assert!(resumed.text.starts_with("done"), "{}", resumed.text);
+    assert_eq!(script.asked(), [1, 2], "the first answer is in the checkpoint");
+    assert!(ran.lines().len() > before && before > 0);
+
+    // One that only finds its session says what it lacks.
+    let text = refusal(import_session(&store, &types(), &Checkpoint { snapshot: None, ..loaded }));
+    assert!(text.contains("it holds no snapshot"), "{text}");
 }
 
 #[test]

@@ -376,6 +376,46 @@ fn a_conversation_from_elsewhere_goes_on_with_another_prompt_if_the_host_accepts
     }
 }
 
+/// Another program's export names the prompt without a digest, and the conversation counted as one of a changed prompt.
+#[test]
+fn a_conversation_without_a_digest_of_its_prompt_goes_on_with_the_prompt_of_its_names() {
+    let script = script();
+    let mut desk = Desk::new();
+    desk.kill_behind(24);
+    evaluate(&desk, &script).unwrap_err();
+    desk.reopen();
+    let held = desk.session().conversation(EVALUATION).unwrap().unwrap().state().unwrap();
+    assert!(!held.turns.is_empty());
+    let mut export = serde_json::from_str(&desk.session().export().unwrap().to_json().unwrap()).unwrap();
+    without_digests(&mut export);
+    let export = Export::from_json(&export.to_string()).unwrap();
+    let imported = desk.store().import(&export, &types(), ImportOptions::default()).unwrap();
+    let elsewhere = Desk { id: imported.id(), state: story::state_of(imported), ..Desk::new() };
+    let renderings = || elsewhere.session().log::<foldlog_agent::events::PromptRenderings>().unwrap().len();
+    let (rendered, turns) = (renderings(), script.asked().len());
+    let other = foldlog_agent::Prompt::text("story", "another page").with_tools(desk.tools());
+    let refused = script.adapter().evaluate(&other, &elsewhere.state, options());
+    assert!(matches!(refused, Err(Error::ConversationStateMismatch { .. })), "{refused:?}");
+    let response = script.adapter().evaluate(&desk.prompt(), &elsewhere.state, options()).unwrap();
+    assert!(response.text.starts_with("done"), "{}", response.text);
+    assert!(!script.asked()[turns..].contains(&0), "it began anew");
+    assert_eq!(renderings(), rendered + 1, "the prompt is rendered for the expansion alone");
+}
+
+/// Removes what only foldlog writes of a prompt.
+fn without_digests(json: &mut serde_json::Value) {
+    match json {
+        serde_json::Value::Object(fields) => {
+            if fields.contains_key("turns") {
+                fields.remove("prompt_digest");
+            }
+            fields.values_mut().for_each(without_digests);
+        }
+        serde_json::Value::Array(items) => items.iter_mut().for_each(without_digests),
+        _ => {}
+    }
+}
+
 /// A state from elsewhere becomes the conversation's beginning. What became of its open call nobody knows, so that it does not
 /// run, and the model is told.
 #[test]

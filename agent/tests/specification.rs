@@ -3,12 +3,13 @@
 
 mod story;
 
+use foldlog::ImportOptions;
 use foldlog::conversation::{ConversationMessage, ConversationState, Role};
 use foldlog_agent::events::PromptRenderings;
 use foldlog_agent::provider::rendering::render_openai;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{ProviderAnswer, ProviderErrorKind};
-use foldlog_agent::{EvaluateOptions, ProviderAdapter};
+use foldlog_agent::{EvaluateOptions, ProviderAdapter, ResumeFrom, UserMessage};
 use serde_json::{Value, json};
 use story::{Desk, Script, limits};
 
@@ -91,6 +92,39 @@ fn conversation_state() {
     assert_eq!(state(&desk, "one"), first, "another evaluation has a conversation of its own");
     assert_eq!(state(&desk, "two").turns.len(), 1);
     assert_eq!(desk.session().evaluations(), ["one", "two"]);
+}
+
+/// "ConversationState": a state that is imported is the same state, ids and times included, by an export or by `resume_from`.
+#[test]
+fn an_imported_conversation_state_keeps_its_ids_and_times() {
+    let (desk, state) = evaluated();
+    let types = story::types();
+    let export = desk.session().export().unwrap();
+    let elsewhere = Desk::new();
+    let imported = elsewhere.store().import(&export, &types, ImportOptions::default()).unwrap();
+    let imported = Desk { id: imported.id(), state: story::state_of(imported), ..elsewhere };
+    assert_eq!(self::state(&imported, "one"), state);
+    let again = imported.session().export().unwrap();
+    let conversations = |export: &foldlog::Export| -> Vec<_> {
+        export
+            .slices
+            .iter()
+            .filter(|slice| slice.slice_type.ends_with("ConversationState"))
+            .cloned()
+            .collect()
+    };
+    assert_eq!(conversations(&again), conversations(&export));
+
+    let mut resumed = Desk::new();
+    let from = ResumeFrom::Conversation(Box::new(state.clone()));
+    let say = vec![UserMessage { id: "1".to_owned(), text: "And then?".to_owned() }];
+    let options = EvaluateOptions { resume_from: from, messages: say, ..EvaluateOptions::default() };
+    let adapter = ProviderAdapter::new(ScriptedProvider::new(vec![ScriptedReply::text("the end")]));
+    adapter.evaluate(&resumed.prompt(), &resumed.state, options).unwrap();
+    resumed.reopen();
+    let after = self::state(&resumed, "one");
+    let begin = ConversationState { turns: after.turns[..2].to_vec(), ..after.clone() };
+    assert_eq!((begin, after.turns.len()), (state, 3));
 }
 
 /// "Message Reconstruction": the messages of `_state_to_messages`, field for field. Without calls there is no `tool_calls`.

@@ -43,7 +43,7 @@ pub enum BackgroundSync {
 /// [`dynamic_event`](crate::SessionTypesBuilder::dynamic_event).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum UndeclaredEvents {
-    /// Appends the event to an implicit STATE slice of its name. So a host needs no declarations for a start, and a mistyped name makes a
+    /// Appends the event to an implicit slice of its name, mostly a STATE one. So a host needs no declarations for a start, and a mistyped name makes a
     /// slice that nobody reads.
     #[default]
     Append,

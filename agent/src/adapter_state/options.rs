@@ -44,9 +44,11 @@ pub enum OversizedState {
 pub struct AdapterStateOptions {
     /// Whether states are captured. If not, nothing is recorded.
     pub capture_state: bool,
-    /// Whether an evaluation that was asked for without a state looks for one, and resumes it.
+    /// Whether an evaluation that was asked for without a state looks for one, and resumes it: of the same evaluation, if that
+    /// has captured one, or else the latest. If not, it begins a fresh session of its provider, which is told the conversation
+    /// that the log holds of the evaluation.
     pub auto_resume: bool,
-    /// What is checked before a state is resumed.
+    /// What is checked before a state is resumed, whether the host names it or `auto_resume` finds it.
     pub resume_validation: ResumeValidation,
     /// Whether the provider's session is copied or changed.
     pub resume_mode: ResumeMode,

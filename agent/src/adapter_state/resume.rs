@@ -74,7 +74,26 @@ fn resumable<'a>(
     heads(snapshots).rfind(|head| head.state.adapter_type() == adapter_type && head.state.resumable())
 }
 
-/// Decides where an evaluation goes on: in the session of the latest capture that can be resumed, or in a fresh one.
+/// Returns the latest head that is to be resumed: of the evaluation itself, if that has captured a state, since the session of
+/// another one holds another conversation.
+fn to_resume<'a>(
+    snapshots: &'a [AdapterStateSnapshot],
+    (evaluation_id, adapter_type): (&str, &str),
+    validation: ResumeValidation,
+) -> Option<&'a AdapterStateSnapshot> {
+    let is_own = |one: &AdapterStateSnapshot| one.evaluation_id == evaluation_id;
+    let of_adapter = |one: &&AdapterStateSnapshot| one.state.adapter_type() == adapter_type;
+    let has_own = snapshots.iter().filter(of_adapter).any(is_own);
+    let retired = [CaptureOccasion::Expired.name(), CaptureOccasion::Abandoned.name()];
+    heads(snapshots).filter(of_adapter).filter(|head| !has_own || is_own(head)).rfind(|head| {
+        let is_tried = validation == ResumeValidation::None && !retired.contains(&head.occasion.as_str());
+        head.state.resumable() || is_tried && has_own
+    })
+}
+
+/// Decides where an evaluation goes on: in the session of the latest capture that can be resumed, or in a fresh one. If the
+/// evaluation has captured states itself, only these are considered, and without any validation its session is resumed although
+/// that was completed.
 ///
 /// A capture whose session is too old counts as expired: the evaluation begins afresh, and a record says so. Where a
 /// rollback abandoned the capture and the validation is not strict, the provider's session is copied at the last entry
@@ -94,7 +113,8 @@ pub fn plan_resume(
     context: &ResumeContext,
 ) -> Result<ResumePlan> {
     let snapshots = snapshots(session)?;
-    let Some(head) = resumable(&snapshots, adapter_type) else {
+    let wanted = (evaluation_id, adapter_type);
+    let Some(head) = to_resume(&snapshots, wanted, options.resume_validation) else {
         return Ok(ResumePlan::Fresh { refusal: None });
     };
     let checked = options.resume_validation.check(head, context, options.max_age);

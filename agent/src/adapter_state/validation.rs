@@ -17,7 +17,7 @@ pub enum ResumeValidation {
     Strict,
     /// The state says that it can be resumed, and names a session.
     Relaxed,
-    /// Nothing: any state is tried.
+    /// Nothing: any state is tried, also that of the evaluation's own session that came to its end.
     None,
 }
 

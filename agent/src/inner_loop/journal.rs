@@ -1,12 +1,14 @@
 //! Where a driver records a conversation: in a session, or in the memory of the process.
 
+use chrono::{DateTime, Utc};
 use foldlog::conversation::{
     Conversation, ConversationFollower, ConversationMessage, ConversationState, ConversationTurn, Entry,
-    EntryContent, NewAnswer, NewInput, NewRequest, NewRequestFailure, PromptIdentity, Role, SentMessage,
-    TokenUsage, ToolCallRecord,
+    EntryContent, NewAnswer, NewInput, NewRequest, NewRequestFailure, OriginalMessage, PromptIdentity, Role,
+    SentMessage, TokenUsage, ToolCallRecord,
 };
 use foldlog::tools::resources::Usage;
 use foldlog::{CallOrigin, SequenceNumber, Session};
+use uuid::Uuid;
 
 use super::start::OpenTurn;
 use super::steps::CallToRun;
@@ -40,6 +42,8 @@ pub(crate) struct Journal {
     last_usage: Option<TokenUsage>,
     /// What unmetered answers are estimated to have used, and how many of them the estimate covers.
     estimated: (u64, Usage),
+    /// Id and time of a state whose first message is to be imported.
+    begins: Option<(Uuid, DateTime<Utc>)>,
 }
 
 #[derive(Debug)]
@@ -60,13 +64,13 @@ impl Journal {
     ) -> Journal {
         let evaluation = held.evaluation_id().to_owned();
         let (to, estimated) = (RecordsTo::Session(session, Box::new(held)), (0, Usage::default()));
-        Journal { evaluation, to, used, last_usage, estimated }
+        Journal { evaluation, to, used, last_usage, estimated, begins: None }
     }
 
     /// Makes a journal that records nothing.
     pub(crate) fn in_memory(evaluation: String) -> Journal {
         let (to, estimated) = (RecordsTo::Memory(Vec::new()), (0, Usage::default()));
-        Journal { evaluation, to, used: Used::default(), last_usage: None, estimated }
+        Journal { evaluation, to, used: Used::default(), last_usage: None, estimated, begins: None }
     }
 
     pub(crate) fn evaluation(&self) -> &str {
@@ -152,6 +156,23 @@ impl Journal {
         Ok(newest_first().take_while(|entry| entry.sequence > asked).any(is_said))
     }
 
+    /// Returns the arguments of the last call of one of these tools that answers asked for since the user said something last;
+    /// `None` if there is none, or if nothing is recorded.
+    #[cfg(feature = "claude")]
+    pub(crate) fn last_call(&mut self, tools: [&str; 2]) -> Result<Option<String>> {
+        let Some(conversation) = self.conversation()? else { return Ok(None) };
+        let newest_first = conversation.entries().iter().rev();
+        let is_users = |entry: &&Entry| matches!(&entry.content, EntryContent::Input { message, .. } if message.role == Role::User);
+        let calls =
+            newest_first.take_while(|entry| !is_users(entry)).find_map(|entry| match &entry.content {
+                EntryContent::Answer { message, .. } => {
+                    message.tool_calls.iter().rfind(|call| tools.contains(&call.name.as_str()))
+                }
+                _ => None,
+            });
+        Ok(calls.map(|call| call.arguments.clone()))
+    }
+
     /// Closes the open calls of an answer that was imported.
     pub(crate) fn close_unknown(&mut self, open: &mut OpenTurn) -> Result<()> {
         for (ordinal, call) in (0..).zip(&open.calls) {
@@ -223,9 +244,19 @@ impl Journal {
 
     /// Records a rendered prompt, in place of an earlier one.
     pub(crate) fn system(&mut self, text: &str, prompt: PromptIdentity) -> Result<Option<SequenceNumber>> {
+        self.system_from(text, prompt, None)
+    }
+
+    fn system_from(
+        &mut self,
+        text: &str,
+        prompt: PromptIdentity,
+        original: Option<OriginalMessage>,
+    ) -> Result<Option<SequenceNumber>> {
         match &mut self.to {
             RecordsTo::Session(session, _) => {
-                Ok(Some(session.record_input(&NewInput::system(&self.evaluation, text, prompt))?))
+                let input = NewInput { original, ..NewInput::system(&self.evaluation, text, prompt) };
+                Ok(Some(session.record_input(&input)?))
             }
             RecordsTo::Memory(messages) => {
                 messages.retain(|message| message.role != Role::System);
@@ -293,6 +324,15 @@ impl Journal {
         request: Option<SequenceNumber>,
         answer: ProviderAnswer,
     ) -> Result<Option<SequenceNumber>> {
+        self.answer_from(request, answer, None)
+    }
+
+    fn answer_from(
+        &mut self,
+        request: Option<SequenceNumber>,
+        answer: ProviderAnswer,
+        original: Option<OriginalMessage>,
+    ) -> Result<Option<SequenceNumber>> {
         self.last_usage = answer.usage;
         // An imported answer has no request, and cost this evaluation nothing.
         if self.session().is_none() || request.is_some() {
@@ -315,6 +355,7 @@ impl Journal {
                     usage: answer.usage,
                     rate_limits: answer.rate_limits,
                     payload: answer.payload,
+                    original,
                 };
                 Ok(Some(session.record_answer(&answer)?))
             }
@@ -368,8 +409,11 @@ impl Journal {
         let is_rendered = held.and_then(Conversation::prompt).is_some();
         let held: Vec<SequenceNumber> =
             held.map(|held| answers(held).map(|(sequence, _)| sequence).collect()).unwrap_or_default();
+        let is_begun = is_rendered || !held.is_empty();
+        self.begins = (!is_begun && !state.state_id.is_nil()).then_some((state.state_id, state.created_at));
         if let Some(text) = state.system_message.content.as_deref().filter(|_| !is_rendered) {
-            self.system(text, prompt.clone())?;
+            let original = self.original(&state.system_message);
+            self.system_from(text, prompt.clone(), original)?;
         }
         for (place, turn) in state.turns.iter().enumerate().skip(held.len().saturating_sub(1)) {
             let answer = match held.get(place) {
@@ -399,7 +443,14 @@ impl Journal {
             payload: turn.provider_payload.clone(),
             ..ProviderAnswer::default()
         };
-        self.answer(None, answer)
+        let original = self.original(&turn.assistant_message);
+        self.answer_from(None, answer, original)
+    }
+
+    /// Names a message that is imported, so that its id and time are kept.
+    fn original(&mut self, message: &ConversationMessage) -> Option<OriginalMessage> {
+        let original = OriginalMessage::of(message)?;
+        Some(OriginalMessage { state: self.begins.take(), ..original })
     }
 
     /// Records the results of an answer's calls, each for the first call of its id that has none yet.
@@ -429,6 +480,7 @@ impl Journal {
         origin: Option<CallOrigin>,
         id: String,
     ) -> Result<()> {
+        let original = self.original(message);
         match &mut self.to {
             RecordsTo::Memory(messages) => messages.push(message.clone()),
             RecordsTo::Session(session, _) => {
@@ -439,6 +491,7 @@ impl Journal {
                     call_id: message.tool_call_id.clone(),
                     origin,
                     is_error: message.is_error,
+                    original,
                     ..NewInput::new(&self.evaluation, message.role, "")
                 };
                 session.record_input(&input.with_id(id))?;

@@ -109,7 +109,7 @@ impl Reading {
     fn read(&mut self, sequence: SequenceNumber, content: &EntryContent, follows: &PromptIdentity) {
         match content {
             EntryContent::Input { message, prompt, .. } if message.role == Role::System => {
-                self.start.is_rendered = prompt.as_ref() == Some(follows);
+                self.start.is_rendered = prompt.as_ref().is_some_and(|prompt| prompt.is_of(follows));
                 if !self.asked.is_empty() {
                     self.start.expansions += 1;
                     self.start.overrides.append(&mut self.asked);

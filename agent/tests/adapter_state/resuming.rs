@@ -288,6 +288,81 @@ fn a_session_that_was_imported_from_its_snapshot_json_is_resumed_in_the_provider
     assert_eq!(recover(&imported), None);
 }
 
+/// The specification's own form of a snapshot has none of the fields that this library adds to the records of states.
+#[test]
+fn states_that_the_specifications_program_exported_are_read_and_resumed() {
+    let world = World::new();
+    let state = json!({
+        "session_id": "abc123", "created_at": "2026-01-01T12:00:00+00:00",
+        "last_activity_at": "2026-01-01T12:00:01.5+00:00", "workspace_path": null, "prompt_name": "demo:review",
+        "later_field": [1],
+    });
+    let item = |state: &Value, evaluation: &str, more: Value| {
+        let mut item = json!({ "state": state, "captured_at": "2026-01-01T12:00:02+00:00", "evaluation_id": evaluation });
+        let fields = item.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        item
+    };
+    let import = |items: &[Value]| {
+        let name = "weakincentives.runtime.adapter_state:AdapterStateSnapshot";
+        let snapshot = json!({
+            "version": "1", "created_at": "2026-01-01T12:00:03+00:00", "parent_id": null, "children_ids": [], "tags": {},
+            "policies": { name: "log" }, "slices": [{ "slice_type": name, "item_type": name, "items": items }],
+        });
+        let export = Export::from_json(&snapshot.to_string()).unwrap();
+        world.store.import(&export, &world.types, ImportOptions::default()).unwrap()
+    };
+    let one = item(&state, "one", json!({ "a_field_of_a_later_version": 1 }));
+    let session = import(std::slice::from_ref(&one));
+    let found = find_resumable_state(&session, CLAUDE).unwrap().unwrap();
+    assert_eq!((&found.state.state()["later_field"], found.supersedes), (&json!([1]), None));
+    let read = found.state.read::<ClaudeAgentSDKState>().unwrap().unwrap();
+    assert_eq!((read.session_id.as_str(), read.workspace_path, read.message_count), ("abc123", None, 0));
+    assert!(!read.is_complete);
+
+    // The session came to its end, and what it replaces is not resumed either.
+    let mut complete = state;
+    complete["is_complete"] = true.into();
+    let session = import(&[one.clone(), item(&complete, "two", json!({ "supersedes": "one" }))]);
+    assert_eq!(recover(&session), None);
+    assert_eq!(states(&session)[1].supersedes, Some(states(&session)[0].sequence));
+
+    let other = json!({ "adapter_type": "another", "resumable": true, "of": "whatever" });
+    let session = import(&[one, item(&other, "three", json!({ "supersedes": null }))]);
+    assert_eq!(recover(&session).as_deref(), Some("abc123"));
+    let found = find_resumable_state(&session, "another").unwrap().unwrap();
+    assert_eq!(found.state.state(), &other, "the state stays as it was");
+}
+
+/// The session of another evaluation, which had worked since, was resumed with the messages of this one.
+#[test]
+fn an_evaluation_resumes_its_own_session_and_without_validation_a_completed_one_too() {
+    let world = World::new();
+    let session = world.session();
+    for evaluation in ["one", "two"] {
+        let mut capture = world.capture(&session, evaluation, &AdapterStateOptions::default());
+        capture.offer(&claude(evaluation), None, CaptureOccasion::Init).unwrap();
+    }
+    let resumed = |evaluation: &str, resume_validation| {
+        let options = AdapterStateOptions { resume_validation, ..Default::default() };
+        match plan_resume(&session, evaluation, CLAUDE, &options, &context()).unwrap() {
+            ResumePlan::Resume(resume) => Some(resume.snapshot.evaluation_id),
+            ResumePlan::Fresh { .. } => None,
+        }
+    };
+    for evaluation in ["one", "two"] {
+        assert_eq!(resumed(evaluation, ResumeValidation::Strict).as_deref(), Some(evaluation));
+    }
+    assert_eq!(resumed("three", ResumeValidation::Strict).as_deref(), Some("two"), "the latest");
+    let mut capture = world.capture(&session, "one", &AdapterStateOptions::default());
+    capture.offer(&complete("one"), None, CaptureOccasion::Complete).unwrap();
+    assert_eq!(resumed("one", ResumeValidation::Relaxed), None);
+    assert_eq!(resumed("one", ResumeValidation::None).as_deref(), Some("one"));
+    let head = states(&session).pop().unwrap();
+    world.capture(&session, "one", &AdapterStateOptions::default()).expired(&head).unwrap();
+    assert_eq!(resumed("one", ResumeValidation::None), None, "the provider no longer has it");
+}
+
 #[test]
 fn a_diff_names_each_field_that_changed() {
     let before = snapshot(CapturedState::of(&claude("abc123")).unwrap());

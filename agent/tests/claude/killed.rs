@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Answers, Api, call, text};
 use crate::native;
-use crate::world::{World, cli, command, config};
+use crate::world::{World, cli, command, config, resuming};
 
 /// Variable that tells a host what to do, as JSON.
 const HOST: &str = "FOLDLOG_TEST_HOST";
@@ -138,7 +138,8 @@ fn part_that_is_the_host() {
         .with_options(RunOptions {
             roll_back_failed: true,
             ..native(&tools.iter().map(String::as_str).collect::<Vec<_>>())
-        });
+        })
+        .with_state_options(resuming());
     let prompt = Prompt::text("tests", "killed")
         .with_section(MarkdownSection::new("task", "Work."))
         .with_tools(ToolRegistry::new().with(Note(folder.join("noted"))));

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::api::{Answers, Api, call, text};
 use crate::recovery::wait_for;
-use crate::world::{Store, World, cli, config};
+use crate::world::{Store, World, cli, config, resuming};
 use crate::{copy, ledger, native, results};
 
 #[test]
@@ -112,7 +112,7 @@ fn two_runs_do_not_write_into_one_session_of_the_program() {
         Answers::With(vec![text("Yes.")])
     });
     let kept = tempfile::tempdir().unwrap();
-    let states = AdapterStateOptions { resume_mode: ResumeMode::Continue, ..AdapterStateOptions::default() };
+    let states = AdapterStateOptions { resume_mode: ResumeMode::Continue, ..resuming() };
     let adapter = |world: &World| {
         let home = ProgramHome::Kept(kept.path().to_owned());
         world.adapter(&cli, &api, RunOptions::default()).with_home(home).with_state_options(states.clone())
@@ -196,7 +196,10 @@ fn a_resumed_run_costs_what_it_used_itself() {
         let model = ClaudeAgentSDKModelConfig { model, ..ClaudeAgentSDKModelConfig::default() };
         let adapter = world.adapter(&cli, &api, RunOptions::default()).with_model_config(model);
         let adapter = match is_kept {
-            true => adapter.stateful().with_home(ProgramHome::Kept(world.folder.path().join("kept"))),
+            true => adapter
+                .with_state_options(AdapterStateOptions::default())
+                .stateful()
+                .with_home(ProgramHome::Kept(world.folder.path().join("kept"))),
             false => adapter,
         };
         for asked in ["Oslo?", "And now?"] {

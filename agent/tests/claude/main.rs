@@ -386,7 +386,10 @@ fn a_stateful_adapter_remembers_and_forks() {
     let Some(cli) = cli() else { return };
     let world = World::new();
     let api = Api::answering(["one", "two", "three"].map(|said| Answers::With(vec![text(said)])).to_vec());
-    let adapter = world.adapter(&cli, &api, RunOptions::default()).stateful();
+    let adapter = world
+        .adapter(&cli, &api, RunOptions::default())
+        .with_state_options(foldlog_agent::adapter_state::AdapterStateOptions::default())
+        .stateful();
     let ask = |id: &str| {
         let options = EvaluateOptions { evaluation_id: Some(id.to_owned()), ..world.asking(id) };
         adapter.evaluate(&world.prompt(), &world.state, options).unwrap().text

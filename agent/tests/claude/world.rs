@@ -9,6 +9,7 @@ use std::sync::Arc;
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{ExecutionState, ResourceRegistry, Session, SessionTypes};
+use foldlog_agent::adapter_state::{AdapterStateOptions, ResumeValidation};
 use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, PermissionMode, RunOptions};
 use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, UserMessage};
 
@@ -113,6 +114,7 @@ impl World {
             .with_program(program, leading)
             .with_client_config(config(&self.workspace(), &api.url()))
             .with_options(options)
+            .with_state_options(resuming())
     }
 
     pub(crate) fn prompt(&self) -> Prompt {
@@ -122,6 +124,16 @@ impl World {
     pub(crate) fn asking(&self, text: &str) -> EvaluateOptions<'static> {
         let messages = vec![UserMessage { id: text.to_owned(), text: text.to_owned() }];
         EvaluateOptions { evaluation_id: Some("run".to_owned()), messages, ..EvaluateOptions::default() }
+    }
+}
+
+/// Options of states under which an evaluation that is evaluated again goes on in its session of the program, whatever became of
+/// that.
+pub(crate) fn resuming() -> AdapterStateOptions {
+    AdapterStateOptions {
+        auto_resume: true,
+        resume_validation: ResumeValidation::None,
+        ..AdapterStateOptions::default()
     }
 }
 

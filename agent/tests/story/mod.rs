@@ -234,7 +234,7 @@ fn store_of(disk: &MemoryStorage, durability: Durability) -> Store {
     Store::open_with("/store", options).unwrap()
 }
 
-fn state_of(session: Session) -> ExecutionState {
+pub(crate) fn state_of(session: Session) -> ExecutionState {
     ExecutionState::new(session, ResourceRegistry::builder().build().unwrap())
 }
 

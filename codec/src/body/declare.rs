@@ -30,7 +30,7 @@ pub struct EventDeclaration {
     pub version: u32,
     /// Slices that the event reduces into, each with its effect.
     pub bindings: Vec<Binding>,
-    /// Whether the host never declared the event, so that it is appended to an implicit STATE slice of its own.
+    /// Whether the host never declared the event, so that it is appended to an implicit slice of its own.
     pub implicit: bool,
 }
 

@@ -78,8 +78,8 @@ pub use compaction::{
     Base, BaseSlice, Compacted, DROPPED_BODIES, Dropped, DroppedBodies, ItemRun, KnownPositions,
 };
 pub use conversation::{
-    AdapterState, Answer, AnsweredCall, Blocks, ConversationScope, Input, PromptAccepted, PromptIdentity,
-    Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn, Usage,
+    AdapterState, Answer, AnsweredCall, Blocks, ConversationScope, Input, Original, PromptAccepted,
+    PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn, Usage,
 };
 pub use declare::{Binding, BuiltIn, Declare, EventDeclaration, SliceDeclaration};
 pub use dispatch::{Action, Added, Dispatch, Effect, ItemId, Removed};

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::operation::asked_by;
-use super::{Object, Part, array, hex, optional, payload};
+use super::{Object, Part, array, hex, optional, payload, time_text};
 use crate::body::{
     AdapterState, Answer, Blocks, ConversationScope, Input, ObjectId, Payload, PromptAccepted,
     PromptIdentity, Request, RequestFailure, Shortened, Turn, Usage,
@@ -149,6 +149,12 @@ fn scope(object: &mut Object<'_>, scope: ConversationScope<'_>) {
     object.set("evaluation_id", Value::from(scope.evaluation.into_owned()));
     object.set("within", sequence(scope.lane.within));
     object.set("lane", text(scope.lane.name));
+    if let Some(original) = scope.original {
+        let mut object_of = Object::of(2);
+        object_of.set("message_id", Value::from(hex(&original.id)));
+        object_of.set("created_at", Value::from(time_text(original.time_us)));
+        object.set("imported_from", object_of.into_part());
+    }
 }
 
 fn text(text: Option<Cow<'_, str>>) -> Value {

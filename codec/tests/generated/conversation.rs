@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use foldlog_codec::body::{
-    AdapterState, Answer, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, PromptAccepted,
-    PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn, Usage,
+    AdapterState, Answer, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, Original,
+    PromptAccepted, PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn, Usage,
 };
 use foldlog_codec::{Kind, SequenceNumber};
 use proptest::prelude::*;
@@ -24,7 +24,17 @@ fn sequence() -> impl Strategy<Value = SequenceNumber> {
 }
 
 fn scope() -> impl Strategy<Value = ConversationScope<'static>> {
-    (words(), lane()).prop_map(|(evaluation, lane)| ConversationScope { evaluation, lane })
+    let state = prop::option::of((any::<[u8; 16]>(), any::<i64>()));
+    let original = (any::<[u8; 16]>(), any::<i64>(), state).prop_map(|(id, time_us, state)| Original {
+        id,
+        time_us,
+        state,
+    });
+    (words(), lane(), prop::option::of(original)).prop_map(|(evaluation, lane, original)| ConversationScope {
+        evaluation,
+        lane,
+        original,
+    })
 }
 
 fn role() -> impl Strategy<Value = Role> {

@@ -3,7 +3,7 @@
 
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
-    AdapterState, Answer, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, Payload,
+    AdapterState, Answer, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, Original, Payload,
     PromptAccepted, PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn, Usage,
 };
 
@@ -108,6 +108,7 @@ fn answers() -> Vec<Golden> {
         golden("answer", Kind::ANSWER, Body::Answer(Answer::new(plain(), Some(Payload::new(TEXT))))),
         golden("answer-of-nothing", Kind::ANSWER, Body::Answer(Answer::new(plain(), None))),
         golden("answer-full", Kind::ANSWER, Body::Answer(whole)),
+        golden("answer-imported", Kind::ANSWER, Body::Answer(Answer::new(imported(), None))),
     ]
 }
 
@@ -204,6 +205,12 @@ fn plain() -> ConversationScope<'static> {
 
 fn scope() -> ConversationScope<'static> {
     ConversationScope { lane: lane(), ..plain() }
+}
+
+fn imported() -> ConversationScope<'static> {
+    let state = Some(([8; 16], 1_767_225_600_000_000));
+    let original = Original { id: [7; 16], time_us: 1_767_225_600_000_001, state };
+    ConversationScope { original: Some(original), ..plain() }
 }
 
 fn blocks() -> Blocks<'static> {

@@ -219,11 +219,15 @@ pub struct Conversation {
     pub(crate) evaluation_id: String,
     pub(crate) entries: Vec<Entry>,
     pub(crate) abandoned: Vec<Entry>,
+    /// Id and time of the state that was imported.
+    pub(crate) imported: Option<(Uuid, DateTime<Utc>)>,
 }
 
 /// Says which record closed a call, and what the model reads of it.
 pub(super) struct Closed {
     sequence: SequenceNumber,
+    /// Id of the message that closed the call; `None` if the record is none.
+    message_id: Option<Uuid>,
     shown: Option<String>,
     is_error: bool,
     name: Option<String>,
@@ -235,7 +239,7 @@ pub(super) struct Closed {
 impl Conversation {
     /// Makes a conversation of which no record was read.
     pub(crate) fn new(session: Uuid, evaluation_id: String) -> Conversation {
-        Conversation { session, evaluation_id, entries: Vec::new(), abandoned: Vec::new() }
+        Conversation { session, evaluation_id, entries: Vec::new(), abandoned: Vec::new(), imported: None }
     }
 
     /// Returns whether the conversation has no record, not even an abandoned one.
@@ -432,8 +436,8 @@ impl Conversation {
             prompt_key,
             system_message,
             turns,
-            created_at: first.time,
-            state_id: self.message_id(first.sequence, u32::MAX),
+            created_at: self.imported.map_or(first.time, |(_, time)| time),
+            state_id: self.imported.map_or_else(|| self.message_id(first.sequence, u32::MAX), |(id, _)| id),
         })
     }
 
@@ -476,7 +480,7 @@ impl Conversation {
                 tool_messages: ends.collect(),
                 provider_payload: payload.as_deref().and_then(|json| serde_json::from_str(json).ok()),
                 evaluation_id: self.evaluation_id.clone(),
-                created_at: answered.time,
+                created_at: message.created_at,
             })
         };
         self.entries.iter().filter_map(turn).collect()
@@ -519,7 +523,7 @@ pub(super) fn result_of(session: Uuid, call: Option<&ToolCallRecord>, end: &Clos
         tool_call_id: call.map(|call| call.call_id.clone()).or_else(|| end.call_id.clone()),
         name: end.name.clone().or_else(|| call.map(|call| call.name.clone())),
         created_at: end.time,
-        message_id: message_id(session, end.sequence, 0),
+        message_id: end.message_id.unwrap_or_else(|| message_id(session, end.sequence, 0)),
         blocks: end.blocks.clone(),
         is_error: end.is_error,
     }
@@ -539,6 +543,8 @@ pub(crate) fn message_id(session: Uuid, sequence: SequenceNumber, ordinal: u32) 
 /// Returns which call a record closes, and how.
 pub(super) fn closing(entry: &Entry) -> Option<(CallOrigin, Closed)> {
     let (sequence, time) = (entry.sequence, entry.time);
+    let (name, call_id, blocks) = (None, None, None);
+    let at = Closed { sequence, message_id: None, shown: None, is_error: false, name, call_id, time, blocks };
     match &entry.content {
         EntryContent::CallEnded { outcome: Outcome::Interrupted | Outcome::Suspended, .. } => None,
         EntryContent::CallEnded { origin, tool, call_id, outcome, cause, exit_code, shown, .. } => {
@@ -551,25 +557,18 @@ pub(super) fn closing(entry: &Entry) -> Option<(CallOrigin, Closed)> {
             // A program marks what a command said that exited so as an error, though the call did not fail.
             let is_error = *outcome != Outcome::Committed || exit_code.is_some_and(|code| code != 0);
             let name = Some(tool.clone());
-            Some((
-                *origin,
-                Closed { sequence, shown, is_error, name, call_id: call_id.clone(), time, blocks: None },
-            ))
+            Some((*origin, Closed { shown, is_error, name, call_id: call_id.clone(), ..at }))
         }
         EntryContent::CallSettled { origin, committed: Some(committed), shown, .. } => {
             let (shown, is_error) = (Some(shown.clone()), !committed);
-            Some((
-                *origin,
-                Closed { sequence, shown, is_error, name: None, call_id: None, time, blocks: None },
-            ))
+            Some((*origin, Closed { shown, is_error, ..at }))
         }
         EntryContent::Input { origin: Some(origin), message, .. } if message.role == Role::Tool => {
             let (shown, is_error) = (message.content.clone(), message.is_error);
             let (name, call_id) = (message.name.clone(), message.tool_call_id.clone());
-            Some((
-                *origin,
-                Closed { sequence, shown, is_error, name, call_id, time, blocks: message.blocks.clone() },
-            ))
+            let (message_id, time) = (Some(message.message_id), message.created_at);
+            let blocks = message.blocks.clone();
+            Some((*origin, Closed { message_id, shown, is_error, name, call_id, time, blocks, ..at }))
         }
         _ => None,
     }

@@ -24,7 +24,7 @@ pub use entries::{Conversation, EXPANDED_TEXT, Entry, EntryContent, SKIPPED_TEXT
 pub use foldlog_codec::body::{Role, Usage as TokenUsage};
 pub use model::{
     AdapterStateSnapshot, ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, Dialect,
-    PromptIdentity, ToolCallRecord,
+    OriginalMessage, PromptIdentity, ToolCallRecord,
 };
 pub use pairing::{PairingRule, PairingViolation, Repair, RepairChange, close_open, repair, validate};
 pub use records::{NewAdapterState, NewAnswer, NewInput, NewRequest, NewRequestFailure};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::Role;
+use foldlog_codec::body::{Original, Role};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -93,6 +93,30 @@ impl ConversationMessage {
     }
 }
 
+/// Names a message by what the conversation has it as that it is imported from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OriginalMessage {
+    /// Id of the message.
+    pub message_id: Uuid,
+    /// Time of the message.
+    pub created_at: DateTime<Utc>,
+    /// Id and time of the conversation's [state](ConversationState), for the first message that is imported.
+    pub state: Option<(Uuid, DateTime<Utc>)>,
+}
+
+impl OriginalMessage {
+    /// Names a message that is imported; `None` if it has the nil id, and so is of no conversation.
+    pub fn of(message: &ConversationMessage) -> Option<OriginalMessage> {
+        let (message_id, created_at) = (message.message_id, message.created_at);
+        (!message_id.is_nil()).then_some(OriginalMessage { message_id, created_at, state: None })
+    }
+
+    pub(crate) fn recorded(self) -> Original {
+        let state = self.state.map(|(id, time)| (id.into_bytes(), time.timestamp_micros()));
+        Original { id: self.message_id.into_bytes(), time_us: self.created_at.timestamp_micros(), state }
+    }
+}
+
 /// Holds one turn: what was said to the model, its answer, and the results of the calls in the answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConversationTurn {
@@ -170,8 +194,17 @@ pub struct PromptIdentity {
     pub namespace: String,
     /// Key of the prompt within its namespace.
     pub key: String,
-    /// BLAKE3 of the prompt's template, tools and output schema.
+    /// BLAKE3 of the prompt's template, tools and output schema; zeros if it is not known, as of a conversation that another
+    /// program exported.
     pub digest: [u8; 32],
+}
+
+impl PromptIdentity {
+    /// Returns whether this is the identity of a given prompt. Where the digest is not known, the names decide.
+    pub fn is_of(&self, given: &PromptIdentity) -> bool {
+        let has_names = (&self.namespace, &self.key) == (&given.namespace, &given.key);
+        has_names && (self.digest == given.digest || self.digest == [0; 32])
+    }
 }
 
 impl fmt::Display for PromptIdentity {
@@ -188,9 +221,14 @@ impl fmt::Debug for PromptIdentity {
 }
 
 /// Holds the state of an adapter as it was recorded.
+///
+/// It is also read from JSON that another program wrote, whose objects have the fields `state`, `captured_at`, `evaluation_id` and
+/// maybe `supersedes`. The name of the adapter is in the state then, as `adapter_type`; without one it is `claude_agent_sdk`, the only
+/// adapter of that program. Where nothing else says so, a state can be resumed if it names a `session_id` and is not `is_complete`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "ReadSnapshot")]
 pub struct AdapterStateSnapshot {
-    /// Sequence number of the record.
+    /// Sequence number of the record; 0 if the state was read from JSON that names none.
     pub sequence: SequenceNumber,
     /// Name of the adapter's type.
     pub adapter: String,
@@ -210,4 +248,48 @@ pub struct AdapterStateSnapshot {
     pub occasion: String,
     /// Whether the record is on the live path; `false` if a rollback has abandoned it.
     pub is_live: bool,
+}
+
+/// Holds what JSON says of an adapter's state, in the form of this library or of another program.
+#[derive(Deserialize)]
+struct ReadSnapshot {
+    state: serde_json::Value,
+    captured_at: DateTime<Utc>,
+    evaluation_id: String,
+    #[serde(default)]
+    sequence: SequenceNumber,
+    adapter: Option<String>,
+    resumable: Option<bool>,
+    supersedes: Option<serde_json::Value>,
+    entry: Option<String>,
+    #[serde(default)]
+    occasion: String,
+    is_live: Option<bool>,
+}
+
+/// Name of the adapter whose states are written without a name.
+const UNNAMED: &str = "claude_agent_sdk";
+
+impl From<ReadSnapshot> for AdapterStateSnapshot {
+    fn from(read: ReadSnapshot) -> AdapterStateSnapshot {
+        let ReadSnapshot { state, captured_at, evaluation_id, sequence, entry, occasion, .. } = read;
+        let text = |field: &str| state.get(field).and_then(serde_json::Value::as_str);
+        let flag = |field: &str| state.get(field).and_then(serde_json::Value::as_bool);
+        let adapter = read.adapter.or_else(|| text("adapter_type").map(str::to_owned));
+        let names_a_session = text("session_id").is_some_and(|id| !id.is_empty());
+        let can_be = || names_a_session && flag("is_complete") != Some(true);
+        AdapterStateSnapshot {
+            adapter: adapter.unwrap_or_else(|| UNNAMED.to_owned()),
+            resumable: read.resumable.or_else(|| flag("resumable")).unwrap_or_else(can_be),
+            // A text is another program's id of a capture.
+            supersedes: read.supersedes.and_then(|one| one.as_u64()).map(SequenceNumber::new),
+            is_live: read.is_live.unwrap_or(true),
+            sequence,
+            state,
+            captured_at,
+            evaluation_id,
+            entry,
+            occasion,
+        }
+    }
 }

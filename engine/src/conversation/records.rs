@@ -3,7 +3,7 @@
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{CallOrigin, Role, Usage};
 
-use super::model::{ContentBlocks, PromptIdentity, ToolCallRecord};
+use super::model::{ContentBlocks, OriginalMessage, PromptIdentity, ToolCallRecord};
 
 /// Describes a message that the host adds to a conversation.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,8 @@ pub struct NewInput {
     pub is_error: bool,
     /// Whatever else is to be kept of the message.
     pub payload: Option<serde_json::Value>,
+    /// Message that this one is imported from, whose id and time it keeps.
+    pub original: Option<OriginalMessage>,
 }
 
 impl NewInput {
@@ -47,6 +49,7 @@ impl NewInput {
             origin: None,
             is_error: false,
             payload: None,
+            original: None,
         }
     }
 
@@ -176,6 +179,8 @@ pub struct NewAnswer {
     pub rate_limits: Vec<(String, String)>,
     /// Whatever else is to be kept of the answer.
     pub payload: Option<serde_json::Value>,
+    /// Message that the answer is imported from, whose id and time it keeps.
+    pub original: Option<OriginalMessage>,
 }
 
 /// Describes the state of an adapter, to be recorded.

@@ -34,6 +34,16 @@ impl LeaveOut {
         self
     }
 
+    /// Adds the paths of an event that are not in the list yet.
+    pub(crate) fn add(&mut self, event: &str, paths: &[&str]) {
+        let known = self.paths.entry(event.to_owned()).or_default();
+        for path in paths {
+            if !known.iter().any(|one| one == path) {
+                known.push((*path).to_owned());
+            }
+        }
+    }
+
     /// Returns the paths of an event.
     pub(super) fn of(&self, event: &str) -> &[String] {
         self.paths.get(event).map(Vec::as_slice).unwrap_or_default()

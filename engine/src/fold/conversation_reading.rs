@@ -6,8 +6,8 @@ use std::path::Path;
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::{
-    AdapterState, Answer, CallOrigin, Decision, Input, Payload, PromptAccepted, Request, Settle, Shortened,
-    ToolEnd, Turn,
+    AdapterState, Answer, CallOrigin, Decision, Input, Original, Payload, PromptAccepted, Request, Settle,
+    Shortened, ToolEnd, Turn,
 };
 use foldlog_codec::image::EntryKind;
 use foldlog_codec::msgpack::{Reader, Value};
@@ -67,8 +67,8 @@ pub(crate) fn update(
         .filter(|(_, entry)| entry.kind != EntryKind::AdapterState)
         .map(|(sequence, entry)| (sequence, entry.origin, live.holds(sequence, entry)))
         .collect();
-    let Conversation { session, entries, abandoned, .. } = conversation;
-    let reading = Reading { source, session: *session, budget };
+    let Conversation { session, entries, abandoned, imported, .. } = conversation;
+    let reading = Reading { source, session: *session, budget, imported: Cell::new(*imported) };
     let sequences: Vec<SequenceNumber> = wanted.iter().map(|(sequence, ..)| *sequence).collect();
     let mut rest = wanted.iter();
     read_records(source, &sequences, &mut |record| {
@@ -76,7 +76,9 @@ pub(crate) fn update(
         let to = if *is_live { &mut *entries } else { &mut *abandoned };
         to.extend(reading.entry(record, *origin)?);
         reading.hold(record.sequence, size_of::<Entry>() as u64)
-    })
+    })?;
+    *imported = reading.imported.get();
+    Ok(())
 }
 
 /// Hands the records of a conversation whose kinds are `wanted` to `visit`, abandoned ones included, in their order. One record is
@@ -101,7 +103,7 @@ pub(crate) fn each_entry(
         .filter(|(_, entry)| wanted(entry.kind))
         .map(|(sequence, entry)| (sequence, entry.origin))
         .collect();
-    let reading = Reading { source, session, budget: Some(budget) };
+    let reading = Reading { source, session, budget: Some(budget), imported: Cell::default() };
     let sequences: Vec<SequenceNumber> = wanted.iter().map(|(sequence, _)| *sequence).collect();
     let mut rest = wanted.iter();
     read_records(source, &sequences, &mut |record| {
@@ -131,7 +133,7 @@ pub(crate) fn adapter_states(
     position: SequenceNumber,
     budget: Option<&TextBudget<'_>>,
 ) -> Result<Vec<AdapterStateSnapshot>> {
-    let reading = Reading { source, session, budget };
+    let reading = Reading { source, session, budget, imported: Cell::default() };
     let live = conversations.live_at(position);
     let captured: Vec<(SequenceNumber, bool)> = conversations
         .entries()
@@ -228,6 +230,8 @@ struct Reading<'a> {
     source: &'a LogSource,
     session: Uuid,
     budget: Option<&'a TextBudget<'a>>,
+    /// Id and time of the state that was imported, as far as the records were read.
+    imported: Cell<Option<(Uuid, DateTime<Utc>)>>,
 }
 
 impl Reading<'_> {
@@ -303,13 +307,22 @@ impl Reading<'_> {
         Ok(Some(Entry { sequence, time, content }))
     }
 
-    fn message(&self, record: &Record<'_>, role: foldlog_codec::body::Role) -> ConversationMessage {
-        ConversationMessage {
-            content: None,
-            created_at: time(record.time_us),
-            message_id: message_id(self.session, record.sequence, 0),
-            ..ConversationMessage::new(role, "")
+    /// Makes the message of a record, which keeps the id and time of the one that it was imported from.
+    fn message(
+        &self,
+        record: &Record<'_>,
+        original: Option<&Original>,
+        role: foldlog_codec::body::Role,
+    ) -> ConversationMessage {
+        if let Some((id, time_us)) = original.and_then(|original| original.state) {
+            self.imported.set(self.imported.get().or(Some((Uuid::from_bytes(id), time(time_us)))));
         }
+        let message_id = match original {
+            Some(original) => Uuid::from_bytes(original.id),
+            None => message_id(self.session, record.sequence, 0),
+        };
+        let created_at = time(original.map_or(record.time_us, |original| original.time_us));
+        ConversationMessage { content: None, created_at, message_id, ..ConversationMessage::new(role, "") }
     }
 
     fn blocks(
@@ -334,7 +347,7 @@ impl Reading<'_> {
             name: input.name.as_deref().map(str::to_owned),
             blocks: self.blocks(sequence, input.blocks.as_ref())?,
             is_error: input.is_error,
-            ..self.message(record, input.role)
+            ..self.message(record, input.scope.original.as_ref(), input.role)
         };
         let (id, prompt) = (input.id.as_deref().map(str::to_owned), input.prompt.as_ref().map(identity));
         Ok(EntryContent::Input { message, id, prompt, origin: input.origin })
@@ -371,7 +384,7 @@ impl Reading<'_> {
             content: self.optional(sequence, answer.content)?,
             tool_calls: answer.calls.iter().map(call).collect::<Result<_>>()?,
             blocks: self.blocks(sequence, answer.blocks.as_ref())?,
-            ..self.message(record, foldlog_codec::body::Role::Assistant)
+            ..self.message(record, answer.scope.original.as_ref(), foldlog_codec::body::Role::Assistant)
         };
         let incomplete = (0..).zip(&answer.calls).filter(|(_, call)| call.incomplete);
         let owned = |text: &Option<Cow<'_, str>>| text.as_deref().map(str::to_owned);

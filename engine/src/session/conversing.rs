@@ -21,7 +21,8 @@ use super::writing::PendingRecord;
 use super::{Session, WriterState};
 use crate::conversation::{
     AdapterStateSnapshot, ContentBlocks, Conversation, NewAdapterState, NewAnswer, NewInput, NewRequest,
-    NewRequestFailure, PromptIdentity, Resume, ResumePoint, blocks_of, resume_of, text_payload,
+    NewRequestFailure, OriginalMessage, PromptIdentity, Resume, ResumePoint, blocks_of, resume_of,
+    text_payload,
 };
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
@@ -93,7 +94,7 @@ impl Session {
         let blocks = encoded_blocks(input.blocks.as_ref());
         let payload = input.payload.as_ref().map(json_text);
         let mut body = Input {
-            scope: self.scope(&input.evaluation_id),
+            scope: self.scope_of(&input.evaluation_id, input.original),
             role: input.role,
             content: content.as_deref().map(Payload::new),
             blocks: blocks_of(blocks.as_ref()),
@@ -181,7 +182,10 @@ impl Session {
             usage: answer.usage,
             rate_limits: pairs(&answer.rate_limits),
             payload: payload.as_deref().map(Payload::new),
-            ..Answer::new(self.scope(&answer.evaluation_id), content.as_deref().map(Payload::new))
+            ..Answer::new(
+                self.scope_of(&answer.evaluation_id, answer.original),
+                content.as_deref().map(Payload::new),
+            )
         };
         write_body!(self, state, Kind::ANSWER, body)
     }
@@ -436,7 +440,16 @@ impl Session {
     }
 
     fn scope<'a>(&'a self, evaluation: &'a str) -> ConversationScope<'a> {
-        ConversationScope { evaluation: Cow::from(evaluation), lane: self.record_lane() }
+        self.scope_of(evaluation, None)
+    }
+
+    fn scope_of<'a>(
+        &'a self,
+        evaluation: &'a str,
+        original: Option<OriginalMessage>,
+    ) -> ConversationScope<'a> {
+        let original = original.map(OriginalMessage::recorded);
+        ConversationScope { lane: self.record_lane(), original, ..ConversationScope::new(evaluation) }
     }
 
     fn write_note(

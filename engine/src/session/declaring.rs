@@ -3,7 +3,7 @@
 use std::any::TypeId;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Binding, BuiltIn, Declare, EventDeclaration, Policy, SliceDeclaration};
+use foldlog_codec::body::{Binding, BuiltIn, Declare, EventDeclaration, SliceDeclaration};
 use smol_str::SmolStr;
 
 use super::event_plan::{EventFacts, EventPlan};
@@ -11,7 +11,7 @@ use super::{Inner, WriterState};
 use crate::error::{Error, Result};
 use crate::names::Names;
 use crate::options::UndeclaredEvents;
-use crate::types::{Event, ItemType, SessionTypes};
+use crate::types::{Event, ItemType, SessionTypes, default_policy};
 
 impl Inner {
     /// Returns the plan of an event, and what has to be declared before it can be recorded.
@@ -93,7 +93,8 @@ fn declaration(event: &EventFacts, types: &SessionTypes, names: &Names) -> Resul
             Some(slice) => slice,
             None if implicit => {
                 let name = name.to_owned();
-                SliceDeclaration { id: id as u32, item: name.clone(), name, policy: Policy::State }
+                let policy = default_policy(&name);
+                SliceDeclaration { id: id as u32, item: name.clone(), name, policy }
             }
             None => {
                 let reason = "it is bound to an event but was never declared";
@@ -154,13 +155,13 @@ fn check_implicit(event: &EventFacts, types: &SessionTypes, names: &Names) -> Re
         Some(slice) if is_other(slice.item_type) => {
             return taken("an event without reducers bears its name, but its items are of another type");
         }
-        Some(slice) if slice.policy != Policy::State => {
-            return taken("an event without reducers bears its name, but it is no STATE slice");
+        Some(slice) if slice.policy != default_policy(name) => {
+            return taken("an event without reducers bears its name, but its policy is another one");
         }
         _ => {}
     }
     match names.slice_named(name) {
-        Some(slice) if slice.item != name || slice.policy != Policy::State => {
+        Some(slice) if slice.item != name || slice.policy != default_policy(name) => {
             taken("an event without reducers bears its name, but the log holds other items in it")
         }
         _ => Ok(()),

@@ -24,15 +24,15 @@ use crate::items::rows::{NewValue, OwnedValue, Rows};
 use crate::items::{AnyValue, Items, runs};
 use crate::types::{
     Clear, Event, ItemCoding, NewItem, NewItems, ReduceCall, ReducerContext, SessionTypes, Slice,
-    SliceEffect, SliceOp, SliceTypes, new_items, resolve_op,
+    SliceEffect, SliceOp, SliceTypes, default_policy, new_items, resolve_op,
 };
 
 impl Session {
     /// Records an event, and lets its reducers change their slices. Returns the sequence number of the
     /// record.
     ///
-    /// An undeclared event is appended to an implicit STATE slice named `E::NAME`; read it as
-    /// [`EventSlice<E>`](crate::EventSlice). If a later version of the host binds the event to another slice,
+    /// An undeclared event is appended to an implicit slice named `E::NAME`, which has the [default
+    /// policy](crate::default_policy) of that name: mostly STATE. Read it as [`EventSlice<E>`](crate::EventSlice). If a later version of the host binds the event to another slice,
     /// the items that are there already stay in the implicit one.
     ///
     /// The record is durable when this returns, with [`Durability::Every`](crate::Durability::Every), and
@@ -120,6 +120,11 @@ impl Session {
 
     /// Dispatches an event, whose encoded payload is in `buffer`, in a replay.
     fn dispatch_again<E: Event>(&self, event: AnyValue, buffer: Box<EncodeBuffer>) -> Result<SequenceNumber> {
+        // The rules hold the paths of declared events alone.
+        if !E::NOT_COMPARED.is_empty() {
+            let mut state = self.inner.writable()?;
+            Arc::make_mut(&mut state.recording()?.rules.left_out).add(E::NAME, E::NOT_COMPARED);
+        }
         let fast_path =
             |state: &WriterState| state.plans.get(&TypeId::of::<E>()).and_then(|plan| plan.fast_path);
         self.write_again((DispatchedEvent::held(event), E::NAME, Inner::plan::<E>), buffer, fast_path)
@@ -364,7 +369,10 @@ pub(super) fn types_change(types: Option<&SessionTypes>, event: &str) -> WriteSc
     let all_log = types.is_some_and(|types| {
         let reducers = types.event(event).map(|event| event.reducers.as_slice()).unwrap_or_default();
         let is_log = |slice: &str| types.slice(slice).is_some_and(|slice| slice.policy == Policy::Log);
-        !reducers.is_empty() && reducers.iter().all(|(slice, _)| is_log(slice))
+        match reducers {
+            [] => default_policy(event) == Policy::Log,
+            reducers => reducers.iter().all(|(slice, _)| is_log(slice)),
+        }
     });
     if all_log { WriteScope::Log } else { WriteScope::State }
 }

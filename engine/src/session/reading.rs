@@ -19,7 +19,7 @@ use crate::fold::projection::{LogSlices, Projection};
 use crate::items::Items;
 use crate::items::row::RowRef;
 use crate::types::{
-    Decoder, Item, Recorded, SessionTypes, Slice, SliceTypes, View, append_item, decode_item,
+    Decoder, Item, Recorded, SessionTypes, Slice, SliceTypes, View, append_item, decode_item, default_policy,
 };
 
 /// Holds one slice without its type: the items as they were recorded.
@@ -412,7 +412,7 @@ impl Inner {
         match self.types.as_ref().and_then(|types| types.slice(S::NAME)) {
             Some(slice) => Ok((slice.policy, None)),
             // The slice of an event that nobody declared comes into being with the first such event.
-            None if S::OF_EVENT => Ok((Policy::State, None)),
+            None if S::OF_EVENT => Ok((default_policy(S::NAME), None)),
             None => Err(Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "it was never declared" }),
         }
     }

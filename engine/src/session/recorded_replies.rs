@@ -98,6 +98,7 @@ impl Reading<'_> {
             request_id: answer.request_id.map(Cow::into_owned),
             usage: answer.usage,
             rate_limits: owned(&answer.rate_limits),
+            original: None,
             payload: payload.map(|json| serde_json::from_str(&json)).transpose().map_err(no_json)?,
         })
     }

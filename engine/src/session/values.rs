@@ -17,7 +17,7 @@ use crate::items::rows::Rows;
 use crate::items::{AnyValue, Items};
 use crate::types::{
     Clear, Decoder, EventTypes, Item, ItemCoding, NewItem, Recorded, SliceEffect, SliceOp, SliceTypes,
-    ValueDecoder, View, encode_value, read_value, resolve_op,
+    ValueDecoder, View, default_policy, encode_value, read_value, resolve_op,
 };
 
 impl Session {
@@ -201,7 +201,7 @@ impl Session {
         match types.and_then(|types| types.slice(slice)) {
             Some(types) => Ok((types.policy, None)),
             // The implicit slice of an event comes into being with the first such event.
-            None if self.implicit_event(slice).is_some() => Ok((Policy::State, None)),
+            None if self.implicit_event(slice).is_some() => Ok((default_policy(slice), None)),
             None => Err(Error::NoSuchSlice { slice: slice.to_owned(), reason: "it was never declared" }),
         }
     }

@@ -4,15 +4,17 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, Utc};
 use foldlog_codec::body::{
     AdapterState, Answer, AnsweredCall, CallOrigin, ConversationScope, Input, ObjectId, Payload,
     PromptIdentity, Role, Turn,
 };
 use foldlog_codec::{Kind, SequenceNumber, escape};
+use uuid::Uuid;
 
 use crate::conversation::{
     ADAPTER_STATES, AdapterStateSnapshot, CONVERSATION, ContentBlocks, ConversationMessage,
-    ConversationState, ConversationTurn, blocks_of, text_payload,
+    ConversationState, ConversationTurn, OriginalMessage, blocks_of, text_payload,
 };
 use crate::error::{Error, Result};
 use crate::snapshot_json::ExportedSlice;
@@ -25,11 +27,13 @@ pub(super) struct ImportedConversations {
     pub(super) large: Vec<Vec<u8>>,
     next: u64,
     object_bytes_min: u64,
+    /// State whose first message is to be recorded.
+    begins: Option<(Uuid, DateTime<Utc>)>,
 }
 
 impl ImportedConversations {
     pub(super) fn new(next: u64, object_bytes_min: u64) -> ImportedConversations {
-        ImportedConversations { records: Vec::new(), large: Vec::new(), next, object_bytes_min }
+        ImportedConversations { records: Vec::new(), large: Vec::new(), next, object_bytes_min, begins: None }
     }
 
     /// Adds the conversations of a slice, or the states of adapters.
@@ -45,9 +49,10 @@ impl ImportedConversations {
     }
 
     /// Adds the states of adapters. A state that a rollback had abandoned is one that cannot be resumed, since nothing
-    /// here tells what it went beyond.
+    /// here tells what it went beyond. Another program names the state that is replaced by the id of its evaluation.
     fn add_states(&mut self, slice: &ExportedSlice) -> Result<()> {
         let mut known: BTreeMap<SequenceNumber, SequenceNumber> = BTreeMap::new();
+        let mut last_of: BTreeMap<String, SequenceNumber> = BTreeMap::new();
         for (place, item) in slice.items.iter().enumerate() {
             let refused = |error: serde_json::Error| {
                 Error::Export(format!(
@@ -55,6 +60,8 @@ impl ImportedConversations {
                 ))
             };
             let json = serde_json::to_value(item).map_err(refused)?;
+            let named = json.get("supersedes").and_then(serde_json::Value::as_str);
+            let named = named.and_then(|evaluation| last_of.get(evaluation).copied());
             let state: AdapterStateSnapshot = serde_json::from_value(json).map_err(refused)?;
             let encoded = self.stored(encode("an adapter's state", &state.state)?);
             let body = AdapterState {
@@ -62,12 +69,14 @@ impl ImportedConversations {
                 adapter: Cow::from(&state.adapter),
                 resumable: state.resumable && state.is_live,
                 state: Payload::new(&encoded),
-                supersedes: state.supersedes.and_then(|earlier| known.get(&earlier).copied()),
+                supersedes: named.or_else(|| known.get(&state.supersedes?).copied()),
                 entry: state.entry.as_deref().map(Cow::from),
                 occasion: Cow::from(&state.occasion),
             };
             let body = body.encode();
-            known.insert(state.sequence, self.push(Kind::ADAPTER_STATE, body));
+            let sequence = self.push(Kind::ADAPTER_STATE, body);
+            known.insert(state.sequence, sequence);
+            last_of.insert(state.evaluation_id, sequence);
         }
         Ok(())
     }
@@ -96,6 +105,7 @@ impl ImportedConversations {
             key: Cow::from(&state.prompt_key),
             digest,
         };
+        self.begins = Some((state.state_id, state.created_at)).filter(|(id, _)| !id.is_nil());
         let system = &state.system_message;
         if system.content.is_some() || system.blocks.is_some() {
             self.input(&scope, system, Some(prompt), None);
@@ -162,7 +172,7 @@ impl ImportedConversations {
             origin,
             is_error: message.is_error,
             content: content.as_deref().map(Payload::new),
-            ..Input::new(scope.clone(), message.role, Payload::new(&[]))
+            ..Input::new(self.scope_of(scope, message), message.role, Payload::new(&[]))
         };
         let body = body.encode();
         self.push(Kind::INPUT, body)
@@ -189,10 +199,21 @@ impl ImportedConversations {
             calls: calls.collect(),
             blocks: blocks_of(blocks.as_ref()),
             payload: payload.as_deref().map(Payload::new),
-            ..Answer::new(scope.clone(), content.as_deref().map(Payload::new))
+            ..Answer::new(self.scope_of(scope, message), content.as_deref().map(Payload::new))
         };
         let body = body.encode();
         self.push(Kind::ANSWER, body)
+    }
+
+    /// Returns the scope of a message, which keeps its id and time.
+    fn scope_of<'a>(
+        &mut self,
+        scope: &ConversationScope<'a>,
+        message: &ConversationMessage,
+    ) -> ConversationScope<'a> {
+        let original = OriginalMessage::of(message)
+            .map(|original| OriginalMessage { state: self.begins.take(), ..original });
+        ConversationScope { original: original.map(OriginalMessage::recorded), ..scope.clone() }
     }
 
     fn blocks<'a>(&mut self, blocks: Option<&'a ContentBlocks>) -> Option<(&'a str, Vec<u8>)> {

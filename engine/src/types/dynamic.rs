@@ -167,7 +167,7 @@ impl Binding {
 }
 
 /// Declares an event at run time: its name and version, and what it does to which slices. A name alone will do, wherever one of
-/// these is asked for; an event that changes no slice that is declared is appended to an implicit STATE slice of its name, as
+/// these is asked for; an event that changes no slice that is declared is appended to an implicit slice of its name, as
 /// one that was not declared is.
 #[derive(Clone)]
 pub struct DynamicEvent {

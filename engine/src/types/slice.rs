@@ -57,7 +57,8 @@ pub trait Slice: 'static {
     }
 }
 
-/// Marks the implicit STATE slice of an undeclared event: it is named `E::NAME` and holds every such event.
+/// Marks the implicit slice of an undeclared event: it is named `E::NAME`, has the [default policy](default_policy) of that name
+/// and holds every such event.
 #[derive(Debug)]
 pub struct EventSlice<E>(PhantomData<fn() -> E>);
 
@@ -72,7 +73,7 @@ impl<E: Event> Slice for EventSlice<E> {
     }
 }
 
-/// Returns the policy of a slice that is declared without one.
+/// Returns the policy of a slice that is declared without one, or of an event that is not declared.
 ///
 /// | slice | policy | why |
 /// |---|---|---|

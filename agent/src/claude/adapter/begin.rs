@@ -76,12 +76,10 @@ impl Found {
 }
 
 impl ClaudeAgentSDKAdapter {
-    /// Chooses the session of the program in which the run begins or goes on.
+    /// Chooses the session of the program in which the run begins or goes on: the one that is given, or that the adapter keeps.
     pub(super) fn provided(
         &self,
         given: Option<AdapterResume>,
-        is_fresh: bool,
-        evaluation: &str,
         (session, is_recorded): (&Session, bool),
     ) -> Result<Found> {
         let kept = self.kept.lock().clone().filter(|kept| kept.session == session.id() && given.is_none());
@@ -91,13 +89,7 @@ impl ClaudeAgentSDKAdapter {
             let begins = kept.fork.map(|_| id);
             return Ok(Found::of(Provided { begins, resumes: Some(kept.id), at_entry: None }));
         }
-        let latest = match given {
-            Some(given) => Some((given, true)),
-            None if is_fresh => None,
-            None => latest(session, evaluation)?
-                .map(|latest| (AdapterResume { mode: self.states.resume_mode, ..latest }, false)),
-        };
-        let Some((resume, is_given)) = latest else { return Ok(Found::of(Provided::fresh(id))) };
+        let Some(resume) = given else { return Ok(Found::of(Provided::fresh(id))) };
         let Some(state) = resume.snapshot.state.read::<ClaudeAgentSDKState>()? else {
             let name = foldlog::escape::text(resume.snapshot.state.adapter_type()).to_string();
             let reason = format!("the state of adapter `{name}` is none of this one");
@@ -111,18 +103,12 @@ impl ClaudeAgentSDKAdapter {
             .as_ref()
             .is_none_or(|all| all.get(&state.session_id).is_some_and(Transcript::holds_messages))
             || self.kept_file_is_there(&state.session_id, (session, is_recorded))?;
-        let provided = match (is_there, is_given) {
-            (true, _) => Provided::resuming(&resume, &state, id),
-            // The program was killed before it told a message: there is nothing to resume.
-            (false, false) => {
-                retire(session, evaluation, &resume.snapshot, CaptureOccasion::Expired)?;
-                return Ok(Found { provided: Provided::fresh(id), resumed: None, transcripts });
-            }
-            (false, true) => {
-                let adapter = self.adapter_type().to_owned();
-                return Err(Error::SessionExpired { adapter, session_id: state.session_id });
-            }
-        };
+        // The program may have been killed before it told a message: then there is nothing to resume.
+        if !is_there {
+            let adapter = self.adapter_type().to_owned();
+            return Err(Error::SessionExpired { adapter, session_id: state.session_id });
+        }
+        let provided = Provided::resuming(&resume, &state, id);
         Ok(Found { provided, resumed: Some(resume.snapshot), transcripts })
     }
 
@@ -141,7 +127,7 @@ impl ClaudeAgentSDKAdapter {
     pub(super) fn let_go(&self, session: &Session, evaluation: &str) -> Result<()> {
         self.reset_session();
         match latest(session, evaluation)? {
-            Some(latest) => retire(session, evaluation, &latest.snapshot, CaptureOccasion::Expired).map(drop),
+            Some(latest) => retire(session, evaluation, &latest, CaptureOccasion::Expired).map(drop),
             None => Ok(()),
         }
     }
@@ -230,20 +216,15 @@ pub(super) fn choose_id(session: &Session, is_recorded: bool, chosen: Option<Str
     if is_recorded { Ok(session.observe(CHOSEN, choose)?) } else { Ok(choose()) }
 }
 
-/// Finds the session of the program in which an evaluation went on last; `None` if the log has none that a rollback left.
-pub(super) fn latest(session: &Session, evaluation: &str) -> Result<Option<AdapterResume>> {
-    let captures: Vec<AdapterStateSnapshot> =
-        session.adapter_states()?.into_iter().map(AdapterStateSnapshot::from).collect();
-    let is_own = |one: &&AdapterStateSnapshot| {
-        one.evaluation_id == evaluation && one.state.adapter_type() == ClaudeAgentSDKState::ADAPTER_TYPE
+/// Finds the last capture of the program's session in which an evaluation went on; `None` if a rollback left none, or if that
+/// session expired.
+fn latest(session: &Session, evaluation: &str) -> Result<Option<AdapterStateSnapshot>> {
+    let mut captures = session.adapter_states()?.into_iter().map(AdapterStateSnapshot::from);
+    let is_own = |one: &AdapterStateSnapshot| {
+        let is_of_adapter = one.state.adapter_type() == ClaudeAgentSDKState::ADAPTER_TYPE;
+        one.is_live && is_of_adapter && one.evaluation_id == evaluation
     };
-    let last = captures.iter().filter(is_own).rfind(|one| one.is_live);
+    let last = captures.rfind(is_own);
     // What was captured before the session expired is of that one.
-    let Some(snapshot) = last.filter(|last| last.occasion != CaptureOccasion::Expired.name()).cloned() else {
-        return Ok(None);
-    };
-    let is_abandoned =
-        captures.iter().filter(is_own).any(|one| !one.is_live && one.sequence > snapshot.sequence);
-    let at_entry = snapshot.entry.clone().filter(|_| is_abandoned);
-    Ok(Some(AdapterResume { snapshot, mode: ResumeMode::default(), at_entry }))
+    Ok(last.filter(|last| last.occasion != CaptureOccasion::Expired.name()))
 }

@@ -143,13 +143,16 @@ pub enum ProgramHome {
     Users,
 }
 
-/// Says how a structured output is asked for.
+/// Says how a structured output is asked for. A prompt for a text asks for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutputBy {
-    /// By the program's own check against a JSON schema.
+    /// By the program's own check against a JSON schema: it asks the model again until the output passes. A run without an
+    /// output fails with [`Error::OutputMissing`].
     #[default]
     JsonSchema,
-    /// By a tool `respond` of the host.
+    /// By a tool `respond`, which the model is told to call with its final answer. The system prompt holds the schema, and
+    /// fields that the output does not have are ignored. If the model never calls it, the response has no
+    /// [output](crate::PromptResponse::output), and its text is what the model said.
     RespondTool,
 }
 

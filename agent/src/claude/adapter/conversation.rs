@@ -56,7 +56,7 @@ const UNTOLD: &str = "The program told no result of this call.";
 /// Records one conversation: that of the run, or that of a sub-agent.
 #[derive(Debug)]
 pub(super) struct Recorder {
-    journal: Journal,
+    pub(super) journal: Journal,
     prompt: PromptIdentity,
     model: String,
     /// Request that the next answer belongs to.

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::approvals::{self, Approved};
 use super::arrival::{Arrival, Arrivals, Failure};
 use super::begin::{self, Found, Provided, close_open};
-use super::calls::Calls;
+use super::calls::{Calls, RESPOND};
 use super::config::OutputBy;
 use super::conversation::{Recorder, Recorders};
 use super::failure;
@@ -28,6 +28,7 @@ use super::transcript::{self, Lineage, Transcripts};
 use super::{ClaudeAgentSDKAdapter, Kept};
 use crate::adapter::{
     EvaluateOptions, Opened, PromptResponse, ResumeFrom, evaluation_to_go_on, executed, open, response,
+    without_output,
 };
 use crate::adapter_state::{
     AdapterStateOptions, AdapterStateSnapshot, AdapterStateType, CaptureOccasion, CapturedState,
@@ -78,9 +79,9 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
     ///
     /// # Errors
     ///
-    /// [`Error::SessionExpired`] if the program does not know the session that `options` name, or its transcript is lost: where
-    /// they name none, a fresh session is told the conversation instead, and the log says so;
-    /// [`Error::OutputInvalid`] and [`Error::OutputMissing`] if the run ended well and gave no such output;
+    /// [`Error::SessionExpired`] if the program does not know the session that `options` name, or its transcript is lost;
+    /// [`Error::OutputInvalid`] and [`Error::OutputMissing`] if the run ended well and gave no such output, but not if the tool
+    /// [`respond`](OutputBy::RespondTool) was never called: then the response has no output;
     /// [`Error::Suspended`] if a tool asks a person; [`Error::PromptEvaluation`] and [`Error::Throttled`] if the program or
     /// its provider failed; [`Error::ConversationStateMismatch`], [`Error::ToolIdempotency`],
     /// [`Error::DeadlineExceeded`], [`Error::BudgetExceeded`], [`Error::Cancelled`] and [`Error::NotUndone`] as
@@ -94,7 +95,7 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
     ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
         let is_strict = matches!(options.resume_from, ResumeFrom::Adapter(_));
         match self.evaluate_once(prompt, state, options.reborrow()) {
-            // The log says that the session is no longer there, so the evaluation begins a fresh one.
+            // The log says that the session that the adapter kept is no longer there, so the evaluation begins a fresh one.
             Err(Error::SessionExpired { .. }) if !is_strict => {
                 options.resume_from = ResumeFrom::Auto;
                 self.evaluate_once(prompt, state, options)
@@ -132,7 +133,6 @@ impl ClaudeAgentSDKAdapter {
         if options.deadline.is_past() {
             return Err(Error::DeadlineExceeded { phase: Phase::Deadline });
         }
-        let is_fresh = matches!(options.resume_from, ResumeFrom::Fresh);
         let given = match std::mem::take(&mut options.resume_from) {
             ResumeFrom::Adapter(resume) => Some(*resume),
             other => {
@@ -149,6 +149,9 @@ impl ClaudeAgentSDKAdapter {
         }
         let Opened { mut journal, mut start, identity, is_resume } = open(prompt, session, &mut options)?;
         if let Some(last) = start.complete.clone() {
+            if self.takes_response(prompt) && responded(&mut journal)?.is_none() {
+                return Ok((without_output(prompt, &journal, last), None));
+            }
             return Ok((response(prompt, &journal, last, start.refused)?, None));
         }
         if let Some(open) = &mut start.open {
@@ -184,8 +187,7 @@ impl ClaudeAgentSDKAdapter {
             events::rendered(session, names, &identity, &rendered, (input, start.overrides.clone()))?;
         }
         let is_recorded = options.record;
-        let Found { provided, resumed, transcripts } =
-            self.provided(given, is_fresh, journal.evaluation(), (session, is_recorded))?;
+        let Found { provided, resumed, transcripts } = self.provided(given, (session, is_recorded))?;
         let lineage = match provided.resumes {
             Some(_) => lineage(prompt, &mut journal)?,
             None => Lineage::default(),
@@ -382,7 +384,11 @@ impl ClaudeAgentSDKAdapter {
     fn end<O>(&self, mut run: Run<'_, O>, ready: &Ready<'_>) -> Result<Ended> {
         let mut failed = run.failure();
         run.calls.abort(&mut run.heard)?;
-        let output = self.output(run.prompt, run.result.as_deref(), run.calls.responded.as_deref());
+        let responded = match run.calls.responded.take() {
+            None if self.takes_response(run.prompt) => responded(&mut run.heard.own.journal)?,
+            responded => responded,
+        };
+        let output = self.output(run.prompt, run.result.as_deref(), responded.as_deref());
         run.heard.leave_children(&ready.runner)?;
         match &failed {
             Some(error) => {
@@ -413,6 +419,11 @@ impl ClaudeAgentSDKAdapter {
         if self.is_stateful {
             *self.kept.lock() = Some(Kept { session: ready.session.id(), id: id.to_owned(), fork: None });
         }
+    }
+
+    /// Returns whether a prompt's output is what the tool `respond` is given.
+    fn takes_response<O>(&self, prompt: &Prompt<O>) -> bool {
+        self.options.output_by == OutputBy::RespondTool && prompt.output_spec().is_some()
     }
 
     /// Returns the text that is read as the output: what the program checked, what the tool `respond` was given, or else the
@@ -454,15 +465,19 @@ impl ClaudeAgentSDKAdapter {
         if is_late(session, options)? {
             return Err(Error::DeadlineExceeded { phase: Phase::Response });
         }
-        let text = match (output, prompt.output_spec()) {
-            (None, Some(spec)) => return Err(Error::OutputMissing { output: spec.name.clone() }),
-            (output, _) => output.unwrap_or_else(|| outcome.last.text.clone()),
-        };
+        let is_missing = output.is_none() && prompt.output_spec().is_some();
+        if let Some(spec) = prompt.output_spec().filter(|_| is_missing && !self.takes_response(prompt)) {
+            return Err(Error::OutputMissing { output: spec.name.clone() });
+        }
+        let text = output.unwrap_or_else(|| outcome.last.text.clone());
         let cost = result.as_deref().and_then(cost_micros);
         let names = (prompt, self.adapter_type());
         executed(names, session, &mut journal, &outcome, (began, is_resume, cost))?;
         let answer = FinalText { text, stop: result.and_then(|result| result.terminal_reason) };
-        let response = response(prompt, &journal, answer, 0)?;
+        let response = match is_missing {
+            true => without_output(prompt, &journal, answer),
+            false => response(prompt, &journal, answer, 0)?,
+        };
         Ok((response, self.states.capture_state.then_some(captured)))
     }
 
@@ -506,6 +521,11 @@ fn lineage<O>(prompt: &Prompt<O>, journal: &mut Journal) -> Result<Lineage> {
     let bridged =
         |name: &str| if hosts.contains(&name) { super::calls::bridged(name) } else { name.to_owned() };
     Ok(Lineage::of(journal.conversation()?, bridged))
+}
+
+/// Returns what the tool `respond` was given last, as far as the log says.
+fn responded(journal: &mut Journal) -> Result<Option<String>> {
+    journal.last_call([RESPOND, &super::calls::bridged(RESPOND)])
 }
 
 /// Name of the observations that say whether a run that ended well did so behind its deadline.

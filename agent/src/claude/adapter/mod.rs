@@ -26,12 +26,13 @@
 //! 1. The prompt is rendered, with its visibility overrides.
 //! 2. Its text becomes the system prompt.
 //! 3. Its tools become tools of the bridged server `wink`.
-//! 4. A structured output is asked for, by the program's JSON schema or by a tool `respond`.
+//! 4. A structured output is asked for as the option [`RunOptions::output_by`] says: by the program's JSON schema, or by a tool
+//!    `respond`.
 //! 5. The options of the program follow from the configuration. The session's id is chosen, and recorded as an adapter state
 //!    that is not complete, before the program starts.
 //! 6. The program runs. What it says is recorded, and its tools run as transactions.
 //! 7. The output is taken and checked again.
-//! 8. `PromptExecuted` is recorded, if the session's types declare it, and the adapter state a last time.
+//! 8. `PromptExecuted` is recorded, and the adapter state a last time.
 //! 9. The response is returned.
 //!
 //! # Where an evaluation goes on
@@ -39,8 +40,8 @@
 //! | the log says | what happens |
 //! |---|---|
 //! | complete, and nothing was said since | the recorded output is returned, and no program starts |
-//! | a session of the program, given by [`ResumeFrom::Adapter`](crate::ResumeFrom::Adapter) or the last one of the evaluation that no rollback abandoned | its transcript is written back where it is missing, and the program resumes it, in a copy unless the host chose otherwise |
-//! | a conversation, and no session that can be resumed | a fresh session is told the conversation |
+//! | a session of the program, which [`ResumeFrom::Adapter`](crate::ResumeFrom::Adapter) gives, or which [`plan_resume`](crate::adapter_state::plan_resume) finds if the host wants sessions to be [resumed](AdapterStateOptions::auto_resume) | its transcript is written back where it is missing, and the program resumes it, in a copy unless the host chose otherwise |
+//! | a conversation, and no session that is resumed | a fresh session is told the conversation |
 //! | nothing | a fresh session begins |
 //!
 //! A process that ended within a call of a tool is [recovered](ClaudeAgentSDKAdapter::recover) before all this.
@@ -161,7 +162,8 @@ impl Default for ClaudeAgentSDKAdapter {
 
 impl ClaudeAgentSDKAdapter {
     /// Makes an adapter of the program `claude` in the host's `PATH`, with the default configuration: no tool of the
-    /// program's own may run, each evaluation has a session of the program's of its own, and the log alone resumes it.
+    /// program's own may run, and each evaluation has a session of the program's of its own. One that is evaluated again goes on in
+    /// a fresh session, which is told the conversation, unless [`auto_resume`](AdapterStateOptions::auto_resume) is set.
     pub fn new() -> ClaudeAgentSDKAdapter {
         ClaudeAgentSDKAdapter {
             program: PathBuf::from("claude"),
@@ -222,7 +224,7 @@ impl ClaudeAgentSDKAdapter {
     }
 
     /// Makes the adapter stateful: evaluations of one session go on in one session of the program, and the model remembers
-    /// those before.
+    /// those before. A session that [`auto_resume`](AdapterStateOptions::auto_resume) finds in the log goes before it.
     #[must_use]
     pub fn stateful(self) -> ClaudeAgentSDKAdapter {
         ClaudeAgentSDKAdapter { is_stateful: true, ..self }

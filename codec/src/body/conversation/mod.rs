@@ -31,7 +31,7 @@ pub use request::{Request, RequestFailure};
 pub use shortened::{Shortened, ShortenedMessage};
 pub use turn::Turn;
 
-use super::fields::{FieldWriter, list, required, walk_map};
+use super::fields::{FieldWriter, fixed, list, required, walk_map};
 use super::{Lane, Payload};
 use crate::msgpack::{Reader, Writer};
 use crate::{Error, SequenceNumber};
@@ -44,18 +44,62 @@ pub struct ConversationScope<'a> {
     /// Lane of the host that wrote the record. If it is within a run of a tool that does not commit, the record no longer
     /// counts.
     pub lane: Lane<'a>,
+    /// Message elsewhere that an input or an answer was imported from.
+    pub original: Option<Original>,
+}
+
+/// Names a message by what the conversation has it as that it was imported from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Original {
+    /// Id of the message.
+    pub id: [u8; 16],
+    /// Time of the message, in microseconds UTC.
+    pub time_us: i64,
+    /// Id and time of the conversation's state, with the first message that was imported.
+    pub state: Option<([u8; 16], i64)>,
+}
+
+impl Original {
+    fn write(&self, writer: &mut Writer) {
+        let mut fields = FieldWriter::with_capacity(64);
+        fields.bytes("id", Some(&self.id));
+        fields.field("t").signed(self.time_us);
+        if let Some((id, time_us)) = &self.state {
+            fields.bytes("sid", Some(id));
+            fields.field("st").signed(*time_us);
+        }
+        fields.into_map(writer);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Original, Error> {
+        let (mut original, mut state, mut state_us) = (Original::default(), None, 0);
+        walk_map(reader, |name, value| {
+            match name {
+                "id" => original.id = fixed(value)?,
+                "t" => original.time_us = value.signed()?,
+                "sid" => state = Some(fixed(value)?),
+                "st" => state_us = value.signed()?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(Original { state: state.map(|id| (id, state_us)), ..original })
+    }
 }
 
 impl<'a> ConversationScope<'a> {
     /// Makes the scope of records that the host writes for an evaluation, in the main lane.
     pub fn new(evaluation: impl Into<Cow<'a, str>>) -> ConversationScope<'a> {
-        ConversationScope { evaluation: evaluation.into(), lane: Lane::default() }
+        ConversationScope { evaluation: evaluation.into(), ..ConversationScope::default() }
     }
 
     fn begin(&self, bytes: usize) -> FieldWriter {
         let mut fields = FieldWriter::with_capacity(self.evaluation.len() + 96 + bytes);
         fields.text("ev", Some(&self.evaluation));
         self.lane.write(&mut fields);
+        if let Some(original) = &self.original {
+            original.write(fields.field("orig"));
+        }
         fields
     }
 }
@@ -65,6 +109,7 @@ impl<'a> ConversationScope<'a> {
 struct ScopeFields<'a> {
     evaluation: Option<Cow<'a, str>>,
     lane: Lane<'a>,
+    original: Option<Original>,
 }
 
 impl<'a> ScopeFields<'a> {
@@ -72,6 +117,7 @@ impl<'a> ScopeFields<'a> {
     fn take(&mut self, name: &str, value: &mut Reader<'a>) -> Result<bool, Error> {
         match name {
             "ev" => self.evaluation = Some(Cow::Borrowed(value.str()?)),
+            "orig" => self.original = Some(Original::read(value)?),
             _ => return self.lane.take(name, value),
         }
         Ok(true)
@@ -79,7 +125,7 @@ impl<'a> ScopeFields<'a> {
 
     fn finish(self, kind: &'static str) -> Result<ConversationScope<'a>, Error> {
         let evaluation = required(kind, "ev", self.evaluation)?;
-        Ok(ConversationScope { evaluation, lane: self.lane })
+        Ok(ConversationScope { evaluation, lane: self.lane, original: self.original })
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use foldlog::audit;
 use foldlog_agent::Deadline;
+use foldlog_agent::adapter_state::{AdapterStateOptions, ResumeValidation};
 use foldlog_agent::claude::{
     ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, OnLeftover, PermissionMode,
     RunOptions, SettingSource,
@@ -349,7 +350,13 @@ impl Asked {
                 model: self.model.clone(),
                 ..ClaudeAgentSDKModelConfig::default()
             })
-            .with_options(options);
+            .with_options(options)
+            .with_state_options(AdapterStateOptions {
+                auto_resume: true,
+                // Whoever resumes a run names it, wherever its workspace is now and however it ended.
+                resume_validation: ResumeValidation::None,
+                ..AdapterStateOptions::default()
+            });
         Ok(adapter)
     }
 

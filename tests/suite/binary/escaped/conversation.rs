@@ -64,6 +64,7 @@ fn scope() -> ConversationScope<'static> {
     ConversationScope {
         evaluation: text("evaluation"),
         lane: Lane { within: None, name: Some(text("lane")) },
+        original: None,
     }
 }
 

@@ -266,6 +266,28 @@ fn evaluations_are_called_from_any_thread_and_side_by_side() {
     }
 }
 
+/// A host that has an async runtime calls the adapter from within it, where to start another one panics.
+#[test]
+fn evaluations_are_called_within_a_runtime_of_one_thread_and_of_several() {
+    use tokio::runtime::Builder;
+    let script =
+        json!([{"turn": true}, {"tool": "add", "input": {"text": "one"}}, {"text": "ok"}, {"result": "ok"}]);
+    for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
+        let runtime = builder.enable_all().build().unwrap();
+        // On the thread that drives the runtime, and in a task of it.
+        let world = World::new(&script);
+        world.run(|host| runtime.block_on(async { assert_eq!(host.ask("Go.").unwrap().text, "ok") }));
+        assert_eq!(world.ledger(), [("add".to_owned(), "committed".to_owned())]);
+        let world = World::new(&script);
+        world.run(|host| {
+            let (adapter, state) = (host.adapter(), host.state.clone());
+            let task = async move { adapter.evaluate(&prompt(), &state, asking("Go.")).unwrap().text };
+            assert_eq!(runtime.block_on(async { tokio::spawn(task).await }).unwrap(), "ok");
+        });
+        assert_eq!(world.ledger(), [("add".to_owned(), "committed".to_owned())]);
+    }
+}
+
 /// One adapter serves the evaluations of several sessions at once.
 #[test]
 fn one_adapter_evaluates_for_several_sessions_at_once() {

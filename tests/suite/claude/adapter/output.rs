@@ -88,20 +88,38 @@ fn the_output_is_what_the_program_checked_against_the_schema() {
     assert!(world.ledger().is_empty());
 }
 
-/// The host says that it is missing, and the model goes on.
+/// The specification's extraction returns `None` then. The host may say that it is missing, and the model goes on.
 #[test]
-fn a_run_that_ends_well_without_its_output_is_an_error_of_its_own_and_is_resumed() {
+fn without_a_call_of_respond_there_is_no_output_and_no_error() {
     let refuses = json!([{"turn": true}, {"text": "I will not."}, {"result": "I will not."}]);
     let responds = json!([{"turn": true}, {"tool": "respond", "input": {"snow": true}}, {"result": ""}]);
     let world = World::new(&refuses);
     world.run(|host| {
         world.stand_in.play(&refuses);
-        let error = host.forecast_with(&by_respond(host)).unwrap_err();
-        assert!(matches!(&error, Error::OutputMissing { output } if output == "Forecast"), "{error:?}");
-        assert_eq!(error.phase(), Some(Phase::Response));
+        let response = host.forecast_with(&by_respond(host)).unwrap();
+        assert_eq!((response.output, response.text.as_str()), (None, "I will not."));
+        // From the log.
+        let again = host.forecast_with(&by_respond(host)).unwrap();
+        assert_eq!((again.output, again.text.as_str()), (None, "I will not."));
         world.stand_in.play(&responds);
         let response = by_respond(host).evaluate(&forecast(), &host.state, asking("It is missing.")).unwrap();
         assert_eq!(response.output, Some(Forecast { snow: true }));
+    });
+    assert_eq!(world.starts().len(), 2);
+}
+
+/// The process ended behind the call, and the model does not call it again.
+#[test]
+fn what_respond_was_given_before_a_run_was_cut_short_is_the_output() {
+    let world = World::new(
+        &json!([{"turn": true}, {"tool": "respond", "input": {"snow": true}}, {"mirror": true}, {"die": 9}]),
+    );
+    world.run_unreplayed(|host| host.forecast_with(&by_respond(host)).unwrap_err());
+    world.stand_in.play(&json!([{"turn": true}, {"text": "As I said."}, {"result": "As I said."}]));
+    world.run_unreplayed(|host| {
+        for _ in 0..2 {
+            assert_eq!(host.forecast_with(&by_respond(host)).unwrap().output, Some(Forecast { snow: true }));
+        }
     });
 }
 
@@ -110,7 +128,8 @@ fn a_schema_that_the_model_never_follows_gives_no_output() {
     let world = World::new(&json!([{"turn": true}, {"text": "I will not."}, {"result": "I will not."}]));
     world.run(|host| {
         let error = host.forecast_with(&host.adapter()).unwrap_err();
-        assert!(matches!(error, Error::OutputMissing { .. }), "{error:?}");
+        assert!(matches!(&error, Error::OutputMissing { output } if output == "Forecast"), "{error:?}");
+        assert_eq!(error.phase(), Some(Phase::Response));
     });
 }
 

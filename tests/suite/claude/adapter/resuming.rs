@@ -14,7 +14,7 @@ use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ProgramHome};
 use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Phase, PromptAcceptance, ResumeFrom};
 use serde_json::{Value, json};
 
-use super::world::{Host, World, adapter_of, asking, prompt, state_of, types};
+use super::world::{Host, World, adapter_of, asking, prompt, resuming, state_of, types};
 
 /// A turn with a call that commits, whose result the model is told, and whose program dies behind it.
 fn dies_behind_a_call() -> Value {
@@ -115,10 +115,8 @@ fn a_host_that_wants_it_goes_on_in_the_session_itself() {
     let id = world.argument("--session-id").unwrap();
     world.stand_in.play(&tells());
     world.run_unreplayed(|host| {
-        let adapter = with_options(
-            host,
-            AdapterStateOptions { resume_mode: ResumeMode::Continue, ..AdapterStateOptions::default() },
-        );
+        let adapter =
+            with_options(host, AdapterStateOptions { resume_mode: ResumeMode::Continue, ..resuming() });
         assert_eq!(host.ask_with(&adapter, "More.").unwrap().text, "Go.|More. / toolu_1: added one");
     });
     assert_eq!((world.argument("--resume"), world.argument("--session-id")), (Some(id), None));
@@ -248,7 +246,7 @@ fn behind_a_rollback_no_copy_is_made_at_an_entry_of_a_sub_agent() {
         // The state is captured with each message of the transcript, the sub-agent's too.
         let options = AdapterStateOptions {
             checkpoint: Some(CheckpointStrategy::Periodic(Duration::ZERO)),
-            ..AdapterStateOptions::default()
+            ..resuming()
         };
         let adapter = with_options(host, options).with_options(super::world::native(&["Task"]));
         host.ask_with(&adapter, "Go.").unwrap();
@@ -295,11 +293,12 @@ fn a_state_that_may_not_be_resumed_is_refused_and_one_that_is_gone_is_told() {
     world.run_unreplayed(|host| {
         host.ask("Go.").unwrap_err();
         let snapshot = find_resumable_state(host.session(), "claude_agent_sdk").unwrap().unwrap();
-        let elsewhere =
-            host.adapter().with_client_config(foldlog_agent::claude::ClaudeAgentSDKClientConfig {
+        let elsewhere = with_options(host, AdapterStateOptions::default()).with_client_config(
+            foldlog_agent::claude::ClaudeAgentSDKClientConfig {
                 cwd: Some("/elsewhere".into()),
                 ..host.config()
-            });
+            },
+        );
         let error = elsewhere.validate(&prompt(), &host.state, snapshot.clone()).unwrap_err();
         assert!(matches!(error, Error::ResumeRefused(_)), "{error:?}");
         let options = AdapterStateOptions {
@@ -316,6 +315,54 @@ fn a_state_that_may_not_be_resumed_is_refused_and_one_that_is_gone_is_told() {
         assert_eq!(error.phase(), Some(Phase::Request));
     });
     assert_eq!(world.starts().len(), 1);
+}
+
+/// The same evaluation was resumed in the program's session whatever the host had chosen.
+#[test]
+fn an_evaluation_that_is_evaluated_again_is_resumed_only_where_the_host_wants_that() {
+    let world = World::new(&dies_behind_a_call());
+    world.run_unreplayed(|host| {
+        host.ask("Go.").unwrap_err();
+        world.stand_in.play(&tells());
+        let told = host.ask_with(&with_options(host, AdapterStateOptions::default()), "More.").unwrap().text;
+        assert!(told.starts_with("This is the conversation so far:") && told.contains("added one"), "{told}");
+    });
+    assert_eq!(world.argument("--resume"), None);
+    assert_eq!(world.ledger().len(), 1, "a committed call ran again");
+}
+
+/// The check that the host chose was made for no state but that which it named.
+#[test]
+fn an_evaluation_that_is_evaluated_again_is_resumed_only_if_its_state_passes_the_check() {
+    let with = |resume_validation| AdapterStateOptions { resume_validation, ..resuming() };
+    let world = World::new(&dies_behind_a_call());
+    world.run_unreplayed(|host| {
+        host.ask("Go.").unwrap_err();
+        let elsewhere = |validation| {
+            let adapter = with_options(host, with(validation));
+            adapter.with_client_config(foldlog_agent::claude::ClaudeAgentSDKClientConfig {
+                cwd: Some(world.stand_in.path("elsewhere")),
+                ..host.config()
+            })
+        };
+        fs::create_dir(world.stand_in.path("elsewhere")).unwrap();
+        let error = host.ask_with(&elsewhere(ResumeValidation::Strict), "More.").unwrap_err();
+        let Error::ResumeRefused(refusal) = &error else { panic!("{error:?}") };
+        assert_eq!(refusal.check.name(), "workspace_path");
+        assert_eq!(world.starts().len(), 1, "a refused resume begins nothing");
+        world.stand_in.play(&tells());
+        let response = host.ask_with(&elsewhere(ResumeValidation::Relaxed), "More.").unwrap();
+        assert_eq!(response.text, "Go.|More. / toolu_1: added one");
+        assert!(world.argument("--resume").is_some());
+
+        // The session came to its end: it is resumed only where nothing is checked.
+        let told = host.ask_with(&elsewhere(ResumeValidation::Relaxed), "And?").unwrap().text;
+        assert!(told.starts_with("This is the conversation so far:"), "{told}");
+        assert_eq!(world.argument("--resume"), None);
+        let response = host.ask_with(&elsewhere(ResumeValidation::None), "Still?").unwrap();
+        assert!(response.text.ends_with("|Still? / "), "{}", response.text);
+        assert!(world.argument("--resume").is_some());
+    });
 }
 
 /// With `auto_resume`, a plain evaluation finds the state of the last one; one that is too old is expired, and the log says so.
@@ -385,6 +432,42 @@ fn a_session_in_a_folder_that_the_host_keeps_is_resumed_from_there() {
     });
 }
 
+/// The program keeps the session for the machine's user: nothing of it is written back, and another user's run is told the
+/// conversation.
+#[test]
+fn a_session_where_the_user_has_theirs_is_resumed_by_that_user_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let of_user = |host: &Host, user: &str| {
+        let mut config = host.config();
+        config.env.insert("HOME".into(), folder.path().join(user).into());
+        host.adapter().with_client_config(config).with_home(ProgramHome::Users)
+    };
+    let transcripts = |user: &str| {
+        let projects = fs::read_dir(folder.path().join(user).join(".claude/projects")).into_iter().flatten();
+        projects.flat_map(|project| fs::read_dir(project.unwrap().path()).unwrap()).count()
+    };
+    let world = World::new(&dies_behind_a_call());
+    world.run_unreplayed(|host| host.ask_with(&of_user(host, "ann"), "Go.").unwrap_err());
+    let id = world.argument("--session-id").unwrap();
+    let environment = world.starts()[0]["environment"].clone();
+    assert_eq!(environment["HOME"].as_str(), folder.path().join("ann").to_str());
+    assert_eq!((environment.get("CLAUDE_CONFIG_DIR"), transcripts("ann")), (None, 1));
+
+    world.stand_in.play(&tells());
+    world.run_unreplayed(|host| {
+        let response = host.ask_with(&of_user(host, "ann"), "More.").unwrap();
+        assert_eq!(response.text, "Go.|More. / toolu_1: added one");
+    });
+    assert_eq!((world.argument("--resume"), transcripts("ann")), (Some(id), 2));
+
+    world.run_unreplayed(|host| {
+        let told = host.ask_with(&of_user(host, "bea"), "Still?").unwrap().text;
+        assert!(told.starts_with("This is the conversation so far:") && told.contains("added one"), "{told}");
+        assert!(occasions(host).contains(&("expired".to_owned(), false)), "{:?}", occasions(host));
+    });
+    assert_eq!((world.argument("--resume"), transcripts("bea")), (None, 1));
+}
+
 /// The program guards no session against a second writer.
 #[test]
 fn a_session_of_the_program_in_which_another_run_works_is_refused() {
@@ -400,8 +483,7 @@ fn a_session_of_the_program_in_which_another_run_works_is_refused() {
     other.try_lock().unwrap();
     world.stand_in.play(&tells());
     world.run_unreplayed(|host| {
-        let continues =
-            AdapterStateOptions { resume_mode: ResumeMode::Continue, ..AdapterStateOptions::default() };
+        let continues = AdapterStateOptions { resume_mode: ResumeMode::Continue, ..resuming() };
         let adapter = || with_options(host, continues.clone()).with_home(ProgramHome::Kept(kept.clone()));
         let error = host.ask_with(&adapter(), "More.").unwrap_err();
         assert!(

@@ -1,7 +1,7 @@
 //! A stateful adapter: evaluations that go on in one session of the program.
 
 use foldlog_agent::EvaluateOptions;
-use foldlog_agent::adapter_state::StatefulAdapter;
+use foldlog_agent::adapter_state::{AdapterStateOptions, StatefulAdapter};
 use foldlog_agent::claude::ClaudeAgentSDKAdapter;
 use serde_json::json;
 
@@ -21,7 +21,7 @@ fn ask(adapter: &ClaudeAgentSDKAdapter, host: &Host, text: &str) -> String {
 fn the_model_remembers_until_the_session_is_reset() {
     let world = World::new(&history());
     world.run(|host| {
-        let adapter = host.adapter().stateful();
+        let adapter = host.adapter().with_state_options(AdapterStateOptions::default()).stateful();
         assert_eq!(adapter.session_id(), None);
         assert_eq!(ask(&adapter, host, "one"), "one");
         let id = adapter.session_id().unwrap();
@@ -40,7 +40,7 @@ fn the_model_remembers_until_the_session_is_reset() {
 fn a_fork_goes_on_in_a_copy_and_the_session_itself_stays_as_it_was() {
     let world = World::new(&history());
     world.run(|host| {
-        let adapter = host.adapter().stateful();
+        let adapter = host.adapter().with_state_options(AdapterStateOptions::default()).stateful();
         assert_eq!(adapter.fork_session(), None, "there is no session to be copied");
         assert_eq!(ask(&adapter, host, "one"), "one");
         let id = adapter.session_id().unwrap();
@@ -62,7 +62,7 @@ fn a_fork_goes_on_in_a_copy_and_the_session_itself_stays_as_it_was() {
 fn another_session_does_not_go_on_where_this_one_stopped() {
     let (world, other) = (World::new(&history()), World::new(&history()));
     world.run_unreplayed(|host| {
-        let adapter = host.adapter().stateful();
+        let adapter = host.adapter().with_state_options(AdapterStateOptions::default()).stateful();
         assert_eq!(ask(&adapter, host, "one"), "one");
         other.run_unreplayed(|other| assert_eq!(ask(&adapter, other, "two"), "two"));
     });
@@ -73,7 +73,7 @@ fn another_session_does_not_go_on_where_this_one_stopped() {
 fn what_is_complete_is_answered_from_the_log_by_a_stateful_adapter_too() {
     let world = World::new(&history());
     world.run(|host| {
-        let adapter = host.adapter().stateful();
+        let adapter = host.adapter().with_state_options(AdapterStateOptions::default()).stateful();
         assert_eq!(ask(&adapter, host, "one"), "one");
         assert_eq!(ask(&adapter, host, "one"), "one");
         assert_eq!(ask(&adapter, host, "two"), "one|two");

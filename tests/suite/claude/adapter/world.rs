@@ -15,7 +15,9 @@ use foldlog::conversation::{Role, ToolCallRecord};
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
 use foldlog::tools::{ExecuteOptions, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{Event, ExecutionState, ResourceRegistry, Session, SessionTypes, Slice, Store, StoreOptions};
-use foldlog_agent::adapter_state::{AdapterStateSnapshot, StatefulAdapter};
+use foldlog_agent::adapter_state::{
+    AdapterStateOptions, AdapterStateSnapshot, ResumeValidation, StatefulAdapter,
+};
 use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, PermissionMode, RunOptions};
 use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Prompt, PromptResponse, UserMessage};
 use schemars::JsonSchema;
@@ -154,12 +156,23 @@ pub(crate) fn state_of(session: Session, workspace: &Path) -> ExecutionState {
     ExecutionState::new(session, resources)
 }
 
-/// Makes an adapter of the stand-in that plays a script, in a working folder.
+/// Options of states under which an evaluation that is evaluated again goes on in its session of the program, whatever became of
+/// that.
+pub(crate) fn resuming() -> AdapterStateOptions {
+    AdapterStateOptions {
+        auto_resume: true,
+        resume_validation: ResumeValidation::None,
+        ..AdapterStateOptions::default()
+    }
+}
+
+/// Makes an adapter of the stand-in that plays a script, in a working folder. What is evaluated again is resumed.
 pub(crate) fn adapter_of(script: &Path, cwd: &Path) -> ClaudeAgentSDKAdapter {
     ClaudeAgentSDKAdapter::new()
         .with_program(env!("CARGO_BIN_EXE_claude-stand-in"), [])
         .with_client_config(config_of(script, cwd))
         .with_options(native(&[]))
+        .with_state_options(resuming())
 }
 
 /// The configuration of the program that plays a script, in a working folder.
