@@ -1,15 +1,18 @@
-//! Bounds requests to a store in time and number.
+//! Bounds requests to a store in time.
 
 use std::time::Duration;
 
-use tokio::time;
+use tokio::time::{self, Instant};
 
 use crate::error::{Error, Failure};
 
-/// Bounds how often and how long a request is tried. Each attempt waits twice as long as the one before.
+/// Bounds how long a request is tried. Each attempt waits twice as long as the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// Number of attempts, the first included.
+    /// How long a request is tried again that the store did not answer, or did not let through for the moment; what an attempt takes that
+    /// has begun by then comes on top.
+    pub within: Duration,
+    /// Number of attempts at least, the first included, and of those that the store refuses at most.
     pub attempts: u32,
     /// How long one attempt may take, and for what a bucket holds a second more for each MiB that it moves.
     pub request_timeout: Duration,
@@ -20,9 +23,10 @@ pub struct Retries {
 }
 
 impl Default for Retries {
-    /// Returns 6 attempts of up to 10 s, with 50 ms to 2 s between them.
+    /// Returns 60 s, and at least 6 attempts of up to 10 s, with 50 ms to 2 s between them.
     fn default() -> Retries {
         Retries {
+            within: Duration::from_secs(60),
             attempts: 6,
             request_timeout: Duration::from_secs(10),
             first_wait: Duration::from_millis(50),
@@ -40,7 +44,7 @@ impl Retries {
 
     /// Begins to count the attempts of one request.
     pub(crate) fn begin(self) -> Attempts {
-        Attempts { retries: self, made: 0, last: Failure::Unavailable }
+        Attempts { retries: self, began: Instant::now(), made: 0, last: Failure::Unavailable }
     }
 }
 
@@ -48,6 +52,7 @@ impl Retries {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempts {
     retries: Retries,
+    began: Instant,
     made: u32,
     /// What the last one came to.
     last: Failure,
@@ -77,12 +82,13 @@ impl Attempts {
 
     /// Begins anew, for another request.
     pub(crate) fn begin_anew(&mut self) {
-        self.made = 0;
+        (self.began, self.made) = (Instant::now(), 0);
     }
 
     /// Returns whether none is left.
     pub(crate) fn is_over(&self) -> bool {
-        self.made >= self.retries.attempts.max(1)
+        let may_pass = matches!(self.last, Failure::TimedOut | Failure::Unavailable | Failure::Conflict);
+        self.made >= self.retries.attempts.max(1) && !(may_pass && self.began.elapsed() < self.retries.within)
     }
 
     /// Returns what the last attempt came to.
@@ -93,5 +99,43 @@ impl Attempts {
     /// Reports that the request failed for good.
     pub(crate) fn error(&self, what: &'static str) -> Error {
         Error::Store { what, failure: self.last }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tries a request that always fails so, and returns how often and how long.
+    fn tried(failure: Failure) -> (u32, Duration) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true).build().unwrap().block_on(async {
+            let began = Instant::now();
+            let mut attempts = Retries::default().begin();
+            let mut made = 0;
+            while attempts.another().await {
+                made += 1;
+                attempts.failed(failure);
+            }
+            (made, began.elapsed())
+        })
+    }
+
+    /// A server that refused connections for two seconds used up all attempts, while one that was silent for eight did not.
+    #[test]
+    fn what_may_pass_is_tried_for_a_minute_however_fast_it_fails() {
+        for failure in [Failure::Unavailable, Failure::Conflict, Failure::TimedOut] {
+            let (made, took) = tried(failure);
+            assert!((58..=62).contains(&took.as_secs()) && made > 30, "{failure}: {made} in {took:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_store_refuses_is_not_tried_for_long() {
+        for failure in [Failure::Denied, Failure::Missing, Failure::NoCredentials] {
+            let (made, took) = tried(failure);
+            assert!(made == 6 && took < Duration::from_secs(4), "{failure}: {made} in {took:?}");
+        }
+        assert_eq!(tried(Failure::NotAFile).0, 1);
     }
 }

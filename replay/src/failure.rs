@@ -38,6 +38,9 @@ pub enum Failure {
     /// A log is corrupt or diverged. The text says where; what was printed before says more.
     #[error("{0}")]
     DoesNotHold(String),
+    /// Captures of workspaces are damaged, and no log is.
+    #[error("{0}")]
+    DamagedCaptures(String),
     /// What a place holds of a session does not verify. The text says where.
     #[error("{0}")]
     Held(String),
@@ -140,7 +143,7 @@ impl Failure {
     /// Returns the exit code of a verb that ended for this reason.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Failure::DoesNotHold(_) | Failure::Held(_) => DOES_NOT_HOLD,
+            Failure::DoesNotHold(_) | Failure::DamagedCaptures(_) | Failure::Held(_) => DOES_NOT_HOLD,
             Failure::Engine(error) if error.is_damage() => DOES_NOT_HOLD,
             Failure::Run { error, .. } if matches!(&**error, foldlog_agent::Error::Engine(error) if error.is_damage()) => {
                 DOES_NOT_HOLD
@@ -163,6 +166,11 @@ impl Failure {
             Failure::DoesNotHold(_) => {
                 "nothing was changed; keep the folder as it is, and take the session from a copy, or copy its sound part: \
                  `foldlog salvage SESSION --to STORE`"
+            }
+            Failure::DamagedCaptures(_) => {
+                "nothing was changed; the logs are sound: put these files back from a backup, which has them under the same names, or \
+                 `foldlog backup SESSION --to STORE` copies the session with all captures that are sound; only what goes back to the \
+                 others fails"
             }
             Failure::Held(_) => {
                 "nothing was changed; keep the place as it is: whoever wrote the session may have all of it in a store"

@@ -148,10 +148,19 @@ impl Wanted {
                 give_attributes(*file, wanted, attributes, may_have_more, &mut told);
             }
         }
-        if let Some(ns) = self.modified_ns
-            && let Err(errno) = target.set_time(ns)
-        {
-            told.push(format!("its time of change: {}", described(errno)));
+        match self.modified_ns {
+            // A capture keeps 64 bits of nanoseconds.
+            Some(i64::MIN | i64::MAX) => {
+                told.push(
+                    "its time of change was before 1677 or after 2262, which no capture keeps".to_owned(),
+                );
+            }
+            Some(ns) => {
+                if let Err(errno) = target.set_time(ns) {
+                    told.push(format!("its time of change: {}", described(errno)));
+                }
+            }
+            None => {}
         }
         Ok(told)
     }

@@ -137,6 +137,7 @@ fn part_of_a_worker() {
 
 fn place() -> Arc<dyn Place> {
     let retries = Retries {
+        within: Duration::ZERO,
         attempts: 3,
         request_timeout: Duration::from_secs(2),
         first_wait: Duration::from_millis(20),

@@ -51,6 +51,7 @@ pub(crate) struct Ground<'a> {
 /// Bounds of requests, which may take as long as a process stands.
 pub(crate) fn retries() -> Retries {
     Retries {
+        within: Duration::ZERO,
         attempts: 10,
         request_timeout: Duration::from_secs(30),
         first_wait: Duration::from_millis(5),

@@ -22,6 +22,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Bounds that let a test go through an outage of a second or two.
 pub(crate) fn retries() -> Retries {
     Retries {
+        within: Duration::ZERO,
         attempts: 40,
         request_timeout: Duration::from_secs(20),
         first_wait: Duration::from_millis(10),
@@ -32,7 +33,13 @@ pub(crate) fn retries() -> Retries {
 /// Bounds that let a test see a failure at once.
 pub(crate) fn hasty() -> Retries {
     let wait = Duration::from_millis(1);
-    Retries { attempts: 2, request_timeout: Duration::from_secs(20), first_wait: wait, longest_wait: wait }
+    Retries {
+        within: Duration::ZERO,
+        attempts: 2,
+        request_timeout: Duration::from_secs(20),
+        first_wait: wait,
+        longest_wait: wait,
+    }
 }
 
 /// Is a server that runs.

@@ -25,6 +25,7 @@ pub(crate) fn store(folder: &Path, bucket: &Path, name: &str, steps: Steps) -> S
     let files = LocalFileSystem::new_with_prefix(bucket).unwrap().with_fsync(true);
     let clock = steps.clone();
     let retries = Retries {
+        within: Duration::ZERO,
         attempts: 3,
         // A process may be stopped for as long as another one works.
         request_timeout: Duration::from_secs(600),

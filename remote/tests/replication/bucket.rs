@@ -23,6 +23,7 @@ use crate::requests::{Answered, Requests};
 /// Bounds that let a test see a failure at once.
 pub(crate) fn retries() -> Retries {
     Retries {
+        within: Duration::ZERO,
         attempts: 2,
         request_timeout: Duration::from_secs(10),
         first_wait: Duration::from_millis(1),

@@ -84,6 +84,7 @@ pub(crate) fn variables(address: &str) -> Variables {
 /// Few attempts, and short waits between them.
 pub(crate) fn retries() -> Retries {
     Retries {
+        within: Duration::ZERO,
         attempts: 3,
         request_timeout: Duration::from_secs(30),
         first_wait: Duration::from_millis(1),

@@ -1,10 +1,14 @@
 //! Opening a place, and what is said where that or a request fails.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog_remote::{Error, Place, Retries, open_place};
 
 use crate::failure::{Failure, Result};
+
+/// How long a person waits for a place that does not answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Opens the place that a URL names.
 ///
@@ -12,7 +16,7 @@ use crate::failure::{Failure, Result};
 ///
 /// [`Failure::Usage`] if it is none, or none that this program reaches.
 pub(crate) fn place(url: &str) -> Result<Arc<dyn Place>> {
-    open_place(url, Retries::default()).map_err(failure)
+    open_place(url, Retries { within: PATIENCE, ..Retries::default() }).map_err(failure)
 }
 
 /// Says why a place did not do what it was asked for, and what to do next.

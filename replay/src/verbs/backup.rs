@@ -166,7 +166,7 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
         (0, is_all) if damaged_captures > 0 => {
             let sessions = counted(damaged_captures, "session");
             let rest = if is_all { "all else was copied" } else { "other sessions could not be copied" };
-            Err(Failure::DoesNotHold(format!("captures of {sessions} are damaged; {rest}")))
+            Err(Failure::DamagedCaptures(format!("captures of {sessions} are damaged; {rest}")))
         }
         (0, true) => Ok(HOLDS),
         (0, false) => Ok(UNUSABLE),

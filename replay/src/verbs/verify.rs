@@ -210,8 +210,14 @@ pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result
     match (verified.corrupt.len(), verified.unreadable.is_empty()) {
         (0, true) => Ok(HOLDS),
         (0, false) => Ok(UNUSABLE),
-        (1, _) => Err(Failure::DoesNotHold("1 place is corrupt".to_owned())),
-        (places, _) => Err(Failure::DoesNotHold(format!("{places} places are corrupt"))),
+        (places, _) => {
+            let places = match places {
+                1 => "1 place is corrupt".to_owned(),
+                places => format!("{places} places are corrupt"),
+            };
+            let is_log = verified.corrupt.iter().any(|damage| !captures::is_of_capture(damage));
+            Err(if is_log { Failure::DoesNotHold(places) } else { Failure::DamagedCaptures(places) })
+        }
     }
 }
 

@@ -313,6 +313,24 @@ pub(super) fn times_come_back_where_nothing_is_left_out() {
     }
 }
 
+/// The time came back as another one, and nobody was told.
+#[test]
+fn a_time_that_no_capture_keeps_is_told() {
+    let bench = Bench::new();
+    bench.shell("echo 1 >far && touch -d 2400-01-01 far");
+    if fs::metadata(bench.at("far")).unwrap().mtime() < 13_000_000_000 {
+        // This file system keeps no such time.
+        return;
+    }
+    let files = bench.open();
+    let snapshot = files.snapshot(None, false).unwrap();
+    bench.shell("echo 2 >far");
+    let restored = files.restore(&snapshot).unwrap();
+    let told = "its time of change was before 1677 or after 2262, which no capture keeps";
+    let found = restored.inexact.iter().any(|one| one.path == "far" && one.reason.contains(told));
+    assert!(found && fs::read(bench.at("far")).unwrap() == b"1\n", "{restored:?}");
+}
+
 /// With old times beside a left-out `target/`, a build would take what the tool built for what the sources say.
 #[test]
 pub(super) fn times_do_not_come_back_beside_what_is_left_out() {

@@ -17,6 +17,7 @@ pub(crate) const SESSION: Uuid = Uuid::from_u128(0x5eed_0000_0000_0000_0000_0000
 /// Short enough that a schedule sees all of it fail.
 pub(crate) fn retries() -> Retries {
     Retries {
+        within: Duration::ZERO,
         attempts: 4,
         request_timeout: Duration::from_millis(500),
         first_wait: Duration::from_millis(20),

@@ -115,8 +115,12 @@ fn about(row: &Row, now_us: i64) -> String {
 fn detail(row: &Row, now_us: i64) -> String {
     match row.status {
         Status::Running => {
-            let pid = row.running.as_ref().and_then(|writer| writer.pid);
-            let pid = pid.map_or_else(|| "pid unknown".to_owned(), |pid| format!("pid {pid}"));
+            let writer = row.running.as_ref();
+            let pid = writer.and_then(|writer| writer.pid);
+            let mut pid = pid.map_or_else(|| "pid unknown".to_owned(), |pid| format!("pid {pid}"));
+            if writer.is_some_and(|writer| writer.ended) {
+                pid.push_str(" ended, its fork has the lock");
+            }
             let within = named(&row.open, now_us);
             if within.is_empty() { pid } else { format!("{pid}, {within}") }
         }

@@ -11,6 +11,14 @@ use crate::failure::Result;
 use crate::output::Output;
 use crate::reading::counted;
 
+/// What the reason for a damaged file of a capture begins with.
+const NEEDED: &str = "a capture of a workspace needs it";
+
+/// Returns whether this is damage of a capture, and none of a log.
+pub(super) fn is_of_capture(damage: &Damage) -> bool {
+    damage.reason.starts_with(NEEDED)
+}
+
 /// Counts captures of workspaces.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Counted {
@@ -46,7 +54,7 @@ pub(super) fn add(dir: &Path, verified: &mut Verified) -> Result<()> {
         segment: path,
         offset: None,
         sequence: None,
-        reason: format!("a capture of a workspace needs it: {reason}"),
+        reason: format!("{NEEDED}: {reason}"),
         follows: None,
         searched: false,
     };
