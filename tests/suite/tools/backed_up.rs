@@ -361,7 +361,7 @@ fn bytes_behind_an_object_are_damage_and_stand_in_no_restores_way() {
         let ran = verify();
         assert!(ran.code == 1 && ran.stdout.contains("other bytes follow on its content"), "{ran:?}");
         // It advised `salvage`, which copies no captures.
-        let advice = "`foldlog backup SESSION --to STORE` copies the session";
+        let advice = " --to STORE` copies the session with all captures that are sound";
         assert!(ran.stderr.contains(advice) && !ran.stderr.contains("salvage"), "{}", ran.stderr);
         fs::write(&path, &sound).unwrap();
         let ran = verify();
