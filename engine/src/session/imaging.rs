@@ -2,7 +2,8 @@
 //!
 //! An image is due at a segment's end, at closing, and with the first record behind a writer that did not close the session, once the log has grown by
 //! [`image_bytes_min`](crate::StoreOptions::image_bytes_min) since the last one, and by twice the size of
-//! that one: so images never cost more than half of what the log itself costs. Growth is counted over all
+//! that one: so images never cost more than half of what the log itself costs. An image is of no use behind a rollback to a position
+//! before it, and the next one is due as if it were the first. Growth is counted over all
 //! openings of a session: one that is opened and closed again and again gets its images too. The content is
 //! taken under the writer's lock, which costs little, since items are shared; the image is written in the
 //! background. That of a writer who did not close the session is written at once, by whoever writes the first record: a session
@@ -60,6 +61,8 @@ pub(super) struct Imaged {
     bytes: u64,
     /// Bytes of the log that the image covers.
     log_bytes: u64,
+    /// Sequence number behind the last record that the image covers.
+    next_sequence: SequenceNumber,
     /// Bytes of the log that the last image that was begun covers. It may not be written yet.
     taken_log_bytes: u64,
     /// Whether a segment ended since the last image was considered.
@@ -73,19 +76,35 @@ pub(super) struct Imaged {
 }
 
 impl Imaged {
-    /// Describes an image of `bytes` bytes, which covers `log_bytes` bytes of a log that ended with the segment `opened_at`, and whose
-    /// last writer closed it, or not.
-    pub(super) fn behind(bytes: u64, log_bytes: u64, opened_at: u32, closed: bool) -> Imaged {
+    /// Describes an image of `bytes` bytes, which covers `log_bytes` bytes and the records before `next_sequence` of a log that ended
+    /// with the segment `opened_at`, and whose last writer closed it, or not.
+    pub(super) fn behind(
+        bytes: u64,
+        (log_bytes, next_sequence): (u64, SequenceNumber),
+        opened_at: u32,
+        closed: bool,
+    ) -> Imaged {
         let left_out = !closed && !sabotage::is(Breakage::ImageLeftOut);
         let rolled_over = left_out;
         Imaged {
             bytes,
             log_bytes,
+            next_sequence,
             taken_log_bytes: log_bytes,
             rolled_over,
             left_out,
             opened_at,
             waits: false,
+        }
+    }
+}
+
+impl Imaged {
+    /// Has the next image be due as if there were none, if the log is rolled back to a position before this one: no opening can go on
+    /// from it.
+    pub(super) fn rolled_back_to(&mut self, position: SequenceNumber) {
+        if position + 1 < self.next_sequence {
+            (self.bytes, self.log_bytes, self.taken_log_bytes) = (0, 0, 0);
         }
     }
 }
@@ -280,7 +299,10 @@ impl Inner {
         let made = taken.make(self, goes_on).unwrap_or(Made::Not);
         let imaged = &mut self.state.lock().imaged;
         match made {
-            Made::Written(bytes) => (imaged.bytes, imaged.log_bytes) = (bytes, taken.log_bytes),
+            Made::Written(bytes) => {
+                (imaged.bytes, imaged.log_bytes) = (bytes, taken.log_bytes);
+                imaged.next_sequence = taken.projection.next_sequence();
+            }
             // Counted as if it were written: it is not tried again before the log has grown by as much as it
             // would ask for.
             Made::TooLarge(bytes) => (imaged.bytes, imaged.log_bytes) = (bytes, taken.log_bytes),

@@ -250,6 +250,15 @@ pub(crate) struct Images {
 }
 
 impl Images {
+    /// Describes the image in use to whoever writes the next one; none if no opening can go on from it.
+    fn imaged(&self, opened_at: u32, closed: bool) -> Imaged {
+        let (bytes, log_bytes, next_sequence) = match self.next_sequence {
+            Some(next_sequence) => (self.bytes, self.log_bytes, next_sequence),
+            None => (0, 0, SequenceNumber::MIN),
+        };
+        Imaged::behind(bytes, (log_bytes, next_sequence), opened_at, closed)
+    }
+
     /// Returns the fold as it is behind the image, whose projection is `projection`.
     fn folded(&self, projection: &Projection) -> LiveState {
         let mut positions = Positions::default();
@@ -494,7 +503,7 @@ fn open_beside(
     let opened_at = scan.segments.last().map_or(0, |last| last.header.ordinal);
     let log = Log::open(&store.ground(), dir, scan);
     let mut state = WriterState {
-        imaged: Imaged::behind(images.bytes, images.log_bytes, opened_at, closed),
+        imaged: images.imaged(opened_at, closed),
         interrupted,
         ..WriterState::new(log, folded, openings)
     };

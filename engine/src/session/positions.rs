@@ -331,9 +331,14 @@ impl Session {
         let pending = PendingRecord::new(Kind::ROLLBACK, &body, RecordBody::Rollback(rollback));
         state.live.positions.hold(to, frozen);
         let result = inner.write(state, time_us, [pending]);
-        if result.is_err() {
-            inner.state.lock().live.positions.done(to);
+        let mut state = inner.state.lock();
+        match &result {
+            Ok(_) => state.imaged.rolled_back_to(to),
+            Err(_) => {
+                state.live.positions.done(to);
+            }
         }
+        drop(state);
         Ok(RollbackReport { sequence: result?, to, abandoned, outside })
     }
 }

@@ -58,6 +58,34 @@ fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
     assert!(fs::read_dir(dir.join("snapshots")).unwrap().count() <= 2);
 }
 
+/// An image was of no use once the session was rolled back to a position before it, and the next one was due only when the log had
+/// grown by as much again: each opening until then folded all records.
+#[test]
+fn a_rollback_to_before_an_image_makes_the_next_one_due() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = StoreOptions {
+        durability: Durability::Process,
+        image_bytes_min: 32 << 10,
+        ..StoreOptions::default()
+    };
+    let store = Store::open_with(folder.path(), options).unwrap();
+    let session = store.create(&types()).unwrap();
+    let id = session.id();
+    for number in 0..400 {
+        session.dispatch(step(&format!("{number} {}", "x".repeat(200)))).unwrap();
+    }
+    session.close().unwrap();
+    for to in [100_u64, 20] {
+        let session = store.open_session(id, &types()).unwrap();
+        assert!(session.recovery().from_image.is_some());
+        session.rollback_to(to).unwrap();
+        session.dispatch(step("behind")).unwrap();
+        session.close().unwrap();
+        let report = store.open_session(id, &types()).unwrap().recovery().clone();
+        assert_eq!(report.from_image.map(u64::from), Some(report.records), "{to}");
+    }
+}
+
 /// Images were made in the background, or at closing. A session that was killed before the background came to it, time and again, was
 /// folded from further back at each opening.
 #[test]
