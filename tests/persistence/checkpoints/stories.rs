@@ -6,8 +6,8 @@ use std::time::Duration;
 use foldlog::{CompactOptions, SessionOptions, Store};
 use foldlog_agent::persistence::{
     Checkpoint, CheckpointCreated, CheckpointId, CheckpointManager, CheckpointPolicy, Checkpoints, Error,
-    Occasion, RecoveryAction, RecoveryActions, RestoreOptions, RetentionPolicy, TaskStatusChanged,
-    TaskTreeState, Tasks,
+    Occasion, RecoveryAction, RecoveryActions, RestoreOptions, RetentionPolicy, StateUpdate,
+    TaskStatusChanged, TaskTreeState, Tasks, WorkspaceStores,
 };
 use foldlog_agent::persistence::{DependencyRemoved, DependencyType, TaskCreated, TaskStatus::*};
 
@@ -129,6 +129,44 @@ fn later_updates_are_applied_in_order_and_what_is_refused_is_listed() {
     let last = session.log::<RecoveryActions>().unwrap().tail(1).unwrap();
     assert_eq!((last[0].action.as_str(), last[0].lost.len()), (RecoveryAction::RESTORED, 2));
     assert_eq!(TaskTreeState::of(&session).unwrap().active_task, Some(id("b")));
+}
+
+/// Regression: a restore that applied later updates dropped messages and changes of files without a word.
+#[test]
+fn later_messages_and_changes_of_files_are_named_as_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(folder.path());
+    agent.start("a");
+    agent.write("kept.txt", Some("first"), false);
+    let manager = agent.manager();
+    let checkpoint = manager.create(None).unwrap();
+    agent.write("kept.txt", Some("second"), false);
+    agent.converse("talk", "new.txt");
+    agent.finish("a");
+    let is_later = |one: &StateUpdate| one.position > checkpoint.position;
+    let later: Vec<StateUpdate> = agent.updates().into_iter().filter(is_later).collect();
+    let expected: Vec<_> = later.iter().map(|one| (one.position, one.operation.clone())).collect();
+
+    let options = RestoreOptions { apply_later_updates: true, with_resources: true, ..by_somebody() };
+    let report = manager.restore_from_checkpoint(checkpoint.id, &options).unwrap();
+    assert_eq!(
+        report.applied.iter().map(|(was, _)| *was).collect::<Vec<_>>(),
+        [later.last().unwrap().position]
+    );
+    let refused: Vec<_> = report.refused.iter().map(|one| (one.sequence, one.operation.clone())).collect();
+    assert_eq!(refused, expected[..expected.len() - 1]);
+    let names = |what: &str| report.refused.iter().filter(|one| one.reason.contains(what)).count();
+    assert_eq!((names("change of `kept.txt`"), names("change of `new.txt`")), (1, 1));
+    assert_eq!(names("messages of `talk`"), refused.len() - 2);
+    assert!(report.not_compared.is_empty() && names("messages of `talk`") > 2, "{:?}", report.refused);
+    let last = agent.session.log::<RecoveryActions>().unwrap().tail(1).unwrap();
+    assert_eq!(last[0].lost.len(), refused.len(), "the log names them too");
+    // Without the captures of the workspace it is at least said that changes are unknown.
+    let manager = agent.manager().with_stores(WorkspaceStores::none());
+    let back = RestoreOptions { with_resources: true, ..by_somebody() };
+    manager.restore_from_checkpoint(report.undo, &back).unwrap();
+    let report = manager.restore_from_checkpoint(checkpoint.id, &options).unwrap();
+    assert!(!report.not_compared.is_empty(), "{report:?}");
 }
 
 #[test]

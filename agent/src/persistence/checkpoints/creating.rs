@@ -43,7 +43,7 @@ const FORKS: &str = "checkpoints.forks";
 pub struct CheckpointManager {
     pub(super) session: Session,
     pub(super) run: Option<ExecutionState>,
-    stores: WorkspaceStores,
+    pub(super) stores: WorkspaceStores,
     policy: CheckpointPolicy,
     retention: RetentionPolicy,
     /// Not held while anything is written: a write waits for others, and tells subscribers, who may ask.
