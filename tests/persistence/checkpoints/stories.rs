@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use foldlog::{CompactOptions, SessionOptions, Store};
 use foldlog_agent::persistence::{
-    Checkpoint, CheckpointCreated, CheckpointId, CheckpointManager, CheckpointPolicy, Checkpoints, Error,
-    Occasion, RecoveryAction, RecoveryActions, RestoreOptions, RetentionPolicy, StateUpdate,
-    TaskStatusChanged, TaskTreeState, Tasks, WorkspaceStores,
+    Checkpoint, CheckpointCreated, CheckpointId, CheckpointManager, CheckpointPolicy, Checkpoints,
+    CompressionAlgorithm, Error, Occasion, RecoveryAction, RecoveryActions, RestoreOptions, RetentionPolicy,
+    StateCompression, StateUpdate, TaskStatusChanged, TaskTreeState, Tasks, WorkspaceStores,
 };
 use foldlog_agent::persistence::{DependencyRemoved, DependencyType, TaskCreated, TaskStatus::*};
 
@@ -167,6 +167,29 @@ fn later_messages_and_changes_of_files_are_named_as_refused() {
     manager.restore_from_checkpoint(report.undo, &back).unwrap();
     let report = manager.restore_from_checkpoint(checkpoint.id, &options).unwrap();
     assert!(!report.not_compared.is_empty(), "{report:?}");
+}
+
+/// Regression: no checkpoint said what its snapshot compresses to.
+#[test]
+fn a_checkpoint_records_its_compressed_snapshot_size_and_level() {
+    let (store, _) = store(false);
+    let session = store.create(&types()).unwrap();
+    (0..100).for_each(|n| create(&session, task(&format!("task_{n}"))).unwrap());
+    let plain = CheckpointManager::new(session.clone()).create(None).unwrap();
+    assert_eq!(plain.snapshot, None, "what nobody asked for costs nothing");
+    let compression = StateCompression { level: 9, ..StateCompression::new(CompressionAlgorithm::Zstd) };
+    let manager = CheckpointManager::new(session.clone()).with_compression(compression);
+    let created = manager.create(None).unwrap();
+    let snapshot = created.snapshot.clone().unwrap();
+    assert_eq!((snapshot.algorithm, snapshot.level), (CompressionAlgorithm::Zstd, 9));
+    let taken =
+        session.snapshots().unwrap().into_iter().find(|one| one.position == created.position).unwrap();
+    let json = session.export_snapshot(&taken).unwrap().to_json().unwrap();
+    let compressed = compression.compress(json.as_bytes()).unwrap();
+    assert_eq!((snapshot.bytes, snapshot.compressed_bytes), (json.len() as u64, compressed.len() as u64));
+    assert!(snapshot.compressed_bytes < snapshot.bytes / 4, "{snapshot:?}");
+    let again = CheckpointManager::new(session).get(created.id).unwrap();
+    assert_eq!(again, created, "the log has it");
 }
 
 #[test]
