@@ -9,17 +9,16 @@
 //! 1f 8b ..            one gzip member                      (CRC-32 and length at its end)
 //! 28 b5 2f fd ..      one Zstandard frame                  (with checksum)
 //! 04 22 4d 18 ..      one LZ4 frame                        (with length, and checksums of blocks and content)
-//! any other JSON      plain: what JSON begins with, then text
+//! `{`, `[`, `"`, `-`, 0 to 9, `t`, `f`, `n`   plain, if text follows
 //! anything else       no data of ours
 //! ```
 //!
 //! # Invariants
 //!
 //! 1. Plain data begins as a JSON value does, and is UTF-8 without control characters but tab, line feed and carriage return.
-//!    Other data has no plain form:
-//!    it is refused where it would be stored plain, because no algorithm is chosen or it is below the threshold. So plain
-//!    data is never taken for compressed data, and a frame with one wrong byte in its magic number is never taken for plain
-//!    data.
+//!    Other data has no plain form: it is refused where it would be stored plain, because no algorithm is chosen or it is
+//!    below the threshold. So plain data is never taken for compressed data, and a frame with one wrong byte in its magic
+//!    number is never taken for plain data.
 //! 2. Of a frame that was cut off, or in which a byte is wrong, [`StateCompression::decompress`] returns an error or the exact
 //!    data (some bytes of a gzip header mean nothing), as the checksums tell. Of plain data only a digest kept elsewhere tells.
 //! 3. Nothing follows a frame.
