@@ -53,18 +53,41 @@ fn data_below_the_threshold_stays_as_it_is() {
     }
 }
 
-/// Protects: data that looks like a frame, or like nothing, is never mistaken for what it is not.
+/// Regression: `null`, as a session without a repository has it, was compressed by gzip although no algorithm was chosen.
 #[test]
-fn data_that_is_no_json_text_is_compressed_however_short_it_is() {
+fn every_json_text_has_a_plain_form() {
+    for data in [&b"{}"[..], b"[]", b"\"a\"", b"null\n", b"true", b"false", b"-1", b"0"] {
+        for compression in [by(Plain, 0), by(Plain, 1_000), by(Zstd, 1_000)] {
+            assert_eq!(compression.compress(data).unwrap(), data);
+        }
+        assert_eq!(CompressionAlgorithm::of(data), Some(Plain));
+        assert_eq!(StateCompression::decompress(data, 1_000).unwrap(), data);
+    }
+}
+
+/// Regression: data that is no JSON text was compressed by gzip although no algorithm was chosen, and below the threshold too.
+#[test]
+fn data_that_is_no_json_text_is_refused_rather_than_compressed_unasked() {
     let frames = [Gzip, Zstd, Lz4].map(|algorithm| by(algorithm, 0).compress(b"{}").unwrap());
     let others = [&b""[..], b"plain words", b"{\x18", b"[\xff", b"\"\x00", b"\n{}"];
     for data in frames.iter().map(Vec::as_slice).chain(others) {
         for algorithm in CompressionAlgorithm::ALL {
-            let stored = by(algorithm, 1_000).compress(data).unwrap();
-            assert_ne!(CompressionAlgorithm::of(&stored), Some(Plain));
+            let short = by(algorithm, 1_000).compress(data);
+            assert!(matches!(short, Err(Error::NotPlain)), "{algorithm:?} {data:?}: {short:?}");
+        }
+        let unchosen = by(Plain, 0).compress(data);
+        assert!(matches!(unchosen, Err(Error::NotPlain)), "{data:?}: {unchosen:?}");
+        for algorithm in [Gzip, Zstd, Lz4] {
+            let stored = by(algorithm, 0).compress(data).unwrap();
+            assert_eq!(CompressionAlgorithm::of(&stored), Some(algorithm));
             assert_eq!(StateCompression::decompress(&stored, 1_000).unwrap(), data);
         }
     }
+}
+
+/// Protects: bytes that are neither a frame nor plain text are never read as either.
+#[test]
+fn bytes_that_are_neither_a_frame_nor_plain_text_are_refused() {
     for unknown in [&b""[..], b"plain", b"{\xb5\x2f\xfd", b"\x28\xb5\x2f"] {
         let read = StateCompression::decompress(unknown, 1_000);
         assert!(matches!(read, Err(Error::UnknownCodec)), "{unknown:?}: {read:?}");

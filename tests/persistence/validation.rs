@@ -12,7 +12,8 @@ use foldlog_agent::persistence::{
     DependencyType, FileModification, Finding, Happened, LogEntry, NotCompared, RecordedConversation, Repair,
     RepairStep, SessionConfiguration, SessionConfigured, SessionState, StateComponent, StateUpdate,
     StateValidator, TaskChanges, TaskModified, TaskRenumbered, TaskTreeState, UpdateOperation, UsedTokens,
-    ValidationResult, ValidationRule, ValidationRuleType, ValidationSeverity, Why, WorkspaceStores,
+    ValidationError, ValidationResult, ValidationRule, ValidationRuleType, ValidationSeverity, Why,
+    WorkspaceStores,
 };
 use uuid::Uuid;
 
@@ -238,6 +239,41 @@ fn the_events_of_repairs_are_refused_where_they_contradict_the_tasks() {
     let tree = TaskTreeState::of(&session).unwrap();
     assert!(tree.dependency_graph.is_empty());
     session.dispatch(DependencyAdded { from: id("b"), to: id("a"), dep_type: Prefers }).unwrap();
+}
+
+/// Regression: a task that its parent does not list was never found, and a task with a parent among the roots was reported as an
+/// inconsistent parent and child.
+#[test]
+fn a_task_that_its_parent_does_not_list_is_an_inconsistent_parent_and_child() {
+    let part = |name, number, parent: Option<&str>| foldlog_agent::persistence::Task {
+        parent: parent.map(id),
+        ..sound(name, number, Pending)
+    };
+    let tasks = || [part("a", 0, None), part("b", 1, Some("a")), part("c", 2, Some("gone"))];
+    let found = |tree: &TaskTreeState| {
+        let result = validate(&state_of(tree.clone()));
+        let errors = result.issues.into_iter().map(|issue| issue.error);
+        errors.filter(|error| !matches!(error, ValidationError::OrphanedTask { .. })).collect::<Vec<_>>()
+    };
+    let disagree = |parent, child| ValidationError::InconsistentParentChild { parent, child };
+    let sound_tree = TaskTreeState::from_tasks(tasks());
+    assert_eq!(found(&sound_tree), [], "a task whose parent is missing is an orphan only");
+
+    let mut unlisted = sound_tree.clone();
+    unlisted.children.clear();
+    assert_eq!(found(&unlisted), [disagree(id("a"), id("b"))]);
+    let mut unnamed = sound_tree.clone();
+    unnamed.children.entry(id("b")).or_default().insert(id("a"));
+    assert_eq!(found(&unnamed), [disagree(id("b"), id("a"))]);
+    let mut alone = TaskTreeState::from_tasks(tasks().into_iter().take(2));
+    alone.children.clear();
+    let plan = validate(&state_of(alone)).repair_plan;
+    assert!(plan.steps.iter().any(|one| one.rule == "parent-child"), "{plan:?}");
+
+    let mut rooted = sound_tree;
+    rooted.root_tasks.push(id("b"));
+    let differ = ValidationError::RootsDiffer { missing: Vec::new(), unknown: vec![id("b")] };
+    assert_eq!(found(&rooted), [differ]);
 }
 
 /// The reducer of changed parents went up from the new parent until it met a root: below parents that make a cycle, which only

@@ -150,7 +150,7 @@ fn break_tasks(tasks: &mut [Task], dice: &mut Dice) {
 /// Breaks what follows from tasks in one way.
 fn break_derived(tree: &mut TaskTreeState, dice: &mut Dice) {
     let some = tree.tasks.keys().nth(dice.below(tree.tasks.len())).cloned().unwrap_or_else(|| id("gone"));
-    match dice.below(9) {
+    match dice.below(11) {
         0 => tree.root_tasks.push(some),
         1 => drop(tree.root_tasks.pop()),
         2 => tree.root_tasks.reverse(),
@@ -158,7 +158,9 @@ fn break_derived(tree: &mut TaskTreeState, dice: &mut Dice) {
         4 => tree.task_counter = dice.below(12) as u64,
         5 => drop(tree.dependency_graph.pop_first()),
         6 => drop(tree.dependency_graph.insert(some, Vec::new())),
-        7 => {
+        7 => drop(tree.children.pop_first()),
+        8 => drop(tree.children.entry(some.clone()).or_default().insert(some)),
+        9 => {
             let schedule = &mut tree.scheduling_state;
             match dice.below(4) {
                 0 => schedule.ready.push(some),
@@ -214,16 +216,23 @@ fn naive(tree: &TaskTreeState) -> BTreeSet<&'static str> {
     breaks(tree.task_counter != numbers.last().map_or(0, |last| last + 1), "task-counter");
     breaks(numbers != (0..count as u64).collect::<Vec<_>>(), "task-numbers");
     let parent = |id: &TaskId| place(id).and_then(|at| tasks[at].1.parent.as_ref());
-    breaks(tree.root_tasks.iter().any(|root| parent(root).is_some()), "roots-without-parent");
     if keyed {
+        let lists = |parent: &TaskId, child: &TaskId| {
+            tree.children.get(parent).is_some_and(|parts| parts.contains(child))
+        };
+        let unlisted = |(_, task): &(&TaskId, &Task)| {
+            task.parent.as_ref().is_some_and(|of| place(of).is_some() && !lists(of, &task.id))
+        };
+        breaks(tasks.iter().any(unlisted), "parent-child");
+        let unnamed =
+            |(of, parts): (&TaskId, &BTreeSet<TaskId>)| parts.iter().any(|part| parent(part) != Some(of));
+        breaks(tree.children.iter().any(unnamed), "parent-child");
         let mut in_order: Vec<&Task> = tasks.iter().map(|(_, task)| *task).collect();
         in_order.sort_by_key(|task| (task.number, task.id.clone()));
         let ids = |of: &dyn Fn(&Task) -> bool| -> Vec<TaskId> {
             in_order.iter().filter(|task| of(task)).map(|task| task.id.clone()).collect()
         };
-        let listed: Vec<TaskId> =
-            tree.root_tasks.iter().filter(|root| parent(root).is_none()).cloned().collect();
-        breaks(listed != ids(&|task| task.parent.is_none()), "roots");
+        breaks(tree.root_tasks != ids(&|task| task.parent.is_none()), "roots");
         // Where times and numbers are equal the greater id counts.
         let started = in_order.iter().filter(|task| task.status == InProgress);
         let active = started.max_by_key(|task| (task.status_at, task.number, task.id.clone()));

@@ -9,15 +9,16 @@
 //! 1f 8b ..            one gzip member                      (CRC-32 and length at its end)
 //! 28 b5 2f fd ..      one Zstandard frame                  (with checksum)
 //! 04 22 4d 18 ..      one LZ4 frame                        (with length, and checksums of blocks and content)
-//! 7b | 5b | 22 ..     plain: `{`, `[` or `"`, then text
+//! `{`, `[`, `"`, `-`, 0 to 9, `t`, `f`, `n`   plain, if text follows
 //! anything else       no data of ours
 //! ```
 //!
 //! # Invariants
 //!
-//! 1. Plain data is UTF-8 without control characters but tab, line feed and carriage return. What is not, or begins
-//!    otherwise, is compressed however short it is; by gzip if no algorithm is chosen. So plain data is never taken for
-//!    compressed data, and a frame with one wrong byte in its magic number is never taken for plain data.
+//! 1. Plain data begins as a JSON value does, and is UTF-8 without control characters but tab, line feed and carriage return.
+//!    Other data has no plain form: it is refused where it would be stored plain, because no algorithm is chosen or it is
+//!    below the threshold. So plain data is never taken for compressed data, and a frame with one wrong byte in its magic
+//!    number is never taken for plain data.
 //! 2. Of a frame that was cut off, or in which a byte is wrong, [`StateCompression::decompress`] returns an error or the exact
 //!    data (some bytes of a gzip header mean nothing), as the checksums tell. Of plain data only a digest kept elsewhere tells.
 //! 3. Nothing follows a frame.
@@ -33,7 +34,7 @@ use super::{Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompressionAlgorithm {
-    /// Data stays plain.
+    /// Data stays plain; data that has no plain form is refused.
     #[default]
     None,
     /// DEFLATE within gzip.
@@ -78,7 +79,7 @@ impl CompressionAlgorithm {
 /// Returns whether data may be stored as it is.
 fn is_plain(data: &[u8]) -> bool {
     let is_text = |byte: &u8| *byte >= 0x20 || matches!(*byte, b'\t' | b'\n' | b'\r');
-    matches!(data.first(), Some(b'{' | b'[' | b'"'))
+    matches!(data.first(), Some(b'{' | b'[' | b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n'))
         && data.iter().all(is_text)
         && std::str::from_utf8(data).is_ok()
 }
@@ -91,7 +92,7 @@ pub struct StateCompression {
     /// How hard the algorithm tries; higher levels take longer. It is brought into the algorithm's range: gzip has 0 to 9,
     /// Zstandard 1 to 22, LZ4 none.
     pub level: u32,
-    /// Data with fewer bytes stays plain.
+    /// Data with fewer bytes is not compressed.
     pub threshold_bytes: u64,
 }
 
@@ -117,15 +118,13 @@ impl StateCompression {
     ///
     /// # Errors
     ///
+    /// [`Error::NotPlain`] if no algorithm is chosen or the data is below the threshold, and the data has no plain form.
     /// [`Error::Compress`] if the codec reports an error: it has no memory.
     pub fn compress(&self, data: &[u8]) -> Result<Vec<u8>> {
-        let is_short = (data.len() as u64) < self.threshold_bytes;
-        let algorithm = match self.algorithm {
-            _ if is_short && is_plain(data) => return Ok(data.to_vec()),
-            CompressionAlgorithm::None if is_plain(data) => return Ok(data.to_vec()),
-            CompressionAlgorithm::None => CompressionAlgorithm::Gzip,
-            algorithm => algorithm,
-        };
+        let algorithm = self.algorithm;
+        if algorithm == CompressionAlgorithm::None || (data.len() as u64) < self.threshold_bytes {
+            return if is_plain(data) { Ok(data.to_vec()) } else { Err(Error::NotPlain) };
+        }
         let compressed = || {
             let mut encoder = self.encoder_of(algorithm, data.len() as u64, Vec::new())?;
             encoder.write_all(data)?;

@@ -101,6 +101,10 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// Data is not to be compressed, and its first bytes or control characters forbid to store it as it is: a reader could take
+    /// it for something else.
+    #[error("data that is not JSON text cannot be stored without compression")]
+    NotPlain,
     /// Data is neither compressed nor plain text that begins as JSON does.
     #[error("data is neither compressed nor plain JSON")]
     UnknownCodec,

@@ -345,10 +345,10 @@ impl Session {
     }
 
     /// Returns the ids of the evaluations that had a conversation on the live path at `position`.
-    pub(crate) fn evaluations_at(&self, position: SequenceNumber) -> Vec<SmolStr> {
+    pub fn evaluations_at(&self, position: impl Into<SequenceNumber>) -> Vec<SmolStr> {
         let state = self.inner.state.lock();
         let last = state.last_position();
-        state.live.projection.conversations.evaluations_at(position.min(last))
+        state.live.projection.conversations.evaluations_at(position.into().min(last))
     }
 
     /// Returns the conversation of an evaluation as it is now. `None` if the session has recorded none.

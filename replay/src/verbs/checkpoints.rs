@@ -16,7 +16,7 @@ const CHECKPOINTS_JSON: &str = "\
 With --json one object:
   latest       the checkpoint that `latest` stands for: the last one on the live path
   mismatch     why a hash does not fit the records; null if all do
-  checkpoints  id, created_at, session_id, position, name, occasion, manifest, workspaces, resources, validation_hash;
+  checkpoints  id, created_at, session_id, position, name, occasion, manifest, workspaces, resources, snapshot, validation_hash;
                manifest: total_tasks, completed_tasks, active_tasks, file_modifications_count,
                conversation_messages_count, storage_size_bytes, dependencies";
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use foldlog::{ExecutionState, SequenceNumber};
 use foldlog_agent::persistence::{
-    CheckpointHistory, CheckpointId, CheckpointManager, RestoreOptions, RestoreReport, open_without_host,
+    CheckpointHistory, CheckpointId, CheckpointManager, NotCompared, RestoreOptions, RestoreReport,
+    open_without_host,
 };
 use foldlog_codec::escape;
 use serde::Serialize;
@@ -25,6 +26,7 @@ With --json one object:
   rolled_back           the rollback's record
   applied               later updates that were applied again: their records, old and new
   refused               later updates that were not: sequence, reason
+  not_compared          later captures whose changes are unknown: sequence, workspace, reason
   workspaces            restored: name, root of each workspace that was; left: names of resources that stay as they are";
 
 /// Holds what the command line asks of `foldlog restore`.
@@ -41,7 +43,7 @@ pub struct Arguments {
     /// Why.
     #[arg(long, value_name = "WHY", value_parser = crate::cli::said)]
     pub reason: String,
-    /// Apply the later events of tasks again, in order, as far as they are still legal.
+    /// Apply the later events of tasks again, in order, as far as they are still legal; list all other later updates.
     #[arg(long)]
     pub apply_later: bool,
     /// The folder of a workspace that is restored too. `NAME=` may be left out if there is one workspace only.
@@ -112,6 +114,7 @@ struct Document {
     rolled_back: SequenceNumber,
     applied: Vec<(SequenceNumber, SequenceNumber)>,
     refused: Vec<Refused>,
+    not_compared: Vec<NotCompared>,
     workspaces: Workspaces,
 }
 
@@ -180,13 +183,22 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
 }
 
 fn print(report: RestoreReport, workspaces: Workspaces, output: &mut Output<'_>) -> Result<()> {
-    let RestoreReport { checkpoint, undo, rolled_back, applied, refused } = report;
+    let RestoreReport { checkpoint, undo, rolled_back, applied, refused, not_compared } = report;
     let refused = refused.into_iter();
     let refused: Vec<Refused> =
         refused.map(|one| Refused { sequence: one.sequence, reason: one.reason }).collect();
     let (id, position, rolled_back) = (checkpoint.id, checkpoint.position, rolled_back.sequence);
     if output.json() {
-        let document = Document { checkpoint: id, position, undo, rolled_back, applied, refused, workspaces };
+        let document = Document {
+            checkpoint: id,
+            position,
+            undo,
+            rolled_back,
+            applied,
+            refused,
+            not_compared,
+            workspaces,
+        };
         return output.value(&document);
     }
     output.line(format_args!("the session is at {id} since record {rolled_back}; {undo} undoes that"))?;
@@ -195,6 +207,10 @@ fn print(report: RestoreReport, workspaces: Workspaces, output: &mut Output<'_>)
     }
     for Refused { sequence, reason } in refused {
         output.line(format_args!("update {sequence} was refused: {}", escape::text(&reason)))?;
+    }
+    for NotCompared { sequence, workspace, reason } in not_compared {
+        let (workspace, reason) = (escape::text(&workspace), escape::text(&reason));
+        output.line(format_args!("changes of {workspace} up to record {sequence} are unknown: {reason}"))?;
     }
     workspaces::print(&workspaces, output)
 }

@@ -18,6 +18,7 @@ With --json one object:
   tasks             by their ids: id, number, parent, title, description, status, reason, status_at, priority, dependencies (on, kind),
                     attempts, failures, created_at, updated_at, fields
   root_tasks        ids of the tasks without a parent
+  children          ids of the parts of each task that has parts
   active_task       id of the task that was started last and is in progress
   task_counter      number of tasks that were created
   dependency_graph  what each task that depends on others depends on

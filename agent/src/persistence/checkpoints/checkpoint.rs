@@ -10,7 +10,7 @@ use foldlog::{SequenceNumber, escape};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::persistence::TaskId;
+use crate::persistence::{CompressionAlgorithm, TaskId};
 
 /// Numbers the checkpoints of a log in the order of their creation, from 1 on. Neither a rollback nor a removal frees a
 /// number. A fork goes on behind the numbers that it shares.
@@ -111,6 +111,19 @@ pub struct CheckpointManifest {
     pub dependencies: Vec<String>,
 }
 
+/// Describes what the engine [exports](foldlog::Export) of a checkpoint's snapshot, as it was compressed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompressedSnapshot {
+    /// Algorithm.
+    pub algorithm: CompressionAlgorithm,
+    /// Level that the algorithm was asked for.
+    pub level: u32,
+    /// Length of the export's JSON, in bytes.
+    pub bytes: u64,
+    /// Length of the compressed JSON, in bytes.
+    pub compressed_bytes: u64,
+}
+
 /// Names a position of a session to which it can be restored, with what it held there.
 ///
 /// No state is copied: the position says all of it.
@@ -139,6 +152,10 @@ pub struct Checkpoint {
     /// [`CompositeSnapshot`](foldlog::tools::CompositeSnapshot). `None` if the session was captured alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<String>,
+    /// Size of its compressed snapshot. `None` if the manager was not asked to [compress](super::CheckpointManager::with_compression)
+    /// any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<CompressedSnapshot>,
     /// BLAKE3 of the records through the position, in hexadecimal digits, as the [specification](super#hash) says.
     pub validation_hash: String,
 }

@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chrono::DateTime;
-use foldlog::{Event, ExecutionState, Parent, SequenceNumber, Session, SnapshotOptions};
+use foldlog::{Event, ExecutionState, Parent, SequenceNumber, Session, Snapshot, SnapshotOptions};
 use uuid::Uuid;
 
 use super::policy::{SinceLast, removals};
 use super::{
     Checkpoint, CheckpointCreated, CheckpointEntry, CheckpointHistory, CheckpointId, CheckpointPolicy,
-    Checkpoints, Occasion, RetentionPolicy, counts, hash,
+    Checkpoints, CompressedSnapshot, Occasion, RetentionPolicy, counts, hash,
 };
 use crate::persistence::error::{Error, Result};
-use crate::persistence::{TaskStatus, TaskStatusChanged, Tasks, WorkspaceStores};
+use crate::persistence::{StateCompression, TaskStatus, TaskStatusChanged, Tasks, WorkspaceStores};
 use crate::sabotage::{self, Breakage};
 
 /// Name of the observation of the positions at which sessions were forked from this one.
@@ -43,9 +43,10 @@ const FORKS: &str = "checkpoints.forks";
 pub struct CheckpointManager {
     pub(super) session: Session,
     pub(super) run: Option<ExecutionState>,
-    stores: WorkspaceStores,
+    pub(super) stores: WorkspaceStores,
     policy: CheckpointPolicy,
     retention: RetentionPolicy,
+    compression: Option<StateCompression>,
     /// Not held while anything is written: a write waits for others, and tells subscribers, who may ask.
     known: Mutex<Known>,
 }
@@ -72,7 +73,15 @@ impl CheckpointManager {
         let known = Known { history, through: None, since: None, auto_save: true, forks };
         let stores = WorkspaceStores::beside(session.dir());
         let (policy, retention) = (CheckpointPolicy::default(), RetentionPolicy::default());
-        CheckpointManager { session, run: None, stores, policy, retention, known: Mutex::new(known) }
+        CheckpointManager {
+            session,
+            run: None,
+            stores,
+            policy,
+            retention,
+            compression: None,
+            known: Mutex::new(known),
+        }
     }
 
     /// Captures the resources of a run with each checkpoint, so that they can be restored too. The run is of this session.
@@ -98,6 +107,13 @@ impl CheckpointManager {
     #[must_use]
     pub fn with_retention(self, retention: RetentionPolicy) -> CheckpointManager {
         CheckpointManager { retention, ..self }
+    }
+
+    /// Compresses the snapshot of each checkpoint, and records its [size](Checkpoint::snapshot) and the level. No copy is kept: the
+    /// log holds the state. Each checkpoint then costs time in proportion to what the session holds.
+    #[must_use]
+    pub fn with_compression(self, compression: StateCompression) -> CheckpointManager {
+        CheckpointManager { compression: Some(compression), ..self }
     }
 
     /// Returns the session.
@@ -173,6 +189,7 @@ impl CheckpointManager {
         let mut manifest = counted.manifest;
         let hashed = hash::hash_at(&self.session, session_id, previous, position)?;
         manifest.storage_size_bytes = hashed.log_bytes;
+        let compressed = self.compression.map(|compression| self.compressed(&snapshot, compression));
         let checkpoint = Checkpoint {
             id,
             created_at: DateTime::from_timestamp_micros(snapshot.time_us).unwrap_or_default(),
@@ -183,6 +200,7 @@ impl CheckpointManager {
             manifest,
             workspaces: counted.workspaces,
             resources,
+            snapshot: compressed.transpose()?,
             validation_hash: hashed.hash,
         };
         // Else what is read next would be a copy of it.
@@ -192,6 +210,14 @@ impl CheckpointManager {
         let recorded = self.history_now()?.created.iter().rev().find(|one| one.id == id).cloned();
         self.apply_retention()?;
         Ok(recorded.unwrap_or(checkpoint))
+    }
+
+    fn compressed(&self, snapshot: &Snapshot, compression: StateCompression) -> Result<CompressedSnapshot> {
+        let json = self.session.export_snapshot(snapshot)?.to_json()?;
+        let compressed = compression.compress(json.as_bytes())?;
+        let StateCompression { algorithm, level, .. } = compression;
+        let (bytes, compressed_bytes) = (json.len() as u64, compressed.len() as u64);
+        Ok(CompressedSnapshot { algorithm, level, bytes, compressed_bytes })
     }
 
     /// Dispatches an event to the session, with the checkpoints that the [policy](CheckpointPolicy) asks for around it: before

@@ -62,7 +62,9 @@ mod policy;
 mod records;
 mod restore;
 
-pub use checkpoint::{Checkpoint, CheckpointId, CheckpointManifest, InvalidCheckpointId, Occasion};
+pub use checkpoint::{
+    Checkpoint, CheckpointId, CheckpointManifest, CompressedSnapshot, InvalidCheckpointId, Occasion,
+};
 pub use creating::CheckpointManager;
 pub(super) use events::declare;
 pub use events::{CheckpointCreated, CheckpointEntry, Checkpoints, CheckpointsRemoved, RemovalReason};

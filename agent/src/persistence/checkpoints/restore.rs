@@ -1,13 +1,15 @@
 //! Restores a session to a checkpoint.
 
-use foldlog::audit::RecordedContent;
+use std::ops::RangeInclusive;
+
 use foldlog::tools::CompositeSnapshot;
-use foldlog::{RollbackReport, SequenceNumber, Session};
+use foldlog::{RollbackReport, SequenceNumber, Session, escape};
 use serde::{Deserialize, Serialize};
 
 use super::{Checkpoint, CheckpointId, CheckpointManager, Occasion};
 use crate::persistence::error::{Error, Result};
-use crate::persistence::{RecoveryAction, UpdateOperation};
+use crate::persistence::state::walk::{At, Visitor, conversations_in, walk_abandoned};
+use crate::persistence::{NotCompared, RecoveryAction, TaskTreeState, UpdateOperation};
 
 /// Says how a session is restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,8 +18,9 @@ pub struct RestoreOptions {
     pub by: String,
     /// Why.
     pub reason: String,
-    /// Whether the events of tasks that counted behind the checkpoint are dispatched again, in order, as far as they are
-    /// still legal.
+    /// Whether the updates that counted behind the checkpoint are applied again, in order. Events of tasks are dispatched as
+    /// far as they are still legal. Messages of conversations and changes of files are views of requests, calls and captures,
+    /// which only happen once: each is [refused](RestoreReport::refused).
     pub apply_later_updates: bool,
     /// Whether resources are restored too, such as workspaces. The checkpoint and the manager must have them.
     pub with_resources: bool,
@@ -47,21 +50,18 @@ pub struct RestoreReport {
     pub applied: Vec<(SequenceNumber, SequenceNumber)>,
     /// Updates that were not.
     pub refused: Vec<RefusedUpdate>,
+    /// Later captures of workspaces that could not be compared, so that no update names what changed between them.
+    pub not_compared: Vec<NotCompared>,
 }
 
 impl RecoveryAction {
     /// Says that a restore was begun. Its subject is the checkpoint.
     pub const RESTORE: &str = "restore";
-    /// Says that a restore has ended. Its subject is the checkpoint, and what is lost are the updates that were refused.
+    /// Says that a restore has ended. Its subject is the checkpoint, and what is lost are the updates that were refused, and
+    /// captures that could not be compared.
     pub const RESTORED: &str = "restored";
     /// Says that a restore has failed. Its subject is the checkpoint, and what is lost is why.
     pub const RESTORE_FAILED: &str = "restore_failed";
-}
-
-/// An event of tasks behind a checkpoint.
-struct Later {
-    sequence: SequenceNumber,
-    operation: UpdateOperation,
 }
 
 /// What a restore did, as its report has it.
@@ -69,6 +69,7 @@ struct WentBack {
     rolled_back: RollbackReport,
     applied: Vec<(SequenceNumber, SequenceNumber)>,
     refused: Vec<RefusedUpdate>,
+    not_compared: Vec<NotCompared>,
 }
 
 impl CheckpointManager {
@@ -110,6 +111,7 @@ impl CheckpointManager {
         if options.apply_later_updates {
             // What a compaction has dropped of them cannot be applied again.
             self.session.contents(checkpoint.position + 1, SequenceNumber::MAX, |_| Ok(()))?;
+            conversations_in(&self.session, SequenceNumber::MAX)?;
         }
         let undo = self.create_for(Occasion::BeforeRestore(id), None)?.id;
         // Another manager may have removed it until then; from now on it is kept.
@@ -124,10 +126,13 @@ impl CheckpointManager {
         };
         self.session.dispatch(action(RecoveryAction::RESTORE, Vec::new()))?;
         match self.go_back(&checkpoint, resources.as_ref(), options.apply_later_updates) {
-            Ok(WentBack { rolled_back, applied, refused }) => {
+            Ok(WentBack { rolled_back, applied, refused, not_compared }) => {
                 let lost = refused.iter().map(|one| format!("update {}: {}", one.sequence, one.reason));
-                self.session.dispatch(action(RecoveryAction::RESTORED, lost.collect()))?;
-                Ok(RestoreReport { checkpoint, undo, rolled_back, applied, refused })
+                let unknown = not_compared.iter().map(|one| {
+                    format!("changes of {} up to record {}: {}", one.workspace, one.sequence, one.reason)
+                });
+                self.session.dispatch(action(RecoveryAction::RESTORED, lost.chain(unknown).collect()))?;
+                Ok(RestoreReport { checkpoint, undo, rolled_back, applied, refused, not_compared })
             }
             Err(error) => {
                 // A session that takes no more writes has a restore without an end, which a recovery reports.
@@ -151,11 +156,12 @@ impl CheckpointManager {
         };
         // Read now, so that what other threads wrote until the rollback is among them.
         let later = match apply_later_updates {
-            true => later_updates(&self.session, &rolled_back)?,
-            false => Vec::new(),
+            true => self.later(checkpoint, &rolled_back)?,
+            false => Later::default(),
         };
+        let Later { updates, not_compared } = later;
         let (mut applied, mut refused) = (Vec::new(), Vec::new());
-        for Later { sequence, operation } in later {
+        for (sequence, operation) in updates {
             match dispatch(&self.session, &operation) {
                 Ok(again) => applied.push((sequence, again)),
                 Err(foldlog::Error::Refused { reason, .. }) => {
@@ -164,7 +170,29 @@ impl CheckpointManager {
                 Err(error) => return Err(error),
             }
         }
-        Ok(WentBack { rolled_back, applied, refused })
+        Ok(WentBack { rolled_back, applied, refused, not_compared })
+    }
+
+    /// Returns the updates that counted until a rollback and stand behind the position that it went to, in order.
+    fn later(&self, checkpoint: &Checkpoint, rolled_back: &RollbackReport) -> foldlog::Result<Later> {
+        let behind =
+            |range: &RangeInclusive<SequenceNumber>| (*range.start()).max(rolled_back.to + 1)..=*range.end();
+        let ranges = rolled_back.abandoned.iter().map(behind).filter(|range| !range.is_empty());
+        let ranges: Vec<_> = ranges.collect();
+        let mut later = Later::default();
+        let Some(last) = ranges.last().map(|range| *range.end()) else { return Ok(later) };
+        // On another branch, what was there before these records is not what was there at the checkpoint.
+        let is_behind = self.session.live_path().is_live(checkpoint.position, last);
+        let (captured, in_progress) = match is_behind {
+            true => {
+                let tasks = TaskTreeState::of(&self.session).unwrap_or_default();
+                (checkpoint.workspaces.clone(), tasks.scheduling_state.in_progress)
+            }
+            false => Default::default(),
+        };
+        let before = (&captured, in_progress);
+        walk_abandoned(&self.session, ranges, before, &self.stores, &mut later)?;
+        Ok(later)
     }
 
     fn resources_of(&self, checkpoint: &Checkpoint) -> Result<(foldlog::ExecutionState, CompositeSnapshot)> {
@@ -180,22 +208,21 @@ impl CheckpointManager {
     }
 }
 
-/// Returns the events of tasks that counted until a rollback and stand behind the position that it went to, in order.
-fn later_updates(session: &Session, rolled_back: &RollbackReport) -> foldlog::Result<Vec<Later>> {
-    let mut later = Vec::new();
-    for range in &rolled_back.abandoned {
-        let from = (*range.start()).max(rolled_back.to + 1);
-        if from > *range.end() {
-            continue;
-        }
-        session.contents(from, *range.end(), |record| {
-            let RecordedContent::Event(event) = &record.content else { return Ok(()) };
-            let Some(operation) = UpdateOperation::of_event(event)? else { return Ok(()) };
-            later.push(Later { sequence: record.sequence, operation });
-            Ok(())
-        })?;
+/// Collects the updates behind a checkpoint that a rollback abandoned.
+#[derive(Default)]
+struct Later {
+    updates: Vec<(SequenceNumber, UpdateOperation)>,
+    not_compared: Vec<NotCompared>,
+}
+
+impl Visitor for Later {
+    fn update(&mut self, at: At<'_>, operation: UpdateOperation) {
+        self.updates.push((at.sequence, operation));
     }
-    Ok(later)
+
+    fn not_compared(&mut self, what: NotCompared) {
+        self.not_compared.push(what);
+    }
 }
 
 /// Dispatches an event of tasks again. The others are views of records, which nobody can dispatch.
@@ -210,12 +237,19 @@ pub(in crate::persistence) fn dispatch(
         UpdateOperation::DependencyAdded(event) => session.dispatch(event),
         UpdateOperation::DependencyRemoved(event) => session.dispatch(event),
         UpdateOperation::TaskRenumbered(event) => session.dispatch(event),
-        UpdateOperation::FileModified { .. } | UpdateOperation::ConversationExtended { .. } => {
-            Err(foldlog::Error::Refused {
-                slice: String::new(),
-                event: "file_modified or conversation_extended".to_owned(),
-                reason: "it is a view of other records".to_owned(),
-            })
+        UpdateOperation::FileModified { modification } => {
+            let reason =
+                format!("the change of `{}` is a view of captures", escape::text(&modification.path));
+            Err(refused("file_modified", reason))
+        }
+        UpdateOperation::ConversationExtended { evaluation_id, messages } => {
+            let (count, id) = (messages.len(), escape::text(&evaluation_id));
+            let reason = format!("{count} messages of `{id}` are a view of requests, answers and calls");
+            Err(refused("conversation_extended", reason))
         }
     }
+}
+
+fn refused(event: &str, reason: String) -> foldlog::Error {
+    foldlog::Error::Refused { slice: String::new(), event: event.to_owned(), reason }
 }

@@ -1,7 +1,7 @@
 //! What the files of a tree hold, beside what the state itself has types for.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use foldlog::conversation::ConversationMessage;
@@ -58,6 +58,9 @@ pub(super) struct RecoveryInfo<'a> {
 pub(super) struct TaskTreeFile<'a> {
     pub(super) tasks: Cow<'a, BTreeMap<TaskId, Task>>,
     pub(super) root_tasks: Cow<'a, [TaskId]>,
+    /// `None` in a tree that was written before parts were listed.
+    #[serde(default)]
+    pub(super) children: Option<Cow<'a, BTreeMap<TaskId, BTreeSet<TaskId>>>>,
     pub(super) active_task: Cow<'a, Option<TaskId>>,
     pub(super) task_counter: u64,
 }

@@ -12,6 +12,7 @@ use super::contents::{
 use super::layout;
 use super::render::Messages;
 use super::tree::Tree;
+use crate::persistence::tasks::tree::children;
 use crate::persistence::{
     ClaudeContextState, ConversationHistory, Damage, ExecutionLogState, FileSystemState,
     RecordedConversation, Result, StateUpdate, TaskTreeState, UpdateOperation,
@@ -53,7 +54,9 @@ impl Tree {
 
     pub(super) fn task_tree(&self) -> Result<TaskTreeState> {
         let tree: TaskTreeFile<'static> = self.parse(layout::TASK_TREE)?;
+        let children = tree.children.map_or_else(|| children(&tree.tasks), Cow::into_owned);
         Ok(TaskTreeState {
+            children,
             tasks: tree.tasks.into_owned(),
             root_tasks: tree.root_tasks.into_owned(),
             active_task: tree.active_task.into_owned(),

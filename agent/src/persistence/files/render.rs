@@ -119,10 +119,12 @@ pub(super) fn dependencies(state: &TaskTreeState, sink: Sink<'_>) -> Result<()> 
 
 /// Writes tasks and their schedule.
 pub(super) fn tasks(state: &TaskTreeState, sink: Sink<'_>) -> Result<()> {
-    let TaskTreeState { tasks, root_tasks, active_task, task_counter, scheduling_state, .. } = state;
+    let TaskTreeState { tasks, root_tasks, children, active_task, task_counter, scheduling_state, .. } =
+        state;
     let tree = TaskTreeFile {
         tasks: Cow::Borrowed(tasks),
         root_tasks: Cow::Borrowed(root_tasks),
+        children: Some(Cow::Borrowed(children)),
         active_task: Cow::Borrowed(active_task),
         task_counter: *task_counter,
     };

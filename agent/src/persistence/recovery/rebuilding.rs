@@ -20,11 +20,10 @@ pub(super) struct Rebuilt {
 
 /// Applies updates to a new session, in order, and compares it with the session that they were read from.
 pub(super) fn rebuild(log: &LogReader, updates: &[StateUpdate], session: &Session) -> Result<Rebuilt> {
-    let (mut lost, mut files) = (Vec::new(), 0_u64);
+    let mut lost = Vec::new();
     let mut said: BTreeMap<&str, Vec<&ConversationMessage>> = BTreeMap::new();
     for update in updates {
         match &update.operation {
-            UpdateOperation::FileModified { .. } => files += 1,
             UpdateOperation::ConversationExtended { evaluation_id, messages } => {
                 messages.iter().try_for_each(|message| record(session, evaluation_id, message))?;
                 said.entry(evaluation_id).or_default().extend(messages);
@@ -37,9 +36,6 @@ pub(super) fn rebuild(log: &LogReader, updates: &[StateUpdate], session: &Sessio
                 Err(error) => return Err(error),
             },
         }
-    }
-    if files > 0 {
-        lost.push(format!("{files} changes of files, which are views of captures"));
     }
     let mut differences = Vec::new();
     let was = TaskTreeState::at(log, log.last_position())?;

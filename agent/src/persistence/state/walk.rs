@@ -19,7 +19,7 @@ use foldlog::audit::{
 };
 use foldlog::conversation::{Conversation, ConversationMessage};
 use foldlog::filesystem::{FilesystemSnapshot, SnapshotReader};
-use foldlog::{Result, SequenceNumber};
+use foldlog::{Result, SequenceNumber, Session};
 
 use super::execution_logs::{ErrorEntry, ExecutionLogged, Happened, LogEntry, LogLevel};
 use super::file_system::{FileModification, NotCompared, WorkspaceSnapshot};
@@ -132,7 +132,7 @@ struct Walk<'a, V> {
     /// The context, as it was after each record that changed it, rollbacks among them.
     contexts: Vec<(SequenceNumber, Arc<Context>)>,
     begun: BTreeMap<SequenceNumber, Begun>,
-    messages: BTreeMap<SequenceNumber, Vec<(String, ConversationMessage)>>,
+    messages: Messages,
 }
 
 /// Walks along a log up to a position.
@@ -147,18 +147,61 @@ pub(crate) fn walk(
     conversations: &[Conversation],
     visitor: &mut impl Visitor,
 ) -> Result<()> {
-    let mut messages: BTreeMap<SequenceNumber, Vec<(String, ConversationMessage)>> = BTreeMap::new();
+    let messages = messages_by_record(conversations);
+    let live = log.live_path().live_at(position).into_iter().peekable();
+    let (readers, rollbacks) = (StoreReaders::new(stores), log.rollbacks().collect());
+    let (contexts, begun) = (Vec::new(), BTreeMap::new());
+    let mut walk = Walk { visitor, readers, live, rollbacks, contexts, begun, messages };
+    log.contents(SequenceNumber::MIN, position, |record| walk.take(&record))
+}
+
+/// Walks along records of a session that a rollback abandoned: `ranges`, of which all records counted until then. `captured` are
+/// the latest captures of workspaces before them, and `in_progress` the tasks that were being worked on.
+///
+/// # Errors
+///
+/// Those of [`Session::contents`] and [`Session::conversation_at`].
+pub(crate) fn walk_abandoned(
+    session: &Session,
+    ranges: Vec<RangeInclusive<SequenceNumber>>,
+    (captured, in_progress): (&BTreeMap<String, FilesystemSnapshot>, Vec<TaskId>),
+    stores: &WorkspaceStores,
+    visitor: &mut impl Visitor,
+) -> Result<()> {
+    let Some(last) = ranges.last().map(|range| *range.end()) else { return Ok(()) };
+    let captured = captured.iter().map(|(name, snapshot)| (name.clone(), Arc::new(snapshot.clone())));
+    let context = Context { in_progress, captured: captured.collect() };
+    let mut walk = Walk {
+        visitor,
+        readers: StoreReaders::new(stores),
+        live: ranges.clone().into_iter().peekable(),
+        rollbacks: BTreeMap::new(),
+        contexts: vec![(SequenceNumber::MIN, Arc::new(context))],
+        begun: BTreeMap::new(),
+        messages: messages_by_record(&conversations_in(session, last)?),
+    };
+    let mut ranges = ranges.into_iter();
+    ranges.try_for_each(|range| session.contents(*range.start(), *range.end(), |record| walk.take(&record)))
+}
+
+/// Reads the conversations of a session as they were at a position.
+pub(crate) fn conversations_in(session: &Session, position: SequenceNumber) -> Result<Vec<Conversation>> {
+    let evaluations = session.evaluations_at(position);
+    evaluations.iter().filter_map(|id| session.conversation_at(id, position).transpose()).collect()
+}
+
+/// Messages of conversations by their records, each with its evaluation.
+type Messages = BTreeMap<SequenceNumber, Vec<(String, ConversationMessage)>>;
+
+fn messages_by_record(conversations: &[Conversation]) -> Messages {
+    let mut messages = Messages::new();
     for conversation in conversations {
         for (sequence, message) in conversation.recorded_messages() {
             let of_record = messages.entry(sequence).or_default();
             of_record.push((conversation.evaluation_id().to_owned(), message));
         }
     }
-    let live = log.live_path().live_at(position).into_iter().peekable();
-    let (readers, rollbacks) = (StoreReaders::new(stores), log.rollbacks().collect());
-    let (contexts, begun) = (Vec::new(), BTreeMap::new());
-    let mut walk = Walk { visitor, readers, live, rollbacks, contexts, begun, messages };
-    log.contents(SequenceNumber::MIN, position, |record| walk.take(&record))
+    messages
 }
 
 impl<V: Visitor> Walk<'_, V> {

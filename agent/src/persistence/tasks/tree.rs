@@ -1,6 +1,6 @@
 //! All tasks of a position, as a tree and as a graph.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use foldlog::audit::{LogReader, StateReader};
 use foldlog::{Result, SequenceNumber, Session, SessionTypes};
@@ -15,6 +15,8 @@ pub struct TaskTreeState {
     pub tasks: BTreeMap<TaskId, Task>,
     /// Tasks without a parent, in the order of their creation.
     pub root_tasks: Vec<TaskId>,
+    /// Parts of each task that has parts.
+    pub children: BTreeMap<TaskId, BTreeSet<TaskId>>,
     /// Task that was started last, and is in progress.
     pub active_task: Option<TaskId>,
     /// Number of tasks that were created.
@@ -73,6 +75,7 @@ impl TaskTreeState {
     pub(in crate::persistence) fn of_map(tasks: BTreeMap<TaskId, Task>) -> TaskTreeState {
         TaskTreeState {
             root_tasks: root_tasks(&tasks),
+            children: children(&tasks),
             active_task: active_task(&tasks),
             task_counter: task_counter(&tasks),
             dependency_graph: dependency_graph(&tasks),
@@ -109,6 +112,17 @@ pub(in crate::persistence) fn in_order(tasks: &BTreeMap<TaskId, Task>) -> Vec<&T
 pub(in crate::persistence) fn root_tasks(tasks: &BTreeMap<TaskId, Task>) -> Vec<TaskId> {
     let in_order = in_order(tasks).into_iter();
     in_order.filter(|task| task.parent.is_none()).map(|task| task.id.clone()).collect()
+}
+
+/// Returns the parts of each task that has parts. A part whose task is missing belongs to none.
+pub(in crate::persistence) fn children(tasks: &BTreeMap<TaskId, Task>) -> BTreeMap<TaskId, BTreeSet<TaskId>> {
+    let mut children: BTreeMap<TaskId, BTreeSet<TaskId>> = BTreeMap::new();
+    for task in tasks.values() {
+        if let Some(parent) = task.parent.as_ref().filter(|parent| tasks.contains_key(*parent)) {
+            children.entry(parent.clone()).or_default().insert(task.id.clone());
+        }
+    }
+    children
 }
 
 /// Returns the task that was started last of those in progress.

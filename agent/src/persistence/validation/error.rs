@@ -69,10 +69,11 @@ pub enum ValidationError {
         /// Number of tasks that depend on each other, those outside this cycle included.
         tasks: usize,
     },
-    /// A part of another task is listed among the roots.
-    #[error("task `{child}` is listed as a root, and is a part of `{parent}`")]
+    /// A task and its parent disagree: the task names a parent whose parts do not list it, or is listed by a task that it does
+    /// not name.
+    #[error("task `{child}` and the parts of task `{parent}` disagree on whether it is one of them")]
     InconsistentParentChild {
-        /// Parent that the task names.
+        /// Parent.
         parent: TaskId,
         /// Task.
         child: TaskId,
@@ -82,7 +83,7 @@ pub enum ValidationError {
     RootsDiffer {
         /// Tasks without a parent that are not listed.
         missing: Vec<TaskId>,
-        /// Listed ones that are no tasks, or are listed again.
+        /// Listed ones that are no tasks, have a parent, or are listed again.
         unknown: Vec<TaskId>,
     },
     /// The active task is not the one that was started last.

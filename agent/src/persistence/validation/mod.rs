@@ -16,7 +16,7 @@
 //! | `dependencies-exist` | task tree | referential | critical | the dependency is removed |
 //! | `dependencies-distinct` | task tree | structural | error | all but one are removed; one that requires stays before one that prefers |
 //! | `dependencies-acyclic` | task tree | structural | critical | dependencies that close a cycle are removed, those that prefer first |
-//! | `roots-without-parent` | task tree | structural | critical | derive |
+//! | `parent-child` | task tree | structural | critical | derive |
 //! | `roots` | task tree | structural | critical | derive |
 //! | `active-task` | task tree | structural | error | derive |
 //! | `task-counter` | task tree | structural | error | derive |

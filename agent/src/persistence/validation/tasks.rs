@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::cycles::{dependency_cycles, parent_cycles};
 use super::index::Checked;
 use super::{Finding, Repair, RepairStep, ValidationError};
-use crate::persistence::tasks::tree::{active_task, dependency_graph, in_order, root_tasks, task_counter};
+use crate::persistence::tasks::tree::{
+    active_task, children, dependency_graph, in_order, root_tasks, task_counter,
+};
 use crate::persistence::{
     DependencyRemoved, DependencyType, SchedulingState, StateComponent, Task, TaskChanges, TaskId,
     TaskModified, TaskRenumbered, TaskStatus, TaskStatusChanged,
@@ -123,14 +125,27 @@ pub(super) fn dependencies_acyclic(checked: &Checked<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-pub(super) fn roots_without_parent(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn parents_and_children(checked: &Checked<'_>) -> Vec<Finding> {
     let tree = &checked.state.task_tree;
-    let inconsistent = |child: &TaskId| {
-        let parent = tree.tasks.get(child)?.parent.clone()?;
-        let error = ValidationError::InconsistentParentChild { parent, child: child.clone() };
-        Some(Finding { error, repair: derive() })
+    if !checked.is_keyed {
+        return Vec::new();
+    }
+    let expected = children(&tree.tasks);
+    if expected == tree.children {
+        return Vec::new();
+    }
+    let pairs = |children: &'_ BTreeMap<TaskId, BTreeSet<TaskId>>| -> BTreeSet<(TaskId, TaskId)> {
+        let of_parent = |(parent, parts): (&TaskId, &BTreeSet<TaskId>)| {
+            parts.iter().map(|part| (parent.clone(), part.clone())).collect::<Vec<_>>()
+        };
+        children.iter().flat_map(of_parent).collect()
     };
-    tree.root_tasks.iter().filter_map(inconsistent).collect()
+    let (named, listed) = (pairs(&expected), pairs(&tree.children));
+    let found = named.symmetric_difference(&listed).cloned().map(|(parent, child)| Finding {
+        error: ValidationError::InconsistentParentChild { parent, child },
+        repair: derive(),
+    });
+    found.collect()
 }
 
 pub(super) fn roots(checked: &Checked<'_>) -> Vec<Finding> {
@@ -138,14 +153,12 @@ pub(super) fn roots(checked: &Checked<'_>) -> Vec<Finding> {
     if !checked.is_keyed {
         return Vec::new();
     }
-    let has_parent = |id: &&TaskId| tree.tasks.get(*id).is_some_and(|task| task.parent.is_some());
-    let listed: Vec<&TaskId> = tree.root_tasks.iter().filter(|id| !has_parent(id)).collect();
     let expected = root_tasks(&tree.tasks);
-    if listed.iter().copied().eq(&expected) {
+    if tree.root_tasks == expected {
         return Vec::new();
     }
     let mut left: BTreeSet<&TaskId> = expected.iter().collect();
-    let unknown = listed.into_iter().filter(|id| !left.remove(id)).cloned().collect();
+    let unknown = tree.root_tasks.iter().filter(|id| !left.remove(id)).cloned().collect();
     let missing = left.into_iter().cloned().collect();
     vec![Finding { error: ValidationError::RootsDiffer { missing, unknown }, repair: derive() }]
 }
