@@ -308,8 +308,8 @@ pub(crate) fn next_after(error: &Error) -> Option<String> {
             return failed.iter().find_map(|(_, error)| next_after(error));
         }
         Error::RestoreFailed { .. } | Error::SnapshotMismatch(_) => {
-            "the call stays open; remove what is in the way, then `foldlog recover SESSION --workspace DIR`, or `foldlog run --resume \
-             SESSION` if `run` began it; a resource that is not a folder only the host can restore"
+            "the call stays open; remove what is in the way, then `foldlog recover SESSION --workspace DIR`, or the same `foldlog run` with \
+             `--resume` if `run` began it; a resource that is not a folder only the host can restore"
         }
         Error::NoSuchOperation { .. } => {
             "`foldlog ledger SESSION` lists the operations and what became of them"

@@ -301,6 +301,10 @@ impl Captures {
                 let target = captured.snapshot.as_ref()?;
                 let last = resource.recall(earlier.get(&*captured.name)?.as_deref()?).ok()?;
                 let present = present.get(&captured.name)?.snapshot.as_ref()?;
+                // What is missing in another folder was removed by nobody.
+                if !resource.is_of_place_of(&last, present) {
+                    return None;
+                }
                 let asked = Rewinding {
                     target,
                     last: &last,

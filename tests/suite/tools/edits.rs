@@ -1,9 +1,10 @@
 //! What a person edits while a call runs is rolled back with the call if it fails: it is named, and an undo brings it back.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog::filesystem::{FileKept, HostFilesystem, HostFilesystemOptions};
+use foldlog::filesystem::{FileKept, HostFilesystem, HostFilesystemOptions, Rebind};
 use foldlog::tools::{CaptureMoment, RewindOptions};
 use foldlog::{CollectOptions, KeptSnapshots, OperationId, Replaced};
 
@@ -237,6 +238,27 @@ fn what_is_edited_once_a_rollback_was_cut_short_stays_and_is_named() {
             [("made", "mine"), ("note", "note"), ("other", "fixed"), ("page", "half"), ("third", "half")];
         assert_eq!(room.seen(), (plan, files(&held)));
     }
+}
+
+/// In another folder, all that is missing was taken for what somebody had removed, and the folder stayed empty.
+#[test]
+fn a_rollback_that_was_cut_short_is_made_whole_in_another_folder() {
+    let mut room = Room::new();
+    room.call("printf one > page; printf two > other");
+    let before = room.seen();
+    let _cut = cut_short(&mut room, "printf half > page; rm other");
+    room = room.reopen();
+    let root = root(room.folder.path());
+    fs::rename(&root, root.with_extension("away")).unwrap();
+    fs::create_dir(&root).unwrap();
+    let captures = room.session().captures_dir();
+    let workspace = HostFilesystem::open(&root, captures, HostFilesystemOptions::default()).unwrap();
+    workspace.rebind(Rebind::IfEmpty).unwrap();
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(workspace)).build().unwrap();
+    let tools = ToolRegistry::new().with(room.shell());
+    room.runner = ToolRunner::new(ExecutionState::new(room.session().clone(), resources), tools);
+    room.runner.recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!(room.seen(), before);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The session of a run: a new one, or one that goes on.
 
+use std::path::Path;
+
 use foldlog::conversation::{EntryContent, Role};
 use foldlog::tools::Recovered;
 use foldlog::{
@@ -217,7 +219,7 @@ pub(super) fn executions(session: &Session) -> Result<Vec<PromptExecuted>> {
 
 /// Notes the files that rollbacks of calls behind a position replaced or removed, and the calls whose ending is unclear.
 pub(super) fn note_calls(
-    session: &Session,
+    (session, workspace): (&Session, &Path),
     behind: Option<SequenceNumber>,
     output: &mut Output<'_>,
 ) -> Result<()> {
@@ -245,13 +247,13 @@ pub(super) fn note_calls(
             }
         }
     }
-    note_undo(session, undo, output);
+    note_undo((session, workspace), &undo, output);
     Ok(())
 }
 
 /// Names the command that undoes the rollback of one of these calls.
-fn note_undo(session: &Session, undo: Vec<OperationId>, output: &mut Output<'_>) {
-    let (of, operation) = match &undo[..] {
+fn note_undo((session, workspace): (&Session, &Path), undo: &[OperationId], output: &mut Output<'_>) {
+    let (of, operation) = match undo {
         [] => return,
         [one] => (one.to_string(), format!("operation {one}")),
         [many @ .., last] => {
@@ -259,15 +261,19 @@ fn note_undo(session: &Session, undo: Vec<OperationId>, output: &mut Output<'_>)
             ("OPERATION".to_owned(), format!("one of the operations {} and {last}", many.join(", ")))
         }
     };
-    let dir = quoted(session.dir().as_os_str());
+    let (dir, workspace) = (quoted(session.dir().as_os_str()), quoted(workspace.as_os_str()));
     output.note(format_args!(
-        "note: `foldlog rewind {dir} --undo --of {of} --by \"$USER\" --reason WHY --workspace DIR` brings back what the rollback of \
+        "note: `foldlog rewind {dir} --undo --of {of} --by WHO --reason WHY --workspace {workspace}` brings back what the rollback of \
          {operation} replaced"
     ));
 }
 
 /// Notes what a recovery rolled back, and what it could not.
-pub(super) fn note_recovery(session: &Session, report: &ProgramRecovery, output: &mut Output<'_>) {
+pub(super) fn note_recovery(
+    (session, workspace): (&Session, &Path),
+    report: &ProgramRecovery,
+    output: &mut Output<'_>,
+) {
     let mut undo = Vec::new();
     for Recovered { operation, tool, replaced, not_undone, .. } in &report.undone {
         let files = Replaced::text(replaced).map(|files| format!(": {}", escape::text(&files)));
@@ -280,7 +286,7 @@ pub(super) fn note_recovery(session: &Session, report: &ProgramRecovery, output:
             undo.push(*operation);
         }
     }
-    note_undo(session, undo, output);
+    note_undo((session, workspace), &undo, output);
     let all = report.undone.iter().chain(&report.recovered);
     for left in all.flat_map(|Recovered { not_undone, .. }| not_undone) {
         let NotUndone { path, reason, .. } = left;

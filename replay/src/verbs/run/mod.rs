@@ -195,7 +195,7 @@ fn evaluate(
     if found.goes_on {
         // The recovery asks the prompt for its tools alone, and the system prompt stands in what is recovered.
         let report = adapter.recover(&prompt(""), &state).map_err(failed)?;
-        found::note_recovery(&session, &report, output);
+        found::note_recovery((&session, &asked.workspace), &report, output);
         // The recovery's report has named what it did not undo.
         let notices = files.take_notices().into_iter();
         note_workspace(notices.filter(|one| !matches!(one, WorkspaceNotice::NotUndone { .. })), output);
@@ -228,7 +228,7 @@ fn evaluate(
         ClaudeAgentSDKAdapter::evaluate(&adapter, &prompt, &state, options)
     })?;
     note_workspace(files.take_notices(), output);
-    found::note_calls(&session, before, output)?;
+    found::note_calls((&session, &asked.workspace), before, output)?;
     // What the log answers leaves no record.
     Document::of(&session, evaluated.map_err(failed)?, session.position() == before)
 }
