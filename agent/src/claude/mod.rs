@@ -73,7 +73,7 @@ mod version;
 pub use adapter::{
     ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, DEFAULT_MODEL, OnLeftover,
     OutputBy, ProgramExit, ProgramHome, ProgramRecovery, ProgramRuns, RunOptions, SandboxSettings,
-    TurnFailure, is_unclear,
+    TurnFailure, end_programs, is_unclear,
 };
 pub use arguments::ARGUMENT_MAX;
 pub use callbacks::{

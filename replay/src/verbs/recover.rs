@@ -16,6 +16,7 @@ use foldlog::{
     ExecutionState, NotUndone, OpenOperation, OperationId, Replaced, ResourceRegistry, Session,
     UnsettledOperation,
 };
+use foldlog_agent::claude::end_programs;
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
@@ -265,6 +266,8 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
     let state = ExecutionState::builder(session.clone(), resources.build()?);
     let state = state.without_capture(asked.without_capture).build();
     let runner = ToolRunner::new(state, ToolRegistry::new());
+    // A command of `foldlog run` may have outlived it, and would go on to change the workspace.
+    end_programs(session).map_err(|error| Failure::usage(error.to_string(), "end it, and recover again"))?;
     let recovered =
         runner.recover(&ExecuteOptions { deadline: Some(WAIT_MAX), ..ExecuteOptions::default() })?;
     let (mut not_undone, mut replaced) = (Vec::new(), Vec::new());

@@ -333,6 +333,31 @@ fn a_tool_that_fails_leaves_no_trace_and_one_that_is_not_named_does_not_run() {
     assert!(place.ledger().iter().all(|(_, outcome)| outcome != "committed"), "{:?}", place.ledger());
 }
 
+/// The command of a killed run went on, and wrote into the workspace that `recover` had restored.
+#[test]
+fn a_recovery_ends_what_a_killed_run_left_running() {
+    let mut script = within("Bash");
+    script.as_array_mut().unwrap().insert(1, json!({"leave": ["setsid", "sleep", "600"]}));
+    let place = Place::new(&script);
+    let binary = place.start(&["--tool", "Write,Bash"]);
+    place.wait_for("began");
+    binary.signal(Signal::SIGKILL);
+    binary.ended();
+    let mark = format!("FOLDLOG_RUN={}-", place.id());
+    let left = || {
+        let is_marked = |environment: Vec<u8>| {
+            environment.split(|byte| *byte == 0).any(|one| one.starts_with(mark.as_bytes()))
+        };
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        processes.filter(|process| fs::read(process.path().join("environ")).is_ok_and(is_marked)).count()
+    };
+    assert!(left() > 0, "nothing outlived the run");
+    let (session, work) = (place.session(), place.path("work"));
+    let words = ["recover".as_ref(), session.as_os_str(), "--workspace".as_ref(), work.as_os_str()];
+    ok(&foldlog(words));
+    assert_eq!((left(), place.path("work/half").exists()), (0, false));
+}
+
 #[test]
 fn a_run_that_is_killed_within_a_call_is_recovered_and_goes_on() {
     let place = Place::new(&within("Bash"));

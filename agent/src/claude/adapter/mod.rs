@@ -88,7 +88,7 @@ pub use self::config::{
 pub use self::arrival::ProgramRuns;
 pub use self::ending::is_unclear;
 pub use self::failure::{ProgramExit, TurnFailure};
-pub use self::recovery::ProgramRecovery;
+pub use self::recovery::{ProgramRecovery, end_programs};
 
 use self::arrival::{POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE};
 use self::begin::Provided;

@@ -79,6 +79,16 @@ pub(super) fn end_left(session: &Session, since: Option<StartMoment>) -> bool {
     end_all_with(MARK, &mark(session), since)
 }
 
+/// Ends the program of an earlier process of this session, should it have outlived its host, and what it left running: it would go on to
+/// change what is restored. Whoever recovers a session without its adapter calls this first.
+///
+/// # Errors
+///
+/// [`Error::PromptEvaluation`] if something does not end, [`Error::Engine`] if the log cannot be read.
+pub fn end_programs(session: &Session) -> Result<()> {
+    Searched::default().end_orphan(session)
+}
+
 impl Searched {
     /// Ends the program of an earlier process of this session, should it have outlived its host. Reads the records that were
     /// added since the last search alone.
