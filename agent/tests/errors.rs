@@ -317,7 +317,6 @@ fn events_of_an_evaluation_are_recorded_although_the_host_does_not_declare_them(
     // The time that it took is not compared.
     foldlog::testkit::assert_host_replays(&dir, &types, |session| {
         let before = session.snapshot(Default::default()).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(2));
         assert_eq!(evaluate(&session, "one").unwrap(), "done");
         session.rollback(&before).unwrap();
         session.close().unwrap();

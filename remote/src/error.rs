@@ -72,6 +72,14 @@ pub enum Failure {
     Sql(SqlState),
 }
 
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+impl Failure {
+    /// Returns whether the same request may well succeed a little later.
+    pub(crate) fn may_pass(self) -> bool {
+        matches!(self, Failure::TimedOut | Failure::Unavailable | Failure::Conflict)
+    }
+}
+
 /// Holds the five characters by which a database server names an error. Documentation of PostgreSQL lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SqlState(pub [u8; 5]);

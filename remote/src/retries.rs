@@ -87,8 +87,8 @@ impl Attempts {
 
     /// Returns whether none is left.
     pub(crate) fn is_over(&self) -> bool {
-        let may_pass = matches!(self.last, Failure::TimedOut | Failure::Unavailable | Failure::Conflict);
-        self.made >= self.retries.attempts.max(1) && !(may_pass && self.began.elapsed() < self.retries.within)
+        let goes_on = self.last.may_pass() && self.began.elapsed() < self.retries.within;
+        self.made >= self.retries.attempts.max(1) && !goes_on
     }
 
     /// Returns what the last attempt came to.

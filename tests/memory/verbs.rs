@@ -5,18 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use foldlog::{Kind, Value};
 use foldlog_codec::body::{
-    Action, Added, Answer, Binding, BuiltIn, ConversationScope, Declare, Dispatch, Effect, EventDeclaration,
-    ExternalEffects, Idempotency, Input, ObjectId, Opened, Outcome, Payload, Policy, Removed, Role, Rollback,
-    SliceDeclaration, ToolBegin, ToolEnd,
+    Action, Added, Answer, ConversationScope, Declare, Dispatch, Effect, ExternalEffects, Idempotency, Input,
+    ObjectId, Outcome, Payload, Policy, Removed, Role, Rollback, SliceDeclaration, ToolBegin, ToolEnd,
 };
-use foldlog_tests::forge::Forge;
+use foldlog_tests::forge;
 
 use super::HEAP;
 
@@ -88,50 +86,25 @@ fn run(words: &[&str], address_space: u64, read_max: u64) -> Ran {
     Ran { code, peak: peak.unwrap_or(u64::MAX), stderr, stdout_bytes, stdout }
 }
 
-/// A log, written frame for frame.
+/// A log in a folder of its own, written frame for frame.
 struct ForgedLog {
     folder: tempfile::TempDir,
-    forge: Forge,
-    file: std::io::BufWriter<File>,
-    bytes: u64,
+    log: forge::ForgedLog,
 }
 
 impl ForgedLog {
     fn new() -> ForgedLog {
         let folder = tempfile::tempdir().unwrap();
-        let session = Forge::SESSION;
-        let dir = folder.path().join("sessions").join(session.to_string());
-        fs::create_dir_all(&dir).unwrap();
-        let mut file = std::io::BufWriter::new(File::create(dir.join("0000000000.seg")).unwrap());
-        file.write_all(&Forge::head()).unwrap();
-        let mut log = ForgedLog { folder, forge: Forge::default(), file, bytes: 0 };
-        let opened = Opened { session, seed: 1, tags: BTreeMap::new(), parent: None };
-        log.record(Kind::OPENED, &opened.encode());
-        let bindings = vec![Binding { slice: 1, built_in: BuiltIn::Append }];
-        let event =
-            EventDeclaration { id: 0, name: "said".to_owned(), version: 1, bindings, implicit: false };
-        let slice = |id, name: &str, policy| SliceDeclaration {
-            id,
-            name: name.to_owned(),
-            policy,
-            item: "said".to_owned(),
-        };
-        let slices = vec![slice(0, "tool_invoked", Policy::Log), slice(1, "known", Policy::State)];
-        log.record(Kind::DECLARE, &Declare { events: vec![event], slices }.encode());
-        log
+        let log = forge::ForgedLog::new(folder.path());
+        ForgedLog { folder, log }
     }
 
     fn record(&mut self, kind: Kind, body: &[u8]) -> u64 {
-        let sequence = self.forge.next();
-        let frame = self.forge.frame(kind, body);
-        self.file.write_all(&frame).unwrap();
-        self.bytes += frame.len() as u64;
-        sequence
+        self.log.record(kind, body)
     }
 
     fn event(&mut self, data: &[u8]) -> u64 {
-        let action = Action::Event { event: 0, data: Payload::new(data) };
-        self.record(Kind::DISPATCH, &Dispatch { action, effects: None }.encode())
+        self.log.event(data)
     }
 
     fn begin(&mut self, parent: Option<u64>) -> u64 {
@@ -156,7 +129,7 @@ impl ForgedLog {
     }
 
     fn dir(&self) -> PathBuf {
-        self.folder.path().join("sessions").join(Forge::SESSION.to_string())
+        self.log.dir().to_owned()
     }
 
     /// A sparse object of a byte string of so many zeros; its reference.
@@ -178,7 +151,7 @@ impl ForgedLog {
     }
 
     fn done(mut self) -> ForgedLog {
-        self.file.flush().unwrap();
+        self.log.flush();
         self
     }
 }
@@ -194,7 +167,7 @@ fn replaced_items(count: usize) -> ForgedLog {
         forge
             .record(Kind::DISPATCH, &Dispatch { action: Action::Seed, effects: Some(vec![effect]) }.encode());
     }
-    let last = forge.forge.next();
+    let last = forge.log.next();
     for to in last - 4..last {
         forge.record(Kind::ROLLBACK, &Rollback { to: to.into(), preserve_logs: true }.encode());
     }
@@ -227,7 +200,7 @@ fn verbs<'a>(last: &'a str, new: &'a str) -> Vec<(Vec<&'a str>, bool)> {
 fn every_verb(shape: &str, forge: &ForgedLog, stored: u64, read_max: u64, codes: &[i32]) {
     let bound = BOUND + 3 * stored;
     let (session, store) = (forge.dir(), forge.folder.path().to_owned());
-    let last = (forge.forge.next() - 1).to_string();
+    let last = (forge.log.next() - 1).to_string();
     for (number, (verb, json)) in verbs(&last, "NEW").into_iter().enumerate() {
         // A writer keeps STATE where each call that is open began, and there may be 1,024 of these over 4,096 slices.
         if verb[0] == "settle" && shape == "nested failures" {
@@ -270,7 +243,7 @@ fn nested_begins_cost_no_more_than_they_hold() {
             parent = Some(forge.begin(parent));
         }
         let forge = forge.done();
-        every_verb("nested begins", &forge, forge.bytes, u64::MAX, codes);
+        every_verb("nested begins", &forge, forge.log.bytes(), u64::MAX, codes);
     }
 }
 
@@ -296,7 +269,7 @@ fn nested_calls_that_all_failed_cost_no_more_than_they_hold_or_are_refused() {
         forge.fail(begin, open.last().copied());
     }
     let forge = forge.done();
-    every_verb("nested failures", &forge, forge.bytes, u64::MAX, &[0, 2]);
+    every_verb("nested failures", &forge, forge.log.bytes(), u64::MAX, &[0, 2]);
 }
 
 /// 28 KiB of disk took 6 GiB: each of 200 events named one object, and each had a copy of it.
@@ -310,7 +283,7 @@ fn an_object_is_held_once_however_often_it_is_named() {
     }
     let forge = forge.done();
     // What is read of 12 GiB of results is enough to see that they come.
-    every_verb("one object 200 times", &forge, len + forge.bytes, 1 << 20, &[0]);
+    every_verb("one object 200 times", &forge, len + forge.log.bytes(), 1 << 20, &[0]);
 }
 
 /// `state --json` and `export` of a log of 200 MB took 6 GiB: all slices were held as values, and then as one text.
@@ -442,7 +415,7 @@ fn differences_are_printed_as_their_items_are_read() {
     for _ in 0..64 {
         forge.event(&said);
     }
-    let last = (forge.forge.next() - 1).to_string();
+    let last = (forge.log.next() - 1).to_string();
     let forge = forge.done();
     let session = text(&forge.dir());
     let words = ["diff", &session, "1", &last, "--memory", "8MiB"];
@@ -465,7 +438,7 @@ fn a_tree_whose_manifest_says_a_number_of_checkpoints_beyond_all_is_told_of_at_o
     let exported =
         run(&["export", &session, "--format", "aca", "--to", &tree], ADDRESS_SPACE_BESIDE, u64::MAX);
     assert_eq!(exported.code, 0, "{}", exported.stderr);
-    let path = new.path().join("tree/.aca/sessions").join(Forge::SESSION.to_string());
+    let path = new.path().join("tree/.aca/sessions").join(forge::Forge::SESSION.to_string());
     let path = path.join("meta/checkpoint_manifest.json");
     let sealed = fs::read_to_string(&path).unwrap();
     let one_line: String = sealed.lines().map(|line| line.trim_start().replace("\": ", "\":")).collect();
@@ -497,7 +470,7 @@ fn a_transcript_of_a_hundred_thousand_messages_takes_a_stated_multiple_of_them()
     }
     let forge = forge.done();
     let session = text(&forge.dir());
-    let bound = BOUND + 3 * forge.bytes + MESSAGES * MESSAGE_BYTES;
+    let bound = BOUND + 3 * forge.log.bytes() + MESSAGES * MESSAGE_BYTES;
     let json = ["--json"];
     for (format, more) in
         [("text", &[][..]), ("text", &json), ("markdown", &[]), ("openai", &[]), ("anthropic", &[])]

@@ -79,6 +79,19 @@ pub fn is_traced_here() -> bool {
     works
 }
 
+/// Counts the processes in whose environment a variable begins so, such as `NAME=`.
+///
+/// # Panics
+///
+/// If the system tells of no processes.
+pub fn with_variable(beginning: &str) -> usize {
+    let is_given = |environment: Vec<u8>| {
+        environment.split(|byte| *byte == 0).any(|one| one.starts_with(beginning.as_bytes()))
+    };
+    let processes = std::fs::read_dir("/proc").expect("a list of processes").flatten();
+    processes.filter(|process| std::fs::read(process.path().join("environ")).is_ok_and(is_given)).count()
+}
+
 /// Prints something for the parent, on a line of its own.
 pub fn tell(word: &str, value: impl std::fmt::Display) {
     println!("\n@{word} {value}");

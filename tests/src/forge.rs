@@ -1,6 +1,14 @@
 //! Writes the only segment of a log, sound frame for sound frame, whatever its records say.
 
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
 use foldlog_codec::Kind;
+use foldlog_codec::body::{
+    Action, Binding, BuiltIn, Declare, Dispatch, EventDeclaration, Opened, Payload, Policy, SliceDeclaration,
+};
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::segment::SegmentHeader;
 use uuid::Uuid;
@@ -56,5 +64,90 @@ impl Forge {
         self.predecessor_crc = frame::encode(context, &header, body, &mut bytes).expect("a frame holds it");
         self.next += 1;
         bytes
+    }
+}
+
+/// Writes a log of a store, frame for frame. It declares an event `said`, which is appended to the STATE slice `known`.
+#[derive(Debug)]
+pub struct ForgedLog {
+    dir: PathBuf,
+    forge: Forge,
+    file: BufWriter<File>,
+    bytes: u64,
+}
+
+impl ForgedLog {
+    /// Begins the log of the session [`Forge::SESSION`] of the store in this folder.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be written, as all that writes it.
+    pub fn new(store: &Path) -> ForgedLog {
+        let dir = store.join("sessions").join(Forge::SESSION.to_string());
+        fs::create_dir_all(&dir).expect("the session's folder is made");
+        let file = File::create(dir.join("0000000000.seg")).expect("the segment is made");
+        let mut log = ForgedLog { dir, forge: Forge::default(), file: BufWriter::new(file), bytes: 0 };
+        log.file.write_all(&Forge::head()).expect("the segment is written");
+        let opened = Opened { session: Forge::SESSION, seed: 1, tags: BTreeMap::new(), parent: None };
+        log.record(Kind::OPENED, &opened.encode());
+        let bindings = vec![Binding { slice: 1, built_in: BuiltIn::Append }];
+        let event =
+            EventDeclaration { id: 0, name: "said".to_owned(), version: 1, bindings, implicit: false };
+        let slice = |id, name: &str, policy| SliceDeclaration {
+            id,
+            name: name.to_owned(),
+            policy,
+            item: "said".to_owned(),
+        };
+        let slices = vec![slice(0, "tool_invoked", Policy::Log), slice(1, "known", Policy::State)];
+        log.record(Kind::DECLARE, &Declare { events: vec![event], slices }.encode());
+        log
+    }
+
+    /// Returns the sequence number of the record that comes next.
+    pub fn next(&self) -> u64 {
+        self.forge.next()
+    }
+
+    /// Returns the bytes of all frames so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns the session's folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Writes a record, and returns its sequence number.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be written.
+    pub fn record(&mut self, kind: Kind, body: &[u8]) -> u64 {
+        let sequence = self.forge.next();
+        let frame = self.forge.frame(kind, body);
+        self.file.write_all(&frame).expect("the segment is written");
+        self.bytes += frame.len() as u64;
+        sequence
+    }
+
+    /// Writes an event `said`, and returns its sequence number.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be written.
+    pub fn event(&mut self, data: &[u8]) -> u64 {
+        let action = Action::Event { event: 0, data: Payload::new(data) };
+        self.record(Kind::DISPATCH, &Dispatch { action, effects: None }.encode())
+    }
+
+    /// Writes what is left.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be written.
+    pub fn flush(&mut self) {
+        self.file.flush().expect("the segment is written");
     }
 }

@@ -412,7 +412,7 @@ impl Journal {
         let is_begun = is_rendered || !held.is_empty();
         self.begins = (!is_begun && !state.state_id.is_nil()).then_some((state.state_id, state.created_at));
         if let Some(text) = state.system_message.content.as_deref().filter(|_| !is_rendered) {
-            let original = self.original(&state.system_message);
+            let original = OriginalMessage::of(&state.system_message, &mut self.begins);
             self.system_from(text, prompt.clone(), original)?;
         }
         for (place, turn) in state.turns.iter().enumerate().skip(held.len().saturating_sub(1)) {
@@ -443,14 +443,8 @@ impl Journal {
             payload: turn.provider_payload.clone(),
             ..ProviderAnswer::default()
         };
-        let original = self.original(&turn.assistant_message);
+        let original = OriginalMessage::of(&turn.assistant_message, &mut self.begins);
         self.answer_from(None, answer, original)
-    }
-
-    /// Names a message that is imported, so that its id and time are kept.
-    fn original(&mut self, message: &ConversationMessage) -> Option<OriginalMessage> {
-        let original = OriginalMessage::of(message)?;
-        Some(OriginalMessage { state: self.begins.take(), ..original })
     }
 
     /// Records the results of an answer's calls, each for the first call of its id that has none yet.
@@ -480,7 +474,7 @@ impl Journal {
         origin: Option<CallOrigin>,
         id: String,
     ) -> Result<()> {
-        let original = self.original(message);
+        let original = OriginalMessage::of(message, &mut self.begins);
         match &mut self.to {
             RecordsTo::Memory(messages) => messages.push(message.clone()),
             RecordsTo::Session(session, _) => {

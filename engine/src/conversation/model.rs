@@ -105,10 +105,14 @@ pub struct OriginalMessage {
 }
 
 impl OriginalMessage {
-    /// Names a message that is imported; `None` if it has the nil id, and so is of no conversation.
-    pub fn of(message: &ConversationMessage) -> Option<OriginalMessage> {
+    /// Names a message that is imported; `None` if it has the nil id, and so is of no conversation. The first one that has another takes
+    /// the id and time of the state.
+    pub fn of(
+        message: &ConversationMessage,
+        state: &mut Option<(Uuid, DateTime<Utc>)>,
+    ) -> Option<OriginalMessage> {
         let (message_id, created_at) = (message.message_id, message.created_at);
-        (!message_id.is_nil()).then_some(OriginalMessage { message_id, created_at, state: None })
+        (!message_id.is_nil()).then(|| OriginalMessage { message_id, created_at, state: state.take() })
     }
 
     pub(crate) fn recorded(self) -> Original {

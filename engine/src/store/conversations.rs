@@ -211,8 +211,7 @@ impl ImportedConversations {
         scope: &ConversationScope<'a>,
         message: &ConversationMessage,
     ) -> ConversationScope<'a> {
-        let original = OriginalMessage::of(message)
-            .map(|original| OriginalMessage { state: self.begins.take(), ..original });
+        let original = OriginalMessage::of(message, &mut self.begins);
         ConversationScope { original: original.map(OriginalMessage::recorded), ..scope.clone() }
     }
 

@@ -44,7 +44,7 @@ impl Refusal {
 
     /// Returns whether the same request may well succeed a little later.
     pub(super) fn may_pass(&self) -> bool {
-        matches!(self.failure, Failure::TimedOut | Failure::Unavailable | Failure::Conflict)
+        self.failure.may_pass()
     }
 
     /// Returns whether the server says that there is no such table or schema.
@@ -258,8 +258,8 @@ impl Lease {
         self.settle(answer)
     }
 
-    /// Runs a statement whose rows are taken one after the other, in a transaction of its own. The connection serves nothing else until
-    /// [`rows_ended`](Lease::rows_ended).
+    /// Runs a statement whose rows are taken one after the other, in a transaction that [`end`](Lease::end) ends once they were all taken.
+    /// The connection serves nothing else until then.
     pub(super) async fn rows(
         &mut self,
         statement: &str,
@@ -276,11 +276,6 @@ impl Lease {
             begun.and(rows)
         };
         shared.bounded(rows).await
-    }
-
-    /// Says that the rows were all taken.
-    pub(super) async fn rows_ended(&mut self) -> Result<(), Refusal> {
-        self.end(true).await
     }
 
     /// Returns whether the server has warned of something since this connection was taken: it may have stopped waiting for a

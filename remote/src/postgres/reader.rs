@@ -219,7 +219,7 @@ impl Reader {
                 return Ok(Ok(false));
             }
         }
-        lease.rows_ended().await?;
+        lease.end(true).await?;
         Ok(Ok(true))
     }
 

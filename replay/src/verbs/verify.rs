@@ -215,7 +215,8 @@ pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result
                 1 => "1 place is corrupt".to_owned(),
                 places => format!("{places} places are corrupt"),
             };
-            let is_log = verified.corrupt.iter().any(|damage| !captures::is_of_capture(damage));
+            let of_captures = verified.captures.as_ref().map_or(0, |captures| captures.damaged);
+            let is_log = verified.corrupt.len() > of_captures;
             Err(if is_log { Failure::DoesNotHold(places) } else { Failure::DamagedCaptures(places) })
         }
     }

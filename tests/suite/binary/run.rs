@@ -344,13 +344,7 @@ fn a_recovery_ends_what_a_killed_run_left_running() {
     binary.signal(Signal::SIGKILL);
     binary.ended();
     let mark = format!("FOLDLOG_RUN={}-", place.id());
-    let left = || {
-        let is_marked = |environment: Vec<u8>| {
-            environment.split(|byte| *byte == 0).any(|one| one.starts_with(mark.as_bytes()))
-        };
-        let processes = fs::read_dir("/proc").unwrap().flatten();
-        processes.filter(|process| fs::read(process.path().join("environ")).is_ok_and(is_marked)).count()
-    };
+    let left = || child::with_variable(&mark);
     assert!(left() > 0, "nothing outlived the run");
     let (session, work) = (place.session(), place.path("work"));
     let words = ["recover".as_ref(), session.as_os_str(), "--workspace".as_ref(), work.as_os_str()];

@@ -17,18 +17,20 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::step;
 
+/// A store whose images are due from so many bytes on.
+fn store(folder: &Path, image_bytes_min: u64) -> Store {
+    let options =
+        StoreOptions { durability: Durability::Process, image_bytes_min, ..StoreOptions::default() };
+    Store::open_with(folder, options).unwrap()
+}
+
 /// No image was ever written for a session whose lives are short: what counted was how many bytes one life had written.
 /// 400 clean openings of 600 records each took time with the number of openings, and left 458 segments.
 #[test]
 fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
     const LIVES: u64 = 60;
     let folder = tempfile::tempdir().unwrap();
-    let options = StoreOptions {
-        durability: Durability::Process,
-        image_bytes_min: 64 << 10,
-        ..StoreOptions::default()
-    };
-    let store = Store::open_with(folder.path(), options).unwrap();
+    let store = store(folder.path(), 64 << 10);
     let session = store.create(&types()).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
@@ -63,12 +65,7 @@ fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
 #[test]
 fn a_rollback_to_before_an_image_makes_the_next_one_due() {
     let folder = tempfile::tempdir().unwrap();
-    let options = StoreOptions {
-        durability: Durability::Process,
-        image_bytes_min: 32 << 10,
-        ..StoreOptions::default()
-    };
-    let store = Store::open_with(folder.path(), options).unwrap();
+    let store = store(folder.path(), 32 << 10);
     let session = store.create(&types()).unwrap();
     let id = session.id();
     for number in 0..400 {

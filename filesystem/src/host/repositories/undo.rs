@@ -202,7 +202,7 @@ impl<'a> Undoing<'a> {
         }
         for (path, entry) in removals {
             let is_submodule =
-                is_of_submodules(root, path) && repository_of(&repositories, path) == Some(&root.to_vec());
+                is_of_submodules(root, path) && repository_of(&repositories, path) == repositories.first();
             match self.call.filter(|_| is_submodule) {
                 // No capture holds its objects.
                 Some(call) => self.move_aside(path, call),

@@ -11,14 +11,6 @@ use crate::failure::Result;
 use crate::output::Output;
 use crate::reading::counted;
 
-/// What the reason for a damaged file of a capture begins with.
-const NEEDED: &str = "a capture of a workspace needs it";
-
-/// Returns whether this is damage of a capture, and none of a log.
-pub(super) fn is_of_capture(damage: &Damage) -> bool {
-    damage.reason.starts_with(NEEDED)
-}
-
 /// Counts captures of workspaces.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Counted {
@@ -28,6 +20,9 @@ pub struct Counted {
     pub collected: u64,
     /// Those of which the sessions' folders have none: the host keeps them in folders of its own, or they were lost.
     pub elsewhere: u64,
+    /// Damaged files that are listed among all that is corrupt.
+    #[serde(skip)]
+    pub damaged: usize,
     /// Damaged files that are not listed.
     #[serde(skip_serializing_if = "super::is_zero")]
     pub damaged_more: u64,
@@ -48,13 +43,14 @@ pub(super) fn add(dir: &Path, verified: &mut Verified) -> Result<()> {
     counted.read += captures;
     counted.collected += collected;
     counted.elsewhere += elsewhere.values().sum::<u64>();
+    counted.damaged += damaged.len();
     counted.damaged_more += damaged_more;
     let of_file = |DamagedObject { path, reason }| Damage {
         session: named(dir),
         segment: path,
         offset: None,
         sequence: None,
-        reason: format!("{NEEDED}: {reason}"),
+        reason: format!("a capture of a workspace needs it: {reason}"),
         follows: None,
         searched: false,
     };
@@ -64,7 +60,7 @@ pub(super) fn add(dir: &Path, verified: &mut Verified) -> Result<()> {
 
 impl Counted {
     pub(super) fn print(&self, output: &mut Output<'_>) -> Result<()> {
-        let Counted { read, collected, elsewhere, damaged_more } = self;
+        let Counted { read, collected, elsewhere, damaged_more, .. } = self;
         let captures = counted(*read, "capture");
         output.line(format_args!(
             "{captures} of workspaces read, {collected} were collected, {elsewhere} are not in the sessions' folders"

@@ -393,13 +393,8 @@ fn a_command_that_the_program_left_running_ends_with_the_run() {
         host.ask("Go.").unwrap();
         host.session().id()
     });
-    let mark = format!("FOLDLOG_RUN={id}-");
-    let is_marked = |environment: Vec<u8>| {
-        environment.split(|byte| *byte == 0).any(|one| one.starts_with(mark.as_bytes()))
-    };
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let left = processes.filter(|process| std::fs::read(process.path().join("environ")).is_ok_and(is_marked));
-    assert_eq!(left.count(), 0, "a command outlived the run");
+    let left = foldlog_tests::child::with_variable(&format!("FOLDLOG_RUN={id}-"));
+    assert_eq!(left, 0, "a command outlived the run");
     // The program was started with it.
     let given = world.starts()[0]["environment"]["FOLDLOG_RUN"].as_str().unwrap().to_owned();
     assert!(given.starts_with(&format!("{id}-")), "{given}");
