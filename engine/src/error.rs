@@ -77,26 +77,27 @@ pub enum Error {
     /// was changed.
     #[error("{0}")]
     Corrupt(Box<Corruption>),
-    /// A segment ends before the end that its successor names, and is sound up to there: somebody copied the folder
-    /// while the session was written, the older files first, or the disk lost the end of the segment.
+    /// A segment is older at one place than the frames that follow, and sound up to there: somebody copied the folder
+    /// while the session was written, the older files first, or the disk lost the bytes between.
     #[error(
-        "{} ends at byte {offset}, before record {sequence}, although {} says that it ends at byte {end}: somebody copied \
-         the folder while the session was written, or the disk lost the end of the file",
+        "{} holds no whole frame from byte {offset}, where record {sequence} should begin, to byte {end}, although {} goes \
+         on behind that: somebody copied the folder while the session was written, or the disk lost these bytes",
         escape::path(segment),
         escape::path(successor)
     )]
     OlderThanSuccessor {
         /// Session that the segment belongs to.
         session: Uuid,
-        /// Segment that is too short.
+        /// Segment that is older.
         segment: PathBuf,
         /// Offset in bytes at which the sound part of the segment ends.
         offset: u64,
         /// Sequence number of the record that should stand there.
         sequence: SequenceNumber,
-        /// Segment that follows.
+        /// Segment whose frames follow: the next one, or the same one.
         successor: PathBuf,
-        /// Offset in the short segment, in bytes, at which it ends by its successor's header.
+        /// Offset in the older segment, in bytes, up to which its frames are not there: its end, as the header of the next
+        /// segment has it, or the end of a page.
         end: u64,
     },
     /// A segment between or behind others is missing.
@@ -202,6 +203,18 @@ pub enum Error {
     Forked {
         /// Session that was to be written.
         session: Uuid,
+    },
+    /// Another writer has the session open too, since the locks of this file system keep nobody apart: records that either of
+    /// them wrote since may be lost. The session takes no writes until it is opened again.
+    #[error(
+        "session {session} has a second writer, since locks exclude nobody on this file system: {}",
+        escape::text(found)
+    )]
+    SecondWriter {
+        /// Session that both write.
+        session: Uuid,
+        /// What the other one was found by.
+        found: String,
     },
     /// An earlier write or sync failed, so the session takes no writes until it is opened again.
     #[error("the session takes no writes after an earlier failure, until it is opened again: {cause}")]

@@ -57,6 +57,7 @@ fn all() -> Vec<Error> {
         Error::Full { path: path(), bytes: 1, source: io() },
         Error::NoHandle { path: path(), source: io() },
         Error::Forked { session },
+        Error::SecondWriter { session, found: text() },
         Error::Corrupt(Box::new(corruption)),
         Error::OlderThanSuccessor {
             session,

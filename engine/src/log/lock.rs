@@ -7,7 +7,13 @@
 //!
 //! The lock of a session's folder comes on top. It keeps away a process that comes to the folder through another store,
 //! by a link, a mount or a second name, or that finds the lock file gone. Copies that share segments by hard links (`cp
-//! -al`) have folders of their own, and nothing keeps their writers apart.
+//! -al`) have folders of their own, and no lock keeps their writers apart.
+//!
+//! Some file systems have locks that exclude nobody. So the note tells the writer from all others, by its process, its
+//! machine and the microsecond in which it opened the session, and a writer reads the note before each sync: the one that
+//! opened the session last goes on, and the others end with [`Error::SecondWriter`]. Between syncs a writer looks at the bytes that it is about to write over
+//! (`Active::found_foreign`). Both are best effort: two machines that see each other's writes late may each acknowledge
+//! records up to the next sync, and where notes cannot be kept, nothing is found.
 //!
 //! A process that forks shares its lock with the copy, as it shares the open file. The copy writes nothing, and never
 //! releases the lock; but should the parent end first, the lock is held until the copy ends too, or runs another
@@ -34,8 +40,8 @@ pub(crate) struct WriterLock {
     storage: Arc<dyn Storage>,
     /// Folder of the session, which may be about to be made.
     dir: PathBuf,
-    /// Path of the note that was left.
-    note: Option<PathBuf>,
+    /// The note that was left, and its path.
+    note: Option<(PathBuf, Holder)>,
     held: Option<Box<dyn HeldLock>>,
     /// Lock of the session's folder, once the folder exists.
     folder: Option<Box<dyn HeldLock>>,
@@ -71,7 +77,7 @@ pub(crate) fn take(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_
         Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => None,
         locked => locked?,
     };
-    let note = leave_word(storage, store, &holder_path, now_us).then_some(holder_path);
+    let note = leave_word(storage, store, &holder_path, now_us).map(|note| (holder_path, note));
     let dir = layout::session_dir(store, session);
     stamp(storage.as_ref(), &dir);
     Ok(Attempt::Held(WriterLock {
@@ -105,6 +111,24 @@ fn folder_lock(storage: &Arc<dyn Storage>, dir: &Path, session: Uuid) -> Result<
 }
 
 impl WriterLock {
+    /// Returns whoever has left another note since, and so believes that it has the lock.
+    fn other(&self) -> Option<Holder> {
+        let (path, own) = self.note.as_ref()?;
+        read_holder(&self.storage, path)
+            .filter(|found| (&found.pid, &found.host, &found.since) != (&own.pid, &own.host, &own.since))
+    }
+
+    /// Checks that nobody else has taken the lock of `session` since, as far as notes tell.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SecondWriter`].
+    pub(crate) fn check(&self, session: Uuid) -> Result<()> {
+        let Some(other) = self.other() else { return Ok(()) };
+        let found = format!("its lock was taken again: {other}");
+        Err(Error::SecondWriter { session, found })
+    }
+
     /// Locks the session's folder, if that was not done before.
     pub(crate) fn lock_folder(&mut self, dir: &Path, session: Uuid) -> Result<()> {
         if self.folder.is_none() {
@@ -166,16 +190,16 @@ pub(crate) fn is_read_only(error: &std::io::Error) -> bool {
         || is_out_of_space(error)
 }
 
-/// Says in a note who holds the lock. Returns whether there is such a note now.
-fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64) -> bool {
+/// Says in a note who holds the lock. Returns the note if it is there now.
+fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64) -> Option<Holder> {
     let holder = Holder {
         pid: Some(std::process::id()),
         host: here(),
         since: Some(foldlog_codec::record::time_text(now_us)),
         ended: false,
     };
-    // A failure here costs the next caller a useful error message, and nothing else.
-    notes::leave(storage, (store, path), &holder, HOLDER_BYTES_MAX)
+    // A failure here costs the next caller a useful error message, and a second writer is found later.
+    notes::leave(storage, (store, path), &holder, HOLDER_BYTES_MAX).then_some(holder)
 }
 
 fn read_holder(storage: &Arc<dyn Storage>, path: &Path) -> Option<Holder> {
@@ -202,8 +226,8 @@ impl Drop for WriterLock {
         }
         stamp(self.storage.as_ref(), &self.dir);
         // The note goes first: without the lock, it might already be the next holder's.
-        if let Some(note) = &self.note {
-            let _ = self.storage.remove_file(note);
+        if let Some((path, _)) = self.note.as_ref().filter(|_| self.other().is_none()) {
+            let _ = self.storage.remove_file(path);
         }
         self.folder.take();
         self.held.take();

@@ -593,6 +593,7 @@ impl Inner {
         let ground = (self.store.options.storage.as_ref(), &self.store.background);
         // A resource asks for this between capturing and recording, and one sync runs at a time.
         let captures = || {
+            self.lock.lock().as_ref().map_or(Ok(()), |lock| lock.check(self.id))?;
             let captured = std::mem::take(&mut *self.captured.lock());
             captured.iter().try_for_each(|resource| resource.sync_captures(&[]))
         };

@@ -10,8 +10,8 @@
 //!    makes a file shorter while it is mapped: a store beyond the end of the file, or into a hole on a full disk, would
 //!    kill the process. On file systems where an allocation promises no space, no file is mapped
 //!    ([`kept`](super::kept)).
-//! 2. Nothing is read through the mapping, so no Rust reference into it ever exists. Another process that writes the
-//!    file can at worst spoil its bytes, which their checksums tell.
+//! 2. No Rust reference into the mapping ever exists: bytes are copied into it and, four at a time, out of it. Another
+//!    process that writes the file can at worst spoil its bytes, which their checksums tell.
 //! 3. Two stores through one mapping never run at once.
 
 use std::io;
@@ -148,6 +148,14 @@ impl MappedFile {
     }
 }
 
+impl MappedFile {
+    /// Returns where `len` bytes at `offset` of the file begin in the mapping; `None` where they are not all within it.
+    fn start_of(&self, len: usize, offset: u64) -> Option<usize> {
+        let start = usize::try_from(offset).ok()?;
+        (start.checked_add(len)? <= self.map.len()).then_some(start)
+    }
+}
+
 impl StorageFile for MappedFile {
     fn len(&self) -> io::Result<u64> {
         self.file.len()
@@ -161,11 +169,25 @@ impl StorageFile for MappedFile {
         self.file.read_at(buf, offset)
     }
 
+    fn peek(&self, offset: u64) -> Option<[u8; 4]> {
+        let start = self.start_of(4, offset)?;
+        while self.storing.swap(true, Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        // SAFETY: the four bytes are within the mapping, as was just checked, and it lives as long as `self`. They are copied
+        // out by volatile loads through a raw pointer, since another process may write them at any time; no other thread of
+        // this one stores meanwhile: `storing` is set. That the file behind the mapping stays as long as it was is invariant 1.
+        #[allow(unsafe_code)]
+        let bytes = unsafe {
+            let first: *const u8 = self.map.as_ptr().add(start);
+            [0, 1, 2, 3].map(|at| first.add(at).read_volatile())
+        };
+        self.storing.store(false, Ordering::Release);
+        Some(bytes)
+    }
+
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let start = usize::try_from(offset).ok();
-        let fits =
-            start.and_then(|start| start.checked_add(bytes.len())).is_some_and(|end| end <= self.map.len());
-        let (Some(start), true) = (start, fits) else {
+        let Some(start) = self.start_of(bytes.len(), offset) else {
             return self.file.write_at(bytes, offset);
         };
         if start + bytes.len() > self.prepared.load(Ordering::Relaxed) {

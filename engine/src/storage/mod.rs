@@ -278,6 +278,13 @@ pub trait StorageFile: Send + Sync + Debug {
     /// Reads up to `buf.len()` bytes and returns how many it read: fewer only at the end of the file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
+    /// Returns the four bytes at `offset` as cheaply as the backend can, since a writer looks before each append whether another
+    /// one has written there. `None` where they cannot be read.
+    fn peek(&self, offset: u64) -> Option<[u8; 4]> {
+        let mut bytes = [0; 4];
+        (self.read_at(&mut bytes, offset).ok()? == bytes.len()).then_some(bytes)
+    }
+
     /// Writes all of `bytes`. After an error any part of them may be in the file.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 

@@ -7,6 +7,7 @@ mod handles;
 mod in_turn;
 mod kills;
 mod real_disk;
+mod second_writer;
 mod space;
 mod stories;
 

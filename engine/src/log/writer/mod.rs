@@ -716,6 +716,9 @@ impl Log {
         let crc =
             crc.map_err(|error| Error::Encode { name: kind.name().to_owned(), reason: error.to_string() })?;
         let offset = active.offset;
+        if let Some(found) = active.found_foreign(self.last_offset, self.last_crc) {
+            return Err(Error::SecondWriter { session: self.session, found });
+        }
         active.file.write_at(frame, offset).map_err(|error| Error::io("write", &active.path, error))?;
         let len = frame.len() as u64;
         active.offset += len;

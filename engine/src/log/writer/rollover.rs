@@ -44,6 +44,21 @@ impl Active {
         }
     }
 
+    /// Looks for bytes of another writer where the next frame goes, and in the place of the last one, which starts with the
+    /// checksum `last_crc`. Returns what was found, if there is anything. Costs no call of the system where the file is
+    /// mapped, and finds nothing where another machine's writes reach this one late.
+    #[inline]
+    pub(super) fn found_foreign(&self, last_offset: Option<u64>, last_crc: u32) -> Option<String> {
+        let is_other =
+            |offset, expected: [u8; 4]| self.file.peek(offset).is_some_and(|found| found != expected);
+        let place = if is_other(self.offset, [0; 4]) {
+            self.offset
+        } else {
+            last_offset.filter(|offset| is_other(*offset, last_crc.to_le_bytes()))?
+        };
+        Some(format!("{} at byte {place} holds what this writer did not write", self.path.display()))
+    }
+
     /// Returns what was written since the last plan of a sync.
     pub(super) fn take_written(&mut self) -> Option<Written> {
         let (from, to) = (self.planned, self.offset);

@@ -367,7 +367,8 @@ impl Disk {
             }
         };
         self.body(id)?;
-        Ok(self.locks.insert((id, offset)).then_some(id))
+        let is_free = self.locks.insert((id, offset)) || self.faults.locks_exclude_nobody;
+        Ok(is_free.then_some(id))
     }
 
     pub(super) fn unlock(&mut self, id: NodeId, offset: u64) {

@@ -74,6 +74,9 @@ pub enum Fault {
     /// Lets each call that opens something answer `EMFILE`: making and opening a file, listing or syncing a folder, taking a
     /// lock. The fault lasts until the faults are cleared.
     NoHandles,
+    /// Lets any number of holders have each lock at once, as on file systems that keep no locks. The fault lasts until the
+    /// faults are cleared.
+    LocksExcludeNobody,
     /// Lets one later write keep only its first bytes and fail; then the fault is over.
     ShortWrite {
         /// Number of the write that fails, counted from now on; 1 is the very next write.
@@ -116,6 +119,7 @@ pub(super) struct Faults {
     capacity: Option<u64>,
     read_only: bool,
     no_handles: bool,
+    pub(super) locks_exclude_nobody: bool,
 }
 
 struct Counted {
@@ -151,6 +155,7 @@ impl Faults {
             Fault::DiskFull { capacity_bytes } => self.capacity = Some(capacity_bytes),
             Fault::ReadOnly => self.read_only = true,
             Fault::NoHandles => self.no_handles = true,
+            Fault::LocksExcludeNobody => self.locks_exclude_nobody = true,
         }
     }
 

@@ -1,0 +1,84 @@
+//! Two writers of one session, on a file system whose locks exclude nobody.
+
+use std::collections::BTreeMap;
+
+use foldlog::storage::Fault;
+use foldlog::{Durability, Error, Session};
+use foldlog_tests::crash::Machine;
+use foldlog_tests::host::{Noted, Notes};
+use uuid::Uuid;
+
+use super::LEVELS;
+
+fn note(session: &Session, text: &str) -> foldlog::Result<u64> {
+    session.dispatch(Noted { text: text.to_owned() }).map(foldlog::SequenceNumber::get)
+}
+
+/// A session with some records, and two processes that both have it open for writing.
+fn both(level: Durability) -> (Machine, Uuid, [Session; 2]) {
+    let machine = Machine::default();
+    let session = machine.process(level).create(&foldlog_tests::host::types()).unwrap();
+    for n in 0..5 {
+        note(&session, &format!("before {n}")).unwrap();
+    }
+    let id = session.id();
+    session.close().unwrap();
+    assert!({
+        let first = machine.open(id, level).unwrap();
+        let refused = machine.open(id, level).is_err_and(|error| matches!(error, Error::Locked { .. }));
+        first.close().unwrap();
+        refused
+    });
+    machine.disk.inject(Fault::LocksExcludeNobody);
+    let both = [machine.open(id, level).unwrap(), machine.open(id, level).unwrap()];
+    (machine, id, both)
+}
+
+/// Without a look at what stands there, each acknowledged all its records, under numbers that the other had given out too.
+#[test]
+fn two_writers_whom_no_lock_keeps_apart_acknowledge_no_number_twice() {
+    for level in LEVELS {
+        for turns in [[0, 1, 0, 1], [0, 0, 0, 1], [1, 1, 0, 0], [1, 0, 0, 1], [0, 0, 1, 1]] {
+            let (machine, id, both) = both(level);
+            let mut acknowledged: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+            let mut stopped = [false; 2];
+            for (n, turn) in turns.into_iter().cycle().take(80).enumerate() {
+                let text = format!("{n} by writer {turn}{}", "x".repeat(n % 7));
+                match note(&both[turn], &text) {
+                    Ok(sequence) => acknowledged.entry(sequence).or_default().push(text),
+                    Err(Error::SecondWriter { session, .. }) => stopped[turn] = session == id,
+                    Err(Error::DurabilityUnknown { cause, .. } | Error::Poisoned { cause })
+                        if matches!(*cause, Error::SecondWriter { .. }) =>
+                    {
+                        stopped[turn] = true;
+                    }
+                    Err(error) => panic!("{level:?}, {turns:?}: {error}"),
+                }
+            }
+            assert_ne!(stopped, [false; 2], "{level:?}, {turns:?}");
+            let twice: Vec<_> = acknowledged.values().filter(|texts| texts.len() > 1).collect();
+            assert!(twice.is_empty(), "{level:?}, {turns:?}: {twice:?}");
+            drop(both);
+            machine.disk.clear_faults();
+            let session = machine.open(id, level).unwrap();
+            let notes = session.log::<Notes>().unwrap().tail(100).unwrap();
+            for text in acknowledged.into_values().flatten() {
+                assert!(notes.iter().any(|note| note.text == text), "{level:?}, {turns:?}: {text}");
+            }
+        }
+    }
+}
+
+/// The note beside the lock tells of a writer that has not written anything yet.
+#[test]
+fn a_writer_that_syncs_finds_that_the_session_was_opened_again() {
+    let (_machine, id, [first, second]) = both(Durability::Boundary);
+    note(&first, "acknowledged, and not yet durable").unwrap();
+    let error = first.sync().unwrap_err();
+    let Error::DurabilityUnknown { cause, .. } = &error else { panic!("{error}") };
+    assert!(matches!(&**cause, Error::SecondWriter { session, .. } if *session == id), "{error}");
+    assert!(error.to_string().contains("its lock was taken again"), "{error}");
+    // The first one's end leaves the note of the second where it is.
+    drop(first);
+    second.sync().unwrap();
+}
