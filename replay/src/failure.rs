@@ -41,6 +41,9 @@ pub enum Failure {
     /// Captures of workspaces are damaged, and no log is.
     #[error("{0}")]
     DamagedCaptures(String),
+    /// A session lacks what was younger when it was copied, and nothing else is wrong.
+    #[error("{0}, as in a copy that was taken while the session was written")]
+    Incomplete(String),
     /// What a place holds of a session does not verify. The text says where.
     #[error("{0}")]
     Held(String),
@@ -101,6 +104,10 @@ impl From<filesystem::Error> for Failure {
     }
 }
 
+/// What to do about a session that lacks what is younger than the rest.
+const COPY_AGAIN: &str = "if this is a copy, take another by `foldlog backup SESSION --to STORE`, which copies a session while it is \
+                          written; if it is not, or as of an earlier moment, copy its sound part: `foldlog salvage SESSION --to STORE`";
+
 impl From<persistence::Error> for Failure {
     fn from(error: persistence::Error) -> Failure {
         match error {
@@ -143,7 +150,10 @@ impl Failure {
     /// Returns the exit code of a verb that ended for this reason.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Failure::DoesNotHold(_) | Failure::DamagedCaptures(_) | Failure::Held(_) => DOES_NOT_HOLD,
+            Failure::DoesNotHold(_)
+            | Failure::DamagedCaptures(_)
+            | Failure::Incomplete(_)
+            | Failure::Held(_) => DOES_NOT_HOLD,
             Failure::Engine(error) if error.is_damage() => DOES_NOT_HOLD,
             Failure::Run { error, .. } if matches!(&**error, foldlog_agent::Error::Engine(error) if error.is_damage()) => {
                 DOES_NOT_HOLD
@@ -172,6 +182,7 @@ impl Failure {
                  `foldlog backup SESSION --to STORE` copies the session with all captures that are sound; only what goes back to the \
                  others fails"
             }
+            Failure::Incomplete(_) => COPY_AGAIN,
             Failure::Held(_) => {
                 "nothing was changed; keep the place as it is: whoever wrote the session may have all of it in a store"
             }
@@ -238,16 +249,16 @@ pub(crate) fn next_after(error: &Error) -> Option<String> {
             "nothing was changed; keep what is there, and copy into another folder; `foldlog diff SESSION --with OTHER` shows \
              where the two part"
         }
-        Error::OlderThanSuccessor { .. } => {
-            "if this is a copy, copy the session again: its segments from the newest to the oldest, then its objects; if \
-             it is not, copy its sound part: `foldlog salvage SESSION --to STORE`"
-        }
+        Error::OlderThanSuccessor { .. } => COPY_AGAIN,
         Error::MissingSegment { .. } => {
             "if this is a copy, copy the session again: its segments from the newest to the oldest, then its objects; if \
              it is not, put the segment back from a copy, or copy what is before it: `foldlog salvage SESSION --to STORE`"
         }
         Error::WrongSession { .. } => "put the file or folder back where it was: it was exchanged or renamed",
-        Error::Object { .. } => "put the file back into the session's `objects` folder from a copy",
+        Error::Object { .. } => {
+            "put the file back into the session's `objects` folder from a copy; if this is a copy itself, \
+             `foldlog backup SESSION --to STORE` takes one while the session is written"
+        }
         Error::NotASession { path, .. } if let Some(url) = held::bucket_at(path) => {
             return Some(format!("a bucket is in that folder; give its URL: {}", quoted(url.as_ref())));
         }

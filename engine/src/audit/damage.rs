@@ -28,6 +28,9 @@ pub struct DamagedPlace {
     pub sequence: Option<SequenceNumber>,
     /// What is wrong.
     pub reason: String,
+    /// Whether nothing is wrong but that the file is older there than what follows, as in a copy that was taken while the
+    /// session was written ([`Error::OlderThanSuccessor`]).
+    pub is_older: bool,
     /// Sound frames between this place and the next one. `None` if there are none.
     pub follows: Option<SoundStretch>,
 }
@@ -61,14 +64,14 @@ pub struct SoundEnd {
 
 impl From<Place> for DamagedPlace {
     fn from(place: Place) -> DamagedPlace {
-        let Place { path, offset, sequence, reason, follows } = place;
+        let Place { path, offset, sequence, reason, is_older, follows } = place;
         let follows = follows.map(|Stretch { path, offset, records, sequences }| SoundStretch {
             segment: path,
             offset,
             records,
             sequences,
         });
-        DamagedPlace { segment: path, offset, sequence, reason, follows }
+        DamagedPlace { segment: path, offset, sequence, reason, is_older, follows }
     }
 }
 

@@ -13,8 +13,9 @@
 //! | some sound frame | another, or not known | torn: pages reached the disk out of order |
 //! | none | any | torn: left out and reported; an all-zero rest is a plain end |
 //!
-//! A segment that is corrupt by this table only because it ends before the end that its successor names gets an error of
-//! its own ([`Error::OlderThanSuccessor`]): segments in a copy that was taken while the session was written look like that.
+//! A segment that is corrupt by this table only because it is older than what follows gets an error of its own
+//! ([`Error::OlderThanSuccessor`]): it ends before the end that its successor names, or a page of it ends in zeros. Segments
+//! in a copy that was taken while the session was written look like that.
 //!
 //! # While another process writes
 //!

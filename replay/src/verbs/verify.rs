@@ -29,6 +29,7 @@ With --json one object:
   sessions, passed_over, records, bytes, torn_bytes
   corrupt      damaged places: session, segment, offset, sequence, reason;
                follows: the sound frames up to the next place: segment, offset, records, sequences (first and last)
+  incomplete   places, with the same fields, that lack what was younger when the session was copied while it was written
   torn         session, segment, offset, sequence, bytes
   captures     with --captures: read, collected, elsewhere: numbers of captures; of damaged ones, `corrupt` has the files
   unsupported  session, sequence, kind; exposed: session, path, mode; unreadable: path, reason";
@@ -72,6 +73,9 @@ pub struct Verified {
     pub torn_bytes: u64,
     /// Damage.
     pub corrupt: Vec<Damage>,
+    /// Places that lack something and are sound otherwise, as in a copy that was taken while the session was written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub incomplete: Vec<Damage>,
     /// Torn tails.
     pub torn: Vec<Torn>,
     /// Captures of workspaces, if they were asked for.
@@ -108,6 +112,9 @@ pub struct Damage {
     /// Whether what follows was looked for.
     #[serde(skip)]
     pub searched: bool,
+    /// Whether nothing is wrong but that the file is older than what follows or names it.
+    #[serde(skip)]
+    pub is_older: bool,
 }
 
 /// Describes the sound frames behind a damaged place.
@@ -183,7 +190,8 @@ fn is_zero(count: &u64) -> bool {
 ///
 /// # Errors
 ///
-/// - [`Failure::DoesNotHold`] if something is damaged, after the result is printed.
+/// - [`Failure::DoesNotHold`] if something is damaged, [`Failure::DamagedCaptures`] if only captures are, and
+///   [`Failure::Incomplete`] if nothing is wrong but what is lacking, each after the result is printed.
 /// - [`Failure::Engine`] if the only path is neither a session nor a store, or the session that it names cannot be read.
 pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result<u8> {
     let mut verified =
@@ -207,14 +215,16 @@ pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result
         held_sessions(url, paths.len() > 1, &mut verified, output)?;
     }
     print(&verified, output)?;
-    match (verified.corrupt.len(), verified.unreadable.is_empty()) {
-        (0, true) => Ok(HOLDS),
-        (0, false) => Ok(UNUSABLE),
-        (places, _) => {
-            let places = match places {
-                1 => "1 place is corrupt".to_owned(),
-                places => format!("{places} places are corrupt"),
-            };
+    let places = |places: usize, what: &str| match places {
+        1 => format!("1 place is {what}"),
+        places => format!("{places} places are {what}"),
+    };
+    match (verified.corrupt.len(), verified.incomplete.len(), verified.unreadable.is_empty()) {
+        (0, 0, true) => Ok(HOLDS),
+        (0, 0, false) => Ok(UNUSABLE),
+        (0, older, _) => Err(Failure::Incomplete(places(older, "incomplete"))),
+        (corrupt, ..) => {
+            let places = places(corrupt, "corrupt");
             let of_captures = verified.captures.as_ref().map_or(0, |captures| captures.damaged);
             let is_log = verified.corrupt.len() > of_captures;
             Err(if is_log { Failure::DoesNotHold(places) } else { Failure::DamagedCaptures(places) })
@@ -349,7 +359,9 @@ pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut Verified) -
     verified.sessions += 1;
     verified.records += report.as_ref().map_or(records, |report| report.records);
     verified.bytes += bytes;
-    verified.corrupt.append(&mut damage);
+    let (mut older, mut corrupt) = damage.into_iter().partition(|damage| damage.is_older);
+    verified.incomplete.append(&mut older);
+    verified.corrupt.append(&mut corrupt);
     if let Some(report) = report {
         add_report(verified, id.unwrap_or_default(), report);
     }
@@ -450,11 +462,17 @@ fn named_objects(dir: &Path) -> NamedObjects {
     objects
 }
 
-/// Returns a place for each object that is missing or damaged, in the order of the records that name them first.
+/// Returns a place for each object that is missing or damaged, in the order of the records that name them first. Those
+/// that are missing behind all others that are there are younger than the folder `objects` of a copy.
 fn damaged_objects(dir: &Path, objects: NamedObjects) -> Vec<Damage> {
+    let mut objects: Vec<_> = objects.into_iter().collect();
+    objects.sort_by_key(|(_, (_, _, sequence))| *sequence);
+    let mut is_older = true;
     let mut damaged = Vec::new();
-    for (object, (segment, offset, sequence)) in objects {
-        if let Err(error @ Error::Object { .. }) = audit::check_object(dir, &object) {
+    for (object, (segment, offset, sequence)) in objects.into_iter().rev() {
+        let checked = audit::check_object(dir, &object);
+        is_older &= matches!(&checked, Err(Error::Object { path, .. }) if !path.exists());
+        if let Err(error @ Error::Object { .. }) = checked {
             damaged.push(Damage {
                 session: None,
                 segment,
@@ -463,10 +481,11 @@ fn damaged_objects(dir: &Path, objects: NamedObjects) -> Vec<Damage> {
                 reason: error.to_string(),
                 follows: None,
                 searched: false,
+                is_older,
             });
         }
     }
-    damaged.sort_by_key(|damage| damage.sequence);
+    damaged.reverse();
     damaged
 }
 
@@ -480,7 +499,16 @@ impl Damage {
     #[cfg(feature = "object-store")]
     fn of_held(session: Uuid, segment: PathBuf, reason: String) -> Damage {
         let session = Some(session);
-        Damage { session, segment, offset: None, sequence: None, reason, follows: None, searched: false }
+        Damage {
+            session,
+            segment,
+            offset: None,
+            sequence: None,
+            reason,
+            follows: None,
+            searched: false,
+            is_older: false,
+        }
     }
 
     fn at(frame: &FrameInfo<'_>, reason: String) -> Damage {
@@ -492,16 +520,17 @@ impl Damage {
             reason,
             follows: None,
             searched: false,
+            is_older: false,
         }
     }
 
     fn of(place: DamagedPlace) -> Damage {
-        let DamagedPlace { segment, offset, sequence, reason, follows, .. } = place;
+        let DamagedPlace { segment, offset, sequence, reason, is_older, follows } = place;
         let follows = follows.map(|follows| {
             let SoundStretch { segment, offset, records, sequences, .. } = follows;
             Follows { segment, offset, records, sequences }
         });
-        Damage { session: None, segment, offset, sequence, reason, follows, searched: true }
+        Damage { session: None, segment, offset, sequence, reason, follows, searched: true, is_older }
     }
 }
 
@@ -538,6 +567,7 @@ fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
         reason: reason.clone(),
         follows: None,
         searched: false,
+        is_older: false,
     };
     Ok(match error {
         Error::Corrupt(corruption) => {
@@ -545,7 +575,7 @@ fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
             at(session, segment, Some((offset, sequence)))
         }
         Error::OlderThanSuccessor { session, segment, offset, sequence, .. } => {
-            at(Some(session), segment, Some((offset, sequence)))
+            Damage { is_older: true, ..at(Some(session), segment, Some((offset, sequence))) }
         }
         Error::MissingSegment { session, path, .. } => at(Some(session), path, None),
         Error::WrongSession { expected, path, .. } => at(Some(expected), path, None),
@@ -616,11 +646,13 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
             ),
         ])?;
     }
-    for damage in &verified.corrupt {
+    let corrupt = verified.corrupt.iter().map(|damage| (BAD, "corrupt", damage));
+    let incomplete = verified.incomplete.iter().map(|damage| (CAUTION, "incomplete", damage));
+    for (style, label, damage) in corrupt.chain(incomplete) {
         let offset = damage.offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
         let record = damage.sequence.map(|sequence| format!(", record {sequence}")).unwrap_or_default();
         let place = format!("  {}{offset}{record}", escape::path(&damage.segment));
-        output.pieces(&[(BAD, &"corrupt"), (PLAIN, &place)])?;
+        output.pieces(&[(style, &label), (PLAIN, &place)])?;
         output.line(format_args!("         {}", damage.reason))?;
         match &damage.follows {
             Some(follows) => output.line(format_args!("         {}", follows.text(&damage.segment)))?,
@@ -644,7 +676,7 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
     if let Some(captures) = &verified.captures {
         captures.print(output)?;
     }
-    if verified.corrupt.is_empty() && verified.unreadable.is_empty() {
+    if verified.corrupt.is_empty() && verified.incomplete.is_empty() && verified.unreadable.is_empty() {
         let (style, text) = match (verified.sessions, verified.passed_over) {
             (0, 1..) => (CAUTION, "nothing was checked: no folder of a session holds records"),
             (_, 0) => (GOOD, "every frame, body, seal and object holds"),

@@ -172,12 +172,7 @@ fn judge(report: &mut Report, foldlog: &Foldlog, copy: &Path, order: &str, known
     // What to do next may speak of copies whatever it is.
     let first: Vec<_> = said.lines().filter(|line| !line.contains("next:")).collect();
     let lowered = first.join(" ").to_lowercase();
-    if lowered.contains("object") && lowered.contains("missing") {
-        // That it was copied before the record that names it, nobody can know of the copy.
-        report.count(format!("objects missing, {order}"), 1);
-        return Ok(());
-    }
-    let told = ["copy", "copied"].iter().any(|word| lowered.contains(word));
+    let told = lowered.contains("incomplete") && !lowered.contains("corrupt");
     if told && report.counted(&format!("told, {order}")) == 0 {
         report.fact(format!("{order}: {}", said.trim()));
     }

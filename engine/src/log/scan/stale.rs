@@ -3,11 +3,13 @@
 //! A program that copies a folder file by file while a writer goes on, the oldest file first, gets a segment as it was
 //! before its successor was begun, and the successor as it was later. The successor names the end that the segment came
 //! to, and the copy of the segment ends before that end: in zeros, or in a frame that was just being written. Where the
-//! segment was copied before its first record, its copy holds nothing at all, and not even a header. Nothing in such a
-//! copy is wrong but that it is too short. A disk that lost the end of a segment leaves the same, and the error says
-//! so.
+//! segment was copied before its first record, its copy holds nothing at all, and not even a header. Within one segment
+//! too what stands behind may be younger: a page is read while its writer is in the middle of it, and the pages behind it
+//! later, so that zeros reach to the end of the page. Nothing in such a copy is wrong but what it lacks. A disk that lost
+//! the bytes leaves the same, and the error says so.
 
-use crate::sabotage::{self, Breakage};
+use std::io;
+
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::frame::{HEADER_LEN, claimed_len};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
@@ -17,9 +19,15 @@ use crate::error::{Error, Result};
 use crate::log::chain::{Beyond, Segment};
 use crate::log::compressed;
 use crate::log::window::Window;
+use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
-/// Returns the error of a segment that is older than its successor expects. `None` where the bad spot is anything else.
+/// Zeros at the end of a page tell a copy only where there are so many: a frame may end in some of its own.
+const ZEROS_MIN: u64 = 8;
+/// A kernel hands out a file by pages of this many bytes, or by multiples of it.
+const PAGE_BYTES: u64 = 4096;
+
+/// Returns the error of a segment that is older at a bad spot than what follows. `None` where the bad spot is anything else.
 /// The record `sequence` should stand at the spot.
 pub(super) fn judge(
     storage: &dyn Storage,
@@ -27,33 +35,60 @@ pub(super) fn judge(
     spot: &BadSpot,
     sequence: SequenceNumber,
 ) -> Result<Option<Error>> {
-    let next = spot.segment.checked_add(1).and_then(|next| segments.get(next));
-    let (Some(segment), Some(next)) = (segments.get(spot.segment), next) else { return Ok(None) };
-    let Some(end) = segment.end.filter(|_| !sabotage::is(Breakage::CopyCalledDamage)) else {
-        return Ok(None);
-    };
-    let io = |error| Error::io("read", &segment.path, error);
-    // A compressed segment was whole when it was written.
-    if compressed::damage_at(storage, &segment.path, spot.offset).is_some() {
-        return Ok(None);
-    }
-    // Bytes behind the end that the successor names are younger than what is missing, which no copy has.
-    let mut window = Window::new(segment.open(storage)?, None).map_err(io)?;
-    let used = window.used_end(spot.offset).map_err(io)?;
-    let frame_end =
-        spot.offset + claimed_len(window.bytes(spot.offset, HEADER_LEN as u64).map_err(io)?) as u64;
-    let begun = used <= frame_end && frame_end < end;
-    if used != spot.offset && !begun {
-        return Ok(None);
-    }
+    let Some(segment) = segments.get(spot.segment) else { return Ok(None) };
+    let Some(end) = lacks_to(storage, segment, spot.offset)? else { return Ok(None) };
+    // Where the segment does not end before what its successor says, the frames that follow are its own.
+    let next = segments.get(spot.segment + 1).filter(|_| segment.end == Some(end)).unwrap_or(segment);
     Ok(Some(Error::OlderThanSuccessor {
-        session: next.header.session,
+        session: segment.header.session,
         segment: segment.path.clone(),
         offset: spot.offset,
         sequence,
         successor: next.path.clone(),
         end,
     }))
+}
+
+/// Returns the offset up to which a segment is older from `offset` on, where no sound frame stands, than what follows.
+/// `None` where what is wrong there is anything else.
+pub(super) fn lacks_to(storage: &dyn Storage, segment: &Segment, offset: u64) -> Result<Option<u64>> {
+    // A compressed segment was whole when it was written.
+    if sabotage::is(Breakage::CopyCalledDamage)
+        || compressed::damage_at(storage, &segment.path, offset).is_some()
+    {
+        return Ok(None);
+    }
+    let lacks_to = || {
+        let mut window = Window::new(segment.open(storage).map_err(io::Error::other)?, None)?;
+        let used = window.used_end(offset)?;
+        let frame_end = offset + claimed_len(window.bytes(offset, HEADER_LEN as u64)?) as u64;
+        if let Some(end) = segment.end {
+            // Bytes behind the end that the successor names are younger than what is missing, which no copy has.
+            let begun = used <= frame_end && frame_end < end;
+            if used == offset || begun {
+                return Ok(Some(end));
+            }
+        }
+        page_with_zeros(&mut window, offset, frame_end, used)
+    };
+    lacks_to().map_err(|error| Error::io("read", &segment.path, error))
+}
+
+/// Returns the end of the first page, of those that the frame from `offset` to `frame_end` reaches into, that ends in zeros
+/// and behind which bytes are used. `None` if there is none.
+fn page_with_zeros(window: &mut Window, offset: u64, frame_end: u64, used: u64) -> io::Result<Option<u64>> {
+    let mut page_end = offset;
+    while page_end < frame_end.min(used) {
+        page_end = (page_end / PAGE_BYTES + 1) * PAGE_BYTES;
+        let from = frame_end.min(page_end - ZEROS_MIN).max(offset);
+        let len = usize::try_from(page_end - from).unwrap_or(usize::MAX);
+        // More may be at hand than was asked for.
+        let is_empty = window.bytes(from, page_end - from)?.iter().take(len).all(|byte| *byte == 0);
+        if page_end < used && is_empty {
+            return Ok(Some(page_end));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the error of a copy whose chain is cut at a segment without a header, as [`judge`] does for a bad spot.

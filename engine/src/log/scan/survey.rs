@@ -24,7 +24,7 @@ use foldlog_codec::frame::{Context, Frame};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
 use foldlog_codec::{Kind, SequenceNumber, body};
 
-use super::{describe, out_of_chain, search};
+use super::{describe, out_of_chain, search, stale};
 use crate::error::Result;
 use crate::log::chain::{self, Beyond, Segment, SegmentFiles};
 use crate::log::compressed;
@@ -41,6 +41,8 @@ pub(crate) struct Place {
     /// Record that is wrong or should stand there, if that is known.
     pub(crate) sequence: Option<SequenceNumber>,
     pub(crate) reason: String,
+    /// Whether the file is merely older there than what follows.
+    pub(crate) is_older: bool,
     /// Sound frames between this place and the next one.
     pub(crate) follows: Option<Stretch>,
 }
@@ -199,7 +201,8 @@ impl Surveyor<'_, '_> {
             None => reason,
         };
         let sequence = self.next;
-        self.places.push(Place { path: path.to_owned(), offset, sequence, reason, follows: None });
+        let (path, is_older) = (path.to_owned(), false);
+        self.places.push(Place { path, offset, sequence, reason, is_older, follows: None });
     }
 
     /// Surveys a segment with a sound header.
@@ -217,7 +220,12 @@ impl Surveyor<'_, '_> {
         let mut at = Standing { offset: SEGMENT_HEADER_LEN as u64, crc, next: first_sequence };
         let bad = self.walk(segment, &mut at)?;
         if let Some(reason) = bad {
+            let before = self.places.len();
             self.resume(segment, &mut at, reason)?;
+            for place in self.places.iter_mut().skip(before) {
+                let lacks_to = |offset| stale::lacks_to(self.storage, segment, offset);
+                place.is_older = place.offset.map(lacks_to).transpose()?.flatten().is_some();
+            }
         }
         let whole = segment.end.is_none_or(|end| at.offset >= end);
         let crc = segment.exit_crc(at.crc);

@@ -53,6 +53,7 @@ pub(super) fn add(dir: &Path, verified: &mut Verified) -> Result<()> {
         reason: format!("a capture of a workspace needs it: {reason}"),
         follows: None,
         searched: false,
+        is_older: false,
     };
     verified.corrupt.extend(damaged.into_iter().map(of_file));
     Ok(())
