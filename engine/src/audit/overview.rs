@@ -5,9 +5,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::body::{ObjectId, Opened, Parent, Replicated};
+use foldlog_codec::body::{ObjectId, Opened, Parent, Replicated, ResourceSnapshot, ToolBegin};
 use foldlog_codec::image::{EntryKind as ConversationKind, Image};
-use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+use foldlog_codec::{Kind, OperationId, Record, SequenceNumber, msgpack};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
@@ -75,6 +75,9 @@ pub struct StandingOperation {
     pub tool: SmolStr,
     /// Time at which its latest run began, in microseconds since 1970-01-01 UTC.
     pub begun_at_us: i64,
+    /// Workspaces that it captured when it began, by their names, each with the path that its folder had then. A folder may be
+    /// elsewhere by now.
+    pub workspaces: BTreeMap<String, String>,
 }
 
 /// Names a conversation that stopped before its end and that a host goes on with.
@@ -222,6 +225,7 @@ impl Read {
             opened: scan.opened_sequence,
             now_us,
         };
+        let source = (&places, storage);
         let time_of = |sequence: SequenceNumber| time_of(&places, storage, sequence);
         let created_at_us = created_at_us.map_or_else(|| time_of(scan.opened_sequence), Ok)?;
         let Opened { session, parent, .. } = scan.opened;
@@ -237,15 +241,15 @@ impl Read {
             closed: scan.closed,
             open: standing(
                 outline.operations.open().map(|one| (one.operation, &one.tool, one.begin)),
-                &time_of,
+                source,
             )?,
             unsettled: standing(
                 outline.operations.unsettled().map(|one| (one.operation, &one.tool, one.begin)),
-                &time_of,
+                source,
             )?,
             suspended: standing(
                 standings.waiting().iter().map(|one| (one.operation, &one.tool, one.begin)),
-                &time_of,
+                source,
             )?,
             resumable: resumable(&outline.conversations, &standings, &time_of)?,
             sound_end: None,
@@ -257,7 +261,8 @@ impl Read {
 
 /// Returns how a damaged session stood where its sound part ends.
 fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
-    let time_of = |sequence: SequenceNumber| time_of(&reader.places, &reader.storage, sequence);
+    let source = (&reader.places, &reader.storage);
+    let time_of = |sequence: SequenceNumber| time_of(source.0, source.1, sequence);
     let operations = &reader.outline.operations;
     let waiting = reader.standings(now_us).waiting();
     Ok(SessionOverview {
@@ -270,12 +275,9 @@ fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
         parent: reader.opened.parent,
         replicated: reader.replicated().cloned(),
         closed: false,
-        open: standing(operations.open().map(|one| (one.operation, &one.tool, one.begin)), &time_of)?,
-        unsettled: standing(
-            operations.unsettled().map(|one| (one.operation, &one.tool, one.begin)),
-            &time_of,
-        )?,
-        suspended: standing(waiting.iter().map(|one| (one.operation, &one.tool, one.begin)), &time_of)?,
+        open: standing(operations.open().map(|one| (one.operation, &one.tool, one.begin)), source)?,
+        unsettled: standing(operations.unsettled().map(|one| (one.operation, &one.tool, one.begin)), source)?,
+        suspended: standing(waiting.iter().map(|one| (one.operation, &one.tool, one.begin)), source)?,
         resumable: resumable(&reader.outline.conversations, &reader.standings(now_us), &time_of)?,
         sound_end: reader.sound_end().cloned(),
         objects: 0,
@@ -285,12 +287,34 @@ fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
 
 fn standing<'a>(
     operations: impl Iterator<Item = (OperationId, &'a SmolStr, SequenceNumber)>,
-    time_of: &dyn Fn(SequenceNumber) -> Result<i64>,
+    (places, storage): (&Places, &Arc<dyn Storage>),
 ) -> Result<Vec<StandingOperation>> {
     let named = operations.map(|(operation, tool, begin)| {
-        Ok(StandingOperation { operation, tool: tool.clone(), begun_at_us: time_of(begin)? })
+        let (mut begun_at_us, mut workspaces) = (0, BTreeMap::new());
+        places.read(storage, begin, begin, &mut |record| {
+            begun_at_us = record.time_us;
+            // What does not decode is damage of another record's kind, of which the log tells elsewhere.
+            if let (Kind::TOOL_BEGIN, Ok(begin)) = (record.kind, ToolBegin::decode(record.body)) {
+                workspaces = begin.resources.iter().filter_map(workspace).collect();
+            }
+            Ok(())
+        })?;
+        Ok(StandingOperation { operation, tool: tool.clone(), begun_at_us, workspaces })
     });
     named.collect()
+}
+
+/// Returns the name of a workspace and the path that its folder had when it was captured. `None` for other resources.
+fn workspace(captured: &ResourceSnapshot<'_>) -> Option<(String, String)> {
+    #[derive(serde::Deserialize)]
+    struct Captured {
+        path: String,
+        // Tells a workspace from a host's own resource.
+        #[serde(rename = "commit")]
+        _commit: serde::de::IgnoredAny,
+    }
+    let Captured { path, .. } = msgpack::from_slice(captured.snapshot.as_ref()?.bytes()).ok()?;
+    Some((captured.resource.clone().into_owned(), path))
 }
 
 /// Returns the conversations that a host has to resume. One whose id is that of another one, a slash and more works for that one, and is

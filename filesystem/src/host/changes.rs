@@ -312,6 +312,7 @@ mod tests {
                 metadata: metadata.map(|text| self.blob(text).to_string()),
                 repositories: None,
                 folder: None,
+                path: None,
                 left_out_by: None,
                 unless_changed: false,
             }

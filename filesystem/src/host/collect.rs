@@ -209,7 +209,13 @@ fn remember<'a>(
 
 /// Returns what a snapshot says of its tree alone.
 fn tree_of(snapshot: &FilesystemSnapshot) -> FilesystemSnapshot {
-    FilesystemSnapshot { metadata: None, repositories: None, left_out_by: None, ..snapshot.clone() }
+    FilesystemSnapshot {
+        metadata: None,
+        repositories: None,
+        left_out_by: None,
+        path: None,
+        ..snapshot.clone()
+    }
 }
 
 fn is_store(objects: &Objects) -> bool {

@@ -1,5 +1,6 @@
 //! Takes snapshots of a workspace and makes them durable; [`FilesystemSnapshot`] is what a log records of one.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -48,6 +49,10 @@ pub struct FilesystemSnapshot {
     /// earlier versions: they are restored only after [`HostFilesystem::rebind`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<FolderIdentity>,
+    /// Path of the workspace when the snapshot was taken, its links resolved: a hint for whoever looks for the folder,
+    /// and never a proof. Bytes that are not UTF-8 appear as `\xNN`. `None` in snapshots of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
     /// Id of the git commit whose `.gitignore` files say what a restore leaves alone, in hexadecimal. `None` stands for
     /// [`commit`](FilesystemSnapshot::commit); only what a [rewind](super::HostFilesystem::merged) restores has another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -181,6 +186,7 @@ impl HostFilesystem {
             files,
             mounts,
             folder: Some(folder),
+            path: Some(manifest::shown(self.root.as_os_str().as_bytes())),
             metadata: Some(metadata.to_string()),
             repositories: repositories.map(|id| id.to_string()),
             left_out_by: None,

@@ -25,6 +25,7 @@ use super::strategies;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{Writing, in_store};
+use crate::verbs::run::quoted;
 
 /// Says what a recovery does, and describes the fields of `recover --json`.
 const RECOVER_JSON: &str = "\
@@ -383,7 +384,13 @@ pub(super) fn places(
                     let name = escape::text(&name);
                     let what =
                         format!("the session works on the workspace `{name}`, whose folder is not given");
-                    return Err(Failure::usage(what, format!("give its folder: --workspace {name}=DIR")));
+                    // The path is a hint: only a person knows whether the folder is still there.
+                    let (last, dir) = match &taken.path {
+                        Some(path) => (format!("; it was {path} last"), quoted(path.as_ref())),
+                        None => (String::new(), "DIR".to_owned()),
+                    };
+                    let next = format!("give its folder: --workspace {name}={dir}");
+                    return Err(Failure::usage(format!("{what}{last}"), next));
                 }
             };
             let snapshots = match snapshots.remove(&name) {

@@ -35,8 +35,8 @@ With --json one object a line:
   replicated             at, by, epoch: a replica holds its records there, first claimed by whom; left out if none does
   fenced                 from, epoch, by: another worker has claimed it, and records from there on were never acknowledged
   running                pid, host, since, ended: the process that has it open, as far as that left a note
-  open                   calls that have begun and not ended: operation, tool, since
-  unsettled, suspended   calls that were interrupted, and that wait for an answer: operation, tool, since
+  open                   calls that have begun and not ended: operation, tool, since; workspaces: their names and the paths that they had
+  unsettled, suspended   calls that were interrupted, and that wait for an answer: the same
   resumable              conversations that stopped before their end and that their host resumes: evaluation, next (provider, calls),
                          calls (ordinals of those that are to run), since
   damage                 where its sound part ends: segment, offset, sequence
@@ -288,6 +288,8 @@ struct Operation {
     since: String,
     #[serde(skip)]
     since_us: i64,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    workspaces: BTreeMap<String, String>,
 }
 
 /// Describes a conversation that its host has to resume.
@@ -634,7 +636,8 @@ fn more(all: usize, before: &str, behind: &str) -> String {
 fn named(operations: &[Operation]) -> String {
     let Some(first) = operations.first() else { return String::new() };
     let more = more(operations.len(), ", and ", " more");
-    format!("`{}` (operation {}) since {}{more}", escape::text(&first.tool), first.operation, first.since)
+    let (tool, paths) = (escape::text(&first.tool), first.paths());
+    format!("`{tool}` (operation {}) since {}{paths}{more}", first.operation, first.since)
 }
 
 impl Writer {
@@ -652,9 +655,15 @@ impl Writer {
 
 impl Operation {
     fn of(operation: &StandingOperation) -> Operation {
-        let StandingOperation { operation, tool, begun_at_us } = operation;
-        let since = time_text(*begun_at_us);
-        Operation { operation: *operation, tool: tool.to_string(), since, since_us: *begun_at_us }
+        let StandingOperation { operation, tool, begun_at_us, workspaces } = operation;
+        let (since, workspaces) = (time_text(*begun_at_us), workspaces.clone());
+        Operation { operation: *operation, tool: tool.to_string(), since, since_us: *begun_at_us, workspaces }
+    }
+
+    /// Says where the workspaces were.
+    fn paths(&self) -> String {
+        let paths: Vec<Cow<'_, str>> = self.workspaces.values().map(|path| escape::text(path)).collect();
+        if paths.is_empty() { String::new() } else { format!(" in {}", paths.join(", ")) }
     }
 }
 

@@ -12,6 +12,7 @@ use foldlog::tools::{
 use foldlog::{ExecutionState, ResourceRegistry, Store};
 use foldlog_tests::child;
 use foldlog_tests::host::types;
+use foldlog_tests::runs::Json;
 use foldlog_tests::verbs::{Ran, foldlog};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -143,7 +144,7 @@ fn what_a_killed_host_left_half_done_is_restored_without_it() {
 fn a_workspace_that_nobody_names_is_asked_for_and_nothing_is_changed() {
     let killed = Killed::with_snapshots("beside");
     for (options, said) in [
-        (vec![], "--workspace workspace=DIR".to_owned()),
+        (vec![], format!("--workspace workspace={}", killed.root().canonicalize().unwrap().display())),
         (
             vec!["--workspace".to_owned(), killed.root().display().to_string()],
             "--snapshots workspace=DIR".to_owned(),
@@ -341,4 +342,26 @@ fn a_path_that_is_no_text_is_told_in_json_as_well() {
     let told: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert!(told["workspaces"][0]["root"].as_str().unwrap().ends_with("odd \\xff"), "{told}");
     assert_eq!(fs::read_to_string(odd.join("page")).unwrap(), "as it was");
+}
+
+/// Nothing said where the workspace of an interrupted session was.
+#[test]
+fn the_path_of_the_workspace_is_told_to_whoever_recovers() {
+    let killed = Killed::with_snapshots("within");
+    let root = killed.root().canonicalize().unwrap().display().to_string();
+    let refused = killed.recover(&[]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains(&format!("it was {root} last")), "{}", refused.stderr);
+    let store = killed.folder.path().join("store");
+    let listed = foldlog(["sessions".as_ref(), store.as_os_str()]);
+    assert!(listed.stdout.contains(&format!(" in {root}")), "{}", listed.stdout);
+    let listed = foldlog(["sessions".as_ref(), store.as_os_str(), "--json".as_ref()]);
+    let listed = Json::parse(&listed.stdout);
+    let workspaces = listed.get("open").unwrap().elements()[0].get("workspaces").cloned();
+    assert_eq!(workspaces.unwrap().get("workspace"), Some(&Json::text(&root)));
+    // What is printed is the command.
+    let next = refused.stderr.split("give its folder: ").nth(1).unwrap().trim().to_owned();
+    let options: Vec<&str> = next.split(' ').collect();
+    assert_eq!(killed.recover(&options).code, 0);
+    killed.is_recovered();
 }

@@ -140,7 +140,7 @@ fn named(operations: &[Operation], now_us: i64) -> String {
     let Some(first) = operations.first() else { return String::new() };
     let more = more(operations.len(), " +", "");
     let age = age(now_us, first.since_us);
-    format!("`{}` {}, {age}{more}", text(&first.tool), first.operation)
+    format!("`{}` {}, {age}{more}{}", text(&first.tool), first.operation, first.paths())
 }
 
 /// Returns how long ago a time was, in the greatest unit of which there is one.
