@@ -301,4 +301,11 @@ fn the_rollback_of_each_call_is_undone_by_its_name() {
     assert_eq!((room.file("page").as_deref(), room.file("other").as_deref()), (Some("edited"), Some("two")));
     let none = room.state().undo_rewind(&of(OperationId::new(1_000), false));
     assert!(matches!(none, Err(Error::NoRewind(_))), "{none:?}");
+    // Behind a rewind to before it, which has to be undone first.
+    let before = second.operation.sequence().saturating_sub(1);
+    room.state().rewind(before, &RewindOptions::default()).unwrap();
+    let left = room.state().undo_rewind(&of(second.operation, false)).unwrap_err();
+    assert!(left.to_string().contains("undo that rewind first"), "{left}");
+    room.state().undo_rewind(&RewindOptions::default()).unwrap();
+    room.state().undo_rewind(&of(second.operation, false)).unwrap();
 }

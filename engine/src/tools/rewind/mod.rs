@@ -236,7 +236,8 @@ impl ExecutionState {
     ///
     /// # Errors
     ///
-    /// [`Error::NoRewind`] if there is no rewind, and no rollback of a call, to be undone; else those of [`rewind`](ExecutionState::rewind).
+    /// [`Error::NoRewind`] if there is no rewind, and no rollback of a call, to be undone, [`Error::NoSuchOperation`] if a rewind went
+    /// back to before the operation; else those of [`rewind`](ExecutionState::rewind).
     pub fn undo_rewind(&self, options: &RewindOptions) -> Result<RewindReport> {
         self.undo_waiting(options, &Waiting::here(self))
     }
@@ -254,10 +255,13 @@ impl ExecutionState {
     fn to_undo(&self, of: Option<OperationId>) -> Result<Goal> {
         let session = self.session();
         let (path, last) = (session.live_path(), session.position().unwrap_or_default());
-        let mut found = None;
+        let (mut found, mut left_behind) = (None, None);
         session.calls_back(&mut |call| {
             let end = call.position().map(|(end, _)| end).filter(|end| path.is_live(*end, last));
-            let Some(end) = end else { return Ok(true) };
+            let Some(end) = end else {
+                left_behind = left_behind.or(of.filter(|of| *of == call.operation));
+                return Ok(true);
+            };
             let (begin, fills) = (call.begin, false);
             if of.is_some_and(|of| of != call.operation) {
                 return Ok(true);
@@ -277,7 +281,15 @@ impl ExecutionState {
             }
             Ok(found.is_none())
         })?;
-        found.ok_or(Error::NoRewind(session.id()))
+        let none = || match left_behind {
+            Some(operation) => {
+                let reason =
+                    "a rewind went back to before it: undo that rewind first, without naming an operation";
+                Error::NoSuchOperation { operation, reason }
+            }
+            None => Error::NoRewind(session.id()),
+        };
+        found.ok_or_else(none)
     }
 
     /// Returns whether others may have gone on where a restore was killed that is no undo of a rollback.
