@@ -214,13 +214,14 @@ impl Session {
         found.map(read).ok_or(missing)
     }
 
-    /// Returns the last known capture of a resource: that of the end of a committed call, or that of the
-    /// begin of another.
-    pub(crate) fn last_captured(&self, resource: &str) -> Result<Option<Vec<u8>>> {
+    /// Returns the last known capture of a resource: that of the end of a committed call, or, unless only `committed` calls count, that
+    /// of the begin of another.
+    pub(crate) fn last_captured(&self, resource: &str, committed: bool) -> Result<Option<Vec<u8>>> {
         let latest = self.log::<ToolInvocations>()?.tail(LATEST_CALLS)?;
         for item in latest.iter().rev() {
             let mut resources = match item.position() {
                 Some((end, _)) if item.outcome == Outcome::Committed => self.read_end_resources(end)?,
+                _ if committed => continue,
                 _ => self.read_begin(item.begin, |begin| begin.resources)?,
             };
             if let Some(Some(recorded)) = resources.remove(resource) {

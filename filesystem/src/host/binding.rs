@@ -173,8 +173,7 @@ impl HostFilesystem {
         snapshot: &FilesystemSnapshot,
     ) -> Result<()> {
         let recorded = snapshot.folder.as_ref();
-        if recorded.is_some_and(|recorded| root.bears(recorded)) || sabotage::is(Breakage::AnyFolderRestored)
-        {
+        if is_of(state, root, snapshot) || sabotage::is(Breakage::AnyFolderRestored) {
             return Ok(());
         }
         match state.rebound {
@@ -211,7 +210,36 @@ impl HostFilesystem {
     /// Returns whether a snapshot was taken of another folder than the one that is there now, or of none that is known, whether or not
     /// the workspace was [rebound](HostFilesystem::rebind). `false` if there is no folder.
     pub fn is_from_elsewhere(&self, snapshot: &FilesystemSnapshot) -> bool {
-        self.bound_root().is_ok_and(|root| !snapshot.folder.as_ref().is_some_and(|folder| root.bears(folder)))
+        let state = self.state.lock();
+        self.bound_root().is_ok_and(|root| !is_of(&state, &root, snapshot))
+    }
+
+    /// Takes the folder that is there now for the one that the snapshot of `last` was taken of, if it bears that one's token and is
+    /// as the snapshot says: a volume that was restored file by file, or moved. From then on all snapshots of folders with this token may
+    /// be restored into it. Where it has the inode or the time of making too, it is that folder, and takes the place of those that
+    /// bore its token before. Only the first call for a folder does anything. Reads every file where the tokens are equal and nothing
+    /// else is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Replaced`] if the workspace is leased and its path leads to another folder; [`Error::Path`] if it is gone.
+    pub fn adopt(&self, last: impl FnOnce() -> Option<FilesystemSnapshot>) -> Result<()> {
+        let (root, mut state) = (self.bound_root()?, self.state.lock());
+        if state.adopted.is_some_and(|(place, _)| place == root.place()) {
+            return Ok(());
+        }
+        state.adopted = Some((root.place(), None));
+        drop(state);
+        let Some(last) = last() else { return Ok(()) };
+        let Some(recorded) = last.folder else { return Ok(()) };
+        let found = root.identity();
+        let is_token = recorded.token.is_some() && recorded.token == found.token;
+        // What cannot be compared is not known to be the same.
+        let is_same = || self.compared(&root, &last).is_ok_and(|differing| differing.is_empty());
+        if is_token && (recorded.is_borne_by(&found) || is_same()) {
+            self.state.lock().adopted = Some((root.place(), recorded.token));
+        }
+        Ok(())
     }
 
     /// Gives the owner back the right to open the workspace's folder, if a call took it from everyone and the folder is
@@ -279,11 +307,16 @@ impl HostFilesystem {
     /// [`Error::Replaced`] if the snapshot was taken of another folder; [`Error::Object`] if an object of it is missing or damaged;
     /// else those of [`snapshot`](HostFilesystem::snapshot).
     pub fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
+        let root = self.bound_root()?;
+        self.check_capture_of(&self.state.lock(), &root, snapshot)?;
+        self.compared(&root, snapshot)
+    }
+
+    /// Does what [`differences`](HostFilesystem::differences) does, whatever folder the snapshot was taken of.
+    fn compared(&self, root: &Arc<Root>, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
         {
             let mut state = self.state.lock();
-            let root = self.bound_root()?;
-            self.check_capture_of(&state, &root, snapshot)?;
-            self.begin(&mut state, Some(&root));
+            self.begin(&mut state, Some(root));
             state.last = None;
         }
         let now = self.snapshot(None, false)?;
@@ -422,4 +455,12 @@ impl State {
             self.notice(WorkspaceNotice::Replaced { before, now });
         }
     }
+}
+
+/// Returns whether a snapshot was taken of this folder, or of one whose place it takes.
+pub(super) fn is_of(state: &State, root: &Root, snapshot: &FilesystemSnapshot) -> bool {
+    snapshot.folder.as_ref().is_some_and(|folder| {
+        let adopted = Some((root.place(), folder.token));
+        root.bears(folder) || (folder.token.is_some() && state.adopted == adopted)
+    })
 }

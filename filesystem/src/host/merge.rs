@@ -62,11 +62,13 @@ pub struct Merging<'a> {
 }
 
 impl FilesystemSnapshot {
-    /// Returns whether this snapshot was taken of the folder that another one was taken of. Earlier versions did not record the folder:
-    /// theirs count as of any.
+    /// Returns whether this snapshot was taken of the folder that another one was taken of, or of a copy that bears its token.
+    /// Earlier versions did not record the folder: theirs count as of any.
     pub fn is_of_folder_of(&self, other: &FilesystemSnapshot) -> bool {
         let folders = self.folder.as_ref().zip(other.folder.as_ref());
-        folders.is_none_or(|(own, other)| own == other || own.is_borne_by(other))
+        folders.is_none_or(|(own, other)| {
+            own == other || own.is_borne_by(other) || (own.token.is_some() && own.token == other.token)
+        })
     }
 }
 

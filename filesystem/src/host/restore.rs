@@ -9,7 +9,6 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::sys::stat::{Mode, fchmod};
 
-use super::aside;
 use super::checked::Checked;
 use super::manifest::{self, GitMode, Permissions};
 use super::metadata::Metadata;
@@ -24,6 +23,7 @@ use super::step::{OPEN_FOLDER, open_at, set_permissions, stat_at};
 use super::trees::Commit;
 use super::walk::{Walk, Walked};
 use super::{FilesystemSnapshot, HostFilesystem, Rebind, WorkspaceNotice};
+use super::{aside, binding};
 use crate::error::{Error, Result, Unrestored};
 use crate::sabotage::{self, Breakage};
 
@@ -163,7 +163,7 @@ impl HostFilesystem {
             replaced_in: Vec::new(),
         };
         // A copy of a `.git` that leads elsewhere would have git work there from two folders.
-        let is_here = snapshot.folder.as_ref().is_some_and(|folder| folder.is_borne_by(&bound.identity()));
+        let is_here = binding::is_of(state, &bound, snapshot);
         let undoes = is_here && self.scratch.is_none() && metadata.is_some();
         let undoes = undoes && !sabotage::is(Breakage::RepositoryNotRestored);
         let same_permissions = match &state.last {

@@ -45,6 +45,8 @@ pub(super) struct State {
     pub(super) folder: Option<(Place, FolderIdentity)>,
     /// The folder that snapshots of other folders may be restored into.
     pub(super) rebound: Option<(Place, Rebind)>,
+    /// Folder for which [`HostFilesystem::adopt`] was asked, and the token of those whose place it takes, if it does.
+    pub(super) adopted: Option<(Place, Option<Uuid>)>,
     /// The token that the holder of the lease gives to a folder without one.
     pub(super) token: Option<Uuid>,
     /// The folder in which a restore changed something that is not synced yet.

@@ -389,3 +389,52 @@ fn a_fill_is_replayed_where_the_log_has_one() {
         assert_eq!(empty.files(), held(&[]), "nobody works in the folder of a replay");
     }
 }
+
+/// A volume that was restored from a backup, file by file: the folder has the token and the content, and another inode.
+/// Everything of it was refused until somebody gave `--rebind ... --overwrite`.
+#[test]
+fn a_folder_that_bears_the_workspaces_token_and_content_takes_its_place() {
+    let machine = Machine::new();
+    let run = machine.run(machine.store().create(&types()).unwrap());
+    run.call("page", "first");
+    let first = run.state.session().position().unwrap();
+    run.call("page", "second");
+    let id = run.state.session().id();
+    run.state.session().clone().close().unwrap();
+    drop(run);
+    if rustix::fs::lgetxattr(machine.work(), "user.foldlog.token", &mut [0; 64][..]).is_err() {
+        // This file system keeps no tokens, so no folder is known by one.
+        return;
+    }
+    let restored = |keeps: &str, change: &dyn Fn(&Path)| {
+        let copy = machine.0.path().join("copy");
+        let copied =
+            std::process::Command::new("cp").args(["-r", keeps]).arg(machine.work()).arg(&copy).status();
+        assert!(copied.unwrap().success());
+        change(&copy);
+        fs::remove_dir_all(machine.work()).unwrap();
+        fs::rename(copy, machine.work()).unwrap();
+    };
+    let rewind = |to| machine.open(id).state.rewind(to, &RewindOptions::default());
+    let is_refused = |rewound: Result<RewindReport>| {
+        let error = rewound.unwrap_err();
+        assert!(error.to_string().contains("is another folder"), "{error}");
+        assert_eq!(machine.files(), held(&[("page", "edited")]));
+    };
+
+    // With the token, and not as the session left it.
+    restored("--preserve=all", &|copy| fs::write(copy.join("page"), "edited").unwrap());
+    is_refused(rewind(first));
+    // As the session left it.
+    restored("--preserve=all", &|copy| fs::write(copy.join("page"), "second").unwrap());
+    rewind(first).unwrap();
+    assert_eq!(machine.files(), held(&[("page", "first")]));
+    // The session has worked in it, so that another process goes back to what was captured in the first folder too.
+    machine.open(id).state.undo_rewind(&RewindOptions::default()).unwrap();
+    assert_eq!(machine.files(), held(&[("page", "second")]));
+    rewind(first).unwrap();
+    assert_eq!(machine.files(), held(&[("page", "first")]));
+    // Without the token.
+    restored("--preserve=mode", &|copy| fs::write(copy.join("page"), "edited").unwrap());
+    is_refused(rewind(first));
+}

@@ -152,6 +152,7 @@ mod host {
             let own = |snapshot: &FilesystemSnapshot| FilesystemSnapshot {
                 repositories: None,
                 folder: None,
+                path: None,
                 ..snapshot.clone()
             };
             own(one) == own(other)
@@ -251,6 +252,14 @@ mod host {
                             self.tell_unless_held(&held);
                         }
                         let marked = MarkedLease::new(lease, self.root(), holder)?;
+                        self.adopt(|| {
+                            let last = match holder.is_interrupted() {
+                                true => holder.interrupted_capture(Self::NAME),
+                                // What a call that was refused had captured is no work of the session's.
+                                false => holder.last_left(Self::NAME),
+                            };
+                            Self::recall(&last.ok()??).ok()
+                        })?;
                         // An interrupted session is about to restore the workspace anyway.
                         if marked.was_before_boot() && !holder.is_interrupted() {
                             self.tell_of_boot(|| {

@@ -129,7 +129,14 @@ impl<'a> LeaseHolder<'a> {
     /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Object`](crate::Error::Object) if
     /// an object is missing or damaged.
     pub fn last_captured(&self, resource: &str) -> Result<Option<Vec<u8>>> {
-        self.session.last_captured(resource)
+        self.session.last_captured(resource, false)
+    }
+
+    /// Returns the capture of a resource that the session's last committed call left, as [`last_captured`](LeaseHolder::last_captured)
+    /// does of any call.
+    #[cfg(feature = "host-filesystem")]
+    pub(crate) fn last_left(&self, resource: &str) -> crate::Result<Option<Vec<u8>>> {
+        self.session.last_captured(resource, true)
     }
 
     /// Returns the folder of which the store's replicator holds the session's captures; `None` if it holds none.
