@@ -21,7 +21,7 @@ use parking_lot::{Condvar, Mutex};
 use super::captures::{Captures, CompositeSnapshot, SnapshotMetadata};
 use super::checkpoints::CheckpointStore;
 use super::scratch::Scratch;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::Clock;
 use crate::error::{Blocker, Error, Result};
 use crate::generator::Generator;
 use crate::operation::{ChildAnnounced, OpenOperation, PutBack};
@@ -192,6 +192,20 @@ impl Drop for Taking<'_> {
     }
 }
 
+/// Reads the clock of a session. In a replay the time is that of the recorded record whose turn it is.
+#[derive(Debug)]
+struct SessionClock(Session);
+
+impl Clock for SessionClock {
+    fn now_us(&self) -> i64 {
+        self.0.now_us()
+    }
+
+    fn steady_us(&self) -> i64 {
+        self.0.open_store().options.clock.steady_us()
+    }
+}
+
 impl fmt::Debug for ExecutionState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExecutionState")
@@ -228,7 +242,7 @@ impl ExecutionStateBuilder {
         ExecutionStateBuilder { parent: Some(parent), ..self }
     }
 
-    /// Sets the clock that the tools of the run read; the system's clock by default.
+    /// Sets the clock that the tools of the run read; the session's clock by default.
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
         ExecutionStateBuilder { clock, ..self }
     }
@@ -299,7 +313,7 @@ impl ExecutionStateBuilder {
 }
 
 impl ExecutionState {
-    /// Creates a run of a session with these resources, the system's clock, a generator of the session's
+    /// Creates a run of a session with these resources, the session's clock, a generator of the session's
     /// seed, and no checkpoints.
     ///
     /// If the session's last writer was killed, this makes durable the captures that it recorded and did not
@@ -348,7 +362,7 @@ impl ExecutionState {
     /// Returns a builder for a run of a session with these resources, which also sets the clock, the
     /// generator and the checkpoints.
     pub fn builder(session: Session, resources: ResourceRegistry) -> ExecutionStateBuilder {
-        let clock = Arc::new(SystemClock);
+        let clock = Arc::new(SessionClock(session.uncounted()));
         let inherited = INHERITED.map(OsString::from).to_vec();
         ExecutionStateBuilder {
             session,
