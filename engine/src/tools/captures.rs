@@ -32,7 +32,7 @@ pub enum Phase {
     PreTool,
     /// After a tool ended.
     PostTool,
-    /// When somebody who keeps checkpoints asked for one.
+    /// For a checkpoint that a host keeps, such as one of tasks.
     Checkpoint,
     /// When the host asked for it.
     #[default]
@@ -42,10 +42,10 @@ pub enum Phase {
 /// Says why a composite snapshot was taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotMetadata {
-    /// Name that the host gave the snapshot; for a snapshot before or after a call, `pre:` or `post:` and the
-    /// call's id.
+    /// Name that the host gave the snapshot; for one that a [store of checkpoints](crate::tools::CheckpointStore) keeps, `pre:` or `post:`
+    /// and the call's id.
     pub tag: Option<String>,
-    /// Id that the provider gave the call before or after which the snapshot was taken.
+    /// Id that the provider gave the call that the snapshot is about.
     pub tool_call_id: Option<SmolStr>,
     /// Name of that call's tool.
     pub tool_name: Option<SmolStr>,

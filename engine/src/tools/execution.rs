@@ -519,21 +519,32 @@ impl ExecutionState {
     /// [tool's context](crate::tools::ToolContext::state). Nothing is recorded then. Else those of [`Session::snapshot`].
     #[track_caller]
     pub fn snapshot(&self, tag: Option<&str>) -> Result<CompositeSnapshot> {
+        let tag = tag.map(str::to_owned);
+        self.snapshot_with(SnapshotMetadata { tag, ..SnapshotMetadata::default() })
+    }
+
+    /// Captures the session and every resource as [`snapshot`](ExecutionState::snapshot) does, and says why: with a
+    /// [`Phase`](crate::tools::Phase), and with the call that it is about, if any.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`snapshot`](ExecutionState::snapshot).
+    #[track_caller]
+    pub fn snapshot_with(&self, metadata: SnapshotMetadata) -> Result<CompositeSnapshot> {
         let patience = self.session().patience(None, None);
-        self.snapshot_within(tag, &patience, Location::caller())
+        self.snapshot_within(metadata, &patience, Location::caller())
     }
 
     /// Captures the session and every resource, after a wait for others that `patience` allows.
     pub(super) fn snapshot_within(
         &self,
-        tag: Option<&str>,
+        metadata: SnapshotMetadata,
         patience: &Patience,
         at: &'static Location<'static>,
     ) -> Result<CompositeSnapshot> {
         self.check_outside()?;
-        let tag = tag.map(str::to_owned);
+        let tag = metadata.tag.clone();
         let options = SnapshotOptions { tag: tag.clone(), ..SnapshotOptions::default() };
-        let metadata = SnapshotMetadata { tag: tag.clone(), ..SnapshotMetadata::default() };
         if self.session().replays() {
             let session = self.session().snapshot(options)?;
             return Ok(self.composite(session, Captures::default(), metadata));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use foldlog::audit::Fate;
 use foldlog::filesystem::{Filesystem, InMemoryFilesystem};
 use foldlog::storage::Fault;
-use foldlog::tools::{CHECKPOINTS_MAX, CompositeSnapshot, Phase};
+use foldlog::tools::{CHECKPOINTS_MAX, CompositeSnapshot, Phase, SnapshotMetadata};
 use foldlog::{RollbackReport, SmolStr, SnapshotOptions};
 
 use super::*;
@@ -215,6 +215,26 @@ fn a_snapshot_of_files_in_memory_is_restored_here_and_its_json_names_what_it_lea
     let lies = json.replace(r#""left_out":["filesystem"]"#, r#""left_out":["budget"]"#);
     assert!(
         matches!(CompositeSnapshot::from_json(&lies), Err(Error::Export(reason)) if reason.contains("`budget`"))
+    );
+}
+
+#[test]
+fn a_snapshot_says_why_it_was_taken() {
+    let run = Run::new();
+    let metadata = SnapshotMetadata {
+        tag: Some("after the paper".to_owned()),
+        tool_call_id: Some("call_a".into()),
+        tool_name: Some("write".into()),
+        phase: Phase::Checkpoint,
+    };
+    let taken = run.runner.state().snapshot_with(metadata.clone()).unwrap();
+    let read = CompositeSnapshot::from_json(&taken.to_json().unwrap()).unwrap();
+    assert_eq!((&taken.metadata, &read.metadata), (&metadata, &metadata));
+    assert_eq!(taken.session.tag.as_deref(), Some("after the paper"));
+    let plain = run.runner.state().snapshot(Some("plain")).unwrap();
+    assert_eq!(
+        plain.metadata,
+        SnapshotMetadata { tag: Some("plain".to_owned()), ..SnapshotMetadata::default() }
     );
 }
 
