@@ -17,7 +17,6 @@ mod futures;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
 
 use foldlog::conversation::{
     Conversation, ConversationFollower, ConversationMessage, ConversationState, ConversationTurn, Entry,
@@ -25,8 +24,7 @@ use foldlog::conversation::{
 };
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ExecutionState, ToolRunner};
-use foldlog::{OperationId, PendingQuestion, Session};
-use uuid::Uuid;
+use foldlog::{Clock, Generator, OperationId, PendingQuestion, Session};
 
 use crate::adapter_state::{AdapterResume, AdapterState};
 use crate::budget::{Budget, Used, track};
@@ -281,7 +279,7 @@ impl<P: Provider> ProviderAdapter<P> {
         state: &ExecutionState,
         mut options: EvaluateOptions<'_>,
     ) -> Result<PromptResponse<O>> {
-        let (session, began) = (state.session(), Instant::now());
+        let (session, timing) = (state.session(), Timing::begin(state));
         #[cfg(feature = "async")]
         left::wait(session, options.deadline, &options.cancel);
         let opened = open(prompt, session, &mut options)?;
@@ -299,7 +297,7 @@ impl<P: Provider> ProviderAdapter<P> {
             on_turn: options.on_turn,
         };
         let (outcome, mut journal) = driver.run(&mut machine)?;
-        executed((prompt, self.provider.name()), session, &mut journal, &outcome, (began, is_resume, None))?;
+        executed((prompt, self.provider.name()), session, &mut journal, &outcome, (timing, is_resume, None))?;
         response(prompt, &journal, outcome.last, machine.refused_outputs())
     }
 }
@@ -339,13 +337,30 @@ fn set_out<O>(
     (machine, evaluation)
 }
 
+/// Measures how long an evaluation takes, by the clock of its run.
+pub(crate) struct Timing {
+    clock: Arc<dyn Clock>,
+    began_us: i64,
+}
+
+impl Timing {
+    pub(crate) fn begin(state: &ExecutionState) -> Timing {
+        let clock = Arc::clone(state.clock());
+        Timing { began_us: clock.steady_us(), clock }
+    }
+
+    fn elapsed_us(&self) -> u64 {
+        u64::try_from(self.clock.steady_us().saturating_sub(self.began_us)).unwrap_or_default()
+    }
+}
+
 /// Records for people that an evaluation gave its output.
 pub(crate) fn executed<O>(
     (prompt, adapter): (&Prompt<O>, &str),
     session: &Session,
     journal: &mut Journal,
     outcome: &Outcome,
-    (began, is_resume, cost_micros): (Instant, bool, Option<u64>),
+    (timing, is_resume, cost_micros): (Timing, bool, Option<u64>),
 ) -> Result<()> {
     let usage = journal.used();
     let (requests, tool_calls) = journal.counts()?.unwrap_or((outcome.requests, outcome.tool_calls));
@@ -363,7 +378,7 @@ pub(crate) fn executed<O>(
         output_tokens: usage.output,
         cache_read_tokens: usage.cache_read,
         cost_micros,
-        elapsed_us: u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
+        elapsed_us: timing.elapsed_us(),
         is_resume,
     };
     events::record(session, event)
@@ -505,13 +520,21 @@ fn check_messages(conversation: Option<&Conversation>, given: &[UserMessage]) ->
 /// Returns the id of the evaluation that goes on if the host names none: the one that the session recorded last unless it
 /// is complete, and else a new one.
 pub(crate) fn evaluation_to_go_on(session: &Session) -> Result<String> {
-    let resume = session.resume(None)?;
-    let goes_on = !matches!(resume.point, ResumePoint::Complete | ResumePoint::NotRecorded);
-    Ok(resume.evaluation_id.filter(|_| goes_on).unwrap_or_else(new_id))
+    last_incomplete(session)?.map_or_else(|| new_id(session), Ok)
 }
 
-fn new_id() -> String {
-    Uuid::new_v4().to_string()
+/// Returns the id of the evaluation that the session recorded last; `None` if that is complete, or there is none.
+pub(crate) fn last_incomplete(session: &Session) -> Result<Option<String>> {
+    let resume = session.resume(None)?;
+    let goes_on = !matches!(resume.point, ResumePoint::Complete | ResumePoint::NotRecorded);
+    Ok(resume.evaluation_id.filter(|_| goes_on))
+}
+
+/// Draws an id by the session's generator, which records the number drawn: a replay has the same id. Sessions of one seed have ids of
+/// their own.
+pub(crate) fn new_id(session: &Session) -> Result<String> {
+    let (high, low) = session.id().as_u64_pair();
+    Ok(Generator::from_seed(session.draw()? ^ high ^ low).uuid().to_string())
 }
 
 /// Returns what the last answer of a conversation has used, as far as the provider said.
@@ -554,7 +577,7 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
             }
         }
         ResumeFrom::Fresh => {
-            let evaluation = given.unwrap_or_else(new_id);
+            let evaluation = given.map_or_else(|| new_id(session), Ok)?;
             if options.record && session.conversation(&evaluation)?.is_some() {
                 let id = foldlog::escape::text(&evaluation);
                 let reason =
@@ -563,7 +586,7 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
             }
             Ok(fresh(evaluation))
         }
-        ResumeFrom::Auto if !options.record => Ok(fresh(given.unwrap_or_else(new_id))),
+        ResumeFrom::Auto if !options.record => Ok(fresh(given.map_or_else(|| new_id(session), Ok)?)),
         ResumeFrom::Auto => {
             let evaluation = match given {
                 Some(given) => given,

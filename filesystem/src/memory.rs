@@ -3,7 +3,7 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use parking_lot::RwLock;
 use rpds::RedBlackTreeMapSync;
@@ -108,15 +108,12 @@ impl Default for InMemoryFilesystem {
     }
 }
 
-fn system_us() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
-}
-
 impl InMemoryFilesystem {
-    /// Creates an empty filesystem that takes its times from the system's clock.
+    /// Creates an empty filesystem that reads no clock: it counts its changes, and each change is one microsecond later than the
+    /// one before, from 1970-01-01 UTC on. So the same calls give the same times.
     pub fn new() -> InMemoryFilesystem {
-        InMemoryFilesystem::with_time(system_us)
+        let changes = AtomicI64::new(0);
+        InMemoryFilesystem::with_time(move || changes.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Creates an empty filesystem that takes its times from `now_us`, in microseconds since 1970-01-01 UTC.

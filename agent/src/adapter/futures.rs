@@ -11,15 +11,14 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Instant;
 
 use foldlog::Session;
 use foldlog::tools::ExecutionState;
 use foldlog::tools::resources::BudgetTracker;
 
 use super::{
-    EvaluateOptions, PromptAcceptance, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage, executed,
-    open, response, set_out,
+    EvaluateOptions, PromptAcceptance, PromptResponse, ProviderAdapter, ResumeFrom, Timing, UserMessage,
+    executed, open, response, set_out,
 };
 use crate::budget::Budget;
 use crate::deadline::Deadline;
@@ -193,7 +192,7 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
         options: AsyncEvaluateOptions,
     ) -> impl Future<Output = Result<PromptResponse<O>>> + Send + use<P, O> {
         let (adapter, prompt, state) = (Arc::clone(self), Arc::clone(prompt), state.clone());
-        let began = Instant::now();
+        let timing = Timing::begin(&state);
         async move {
             let session = state.session().clone();
             if let Some(operation) = session.inside_operation() {
@@ -228,7 +227,7 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
             let written = session.clone();
             let respond = move || {
                 let prompt_and_adapter = (&*prompt, adapter.provider().name());
-                executed(prompt_and_adapter, &written, &mut journal, &outcome, (began, is_resume, None))?;
+                executed(prompt_and_adapter, &written, &mut journal, &outcome, (timing, is_resume, None))?;
                 response(&prompt, &journal, outcome.last, refused)
             };
             left::on_thread(&session, respond).await

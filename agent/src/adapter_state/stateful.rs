@@ -1,13 +1,14 @@
 use chrono::DateTime;
 use foldlog::tools::ExecutionState;
-use uuid::Uuid;
 
 use super::capture::retire;
 use super::{
     AdapterResume, AdapterStateOptions, AdapterStateSnapshot, CaptureOccasion, CapturedState, ResumeContext,
     ResumePlan, plan_resume,
 };
-use crate::adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, evaluation_to_go_on};
+use crate::adapter::{
+    EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, evaluation_to_go_on, new_id,
+};
 use crate::error::{Error, Result};
 use crate::prompt::Prompt;
 use crate::provider::Provider;
@@ -91,7 +92,7 @@ pub trait StatefulAdapter {
         let evaluation_id = match options.evaluation_id.take() {
             Some(given) => given,
             None if options.record => evaluation_to_go_on(session)?,
-            None => Uuid::new_v4().to_string(),
+            None => new_id(session)?,
         };
         options.evaluation_id = Some(evaluation_id.clone());
         let plan = plan_resume(session, &evaluation_id, self.adapter_type(), wants, &context)?;

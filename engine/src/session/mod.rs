@@ -583,6 +583,11 @@ impl Session {
         Session { inner, _handles: handles, within: Some(within), lane: None, wait: self.wait }
     }
 
+    /// Makes a handle for no operation.
+    pub(crate) fn outside(&self) -> Session {
+        Session { within: None, ..self.clone() }
+    }
+
     /// Makes a handle that does not keep the session open.
     pub(crate) fn uncounted(&self) -> Session {
         Session {

@@ -17,28 +17,55 @@ pub fn snapshots_equivalent(
     one: &CompositeSnapshot,
     other: &CompositeSnapshot,
 ) -> Result<()> {
-    let own = state.session().id();
-    for snapshot in [one, other] {
-        let session = snapshot.session.session;
-        if session != own {
-            let reason = format!("a snapshot is of session {session}, but this run belongs to session {own}");
-            return Err(Error::SnapshotMismatch(reason));
-        }
-    }
-    let slices = |snapshot: &CompositeSnapshot| -> Result<BTreeMap<String, Vec<StoredItem>>> {
-        let slices = state.session().state_at(snapshot.session.position)?.slices;
-        let kept = slices.into_iter().filter(|(_, slice)| slice.policy == Policy::State);
-        // An empty slice equals one that was never declared.
-        Ok(kept.map(|(name, slice)| (name, slice.items)).filter(|(_, items)| !items.is_empty()).collect())
+    check_same(slices(state, one)?, slices(state, other)?)?;
+    check_resources(state, one, other)
+}
+
+/// Checks that a snapshot of one run and a snapshot of another one hold the same, as [`snapshots_equivalent`] does for one run. The runs may
+/// be of different sessions, so it does not count which record inserted an item.
+///
+/// # Errors
+///
+/// Those of [`snapshots_equivalent`]; each snapshot must be of the session of its own run.
+pub fn runs_equivalent(
+    state: &ExecutionState,
+    one: &CompositeSnapshot,
+    other_state: &ExecutionState,
+    other: &CompositeSnapshot,
+) -> Result<()> {
+    let stored = |slices: Slices| -> BTreeMap<String, Vec<_>> {
+        let item = |item: StoredItem| (item.version, item.bytes);
+        slices.into_iter().map(|(name, items)| (name, items.into_iter().map(item).collect())).collect()
     };
-    let (left, right) = (slices(one)?, slices(other)?);
-    for name in left.keys().chain(right.keys()) {
-        if left.get(name) != right.get(name) {
-            return Err(Error::SnapshotMismatch(format!("slice `{name}` differs")));
-        }
+    check_same(stored(slices(state, one)?), stored(slices(other_state, other)?))?;
+    check_resources(state, one, other)
+}
+
+/// Holds the items of slices by the slices' names.
+type Slices = BTreeMap<String, Vec<StoredItem>>;
+
+/// Returns the STATE slices of a snapshot that have items: an empty slice equals one that was never declared.
+fn slices(state: &ExecutionState, snapshot: &CompositeSnapshot) -> Result<Slices> {
+    let (own, session) = (state.session().id(), snapshot.session.session);
+    if session != own {
+        let reason = format!("a snapshot is of session {session}, but this run belongs to session {own}");
+        return Err(Error::SnapshotMismatch(reason));
     }
-    if !one.has_same_resources(other, state.resources())? {
-        return Err(Error::SnapshotMismatch("a resource differs".to_owned()));
+    let slices = state.session().state_at(snapshot.session.position)?.slices;
+    let kept = slices.into_iter().filter(|(_, slice)| slice.policy == Policy::State);
+    Ok(kept.map(|(name, slice)| (name, slice.items)).filter(|(_, items)| !items.is_empty()).collect())
+}
+
+fn check_same<T: PartialEq>(left: BTreeMap<String, T>, right: BTreeMap<String, T>) -> Result<()> {
+    match left.keys().chain(right.keys()).find(|name| left.get(*name) != right.get(*name)) {
+        Some(name) => Err(Error::SnapshotMismatch(format!("slice `{name}` differs"))),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+fn check_resources(state: &ExecutionState, one: &CompositeSnapshot, other: &CompositeSnapshot) -> Result<()> {
+    match one.has_same_resources(other, state.resources())? {
+        true => Ok(()),
+        false => Err(Error::SnapshotMismatch("a resource differs".to_owned())),
+    }
 }

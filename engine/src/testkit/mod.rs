@@ -63,7 +63,7 @@ mod raw_log;
 mod replays;
 
 pub use assertions::{assert_deterministic, assert_rollback_equivalence};
-pub use equivalence::snapshots_equivalent;
+pub use equivalence::{runs_equivalent, snapshots_equivalent};
 pub use history::{Action, History, Step, dispatch, dispatch_value, histories, histories_of};
 pub use proptest;
 pub use raw_log::RawLog;

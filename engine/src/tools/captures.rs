@@ -32,7 +32,7 @@ pub enum Phase {
     PreTool,
     /// After a tool ended.
     PostTool,
-    /// When somebody who keeps checkpoints asked for one.
+    /// For a checkpoint that a host keeps, such as one of tasks.
     Checkpoint,
     /// When the host asked for it.
     #[default]
@@ -42,10 +42,10 @@ pub enum Phase {
 /// Says why a composite snapshot was taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotMetadata {
-    /// Name that the host gave the snapshot; for a snapshot before or after a call, `pre:` or `post:` and the
-    /// call's id.
+    /// Name that the host gave the snapshot; for one that a [store of checkpoints](crate::tools::CheckpointStore) keeps, `pre:` or `post:`
+    /// and the call's id.
     pub tag: Option<String>,
-    /// Id that the provider gave the call before or after which the snapshot was taken.
+    /// Id that the provider gave the call that the snapshot is about.
     pub tool_call_id: Option<SmolStr>,
     /// Name of that call's tool.
     pub tool_name: Option<SmolStr>,
@@ -232,7 +232,11 @@ impl Captures {
                 (Some(snapshot), _) => Arc::clone(snapshot),
                 (None, Some(recorded)) => resource.recall(recorded)?,
                 (None, None) if lenient => continue,
-                (None, None) => return mismatch("its capture did not outlive the process"),
+                (None, None) => {
+                    return mismatch(
+                        "its capture was in memory alone, and did not outlive the process or was left out of the JSON",
+                    );
+                }
             };
             let recorded = captured.recorded.clone();
             recalled.push(Captured { name: name.clone(), snapshot: Some(snapshot), recorded });
@@ -563,6 +567,9 @@ struct Document {
     session: Position,
     /// Recorded form of each resource's capture; null if the capture does not outlive its process.
     resources: BTreeMap<String, Option<Value>>,
+    /// Names of the resources whose captures are not contained.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<String>,
     metadata: SnapshotMetadata,
 }
 
@@ -652,8 +659,18 @@ impl CompositeSnapshot {
         Ok(self.captures(resources)?.is_same(&other.captures(resources)?, resources))
     }
 
+    /// Returns the names of the resources whose captures are in memory alone, such as those of an
+    /// [`InMemoryFilesystem`](foldlog_filesystem::InMemoryFilesystem). The snapshot can be restored in this process, and its JSON cannot.
+    pub fn left_out(&self) -> Vec<&str> {
+        let left_out = self.resources.of_each.iter().filter(|captured| captured.recorded.is_none());
+        left_out.map(|captured| captured.name.as_ref()).collect()
+    }
+
     /// Returns the snapshot as JSON. From it, [`from_json`](CompositeSnapshot::from_json) makes a snapshot
     /// that another process can restore, if the captures of all its resources outlive their process.
+    ///
+    /// The JSON contains the session's id and position, whose items are in the log, and the captures in their recorded form. It names
+    /// those that it [leaves out](CompositeSnapshot::left_out).
     ///
     /// # Errors
     ///
@@ -678,6 +695,7 @@ impl CompositeSnapshot {
                 policies: self.session.policies.iter().map(|policy| policy.name().to_owned()).collect(),
             },
             resources,
+            left_out: self.left_out().into_iter().map(str::to_owned).collect(),
             metadata: self.metadata.clone(),
         };
         serde_json::to_string(&document).map_err(|error| bad(&error))
@@ -687,13 +705,17 @@ impl CompositeSnapshot {
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] if the text is not such JSON, is of another version, or names a policy that does not
-    /// exist.
+    /// [`Error::Export`] if the text is not such JSON, is of another version, names a policy that does not
+    /// exist, or contains a capture that it says it leaves out.
     pub fn from_json(json: &str) -> Result<CompositeSnapshot> {
         let bad = |reason: String| Error::Export(reason);
         let document: Document = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;
         if document.version != VERSION {
             return Err(bad(format!("version {} is not {VERSION}", document.version)));
+        }
+        let contained = |name: &&String| document.resources.get(*name).is_none_or(Option::is_some);
+        if let Some(name) = document.left_out.iter().find(contained) {
+            return Err(bad(format!("`left_out` names resource `{name}`, whose capture is not null")));
         }
         let time = |text: &str| {
             let time = chrono::DateTime::parse_from_rfc3339(text);

@@ -15,14 +15,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
+use chrono::{DateTime, Utc};
 use foldlog_codec::SequenceNumber;
 use parking_lot::{Condvar, Mutex};
 
 use super::captures::{Captures, CompositeSnapshot, SnapshotMetadata};
 use super::checkpoints::CheckpointStore;
 use super::scratch::Scratch;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::Clock;
 use crate::error::{Blocker, Error, Result};
+use crate::fold::conversation_reading;
 use crate::generator::Generator;
 use crate::operation::{ChildAnnounced, OpenOperation, PutBack};
 use crate::options::Durability;
@@ -38,7 +40,7 @@ use crate::tools::resources::{CaptureOptions, Lease, LeaseHolder, ResourceRegist
 pub const INHERITED: [&str; 11] =
     ["HOME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER"];
 
-/// Holds the session and the resources of one run, its clock, its generator and its checkpoints. Cheap to
+/// Holds the session and the resources of one run, its clock, its random numbers and its checkpoints. Cheap to
 /// clone; every clone is the same run.
 #[derive(Clone)]
 pub struct ExecutionState {
@@ -50,7 +52,6 @@ pub struct ExecutionState {
 struct Inner {
     resources: ResourceRegistry,
     clock: Arc<dyn Clock>,
-    generator: Mutex<Generator>,
     checkpoints: Option<CheckpointStore>,
     /// Last captures of the resources. A resource that has not changed since is not captured again.
     latest: Mutex<Captures>,
@@ -192,6 +193,20 @@ impl Drop for Taking<'_> {
     }
 }
 
+/// Reads the clock of a session. In a replay the time is that of the recorded record whose turn it is.
+#[derive(Debug)]
+struct SessionClock(Session);
+
+impl Clock for SessionClock {
+    fn now_us(&self) -> i64 {
+        self.0.now_us()
+    }
+
+    fn steady_us(&self) -> i64 {
+        self.0.open_store().options.clock.steady_us()
+    }
+}
+
 impl fmt::Debug for ExecutionState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExecutionState")
@@ -209,7 +224,6 @@ pub struct ExecutionStateBuilder {
     session: Session,
     resources: ResourceRegistry,
     clock: Arc<dyn Clock>,
-    generator: Option<Generator>,
     checkpoints: Option<CheckpointStore>,
     inherited: Vec<OsString>,
     without_capture: bool,
@@ -228,15 +242,9 @@ impl ExecutionStateBuilder {
         ExecutionStateBuilder { parent: Some(parent), ..self }
     }
 
-    /// Sets the clock that the tools of the run read; the system's clock by default.
+    /// Sets the clock that the tools of the run read; the session's clock by default.
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
         ExecutionStateBuilder { clock, ..self }
-    }
-
-    /// Sets the generator that the tools of the run draw from. The default starts from the session's seed, so
-    /// that one seed gives one log.
-    pub fn generator(self, generator: Generator) -> Self {
-        ExecutionStateBuilder { generator: Some(generator), ..self }
     }
 
     /// Sets the store that keeps a snapshot before and after each call; none by default.
@@ -264,20 +272,17 @@ impl ExecutionStateBuilder {
             session,
             resources,
             clock,
-            generator,
             checkpoints,
             inherited,
             without_capture,
             parent,
         } = self;
-        let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
         let (latest, unended) = (Mutex::default(), Mutex::default());
         let (shared, taken) = (Mutex::default(), Condvar::new());
         let (compared, apart, folder) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         let inner = Inner {
             resources,
             clock,
-            generator,
             checkpoints,
             latest,
             unended,
@@ -299,8 +304,7 @@ impl ExecutionStateBuilder {
 }
 
 impl ExecutionState {
-    /// Creates a run of a session with these resources, the system's clock, a generator of the session's
-    /// seed, and no checkpoints.
+    /// Creates a run of a session with these resources, the session's clock, and no checkpoints.
     ///
     /// If the session's last writer was killed, this makes durable the captures that it recorded and did not
     /// sync, before the session's first append makes the records that name them durable. If that fails, the
@@ -345,16 +349,14 @@ impl ExecutionState {
         ExecutionState::builder(session, resources).build()
     }
 
-    /// Returns a builder for a run of a session with these resources, which also sets the clock, the
-    /// generator and the checkpoints.
+    /// Returns a builder for a run of a session with these resources, which also sets the clock and the checkpoints.
     pub fn builder(session: Session, resources: ResourceRegistry) -> ExecutionStateBuilder {
-        let clock = Arc::new(SystemClock);
+        let clock = Arc::new(SessionClock(session.uncounted()));
         let inherited = INHERITED.map(OsString::from).to_vec();
         ExecutionStateBuilder {
             session,
             resources,
             clock,
-            generator: None,
             checkpoints: None,
             inherited,
             without_capture: false,
@@ -381,6 +383,37 @@ impl ExecutionState {
         }
     }
 
+    /// Returns this run as a tool of it has it: `session` is the call's own handle, and `resources` are those that the tool may use.
+    pub(super) fn within_call(
+        &self,
+        session: Session,
+        resources: Option<&ResourceRegistry>,
+    ) -> ExecutionState {
+        let Some(resources) = resources else {
+            return ExecutionState { session, inner: Arc::clone(&self.inner) };
+        };
+        let builder =
+            ExecutionState::builder(session, resources.clone()).clock(Arc::clone(&self.inner.clock));
+        let (checkpoints, inherited) = (self.inner.checkpoints.clone(), self.inner.inherited.clone());
+        ExecutionStateBuilder { checkpoints, inherited, ..builder }.build()
+    }
+
+    /// Returns this run with a handle of the session that is of no call.
+    pub(super) fn outside_call(self) -> ExecutionState {
+        match self.session.within() {
+            Some(_) => ExecutionState { session: self.session.outside(), inner: self.inner },
+            None => self,
+        }
+    }
+
+    /// Checks that this is not the run as a tool has it, which is neither captured nor restored within the call.
+    pub(super) fn check_outside(&self) -> Result<()> {
+        match self.session.within() {
+            Some(within) => Err(Error::InsideOperation { operation: within.operation() }),
+            None => Ok(()),
+        }
+    }
+
     /// Returns a clone that does not keep the session open.
     pub(crate) fn uncounted(&self) -> ExecutionState {
         ExecutionState { session: self.session.uncounted(), inner: Arc::clone(&self.inner) }
@@ -404,14 +437,29 @@ impl ExecutionState {
         &self.inner.scratch
     }
 
-    /// Returns the clock that the tools of the run read.
+    /// Returns the run's clock. A reading of it is in no record: what a record depends on is read with [`now`](ExecutionState::now).
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
     }
 
-    /// Calls `draw` with the run's generator, which is locked meanwhile, and returns its result.
-    pub fn draw<T>(&self, draw: impl FnOnce(&mut Generator) -> T) -> T {
-        draw(&mut self.inner.generator.lock())
+    /// Reads the run's clock and records the time. A replay returns the recorded time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Session::observe`].
+    pub fn now(&self) -> Result<DateTime<Utc>> {
+        let now_us = self.session.observe("run.now", || self.clock().now_us())?;
+        Ok(conversation_reading::time(now_us))
+    }
+
+    /// Calls `draw` with a generator, and returns its result. Where the generator begins is drawn as of [`Session::draw`] and
+    /// recorded, so that a replay draws the same.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Session::draw`].
+    pub fn draw<T>(&self, draw: impl FnOnce(&mut Generator) -> T) -> Result<T> {
+        Ok(draw(&mut Generator::from_seed(self.session.draw()?)))
     }
 
     /// Returns the store that keeps a snapshot before and after each call; `None` if the run has none.
@@ -467,24 +515,36 @@ impl ExecutionState {
     ///
     /// [`Error::ResourceDirty`] if another session left a resource half done, [`Error::ResourceMaybeDirty`]
     /// if that session's log cannot be read; the resource's own error, such as [`Error::Filesystem`] or
-    /// [`Error::Resource`], if a resource cannot be leased or captured. Nothing is recorded then. Else those
-    /// of [`Session::snapshot`].
+    /// [`Error::Resource`], if a resource cannot be leased or captured; [`Error::InsideOperation`] if the run is that of a
+    /// [tool's context](crate::tools::ToolContext::state). Nothing is recorded then. Else those of [`Session::snapshot`].
     #[track_caller]
     pub fn snapshot(&self, tag: Option<&str>) -> Result<CompositeSnapshot> {
+        let tag = tag.map(str::to_owned);
+        self.snapshot_with(SnapshotMetadata { tag, ..SnapshotMetadata::default() })
+    }
+
+    /// Captures the session and every resource as [`snapshot`](ExecutionState::snapshot) does, and says why: with a
+    /// [`Phase`](crate::tools::Phase), and with the call that it is about, if any.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`snapshot`](ExecutionState::snapshot).
+    #[track_caller]
+    pub fn snapshot_with(&self, metadata: SnapshotMetadata) -> Result<CompositeSnapshot> {
         let patience = self.session().patience(None, None);
-        self.snapshot_within(tag, &patience, Location::caller())
+        self.snapshot_within(metadata, &patience, Location::caller())
     }
 
     /// Captures the session and every resource, after a wait for others that `patience` allows.
     pub(super) fn snapshot_within(
         &self,
-        tag: Option<&str>,
+        metadata: SnapshotMetadata,
         patience: &Patience,
         at: &'static Location<'static>,
     ) -> Result<CompositeSnapshot> {
-        let tag = tag.map(str::to_owned);
+        self.check_outside()?;
+        let tag = metadata.tag.clone();
         let options = SnapshotOptions { tag: tag.clone(), ..SnapshotOptions::default() };
-        let metadata = SnapshotMetadata { tag: tag.clone(), ..SnapshotMetadata::default() };
         if self.session().replays() {
             let session = self.session().snapshot(options)?;
             return Ok(self.composite(session, Captures::default(), metadata));

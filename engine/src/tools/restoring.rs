@@ -49,7 +49,8 @@ impl ExecutionState {
     /// were brought back, the error of what failed. [`Error::Interrupted`] if the session must be recovered
     /// first; [`Error::ResourceDirty`] if another session left a resource half done,
     /// [`Error::ResourceMaybeDirty`] if that session's log cannot be read; [`Error::Stuck`] if a call should
-    /// have stopped and still runs. Else those of [`Session::rollback`].
+    /// have stopped and still runs; [`Error::InsideOperation`] if the run is that of a
+    /// [tool's context](crate::tools::ToolContext::state). Else those of [`Session::rollback`].
     pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<RollbackReport> {
         self.go_back(snapshot, RestoreScope::All, &Waiting::here(self))
     }
@@ -171,6 +172,7 @@ impl WayBack<'_> {
         still_due: &dyn Fn() -> Result<()>,
         prepare: &dyn Fn(&Captures, bool) -> Result<Prepared>,
     ) -> Result<(RollbackReport, ToolReport)> {
+        state.check_outside()?;
         let WayBack { position, scope, .. } = *self;
         let call = ToolCall::new(RESTORE, self.arguments.clone());
         // A recovery rolls the restore back, and the restore has no effect outside of what is rolled back.

@@ -28,10 +28,11 @@ pub struct ToolRunner {
 }
 
 impl ToolRunner {
-    /// Creates a runner of these tools on the session and the resources of `state`.
+    /// Creates a runner of these tools on the session and the resources of `state`. If that is the state of a
+    /// [tool's context](ToolContext::state), the calls are nested in that call, as [`within`](ToolRunner::within) says.
     pub fn new(state: ExecutionState, tools: ToolRegistry) -> ToolRunner {
         let session = state.session().clone();
-        ToolRunner { state, tools, session, is_anothers: false }
+        ToolRunner { state: state.outside_call(), tools, session, is_anothers: false }
     }
 
     /// Returns a runner whose calls are nested in the call that `context` belongs to, such as those of a

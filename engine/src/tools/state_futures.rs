@@ -13,7 +13,7 @@ use std::sync::Arc;
 use foldlog_codec::SequenceNumber;
 
 use super::call::RestoreScope;
-use super::captures::CompositeSnapshot;
+use super::captures::{CompositeSnapshot, SnapshotMetadata};
 use super::execution::ExecutionState;
 use super::futures::{PAUSES, still_wanted};
 use super::restoring::Waiting;
@@ -38,7 +38,8 @@ impl ExecutionState {
         let (tag, at) = (tag.map(str::to_owned), Location::caller());
         self.clone().when_free(move |state, waiting| {
             (waiting.is_wanted)()?;
-            state.snapshot_within(tag.as_deref(), &waiting.patience, at)
+            let metadata = SnapshotMetadata { tag: tag.clone(), ..SnapshotMetadata::default() };
+            state.snapshot_within(metadata, &waiting.patience, at)
         })
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use foldlog::tools::{CompositeSnapshot, Phase};
 use foldlog::{CompactOptions, SessionOptions, Store};
 use foldlog_agent::persistence::{
     Checkpoint, CheckpointCreated, CheckpointId, CheckpointManager, CheckpointPolicy, Checkpoints,
@@ -324,6 +325,8 @@ fn a_workspace_is_restored_with_the_session() {
         agent.finish("a");
         checkpoint
     };
+    let taken = CompositeSnapshot::from_json(checkpoint.resources.as_deref().unwrap()).unwrap().metadata;
+    assert_eq!((taken.phase, taken.tag), (Phase::Checkpoint, Some(checkpoint.id.to_string())));
     // Another process restores it.
     let agent = Agent::resume(folder.path());
     let alone = CheckpointManager::new(agent.session.clone());

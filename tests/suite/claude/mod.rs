@@ -1,6 +1,6 @@
 //! The client of the Claude Code program and the adapter, over a stand-in that plays the program from a script.
 
-mod adapter;
+pub(crate) mod adapter;
 mod arguments;
 mod asking;
 mod faults;

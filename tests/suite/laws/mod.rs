@@ -9,6 +9,7 @@
 //! law is made as short as it gets, and its seed is kept beside this file until it is deleted.
 
 mod actions;
+mod agents;
 mod ground;
 mod hosts;
 mod images;

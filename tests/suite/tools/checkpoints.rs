@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldlog::audit::Fate;
+use foldlog::filesystem::{Filesystem, InMemoryFilesystem};
 use foldlog::storage::Fault;
-use foldlog::tools::{CHECKPOINTS_MAX, CompositeSnapshot, Phase};
+use foldlog::tools::{CHECKPOINTS_MAX, CompositeSnapshot, Phase, SnapshotMetadata};
 use foldlog::{RollbackReport, SmolStr, SnapshotOptions};
 
 use super::*;
@@ -177,6 +178,64 @@ fn a_composite_snapshot_survives_as_json_and_is_restored_whole_or_not_at_all() {
     elsewhere.session.session = Uuid::from_u128(7);
     assert!(matches!(other.runner.state().restore(&elsewhere), Err(Error::SnapshotMismatch(_))));
     assert!(matches!(CompositeSnapshot::from_json("{}"), Err(Error::Export(_))));
+}
+
+/// The JSON had null for files in memory, and a restore of it said that another process had taken the snapshot.
+#[test]
+fn a_snapshot_of_files_in_memory_is_restored_here_and_its_json_names_what_it_leaves_out() {
+    let session = store_of(&MemoryStorage::new()).create(&types()).unwrap();
+    let (files, budget) = (Arc::new(InMemoryFilesystem::new()), Arc::new(BudgetTracker::default()));
+    let resources = ResourceRegistry::builder().filesystem(Arc::clone(&files)).snapshotable(budget);
+    let state = ExecutionState::new(session.clone(), resources.build().unwrap());
+    let added = |title: &str| {
+        session.dispatch(StepAdded { title: title.to_owned(), part: 1 }).unwrap();
+        files.write("paper", title.as_bytes()).unwrap();
+    };
+    let left = || (plan(&session), files.read("paper").unwrap());
+    added("one");
+    let (taken, then) = (state.snapshot(Some("one")).unwrap(), left());
+    added("two");
+    state.restore(&taken).unwrap();
+    assert_eq!(left(), then);
+    let json = taken.to_json().unwrap();
+    let shown: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&shown["left_out"], &shown["resources"]["filesystem"]),
+        (&serde_json::json!(["filesystem"]), &serde_json::Value::Null)
+    );
+    assert!(shown["resources"]["budget"].is_object(), "{json}");
+    let read = CompositeSnapshot::from_json(&json).unwrap();
+    assert_eq!((read.left_out(), read.to_json().unwrap()), (vec!["filesystem"], json.clone()));
+    added("three");
+    let before = left();
+    let refused = state.restore(&read).unwrap_err().to_string();
+    assert!(refused.contains("`filesystem`") && refused.contains("left out of the JSON"), "{refused}");
+    assert_eq!(left(), before);
+    // It does not say of what it contains that it leaves it out, and of what it leaves out that it contains it.
+    let lies = json.replace(r#""left_out":["filesystem"]"#, r#""left_out":["budget"]"#);
+    assert!(
+        matches!(CompositeSnapshot::from_json(&lies), Err(Error::Export(reason)) if reason.contains("`budget`"))
+    );
+}
+
+#[test]
+fn a_snapshot_says_why_it_was_taken() {
+    let run = Run::new();
+    let metadata = SnapshotMetadata {
+        tag: Some("after the paper".to_owned()),
+        tool_call_id: Some("call_a".into()),
+        tool_name: Some("write".into()),
+        phase: Phase::Checkpoint,
+    };
+    let taken = run.runner.state().snapshot_with(metadata.clone()).unwrap();
+    let read = CompositeSnapshot::from_json(&taken.to_json().unwrap()).unwrap();
+    assert_eq!((&taken.metadata, &read.metadata), (&metadata, &metadata));
+    assert_eq!(taken.session.tag.as_deref(), Some("after the paper"));
+    let plain = run.runner.state().snapshot(Some("plain")).unwrap();
+    assert_eq!(
+        plain.metadata,
+        SnapshotMetadata { tag: Some("plain".to_owned()), ..SnapshotMetadata::default() }
+    );
 }
 
 /// A desk whose process is killed when it is brought back, or at the n-th call to the disk that follows.

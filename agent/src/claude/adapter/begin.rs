@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use foldlog::conversation::{ConversationMessage, Role};
 use foldlog::tools::ToolRunner;
-use foldlog::{CallOrigin, Cause, Session};
+use foldlog::{CallOrigin, Cause, SequenceNumber, Session};
 use foldlog_codec::escape::MARK;
 use uuid::Uuid;
 
 use super::ClaudeAgentSDKAdapter;
 use super::config::ProgramHome;
 use super::transcript::{self, CallResult, Transcript, Transcripts};
+use crate::adapter::new_id;
 use crate::adapter_state::{
     AdapterResume, AdapterState, AdapterStateSnapshot, AdapterStateType, CaptureOccasion,
     ClaudeAgentSDKState, ResumeMode, StatefulAdapter, retire,
@@ -80,11 +81,11 @@ impl ClaudeAgentSDKAdapter {
     pub(super) fn provided(
         &self,
         given: Option<AdapterResume>,
-        (session, is_recorded): (&Session, bool),
+        (session, evaluation, is_recorded): (&Session, &str, bool),
     ) -> Result<Found> {
         let kept = self.kept.lock().clone().filter(|kept| kept.session == session.id() && given.is_none());
         let fork = kept.as_ref().and_then(|kept| kept.fork.clone());
-        let id = choose_id(session, is_recorded, fork)?;
+        let id = choose_id((session, evaluation, is_recorded), fork)?;
         if let Some(kept) = kept {
             let begins = kept.fork.map(|_| id);
             return Ok(Found::of(Provided { begins, resumes: Some(kept.id), at_entry: None }));
@@ -211,9 +212,31 @@ const IS_THERE: &str = "claude.file_is_there";
 const CHOSEN: &str = "claude.session_id";
 
 /// Chooses an id for a session of the program: `chosen`, if the host has chosen one. A replay chooses the same.
-pub(super) fn choose_id(session: &Session, is_recorded: bool, chosen: Option<String>) -> Result<String> {
-    let choose = || chosen.unwrap_or_else(|| Uuid::new_v4().to_string());
-    if is_recorded { Ok(session.observe(CHOSEN, choose)?) } else { Ok(choose()) }
+fn choose_id(
+    (session, evaluation, is_recorded): (&Session, &str, bool),
+    chosen: Option<String>,
+) -> Result<String> {
+    match (is_recorded, chosen) {
+        (true, chosen) => {
+            let derive = || derived_id(session.id(), session.position(), evaluation);
+            Ok(session.observe(CHOSEN, || chosen.unwrap_or_else(derive))?)
+        }
+        (false, Some(chosen)) => Ok(chosen),
+        (false, None) => new_id(session),
+    }
+}
+
+/// Derives an id for a session of the program from what it is for and where the log stands. The log grows with each run of an
+/// evaluation, so no two have the same.
+pub(super) fn derived_id(session: Uuid, position: Option<SequenceNumber>, of: &str) -> String {
+    let position = position.map_or(0, |position| position.get() + 1);
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(CHOSEN.as_bytes()).update(session.as_bytes());
+    hasher.update(&position.to_le_bytes()).update(of.as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(hasher.finalize().as_bytes().split_at(16).0);
+    // The program takes ids of this version.
+    uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
 }
 
 /// Finds the last capture of the program's session in which an evaluation went on; `None` if a rollback left none, or if that

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::Arc;
-use std::time::Instant;
 
 use chrono::DateTime;
 use foldlog::conversation::{ConversationMessage, PromptIdentity};
@@ -27,7 +26,7 @@ use super::sub_agents::Ending;
 use super::transcript::{self, Lineage, Transcripts};
 use super::{ClaudeAgentSDKAdapter, Kept};
 use crate::adapter::{
-    EvaluateOptions, Opened, PromptResponse, ResumeFrom, evaluation_to_go_on, executed, open, response,
+    EvaluateOptions, Opened, PromptResponse, ResumeFrom, Timing, executed, last_incomplete, open, response,
     without_output,
 };
 use crate::adapter_state::{
@@ -127,7 +126,7 @@ impl ClaudeAgentSDKAdapter {
         state: &ExecutionState,
         mut options: EvaluateOptions<'_>,
     ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
-        let (session, began) = (state.session(), Instant::now());
+        let (session, timing) = (state.session(), Timing::begin(state));
         self.model.check(&prompt.name())?;
         self.options.check(&prompt.name(), &prompt.tools().names())?;
         if options.deadline.is_past() {
@@ -187,7 +186,8 @@ impl ClaudeAgentSDKAdapter {
             events::rendered(session, names, &identity, &rendered, (input, start.overrides.clone()))?;
         }
         let is_recorded = options.record;
-        let Found { provided, resumed, transcripts } = self.provided(given, (session, is_recorded))?;
+        let Found { provided, resumed, transcripts } =
+            self.provided(given, (session, journal.evaluation(), is_recorded))?;
         let lineage = match provided.resumes {
             Some(_) => lineage(prompt, &mut journal)?,
             None => Lineage::default(),
@@ -215,7 +215,7 @@ impl ClaudeAgentSDKAdapter {
             self.let_go(session, ended.journal.evaluation())?;
         }
         let (id, result) = (ended.session_id.clone(), ended.result.clone());
-        let finished = self.finish((prompt, session), ended, &options, began);
+        let finished = self.finish((prompt, session), ended, &options, timing);
         match &finished {
             _ if session.replays() => {}
             Ok(_) => logs::complete(&prompt.name(), &id, result.as_deref()),
@@ -233,9 +233,10 @@ impl ClaudeAgentSDKAdapter {
         options: &EvaluateOptions<'_>,
     ) -> Result<()> {
         let evaluation = match &options.evaluation_id {
-            Some(given) => given.clone(),
-            None => evaluation_to_go_on(session)?,
+            Some(given) => Some(given.clone()),
+            None => last_incomplete(session)?,
         };
+        let Some(evaluation) = evaluation else { return Ok(()) };
         let (identity, deadline) = (prompt.identity(), options.deadline);
         let ending = Ending { session, evaluation: &evaluation, prompt: &identity, runner, deadline };
         ending.record_received(self.model.name())
@@ -417,7 +418,8 @@ impl ClaudeAgentSDKAdapter {
     /// Remembers the program's session, if the adapter is stateful.
     fn keep(&self, ready: &Ready<'_>, id: &str) {
         if self.is_stateful {
-            *self.kept.lock() = Some(Kept { session: ready.session.id(), id: id.to_owned(), fork: None });
+            let (session, position) = (ready.session.id(), ready.session.position());
+            *self.kept.lock() = Some(Kept { session, position, id: id.to_owned(), fork: None });
         }
     }
 
@@ -453,7 +455,7 @@ impl ClaudeAgentSDKAdapter {
         (prompt, session): (&Prompt<O>, &Session),
         ended: Ended,
         options: &EvaluateOptions<'_>,
-        began: Instant,
+        timing: Timing,
     ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
         let Ended { mut journal, outcome, result, output, failed, captured, is_resume, .. } = ended;
         if let Some(tracker) = &options.tracker {
@@ -472,7 +474,7 @@ impl ClaudeAgentSDKAdapter {
         let text = output.unwrap_or_else(|| outcome.last.text.clone());
         let cost = result.as_deref().and_then(cost_micros);
         let names = (prompt, self.adapter_type());
-        executed(names, session, &mut journal, &outcome, (began, is_resume, cost))?;
+        executed(names, session, &mut journal, &outcome, (timing, is_resume, cost))?;
         let answer = FinalText { text, stop: result.and_then(|result| result.terminal_reason) };
         let response = match is_missing {
             true => without_output(prompt, &journal, answer),

@@ -125,6 +125,7 @@ impl Folders {
     ) -> Result<Folders> {
         remove_left(mark);
         let made = || -> io::Result<Folders> {
+            // Where everyone may write, nobody is to guess the name.
             let name = format!("{}{:08x}", own_names(mark), Uuid::new_v4().as_fields().0);
             let own = std::env::temp_dir().join(name);
             make_private(&own)?;

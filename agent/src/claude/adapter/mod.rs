@@ -75,6 +75,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use foldlog::SequenceNumber;
 use foldlog::tools::ToolRunner;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -149,6 +150,8 @@ pub struct ClaudeAgentSDKAdapter {
 #[derive(Clone, Debug)]
 struct Kept {
     session: Uuid,
+    /// Last record of that session when this was kept.
+    position: Option<SequenceNumber>,
     id: String,
     /// Id of the copy in which the next evaluation goes on.
     fork: Option<String>,
@@ -241,11 +244,12 @@ impl ClaudeAgentSDKAdapter {
     }
 
     /// Makes the next evaluation go on in a copy of the program's session. The session itself stays as it is, and the log
-    /// keeps both. Returns the id of the copy; `None` if there is no session to be copied.
+    /// keeps both. Returns the id of the copy, the same until that evaluation; `None` if there is no session to be copied.
     pub fn fork_session(&self) -> Option<String> {
         let mut kept = self.kept.lock();
         let kept = kept.as_mut()?;
-        Some(kept.fork.insert(Uuid::new_v4().to_string()).clone())
+        let copy = begin::derived_id(kept.session, kept.position, &kept.id);
+        Some(kept.fork.insert(copy).clone())
     }
 
     /// Returns the tools of the bridged server.

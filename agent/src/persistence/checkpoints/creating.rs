@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chrono::DateTime;
+use foldlog::tools::{Phase, SnapshotMetadata};
 use foldlog::{Event, ExecutionState, Parent, SequenceNumber, Session, Snapshot, SnapshotOptions};
 use uuid::Uuid;
 
@@ -139,7 +140,7 @@ impl CheckpointManager {
     ///
     /// # Errors
     ///
-    /// Those of [`Session::snapshot`], or of [`ExecutionState::snapshot`] with resources, and of
+    /// Those of [`Session::snapshot`], or of [`ExecutionState::snapshot_with`] with resources, and of
     /// [`Session::dispatch`].
     pub fn create(&self, name: Option<&str>) -> Result<Checkpoint> {
         self.create_for(Occasion::Manual, name)
@@ -178,7 +179,10 @@ impl CheckpointManager {
         let id = previous.map_or(CheckpointId(1), |previous| previous.id.next());
         let (snapshot, resources) = match &self.run {
             Some(run) => {
-                let composite = run.snapshot(Some(&id.to_string()))?;
+                let tag = Some(id.to_string());
+                let metadata =
+                    SnapshotMetadata { tag, phase: Phase::Checkpoint, ..SnapshotMetadata::default() };
+                let composite = run.snapshot_with(metadata)?;
                 let resources = (!composite.resource_names().is_empty()).then(|| composite.to_json());
                 (composite.session, resources.transpose()?)
             }

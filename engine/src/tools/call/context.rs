@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use chrono::{DateTime, Utc};
 use foldlog_codec::OperationId;
 use foldlog_codec::body::Parent;
 use uuid::Uuid;
@@ -23,6 +24,7 @@ use crate::options::SessionOptions;
 use crate::sabotage::{self, Breakage};
 use crate::session::Session;
 use crate::store::Store;
+use crate::tools::execution::ExecutionState;
 use crate::tools::resources::ResourceRegistry;
 use crate::types::SessionTypes;
 
@@ -68,6 +70,35 @@ impl ToolContext {
             true => self.running.uncaptured(),
             false => self.running.resources(),
         }
+    }
+
+    /// Returns the run as one root: the call's own handle of the session, the [resources](ToolContext::resources), the clock, random
+    /// numbers and checkpoints. A [runner](crate::tools::ToolRunner::new) of it nests its calls in this one.
+    ///
+    /// The call is one transaction, so the run can neither be captured nor restored here: that fails with
+    /// [`Error::InsideOperation`].
+    pub fn state(&self) -> ExecutionState {
+        let resources = self.running.info.outside_only.then(|| self.running.uncaptured());
+        self.running.state.within_call(self.session.clone(), resources)
+    }
+
+    /// Reads the clock of the run and records the time within the call. A replay that runs the tool again returns the recorded time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Session::observe`].
+    pub fn now(&self) -> Result<DateTime<Utc>> {
+        self.state().now()
+    }
+
+    /// Calls `draw` with a generator, and returns its result. Where the generator begins follows from the session's seed and is recorded
+    /// within the call: a replay that runs the tool again draws the same. If an interrupted call is run again, that run draws for itself.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Session::draw`].
+    pub fn draw<T>(&self, draw: impl FnOnce(&mut Generator) -> T) -> Result<T> {
+        self.state().draw(draw)
     }
 
     /// Returns the operation id, which stays the same when an interrupted call is run again. Together with

@@ -215,7 +215,9 @@ fn evaluate(
         check_workspace(asked, &session.captures_dir())?;
     }
     let before = session.position();
-    let messages = new.map(|text| UserMessage { id: Uuid::new_v4().to_string(), text });
+    // The log grows with each message, so no two have the same id.
+    let behind = before.map_or(0, |before| before.get() + 1);
+    let messages = new.map(|text| UserMessage { id: format!("said-{behind}"), text });
     let older = || older(&adapter);
     let evaluated = watch::watch(&session, output, older, |cancel| {
         let options = EvaluateOptions {

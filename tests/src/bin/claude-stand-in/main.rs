@@ -39,6 +39,8 @@
 //! `interrupt`, unless the script hears it, cancels what the host was asked for, ends the turn with an `aborted_` result,
 //! and goes on at the next `turn`. `set_model`, `set_permission_mode` and `mcp_status` are answered; others are refused.
 //!
+//! With the variable `STAND_IN_COUNTS`, the ids that it makes are counted, and not drawn.
+//!
 //! | file | holds |
 //! |---|---|
 //! | `SCRIPT.heard` | the host's lines, as they came |
@@ -52,6 +54,18 @@ mod model;
 mod session;
 mod started;
 mod steps;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use uuid::Uuid;
+
+/// Makes a new id.
+fn new_id() -> String {
+    static MADE: AtomicU64 = AtomicU64::new(1);
+    let made = MADE.fetch_add(1, Ordering::Relaxed);
+    let is_counted = std::env::var_os("STAND_IN_COUNTS").is_some();
+    if is_counted { Uuid::from_u128(u128::from(made)) } else { Uuid::new_v4() }.to_string()
+}
 
 fn main() {
     let started = started::Started::take();

@@ -1,8 +1,8 @@
 //! A model that knows how far its session has come.
 
 use serde_json::{Value, json};
-use uuid::Uuid;
 
+use crate::new_id;
 use crate::steps::{Played, Player};
 
 impl Player {
@@ -14,7 +14,7 @@ impl Player {
         let again = calls.filter(|call| lacks.contains(&(self.named(call).0, call["input"].clone())));
         let again: Vec<Value> = again.cloned().collect();
         if !again.is_empty() {
-            let id = format!("again_{}", Uuid::new_v4());
+            let id = format!("again_{}", new_id());
             self.give(&id, &json!({"text": "once more", "calls": again}))?;
         }
         // A prompt in words may tell of a call that was repeated, and of no answer that asked for it first.
@@ -44,7 +44,7 @@ impl Player {
         let mut asked = Vec::new();
         for call in answer["calls"].as_array().into_iter().flatten() {
             let (name, bridged) = self.named(call);
-            let id = format!("toolu_{}", Uuid::new_v4());
+            let id = format!("toolu_{}", new_id());
             blocks.push(json!({"type": "tool_use", "id": id, "name": name, "input": call["input"]}));
             asked.push((call, name, bridged, id));
         }

@@ -5,9 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use crate::host::emit;
+use crate::new_id;
 use crate::started::Started;
 
 /// Text that the program gives the model for a call without a result.
@@ -60,12 +60,12 @@ impl Transcript {
             let stderr = Some(format!("Error: Session ID {id} is already in use."));
             return Err(Refusal { stderr, line: None });
         }
-        let fresh = || chosen.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
+        let fresh = || chosen.clone().unwrap_or_else(new_id);
         let Some(resumed) = started.value("--resume") else { return Ok(new(fresh(), Vec::new())) };
         let Some(path) = find(&projects, resumed) else {
             let error = format!("No conversation found with session ID: {resumed}");
             let line = json!({"type": "result", "subtype": "error_during_execution", "is_error": true,
-                "errors": [error], "session_id": Uuid::new_v4().to_string(), "num_turns": 0});
+                "errors": [error], "session_id": new_id(), "num_turns": 0});
             return Err(Refusal { stderr: None, line: Some(line) });
         };
         let text = fs::read_to_string(&path).expect("the session's file can be read");
@@ -92,7 +92,7 @@ impl Transcript {
     /// Adds a message to the session's file. Returns its id.
     pub fn add(&mut self, kind: &str, message: &Value) -> String {
         let parent = self.entries.iter().rev().find_map(|entry| entry["uuid"].as_str()).map(str::to_owned);
-        let uuid = Uuid::new_v4().to_string();
+        let uuid = new_id();
         self.add_entry(json!({"type": kind, "uuid": uuid, "parentUuid": parent, "sessionId": self.id,
             "isSidechain": false, "message": message}));
         uuid
@@ -100,7 +100,7 @@ impl Transcript {
 
     /// Adds a message to the file of the sub-agent that a call began, and mirrors it at once. Returns its id.
     pub fn add_aside(&mut self, call: &str, kind: &str, message: &Value) -> String {
-        let uuid = Uuid::new_v4().to_string();
+        let uuid = new_id();
         let entry = json!({"type": kind, "uuid": uuid, "parentUuid": null, "sessionId": self.id,
             "isSidechain": true, "message": message});
         let path = self.path.with_extension("").join("subagents").join(format!("agent-{call}.jsonl"));

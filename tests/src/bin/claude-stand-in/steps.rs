@@ -5,10 +5,10 @@ use std::fs;
 use std::process::exit;
 
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use crate::calls::leave;
 use crate::host::{Ended, Host, emit, has, raw, refuse, succeed};
+use crate::new_id;
 use crate::session::Transcript;
 use crate::started::Started;
 
@@ -269,7 +269,7 @@ impl Player {
         emit(
             &json!({"type": "system", "subtype": "init", "session_id": self.session.id, "cwd": self.started.cwd,
             "tools": tools, "mcp_servers": servers, "model": self.model(), "permissionMode": self.mode(),
-            "claude_code_version": "2.1.330", "apiKeySource": "none", "capabilities": [], "uuid": uuid()}),
+            "claude_code_version": "2.1.330", "apiKeySource": "none", "capabilities": [], "uuid": new_id()}),
         );
         self.tell_state("running");
         let replies = self.run_hooks("UserPromptSubmit", "", &Value::Null, "", &json!({}))?;
@@ -284,7 +284,7 @@ impl Player {
         self.session.mirror();
         let mut result = json!({"type": "result", "subtype": "success", "is_error": false, "result": null,
             "terminal_reason": "completed", "num_turns": self.answers, "session_id": self.session.id, "duration_ms": 7,
-            "usage": {"input_tokens": 10 * self.answers.max(1), "output_tokens": 20}, "total_cost_usd": 0.01, "uuid": uuid(),
+            "usage": {"input_tokens": 10 * self.answers.max(1), "output_tokens": 20}, "total_cost_usd": 0.01, "uuid": new_id(),
             "permission_denials": std::mem::take(&mut self.denials)});
         for (name, value) in step.as_object().expect("a step is an object") {
             result[name] = value.clone();
@@ -315,7 +315,7 @@ impl Player {
     fn tell_state(&self, state: &str) {
         if std::env::var_os("CLAUDE_CODE_SDK_READS_SESSION_STATE").is_some() {
             emit(&json!({"type": "system", "subtype": "session_state_changed", "state": state,
-                "session_id": self.session.id, "uuid": uuid()}));
+                "session_id": self.session.id, "uuid": new_id()}));
         }
     }
 
@@ -405,11 +405,6 @@ const REJECTED: &str = "The user doesn't want to proceed with this tool use. The
                         the new_string was NOT written to the file). STOP what you are doing and wait for the user to tell you how \
                         to proceed.";
 const BY_USER: &str = "[Request interrupted by user for tool use]";
-
-/// Returns a new id of a message.
-fn uuid() -> String {
-    Uuid::new_v4().to_string()
-}
 
 /// Dies by a signal.
 pub fn die(signal: u64) -> ! {

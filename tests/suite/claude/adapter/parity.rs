@@ -1,10 +1,13 @@
 //! The same prompt, tools and answers of a model through a provider of the host and through the program: the log tells the same
 //! story.
 
-use std::fs;
+use std::sync::Arc;
 
 use foldlog::audit::{LedgerEntry, LogReader};
 use foldlog::conversation::{ConversationMessage, TokenUsage};
+use foldlog::filesystem::{Filesystem, InMemoryFilesystem};
+use foldlog::testkit::runs_equivalent;
+use foldlog::{Error, ExecutionState, ResourceRegistry};
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::events::PromptExecutions;
 use foldlog_agent::provider::ProviderAnswer;
@@ -12,7 +15,7 @@ use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::{PromptResponse, ProviderAdapter};
 use serde_json::{Value, json};
 
-use super::world::{EVALUATION, Host, World, asking, prompt};
+use super::world::{EVALUATION, Host, Line, World, asking, prompt};
 
 /// What the model says, either way: a text, or a call by name and arguments.
 enum Says {
@@ -78,7 +81,7 @@ struct Left {
     messages: Vec<Value>,
     calls: Vec<Value>,
     page: Vec<String>,
-    file: Option<String>,
+    file: String,
     executed: (u64, u64, u64, u64),
 }
 
@@ -99,17 +102,22 @@ fn call(entry: LedgerEntry) -> Value {
     json!([entry.tool, entry.call_id, entry.outcome.name(), entry.cause.map(|cause| cause.name().to_owned())])
 }
 
-fn evaluate(world: &World, run: impl Fn(&Host) -> PromptResponse<String>) -> Left {
-    let (response, messages, page, executed) = world.run_unreplayed(|host| {
-        let response = run(host);
-        let session = host.session();
-        let messages = session.conversation(EVALUATION).unwrap().unwrap().sent_messages();
-        let executed = session.log::<PromptExecutions>().unwrap().iter().next().unwrap().unwrap();
-        let executed =
-            (executed.requests, executed.tool_calls, executed.input_tokens, executed.output_tokens);
-        (response, messages, host.page(), executed)
-    });
+/// A run over files in memory: captures of a folder hold times of its files, which differ.
+fn over_memory(host: &Host) -> ExecutionState {
+    let files = Arc::new(InMemoryFilesystem::new());
+    ExecutionState::new(
+        host.session().clone(),
+        ResourceRegistry::builder().filesystem(files).build().unwrap(),
+    )
+}
+
+fn left_by(world: &World, host: &Host, state: &ExecutionState, response: PromptResponse<String>) -> Left {
+    let session = host.session();
+    let messages = session.conversation(EVALUATION).unwrap().unwrap().sent_messages();
+    let executed = session.log::<PromptExecutions>().unwrap().iter().next().unwrap().unwrap();
+    let executed = (executed.requests, executed.tool_calls, executed.input_tokens, executed.output_tokens);
     let ledger = LogReader::open(world.dir()).unwrap().ledger().unwrap();
+    let file = files(state).read("page").unwrap();
     Left {
         text: response.text,
         output: response.output,
@@ -117,25 +125,46 @@ fn evaluate(world: &World, run: impl Fn(&Host) -> PromptResponse<String>) -> Lef
         unmetered: response.unmetered,
         messages: messages.into_iter().map(message).collect(),
         calls: ledger.into_iter().map(call).collect(),
-        page,
-        file: fs::read_to_string(world.workspace().join("page")).ok(),
+        page: host.page(),
+        file: String::from_utf8(file).unwrap(),
         executed,
     }
 }
 
+fn files(state: &ExecutionState) -> Arc<dyn Filesystem> {
+    state.resources().get::<dyn Filesystem>().unwrap()
+}
+
 #[test]
 fn a_provider_and_the_program_leave_the_same_behind() {
-    let by_provider = World::new(&json!([]));
-    let expected =
-        evaluate(&by_provider, |host| provider().evaluate(&prompt(), &host.state, asking("Write.")).unwrap());
-    let by_program = World::new(&program());
-    let left = evaluate(&by_program, |host| {
-        StatefulAdapter::evaluate(&host.adapter(), &prompt(), &host.state, asking("Write.")).unwrap()
+    let (by_provider, by_program) = (World::new(&json!([])), World::new(&program()));
+    by_provider.run_unreplayed(|one| {
+        let state = over_memory(one);
+        let response = provider().evaluate(&prompt(), &state, asking("Write.")).unwrap();
+        let expected = left_by(&by_provider, one, &state, response);
+        by_program.run_unreplayed(|other| {
+            let other_state = over_memory(other);
+            let response =
+                StatefulAdapter::evaluate(&other.adapter(), &prompt(), &other_state, asking("Write."))
+                    .unwrap();
+            assert_eq!(left_by(&by_program, other, &other_state, response), expected);
+            let after = state.snapshot(None).unwrap();
+            let same = || runs_equivalent(&state, &after, &other_state, &other_state.snapshot(None).unwrap());
+            same().unwrap();
+            // The comparison is one that can fail.
+            files(&other_state).write("page", b"one\ntwo\nthree\n").unwrap();
+            assert!(matches!(same(), Err(Error::SnapshotMismatch(reason)) if reason == "a resource differs"));
+            files(&other_state).write("page", b"one\ntwo\n").unwrap();
+            same().unwrap();
+            other.session().dispatch(Line { text: "three".to_owned() }).unwrap();
+            assert!(
+                matches!(same(), Err(Error::SnapshotMismatch(reason)) if reason == "slice `page` differs")
+            );
+        });
+        assert_eq!(
+            (expected.page, expected.file.as_str()),
+            (vec!["one".to_owned(), "two".to_owned()], "one\ntwo\n")
+        );
+        assert_eq!(expected.calls.len(), 6);
     });
-    assert_eq!(left, expected);
-    assert_eq!(
-        (expected.page, expected.file.as_deref()),
-        (vec!["one".to_owned(), "two".to_owned()], Some("one\ntwo\n"))
-    );
-    assert_eq!(expected.calls.len(), 6);
 }

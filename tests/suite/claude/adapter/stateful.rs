@@ -48,9 +48,7 @@ fn a_fork_goes_on_in_a_copy_and_the_session_itself_stays_as_it_was() {
         assert_eq!(adapter.session_id(), Some(copy.clone()));
         assert_eq!(ask(&adapter, host, "two"), "one|two");
         assert_ne!(copy, id);
-        if !host.session().replays() {
-            assert_eq!(adapter.session_id(), Some(copy));
-        }
+        assert_eq!(adapter.session_id(), Some(copy));
         assert_eq!(ask(&adapter, host, "three"), "one|two|three");
     });
     let arguments = world.starts()[1]["arguments"].to_string();

@@ -2,6 +2,7 @@
 //! named where it first does.
 
 mod calls;
+mod contexts;
 mod crashed;
 mod damaged;
 mod host;
