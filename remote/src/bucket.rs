@@ -29,11 +29,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::ObjectId;
+use foldlog_codec::escape;
 use futures_lite::{StreamExt, stream};
 use object_store::path::{Path, PathPart};
 use object_store::{GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
@@ -43,10 +45,11 @@ use uuid::Uuid;
 use crate::chunk::ChunkHash;
 use crate::clock::Clock;
 use crate::compaction::CompactedVolume;
-use crate::error::{Error, Failure, Result};
+use crate::error::{Answer, Error, Failure, FailureDetails, Reason, Result};
+use crate::exchange::{self, Exchange};
 use crate::folder::NotAFile;
 use crate::payloads::Withdrawn;
-use crate::retries::Retries;
+use crate::retries::{Attempts, Retries};
 use crate::volume::{Extent, SPANS, VOLUME_BYTES_MAX, encoded_len};
 use crate::withdrawal::Name;
 
@@ -55,6 +58,8 @@ use crate::withdrawal::Name;
 pub struct Bucket {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
+    /// URL by which errors name the place; `None` of a store that the host made.
+    place: Option<Arc<str>>,
     retries: Retries,
     clock: Clock,
     spans: [u64; 2],
@@ -71,7 +76,7 @@ impl fmt::Debug for Bucket {
 }
 
 /// Says what one put came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
     /// The object did not exist, and is the one that was put.
     Created,
@@ -79,7 +84,7 @@ pub(crate) enum Put {
     /// another put is under way that may fail yet.
     Exists,
     /// The put failed, or its answer was lost: the object may be there or not, now or later.
-    Failed(Failure),
+    Failed(Reason),
 }
 
 impl Bucket {
@@ -94,12 +99,23 @@ impl Bucket {
         Ok(Bucket {
             store,
             prefix: path,
+            place: None,
             retries,
             clock: Clock::default(),
             spans: SPANS,
             volume_bytes,
             withdrawn: Arc::default(),
         })
+    }
+
+    /// Has errors name the place by a URL, in which no password stands.
+    pub(crate) fn at(self, place: &str) -> Bucket {
+        Bucket { place: Some(escape::text(place).into()), ..self }
+    }
+
+    /// Begins to count the attempts of one request.
+    pub(crate) fn begin(&self) -> Attempts {
+        self.retries.begin(self.place.as_ref())
     }
 
     /// Reads time by a clock of the caller's, in place of the system's that goes on while the machine sleeps. For tests, which have no days
@@ -207,14 +223,13 @@ impl Bucket {
     /// [`Error::Store`].
     pub async fn sessions(&self) -> Result<Vec<Uuid>> {
         let folder = self.key_of(&["sessions"]);
-        let mut attempts = self.retries.begin();
+        let mut attempts = self.begin();
         while attempts.another().await {
             let list = self.store.list_with_delimiter(Some(&folder));
             // A list comes in pages of a thousand.
-            match time::timeout(self.retries.request_timeout.saturating_mul(LIST_PAGES), list).await {
-                Err(_) => attempts.failed(Failure::TimedOut),
-                Ok(Err(error)) => attempts.failed(failure_of(&error)),
-                Ok(Ok(found)) => {
+            match request(self.retries.request_timeout.saturating_mul(LIST_PAGES), list).await {
+                Err(refusal) => attempts.failed(refusal.reason),
+                Ok(found) => {
                     let names = found.common_prefixes.iter().filter_map(|folder| folder.filename());
                     let mut sessions: Vec<Uuid> =
                         names.filter_map(|name| Uuid::try_parse(name).ok()).collect();
@@ -244,7 +259,7 @@ impl Bucket {
     /// Returns the object directly beneath a folder whose name is the greatest number, with that number and when the store says that it
     /// was put, in microseconds since 1970; `None` if there is none. Relies on no order of the list.
     pub(crate) async fn greatest(&self, folder: &Path, what: &'static str) -> Result<Option<(u64, i64)>> {
-        let mut attempts = self.retries.begin();
+        let mut attempts = self.begin();
         while attempts.another().await {
             let find = async {
                 let (mut greatest, mut listed) = (None, self.store.list(Some(folder)));
@@ -256,10 +271,9 @@ impl Bucket {
                 }
                 Ok(greatest)
             };
-            match time::timeout(self.retries.request_timeout.saturating_mul(LIST_PAGES), find).await {
-                Err(_) => attempts.failed(Failure::TimedOut),
-                Ok(Err(error)) => attempts.failed(failure_of(&error)),
-                Ok(Ok(found)) => return Ok(found),
+            match request(self.retries.request_timeout.saturating_mul(LIST_PAGES), find).await {
+                Err(refusal) => attempts.failed(refusal.reason),
+                Ok(found) => return Ok(found),
             }
         }
         Err(attempts.error(what))
@@ -269,49 +283,38 @@ impl Bucket {
     pub(crate) async fn put_once(&self, key: &Path, payload: &PutPayload) -> Put {
         let options = PutOptions::from(PutMode::Create);
         let put = self.store.put_opts(key, payload.clone(), options);
-        match time::timeout(self.retries.timeout_of(payload.content_length() as u64), put).await {
-            Err(_) => Put::Failed(Failure::TimedOut),
-            Ok(Ok(_)) => Put::Created,
-            Ok(Err(error)) => match error {
-                object_store::Error::AlreadyExists { .. }
-                | object_store::Error::Precondition { .. }
-                | object_store::Error::NotModified { .. } => Put::Exists,
-                error => Put::Failed(failure_of(&error)),
-            },
+        match request(self.retries.timeout_of(payload.content_length() as u64), put).await {
+            Ok(_) => Put::Created,
+            Err(refusal) if refusal.exists => Put::Exists,
+            Err(refusal) => Put::Failed(refusal.reason),
         }
     }
 
     /// Reads an object of up to `max` bytes, once; `None` if it does not exist.
     pub(crate) async fn get_once(&self, key: &Path, max: usize) -> Result<Option<Vec<u8>>, Get> {
         let get = async {
-            match self.store.get(key).await {
-                Ok(found) => Ok(Some(found)),
-                // That a whole bucket is missing says nothing of an object.
-                Err(error @ object_store::Error::NotFound { .. }) => match named_failure(&error) {
-                    Some(failure) => Err(Get::Failed(failure)),
-                    None => Ok(None),
-                },
-                Err(error) => Err(Get::Failed(failure_of(&error))),
-            }
+            let found = bounded(self.retries.request_timeout, self.store.get(key)).await?;
+            let bound = self.retries.timeout_of(found.meta.size.min(max as u64));
+            bounded(bound, read(found, max)).await
         };
-        let timed_out = Get::Failed(Failure::TimedOut);
-        let found = time::timeout(self.retries.request_timeout, get).await.unwrap_or(Err(timed_out))?;
-        let Some(found) = found else { return Ok(None) };
-        let bounds = self.retries.timeout_of(found.meta.size.min(max as u64));
-        time::timeout(bounds, read(found, max)).await.unwrap_or(Err(timed_out)).map(Some)
+        match refused(get).await {
+            Ok(read) => read.map(Some),
+            Err(refusal) if refusal.is_missing => Ok(None),
+            Err(refusal) => Err(Get::Failed(refusal.reason)),
+        }
     }
 
     /// Reads an object of up to `max` bytes, in several attempts; `None` if it does not exist. `what` says in an error
     /// what was asked for.
     pub(crate) async fn get(&self, key: &Path, max: usize, what: &'static str) -> Result<Option<Vec<u8>>> {
-        let mut attempts = self.retries.begin();
+        let mut attempts = self.begin();
         while attempts.another().await {
             match self.get_once(key, max).await {
                 Ok(found) => return Ok(found),
                 Err(Get::TooLarge(len)) => {
                     return Err(Error::TooLarge { what: "object", len, max: max as u64 });
                 }
-                Err(Get::Failed(failure)) => attempts.failed(failure),
+                Err(Get::Failed(reason)) => attempts.failed(reason),
             }
         }
         Err(attempts.error(what))
@@ -319,7 +322,7 @@ impl Bucket {
 
     /// Creates an object, of which whoever creates it has the same bytes; returns whether it was not there before.
     pub(crate) async fn create(&self, key: &Path, payload: PutPayload, what: &'static str) -> Result<bool> {
-        let mut attempts = self.retries.begin();
+        let mut attempts = self.begin();
         while attempts.another().await {
             match self.put_once(key, &payload).await {
                 Put::Created => return Ok(true),
@@ -327,7 +330,7 @@ impl Bucket {
                     Some(_) => return Ok(false),
                     None => attempts.failed(Failure::Conflict),
                 },
-                Put::Failed(failure) => attempts.failed(failure),
+                Put::Failed(reason) => attempts.failed(reason),
             }
         }
         Err(attempts.error(what))
@@ -342,7 +345,7 @@ impl Bucket {
         self.create(key, PutPayload::from(bytes.clone()), what).await?;
         match self.get(key, bytes.len(), what).await {
             Ok(Some(found)) if found == bytes => Ok(()),
-            Ok(_) | Err(Error::TooLarge { .. }) => Err(Error::Store { what, failure: Failure::Overtaken }),
+            Ok(_) | Err(Error::TooLarge { .. }) => Err(self.begin().end(what, Failure::Overtaken)),
             Err(error) => Err(error),
         }
     }
@@ -381,20 +384,19 @@ impl Bucket {
         what: &'static str,
     ) -> Result<Vec<ObjectMeta>> {
         let folder = self.key_of(&["sessions", &session.to_string(), folder]);
-        let mut attempts = self.retries.begin();
+        let mut attempts = self.begin();
         'attempts: while attempts.another().await {
             let (mut list, mut listed) = (self.store.list(Some(&folder)), Vec::new());
             loop {
-                match time::timeout(self.retries.request_timeout, list.next()).await {
-                    Err(_) => attempts.failed(Failure::TimedOut),
+                let next = async { list.next().await.transpose() };
+                match request(self.retries.request_timeout, next).await {
+                    Ok(Some(found)) => listed.push(found),
                     Ok(None) => return Ok(listed),
-                    Ok(Some(Err(error))) => attempts.failed(failure_of(&error)),
-                    Ok(Some(Ok(found))) => {
-                        listed.push(found);
-                        continue;
+                    Err(refusal) => {
+                        attempts.failed(refusal.reason);
+                        continue 'attempts;
                     }
                 }
-                continue 'attempts;
             }
         }
         Err(attempts.error(what))
@@ -405,8 +407,8 @@ impl Bucket {
         let key = self.key(session, "probe", &Uuid::new_v4().simple().to_string());
         let time = async {
             self.create(&key, PutPayload::from_static(FIRST), AGES).await?;
-            let missing = Error::Store { what: AGES, failure: Failure::Unavailable };
-            Ok(self.head(&key, AGES).await?.ok_or(missing)?.last_modified)
+            let missing = || self.begin().error(AGES);
+            Ok(self.head(&key, AGES).await?.ok_or_else(missing)?.last_modified)
         }
         .await;
         // What stays behind if this fails is a few bytes under a name that nobody reads.
@@ -439,18 +441,21 @@ impl Bucket {
 
     /// Removes objects. One that is not there is none to remove.
     pub(crate) async fn remove_all(&self, keys: Vec<Path>, what: &'static str) -> Result<()> {
-        let mut attempts = self.retries.begin();
+        let mut attempts = self.begin();
         'attempts: while attempts.another().await {
             let paths = stream::iter(keys.clone().into_iter().map(Ok)).boxed();
             let mut removed = self.store.delete_stream(paths);
             loop {
-                match time::timeout(self.retries.request_timeout, removed.next()).await {
-                    Err(_) => attempts.failed(Failure::TimedOut),
+                let next = async { removed.next().await.transpose() };
+                match request(self.retries.request_timeout, next).await {
+                    Ok(Some(_)) => {}
                     Ok(None) => return Ok(()),
-                    Ok(Some(Ok(_) | Err(object_store::Error::NotFound { .. }))) => continue,
-                    Ok(Some(Err(error))) => attempts.failed(failure_of(&error)),
+                    Err(refusal) if refusal.is_missing => {}
+                    Err(refusal) => {
+                        attempts.failed(refusal.reason);
+                        continue 'attempts;
+                    }
                 }
-                continue 'attempts;
             }
         }
         Err(attempts.error(what))
@@ -463,16 +468,12 @@ impl Bucket {
 
     /// Returns what the store says of an object; `None` if it does not exist.
     pub(crate) async fn head(&self, key: &Path, what: &'static str) -> Result<Option<ObjectMeta>> {
-        let mut attempts = self.retries.begin();
+        let mut attempts = self.begin();
         while attempts.another().await {
-            match time::timeout(self.retries.request_timeout, self.store.head(key)).await {
-                Ok(Ok(found)) => return Ok(Some(found)),
-                Ok(Err(error @ object_store::Error::NotFound { .. })) => match named_failure(&error) {
-                    Some(failure) => attempts.failed(failure),
-                    None => return Ok(None),
-                },
-                Ok(Err(error)) => attempts.failed(failure_of(&error)),
-                Err(_) => attempts.failed(Failure::TimedOut),
+            match request(self.retries.request_timeout, self.store.head(key)).await {
+                Ok(found) => return Ok(Some(found)),
+                Err(refusal) if refusal.is_missing => return Ok(None),
+                Err(refusal) => attempts.failed(refusal.reason),
             }
         }
         Err(attempts.error(what))
@@ -493,7 +494,7 @@ impl Bucket {
             match self.get(&key, FIRST.len().max(SECOND.len()), PROBE).await? {
                 Some(found) if found == FIRST => Ok(()),
                 Some(_) => Err(Error::NoConditionalPuts),
-                None => Err(Error::Store { what: PROBE, failure: Failure::Unavailable }),
+                None => Err(self.begin().error(PROBE)),
             }
         }
         .await;
@@ -505,7 +506,7 @@ impl Bucket {
     /// Puts the probe until the store says that it created it, or that it exists and it does.
     async fn put_probe(&self, key: &Path, bytes: &'static [u8]) -> Result<()> {
         let payload = PutPayload::from_static(bytes);
-        let mut attempts = self.retries.begin();
+        let mut attempts = self.begin();
         while attempts.another().await {
             match self.put_once(key, &payload).await {
                 Put::Created if bytes == SECOND => return Err(Error::NoConditionalPuts),
@@ -514,8 +515,10 @@ impl Bucket {
                     Some(_) => return Ok(()),
                     None => attempts.failed(Failure::Conflict),
                 },
-                Put::Failed(Failure::Unsupported) => return Err(Error::NoConditionalPuts),
-                Put::Failed(failure) => attempts.failed(failure),
+                Put::Failed(Reason { failure: Failure::Unsupported, .. }) => {
+                    return Err(Error::NoConditionalPuts);
+                }
+                Put::Failed(reason) => attempts.failed(reason),
             }
         }
         Err(attempts.error(PROBE))
@@ -537,40 +540,97 @@ const AGES: &str = "find out how old objects are";
 const PROBE: &str = "find out whether the store has conditional puts";
 
 /// Says why one reading of an object came to nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Get {
     /// The object has at least this many bytes.
     TooLarge(u64),
     /// The request failed.
-    Failed(Failure),
+    Failed(Reason),
+}
+
+/// Sends one request.
+async fn request<T>(
+    bound: Duration,
+    request: impl Future<Output = object_store::Result<T>>,
+) -> Result<T, Refusal> {
+    refused(bounded(bound, request)).await
+}
+
+/// Waits so long for an answer, and returns `None` as the error if none comes.
+async fn bounded<T>(
+    bound: Duration,
+    request: impl Future<Output = object_store::Result<T>>,
+) -> Result<T, Option<object_store::Error>> {
+    time::timeout(bound, request).await.map_err(|_| None)?.map_err(Some)
+}
+
+/// Runs a bounded request, and says why it failed if it did.
+async fn refused<T>(
+    request: impl Future<Output = Result<T, Option<object_store::Error>>>,
+) -> Result<T, Refusal> {
+    let (answer, exchange) = exchange::followed(request).await;
+    answer.map_err(|error| Refusal::of(error.as_ref(), exchange))
+}
+
+/// Says what a store's error comes to.
+struct Refusal {
+    /// Whether the store says that there is no such object. That a whole bucket is missing says nothing of an object.
+    is_missing: bool,
+    /// Whether the store says that there is such an object already.
+    exists: bool,
+    reason: Reason,
+}
+
+impl Refusal {
+    /// Says what an error comes to, or without one that no answer came in time.
+    fn of(error: Option<&object_store::Error>, exchange: Exchange) -> Refusal {
+        use object_store::Error::{AlreadyExists, NotFound, NotModified, Precondition};
+
+        let Exchange { host, answer, failure } = exchange;
+        let named = error.and_then(named_failure);
+        let failure = named.or(failure).or_else(|| answered_failure(answer.as_ref()?));
+        let failure = failure.unwrap_or_else(|| error.map_or(Failure::TimedOut, failure_of));
+        Refusal {
+            is_missing: named.is_none() && matches!(error, Some(NotFound { .. })),
+            exists: matches!(error, Some(AlreadyExists { .. } | Precondition { .. } | NotModified { .. })),
+            reason: Reason { failure, details: FailureDetails { place: None, host, answer } },
+        }
+    }
 }
 
 /// Reads what an object holds, as it arrives: no length that a store or an object claims decides how much memory is
 /// taken.
-async fn read(found: GetResult, max: usize) -> Result<Vec<u8>, Get> {
+async fn read(found: GetResult, max: usize) -> object_store::Result<Result<Vec<u8>, Get>> {
     let size = found.meta.size;
     if size > max as u64 {
-        return Err(Get::TooLarge(size));
+        return Ok(Err(Get::TooLarge(size)));
     }
     let mut stream = found.into_stream();
     let mut bytes = Vec::new();
     while let Some(piece) = stream.next().await {
-        let piece = piece.map_err(|error| Get::Failed(failure_of(&error)))?;
+        let piece = piece?;
         let len = bytes.len() + piece.len();
         if len > max {
-            return Err(Get::TooLarge(len as u64));
+            return Ok(Err(Get::TooLarge(len as u64)));
         }
         bytes.extend_from_slice(&piece);
     }
     // An answer that broke off without an error.
-    if bytes.len() as u64 == size { Ok(bytes) } else { Err(Get::Failed(Failure::Unavailable)) }
+    let is_whole = bytes.len() as u64 == size;
+    Ok(if is_whole { Ok(bytes) } else { Err(Get::Failed(Failure::Unavailable.into())) })
+}
+
+/// Returns what a status means. `object_store` makes nothing of one that answers a list.
+fn answered_failure(answer: &Answer) -> Option<Failure> {
+    match answer {
+        Answer::Http { status: 401 | 403, .. } => Some(Failure::Denied),
+        Answer::Http { status: 429 | 503, .. } => Some(Failure::Busy),
+        _ => None,
+    }
 }
 
 /// Says in words of this crate what a store's error comes to.
 fn failure_of(error: &object_store::Error) -> Failure {
-    if let Some(failure) = named_failure(error) {
-        return failure;
-    }
     match error {
         object_store::Error::Generic { source, .. } if source.is::<NotAFile>() => Failure::NotAFile,
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {

@@ -54,7 +54,7 @@ fn remote(url: &Url, retries: Retries, variables: &Variables) -> Result<Remote> 
         "s3" | "gs" | "az" => network_store(url, variables)?,
         _ => return Err(Error::Url { reason: "it names no bucket" }),
     };
-    Remote::new(store, &prefix, retries)
+    Ok(Remote::new(store, &prefix, retries)?.at(url.as_str().trim_end_matches('/')))
 }
 
 fn folder(url: &Url) -> Result<Arc<dyn ObjectStore>> {

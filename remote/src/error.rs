@@ -1,4 +1,5 @@
 use std::fmt;
+use std::sync::Arc;
 
 use foldlog_codec::{SequenceNumber, escape};
 use uuid::Uuid;
@@ -8,20 +9,27 @@ use crate::chunk::{ChunkHash, Epoch, WriterId};
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Says why a store did not do what it was asked for, in words that are this crate's own.
-///
-/// A store's own message is never shown: S3 quotes the id of the key in it that it refuses, and an address may hold a
-/// password.
+/// Says why a store did not do what it was asked for, in words that are this crate's own. [`FailureDetails`] say where that was, and what
+/// was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
     /// No answer came in time. What was asked for may happen yet.
     #[error("no answer came in time")]
     TimedOut,
-    /// The store, or the way to it, failed: it was busy, could not be reached, or the answer broke off. What was asked
-    /// for may have happened.
+    /// The store, or the way to it, failed: it reported an error of its own, or the answer broke off. What was asked for may have
+    /// happened.
     #[error("the store, or the way to it, failed")]
     Unavailable,
+    /// Nobody listens where the store should be.
+    #[error("the connection was refused: nobody listens there")]
+    Refused,
+    /// No address is known of the host's name.
+    #[error("the name of the host does not resolve")]
+    Unresolved,
+    /// The server is busy, starting or stopping, or has no connection left.
+    #[error("the server takes no requests for now: it is busy, starting or stopping")]
+    Busy,
     /// The store does not let these credentials do it, or no longer.
     #[error("the credentials do not allow it, or have expired")]
     Denied,
@@ -64,11 +72,14 @@ pub enum Failure {
     /// The server has no room left.
     #[error("the server's disk is full")]
     Full,
-    /// The server does not speak TLS, or shows no certificate that verifies.
-    #[error("the server offers no TLS, or no certificate that verifies; see sslmode and sslrootcert")]
+    /// The server does not speak TLS.
+    #[error("the server does not speak TLS")]
     NoTls,
+    /// The server's certificate is of no authority that is trusted here, of another host, or out of date.
+    #[error("the server shows no certificate that verifies")]
+    Untrusted,
     /// The server refused it for a reason that has no words here.
-    #[error("the server refuses it (SQLSTATE {0})")]
+    #[error("the server refuses it")]
     Sql(SqlState),
 }
 
@@ -76,7 +87,118 @@ pub enum Failure {
 impl Failure {
     /// Returns whether the same request may well succeed a little later.
     pub(crate) fn may_pass(self) -> bool {
-        matches!(self, Failure::TimedOut | Failure::Unavailable | Failure::Conflict)
+        matches!(
+            self,
+            Failure::TimedOut
+                | Failure::Unavailable
+                | Failure::Refused
+                | Failure::Unresolved
+                | Failure::Busy
+                | Failure::Conflict
+        )
+    }
+}
+
+/// Says where a request failed, and what was answered there. Neither user, key, password nor signature stands in it, and no character
+/// that is not fit for a terminal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FailureDetails {
+    /// Place of the sessions: the URL of a bucket, or the servers, database and schema. `None` of a store that the host made itself.
+    pub place: Option<Arc<str>>,
+    /// Host and port that were asked last, also for credentials, if that was by HTTP.
+    pub host: Option<String>,
+    /// What that host, or the database's server, answered; `None` if nothing came.
+    pub answer: Option<Answer>,
+}
+
+impl fmt::Display for FailureDetails {
+    /// Formats what is known, behind a space and in parentheses.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut before = " (";
+        if let Some(place) = &self.place {
+            write!(f, "{before}{place}")?;
+            before = " at ";
+        }
+        if let Some(host) = &self.host {
+            write!(f, "{before}{host}")?;
+            before = ": ";
+        } else if self.place.is_some() {
+            before = ": ";
+        }
+        if let Some(answer) = &self.answer {
+            write!(f, "{before}{answer}")?;
+        }
+        let is_empty = self.place.is_none() && self.host.is_none() && self.answer.is_none();
+        f.write_str(if is_empty { "" } else { ")" })
+    }
+}
+
+/// Holds what a server answered when it did not do what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer {
+    /// An answer by HTTP.
+    #[non_exhaustive]
+    Http {
+        /// Its status.
+        status: u16,
+        /// How the store names the error, such as `InvalidAccessKeyId`. The message beside it is dropped: S3 quotes keys in it.
+        code: Option<String>,
+        /// Region of the bucket, if the store names it.
+        region: Option<String>,
+    },
+    /// An error of a database server.
+    #[non_exhaustive]
+    Sql {
+        /// Which error it is.
+        state: SqlState,
+        /// The server's message, escaped and cut off; `None` if it quotes the password.
+        message: Option<String>,
+    },
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Answer::Http { status, code, region } => {
+                write!(f, "HTTP {status}")?;
+                code.iter().try_for_each(|code| write!(f, " {code}"))?;
+                region.iter().try_for_each(|region| write!(f, ", the bucket is in the region {region}"))
+            }
+            Answer::Sql { state, message } => {
+                write!(f, "SQLSTATE {state}")?;
+                message.iter().try_for_each(|message| write!(f, ": {message}"))
+            }
+        }
+    }
+}
+
+/// Holds why one request failed.
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reason {
+    pub(crate) failure: Failure,
+    pub(crate) details: FailureDetails,
+}
+
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+impl Reason {
+    /// Reports that what was asked for did not happen.
+    pub(crate) fn store(self, what: &'static str) -> Error {
+        Error::Store { what, failure: self.failure, details: Box::new(self.details) }
+    }
+
+    /// Reports that nobody knows whether the records up to `next` are held.
+    pub(crate) fn unknown(self, next: SequenceNumber) -> Error {
+        Error::Unknown { next, failure: self.failure, details: Box::new(self.details) }
+    }
+}
+
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+impl From<Failure> for Reason {
+    fn from(failure: Failure) -> Reason {
+        Reason { failure, details: FailureDetails::default() }
     }
 }
 
@@ -113,12 +235,14 @@ pub enum Error {
     },
     /// Nobody knows whether the log holds the records: the store did not say so within the bounds of
     /// [`Retries`](crate::Retries). The writer keeps them, and its next call puts the same bytes again.
-    #[error("it is unknown whether the remote holds the records up to {next}: {failure}; try again")]
+    #[error("it is unknown whether the remote holds the records up to {next}: {failure}{details}; try again")]
     Unknown {
         /// Sequence number behind the last record in doubt; of a claim, behind the log's last record.
         next: SequenceNumber,
         /// What the last attempt came to.
         failure: Failure,
+        /// Where that was, and what was answered.
+        details: Box<FailureDetails>,
     },
     /// Other writers took every position that the claim was put at.
     #[error("the session could not be claimed: other writers were faster {rounds} times; try again")]
@@ -304,12 +428,14 @@ pub enum Error {
         reason: &'static str,
     },
     /// The store could not be asked, or did not answer, within the bounds of [`Retries`](crate::Retries).
-    #[error("could not {what}: {failure}")]
+    #[error("could not {what}: {failure}{details}")]
     Store {
         /// What was asked for.
         what: &'static str,
         /// What the last attempt came to.
         failure: Failure,
+        /// Where that was, and what was answered.
+        details: Box<FailureDetails>,
     },
     /// A record, or a claim in front of it, is not as it was appended to the database, or is gone from there.
     #[error("record {sequence} of session {session} is damaged in the database: {reason}")]

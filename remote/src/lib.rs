@@ -44,6 +44,7 @@
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
 //! | `place` | places that people name by URLs, and what can be asked of each: [`Place`], [`open_place`] |
 //! | `buckets`, `network` | places in object storage, and how those of networks are reached |
+//! | `exchange`, `connecting` | which host was asked last and what it answered; why there is no connection |
 //! | `replicator` | what the engine feeds: [`ObjectReplicator`] |
 //! | `postgres` | a database in place of a bucket, with a protocol of its own: [`PostgresReplicator`] |
 //!
@@ -63,7 +64,9 @@
 //! 3. One put of a writer is in flight, and no other bytes are put under its number before its fate is known.
 //! 4. A writer is fenced only by a chunk that was read and verified, never by what a store says in place of it.
 //! 5. No length that a chunk or a store claims decides how much memory is taken.
-//! 6. What a store, a chunk or a host says is shown escaped or not at all. No message of a store is shown.
+//! 6. What a store, a chunk or a host says is shown escaped or not at all. Of what a bucket's store answers, status and code alone are shown;
+//!    of what a database's server answers, the SQLSTATE and the beginning of its message. No error holds a password, a key, a token or a
+//!    signature.
 //!
 //! The proof obligations, and which test covers which, stand in `ARCHITECTURE.md`.
 //!
@@ -90,7 +93,11 @@ mod compacting;
 pub mod compaction;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod confirmations;
+#[cfg(any(feature = "network", feature = "postgres"))]
+mod connecting;
 mod error;
+#[cfg(feature = "object-store")]
+mod exchange;
 mod fields;
 #[cfg(feature = "object-store")]
 mod folder;
@@ -138,7 +145,7 @@ pub use bucket::Bucket;
 pub use buckets::open_remote;
 #[cfg(feature = "object-store")]
 pub use collect::collect;
-pub use error::{Behind, Error, Failure, Result};
+pub use error::{Answer, Behind, Error, Failure, FailureDetails, Result, SqlState};
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use lease::{
     LEASE_LENGTH, LEASE_LENGTH_MAX, LEASE_LENGTH_MIN, LeaseStanding, LeaseWait, LeaseWatch, Pacing,

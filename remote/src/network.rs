@@ -23,10 +23,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use foldlog_codec::escape;
 use http_body_util::{BodyExt, Limited};
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
-    HttpService,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
 use object_store::path::Path;
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
@@ -36,7 +36,9 @@ use rustls::crypto::ring;
 use rustls_platform_verifier::BuilderVerifierExt;
 use url::Url;
 
-use crate::error::{Error, Result};
+use crate::connecting;
+use crate::error::{Answer, Error, Failure, Result};
+use crate::exchange::{self, Exchange};
 use crate::place::Variables;
 
 /// How long to wait for a connection. An attempt has a bound of its own.
@@ -162,22 +164,92 @@ impl HttpConnector for Connector {
 /// Most bytes of an answer that says why a request failed. Those of S3 have some hundreds.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
+/// Most bytes of a region's name, and of a code. The longest code of S3 has 46.
+const NAME_BYTES_MAX: usize = 64;
+
 /// Bounds the answers that `object_store` takes into memory before this crate sees them: it reads the whole text of a failure. What an
-/// object holds is bounded where it is read.
+/// object holds is bounded where it is read. Notes which host was asked, and of a failure status and code.
 #[derive(Debug)]
 struct Bounded<S>(S);
 
 #[async_trait]
 impl<S: HttpService> HttpService for Bounded<S> {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let response = self.0.call(request).await?;
+        let (host, sent) = (host(&request), Sent::of(&request));
+        let note = |answer, failure| exchange::note(Exchange { host: host.clone(), answer, failure });
+        note(None, None);
+        let response = match self.0.call(request).await {
+            Ok(response) => response,
+            Err(error) => {
+                let timed_out = (error.kind() == HttpErrorKind::Timeout).then_some(Failure::TimedOut);
+                note(None, timed_out.or_else(|| connecting::failure_of(&error)));
+                return Err(error);
+            }
+        };
         if response.status().is_success() {
             return Ok(response);
         }
-        let too_long = |error| HttpError::new_boxed(HttpErrorKind::Decode, error);
-        Ok(response
-            .map(|body| HttpResponseBody::new(Limited::new(body, REFUSAL_BYTES_MAX).map_err(too_long))))
+        let status = response.status().as_u16();
+        let header = |name| sent.unquoted(response.headers().get(name)?.to_str().ok()?);
+        let (code, region) =
+            (header("x-ms-error-code").filter(|code| is_code(code)), header("x-amz-bucket-region"));
+        let answered =
+            |code| Some(Answer::Http { status, code, region: region.filter(|region| is_region(region)) });
+        let (parts, body) = response.into_parts();
+        let body = match Limited::new(body, REFUSAL_BYTES_MAX).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => {
+                note(answered(code), None);
+                return Err(HttpError::new_boxed(HttpErrorKind::Decode, error));
+            }
+        };
+        let named =
+            || std::str::from_utf8(&body).ok().and_then(named_code).and_then(|code| sent.unquoted(code));
+        note(answered(code.or_else(named)), None);
+        Ok(HttpResponse::from_parts(parts, body.into()))
     }
+}
+
+/// Returns host and port of a request, without a user or a password that its address may hold.
+fn host(request: &HttpRequest) -> Option<String> {
+    let uri = request.uri();
+    let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("http") { 80 } else { 443 });
+    uri.host().map(|host| format!("{}:{port}", escape::text(host)))
+}
+
+/// Holds what a request said of keys, so that no answer is shown that quotes it.
+struct Sent(Vec<String>);
+
+impl Sent {
+    fn of(request: &HttpRequest) -> Sent {
+        let headers =
+            request.headers().values().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        Sent(headers.chain(request.uri().query().map(str::to_owned)).collect())
+    }
+
+    /// Returns a name that was answered, unless it stands in the request, or is too long to be one.
+    fn unquoted(&self, name: &str) -> Option<String> {
+        let is_quoted = || self.0.iter().any(|sent| sent.contains(name));
+        (!name.is_empty() && name.len() <= NAME_BYTES_MAX && !is_quoted()).then(|| name.to_owned())
+    }
+}
+
+/// Returns the code in the text of a failure.
+fn named_code(text: &str) -> Option<&str> {
+    text.split_once("<Code>")?.1.split_once("</Code>").map(|(code, _)| code).filter(|code| is_code(code))
+}
+
+/// Returns whether a text has the form of a code, which no id of a key and no signature has: those are capitals and digits alone, or begin
+/// with none.
+fn is_code(code: &str) -> bool {
+    let is_word = code.starts_with(|first: char| first.is_ascii_uppercase());
+    is_word
+        && code.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        && code.contains(|letter: char| letter.is_ascii_lowercase())
+}
+
+fn is_region(region: &str) -> bool {
+    region.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
 /// Returns what TLS is to be like.

@@ -188,7 +188,7 @@ async fn put_as(
     if bucket.create(&key, payload, PUT).await? || bucket.size(&key, PUT).await? == Some(object.len) {
         return Ok(());
     }
-    Err(Error::Store { what: PUT, failure: Failure::Conflict })
+    Err(bucket.begin().end(PUT, Failure::Conflict))
 }
 
 impl Bucket {

@@ -62,6 +62,11 @@ impl Remote {
         Ok(Remote { bucket: Bucket::new(store, prefix, retries)?, runtime: Runtime::start()? })
     }
 
+    /// Has errors name the place by a URL, in which no password stands.
+    pub(crate) fn at(self, place: &str) -> Remote {
+        Remote { bucket: self.bucket.at(place), ..self }
+    }
+
     /// Reads a session's log from its beginning to its end, handing each chunk to `each`, and returns where it ends. Writes
     /// nothing.
     ///

@@ -1,10 +1,11 @@
 //! Bounds requests to a store in time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{self, Instant};
 
-use crate::error::{Error, Failure};
+use crate::error::{Error, Failure, FailureDetails, Reason};
 
 /// Bounds how long a request is tried. Each attempt waits twice as long as the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,20 +43,22 @@ impl Retries {
         self.request_timeout.saturating_add(Duration::from_secs(bytes >> 20))
     }
 
-    /// Begins to count the attempts of one request.
-    pub(crate) fn begin(self) -> Attempts {
-        Attempts { retries: self, began: Instant::now(), made: 0, last: Failure::Unavailable }
+    /// Begins to count the attempts of one request to a place, as errors are to call it.
+    pub(crate) fn begin(self, place: Option<&Arc<str>>) -> Attempts {
+        let last = Failure::Unavailable.into();
+        Attempts { retries: self, place: place.cloned(), began: Instant::now(), made: 0, last }
     }
 }
 
 /// Counts the attempts of one request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Attempts {
     retries: Retries,
+    place: Option<Arc<str>>,
     began: Instant,
     made: u32,
     /// What the last one came to.
-    last: Failure,
+    last: Reason,
 }
 
 impl Attempts {
@@ -73,9 +76,9 @@ impl Attempts {
     }
 
     /// Notes what the attempt came to. There is no other one where that stays so until somebody changes it.
-    pub(crate) fn failed(&mut self, failure: Failure) {
-        self.last = failure;
-        if failure == Failure::NotAFile {
+    pub(crate) fn failed(&mut self, reason: impl Into<Reason>) {
+        self.last = reason.into();
+        if self.last.failure == Failure::NotAFile {
             self.made = u32::MAX;
         }
     }
@@ -87,18 +90,25 @@ impl Attempts {
 
     /// Returns whether none is left.
     pub(crate) fn is_over(&self) -> bool {
-        let goes_on = self.last.may_pass() && self.began.elapsed() < self.retries.within;
+        let goes_on = self.last.failure.may_pass() && self.began.elapsed() < self.retries.within;
         self.made >= self.retries.attempts.max(1) && !goes_on
     }
 
     /// Returns what the last attempt came to.
-    pub(crate) fn last(&self) -> Failure {
-        self.last
+    pub(crate) fn last(self) -> Reason {
+        let Reason { failure, details } = self.last;
+        Reason { failure, details: FailureDetails { place: self.place, ..details } }
     }
 
     /// Reports that the request failed for good.
-    pub(crate) fn error(&self, what: &'static str) -> Error {
-        Error::Store { what, failure: self.last }
+    pub(crate) fn error(self, what: &'static str) -> Error {
+        self.last().store(what)
+    }
+
+    /// Reports that the request failed for good, for this reason.
+    pub(crate) fn end(mut self, what: &'static str, reason: impl Into<Reason>) -> Error {
+        self.last = reason.into();
+        self.error(what)
     }
 }
 
@@ -111,7 +121,7 @@ mod tests {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_time().start_paused(true).build().unwrap().block_on(async {
             let began = Instant::now();
-            let mut attempts = Retries::default().begin();
+            let mut attempts = Retries::default().begin(None);
             let mut made = 0;
             while attempts.another().await {
                 made += 1;
@@ -124,7 +134,14 @@ mod tests {
     /// A server that refused connections for two seconds used up all attempts, while one that was silent for eight did not.
     #[test]
     fn what_may_pass_is_tried_for_a_minute_however_fast_it_fails() {
-        for failure in [Failure::Unavailable, Failure::Conflict, Failure::TimedOut] {
+        for failure in [
+            Failure::Unavailable,
+            Failure::Conflict,
+            Failure::TimedOut,
+            Failure::Refused,
+            Failure::Unresolved,
+            Failure::Busy,
+        ] {
             let (made, took) = tried(failure);
             assert!((58..=62).contains(&took.as_secs()) && made > 30, "{failure}: {made} in {took:?}");
         }
@@ -132,7 +149,7 @@ mod tests {
 
     #[test]
     fn what_a_store_refuses_is_not_tried_for_long() {
-        for failure in [Failure::Denied, Failure::Missing, Failure::NoCredentials] {
+        for failure in [Failure::Denied, Failure::Missing, Failure::NoCredentials, Failure::Untrusted] {
             let (made, took) = tried(failure);
             assert!(made == 6 && took < Duration::from_secs(4), "{failure}: {made} in {took:?}");
         }

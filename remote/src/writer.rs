@@ -38,7 +38,7 @@ use uuid::Uuid;
 use crate::bucket::{Get, Put};
 use crate::chain::{Chain, Taken};
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkHash, ChunkHead, Encoder, Epoch, WriterId};
-use crate::error::{Error, Failure, Result};
+use crate::error::{Error, Failure, Reason, Result};
 use crate::maker::Makers;
 use crate::reader::Reader;
 use crate::volumes::ChunkBytes;
@@ -196,7 +196,9 @@ impl Writer {
     {
         self.check()?;
         if self.pending.is_some() {
-            return Err(Error::Unknown { next: self.next_sequence(), failure: Failure::TimedOut });
+            let mut attempts = self.reader.bucket().begin();
+            attempts.failed(Failure::TimedOut);
+            return Err(attempts.last().unknown(self.next_sequence()));
         }
         let chain = self.reader.chain();
         let mut encoder = Encoder::new(head(chain, self.id, self.epoch, ""))?;
@@ -242,7 +244,7 @@ impl Writer {
     /// Puts the pending chunk until its fate is known, by the module's rules. A chunk that overtook it is handed to
     /// `each`.
     async fn put_pending(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Fate> {
-        let mut attempts = self.reader.bucket().retries().begin();
+        let mut attempts = self.reader.bucket().begin();
         while attempts.another().await {
             let bucket = self.reader.bucket().clone();
             let Some(pending) = &mut self.pending else { return Ok(Fate::Acknowledged) };
@@ -256,26 +258,25 @@ impl Writer {
                 _ => match bucket.get_once(&key, CHUNK_BYTES_MAX).await {
                     Ok(Some(found)) => Some(ChunkBytes::from(found)),
                     Ok(None) => {
-                        attempts.failed(if let Put::Failed(failure) = put {
-                            failure
-                        } else {
-                            Failure::Conflict
+                        attempts.failed(match put {
+                            Put::Failed(reason) => reason,
+                            _ => Failure::Conflict.into(),
                         });
                         continue;
                     }
                     Err(Get::TooLarge(len)) => {
                         return Err(Error::TooLarge { what: "object", len, max: CHUNK_BYTES_MAX as u64 });
                     }
-                    Err(Get::Failed(failure)) => {
-                        attempts.failed(failure);
+                    Err(Get::Failed(reason)) => {
+                        attempts.failed(reason);
                         continue;
                     }
                 },
             };
             let found = match self.collected().await {
                 Ok(instead) => instead.or(found),
-                Err(Error::Store { failure, .. }) => {
-                    attempts.failed(failure);
+                Err(Error::Store { failure, details, .. }) => {
+                    attempts.failed(Reason { failure, details: *details });
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -293,7 +294,7 @@ impl Writer {
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::Unknown { next: self.next_sequence(), failure: attempts.last() })
+        Err(attempts.last().unknown(self.next_sequence()))
     }
 
     /// Returns the chunk of a volume that has the pending chunk's number, if that was collected before it was put or read just now.

@@ -14,6 +14,7 @@ use crate::hints::Places;
 use crate::output::Output;
 use crate::pager::{Paged, Pager};
 use crate::style::When;
+use crate::typed::TypedUrls;
 use crate::verbs;
 
 /// Runs agents as sessions, and reads, checks and repairs the logs of sessions without the code that wrote them.
@@ -300,6 +301,7 @@ impl Verb {
 /// Errors are written to `output.stderr`, with what to do next.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_>) -> u8 {
     let arguments = held::joined(arguments.into_iter().collect());
+    let typed = TypedUrls::of(&arguments);
     let is_run_as_json = asks_for_run_as_json(&arguments);
     output.color = color_of(&arguments);
     let is_colored = output.colors_results() || output.colors_notes();
@@ -309,12 +311,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
         .and_then(|matches| <Arguments as clap::FromArgMatches>::from_arg_matches(&matches));
     let arguments = match parsed {
         Ok(arguments) => arguments,
-        Err(error) => return not_parsed(&error, is_run_as_json, output),
+        Err(error) => return not_parsed(&error, &typed, is_run_as_json, output),
     };
     output.json = arguments.json;
     output.memory_bytes = arguments.memory;
     output.color = arguments.color;
-    output.places = arguments.verb.folder().map(Places::of).unwrap_or_default();
+    let shown = arguments.verb.folder().filter(|folder| !typed.is_in(folder));
+    output.places = shown.map(Places::of).unwrap_or_default();
     let pager = output.pager.take().filter(|_| arguments.verb.is_paged() && !arguments.no_pager);
     let ended = match pager {
         Some(pager) => paged(arguments.verb, &pager, output),
@@ -324,9 +327,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
         Ok(code) => code,
         Err(failure) if failure.is_closed_pipe() => HOLDS,
         Err(failure) => {
-            output.error(&failure);
+            output.error(typed.hide(&failure.to_string()));
             if let Some(next) = failure.next() {
-                output.note(format_args!("  next: {next}"));
+                output.note(format_args!("  next: {}", typed.hide(&next)));
             }
             failure.exit_code()
         }
@@ -387,13 +390,13 @@ fn asks_for_run_as_json(arguments: &[OsString]) -> bool {
 
 /// Prints what clap has to say in place of running a verb: help and version are results, anything else is wrong usage,
 /// whose message quotes what was typed and is escaped for that. For `run --json` it is a result too.
-fn not_parsed(error: &clap::Error, is_run_as_json: bool, output: &mut Output<'_>) -> u8 {
+fn not_parsed(error: &clap::Error, typed: &TypedUrls, is_run_as_json: bool, output: &mut Output<'_>) -> u8 {
     let rendered = error.render();
-    let plain = rendered.to_string();
+    let plain = typed.hide(&rendered.to_string());
     let is_plain = plain.lines().all(|line| matches!(escape::text(line), Cow::Borrowed(_)));
     let is_colored = if error.use_stderr() { output.colors_notes() } else { output.colors_results() };
     let text = match (is_plain, is_colored) {
-        (true, true) => rendered.ansi().to_string(),
+        (true, true) => typed.hide(&rendered.ansi().to_string()),
         (true, false) => plain.clone(),
         (false, _) => plain.lines().map(escape::text).collect::<Vec<_>>().join("\n"),
     };

@@ -19,6 +19,7 @@
 //! | [`progress`] | a progress bar, or a line of status, for long work |
 //! | [`spending`] | tokens and money that a session has spent |
 //! | `held` | sessions in the places that hold them, read there |
+//! | `typed` | passwords and keys in URLs that were typed, hidden where an error quotes them |
 //! | `hints` | the commands that errors and notes tell a person to run, with the paths of this command line |
 //! | [`failure`] | why a verb ends early, its exit code, and what to do next |
 //!
@@ -31,7 +32,9 @@
 //!    a run without an answer.
 //! 4. A reader that closes the pipe early is no error.
 //! 5. Nothing from a log, a file name or the system reaches a terminal or JSON unescaped.
-//! 6. Colours change no character of what is printed otherwise, and JSON has none.
+//! 6. No password and no key reaches a terminal or JSON, whether it stands in the environment, in a URL that was typed or in what a
+//!    server answers.
+//! 7. Colours change no character of what is printed otherwise, and JSON has none.
 
 pub mod cli;
 mod conversations;
@@ -50,6 +53,7 @@ pub mod reading;
 pub mod runs;
 pub mod spending;
 pub mod style;
+mod typed;
 pub mod verbs;
 mod view;
 

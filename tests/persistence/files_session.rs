@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use foldlog::audit::{self, LogReader};
-use foldlog::{Policy, SequenceNumber, SessionOptions, Store};
+use foldlog::{Export, ImportOptions, Policy, SequenceNumber, SessionOptions, Store};
 use foldlog_agent::persistence::{
     Checkpoint, CheckpointManager, CompressionAlgorithm, CrashRecoveryManager, Error, ImportedSession,
-    IncompleteWrite, RetentionPolicy, SessionState, TaskTreeState, TreeContents, TreeLimits, WorkspaceStores,
-    export_session, export_tree, import_session, unfinished_imports,
+    IncompleteWrite, RetentionPolicy, SessionState, TaskTreeState, Tree, TreeContents, TreeLimits,
+    WorkspaceStores, export_session, export_tree, import_session, unfinished_imports,
 };
 
 use super::agent::{Agent, types};
@@ -71,10 +71,117 @@ fn a_tree_has_the_checkpoints_that_are_kept_with_their_counts_and_hashes() {
         [1, 2],
         "as they were at the position"
     );
-    let file = crate::files::tree_of(&folder.path().join("now"), agent.session.id());
-    let file = std::fs::read(file.join("checkpoints/checkpoint_002/state_snapshot.json")).unwrap();
-    let snapshot: serde_json::Value = serde_json::from_slice(&file).unwrap();
-    assert_eq!(snapshot["position"], kept[1].position.get(), "the log has the state: {snapshot}");
+}
+
+/// The snapshot of a checkpoint only named a position of the log, so that a tree alone could bring no earlier state back.
+#[test]
+fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(folder.path());
+    let retention = RetentionPolicy { count: Some(2), ..RetentionPolicy::default() };
+    let manager = CheckpointManager::new(agent.session.clone()).with_retention(retention);
+    let mut at_each = Vec::new();
+    for name in ["a", "b", "c"] {
+        agent.start(name);
+        agent.converse(name, name);
+        at_each.push((manager.create(None).unwrap().id, agent.read()));
+        agent.finish(name);
+    }
+    export(&agent, folder.path());
+    let tree = import(folder.path()).unwrap();
+    let (kept, of_kept) = (manager.list().unwrap(), at_each.iter().skip(1));
+    assert_eq!(tree.checkpoints.len(), kept.len() + 1);
+    let (store, _) = crate::store(false);
+    for (files, (id, state)) in tree.checkpoints.iter().zip(of_kept) {
+        assert_eq!(files.manifest::<Checkpoint>().unwrap().id, *id);
+        let snapshot: serde_json::Value = files.state_snapshot().unwrap();
+        let export = Export::from_json(&snapshot.to_string()).unwrap();
+        let options = ImportOptions { keep_unknown: true, ..ImportOptions::default() };
+        let session = store.import(&export, &types(), options).unwrap();
+        let log = store.read_log(session.id()).unwrap();
+        let there = SessionState::at(&log, session.position().unwrap(), &WorkspaceStores::none()).unwrap();
+        assert_eq!(there.task_tree, state.task_tree);
+        assert_eq!(
+            there.claude_context.conversation_history.messages_len(),
+            state.claude_context.conversation_history.messages_len()
+        );
+    }
+    let opened = Tree::open(folder.path(), TreeLimits::default()).unwrap();
+    let history = &opened.manifest().history;
+    let listed: Vec<_> = history.iter().map(|one| (one.id, one.folder, one.removed.is_some())).collect();
+    let ids: Vec<_> = at_each.iter().map(|(id, _)| *id).collect();
+    assert_eq!(listed, [(ids[0], None, true), (ids[1], Some(1), false), (ids[2], Some(2), false)]);
+    let hashes = kept.iter().map(|one| (one.position, &one.validation_hash));
+    assert!(history.iter().skip(1).map(|one| (one.position, &one.validation_hash)).eq(hashes));
+
+    // In the tree of a session that was made of this one they are history of another log, whose states it does not have.
+    let (other, _) = crate::store(false);
+    let session = imported(folder.path(), &other).session;
+    let (log, to) = (other.read_log(session.id()).unwrap(), folder.path().join("again"));
+    std::fs::create_dir(&to).unwrap();
+    let compression = by(CompressionAlgorithm::None);
+    export_session(&log, session.position().unwrap(), &WorkspaceStores::none(), &to, &compression).unwrap();
+    let again = import(&to).unwrap();
+    let snapshot: serde_json::Value = again.checkpoints[0].state_snapshot().unwrap();
+    assert_eq!(snapshot["state"], "log");
+    assert_eq!(snapshot["session_id"], agent.session.id().to_string());
+    let opened = Tree::open(&to, TreeLimits::default()).unwrap();
+    assert_eq!(opened.manifest().history.iter().map(|one| one.id).collect::<Vec<_>>(), ids[1..]);
+}
+
+/// Trees that were written before the manifest had a history are read, and have the digest that they had.
+#[test]
+fn a_manifest_without_a_history_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let id = "014417e2-088b-4e39-825e-7d031e0f8187";
+    let older = format!(
+        "{{\"format\":1,\"session_id\":\"{id}\",\"position\":7,\"updates\":2,\"compression\":{{\"algorithm\":\"none\",\
+         \"level\":3,\"threshold_bytes\":1024}},\"checkpoints\":0,\"files\":{{}}}}"
+    );
+    let digest = blake3::hash(older.as_bytes()).to_hex();
+    let meta = folder.path().join(format!(".aca/sessions/{id}/meta"));
+    std::fs::create_dir_all(&meta).unwrap();
+    let sealed = format!("{{\"manifest\":{older},\"blake3\":\"{digest}\"}}");
+    std::fs::write(meta.join("checkpoint_manifest.json"), sealed).unwrap();
+    let tree = Tree::open(folder.path(), TreeLimits::default()).unwrap();
+    assert_eq!((tree.manifest().updates, tree.manifest().history.len()), (2, 0));
+    assert_eq!(tree.damage().unwrap(), []);
+}
+
+/// What was asked and answered stood in the conversation alone, and nobody could say which request had sent it.
+#[test]
+fn requests_and_replies_have_their_messages() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(folder.path());
+    day(&agent);
+    export_session(
+        &agent.log(),
+        agent.position(),
+        &agent.stores(),
+        folder.path(),
+        &by(CompressionAlgorithm::None),
+    )
+    .unwrap();
+    let tree = crate::files::tree_of(folder.path(), agent.session.id());
+    let read = |name: &str| {
+        let bytes = std::fs::read(tree.join("logs/claude_interactions").join(name)).unwrap();
+        let file: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        file["interactions"].as_array().unwrap().clone()
+    };
+    let (requests, responses) = (read("requests_001.json"), read("responses_001.json"));
+    let state = agent.read();
+    let messages = &state.claude_context.conversation_history.conversations[0].messages;
+    let messages: Vec<_> = messages.iter().map(|one| serde_json::to_value(one).unwrap()).collect();
+    let mut sent = Vec::new();
+    for (request, response) in requests.iter().zip(&responses) {
+        assert_eq!(request["messages_before"], sent.len());
+        sent.extend(request["messages"].as_array().unwrap().clone());
+        sent.extend(response["messages"].as_array().unwrap().clone());
+    }
+    assert_eq!((requests.len(), responses.len()), (2, 2));
+    assert_eq!(sent, messages, "each message once, where it was sent first or came");
+    assert_eq!(responses[1]["messages"][0]["content"], "It is written.");
+    assert_eq!(import(folder.path()).unwrap().state, state);
 }
 
 /// The import read the new session's log from the file system, so that it failed in any other storage.

@@ -37,9 +37,9 @@ pub use error::{Damage, DamagedFile, Error, Result};
 #[doc(no_inline)]
 pub use files::{
     AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, IMPORTED_FROM,
-    ImportedSession, ImportedTree, LazyStateManager, LostFile, ManifestFile, PartialTree, SessionIdentity,
-    Tree, TreeContents, TreeExporter, TreeLimits, TreeManifest, export_session, export_tree, import_session,
-    import_tree, unfinished_imports,
+    ImportedSession, ImportedTree, LazyStateManager, ListedCheckpoint, LostFile, ManifestFile, PartialTree,
+    SessionIdentity, Tree, TreeContents, TreeExporter, TreeLimits, TreeManifest, export_session, export_tree,
+    import_session, import_tree, unfinished_imports,
 };
 #[doc(no_inline)]
 pub use recovery::*;

@@ -1,17 +1,19 @@
-//! Connects to a server, keeps connections for the next request, and drops a server's words for a [`Failure`].
+//! Connects to a server, keeps connections for the next request, and turns a server's words into a [`Failure`].
 //!
 //! # Invariants
 //!
 //! 1. A connection whose request failed, was not answered in time, or was dropped in the middle is used for nothing any more.
 //! 2. Every request is bounded in time, here and at the server.
 //! 3. No name in a statement is looked up in a schema that other users can write.
-//! 4. Every setting ends with its transaction. Behind it a pooler such as pgbouncer may hand the server's session to somebody else.
+//! 4. Of a server's words the message alone is kept, escaped and cut off, and not if it quotes the password.
+//! 5. Every setting ends with its transaction. Behind it a pooler such as pgbouncer may hand the server's session to somebody else.
 
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use foldlog_codec::escape;
 use futures_lite::future::zip;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
@@ -21,7 +23,12 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Row, RowStream};
 
 use super::Database;
-use crate::error::{Failure, SqlState};
+use crate::connecting;
+use crate::error::{Answer, Failure, Reason, SqlState};
+use crate::retries::{Attempts, Retries};
+
+/// Most characters of a server's message that an error holds.
+const MESSAGE_CHARS_MAX: usize = 200;
 
 /// Greatest number of connections at a time. Requests beyond wait.
 const CONNECTIONS_MAX: usize = 8;
@@ -30,31 +37,31 @@ const CONNECTIONS_MAX: usize = 8;
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// Says why a request failed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Refusal {
-    pub(super) failure: Failure,
+    pub(super) reason: Reason,
     /// Whether the request certainly changed nothing.
     pub(super) is_certain: bool,
 }
 
 impl Refusal {
-    fn uncertain(failure: Failure) -> Refusal {
-        Refusal { failure, is_certain: false }
+    pub(super) fn uncertain(failure: Failure) -> Refusal {
+        Refusal { reason: failure.into(), is_certain: false }
     }
 
     /// Returns whether the same request may well succeed a little later.
     pub(super) fn may_pass(&self) -> bool {
-        self.failure.may_pass()
+        self.reason.failure.may_pass()
     }
 
     /// Returns whether the server says that there is no such table or schema.
     pub(super) fn is_no_table(&self) -> bool {
-        matches!(self.failure, Failure::Sql(SqlState(code)) if &code == b"42P01" || &code == b"3F000")
+        matches!(self.reason.failure, Failure::Sql(SqlState(code)) if &code == b"42P01" || &code == b"3F000")
     }
 
     /// Returns whether the server says that there is such a row already.
     pub(super) fn is_duplicate(&self) -> bool {
-        matches!(self.failure, Failure::Sql(SqlState(code)) if &code == b"23505")
+        matches!(self.reason.failure, Failure::Sql(SqlState(code)) if &code == b"23505")
     }
 }
 
@@ -66,6 +73,8 @@ pub(super) struct Pool {
 
 struct Shared {
     database: Database,
+    /// By which errors name the database.
+    place: Arc<str>,
     request_timeout: Duration,
     idle: Mutex<Vec<Connection>>,
     room: Arc<Semaphore>,
@@ -112,7 +121,18 @@ impl Pool {
     /// Connects to nothing yet.
     pub(super) fn new(database: Database, request_timeout: Duration) -> Pool {
         let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        Pool { shared: Arc::new(Shared { database, request_timeout, idle: Mutex::default(), room }) }
+        let place = escape::text(&database.place()).into();
+        Pool { shared: Arc::new(Shared { database, place, request_timeout, idle: Mutex::default(), room }) }
+    }
+
+    /// Begins to count the attempts of one request.
+    pub(super) fn attempts(&self, retries: Retries) -> Attempts {
+        retries.begin(Some(&self.shared.place))
+    }
+
+    /// Says what an error means that came behind the answer's beginning.
+    pub(super) fn refusal(&self, error: &tokio_postgres::Error) -> Refusal {
+        self.shared.refusal(error, false)
     }
 
     /// Returns a connection that waits for a request, or connects anew.
@@ -159,11 +179,9 @@ impl Shared {
         let connect = config.connect(self.database.tls.clone());
         let connected = time::timeout(self.request_timeout, connect).await;
         let connected = connected.map_err(|_| Refusal::uncertain(Failure::TimedOut))?;
-        let (client, mut wire) = connected.map_err(|error| {
-            let Refusal { failure, .. } = refusal(&error, true);
-            // Nothing was asked for.
-            Refusal { failure, is_certain: true }
-        })?;
+        // Nothing was asked for.
+        let refused = |error| Refusal { is_certain: true, ..self.refusal(&error, true) };
+        let (client, mut wire) = connected.map_err(refused)?;
         let warned = Arc::new(AtomicBool::new(false));
         let warns = Arc::clone(&warned);
         let drive = async move {
@@ -190,6 +208,19 @@ impl Shared {
         )
     }
 
+    /// Says what an error means, with what the server answered. It is sent the password, so it may quote that.
+    fn refusal(&self, error: &tokio_postgres::Error, is_connecting: bool) -> Refusal {
+        let mut refusal = refusal(error, is_connecting);
+        refusal.reason.details.answer = error.as_db_error().map(|error| {
+            let password = self.database.config.get_password().map(String::from_utf8_lossy);
+            let is_quoted = password.is_some_and(|password| error.message().contains(&*password));
+            let cut = || error.message().chars().take(MESSAGE_CHARS_MAX).collect::<String>();
+            let message = (!is_quoted).then(|| escape::text(&cut()).into_owned());
+            Answer::Sql { state: state_of(error.code().code().as_bytes()), message }
+        });
+        refusal
+    }
+
     async fn bounded<T>(
         &self,
         request: impl Future<Output = Result<T, tokio_postgres::Error>>,
@@ -197,8 +228,8 @@ impl Shared {
         match time::timeout(self.request_timeout, request).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
-                let refusal = refusal(&error, false);
-                if refusal.failure == Failure::Unavailable {
+                let refusal = self.refusal(&error, false);
+                if matches!(refusal.reason.failure, Failure::Unavailable | Failure::Busy) {
                     // What took this connection took the others that wait, too.
                     self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
                 }
@@ -318,17 +349,19 @@ impl Listener {
 }
 
 /// Says in this crate's words what an error means, while connecting or later.
-pub(super) fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> Refusal {
+fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> Refusal {
     let Some(code) = error.code() else {
         // The crate has no other way to tell these apart than its own words, which are fixed.
         let text = error.to_string();
         let failure = match text.as_str() {
             _ if !is_connecting => Failure::Unavailable,
-            _ if text.starts_with("error performing TLS handshake") => Failure::NoTls,
+            _ if text.starts_with("error performing TLS handshake") => {
+                connecting::failure_of(error).unwrap_or(Failure::NoTls)
+            }
             _ if text.starts_with("invalid configuration") || text.starts_with("authentication error") => {
                 Failure::Password
             }
-            _ => Failure::Unavailable,
+            _ => connecting::failure_of(error).unwrap_or(Failure::Unavailable),
         };
         return Refusal::uncertain(failure);
     };
@@ -345,9 +378,11 @@ pub(super) fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> Ref
             Failure::Conflict
         }
         code => match code.code().as_bytes() {
-            // The server is starting, stopping, has too many clients, or the connection broke.
-            [b'0', b'8', ..] | [b'5', b'7', b'P', ..] | b"53300" => Failure::Unavailable,
-            code => Failure::Sql(SqlState(<[u8; 5]>::try_from(code).unwrap_or(*b"?????"))),
+            // The connection broke.
+            [b'0', b'8', ..] => Failure::Unavailable,
+            // The server is starting, stopping, or has too many clients.
+            [b'5', b'7', b'P', ..] | b"53300" => Failure::Busy,
+            code => Failure::Sql(state_of(code)),
         },
     };
     // Most errors end a statement before anything is committed. What ends a connection may come behind the commit.
@@ -355,5 +390,9 @@ pub(super) fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> Ref
         code.code().as_bytes(),
         [b'0', b'8', ..] | [b'5', b'7' | b'8', ..] | [b'X', b'X', ..] | b"40003"
     );
-    Refusal { failure, is_certain }
+    Refusal { reason: failure.into(), is_certain }
+}
+
+fn state_of(code: &[u8]) -> SqlState {
+    SqlState(<[u8; 5]>::try_from(code).unwrap_or(*b"?????"))
 }

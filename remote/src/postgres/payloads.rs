@@ -123,7 +123,7 @@ impl Tables {
         }
         // The statement asks for the tables' version, and found another one.
         self.has_tables(PUT).await?;
-        Err(Error::Store { what: PUT, failure: Failure::Missing })
+        Err(self.begin().end(PUT, Failure::Missing))
     }
 
     /// Returns the bytes of a payload, compared with their hash; `None` if there are none.
@@ -161,7 +161,7 @@ impl Tables {
     pub(super) async fn time_us(&self) -> Result<i64> {
         let rows = self.ask(REMOVE, TIME, &[]).await?;
         let time = rows.first().and_then(|row| row.try_get(0).ok());
-        time.ok_or(Error::Store { what: REMOVE, failure: Failure::Unavailable })
+        time.ok_or_else(|| self.begin().error(REMOVE))
     }
 
     /// Removes the payloads of a session that are not needed and were withdrawn long enough before `time_us`, which was asked for in front of

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::Tables;
 use super::captures::{COLUMN_BYTES_MAX, Captures};
-use super::connection::{Refusal, refusal};
+use super::connection::Refusal;
 use super::link::Link;
 use super::schema;
 use super::statements::{Claim, Head, UUID, column, link, number};
@@ -138,7 +138,7 @@ impl Reader {
 
     /// Reads on to the end. Returns `false` if `sink` wants no more.
     pub(super) async fn read_to_end(&mut self, sink: &mut impl Sink) -> Result<bool> {
-        let mut attempts = self.tables.retries.begin();
+        let mut attempts = self.tables.begin();
         while attempts.another().await {
             let before = self.stand.next;
             match self.try_read(sink).await {
@@ -147,9 +147,9 @@ impl Reader {
                     if self.stand.next > before {
                         attempts.begin_anew();
                     }
-                    attempts.failed(refusal.failure);
+                    attempts.failed(refusal.reason);
                 }
-                Err(Refusal { failure, .. }) => return Err(Error::Store { what: READ, failure }),
+                Err(Refusal { reason, .. }) => return Err(attempts.end(READ, reason)),
             }
         }
         Err(attempts.error(READ))
@@ -210,8 +210,8 @@ impl Reader {
         let mut rows = pin!(lease.rows(&tables.statements.records, &parameters).await?);
         loop {
             let row = time::timeout(tables.pool.request_timeout(), rows.next()).await;
-            let row = row.map_err(|_| Refusal { failure: Failure::TimedOut, is_certain: true })?;
-            let Some(row) = row.transpose().map_err(|error| refusal(&error, false))? else { break };
+            let row = row.map_err(|_| Refusal { reason: Failure::TimedOut.into(), is_certain: true })?;
+            let Some(row) = row.transpose().map_err(|error| tables.pool.refusal(&error))? else { break };
             if let Err(error) = self.record(&row, claims, page) {
                 return Ok(Err(error));
             }

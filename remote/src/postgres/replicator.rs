@@ -27,7 +27,7 @@ use crate::confirmations::{Confirmations, fresh_for};
 use crate::error::{Error, Result, replica_error};
 use crate::lease::{LEASE_LENGTH, SessionLease};
 use crate::place::Standing;
-use crate::retries::Retries;
+use crate::retries::{Attempts, Retries};
 use crate::runtime::Runtime;
 use crate::slots::{KEPT_BYTES_MAX, Slots};
 
@@ -443,6 +443,11 @@ impl Replicator for PostgresReplicator {
 }
 
 impl Tables {
+    /// Begins to count the attempts of one request.
+    pub(super) fn begin(&self) -> Attempts {
+        self.pool.attempts(self.retries)
+    }
+
     /// Runs a statement that may be run again, until it is answered.
     pub(super) async fn ask(
         &self,
@@ -458,12 +463,12 @@ impl Tables {
     where
         F: Future<Output = Result<T, Refusal>>,
     {
-        let mut attempts = self.retries.begin();
+        let mut attempts = self.begin();
         while attempts.another().await {
             match request().await {
                 Ok(answer) => return Ok(answer),
-                Err(refusal) if refusal.may_pass() => attempts.failed(refusal.failure),
-                Err(Refusal { failure, .. }) => return Err(Error::Store { what, failure }),
+                Err(refusal) if refusal.may_pass() => attempts.failed(refusal.reason),
+                Err(Refusal { reason, .. }) => return Err(attempts.end(what, reason)),
             }
         }
         Err(attempts.error(what))

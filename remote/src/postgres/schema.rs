@@ -104,12 +104,12 @@ pub(super) fn check(found: i32) -> Result<()> {
 /// Finds out whether the server keeps what it acknowledges, and brings the tables up to date.
 pub(super) async fn prepare(pool: &Pool, schema: &str, retries: Retries) -> Result<()> {
     const WHAT: &str = "make the tables in the database";
-    let mut attempts = retries.begin();
+    let mut attempts = pool.attempts(retries);
     while attempts.another().await {
         match try_prepare(pool, schema).await {
             Ok(done) => return done,
-            Err(refusal) if refusal.may_pass() || refusal.is_duplicate() => attempts.failed(refusal.failure),
-            Err(Refusal { failure, .. }) => return Err(Error::Store { what: WHAT, failure }),
+            Err(refusal) if refusal.may_pass() || refusal.is_duplicate() => attempts.failed(refusal.reason),
+            Err(Refusal { reason, .. }) => return Err(attempts.end(WHAT, reason)),
         }
     }
     Err(attempts.error(WHAT))

@@ -128,7 +128,7 @@ impl Writer {
             parameters.extend([(&before as _, Type::INT8), (&link_before as _, Type::BYTEA)]);
             &tables.statements.claim
         };
-        let (mut attempts, mut in_doubt) = (tables.retries.begin(), false);
+        let (mut attempts, mut in_doubt) = (tables.begin(), false);
         while attempts.another().await {
             match tables.commit(statement, &parameters, 1).await {
                 Ok(written) => {
@@ -140,9 +140,9 @@ impl Writer {
                 Err(refusal) => {
                     in_doubt |= !refusal.is_certain;
                     if !in_doubt && !refusal.may_pass() {
-                        return Err(Error::Store { what: CLAIM, failure: refusal.failure });
+                        return Err(attempts.end(CLAIM, refusal.reason));
                     }
-                    attempts.failed(refusal.failure);
+                    attempts.failed(refusal.reason);
                 }
             }
             match tables.head(self.session).await {
@@ -151,10 +151,10 @@ impl Writer {
                     Fate::Committed | Fate::Overtaken(_) => in_doubt = true,
                     Fate::Open => {}
                 },
-                Err(refusal) => attempts.failed(refusal.failure),
+                Err(refusal) => attempts.failed(refusal.reason),
             }
         }
-        Err(self.unsettled(CLAIM, self.next, in_doubt, attempts.last()))
+        Err(if in_doubt { attempts.last().unknown(self.next) } else { attempts.error(CLAIM) })
     }
 
     fn claim_fate(&self, head: Option<Head>, stand: &Stand) -> Result<Fate> {
@@ -184,7 +184,9 @@ impl Writer {
     pub(super) fn queue(&mut self, captures: Option<&Captures>, records: &[Record<'_>]) -> Result<usize> {
         self.check()?;
         if let Some(pending) = &self.pending {
-            return Err(Error::Unknown { next: pending.next, failure: Failure::TimedOut });
+            let mut attempts = self.tables.begin();
+            attempts.failed(Failure::TimedOut);
+            return Err(attempts.last().unknown(pending.next));
         }
         let (next, link, nonce) = (self.next, self.link, Uuid::new_v4());
         let (kinds, times, bodies, links) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -265,7 +267,7 @@ impl Writer {
             (&batch.captures as _, Type::BYTEA_ARRAY),
             (&batch.links as _, Type::BYTEA_ARRAY),
         ];
-        let (mut attempts, mut in_doubt) = (tables.retries.begin(), false);
+        let (mut attempts, mut in_doubt) = (tables.begin(), false);
         while attempts.another().await {
             match tables.commit(&tables.statements.append, &parameters, batch.bodies.len() as u64).await {
                 Ok(written) => {
@@ -281,9 +283,9 @@ impl Writer {
                 Err(refusal) => {
                     in_doubt |= !refusal.is_certain;
                     if !in_doubt && !refusal.may_pass() {
-                        return Err(Error::Store { what: APPEND, failure: refusal.failure });
+                        return Err(attempts.end(APPEND, refusal.reason));
                     }
-                    attempts.failed(refusal.failure);
+                    attempts.failed(refusal.reason);
                 }
             }
             match self.fate(batch).await {
@@ -293,10 +295,10 @@ impl Writer {
                     Fate::Committed | Fate::Overtaken(_) => in_doubt = true,
                     Fate::Open => {}
                 },
-                Err(refusal) => attempts.failed(refusal.failure),
+                Err(refusal) => attempts.failed(refusal.reason),
             }
         }
-        Err(self.unsettled(APPEND, batch.next, in_doubt, attempts.last()))
+        Err(if in_doubt { attempts.last().unknown(batch.next) } else { attempts.error(APPEND) })
     }
 
     /// Decides by the session's row what became of the statement.
@@ -352,10 +354,6 @@ impl Writer {
         matches!(head, Ok(Ok(Some(head))) if head.epoch > self.epoch)
     }
 
-    fn unsettled(&self, what: &'static str, next: SequenceNumber, in_doubt: bool, failure: Failure) -> Error {
-        if in_doubt { Error::Unknown { next, failure } } else { Error::Store { what, failure } }
-    }
-
     pub(super) fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -392,7 +390,7 @@ impl Tables {
         let mut lease = self.pool.lease().await.map_err(|refusal| Refusal { is_certain: true, ..refusal })?;
         let answer = lease.query(statement, parameters).await?;
         let Some(row) = answer.first().filter(|_| !lease.is_warned()) else {
-            return Err(Refusal { failure: Failure::Unavailable, is_certain: false });
+            return Err(Refusal::uncertain(Failure::Unavailable));
         };
         let written = number(row, 0) == Some(rows);
         match losing_setting(row).filter(|_| written) {

@@ -41,16 +41,32 @@ fn wrong_passwords_missing_databases_rights_and_servers_are_said_and_no_password
     let url = |database: &str| server.url_of("agent", database, "agents");
     while replicator(&url("postgres"), "x", hasty()).sessions().is_ok() {}
 
+    let place = format!("(PostgreSQL at localhost:{}, database `", server.port());
+    let refused = |url: &str, password, said: [&str; 2]| {
+        let text = refusal(url, password);
+        assert!(said.iter().all(|said| text.contains(said)) && text.contains(&place), "{text}");
+    };
     let password = "refuses the user or the password";
     assert!(refusal(&url("postgres"), None).contains(password));
-    assert!(refusal(&url("postgres"), Some("secret wrong")).contains(password));
-    assert!(refusal(&server.url_of("nobody", "postgres", "x"), Some("secret")).contains(password));
+    let wrong = "SQLSTATE 28P01: password authentication failed for user \"agent\"";
+    refused(&url("postgres"), Some("secret wrong"), [password, wrong]);
+    let nobody = "SQLSTATE 28000: role \"nobody\" does not exist";
+    refused(&server.url_of("nobody", "postgres", "x"), Some("secret"), [password, nobody]);
     let right = Some("secret right");
-    assert!(refusal(&url("nowhere"), right).contains("there is no such database"));
-    assert!(refusal(&url("closed"), right).contains("no right"));
-    assert!(refusal(&url("postgres"), right).contains("no right"));
+    let nowhere = "SQLSTATE 3D000: database \"nowhere\" does not exist";
+    refused(&url("nowhere"), right, ["there is no such database", nowhere]);
+    let closed = "SQLSTATE 42501: permission denied for database \"closed\"";
+    refused(&url("closed"), right, ["no right", closed]);
+    refused(&url("postgres"), right, ["no right", "SQLSTATE 42501: permission denied for database"]);
     let elsewhere = url("postgres").replace("foldlog-pg", "nowhere-secret-no");
     assert!(refusal(&elsewhere, right).contains("the way to it, failed"));
+    let unused = server.port().to_string();
+    let nobody_listens = url("postgres").replace(&format!("port={unused}"), "port=1");
+    let nobody_listens = nobody_listens.replace(&server.folder().display().to_string(), "127.0.0.1");
+    assert!(
+        refusal(&nobody_listens, right)
+            .contains("the connection was refused: nobody listens there (PostgreSQL at 127.0.0.1:1,")
+    );
     // A right to write is one in the database, and one in its schema.
     server.sql("CREATE SCHEMA agents");
     assert!(refusal(&url("postgres"), right).contains("no right"));
@@ -65,7 +81,7 @@ fn wrong_passwords_missing_databases_rights_and_servers_are_said_and_no_password
 }
 
 #[test]
-fn a_full_or_read_only_database_is_said_in_other_words_than_the_servers() {
+fn a_full_or_read_only_database_is_said_with_what_the_server_says_escaped_and_cut_off() {
     let Some(server) = shared() else { return };
     let url = server.url();
     let schema = schema_of(&url);
@@ -76,15 +92,16 @@ fn a_full_or_read_only_database_is_said_in_other_words_than_the_servers() {
         ("53100", "the server's disk is full"),
         ("25006", "the database is read-only"),
         ("42501", "no right"),
-        ("P0001", "refuses it (SQLSTATE P0001)"),
+        ("P0001", "the server refuses it"),
     ] {
         server.sql(&format!(
             "CREATE OR REPLACE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN \
-             RAISE EXCEPTION USING ERRCODE = '{code}', MESSAGE = E'secret \\x1b[31m'; END$$; \
+             RAISE EXCEPTION USING ERRCODE = '{code}', MESSAGE = E'by hand \\x1b[31m' || repeat('x', 500); END$$; \
              CREATE OR REPLACE TRIGGER refuse BEFORE INSERT ON {schema}.records EXECUTE FUNCTION {schema}.refuse()"
         ));
         let text = reason(append(&one, SESSION, 1, 1, &["b"]));
-        assert!(text.contains(said) && !text.contains("secret"), "{text}");
+        let answer = format!("SQLSTATE {code}: by hand \\u{{1b}}[31mxxx");
+        assert!(text.contains(said) && text.contains(&answer) && !text.contains(&"x".repeat(200)), "{text}");
         server.sql(&format!("DROP TRIGGER refuse ON {schema}.records"));
     }
     // Nothing is in doubt: what was refused is not held, and can be appended anew.
@@ -187,8 +204,7 @@ fn tls_is_spoken_with_the_host_of_the_url_alone_and_only_where_it_is_certified()
     let Some(server) = own_with(&[]) else { return };
     let port = server.port();
     let url = |host: &str, rest: &str| format!("postgres://foldlog@{host}:{port}/postgres?{rest}");
-    let no_tls = "offers no TLS, or no certificate that verifies";
-    assert!(refusal(&url("localhost", "sslmode=verify-full"), None).contains(no_tls));
+    assert!(refusal(&url("localhost", "sslmode=verify-full"), None).contains("does not speak TLS"));
     let Some(tls) = certify(&server) else { return };
     server.sql("ALTER SYSTEM SET ssl = on");
     fs::write(server.data().join("pg_hba.conf"), "local all all trust\nhostssl all all 127.0.0.1/32 trust\n")
@@ -198,9 +214,10 @@ fn tls_is_spoken_with_the_host_of_the_url_alone_and_only_where_it_is_certified()
     let trusted = |host, authority| {
         url(host, &format!("sslmode=verify-full&sslrootcert={}", tls.join(authority).display()))
     };
-    assert!(refusal(&trusted("localhost", "other.pem"), None).contains(no_tls));
-    assert!(refusal(&trusted("127.0.0.1", "authority.pem"), None).contains(no_tls));
-    assert!(refusal(&url("localhost", "sslmode=require"), None).contains(no_tls));
+    let untrusted = "the server shows no certificate that verifies";
+    assert!(refusal(&trusted("localhost", "other.pem"), None).contains(untrusted));
+    assert!(refusal(&trusted("127.0.0.1", "authority.pem"), None).contains(untrusted));
+    assert!(refusal(&url("localhost", "sslmode=require"), None).contains(untrusted));
     // The server takes nobody without TLS.
     assert!(refusal(&url("localhost", ""), None).contains("refuses the user"));
     let one = replicator(&trusted("localhost", "authority.pem"), "one", retries());

@@ -67,7 +67,10 @@ fn already_exists_that_means_try_again_fences_nobody() {
         // Where the store says nothing else, the fate is unknown, and nobody else's doing.
         net.script(&[Fault::Conflict; 4]);
         let unknown = writer.append([record(1, b"more")]).await.unwrap_err();
-        assert_eq!(unknown, Error::Unknown { next: 2.into(), failure: Failure::Conflict });
+        assert_eq!(
+            unknown,
+            Error::Unknown { next: 2.into(), failure: Failure::Conflict, details: Box::default() }
+        );
         assert_eq!(writer.settle().await.unwrap(), 2);
         assert_eq!(bodies(&net).len(), 2);
     });
@@ -81,12 +84,18 @@ fn credentials_that_expire_in_the_middle_lose_nothing_and_fence_nobody() {
         writer.append([record(0, b"before")]).await.unwrap();
         net.script(&[Fault::Denied; 8]);
         let denied = writer.append([record(1, b"while")]).await.unwrap_err();
-        assert_eq!(denied, Error::Unknown { next: 2.into(), failure: Failure::Denied });
+        assert_eq!(
+            denied,
+            Error::Unknown { next: 2.into(), failure: Failure::Denied, details: Box::default() }
+        );
         assert!(writer.is_in_doubt());
         assert_eq!((writer.acknowledged().get(), writer.next_sequence().get()), (1, 2));
         // What comes next is not put in front of what is in doubt.
         let denied = writer.append([record(2, b"after")]).await.unwrap_err();
-        assert_eq!(denied, Error::Unknown { next: 2.into(), failure: Failure::Denied });
+        assert_eq!(
+            denied,
+            Error::Unknown { next: 2.into(), failure: Failure::Denied, details: Box::default() }
+        );
         // With new credentials it goes on.
         assert_eq!(writer.append([record(2, b"after")]).await.unwrap(), 3);
         assert_eq!(bodies(&net), [b"before".to_vec(), b"while".to_vec(), b"after".to_vec()]);
@@ -100,7 +109,10 @@ fn a_put_that_arrives_after_everybody_gave_up_is_found_by_the_next_writer_or_ref
         let mut first = claim(&net, 0).await.unwrap();
         net.script(&[Fault::Late, Fault::RequestLost, Fault::RequestLost, Fault::RequestLost]);
         let unknown = first.append([record(0, b"late")]).await.unwrap_err();
-        assert_eq!(unknown, Error::Unknown { next: 1.into(), failure: Failure::TimedOut });
+        assert_eq!(
+            unknown,
+            Error::Unknown { next: 1.into(), failure: Failure::TimedOut, details: Box::default() }
+        );
         drop(first);
         // It arrives behind the claim, whose number it wanted.
         let mut second = claim(&net, 1).await.unwrap();

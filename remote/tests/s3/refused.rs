@@ -1,4 +1,5 @@
-//! Places that are none, or that refuse: each says what a person can correct, and nothing that the server said.
+//! Places that are none, or that refuse: each says what a person can correct, with the status and the code that the server answered, and
+//! nothing else of its words.
 
 use foldlog::replication::ReplicaError;
 use foldlog_remote::{Error, Failure, Variables, open_place_with, open_remote};
@@ -47,11 +48,10 @@ fn a_bucket_that_is_not_there_is_no_empty_log() {
 }
 
 #[test]
-fn what_a_server_refuses_is_said_without_its_words() {
-    let Some(server) = server::bucket() else { return };
-    let quoted = format!("the key {KEY_ID} with {SECRET} at \u{1b}[2J");
+fn what_a_server_refuses_is_said_with_host_status_and_code_and_without_its_other_words() {
     let said = [
         (403, "AccessDenied", Failure::Denied),
+        (403, "InvalidAccessKeyId", Failure::Denied),
         (403, "SignatureDoesNotMatch", Failure::Denied),
         (403, "RequestTimeTooSkewed", Failure::ClockSkew),
         (400, "ExpiredToken", Failure::Denied),
@@ -59,30 +59,49 @@ fn what_a_server_refuses_is_said_without_its_words() {
         (307, "TemporaryRedirect", Failure::Elsewhere),
         (400, "AuthorizationHeaderMalformed", Failure::Elsewhere),
         (404, "NoSuchBucket", Failure::Missing),
-        (503, "SlowDown", Failure::Unavailable),
+        (503, "SlowDown", Failure::Busy),
         (507, "InsufficientStorage", Failure::Unavailable),
     ];
     for (status, code, expected) in said {
-        let quoted = quoted.clone();
+        let quoted = format!("the key {KEY_ID} with {SECRET} at \u{1b}[2J");
         // A bucket that may only be read refuses the puts alone.
-        let between = Between::before(&server.address, move |method, _, _| match method {
+        let between = Between::before("nobody", move |method, _, _| match method {
             "PUT" => refusal(status, code, &quoted),
-            _ => Act::Pass,
+            _ => refusal(404, "NoSuchKey", &quoted),
         });
-        let error = claim(&server.url(), &server::variables(&between.address));
+        let error = claim("s3://agents/team", &server::variables(&between.address));
         let text = format!("{error} {error:?}");
         assert_eq!(failure(error), expected, "{code}");
-        let words = [KEY_ID, SECRET, "\u{1b}", code];
-        assert!(words.iter().all(|word| !text.contains(word)), "{text}");
+        let answer = format!("(s3://agents/team at {}: HTTP {status} {code})", between.address);
+        assert!(text.contains(&answer), "{text}");
+        assert!([KEY_ID, SECRET, "\u{1b}"].iter().all(|word| !text.contains(word)), "{text}");
+    }
+}
+
+/// A code that has the form of one, but is none: a server answers with what it was sent, or with what is no word.
+#[test]
+fn what_stands_in_the_place_of_a_code_is_not_shown_if_it_was_sent_or_has_another_form() {
+    for code in
+        [KEY_ID, "AWS4", "Hunter\u{1b}[2J", "Hunter 2", "hunter2", &"Hunter".repeat(20), "UsEastHunter"]
+    {
+        let quoted = code.to_owned();
+        let between = Between::before("nobody", move |_, _, _| refusal(403, &quoted, "no"));
+        let mut variables = server::variables(&between.address);
+        variables.insert("AWS_SESSION_TOKEN".to_owned(), "UsEastHunterToken".to_owned());
+        let error = claim("s3://agents", &variables);
+        let answer = format!("(s3://agents at {}: HTTP 403)", between.address);
+        assert!(error.to_string().contains(&answer), "{error}");
+        assert!(!format!("{error:?}").to_ascii_lowercase().contains("hunter"), "{error:?}");
     }
 }
 
 #[test]
 fn a_server_that_is_gone_is_said_to_be() {
-    let Some(server) = server::bucket() else { return };
     // Nobody listens there any more.
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let error = claim(&server.url(), &server::variables(&address));
+    let error = claim("s3://agents/team", &server::variables(&address));
     assert!(!format!("{error:?}").contains(SECRET));
-    assert_eq!(failure(error), Failure::Unavailable);
+    let said = format!("the connection was refused: nobody listens there (s3://agents/team at {address})");
+    assert!(error.to_string().contains(&said), "{error}");
+    assert_eq!(failure(error), Failure::Refused);
 }

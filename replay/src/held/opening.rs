@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog_remote::{Error, Place, Retries, open_place};
+use foldlog_remote::{Answer, Error, FailureDetails, Place, Retries, SqlState, open_place};
 
 use crate::failure::{Failure, Result};
 
@@ -29,7 +29,7 @@ pub(crate) fn failure(error: Error) -> Failure {
             "give a place with the prefix of its sessions, as `foldlog help pull` lists them, and no key: keys come from the environment"
         }
         Error::Settings { .. } => "correct the variables; `foldlog help pull` names some",
-        Error::Store { failure, .. } => after(failure),
+        Error::Store { failure, ref details, .. } => after(failure, details),
         Error::NewerFormat { .. } | Error::NewerTables { .. } => {
             "read the session with a newer version of foldlog"
         }
@@ -49,15 +49,14 @@ pub(crate) fn failure(error: Error) -> Failure {
 }
 
 /// Says what to do after a failure of a store.
-fn after(failure: foldlog_remote::Failure) -> &'static str {
+fn after(failure: foldlog_remote::Failure, details: &FailureDetails) -> &'static str {
     use foldlog_remote::Failure::{
-        ClockSkew, Denied, Elsewhere, Full, Missing, NoCredentials, NoDatabase, NoRight, NoTls, NotAFile,
-        Password, ReadOnly,
+        Busy, ClockSkew, Denied, Elsewhere, Full, Missing, NoCredentials, NoDatabase, NoRight, NoTls,
+        NotAFile, Password, ReadOnly, Refused, TimedOut, Unresolved, Untrusted,
     };
+    let is_database = details.place.as_ref().is_some_and(|place| place.starts_with("PostgreSQL"));
     match failure {
-        Denied => {
-            "check the keys in the environment, and that they may list, read and put objects beneath the prefix"
-        }
+        Denied => after_denial(details),
         NoCredentials => {
             "set the keys in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         }
@@ -72,7 +71,47 @@ fn after(failure: foldlog_remote::Failure) -> &'static str {
         NoRight => "have the user granted CONNECT on the database, and its own schema or CREATE",
         ReadOnly => "name the server that takes writes: several hosts and target_session_attrs=read-write",
         Full => "make room on the server",
-        NoTls => "give the authority's file as sslrootcert=PATH, or the host that the certificate names",
+        Refused if is_database => "start the server, or check the host and the port in the URL",
+        Refused => "start the server, or check the host and the port in AWS_ENDPOINT_URL",
+        Unresolved if is_database => "check the host in the URL, and this machine's name servers",
+        Unresolved => {
+            "check AWS_ENDPOINT_URL, or AWS_REGION, which the host's name follows from, and this machine's name servers"
+        }
+        Untrusted if is_database => {
+            "give the authority's file as sslrootcert=PATH, or the host that the certificate names"
+        }
+        Untrusted => {
+            "have this machine trust the certificate's authority, or give the host that the certificate names as AWS_ENDPOINT_URL"
+        }
+        NoTls if is_database => {
+            "turn TLS on at the server; or, if the way there is safe, give sslmode=disable"
+        }
+        NoTls => {
+            "give the endpoint that speaks TLS; or, if the way there is safe, one that begins with http://"
+        }
+        Busy if matches!(details.answer, Some(Answer::Sql { state: SqlState([b'5', b'3', ..]), .. })) => {
+            "close other connections to the server, or raise its max_connections"
+        }
+        Busy => "try again a little later",
+        TimedOut => {
+            "check the way to the host: something on it may drop what is sent there; or try again later"
+        }
         _ => "check the place, and the way to it",
     }
 }
+
+/// Says what to do after a store did not let these credentials do something.
+fn after_denial(details: &FailureDetails) -> &'static str {
+    let Some(Answer::Http { code: Some(code), .. }) = &details.answer else { return CHECK_KEYS };
+    match code.as_str() {
+        "InvalidAccessKeyId" => "check AWS_ACCESS_KEY_ID: the store knows no key of that id",
+        "SignatureDoesNotMatch" => "check AWS_SECRET_ACCESS_KEY: it is not the one of that key",
+        "ExpiredToken" | "InvalidToken" => {
+            "get new keys, and set all three: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
+        }
+        _ => CHECK_KEYS,
+    }
+}
+
+const CHECK_KEYS: &str =
+    "check the keys in the environment, and that they may list, read and put objects beneath the prefix";

@@ -1,10 +1,13 @@
-//! Shows the verbs over sessions that a PostgreSQL database holds, of a real server that the test starts. Skipped, with a reason, where
-//! there is none.
+//! Shows the verbs over sessions that a PostgreSQL database holds, of a real server that the test starts; skipped, with a reason, where
+//! there is none. And what is printed of places that fail, over servers of the test's own (`failures.rs`).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod failures;
 #[path = "../../../remote/tests/parts/notes.rs"]
 mod notes;
+#[path = "../../../remote/tests/parts/refusing.rs"]
+mod refusing;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../../remote/tests/postgres/server.rs"]
 mod server;

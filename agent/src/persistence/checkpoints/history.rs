@@ -78,6 +78,11 @@ impl CheckpointHistory {
         kept
     }
 
+    /// Returns the checkpoints that were removed, each with the limit by which.
+    pub fn removed(&self) -> impl Iterator<Item = (&Checkpoint, RemovalReason)> {
+        self.created.iter().filter_map(|one| Some((one, *self.removed.get(&one.id)?)))
+    }
+
     /// Returns the checkpoints that are kept, in the order of their creation.
     pub(super) fn kept(&self) -> impl DoubleEndedIterator<Item = &Checkpoint> {
         self.created.iter().filter(|one| !self.removed.contains_key(&one.id))

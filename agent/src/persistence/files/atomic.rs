@@ -72,6 +72,7 @@ impl AtomicPersistence {
             let after = writer.after();
             // What one part is of, the others are not: the tree is of no position.
             (after.updates, after.checkpoints) = (before.updates, before.checkpoints);
+            after.history.clone_from(&before.history);
             before.files.keys().filter(|path| !replaced(path)).for_each(|path| writer.keep(path));
         }
         for (path, content) in files.0 {

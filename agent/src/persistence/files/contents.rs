@@ -148,6 +148,12 @@ pub(super) struct ChangesFile {
 pub(super) struct PlacedInteraction<'a> {
     pub(super) place: u64,
     pub(super) interaction: Cow<'a, Interaction>,
+    /// Number of the conversation's messages that a request sent once more, in front of `messages`. For people, as those are.
+    #[serde(default, skip_serializing_if = "Option::is_none", skip_deserializing)]
+    pub(super) messages_before: Option<usize>,
+    /// Messages that a request sent for the first time, or the one that an answer brought.
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty", skip_deserializing)]
+    pub(super) messages: &'a [ConversationMessage],
 }
 
 #[derive(Deserialize)]

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use chrono::{DateTime, Utc};
 use foldlog::{SequenceNumber, escape};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::layout;
-use crate::persistence::{Error, Result, StateCompression};
+use crate::persistence::{Checkpoint, CheckpointId, Error, RemovalReason, Result, StateCompression};
 
 /// Version of the tree's form.
 const FORMAT: u32 = 1;
@@ -31,8 +32,51 @@ pub struct TreeManifest {
     pub compression: StateCompression,
     /// Number of the folders of checkpoints.
     pub checkpoints: u64,
+    /// Checkpoints that were created up to the position, in their order, those that were removed since among them. Empty in a tree that
+    /// was written before they were listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<ListedCheckpoint>,
     /// Files by their paths within the session's folder.
     pub files: BTreeMap<String, ManifestFile>,
+}
+
+/// Names a checkpoint in the history of a tree, with what it is validated by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ListedCheckpoint {
+    /// Id of the checkpoint.
+    pub id: CheckpointId,
+    /// Session whose log has its position.
+    pub session_id: Uuid,
+    /// Position that it is of.
+    pub position: SequenceNumber,
+    /// Time of its creation.
+    pub created_at: DateTime<Utc>,
+    /// Name that somebody gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// BLAKE3 of the records through the position.
+    pub validation_hash: String,
+    /// Number of its folder in the tree; `None` if it was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<u64>,
+    /// Limit by which it was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed: Option<RemovalReason>,
+}
+
+impl ListedCheckpoint {
+    /// Lists a checkpoint that stands in a folder, or was removed.
+    pub(super) fn of(
+        checkpoint: &Checkpoint,
+        folder: Option<u64>,
+        removed: Option<RemovalReason>,
+    ) -> ListedCheckpoint {
+        let Checkpoint { id, session_id, position, created_at, ref name, ref validation_hash, .. } =
+            *checkpoint;
+        let (name, validation_hash) = (name.clone(), validation_hash.clone());
+        ListedCheckpoint { id, session_id, position, created_at, name, validation_hash, folder, removed }
+    }
 }
 
 /// Says what a file holds.
@@ -73,6 +117,7 @@ impl TreeManifest {
             updates: 0,
             compression,
             checkpoints: 0,
+            history: Vec::new(),
             files: BTreeMap::new(),
         }
     }
@@ -128,6 +173,12 @@ impl ManifestFile {
         let content = (content != stored).then_some(content);
         let ContentDigest { bytes, blake3 } = stored;
         ManifestFile { bytes, blake3, content }
+    }
+
+    /// Returns whether the file holds these bytes.
+    pub(super) fn is_of(&self, content: &[u8]) -> bool {
+        let (bytes, digest) = self.content();
+        bytes == content.len() as u64 && digest == hex_of(content)
     }
 
     /// Returns the length and the digest of what the file holds.

@@ -18,8 +18,8 @@
 //! | `filesystem/build_artifacts/{compilation,test}_results.json` | what was built and tested |
 //! | `filesystem/git_state.json` | the user's repository |
 //! | `logs/execution/task_TASK.json`, `system_events.json` | what happened to each task, and to none |
-//! | `logs/claude_interactions/{requests,responses}_NNN.json` | requests to providers and their replies |
-//! | `logs/errors/error_NNN.json`, `recovery_actions.json` | what went wrong, and what was done about it |
+//! | `logs/claude_interactions/{requests,responses}_NNN.json` | requests to providers and their replies, with their [contents](#contents-of-requests-and-replies) |
+//! | `logs/errors/error_NNN.json`, `recovery_actions.json` | what went wrong, with the whole text that the log has of it, such as a stack trace that a tool or a host wrote; and what was done about it |
 //! | `checkpoints/checkpoint_NNN/{state_snapshot,manifest}.json` | [checkpoints](#checkpoints), as whoever exports gives them |
 //!
 //! | module | holds |
@@ -75,9 +75,20 @@
 //!
 //! [`export_session`] writes a folder for each checkpoint that is kept, in the order of their times, and one more for what the
 //! engine exports. `manifest.json` is the [`Checkpoint`](super::Checkpoint), with its id, its counts and its validation hash;
-//! `state_snapshot.json` only names the position, at which the session's log has the state: a copy of the state for each
-//! checkpoint would cost the square of the history. For the new session of an import they are history: they name positions
-//! of another log, cannot be restored, and are exported again, in front of the session's own.
+//! `state_snapshot.json` is what the engine exports at its position, read from the log one checkpoint after the other and held nowhere. A
+//! tree costs the length of the log, and the size of the state, for each checkpoint that is kept, which
+//! [`RetentionPolicy`](super::RetentionPolicy) bounds; [`TreeExporter`] reads none again that it has written. Where the log has the state
+//! no more, because a compaction dropped it, or because the checkpoint is one of another log, the file only names log and position.
+//! The manifest lists the [history](TreeManifest::history): all checkpoints, those that were removed since among them. For the new
+//! session of an import they are history: they name positions of another log, cannot be restored, and are exported again without their
+//! states, in front of the session's own.
+//!
+//! # Contents of requests and replies
+//!
+//! A reply has the message that it brought. A request has the messages that were sent with it for the first time, and the number of those
+//! of its conversation before them, which were sent once more: all of them each time would cost the square of the conversation. Messages
+//! that a rollback has abandoned, or that were imported without the ids of their replies, are not there. The contents are for people: an
+//! import takes messages from the conversation.
 //!
 //! # What a damaged tree yields
 //!
@@ -133,7 +144,7 @@ pub use contents::SessionIdentity;
 pub use exporter::TreeExporter;
 pub(in crate::persistence) use layout::is_manifest;
 pub use lazy::{AccessPattern, LazyStateManager};
-pub use manifest::{ContentDigest, ManifestFile, TreeManifest};
+pub use manifest::{ContentDigest, ListedCheckpoint, ManifestFile, TreeManifest};
 pub use partial::{LostFile, PartialTree};
 pub use session::{IMPORTED_FROM, ImportedSession, export_session, import_session, unfinished_imports};
 pub(in crate::persistence) use session::{give_up, unfinished_import};
@@ -197,6 +208,10 @@ pub struct TreeContents<'a> {
     pub updates: &'a [StateUpdate],
     /// Checkpoints in their order.
     pub checkpoints: &'a [CheckpointFiles],
+    /// Where the log has the state of each of these, in place of what the files say of it.
+    states: &'a [Option<EngineSnapshot<'a>>],
+    /// All checkpoints that were created.
+    history: &'a [ListedCheckpoint],
     /// What the engine exports, as one more checkpoint.
     engine: Option<EngineSnapshot<'a>>,
 }
@@ -204,7 +219,15 @@ pub struct TreeContents<'a> {
 impl<'a> TreeContents<'a> {
     /// Makes a tree of a state alone.
     pub fn new(state: &'a SessionState) -> TreeContents<'a> {
-        TreeContents { state, position: None, updates: &[], checkpoints: &[], engine: None }
+        TreeContents {
+            state,
+            position: None,
+            updates: &[],
+            checkpoints: &[],
+            states: &[],
+            history: &[],
+            engine: None,
+        }
     }
 
     /// Says which position the state is of, and adds the updates that led to it.
@@ -222,6 +245,15 @@ impl<'a> TreeContents<'a> {
     /// Adds what the engine exports of a log, behind the other checkpoints.
     fn with_engine(self, engine: EngineSnapshot<'a>) -> TreeContents<'a> {
         TreeContents { engine: Some(engine), ..self }
+    }
+
+    /// Adds what a log has of the checkpoints: the state of each, and their history.
+    fn with_history(
+        self,
+        states: &'a [Option<EngineSnapshot<'a>>],
+        history: &'a [ListedCheckpoint],
+    ) -> TreeContents<'a> {
+        TreeContents { states, history, ..self }
     }
 
     /// Returns the number of checkpoints.
@@ -272,6 +304,7 @@ fn write_tree(
     after.position = position;
     after.updates = updates.len() as u64;
     after.checkpoints = contents.checkpoints_len();
+    after.history = contents.history.to_vec();
     for (task, entries) in &state.execution_logs.tasks {
         let path = layout::task_log(task);
         let is_same = known.is_some_and(|known| known.logs.get(task) == Some(entries));
@@ -285,7 +318,7 @@ fn write_tree(
     };
     let is_claude_kept = is_kept(layout::CLAUDE, &|known| known.claude == state.claude_context);
     let are_interactions_kept =
-        is_kept(layout::INTERACTIONS, &|known| known.interactions == logs.interactions);
+        is_claude_kept && is_kept(layout::INTERACTIONS, &|known| known.interactions == logs.interactions);
     let has_dependencies = known.is_some_and(|known| known.dependencies == tree.dependency_graph);
     let are_dependencies_kept = has_dependencies && writer.keep_known(layout::DEPENDENCIES);
     let mut sink = |path: &str, content: &[u8]| writer.put(path, content);
@@ -309,18 +342,37 @@ fn write_tree(
     let changes = render::changes(&state.file_system, updates, &messages);
     render::file_system(&state.file_system, &changes, &mut sink)?;
     if !are_interactions_kept {
-        render::interactions(&logs.interactions, &mut sink)?;
+        let conversations = &state.claude_context.conversation_history.conversations;
+        render::interactions(&logs.interactions, conversations, &mut sink)?;
     }
     render::other_logs(logs, &mut sink)?;
-    put_checkpoints(contents, &mut writer)?;
+    put_checkpoints(contents, known, &mut writer)?;
     writer.commit_knowing()
 }
 
-fn put_checkpoints(contents: &TreeContents<'_>, writer: &mut Writer<'_>) -> Result<()> {
+fn put_checkpoints(
+    contents: &TreeContents<'_>,
+    known: Option<&Known>,
+    writer: &mut Writer<'_>,
+) -> Result<()> {
     for (number, checkpoint) in (1..).zip(contents.checkpoints) {
         let folder = layout::checkpoint(number);
-        writer.put(&format!("{folder}/state_snapshot.json"), &checkpoint.state_snapshot)?;
-        writer.put(&format!("{folder}/manifest.json"), &checkpoint.manifest)?;
+        let (snapshot, manifest) =
+            (format!("{folder}/state_snapshot.json"), format!("{folder}/manifest.json"));
+        let state = (number as usize).checked_sub(1).and_then(|place| contents.states.get(place)?.as_ref());
+        let is_same =
+            |known: &Known| known.written.get(&manifest).is_some_and(|file| file.is_of(&checkpoint.manifest));
+        // A checkpoint names one position of one log, whose state never changes.
+        let is_kept = state.is_some() && known.is_some_and(is_same) && writer.keep_known(&snapshot);
+        if !is_kept {
+            match state.map(|state| writer.put_streamed(&snapshot, &|out| state.write(out))) {
+                Some(Err(error)) if !session::is_gone(&error) => return Err(error),
+                Some(Ok(())) => {}
+                // Its bodies were dropped from the log.
+                Some(Err(_)) | None => writer.put(&snapshot, &checkpoint.state_snapshot)?,
+            }
+        }
+        writer.put(&manifest, &checkpoint.manifest)?;
     }
     let Some(engine) = &contents.engine else { return Ok(()) };
     let folder = layout::checkpoint(contents.checkpoints_len());
@@ -348,17 +400,26 @@ pub struct ImportedTree {
 /// [`Error::Damaged`] with all files that are not what the manifest says, [`Error::ComponentNotFound`] if a tree that was
 /// written part by part lacks one, else those of [`Tree::open`].
 pub fn import_tree(dir: &Path, limits: TreeLimits) -> Result<ImportedTree> {
-    let tree = Tree::open(dir, limits)?;
-    let damaged = tree.damage()?;
-    if !damaged.is_empty() {
-        return Err(Error::Damaged { dir: tree.dir().to_owned(), files: damaged });
-    }
+    let tree = Tree::open_whole(dir, limits)?;
     let state = tree.state()?;
     let updates = tree.updates(&Messages::of(&state.claude_context))?;
     Ok(ImportedTree { position: tree.manifest().position, updates, checkpoints: tree.checkpoints()?, state })
 }
 
 impl Tree {
+    /// Opens a tree of which no file is damaged.
+    fn open_whole(dir: &Path, limits: TreeLimits) -> Result<Tree> {
+        let tree = Tree::open(dir, limits)?;
+        let files = tree.damage()?;
+        if files.is_empty() { Ok(tree) } else { Err(Error::Damaged { dir: tree.dir().to_owned(), files }) }
+    }
+
+    /// Reads a file of a checkpoint.
+    fn checkpoint_file(&self, number: u64, name: &str) -> Result<Vec<u8>> {
+        let path = format!("{}/{name}", layout::checkpoint(number));
+        self.read(&path)?.ok_or_else(|| self.damaged(&path, Damage::Missing))
+    }
+
     /// Reads the whole state.
     ///
     /// # Errors
@@ -383,12 +444,12 @@ impl Tree {
     ///
     /// [`Error::Damaged`] if a file is missing or not what the manifest says.
     pub fn checkpoints(&self) -> Result<Vec<CheckpointFiles>> {
-        let numbers = 1..=self.manifest().checkpoints;
-        let file = |path: String| self.read(&path)?.ok_or_else(|| self.damaged(&path, Damage::Missing));
-        let files = numbers.map(|number| {
-            let folder = layout::checkpoint(number);
-            let state_snapshot = file(format!("{folder}/state_snapshot.json"))?;
-            Ok(CheckpointFiles { manifest: file(format!("{folder}/manifest.json"))?, state_snapshot })
+        let files = (1..=self.manifest().checkpoints).map(|number| {
+            let manifest = self.checkpoint_file(number, "manifest.json")?;
+            Ok(CheckpointFiles {
+                manifest,
+                state_snapshot: self.checkpoint_file(number, "state_snapshot.json")?,
+            })
         });
         files.collect()
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use foldlog::conversation::ConversationMessage;
-use foldlog::escape;
+use foldlog::{SequenceNumber, escape};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -15,7 +15,7 @@ use super::contents::{
 use super::layout;
 use crate::persistence::{
     ArtifactKind, ClaudeContextState, Error, ExecutionLogState, FileSystemState, Interaction,
-    InteractionKind, LogEntry, Result, StateUpdate, TaskTreeState, UpdateOperation,
+    InteractionKind, LogEntry, RecordedConversation, Result, StateUpdate, TaskTreeState, UpdateOperation,
 };
 
 /// Greatest number of items of a numbered file.
@@ -220,7 +220,7 @@ pub(super) fn file_system(state: &FileSystemState, changes: &[Change<'_>], sink:
 /// Writes logs.
 pub(super) fn execution_logs(state: &ExecutionLogState, sink: Sink<'_>) -> Result<()> {
     state.tasks.iter().try_for_each(|(task, entries)| task_log(&layout::task_log(task), entries, sink))?;
-    interactions(&state.interactions, sink)?;
+    interactions(&state.interactions, &[], sink)?;
     other_logs(state, sink)
 }
 
@@ -229,16 +229,69 @@ pub(super) fn task_log(path: &str, entries: &[LogEntry], sink: Sink<'_>) -> Resu
     put(path, &LogFile { entries: Cow::Borrowed(entries) }, sink)
 }
 
-/// Writes requests and their replies.
-pub(super) fn interactions(interactions: &[Interaction], sink: Sink<'_>) -> Result<()> {
-    let is_request = |one: &Interaction| one.kind == InteractionKind::Request;
+/// Writes requests and their replies, with their messages as far as the conversations have them.
+pub(super) fn interactions(
+    interactions: &[Interaction],
+    conversations: &[RecordedConversation],
+    sink: Sink<'_>,
+) -> Result<()> {
+    let sent = sent_messages(interactions, conversations);
     for (stem, of_requests) in [(layout::REQUESTS, true), (layout::RESPONSES, false)] {
-        let placed = (0..).zip(interactions).filter(|(_, one)| is_request(one) == of_requests);
-        let placed = placed
-            .map(|(place, interaction)| PlacedInteraction { place, interaction: Cow::Borrowed(interaction) });
+        let placed = (0..).zip(interactions).zip(&sent);
+        let placed = placed.filter(|((_, one), _)| (one.kind == InteractionKind::Request) == of_requests);
+        let placed = placed.map(|((place, interaction), &(messages_before, messages))| PlacedInteraction {
+            place,
+            interaction: Cow::Borrowed(interaction),
+            messages_before: messages_before.filter(|_| of_requests),
+            messages,
+        });
         put_list(stem, "interactions", placed, sink)?;
     }
     Ok(())
+}
+
+/// Returns which messages each interaction sent for the first time or brought, and how many the conversation had before.
+fn sent_messages<'a>(
+    interactions: &[Interaction],
+    conversations: &'a [RecordedConversation],
+) -> Vec<(Option<usize>, &'a [ConversationMessage])> {
+    let by_id: HashMap<&str, &'a RecordedConversation> =
+        conversations.iter().map(|one| (one.evaluation_id.as_str(), one)).collect();
+    let places: HashMap<Uuid, usize> = conversations
+        .iter()
+        .flat_map(|one| one.messages.iter().map(|message| message.message_id).zip(0..))
+        .collect();
+    let answered: HashMap<SequenceNumber, usize> =
+        interactions.iter().filter_map(|one| Some((one.request?, *places.get(&one.message_id?)?))).collect();
+    // Behind the last answer of each conversation.
+    let mut behind: HashMap<&str, usize> = HashMap::new();
+    let of_one = |interaction: &Interaction| {
+        let Some(&conversation) = by_id.get(interaction.evaluation_id.as_str()) else {
+            return (None, &[][..]);
+        };
+        let behind = behind.entry(conversation.evaluation_id.as_str()).or_default();
+        let messages = &conversation.messages;
+        match interaction.kind {
+            InteractionKind::Failure => (None, &[][..]),
+            InteractionKind::Answer => {
+                let Some(&place) = interaction.message_id.and_then(|id| places.get(&id)) else {
+                    return (None, &[][..]);
+                };
+                *behind = place + 1;
+                (None, messages.get(place..=place).unwrap_or_default())
+            }
+            InteractionKind::Request => {
+                let is_later = |message: &ConversationMessage| message.created_at > interaction.at;
+                let rest = messages.get(*behind..).unwrap_or_default();
+                // Where no answer says what stood in front of it, times do.
+                let later = rest.iter().position(is_later).unwrap_or(rest.len());
+                let end =
+                    answered.get(&interaction.sequence).map_or(later, |place| place.saturating_sub(*behind));
+                (Some(*behind), rest.get(..end).unwrap_or_default())
+            }
+        }
+    };
+    interactions.iter().map(of_one).collect()
 }
 
 /// Writes logs, those of tasks and of requests left out.

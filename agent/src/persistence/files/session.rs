@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    CheckpointFiles, ExportReport, SessionIdentity, TreeContents, TreeLimits, export_tree, import_tree,
+    CheckpointFiles, ExportReport, ListedCheckpoint, SessionIdentity, Tree, TreeContents, TreeLimits,
+    export_tree,
 };
 use crate::persistence::{
     Checkpoint, CheckpointHistory, Checkpoints, Error, ImportedStates, Result, SessionState, StateComponent,
@@ -50,16 +51,15 @@ pub(super) fn engine_export(state_snapshot: &[u8]) -> foldlog::Result<Export> {
 pub(super) struct EngineSnapshot<'a> {
     log: &'a LogReader,
     position: SequenceNumber,
+    /// Slices that are left out.
+    left_out: &'static [&'static str],
 }
 
 impl EngineSnapshot<'_> {
     /// Writes the snapshot, item by item.
     pub(super) fn write(&self, out: &mut dyn Write) -> Result<()> {
-        // The state has an imported past already; checkpoints are positions of a log that the new session does not have, and are
-        // exported as history.
-        let left_out = [ImportedStates::NAME, Checkpoints::NAME];
         let policies = BTreeSet::from([Policy::State, Policy::Log]);
-        Ok(self.log.write_export_without(self.position, &policies, &left_out, out)?)
+        Ok(self.log.write_export_without(self.position, &policies, self.left_out, out)?)
     }
 
     /// Returns the manifest of the checkpoint that holds it.
@@ -80,17 +80,42 @@ struct StateInLog {
     position: SequenceNumber,
 }
 
-/// Makes the files of the checkpoints that a session had before it was imported, and of its own.
-fn checkpoint_files(log: &LogReader, position: SequenceNumber) -> Result<Vec<CheckpointFiles>> {
+/// Returns whether an error says that a log has the state of a position no more.
+pub(super) fn is_gone(error: &Error) -> bool {
+    use foldlog::Error::{Compacted, InsideTransaction};
+    matches!(error, Error::Engine(Compacted { .. } | InsideTransaction { .. }))
+}
+
+/// Is what a tree has of a session's checkpoints.
+struct SessionCheckpoints<'a> {
+    files: Vec<CheckpointFiles>,
+    states: Vec<Option<EngineSnapshot<'a>>>,
+    history: Vec<ListedCheckpoint>,
+}
+
+/// Collects the checkpoints that a session had before it was imported, and its own.
+fn checkpoints(log: &LogReader, position: SequenceNumber) -> Result<SessionCheckpoints<'_>> {
     let types = crate::persistence::declare(SessionTypes::builder()).build()?;
     let imported = log.state_reader_at(position)?.items::<ImportedStates>(&types)?;
-    let history = CheckpointHistory::at(log, position)?;
-    let before = imported.last().into_iter().flat_map(|imported| &imported.checkpoints);
-    let files = before.chain(history.list()).map(|checkpoint| {
+    let own = CheckpointHistory::at(log, position)?;
+    let before: Vec<&Checkpoint> =
+        imported.last().into_iter().flat_map(|imported| &imported.checkpoints).collect();
+    let mut all = SessionCheckpoints { files: Vec::new(), states: Vec::new(), history: Vec::new() };
+    let own_state = |position| EngineSnapshot { log, position, left_out: &[Checkpoints::NAME] };
+    let of_another = before.iter().map(|checkpoint| (*checkpoint, None));
+    let kept = own.list().into_iter().map(|checkpoint| (checkpoint, Some(own_state(checkpoint.position))));
+    for (number, (checkpoint, state)) in (1..).zip(of_another.chain(kept)) {
         let &Checkpoint { session_id, position, .. } = checkpoint;
-        CheckpointFiles::new(checkpoint, &StateInLog { state: "log", session_id, position })
-    });
-    files.collect()
+        let in_log = StateInLog { state: "log", session_id, position };
+        all.files.push(CheckpointFiles::new(checkpoint, &in_log)?);
+        all.states.push(state);
+        all.history.push(ListedCheckpoint::of(checkpoint, Some(number), None));
+    }
+    let removed = own.removed().map(|(checkpoint, why)| ListedCheckpoint::of(checkpoint, None, Some(why)));
+    all.history.extend(removed);
+    // Those of another log are in front.
+    all.history[before.len()..].sort_by_key(|one| (one.created_at, one.id));
+    Ok(all)
 }
 
 /// Writes the tree of a session at a position, as [`export_tree`] does: its state, its updates, and what an
@@ -117,9 +142,12 @@ pub(super) fn with_contents<T>(
     take: impl FnOnce(&TreeContents<'_>) -> Result<T>,
 ) -> Result<T> {
     let (state, updates) = SessionState::with_updates(log, position, stores)?;
-    let checkpoints = checkpoint_files(log, position)?;
-    let contents = TreeContents::new(&state).at(position, &updates).with_checkpoints(&checkpoints);
-    take(&contents.with_engine(EngineSnapshot { log, position }))
+    let SessionCheckpoints { files, states, history } = checkpoints(log, position)?;
+    let contents = TreeContents::new(&state).at(position, &updates).with_checkpoints(&files);
+    // The state has an imported past already; checkpoints are positions of a log that the new session does not have, and are
+    // exported as history.
+    let left_out = &[ImportedStates::NAME, Checkpoints::NAME];
+    take(&contents.with_history(&states, &history).with_engine(EngineSnapshot { log, position, left_out }))
 }
 
 /// Holds a session that was made of a tree.
@@ -139,7 +167,7 @@ pub struct ImportedSession {
 ///
 /// # Errors
 ///
-/// [`Error::NoTree`] if the tree holds nothing that the engine exported, else those of [`import_tree`] and of
+/// [`Error::NoTree`] if the tree holds nothing that the engine exported, else those of [`import_tree`](super::import_tree) and of
 /// [`Store::import`]. No session is left behind, unless the process is killed: [`unfinished_imports`] names such a session, and
 /// so does [`detect_crash_state`](crate::persistence::CrashRecoveryManager::detect_crash_state).
 pub fn import_session(
@@ -149,21 +177,29 @@ pub fn import_session(
     options: SessionOptions,
     limits: TreeLimits,
 ) -> Result<ImportedSession> {
-    let tree = import_tree(dir, limits)?;
-    let is_engines = |files: &&CheckpointFiles| {
-        files.manifest::<EngineExport>().is_ok_and(|manifest| manifest.is_of(tree.position))
-    };
-    let files = tree.checkpoints.iter().rev().find(is_engines).ok_or_else(|| Error::NoTree {
+    let tree = Tree::open_whole(dir, limits)?;
+    let position = tree.manifest().position;
+    let (mut had, mut export) = (Vec::new(), None);
+    // The states of checkpoints may be many, and none of them is needed.
+    for number in 1..=tree.manifest().checkpoints {
+        let manifest = tree.checkpoint_file(number, "manifest.json")?;
+        had.extend(serde_json::from_slice::<Checkpoint>(&manifest).ok());
+        let engines = serde_json::from_slice::<EngineExport>(&manifest);
+        if engines.is_ok_and(|engines| engines.is_of(position)) {
+            export = Some(number);
+        }
+    }
+    let export = export.ok_or_else(|| Error::NoTree {
         path: dir.to_owned(),
         reason: "it was not exported from a session's log".to_owned(),
     })?;
-    let export = engine_export(&files.state_snapshot)?;
-    let options = options.tag(IMPORTED_FROM, tree.state.session_id.to_string());
+    let export = engine_export(&tree.checkpoint_file(export, "state_snapshot.json")?)?;
+    let state = tree.state()?;
+    let options = options.tag(IMPORTED_FROM, state.session_id.to_string());
     let options = ImportOptions { session: options, keep_unknown: true };
     let session = store.import(&export, types, options)?;
-    let had = tree.checkpoints.iter().filter_map(|files| files.manifest::<Checkpoint>().ok()).collect();
-    match go_on(store, &session, (&tree.state, tree.position), had) {
-        Ok(differing) => Ok(ImportedSession { session, exported: tree.state, differing }),
+    match go_on(store, &session, (&state, position), had) {
+        Ok(differing) => Ok(ImportedSession { session, exported: state, differing }),
         Err(error) => Err(give_up(store, session, error)),
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use foldlog::{Cause, Event, OperationId, Outcome, Policy, SequenceNumber, SessionTypesBuilder, Slice};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::persistence::{TaskId, TaskStatus};
 
@@ -105,6 +106,15 @@ pub struct Interaction {
     pub request_id: Option<String>,
     /// Why the provider stopped, or what went wrong.
     pub outcome: Option<String>,
+    /// Id of the message that the answer brought. Recorded as a text, so that an export's JSON reads back.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "uuid::serde::hyphenated::option")]
+    pub message_id: Option<Uuid>,
+    /// Parameters of the request beside messages and tools: JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<String>,
+    /// Text that had arrived when the request failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrived: Option<String>,
 }
 
 /// Kinds of interactions.

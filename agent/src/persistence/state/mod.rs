@@ -326,20 +326,25 @@ impl ExecutionLogState {
                     model,
                     request_id,
                     outcome,
+                    message_id: None,
+                    parameters: None,
+                    arrived: None,
                 };
                 match entry.content.clone() {
-                    EntryContent::Request { model, .. } => {
-                        let kind = InteractionKind::Request;
-                        self.interactions.push(interaction(kind, None, model, None, None));
+                    EntryContent::Request { model, parameters, .. } => {
+                        let asked = interaction(InteractionKind::Request, None, model, None, None);
+                        self.interactions.push(Interaction { parameters, ..asked });
                     }
-                    EntryContent::Answer { request, stop, model, request_id, .. } => {
-                        let kind = InteractionKind::Answer;
-                        self.interactions.push(interaction(kind, request, model, request_id, stop));
+                    EntryContent::Answer { message, request, stop, model, request_id, .. } => {
+                        let answer = interaction(InteractionKind::Answer, request, model, request_id, stop);
+                        self.interactions
+                            .push(Interaction { message_id: Some(message.message_id), ..answer });
                     }
-                    EntryContent::RequestFailed { request, cause, message, .. } => {
+                    EntryContent::RequestFailed { request, cause, message, arrived, .. } => {
                         let outcome = Some(format!("{cause}: {message}"));
                         let kind = InteractionKind::Failure;
-                        self.interactions.push(interaction(kind, Some(request), None, None, outcome));
+                        let failure = interaction(kind, Some(request), None, None, outcome);
+                        self.interactions.push(Interaction { arrived, ..failure });
                         let (sequence, at) = (entry.sequence, entry.time);
                         let (task, tool, cause) = (None, None, Some(cause));
                         self.errors.push(ErrorEntry { sequence, at, task, tool, cause, message });

@@ -219,6 +219,7 @@ impl World {
                 Err(Error::Unknown {
                     next: writer.next_sequence(),
                     failure: foldlog_remote::Failure::TimedOut,
+                    details: Box::default(),
                 })
             });
             let mut tries = self.net.draw(4);
