@@ -67,7 +67,10 @@ pub(super) fn move_all(root: &OwnedFd, place: &Path, call: &str, paths: &[Vec<u8
                     // What cannot be moved back lies aside, and nothing of it is lost.
                     let _ = rename((&to.0, &to.1), (&from.0, &from.1));
                 }
-                return Err(Error::io(SET_ASIDE, place.join(told(path)), errno.into()));
+                // Where something else is in the folder's place, that is what has to go.
+                let is_taken = stat_at(root, ASIDE).is_ok_and(|found| found.kind() != Kind::Folder);
+                let named = if is_taken { ASIDE } else { path };
+                return Err(Error::io(SET_ASIDE, place.join(told(named)), errno.into()));
             }
         }
     }

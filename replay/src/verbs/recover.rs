@@ -528,10 +528,13 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         }
     }
     if !replaced.is_empty() && !not_undone.iter().any(NotUndone::is_uncaptured) {
-        let command = output
-            .places
-            .put_into("`foldlog rewind SESSION --undo --by WHO --reason WHY --workspace NAME=DIR`");
-        output.line(format_args!("{command} brings back what was there"))?;
+        // The session has committed nothing yet in a folder that takes the place of another one.
+        let folder = match workspaces.iter().any(|workspace| workspace.rebound) {
+            true => "--rebind NAME=DIR",
+            false => "--workspace NAME=DIR",
+        };
+        let command = format!("`foldlog rewind SESSION --undo --by WHO --reason WHY {folder}`");
+        output.line(format_args!("{} brings back what was there", output.places.put_into(&command)))?;
     }
     for Operation { operation, tool, .. } in ended {
         output.line(format_args!("operation {operation} (`{tool}`) was ended as interrupted"))?;

@@ -272,6 +272,13 @@ fn a_workspace_that_was_replaced_is_restored_into_the_folder_that_a_person_names
         killed.root().display()
     );
     assert!(ran.stdout.contains(&said), "{}", ran.stdout);
+    // The command that is told brings back what was removed: with --workspace it was refused.
+    assert!(ran.stdout.contains("--rebind NAME=DIR` brings back what was there"), "{}", ran.stdout);
+    let session = killed.session.to_str().unwrap();
+    let words = ["rewind", session, "--undo", "--by", "me", "--reason", "it was mine", "--rebind"];
+    let undone = foldlog(words.into_iter().map(str::to_owned).chain([killed.workspace()]));
+    assert_eq!(undone.code, 0, "{undone:?}");
+    assert_eq!(fs::read_to_string(killed.root().join("more")).unwrap(), "of no worth");
 }
 
 /// A session without an open call was kept away by the mark of another one, and `--force` said nothing and did nothing.
