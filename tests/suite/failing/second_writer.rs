@@ -1,11 +1,12 @@
 //! Two writers of one session, on a file system whose locks exclude nobody.
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use foldlog::storage::Fault;
-use foldlog::{Durability, Error, Session};
+use foldlog::{Durability, Error, Session, Store};
 use foldlog_tests::crash::Machine;
-use foldlog_tests::host::{Noted, Notes};
+use foldlog_tests::host::{Noted, Notes, types};
 use uuid::Uuid;
 
 use super::LEVELS;
@@ -17,7 +18,7 @@ fn note(session: &Session, text: &str) -> foldlog::Result<u64> {
 /// A session with some records, and two processes that both have it open for writing.
 fn both(level: Durability) -> (Machine, Uuid, [Session; 2]) {
     let machine = Machine::default();
-    let session = machine.process(level).create(&foldlog_tests::host::types()).unwrap();
+    let session = machine.process(level).create(&types()).unwrap();
     for n in 0..5 {
         note(&session, &format!("before {n}")).unwrap();
     }
@@ -81,4 +82,37 @@ fn a_writer_that_syncs_finds_that_the_session_was_opened_again() {
     // The first one's end leaves the note of the second where it is.
     drop(first);
     second.sync().unwrap();
+}
+
+/// Copies by hard links have locks of their own and share the segments, which are mapped here: each of two writers once wrote over
+/// what the other had acknowledged.
+#[test]
+fn writers_of_copies_by_hard_links_find_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = |name: &str| Store::open(folder.path().join(name)).unwrap();
+    let session = store("one").create(&types()).unwrap();
+    note(&session, "before").unwrap();
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    session.close().unwrap();
+    let copy = folder.path().join("two/sessions").join(id.to_string());
+    fs::create_dir_all(&copy).unwrap();
+    for segment in fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()) {
+        if segment.is_file() {
+            fs::hard_link(&segment, copy.join(segment.file_name().unwrap())).unwrap();
+        }
+    }
+    let [one, two] = ["one", "two"].map(|name| store(name).open_session(id, &types()).unwrap());
+    note(&one, "first").unwrap();
+    let error = note(&two, "second").unwrap_err();
+    assert!(matches!(error, Error::SecondWriter { .. }), "{error}");
+    assert!(matches!(note(&two, "again"), Err(Error::Poisoned { .. })));
+    note(&one, "goes on").unwrap();
+    one.close().unwrap();
+    drop(two);
+    let session = store("one").open_session(id, &types()).unwrap();
+    let notes = session.log::<Notes>().unwrap().tail(10).unwrap();
+    assert_eq!(
+        notes.iter().map(|note| note.text.as_str()).collect::<Vec<_>>(),
+        ["before", "first", "goes on"]
+    );
 }
