@@ -112,7 +112,8 @@ struct Ended {
     /// Output, if the run gave one.
     output: Option<String>,
     failed: Option<Error>,
-    captured: CapturedState,
+    /// State at the end; `None` if it could not be captured.
+    captured: Option<CapturedState>,
     /// Id of the program's session.
     session_id: String,
     is_resume: bool,
@@ -404,10 +405,11 @@ impl ClaudeAgentSDKAdapter {
         run.state.last_activity_at =
             DateTime::from_timestamp_micros(run.arrivals.told.now_us()).unwrap_or_default();
         let occasion = if failed.is_none() { CaptureOccasion::Complete } else { CaptureOccasion::Failed };
-        if let Err(error) = run.captured(occasion) {
+        let is_captured = run.captured(occasion).unwrap_or_else(|error| {
             failed.get_or_insert(error);
-        }
-        let captured = CapturedState::of(&run.state)?;
+            false
+        });
+        let captured = if is_captured { CapturedState::of(&run.state).ok() } else { None };
         self.keep(ready, &run.state.session_id);
         let (journal, outcome) = run.heard.own.into_parts();
         let (result, is_resume) = (run.result, ready.is_resume);
@@ -480,7 +482,7 @@ impl ClaudeAgentSDKAdapter {
             true => without_output(prompt, &journal, answer),
             false => response(prompt, &journal, answer, 0)?,
         };
-        Ok((response, self.states.capture_state.then_some(captured)))
+        Ok((response, captured.filter(|_| self.states.capture_state)))
     }
 
     /// Runs the program, and takes its arrivals until the run is over.

@@ -257,11 +257,12 @@ impl<O> Run<'_, O> {
         Ok(())
     }
 
-    /// Records the state if the host wants it at this occasion. A state that cannot be recorded does not end the run.
-    pub(super) fn captured(&mut self, occasion: CaptureOccasion) -> Result<()> {
+    /// Records the state if the host wants it at this occasion. Returns whether that succeeded: a state that cannot be recorded does
+    /// not end the run.
+    pub(super) fn captured(&mut self, occasion: CaptureOccasion) -> Result<bool> {
         match self.capture.offer(&self.state, self.entry.as_deref(), occasion) {
             Err(Error::Engine(error)) => Err(Error::Engine(error)),
-            _ => Ok(()),
+            offered => Ok(offered.is_ok()),
         }
     }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 use foldlog::{SnapshotOptions, Store};
 use foldlog_agent::adapter_state::{
     AdapterResume, AdapterState, AdapterStateOptions, CheckpointStrategy, ClaudeAgentSDKState, ResumeMode,
-    ResumeValidation, StatefulAdapter, find_resumable_state,
+    ResumeValidation, STATE_BYTES_MAX, StatefulAdapter, find_resumable_state,
 };
 use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ProgramHome};
-use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Phase, PromptAcceptance, ResumeFrom};
+use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Phase, Prompt, PromptAcceptance, ResumeFrom};
 use serde_json::{Value, json};
 
 use super::world::{Host, World, adapter_of, asking, prompt, resuming, state_of, types};
@@ -91,6 +91,19 @@ fn a_host_that_captures_no_states_has_no_record_of_any() {
         );
         let (_, state) = adapter.evaluate_with_state(&prompt(), &host.state, asking("Go.")).unwrap();
         assert!(state.is_none() && host.states().is_empty());
+    });
+}
+
+/// The caller was given a state that the log had refused.
+#[test]
+fn a_state_that_is_too_large_is_neither_recorded_nor_returned() {
+    let world = World::new(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
+    let prompt: Prompt = Prompt::text("tests", "x".repeat(STATE_BYTES_MAX));
+    world.run(|host| {
+        let (response, state) =
+            host.adapter().evaluate_with_state(&prompt, &host.state, asking("Go.")).unwrap();
+        assert_eq!((response.text.as_str(), state), ("ok", None));
+        assert!(host.states().is_empty());
     });
 }
 
