@@ -1,6 +1,6 @@
 //! The steps of an evaluation, from the prompt to the response, and what is recorded of them.
 
-use foldlog::audit;
+use foldlog::audit::{self, LogReader};
 use foldlog::conversation::EntryContent;
 use foldlog::conversation::Role::{self, Assistant, Tool, User};
 use foldlog::{Outcome, ToolInvocations};
@@ -114,11 +114,18 @@ fn each_evaluation_begins_a_session_of_its_own() {
         }
         assert_eq!(adapter.session_id(), None, "an adapter that is not stateful keeps a session");
     });
-    let ids: Vec<_> = world.starts().iter().map(|start| start["arguments"].to_string()).collect();
-    assert_eq!(ids.len(), 2);
-    assert!(
-        ids.iter().all(|arguments| arguments.contains("--session-id=") && !arguments.contains("--resume"))
-    );
+    let starts = world.starts();
+    let arguments = |start: &Value| -> Vec<String> {
+        let arguments = start["arguments"].as_array().unwrap().iter();
+        arguments.map(|argument| argument.as_str().unwrap().to_owned()).collect()
+    };
+    let [first, second] = &starts[..] else { panic!("{starts:?}") };
+    let [first, second] = [arguments(first), arguments(second)];
+    let id = |arguments: &[String]| {
+        arguments.iter().find(|argument| argument.starts_with("--session-id=")).unwrap().clone()
+    };
+    assert_ne!(id(&first), id(&second));
+    assert!(!first.iter().chain(&second).any(|argument| argument.starts_with("--resume")));
 }
 
 /// What the rendered sections say is the system prompt, with the sections that the overrides show.
@@ -154,17 +161,42 @@ fn the_events_of_an_evaluation_are_records() {
         {"tool": "add", "input": {"text": "one"}}, {"tool": "add", "input": {"text": "break"}},
         {"text": "done"}, {"result": "done", "total_cost_usd": 0.0125},
     ]));
-    world.run(|host| {
+    let begins = world.run(|host| {
         host.ask("Write.").unwrap();
         let rendered = host.session().log::<PromptRenderings>().unwrap();
         let rendered = rendered.iter().next().unwrap().unwrap();
         assert_eq!((rendered.prompt_key.as_str(), rendered.adapter.as_str()), ("page", "claude_agent_sdk"));
         assert_eq!(rendered.tools, ["add", "weather"]);
-        assert!(rendered.input.is_some());
+        let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
+        let entry = |sequence| {
+            let is_it = |entry: &&foldlog::conversation::Entry| Some(entry.sequence) == sequence;
+            &conversation.entries().iter().find(is_it).unwrap().content
+        };
+        // The text of the prompt.
+        let EntryContent::Input { message, .. } = entry(rendered.input) else { panic!("{rendered:?}") };
+        let text = prompt().render(&Default::default()).unwrap().text;
+        assert_eq!((message.role, message.content.as_deref()), (Role::System, Some(text.as_str())));
         let invoked = host.session().log::<ToolInvocations>().unwrap();
+        let invoked: Vec<_> = invoked.iter().map(Result::unwrap).collect();
+        // What each call was given, and what the model was told of it.
+        let told = invoked.iter().map(|one| {
+            let origin = one.origin.unwrap();
+            let EntryContent::Answer { message, .. } = entry(Some(origin.answer)) else { panic!("{one:?}") };
+            let arguments = message.tool_calls[origin.ordinal as usize].arguments.clone();
+            let result = conversation.entries().iter().find_map(|entry| match &entry.content {
+                EntryContent::CallEnded { operation, shown, .. } if *operation == one.operation => {
+                    shown.clone()
+                }
+                _ => None,
+            });
+            (arguments, result.unwrap())
+        });
+        let told: Vec<_> = told.collect();
+        let expected = [(r#"{"text":"one"}"#, "added one"), (r#"{"text":"break"}"#, "it broke")];
+        assert_eq!(told, expected.map(|(given, told)| (given.to_owned(), told.to_owned())));
+        let begins: Vec<_> = invoked.iter().map(|one| one.begin).collect();
         let invoked: Vec<_> = invoked
             .iter()
-            .map(Result::unwrap)
             .map(|one| (one.tool.to_string(), one.call_id.clone().unwrap().to_string(), one.outcome))
             .collect();
         let call = |id: &str, outcome| ("add".to_owned(), id.to_owned(), outcome);
@@ -174,8 +206,23 @@ fn the_events_of_an_evaluation_are_records() {
         assert_eq!((executed.input_tokens, executed.output_tokens), (30, 20));
         assert_eq!((executed.tool_calls, executed.cost_micros), (2, Some(12_500)));
         assert_eq!(executed.model.as_deref(), Some("claude-stand-in"));
-        assert!(executed.answer.is_some() && !executed.is_resume);
+        assert!(!executed.is_resume);
+        let EntryContent::Answer { message, .. } = entry(executed.answer) else { panic!("{executed:?}") };
+        assert_eq!(message.content.as_deref(), Some("done"));
+        begins
     });
+    let log = LogReader::open(world.dir()).unwrap();
+    for (begin, given) in begins.into_iter().zip(["one", "break"]) {
+        let mut found = 0;
+        log.records(begin, begin, |record| {
+            found += u32::from(record.kind == Kind::TOOL_BEGIN);
+            let body = String::from_utf8_lossy(record.body);
+            assert!(body.contains(given), "{body:?}");
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(found, 1);
+    }
 }
 
 /// Log lines may be lost: when a run began, what it resumed, and how it ended stands in the records of its session too.

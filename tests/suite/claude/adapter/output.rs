@@ -5,7 +5,7 @@ use foldlog_agent::claude::{ClaudeAgentSDKAdapter, OutputBy, RunOptions};
 use foldlog_agent::{Error, Phase};
 use serde_json::{Value, json};
 
-use super::world::{Forecast, Host, World, asking, forecast, native};
+use super::world::{EVALUATION, Forecast, Host, World, asking, forecast, native};
 
 fn by_respond(host: &Host) -> ClaudeAgentSDKAdapter {
     host.adapter().with_options(RunOptions { output_by: OutputBy::RespondTool, ..native(&[]) })
@@ -106,6 +106,33 @@ fn without_a_call_of_respond_there_is_no_output_and_no_error() {
         assert_eq!(response.output, Some(Forecast { snow: true }));
     });
     assert_eq!(world.starts().len(), 2);
+}
+
+/// The program tells each call of an answer in a message of its own, and the last one counts, whether the process that heard it reads
+/// the output or the next one.
+#[test]
+fn of_two_calls_of_respond_in_one_answer_the_last_is_the_output() {
+    let answer = |last: Value| {
+        json!({"text": "first", "calls": [
+        {"tool": "respond", "input": {"snow": false}}, last,
+    ], "mirror": true})
+    };
+    let last = json!({"tool": "respond", "input": {"snow": true}});
+    let world = World::new(&json!([{"turn": true}, {"model": [answer(last), {"text": "that is it"}]}]));
+    world.run(|host| {
+        assert_eq!(host.forecast_with(&by_respond(host)).unwrap().output, Some(Forecast { snow: true }));
+        let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
+        let calls: Vec<_> =
+            conversation.sent_messages().iter().map(|message| message.tool_calls.len()).collect();
+        assert!(calls.contains(&2), "the calls are of several answers: {calls:?}");
+    });
+    let last = json!({"tool": "respond", "input": {"snow": true}, "die": 9});
+    let world = World::new(&json!([{"turn": true}, {"model": [answer(last)]}]));
+    world.run_unreplayed(|host| host.forecast_with(&by_respond(host)).unwrap_err());
+    world.stand_in.play(&json!([{"turn": true}, {"text": "As I said."}, {"result": "As I said."}]));
+    world.run_unreplayed(|host| {
+        assert_eq!(host.forecast_with(&by_respond(host)).unwrap().output, Some(Forecast { snow: true }));
+    });
 }
 
 /// The process ended behind the call, and the model does not call it again.
