@@ -107,14 +107,22 @@ fn a_checkpoint_says_what_the_call_was() {
         (first.result_summary.as_deref(), second.result_summary.as_deref()),
         (Some("written"), Some("out of ink"))
     );
-    assert!(first.post.is_some() && second.post.is_none() && !second.success);
-    assert_eq!(
-        (first.pre.metadata.phase, first.post.unwrap().metadata.phase),
-        (Phase::PreTool, Phase::PostTool)
-    );
-    assert_eq!(first.pre.metadata.tool_call_id.as_deref(), Some("call_a"));
-    assert_eq!(first.pre.metadata.tool_name.as_deref(), Some("write"));
-    assert!(first.elapsed_us > 0 && first.recorded_at_us > 0);
+    assert!(second.post.is_none() && !second.success);
+    let of_call = |tag: &str, call: &str, phase| SnapshotMetadata {
+        tag: Some(tag.to_owned()),
+        tool_call_id: Some(call.into()),
+        tool_name: Some("write".into()),
+        phase,
+    };
+    let post = first.post.unwrap();
+    assert_eq!(first.pre.metadata, of_call("pre:call_a", "call_a", Phase::PreTool));
+    assert_eq!(post.metadata, of_call("post:call_a", "call_a", Phase::PostTool));
+    assert_eq!(second.pre.metadata, of_call("pre:call_b", "call_b", Phase::PreTool));
+    // All of these times are those of the host's clock.
+    let times = [first.pre.created_at_us, post.created_at_us, first.recorded_at_us, second.pre.created_at_us];
+    assert!(times.is_sorted() && first.elapsed_us > 0, "{times:?}");
+    let hosts = CLOCK_BEGINS_US..CLOCK_BEGINS_US + 1_000_000;
+    assert!(times.iter().all(|time| hosts.contains(time)), "{times:?}");
 }
 
 #[test]

@@ -244,6 +244,9 @@ struct Run {
     runner: ToolRunner,
 }
 
+/// First time that the clock of these stories says.
+const CLOCK_BEGINS_US: i64 = 1_767_322_800_000_000;
+
 fn store_of(disk: &MemoryStorage) -> Store {
     store_with(disk, StoreOptions::default())
 }
@@ -251,7 +254,7 @@ fn store_of(disk: &MemoryStorage) -> Store {
 fn store_with(disk: &MemoryStorage, options: StoreOptions) -> Store {
     let options = StoreOptions {
         storage: Arc::new(disk.process()),
-        clock: Arc::new(FixedClock::stepping(1_767_322_800_000_000, 1_000)) as _,
+        clock: Arc::new(FixedClock::stepping(CLOCK_BEGINS_US, 1_000)) as _,
         seed: Some(1),
         background: BackgroundSync::Inline,
         ..options
