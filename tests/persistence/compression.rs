@@ -42,6 +42,15 @@ fn every_algorithm_goes_both_ways_at_every_level() {
     }
 }
 
+/// Protects: a host that asks for a high level of Zstandard gets it.
+#[test]
+fn a_higher_level_of_zstandard_stores_a_long_text_in_fewer_bytes() {
+    let data = text(200_000);
+    let stored = |level| StateCompression { level, ..by(Zstd, 0) }.compress(&data).unwrap().len();
+    let (low, high) = (stored(1), stored(22));
+    assert!(high < low, "{high} bytes at level 22, {low} at level 1");
+}
+
 /// Protects: what is below the threshold stays readable, and what is at the threshold does not.
 #[test]
 fn data_below_the_threshold_stays_as_it_is() {

@@ -53,6 +53,13 @@ pub(super) fn assert_counted(log: &LogReader, created: &[Checkpoint], stores: &W
             Ok(())
         })
         .unwrap();
+        let mut stored = 0;
+        log.records(0, checkpoint.position, |record| {
+            stored += record.body.len() as u64;
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(manifest.storage_size_bytes, stored, "{checkpoint:?}");
         assert_eq!(checkpoint.validation_hash, blake3::hash(&bytes).to_hex().to_string());
         previous = Some(checkpoint);
     }
