@@ -484,10 +484,11 @@ fn a_conversation_that_is_not_recorded_is_sent_the_same_and_leaves_nothing_to_re
         let requests = adapter.provider().seen();
         let seen: Vec<Vec<_>> =
             requests.iter().map(|request| request.messages.iter().map(plain).collect()).collect();
-        (seen, response.usage, desk)
+        ((seen, response.text, response.usage), (desk.page(), desk.ran.lines()), desk)
     };
-    let ((recorded, usage, _), (unrecorded, same_usage, desk)) = (seen(true), seen(false));
-    assert_eq!((unrecorded, same_usage), (recorded, usage));
+    let ((told, left, _), (same_told, same_left, desk)) = (seen(true), seen(false));
+    assert_eq!((same_told, same_left), (told, left));
+    assert_eq!((desk.page(), desk.ran.times("add x")), (vec!["x".to_owned()], 1));
     let conversation = ["input", "request", "answer", "turn"];
     let mut kinds = Vec::new();
     let last = desk.session().position().unwrap();

@@ -126,15 +126,17 @@ fn a_request_is_executed_with_checkpoints_that_end_with_its_success() {
 }
 
 /// However many turns the first process did, the next one asks for the others alone, in the same session, even where the
-/// first one ended before a turn was done.
+/// first one ended before a turn was done. Each turn saves its checkpoint.
 #[test]
 fn a_request_that_another_process_left_goes_on_in_its_session() {
+    let mut saved = Vec::new();
     for turns in 0..3 {
         let (folder, ran) = (tempfile::tempdir().unwrap(), Ran::new());
         cut_after(turns, folder.path(), &ran);
         let script = script();
         let host = CodeReviewLoop::new(folder.path(), &script, &ran);
         let checkpoint = host.checkpoints.load(&request()).unwrap().unwrap();
+        saved.push(checkpoint.position);
         let response = host.execute(&request()).unwrap();
         assert_eq!(script.asked(), (turns..3).collect::<Vec<_>>());
         assert_eq!((ran.times("look a"), ran.times("add x"), ran.times("add y")), (1, 1, 1));
@@ -142,6 +144,7 @@ fn a_request_that_another_process_left_goes_on_in_its_session() {
         assert_eq!(response.evaluation_id, checkpoint.session.to_string());
         assert!(host.checkpoints.load(&request()).unwrap().is_none());
     }
+    assert!(saved.is_sorted_by(|earlier, later| earlier < later), "{saved:?}");
 }
 
 /// The checkpoint is of the first turn, the log has two: loading it rolls nothing back, so that no answer is paid for twice.

@@ -306,6 +306,33 @@ fn a_conversation_of_another_prompt_is_refused_with_both_identities_until_it_is_
     assert!(system.content.unwrap().contains("Something else."));
 }
 
+/// The digest leaves the names out, so that the namespace alone distinguishes these prompts.
+#[test]
+fn a_conversation_of_a_prompt_in_another_namespace_is_refused_with_and_without_its_digest() {
+    let (mut desk, script) = (Desk::new(), script());
+    desk.kill_behind(12);
+    evaluate(&desk, &script).unwrap_err();
+    desk.reopen();
+    let other = story::prompt_in("elsewhere", desk.tools());
+    let (recorded, given) = (desk.prompt().identity(), other.identity());
+    assert_eq!((&recorded.key, recorded.digest), (&given.key, given.digest));
+    let refused = script.adapter().evaluate(&other, &desk.state, options());
+    assert!(
+        matches!(&refused, Err(Error::ConversationStateMismatch { recorded: was, given: now })
+            if (&**was, &**now) == (&recorded, &given)),
+        "{refused:?}"
+    );
+    // A state names its prompt without a digest.
+    let state = desk.session().conversation(EVALUATION).unwrap().unwrap().state().unwrap();
+    for record in [true, false] {
+        let elsewhere = Desk::new();
+        let resume_from = ResumeFrom::Conversation(Box::new(state.clone()));
+        let from = EvaluateOptions { resume_from, record, ..EvaluateOptions::default() };
+        let refused = script.adapter().evaluate(&other, &elsewhere.state, from);
+        assert!(matches!(refused, Err(Error::ConversationStateMismatch { .. })), "{refused:?}");
+    }
+}
+
 /// The host had to record the acceptance by a call of its own before it evaluated again.
 #[test]
 fn a_changed_prompt_is_accepted_by_an_option_and_recorded_once() {

@@ -202,7 +202,12 @@ pub(crate) fn tools(ran: &Ran, idempotency: Idempotency) -> ToolRegistry {
 }
 
 pub(crate) fn prompt_of(tools: ToolRegistry) -> Prompt<String> {
-    Prompt::text("story", "page")
+    prompt_in("story", tools)
+}
+
+/// The same prompt in another namespace.
+pub(crate) fn prompt_in(namespace: &str, tools: ToolRegistry) -> Prompt<String> {
+    Prompt::text(namespace, "page")
         .with_section(MarkdownSection::new("task", "Write the page."))
         .with_section(
             MarkdownSection::new("details", "All the details.")
