@@ -117,7 +117,12 @@ pub(crate) fn retire(
     retire(snapshot)
 }
 
-fn check_size(state: &CapturedState, oversized: OversizedState) -> Result<()> {
+/// Checks that a state may be recorded as it is.
+///
+/// # Errors
+///
+/// [`Error::StateTooLarge`].
+pub(crate) fn check_size(state: &CapturedState, oversized: OversizedState) -> Result<()> {
     let bytes = state.state().to_string().len();
     if bytes <= STATE_BYTES_MAX || oversized == OversizedState::Reference {
         return Ok(());

@@ -43,7 +43,7 @@ mod validation;
 
 pub use capture::StateCapture;
 #[cfg(feature = "claude")]
-pub(crate) use capture::retire;
+pub(crate) use capture::{check_size, retire};
 pub use claude::ClaudeAgentSDKState;
 pub use composite::CompositeAdapterState;
 pub use diff::{FieldChange, StateDiff, diff_states};

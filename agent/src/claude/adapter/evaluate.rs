@@ -31,7 +31,7 @@ use crate::adapter::{
 };
 use crate::adapter_state::{
     AdapterStateOptions, AdapterStateSnapshot, AdapterStateType, CaptureOccasion, CapturedState,
-    ClaudeAgentSDKState, StateCapture, StatefulAdapter,
+    ClaudeAgentSDKState, StateCapture, StatefulAdapter, check_size,
 };
 use crate::budget::track;
 use crate::claude::{BridgedTool, Client, ClientOptions, ErrorKind, TurnResult};
@@ -112,7 +112,7 @@ struct Ended {
     /// Output, if the run gave one.
     output: Option<String>,
     failed: Option<Error>,
-    /// State at the end; `None` if it could not be captured.
+    /// State at the end; `None` if it cannot be recorded.
     captured: Option<CapturedState>,
     /// Id of the program's session.
     session_id: String,
@@ -405,11 +405,13 @@ impl ClaudeAgentSDKAdapter {
         run.state.last_activity_at =
             DateTime::from_timestamp_micros(run.arrivals.told.now_us()).unwrap_or_default();
         let occasion = if failed.is_none() { CaptureOccasion::Complete } else { CaptureOccasion::Failed };
-        let is_captured = run.captured(occasion).unwrap_or_else(|error| {
+        if let Err(error) = run.captured(occasion) {
             failed.get_or_insert(error);
-            false
-        });
-        let captured = if is_captured { CapturedState::of(&run.state).ok() } else { None };
+        }
+        // What the log would refuse is not handed to the caller either.
+        let captured = CapturedState::of(&run.state);
+        let captured =
+            captured.and_then(|state| check_size(&state, self.states.oversized).map(|()| state)).ok();
         self.keep(ready, &run.state.session_id);
         let (journal, outcome) = run.heard.own.into_parts();
         let (result, is_resume) = (run.result, ready.is_resume);

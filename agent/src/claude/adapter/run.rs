@@ -257,12 +257,11 @@ impl<O> Run<'_, O> {
         Ok(())
     }
 
-    /// Records the state if the host wants it at this occasion. Returns whether that succeeded: a state that cannot be recorded does
-    /// not end the run.
-    pub(super) fn captured(&mut self, occasion: CaptureOccasion) -> Result<bool> {
+    /// Records the state if the host wants it at this occasion. A state that cannot be recorded does not end the run.
+    pub(super) fn captured(&mut self, occasion: CaptureOccasion) -> Result<()> {
         match self.capture.offer(&self.state, self.entry.as_deref(), occasion) {
             Err(Error::Engine(error)) => Err(Error::Engine(error)),
-            offered => Ok(offered.is_ok()),
+            _ => Ok(()),
         }
     }
 

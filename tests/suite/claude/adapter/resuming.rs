@@ -99,7 +99,8 @@ fn a_host_that_captures_no_states_has_no_record_of_any() {
 fn a_state_that_is_too_large_is_neither_recorded_nor_returned() {
     let world = World::new(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
     let prompt: Prompt = Prompt::text("tests", "x".repeat(STATE_BYTES_MAX));
-    world.run(|host| {
+    // A replay compares an event of this size as a whole, with the time that the evaluation took.
+    world.run_unreplayed(|host| {
         let (response, state) =
             host.adapter().evaluate_with_state(&prompt, &host.state, asking("Go.")).unwrap();
         assert_eq!((response.text.as_str(), state), ("ok", None));
