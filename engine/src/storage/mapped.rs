@@ -154,6 +154,17 @@ impl MappedFile {
         let start = usize::try_from(offset).ok()?;
         (start.checked_add(len)? <= self.map.len()).then_some(start)
     }
+
+    /// Runs `act` while no other thread runs one.
+    #[inline(always)]
+    fn alone<T>(&self, act: impl FnOnce() -> T) -> T {
+        while self.storing.swap(true, Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        let done = act();
+        self.storing.store(false, Ordering::Release);
+        done
+    }
 }
 
 impl StorageFile for MappedFile {
@@ -171,18 +182,15 @@ impl StorageFile for MappedFile {
 
     fn peek(&self, offset: u64) -> Option<[u8; 4]> {
         let start = self.start_of(4, offset)?;
-        while self.storing.swap(true, Ordering::Acquire) {
-            std::hint::spin_loop();
-        }
         // SAFETY: the four bytes are within the mapping, as was just checked, and it lives as long as `self`. They are copied
         // out by volatile loads through a raw pointer, since another process may write them at any time; no other thread of
-        // this one stores meanwhile: `storing` is set. That the file behind the mapping stays as long as it was is invariant 1.
+        // this one stores meanwhile: it would be `alone`. That the file behind the mapping stays as long as it was is
+        // invariant 1.
         #[allow(unsafe_code)]
-        let bytes = unsafe {
+        let bytes = self.alone(|| unsafe {
             let first: *const u8 = self.map.as_ptr().add(start);
             [0, 1, 2, 3].map(|at| first.add(at).read_volatile())
-        };
-        self.storing.store(false, Ordering::Release);
+        });
         Some(bytes)
     }
 
@@ -194,18 +202,14 @@ impl StorageFile for MappedFile {
             // Where it fails, the pages come one by one.
             let _ = self.bring_in(start, (start + bytes.len()).next_multiple_of(PIECE_BYTES));
         }
-        while self.storing.swap(true, Ordering::Acquire) {
-            std::hint::spin_loop();
-        }
         // SAFETY: `start + bytes.len()` is within the mapping, as was just checked, and the mapping is writable
         // and lives as long as `self`. The source is a slice of this process's own memory and so no part of the
-        // mapping, into which no reference ever leads. No other thread stores meanwhile: `storing` is set. That
+        // mapping, into which no reference ever leads. No other thread stores meanwhile: it would be `alone`. That
         // the file behind the mapping stays as long as it was is invariant 1.
         #[allow(unsafe_code)]
-        unsafe {
+        self.alone(|| unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.map.as_mut_ptr().add(start), bytes.len());
-        }
-        self.storing.store(false, Ordering::Release);
+        });
         Ok(())
     }
 
