@@ -11,9 +11,9 @@
 //!
 //! Some file systems have locks that exclude nobody. So the note tells the writer from all others, by its process, its
 //! machine and the microsecond in which it opened the session, and a writer reads the note before each sync: the one that
-//! opened the session last goes on, and the others end with [`Error::SecondWriter`]. Between syncs a writer looks at the bytes that it is about to write over
-//! (`Active::found_foreign`). Both are best effort: two machines that see each other's writes late may each acknowledge
-//! records up to the next sync, and where notes cannot be kept, nothing is found.
+//! opened the session last goes on, and the others end with [`Error::SecondWriter`]. Between syncs a writer looks at the
+//! bytes that it is about to write over (`Active::found_foreign`). Both are best effort: two machines that see each other's
+//! writes late may each acknowledge records up to the next sync, and where notes cannot be kept, nothing is found.
 //!
 //! A process that forks shares its lock with the copy, as it shares the open file. The copy writes nothing, and never
 //! releases the lock; but should the parent end first, the lock is held until the copy ends too, or runs another
@@ -114,8 +114,10 @@ impl WriterLock {
     /// Returns whoever has left another note since, and so believes that it has the lock.
     fn other(&self) -> Option<Holder> {
         let (path, own) = self.note.as_ref()?;
-        read_holder(&self.storage, path)
-            .filter(|found| (&found.pid, &found.host, &found.since) != (&own.pid, &own.host, &own.since))
+        let found: Holder = notes::read(self.storage.as_ref(), path, HOLDER_BYTES_MAX)?;
+        // Each sync asks, so nobody looks for a process before it is known to be another one.
+        let is_other = (&found.pid, &found.host, &found.since) != (&own.pid, &own.host, &own.since);
+        is_other.then(|| with_end(found))
     }
 
     /// Checks that nobody else has taken the lock of `session` since, as far as notes tell.
@@ -203,9 +205,13 @@ fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64
 }
 
 fn read_holder(storage: &Arc<dyn Storage>, path: &Path) -> Option<Holder> {
-    let holder: Holder = notes::read(storage.as_ref(), path, HOLDER_BYTES_MAX)?;
+    notes::read(storage.as_ref(), path, HOLDER_BYTES_MAX).map(with_end)
+}
+
+/// Adds whether the holder's process has ended.
+fn with_end(holder: Holder) -> Holder {
     let ended = has_ended(&holder);
-    Some(Holder { ended, ..holder })
+    Holder { ended, ..holder }
 }
 
 /// Returns whether the holder was a process of this machine that has ended: then a process that it forked still holds
