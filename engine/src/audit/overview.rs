@@ -226,7 +226,7 @@ impl Read {
             now_us,
         };
         let source = (&places, storage);
-        let time_of = |sequence: SequenceNumber| time_of(&places, storage, sequence);
+        let time_of = |sequence: SequenceNumber| time_of(source, sequence);
         let created_at_us = created_at_us.map_or_else(|| time_of(scan.opened_sequence), Ok)?;
         let Opened { session, parent, .. } = scan.opened;
         Ok(SessionOverview {
@@ -262,7 +262,7 @@ impl Read {
 /// Returns how a damaged session stood where its sound part ends.
 fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
     let source = (&reader.places, &reader.storage);
-    let time_of = |sequence: SequenceNumber| time_of(source.0, source.1, sequence);
+    let time_of = |sequence: SequenceNumber| time_of(source, sequence);
     let operations = &reader.outline.operations;
     let waiting = reader.standings(now_us).waiting();
     Ok(SessionOverview {
@@ -348,7 +348,7 @@ fn resumable(
     Ok(found)
 }
 
-fn time_of(places: &Places, storage: &Arc<dyn Storage>, sequence: SequenceNumber) -> Result<i64> {
+fn time_of((places, storage): (&Places, &Arc<dyn Storage>), sequence: SequenceNumber) -> Result<i64> {
     let mut time_us = 0;
     places.read(storage, sequence, sequence, &mut |record| {
         time_us = record.time_us;
