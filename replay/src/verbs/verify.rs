@@ -93,7 +93,7 @@ pub struct Verified {
 }
 
 /// Describes damage in a session, with what is known of its place.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Damage {
     /// Id of the session; `None` if it cannot be known.
     pub session: Option<Uuid>,
@@ -473,16 +473,8 @@ fn damaged_objects(dir: &Path, objects: NamedObjects) -> Vec<Damage> {
         let checked = audit::check_object(dir, &object);
         is_older &= matches!(&checked, Err(Error::Object { path, .. }) if !path.exists());
         if let Err(error @ Error::Object { .. }) = checked {
-            damaged.push(Damage {
-                session: None,
-                segment,
-                offset: Some(offset),
-                sequence: Some(sequence),
-                reason: error.to_string(),
-                follows: None,
-                searched: false,
-                is_older,
-            });
+            let (offset, sequence, reason) = (Some(offset), Some(sequence), error.to_string());
+            damaged.push(Damage { segment, offset, sequence, reason, is_older, ..Damage::default() });
         }
     }
     damaged.reverse();
@@ -498,29 +490,16 @@ impl Unreadable {
 impl Damage {
     #[cfg(feature = "object-store")]
     fn of_held(session: Uuid, segment: PathBuf, reason: String) -> Damage {
-        let session = Some(session);
-        Damage {
-            session,
-            segment,
-            offset: None,
-            sequence: None,
-            reason,
-            follows: None,
-            searched: false,
-            is_older: false,
-        }
+        Damage { session: Some(session), segment, reason, ..Damage::default() }
     }
 
     fn at(frame: &FrameInfo<'_>, reason: String) -> Damage {
         Damage {
-            session: None,
             segment: frame.segment.to_owned(),
             offset: Some(frame.offset),
             sequence: Some(frame.record.sequence),
             reason,
-            follows: None,
-            searched: false,
-            is_older: false,
+            ..Damage::default()
         }
     }
 
@@ -565,9 +544,7 @@ fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
         offset: place.map(|(offset, _)| offset),
         sequence: place.map(|(_, sequence)| sequence),
         reason: reason.clone(),
-        follows: None,
-        searched: false,
-        is_older: false,
+        ..Damage::default()
     };
     Ok(match error {
         Error::Corrupt(corruption) => {

@@ -48,12 +48,8 @@ pub(super) fn add(dir: &Path, verified: &mut Verified) -> Result<()> {
     let of_file = |DamagedObject { path, reason }| Damage {
         session: named(dir),
         segment: path,
-        offset: None,
-        sequence: None,
         reason: format!("a capture of a workspace needs it: {reason}"),
-        follows: None,
-        searched: false,
-        is_older: false,
+        ..Damage::default()
     };
     verified.corrupt.extend(damaged.into_iter().map(of_file));
     Ok(())
