@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 
 use nix::errno::Errno;
 use nix::libc;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::set_lock;
 use crate::storage::HeldLock;
@@ -20,6 +20,9 @@ use crate::storage::mapped::process_mark;
 
 /// Files of which this process has locked a byte, and of those above it in the tree of forks.
 static OPEN: Mutex<Vec<Weak<LockedFile>>> = Mutex::new(Vec::new());
+
+/// How often a thread asks for [`OPEN`], and lets others run in between, before it does without.
+const TRIES_MAX: usize = 10_000;
 
 /// Holds an open file, some bytes of which are locked.
 #[derive(Debug)]
@@ -80,7 +83,7 @@ fn shared(file: File) -> io::Result<Arc<LockedFile>> {
     let opened = || Arc::new(LockedFile { file, identity, process, held: Mutex::default() });
     // Another thread may have held this lock when it was copied by `fork`, and nobody would release it in the copy. A
     // descriptor of its own is as good.
-    let Some(mut open) = OPEN.try_lock() else { return Ok(opened()) };
+    let Some(mut open) = locked_soon(&OPEN) else { return Ok(opened()) };
     open.retain(|file| file.strong_count() > 0);
     let mut there = open.iter().filter_map(Weak::upgrade);
     if let Some(there) = there.find(|there| (there.identity, there.process) == (identity, process)) {
@@ -89,4 +92,15 @@ fn shared(file: File) -> io::Result<Arc<LockedFile>> {
     let opened = opened();
     open.push(Arc::downgrade(&opened));
     Ok(opened)
+}
+
+/// Locks what other threads hold for microseconds. `None` where it was not released for much longer.
+fn locked_soon<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    for _ in 0..TRIES_MAX {
+        if let Some(locked) = mutex.try_lock() {
+            return Some(locked);
+        }
+        std::thread::yield_now();
+    }
+    None
 }
