@@ -45,16 +45,22 @@ fn a_command_that_exits_with_3_keeps_its_changes_and_one_whose_time_is_over_does
     let expected = [("committed", Some(3)), ("failed", None), ("committed", Some(143)), ("committed", None)];
     assert_eq!(ended[..4], expected);
     assert!(ledger.iter().skip(4).all(|entry| entry.outcome.name() == "failed"), "{ledger:?}");
-    // The conversation holds what the model was told; a newer version tells it reminders behind that.
+    // The conversation holds what the model was told, and what a hook told it beside that; a newer version tells it reminders too.
     let conversation = world.session.conversation("run").unwrap().unwrap();
     let sent = conversation.sent_messages();
     let recorded = sent.iter().filter(|message| message.role == Role::Tool);
-    let told = results(api.seen().last().unwrap());
-    for (recorded, (id, told, is_error)) in recorded.zip(&told) {
+    let seen = api.seen();
+    let last = seen.last().unwrap();
+    let mut beside = 0;
+    for (recorded, (id, told, is_error)) in recorded.zip(&results(last)) {
         let text = recorded.content.as_deref().unwrap();
+        let (text, context) = text.rsplit_once("\n\nThe call failed.").unwrap_or((text, ""));
+        beside += usize::from(!context.is_empty());
         assert!(told.starts_with(text), "{id}: {told}, and not {text}");
+        assert!(last.to_string().contains(context), "{id}: {context} is not in {last}");
         assert_eq!(recorded.is_error, *is_error, "{id}: {text}");
     }
+    assert!(beside > 0, "no call was rolled back");
 }
 
 /// The path that the program tells the model of a large output.

@@ -150,6 +150,8 @@ pub(super) struct Calls<'a> {
     pub(super) denied: BTreeSet<String>,
     /// What the log says that the model reads of calls of the program's own tools that ended, and whether it is an error.
     pub(super) shown_of: BTreeMap<CallNumber, (String, bool)>,
+    /// What the model reads beside the results of such calls.
+    pub(super) context_of: BTreeMap<CallNumber, String>,
     /// Calls of the program's own tools that a person approved and that have not run.
     pub(super) approved: Approved,
     /// Calls that wait.
@@ -257,6 +259,7 @@ impl<'a> Calls<'a> {
             begun: BTreeSet::new(),
             denied: BTreeSet::new(),
             shown_of: BTreeMap::new(),
+            context_of: BTreeMap::new(),
             approved,
             waiting: VecDeque::new(),
             held: Vec::new(),

@@ -197,28 +197,27 @@ impl Calls<'_> {
             self.checked(Ending::of_answer(response))
         };
         let report = self.end(number, ending, (&shown, error), heard)?;
+        let mut reply = HookReply::proceed();
+        let mut then = Then::GoOn;
         match report {
             Some(report) if report.success && ending == Ending::Unclear => {
-                let mut reply = HookReply::proceed();
                 reply.additional_context = Some(KEPT.to_owned());
-                reply_to.hook(reply);
-                Ok(Then::GoOn)
             }
             Some(report) if !report.success => {
-                let mut reply = HookReply::proceed();
                 let files = Replaced::text(&report.replaced).map(|files| format!(" Restored: {files}."));
                 let files = files.unwrap_or_default();
                 // A tool that only reads changes nothing.
                 reply.additional_context = (!self.runner.reads_only(&hook.tool))
                     .then(|| format!("{ROLLED_BACK}{files}{}", left_text(&report)));
-                reply_to.hook(reply);
-                Ok(self.leftover(&report).map_or(Then::GoOn, Then::Fail))
+                then = self.leftover(&report).map_or(Then::GoOn, Then::Fail);
             }
-            _ => {
-                reply_to.hook(HookReply::proceed());
-                Ok(Then::GoOn)
-            }
+            _ => {}
         }
+        if let Some(context) = &reply.additional_context {
+            self.context_of.insert(number, context.clone());
+        }
+        reply_to.hook(reply);
+        Ok(then)
     }
 
     /// Returns the open call that the program means.
@@ -327,6 +326,9 @@ impl Calls<'_> {
         let unbegun = (ran && !has_begun).then(|| unbegun(&tool));
         if let Some(number) = number {
             let shown = self.shown_of.remove(&number);
+            if let Some(context) = self.context_of.remove(&number) {
+                text = format!("{text}\n\n{context}");
+            }
             heard.asking(call_id).told(number, (&text, is_error), shown, &self.runner)?;
         }
         let leftover = report.as_ref().and_then(|report| self.leftover(report));

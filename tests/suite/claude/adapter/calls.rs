@@ -214,7 +214,9 @@ fn a_call_may_have_the_id_of_an_earlier_one() {
         let results = messages.iter().filter(|one| one.role == Role::Tool);
         let texts: Vec<&str> = results.map(|one| one.content.as_deref().unwrap_or_default()).collect();
         let denied = "The tool `Bash` is not allowed here.";
-        assert_eq!(texts, ["ok", "no", "ok", "added one", "added two", denied, denied]);
+        let failed =
+            "no\n\nThe call failed. What it changed in the workspace was rolled back. Restored: note.";
+        assert_eq!(texts, ["ok", failed, "ok", "added one", "added two", denied, denied]);
         assert_eq!(host.page(), ["one", "two"]);
     });
     assert_eq!(world.file("note").as_deref(), Some("three"));

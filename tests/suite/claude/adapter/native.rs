@@ -42,15 +42,18 @@ fn a_call_that_fails_leaves_no_trace_in_the_workspace_by_the_time_of_the_reply()
             "fails": "the disk is full"},
         {"text": "$files"}, {"result": "$files|$results"},
     ]));
+    let told = "The call failed. What it changed in the workspace was rolled back. Restored: page, other/deep (removed).";
     world.run(|host| {
         let text = ask(host, &["Write"]).unwrap();
         assert_eq!(text, "page|toolu_1: ok|toolu_2: the disk is full");
-        let roles: Vec<_> = host.said().into_iter().map(|(role, _)| role).collect();
+        let said = host.said();
+        let roles: Vec<_> = said.iter().map(|(role, _)| *role).collect();
         assert_eq!(roles, [User, Assistant, OfTool, Assistant, OfTool, Assistant]);
+        // The transcript lacked what the model read beside a result.
+        assert_eq!(said[4].1, format!("the disk is full\n\n{told}"));
     });
     assert_eq!(world.file("page").as_deref(), Some("one"));
     assert_eq!(world.ledger(), ended(&[("Write", "committed"), ("Write", "failed")]));
-    let told = "The call failed. What it changed in the workspace was rolled back. Restored: page, other/deep (removed).";
     assert_eq!(contexts(&world), [told]);
 }
 

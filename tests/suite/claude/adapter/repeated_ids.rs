@@ -112,8 +112,11 @@ fn two_calls_of_one_answer_with_the_same_id_are_two_operations() {
         json!({"ask": hook("PostToolUseFailure", "Write", &two, "second")}),
         told("second", true),
     ]);
-    world
-        .run(|host| assert_eq!(pairs(host), [(one.clone(), "first".into()), (two.clone(), "second".into())]));
+    world.run(|host| {
+        let [(first, kept), (second, failed)] = &pairs(host)[..] else { panic!("two calls") };
+        assert_eq!((first, kept.as_str(), second), (&one, "first", &two));
+        assert!(failed.starts_with("second\n\nThe call failed."), "{failed}");
+    });
     assert_eq!(world.file("page").as_deref(), Some("one"));
     assert_eq!(
         (ordinals(&world), outcomes(&world)),
