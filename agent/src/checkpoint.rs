@@ -308,6 +308,7 @@ fn temporary_prefix(path: &Path) -> String {
 /// returns.
 fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
+    #[expect(clippy::disallowed_methods, reason = "it names a temporary file")]
     let temporary = folder.join(format!("{}{}", temporary_prefix(path), Uuid::new_v4()));
     let written = File::create_new(&temporary).and_then(|mut file| {
         file.write_all(bytes)?;

@@ -24,6 +24,8 @@
 //! 2. It starts no async runtime.
 //! 3. Nothing is sent to a provider before the log says so, and no tool of an answer runs before the answer is recorded.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 /// Has the README's examples tested, with the features that they use.
 #[cfg(all(doctest, feature = "persistence"))]
 #[doc = include_str!("../../README.md")]

@@ -24,6 +24,7 @@ impl Generator {
     }
 
     /// Returns a generator whose seed comes from the system's entropy.
+    #[expect(clippy::disallowed_methods, reason = "the seed of a session whose host gives none")]
     pub(crate) fn from_entropy() -> Generator {
         let entropy = Uuid::new_v4().as_u128();
         Generator::from_seed((entropy >> 64) as u64 ^ entropy as u64)

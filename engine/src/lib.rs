@@ -1,5 +1,6 @@
 // The README's examples are tested by the crate `foldlog-agent`, which some of them use.
 #![cfg_attr(not(doctest), doc = include_str!("../../README.md"))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod audit;
 mod background;

@@ -73,6 +73,10 @@ impl Channel {
     /// Those of [`send`](Channel::send).
     pub(super) fn request(&self, request: &Value) -> Result<(String, Receiver<Reply>), Error> {
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "it names a request to the program, which no record holds"
+        )]
         let drawn = Uuid::new_v4().simple().to_string();
         let id = format!("req_{number}_{}", drawn.get(..8).unwrap_or_default());
         let (reply, replied) = sync_channel(1);

@@ -551,6 +551,7 @@ fn with_prompt_in_file(mut options: ClientOptions) -> Result<(ClientOptions, Opt
         _ => return Ok((options, None)),
     };
     let folder = options.tmpdir.clone().unwrap_or_else(std::env::temp_dir);
+    #[expect(clippy::disallowed_methods, reason = "it names a temporary file")]
     let path = folder.join(format!("foldlog-system-prompt-{}", Uuid::new_v4().simple()));
     let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     let failed = |error| {

@@ -60,12 +60,14 @@ impl Clock for SystemClock {
 }
 
 /// Returns nanoseconds since 1970 by the system's clock, for the years 1970 to 2554; `None` outside these years.
+#[expect(clippy::disallowed_methods, reason = "the clock of a session whose host gives none")]
 fn system_ns() -> Option<u64> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     since.as_secs().checked_mul(1_000_000_000)?.checked_add(u64::from(since.subsec_nanos()))
 }
 
 /// Returns microseconds since 1970 by the system's clock, for times that [`system_ns`] cannot tell.
+#[expect(clippy::disallowed_methods, reason = "the clock of a session whose host gives none")]
 fn system_us_out_of_range() -> i64 {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_micros()).unwrap_or(i64::MAX),

@@ -88,6 +88,7 @@ impl Store {
             let reason = "the decision is longer than 1 MiB: its host has to settle it";
             return Err(Error::NoSuchOperation { operation, reason });
         }
+        #[expect(clippy::disallowed_methods, reason = "it names a file beside the log")]
         let path = decisions::leave(storage.as_ref(), &dir, &left, Uuid::new_v4())?;
         Ok(LeftDecision { storage, dir, path })
     }

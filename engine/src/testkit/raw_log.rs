@@ -74,6 +74,7 @@ impl RawLog {
 
     fn on(ground: Ground, clock: Arc<dyn Clock>, seed: u64, dir: &Path) -> Result<RawLog> {
         ground.storage.create_dir_all(dir).map_err(|error| Error::io("create", dir, error))?;
+        #[expect(clippy::disallowed_methods, reason = "no test names the session of a bare log")]
         let id = Uuid::new_v4();
         let log = Log::create(&ground, dir, (id, seed), PartialCreation::default(), Vec::new());
         let state = State { log, first_unsynced_us: None, asked: Asked::default(), closed: false };

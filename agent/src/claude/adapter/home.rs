@@ -126,6 +126,7 @@ impl Folders {
         remove_left(mark);
         let made = || -> io::Result<Folders> {
             // Where everyone may write, nobody is to guess the name.
+            #[expect(clippy::disallowed_methods, reason = "it names a temporary folder")]
             let name = format!("{}{:08x}", own_names(mark), Uuid::new_v4().as_fields().0);
             let own = std::env::temp_dir().join(name);
             make_private(&own)?;

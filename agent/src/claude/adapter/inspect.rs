@@ -47,6 +47,7 @@ impl ClaudeAgentSDKAdapter {
     /// [`Error::PromptEvaluation`](crate::Error::PromptEvaluation) and [`Error::Throttled`](crate::Error::Throttled) if the program
     /// does not start or does not describe itself.
     pub fn inspect(&self, tools: &[String]) -> Result<Init> {
+        #[expect(clippy::disallowed_methods, reason = "it names a temporary folder")]
         let mark = format!("inspect-{}", Uuid::new_v4().simple());
         let folders = Folders::make(&ProgramHome::FromLog, None, None, (&mark, "inspect"))?;
         let mut variables = self.variables(Deadline::never());

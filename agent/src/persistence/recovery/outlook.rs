@@ -322,6 +322,7 @@ struct Temporary(PathBuf);
 impl Temporary {
     /// Makes a folder with a name that nobody can guess. One that is there already is left alone.
     fn new() -> Result<Temporary> {
+        #[expect(clippy::disallowed_methods, reason = "it names a temporary folder")]
         let path = std::env::temp_dir().join(format!("foldlog-outlook-{}", uuid::Uuid::new_v4()));
         let unmade = |source: std::io::Error| Error::Io { op: "made", path: path.clone(), source };
         std::fs::create_dir(&path).map_err(unmade)?;

@@ -89,6 +89,7 @@ pub(super) fn retry_after(reply: &Reply<'_>) -> Option<Duration> {
         return Duration::try_from_secs_f64(seconds).ok();
     }
     let date = |text: &str| DateTime::parse_from_rfc2822(text.trim()).ok().map(|date| date.timestamp());
+    #[expect(clippy::disallowed_methods, reason = "only the wait before the next try depends on it")]
     let own = || {
         SystemTime::now().duration_since(UNIX_EPOCH).ok().and_then(|time| i64::try_from(time.as_secs()).ok())
     };
