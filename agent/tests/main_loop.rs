@@ -95,6 +95,16 @@ fn script() -> Script {
 
 /// A process that ends after a number of turns: it has saved their checkpoints, and the requests behind them fail.
 fn cut_after(turns: usize, folder: &Path, ran: &Ran) -> Script {
+    cut_with(handler(folder), turns, folder, ran)
+}
+
+/// Such a process, which keeps its checkpoints with this handler.
+fn cut_with(
+    checkpoints: FileCheckpointHandler<ReviewRequest>,
+    turns: usize,
+    folder: &Path,
+    ran: &Ran,
+) -> Script {
     let short = Script::of(script().answers.iter().take(turns).cloned().collect());
     let (whole, asked) = (script(), Arc::clone(&short.asked));
     let adapter = ProviderAdapter::new(ScriptedProvider::from_fn(move |request| {
@@ -106,7 +116,7 @@ fn cut_after(turns: usize, folder: &Path, ran: &Ran) -> Script {
         let calls = whole.answers[at].1.clone();
         ScriptedReply::Answer(ProviderAnswer { calls, ..ProviderAnswer::default() })
     }));
-    let host = CodeReviewLoop { adapter, ..CodeReviewLoop::new(folder, &short, ran) };
+    let host = CodeReviewLoop { adapter, checkpoints, ..CodeReviewLoop::new(folder, &short, ran) };
     host.execute(&request()).unwrap_err();
     short
 }
@@ -255,6 +265,19 @@ fn a_checkpoint_with_a_snapshot_resumes_without_its_session() {
     // One that only finds its session says what it lacks.
     let text = refusal(import_session(&store, &types(), &Checkpoint { snapshot: None, ..loaded }));
     assert!(text.contains("it holds no snapshot"), "{text}");
+}
+
+#[test]
+fn a_handler_says_whether_the_checkpoints_of_a_loop_hold_snapshots() {
+    for wants in [false, true] {
+        let (folder, ran) = (tempfile::tempdir().unwrap(), Ran::new());
+        let handler = || match wants {
+            true => handler(folder.path()).with_snapshots(),
+            false => handler(folder.path()),
+        };
+        cut_with(handler(), 1, folder.path(), &ran);
+        assert_eq!(handler().load(&request()).unwrap().unwrap().snapshot.is_some(), wants);
+    }
 }
 
 #[test]

@@ -59,14 +59,18 @@ fn the_strict_validation_refuses_another_folder_another_prompt_and_what_is_too_o
     assert_eq!(strict(claude("abc123"), slashed), None, "it is the same folder");
 }
 
-#[test]
-fn the_relaxed_validation_asks_only_for_an_id_and_a_session_that_can_be_resumed() {
-    let elsewhere = || ResumeContext {
+/// Returns a context in which nothing is as a state says it.
+fn elsewhere() -> ResumeContext {
+    ResumeContext {
         workspace_path: None,
         moved_from: Vec::new(),
         prompt_name: String::new(),
         now: at(1_000_000_000),
-    };
+    }
+}
+
+#[test]
+fn the_relaxed_validation_asks_only_for_an_id_and_a_session_that_can_be_resumed() {
     for validation in [ResumeValidation::Relaxed, ResumeValidation::Strict] {
         let check = |state| refused(validation, state, elsewhere()).map(|refusal| refusal.check);
         assert_eq!(check(claude("")), Some(ResumeCheck::SessionId));
@@ -77,7 +81,7 @@ fn the_relaxed_validation_asks_only_for_an_id_and_a_session_that_can_be_resumed(
 
 #[test]
 fn without_validation_any_state_is_tried() {
-    assert_eq!(refused(ResumeValidation::None, complete(""), context()), None);
+    assert_eq!(refused(ResumeValidation::None, complete(""), elsewhere()), None);
     assert_eq!(ResumeValidation::default(), ResumeValidation::Strict);
 }
 

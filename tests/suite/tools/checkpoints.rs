@@ -239,7 +239,19 @@ fn a_snapshot_says_why_it_was_taken() {
     let read = CompositeSnapshot::from_json(&taken.to_json().unwrap()).unwrap();
     assert_eq!((&taken.metadata, &read.metadata), (&metadata, &metadata));
     assert_eq!(taken.session.tag.as_deref(), Some("after the paper"));
+    let phases = [
+        (Phase::PreTool, "pre_tool"),
+        (Phase::PostTool, "post_tool"),
+        (Phase::Checkpoint, "checkpoint"),
+        (Phase::Manual, "manual"),
+    ];
+    for (phase, name) in phases {
+        let taken = run.runner.state().snapshot_with(SnapshotMetadata { phase, ..metadata.clone() }).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&taken.to_json().unwrap()).unwrap();
+        assert_eq!(json["metadata"]["phase"], name);
+    }
     let plain = run.runner.state().snapshot(Some("plain")).unwrap();
+    assert_eq!(plain.metadata.phase, Phase::Manual);
     assert_eq!(
         plain.metadata,
         SnapshotMetadata { tag: Some("plain".to_owned()), ..SnapshotMetadata::default() }

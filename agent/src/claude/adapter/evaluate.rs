@@ -7,7 +7,7 @@ use std::sync::Arc;
 use chrono::DateTime;
 use foldlog::conversation::{ConversationMessage, PromptIdentity};
 use foldlog::tools::{ExecutionState, ToolRunner};
-use foldlog::{Clock, FixedClock, Session};
+use foldlog::{FixedClock, Session};
 use serde_json::json;
 
 use super::approvals::{self, Approved};
@@ -402,8 +402,6 @@ impl ClaudeAgentSDKAdapter {
             }
         }
         run.state.is_complete = failed.is_none();
-        run.state.last_activity_at =
-            DateTime::from_timestamp_micros(run.arrivals.told.now_us()).unwrap_or_default();
         let occasion = if failed.is_none() { CaptureOccasion::Complete } else { CaptureOccasion::Failed };
         if let Err(error) = run.captured(occasion) {
             failed.get_or_insert(error);

@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use chrono::DateTime;
+use foldlog::Clock as _;
 use foldlog::conversation::TokenUsage;
 use parking_lot::Mutex;
 use uuid::Uuid;
@@ -166,6 +168,9 @@ impl<O> Run<'_, O> {
 
     /// Takes a message of the program.
     fn message(&mut self, message: Message) -> Result<()> {
+        if let Some(at) = DateTime::from_timestamp_micros(self.arrivals.told.now_us()) {
+            self.state.last_activity_at = at;
+        }
         match message.body {
             Body::Init(init) => self.begun(init),
             Body::Assistant(said) => {

@@ -31,6 +31,7 @@ fn a_deadline_that_has_passed_starts_no_program() {
     world.run_unreplayed(|host| {
         let error = host.adapter().evaluate(&prompt(), &host.state, within(Duration::ZERO)).unwrap_err();
         assert!(matches!(error, Error::DeadlineExceeded { phase: Phase::Deadline }), "{error:?}");
+        assert!(error.to_string().starts_with("the deadline passed before the next step:"), "{error}");
         assert!(host.session().conversation(EVALUATION).unwrap().is_none());
     });
     assert!(world.starts().is_empty());
@@ -110,6 +111,7 @@ fn a_run_that_ends_well_behind_its_deadline_is_late_and_is_answered_from_the_log
             host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err()
         });
         assert!(matches!(error, Error::DeadlineExceeded { phase: Phase::Response }), "{error:?}");
+        assert!(error.to_string().starts_with("the deadline passed while the answer was read:"), "{error}");
         assert_eq!(host.ask("Go.").unwrap().text, "ok");
     });
     assert_eq!(world.starts().len(), 1);

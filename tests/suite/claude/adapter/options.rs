@@ -78,6 +78,22 @@ fn folders_variables_sources_and_the_sandbox_reach_the_program() {
 }
 
 #[test]
+fn what_a_sandbox_allows_reaches_the_program_under_its_own_name() {
+    let sandbox = SandboxSettings {
+        exclude_commands: Vec::new(),
+        allow_local_binding: false,
+        allow_unix_sockets: true,
+    };
+    let world = with(|host| {
+        let config = ClaudeAgentSDKClientConfig { sandbox: Some(sandbox.clone()), ..host.config() };
+        host.adapter().with_client_config(config)
+    });
+    let settings: Value = serde_json::from_str(&world.argument("--settings").unwrap()).unwrap();
+    let network = json!({"allowLocalBinding": false, "allowAllUnixSockets": true});
+    assert_eq!(settings["sandbox"]["network"], network);
+}
+
+#[test]
 fn each_permission_mode_reaches_the_program_by_its_name() {
     for mode in [PermissionMode::Default, PermissionMode::AcceptEdits, PermissionMode::Plan] {
         let world = with(|host| {

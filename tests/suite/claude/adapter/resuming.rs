@@ -3,18 +3,20 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog::{SnapshotOptions, Store};
+use foldlog::{SnapshotOptions, Store, SystemClock};
 use foldlog_agent::adapter_state::{
-    AdapterResume, AdapterState, AdapterStateOptions, CheckpointStrategy, ClaudeAgentSDKState, ResumeMode,
-    ResumeValidation, STATE_BYTES_MAX, StatefulAdapter, find_resumable_state,
+    AdapterResume, AdapterState, AdapterStateOptions, CaptureOccasion, CheckpointStrategy,
+    ClaudeAgentSDKState, ResumeMode, ResumeValidation, STATE_BYTES_MAX, StateCapture, StatefulAdapter,
+    find_resumable_state,
 };
 use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ProgramHome};
 use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Phase, Prompt, PromptAcceptance, ResumeFrom};
 use serde_json::{Value, json};
 
-use super::world::{Host, World, adapter_of, asking, prompt, resuming, state_of, types};
+use super::world::{EVALUATION, Host, World, adapter_of, asking, prompt, resuming, state_of, types};
 
 /// A turn with a call that commits, whose result the model is told, and whose program dies behind it.
 fn dies_behind_a_call() -> Value {
@@ -68,6 +70,35 @@ fn the_state_is_captured_before_the_program_starts_and_at_the_end() {
             assert_eq!(state.workspace_path.as_deref(), world.workspace().to_str());
         }
     });
+}
+
+#[test]
+fn a_strategy_says_when_states_of_a_run_are_captured() {
+    let script =
+        json!([{"turn": true}, {"tool": "add", "input": {"text": "one"}}, {"text": "ok"}, {"result": "ok"}]);
+    for (strategy, expected) in [
+        // Behind a capture that can be resumed, the end of a run is captured too: nobody is to resume what is complete.
+        (CheckpointStrategy::OnToolUse, vec![("tool", true), ("complete", false)]),
+        (CheckpointStrategy::OnComplete, vec![("complete", false)]),
+        (CheckpointStrategy::OnDemand, vec![]),
+    ] {
+        let world = World::new(&script);
+        world.run(|host| {
+            let options =
+                AdapterStateOptions { checkpoint: Some(strategy), ..AdapterStateOptions::default() };
+            let adapter = with_options(host, options.clone());
+            let (_, state) = adapter.evaluate_with_state(&prompt(), &host.state, asking("Go.")).unwrap();
+            assert_eq!(occasions(host), captured(&expected), "{strategy:?}");
+            // Whoever wants a state at another time records what the evaluation returned.
+            let state = state.unwrap().read::<ClaudeAgentSDKState>().unwrap().unwrap();
+            let clock = Arc::new(SystemClock);
+            let mut capture =
+                StateCapture::begin(host.session(), EVALUATION, adapter.adapter_type(), &options, clock)
+                    .unwrap();
+            capture.offer(&state, None, CaptureOccasion::Demand).unwrap().unwrap();
+            assert_eq!(occasions(host).pop(), Some(("demand".to_owned(), false)));
+        });
+    }
 }
 
 #[test]
@@ -266,6 +297,12 @@ fn behind_a_rollback_no_copy_is_made_at_an_entry_of_a_sub_agent() {
         host.ask_with(&adapter, "Go.").unwrap();
         let entries: Vec<_> = host.states().into_iter().filter_map(|state| state.entry).collect();
         let own: Vec<_> = own_entries(host);
+        // A run that is killed is as old as its last message that was captured, and not as its begin.
+        let states = host.states().into_iter().map(|one| one.state.read::<ClaudeAgentSDKState>());
+        let active: Vec<_> = states.map(|state| state.unwrap().unwrap().last_activity_at).collect();
+        // The end of the run is captured at its last message.
+        let messages = &active[..active.len() - 1];
+        assert!(messages.len() > 2 && messages.windows(2).all(|pair| pair[0] < pair[1]), "{active:?}");
         assert!(
             !entries.is_empty() && entries.iter().all(|entry| own.contains(entry)),
             "{entries:?} of {own:?}"

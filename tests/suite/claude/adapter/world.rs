@@ -22,7 +22,7 @@ use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, P
 use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Prompt, PromptResponse, UserMessage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::claude::stand_in::StandIn;
 
@@ -367,6 +367,7 @@ impl World {
         let result = |line: &Value| {
             let result = line["response"]["response"]["mcp_response"]["result"].clone();
             let text = result["content"][0]["text"].as_str()?.to_owned();
+            assert_eq!(result["content"], json!([{"type": "text", "text": text}]));
             Some((text, result["isError"] == true))
         };
         heard.iter().filter_map(result).collect()
