@@ -110,7 +110,7 @@ pub struct EvaluateOptions<'a> {
     /// Cancels the evaluation when it is set.
     pub cancel: CancelToken,
     /// Is told what arrives of an answer before it is recorded, and when that is discarded. It has answers streamed, whatever
-    /// [`LlmConfig::stream`] says.
+    /// [`LlmConfig::stream`] says. The adapter of Claude Code streams none, and refuses it.
     pub on_delta: Option<&'a mut dyn FnMut(Delta<'_>)>,
     /// Is called after each turn that is recorded. An error of it ends the evaluation, which can be resumed.
     pub on_turn: Option<&'a mut OnTurn<'a>>,

@@ -561,6 +561,32 @@ fn show_tells_payloads_and_which_abandoned_records_stay_in_a_log() {
     assert!(!show(&[]).contains("data  "));
 }
 
+/// A process that is gone was told as one that runs, where one that it forked still holds the lock.
+#[test]
+fn a_lock_that_outlives_its_process_is_told() {
+    let night = Night::begin();
+    let mut gone = std::process::Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let note = night.folder.path().join("writers").join(format!("{}.json", night.ids["running"]));
+    let own = fs::read_to_string(&note).unwrap();
+    let forged = own.replace(&std::process::id().to_string(), &gone.id().to_string());
+    assert_ne!(forged, own);
+    fs::write(&note, forged).unwrap();
+    let store = night.folder.path().to_str().unwrap();
+    let row = |columns| {
+        let shown = foldlog_on(columns, ["sessions", store]).stdout;
+        let id = night.ids["running"].to_string();
+        shown.lines().find(|line| line.starts_with(&id)).unwrap_or(&shown).to_owned()
+    };
+    let expected = format!("pid {} ended, its fork has the lock", gone.id());
+    assert!(row(132).contains(&expected), "{}", row(132));
+    let refused = foldlog(["recover", night.dir("running").to_str().unwrap()]);
+    assert!(
+        refused.code != 0 && refused.stderr.contains("which has ended: a process that it forked"),
+        "{refused:?}"
+    );
+}
+
 /// The rows were wider than any terminal, and each took three lines of one.
 #[test]
 fn sessions_fit_a_terminal_and_are_whole_in_pipes() {

@@ -130,6 +130,10 @@ impl ClaudeAgentSDKAdapter {
         let (session, timing) = (state.session(), Timing::begin(state));
         self.model.check(&prompt.name())?;
         self.options.check(&prompt.name(), &prompt.tools().names())?;
+        if options.on_delta.is_some() {
+            let reason = "this adapter streams no answers: leave `on_delta` out, or ask the model with another provider";
+            return Err(Error::evaluation(Phase::Request, prompt.name(), reason));
+        }
         if options.deadline.is_past() {
             return Err(Error::DeadlineExceeded { phase: Phase::Deadline });
         }

@@ -7,7 +7,7 @@
 //! | step | what is played |
 //! |---|---|
 //! | `{"initialize":"never"}`, `"twice"`, `"refuse"`, `"skip"`, `"older"` | how `initialize` is answered: not at all, twice, with an error, later by the script (`skip`), or without a version, as before 2.1.248 (`older`). Only as the first step; without it, each bridged server is asked for `initialize` and then the host is answered |
-//! | `{"turn":true}` | waits for a prompt, and begins a turn: `init`; before the first one, the servers are told and asked for their tools. With `"lacks":["Bash"]`, `init` names no such tool of the program |
+//! | `{"turn":true}` | waits for a prompt, and begins a turn: `init`; before the first one, the servers are told and asked for their tools. With `"lacks":["Bash"]`, `init` names no such tool of the program; with `"version":"2.1.100"`, that version |
 //! | `{"text":"..."}` | an answer of the model with a text |
 //! | `{"tool":"search","input":{},"id":"t1"}` | an answer that calls a bridged tool, its hooks and permission, the call, and the result; `id` may be left out. With `"mirror":true`, the answer is mirrored before the call; with `"untold":true`, nobody is told of its end but the model; with `"die":9`, the program dies behind it |
 //! | `{"native":"Write","input":{},"write":{"a.txt":"..."},"remove":["b"],"output":"ok"}` | the same for a tool of the program's own, which writes and removes files in the working folder, and leaves a program running (`leave`). It fails with `"fails":"text"`, saves `"saves":"text"` as an output that is too large for the model, which is told the file, and waits with `"gate":"name"`. `"steps":[..]` are played by the sub-agent that it begins |

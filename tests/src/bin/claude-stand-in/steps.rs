@@ -269,7 +269,7 @@ impl Player {
         emit(
             &json!({"type": "system", "subtype": "init", "session_id": self.session.id, "cwd": self.started.cwd,
             "tools": tools, "mcp_servers": servers, "model": self.model(), "permissionMode": self.mode(),
-            "claude_code_version": "2.1.330", "apiKeySource": "none", "capabilities": [], "uuid": new_id()}),
+            "claude_code_version": step["version"].as_str().unwrap_or("2.1.330"), "apiKeySource": "none", "capabilities": [], "uuid": new_id()}),
         );
         self.tell_state("running");
         let replies = self.run_hooks("UserPromptSubmit", "", &Value::Null, "", &json!({}))?;

@@ -278,6 +278,8 @@ fn a_text_that_was_cut_within_a_character_is_shown_and_sent_with_a_replacement()
             assert!(ran.code == 0 && !ran.stdout.contains(r"ls \ud83d"), "{format}: {}", ran.stdout);
         }
     }
+    let shown = foldlog(["show", session, "--payload"]).stdout;
+    assert!(shown.contains("Cancelled: Bash(ls \u{fffd}) "), "{shown}");
     // The record keeps what the file says.
     place.comes_out();
 }

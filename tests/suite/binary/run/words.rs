@@ -58,6 +58,19 @@ fn a_tool_that_the_program_does_not_offer_is_refused_and_those_that_it_offers_ar
     assert_eq!(place.starts().len(), before + 2);
 }
 
+/// What foldlog asks of the program is not in every version.
+#[test]
+fn a_version_older_than_what_is_needed_is_warned_about() {
+    for (version, is_old) in [("2.1.247", true), ("2.1.248", false)] {
+        let turn = json!({"turn": true, "version": version});
+        let place = Place::new(&json!([turn, {"text": "done"}, {"result": "done"}]));
+        let ran = place.run(&[]);
+        let warning = format!("warning: Claude Code {version} is older than 2.1.248: ");
+        assert_eq!((ran.code, ran.stderr.contains(&warning)), (0, is_old), "{}", ran.stderr);
+        assert_eq!(ran.stderr.contains("npm install -g"), is_old, "{}", ran.stderr);
+    }
+}
+
 /// Bug: with `--json`, a run without an answer printed nothing on standard output.
 #[test]
 fn with_json_a_run_without_an_answer_is_an_object_too() {

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use foldlog::ToolInvocations;
 use foldlog::audit::LogReader;
 use foldlog::conversation::Role::{Assistant, Tool as OfTool, User};
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
@@ -174,6 +175,11 @@ fn the_transcript_holds_what_the_model_was_told_of_a_call_that_has_ended() {
         let told = results[0].content.as_deref().unwrap();
         assert!(told.starts_with("<persisted-output>"), "{told}");
         assert_eq!((results[1].content.as_deref(), results[1].is_error), (Some("Exit code 3"), true));
+        // The structured result is in the log beside it.
+        let calls = host.session().log::<ToolInvocations>().unwrap();
+        let first = calls.iter().next().unwrap().unwrap();
+        let (recorded, _) = host.session().result_at(first.position().unwrap().0).unwrap();
+        assert_eq!(serde_json::to_value(recorded.unwrap()).unwrap()["stdout"], output["stdout"]);
     });
 }
 

@@ -2,15 +2,16 @@
 
 use std::ffi::OsString;
 
+use foldlog_agent::adapter_state::StatefulAdapter as _;
 use foldlog_agent::claude::{
     ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, DEFAULT_MODEL,
     PermissionMode, RunOptions, SandboxSettings, SettingSource,
 };
-use foldlog_agent::provider::LlmConfig;
-use foldlog_agent::{Error, Phase};
+use foldlog_agent::provider::{Delta, LlmConfig};
+use foldlog_agent::{Error, EvaluateOptions, Phase};
 use serde_json::{Value, json};
 
-use super::world::{Host, World, native};
+use super::world::{Host, World, asking, native, prompt};
 
 fn said() -> Value {
     json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}])
@@ -157,6 +158,12 @@ fn temperature_and_top_p_are_refused_by_name_before_anything_is_done() {
             assert_eq!(error.phase(), Some(Phase::Request));
             assert!(error.to_string().contains(named), "{error}");
         }
+        // Nothing was streamed, and nobody was told.
+        let mut told = |_: Delta<'_>| panic!("something was streamed");
+        let messages = asking("Go.").messages;
+        let options = EvaluateOptions { messages, on_delta: Some(&mut told), ..EvaluateOptions::default() };
+        let error = host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err();
+        assert!(error.to_string().contains("leave `on_delta` out"), "{error}");
         assert!(host.session().conversation("run").unwrap().is_none(), "a refused evaluation said something");
     });
     assert!(world.starts().is_empty());
