@@ -38,6 +38,7 @@
 //! | `object_files` | opening what lies in a store by its names, and reading the files of objects |
 //! | `listing` | what is in the folders of objects |
 //! | `trees` | trees and commits read back |
+//! | `uncapturable` | what keeps snapshots from being taken |
 //! | `unsynced` | snapshots that are not durable yet |
 //! | `plan` | what differs between a snapshot and a workspace |
 //! | `checked` | every object that a restore needs, read before anything is changed |
@@ -95,11 +96,11 @@ mod rules;
 mod scratch;
 mod snapshot;
 mod sparse;
-mod special;
 mod state;
 mod step;
 mod times;
 mod trees;
+mod uncapturable;
 mod unsynced;
 mod walk;
 
@@ -129,6 +130,7 @@ pub use restore::Restored;
 use root::Root;
 pub use snapshot::FilesystemSnapshot;
 use state::State;
+pub use uncapturable::Uncapturable;
 use unsynced::Unsynced;
 
 /// Holds a folder of the host as a workspace, and keeps snapshots of it as git commits in a store of its own.

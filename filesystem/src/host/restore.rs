@@ -281,7 +281,7 @@ impl HostFilesystem {
         loop {
             let mut walk = Walk::new(Arc::clone(root), last.clone(), rules, None);
             walk.times = metadata.is_some_and(|metadata| metadata.times.is_some());
-            let walked = walk.run()?;
+            let walked = self.located(walk.run())?;
             if walked.unreadable.is_empty() {
                 return Ok(walked);
             }

@@ -84,7 +84,8 @@ impl HostFilesystem {
     /// - [`Error::Path`] if something in the workspace cannot be a part of a snapshot (a pipe, a socket, a device, more
     ///   than 256 folders in one another, a `.gitignore` of more than 1 MiB, content made to collide with another's
     ///   SHA-1), changes each time it is read, or if the workspace is gone.
-    /// - [`Error::Io`] if a file cannot be read or an object cannot be written.
+    /// - [`Error::Io`] if a file cannot be read or an object cannot be written: [`uncapturable`](HostFilesystem::uncapturable) tells
+    ///   before which files cannot.
     /// - [`Error::Full`] if the disk has no space for an object.
     /// - [`Error::CaptureTooLarge`] if the snapshot would read more than
     ///   [`capture_bytes_max`](super::HostFilesystemOptions::capture_bytes_max) bytes.
@@ -116,7 +117,7 @@ impl HostFilesystem {
         walk.times = self.options.times;
         walk.limits = Limits::new(until, self.options.capture_bytes_max);
         walk.limits.progress.clone_from(&self.options.progress);
-        let mut walked = walk.run()?;
+        let mut walked = self.located(walk.run())?;
         for (id, lines) in std::mem::take(&mut walked.trees) {
             state.trees.hold(id, lines);
         }

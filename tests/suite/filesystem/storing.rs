@@ -5,7 +5,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use foldlog::filesystem::Error;
-use foldlog::filesystem::{Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions};
+use foldlog::filesystem::{
+    Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Uncapturable,
+};
 use foldlog_tests::child;
 
 use super::Bench;
@@ -141,11 +143,12 @@ fn what_can_be_no_part_of_a_snapshot_is_named() {
     bench.shell("mkdir -p deep/er && echo x >file && mkfifo deep/er/pipe");
     assert!(reason(files.snapshot(None, false)).contains("deep/er/pipe"));
     // It can be asked for before anybody takes a snapshot, which changes nothing.
-    assert_eq!(bench.open().special_files().unwrap(), [Path::new("deep/er/pipe")]);
+    let pipe = (Path::new("deep/er/pipe").to_owned(), Uncapturable::Special);
+    assert_eq!(bench.open().uncapturable().unwrap(), [pipe]);
     let left_out = HostFilesystemOptions::default().leave_out("pipe");
-    assert!(bench.open_with(left_out).special_files().unwrap().is_empty());
+    assert!(bench.open_with(left_out).uncapturable().unwrap().is_empty());
     bench.shell("rm deep/er/pipe");
-    assert!(files.special_files().unwrap().is_empty());
+    assert!(files.uncapturable().unwrap().is_empty());
     let snapshot = files.snapshot(None, false).unwrap();
     bench.shell("rm file && mkfifo file");
     files.restore(&snapshot).unwrap();
@@ -155,7 +158,9 @@ fn what_can_be_no_part_of_a_snapshot_is_named() {
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
     let bench = Bench::new();
-    bench.shell("mkdir closed && echo x >secret && chmod 000 secret && chmod 777 .");
+    bench.shell(
+        "mkdir -p shut own && echo x >secret && touch own/file && chmod 000 secret shut && chmod 777 .",
+    );
     let folder = bench.folder.path();
     fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let mut process =
@@ -165,7 +170,8 @@ fn a_file_that_cannot_be_read_is_named() {
         foldlog_tests::skipped("privileges cannot be dropped here");
         return;
     }
-    assert!(said.contains("secret") && said.contains("denied"), "{said}");
+    let secret = bench.at("secret").display().to_string();
+    assert!(said.contains(&secret) && said.contains("denied"), "{said}");
     assert!(process.passed());
 }
 
@@ -298,6 +304,8 @@ fn what_no_kept_snapshot_needs_is_collected() {
     }
 }
 
+    let unreadable = |path: &str| (Path::new(path).to_owned(), Uncapturable::Unreadable);
+    assert_eq!(files.uncapturable().unwrap(), [unreadable("secret"), unreadable("shut")]);
 /// The files of all objects in the store.
 pub(super) fn objects(bench: &Bench) -> Vec<std::path::PathBuf> {
     let mut objects = Vec::new();
