@@ -172,7 +172,7 @@ use unsynced::Unsynced;
 /// | other times, attributes of symbolic links | of the restore |
 /// | a file that others append to while it is captured | as the tool left it, and told; captured as far as it was at the beginning |
 /// | what the host leaves out | as the tool left it; so is the folder `.aca` in the root, which holds exports of sessions, unless the host includes it, and the folder `.foldlog-aside` there, into which goes what a rollback replaces and cannot capture |
-/// | `.git` | `HEAD`, refs, logs, index, config, hooks and the state of merges and rebases as before; git objects stay, and a commit that nothing names any more is kept under `refs/foldlog/lost` and told; moved to `.foldlog-aside` where the tool made it, as the repository of a submodule is; told where the tool removed it, and what it leads to outside |
+/// | `.git` | `HEAD`, refs, logs, index, config, hooks and the state of merges and rebases as before; git objects stay, and a commit that nothing names any more is kept under `refs/foldlog/lost` and told, or told alone if the refs are in the format reftable; moved to `.foldlog-aside` where the tool made it, as the repository of a submodule is; told where the tool removed it, and what it leads to outside |
 /// | mounts | as the tool left them, and told |
 /// | pipes, sockets, devices | removed where the tool made them; no tool begins where there are some |
 /// | folders in one another | as before down to 256, removed however many there are |

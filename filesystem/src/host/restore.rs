@@ -9,6 +9,8 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::sys::stat::{Mode, fchmod};
 
+use super::aside::{self, Aside};
+use super::binding;
 use super::checked::Checked;
 use super::manifest::{self, GitMode, Permissions};
 use super::metadata::Metadata;
@@ -23,7 +25,6 @@ use super::step::{OPEN_FOLDER, open_at, set_permissions, stat_at};
 use super::trees::Commit;
 use super::walk::{Walk, Walked};
 use super::{FilesystemSnapshot, HostFilesystem, Rebind, WorkspaceNotice};
-use super::{aside, binding};
 use crate::error::{Error, Result, Unrestored};
 use crate::sabotage::{self, Breakage};
 
@@ -91,7 +92,8 @@ impl HostFilesystem {
     }
 
     /// Moves aside what a [rollback](HostFilesystem::roll_back) of the call to `snapshot` will replace or remove, for a workspace that
-    /// cannot be captured before: files, links, and git repositories that the call made. They lie in `.foldlog-aside/CALL` in the
+    /// cannot be captured before: files, links, git repositories that the call made, and the files in other repositories, such as `HEAD`,
+    /// refs and the index, which get a second name. They lie in `.foldlog-aside/CALL` in the
     /// workspace's root under the paths that they had, on the same file system, and take no room for contents. Snapshots leave that folder
     /// out and restores leave it alone, so it stays until somebody removes it.
     ///
@@ -191,15 +193,15 @@ impl HostFilesystem {
         let planned = planner.folder(then, b"", Some((&walked.root, Reach::of(Arc::clone(&root)))))?;
         let mut inexact = planner.inexact;
         if let Some(call) = call.filter(|_| aside) {
-            let mut paths: Vec<Vec<u8>> = if undoes { undoing.made().cloned().collect() } else { Vec::new() };
+            let mut paths = if undoes { undoing.aside() } else { Aside::default() };
             if let Planned::Differs(plan) = &planned {
                 let (checked, shared) = (Checked::new(&self.objects, plan)?, Shared::new(&root));
                 Restorer::new(&rules, &checked, &shared).check_room(plan, &root, &self.root)?;
                 let mut touched = Touched::default();
                 plan.touched(b"", &mut touched);
-                paths.append(&mut touched.contents);
+                paths.moved.append(&mut touched.contents);
             }
-            aside::move_all(&root, &self.root, call, &paths)?;
+            aside::set_all(&root, &self.root, call, &paths)?;
             return Ok(Restored::default());
         }
         let (mut restored, now) = match planned {
@@ -254,9 +256,17 @@ impl HostFilesystem {
         if let Some((call, names)) =
             call.map(|call| (call, aside::names(&root, call))).filter(|(_, names)| !names.is_empty())
         {
-            let names = names.join(", ");
-            let reason = format!("{names} was moved there, since no capture holds it: `mv` brings it back");
-            restored.inexact.push(Unrestored::new(aside::folder_of(call), reason));
+            let (names, folder) = (names.join(", "), aside::folder_of(call));
+            let mut reason =
+                format!("{names} was moved there, since no capture holds it: `mv` brings it back");
+            for path in
+                aside::parts(&root, call, repositories.roots()).into_iter().map(|path| manifest::told(path))
+            {
+                let part =
+                    format!("; of {path} it is a part: `cp -a {folder}/{path}/. {path}` brings that back");
+                reason.push_str(&part);
+            }
+            restored.inexact.push(Unrestored::new(folder, reason));
         }
         if call.is_some() && !restored.inexact.is_empty() {
             state.notice(WorkspaceNotice::NotUndone { left: restored.inexact.clone() });
