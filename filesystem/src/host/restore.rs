@@ -14,6 +14,7 @@ use super::binding;
 use super::checked::Checked;
 use super::manifest::{self, GitMode, Permissions};
 use super::metadata::Metadata;
+use super::objects::doubt;
 use super::plan::{Planned, Planner, Sides, Then, Touched};
 use super::reach::Reach;
 use super::repositories::{Look, Repositories, Seen, Undoing};
@@ -76,7 +77,7 @@ impl HostFilesystem {
     /// some paths could not be restored: it names each of them, and all others are as they were. [`Error::Io`] and
     /// [`Error::Path`] if the workspace cannot be read.
     pub fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<Restored> {
-        self.restore_for(snapshot, None, false)
+        self.restore_or_doubt(snapshot, None, false)
     }
 
     /// Restores the workspace like [`restore`](HostFilesystem::restore) to what it was before a call, and [moves
@@ -88,7 +89,7 @@ impl HostFilesystem {
     ///
     /// Those of [`restore`](HostFilesystem::restore).
     pub fn roll_back(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<Restored> {
-        self.restore_for(snapshot, Some(call), false)
+        self.restore_or_doubt(snapshot, Some(call), false)
     }
 
     /// Moves aside what a [rollback](HostFilesystem::roll_back) of the call to `snapshot` will replace or remove, for a workspace that
@@ -102,7 +103,25 @@ impl HostFilesystem {
     /// [`Error::Full`] if the disk has no room for what the rollback will write beside what is there, and [`Error::Io`] if something cannot
     /// be moved: everything stays where it was. Else those of [`restore`](HostFilesystem::restore).
     pub fn set_aside(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<()> {
-        self.restore_for(snapshot, Some(call), true).map(drop)
+        self.restore_or_doubt(snapshot, Some(call), true).map(drop)
+    }
+
+    fn restore_or_doubt(
+        &self,
+        snapshot: &FilesystemSnapshot,
+        call: Option<&str>,
+        aside: bool,
+    ) -> Result<Restored> {
+        self.or_doubt(self.restore_for(snapshot, call, aside))
+    }
+
+    /// Has later captures look at the whole store, if something of it proved damaged.
+    pub(super) fn or_doubt<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| {
+            if matches!(error, Error::Object { .. }) {
+                doubt(self.objects.store());
+            }
+        })
     }
 
     /// Restores a snapshot; with `aside`, moves what would be replaced aside, and restores nothing.

@@ -379,7 +379,9 @@ impl Looking<'_> {
             Some((before, entry))
                 if before == stat
                     && !(self.look.is_racy)(&stat)
-                    && entry.copy.is_none_or(|copy| keep.is_some_and(|keep| keep.is_known(copy))) =>
+                    && entry.copy.is_none_or(|copy| {
+                        keep.is_some_and(|keep| keep.is_known(copy) && keep.stands(copy, ObjectKind::Blob))
+                    }) =>
             {
                 entry
             }

@@ -35,7 +35,7 @@ use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use super::super::aside::{self, Aside};
 use super::super::attributes::{Target, Wanted};
 use super::super::manifest::{Kind, join, shown, told};
-use super::super::objects::{ObjectId, ObjectKind, Objects};
+use super::super::objects::{ObjectId, ObjectKind, Objects, doubt};
 use super::super::plan::stat_of;
 use super::super::removal::Removal;
 use super::super::rules::{Rules, TEMPORARY, is_temporary};
@@ -458,8 +458,10 @@ impl<'a> Undoing<'a> {
         let Some(copy) = copy else {
             return Err("it was changed, and no copy of it was captured".to_owned());
         };
-        let content =
-            self.objects.read(copy, ObjectKind::Blob, COPY_BYTES_MAX).map_err(|error| error.to_string())?;
+        let content = self.objects.read(copy, ObjectKind::Blob, COPY_BYTES_MAX).map_err(|error| {
+            doubt(self.objects.store());
+            error.to_string()
+        })?;
         let temporary = temporary();
         let written = match entry.kind() {
             Kind::Link => {
