@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::FilesystemSnapshot;
 use super::collect::collected;
+use super::known::doubt;
 use super::manifest::GitMode;
 use super::metadata::Metadata;
-use super::objects::{ObjectId, ObjectKind, Objects, doubt};
+use super::objects::{ObjectId, ObjectKind, Objects};
 use super::plan::Then;
 use super::repositories::Repositories;
 use super::snapshot::named_object;

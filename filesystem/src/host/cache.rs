@@ -20,8 +20,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::known::Stamp;
 use super::manifest::{Attributes, Entry, Folder, Form, Leaf, Node, Stat};
-use super::objects::{ObjectId, Objects, Stamp};
+use super::objects::{ObjectId, Objects};
 use super::sparse::Sparse;
 use crate::FolderIdentity;
 use crate::path::DEPTH_MAX;

@@ -35,6 +35,7 @@
 //! | `metadata` | what a snapshot says of all files beside contents and permissions |
 //! | `times` | when files were last changed |
 //! | `objects` | git objects in files |
+//! | `known` | which objects are there and sound, and when a capture looks |
 //! | `object_files` | opening what lies in a store by its names, and reading the files of objects |
 //! | `listing` | what is in the folders of objects |
 //! | `trees` | trees and commits read back |
@@ -71,6 +72,7 @@ mod clearing;
 mod collect;
 mod comparison;
 mod content;
+mod known;
 mod lease;
 mod leave_out;
 mod listing;

@@ -34,8 +34,9 @@ use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use super::super::aside::{self, Aside};
 use super::super::attributes::{Target, Wanted};
+use super::super::known::doubt;
 use super::super::manifest::{Kind, join, shown, told};
-use super::super::objects::{ObjectId, ObjectKind, Objects, doubt};
+use super::super::objects::{ObjectId, ObjectKind, Objects};
 use super::super::plan::stat_of;
 use super::super::removal::Removal;
 use super::super::rules::{Rules, TEMPORARY, is_temporary};
