@@ -59,9 +59,9 @@ pub use error::{Error, Result, Unrestored};
 pub use host::{
     CaptureProgress, Collecting, Collection, DamagedObject, FileChange, FileFacts, FileForm,
     FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Merged, Merging, PACK_BYTES_MAX, PackReceiver,
-    Rebind, Restored, SnapshotPacker, SnapshotReader, SnapshotsAudited, WorkspaceLease, WorkspaceMark,
-    WorkspaceNotice, audit_snapshots, collect_pool, collect_snapshots, damage_of_object, keeps_any,
-    remember_collected, unpool,
+    Rebind, Restored, SnapshotPacker, SnapshotReader, SnapshotsAudited, Uncapturable, WorkspaceLease,
+    WorkspaceMark, WorkspaceNotice, audit_snapshots, collect_pool, collect_snapshots, damage_of_object,
+    keeps_any, remember_collected, unpool,
 };
 pub use identity::FolderIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};

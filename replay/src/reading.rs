@@ -523,7 +523,8 @@ fn own_name(record: &Record<'_>, names: &Names) -> String {
             let form = end.suspension.map(|it| format!(": {}", it.form.name())).unwrap_or_default();
             let exit = end.exit_code.filter(|code| *code != 0);
             let exit = exit.map(|code| format!(": exit code {code}")).unwrap_or_default();
-            format!("{} of {} {}{cause}{form}{exit}", end.tool, end.begin, end.outcome.name())
+            let ended = if end.has_unknown_end() { ": ended unknown" } else { "" };
+            format!("{} of {} {}{cause}{form}{exit}{ended}", end.tool, end.begin, end.outcome.name())
         }),
         Kind::OBSERVED => Observed::decode(record.body).map(|observed| observed.name),
         Kind::REPLICATED => Replicated::decode(record.body)

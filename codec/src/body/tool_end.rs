@@ -9,8 +9,12 @@ use super::operation::{
     payload_len, read_named, resources_len, text_len, write_resources,
 };
 use super::suspension::Suspension;
-use crate::msgpack::Writer;
+use crate::msgpack::{Value, Writer};
 use crate::{Error, OperationId, SequenceNumber};
+
+/// Field of a result in which a tool says that it is unknown whether its work ended, and its value.
+const ENDED: &str = "ended";
+const UNKNOWN: &str = "unknown";
 
 /// Records that a tool has ended, and how.
 ///
@@ -104,6 +108,14 @@ impl<'a> ToolEnd<'a> {
     /// Returns the position to which the record rolls STATE back, or `None` if it does not.
     pub fn rolled_back_to(&self) -> Option<SequenceNumber> {
         self.rolls_back.then_some(self.begin)
+    }
+
+    /// Returns whether the run committed although its tool says that it is unknown whether its work ended: whether the result is a
+    /// map whose field `ended` is `unknown`. A result in a file of its own says nothing.
+    pub fn has_unknown_end(&self) -> bool {
+        let result = self.result.as_ref().filter(|result| result.object().is_none());
+        let is_committed = self.outcome == Outcome::Committed;
+        result.filter(|_| is_committed).is_some_and(|result| says_unknown(result.bytes()))
     }
 
     /// Returns the operation id.
@@ -288,4 +300,14 @@ impl<'a> ToolEnd<'a> {
         }
         Ok(end)
     }
+}
+
+/// Returns whether a value is a map whose field [`ENDED`] is [`UNKNOWN`]. Few results have the two beside each other, and no other is
+/// decoded.
+fn says_unknown(bytes: &[u8]) -> bool {
+    let mut writer = Writer::new();
+    writer.str(ENDED).str(UNKNOWN);
+    let field = writer.finish();
+    bytes.windows(field.len()).any(|at| at == field)
+        && Value::decode(bytes).is_ok_and(|value| value.get(ENDED).and_then(Value::as_str) == Some(UNKNOWN))
 }

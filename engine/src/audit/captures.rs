@@ -79,7 +79,8 @@ mod reading {
     }
 
     /// Reads all captures of workspaces that the records of the session in the folder `dir` name and that are kept in that folder: each
-    /// file whole, and checks content and length. Takes no lock, and may run while the session is written.
+    /// file whole, and checks content and length. Takes no lock, and may run while the session is written. If one is damaged, the next
+    /// capture into that folder reads all that it relies on, and writes anew what of it the workspace holds.
     ///
     /// # Errors
     ///

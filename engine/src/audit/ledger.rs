@@ -204,6 +204,10 @@ pub struct LedgerEntry {
     /// Exit code of the command that the tool ran, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    /// Whether the operation was committed although its tool says that it is unknown whether its work ended: JSON has `ended` then,
+    /// which is `unknown`.
+    #[serde(rename = "ended", serialize_with = "as_unknown", skip_serializing_if = "std::ops::Not::not")]
+    pub has_unknown_end: bool,
     /// What the operation waits for, while it is suspended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<SuspensionForm>,
@@ -228,6 +232,10 @@ pub struct LedgerEntry {
     /// Child sessions of the operation, in the order of their numbers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<LedgerChild>,
+}
+
+fn as_unknown<S: Serializer>(_: &bool, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str("unknown")
 }
 
 /// Collects the entries of a ledger from the records of a log.
@@ -277,6 +285,7 @@ impl Ledger {
             outcome: Fate::Open,
             cause: None,
             exit_code: None,
+            has_unknown_end: false,
             waits_for: None,
             effects: None,
             not_undone: Vec::new(),
@@ -291,7 +300,7 @@ impl Ledger {
         entry.runs += 1;
         entry.begin = sequence;
         (entry.outcome, entry.cause, entry.effects) = (Fate::Open, None, None);
-        (entry.waits_for, entry.exit_code) = (None, None);
+        (entry.waits_for, entry.exit_code, entry.has_unknown_end) = (None, None, false);
         (entry.end, entry.elapsed_us) = (None, None);
         entry.not_undone.clear();
         entry.replaced.clear();
@@ -325,6 +334,7 @@ impl Ledger {
             Outcome::Other(_) => Fate::Unknown,
         };
         (entry.cause, entry.exit_code) = (end.cause, end.exit_code);
+        entry.has_unknown_end = end.has_unknown_end();
         entry.waits_for = end.suspension.map(|suspension| suspension.form);
         entry.effects = Some(end.outside);
         entry.not_undone = end.not_undone.iter().map(NotUndone::of_record).collect();

@@ -4,13 +4,18 @@
 //! A rename takes no room for contents, and always stays on the file system. Snapshots leave the folder out, and restores leave it
 //! alone: whoever has looked at it removes it.
 //!
+//! A file of a git repository gets a second name there instead, a hard link, since the restore has yet to read it. It is the only one
+//! once the restore has replaced or removed the first, which it does by renaming and unlinking alone.
+//!
 //! A restore that is cut short behind that is made once more as any other.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nix::errno::Errno;
+use nix::fcntl::AtFlags;
 use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 use rustix::fs::{RenameFlags, renameat_with};
 
 use super::manifest::{Kind, join, told};
@@ -24,10 +29,20 @@ pub(crate) const SET_ASIDE: &str = "move into .foldlog-aside";
 /// Most names that are tried for what lies aside under the same path already.
 const NAMES_MAX: u32 = 1_000;
 
-/// Something that was moved: the folder and the name that it had, and those that it has.
+/// What is set aside, by paths from the workspace's root.
+#[derive(Default)]
+pub(super) struct Aside {
+    /// What is moved.
+    pub(super) moved: Vec<Vec<u8>>,
+    /// Files that get a second name.
+    pub(super) linked: Vec<Vec<u8>>,
+}
+
+/// Something that was set aside: the folder and the name that it had, and those that it has.
 struct Moved {
     from: (OwnedFd, Vec<u8>),
     to: (OwnedFd, Vec<u8>),
+    is_linked: bool,
 }
 
 /// Returns the path of what lies aside for a call, relative to the workspace's root.
@@ -56,16 +71,37 @@ pub(super) fn find(root: &OwnedFd, path: &[u8]) -> Option<String> {
     Some(told(&join(&join(ASIDE, &call), path)))
 }
 
-/// Moves everything at these paths aside, or nothing. What is not there is passed over.
-pub(super) fn move_all(root: &OwnedFd, place: &Path, call: &str, paths: &[Vec<u8>]) -> Result<()> {
-    let mut moved = Vec::new();
-    for path in paths {
-        match move_one(root, call, path) {
+/// Returns those of these repositories of which a part lies aside for a call, without objects.
+pub(super) fn parts<'a>(
+    root: &OwnedFd,
+    call: &str,
+    repositories: impl Iterator<Item = &'a Vec<u8>>,
+) -> Vec<&'a Vec<u8>> {
+    let is_part = |path: &&'a Vec<u8>| {
+        let aside = open_at(root, ASIDE, OPEN_FOLDER, Mode::empty());
+        let folder = aside.and_then(|aside| {
+            let (folder, name) = open_around(&aside, &join(call.as_bytes(), path))?;
+            open_at(&folder, &name, OPEN_FOLDER, Mode::empty())
+        });
+        folder.is_ok_and(|folder| stat_at(&folder, b"objects").is_err())
+    };
+    repositories.filter(is_part).collect()
+}
+
+/// Sets everything aside, or nothing. What is not there is passed over.
+pub(super) fn set_all(root: &OwnedFd, place: &Path, call: &str, paths: &Aside) -> Result<()> {
+    let mut moved: Vec<Moved> = Vec::new();
+    let linked = paths.linked.iter().map(|path| (path, true));
+    for (path, is_linked) in linked.chain(paths.moved.iter().map(|path| (path, false))) {
+        match set_one(root, call, path, is_linked) {
             Ok(one) => moved.extend(one),
             Err(errno) => {
-                for Moved { from, to } in moved.iter().rev() {
+                for Moved { from, to, is_linked } in moved.iter().rev() {
                     // What cannot be moved back lies aside, and nothing of it is lost.
-                    let _ = rename((&to.0, &to.1), (&from.0, &from.1));
+                    let _ = match is_linked {
+                        true => unlinkat(&to.0, &*to.1, UnlinkatFlags::NoRemoveDir),
+                        false => rename((&to.0, &to.1), (&from.0, &from.1)),
+                    };
                 }
                 // Where something else is in the folder's place, that is what has to go.
                 let is_taken = stat_at(root, ASIDE).is_ok_and(|found| found.kind() != Kind::Folder);
@@ -77,7 +113,7 @@ pub(super) fn move_all(root: &OwnedFd, place: &Path, call: &str, paths: &[Vec<u8
     Ok(())
 }
 
-fn move_one(root: &OwnedFd, call: &str, path: &[u8]) -> Result<Option<Moved>, Errno> {
+fn set_one(root: &OwnedFd, call: &str, path: &[u8], is_linked: bool) -> Result<Option<Moved>, Errno> {
     let found =
         open_around(root, path).and_then(|(from, name)| Ok((stat_at(&from, &name)?.kind(), from, name)));
     let (from, name) = match found {
@@ -96,10 +132,14 @@ fn move_one(root: &OwnedFd, call: &str, path: &[u8]) -> Result<Option<Moved>, Er
     for number in 0..NAMES_MAX {
         let behind = if number == 0 { String::new() } else { format!(".{number}") };
         let name_there = [&name, behind.as_bytes()].concat();
-        match rename((&from, &name), (&to, &name_there)) {
+        let set = match is_linked {
+            true => link((&from, &name), (&to, &name_there)),
+            false => rename((&from, &name), (&to, &name_there)),
+        };
+        match set {
             Err(Errno::EEXIST) => {}
             Err(errno) => return Err(errno),
-            Ok(()) => return Ok(Some(Moved { from: (from, name), to: (to, name_there) })),
+            Ok(()) => return Ok(Some(Moved { from: (from, name), to: (to, name_there), is_linked })),
         }
     }
     Err(Errno::EEXIST)
@@ -110,6 +150,18 @@ fn made(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     match mkdirat(folder, name, Mode::S_IRWXU) {
         Ok(()) | Err(Errno::EEXIST) => open_at(folder, name, OPEN_FOLDER, Mode::empty()),
         Err(errno) => Err(errno),
+    }
+}
+
+/// Gives a file a second name. It may have it since an earlier attempt.
+fn link(from: (&OwnedFd, &[u8]), to: (&OwnedFd, &[u8])) -> Result<(), Errno> {
+    match linkat(from.0, from.1, to.0, to.1, AtFlags::empty()) {
+        Err(Errno::EEXIST) => {
+            let (one, other) = (stat_at(from.0, from.1)?, stat_at(to.0, to.1)?);
+            let is_one = (one.device, one.inode) == (other.device, other.inode);
+            if is_one { Ok(()) } else { Err(Errno::EEXIST) }
+        }
+        linked => linked,
     }
 }
 

@@ -1,4 +1,5 @@
-//! Reads the objects of snapshots in a store, and tells which are damaged or missing. Changes nothing.
+//! Reads the objects of snapshots in a store, and tells which are damaged or missing. Changes nothing, but where some are, later
+//! captures into the store look at all of it.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::FilesystemSnapshot;
 use super::collect::collected;
+use super::known::doubt;
 use super::manifest::GitMode;
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects};
@@ -49,6 +51,7 @@ pub struct SnapshotsAudited {
 /// Looks at every object that these snapshots need, in the store at `store`. Commits, folders and what is said of files beside their
 /// contents are read and checked; contents are read where `is_to_be_read` says so of the object's file, and have to be there
 /// otherwise. What is read has to be the whole file, byte for byte: its length too. An object that several snapshots need is looked at once.
+/// If one is damaged, the next capture into the store reads all that it relies on, and writes anew what of it the workspace holds.
 pub fn audit_snapshots<'a>(
     store: &Path,
     snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>,
@@ -80,6 +83,9 @@ pub fn audit_snapshots<'a>(
         if let Err(error) = audit.snapshot(snapshot) {
             audit.tell(error);
         }
+    }
+    if !audit.audited.damaged.is_empty() {
+        doubt(store);
     }
     audit.audited
 }

@@ -3,14 +3,16 @@
 //! It is a cache: written without a sync, checked as a whole, and ignored where anything about it is odd.
 //!
 //! ```text
-//! head      "foldlog stat cache 3\n", boot id (16), mark (16), the folder's inode (8) and when it was made (8)
+//! head      "foldlog stat cache 4\n", boot id (16), mark (16), the folder's inode (8) and when it was made (8)
 //! folders   each before those in it: stat (56), time at which the attributes were read (8), attributes, tree (20),
-//!           durable (1), times (20), count of entries (4), entries
+//!           stamp (16), durable (1), times (20), stamp (16), count of entries (4), entries
 //! entry     length of the name (2), name, then one of
 //!             0  a folder; the next of the folders not yet named, in order
-//!             1  a file or a link: stat (56), blob (20), bits: racy 1, durable 2, attributes follow 4, sparse 8, prefix 16
+//!             1  a file or a link: stat (56), blob (20), stamp (16), bits: racy 1, durable 2, attributes follow 4, sparse 8, prefix 16;
+//!                of a sparse one the blob of its data (20), stamp (16)
 //! stat      device, inode, length (8 each), times of the last changes of content and of all (8 each), mode, user, group,
 //!           names (4 each)
+//! stamp     length of the object's file (8), time of its last change (8); what `Stamp::UNKNOWN` says where it is not known to be sound
 //! attributes  count (4); of each the lengths of name and value (4 each), name, value
 //! tail      BLAKE3 of all before it (32)
 //! ```
@@ -18,12 +20,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::known::Stamp;
 use super::manifest::{Attributes, Entry, Folder, Form, Leaf, Node, Stat};
 use super::objects::{ObjectId, Objects};
+use super::sparse::Sparse;
 use crate::FolderIdentity;
 use crate::path::DEPTH_MAX;
 
-const HEAD: &[u8] = b"foldlog stat cache 3\n";
+const HEAD: &[u8] = b"foldlog stat cache 4\n";
 const HASH_BYTES: usize = 32;
 
 /// The bits of a file or a link.
@@ -67,12 +71,12 @@ pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: 
         put_stat(&mut bytes, &folder.stat);
         bytes.extend_from_slice(&folder.checked_ns.load(Ordering::Relaxed).to_le_bytes());
         put_attributes(&mut bytes, &folder.attributes);
-        bytes.extend_from_slice(&folder.tree.0);
+        put_object(&mut bytes, folder.tree, objects);
         bytes.push(u8::from(objects.is_durable(folder.tree)));
         // Of its times nothing is said where they may be lost before the tree is.
         let times =
             Some(folder.times).filter(|times| objects.is_durable(*times) || !objects.is_durable(folder.tree));
-        bytes.extend_from_slice(&times.unwrap_or(ObjectId::UNKNOWN).0);
+        put_object(&mut bytes, times.unwrap_or(ObjectId::UNKNOWN), objects);
         let entries: Vec<&Entry> = folder
             .entries
             .iter()
@@ -91,7 +95,7 @@ pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: 
                 Node::Leaf(Leaf { stat, attributes, form, blob, racy }) => {
                     bytes.push(1);
                     put_stat(&mut bytes, stat);
-                    bytes.extend_from_slice(&blob.0);
+                    put_object(&mut bytes, *blob, objects);
                     let form = match form {
                         Form::Whole => 0,
                         Form::Sparse => SPARSE,
@@ -102,6 +106,10 @@ pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: 
                     bytes.push(if *racy { RACY } else { 0 } | durable | attributed | form);
                     if attributes.is_some() {
                         put_attributes(&mut bytes, attributes);
+                    }
+                    if form == SPARSE {
+                        let data = Sparse::read(objects, *blob).map(|(_, data)| data);
+                        put_object(&mut bytes, data.unwrap_or(ObjectId::UNKNOWN), objects);
                     }
                 }
                 Node::Special | Node::Mount => {}
@@ -115,6 +123,13 @@ pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: 
     let hash = blake3::hash(&bytes);
     bytes.extend_from_slice(hash.as_bytes());
     bytes
+}
+
+fn put_object(bytes: &mut Vec<u8>, id: ObjectId, objects: &Objects) {
+    let stamp = objects.known_stamp(id);
+    bytes.extend_from_slice(&id.0);
+    bytes.extend_from_slice(&stamp.len.to_le_bytes());
+    bytes.extend_from_slice(&stamp.modified_ns.to_le_bytes());
 }
 
 fn put_stat(bytes: &mut Vec<u8>, stat: &Stat) {
@@ -159,21 +174,18 @@ pub(super) fn decode(bytes: &[u8], now: Circumstances, objects: &Objects) -> Opt
     }
     let same_boot = boot == now.boot;
     let mut known = Vec::new();
-    let mut judge = |id: [u8; 20], durable: bool| {
-        let id = ObjectId(id);
-        match durable || same_boot {
-            true => {
-                known.push((id, durable));
-                id
-            }
-            false => ObjectId::UNKNOWN,
+    let mut judge = |(id, stamp): (ObjectId, Stamp), durable: bool| match durable || same_boot {
+        true => {
+            known.push((id, durable, stamp));
+            id
         }
+        false => ObjectId::UNKNOWN,
     };
     let root = rest.folder(&mut judge, 0)?;
     if !rest.0.is_empty() {
         return None;
     }
-    known.retain(|(id, _)| *id != ObjectId::UNKNOWN);
+    known.retain(|(id, _, stamp)| *id != ObjectId::UNKNOWN && *stamp != Stamp::UNKNOWN);
     objects.learn(known);
     Some(Cached::Here(root))
 }
@@ -189,7 +201,7 @@ impl Rest<'_> {
 
     fn folder(
         &mut self,
-        judge: &mut dyn FnMut([u8; 20], bool) -> ObjectId,
+        judge: &mut dyn FnMut((ObjectId, Stamp), bool) -> ObjectId,
         depth: usize,
     ) -> Option<Arc<Folder>> {
         if depth > DEPTH_MAX {
@@ -198,9 +210,9 @@ impl Rest<'_> {
         let stat = self.stat()?;
         let checked_ns = i64::from_le_bytes(self.take()?);
         let attributes = self.attributes()?;
-        let (tree, [durable]) = (self.take()?, self.take()?);
+        let (tree, [durable]) = (self.object()?, self.take()?);
         let tree = judge(tree, durable == 1);
-        let times = judge(self.take()?, durable == 1);
+        let times = judge(self.object()?, durable == 1);
         let count = u32::from_le_bytes(self.take()?);
         let mut entries = Vec::new();
         let mut folders = Vec::new();
@@ -228,9 +240,9 @@ impl Rest<'_> {
         Some(Arc::new(folder))
     }
 
-    fn leaf(&mut self, judge: &mut dyn FnMut([u8; 20], bool) -> ObjectId) -> Option<Leaf> {
+    fn leaf(&mut self, judge: &mut dyn FnMut((ObjectId, Stamp), bool) -> ObjectId) -> Option<Leaf> {
         let stat = self.stat()?;
-        let (blob, [bits]) = (self.take()?, self.take()?);
+        let (blob, [bits]) = (self.object()?, self.take()?);
         let form = match bits & (SPARSE | PREFIX) {
             0 => Form::Whole,
             SPARSE => Form::Sparse,
@@ -239,7 +251,16 @@ impl Rest<'_> {
         };
         let attributes = if bits & ATTRIBUTES == 0 { None } else { self.attributes()? };
         let blob = judge(blob, bits & DURABLE != 0);
+        if form == Form::Sparse {
+            judge(self.object()?, bits & DURABLE != 0);
+        }
         Some(Leaf { stat, attributes, form, blob, racy: bits & RACY != 0 })
+    }
+
+    fn object(&mut self) -> Option<(ObjectId, Stamp)> {
+        let id = ObjectId(self.take()?);
+        let (len, modified_ns) = (u64::from_le_bytes(self.take()?), i64::from_le_bytes(self.take()?));
+        Some((id, Stamp { len, modified_ns }))
     }
 
     fn stat(&mut self) -> Option<Stat> {

@@ -33,6 +33,7 @@ impl<'a> Checked<'a> {
         let checked = in_parallel(&blobs, &|blob| {
             let room = HELD_BYTES_MAX.saturating_sub(held_bytes.load(Ordering::Relaxed));
             let bytes = objects.check(*blob, ObjectKind::Blob, room)?;
+            objects.learn_sound(*blob);
             held_bytes.fetch_add(bytes.as_deref().map_or(0, len), Ordering::Relaxed);
             Ok(bytes)
         })?;

@@ -4,7 +4,8 @@
 //!
 //! Holds the ids of the commits, of the metadata and of the states of repositories of snapshots that were collected, 40 digits and a line feed each, the
 //! oldest first; the last [`COLLECTED_MAX`] of them; those that another store had collected, where this one was made of what was left, too. It tells a snapshot that was collected ([`Error::Collected`]) from one that
-//! is damaged. Each collection replaces it, whereby whoever knows of objects of the store forgets them.
+//! is damaged. Each collection replaces it, and [`doubt`](super::known::doubt) gives it a new time, whereby whoever knows of objects
+//! of the store forgets them.
 //!
 //! # What a kill leaves
 //!
@@ -37,7 +38,7 @@ use super::{FilesystemSnapshot, HostFilesystem};
 use crate::error::{Error, Result};
 
 /// The file that each collection replaces.
-const COLLECTED: &str = "collected";
+pub(super) const COLLECTED: &str = "collected";
 
 /// Most ids that the file holds.
 const COLLECTED_MAX: usize = 1 << 20;
@@ -156,7 +157,7 @@ impl HostFilesystem {
         Ok(())
     }
 
-    /// Returns a number that every collection of the store changes.
+    /// Returns a number that every collection of the store changes, and every doubt about it.
     pub(super) fn mark(&self) -> [u8; 16] {
         let found = fs::symlink_metadata(self.objects.store().join(COLLECTED));
         let (inode, changed) = found.map_or((0, 0), |found| {

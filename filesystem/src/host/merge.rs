@@ -146,6 +146,10 @@ impl HostFilesystem {
     /// [`Error::Object`] if an object is missing or damaged; [`Error::Io`] or [`Error::Full`] if one cannot be written;
     /// [`Error::Path`] if a file is to be kept and the target is of a version that kept no owners.
     pub fn merged(&self, asked: &Merging<'_>) -> Result<Merged> {
+        self.or_doubt(self.merge(asked))
+    }
+
+    fn merge(&self, asked: &Merging<'_>) -> Result<Merged> {
         let mut reader = SnapshotReader::open(self.store());
         let mut state = self.state.lock();
         let trees = &mut state.trees;

@@ -35,9 +35,11 @@
 //! | `metadata` | what a snapshot says of all files beside contents and permissions |
 //! | `times` | when files were last changed |
 //! | `objects` | git objects in files |
+//! | `known` | which objects are there and sound, and when a capture looks |
 //! | `object_files` | opening what lies in a store by its names, and reading the files of objects |
 //! | `listing` | what is in the folders of objects |
 //! | `trees` | trees and commits read back |
+//! | `uncapturable` | what keeps snapshots from being taken |
 //! | `unsynced` | snapshots that are not durable yet |
 //! | `plan` | what differs between a snapshot and a workspace |
 //! | `checked` | every object that a restore needs, read before anything is changed |
@@ -70,6 +72,7 @@ mod clearing;
 mod collect;
 mod comparison;
 mod content;
+mod known;
 mod lease;
 mod leave_out;
 mod listing;
@@ -95,11 +98,11 @@ mod rules;
 mod scratch;
 mod snapshot;
 mod sparse;
-mod special;
 mod state;
 mod step;
 mod times;
 mod trees;
+mod uncapturable;
 mod unsynced;
 mod walk;
 
@@ -129,6 +132,7 @@ pub use restore::Restored;
 use root::Root;
 pub use snapshot::FilesystemSnapshot;
 use state::State;
+pub use uncapturable::Uncapturable;
 use unsynced::Unsynced;
 
 /// Holds a folder of the host as a workspace, and keeps snapshots of it as git commits in a store of its own.
@@ -170,7 +174,7 @@ use unsynced::Unsynced;
 /// | other times, attributes of symbolic links | of the restore |
 /// | a file that others append to while it is captured | as the tool left it, and told; captured as far as it was at the beginning |
 /// | what the host leaves out | as the tool left it; so is the folder `.aca` in the root, which holds exports of sessions, unless the host includes it, and the folder `.foldlog-aside` there, into which goes what a rollback replaces and cannot capture |
-/// | `.git` | `HEAD`, refs, logs, index, config, hooks and the state of merges and rebases as before; git objects stay, and a commit that nothing names any more is kept under `refs/foldlog/lost` and told; moved to `.foldlog-aside` where the tool made it, as the repository of a submodule is; told where the tool removed it, and what it leads to outside |
+/// | `.git` | `HEAD`, refs, logs, index, config, hooks and the state of merges and rebases as before; git objects stay, and a commit that nothing names any more is kept under `refs/foldlog/lost` and told, or told alone if the refs are in the format reftable; moved to `.foldlog-aside` where the tool made it, as the repository of a submodule is; told where the tool removed it, and what it leads to outside |
 /// | mounts | as the tool left them, and told |
 /// | pipes, sockets, devices | removed where the tool made them; no tool begins where there are some |
 /// | folders in one another | as before down to 256, removed however many there are |

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use sha1_checked::{Digest, Sha1};
 
 use super::collect::was_collected;
+use super::known::Known;
 use super::object_files::{Content, Inflater, is_file, open_file, open_folder};
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
@@ -37,9 +38,6 @@ const SYNC_SINGLY_MAX: usize = 64;
 
 /// Larger pieces are not read faster, and must be cleared for every small object.
 const PIECE_BYTES: usize = 16 << 10;
-
-/// What is known of more objects than this is forgotten, which costs nothing but time.
-const KNOWN_MAX: usize = 1 << 21;
 
 pub(super) const TEMPORARY: &str = "tmp_obj_";
 
@@ -149,8 +147,11 @@ pub(super) struct Objects {
     borrowed: Option<PathBuf>,
     /// Whether an object whose file holds other bytes beside the content is taken for damaged, as git takes it.
     is_exact: bool,
-    /// The objects that are known to be there and sound, and whether they are known to be durable.
-    known: Mutex<HashMap<ObjectId, bool>>,
+    /// The objects that are known to be there and sound.
+    pub(super) known: Mutex<HashMap<ObjectId, Known>>,
+    /// How many captures have begun, and in how many turns they look at all objects.
+    pub(super) turn: AtomicU64,
+    pub(super) turns: AtomicU64,
     /// Compressors at rest. To make one costs more than to compress a small object.
     compressors: Mutex<Vec<Compress>>,
     temporaries: AtomicU64,
@@ -164,6 +165,8 @@ impl Objects {
             borrowed: None,
             is_exact: false,
             known: Mutex::default(),
+            turn: AtomicU64::new(0),
+            turns: AtomicU64::new(1),
             compressors: Mutex::default(),
             temporaries: AtomicU64::new(0),
         }
@@ -220,7 +223,7 @@ impl Objects {
     }
 
     /// Where an object is that is to be read.
-    fn found(&self, id: ObjectId) -> PathBuf {
+    pub(super) fn found(&self, id: ObjectId) -> PathBuf {
         let own = self.path(id);
         match &self.borrowed {
             Some(borrowed) if !own.exists() => path_in(borrowed, id),
@@ -267,45 +270,6 @@ impl Objects {
         format!("{TEMPORARY}{}_{count}", std::process::id())
     }
 
-    /// Forgets what is known, where somebody else may have changed the store.
-    pub(super) fn forget(&self) {
-        self.known.lock().clear();
-    }
-
-    pub(super) fn forget_one(&self, id: ObjectId) {
-        self.known.lock().remove(&id);
-    }
-
-    pub(super) fn is_known(&self, id: ObjectId) -> bool {
-        self.known.lock().contains_key(&id)
-    }
-
-    pub(super) fn is_durable(&self, id: ObjectId) -> bool {
-        self.known.lock().get(&id).is_some_and(|durable| *durable)
-    }
-
-    pub(super) fn learn(&self, ids: impl IntoIterator<Item = (ObjectId, bool)>) {
-        let mut known = self.known.lock();
-        if known.len() > KNOWN_MAX {
-            known.clear();
-        }
-        for (id, durable) in ids {
-            *known.entry(id).or_default() |= durable;
-        }
-    }
-
-    /// Whether an object is there and sound. One that a power cut left damaged is not, and is written anew. Fails where no file
-    /// stands in its place, but something else, which is nobody's to replace.
-    fn is_sound(&self, id: ObjectId, kind: ObjectKind) -> Result<bool> {
-        if self.is_known(id) {
-            return Ok(true);
-        }
-        let path = self.found(id);
-        let is_there = is_file(&path);
-        let is_there = is_there.map_err(|error| Error::Object { path, reason: error.to_string() })?;
-        Ok(is_there && self.verify(id, kind).is_ok())
-    }
-
     /// Reads an object, and checks its content and that nothing else is in its file.
     pub(super) fn verify(&self, id: ObjectId, kind: ObjectKind) -> Result<()> {
         let opened = self.open(id, kind)?;
@@ -325,8 +289,8 @@ impl Objects {
                 .and_then(|compressed| create_with_folder(&temporary)?.write_all(&compressed))
                 .and_then(|()| self.name(&temporary, id));
             kept.map_err(|error| self.not_kept(&temporary, id, error))?;
+            self.learn_sound(id);
         }
-        self.learn([(id, false)]);
         Ok(id)
     }
 
@@ -352,7 +316,8 @@ impl Objects {
         };
         let kept = match written.as_ref().ok().copied().flatten().map(|id| (id, is_kept(id))) {
             Some((id, Ok(false))) => {
-                self.name(&temporary, id).map_err(|error| self.not_kept(&temporary, id, error))
+                let named = self.name(&temporary, id);
+                named.map_err(|error| self.not_kept(&temporary, id, error)).map(|()| self.learn_sound(id))
             }
             other => {
                 let _ = fs::remove_file(&temporary);
@@ -361,7 +326,6 @@ impl Objects {
         };
         let id = written.map_err(named)?;
         kept?;
-        self.learn(id.map(|id| (id, false)));
         Ok(id)
     }
 
@@ -494,7 +458,7 @@ impl Objects {
             sync_folder(&self.store)?;
             self.sync_name()?;
         }
-        self.learn(ids.iter().map(|id| (*id, true)));
+        self.learn_durable(ids);
         self.pool_durable(ids);
         Ok(())
     }
@@ -551,17 +515,19 @@ pub(super) fn create_folder(path: &Path) -> io::Result<()> {
 
 /// Makes a file for nobody but its owner, whatever the umask says.
 pub(super) fn create(path: &Path) -> io::Result<File> {
-    let mode = if sabotage::is(Breakage::CapturesReadable) { 0o444 } else { 0o600 };
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(mode);
-    let created = match options.open(path) {
+    match create_new(path) {
         // A process of the same id was killed at it.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             fs::remove_file(path)?;
-            options.open(path)
+            create_new(path)
         }
-        opened => opened,
-    }?;
+        created => created,
+    }
+}
+
+pub(super) fn create_new(path: &Path) -> io::Result<File> {
+    let mode = if sabotage::is(Breakage::CapturesReadable) { 0o444 } else { 0o600 };
+    let created = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     created.set_permissions(fs::Permissions::from_mode(mode))?;
     Ok(created)
 }

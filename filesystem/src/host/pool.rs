@@ -37,6 +37,9 @@ impl Objects {
             let _ = fs::remove_file(&path);
             return false;
         }
+        if linked {
+            self.learn_sound(id);
+        }
         linked
     }
 

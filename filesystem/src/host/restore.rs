@@ -9,7 +9,10 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::sys::stat::{Mode, fchmod};
 
+use super::aside::{self, Aside};
+use super::binding;
 use super::checked::Checked;
+use super::known::doubt;
 use super::manifest::{self, GitMode, Permissions};
 use super::metadata::Metadata;
 use super::plan::{Planned, Planner, Sides, Then, Touched};
@@ -23,7 +26,6 @@ use super::step::{OPEN_FOLDER, open_at, set_permissions, stat_at};
 use super::trees::Commit;
 use super::walk::{Walk, Walked};
 use super::{FilesystemSnapshot, HostFilesystem, Rebind, WorkspaceNotice};
-use super::{aside, binding};
 use crate::error::{Error, Result, Unrestored};
 use crate::sabotage::{self, Breakage};
 
@@ -75,7 +77,7 @@ impl HostFilesystem {
     /// some paths could not be restored: it names each of them, and all others are as they were. [`Error::Io`] and
     /// [`Error::Path`] if the workspace cannot be read.
     pub fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<Restored> {
-        self.restore_for(snapshot, None, false)
+        self.restore_or_doubt(snapshot, None, false)
     }
 
     /// Restores the workspace like [`restore`](HostFilesystem::restore) to what it was before a call, and [moves
@@ -87,11 +89,12 @@ impl HostFilesystem {
     ///
     /// Those of [`restore`](HostFilesystem::restore).
     pub fn roll_back(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<Restored> {
-        self.restore_for(snapshot, Some(call), false)
+        self.restore_or_doubt(snapshot, Some(call), false)
     }
 
     /// Moves aside what a [rollback](HostFilesystem::roll_back) of the call to `snapshot` will replace or remove, for a workspace that
-    /// cannot be captured before: files, links, and git repositories that the call made. They lie in `.foldlog-aside/CALL` in the
+    /// cannot be captured before: files, links, git repositories that the call made, and the files in other repositories, such as `HEAD`,
+    /// refs and the index, which get a second name. They lie in `.foldlog-aside/CALL` in the
     /// workspace's root under the paths that they had, on the same file system, and take no room for contents. Snapshots leave that folder
     /// out and restores leave it alone, so it stays until somebody removes it.
     ///
@@ -100,7 +103,25 @@ impl HostFilesystem {
     /// [`Error::Full`] if the disk has no room for what the rollback will write beside what is there, and [`Error::Io`] if something cannot
     /// be moved: everything stays where it was. Else those of [`restore`](HostFilesystem::restore).
     pub fn set_aside(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<()> {
-        self.restore_for(snapshot, Some(call), true).map(drop)
+        self.restore_or_doubt(snapshot, Some(call), true).map(drop)
+    }
+
+    fn restore_or_doubt(
+        &self,
+        snapshot: &FilesystemSnapshot,
+        call: Option<&str>,
+        aside: bool,
+    ) -> Result<Restored> {
+        self.or_doubt(self.restore_for(snapshot, call, aside))
+    }
+
+    /// Has later captures look at the whole store, if something of it proved damaged.
+    pub(super) fn or_doubt<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| {
+            if matches!(error, Error::Object { .. }) {
+                doubt(self.objects.store());
+            }
+        })
     }
 
     /// Restores a snapshot; with `aside`, moves what would be replaced aside, and restores nothing.
@@ -191,15 +212,15 @@ impl HostFilesystem {
         let planned = planner.folder(then, b"", Some((&walked.root, Reach::of(Arc::clone(&root)))))?;
         let mut inexact = planner.inexact;
         if let Some(call) = call.filter(|_| aside) {
-            let mut paths: Vec<Vec<u8>> = if undoes { undoing.made().cloned().collect() } else { Vec::new() };
+            let mut paths = if undoes { undoing.aside() } else { Aside::default() };
             if let Planned::Differs(plan) = &planned {
                 let (checked, shared) = (Checked::new(&self.objects, plan)?, Shared::new(&root));
                 Restorer::new(&rules, &checked, &shared).check_room(plan, &root, &self.root)?;
                 let mut touched = Touched::default();
                 plan.touched(b"", &mut touched);
-                paths.append(&mut touched.contents);
+                paths.moved.append(&mut touched.contents);
             }
-            aside::move_all(&root, &self.root, call, &paths)?;
+            aside::set_all(&root, &self.root, call, &paths)?;
             return Ok(Restored::default());
         }
         let (mut restored, now) = match planned {
@@ -254,9 +275,17 @@ impl HostFilesystem {
         if let Some((call, names)) =
             call.map(|call| (call, aside::names(&root, call))).filter(|(_, names)| !names.is_empty())
         {
-            let names = names.join(", ");
-            let reason = format!("{names} was moved there, since no capture holds it: `mv` brings it back");
-            restored.inexact.push(Unrestored::new(aside::folder_of(call), reason));
+            let (names, folder) = (names.join(", "), aside::folder_of(call));
+            let mut reason =
+                format!("{names} was moved there, since no capture holds it: `mv` brings it back");
+            for path in
+                aside::parts(&root, call, repositories.roots()).into_iter().map(|path| manifest::told(path))
+            {
+                let part =
+                    format!("; of {path} it is a part: `cp -a {folder}/{path}/. {path}` brings that back");
+                reason.push_str(&part);
+            }
+            restored.inexact.push(Unrestored::new(folder, reason));
         }
         if call.is_some() && !restored.inexact.is_empty() {
             state.notice(WorkspaceNotice::NotUndone { left: restored.inexact.clone() });
@@ -281,7 +310,7 @@ impl HostFilesystem {
         loop {
             let mut walk = Walk::new(Arc::clone(root), last.clone(), rules, None);
             walk.times = metadata.is_some_and(|metadata| metadata.times.is_some());
-            let walked = walk.run()?;
+            let walked = self.located(walk.run())?;
             if walked.unreadable.is_empty() {
                 return Ok(walked);
             }

@@ -71,8 +71,10 @@ impl FilesystemSnapshot {
 }
 
 impl HostFilesystem {
-    /// Takes a snapshot of the workspace. If nothing changed since the last one, this walks the folder, and reads and
-    /// writes nothing. `tag` becomes a part of the commit's message, for readers who look into the store with git.
+    /// Takes a snapshot of the workspace. If nothing changed since the last one, this walks the folder, looks at the objects that
+    /// it relies on, and reads and writes nothing. An object that is missing, or whose file has another length or time than when
+    /// it was last known to be sound, is read, and written anew if it is damaged; of more than 4,096 files, those of about 4,096 are
+    /// looked at by each snapshot, in turn. `tag` becomes a part of the commit's message, for readers who look into the store with git.
     ///
     /// With `durable`, everything that the snapshot needs is durable when this returns. Without it a power cut may take
     /// the snapshot, though a kill does not; [`sync_captures`](HostFilesystem::sync_captures) makes it durable later.
@@ -84,7 +86,8 @@ impl HostFilesystem {
     /// - [`Error::Path`] if something in the workspace cannot be a part of a snapshot (a pipe, a socket, a device, more
     ///   than 256 folders in one another, a `.gitignore` of more than 1 MiB, content made to collide with another's
     ///   SHA-1), changes each time it is read, or if the workspace is gone.
-    /// - [`Error::Io`] if a file cannot be read or an object cannot be written.
+    /// - [`Error::Io`] if a file cannot be read or an object cannot be written: [`uncapturable`](HostFilesystem::uncapturable) tells
+    ///   before which files cannot.
     /// - [`Error::Full`] if the disk has no space for an object.
     /// - [`Error::CaptureTooLarge`] if the snapshot would read more than
     ///   [`capture_bytes_max`](super::HostFilesystemOptions::capture_bytes_max) bytes.
@@ -112,11 +115,12 @@ impl HostFilesystem {
         let gitignore = if self.options.gitignore { Gitignore::Present } else { Gitignore::Unread };
         let rules = Rules::new(&self.options.leave_out, gitignore);
         let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
+        self.objects.begin_capture(last.as_ref().map_or(0, |last| last.files));
         let mut walk = Walk::new(Arc::clone(root.folder()), last, &rules, Some(&self.objects));
         walk.times = self.options.times;
         walk.limits = Limits::new(until, self.options.capture_bytes_max);
         walk.limits.progress.clone_from(&self.options.progress);
-        let mut walked = walk.run()?;
+        let mut walked = self.located(walk.run())?;
         for (id, lines) in std::mem::take(&mut walked.trees) {
             state.trees.hold(id, lines);
         }
@@ -145,7 +149,11 @@ impl HostFilesystem {
         let found = found.at(&walked.repositories, &mut state.seen)?;
         let repositories = (!found.is_empty()).then(|| found.write(&self.objects)).transpose()?;
         let commit = match &last.commit {
-            Some((commit, before)) if before.as_deref() == tag && self.objects.is_known(*commit) => *commit,
+            Some((commit, before))
+                if before.as_deref() == tag && self.objects.is_sound(*commit, ObjectKind::Commit)? =>
+            {
+                *commit
+            }
             _ => {
                 let permissions = match &last.permissions {
                     Some(permissions) => Arc::clone(permissions),
@@ -198,7 +206,7 @@ impl HostFilesystem {
     /// id.
     fn keep_metadata(&self, last: &mut Last, walked: &Walked) -> Result<ObjectId> {
         if let Some((_, Some(id))) = &last.metadata
-            && self.objects.is_known(*id)
+            && self.objects.is_sound(*id, ObjectKind::Blob)?
         {
             return Ok(*id);
         }

@@ -24,7 +24,8 @@ With --json one object a line, for each operation:
   call_id      the provider's id of the call, which may name several operations
   tool         its name; idempotency: whether it may be run again
   outcome      open, committed, failed, interrupted, suspended, settled, abandoned (committed or suspended, then rolled back)
-  cause        why it failed; exit_code: that of the command that the tool ran, if it is known; waits_for: what it waits for while it is suspended: asks, awaits, within
+  cause        why it failed; exit_code: that of the command that the tool ran, if it is known; ended: unknown,
+               if its tool cannot tell whether its work ended, and what it changed was kept; waits_for: what it waits for while it is suspended: asks, awaits, within
   effects      on anything that a rollback does not reach: none, unknown
   not_undone   changes of its resources that its rollback did not undo: resource, path, reason
   replaced     what its rollback replaced or removed, whoever had changed it: resource, changed, removed, more
@@ -33,7 +34,7 @@ With --json one object a line, for each operation:
                the arguments that were approved, and until, if it expires
 With OPERATION and --json one object: these fields, and
   arguments    as they came; digest, question: of a call that asks
-  each_run     begin, begun_at, end, ended_at, outcome, cause, exit_code, elapsed_us, rolled_back, effects, not_undone, replaced, message,
+  each_run     begin, begun_at, end, ended_at, outcome, cause, exit_code, ended, elapsed_us, rolled_back, effects, not_undone, replaced, message,
                result
   undone_by    operations that undid it; calls: those within it: operation, tool, outcome, effects
   before       what has to be done before somebody can decide, or null
@@ -173,6 +174,7 @@ fn outcome(entry: &LedgerEntry) -> String {
         (None, Some(settled)) => format!("{outcome}: {}", settled.name()),
         (None, None) => match entry.exit_code {
             Some(code) if code != 0 => format!("{outcome}: exit code {code}"),
+            _ if entry.has_unknown_end => format!("{outcome}: ended unknown"),
             _ => outcome.to_owned(),
         },
     }
@@ -185,9 +187,10 @@ fn approved(settled: &Settled) -> Option<String> {
     Some(format!("arguments {digits} approved by"))
 }
 
-/// Returns the style of an outcome: green what was kept, red what failed, yellow what waits for somebody.
-fn style_of(outcome: Fate) -> Style {
-    match outcome {
+/// Returns the style of an outcome: green what was kept, red what failed, yellow what waits for somebody, or is to be looked at.
+fn style_of(entry: &LedgerEntry) -> Style {
+    match entry.outcome {
+        Fate::Committed if entry.has_unknown_end => CAUTION,
         Fate::Committed => GOOD,
         Fate::Failed | Fate::Unknown => BAD,
         Fate::Interrupted | Fate::Suspended | Fate::Open => CAUTION,
@@ -230,5 +233,5 @@ fn row(entry: &LedgerEntry, output: &mut Output<'_>) -> Result<()> {
         ));
     }
     let outcome_text = format!("{:<24}", outcome(entry));
-    output.pieces(&[(PLAIN, &begin), (style_of(entry.outcome), &outcome_text), (PLAIN, &end)])
+    output.pieces(&[(PLAIN, &begin), (style_of(entry), &outcome_text), (PLAIN, &end)])
 }

@@ -271,15 +271,126 @@ fn a_command_that_ends_keeps_its_changes_and_its_exit_code_is_shown() {
     assert_eq!((ok(&undone).is_empty(), place.work("notes")), (false, "before".to_owned()));
 }
 
-/// The ledger said so, and the run did not.
+/// The run said so, and the ledger showed a call like any other.
 #[test]
-fn a_run_says_that_the_ending_of_a_command_is_unclear() {
+fn a_run_and_the_ledger_say_that_the_ending_of_a_command_is_unclear() {
     let unclear = json!({"native": "Bash", "input": {"command": "c"}, "write": {"notes": "built"}, "fails": "spawn ENOENT"});
     let place = Place::new(&json!([{"turn": true}, unclear, {"text": "done"}, {"result": "done"}]));
     let ran = place.run(&["--tool", "Bash"]);
     assert_eq!((ok(&ran), place.work("notes")), ("done\n", "built".to_owned()));
     let note = "`Bash`, ended is not known: what it changed was kept; look at it before you go on";
     assert!(ran.stderr.contains(note), "{}", ran.stderr);
+    let said = |words: &[&str]| {
+        let (verb, others) = words.split_first().unwrap();
+        let session = place.session();
+        let words = [verb.as_ref(), session.as_os_str()].into_iter().chain(others.iter().map(AsRef::as_ref));
+        ok(&foldlog(words)).to_owned()
+    };
+    assert!(said(&["ledger"]).contains("committed: ended unknown"), "{}", said(&["ledger"]));
+    assert!(said(&["show"]).contains(" committed: ended unknown"), "{}", said(&["show"]));
+    let row: Value = serde_json::from_str(&said(&["ledger", "--json"])).unwrap();
+    assert_eq!((&row["outcome"], &row["ended"]), (&json!("committed"), &json!("unknown")), "{row}");
+    let operation = row["operation"].to_string();
+    let told = said(&["ledger", &operation]);
+    assert!(told.contains("committed, whether its work ended is unknown"), "{told}");
+    let account: Value = serde_json::from_str(&said(&["ledger", &operation, "--json"])).unwrap();
+    assert_eq!(account["each_run"][0]["ended"], "unknown", "{account}");
+}
+
+/// A long result is a file of its own, which nobody reads who lists calls.
+#[test]
+fn an_ending_that_is_unclear_is_shown_however_much_the_program_says() {
+    let long = "\u{e9}".repeat(80_000);
+    let unclear = json!({"native": "Bash", "input": {"command": "c"}, "fails": long});
+    let known = json!({"native": "Bash", "input": {"command": "c"}, "fails": "Exit code 1"});
+    let place = Place::new(&json!([{"turn": true}, unclear, known, {"text": "done"}, {"result": "done"}]));
+    ok(&place.run(&["--tool", "Bash"]));
+    let rows = foldlog(["ledger".as_ref(), place.session().as_os_str(), "--json".as_ref()]);
+    let rows: Vec<Value> = ok(&rows).lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    assert_eq!([&rows[0]["ended"], &rows[1]["ended"]], [&json!("unknown"), &Value::Null], "{rows:?}");
+}
+
+/// The whole of a short time was kept for the program's end: a run was interrupted before it began.
+#[test]
+fn a_run_has_most_of_the_time_that_a_short_deadline_gives() {
+    let place = Place::new(&answering("done"));
+    assert_eq!(ok(&place.run(&["--deadline", "2s"])), "done\n");
+    let help = foldlog(["run", "--help"]);
+    assert!(ok(&help).contains("2 seconds before it is over"), "{}", help.stdout);
+}
+
+/// A file that may not be read was found by the first call, when the model had been asked: by its path below the workspace, and
+/// without what to do.
+#[test]
+fn a_file_that_may_not_be_read_is_named_with_what_to_do_before_anybody_is_asked() {
+    let place = Place::new(&writing());
+    for path in ["", "work"] {
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(place.path(path), open).unwrap();
+    }
+    let secret = place.path("work/secret");
+    fs::write(&secret, "x").unwrap();
+    let program = place.path("stand-in");
+    fs::copy(env!("CARGO_BIN_EXE_claude-stand-in"), &program).unwrap();
+    let shut = |is_shut: bool| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(if is_shut { 0 } else { 0o666 });
+        fs::set_permissions(&secret, mode).unwrap();
+    };
+    let run = |words: &[String], others: &[&str]| {
+        let words: Vec<&str> = words.iter().map(String::as_str).chain(others.iter().copied()).collect();
+        let mut command = child::command("binary::run::part_without_rights", &words.join("\n"));
+        let (code, stderr) = Binary(Some(start(command.stdin(Stdio::null())))).ended();
+        (code.unwrap(), stderr)
+    };
+    let words = place.words_with("--program", program.to_str().unwrap());
+    shut(true);
+    let (code, said) = run(&words, &["--tool", "Write"]);
+    if code == SKIPPED {
+        foldlog_tests::skipped("privileges cannot be dropped here");
+        return;
+    }
+    let named = format!("{} in the workspace may not be read by this user", secret.display());
+    assert!(code == 2 && said.contains(&named) && said.contains("--leave-out /secret"), "{code}: {said}");
+    assert!(!place.path("store").exists() && place.starts().is_empty(), "the model was not asked");
+    // Made unreadable once the run has begun, it is named by the call that cannot begin.
+    let mut steps = writing();
+    steps.as_array_mut().unwrap().splice(1..1, [json!({"touch": "began"}), json!({"gate": "go"})]);
+    place.play(&steps);
+    shut(false);
+    std::thread::scope(|scope| {
+        let ran = scope.spawn(|| run(&words, &["--tool", "Write"]));
+        place.wait_for("began");
+        shut(true);
+        fs::write(place.path("go"), "").unwrap();
+        let (code, said) = ran.join().unwrap();
+        let whole = secret.display().to_string();
+        let is_told =
+            [&whole, "denied", "add --leave-out /secret", "--resume"].iter().all(|part| said.contains(*part));
+        assert!(code == 2 && is_told, "{code}: {said}");
+    });
+    // As it says, the run goes on without that file.
+    place.play(&writing());
+    let id = place.id();
+    let (code, said) = run(&words, &["--tool", "Write", "--leave-out", "/secret", "--resume", &id]);
+    assert_eq!((code, place.work("greeting")), (0, "good morning".to_owned()), "{said}");
+}
+
+/// Exit code of a part that cannot be run here.
+const SKIPPED: i32 = 77;
+
+#[test]
+#[ignore = "a part of another test, which runs it in a process of its own"]
+fn part_without_rights() {
+    if child::argument().is_none() {
+        return;
+    }
+    let nobody = (nix::unistd::Gid::from_raw(65534), nix::unistd::Uid::from_raw(65534));
+    if nix::unistd::Uid::effective().is_root()
+        && (nix::unistd::setgid(nobody.0).is_err() || nix::unistd::setuid(nobody.1).is_err())
+    {
+        std::process::exit(SKIPPED);
+    }
+    part_that_is_the_binary();
 }
 
 /// The file went with the folders of the run, and a later run read of a path that was not there.

@@ -255,6 +255,116 @@ fn a_repository_that_a_failed_call_removed_or_replaced_is_told_and_left_alone() 
     }
 }
 
+/// A repository that a failed call had made in place of a file `.git` was removed with its objects.
+#[test]
+fn a_repository_that_a_failed_call_made_in_place_of_a_file_is_moved_aside() {
+    let bench = Bench::new();
+    shell(&bench.root(), "mkdir there && echo 1 >there/1 && echo 'gitdir: /nowhere' >there/.git");
+    let script = "cd there && rm .git && git init -q && git add . && git commit -qm mine";
+    let restored = rolled_back(&bench, &bench.open(), script);
+    assert!(told(&restored)[0].starts_with(".foldlog-aside/7: there was moved"), "{restored:?}");
+    assert_eq!(fs::read(bench.at("there/.git")).unwrap(), b"gitdir: /nowhere\n");
+    let log = shell(&bench.root(), "git --git-dir .foldlog-aside/7/there/.git log --format=%s");
+    assert_eq!(log, "mine\n");
+}
+
+/// Where nothing could be captured, files were moved aside before they were replaced, but not those in a repository.
+#[test]
+fn what_a_rollback_replaces_in_a_repository_lies_aside_where_it_cannot_be_captured() {
+    let bench = Bench::new();
+    shell(&bench.root(), &format!("{MADE} && mkdir d && echo 1 >d/1"));
+    let (repository, files) = (bench.at(".git"), bench.open());
+    let state = || (files_of(&repository), stands(&bench.root()));
+    let before = state();
+    let snapshot = files.snapshot(None, false).unwrap();
+    let script = "git checkout -q -b side && git commit -qam side && touch .git/index.lock && rm .git/description && \
+                  echo x >.git/hooks/mine && mkdir .git/rebase-merge && echo y >.git/rebase-merge/head-name && echo 2 >d/1";
+    shell(&bench.root(), script);
+    let after = files_of(&repository);
+    let names = |path: &str| fs::metadata(repository.join(path)).unwrap().nlink();
+    // All of it is set aside, or nothing.
+    let aside = bench.at(".foldlog-aside/7");
+    fs::create_dir_all(&aside).unwrap();
+    fs::write(aside.join("d"), "in the way").unwrap();
+    files.set_aside(&snapshot, "7").unwrap_err();
+    assert_eq!((files_of(&repository), names("HEAD"), names("index")), (after.clone(), 1, 1));
+    fs::remove_dir_all(bench.at(".foldlog-aside")).unwrap();
+    // An attempt that was cut short behind it is made once more.
+    for _ in 0..2 {
+        files.set_aside(&snapshot, "7").unwrap();
+        assert_eq!(files_of(&repository), after, "the rollback has yet to read it");
+    }
+    let replaced = "COMMIT_EDITMSG HEAD hooks/mine index index.lock logs/HEAD logs/refs/heads/side rebase-merge/head-name refs/heads/side";
+    let lies: Vec<PathBuf> =
+        files_of(&aside.join(".git")).into_keys().filter(|path| path.is_file()).collect();
+    let wanted: Vec<PathBuf> = replaced.split(' ').map(|name| aside.join(".git").join(name)).collect();
+    assert_eq!(lies, wanted);
+    let restored = files.roll_back(&snapshot, "7").unwrap();
+    let clear = format!("rm -r {}", bench.at(".git/refs/foldlog").display());
+    assert_eq!(files_of(&repository), before.0);
+    let said = told(&restored).into_iter().find(|one| one.starts_with(".foldlog-aside/7: ")).unwrap();
+    let way = "; of .git it is a part: `cp -a .foldlog-aside/7/.git/. .git` brings that back";
+    assert!(said.ends_with(way), "{said}");
+    // As it says.
+    shell(&bench.root(), &format!("{clear} && cp -a .foldlog-aside/7/.git/. .git"));
+    for name in replaced.split(' ') {
+        assert_eq!(
+            fs::read(repository.join(name)).ok().as_ref(),
+            Some(&after[&repository.join(name)].1),
+            "{name}"
+        );
+    }
+    assert_eq!(shell(&bench.root(), "rm .git/index.lock && git log -1 --format=%s"), "side\n");
+    is_sound(&bench.root());
+}
+
+/// In a repository whose refs are in the format reftable, a commit of a failed call was lost without a word, and one without its
+/// objects was given refs to them.
+#[test]
+fn a_repository_with_refs_in_the_format_reftable_comes_back_and_names_what_is_lost() {
+    let is_known = |bench: &Bench| {
+        let mut git = Command::new("git");
+        git.args(["init", "-q", "--ref-format=reftable", "known"]).envs(GIT).current_dir(bench.folder.path());
+        git.output().is_ok_and(|made| made.status.success())
+    };
+    if !is_known(&Bench::new()) {
+        foldlog_tests::skipped("this git knows no reftable");
+        return;
+    }
+    let many = "for i in $(seq 1500); do echo create refs/tags/t$i HEAD; done | git update-ref --stdin && git pack-refs --all";
+    for (form, more) in [("sha1", "true"), ("sha256", "true"), ("sha1", many)] {
+        let made =
+            MADE.replace("git init -q", &format!("git init -q --ref-format=reftable --object-format={form}"));
+        for (script, named_by) in [
+            ("git commit -qam three && git commit -q --allow-empty -m four", "refs/heads/main"),
+            ("git checkout -q -b side && git commit -qam side && git pack-refs --all", "refs/heads/side"),
+            ("git checkout -q --detach && git commit -q --allow-empty -m loose", "HEAD"),
+            ("git branch -D old && git tag mark && git branch -q -m main trunk", ""),
+        ] {
+            let bench = Bench::new();
+            shell(&bench.root(), &format!("{made} && {more}"));
+            let before = (files_of(&bench.at(".git")), stands(&bench.root()));
+            let script = format!("{script} && git rev-parse HEAD >../lost");
+            let restored = rolled_back(&bench, &bench.open(), &script);
+            assert_eq!((files_of(&bench.at(".git")), stands(&bench.root())), before, "{script}");
+            is_sound(&bench.root());
+            let lost = fs::read_to_string(bench.folder.path().join("lost")).unwrap();
+            let lost = lost.trim();
+            let expected = format!(
+                ".git: nothing names commit {lost}, which was named by `{named_by}`: keep it with `git branch NAME {lost}`"
+            );
+            let expected = if named_by.is_empty() { Vec::new() } else { vec![expected] };
+            assert_eq!(told(&restored), expected, "{script}");
+        }
+        let bench = Bench::new();
+        shell(&bench.root(), &format!("{made} && {more}"));
+        let other = "rm -rf .git && git init -q --ref-format=reftable && git add . && git commit -qm other";
+        let restored = rolled_back(&bench, &bench.open(), other);
+        assert!(told(&restored)[0].starts_with(".git: git objects are missing"), "{restored:?}");
+        assert_eq!(shell(&bench.root(), "git log --format=%s"), "other\n");
+    }
+}
+
 /// A `.git` that leads out of the workspace: nothing is written there.
 #[test]
 fn what_a_failed_call_did_in_a_linked_worktree_is_told_and_nothing_outside_is_written() {

@@ -5,7 +5,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use foldlog::filesystem::Error;
-use foldlog::filesystem::{Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions};
+use foldlog::filesystem::{
+    Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Uncapturable,
+};
 use foldlog_tests::child;
 
 use super::Bench;
@@ -134,6 +136,121 @@ fn an_object_that_was_cut_short_is_written_anew() {
     assert_eq!(fs::read(bench.at("file")).unwrap(), b"content\n");
 }
 
+/// Lets the file system's clock pass what it cannot tell from the last write, so that the next snapshot need not read files again.
+fn let_the_clock_pass(bench: &Bench) {
+    let file = bench.folder.path().join("clock");
+    let time = || {
+        fs::write(&file, "").unwrap();
+        fs::metadata(&file).unwrap().modified().unwrap()
+    };
+    let begin = time();
+    while time().duration_since(begin).unwrap_or_default().as_millis() < 50 {}
+}
+
+/// An object of a file that did not change was relied on without a look by every later snapshot. If it was damaged meanwhile, a
+/// restore failed, although the file had been there all the time.
+#[test]
+fn an_object_of_an_unchanged_file_that_is_damaged_is_written_anew_by_the_next_snapshot() {
+    let bench = Bench::new();
+    bench.shell("mkdir -p a/b .git/refs && echo 1 >a/b/1 && ln -s a link && echo ref: x >.git/HEAD");
+    bench.shell("truncate -s 4M holes && echo data >>holes && echo 2 >2");
+    let mut files = bench.open();
+    files.snapshot(None, true).unwrap();
+    let_the_clock_pass(&bench);
+    let first = files.snapshot(None, true).unwrap();
+    let sound: Vec<_> = objects(&bench).into_iter().map(|path| (fs::read(&path).unwrap(), path)).collect();
+    assert!(sound.len() > 10, "contents, folders, their times, a commit, a repository: {}", sound.len());
+    for is_another_process in [false, true] {
+        for damage in ["removed", "cut", "flipped"] {
+            for (bytes, path) in &sound {
+                if is_another_process {
+                    drop(files);
+                    files = bench.open();
+                }
+                let mut damaged = bytes.clone();
+                let half = damaged.len() / 2;
+                match damage {
+                    "cut" => damaged.truncate(half),
+                    _ => damaged[half] ^= 1,
+                }
+                fs::remove_file(path).unwrap();
+                if damage != "removed" {
+                    fs::write(path, damaged).unwrap();
+                }
+                assert_eq!(files.snapshot(None, true).unwrap(), first, "{damage} {}", path.display());
+                assert_eq!(fs::read(path).ok().as_ref(), Some(bytes), "{damage} {}", path.display());
+            }
+        }
+    }
+    let before = bench.digest();
+    bench.shell("rm -r a link holes && echo 3 >2");
+    files.restore(&first).unwrap();
+    assert_eq!(bench.digest(), before);
+}
+
+/// Writes a file anew with a byte flipped, and its time as it was: as a disk does that loses a bit.
+fn flip_unnoticed(path: &Path) {
+    let (mut bytes, time) = (fs::read(path).unwrap(), fs::metadata(path).unwrap().modified().unwrap());
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(path, bytes).unwrap();
+    fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+}
+
+#[test]
+fn once_damage_is_known_the_next_snapshot_writes_anew_what_the_workspace_holds() {
+    let bench = Bench::new();
+    bench.shell("echo 1 >kept && echo 2 >lost");
+    // So that equal content has equal objects.
+    let without_times = || HostFilesystemOptions::default().times(false);
+    let files = bench.open_with(without_times());
+    files.snapshot(None, true).unwrap();
+    let_the_clock_pass(&bench);
+    let first = files.snapshot(None, true).unwrap();
+    let all = || [first.clone()];
+    let audited = |snapshots: &[FilesystemSnapshot]| {
+        foldlog::filesystem::audit_snapshots(&bench.store(), snapshots, &|_| true).damaged.len()
+    };
+    // An audit, by somebody else.
+    let count = objects(&bench).len();
+    objects(&bench).iter().for_each(|object| flip_unnoticed(object));
+    assert_eq!(files.snapshot(None, true).unwrap(), first);
+    assert!(audited(&all()) > 0, "no file's time says that it was changed");
+    assert_eq!(files.snapshot(None, true).unwrap(), first);
+    assert_eq!((audited(&all()), objects(&bench).len()), (0, count));
+    // A restore that failed, for this process and for the next one.
+    for is_another_process in [false, true] {
+        objects(&bench).iter().for_each(|object| flip_unnoticed(object));
+        bench.shell("echo other >lost");
+        let refused = files.restore(&first).unwrap_err();
+        assert!(matches!(refused, Error::Object { .. }), "{refused}");
+        bench.shell("echo 2 >lost");
+        let another = bench.open_with(without_times());
+        let next = if is_another_process { &another } else { &files };
+        assert_eq!(next.snapshot(None, true).unwrap(), first);
+        bench.shell("echo other >kept && rm lost");
+        next.restore(&first).unwrap();
+        assert_eq!(fs::read(bench.at("kept")).unwrap(), b"1\n");
+    }
+}
+
+#[test]
+fn of_many_unchanged_files_each_snapshot_looks_at_a_part_and_several_at_all() {
+    let bench = Bench::new();
+    bench.shell("for i in $(seq 5000); do echo $i >$i; done");
+    let files = bench.open();
+    files.snapshot(None, true).unwrap();
+    let_the_clock_pass(&bench);
+    let first = files.snapshot(None, true).unwrap();
+    let gone: Vec<_> = objects(&bench).into_iter().step_by(500).collect();
+    gone.iter().for_each(|object| fs::remove_file(object).unwrap());
+    let missing = || gone.iter().filter(|object| !object.exists()).count();
+    for turn in 1..=2 {
+        assert_eq!(files.snapshot(None, true).unwrap(), first, "turn {turn}");
+    }
+    assert_eq!(missing(), 0);
+}
+
 #[test]
 fn what_can_be_no_part_of_a_snapshot_is_named() {
     let bench = Bench::new();
@@ -141,11 +258,12 @@ fn what_can_be_no_part_of_a_snapshot_is_named() {
     bench.shell("mkdir -p deep/er && echo x >file && mkfifo deep/er/pipe");
     assert!(reason(files.snapshot(None, false)).contains("deep/er/pipe"));
     // It can be asked for before anybody takes a snapshot, which changes nothing.
-    assert_eq!(bench.open().special_files().unwrap(), [Path::new("deep/er/pipe")]);
+    let pipe = (Path::new("deep/er/pipe").to_owned(), Uncapturable::Special);
+    assert_eq!(bench.open().uncapturable().unwrap(), [pipe]);
     let left_out = HostFilesystemOptions::default().leave_out("pipe");
-    assert!(bench.open_with(left_out).special_files().unwrap().is_empty());
+    assert!(bench.open_with(left_out).uncapturable().unwrap().is_empty());
     bench.shell("rm deep/er/pipe");
-    assert!(files.special_files().unwrap().is_empty());
+    assert!(files.uncapturable().unwrap().is_empty());
     let snapshot = files.snapshot(None, false).unwrap();
     bench.shell("rm file && mkfifo file");
     files.restore(&snapshot).unwrap();
@@ -155,7 +273,9 @@ fn what_can_be_no_part_of_a_snapshot_is_named() {
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
     let bench = Bench::new();
-    bench.shell("mkdir closed && echo x >secret && chmod 000 secret && chmod 777 .");
+    bench.shell(
+        "mkdir -p shut own && echo x >secret && touch own/file && chmod 000 secret shut && chmod 777 .",
+    );
     let folder = bench.folder.path();
     fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let mut process =
@@ -165,7 +285,8 @@ fn a_file_that_cannot_be_read_is_named() {
         foldlog_tests::skipped("privileges cannot be dropped here");
         return;
     }
-    assert!(said.contains("secret") && said.contains("denied"), "{said}");
+    let secret = bench.at("secret").display().to_string();
+    assert!(said.contains(&secret) && said.contains("denied"), "{said}");
     assert!(process.passed());
 }
 
@@ -183,6 +304,8 @@ fn part_of_the_unprivileged() {
     let folder = std::path::Path::new(&folder);
     let options = HostFilesystemOptions::default();
     let files = HostFilesystem::open(folder.join("workspace"), folder.join("store"), options).unwrap();
+    let unreadable = |path: &str| (Path::new(path).to_owned(), Uncapturable::Unreadable);
+    assert_eq!(files.uncapturable().unwrap(), [unreadable("secret"), unreadable("shut")]);
     child::tell("said", reason(files.snapshot(None, false)));
     fs::remove_dir_all(folder.join("store")).unwrap();
 

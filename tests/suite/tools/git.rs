@@ -77,7 +77,10 @@ fn a_call_that_used_git_and_failed_or_was_killed_leaves_the_repository_as_it_was
         ("mkdir crate && cd crate && git init -q && echo '[package]' >Cargo.toml && mkdir src", false),
         ("cargo new -q --vcs git made", false),
         (
-            "mkdir app && cd app && git init -q && echo {} >package.json && git add . && git commit -qm app",
+            "mkdir -p app/node_modules/.bin app/node_modules/tool && cd app && echo {} >package.json && \
+             echo '#!/bin/sh' >node_modules/tool/cli.js && chmod 755 node_modules/tool/cli.js && \
+             ln -s ../tool/cli.js node_modules/.bin/tool && echo node_modules >.gitignore && git init -q && git add . && \
+             git commit -qm app",
             false,
         ),
     ];

@@ -55,9 +55,20 @@ pub(super) enum Ending {
 /// Field of the result of a call whose ending is unclear, and its value.
 const UNCLEAR: (&str, &str) = ("ended", "unknown");
 
+/// Longest error in such a result, in bytes. The model reads all of it; a longer result would be a file of its own, which those who list
+/// the calls of a session do not read.
+const ERROR_BYTES_MAX: usize = 32 << 10;
+
 /// Returns the result of a call whose ending is unclear.
 pub(super) fn unclear_result(error: &Value) -> Value {
-    json!({"error": error, UNCLEAR.0: UNCLEAR.1})
+    let text = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
+    match text.len() <= ERROR_BYTES_MAX {
+        true => json!({"error": error, UNCLEAR.0: UNCLEAR.1}),
+        false => {
+            let begin = text.get(..text.floor_char_boundary(ERROR_BYTES_MAX)).unwrap_or_default();
+            json!({"error": format!("{begin} ..."), UNCLEAR.0: UNCLEAR.1})
+        }
+    }
 }
 
 /// Returns whether the result of a call of one of the program's own tools says that it is unknown whether the tool ended. What such a

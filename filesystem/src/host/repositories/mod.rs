@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `undo` | bringing repositories back to a capture |
 //! | `lost` | commits that nothing names any more after that, and refs that keep them |
+//! | `reftable` | refs in the format reftable |
 //!
 //! ```text
 //! foldlog-repositories 2
@@ -28,6 +29,7 @@
 //! Version 1 held digests alone. It is read as a capture of which nothing can be restored.
 
 mod lost;
+mod reftable;
 mod undo;
 
 use std::collections::BTreeMap;
@@ -147,7 +149,7 @@ impl Repositories {
     }
 
     /// The paths of the repositories themselves.
-    fn roots(&self) -> impl Iterator<Item = &Vec<u8>> {
+    pub(super) fn roots(&self) -> impl Iterator<Item = &Vec<u8>> {
         self.found.keys().filter(|path| is_repository(path))
     }
 
@@ -377,7 +379,9 @@ impl Looking<'_> {
             Some((before, entry))
                 if before == stat
                     && !(self.look.is_racy)(&stat)
-                    && entry.copy.is_none_or(|copy| keep.is_some_and(|keep| keep.is_known(copy))) =>
+                    && entry.copy.is_none_or(|copy| {
+                        keep.is_some_and(|keep| keep.is_known(copy) && keep.stands(copy, ObjectKind::Blob))
+                    }) =>
             {
                 entry
             }

@@ -3,12 +3,13 @@
 //! | of a repository | becomes |
 //! |---|---|
 //! | one that was made since the call began, or one of a submodule in it | is moved aside; told if no call is rolled back |
+//! | one that the call made in place of a file `.git` | is moved aside |
 //! | one that the call removed, or replaced by one without its objects | told |
 //! | a file or folder that the call made in it, a lock among them | is removed |
 //! | a file or folder that the call changed or removed | is as it was captured; told if there is no copy |
 //! | a lock that was there before | stays as it is |
 //! | git objects, and what else is not looked at | stay as they are |
-//! | a commit that nothing names any more | is kept by a ref within `refs/foldlog/lost`, and told |
+//! | a commit that nothing names any more | is kept by a ref within `refs/foldlog/lost`, and told; told alone if the refs are in the format reftable |
 //! | what is outside of the workspace | told |
 //!
 //! # Invariants
@@ -31,8 +32,9 @@ use nix::fcntl::{OFlag, renameat};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-use super::super::aside;
+use super::super::aside::{self, Aside};
 use super::super::attributes::{Target, Wanted};
+use super::super::known::doubt;
 use super::super::manifest::{Kind, join, shown, told};
 use super::super::objects::{ObjectId, ObjectKind, Objects};
 use super::super::plan::stat_of;
@@ -40,6 +42,7 @@ use super::super::removal::Removal;
 use super::super::rules::{Rules, TEMPORARY, is_temporary};
 use super::super::step::{OPEN_FOLDER, open_around, open_at, open_file, stat_at};
 use super::lost::{self, Kept, LOST};
+use super::reftable;
 use super::{COPY_BYTES_MAX, Entry, Look, NOT_WHOLE, Repositories, Seen, is_lock, is_repository};
 use crate::error::Unrestored;
 
@@ -68,6 +71,9 @@ pub(in crate::host) struct Undoing<'a> {
     /// Repositories that were there before, and in which something was replaced or removed.
     pub(in crate::host) replaced_in: Vec<Vec<u8>>,
 }
+
+/// What was found at a path.
+type Found<'a> = (&'a Vec<u8>, &'a Entry);
 
 /// A commit that nothing names any more, and what named it.
 struct Lost {
@@ -100,7 +106,8 @@ impl<'a> Undoing<'a> {
     }
 
     fn move_aside(&mut self, path: &Vec<u8>, call: &str) {
-        match aside::move_all(self.root, self.place, call, std::slice::from_ref(path)) {
+        let paths = Aside { moved: vec![path.clone()], linked: Vec::new() };
+        match aside::set_all(self.root, self.place, call, &paths) {
             Ok(()) => self.changed += 1,
             Err(error) => self.tell(path, error.to_string()),
         }
@@ -120,8 +127,11 @@ impl<'a> Undoing<'a> {
                 }
                 None => self.tell_of_missing(root, "it was removed, and a capture holds no git objects"),
                 Some(now) if then.kind() != Kind::Folder => {
-                    if now.kind() != then.kind() {
-                        self.remove(root, now.kind());
+                    match self.call {
+                        _ if now.kind() == then.kind() => {}
+                        // The call made a repository there, whose objects no capture holds.
+                        Some(call) if now.kind() == Kind::Folder => self.move_aside(root, call),
+                        _ => self.remove(root, now.kind()),
                     }
                     if now.digest != then.digest {
                         self.write_all(&[(root, then)]);
@@ -168,20 +178,58 @@ impl<'a> Undoing<'a> {
         }
     }
 
-    /// Restores a repository, and those of submodules in it.
-    fn repository(&mut self, root: &[u8]) {
-        let mut removals: Vec<(&Vec<u8>, &Entry)> = Vec::new();
-        for (path, now) in self.now.within(root) {
-            let is_gone = removals.last().is_some_and(|(gone, _)| path.starts_with(&join(gone, b"")));
-            let is_as_kind = self.then.found.get(path).is_some_and(|then| then.kind() == now.kind());
-            if !is_gone && !is_as_kind && !is_kept_ref(path) {
-                removals.push((path, now));
+    /// Returns what is to be set aside before a restore, where it cannot be captured: repositories that were made since, and the files that
+    /// the restore replaces or removes in those that were there before.
+    pub(in crate::host) fn aside(&self) -> Aside {
+        let mut aside = Aside { moved: self.made().cloned().collect(), linked: Vec::new() };
+        let then = self.then.found.iter().filter(|(path, _)| is_repository(path));
+        for (root, then) in then {
+            match self.now.found.get(root).map(|now| (now.kind(), now.digest)) {
+                Some((Kind::Folder, _)) if then.kind() == Kind::Folder => {
+                    aside.linked.append(&mut self.replaced_in(root));
+                }
+                // The restore moves it.
+                Some((Kind::Folder, _)) | None => {}
+                Some((_, digest)) if then.kind() == Kind::Folder || digest == then.digest => {}
+                Some(_) => aside.linked.push(root.clone()),
             }
         }
-        let is_changed = |(path, then): &(&Vec<u8>, &Entry)| {
-            !is_lock(path) && self.now.found.get(*path).is_none_or(|now| now.digest != then.digest)
+        aside
+    }
+
+    /// Returns the paths of files and links that a restore of a repository replaces or removes.
+    fn replaced_in(&self, root: &[u8]) -> Vec<Vec<u8>> {
+        let (removals, writes) = self.changes(root);
+        let is_gone = |path: &Vec<u8>| {
+            let is_in = |gone: &Vec<u8>| path == gone || path.starts_with(&join(gone, b""));
+            // Those of submodules are moved.
+            !is_of_submodules(root, path) && removals.iter().any(|(gone, _)| is_in(gone))
         };
-        let mut writes: Vec<(&Vec<u8>, &Entry)> = self.then.within(root).filter(is_changed).collect();
+        let is_replaced = |path: &Vec<u8>| writes.binary_search_by(|(one, _)| (*one).cmp(path)).is_ok();
+        let files = self.now.within(root).filter(|(_, now)| now.kind() != Kind::Folder);
+        files.map(|(path, _)| path).filter(|path| is_gone(path) || is_replaced(path)).cloned().collect()
+    }
+
+    /// Returns what of a repository, and of those of submodules in it, a restore removes, and what it writes, each sorted by path.
+    fn changes(&self, root: &[u8]) -> (Vec<Found<'a>>, Vec<Found<'a>>) {
+        let (then, now) = (self.then, self.now);
+        let mut removals: Vec<Found<'a>> = Vec::new();
+        for (path, entry) in now.within(root) {
+            let is_gone = removals.last().is_some_and(|(gone, _)| path.starts_with(&join(gone, b"")));
+            let is_as_kind = then.found.get(path).is_some_and(|then| then.kind() == entry.kind());
+            if !is_gone && !is_as_kind && !is_kept_ref(path) {
+                removals.push((path, entry));
+            }
+        }
+        let is_changed = |(path, then): &Found<'_>| {
+            !is_lock(path) && now.found.get(*path).is_none_or(|now| now.digest != then.digest)
+        };
+        (removals, then.within(root).filter(is_changed).collect())
+    }
+
+    /// Restores a repository, and those of submodules in it.
+    fn repository(&mut self, root: &[u8]) {
+        let (mut removals, mut writes) = self.changes(root);
         if removals.is_empty() && writes.is_empty() {
             return;
         }
@@ -238,6 +286,12 @@ impl<'a> Undoing<'a> {
         if stat_at(&opened, b"objects").is_err() {
             return true;
         }
+        let named = self.reftable_now(repository);
+        let then =
+            self.reftable_then(repository).into_values().filter(|id| !named.values().any(|now| now == id));
+        if then.take(LOOKED_FOR_MAX).any(|id| !lost::has_object(&opened, &id)) {
+            return true;
+        }
         let own = writes.iter().filter(|(path, _)| is_own(path));
         own.filter_map(|(path, entry)| Some((name_within(repository, path), *path, entry.copy?))).any(
             |(name, path, copy)| {
@@ -263,13 +317,14 @@ impl<'a> Undoing<'a> {
                 self.tell(&lost::path_of(repository, &name), errno.desc());
             }
         }
+        let is_reftable = stat_at(&opened, b"reftable").is_ok();
         let more = found.len().saturating_sub(LOST_MAX);
         for Lost { id, named_by } in found.into_iter().take(LOST_MAX) {
             if !lost::has_object(&opened, &id) {
                 continue;
             }
             let was = format!("commit {id}, which was named by {named_by}");
-            if !self.keeps_lost {
+            if !self.keeps_lost || is_reftable {
                 self.tell(repository, format!("nothing names {was}: keep it with `git branch NAME {id}`"));
                 continue;
             }
@@ -288,6 +343,20 @@ impl<'a> Undoing<'a> {
         if more > 0 {
             self.tell(repository, format!("nothing names {more} commits more that were named before"));
         }
+    }
+
+    /// The refs of a repository in the format reftable as they are, and as they were.
+    fn reftable_now(&self, repository: &[u8]) -> BTreeMap<String, String> {
+        let read = |name: &str| self.present(&join(repository, name.as_bytes()));
+        reftable::refs(reftable::tables(&read(reftable::TABLES)).iter().map(|name| read(name)))
+    }
+
+    fn reftable_then(&self, repository: &[u8]) -> BTreeMap<String, String> {
+        let read = |name: &str| {
+            let copy = self.then.found.get(&join(repository, name.as_bytes())).and_then(|then| then.copy);
+            copy.map(|copy| self.copy(copy)).unwrap_or_default()
+        };
+        reftable::refs(reftable::tables(&read(reftable::TABLES)).iter().map(|name| read(name)))
     }
 
     fn write_ref(&mut self, repository: &OwnedFd, name: &str, id: &str) -> Result<(), Errno> {
@@ -333,11 +402,15 @@ impl<'a> Undoing<'a> {
                 named.extend(ids.map(|(id, name)| Lost { id, named_by: format!("`{name}`") }));
             }
         }
+        let (tables, tables_now) = (self.reftable_then(repository), self.reftable_now(repository));
+        let changed =
+            tables_now.into_iter().filter(|(name, id)| is_head_or_ref(name) && tables.get(name) != Some(id));
+        named.extend(changed.map(|(name, id)| Lost { id, named_by: format!("`{name}`") }));
         named.append(&mut logged);
         if named.is_empty() {
             return named;
         }
-        let (mut stay, mut logs) = (HashSet::new(), String::new());
+        let (mut stay, mut logs) = (tables.into_values().collect::<HashSet<_>>(), String::new());
         for (path, then) in self.then.within(repository).filter(|(path, _)| is_own(path)) {
             let name = name_within(repository, path);
             let Some(copy) = then.copy else { continue };
@@ -386,8 +459,10 @@ impl<'a> Undoing<'a> {
         let Some(copy) = copy else {
             return Err("it was changed, and no copy of it was captured".to_owned());
         };
-        let content =
-            self.objects.read(copy, ObjectKind::Blob, COPY_BYTES_MAX).map_err(|error| error.to_string())?;
+        let content = self.objects.read(copy, ObjectKind::Blob, COPY_BYTES_MAX).map_err(|error| {
+            doubt(self.objects.store());
+            error.to_string()
+        })?;
         let temporary = temporary();
         let written = match entry.kind() {
             Kind::Link => {

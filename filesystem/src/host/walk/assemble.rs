@@ -55,6 +55,7 @@ impl Walk<'_> {
         if let Some(last) = last
             && (!with_times || last.times != ObjectId::UNKNOWN)
             && is_same(last, scanned, done)
+            && self.has_objects_of(last)
         {
             last.checked_ns.store(checked_ns, Ordering::Relaxed);
             return Ok((Arc::clone(last), None));
@@ -96,6 +97,12 @@ impl Walk<'_> {
         folder.times = of_times;
         folder.checked_ns = checked_ns.into();
         Ok((Arc::new(folder), made))
+    }
+
+    /// Whether the store has the objects of an unchanged folder, as far as they are looked at.
+    fn has_objects_of(&self, last: &Folder) -> bool {
+        let has = |id, kind| id == ObjectId::UNKNOWN || self.keep.is_none_or(|keep| keep.stands(id, kind));
+        has(last.tree, ObjectKind::Tree) && has(last.times, ObjectKind::Blob)
     }
 
     /// Keeps an object, or says what it is called.

@@ -18,10 +18,13 @@ use super::{Batch, Results, Scan, Shared, Task, Walk};
 use crate::error::{Error, Result};
 use crate::host::attributes;
 use crate::host::content::Reading;
-use crate::host::manifest::{Attributes, Entry, Folder, Kind, Leaf, Node, Stat, is_too_deep, join, told};
-use crate::host::objects::ObjectId;
+use crate::host::manifest::{
+    Attributes, Entry, Folder, Form, Kind, Leaf, Node, Stat, is_too_deep, join, told,
+};
+use crate::host::objects::{ObjectId, ObjectKind};
 use crate::host::reach::{depth, is_let_go};
 use crate::host::rules::{Scope, is_own, is_temporary};
+use crate::host::sparse::Sparse;
 use crate::host::step::{MOUNT, OPEN_FOLDER};
 
 /// Two writes within the grain of a file system's clock leave the same time behind.
@@ -148,7 +151,10 @@ impl Walk<'_> {
                 }
                 (Kind::Special, _) => Found::Special(shared_name()),
                 (_, Some((place, Entry { node: Node::Leaf(leaf), .. })))
-                    if leaf.stat == stat && !leaf.racy && leaf.blob != ObjectId::UNKNOWN =>
+                    if leaf.stat == stat
+                        && !leaf.racy
+                        && leaf.blob != ObjectId::UNKNOWN
+                        && self.is_kept(leaf) =>
                 {
                     Found::Same(place)
                 }
@@ -197,6 +203,14 @@ impl Walk<'_> {
         let depth = depth(&path);
         results.scanned.push(Scanned { id, depth, stat, attributes, racy, last, found });
         Ok(())
+    }
+
+    /// Whether the store has what a snapshot needs of an unchanged file, as far as it is looked at.
+    fn is_kept(&self, leaf: &Leaf) -> bool {
+        let Some(objects) = self.keep else { return true };
+        let has_data = || Sparse::read(objects, leaf.blob).is_ok_and(|(_, data)| objects.is_there(data));
+        objects.stands(leaf.blob, ObjectKind::Blob)
+            && (leaf.form != Form::Sparse || !objects.is_due(leaf.blob) || has_data())
     }
 
     /// A folder's own state, its attributes read where they may have changed, and whether they may do so once more

@@ -51,6 +51,9 @@ struct Run {
     cause: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
+    /// `unknown`, if it is unknown whether its work ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<&'static str>,
     elapsed_us: Option<u64>,
     rolled_back: bool,
     effects: Option<ExternalEffects>,
@@ -168,7 +171,7 @@ impl<'a> Account<'a> {
         let entry = self.entry;
         let (operation, tool) = (entry.operation, escape::text(&entry.tool));
         let (begin, outcome) = (format!("operation {operation}: `{tool}`, "), super::outcome(entry));
-        output.pieces(&[(PLAIN, &begin), (super::style_of(entry.outcome), &outcome)])?;
+        output.pieces(&[(PLAIN, &begin), (super::style_of(entry), &outcome)])?;
         let mut fact = |name: &str, text: &str| output.line(format_args!("  {name:<12} {text}"));
         if let Some(call) = call(entry) {
             fact("call", &call)?;
@@ -286,6 +289,7 @@ impl Run {
             outcome: None,
             cause: None,
             exit_code: None,
+            ended: None,
             elapsed_us: None,
             rolled_back: false,
             effects: None,
@@ -301,6 +305,7 @@ impl Run {
         self.outcome = Some(end.outcome.name().to_owned());
         self.cause = end.cause.map(|cause| cause.name().to_owned());
         (self.exit_code, self.elapsed_us) = (end.exit_code, Some(end.elapsed_us));
+        self.ended = end.has_unknown_end().then_some("unknown");
         (self.rolled_back, self.effects) = (end.rolls_back, Some(end.outside));
         let left = end.not_undone.iter().map(|left| Left {
             resource: left.resource.to_string(),
@@ -323,9 +328,10 @@ impl Run {
         let cause =
             self.cause.as_deref().map(|cause| format!(": {}", escape::text(cause))).unwrap_or_default();
         let exit = self.exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
+        let unknown = self.ended.map_or("", |_| ", whether its work ended is unknown");
         let elapsed = self.elapsed_us.unwrap_or(0);
         let ended = format!(
-            "{began}, ended {ended_at} (record {end}) after {elapsed} us: {}{cause}{exit}",
+            "{began}, ended {ended_at} (record {end}) after {elapsed} us: {}{cause}{exit}{unknown}",
             escape::text(outcome)
         );
         let effects = match self.effects {

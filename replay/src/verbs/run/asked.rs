@@ -127,7 +127,8 @@ pub struct Asked {
     /// The greatest cost of this run, in US dollars [default: no limit].
     #[arg(long, value_name = "USD", value_parser = dollars, allow_hyphen_values = true)]
     pub max_budget_usd: Option<f64>,
-    /// The time after which the run is interrupted: seconds, or as 90s, 10m or 2h [default: never].
+    /// The time within which the run ends: seconds, or as 90s, 10m or 2h. It is interrupted 2 seconds before it is over, or when
+    /// three quarters of a shorter time are, so that its program can still tell what it cost [default: no limit].
     #[arg(long, value_name = "TIME", value_parser = duration, allow_hyphen_values = true)]
     pub deadline: Option<Duration>,
     /// The program: a name that is looked up in PATH, a path, or a script for `node` whose name ends in .js.
@@ -321,6 +322,12 @@ impl Asked {
         self.deadline.map_or_else(Deadline::never, Deadline::after)
     }
 
+    /// Returns how long before the deadline the run is interrupted: so that it has most of a short time.
+    fn interrupt_before(&self) -> Duration {
+        let usual = RunOptions::default().interrupt_before;
+        self.deadline.map_or(usual, |time| usual.min(time / 4))
+    }
+
     /// Makes the adapter.
     pub(super) fn claude(&self) -> Result<ClaudeAgentSDKAdapter> {
         let Program { file, leading } = Program::of(&self.program);
@@ -333,6 +340,7 @@ impl Asked {
             max_turns: self.max_turns,
             max_budget_usd: self.max_budget_usd,
             roll_back_failed: self.roll_back_failed,
+            interrupt_before: self.interrupt_before(),
             ..RunOptions::default()
         };
         let config = ClaudeAgentSDKClientConfig {

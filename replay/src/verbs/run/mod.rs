@@ -32,7 +32,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog::audit::captures_dir;
-use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, Unrestored, WorkspaceNotice};
+use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, Uncapturable, Unrestored, WorkspaceNotice};
 use foldlog::{ExecutionState, ResourceRegistry, Session};
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ProgramRuns, Version};
@@ -140,27 +140,34 @@ fn options(asked: &Asked) -> HostFilesystemOptions {
     options
 }
 
-/// Checks that the calls of a run can capture the workspace: no pipe, socket or device is in it.
+/// Checks that the calls of a run can capture the workspace: no pipe, socket or device is in it, and nothing that cannot be read.
 fn check_workspace(asked: &Asked, captures: &Path) -> Result<()> {
     if !tools::may_change(&asked.tools()?) {
         return Ok(());
     }
-    let special = open_workspace(asked, captures)?.special_files()?;
-    let Some(first) = special.first() else { return Ok(()) };
-    let kind = match asked.workspace.join(first).symlink_metadata().map(|found| found.file_type()) {
-        Ok(kind) if kind.is_fifo() => "a pipe",
-        Ok(kind) if kind.is_socket() => "a socket",
-        _ => "a device",
+    let workspace = open_workspace(asked, captures)?;
+    let found = workspace.uncapturable()?;
+    let Some((first, why)) = found.first() else { return Ok(()) };
+    let path = workspace.root().join(first);
+    let kind = match path.symlink_metadata().map(|found| found.file_type()) {
+        _ if *why == Uncapturable::Unreadable => "may not be read by this user, and so",
+        Ok(kind) if kind.is_fifo() => "is a pipe, which",
+        Ok(kind) if kind.is_socket() => "is a socket, which",
+        _ => "is a device, which",
     };
-    let others = match special.len() - 1 {
+    let others = match found.len() - 1 {
         0 => String::new(),
         others => format!(", nor can {}", counted(others as u64, "other file")),
     };
-    let what =
-        format!("{} in the workspace is {kind}, which cannot be captured{others}", escape::path(first));
-    let pattern = again::quoted(Path::new("/").join(first).as_os_str());
-    let next = format!("remove it, or let it be as it is in every rollback: --leave-out {pattern}");
-    Err(Failure::usage(what, next))
+    let what = format!("{} in the workspace {kind} cannot be captured{others}", escape::path(&path));
+    let otherwise = if *why == Uncapturable::Unreadable { "let it be read" } else { "remove it" };
+    let leave_out = leave_out(first);
+    Err(Failure::usage(what, format!("{otherwise}, or let it be as it is in every rollback: {leave_out}")))
+}
+
+/// Returns the option that leaves a path below the workspace's root out of captures.
+fn leave_out(path: &Path) -> String {
+    format!("--leave-out {}", again::quoted(Path::new("/").join(path).as_os_str()))
 }
 
 /// Opens the workspace as the session's resource; what is captured of it lies in the session's folder.

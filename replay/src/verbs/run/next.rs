@@ -1,11 +1,14 @@
 //! What a run that gave no answer tells its user: what happened, in the words of the command line, and what to do next.
 
-use foldlog::Session;
+use std::fs;
+use std::io::ErrorKind;
+
+use foldlog::{Session, filesystem};
 use foldlog_agent::claude::{FailureKind, TurnFailure};
 use foldlog_agent::{Error, Phase};
 use foldlog_codec::escape;
 
-use super::Asked;
+use super::{Asked, leave_out};
 use crate::failure::next_after;
 
 /// Beginnings of texts that name themselves what failed.
@@ -54,6 +57,19 @@ fn while_phase(phase: Phase) -> &'static str {
 }
 
 impl Asked {
+    /// Returns what to do about a file of the workspace that a call could not capture, since it may not be read; `None` after any other
+    /// error.
+    fn next_unreadable(&self, error: &foldlog::Error) -> Option<String> {
+        let foldlog::Error::Filesystem(filesystem::Error::Io { path, source, .. }) = error else {
+            return None;
+        };
+        let workspace = fs::canonicalize(&self.workspace).ok()?;
+        let below = path.strip_prefix(workspace).ok().filter(|below| !below.as_os_str().is_empty())?;
+        (source.kind() == ErrorKind::PermissionDenied).then(|| {
+            format!("let it be read, or let it be as it is in every rollback: add {}", leave_out(below))
+        })
+    }
+
     /// Returns what to do after a run that failed: how to change what ended it, and the command that resumes.
     pub(super) fn next(&self, error: &Error, session: &Session, said: (Option<&str>, bool)) -> String {
         let again = |without| self.again(session, said, without);
@@ -66,7 +82,10 @@ impl Asked {
                     resume()
                 );
             }
-            Error::Engine(error) => return next_after(error).unwrap_or_else(resume),
+            Error::Engine(error) => {
+                let next = self.next_unreadable(error).map(|next| format!("{next} to it; {}", resume()));
+                return next.or_else(|| next_after(error)).unwrap_or_else(resume);
+            }
             Error::ToolIdempotency { .. } | Error::Suspended { .. } => {
                 return format!(
                     "decide: `foldlog settle {} OPERATION failed --by WHO --reason WHY`, and {}",

@@ -1,0 +1,77 @@
+//! Finds what stands in a workspace and cannot be captured.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+
+use super::HostFilesystem;
+use super::manifest::{Folder, Kind, Node, join};
+use super::rules::{Gitignore, Rules};
+use super::step::{open_around, open_file};
+use super::walk::Walk;
+use crate::error::{Error, Result};
+
+/// The permissions of a file that everybody may read.
+const READ_BY_ALL: u32 = 0o444;
+
+/// Says why something in a workspace cannot be captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Uncapturable {
+    /// It is a pipe, a socket or a device.
+    Special,
+    /// It is a file or a folder that this process may not read.
+    Unreadable,
+}
+
+impl HostFilesystem {
+    /// Returns what is in the workspace and keeps every snapshot from being taken, sorted by path, below its root. What is left out
+    /// of snapshots is not looked at. No file's content is read, and nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Path`] if the workspace is gone or a `.gitignore` has more than 1 MiB; [`Error::Io`] if a folder cannot be looked
+    /// at.
+    pub fn uncapturable(&self) -> Result<Vec<(PathBuf, Uncapturable)>> {
+        let gitignore = if self.options.gitignore { Gitignore::Present } else { Gitignore::Unread };
+        let rules = Rules::new(&self.options.leave_out, gitignore);
+        let root = self.folder()?;
+        let walked = self.located(Walk::new(Arc::clone(&root), None, &rules, None).run())?;
+        let unreadable = walked.unreadable.into_iter();
+        let mut found: Vec<_> = unreadable.map(|path| (path, Uncapturable::Unreadable)).collect();
+        let is_refused = |path: &[u8]| {
+            let opened = open_around(&root, path).and_then(|(folder, name)| open_file(&folder, &name));
+            matches!(opened, Err(Errno::EACCES | Errno::EPERM))
+        };
+        let mut left: Vec<(Vec<u8>, Arc<Folder>)> = vec![(Vec::new(), walked.root)];
+        while let Some((around, folder)) = left.pop() {
+            for entry in &folder.entries {
+                let path = join(&around, &entry.name);
+                match &entry.node {
+                    Node::Special => found.push((path, Uncapturable::Special)),
+                    Node::Folder(folder) => left.push((path, Arc::clone(folder))),
+                    Node::Leaf(leaf) => {
+                        let is_doubtful = leaf.stat.permissions() & READ_BY_ALL != READ_BY_ALL;
+                        if leaf.stat.kind() == Kind::File && is_doubtful && is_refused(&path) {
+                            found.push((path, Uncapturable::Unreadable));
+                        }
+                    }
+                    Node::Mount => {}
+                }
+            }
+        }
+        found.sort_by(|one, other| one.0.cmp(&other.0));
+        Ok(found.into_iter().map(|(path, why)| (PathBuf::from(OsString::from_vec(path)), why)).collect())
+    }
+
+    /// Names what the file system refused by its whole path, where the walk knows only what is below the workspace's root.
+    pub(super) fn located<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| match error {
+            Error::Io { op, path, source } => Error::Io { op, path: self.root.join(path), source },
+            error => error,
+        })
+    }
+}
