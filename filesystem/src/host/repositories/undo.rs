@@ -105,8 +105,8 @@ impl<'a> Undoing<'a> {
         }
     }
 
-    fn move_aside(&mut self, path: &Vec<u8>, call: &str) {
-        let paths = Aside { moved: vec![path.clone()], linked: Vec::new() };
+    fn move_aside(&mut self, path: &[u8], call: &str) {
+        let paths = Aside { moved: vec![path.to_owned()], linked: Vec::new() };
         match aside::set_all(self.root, self.place, call, &paths) {
             Ok(()) => self.changed += 1,
             Err(error) => self.tell(path, error.to_string()),
