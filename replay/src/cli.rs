@@ -32,8 +32,8 @@ struct Arguments {
     /// Print JSON: one document, or for lists one object a line
     #[arg(long, global = true)]
     json: bool,
-    /// Refuse a log that takes more memory than this, in bytes or as 64M or 1GiB [default: 64M, and for verbs that ask for
-    /// slices three times the log's bytes on top]
+    /// Refuse what takes more memory than this, in bytes or as 64M or 1GiB [default: 64M and three times the bytes of the log; for
+    /// a tree of files 1GiB a file and 4GiB in all]
     #[arg(long, global = true, value_name = "BYTES", value_parser = bytes)]
     memory: Option<u64>,
     /// Colour what people read: auto (on a terminal, unless NO_COLOR, CLICOLOR or TERM says otherwise), always or never

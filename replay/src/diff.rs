@@ -56,7 +56,7 @@ pub fn beside(
 ) -> Result<()> {
     let (before, after) = (here.state_reader_at(at)?, there.state_reader_at(other_at)?);
     states_beside(&before, &after, sink)?;
-    here.conversation_differences_beside(at, there, other_at)?.into_iter().try_for_each(sink)
+    handed(sink, |visit| here.visit_conversation_differences_beside(at, there, other_at, visit))
 }
 
 /// Walks with a visitor that hands on to `sink`, and ends where that fails.

@@ -426,6 +426,100 @@ fn differences_are_printed_as_their_items_are_read() {
     assert!(ran.peak <= most(BUDGET), "{}", ran.peak);
 }
 
+/// Both states were held with all of their items, and each item was decoded whether it differed or not: 196 MB beside itself took
+/// 420 MB under `--memory 64M`.
+#[test]
+fn two_sessions_are_compared_as_their_items_are_read() {
+    const BUDGET: u64 = 8 << 20;
+    let large = Value::Array(vec![Value::from(1_u64); 300_000]).encode();
+    let session = |changed: Option<u32>| {
+        let mut forge = ForgedLog::new();
+        // Decoded, it would be over the budget. Both sessions have it.
+        forge.event(&large);
+        for number in 0..64 {
+            let text = if changed == Some(number) { "y" } else { "x" };
+            let said = (Value::from("at"), Value::from(u64::from(number)));
+            let text = (Value::from("text"), Value::from(text.repeat(1 << 20)));
+            forge.event(&Value::Map(vec![said, text]).encode());
+        }
+        forge.done()
+    };
+    let (one, same, other) = (session(None), session(None), session(Some(40)));
+    let compared = |other: &ForgedLog| {
+        let words = ["diff", &text(&one.dir()), "--with", &text(&other.dir()), "--memory", "8MiB"];
+        let ran = run(&words, u64::from(u32::MAX), u64::MAX);
+        println!("diff --with: exit {} peak {:>12} of {}", ran.code, ran.peak, most(BUDGET));
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        assert!(ran.peak <= most(BUDGET), "{}", ran.peak);
+        ran.stdout
+    };
+    assert!(compared(&same).contains("no difference"));
+    let told = compared(&other);
+    assert_eq!(told.matches("items[").count(), 1, "{told}");
+    assert!(told.contains("~ items[41].text"), "{told}");
+
+    // An item that differs is decoded, which takes too much.
+    let mut forge = ForgedLog::new();
+    forge.event(&Value::Array(vec![Value::from(2_u64); 300_000]).encode());
+    let forge = forge.done();
+    let words = ["diff", &text(&one.dir()), "--with", &text(&forge.dir()), "--memory", "8MiB"];
+    let ran = run(&words, u64::from(u32::MAX), u64::MAX);
+    println!("diff --with: exit {} peak {:>12} of {}", ran.code, ran.peak, most(BUDGET));
+    assert!(ran.code == 2 && ran.peak <= most(BUDGET), "{} {}", ran.code, ran.peak);
+    assert!(ran.stderr.contains("more than the budget of 8388608 bytes"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("--memory"), "{}", ran.stderr);
+}
+
+/// What is compared of each item takes memory beside the items' names, of which both sessions have many.
+#[test]
+fn two_sessions_of_many_items_are_refused_before_they_take_more_than_their_budget() {
+    const BUDGET: u64 = 10 << 20;
+    let session = |byte: u8| {
+        let mut forge = ForgedLog::new();
+        let one = [byte];
+        for _ in 0..10 {
+            let added = Added::Items { items: vec![Payload::new(&one); 20_000], version: 1 };
+            let effect = Effect { slice: 1, removed: Removed::None, added, before: None };
+            let dispatch = Dispatch { action: Action::Seed, effects: Some(vec![effect]) };
+            forge.record(Kind::DISPATCH, &dispatch.encode());
+        }
+        forge.done()
+    };
+    let (one, other) = (session(1), session(2));
+    let words = ["diff", &text(&one.dir()), "--with", &text(&other.dir()), "--memory", "10MiB"];
+    let ran = run(&words, u64::from(u32::MAX), u64::MAX);
+    println!("diff --with: exit {} peak {:>12} of {}", ran.code, ran.peak, most(BUDGET));
+    assert!(ran.code == 2 && ran.peak <= most(BUDGET), "{} {}: {}", ran.code, ran.peak, ran.stderr);
+    assert!(ran.stderr.contains("more than the budget of 10485760 bytes"), "{}", ran.stderr);
+    let words = ["diff", &text(&one.dir()), "--with", &text(&other.dir()), "--memory", "256MiB"];
+    assert_eq!(run(&words, u64::from(u32::MAX), u64::MAX).code, 0);
+}
+
+/// A preview held the whole STATE, of which a rewind may change a little.
+#[test]
+fn a_preview_holds_what_the_rewind_changes_and_not_the_whole_state() {
+    const BUDGET: u64 = 8 << 20;
+    let mut forge = ForgedLog::new();
+    let said = Value::from("x".repeat(1 << 20)).encode();
+    let last = (0..64).map(|_| forge.event(&said)).last().unwrap();
+    let forge = forge.done();
+    let before = files(&forge.dir());
+    let (session, to) = (text(&forge.dir()), (last - 2).to_string());
+    for json in [&[][..], &["--json"]] {
+        let mut words = vec!["rewind", &session, &to, "--preview", "--memory", "8MiB"];
+        words.extend(json);
+        let ran = run(&words, u64::from(u32::MAX), u64::MAX);
+        println!("rewind --preview {json:?}: exit {} peak {:>12} of {}", ran.code, ran.peak, most(BUDGET));
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        assert!(ran.peak <= most(BUDGET), "{}", ran.peak);
+        if json.is_empty() {
+            assert!(ran.stdout.contains("64 to 62 items; 2 removed, 0 added"), "{}", ran.stdout);
+            assert_eq!(ran.stdout.matches("  - items[").count(), 2, "{}", ran.stdout);
+        }
+    }
+    assert!(files(&forge.dir()) == before, "a preview changed the session");
+}
+
 /// `import aca --partial` went through all numbers below the one that the manifest says.
 #[test]
 fn a_tree_whose_manifest_says_a_number_of_checkpoints_beyond_all_is_told_of_at_once() {

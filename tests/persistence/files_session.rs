@@ -4,16 +4,18 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use foldlog::audit::{self, LogReader};
-use foldlog::{Export, ImportOptions, Policy, SequenceNumber, SessionOptions, Store};
+use foldlog::{
+    CompactOptions, Export, ImportOptions, KeptSnapshots, Policy, SequenceNumber, SessionOptions, Store,
+};
 use foldlog_agent::persistence::{
     Checkpoint, CheckpointManager, CompressionAlgorithm, CrashRecoveryManager, Error, ImportedSession,
-    IncompleteWrite, RetentionPolicy, SessionState, TaskTreeState, Tree, TreeContents, TreeLimits,
-    WorkspaceStores, export_session, export_tree, import_session, unfinished_imports,
+    IncompleteWrite, RetentionPolicy, SessionState, StateCompression, TaskTreeState, Tree, TreeContents,
+    TreeLimits, WorkspaceStores, export_session, export_tree, import_session, unfinished_imports,
 };
 
 use super::agent::{Agent, types};
 use super::checkpoints::kills::copy;
-use super::files::{by, import};
+use super::files::{all, by, import, tree_of};
 use super::state::day;
 use super::*;
 
@@ -127,6 +129,167 @@ fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all()
     assert_eq!(snapshot["session_id"], agent.session.id().to_string());
     let opened = Tree::open(&to, TreeLimits::default()).unwrap();
     assert_eq!(opened.manifest().history.iter().map(|one| one.id).collect::<Vec<_>>(), ids[1..]);
+}
+
+/// A tree lists all updates, which are read from the records that a compaction drops. The states of checkpoints were said to be left out
+/// then, which no export came to.
+#[test]
+fn a_log_that_was_compacted_has_no_tree_any_more_and_the_one_before_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(folder.path());
+    let manager = CheckpointManager::new(agent.session.clone());
+    let created = ["a", "b"].map(|name| {
+        agent.start(name);
+        agent.converse(name, name);
+        agent.finish(name);
+        manager.create(Some(name)).unwrap()
+    });
+    agent.start("c");
+    let (store, id) = (agent.store.clone(), agent.session.id());
+    drop(manager);
+    agent.session.clone().close().unwrap();
+    let (to, compression) = (folder.path().join("tree"), by(CompressionAlgorithm::Zstd));
+    std::fs::create_dir(&to).unwrap();
+    let export = || {
+        let log = store.read_log(id).unwrap();
+        export_session(&log, log.last_position(), &agent.stores(), &to, &compression)
+    };
+    export().unwrap();
+    let before = all(&to);
+    let (snapshots, positions) = (KeptSnapshots::None, [created[1].position].into());
+    let options = CompactOptions { snapshots, positions, ..CompactOptions::default() };
+    assert!(store.compact(id, &options).unwrap().dropped > 0);
+    let refused = export().unwrap_err();
+    assert!(matches!(refused, Error::Engine(foldlog::Error::Compacted { .. })), "{refused}");
+    assert_eq!(all(&to), before);
+    assert_eq!(import(&to).unwrap().checkpoints.len(), 3);
+}
+
+/// The keys of each file that the specification names. Where it has a type for what the file holds, these are that type's fields: those of
+/// `SessionState`, `TaskTreeState`, `ClaudeContextState`, `FileSystemState`, `StateUpdate`, `Checkpoint` and `CheckpointManifest`.
+const KEYS: &[(&str, &str, &str)] = &[
+    (
+        "checkpoints/checkpoint_001/manifest.json",
+        "",
+        "created_at id manifest occasion position session_id validation_hash workspaces",
+    ),
+    (
+        "checkpoints/checkpoint_001/manifest.json",
+        "/manifest",
+        "active_tasks completed_tasks conversation_messages_count dependencies file_modifications_count storage_size_bytes total_tasks",
+    ),
+    (
+        "checkpoints/checkpoint_001/state_snapshot.json",
+        "",
+        "children_ids created_at parent_id policies slices tags values version",
+    ),
+    ("checkpoints/checkpoint_002/manifest.json", "", "position snapshot"),
+    (
+        "checkpoints/checkpoint_002/state_snapshot.json",
+        "",
+        "children_ids created_at parent_id policies slices tags values version",
+    ),
+    ("claude/context_windows/window_001.json", "", "evaluation_id messages shortened tokens"),
+    ("claude/conversation/current.json", "", "conversations"),
+    (
+        "claude/conversation/current.json",
+        "/conversations/0",
+        "chunks evaluation_id is_complete messages prompt turns",
+    ),
+    ("claude/conversation/current.json", "/conversations/0/messages/0", "content created_at message_id role"),
+    ("claude/rate_limit/current_limits.json", "", "current refused told_by"),
+    ("claude/rate_limit/usage_history.json", "", "by_model history"),
+    ("claude/rate_limit/usage_history.json", "/history/0", "at model sequence usage"),
+    ("claude/session_config.json", "", "model_configuration session_id"),
+    ("claude/session_config.json", "/model_configuration", "model parameters"),
+    ("filesystem/build_artifacts/compilation_results.json", "", "results"),
+    ("filesystem/build_artifacts/test_results.json", "", "results"),
+    ("filesystem/build_artifacts/test_results.json", "/results/unit", "kind name success summary task"),
+    (
+        "filesystem/git_state.json",
+        "",
+        "branch branches branches_left_out git_dir head index operations reference",
+    ),
+    ("filesystem/modifications/changes_001.json", "", "changes"),
+    ("filesystem/modifications/changes_001.json", "/changes/0", "update"),
+    (
+        "filesystem/modifications/changes_001.json",
+        "/changes/0/update",
+        "checksum component operation position sequence_number timestamp",
+    ),
+    ("filesystem/workspace_snapshot.json", "", "dependency_resolution not_compared workspaces"),
+    ("logs/claude_interactions/requests_001.json", "", "interactions"),
+    (
+        "logs/claude_interactions/requests_001.json",
+        "/interactions/0",
+        "interaction messages messages_before place",
+    ),
+    ("logs/claude_interactions/responses_001.json", "", "interactions"),
+    ("logs/errors/error_001.json", "", "errors"),
+    ("logs/errors/error_001.json", "/errors/0", "at cause message sequence task tool"),
+    ("logs/errors/recovery_actions.json", "", "[action by reason]"),
+    ("logs/execution/system_events.json", "", "entries"),
+    ("logs/execution/task_a.json", "", "entries"),
+    ("logs/execution/task_a.json", "/entries/0", "at is_live sequence what"),
+    ("logs/execution/task_b.json", "", "entries"),
+    ("meta/checkpoint_manifest.json", "", "blake3 manifest"),
+    (
+        "meta/checkpoint_manifest.json",
+        "/manifest",
+        "checkpoints compression files format history position session_id updates",
+    ),
+    ("meta/recovery_info.json", "", "instructions requires_validation session validation_reason"),
+    ("meta/session.json", "", "configuration resource_usage session"),
+    ("meta/session.json", "/configuration", "description name requires_validation"),
+    (
+        "meta/session.json",
+        "/resource_usage",
+        "cost_micros elapsed_us failed_requests failed_tool_runs log_bytes records requests tokens tool_runs tool_time_us",
+    ),
+    ("meta/session.json", "/session", "created_at last_checkpoint session_id"),
+    ("state/dependency_graph.json", "", "b"),
+    ("state/scheduling_state.json", "", "blocked failed in_progress ready"),
+    ("state/task_tree.json", "", "active_task children root_tasks task_counter tasks"),
+    (
+        "state/task_tree.json",
+        "/tasks/a",
+        "attempts created_at failures id number priority status status_at title updated_at",
+    ),
+];
+
+/// Returns the keys of a JSON object in their order, of a list those of its first item.
+fn keys(json: &serde_json::Value) -> String {
+    match json {
+        serde_json::Value::Object(fields) => fields.keys().map(String::as_str).collect::<Vec<_>>().join(" "),
+        serde_json::Value::Array(items) => format!("[{}]", items.first().map(keys).unwrap_or_default()),
+        other => other.to_string(),
+    }
+}
+
+/// Protects: programs that read the specification's tree find each value in the file, and under the name, that it has there.
+#[test]
+fn each_file_of_a_tree_has_the_keys_of_the_specification() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = Agent::begin(folder.path());
+    day(&agent);
+    CheckpointManager::new(agent.session.clone()).create(None).unwrap();
+    let compression = StateCompression::default();
+    let (log, to) = (agent.log(), folder.path());
+    export_session(&log, agent.position(), &agent.stores(), to, &compression).unwrap();
+    let files = all(&tree_of(to, agent.session.id()));
+    let found: Vec<_> = KEYS
+        .iter()
+        .map(|(path, pointer, _)| {
+            let file: serde_json::Value = serde_json::from_slice(&files[*path]).unwrap();
+            let at = file.pointer(pointer).unwrap_or_else(|| panic!("{path} has no {pointer}"));
+            (*path, *pointer, keys(at))
+        })
+        .collect();
+    let expected: Vec<_> =
+        KEYS.iter().map(|(path, pointer, keys)| (*path, *pointer, (*keys).to_owned())).collect();
+    assert_eq!(found, expected);
+    let named: BTreeSet<&str> = KEYS.iter().map(|(path, ..)| *path).collect();
+    assert_eq!(named, files.keys().map(String::as_str).collect());
 }
 
 /// Trees that were written before the manifest had a history are read, and have the digest that they had.

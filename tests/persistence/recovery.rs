@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +21,9 @@ use foldlog_agent::persistence::{
 };
 use foldlog_agent::persistence::{StateCompression, TreeContents, export_tree};
 use foldlog_agent::persistence::{TaskStatus::*, open_without_host};
-use foldlog_tests::Watched;
+use foldlog_tests::{Watched, child};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
 
 use crate::agent::{self, Agent};
 use crate::checkpoints::kills::{copy, frames};
@@ -139,6 +141,72 @@ fn a_session_that_was_closed_left_nothing_and_each_thing_that_a_crash_leaves_is_
         Ok(())
     });
     assert_eq!(manager.detect_crash_state(now!()).unwrap().unwrap().incomplete_writes.len(), 1);
+}
+
+/// The child's part: holds a session open until it is killed.
+#[test]
+#[ignore = "a part of another test, which runs it in a process of its own"]
+fn part_of_a_child_that_holds_a_session() {
+    let Some(argument) = child::argument() else { return };
+    let (path, id) = argument.split_once(' ').unwrap();
+    let session = Store::open(path).unwrap().open_session(id.parse().unwrap(), &types()).unwrap();
+    create(&session, task("d")).unwrap();
+    child::tell("holding", id);
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+/// A process that ends with the test, whatever that finds.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A process that was forked shares the lock of the one that forked it, and so holds it on once that one was killed.
+#[test]
+fn the_lock_of_a_killed_writer_that_a_process_still_holds_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let session = session_in(&store);
+    session.clone().close().unwrap();
+    let manager = CrashRecoveryManager::new(store.clone(), session.id());
+    let argument = format!("{} {}", folder.path().display(), session.id());
+    let mut writer = child::start("recovery::part_of_a_child_that_holds_a_session", &argument);
+    writer.hear("holding").unwrap();
+    let running = manager.detect_crash_state(now!()).unwrap_err();
+    assert!(matches!(running, Error::Engine(foldlog::Error::Locked { .. })), "{running}");
+    let pid = writer.id();
+    writer.kill();
+
+    // No test can fork, so this process takes the lock of each byte and hands it to one that goes on holding it.
+    let locks = fs::File::options().read(true).write(true).open(folder.path().join("writers.lock")).unwrap();
+    let all = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(&locks, FcntlArg::F_OFD_SETLK(&all)).unwrap();
+    let (out, err) = (Stdio::null(), Stdio::null());
+    let forked = Command::new("sleep").arg("600").stdin(locks).stdout(out).stderr(err).spawn();
+    let forked = Ended(forked.unwrap());
+    let found = manager.detect_crash_state(now!()).unwrap().unwrap();
+    let [lock @ OrphanedResource::Lock { holder }] = &found.orphaned_resources[..] else {
+        panic!("{found:?}")
+    };
+    assert!(holder.contains(&format!("{pid}")), "{holder}");
+    assert_eq!(lock.to_string(), format!("the writer's lock is left of {holder}"));
+    assert!(holder.ends_with("has ended: a process that it forked still holds the lock"), "{holder}");
+    assert!(matches!(found.incomplete_writes[..], [IncompleteWrite::NotClosed { .. }]), "{found:?}");
+
+    drop(forked);
+    let found = manager.detect_crash_state(now!()).unwrap().unwrap();
+    assert_eq!(found.orphaned_resources, [], "the lock ended with its holder");
+    assert!(matches!(found.incomplete_writes[..], [IncompleteWrite::NotClosed { .. }]), "{found:?}");
 }
 
 #[test]

@@ -8,12 +8,14 @@
 //! by what they say, so that as many as possible stay, in their order (Myers, "An O(ND) Difference Algorithm and Its Variations",
 //! Algorithmica 1, 1986, in the crate `similar`); what is left between two that stay is paired as within one log. What is made
 //! anew in each run counts for nothing: the ids of calls, which a provider draws, how long calls took, and captures of
-//! workspaces. Of two lists that have more than [`MATCHED_MAX`] members between their common beginning and their common end, all of
+//! workspaces. Of each item a digest is held while its slice is compared, and those that do not stay are read once more, a pair at a
+//! time. Of two lists that have more than [`MATCHED_MAX`] members between their common beginning and their common end, all of
 //! these count as changed: lists that have little in common would take time with the square of their length.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::Hash;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use foldlog_codec::body::Policy;
 use foldlog_codec::msgpack::Value;
@@ -23,14 +25,14 @@ use similar::{Algorithm, DiffOp, capture_diff_slices};
 use smol_str::SmolStr;
 
 use super::differences::{
-    Difference, DifferenceKind, VisitDifference, gathered, message_value, of_both, slices,
+    Difference, DifferenceKind, Unpaired, VisitDifference, gathered, hold_decoded, message_value, of_both,
 };
-use super::{LogReader, StateReader};
+use super::{ItemName, LogReader, SliceReader, StateReader};
 use crate::conversation::ConversationMessage;
 use crate::divergence::{self, Divergence, LaneName, OtherRecord};
 use crate::error::Result;
+use crate::fold::conversation_reading::TextBudget;
 use crate::names::Names;
-use crate::session::{State, StoredItem};
 use crate::types::{Slice, ToolInvocations};
 
 /// Bytes of bodies that are read of one log before the other is read as far.
@@ -108,7 +110,8 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`](crate::Error::Io) if a segment of either can no longer be read.
+    /// [`Error::Io`](crate::Error::Io) if a segment of either can no longer be read, [`Error::OverBudget`](crate::Error::OverBudget)
+    /// if two records that differ would take more memory than the [reader may](LogReader::memory_bytes).
     pub fn parting(&self, other: &LogReader) -> Result<Parting> {
         let (mut here, mut there) = (Ahead::of(self), Ahead::of(other));
         // Equal bytes say the same where both logs mean the same by the numbers of their declarations.
@@ -131,6 +134,12 @@ impl LogReader {
             // Who holds a session says nothing of what was done in it.
             let is_head = is_head || one.kind == Kind::REPLICATED;
             let is_equal = is_declared_alike && one.body == two.body;
+            if one.kind == two.kind && !is_head && !is_equal {
+                let budget = TextBudget::new(&self.dir, self.memory_bytes());
+                [one, two]
+                    .into_iter()
+                    .try_for_each(|record| hold_decoded(&budget, sequence, &record.body))?;
+            }
             let difference = match one.kind == two.kind && !is_head && !is_equal {
                 true => divergence::between_logs(one.kind, (&one.body, here.names), (&two.body, there.names)),
                 false => None,
@@ -186,9 +195,23 @@ impl LogReader {
         other: &LogReader,
         other_position: impl Into<SequenceNumber>,
     ) -> Result<Vec<ConversationBeside>> {
-        let (position, other_position) = (position.into(), other_position.into());
-        let evaluations = of_both(self.evaluations_at(position), other.evaluations_at(other_position));
-        let beside = evaluations.into_iter().map(|evaluation_id| {
+        let mut beside = Vec::new();
+        self.each_conversation_beside(
+            (position.into(), other, other_position.into()),
+            &mut |conversation| {
+                beside.push(conversation);
+                Ok(ControlFlow::Continue(()))
+            },
+        )?;
+        Ok(beside)
+    }
+
+    fn each_conversation_beside(
+        &self,
+        (position, other, other_position): (SequenceNumber, &LogReader, SequenceNumber),
+        visit: &mut dyn FnMut(ConversationBeside) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        for evaluation_id in of_both(self.evaluations_at(position), other.evaluations_at(other_position)) {
             let messages = |reader: &LogReader, at| -> Result<Vec<ConversationMessage>> {
                 let conversation = reader.conversation_at(&evaluation_id, at)?;
                 Ok(conversation.map(|conversation| conversation.messages()).unwrap_or_default())
@@ -198,9 +221,35 @@ impl LogReader {
                 messages.iter().map(|message| without_call_ids(message).encode()).collect()
             };
             let rows = rows(&said(&here), &said(&there));
-            Ok(ConversationBeside { evaluation_id, here, there, rows })
-        });
-        beside.collect()
+            if visit(ConversationBeside { evaluation_id, here, there, rows })?.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the messages in which the conversations of this log at `position` and those of another at `other_position` differ to
+    /// `visit`, until it breaks. Holds one conversation of each log.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`conversation_at`](LogReader::conversation_at), for both; the error of `visit`.
+    pub fn visit_conversation_differences_beside(
+        &self,
+        position: impl Into<SequenceNumber>,
+        other: &LogReader,
+        other_position: impl Into<SequenceNumber>,
+        visit: &mut VisitDifference<'_>,
+    ) -> Result<()> {
+        let positions = (position.into(), other, other_position.into());
+        self.each_conversation_beside(positions, &mut |conversation| {
+            for difference in conversation.differences() {
+                if visit(difference)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })
     }
 
     /// Returns the messages in which the conversations of this log at `position` and those of another at `other_position` differ.
@@ -214,8 +263,8 @@ impl LogReader {
         other: &LogReader,
         other_position: impl Into<SequenceNumber>,
     ) -> Result<Vec<Difference>> {
-        let conversations = self.conversations_beside(position, other, other_position)?;
-        Ok(conversations.iter().flat_map(ConversationBeside::differences).collect())
+        let (at, other_at) = (position.into(), other_position.into());
+        gathered(|take| self.visit_conversation_differences_beside(at, other, other_at, take))
     }
 
     /// Returns in what the slices of this log at `position` and those of another at `other_position` differ, in the order of the
@@ -238,50 +287,70 @@ impl LogReader {
 
 impl StateReader {
     /// Hands the differences from this state to one of another log to `visit`, until it breaks: those of the slices whose policy
-    /// is `wanted`, in the order of the slices' names. Holds both states with all items of these slices.
+    /// is `wanted`, in the order of the slices' names. Holds a digest of each item of one slice, and one pair of items.
     ///
     /// # Errors
     ///
-    /// Those of [`slice_differences`](StateReader::slice_differences).
+    /// Those of [`slice_differences`](StateReader::slice_differences); [`Error::OverBudget`](crate::Error::OverBudget) also if the
+    /// names of both states' items and the digests would take more memory than the reader may.
     pub fn slice_differences_beside(
         &self,
         other: &StateReader,
         wanted: impl Fn(Policy) -> bool,
         visit: &mut VisitDifference<'_>,
     ) -> Result<()> {
-        let of = |state: &StateReader| state.to_state_of(|slice, _| wanted(slice.policy()));
-        let (here, mut there) = (of(self)?, of(other)?);
-        self.check_decoded(&here)?;
-        self.check_decoded(&there)?;
-        name_alike(&here, &mut there);
-        slices(&here, &there, &wanted, visit).map(drop)
+        self.compare_slices(other, wanted, visit, |here, there| {
+            self.check_digests(other, (here, there))?;
+            let (of_here, of_there) = (self.digests(here)?, other.digests(there)?);
+            let (mut here_stays, mut there_stays) = (vec![false; of_here.len()], vec![false; of_there.len()]);
+            for part in parts(&of_here, &of_there) {
+                if matches!(part, DiffOp::Equal { .. }) {
+                    here_stays.get_mut(part.old_range()).into_iter().for_each(|alike| alike.fill(true));
+                    there_stays.get_mut(part.new_range()).into_iter().for_each(|alike| alike.fill(true));
+                }
+            }
+            let stays = |places: Vec<bool>| move |place: usize, _: ItemName| places.get(place) == Some(&true);
+            Ok((Unpaired::of(here, stays(here_stays)), Unpaired::of(there, stays(there_stays))))
+        })
+    }
+
+    /// Checks that the digests of two slices fit beside the names of the items of both states.
+    fn check_digests(
+        &self,
+        other: &StateReader,
+        (here, there): (Option<SliceReader<'_>>, Option<SliceReader<'_>>),
+    ) -> Result<()> {
+        let Some((dir, budget)) = self.limit() else { return Ok(()) };
+        let (budget, sequence) = (TextBudget::new(dir, budget), self.position().unwrap_or_default());
+        budget.hold(sequence, self.projection().items_bytes())?;
+        budget.hold(sequence, other.projection().items_bytes())?;
+        let items = |slice: Option<SliceReader<'_>>| slice.map_or(0, |slice| slice.len() as u64);
+        budget.hold(sequence, (items(here) + items(there)) * (size_of::<ItemDigest>() as u64 + 1))
+    }
+
+    /// Returns a digest of what each item of a slice says, as far as it is not made anew in each run.
+    fn digests(&self, slice: Option<SliceReader<'_>>) -> Result<Vec<ItemDigest>> {
+        let Some(slice) = slice else { return Ok(Vec::new()) };
+        let is_calls = slice.name() == ToolInvocations::NAME;
+        let mut digests = Vec::with_capacity(slice.len());
+        slice.read(|name, bytes| {
+            let mut hasher = blake3::Hasher::new();
+            hasher.update(&name.version.to_le_bytes());
+            if is_calls {
+                self.check_decoded(name.sequence, bytes)?;
+                hasher.update(&without_times(bytes));
+            } else {
+                hasher.update(bytes);
+            }
+            digests.push(hasher.finalize().as_bytes().first_chunk().copied().unwrap_or_default());
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(digests)
     }
 }
 
-/// Gives each item that both states hold the name that it has in the first, and every other item of the second a name of its own.
-fn name_alike(here: &State, there: &mut State) {
-    for (name, slice) in &mut there.slices {
-        let of_here = here.slices.get(name).map(|slice| slice.items.as_slice()).unwrap_or_default();
-        let is_calls = *name == ToolInvocations::NAME;
-        let bytes = |items: &[StoredItem]| -> Vec<(u32, Arc<[u8]>)> {
-            let said = |item: &StoredItem| {
-                if is_calls { without_times(&item.bytes) } else { Arc::clone(&item.bytes) }
-            };
-            items.iter().map(|item| (item.version, said(item))).collect()
-        };
-        let rows = rows(&bytes(of_here), &bytes(&slice.items));
-        for (place, item) in (0..).zip(&mut slice.items) {
-            (item.sequence, item.ordinal) = (SequenceNumber::MAX, place);
-        }
-        for row in rows.into_iter().filter(|row| row.alike) {
-            let pair =
-                row.here.and_then(|at| of_here.get(at)).zip(row.there.and_then(|at| slice.items.get_mut(at)));
-            if let Some((one, item)) = pair {
-                *item = one.clone();
-            }
-        }
-    }
-}
+/// Half of a BLAKE3: no two items that differ have the same.
+type ItemDigest = [u8; 16];
 
 /// Matches two lists. Members between two that stay are paired in their order.
 fn rows<T: Ord>(here: &[T], there: &[T]) -> Vec<MessageRow> {
@@ -293,25 +362,8 @@ fn rows<T: Ord>(here: &[T], there: &[T]) -> Vec<MessageRow> {
     };
     let (here, there): (Vec<usize>, Vec<usize>) =
         (here.iter().map(&mut number).collect(), there.iter().map(&mut number).collect());
-    let begins = here.iter().zip(&there).take_while(|(one, two)| one == two).count();
-    let behind = |list: &[usize]| list.len() - begins;
-    let ends = here.iter().rev().zip(there.iter().rev()).take_while(|(one, two)| one == two).count();
-    let ends = ends.min(behind(&here)).min(behind(&there));
-    let between = |list: &[usize]| behind(list) - ends;
-    let parts = if between(&here) + between(&there) > MATCHED_MAX {
-        let (old_index, new_index) = (begins, begins);
-        let (old_len, new_len) = (between(&here), between(&there));
-        let alike = |old_index, new_index, len| DiffOp::Equal { old_index, new_index, len };
-        vec![
-            alike(0, 0, begins),
-            DiffOp::Replace { old_index, old_len, new_index, new_len },
-            alike(here.len() - ends, there.len() - ends, ends),
-        ]
-    } else {
-        capture_diff_slices(Algorithm::Myers, &here, &there)
-    };
     let mut rows = Vec::with_capacity(here.len().max(there.len()));
-    for part in parts {
+    for part in parts(&here, &there) {
         let alike = matches!(part, DiffOp::Equal { .. });
         let (mut old, mut new) = (part.old_range(), part.new_range());
         loop {
@@ -325,14 +377,37 @@ fn rows<T: Ord>(here: &[T], there: &[T]) -> Vec<MessageRow> {
     rows
 }
 
+/// Returns which parts of two lists are equal, and which are not.
+fn parts<T: Ord + Hash>(here: &[T], there: &[T]) -> Vec<DiffOp> {
+    let begins = here.iter().zip(there).take_while(|(one, two)| one == two).count();
+    let behind = |list: &[T]| list.len() - begins;
+    let ends = here.iter().rev().zip(there.iter().rev()).take_while(|(one, two)| one == two).count();
+    let ends = ends.min(behind(here)).min(behind(there));
+    let between = |list: &[T]| behind(list) - ends;
+    if between(here) + between(there) <= MATCHED_MAX {
+        return capture_diff_slices(Algorithm::Myers, here, there);
+    }
+    let alike = |old_index, new_index, len| DiffOp::Equal { old_index, new_index, len };
+    vec![
+        alike(0, 0, begins),
+        DiffOp::Replace {
+            old_index: begins,
+            old_len: between(here),
+            new_index: begins,
+            new_len: between(there),
+        },
+        alike(here.len() - ends, there.len() - ends, ends),
+    ]
+}
+
 /// Returns the bytes of an invocation of a tool, as far as they are not made anew in each run.
-fn without_times(bytes: &Arc<[u8]>) -> Arc<[u8]> {
+fn without_times(bytes: &[u8]) -> Cow<'_, [u8]> {
     match Value::decode(bytes) {
         Ok(Value::Map(mut fields)) => {
             fields.retain(|(name, _)| !MADE_ANEW.contains(&name.as_str().unwrap_or_default()));
             Value::Map(fields).encode().into()
         }
-        _ => Arc::clone(bytes),
+        _ => bytes.into(),
     }
 }
 

@@ -10,7 +10,7 @@
 //! if the item was removed. The path of a message is its place in its conversation: `messages[3]`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Policy;
@@ -23,7 +23,7 @@ use super::{ItemName, LogReader, SliceReader, StateReader};
 use crate::conversation::{Conversation, ConversationMessage};
 use crate::error::Result;
 use crate::fold::conversation_reading::TextBudget;
-use crate::session::{State, StoredItem};
+use crate::session::StoredItem;
 
 /// Describes one difference of two positions of a log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -161,26 +161,47 @@ impl StateReader {
         wanted: impl Fn(Policy) -> bool,
         visit: &mut VisitDifference<'_>,
     ) -> Result<()> {
-        let slices = self.slices().chain(later.slices());
+        self.compare_slices(later, wanted, visit, |before, after| {
+            let is_in = |slice: Option<SliceReader<'_>>, name: ItemName| {
+                slice.is_some_and(|slice| slice.contains(name.sequence, name.ordinal))
+            };
+            Ok((
+                Unpaired::of(before, move |_, name| is_in(after, name)),
+                Unpaired::of(after, move |_, name| is_in(before, name)),
+            ))
+        })
+    }
+
+    /// Compares the slices whose policy is `wanted` with those of another state, in the order of their names. `unpaired` returns the
+    /// items of a slice that only this state has, and those that only the other has.
+    pub(super) fn compare_slices<'a>(
+        &'a self,
+        other: &'a StateReader,
+        wanted: impl Fn(Policy) -> bool,
+        visit: &mut VisitDifference<'_>,
+        unpaired: impl Fn(
+            Option<SliceReader<'a>>,
+            Option<SliceReader<'a>>,
+        ) -> Result<(Unpaired<'a>, Unpaired<'a>)>,
+    ) -> Result<()> {
+        let slices = self.slices().chain(other.slices());
         let named: BTreeMap<&str, Policy> = slices.map(|slice| (slice.name(), slice.policy())).collect();
         for (name, _) in named.into_iter().filter(|(_, policy)| wanted(*policy)) {
-            let (before, after) = (self.slice(name), later.slice(name));
-            let went = Unpaired::of(before, after);
-            let came = Unpaired::of(after, before);
+            let (went, came) = unpaired(self.slice(name), other.slice(name))?;
             let name = name.to_owned();
             let mut collector = Collector { slice: Some(&name), visit: &mut *visit };
-            if self.unpaired(went, came, &mut collector)?.is_break() {
+            if self.compare_unpaired((went, came), other, &mut collector)?.is_break() {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// Compares the items of a slice that only one of two positions has, one pair at a time.
-    fn unpaired(
+    /// Compares the items of a slice that only one of two states has, one pair at a time.
+    fn compare_unpaired(
         &self,
-        mut went: Unpaired<'_>,
-        mut came: Unpaired<'_>,
+        (mut went, mut came): (Unpaired<'_>, Unpaired<'_>),
+        other: &StateReader,
         collector: &mut Collector<'_, '_>,
     ) -> Compared {
         loop {
@@ -189,8 +210,8 @@ impl StateReader {
             let takes_new = comes.is_some_and(|comes| goes.is_none_or(|goes| comes <= goes));
             let old = if takes_old { went.take() } else { None };
             let new = if takes_new { came.take() } else { None };
-            for (_, item) in old.iter().chain(&new) {
-                self.check_item(item)?;
+            for (state, item) in old.iter().map(|old| (self, old)).chain(new.iter().map(|new| (other, new))) {
+                state.check_decoded(item.1.sequence, &item.1.bytes)?;
             }
             let path = |place: usize| format!("items[{place}]");
             unless_broken!(match (old, new) {
@@ -230,25 +251,29 @@ impl StateReader {
         found
     }
 
-    /// Checks that a pair of changed items takes no more memory than the reader may when it is decoded: an item of many small
-    /// values takes many times its bytes.
-    pub(super) fn check_decoded(&self, state: &State) -> Result<()> {
-        state.slices.values().flat_map(|slice| &slice.items).try_for_each(|item| self.check_item(item))
-    }
-
-    fn check_item(&self, item: &StoredItem) -> Result<()> {
+    /// Checks that an item takes no more memory than the reader may when it is decoded beside another one.
+    pub(super) fn check_decoded(&self, sequence: SequenceNumber, bytes: &[u8]) -> Result<()> {
         let Some((dir, budget)) = self.limit() else { return Ok(()) };
-        let most = |values: u64| values.saturating_mul(2 * size_of::<Value>() as u64);
-        if most(item.bytes.len() as u64) <= budget {
+        if decoded_bytes(bytes.len() as u64) <= budget {
             return Ok(());
         }
-        let mut tokens = Reader::new(&item.bytes);
-        let mut values = 0;
-        while tokens.token().is_ok() {
-            values += 1;
-        }
-        TextBudget::new(dir, budget).hold(item.sequence, most(values))
+        hold_decoded(&TextBudget::new(dir, budget), sequence, bytes)
     }
+}
+
+/// Counts what MessagePack takes once it is decoded: many small values take many times their bytes.
+pub(super) fn hold_decoded(budget: &TextBudget<'_>, sequence: SequenceNumber, bytes: &[u8]) -> Result<()> {
+    let mut tokens = Reader::new(bytes);
+    let mut values = 0;
+    while tokens.token().is_ok() {
+        values += 1;
+    }
+    budget.hold(sequence, decoded_bytes(values))
+}
+
+/// Returns the bytes that so many values take, and as much again for those that they are compared with.
+fn decoded_bytes(values: u64) -> u64 {
+    values.saturating_mul(2 * size_of::<Value>() as u64)
 }
 
 /// Number of items that are read together.
@@ -257,21 +282,25 @@ const TOGETHER_ITEMS: usize = 256;
 /// Bytes of items from which on no further one is read with them.
 const TOGETHER_BYTES: usize = 1 << 20;
 
-/// Reads the items of a slice that another position does not have, a few at a time.
-struct Unpaired<'a> {
+/// Reads the items of a slice that another state does not have, a few at a time.
+pub(super) struct Unpaired<'a> {
     slice: Option<SliceReader<'a>>,
-    /// The items that are still to be read: the gap between items of both positions in which it is, its place, and its name.
+    /// The items that are still to be read: the gap between items of both states in which it is, its place, and its name.
     names: Box<dyn Iterator<Item = (usize, usize, ItemName)> + 'a>,
     named: VecDeque<(usize, usize, ItemName)>,
     read: VecDeque<(usize, usize, StoredItem)>,
 }
 
 impl<'a> Unpaired<'a> {
-    fn of(slice: Option<SliceReader<'a>>, other: Option<SliceReader<'a>>) -> Unpaired<'a> {
+    /// Reads those items that are not `in_both` states, by their places and names.
+    pub(super) fn of(
+        slice: Option<SliceReader<'a>>,
+        in_both: impl Fn(usize, ItemName) -> bool + 'a,
+    ) -> Unpaired<'a> {
         let mut gap = 0;
         let names = slice.into_iter().flat_map(|slice| slice.names().enumerate());
         let names = names.filter_map(move |(place, name)| {
-            let is_in_both = other.is_some_and(|other| other.contains(name.sequence, name.ordinal));
+            let is_in_both = in_both(place, name);
             gap += usize::from(is_in_both);
             (!is_in_both).then_some((gap, place, name))
         });
@@ -397,32 +426,6 @@ pub(super) fn message_value(message: &ConversationMessage) -> Value {
     Value::Map(fields)
 }
 
-/// Compares the slices of two states, one pair of items at a time.
-pub(super) fn slices(
-    before: &State,
-    after: &State,
-    wanted: &dyn Fn(Policy) -> bool,
-    visit: &mut VisitDifference<'_>,
-) -> Compared {
-    let names: BTreeSet<&String> = before.slices.keys().chain(after.slices.keys()).collect();
-    for name in names {
-        let (old, new) = (before.slices.get(name), after.slices.get(name));
-        if !new.or(old).is_some_and(|slice| wanted(slice.policy)) {
-            continue;
-        }
-        let old = old.map(|slice| slice.items.as_slice()).unwrap_or_default();
-        let new = new.map(|slice| slice.items.as_slice()).unwrap_or_default();
-        // Most slices are equal, which is cheap to find out.
-        if old == new {
-            continue;
-        }
-        if (Collector { slice: Some(name), visit: &mut *visit }).items(old, new)?.is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
-    }
-    Ok(ControlFlow::Continue(()))
-}
-
 /// Says whether the visitor wants more.
 pub(super) type Compared = Result<ControlFlow<()>>;
 
@@ -435,46 +438,6 @@ impl Collector<'_, '_> {
     fn push(&mut self, path: String, change: DifferenceKind, before: Value, after: Value) -> Compared {
         let slice = self.slice.cloned();
         (self.visit)(Difference { slice, conversation: None, path, change, before, after })
-    }
-
-    fn items(&mut self, old: &[StoredItem], new: &[StoredItem]) -> Compared {
-        let places: BTreeMap<(SequenceNumber, u32), usize> =
-            old.iter().enumerate().map(|(place, item)| ((item.sequence, item.ordinal), place)).collect();
-        let (mut old_from, mut new_from) = (0, 0);
-        for (place, item) in new.iter().enumerate() {
-            // An item that moved back, which no log can do, counts as removed and added.
-            let partner = places.get(&(item.sequence, item.ordinal)).filter(|at| **at >= old_from);
-            let Some((at, before)) = partner.and_then(|at| Some((*at, old.get(*at)?))) else { continue };
-            unless_broken!(self.between(old, old_from..at, new, new_from..place));
-            if before != item {
-                unless_broken!(self.values(&format!("items[{place}]"), &before.value()?, &item.value()?));
-            }
-            (old_from, new_from) = (at + 1, place + 1);
-        }
-        self.between(old, old_from..old.len(), new, new_from..new.len())
-    }
-
-    /// Compares the removed items with the added ones between two items that stayed.
-    fn between(
-        &mut self,
-        old: &[StoredItem],
-        mut went: Range<usize>,
-        new: &[StoredItem],
-        came: Range<usize>,
-    ) -> Compared {
-        for place in came {
-            let Some(after) = new.get(place) else { continue };
-            let path = format!("items[{place}]");
-            unless_broken!(match went.next().and_then(|place| old.get(place)) {
-                Some(before) => self.values(&path, &before.value()?, &after.value()?),
-                None => self.push(path, DifferenceKind::Added, Value::Nil, after.value()?),
-            });
-        }
-        for (place, before) in went.filter_map(|place| Some((place, old.get(place)?))) {
-            let path = format!("items[{place}]");
-            unless_broken!(self.push(path, DifferenceKind::Removed, before.value()?, Value::Nil));
-        }
-        Ok(ControlFlow::Continue(()))
     }
 
     /// Compares two values field by field. Decoding has bounded the depth of values from a log.
@@ -523,47 +486,22 @@ impl Collector<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::SliceState;
 
-    fn state(items: &[(u64, &str)]) -> State {
-        let items = items.iter().map(|(sequence, json)| StoredItem {
-            sequence: SequenceNumber::new(*sequence),
-            ordinal: 0,
-            version: 1,
-            bytes: serde_json::from_str::<Value>(json).unwrap().encode().into(),
-        });
-        let slice = SliceState { policy: Policy::State, item: "item".to_owned(), items: items.collect() };
-        let slices = BTreeMap::from([("slice".to_owned(), slice)]);
-        State { position: Some(9.into()), tags: BTreeMap::new(), open_operations: Vec::new(), slices }
-    }
-
-    fn differences(before: &[(u64, &str)], after: &[(u64, &str)]) -> Vec<Difference> {
-        gathered(|take| slices(&state(before), &state(after), &|_| true, take).map(drop)).unwrap()
-    }
-
-    fn found(before: &[(u64, &str)], after: &[(u64, &str)]) -> Vec<String> {
-        let shown = |difference: Difference| {
-            let json = |value| serde_json::to_string(value).unwrap();
-            format!("{} {}>{}", difference.path, json(&difference.before), json(&difference.after))
-        };
-        differences(before, after).into_iter().map(shown).collect()
-    }
-
-    #[test]
-    fn items_that_stayed_are_not_reported_where_others_went() {
-        let before = [(1, "1"), (2, "2"), (3, "3")];
-        assert_eq!(found(&before, &[(2, "2"), (3, "3"), (4, "1")]), ["items[0] 1>null", "items[2] null>1"]);
-        assert_eq!(found(&before, &[(1, "1"), (4, "5"), (3, "3")]), ["items[1] 2>5"]);
-        assert_eq!(found(&before, &before), [] as [&str; 0]);
-        assert_eq!(found(&before, &[]).len(), 3);
+    fn value(json: &str) -> Value {
+        serde_json::from_str(json).unwrap()
     }
 
     #[test]
     fn values_are_compared_field_by_field() {
-        let before = [(1, r#"{"a": 1, "b": [1, {"c": 2}], "gone": null, "odd key": 1}"#)];
-        let after = [(2, r#"{"b": [1, {"c": 3}, 4], "a": 1, "new": "x", "odd key": 2}"#)];
+        let before = value(r#"{"a": 1, "b": [1, {"c": 2}], "gone": null, "odd key": 1}"#);
+        let after = value(r#"{"b": [1, {"c": 3}, 4], "a": 1, "new": "x", "odd key": 2}"#);
+        let found = gathered(|take| {
+            Collector { slice: None, visit: take }.values("items[0]", &before, &after).map(drop)
+        });
+        let json = |value: &Value| serde_json::to_string(value).unwrap();
+        let shown = |one: Difference| format!("{} {}>{}", one.path, json(&one.before), json(&one.after));
         assert_eq!(
-            found(&before, &after),
+            found.unwrap().into_iter().map(shown).collect::<Vec<_>>(),
             [
                 "items[0].b[1].c 2>3",
                 "items[0].b[2] null>4",
@@ -575,18 +513,17 @@ mod tests {
     }
 
     #[test]
-    fn one_item_with_other_bytes_is_a_difference() {
-        assert_eq!(found(&[(1, "1")], &[(1, "2")]), ["items[0] 1>2"]);
-    }
-
-    #[test]
     fn a_visitor_that_breaks_is_handed_no_more() {
-        let (before, after) = (state(&[(1, "1"), (2, "2")]), state(&[(3, r#"{"a": 1}"#), (4, "4")]));
         let mut taken = 0;
-        let compared = slices(&before, &after, &|_| true, &mut |_| {
+        let mut visit = |_: Difference| -> Result<ControlFlow<()>> {
             taken += 1;
             Ok(ControlFlow::Break(()))
-        });
+        };
+        let compared = Collector { slice: None, visit: &mut visit }.values(
+            "",
+            &value(r#"{"a": 1, "b": 2}"#),
+            &value(r#"{"a": 2, "b": 3}"#),
+        );
         assert!(compared.unwrap().is_break());
         assert_eq!(taken, 1);
     }

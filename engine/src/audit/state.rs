@@ -138,34 +138,13 @@ impl StateReader {
     /// [`Error::Io`](crate::Error::Io) if a segment can no longer be read,
     /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged.
     pub fn to_state(&self) -> Result<State> {
-        self.to_state_of(|_, _| true)
-    }
-
-    /// Reads all slices into memory, with the bytes of those items for which `wanted` returns `true`. The
-    /// other items have empty bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`](crate::Error::Io) if a segment can no longer be read,
-    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged.
-    pub fn to_state_of(&self, wanted: impl Fn(&SliceReader<'_>, ItemName) -> bool) -> Result<State> {
         let mut slices = BTreeMap::new();
         for slice in self.slices() {
-            let item = |name: ItemName, bytes| StoredItem {
-                sequence: name.sequence,
-                ordinal: name.ordinal,
-                version: name.version,
-                bytes,
-            };
-            let nothing = std::sync::Arc::from([]);
-            let names = || slice.names().enumerate().filter(|(_, name)| wanted(&slice, *name));
-            let mut items: Vec<StoredItem> =
-                slice.names().map(|name| item(name, std::sync::Arc::clone(&nothing))).collect();
-            let mut places = names().map(|(place, _)| place);
-            let read = names().map(|(_, name)| (name.id(), name.version));
-            self.source.read_shared_items(slice.id, read, &mut |bytes| {
-                if let Some(item) = places.next().and_then(|place| items.get_mut(place)) {
-                    item.bytes = bytes;
+            let mut items = Vec::with_capacity(slice.len());
+            let mut names = slice.names();
+            slice.read_shared(slice.names(), |bytes| {
+                if let Some(ItemName { sequence, ordinal, version }) = names.next() {
+                    items.push(StoredItem { sequence, ordinal, version, bytes });
                 }
                 Ok(ControlFlow::Continue(()))
             })?;

@@ -11,7 +11,7 @@ use foldlog_codec::{Kind, Record, SequenceNumber, record};
 
 use super::Difference;
 use super::left_out::{LeaveOut, always, drawn_anew, json_texts};
-use super::walk::{Found, Walk};
+use super::walk::{Contents, Found, Walk};
 use crate::names::Names;
 use crate::operation::PROGRAMS;
 
@@ -26,11 +26,12 @@ pub(crate) fn compare(
     produced: &[u8],
     names: &Names,
     leave_out: &LeaveOut,
+    contents: &Contents<'_>,
 ) -> Option<Difference> {
     if recorded == produced {
         return None;
     }
-    match compare_values(kind, recorded, produced, names, leave_out) {
+    match compare_values(kind, recorded, produced, names, leave_out, contents) {
         (Some(difference), _) => Some(difference),
         // The bytes may differ for that reason.
         (None, true) => None,
@@ -45,8 +46,10 @@ pub(crate) fn compare_values(
     produced: &[u8],
     names: &Names,
     leave_out: &LeaveOut,
+    contents: &Contents<'_>,
 ) -> (Option<Difference>, bool) {
     let mut walk = Walk::everything();
+    walk.contents = contents;
     (walk.json_texts, walk.addresses) = (json_texts(kind), false);
     walk.left_out.extend(always(kind));
     let found = if kind == Kind::DISPATCH {
@@ -258,8 +261,10 @@ pub(crate) fn compare_effects(
     (recorded, produced): (Option<&Effect<'_>>, Option<&Effect<'_>>),
     (event, data, version): (&str, Payload<'_>, u32),
     leave_out: &LeaveOut,
+    contents: &Contents<'_>,
 ) -> Option<Difference> {
     let mut walk = Walk::everything();
+    walk.contents = contents;
     walk.slice = Some(slice.to_owned());
     walk.addresses = false;
     walk.left_out.extend(leave_out.of(event).iter().map(String::as_str));
@@ -327,7 +332,12 @@ fn payloads(walk: &mut Walk<'_>, old: Payload<'_>, new: Payload<'_>) -> Found {
     if (old.object().is_some() || new.object().is_some()) && object(old) == object(new) {
         return Found::Continue(());
     }
-    let (old, new) = (payload_value(old), payload_value(new));
+    let content = |payload: Payload<'_>| {
+        let bytes = payload.object().and_then(|object| (walk.contents)(&object));
+        let value = bytes.and_then(|bytes| Value::decode_within(&bytes, Limits::of_payload()).ok());
+        value.unwrap_or_else(|| payload_value(payload))
+    };
+    let (old, new) = (content(old), content(new));
     walk.values(&old, &new)
 }
 

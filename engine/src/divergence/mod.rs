@@ -20,7 +20,8 @@
 //!
 //! Two bodies of equal bytes are the same. Otherwise their fields are compared one by one: integers by value, floats bit by
 //! bit and with their width, strings and byte strings as different things, maps with the order of their keys. Payloads that
-//! are objects are compared by their reference, which is their hash. Text that is JSON, such as a call's arguments, is
+//! are objects are equal if their references are, which are hashes. Otherwise those of dispatches are compared by their content, as
+//! smaller ones are, and those of other records are different. Text that is JSON, such as a call's arguments, is
 //! compared as JSON first, and then as text.
 //!
 //! # What is shown and not compared
@@ -43,8 +44,8 @@
 //! # Invariants
 //!
 //! 1. Two bodies that differ give a difference, unless they differ only in values that are not compared.
-//! 2. No body, however hostile, makes a comparison panic. It takes at most 64 times the memory of the bodies and a
-//!    mebibyte, and none where they are equal.
+//! 2. No body, however hostile, makes a comparison panic. It takes at most 64 times the memory of the bodies and of the objects that
+//!    they name, and a mebibyte, and none where they are equal.
 
 mod compare;
 mod left_out;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::ops::ControlFlow;
 
+use foldlog_codec::body::ObjectId;
 use foldlog_codec::msgpack::{Value, from_json};
 
 use super::Difference;
@@ -12,6 +13,13 @@ use crate::sabotage::{self, Breakage};
 
 /// Ends a walk at the first difference.
 pub(super) type Found = ControlFlow<Difference>;
+
+/// Returns the content of an object; `None` if it is not available.
+pub(crate) type Contents<'a> = dyn Fn(&ObjectId) -> Option<Vec<u8>> + 'a;
+
+fn no_contents(_: &ObjectId) -> Option<Vec<u8>> {
+    None
+}
 
 /// Walks two values side by side. Decoding has bounded their depth.
 pub(super) struct Walk<'a> {
@@ -25,6 +33,8 @@ pub(super) struct Walk<'a> {
     pub(super) json_texts: &'a [&'static str],
     /// Whether addresses in texts are compared.
     pub(super) addresses: bool,
+    /// Contents of the objects that payloads refer to.
+    pub(super) contents: &'a Contents<'a>,
     /// Whether there was a difference that is not compared.
     pub(super) skipped: bool,
 }
@@ -38,6 +48,7 @@ impl<'a> Walk<'a> {
             left_out: Vec::new(),
             json_texts: &[],
             addresses: true,
+            contents: &no_contents,
             skipped: false,
         }
     }

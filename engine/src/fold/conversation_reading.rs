@@ -193,7 +193,7 @@ pub(crate) fn text(source: &LogSource, sequence: SequenceNumber, payload: Payloa
 
 /// Limits the memory that texts and states of conversations take together, for a reader of logs that may come from anywhere:
 /// a short record may name a large object, which another record names too.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct TextBudget<'a> {
     session_dir: &'a Path,
     bytes: u64,

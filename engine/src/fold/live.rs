@@ -159,7 +159,7 @@ impl LiveState {
             self.forget_kept(KeptFor::Rollback, rollback.to);
         }
         self.keep_target(sequence);
-        if log_slices != LogSlices::InLog {
+        if !matches!(log_slices, LogSlices::InLog | LogSlices::StateUnread) {
             return Ok(());
         }
         if let Some(rollback) = rollback {

@@ -280,7 +280,7 @@ impl Watch {
 impl Projection {
     /// Returns whether the contents of items are held, and not their names alone.
     fn holds_contents(&self) -> bool {
-        matches!(self.log_slices(), LogSlices::Held | LogSlices::InLog)
+        matches!(self.log_slices(), LogSlices::Held | LogSlices::InLog | LogSlices::StateUnread)
     }
 
     /// Estimates the bytes of the contents of held items. A value of a host's type counts `of_value`.
@@ -288,7 +288,7 @@ impl Projection {
         if !self.holds_contents() {
             return 0;
         }
-        let rows = self.slices().flat_map(|items| items.held().iter());
+        let rows = self.read_slices().flat_map(|items| items.held().iter());
         let bytes = rows.map(|row| match row.item {
             ItemRef::Bytes(bytes) => bytes.len() as u64 + CONTENT_BYTES,
             ItemRef::Typed(_) | ItemRef::InRun(..) => of_value,
@@ -297,7 +297,7 @@ impl Projection {
     }
 
     /// Estimates the bytes of the items that are held by name.
-    fn items_bytes(&self) -> u64 {
+    pub(crate) fn items_bytes(&self) -> u64 {
         self.slices().map(|items| items.held().unread_bytes()).sum()
     }
 

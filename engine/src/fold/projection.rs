@@ -55,6 +55,8 @@ pub(crate) enum LogSlices {
     Held,
     /// The last items of LOG slices, and all items of the others; a session reads the rest from its log.
     InLog,
+    /// The last items of LOG slices, and the names of all items of the others.
+    StateUnread,
     /// The names of all items, and nothing else; see [`super::unread`].
     Unread,
     /// No items: names, tags and operations alone. Records that contradict items are not noticed.
@@ -155,8 +157,13 @@ impl Projection {
         self.slices.iter().map(|slice| &slice.items)
     }
 
+    /// Returns the items of those slices of which more than the names is held.
+    pub(super) fn read_slices(&self) -> impl Iterator<Item = &Items> {
+        self.slices.iter().filter(|slice| !slice.unread).map(|slice| &slice.items)
+    }
+
     /// Returns how much of the items the projection holds.
-    pub(super) fn log_slices(&self) -> LogSlices {
+    pub(crate) fn log_slices(&self) -> LogSlices {
         self.log_slices
     }
 
@@ -391,14 +398,19 @@ impl Projection {
         self.names.check(sequence, &declare)?;
         let known = self.slices.len();
         for slice in declare.slices.iter().filter(|slice| slice.id as usize >= known) {
-            let types = types.and_then(|types| types.slice(&slice.name));
-            let items = match (slice.policy, self.log_slices) {
-                (Policy::Log, LogSlices::InLog) => {
+            let is_log = slice.policy == Policy::Log;
+            let unread = match self.log_slices {
+                LogSlices::Unread => true,
+                LogSlices::StateUnread => !is_log,
+                _ => false,
+            };
+            let types = types.filter(|_| !unread).and_then(|types| types.slice(&slice.name));
+            let items = match self.log_slices {
+                LogSlices::InLog | LogSlices::StateUnread if is_log => {
                     Items::InLog(LogItems::new(types.map_or(TAIL_ITEMS, |types| types.tail_items)))
                 }
                 _ => Items::Held(SliceTypes::no_rows(types)),
             };
-            let unread = self.log_slices == LogSlices::Unread;
             let decoder =
                 if unread { Some(unread::DECODER) } else { types.map(|types| types.decoder.clone()) };
             self.slices.push(SliceState { policy: slice.policy, items, decoder, unread });

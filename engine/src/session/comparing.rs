@@ -3,8 +3,10 @@
 //! Where the host's types know a later version of a recorded event, or of the items that it added, the recorded ones are brought
 //! up to date first, as they are for whoever reads them. An event that no slice of the host takes has no such types.
 
+use std::collections::BTreeMap;
+
 use foldlog_codec::Kind;
-use foldlog_codec::body::{Action, Added, Dispatch, Effect, Lane, Payload};
+use foldlog_codec::body::{Action, Added, Dispatch, Effect, Lane, ObjectId, Payload};
 
 use super::recording::Recorded;
 use crate::divergence::{
@@ -25,6 +27,8 @@ pub(super) struct Comparison<'a> {
     /// The host's types; `None` if nothing is brought up to date.
     pub(super) types: Option<&'a SessionTypes>,
     pub(super) objects: &'a Objects,
+    /// Contents of the objects that the produced record names, which a replay does not write.
+    pub(super) produced_objects: &'a BTreeMap<ObjectId, Vec<u8>>,
 }
 
 /// Bytes of an item or event of a recorded one's version, and that of the host.
@@ -48,9 +52,13 @@ impl Comparison<'_> {
 
     /// Returns the first difference to a recorded record that is alike; `None` if nothing that is compared differs.
     pub(super) fn difference(&self, recorded: &Recorded) -> Option<Difference> {
+        let (kind, produced, names, left_out) = (self.kind, self.produced, self.names, self.left_out);
+        let contents = |object: &ObjectId| {
+            self.produced_objects.get(object).cloned().or_else(|| self.objects.get(object).ok())
+        };
         match self.up_to_date(recorded) {
-            Ok(None) => compare(self.kind, &recorded.body, self.produced, self.names, self.left_out),
-            Ok(Some(body)) => compare_values(self.kind, &body, self.produced, self.names, self.left_out).0,
+            Ok(None) => compare(kind, &recorded.body, produced, names, left_out, &contents),
+            Ok(Some(body)) => compare_values(kind, &body, produced, names, left_out, &contents).0,
             Err(difference) => Some(*difference),
         }
     }

@@ -25,7 +25,7 @@ use crate::conversation::{
     text_payload,
 };
 use crate::error::{Error, Result};
-use crate::fold::conversation_reading;
+use crate::fold::conversation_reading::{self, TextBudget};
 use crate::fold::conversations::{ConversationNote, Conversations, input_key};
 use crate::fold::log_source::LogSource;
 use crate::fold::record_body::RecordBody;
@@ -371,10 +371,19 @@ impl Session {
         evaluation_id: &str,
         position: impl Into<SequenceNumber>,
     ) -> Result<Option<Conversation>> {
+        self.read_conversation(evaluation_id, position.into(), None)
+    }
+
+    /// Reads the conversation of an evaluation at a position, whose texts may take what the budget says.
+    pub(super) fn read_conversation(
+        &self,
+        evaluation_id: &str,
+        position: SequenceNumber,
+        budget: Option<&TextBudget<'_>>,
+    ) -> Result<Option<Conversation>> {
         let (conversations, source, last) = self.recorded_conversations();
-        let position = position.into().min(last);
-        let wanted = (evaluation_id, position);
-        conversation_reading::conversation(&conversations, &source, self.inner.id, wanted, None)
+        let wanted = (evaluation_id, position.min(last));
+        conversation_reading::conversation(&conversations, &source, self.inner.id, wanted, budget)
     }
 
     /// Returns what was recorded of a conversation behind the record `after` through `position`, without reading what was

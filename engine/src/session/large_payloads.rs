@@ -39,8 +39,10 @@ impl Inner {
         if !self.is_large(bytes) {
             return Ok(None);
         }
-        if state.recording.is_some() {
-            return Ok(Some(ObjectId::of(bytes).reference()));
+        if let Some(recording) = &state.recording {
+            let object = ObjectId::of(bytes);
+            recording.produced_objects.lock().insert(object, bytes.to_vec());
+            return Ok(Some(object.reference()));
         }
         let put = state.log.put_object(bytes).map_err(|error| self.failed(error));
         Ok(Some(put?.reference()))

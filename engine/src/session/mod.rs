@@ -133,7 +133,7 @@ pub(crate) use writing::{Asked, due, failed, promises_sync, sync_in_time, sync_t
 pub(crate) use opening::{
     Images, OpenAs, Read, ReadGround, RecordedPart, SessionSeed, VisitFrame, begin, check_declared,
     left_open, lock_or_read_only, lock_to_write, open, open_as_read, open_claimed, open_read, open_recorded,
-    read_outline, read_outline_by,
+    open_to_preview, read_outline, read_outline_by,
 };
 pub(crate) use operation_records::captures_named_by;
 pub(crate) use shared_prefix::{SharedPrefix, cut};

@@ -431,6 +431,12 @@ pub(crate) fn open(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> R
     open_as_read(store, dir, open_as, read)
 }
 
+/// Opens the session in `dir` for previews of rewinds: with the names of STATE's items alone. Writes nothing.
+pub(crate) fn open_to_preview(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
+    let read = open_read(ReadGround::of(&store.options), dir, None, LogSlices::StateUnread)?;
+    open_as_read(store, dir, open_as, read)
+}
+
 /// Opens the session in `dir`, which this process has claimed and written from what the store's replicator holds, and of which it read `made`
 /// back. `said` names who took it over, and why, where a person did.
 pub(crate) fn open_claimed(

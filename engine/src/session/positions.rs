@@ -16,7 +16,7 @@ use super::schedule::WriteScope;
 use super::writing::PendingRecord;
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
-use crate::fold::projection::{Frozen, LogSlices};
+use crate::fold::projection::Frozen;
 use crate::fold::record_body::RecordBody;
 use crate::log::reader::Places;
 use crate::storage::Storage;
@@ -419,9 +419,9 @@ impl Inner {
         if position + 1 == state.log.next_sequence() {
             return Ok(Arc::new(state.live.projection.freeze()));
         }
+        let log_slices = state.live.projection.log_slices();
         let folded =
-            self.history(state)
-                .fold(position + 1, self.types.as_ref(), LogSlices::InLog, &mut |_, _| Ok(()))?;
+            self.history(state).fold(position + 1, self.types.as_ref(), log_slices, &mut |_, _| Ok(()))?;
         Ok(Arc::new(folded.projection.freeze()))
     }
 }

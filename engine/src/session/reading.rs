@@ -19,7 +19,8 @@ use crate::fold::projection::{LogSlices, Projection};
 use crate::items::Items;
 use crate::items::row::RowRef;
 use crate::types::{
-    Decoder, Item, Recorded, SessionTypes, Slice, SliceTypes, View, append_item, decode_item, default_policy,
+    Decoder, Item, Recorded, SessionTypes, Slice, SliceTypes, ToolInvocations, View, append_item,
+    decode_item, default_policy,
 };
 
 /// Holds one slice without its type: the items as they were recorded.
@@ -275,6 +276,11 @@ impl Session {
         self.inner.read::<S>(&mut self.inner.state.lock())
     }
 
+    /// Returns whether the session was [opened for previews](crate::Store::open_to_preview) of rewinds.
+    pub(crate) fn is_for_previews(&self) -> bool {
+        self.inner.state.lock().live.projection.log_slices() == LogSlices::StateUnread
+    }
+
     /// Returns all present slices, without types. LOG slices are read from the log, so the result holds all
     /// of their items in memory.
     ///
@@ -413,6 +419,8 @@ impl Inner {
             Some(slice) => Ok((slice.policy, None)),
             // The slice of an event that nobody declared comes into being with the first such event.
             None if S::OF_EVENT => Ok((default_policy(S::NAME), None)),
+            // That of calls does so with the first call.
+            None if S::NAME == ToolInvocations::NAME => Ok((Policy::Log, None)),
             None => Err(Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "it was never declared" }),
         }
     }
@@ -422,6 +430,13 @@ impl Inner {
     pub(super) fn decode_slice<S: Slice>(&self, state: &mut WriterState) -> Result<()> {
         let other =
             || Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "its items are of another type" };
+        let projection = &state.live.projection;
+        if projection.log_slices() == LogSlices::StateUnread
+            && projection.items_named(S::NAME).is_some_and(|(policy, _)| policy != Policy::Log)
+        {
+            let reason = "the session was opened for previews, without the items of STATE";
+            return Err(Error::NoSuchSlice { slice: S::NAME.to_owned(), reason });
+        }
         if let Some(slice) = self.types.as_ref().and_then(|types| types.slice(S::NAME)) {
             return if slice.item_type.id == TypeId::of::<S::Item>() { Ok(()) } else { Err(other()) };
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use foldlog_codec::body::{Decision, Declare, Lane, ObjectId, Observed, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+use parking_lot::Mutex;
 
 use super::comparing::Comparison;
 use crate::divergence::{Divergence, LaneName, LeaveOut};
@@ -165,6 +166,8 @@ pub(crate) struct Recording {
     pub(super) compared: u64,
     /// Declaration that the host made for its next record, and that is not recorded here.
     pub(super) declared: Option<Declare>,
+    /// Contents of the objects that the host's next record names.
+    pub(super) produced_objects: Mutex<BTreeMap<ObjectId, Vec<u8>>>,
 }
 
 impl Recording {
@@ -196,6 +199,7 @@ impl Recording {
             returned: false,
             compared: 0,
             declared: None,
+            produced_objects: Mutex::default(),
         }
     }
 

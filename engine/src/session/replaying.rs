@@ -23,11 +23,11 @@
 //! 2. The clock of a write is the time of the recorded record in whose place it is made, before any reducer runs.
 //! 3. Of the log, only a part is held in memory: as many records as are read [ahead](super::recording) and what they lead to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use foldlog_codec::body::{Declare, Lane, ToolBegin};
+use foldlog_codec::body::{Declare, Lane, ObjectId, ToolBegin};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use parking_lot::MutexGuard;
 
@@ -86,7 +86,12 @@ impl WriterState {
     }
 
     /// Compares what the host produced with the record whose turn it is.
-    fn judge(&mut self, kind: Kind, produced: &[u8], types: Option<&SessionTypes>) -> Result<Verdict> {
+    fn judge(
+        &mut self,
+        (kind, produced): (Kind, &[u8]),
+        produced_objects: &BTreeMap<ObjectId, Vec<u8>>,
+        types: Option<&SessionTypes>,
+    ) -> Result<Verdict> {
         let objects = Arc::clone(&self.log.objects);
         let mut names = self.live.projection.names.clone();
         let recording = self.recording()?;
@@ -94,8 +99,15 @@ impl WriterState {
             Arc::make_mut(&mut names).learn(declare);
         }
         let rules = recording.rules.clone();
-        let comparison =
-            Comparison { kind, produced, names: &names, left_out: &rules.left_out, types, objects: &objects };
+        let comparison = Comparison {
+            kind,
+            produced,
+            names: &names,
+            left_out: &rules.left_out,
+            types,
+            objects: &objects,
+            produced_objects,
+        };
         let Some((head, whose)) = recording.head()? else { return Err(ended(self.log.next_sequence())) };
         let lane = whose.lane();
         let difference = match comparison.is_alike(head) {
@@ -303,6 +315,7 @@ impl Inner {
             return Ok(next.saturating_sub(1));
         }
         recording.compared += 1;
+        let produced_objects = std::mem::take(recording.produced_objects.get_mut());
         let Some(head) = recording.ahead.front() else { return Err(state.too_many(kind, produced)?) };
         if head.is(kind, produced) {
             let checked = if recording.rules.checks_objects { head.objects() } else { BTreeSet::new() };
@@ -322,7 +335,7 @@ impl Inner {
         }
         let verdict = match sabotage::is(Breakage::ReplayUncompared) {
             true => Verdict::Same,
-            false => state.judge(kind, produced, self.types.as_ref())?,
+            false => state.judge((kind, produced), &produced_objects, self.types.as_ref())?,
         };
         match verdict {
             Verdict::Same => self.apply_recorded(state)?,

@@ -12,6 +12,7 @@ use super::operation_records::RecordedCaptures;
 use super::{AbandonedCall, Session};
 use crate::conversation::Conversation;
 use crate::error::{Error, Result};
+use crate::fold::conversation_reading::TextBudget;
 use crate::fold::log_source::LogSource;
 use crate::fold::projection::Projection;
 use crate::items::Items;
@@ -274,17 +275,24 @@ impl Session {
         Ok(SlicesBeside { now: state.live.projection.clone(), then, source, limit })
     }
 
-    /// Returns the conversation of each evaluation as it is now, and as it was at a position.
-    pub(crate) fn conversations_beside(&self, to: SequenceNumber) -> Result<Vec<ConversationBeside>> {
+    /// Hands the conversation of each evaluation as it is now, and as it was at a position, to `visit`. Each takes no more memory than
+    /// is left in the budget at that time.
+    pub(crate) fn conversations_beside(
+        &self,
+        to: SequenceNumber,
+        budget: Option<&TextBudget<'_>>,
+        visit: &mut dyn FnMut(ConversationBeside) -> Result<()>,
+    ) -> Result<()> {
         let mut evaluations = self.evaluations();
         let known: BTreeSet<_> = evaluations.iter().cloned().collect();
         evaluations.extend(self.evaluations_at(to).into_iter().filter(|one| !known.contains(one)));
-        let beside = evaluations.into_iter().map(|evaluation| {
-            let now = self.conversation_at(&evaluation, SequenceNumber::MAX)?;
-            let then = self.conversation_at(&evaluation, to)?;
-            Ok(ConversationBeside { evaluation_id: evaluation.to_string(), now, then })
-        });
-        beside.collect()
+        for evaluation in evaluations {
+            let budget = budget.cloned();
+            let read = |at| self.read_conversation(&evaluation, at, budget.as_ref());
+            let (now, then) = (read(SequenceNumber::MAX)?, read(to)?);
+            visit(ConversationBeside { evaluation_id: evaluation.to_string(), now, then })?;
+        }
+        Ok(())
     }
 
     /// Returns how often the tool of a call may run, as the record of the begin says.

@@ -39,6 +39,7 @@ use crate::options::{BackgroundSync, Durability, MemoryLimit, SessionOptions, St
 use crate::session::open_store::{OpenStore, Writers};
 use crate::session::{
     OpenAs, ReadGround, Session, SessionSeed, Settlement, begin, lock_or_read_only, lock_to_write, open,
+    open_to_preview,
 };
 use crate::storage::{EntryKind, Storage};
 use crate::types::SessionTypes;
@@ -475,6 +476,21 @@ impl Store {
         let dir = self.existing(session)?;
         let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
         open(&self.inner, &dir, OpenAs { types: None, durability: Durability::Boundary, lock, read_only })
+    }
+
+    /// Opens a session without any types, to [preview](crate::tools::ExecutionState::preview_rewind) rewinds of it. It takes no
+    /// writes, and its STATE, which stays in the log, cannot be viewed: it takes as much memory as the names of its items, and a preview
+    /// as much as what the rewind would change. Close it afterwards.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open_to_recover`](Store::open_to_recover).
+    pub fn open_to_preview(&self, session: Uuid) -> Result<Session> {
+        let dir = self.existing(session)?;
+        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
+        let read_only = read_only.or_else(|| Some("it was opened for previews".to_owned()));
+        let durability = self.inner.options.durability;
+        open_to_preview(&self.inner, &dir, OpenAs { types: None, durability, lock, read_only })
     }
 
     /// Decides about an interrupted operation of a session that is not open for writing; see

@@ -151,7 +151,11 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
     let log = open_session(dir, output)?;
     let to = asked.to.clone().map(|to| position(&log, Some(to))).transpose()?;
     let at = At { dir, is_held: log.replicated().is_some() };
-    let (session, _) = open_without_host(&asked.folders.writing.open(&root, output)?, id)?;
+    let store = asked.folders.writing.open(&root, output)?;
+    let session = match asked.preview {
+        true => store.open_to_preview(id)?,
+        false => open_without_host(&store, id)?.0,
+    };
     let done = rewind(&session, at, to, asked, output);
     let closed = session.close();
     done.map_err(|failure| told(failure, &log, at, asked.folders))?;

@@ -77,8 +77,9 @@
 //! engine exports. `manifest.json` is the [`Checkpoint`](super::Checkpoint), with its id, its counts and its validation hash;
 //! `state_snapshot.json` is what the engine exports at its position, read from the log one checkpoint after the other and held nowhere. A
 //! tree costs the length of the log, and the size of the state, for each checkpoint that is kept, which
-//! [`RetentionPolicy`](super::RetentionPolicy) bounds; [`TreeExporter`] reads none again that it has written. Where the log has the state
-//! no more, because a compaction dropped it, or because the checkpoint is one of another log, the file only names log and position.
+//! [`RetentionPolicy`](super::RetentionPolicy) bounds; [`TreeExporter`] reads none again that it has written. Where the log does not have
+//! the state, because the checkpoint is one of another log, the file only names log and position. A log from which a compaction has
+//! dropped records has no tree any more: the updates are read from all of them.
 //! The manifest lists the [history](TreeManifest::history): all checkpoints, those that were removed since among them. For the new
 //! session of an import they are history: they name positions of another log, cannot be restored, and are exported again without their
 //! states, in front of the session's own.
@@ -365,11 +366,9 @@ fn put_checkpoints(
         // A checkpoint names one position of one log, whose state never changes.
         let is_kept = state.is_some() && known.is_some_and(is_same) && writer.keep_known(&snapshot);
         if !is_kept {
-            match state.map(|state| writer.put_streamed(&snapshot, &|out| state.write(out))) {
-                Some(Err(error)) if !session::is_gone(&error) => return Err(error),
-                Some(Ok(())) => {}
-                // Its bodies were dropped from the log.
-                Some(Err(_)) | None => writer.put(&snapshot, &checkpoint.state_snapshot)?,
+            match state {
+                Some(state) => writer.put_streamed(&snapshot, &|out| state.write(out))?,
+                None => writer.put(&snapshot, &checkpoint.state_snapshot)?,
             }
         }
         writer.put(&manifest, &checkpoint.manifest)?;

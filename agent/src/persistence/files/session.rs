@@ -80,12 +80,6 @@ struct StateInLog {
     position: SequenceNumber,
 }
 
-/// Returns whether an error says that a log has the state of a position no more.
-pub(super) fn is_gone(error: &Error) -> bool {
-    use foldlog::Error::{Compacted, InsideTransaction};
-    matches!(error, Error::Engine(Compacted { .. } | InsideTransaction { .. }))
-}
-
 /// Is what a tree has of a session's checkpoints.
 struct SessionCheckpoints<'a> {
     files: Vec<CheckpointFiles>,

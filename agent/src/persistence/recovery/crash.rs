@@ -147,7 +147,7 @@ impl fmt::Display for OrphanedResource {
                 write!(f, "process {} runs, which `{}` recorded", process.pid, escape::text(name))
             }
             OrphanedResource::Lock { holder } => {
-                write!(f, "the lock of {} is held by a process that it forked", escape::text(holder))
+                write!(f, "the writer's lock is left of {}", escape::text(holder))
             }
             OrphanedResource::Other { what } => f.write_str(&escape::text(what)),
         }

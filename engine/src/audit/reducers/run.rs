@@ -3,7 +3,9 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use foldlog_codec::body::{Action, Added, Binding, BuiltIn, Dispatch, Effect, Lane, Opened, Payload};
+use foldlog_codec::body::{
+    Action, Added, Binding, BuiltIn, Dispatch, Effect, Lane, ObjectId, Opened, Payload,
+};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use smol_str::SmolStr;
 
@@ -282,7 +284,8 @@ impl Edits<'_> {
         });
         let of = (reducing.types.name.as_str(), reducing.data, reducing.version);
         let effects = (readable.as_ref(), produced.as_ref());
-        Ok(divergence::compare_effects(slice, effects, of, self.leave_out))
+        let contents = |object: &ObjectId| self.reader.objects.get(object).ok();
+        Ok(divergence::compare_effects(slice, effects, of, self.leave_out, &contents))
     }
 
     /// Returns recorded items as today's host would write them: the bytes of objects, and those of an older version brought up

@@ -62,6 +62,7 @@ use super::captures::{Captures, RewoundCaptures};
 use super::execution::ExecutionState;
 use super::restoring::{Prepared, Waiting, WayBack};
 use crate::error::{Error, Result, caught};
+use crate::fold::conversation_reading::TextBudget;
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
 use crate::session::rewinding::{CaptureFound, Sought};
 use crate::session::{Asker, Patience};
@@ -358,19 +359,21 @@ impl ExecutionState {
         self.rebind_filled()?;
         let asker = Asker::new("preview of a rewind", at);
         let left_open = if session.is_interrupted() { session.left_open() } else { Vec::new() };
-        let admission = match left_open.is_empty() {
+        let is_recovered = left_open.is_empty();
+        let _admission = match is_recovered && !session.is_for_previews() {
             true => Some(session.admit(false, patience, asker.clone())?),
-            // It is refused, as every call is. Nobody but a recovery writes until the session is recovered.
+            // It is refused, as every call is. Nobody but a recovery writes until the session is recovered, and nobody at all writes
+            // one that was opened for previews.
             false => None,
         };
         let _leases = self.lease(true, patience, &asker)?;
         let goal = goal()?;
-        let present = match admission {
-            Some(_) => {
+        let present = match is_recovered {
+            true => {
                 session.check_target(goal.to)?;
                 self.capture(None, || None)?
             }
-            None => {
+            false => {
                 session.check_target_recovered(goal.to)?;
                 Captures::recorded(session.open_captures()?).recalled(self.registered(), true)?
             }
@@ -391,8 +394,11 @@ impl ExecutionState {
             Ok(OutsideCall { operation: call.operation, tool: call.tool, call_id: call.call_id, idempotency })
         });
         let outside = outside.collect::<Result<_>>()?;
-        let (slices, mut differences) = differing::slices(session.slices_beside(goal.to)?)?;
-        let (conversations, of_messages) = differing::conversations(session.conversations_beside(goal.to)?);
+        let beside = session.slices_beside(goal.to)?;
+        let limit = beside.limit.clone();
+        let budget = limit.as_ref().map(|(dir, budget)| TextBudget::new(dir, *budget));
+        let (slices, mut differences) = differing::slices(beside, budget.as_ref())?;
+        let (conversations, of_messages) = differing::conversations(session, goal.to, budget.as_ref())?;
         differences.extend(of_messages);
         Ok(RewindPreview {
             from,

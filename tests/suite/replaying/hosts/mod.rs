@@ -6,6 +6,7 @@ mod contexts;
 mod crashed;
 mod damaged;
 mod host;
+mod large;
 mod limits;
 mod live;
 mod planted;
