@@ -23,8 +23,9 @@ use crate::error::{Error, Result};
 /// What is known of more objects than this is forgotten, which costs nothing but time.
 const KNOWN_MAX: usize = 1 << 21;
 
-/// At so many objects a capture looks that it relies on without reading them, about.
-const LOOKED_AT_MAX: u64 = 4096;
+/// At so many objects a capture looks that it relies on without reading them, about. Of 10,000 unchanged files, 4,096 looks cost half as
+/// much as the walk, 1 to 5 us each; these an eighth.
+const LOOKED_AT_MAX: u64 = 1024;
 
 /// Length of an object's file, and the time of its last change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -73,7 +73,7 @@ impl FilesystemSnapshot {
 impl HostFilesystem {
     /// Takes a snapshot of the workspace. If nothing changed since the last one, this walks the folder, looks at the objects that
     /// it relies on, and reads and writes nothing. An object that is missing, or whose file has another length or time than when
-    /// it was last known to be sound, is read, and written anew if it is damaged; of more than 4,096 files, those of about 4,096 are
+    /// it was last known to be sound, is read, and written anew if it is damaged; of more than 1,024 files, those of about 1,024 are
     /// looked at by each snapshot, in turn. `tag` becomes a part of the commit's message, for readers who look into the store with git.
     ///
     /// With `durable`, everything that the snapshot needs is durable when this returns. Without it a power cut may take
