@@ -245,11 +245,14 @@ fn kill_at(who: Killed, at: u64, count: usize) {
     if is_alone {
         println!("{} is kept", path.display());
     }
-    let (api, seen) = model(count, false);
+    // Half of them are asked for in the background, where foldlog has none run.
+    let in_background = (at / 4 + count as u64) % 2 == 1;
+    let (api, seen) = model(count, in_background);
     let tools = ["Bash", "Agent", "Task"].map(str::to_owned).to_vec();
     let task =
         |kill| Task { folder: path.to_owned(), cli: cli.clone(), url: api.url(), tools: tools.clone(), kill };
-    let told = format!("{count} sub-agents, {}", killed_host(&task(Some((who, at)))));
+    let place = if in_background { " in the background" } else { "" };
+    let told = format!("{count} sub-agents{place}, {}", killed_host(&task(Some((who, at)))));
     let begun = seen.lock().unwrap().begun.clone();
     let (status, said) = host(&task(None));
     assert!(status.success() && said == "done done", "{told}; then {status}, {said}");
