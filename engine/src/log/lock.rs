@@ -17,12 +17,14 @@
 //!
 //! A process that forks shares its lock with the copy, as it shares the open file. The copy writes nothing, and never
 //! releases the lock; but should the parent end first, the lock is held until the copy ends too, or runs another
-//! program.
+//! program. A process that was killed while it started a program leaves such a copy for milliseconds, so whoever opens the session
+//! waits a second for one.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldlog_filesystem::is_out_of_space;
 use uuid::Uuid;
@@ -33,6 +35,11 @@ use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, HeldLock, Storage, process_mark};
 
 const HOLDER_BYTES_MAX: u64 = 4096;
+
+/// How long, and how often, to wait for a process that shares the lock of one that was killed while it started a program. It lets
+/// go as soon as it runs that program.
+const FORK_WAIT: Duration = Duration::from_millis(10);
+const FORK_WAITS: u32 = 100;
 
 /// Holds a session's lock until it is dropped.
 #[derive(Debug)]
@@ -59,18 +66,22 @@ pub(crate) enum Attempt {
 
 /// Takes the lock of `session` in `store`.
 pub(crate) fn take(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_us: i64) -> Result<Attempt> {
-    let path = layout::lock_file(store);
-    let held = match storage.try_lock(&path, byte_of(session)) {
-        Ok(held) => held,
-        Err(error) if is_read_only(&error) => {
-            return Ok(Attempt::ReadOnlyDisk(format!("{}: {error}", path.display())));
+    let (path, holder_path) = (layout::lock_file(store), layout::holder_file(store, session));
+    let mut waits = 0..FORK_WAITS;
+    let held = loop {
+        match storage.try_lock(&path, byte_of(session)) {
+            Ok(Some(held)) => break held,
+            Ok(None) => {}
+            Err(error) if is_read_only(&error) => {
+                return Ok(Attempt::ReadOnlyDisk(format!("{}: {error}", path.display())));
+            }
+            Err(error) => return Err(Error::refused("lock", storage.as_ref(), &path, error)),
         }
-        Err(error) => return Err(Error::refused("lock", storage.as_ref(), &path, error)),
-    };
-    let holder_path = layout::holder_file(store, session);
-    let Some(held) = held else {
         let holder = read_holder(storage, &holder_path).unwrap_or_default();
-        return Err(Error::Locked { session, holder });
+        if !holder.ended || waits.next().is_none() {
+            return Err(Error::Locked { session, holder });
+        }
+        std::thread::sleep(FORK_WAIT);
     };
     let folder = match folder_lock(storage, &layout::session_dir(store, session), session) {
         // The folder is about to be made.

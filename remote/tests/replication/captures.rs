@@ -178,7 +178,7 @@ fn a_handler_does_not_run_whose_captures_cannot_be_held() {
         "a record is held without its captures"
     );
 
-    // An object that is damaged here is no capture that anybody could restore.
+    // An object that is damaged here is no capture that anybody could restore. One with another time would be written anew.
     let [first, _] = workers(&Bucket::default());
     let session = first.store.create(&types()).unwrap();
     std::fs::write(first.work().join("page"), "one").unwrap();
@@ -186,8 +186,10 @@ fn a_handler_does_not_run_whose_captures_cannot_be_held() {
     let files = first.files(&session, None);
     files.snapshot(None, true).unwrap();
     for (path, bytes) in contents(&captures.join("objects")) {
-        std::fs::write(captures.join("objects").join(path), bytes.iter().rev().copied().collect::<Vec<_>>())
-            .unwrap();
+        let path = captures.join("objects").join(path);
+        let modified = path.metadata().unwrap().modified().unwrap();
+        std::fs::write(&path, bytes.iter().rev().copied().collect::<Vec<_>>()).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
     }
     let resources = ResourceRegistry::builder().filesystem::<HostFilesystem>(files).build().unwrap();
     let refused = call(&runner_over(&session, resources, |_| panic!("the handler runs")).unwrap());

@@ -561,24 +561,52 @@ fn show_tells_payloads_and_which_abandoned_records_stay_in_a_log() {
     assert!(!show(&[]).contains("data  "));
 }
 
+impl Night {
+    /// Makes the lock of the running session one that a process which is gone has left to one that it forked. Returns its id.
+    fn leave_lock(&self) -> u32 {
+        let mut gone = std::process::Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        let note = self.folder.path().join("writers").join(format!("{}.json", self.ids["running"]));
+        let own = fs::read_to_string(&note).unwrap();
+        let forged = own.replace(&std::process::id().to_string(), &gone.id().to_string());
+        assert_ne!(forged, own);
+        fs::write(&note, forged).unwrap();
+        gone.id()
+    }
+}
+
+/// A run that was killed while it started a program was refused to whoever resumed it at once: the part of it that was about to become
+/// that program shared its lock.
+#[test]
+fn a_lock_that_outlives_its_process_for_a_moment_is_waited_for() {
+    let night = Night::begin();
+    night.leave_lock();
+    let (store, id) = (Store::open_with(night.folder.path(), options()).unwrap(), night.ids["running"]);
+    std::thread::scope(|scope| {
+        let (opens, begun) = std::sync::mpsc::channel();
+        let opened = scope.spawn(move || {
+            opens.send(()).unwrap();
+            store.open_session(id, &types()).map(drop)
+        });
+        begun.recv().unwrap();
+        (0..10_000).for_each(|_| std::thread::yield_now());
+        night.running.clone().close().unwrap();
+        opened.join().unwrap().unwrap();
+    });
+}
+
 /// A process that is gone was told as one that runs, where one that it forked still holds the lock.
 #[test]
 fn a_lock_that_outlives_its_process_is_told() {
     let night = Night::begin();
-    let mut gone = std::process::Command::new("true").spawn().unwrap();
-    gone.wait().unwrap();
-    let note = night.folder.path().join("writers").join(format!("{}.json", night.ids["running"]));
-    let own = fs::read_to_string(&note).unwrap();
-    let forged = own.replace(&std::process::id().to_string(), &gone.id().to_string());
-    assert_ne!(forged, own);
-    fs::write(&note, forged).unwrap();
+    let gone = night.leave_lock();
     let store = night.folder.path().to_str().unwrap();
     let row = |columns| {
         let shown = foldlog_on(columns, ["sessions", store]).stdout;
         let id = night.ids["running"].to_string();
         shown.lines().find(|line| line.starts_with(&id)).unwrap_or(&shown).to_owned()
     };
-    let expected = format!("pid {} ended, its fork has the lock", gone.id());
+    let expected = format!("pid {gone} ended, its fork has the lock");
     assert!(row(132).contains(&expected), "{}", row(132));
     let refused = foldlog(["recover", night.dir("running").to_str().unwrap()]);
     assert!(
