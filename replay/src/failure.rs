@@ -230,6 +230,10 @@ fn is_replaced(error: &Error) -> bool {
     matches!(error, Error::Filesystem(filesystem::Error::Replaced { .. }))
 }
 
+fn is_damaged_object(error: &Error) -> bool {
+    matches!(error, Error::Filesystem(filesystem::Error::Object { .. }))
+}
+
 pub(crate) fn next_after(error: &Error) -> Option<String> {
     let next = match error {
         // The damaged session may be another one than that of the command line.
@@ -317,6 +321,10 @@ pub(crate) fn next_after(error: &Error) -> Option<String> {
         }
         Error::RestoreFailed { failed, .. } if failed.iter().any(|(_, error)| is_replaced(error)) => {
             return failed.iter().find_map(|(_, error)| next_after(error));
+        }
+        Error::RestoreFailed { failed, .. } if failed.iter().any(|(_, error)| is_damaged_object(error)) => {
+            "the call stays open; write the file as it was before the call, or bring the object back from a copy of the store, then \
+             `foldlog recover SESSION --workspace DIR`, or the same `foldlog run` with `--resume` if `run` began it"
         }
         Error::RestoreFailed { .. } | Error::SnapshotMismatch(_) => {
             "the call stays open; remove what is in the way, then `foldlog recover SESSION --workspace DIR`, or the same `foldlog run` with \

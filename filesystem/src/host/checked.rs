@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::manifest::told;
 use super::objects::{ObjectId, ObjectKind, Objects, len};
 use super::parallel::in_parallel;
 use super::plan::Plan;
@@ -19,11 +20,19 @@ pub(super) struct Checked<'a> {
 }
 
 impl<'a> Checked<'a> {
-    /// Reads every object that a plan needs, before anything is changed.
+    /// Reads every object that a plan needs, before anything is changed. Names a path that needs one which is damaged.
     pub(super) fn new(objects: &'a Objects, plan: &Plan) -> Result<Checked<'a>> {
         let mut blobs = Vec::new();
         plan.blobs(&mut blobs);
-        Checked::of(objects, blobs)
+        Checked::of(objects, blobs.clone()).map_err(|error| match error {
+            Error::Object { path, reason } => {
+                let damaged = blobs.into_iter().find(|blob| objects.found(*blob) == path);
+                let file = damaged.and_then(|blob| plan.path_of(blob)).map(|file| told(&file));
+                let without = file.map(|file| format!("; without it {file} cannot be restored"));
+                Error::Object { path, reason: reason + &without.unwrap_or_default() }
+            }
+            error => error,
+        })
     }
 
     pub(super) fn of(objects: &'a Objects, mut blobs: Vec<ObjectId>) -> Result<Checked<'a>> {

@@ -515,6 +515,16 @@ impl Plan {
         }
     }
 
+    /// Returns the path below the plan's folder of something to which a content will be written.
+    pub(super) fn path_of(&self, blob: ObjectId) -> Option<Vec<u8>> {
+        self.steps.iter().find_map(|(name, step)| match step {
+            Step::Write { content: Content::Sparse(_, _, data), .. } if *data == blob => Some(name.to_vec()),
+            Step::Write { content, .. } if content.blob() == blob => Some(name.to_vec()),
+            Step::Folder { plan, .. } => plan.path_of(blob).map(|below| join(name, &below)),
+            _ => None,
+        })
+    }
+
     pub(super) fn present_permissions(&self) -> Option<u32> {
         self.present.as_deref().map(|folder| folder.stat.permissions())
     }

@@ -14,6 +14,8 @@ use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
 use foldlog_tests::host::types;
 use foldlog_tests::runs::Json;
 use foldlog_tests::verbs::{Ran, foldlog, foldlog_on};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
 use uuid::Uuid;
 
 use super::damaged::flip;
@@ -562,16 +564,15 @@ fn show_tells_payloads_and_which_abandoned_records_stay_in_a_log() {
 }
 
 impl Night {
-    /// Makes the lock of the running session one that a process which is gone has left to one that it forked. Returns its id.
-    fn leave_lock(&self) -> u32 {
+    /// Returns the path of the running session's note, what it would say if its writer were a process that is gone, and that one's id.
+    fn note_of_gone(&self) -> (PathBuf, String, u32) {
         let mut gone = std::process::Command::new("true").spawn().unwrap();
         gone.wait().unwrap();
         let note = self.folder.path().join("writers").join(format!("{}.json", self.ids["running"]));
         let own = fs::read_to_string(&note).unwrap();
         let forged = own.replace(&std::process::id().to_string(), &gone.id().to_string());
         assert_ne!(forged, own);
-        fs::write(&note, forged).unwrap();
-        gone.id()
+        (note, forged, gone.id())
     }
 }
 
@@ -580,7 +581,19 @@ impl Night {
 #[test]
 fn a_lock_that_outlives_its_process_for_a_moment_is_waited_for() {
     let night = Night::begin();
-    night.leave_lock();
+    let (note, forged, _) = night.note_of_gone();
+    let locks = night.folder.path().join("writers.lock");
+    let locks = fs::File::options().read(true).write(true).open(locks).unwrap();
+    night.running.clone().close().unwrap();
+    fs::write(note, forged).unwrap();
+    let all = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(&locks, FcntlArg::F_OFD_SETLK(&all)).unwrap();
     let (store, id) = (Store::open_with(night.folder.path(), options()).unwrap(), night.ids["running"]);
     std::thread::scope(|scope| {
         let (opens, begun) = std::sync::mpsc::channel();
@@ -590,7 +603,7 @@ fn a_lock_that_outlives_its_process_for_a_moment_is_waited_for() {
         });
         begun.recv().unwrap();
         (0..10_000).for_each(|_| std::thread::yield_now());
-        night.running.clone().close().unwrap();
+        drop(locks);
         opened.join().unwrap().unwrap();
     });
 }
@@ -599,7 +612,8 @@ fn a_lock_that_outlives_its_process_for_a_moment_is_waited_for() {
 #[test]
 fn a_lock_that_outlives_its_process_is_told() {
     let night = Night::begin();
-    let gone = night.leave_lock();
+    let (note, forged, gone) = night.note_of_gone();
+    fs::write(note, forged).unwrap();
     let store = night.folder.path().to_str().unwrap();
     let row = |columns| {
         let shown = foldlog_on(columns, ["sessions", store]).stdout;

@@ -365,7 +365,7 @@ fn a_file_that_may_not_be_read_is_named_with_what_to_do_before_anybody_is_asked(
         let (code, said) = ran.join().unwrap();
         let whole = secret.display().to_string();
         let is_told =
-            [&whole, "denied", "add --leave-out /secret", "--resume"].iter().all(|part| said.contains(*part));
+            [&whole, "denied", "--leave-out /secret", "--resume"].iter().all(|part| said.contains(*part));
         assert!(code == 2 && is_told, "{code}: {said}");
     });
     // As it says, the run goes on without that file.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use foldlog::filesystem::Error;
 use foldlog::filesystem::{
@@ -232,6 +232,24 @@ fn once_damage_is_known_the_next_snapshot_writes_anew_what_the_workspace_holds()
         next.restore(&first).unwrap();
         assert_eq!(fs::read(bench.at("kept")).unwrap(), b"1\n");
     }
+}
+
+/// The error named the object alone, and nobody knew which file is lost.
+#[test]
+fn a_file_that_cannot_be_restored_without_a_damaged_object_is_named() {
+    let bench = Bench::new();
+    bench.shell("mkdir deep && echo kept >kept && echo lost >deep/lost");
+    let files = bench.open();
+    let taken = files.snapshot(None, true).unwrap();
+    let names_it = |object: &&PathBuf| {
+        bench.shell("echo other >deep/lost");
+        let whole = fs::read(object).unwrap();
+        fs::write(object, &whole[..whole.len() / 2]).unwrap();
+        let refused = files.restore(&taken);
+        fs::write(object, whole).unwrap();
+        matches!(refused, Err(Error::Object { reason, .. }) if reason.ends_with("; without it deep/lost cannot be restored"))
+    };
+    assert_eq!(objects(&bench).iter().filter(names_it).count(), 1);
 }
 
 #[test]

@@ -21,6 +21,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use foldlog::conversation::ToolCallRecord;
+use foldlog::{CallOrigin, SequenceNumber};
 use serde_json::Value;
 
 use super::calls::hosts_tool;
@@ -97,6 +98,8 @@ pub(super) struct AskedCall {
     pub(super) is_closed: bool,
     /// Number of calls that ended before this one; `None` if it has not ended.
     ended: Option<u64>,
+    /// Where the call stands in a recorded answer whose turn is recorded too.
+    pub(super) past: Option<CallOrigin>,
     is_told: bool,
 }
 
@@ -201,6 +204,7 @@ impl AskedCalls {
             is_denied: false,
             is_closed: false,
             ended: None,
+            past: None,
             is_told: false,
         });
         number
@@ -294,10 +298,11 @@ impl AskedCalls {
     }
 
     /// Takes it that the turn of the open answer is recorded.
-    pub(super) fn end_turn(&mut self) {
-        for call in self.calls.iter_mut().filter(|call| call.part == Part::Open) {
+    pub(super) fn end_turn(&mut self, answer: Option<SequenceNumber>) {
+        for (ordinal, call) in (0..).zip(self.calls.iter_mut().filter(|call| call.part == Part::Open)) {
             call.part = Part::Past;
             call.is_closed = true;
+            call.past = answer.map(|answer| CallOrigin { answer, ordinal });
         }
     }
 

@@ -288,7 +288,9 @@ impl Recorder {
             }
             self.flush(None, None, runner)?;
         }
-        let Some(origin) = self.origin(call) else { return Ok(()) };
+        // The program may tell the result of a call only behind the begin of the next one, which ends the turn.
+        let past = || self.asked.get(call)?.past.map(Some);
+        let Some(origin) = self.origin(call).or_else(past) else { return Ok(()) };
         let differs = shown.is_some_and(|(shown, was_error)| shown != text || was_error != is_error);
         if let Some(open) = self.asked.get(call).filter(|open| !open.is_closed || differs) {
             self.journal.told(&open.record, origin, text, is_error)?;
@@ -346,7 +348,7 @@ impl Recorder {
                 runner.close(&made, Cause::Skipped, UNTOLD)?;
             }
         }
-        self.asked.end_turn();
+        self.asked.end_turn(open.answer);
         self.journal.turn(complete)?;
         Ok(())
     }

@@ -27,6 +27,7 @@ mod program;
 mod tools;
 mod watch;
 
+use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -161,13 +162,33 @@ fn check_workspace(asked: &Asked, captures: &Path) -> Result<()> {
     };
     let what = format!("{} in the workspace {kind} cannot be captured{others}", escape::path(&path));
     let otherwise = if *why == Uncapturable::Unreadable { "let it be read" } else { "remove it" };
-    let leave_out = leave_out(first);
-    Err(Failure::usage(what, format!("{otherwise}, or let it be as it is in every rollback: {leave_out}")))
+    let paths = found.iter().map(|(path, _)| path.as_path());
+    Err(Failure::usage(what, format!("{otherwise}{}", or_leave_out(paths.take(LEFT_OUT_MAX)))))
 }
 
-/// Returns the option that leaves a path below the workspace's root out of captures.
-fn leave_out(path: &Path) -> String {
-    format!("--leave-out {}", again::quoted(Path::new("/").join(path).as_os_str()))
+/// For so many paths an error has the options that leave them out.
+const LEFT_OUT_MAX: usize = 20;
+
+/// Returns a clause with the options that leave paths below the workspace's root out of captures, and nothing else. Of a name that is no
+/// text no pattern of an option can be made.
+fn or_leave_out<'a>(paths: impl Iterator<Item = &'a Path>) -> String {
+    let option = |path: &Path| {
+        let mut pattern = String::from("/");
+        for character in path.to_str()?.chars() {
+            if matches!(character, '\\' | '*' | '?' | '[') {
+                pattern.push('\\');
+            }
+            pattern.push(character);
+        }
+        if pattern.ends_with(' ') {
+            pattern.insert(pattern.len() - 1, '\\');
+        }
+        Some(format!(" --leave-out {}", again::quoted(OsStr::new(&pattern))))
+    };
+    match paths.filter_map(option).collect::<String>() {
+        none if none.is_empty() => String::new(),
+        options => format!(", or let it be as it is in every rollback:{options}"),
+    }
 }
 
 /// Opens the workspace as the session's resource; what is captured of it lies in the session's folder.

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::iter;
 
 use foldlog::{Session, filesystem};
 use foldlog_agent::claude::{FailureKind, TurnFailure};
 use foldlog_agent::{Error, Phase};
 use foldlog_codec::escape;
 
-use super::{Asked, leave_out};
+use super::{Asked, or_leave_out};
 use crate::failure::next_after;
 
 /// Beginnings of texts that name themselves what failed.
@@ -65,9 +66,8 @@ impl Asked {
         };
         let workspace = fs::canonicalize(&self.workspace).ok()?;
         let below = path.strip_prefix(workspace).ok().filter(|below| !below.as_os_str().is_empty())?;
-        (source.kind() == ErrorKind::PermissionDenied).then(|| {
-            format!("let it be read, or let it be as it is in every rollback: add {}", leave_out(below))
-        })
+        (source.kind() == ErrorKind::PermissionDenied)
+            .then(|| format!("let it be read{}", or_leave_out(iter::once(below))))
     }
 
     /// Returns what to do after a run that failed: how to change what ended it, and the command that resumes.

@@ -90,6 +90,31 @@ fn ordinals(world: &World) -> Option<[u32; 2]> {
     (first.answer == second.answer).then_some([first.ordinal, second.ordinal])
 }
 
+/// The program may tell the result of a call once the next one of the answer has begun, whose turn is another one: what the model was told
+/// beside the text of the call's end was in no transcript.
+#[test]
+fn a_result_that_is_told_behind_the_begin_of_the_next_call_is_kept_as_it_was_told() {
+    let (one, two) = (json!({"n": 1}), json!({"n": 2}));
+    let world = turn([
+        line("l1", &[block("Write", &one)]),
+        before("Write", &one),
+        json!({"write": {"page": "half"}}),
+        json!({"ask": hook("PostToolUseFailure", "Write", &one, "first")}),
+        line("l2", &[block("Write", &two)]),
+        before("Write", &two),
+        told("first", true),
+        json!({"write": {"page": "two"}}),
+        after("Write", &two, "second"),
+        told("second", false),
+    ]);
+    world.run(|host| {
+        let [(first, failed), (second, kept)] = &pairs(host)[..] else { panic!("two calls") };
+        assert_eq!((first, second, kept.as_str()), (&one, &two, "second"));
+        assert!(failed.starts_with("first\n\nThe call failed."), "{failed}");
+    });
+    assert_eq!(world.file("page").as_deref(), Some("two"));
+}
+
 fn outcomes(world: &World) -> Vec<String> {
     world.ledger().into_iter().map(|(_, outcome)| outcome).collect()
 }
