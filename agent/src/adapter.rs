@@ -32,7 +32,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result, SuspendedCall};
 use crate::events::{self, PromptExecuted};
 #[cfg(feature = "async")]
-use crate::inner_loop::left;
+use crate::inner_loop::detached_jobs;
 use crate::inner_loop::{
     Driver, Evaluation, FinalText, InnerLoop, Journal, LoopLimits, LoopStart, OpenTurn, Outcome, answers,
     read_output, runnable,
@@ -281,7 +281,7 @@ impl<P: Provider> ProviderAdapter<P> {
     ) -> Result<PromptResponse<O>> {
         let (session, timing) = (state.session(), Timing::begin(state));
         #[cfg(feature = "async")]
-        left::wait(session, options.deadline, &options.cancel);
+        detached_jobs::wait(session, options.deadline, &options.cancel);
         let opened = open(prompt, session, &mut options)?;
         if let Some(last) = opened.start.complete.clone() {
             return response(prompt, &opened.journal, last, opened.start.refused);

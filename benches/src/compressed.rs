@@ -10,7 +10,7 @@ use foldlog::{BackupOptions, CompactOptions, Compression, SessionTypes, Store};
 use foldlog_replay::runs::{import, read_tau_bench, types};
 use uuid::Uuid;
 
-use crate::importing::FILE;
+use crate::import::FILE;
 use crate::measure::{AtMost, Measured, Result, Round, Row, take_turns, timed};
 use crate::subject::{Step, append_types, step, store_without_images};
 

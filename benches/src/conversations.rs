@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::limits;
 use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
-use crate::opening::Images;
+use crate::open::Images;
 
 /// Number of turns of a round at `Process`, and at `Boundary`.
 const TURNS: u64 = 2_000;

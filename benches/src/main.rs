@@ -11,22 +11,22 @@
 //! | `limits` | what each subject is measured against |
 //! | `subject` | the host that is measured |
 //! | `measure` | rounds, medians, rows |
-//! | `appending`, `reading`, `positions`, `opening`, `growth`, `importing`, `tools`, `conversations`, `workspaces`, `claude`, `persistence`, `backups`, `listing`, `remote`, `compressed`, `scale` | the benches |
+//! | `append`, `reading`, `positions`, `opening`, `growth`, `importing`, `tools`, `conversations`, `workspaces`, `claude`, `persistence`, `backups`, `listing`, `remote`, `compressed`, `scale` | the benches |
 
-mod appending;
+mod append;
 mod backups;
 mod claude;
 mod compressed;
 mod conversations;
 mod growth;
-mod importing;
+mod import;
 mod limits;
 mod listing;
 mod measure;
-mod opening;
+mod open;
 mod persistence;
 mod positions;
-mod reading;
+mod readers;
 mod remote;
 mod scale;
 mod subject;
@@ -98,14 +98,14 @@ enum Bench {
 impl Bench {
     fn run(self, dir: &Path, arguments: &Arguments) -> Result<Vec<Row>> {
         match self {
-            Bench::Append => appending::append(dir),
-            Bench::Dispatch => appending::dispatch(dir),
-            Bench::Replay => reading::replay(dir),
-            Bench::Verify => reading::verify(dir),
+            Bench::Append => append::append(dir),
+            Bench::Dispatch => append::dispatch(dir),
+            Bench::Replay => readers::replay(dir),
+            Bench::Verify => readers::verify(dir),
             Bench::Rollback => positions::rollback(dir),
-            Bench::Open => opening::open(dir),
+            Bench::Open => open::open(dir),
             Bench::Fork => positions::fork(dir),
-            Bench::Import => importing::tau_bench(dir),
+            Bench::Import => import::tau_bench(dir),
             Bench::Tools => tools::tools(dir),
             Bench::Conversation => conversations::conversation(dir),
             Bench::Workspace => workspaces::workspace(dir),
@@ -124,7 +124,7 @@ impl Bench {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     if let Some([store, session]) = arguments.held_by.as_deref() {
-        return opening::print_held(store, session);
+        return open::print_held(store, session);
     }
     if let Some([store, count]) = arguments.held_open.as_deref() {
         return scale::print_held_open(store, count);

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::listing;
 use crate::measure::{AtMost, Measured, Result, Round, Row, take_turns, timed};
-use crate::opening::{ANONYMOUS, FILE_PAGES, Images, held, resident_kib};
+use crate::open::{ANONYMOUS, FILE_PAGES, Images, held, resident_kib};
 use crate::subject::{append_types, fill, journal_types, step, store, upsert_types};
 
 /// Says how often, how many and how large.

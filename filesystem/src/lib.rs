@@ -50,7 +50,7 @@ mod rewound;
 pub mod sabotage;
 mod system;
 #[cfg(feature = "host")]
-mod unified;
+mod unified_diff;
 
 use serde::{Deserialize, Serialize};
 

@@ -30,16 +30,16 @@ use uuid::Uuid;
 
 use crate::bucket::{Bucket, age_at};
 use crate::chunk::Chunk;
-use crate::compacting::{self, Ranges};
+use crate::compact::{self, Ranges};
+use crate::dropped_bodies::Said;
 use crate::error::Result;
-use crate::maker::{self, Made};
-use crate::needed::Needed;
 use crate::place::{CollectOptions, CollectReport};
 use crate::reader::Reader;
+use crate::referenced_payloads::Needed;
 use crate::remote::Remote;
-use crate::said::Said;
 use crate::volume::{Extent, MIN_AGE};
-use crate::withdrawing::Listed;
+use crate::volume_builder::{self, Made};
+use crate::withdraw::Listed;
 
 const COLLECT: &str = "remove collected chunks";
 
@@ -101,7 +101,7 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     needed.extend(compaction.iter().map(|compaction| compaction.known));
     let ranges = Ranges { collected: &old, long: &long, min_age };
     let compacted =
-        compacting::compact((bucket, session), (said, compaction), ranges, dry_run, &mut collection.report)
+        compact::compact((bucket, session), (said, compaction), ranges, dry_run, &mut collection.report)
             .await?;
     if let Some(compaction) = &compacted {
         for (extent, _) in long.iter().filter(|(extent, _)| compaction.touches(*extent)) {
@@ -138,7 +138,7 @@ impl Collection<'_> {
     async fn make(&mut self, missing: Vec<Extent>) -> Result<Vec<Extent>> {
         let mut made = Vec::new();
         for extent in missing.into_iter().filter(|_| !self.dry_run) {
-            if maker::make(self.bucket, self.session, extent).await? == Made::Put {
+            if volume_builder::make(self.bucket, self.session, extent).await? == Made::Put {
                 made.push(extent);
             }
         }

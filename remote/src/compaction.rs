@@ -34,7 +34,7 @@ use uuid::Uuid;
 
 use crate::error::{Error, Result};
 use crate::fields::Fields;
-use crate::numbered::Numbered;
+use crate::numbered_objects::Numbered;
 use crate::volume::{Extent, VOLUME_BYTES_MAX};
 
 /// Newest format version of compactions, the only one that there is.

@@ -33,12 +33,12 @@
 //! | `volumes`, `clock` | where the chunk with a number is found, and whether what stands there counts |
 //! | `reader` | reading a chain without a list |
 //! | `writer` | claiming and appending, and what is made of a lost answer |
-//! | `maker`, `collect` | putting volumes, and removing chunks that they hold ([`Remote::collect`]) |
+//! | `volume_builder`, `collect` | putting volumes, and removing chunks that they hold ([`Remote::collect`]) |
 //! | [`compaction`] | the bytes that say which compacted volumes stand for which chunks |
-//! | `said`, `compacting` | which bodies a compaction dropped, as the session's records say; putting compacted volumes, and removing what they stand for |
+//! | `dropped_bodies`, `compacting` | which bodies a compaction dropped, as the session's records say; putting compacted volumes, and removing what they stand for |
 //! | `payloads`, [`withdrawal`] | putting and reading payloads and packs, and the bytes that say which of their names no writer gives any more |
 //! | `fields`, `numbered` | the fields of these bytes, and what objects have in common that a session numbers |
-//! | `needed`, `withdrawing` | which payloads the log names, and removing the others |
+//! | `referenced_payloads`, `withdrawing` | which payloads the log names, and removing the others |
 //! | `lease` | when it is time to take a session over: [`wait_for_lease`] |
 //! | `confirmations` | how long ago the place confirmed a claim, which is asked before a tool starts |
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
@@ -77,8 +77,6 @@
 #![deny(clippy::indexing_slicing)]
 
 #[cfg(feature = "object-store")]
-mod behind;
-#[cfg(feature = "object-store")]
 mod bucket;
 #[cfg(feature = "object-store")]
 mod buckets;
@@ -89,12 +87,14 @@ mod clock;
 #[cfg(feature = "object-store")]
 mod collect;
 #[cfg(feature = "object-store")]
-mod compacting;
+mod compact;
 pub mod compaction;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod confirmations;
 #[cfg(any(feature = "network", feature = "postgres"))]
-mod connecting;
+mod connection;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+mod dropped_bodies;
 mod error;
 #[cfg(feature = "object-store")]
 mod exchange;
@@ -104,12 +104,10 @@ mod folder;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod lease;
 #[cfg(feature = "object-store")]
-mod maker;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
-mod needed;
+mod log_end;
 #[cfg(feature = "network")]
 mod network;
-mod numbered;
+mod numbered_objects;
 #[cfg(feature = "object-store")]
 mod payloads;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
@@ -118,6 +116,8 @@ mod place;
 mod postgres;
 #[cfg(feature = "object-store")]
 mod reader;
+#[cfg(any(feature = "object-store", feature = "postgres"))]
+mod referenced_payloads;
 #[cfg(feature = "object-store")]
 mod remote;
 #[cfg(feature = "object-store")]
@@ -127,15 +127,15 @@ mod retries;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod runtime;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
-mod said;
-#[cfg(any(feature = "object-store", feature = "postgres"))]
 mod slots;
 pub mod volume;
 #[cfg(feature = "object-store")]
-mod volumes;
-pub mod withdrawal;
+mod volume_builder;
 #[cfg(feature = "object-store")]
-mod withdrawing;
+mod volumes;
+#[cfg(feature = "object-store")]
+mod withdraw;
+pub mod withdrawal;
 #[cfg(feature = "object-store")]
 mod writer;
 

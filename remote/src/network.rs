@@ -36,7 +36,7 @@ use rustls::crypto::ring;
 use rustls_platform_verifier::BuilderVerifierExt;
 use url::Url;
 
-use crate::connecting;
+use crate::connection;
 use crate::error::{Answer, Error, Failure, Result};
 use crate::exchange::{self, Exchange};
 use crate::place::Variables;
@@ -182,7 +182,7 @@ impl<S: HttpService> HttpService for Bounded<S> {
             Ok(response) => response,
             Err(error) => {
                 let timed_out = (error.kind() == HttpErrorKind::Timeout).then_some(Failure::TimedOut);
-                note(None, timed_out.or_else(|| connecting::failure_of(&error)));
+                note(None, timed_out.or_else(|| connection::failure_of(&error)));
                 return Err(error);
             }
         };

@@ -2,11 +2,11 @@
 
 use uuid::Uuid;
 
-use crate::behind;
 use crate::bucket::Bucket;
 use crate::chain::{Chain, Taken};
 use crate::chunk::Chunk;
 use crate::error::{Behind, Error, Result};
+use crate::log_end;
 use crate::volumes::{ChunkBytes, Shelf, has};
 
 /// How many chunks of a volume are handed on at once at most.
@@ -138,9 +138,9 @@ impl Reader {
     /// Returns what stands behind a number that nothing stands under.
     async fn find_behind(&mut self, number: u64) -> Result<Option<Behind>> {
         let session = self.chain.session();
-        let mut found = behind::next(&self.bucket, session, number).await?;
+        let mut found = log_end::next(&self.bucket, session, number).await?;
         if found.is_none() && self.end != Some(number) {
-            found = behind::further(&self.bucket, session, number).await?;
+            found = log_end::further(&self.bucket, session, number).await?;
             self.end = found.is_none().then_some(number);
         }
         Ok(found)

@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 use crate::error::{Error, Result};
 use crate::fields::Fields;
-use crate::numbered::Numbered;
+use crate::numbered_objects::Numbered;
 
 /// Newest format version of withdrawals, the only one that there is.
 pub const FORMAT_VERSION: u16 = 1;

@@ -39,8 +39,8 @@ use crate::bucket::{Get, Put};
 use crate::chain::{Chain, Taken};
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkHash, ChunkHead, Encoder, Epoch, WriterId};
 use crate::error::{Error, Failure, Reason, Result};
-use crate::maker::Makers;
 use crate::reader::Reader;
+use crate::volume_builder::Makers;
 use crate::volumes::ChunkBytes;
 
 /// How often a claim is put at most before others count as faster.

@@ -9,12 +9,12 @@ use clap::{ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
 use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
-use crate::held;
 use crate::hints::Places;
 use crate::output::Output;
 use crate::pager::{Paged, Pager};
+use crate::redact::TypedUrls;
+use crate::remote;
 use crate::style::When;
-use crate::typed::TypedUrls;
 use crate::verbs;
 
 /// Runs agents as sessions, and reads, checks and repairs the logs of sessions without the code that wrote them.
@@ -300,7 +300,7 @@ impl Verb {
 /// The exit code is 0 if what was asked holds, 1 if a log does not hold, and 2 for wrong usage and for what cannot be read.
 /// Errors are written to `output.stderr`, with what to do next.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_>) -> u8 {
-    let arguments = held::joined(arguments.into_iter().collect());
+    let arguments = remote::joined(arguments.into_iter().collect());
     let typed = TypedUrls::of(&arguments);
     let is_run_as_json = asks_for_run_as_json(&arguments);
     output.color = color_of(&arguments);
@@ -417,20 +417,20 @@ fn not_parsed(error: &clap::Error, typed: &TypedUrls, is_run_as_json: bool, outp
 
 /// Runs a verb, over a copy where it reads a session in a place.
 fn verb(mut asked: Verb, output: &mut Output<'_>) -> Result<u8> {
-    let Some(url) = asked.folder().and_then(held::url).filter(|_| !asked.reads_places()) else {
+    let Some(url) = asked.folder().and_then(remote::url).filter(|_| !asked.reads_places()) else {
         return local(asked, output);
     };
     let url = url.to_owned();
     if asked.read_session().is_none() {
-        return Err(held::not_written(&url));
+        return Err(remote::not_written(&url));
     }
     over_copy(asked, &url, output)
 }
 
 #[cfg(feature = "object-store")]
 fn over_copy(mut asked: Verb, url: &str, output: &mut Output<'_>) -> Result<u8> {
-    let session = held::HeldSession::of(url).ok_or_else(|| held::no_session(url))?;
-    held::with_copy(&session, output, |copy, output| {
+    let session = remote::HeldSession::of(url).ok_or_else(|| remote::no_session(url))?;
+    remote::with_copy(&session, output, |copy, output| {
         if let Some(path) = asked.read_session() {
             copy.clone_into(path);
         }

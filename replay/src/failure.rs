@@ -7,7 +7,7 @@ use foldlog::{Error, audit, filesystem};
 use foldlog_agent::persistence::{self, Damage, DamagedFile};
 use foldlog_codec::escape;
 
-use crate::held;
+use crate::remote;
 use crate::verbs::run::quoted;
 
 /// Holds what a verb came to, or why it ended early.
@@ -263,7 +263,7 @@ pub(crate) fn next_after(error: &Error) -> Option<String> {
             "put the file back into the session's `objects` folder from a copy; if this is a copy itself, \
              `foldlog backup SESSION --to STORE` takes one while the session is written"
         }
-        Error::NotASession { path, .. } if let Some(url) = held::bucket_at(path) => {
+        Error::NotASession { path, .. } if let Some(url) = remote::bucket_at(path) => {
             return Some(format!("a bucket is in that folder; give its URL: {}", quoted(url.as_ref())));
         }
         Error::NotASession { path, .. } if audit::is_store(path) => {

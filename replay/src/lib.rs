@@ -9,17 +9,17 @@
 //! | [`verbs`] | what each verb does, its options and help, in one file a verb |
 //! | [`diff`] | the differences of two states, by slice and path |
 //! | [`runs`] | recorded runs of other tools' agents, and how they become sessions |
-//! | `parting` | the values at which two logs part, with what objects hold |
+//! | `first_difference` | the values at which two logs part, with what objects hold |
 //! | `payload` | what hosts and tools put into records, decoded without their types |
 //! | `view` | pages that show a session in a browser, and what they show |
-//! | [`reading`] | opening a session or a store at a path, walking its records, naming them |
+//! | [`readers`] | opening a session or a store at a path, walking its records, naming them |
 //! | [`output`] | the streams for results, notes and errors |
 //! | [`style`] | colours, and when they are used |
 //! | [`pager`] | the program through which long results are shown on a terminal |
 //! | [`progress`] | a progress bar, or a line of status, for long work |
-//! | [`spending`] | tokens and money that a session has spent |
-//! | `held` | sessions in the places that hold them, read there |
-//! | `typed` | passwords and keys in URLs that were typed, hidden where an error quotes them |
+//! | [`spend`] | tokens and money that a session has spent |
+//! | `remote` | sessions in the places that hold them, read there |
+//! | `redact` | passwords and keys in URLs that were typed, hidden where an error quotes them |
 //! | `hints` | the commands that errors and notes tell a person to run, with the paths of this command line |
 //! | [`failure`] | why a verb ends early, its exit code, and what to do next |
 //!
@@ -40,20 +40,20 @@ pub mod cli;
 mod conversations;
 pub mod diff;
 pub mod failure;
-mod held;
+mod first_difference;
 mod hints;
 mod interrupts;
 pub mod output;
+mod output_file;
 pub mod pager;
-mod parting;
 mod payload;
-mod placed;
 pub mod progress;
-pub mod reading;
+pub mod readers;
+mod redact;
+mod remote;
 pub mod runs;
-pub mod spending;
+pub mod spend;
 pub mod style;
-mod typed;
 pub mod verbs;
 mod view;
 

@@ -6,7 +6,7 @@ use foldlog_codec::body::{Action, Dispatch, Observed, Payload, Settle, ToolBegin
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{Limits, Streamed};
 
-use crate::reading::shortened;
+use crate::readers::shortened;
 
 /// Number of characters of a payload that a person is shown.
 const CHARS_MAX: usize = 1000;

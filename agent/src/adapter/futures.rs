@@ -23,7 +23,7 @@ use super::{
 use crate::budget::Budget;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::inner_loop::{AsyncDriver, Evaluation, InnerLoop, left};
+use crate::inner_loop::{AsyncDriver, Evaluation, InnerLoop, detached_jobs};
 use crate::prompt::{Prompt, VisibilityOverrides};
 use crate::provider::{AsyncProvider, CancelToken, Delta};
 use crate::shortening::ShortenOptions;
@@ -199,14 +199,15 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
                 return Err(Error::Engine(foldlog::Error::InsideOperation { operation }));
             }
             if !session.replays() {
-                left::ended(&session, options.deadline, &options.cancel).await;
+                detached_jobs::ended(&session, options.deadline, &options.cancel).await;
             }
             let (mut machine, evaluation, is_resume, on_delta, on_turn) = {
                 let mut options = options;
                 let (on_delta, on_turn) = (options.on_delta.take(), options.on_turn.take());
                 let (adapter, prompt) = (Arc::clone(&adapter), Arc::clone(&prompt));
-                let set_out =
-                    left::on_thread(&session, move || adapter.open_to_go_on(&prompt, &state, options));
+                let set_out = detached_jobs::on_thread(&session, move || {
+                    adapter.open_to_go_on(&prompt, &state, options)
+                });
                 match set_out.await? {
                     SetOut::Complete(response) => return Ok(response),
                     SetOut::GoesOn { machine, mut evaluation, is_resume } => {
@@ -230,7 +231,7 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
                 executed(prompt_and_adapter, &written, &mut journal, &outcome, (timing, is_resume, None))?;
                 response(&prompt, &journal, outcome.last, refused)
             };
-            left::on_thread(&session, respond).await
+            detached_jobs::on_thread(&session, respond).await
         }
     }
 

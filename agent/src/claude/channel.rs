@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use super::error::{Error, ErrorKind, Stage};
 use super::message::Message;
-use super::serving::{Asked, Pending};
+use super::server::{Asked, Pending};
 use super::stream::Frame;
 use crate::provider::CancelToken;
 

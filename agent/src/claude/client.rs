@@ -23,7 +23,7 @@ use super::message::Message;
 use super::options::{ClientOptions, PermissionMode, SystemPrompt};
 use super::process::{Process, PromptFile};
 use super::result::FailureKind;
-use super::serving::{AnsweredBy, Serving};
+use super::server::{AnsweredBy, Serving};
 use super::version::Version;
 use crate::provider::CancelToken;
 

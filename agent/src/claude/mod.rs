@@ -66,7 +66,7 @@ mod message;
 mod options;
 mod process;
 mod result;
-mod serving;
+mod server;
 mod stream;
 mod version;
 

@@ -21,9 +21,9 @@ use foldlog::{Durability, Session};
 use futures_lite::future::or;
 use futures_timer::Delay;
 
+use super::detached_jobs::on_thread;
 use super::evaluation::{Asked, Evaluation, Outcome, replayed, tool_call};
 use super::journal::Journal;
-use super::left::on_thread;
 use super::machine::InnerLoop;
 use super::steps::{CallToRun, Fact, Step};
 use crate::adapter::{AsyncOnDelta, AsyncOnTurn, ProviderAdapter};

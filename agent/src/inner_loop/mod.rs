@@ -15,7 +15,7 @@
 //! | `evaluation` | what both drivers do alike: rendering, checking, preparing, recording |
 //! | `driver` | the blocking driver: sends, waits, and runs tools |
 //! | `futures` | the async driver, and what is left when its future is dropped (feature `async`) |
-//! | `left` | waiting for what a dropped future has left to threads (feature `async`) |
+//! | `detached_jobs` | waiting for what a dropped future has left to threads (feature `async`) |
 //!
 //! # The order of an evaluation
 //!
@@ -39,13 +39,13 @@
 //! 4. After a step failed, the conversation can be resumed where it stopped.
 
 mod calls;
+#[cfg(feature = "async")]
+pub(crate) mod detached_jobs;
 mod driver;
 mod evaluation;
 #[cfg(feature = "async")]
 mod futures;
 mod journal;
-#[cfg(feature = "async")]
-pub(crate) mod left;
 mod machine;
 mod start;
 mod steps;

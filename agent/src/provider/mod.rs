@@ -13,7 +13,7 @@ mod futures;
 #[cfg(any(feature = "openai", feature = "anthropic"))]
 mod http;
 #[cfg(any(feature = "openai", feature = "anthropic"))]
-mod merging;
+mod merge;
 #[cfg(feature = "openai")]
 pub mod openai;
 #[cfg(any(feature = "openai", feature = "anthropic"))]

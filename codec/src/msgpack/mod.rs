@@ -34,8 +34,8 @@ mod convert;
 mod json;
 mod json_form;
 mod left_out;
-mod read;
-mod streamed;
+mod reader;
+mod to_json;
 mod value;
 mod write;
 
@@ -44,8 +44,8 @@ pub use json::from_json;
 pub use json_form::JsonForm;
 pub(crate) use json_form::{Hex, MSGPACK, OBJECT, tagged};
 pub use left_out::{LeftOut, left_out_digest};
-pub use read::{Limits, Reader, Token, scan};
-pub use streamed::Streamed;
+pub use reader::{Limits, Reader, Token, scan};
+pub use to_json::Streamed;
 pub use value::Value;
 pub use write::Writer;
 

@@ -5,10 +5,9 @@
 //! while it is written. Nothing here writes. Only replays of reducers and of versions ([`LogReader::replay_reducers`],
 //! [`replay_versions`]), and whoever asks for it ([`StateReader::items`], [`RecordedEvent::read`]), decode events and items as a host's types.
 
-mod along;
-mod beside;
 mod captures;
 mod changes;
+mod compare_logs;
 mod contents;
 mod conversations;
 mod damage;
@@ -27,6 +26,7 @@ mod segments;
 mod shared;
 mod state;
 mod versions;
+mod walk;
 
 use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
@@ -54,17 +54,16 @@ use crate::session::{RecoveryReport, Snapshot, State, read_outline, snapshots_of
 use crate::storage::StoreAccess;
 use crate::storage::{FileStorage, Storage};
 
-pub use crate::log::fenced::Fenced;
+pub use crate::log::fence::Fenced;
 pub use crate::log::layout::{captures_dir, is_store, is_within_folder, is_within_store, store_around};
 pub use crate::names::UnregisteredEvent;
-pub use along::AlongPath;
-pub use beside::{ConversationBeside, MessageRow, Parting};
 #[cfg(feature = "host-filesystem")]
 pub use captures::{CapturesAudited, audit_captures};
 pub(crate) use captures::{NamedCaptures, captures_named};
 #[cfg(feature = "host-filesystem")]
 pub(crate) use captures::{folder_of, snapshots};
 pub use changes::{ItemPlace, SliceChanges};
+pub use compare_logs::{ConversationBeside, MessageRow, Parting};
 pub use contents::{
     Recorded, RecordedBegin, RecordedCaptures, RecordedContent, RecordedEnd, RecordedEvent,
     RecordedObservation,
@@ -90,6 +89,7 @@ pub use segments::SegmentInfo;
 pub use shared::Comparison;
 pub use state::{ItemName, SliceReader, StateReader};
 pub use versions::{VersionOf, VersionOutcome, VersionRow, VersionsReplayed, replay_versions};
+pub use walk::AlongPath;
 
 /// Describes one frame of a log. Envelope frames, which hold no record of the session, are included.
 #[derive(Clone, Copy, Debug)]
@@ -244,7 +244,7 @@ pub fn exposed(dir: &Path) -> Option<Exposed> {
 }
 
 fn exposed_on(storage: &dyn Storage, dir: &Path) -> Option<Exposed> {
-    log::exposed::find(storage, dir, StoreAccess::Private)
+    log::exposure::find(storage, dir, StoreAccess::Private)
 }
 
 /// Describes records among which a compaction has dropped bodies.

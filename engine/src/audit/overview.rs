@@ -18,14 +18,14 @@ use crate::fold::conversations::Conversations;
 use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::fold::restore;
-use crate::fold::suspended::Standings;
-use crate::log::fenced::Fenced;
+use crate::fold::suspensions::Standings;
+use crate::log::fence::Fenced;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan::{Scan, Scanner};
 use crate::log::{images, layout, lock};
 use crate::options::MemoryLimit;
-use crate::session::{VisitFrame, read_outline_by, settling};
+use crate::session::{VisitFrame, read_outline_by, settle};
 use crate::storage::{Entry, EntryKind, FileStorage, Storage};
 
 /// Says how a session stands, as its log tells.
@@ -105,7 +105,7 @@ pub fn running(store: &Path, sessions: &[Uuid]) -> Result<BTreeMap<Uuid, Holder>
 /// Returns whether the writer of the session in the folder `dir` was fenced by another one, and from which record on its log was not
 /// acknowledged; `None` if it left no such note, or has opened the session with its replicator since.
 pub fn fenced(dir: &Path) -> Option<Fenced> {
-    crate::log::fenced::read(&FileStorage::new(), dir)
+    crate::log::fence::read(&FileStorage::new(), dir)
 }
 
 /// Returns how the session in the folder `dir` stands at the time `now_us`, in microseconds since 1970-01-01 UTC: from its
@@ -332,7 +332,7 @@ fn resumable(
     let mut found = Vec::new();
     for evaluation_id in evaluations.iter().filter(|id| !works_for_another(id)) {
         let Some(place) = conversations.place(evaluation_id) else { continue };
-        let waits_for = |operation| settling::waits_for(standings, operation);
+        let waits_for = |operation| settle::waits_for(standings, operation);
         let (answer, point) = resume_of(conversations, &live, place, waits_for);
         if !matches!(point, ResumePoint::AwaitProvider | ResumePoint::RunTools(_)) {
             continue;

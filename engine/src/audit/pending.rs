@@ -8,8 +8,8 @@ use super::LogReader;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::questions::{self, PendingQuestion};
-use crate::fold::suspended::Standings;
-use crate::session::{Settlement, settling};
+use crate::fold::suspensions::Standings;
+use crate::session::{Settlement, settle};
 
 impl LogReader {
     /// Returns the questions of suspended operations that nobody has answered yet and that have not expired at the time
@@ -36,7 +36,7 @@ impl LogReader {
         settlement: &Settlement,
         now_us: i64,
     ) -> Result<[u8; 32]> {
-        settling::check(&self.standings(now_us), operation, settlement)?;
+        settle::check(&self.standings(now_us), operation, settlement)?;
         if let Some(suspended) = self.outline.operations.suspended_one(operation) {
             return Ok(suspended.suspension.arguments);
         }

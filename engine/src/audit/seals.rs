@@ -15,7 +15,7 @@ use super::LogReader;
 use crate::error::{Corruption, Error, Result};
 use crate::log::chain::{self, Segment};
 use crate::log::compressed;
-use crate::log::copying::{Spot, check};
+use crate::log::copy::{Spot, check};
 use crate::storage::{FileStorage, Storage};
 
 /// Returns an [`Error::Corrupt`] for each seal of a finished segment in the folder `dir` that does not match its records, for each

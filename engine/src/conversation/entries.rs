@@ -8,10 +8,10 @@ use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, SequenceNumber};
 use uuid::Uuid;
 
+use super::messages::RecordedMessages;
 use super::model::{
     ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, PromptIdentity, ToolCallRecord,
 };
-use super::recorded::RecordedMessages;
 
 /// Text that a model reads of a call that asked for more of the prompt to be shown.
 pub const EXPANDED_TEXT: &str = "More of the prompt is shown now. Call the tool again if it is still needed.";

@@ -6,17 +6,17 @@
 //! | [`pairing`] | the rules that providers have for messages, and how a list that breaks them is repaired |
 //! | `records` | what a host hands over to be recorded |
 //! | `entries` | the records of one conversation, and what follows from them |
-//! | `recorded` | messages, made of records one after the other |
+//! | `messages` | messages, made of records one after the other |
 //! | `bodies` | how texts and blocks stand in the bodies of records |
-//! | `exported` | the slices of conversations and of adapters' states in an export |
+//! | `export` | the slices of conversations and of adapters' states in an export |
 //! | `resume` | where a conversation goes on |
 
 mod bodies;
 mod entries;
-mod exported;
+mod export;
+mod messages;
 mod model;
 pub mod pairing;
-mod recorded;
 mod records;
 mod resume;
 
@@ -34,6 +34,6 @@ pub use crate::session::{ConversationFollower, RecordedReply};
 
 pub(crate) use bodies::{blocks_of, text_payload};
 pub(crate) use entries::{message_id, settled_text};
-pub(crate) use exported::{ADAPTER_STATES, CONVERSATION, exported};
-pub(crate) use recorded::RecordedMessages;
+pub(crate) use export::{ADAPTER_STATES, CONVERSATION, exported};
+pub(crate) use messages::RecordedMessages;
 pub(crate) use resume::resume_of;

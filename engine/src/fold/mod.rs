@@ -43,5 +43,5 @@ pub(crate) mod projection;
 pub(crate) mod questions;
 pub(crate) mod record_body;
 pub(crate) mod restore;
-pub(crate) mod suspended;
+pub(crate) mod suspensions;
 pub(crate) mod unread;

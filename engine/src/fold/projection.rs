@@ -10,7 +10,7 @@
 //! 2. Records are applied in the order of their sequence numbers, without a gap.
 //! 3. Clones share everything that has not changed, so a kept position costs little.
 
-mod gathering;
+mod compacted_range;
 mod rollback;
 mod slice_state;
 
@@ -27,7 +27,7 @@ use foldlog_codec::{Kind, Record, SequenceNumber};
 pub(crate) use rollback::Frozen;
 pub(super) use slice_state::SliceState;
 
-use gathering::Gathering;
+use compacted_range::Gathering;
 use slice_state::{bound_slice, new_item, new_rows, put, put_value};
 
 use super::conversations::Conversations;

@@ -22,7 +22,7 @@ use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN};
 use foldlog_codec::segment::{HEADER_LEN, Previous, SegmentHeader};
 use foldlog_codec::{Error as CodecError, Kind, SequenceNumber};
 
-use super::held::HeldFile;
+use super::open_files::HeldFile;
 use super::{compressed, layout};
 use crate::error::{Corruption, Error, Result};
 use crate::storage::{EntryKind, Storage, StorageFile};

@@ -7,48 +7,48 @@
 //! | `scan` | walking a log, telling damage from a torn tail, finding the sound part of a damaged log |
 //! | `reader` | reading records by position |
 //! | `follow` | reading records as another process writes them |
-//! | `compacting` | writing a compacted segment into the place of another one |
+//! | `compact` | writing a compacted segment into the place of another one |
 //! | `compaction` | what compactions have left of a log, and what a compacted segment is |
 //! | `compressed` | compressed segments: their format, reading them, and writing segments compressed or plain again |
-//! | `remade` | writing a log of records that are held elsewhere, those of forks and compacted sessions too |
-//! | `copying` | copying a log that is being written, for a backup |
+//! | `rebuild` | writing a log of records that are held elsewhere, those of forks and compacted sessions too |
+//! | `copy` | copying a log that is being written, for a backup |
 //! | `writer` | appending, rollover, sealing, recovery |
 //! | `publish` | one sync for every thread that waits |
 //! | `objects` | large payloads |
 //! | `images` | the files of images |
 //! | `lock` | one writer for each session |
-//! | `fenced` | a note that another writer claimed a session, and from which record on |
+//! | `fence` | a note that another writer claimed a session, and from which record on |
 //! | `notes` | the small files that say who holds a lock, and who was fenced |
 //! | `decisions` | the files in which other processes leave decisions for the open session |
-//! | `exposed` | who else can read a log |
+//! | `exposure` | who else can read a log |
 //! | `partial_creation` | what a crash leaves of a session before its first record |
 
 #![deny(clippy::indexing_slicing)]
 
 pub(crate) mod chain;
-pub(crate) mod compacting;
+pub(crate) mod compact;
 pub(crate) mod compaction;
 pub(crate) mod compressed;
-pub(crate) mod copying;
+pub(crate) mod copy;
 pub(crate) mod decisions;
-pub(crate) mod exposed;
-pub(crate) mod fenced;
+pub(crate) mod exposure;
+pub(crate) mod fence;
 pub(crate) mod follow;
-mod held;
 pub(crate) mod images;
 pub(crate) mod layout;
 pub(crate) mod lock;
 mod notes;
 pub(crate) mod objects;
+mod open_files;
 pub(crate) mod partial_creation;
 pub(crate) mod publish;
 pub(crate) mod reader;
-pub(crate) mod remade;
+pub(crate) mod rebuild;
 pub(crate) mod scan;
 mod window;
 pub(crate) mod writer;
 
 pub use compressed::Compression;
-pub use exposed::Exposed;
+pub use exposure::Exposed;
 pub use scan::TornTail;
 pub use writer::SegmentSizes;

@@ -103,7 +103,7 @@ use crate::fold::projection::{LogSlices, Projection};
 use crate::log::reader::Places;
 use crate::options::{MemoryLimit, SessionOptions, StoreOptions};
 use crate::sabotage::{self, Breakage};
-use crate::session::recording::{Recording, Rules};
+use crate::session::recorded_log::{Recording, Rules};
 use crate::session::{RecordedPart, Session, check_declared, open_recorded};
 use crate::store::Store;
 use crate::types::SessionTypes;

@@ -15,9 +15,9 @@ use foldlog_codec::msgpack::{Reader, Value};
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use parking_lot::Mutex;
 
-use super::recording::Whose;
-use super::replaying::Waits;
-use super::settling::{RecordedSettlement, Settlement, waits_for};
+use super::recorded_log::Whose;
+use super::replay::Waits;
+use super::settle::{RecordedSettlement, Settlement, waits_for};
 use super::subscribers::Listening;
 use super::{Inner, Session};
 use crate::changes::Changes;

@@ -17,13 +17,13 @@ use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use parking_lot::MutexGuard;
 use smol_str::SmolStr;
 
-use super::dispatching::{DispatchedEvent, types_change};
+use super::dispatch::{DispatchedEvent, types_change};
 use super::event_plan::EncodeBuffer;
 use super::positions::{RollbackReport, Snapshot, SnapshotOptions};
 use super::schedule::{Access, Turn, WriteScope};
-use super::settling::Settlement;
-use super::waiting::Patience;
-use super::writing::promises_sync;
+use super::settle::Settlement;
+use super::wait::Patience;
+use super::write::promises_sync;
 use super::{Session, WriterState};
 use crate::clock;
 use crate::error::Result;

@@ -13,9 +13,9 @@ use parking_lot::MutexGuard;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::opening::open_read;
+use super::open::open_read;
 use super::schedule::WriteScope;
-use super::writing::PendingRecord;
+use super::write::PendingRecord;
 use super::{Inner, Session, WriterState};
 use crate::divergence::Difference;
 use crate::error::{Error, Result};

@@ -2,35 +2,35 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `opening` | from a folder to a session; `recovery_report` holds [`RecoveryReport`] |
-//! | `writing` | how a record is written: resolve, append, apply, sync, notify |
-//! | `dispatching` | events, seeds, clears, resets, tags |
+//! | `open` | from a folder to a session; `recovery_report` holds [`RecoveryReport`] |
+//! | `write` | how a record is written: resolve, append, apply, sync, notify |
+//! | `dispatch` | events, seeds, clears, resets, tags |
 //! | `values` | events and slices by their names, as values of any shape |
 //! | `event_plan` | what is known of an event once it was dispatched, and its fast path |
-//! | `conversing` | records of conversations and adapter states |
+//! | `conversations` | records of conversations and adapter states |
 //! | `conversation_follower` | a conversation that is read again and again |
 //! | `decisions` | decisions that other processes leave for the open session |
-//! | `declaring` | what the log has to declare before a record can name it |
+//! | `declare` | what the log has to declare before a record can name it |
 //! | `large_payloads` | payloads that become objects |
 //! | `positions` | snapshots and rollbacks |
-//! | `rewinding` | what the log says to a rewind |
+//! | `rewind` | what the log says to a rewind |
 //! | `operations` | tool calls as transactions: their begins and ends |
 //! | `schedule`, `waiting` | who may write while operations run, and how long others wait |
 //! | `futures` | the forms for async hosts (feature `async`) |
 //! | `operation_records` | what the log says of operations |
-//! | `reading` | views, stored values |
-//! | `imaging` | images, so that opening need not fold every record |
+//! | `queries` | views, stored values |
+//! | `images` | images, so that opening need not fold every record |
 //! | `log_view` | LOG slices, read from the log |
 //! | `shared_prefix` | what a fork shares with its parent |
 //! | `subscribers` | who is notified of records |
 //! | `child_captures` | where the captures of a child session are kept |
 //! | `replica`, `fetching` | what is fed to the store's replicator, and what opening makes of what it holds |
-//! | `made_log` | a log that was made of what the replicator holds, read back before it is claimed |
+//! | `rebuilt_log` | a log that was made of what the replicator holds, read back before it is claimed |
 //! | `lag` | how far the replicator is behind |
 //! | `held_captures` | what captures of workspaces need, fed and fetched with the records that name them |
 //! | `open_store` | what the sessions of one store share |
-//! | `replaying`, `recording`, `comparing` | a host that runs again over its log |
-//! | `attempting`, `replayed_calls`, `retelling` | its refused writes, its calls, its subscribers |
+//! | `replay`, `recording`, `comparing` | a host that runs again over its log |
+//! | `rejected_writes`, `replayed_calls`, `retelling` | its refused writes, its calls, its subscribers |
 //!
 //! # Invariants: the order of a write
 //!
@@ -42,49 +42,49 @@
 //!    or another thread's.
 //! 5. Subscribers are notified.
 
-mod attempting;
 mod child_captures;
-mod comparing;
-mod confirming;
+mod compaction_notice;
+mod compare;
+mod confirm;
 mod conversation_follower;
-mod conversing;
+mod conversations;
 pub(crate) mod decisions;
-mod declaring;
-mod dispatching;
+mod declare;
+mod dispatch;
 mod event_plan;
-mod fetching;
+mod fetch;
 #[cfg(feature = "async")]
 mod futures;
 mod held_captures;
-mod imaging;
+mod idle;
+mod images;
 mod inputs;
 mod lag;
 mod large_payloads;
 mod log_view;
-mod made_log;
+mod notifications;
+mod open;
 pub(crate) mod open_store;
-mod opening;
 pub(crate) mod operation_records;
 pub(crate) mod operations;
 mod positions;
-mod reading;
+mod queries;
+mod rebuilt_log;
+pub(crate) mod recorded_log;
 mod recorded_replies;
-pub(crate) mod recording;
 mod recovery_report;
+mod rejected_writes;
+pub(crate) mod replay;
 mod replayed_calls;
-pub(crate) mod replaying;
 mod replica;
-mod resting;
-mod retelling;
-pub(crate) mod rewinding;
-mod said_dropped;
+pub(crate) mod rewind;
 pub(crate) mod schedule;
-pub(crate) mod settling;
+pub(crate) mod settle;
 mod shared_prefix;
 mod subscribers;
 mod values;
-mod waiting;
-mod writing;
+mod wait;
+mod write;
 
 use std::any::TypeId;
 use std::borrow::Cow;
@@ -115,29 +115,29 @@ use crate::types::SessionTypes;
 
 pub use conversation_follower::ConversationFollower;
 pub use decisions::{DecisionWait, DecisionsTaken, RefusedDecision, TakenDecision};
-pub(crate) use fetching::{Fetch, Fetched, pull};
+pub(crate) use fetch::{Fetch, Fetched, pull};
 pub use log_view::LogView;
-pub(crate) use made_log::MadeLog;
 pub(crate) use positions::list as snapshots_of;
 pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};
-pub use reading::{SliceState, State, StoredItem};
+pub use queries::{SliceState, State, StoredItem};
+pub(crate) use rebuilt_log::MadeLog;
 pub use recorded_replies::RecordedReply;
 pub use recovery_report::RecoveryReport;
 pub(crate) use replica::{Claimed, replica_error};
-pub use settling::Settlement;
+pub use settle::Settlement;
 pub(crate) use subscribers::Listening;
 pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
 #[cfg(feature = "testkit")]
-pub(crate) use writing::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
+pub(crate) use write::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
 
-pub(crate) use opening::{
+pub(crate) use open::{
     Images, OpenAs, Read, ReadGround, RecordedPart, SessionSeed, VisitFrame, begin, check_declared,
     left_open, lock_or_read_only, lock_to_write, open, open_as_read, open_claimed, open_read, open_recorded,
     open_to_preview, read_outline, read_outline_by,
 };
 pub(crate) use operation_records::captures_named_by;
 pub(crate) use shared_prefix::{SharedPrefix, cut};
-pub(crate) use waiting::{Asker, Patience};
+pub(crate) use wait::{Asker, Patience};
 
 /// Makes captures of a resource durable before the records that name them.
 pub(crate) trait SyncCaptures: Send + Sync {
@@ -219,7 +219,7 @@ pub(crate) struct Inner {
     /// Mark of the process that opened the session; see [`process_mark`].
     process: u32,
     /// What is known without the lock of the replay; `None` for a live session.
-    replayed: Option<replaying::Replayed>,
+    replayed: Option<replay::Replayed>,
 }
 
 /// Holds what the writer changes, under one lock.
@@ -228,9 +228,9 @@ struct WriterState {
     live: LiveState,
     /// `Opened` records of the session and its ancestors, each with its sequence number.
     openings: Vec<(SequenceNumber, Opened)>,
-    imaged: imaging::Imaged,
+    imaged: images::Imaged,
     first_unsynced_us: Option<i64>,
-    asked: writing::Asked,
+    asked: write::Asked,
     /// Whether the background was asked to rest the session.
     asked_to_rest: bool,
     /// Plans of the events dispatched so far, by their Rust types.
@@ -246,7 +246,7 @@ struct WriterState {
     /// have not been recovered since.
     interrupted: bool,
     /// Records that the host is run over again; `None` for a live session.
-    recording: Option<Box<recording::Recording>>,
+    recording: Option<Box<recorded_log::Recording>>,
 }
 
 impl std::fmt::Debug for Session {

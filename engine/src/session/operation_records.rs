@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::Session;
 use super::log_view::LogView;
-use super::settling::{RecordedSettlement, Settlement};
+use super::settle::{RecordedSettlement, Settlement};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::log_source::LogSource;

@@ -22,10 +22,10 @@ use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
-use super::declaring::slice_declaration;
+use super::declare::slice_declaration;
 use super::schedule::{Abandon, Access, Admitted, CallScope, RUNS_AGAIN, Stop, runs_here};
-use super::waiting::{Asker, Patience};
-use super::writing::{PendingRecord, promises_sync};
+use super::wait::{Asker, Patience};
+use super::write::{PendingRecord, promises_sync};
 use super::{Inner, Session, WriterState};
 use crate::clock;
 use crate::error::{Blocker, Error, Result};

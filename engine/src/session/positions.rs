@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use super::attempting::Attempt;
+use super::rejected_writes::Attempt;
 use super::schedule::WriteScope;
-use super::writing::PendingRecord;
+use super::write::PendingRecord;
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::projection::Frozen;

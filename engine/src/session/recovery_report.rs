@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use foldlog_codec::{Kind, SequenceNumber};
 use serde::{Deserialize, Serialize};
 
-use super::opening::Read;
+use super::open::Read;
 use crate::fold::projection::Projection;
 use crate::log::TornTail;
-use crate::log::exposed::Exposed;
+use crate::log::exposure::Exposed;
 use crate::log::scan::Scan;
 use crate::operation::{OpenOperation, UnsettledOperation};
 

@@ -18,16 +18,16 @@ use foldlog_codec::{Kind, Record, SequenceNumber};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
+use super::compaction_notice::SaidDropped;
 use super::held_captures::{HeldFrom, Holding, Packed, Sources};
 use super::lag::{Behind, Lag, Quiet};
-use super::said_dropped::SaidDropped;
-use super::writing::PendingRecord;
+use super::write::PendingRecord;
 use super::{Inner, WriterState};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fold::record_body::RecordBody;
 use crate::log::compaction::Compaction;
-use crate::log::fenced::{self, Fenced};
+use crate::log::fence::{self, Fenced};
 #[cfg(feature = "host-filesystem")]
 use crate::log::objects::Objects;
 use crate::log::publish::{NotSynced, SyncGate};
@@ -359,7 +359,7 @@ impl Inner {
     pub(super) fn note_replica(self: &Arc<Self>) -> Result<()> {
         let Some(replica) = &self.replica else { return Ok(()) };
         // Claimed behind all that this log has, it is nobody else's any more.
-        fenced::forget(self.store.options.storage.as_ref(), &self.store.root, self.id);
+        fence::forget(self.store.options.storage.as_ref(), &self.store.root, self.id);
         let mut state = self.state.lock();
         if state.live.projection.replicated.is_some() || self.refusal(&state).is_some() {
             return Ok(());
@@ -510,7 +510,7 @@ impl Inner {
     /// Leaves word of what was not acknowledged, for whoever reads this log.
     pub(super) fn note_fenced(&self, fenced: Fenced) {
         let (storage, root) = (&self.store.options.storage, &self.store.root);
-        fenced::note(storage, root, self.id, &fenced);
+        fence::note(storage, root, self.id, &fenced);
     }
 
     /// Tells every running call to stop, since nothing that it does is acknowledged any more.

@@ -37,8 +37,8 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
-use super::recording::Whose;
-use super::waiting::{Asker, Patience};
+use super::recorded_log::Whose;
+use super::wait::{Asker, Patience};
 use super::{Session, WriterState};
 #[cfg(feature = "async")]
 use crate::changes::{Listener, Wakers};

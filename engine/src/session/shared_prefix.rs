@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Opened, Rollback};
 
-use super::opening::{Read, ReadGround, open_read};
+use super::open::{Read, ReadGround, open_read};
 use super::{Inner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::history::History;

@@ -11,7 +11,7 @@ use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use super::writing::PendingEvent;
+use super::write::PendingEvent;
 use super::{Inner, Session};
 use crate::error::panic_message;
 use crate::items::AnyValue;

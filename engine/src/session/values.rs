@@ -7,7 +7,7 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Action, Policy};
 use foldlog_codec::msgpack::Value;
 
-use super::dispatching::{ChangedSlice, DispatchedEvent};
+use super::dispatch::{ChangedSlice, DispatchedEvent};
 use super::event_plan::EncodeBuffer;
 use super::log_view::{LogView, Viewed};
 use super::{Inner, Session, WriterState};

@@ -15,8 +15,8 @@ use nix::unistd::{Whence, lseek};
 use rustix::fs::{FlockOperation, flock};
 use uuid::Uuid;
 
-use super::kept::keeps_allocations;
 use super::mapped::{MappedFile, process_mark};
+use super::preallocation::keeps_allocations;
 use super::{Access, Entry, EntryKind, FolderWatch, HeldLock, Stamp, Storage, StorageFile, StoreAccess};
 use crate::sabotage::{self, Breakage};
 

@@ -31,11 +31,11 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 mod file;
-mod kept;
 mod mapped;
 #[cfg(feature = "testkit")]
 mod memory;
 mod permissions;
+mod preallocation;
 mod watch;
 
 pub use file::FileStorage;

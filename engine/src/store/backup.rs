@@ -40,12 +40,12 @@
 //! | segments get their names, the first of them that of the end segment; or that is removed | some of the segments, from the first on; the mark, if the session has captures | the older copy with the records of those segments |
 //! | seals are added, or compacted segments replaced by files with theirs | some of the seals, from the first on, and a file `*.seg.new`; the next backup adds the others | the copy |
 
-mod beside;
 mod captures;
-mod checking;
-mod extending;
+mod check;
+mod extend;
+mod other_files;
 
-pub(super) use beside::{COPIED, is_unfinished};
+pub(super) use other_files::{COPIED, is_unfinished};
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -60,12 +60,12 @@ use super::Store;
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Segment};
 use crate::log::compressed;
-use crate::log::copying::{Extent, copy_bytes, copy_plain, extent};
+use crate::log::copy::{Extent, copy_bytes, copy_plain, extent};
 use crate::log::{images, layout, scan};
 use crate::session::lock_to_write;
 use crate::storage::{EntryKind, Storage, whole_path};
-use checking::Part;
-use extending::Tip;
+use check::Part;
+use extend::Tip;
 
 /// Holds the options of a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -51,11 +51,11 @@ use crate::storage::{EntryKind, HeldLock, Storage};
 
 mod captures;
 mod leftovers;
-mod sweeping;
+mod sweep;
 
 pub use captures::CapturesInUse;
-use sweeping::Sweeping;
-pub(super) use sweeping::removed;
+use sweep::Sweeping;
+pub(super) use sweep::removed;
 
 /// Number of calls whose captures a collection keeps if nothing else is said.
 const CALLS_KEPT: u64 = 100;

@@ -50,11 +50,11 @@ use foldlog_codec::{Kind, Record, SequenceNumber};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-mod compressing;
+mod compress;
 
 use super::Store;
-pub use compressing::CompressReport;
-use compressing::{Wanted, is_worth_finishing};
+pub use compress::CompressReport;
+use compress::{Wanted, is_worth_finishing};
 
 use crate::error::{Error, Result};
 use crate::fold::history::History;
@@ -62,7 +62,7 @@ use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::items::Items;
 use crate::log::chain::Segment;
-use crate::log::compacting::{self, Rewriting};
+use crate::log::compact::{self, Rewriting};
 use crate::log::images;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
@@ -357,7 +357,7 @@ impl Store {
         let (mut gained, mut spent) = (plan.bytes, 0);
         for Replaced { segment, bases, .. } in plan.replaces(&scan.segments) {
             gained += before.map_or(0, |before| before.head_bytes(segment));
-            spent += compacting::head_bytes(&bases);
+            spent += compact::head_bytes(&bases);
         }
         let bytes = gained.saturating_sub(spent);
         Ok((bytes > 0 || plan.object_bytes > 0).then_some(Plan { bytes, ..plan }))

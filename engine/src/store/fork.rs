@@ -30,7 +30,7 @@ use crate::fold::live::{LiveState, Sources};
 use crate::fold::path::Path as LivePath;
 use crate::fold::projection::DecodedValues;
 use crate::fold::record_body::RecordBody;
-use crate::log::copying::copy_plain;
+use crate::log::copy::copy_plain;
 use crate::log::reader::Places;
 use crate::log::scan::{self, Scan};
 use crate::log::writer::{AppendContext, Body, Log};

@@ -34,7 +34,7 @@ use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::log::partial_creation::{self, PartialCreation};
 use crate::log::writer::Log;
-use crate::log::{fenced, layout};
+use crate::log::{fence, layout};
 use crate::options::{BackgroundSync, Durability, MemoryLimit, SessionOptions, StoreOptions};
 use crate::session::open_store::{OpenStore, Writers};
 use crate::session::{
@@ -662,7 +662,7 @@ impl Store {
         }
         self.storage().rename(&self.session_dir(session), &dying).map_err(io("delete"))?;
         self.storage().sync_dir(&sessions).map_err(|error| Error::io("sync", &sessions, error))?;
-        fenced::forget(self.storage().as_ref(), &self.inner.root, session);
+        fence::forget(self.storage().as_ref(), &self.inner.root, session);
         drop(lock);
         self.unpool(&dying);
         // A collection may have taken it for what a killed process has left.

@@ -33,7 +33,7 @@ use crate::error::{Corruption, Error, Result};
 use crate::fold::history::History;
 use crate::fold::projection::LogSlices;
 use crate::log::chain::Segment;
-use crate::log::copying::copy_plain;
+use crate::log::copy::copy_plain;
 use crate::log::objects::Objects;
 use crate::log::reader::{Located, Places};
 use crate::log::scan::salvage::{Behind, Mend, SoundPart, sound_part};

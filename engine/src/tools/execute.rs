@@ -3,7 +3,7 @@
 use std::panic::Location;
 
 use super::call::{AnyTool, CallInfo, ExecuteOptions, Operation, ToolCall, ToolReport};
-use super::known::Known;
+use super::recorded_call::Known;
 use super::recovery::Recovery;
 use super::runner::{ToolRunner, unsettled_error};
 use crate::clock;

@@ -34,10 +34,10 @@ use super::call::{
 };
 use super::execute::{HAS_RESULT, info_of};
 use super::execution::ExecutionState;
-use super::known::Known;
+use super::parallel_calls::{Ran, TOGETHER_MAX, ends_at_once};
+use super::recorded_call::Known;
 use super::recovery::Recovered;
 use super::runner::{ToolRunner, run_handler};
-use super::several::{Ran, TOGETHER_MAX, ends_at_once};
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
 use crate::offload::{Boxed, carried, offload, woken};

@@ -13,22 +13,22 @@
 //! | `captures` | [`CompositeSnapshot`]: a position of the session, and a capture of each resource at that position |
 //! | `checkpoints` | [`CheckpointStore`]: snapshots before and after tool calls |
 //! | `execution` | [`ExecutionState`]: one run, its session and its resources |
-//! | `earlier` | what earlier processes spent, and left of the resources |
+//! | `previous_process` | what earlier processes spent, and left of the resources |
 //! | `call` | one call: [`Tool`], [`ToolContext`], [`ToolCommand`], [`Operation`], [`ToolReport`] |
-//! | `replayed` | calls in a session that replays: what they did and answered comes from the log |
+//! | `replay` | calls in a session that replays: what they did and answered comes from the log |
 //! | `scratch` | the copies that a run of such a session shows in the place of its resources |
-//! | `restoring` | rolling back to a composite snapshot, as an operation of its own |
+//! | `restore` | rolling back to a composite snapshot, as an operation of its own |
 //! | `rewind` | [`ExecutionState::rewind`]: going back to any position, with what was changed by hand kept; undoing that |
 //! | `runner` | [`ToolRunner`]: begins a call, runs its handler, ends it |
-//! | `known` | what the log says of an earlier call with the same origin |
+//! | `recorded_call` | what the log says of an earlier call with the same origin |
 //! | `children` | [`ChildReport`]: where the child sessions of an operation stopped, and what may be done |
 //! | `recovery` | ending calls that a process left open, and running them again |
 //! | `child_run` | [`ToolContext::child`]: a child session as a run on the resources of the call that it works for |
-//! | `suspended` | calls that wait for somebody: what becomes of one when it is asked for again |
+//! | `suspension` | calls that wait for somebody: what becomes of one when it is asked for again |
 //! | `execute` | [`ToolRunner::execute`]: the one path that every call takes |
 //! | `futures` | [`ToolRunner::execute_async`] and the other forms for async hosts (feature `async`) |
 //! | `state_futures` | [`ExecutionState::snapshot_async`], [`ExecutionState::rewind_async`] and their like (feature `async`) |
-//! | `several` | what an answer with several calls needs: running some together, and closing some without running them |
+//! | `parallel_calls` | what an answer with several calls needs: running some together, and closing some without running them |
 //!
 //! # The order of a call
 //!
@@ -93,25 +93,25 @@ mod captures;
 mod checkpoints;
 mod child_run;
 mod children;
-mod earlier;
 mod execute;
 mod execution;
 #[cfg(feature = "async")]
 mod futures;
-mod known;
+mod previous_process;
+mod recorded_call;
 mod recovery;
-mod replayed;
+mod replay;
 pub mod resources;
-mod restoring;
+mod restore;
 
+mod parallel_calls;
 mod rewind;
 mod rollback;
 mod runner;
 mod scratch;
-mod several;
 #[cfg(feature = "async")]
 mod state_futures;
-mod suspended;
+mod suspension;
 
 #[cfg(feature = "async")]
 pub use call::AsyncTool;
@@ -125,10 +125,10 @@ pub use checkpoints::{CHECKPOINTS_MAX, CheckpointStore, ToolCheckpoint};
 pub use children::{ChildChoice, ChildReport, ChildStop};
 pub use execution::INHERITED;
 pub use execution::{ExecutionState, ExecutionStateBuilder};
+pub use parallel_calls::TOGETHER_MAX;
 pub use recovery::{Recovered, Recovery};
 pub use rewind::{
     CaptureMoment, CaptureTaken, ConversationRewound, OutsideCall, ResourceLeft, ResourcePreview,
     ResourceRewound, RewindOptions, RewindPreview, RewindReport, SliceRewound, TagAbandoned,
 };
 pub use runner::ToolRunner;
-pub use several::TOGETHER_MAX;

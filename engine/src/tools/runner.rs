@@ -9,7 +9,7 @@ use super::call::{
     Answered, CallInfo, Ending, ExecuteOptions, Operation, ToolContext, ToolError, ToolRegistry, ToolReport,
 };
 use super::execution::ExecutionState;
-use super::replayed;
+use super::replay;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::session::schedule::inside_call;
@@ -79,8 +79,8 @@ impl ToolRunner {
     /// Returns what the recorded run of the call that `info` describes returned.
     pub(super) fn run_replayed(&self, info: &CallInfo, arguments: &str) -> Result<ToolReport> {
         self.check_own()?;
-        let begin = replayed::begin(&self.session, info, arguments)?;
-        replayed::end(&self.session, info, begin)
+        let begin = replay::begin(&self.session, info, arguments)?;
+        replay::end(&self.session, info, begin)
     }
 
     /// Begins the call that `info` describes. `still_due` is asked once the schedule lets the call run, and may refuse it. Fails if the runner is nested in a call of another run.

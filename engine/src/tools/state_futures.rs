@@ -16,7 +16,7 @@ use super::call::RestoreScope;
 use super::captures::{CompositeSnapshot, SnapshotMetadata};
 use super::execution::ExecutionState;
 use super::futures::{PAUSES, still_wanted};
-use super::restoring::Waiting;
+use super::restore::Waiting;
 use super::rewind::{RewindOptions, RewindPreview, RewindReport};
 use crate::error::{Error, Result};
 use crate::offload::offload;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::FilesystemSnapshot;
 use super::collect::collected;
-use super::known::doubt;
+use super::known_objects::doubt;
 use super::manifest::GitMode;
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects};

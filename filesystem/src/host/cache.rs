@@ -20,7 +20,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::known::Stamp;
+use super::known_objects::Stamp;
 use super::manifest::{Attributes, Entry, Folder, Form, Leaf, Node, Stat};
 use super::objects::{ObjectId, Objects};
 use super::sparse::Sparse;

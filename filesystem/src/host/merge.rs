@@ -37,7 +37,7 @@ use super::{FilesystemSnapshot, HostFilesystem};
 use crate::error::{Error, Result};
 use crate::rewound::{ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound, FileUnknown};
 use crate::sabotage::{self, Breakage};
-use crate::unified::unified;
+use crate::unified_diff::unified;
 
 /// Longer contents are not compared line by line.
 const TEXT_BYTES_MAX: u64 = 256 << 10;

@@ -19,9 +19,9 @@
 //! | `lease` | one holder at a time |
 //! | `mark` | who works on the workspace, where the process ends meanwhile |
 //! | `operations` | what a tool does with files |
-//! | `beneath` | paths that never leave the workspace |
+//! | `resolve` | paths that never leave the workspace |
 //! | `step` | from an open folder to what it holds, through no link and into no mount |
-//! | `reach` | deep folders, without holding all around them open |
+//! | `deep_directories` | deep folders, without holding all around them open |
 //! | `removal` | removing a folder, however deep |
 //! | `walk` | what is there, and what of it changed: the walk and its threads; scanning one folder (`scan`); folders and their objects (`assemble`) |
 //! | `parallel` | one thing done with each of many, in several threads |
@@ -35,15 +35,15 @@
 //! | `metadata` | what a snapshot says of all files beside contents and permissions |
 //! | `times` | when files were last changed |
 //! | `objects` | git objects in files |
-//! | `known` | which objects are there and sound, and when a capture looks |
+//! | `known_objects` | which objects are there and sound, and when a capture looks |
 //! | `object_files` | opening what lies in a store by its names, and reading the files of objects |
 //! | `listing` | what is in the folders of objects |
 //! | `trees` | trees and commits read back |
 //! | `uncapturable` | what keeps snapshots from being taken |
-//! | `unsynced` | snapshots that are not durable yet |
+//! | `unsynced_snapshots` | snapshots that are not durable yet |
 //! | `plan` | what differs between a snapshot and a workspace |
-//! | `checked` | every object that a restore needs, read before anything is changed |
-//! | `clearing` | what a restore removes before it writes |
+//! | `checked_objects` | every object that a restore needs, read before anything is changed |
+//! | `pre_restore_removal` | what a restore removes before it writes |
 //! | `aside` | what a restore would replace and nothing can capture, moved out of its way |
 //! | `restorer` | carrying a plan out |
 //! | `repositories` | the state of what is named `.git`: copies of it, and bringing it back |
@@ -63,16 +63,15 @@
 mod aside;
 mod attributes;
 mod audit;
-mod beneath;
 mod binding;
 mod cache;
 mod changes;
-mod checked;
-mod clearing;
+mod checked_objects;
 mod collect;
 mod comparison;
 mod content;
-mod known;
+mod deep_directories;
+mod known_objects;
 mod lease;
 mod leave_out;
 mod listing;
@@ -88,9 +87,10 @@ mod packs;
 mod parallel;
 mod plan;
 mod pool;
-mod reach;
+mod pre_restore_removal;
 mod removal;
 mod repositories;
+mod resolve;
 mod restore;
 mod restorer;
 mod root;
@@ -103,7 +103,7 @@ mod step;
 mod times;
 mod trees;
 mod uncapturable;
-mod unsynced;
+mod unsynced_snapshots;
 mod walk;
 
 use std::fmt;
@@ -133,7 +133,7 @@ use root::Root;
 pub use snapshot::FilesystemSnapshot;
 use state::State;
 pub use uncapturable::Uncapturable;
-use unsynced::Unsynced;
+use unsynced_snapshots::Unsynced;
 
 /// Holds a folder of the host as a workspace, and keeps snapshots of it as git commits in a store of its own.
 ///

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use sha1_checked::{Digest, Sha1};
 
 use super::collect::was_collected;
-use super::known::Known;
+use super::known_objects::Known;
 use super::object_files::{Content, Inflater, is_file, open_file, open_folder};
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};

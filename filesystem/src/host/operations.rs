@@ -11,8 +11,8 @@ use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::HostFilesystem;
-use super::beneath::{Place, Purpose, resolve};
 use super::manifest::{Kind, Stat, join};
+use super::resolve::{Place, Purpose, resolve};
 use super::step::{A_MOUNT, MOUNT, open_at};
 use super::step::{OPEN_FILE, OPEN_FOLDER, list, stat_at};
 use crate::error::{Error, Result};

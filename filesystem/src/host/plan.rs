@@ -9,12 +9,12 @@ use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
 use super::attributes::{self, Wanted};
+use super::deep_directories::Reach;
 use super::manifest::{
     Entry, Folder, Form, GitMode, Kind, Leaf, Node, Permissions, Stat, TreeEntry, join, told,
 };
 use super::metadata::{Links, Metadata};
 use super::objects::{Hasher, ObjectId, ObjectKind, Objects, pump};
-use super::reach::Reach;
 use super::sparse::Sparse;
 use super::step::{open_file, read_link, stat_at};
 use super::times::{Line, Times};

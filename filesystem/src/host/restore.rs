@@ -11,12 +11,12 @@ use nix::sys::stat::{Mode, fchmod};
 
 use super::aside::{self, Aside};
 use super::binding;
-use super::checked::Checked;
-use super::known::doubt;
+use super::checked_objects::Checked;
+use super::deep_directories::Reach;
+use super::known_objects::doubt;
 use super::manifest::{self, GitMode, Permissions};
 use super::metadata::Metadata;
 use super::plan::{Planned, Planner, Sides, Then, Touched};
-use super::reach::Reach;
 use super::repositories::{Look, Repositories, Seen, Undoing};
 use super::restorer::{Restorer, Shared};
 use super::root::Root;

@@ -14,11 +14,11 @@ use parking_lot::Mutex;
 
 use super::Restored;
 use super::attributes::{self, Target, Wanted};
-use super::checked::Checked;
+use super::checked_objects::Checked;
+use super::deep_directories::{Reach, is_let_go};
 use super::manifest::{Entry, Folder, Kind, Leaf, Node, Stat, join, told};
 use super::objects::{ObjectId, ObjectKind, len};
 use super::plan::{Content, Plan, Step, stat_of};
-use super::reach::{Reach, is_let_go};
 use super::removal::Removal;
 use super::rules::{Rules, Scope, TEMPORARY};
 use super::step::{A_MOUNT, bits, open_at, open_file, stat_at};

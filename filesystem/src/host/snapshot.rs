@@ -15,7 +15,7 @@ use super::rules::{Gitignore, Rules};
 use super::sparse::Sparse;
 use super::state::{Last, UNSAVED_FILES, UNSAVED_PART};
 use super::trees::encode_commit;
-use super::unsynced::Pending;
+use super::unsynced_snapshots::Pending;
 use super::walk::{Walk, Walked};
 use super::{HostFilesystem, WorkspaceNotice, binding};
 use crate::FolderIdentity;

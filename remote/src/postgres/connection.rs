@@ -23,7 +23,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Row, RowStream};
 
 use super::Database;
-use crate::connecting;
+use crate::connection;
 use crate::error::{Answer, Failure, Reason, SqlState};
 use crate::retries::{Attempts, Retries};
 
@@ -356,12 +356,12 @@ fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> Refusal {
         let failure = match text.as_str() {
             _ if !is_connecting => Failure::Unavailable,
             _ if text.starts_with("error performing TLS handshake") => {
-                connecting::failure_of(error).unwrap_or(Failure::NoTls)
+                connection::failure_of(error).unwrap_or(Failure::NoTls)
             }
             _ if text.starts_with("invalid configuration") || text.starts_with("authentication error") => {
                 Failure::Password
             }
-            _ => connecting::failure_of(error).unwrap_or(Failure::Unavailable),
+            _ => connection::failure_of(error).unwrap_or(Failure::Unavailable),
         };
         return Refusal::uncertain(failure);
     };

@@ -21,7 +21,7 @@
 //! | `captures` | what captures of workspaces add, beside the records that name them |
 //! | `reader`, `writer` | reading and verifying; claiming, appending, and what is made of a lost answer |
 //! | `payloads` | payloads and packs: putting, reading, and removing those that nothing names any more |
-//! | `compacting` | dropping bodies that a compaction of the session dropped |
+//! | `compact` | dropping bodies that a compaction of the session dropped |
 //! | `leases` | when it is time to take a session over, by the server's clock |
 //! | `tail` | following a session that somebody else writes |
 //! | `replicator`, `place` | what the engine feeds: [`PostgresReplicator`]; what a URL opens |
@@ -38,7 +38,7 @@
 //! 5. No length that a row has decides how much memory is taken.
 
 mod captures;
-mod compacting;
+mod compact;
 mod connection;
 mod database;
 mod leases;

@@ -21,8 +21,8 @@ use super::schema;
 use super::statements::{TIME, UUID, number};
 use crate::clock::Clock;
 use crate::error::{Error, Failure, Result};
-use crate::needed::Needed;
 use crate::place::CollectReport;
+use crate::referenced_payloads::Needed;
 use crate::volume::{KNOWN_FOR, MIN_AGE};
 
 const PUT: &str = "put a payload into the database";

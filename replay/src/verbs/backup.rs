@@ -12,7 +12,7 @@ use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::reading::{counted, holds_anything, lost_segments, open_store, pass_over};
+use crate::readers::{counted, holds_anything, lost_segments, open_store, pass_over};
 use crate::verbs::run::quoted;
 
 /// Describes the fields of `backup --json`.

@@ -11,7 +11,7 @@ use foldlog_codec::escape;
 use super::pending::now;
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{open_sound_outline, open_store};
+use crate::readers::{open_sound_outline, open_store};
 
 /// Names what a word may be completed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

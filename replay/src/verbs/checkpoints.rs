@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{counted, open_session};
+use crate::readers::{counted, open_session};
 
 /// Describes the fields of `checkpoints --json`.
 const CHECKPOINTS_JSON: &str = "\

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::reading::{Position, Writing, counted, in_store, open_session, record_at};
+use crate::readers::{Position, Writing, counted, in_store, open_session, record_at};
 
 /// Describes the fields of `compact --json`.
 const COMPACT_JSON: &str = "\

@@ -11,10 +11,10 @@ use serde_json::Value as Json;
 
 use crate::diff::{beside, conversations, states};
 use crate::failure::{Failure, Result};
+use crate::first_difference::{self, Parted, Side};
 use crate::hints::Places;
 use crate::output::Output;
-use crate::parting::{self, Parted, Side};
-use crate::reading::{Position, code_of, counted, open_sound, position, shortened};
+use crate::readers::{Position, code_of, counted, open_sound, position, shortened};
 use crate::style::{BAD, CAUTION, GOOD, HEADING};
 
 /// Describes the lines of `diff --json`.
@@ -84,7 +84,7 @@ impl Arguments {
         output.places = own;
         let other_at = position(&other, self.after)?;
         let parting = reader.parting(&other)?;
-        let parted = parting::parted(&parting, &reader, &other);
+        let parted = first_difference::parted(&parting, &reader, &other);
         printed.parting(&parting, parted.as_ref(), output)?;
         beside((&reader, at), (&other, other_at), &mut |difference| printed.difference(difference, output))?;
         printed.end(output)?;
@@ -166,8 +166,10 @@ impl Printed {
 
         self.parts = !parting.is_none();
         if output.json() {
-            return output
-                .value(&Line { parting, objects: parted.and_then(|parted| parting::held(&parted.sides)) });
+            return output.value(&Line {
+                parting,
+                objects: parted.and_then(|parted| first_difference::held(&parted.sides)),
+            });
         }
         output.line(format_args!("both begin with the same {}", counted(parting.alike, "record")))?;
         for (place, side) in [("here", &parting.here), ("there", &parting.there)] {
@@ -184,7 +186,7 @@ impl Printed {
         if let (Some(difference), Some(Parted { path, sides })) = (&parting.difference, parted) {
             let (path, slice) = (escape::text(path), difference.slice.as_deref().map(escape::text));
             let of = slice.map_or_else(String::new, |slice| format!(" of slice `{slice}`"));
-            let [here, there] = parting::shown(sides, VALUE_CHARS_MAX);
+            let [here, there] = first_difference::shown(sides, VALUE_CHARS_MAX);
             output.styled(CAUTION, format!("  ~ {path}{of}  {here} -> {there}"))?;
             for (place, side) in ["here", "there"].into_iter().zip(sides) {
                 if let Some(object) = side.as_ref().and_then(Side::object_text) {
@@ -224,7 +226,7 @@ pub(super) fn text(difference: &Difference) -> String {
     if difference.change == DifferenceKind::Changed {
         let read = [&difference.before, &difference.after]
             .map(|value| escape::json_beginning(&value.json_form(), READ_CHARS_MAX));
-        [before, after] = parting::apart(read, VALUE_CHARS_MAX);
+        [before, after] = first_difference::apart(read, VALUE_CHARS_MAX);
     }
     match difference.change {
         DifferenceKind::Added => format!("  + {path}  {after}"),

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::show::Timeline;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{
+use crate::readers::{
     Position, code_of, counted, each_record, open_session, open_sound, open_sound_outline, position,
     store_of, written,
 };

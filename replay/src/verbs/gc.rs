@@ -9,9 +9,9 @@ use foldlog::{CollectOptions, CollectReport, Collected, LeftAlone, Store, escape
 
 use super::compact::{DAY_SECONDS, Kept};
 use crate::failure::{Failure, HOLDS, Result};
-use crate::held;
 use crate::output::Output;
-use crate::reading::{counted, in_store};
+use crate::readers::{counted, in_store};
+use crate::remote;
 
 /// Describes the fields of `gc --json`.
 const GC_JSON: &str = "\
@@ -61,7 +61,7 @@ impl Arguments {
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Arguments { path, keep, calls, days, yes } = self;
-        if let Some(url) = held::url(&path) {
+        if let Some(url) = remote::url(&path) {
             if calls.is_some() || days.is_some() || keep != Kept::default() {
                 return Err(Failure::usage(
                     "--keep, --keep-calls and --keep-days are for a store: a place keeps all captures",
@@ -69,7 +69,7 @@ impl Arguments {
                 ));
             }
             #[cfg(feature = "object-store")]
-            return held::collect(url, yes, output);
+            return remote::collect(url, yes, output);
             #[cfg(not(feature = "object-store"))]
             {
                 let _ = url;

@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::strategies::print_outlook;
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
-use crate::reading::counted;
+use crate::readers::counted;
 use crate::runs::claude_code::{Finding, FindingKind, import as import_transcripts};
 use crate::runs::import::{Written, messages, run as write_run};
 use crate::runs::{Run, openai, read_swe_agent, read_tau_bench, types};

@@ -11,7 +11,7 @@ use foldlog_codec::escape;
 
 use crate::failure::Result;
 use crate::output::Output;
-use crate::reading::{DIGEST_DIGITS, code_of, counted, digest_text, open_sound_outline};
+use crate::readers::{DIGEST_DIGITS, code_of, counted, digest_text, open_sound_outline};
 use crate::style::{BAD, CAUTION, GONE, GOOD, HEADING, PLAIN, Style};
 
 /// Describes the fields of `ledger --json`.

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::placed::{Unplaced, check_replaced};
-use crate::reading::counted;
+use crate::output_file::{Unplaced, check_replaced};
+use crate::readers::counted;
 
 /// Describes the fields of `man --json`.
 const MAN_JSON: &str = "\

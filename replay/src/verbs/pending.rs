@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::failure::{HOLDS, Result, worse};
 use crate::output::Output;
-use crate::reading::{self, digest_text};
+use crate::readers::{self, digest_text};
 use crate::verbs::ledger::operation::{Choice, choices, text_of, unread};
 use crate::verbs::run::quoted;
 
@@ -184,17 +184,17 @@ pub fn now() -> DateTime<Utc> {
 /// [`Failure::Usage`](crate::failure::Failure::Usage) if there is no store at `dir`,
 /// [`Failure::Engine`](crate::failure::Failure::Engine) if the store cannot be read.
 pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let store = reading::open_store(dir, output)?;
+    let store = readers::open_store(dir, output)?;
     let (mut code, mut found) = (HOLDS, false);
     let ids = store.session_ids()?;
     let running = audit::running(store.path(), &ids)?;
     for id in ids {
         let session = store.session_dir(id);
-        if !reading::holds_anything(&session) {
-            reading::pass_over(&session, output);
+        if !readers::holds_anything(&session) {
+            readers::pass_over(&session, output);
             continue;
         }
-        let pending = reading::open_outline(&session, output)
+        let pending = readers::open_outline(&session, output)
             .and_then(|reader| rows(&reader, running.contains_key(&id)));
         match pending {
             Ok(pending) => {

@@ -24,7 +24,7 @@ use uuid::Uuid;
 use super::strategies;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{Writing, in_store};
+use crate::readers::{Writing, in_store};
 use crate::verbs::run::quoted;
 
 /// Says what a recovery does, and describes the fields of `recover --json`.

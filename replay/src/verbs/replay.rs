@@ -27,7 +27,7 @@ use uuid::Uuid;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::reading::{counted, digest_text, open_session, stopped, store_of};
+use crate::readers::{counted, digest_text, open_session, stopped, store_of};
 
 /// Holds what the command line asks of `foldlog replay`.
 #[derive(Clone, Debug, Args)]

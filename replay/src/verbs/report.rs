@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::placed::{Unplaced, check_replaced};
-use crate::reading::{Position, code_of, counted, open_sound, position, position_at, record_at};
+use crate::output_file::{Unplaced, check_replaced};
+use crate::readers::{Position, code_of, counted, open_sound, position, position_at, record_at};
 use crate::view::report::{self, Asked};
 use crate::view::{Payloads, Range};
 

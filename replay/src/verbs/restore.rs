@@ -16,7 +16,7 @@ use super::recover;
 use super::workspaces::{self, Given, Workspaces};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{Writing, counted, in_store, open_session};
+use crate::readers::{Writing, counted, in_store, open_session};
 
 /// Describes the fields of `restore --json`.
 const RESTORE_JSON: &str = "\

@@ -17,10 +17,10 @@ use foldlog_agent::persistence::open_without_host;
 use foldlog_codec::escape;
 
 use super::recover::{self, named_part, places};
-use super::run::again::quoted;
+use super::run::resume_command::quoted;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{Position, Writing, counted, in_store, open_session, position};
+use crate::readers::{Position, Writing, counted, in_store, open_session, position};
 
 /// Says what a rewind does, and describes the fields of `rewind --json`.
 const REWIND_JSON: &str = "\

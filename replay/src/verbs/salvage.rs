@@ -15,7 +15,7 @@ use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{counted, note_interrupted};
+use crate::readers::{counted, note_interrupted};
 
 /// Describes the fields of `salvage --json`.
 const SALVAGE_JSON: &str = "\

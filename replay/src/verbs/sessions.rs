@@ -19,9 +19,9 @@ use uuid::Uuid;
 
 use super::pending::now;
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result, worse};
-use crate::held;
 use crate::output::Output;
-use crate::reading;
+use crate::readers;
+use crate::remote;
 use crate::style::{BAD, CAUTION, GOOD, HEADING, PLAIN};
 
 /// Describes the fields of `sessions --json`.
@@ -81,9 +81,9 @@ impl Arguments {
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Arguments { dir, status, since, tags, sort, wait } = self;
         let asked = Asked { status, since, tags, sort, wait };
-        match held::url(&dir) {
+        match remote::url(&dir) {
             #[cfg(feature = "object-store")]
-            Some(url) => held::list(url, &asked, output),
+            Some(url) => remote::list(url, &asked, output),
             #[cfg(not(feature = "object-store"))]
             Some(_) => Err(held::not_built()),
             None if wait => {
@@ -319,7 +319,7 @@ impl Resumable {
     fn text(&self) -> String {
         let next = match self.calls.len() {
             0 => "the provider is next".to_owned(),
-            calls => format!("{} next", reading::counted(calls as u64, "call")),
+            calls => format!("{} next", readers::counted(calls as u64, "call")),
         };
         format!("conversation `{}`, {next}", escape::text(&self.evaluation))
     }
@@ -336,8 +336,8 @@ struct DamageRow {
 /// Returns whether a session's folder holds no records, and nothing that was made after a first one.
 fn is_nothing(found: &Result<SessionOverview, Error>, dir: &Path) -> bool {
     matches!(found, Err(Error::NotASession { .. }))
-        && reading::lost_segments(dir).is_none()
-        && !reading::holds_anything(dir)
+        && readers::lost_segments(dir).is_none()
+        && !readers::holds_anything(dir)
 }
 
 /// Lists the sessions of the store at `dir` that are asked for. A session that is damaged or cannot be read is a row as well,
@@ -352,7 +352,7 @@ fn is_nothing(found: &Result<SessionOverview, Error>, dir: &Path) -> bool {
 ///
 /// [`Failure::Usage`] if there is no store at `dir`, [`Failure::Engine`] if the store cannot be read.
 pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
-    let store = reading::open_store(dir, output)?;
+    let store = readers::open_store(dir, output)?;
     let ids = store.session_ids()?;
     note_exposed(&store, &ids, output);
     let mut running = audit::running(store.path(), &ids)?;
@@ -364,7 +364,7 @@ pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     for (id, found) in found {
         let dir = store.session_dir(id);
         if is_nothing(&found, &dir) {
-            reading::pass_over(&dir, output);
+            readers::pass_over(&dir, output);
             continue;
         }
         rows.push(Row::of(id, &dir, found, running.remove(&id)));
@@ -419,7 +419,7 @@ fn note_exposed(store: &Store, ids: &[Uuid], output: &mut Output<'_>) {
         return;
     }
     let exposed = ids.iter().find_map(|id| audit::exposed(&store.session_dir(*id)));
-    reading::note_exposed(exposed.as_ref(), output);
+    readers::note_exposed(exposed.as_ref(), output);
 }
 
 impl Row {
@@ -502,7 +502,7 @@ impl Row {
     fn unread(mut self, dir: &Path, error: Error) -> Row {
         // Of a folder that cannot be looked at, the error tells.
         (self.objects, self.object_bytes) = audit::kept_objects(dir).unwrap_or_default();
-        let lost = reading::lost_segments(dir).filter(|_| matches!(error, Error::NotASession { .. }));
+        let lost = readers::lost_segments(dir).filter(|_| matches!(error, Error::NotASession { .. }));
         let (text, code) = match lost {
             Some(reason) => (format!("{}: {reason}", escape::path(dir)), DOES_NOT_HOLD),
             None => {

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{DIGEST_DIGITS, Writing, digest_text, in_store, open_session};
+use crate::readers::{DIGEST_DIGITS, Writing, digest_text, in_store, open_session};
 use crate::verbs::pending::now;
 
 /// Holds what the command line asks of `foldlog settle`.

@@ -14,7 +14,7 @@ use foldlog_codec::record::{Names, RecordJson, time_text};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::payload;
-use crate::reading::{
+use crate::readers::{
     Position, code_of, each_record, open_sound_outline, position_at, record_at, record_name, shortened,
     stopped,
 };

@@ -12,7 +12,7 @@ use foldlog_codec::msgpack::{Limits, Streamed};
 use crate::conversations::{Summary, summaries};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::reading::{Position, code_of, counted, open_sound, position, shortened, written};
+use crate::readers::{Position, code_of, counted, open_sound, position, shortened, written};
 
 /// Holds what the command line asks of `foldlog state`.
 #[derive(Clone, Debug, Args)]

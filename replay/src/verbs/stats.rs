@@ -26,8 +26,8 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::reading::{code_of, counted, open_sound};
-use crate::spending::{Sources, Spent};
+use crate::readers::{code_of, counted, open_sound};
+use crate::spend::{Sources, Spent};
 
 mod spent;
 

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::workspaces::{self, Given, Workspaces};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{counted, in_store};
+use crate::readers::{counted, in_store};
 
 /// Holds what a person says of the recovery.
 #[derive(Debug)]

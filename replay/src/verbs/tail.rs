@@ -10,12 +10,12 @@ use foldlog_codec::body::{Rollback, ToolEnd};
 
 use super::show::{LIVE, Standing, Timeline, line, value};
 use crate::failure::{Failure, HOLDS, Result};
-use crate::held;
 use crate::output::Output;
-use crate::reading::{
+use crate::readers::{
     Position, code_of, each_record, note_torn, open_sound_outline, position, position_at, position_of,
     stopped,
 };
+use crate::remote;
 
 /// Holds what the command line asks of `foldlog tail`.
 #[derive(Clone, Debug, Args)]
@@ -44,7 +44,7 @@ impl Arguments {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        if let Some(url) = held::url(&self.session) {
+        if let Some(url) = remote::url(&self.session) {
             return self.held(url, output);
         }
         let start = match self.from {
@@ -70,8 +70,8 @@ impl Arguments {
                 ));
             }
         };
-        let session = held::HeldSession::of(url).ok_or_else(|| held::no_session(url))?;
-        held::tail(&session, start, self.follow.then(|| Duration::from_millis(self.every)), output)
+        let session = remote::HeldSession::of(url).ok_or_else(|| remote::no_session(url))?;
+        remote::tail(&session, start, self.follow.then(|| Duration::from_millis(self.every)), output)
     }
 
     #[cfg(not(feature = "object-store"))]

@@ -10,7 +10,7 @@ use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{Position, counted, open_session, position};
+use crate::readers::{Position, counted, open_session, position};
 
 /// Describes the fields of `tasks --json`.
 const TASKS_JSON: &str = "\

@@ -16,7 +16,7 @@ use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{Position, open_session, position};
+use crate::readers::{Position, open_session, position};
 use crate::style::{BAD, GONE, GOOD, PLAIN, SPEAKER};
 
 /// Describes what `transcript --json` prints.

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{Position, Writing, counted, in_store, open_session, position};
+use crate::readers::{Position, Writing, counted, in_store, open_session, position};
 
 /// Describes the fields of `validate --json`.
 const VALIDATE_JSON: &str = "\

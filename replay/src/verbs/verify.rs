@@ -18,9 +18,9 @@ use uuid::Uuid;
 #[cfg(feature = "object-store")]
 use crate::failure::DOES_NOT_HOLD;
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
-use crate::held;
 use crate::output::Output;
-use crate::reading::{counted, holds_anything, lost_segments, open_store, pass_over, segments};
+use crate::readers::{counted, holds_anything, lost_segments, open_store, pass_over, segments};
+use crate::remote;
 use crate::style::{BAD, CAUTION, GOOD, PLAIN};
 
 /// Describes the fields of `verify --json`.
@@ -197,7 +197,7 @@ pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result
     let mut verified =
         Verified { captures: captures.then(captures::Counted::default), ..Verified::default() };
     let (urls, folders): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        paths.iter().partition(|path| held::url(path).is_some());
+        paths.iter().partition(|path| remote::url(path).is_some());
     let dirs = session_dirs(&folders, paths.len() > 1, &mut verified, output)?;
     let mut progress = output.progress("verifying sessions", dirs.len() as u64);
     for (done, dir) in (1..).zip(&dirs) {
@@ -211,7 +211,7 @@ pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result
         progress.at(done);
     }
     drop(progress);
-    for url in urls.into_iter().filter_map(|path| held::url(path)) {
+    for url in urls.into_iter().filter_map(|path| remote::url(path)) {
         held_sessions(url, paths.len() > 1, &mut verified, output)?;
     }
     print(&verified, output)?;
@@ -280,9 +280,9 @@ fn held_sessions(
     verified: &mut Verified,
     output: &mut Output<'_>,
 ) -> Result<()> {
-    let is_only = !is_one_of_several && held::HeldSession::of(url).is_some();
+    let is_only = !is_one_of_several && remote::HeldSession::of(url).is_some();
     let memory_bytes = output.memory_bytes;
-    held::with_each_copy(url, output, &mut |held, copy| {
+    remote::with_each_copy(url, output, &mut |held, copy| {
         let (before, path) = (verified.corrupt.len(), PathBuf::from(held.to_string()));
         let found = copy.and_then(|copy| {
             session(&copy.dir, memory_bytes, verified)?;

@@ -70,7 +70,7 @@ mod serving {
     use super::Arguments;
     use crate::failure::{Failure, HOLDS, Result};
     use crate::output::Output;
-    use crate::reading::{open_sound_outline, open_store};
+    use crate::readers::{open_sound_outline, open_store};
     use crate::view::server::{Server, Shown};
 
     /// Wait between two looks whether the process was asked to end; a signal ends it.

@@ -13,7 +13,7 @@
 //! | the tasks at a step | [`tasks`]: what `tasks --json` knows of each, with its record |
 //! | a workspace's files at a step | [`files`]: the last capture on the way there |
 //! | a diff of two steps | the items that one of the two lists lacks, compared as [`crate::diff`] compares them |
-//! | damage | [`beyond`]: what is damaged, and the records behind it as `show --beyond-damage --json` prints them |
+//! | damage | [`after_damage`]: what is damaged, and the records behind it as `show --beyond-damage --json` prints them |
 //! | operations | `ledger --json`; what waits for somebody, with the commands that decide, from `ledger OPERATION --json` |
 //! | integrity | `verify --json` |
 //! | statistics | `stats --json`, and the ledger's durations |
@@ -30,7 +30,7 @@
 //!    what was spent.
 //! 4. The memory that a report takes grows with the number of records and of changes, not with what these hold.
 
-mod beyond;
+mod after_damage;
 mod blocks;
 mod files;
 mod lists;

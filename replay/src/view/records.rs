@@ -11,7 +11,7 @@ use foldlog::{Kind, OperationId, Outcome, Record, SequenceNumber};
 use foldlog_codec::body::{Lane, Request, ToolBegin, ToolEnd};
 use serde::Serialize;
 
-use crate::reading::record_name;
+use crate::readers::record_name;
 use crate::verbs::show::Timeline;
 
 /// Number of records in a chunk.

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 use uuid::Uuid;
 
-use super::beyond::{Beyond, BeyondPlaces, Damage};
+use super::after_damage::{Beyond, BeyondPlaces, Damage};
 use super::blocks::{Blocks, markup_json};
 use super::files::{FilesDocument, files};
 use super::walk::{WalkDocument, walk};

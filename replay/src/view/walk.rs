@@ -23,7 +23,7 @@ use super::summaries;
 use super::tasks::{self, TaskLists};
 use super::{Payloads, Range};
 use crate::failure::Result;
-use crate::spending::{Accounts, Sources, Spent};
+use crate::spend::{Accounts, Sources, Spent};
 use crate::verbs::show::Timeline;
 
 /// Number of characters of a value that a page has where the value is longer than asked for.
@@ -232,7 +232,7 @@ pub(crate) fn walk<W: Write>(
         };
         written().map_err(|error| {
             failure = Some(error);
-            crate::reading::stopped(reader.dir())
+            crate::readers::stopped(reader.dir())
         })
     });
     let last = match (walked, failure) {
@@ -381,7 +381,7 @@ pub(super) fn history<'a>(
     let read = reader.message_history(evaluation, |message| {
         visit(message).map_err(|error| {
             failure = Some(error);
-            crate::reading::stopped(reader.dir())
+            crate::readers::stopped(reader.dir())
         })
     });
     match failure {

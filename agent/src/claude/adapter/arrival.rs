@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::claude::channel::Event;
-use crate::claude::serving::{Asked, Pending};
+use crate::claude::server::{Asked, Pending};
 use crate::claude::{
     Client, Error as ClientError, ErrorKind, HookCall, HookReply, Message, PermissionReply,
     PermissionRequest, ToolCall, ToolReply, read_stream,

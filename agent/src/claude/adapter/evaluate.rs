@@ -146,7 +146,7 @@ impl ClaudeAgentSDKAdapter {
         };
         let is_given = given.is_some();
         #[cfg(feature = "async")]
-        crate::inner_loop::left::wait(session, options.deadline, &options.cancel);
+        crate::inner_loop::detached_jobs::wait(session, options.deadline, &options.cancel);
         let runner = native::runner(state, prompt.tools(), &self.options);
         if options.record {
             self.record_received(prompt, session, &runner, &options)?;

@@ -9,7 +9,7 @@
 //! | `calls` | runs the calls of tools as the engine's transactions |
 //! | `native` | runs the calls of the program's own tools |
 //! | `sub_agents` | ends what sub-agents of an earlier process left open |
-//! | `ending` | decides from what the program says of a call whether its tool ended |
+//! | `tool_outcome` | decides from what the program says of a call whether its tool ended |
 //! | `approvals` | calls that a person has to approve before they run |
 //! | `run` | one run, from the prompt to its result |
 //! | `evaluate` | the nine steps of an evaluation |
@@ -59,7 +59,6 @@ mod begin;
 mod calls;
 mod config;
 mod conversation;
-mod ending;
 mod evaluate;
 mod failure;
 mod home;
@@ -69,6 +68,7 @@ mod native;
 mod recovery;
 mod run;
 mod sub_agents;
+mod tool_outcome;
 mod transcript;
 
 use std::ffi::OsString;
@@ -87,9 +87,9 @@ pub use self::config::{
 };
 
 pub use self::arrival::ProgramRuns;
-pub use self::ending::is_unclear;
 pub use self::failure::{ProgramExit, TurnFailure};
 pub use self::recovery::{ProgramRecovery, end_programs};
+pub use self::tool_outcome::is_unclear;
 
 use self::arrival::{POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE};
 use self::begin::Provided;

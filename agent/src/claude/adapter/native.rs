@@ -22,9 +22,9 @@ use super::calls::{
 };
 use super::config::{OnLeftover, RunOptions};
 use super::conversation::{BegunCall, Recorder, Recorders};
-use super::ending::{Ending, ToldError, time_of_command, unclear_result};
 use super::logs;
 use super::recovery::end_left;
+use super::tool_outcome::{Ending, ToldError, time_of_command, unclear_result};
 use crate::claude::HookReply;
 use crate::error::{Error, Phase, Result};
 use crate::inner_loop::{asked_call, left_by, not_undone};

@@ -13,7 +13,7 @@
 //! | `counts` | what a session held, counted from the checkpoint before |
 //! | `hash` | hashes, made and checked |
 //! | `policy` | [`CheckpointPolicy`] and [`RetentionPolicy`] |
-//! | `creating` | [`CheckpointManager`]: creating, listing, removing |
+//! | `create` | [`CheckpointManager`]: creating, listing, removing |
 //! | `restore` | [`CheckpointManager::restore_from_checkpoint`] |
 //!
 //! # Hash
@@ -54,7 +54,7 @@
 
 mod checkpoint;
 mod counts;
-mod creating;
+mod create;
 mod events;
 mod hash;
 mod history;
@@ -65,7 +65,7 @@ mod restore;
 pub use checkpoint::{
     Checkpoint, CheckpointId, CheckpointManifest, CompressedSnapshot, InvalidCheckpointId, Occasion,
 };
-pub use creating::CheckpointManager;
+pub use create::CheckpointManager;
 pub(super) use events::declare;
 pub use events::{CheckpointCreated, CheckpointEntry, Checkpoints, CheckpointsRemoved, RemovalReason};
 pub use history::CheckpointHistory;

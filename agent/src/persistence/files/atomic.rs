@@ -10,7 +10,7 @@ use super::contents::{Change, SessionFile};
 use super::layout;
 use super::render::{self, Messages};
 use super::tree::{Tree, TreeLimits};
-use super::writing::{ExportReport, Writer};
+use super::tree_writer::{ExportReport, Writer};
 use crate::persistence::{Error, FileSystemState, Result, StateComponent, StateCompression};
 
 /// Persists parts of a session's state in its tree, each in one step: a reader finds the part as it was or as it is, whenever the

@@ -7,7 +7,7 @@ use foldlog::SequenceNumber;
 use foldlog::audit::LogReader;
 
 use super::manifest::ManifestFile;
-use super::writing::{KnownFiles, Written};
+use super::tree_writer::{KnownFiles, Written};
 use super::{ExportReport, TreeContents, session, write_tree};
 use crate::persistence::{
     ClaudeContextState, Dependency, Interaction, LogEntry, Result, SessionState, StateCompression, TaskId,

@@ -31,7 +31,7 @@
 //! | `manifest` | the manifest |
 //! | `folder` | folders, beneath a handle |
 //! | `tree` | reading |
-//! | `writing` | writing |
+//! | `tree_writer` | writing |
 //! | `session` | [`export_session`], [`import_session`]: from a log, and to a log |
 //! | `exporter` | [`TreeExporter`]: one session again and again |
 //! | `atomic` | [`AtomicPersistence`]: parts one by one |
@@ -122,7 +122,7 @@ mod partial;
 mod render;
 mod session;
 mod tree;
-mod writing;
+mod tree_writer;
 
 use std::path::Path;
 
@@ -134,7 +134,7 @@ use self::contents::SessionFile;
 use self::exporter::Known;
 use self::render::Messages;
 use self::session::EngineSnapshot;
-use self::writing::{Writer, Written};
+use self::tree_writer::{Writer, Written};
 use super::{
     Damage, Error, FileModification, Result, SessionState, StateComponent, StateCompression, StateUpdate,
     UpdateOperation,
@@ -150,7 +150,7 @@ pub use partial::{LostFile, PartialTree};
 pub use session::{IMPORTED_FROM, ImportedSession, export_session, import_session, unfinished_imports};
 pub(in crate::persistence) use session::{give_up, unfinished_import};
 pub use tree::{Tree, TreeLimits};
-pub use writing::ExportReport;
+pub use tree_writer::ExportReport;
 
 /// Holds the two files of a checkpoint: JSON texts.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use foldlog::process::ProcessIdentity;
 use foldlog::{OperationId, SequenceNumber, SessionTypes, escape};
 use serde::{Deserialize, Serialize};
 
-use super::recovering::CrashRecoveryManager;
+use super::recover::CrashRecoveryManager;
 use crate::persistence::error::{DamagedFile, Error, Result};
 use crate::persistence::files::unfinished_import;
 use crate::persistence::{RecoveryAction, RecoveryActions, Tree, TreeLimits};

@@ -2,7 +2,7 @@
 
 use foldlog::{ImportOptions, Session, SessionOptions, SessionTypes, Store};
 
-use super::rebuilding::record;
+use super::rebuild::record;
 use crate::persistence::error::Result;
 use crate::persistence::files::give_up;
 use crate::persistence::{

@@ -4,11 +4,11 @@
 //! |---|---|
 //! | `crash` | [`CrashState`]: what a crash left, and where that is looked for |
 //! | `outlook` | [`RecoveryStrategy`], and what each would bring back, told without writing |
-//! | `recovering` | [`CrashRecoveryManager`]: recovers by the strategy that somebody names |
-//! | `rebuilding` | a session made of the updates of another one alone |
+//! | `recover` | [`CrashRecoveryManager`]: recovers by the strategy that somebody names |
+//! | `rebuild` | a session made of the updates of another one alone |
 //! | `from_tree` | a session made of what a tree of files still vouches for |
-//! | `left_alone` | [`LeftAlone`], which stands for a resource that nobody gave |
-//! | `opening` | a session opened for writing without the types of its host |
+//! | `foreign_files` | [`LeftAlone`], which stands for a resource that nobody gave |
+//! | `open` | a session opened for writing without the types of its host |
 //!
 //! # Strategies
 //!
@@ -30,15 +30,15 @@
 //! 3. A damaged log is read only.
 
 mod crash;
+mod foreign_files;
 mod from_tree;
-mod left_alone;
-mod opening;
+mod open;
 mod outlook;
-mod rebuilding;
-mod recovering;
+mod rebuild;
+mod recover;
 
 pub use crash::{CorruptedFile, CrashState, IncompleteWrite, OrphanedResource};
-pub use left_alone::LeftAlone;
-pub use opening::open_without_host;
+pub use foreign_files::LeftAlone;
+pub use open::open_without_host;
 pub use outlook::{RecoveryOutlook, RecoveryStrategy};
-pub use recovering::{CrashRecoveryManager, RecoveredSession};
+pub use recover::{CrashRecoveryManager, RecoveredSession};

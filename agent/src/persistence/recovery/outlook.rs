@@ -9,7 +9,7 @@ use foldlog::{Durability, SequenceNumber, SessionOptions, Store, StoreOptions, e
 use serde::{Deserialize, Serialize};
 
 use super::from_tree::session_of;
-use super::recovering::{CrashRecoveryManager, lost_by};
+use super::recover::{CrashRecoveryManager, lost_by};
 use crate::persistence::error::{Error, Result};
 use crate::persistence::{
     Checkpoint, CheckpointHistory, CheckpointId, PartialTree, RecoveryAction, SessionState, StateUpdate,

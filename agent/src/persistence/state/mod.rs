@@ -27,7 +27,7 @@ mod configuration;
 mod execution_logs;
 mod file_system;
 mod git;
-mod imported;
+mod import;
 mod resource_usage;
 pub(super) mod walk;
 
@@ -57,7 +57,7 @@ pub use file_system::{
     WorkspaceSnapshot,
 };
 pub use git::{GitOperation, GitState};
-pub use imported::{ImportedStates, StateImported};
+pub use import::{ImportedStates, StateImported};
 pub use resource_usage::ResourceUsageState;
 pub use walk::WorkspaceStores;
 
@@ -132,7 +132,7 @@ impl StateComponent {
 
 /// Declares the slices and events of all parts beside tasks.
 pub(super) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
-    imported::declare(execution_logs::declare(file_system::declare(configuration::declare(types))))
+    import::declare(execution_logs::declare(file_system::declare(configuration::declare(types))))
 }
 
 /// Reads the conversations of a log as they were at a position, in the order of their first records, those of which nothing

@@ -23,7 +23,7 @@ use foldlog::{Result, SequenceNumber, Session};
 
 use super::execution_logs::{ErrorEntry, ExecutionLogged, Happened, LogEntry, LogLevel};
 use super::file_system::{FileModification, NotCompared, WorkspaceSnapshot};
-use super::imported::StateImported;
+use super::import::StateImported;
 use crate::events::PromptExecuted;
 use crate::persistence::{TaskId, TaskStatus, TaskStatusChanged, UpdateOperation};
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::answer::{Content, Head, Usage, finish};
 use crate::provider::http::Reply;
-use crate::provider::merging::{count, merge};
+use crate::provider::merge::{count, merge};
 use crate::provider::rendering::input;
 use crate::provider::sse::Event;
 use crate::provider::{Delta, ProviderAnswer, ProviderError, ProviderErrorKind, SendOptions};

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{Message, Usage};
 use crate::provider::http::Reply;
-use crate::provider::merging::merge_fields;
+use crate::provider::merge::merge_fields;
 use crate::provider::sse::Event;
 use crate::provider::{Delta, ProviderAnswer, ProviderError, ProviderErrorKind, SendOptions};
 

@@ -5,12 +5,12 @@
 //! | `foldlog` | a session, and the log by itself |
 //! | `raft_engine`, `walrus`, `commitlog`, `logdb`, `okaywal`, `open_wal` | logs |
 //! | `sqlite`, `fjall`, `redb` | stores |
-//! | `gathered` | a thread that gathers what several writers ask for, for contestants that commit for one writer at a time |
+//! | `group_commit` | a thread that gathers what several writers ask for, for contestants that commit for one writer at a time |
 
 mod commitlog;
 mod fjall;
 mod foldlog;
-mod gathered;
+mod group_commit;
 mod logdb;
 mod okaywal;
 mod open_wal;

@@ -61,13 +61,13 @@ use crate::error::{Corruption, Error, Result};
 use crate::storage::{Access, Storage, StorageFile};
 
 mod codecs;
-mod reading;
+mod reader;
 #[cfg(test)]
 mod tests;
-mod writing;
+mod writer;
 
-use reading::CompressedFile;
-pub(crate) use writing::{Compressing, MIN_PLAIN_BYTES};
+use reader::CompressedFile;
+pub(crate) use writer::{Compressing, MIN_PLAIN_BYTES};
 
 const MAGIC: [u8; 8] = *b"FOLDZIP\n";
 const VERSION: u16 = 1;

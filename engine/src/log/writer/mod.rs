@@ -13,7 +13,7 @@
 //!
 //! # Rollover: from one segment to the next
 //!
-//! 1. The writer makes the next file and allocates its space, unless it was made ahead ([`ahead`]). Where the disk has
+//! 1. The writer makes the next file and allocates its space, unless it was made ahead ([`preallocate`]). Where the disk has
 //!    no space for a file of the wanted size, the file is half as large, and so on; where there is no space for the
 //!    record either, the rollover is [`Error::Full`] and nothing has happened; nor has it where no file handle is left
 //!    ([`Error::NoHandle`]).
@@ -40,14 +40,14 @@
 //!    below the cut. It could not help there either, for the same reason, and a log of
 //!    many segments has more files than a process may open.
 
-mod ahead;
+mod idle;
 mod limits;
+mod preallocate;
 mod recovery;
-mod resting;
+mod recovery_space;
+mod reserve;
 mod rollover;
-mod room;
 mod seals;
-mod spare;
 mod sync;
 
 use std::io::ErrorKind;
@@ -64,10 +64,10 @@ use foldlog_codec::{Kind, SequenceNumber};
 use foldlog_filesystem::{is_out_of_handles, is_out_of_space};
 use uuid::Uuid;
 
-use self::ahead::{Ahead, Pace};
+use self::preallocate::{Ahead, Pace};
+use self::recovery_space::Spare;
 use self::rollover::PAGE_BYTES;
 use self::seals::Seals;
-use self::spare::Spare;
 use crate::background::Background;
 use crate::error::{Error, Result};
 use crate::log::images::Unfinished;
@@ -81,7 +81,7 @@ use crate::storage::{Storage, StorageFile};
 
 use self::limits::check_body;
 pub(crate) use self::limits::check_body_len;
-pub(crate) use self::room::Room;
+pub(crate) use self::reserve::Room;
 pub(crate) use self::sync::SyncPlan;
 use self::sync::Written;
 

@@ -9,7 +9,7 @@ use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, Segment
 use foldlog_codec::{Kind, SequenceNumber};
 use foldlog_filesystem::is_out_of_space;
 
-use super::ahead::Made;
+use super::preallocate::Made;
 use super::seals::Sealing;
 use super::sync::Written;
 use super::{Active, AppendContext, Body, Log, RESERVED_BYTES};

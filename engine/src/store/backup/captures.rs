@@ -84,7 +84,7 @@ impl Copying<'_> {
         let captures = layout::captures_dir(self.from);
         let entry = storage.entry(&captures).map_err(|error| Error::io("look up", &captures, error))?;
         let has_captures = entry.is_some_and(|entry| entry.kind == EntryKind::Folder)
-            || copied.beside.iter().any(|path| super::beside::is_git_object(path));
+            || copied.beside.iter().any(|path| super::other_files::is_git_object(path));
         match has_captures && self.mark.is_none() {
             true => self.write_mark(dir, from),
             false => Ok(()),
@@ -196,7 +196,7 @@ impl Copying<'_> {
         let storage = self.storage();
         let entry = storage.entry(&from).map_err(|error| Error::io("look up", &from, error))?;
         let Some(entry) = entry.filter(|entry| entry.kind == EntryKind::File) else { return Ok(false) };
-        let folder = path.parent().filter(|_| super::beside::is_git_object(path));
+        let folder = path.parent().filter(|_| super::other_files::is_git_object(path));
         let Some(folder) = folder.filter(|_| !is_damaged(&from)) else { return Ok(false) };
         storage.create_dir_all(folder).map_err(|error| Error::unmade("create", folder, 0, error))?;
         let _ = storage.remove_file(&folder.join(super::COPIED));
@@ -361,7 +361,7 @@ mod reading {
 
         /// Reads what was copied of captures and no new record names: the copy lacked it, or held another number of bytes.
         fn add_others(&mut self, copying: &Copying<'_>, copied: &Copied) {
-            let objects = copied.beside.iter().filter(|path| super::super::beside::is_git_object(path));
+            let objects = copied.beside.iter().filter(|path| super::super::other_files::is_git_object(path));
             let is_told = |path: &Path| self.damaged.iter().any(|one| one.path == path);
             let paths = objects.map(|path| copying.to.join(path));
             let others: Vec<_> =

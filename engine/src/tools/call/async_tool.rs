@@ -16,9 +16,9 @@ use serde::de::DeserializeOwned;
 
 use super::answer::{Answered, ToolError, ToolResult};
 use super::context::ToolContext;
-use super::interrupted::InterruptedCall;
+use super::interruption::InterruptedCall;
 use super::tool::{AnyTool, parameters, schema_of};
-use super::verifying::Verified;
+use super::verify::Verified;
 use crate::changes::Listener;
 use crate::error::Error;
 use crate::offload::{Alarm, Boxed, wait_for};

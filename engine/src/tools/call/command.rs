@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::answer::ToolError;
-use super::running::RunningCall;
+use super::run::RunningCall;
 use crate::clock;
 use crate::error::Error;
 use crate::sabotage::{self, Breakage};

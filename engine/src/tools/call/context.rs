@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::command::ToolCommand;
 use super::info::Approval;
-use super::running::RunningCall;
+use super::run::RunningCall;
 use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::operation::{CHILD_SESSION, ChildAnnounced};

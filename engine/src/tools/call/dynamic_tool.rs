@@ -13,9 +13,9 @@ use super::answer::{Answered, ToolError, ToolResult};
 #[cfg(feature = "async")]
 use super::async_tool::{Answering, answered, inside};
 use super::context::ToolContext;
-use super::interrupted::InterruptedCall;
+use super::interruption::InterruptedCall;
 use super::tool::{AnyTool, arguments_text};
-use super::verifying::Verified;
+use super::verify::Verified;
 
 /// Makes a tool at run time, such as one that another process describes: a name, a JSON schema of its arguments, and a closure
 /// that gets them as JSON. A [`ToolRegistry`](crate::tools::ToolRegistry) holds it beside tools of Rust types, and it runs as

@@ -17,7 +17,7 @@ use smol_str::SmolStr;
 use super::tool::AnyTool;
 use crate::operation::OpenOperation;
 use crate::session::Asker;
-use crate::session::settling::RecordedSettlement;
+use crate::session::settle::RecordedSettlement;
 
 /// Describes a request for a tool: its name, its arguments and who asked.
 #[derive(Clone, Debug, PartialEq, Eq)]

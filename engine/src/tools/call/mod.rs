@@ -9,13 +9,13 @@
 //! | `info` | [`ToolCall`], [`ExecuteOptions`], and the facts that begin and end both record | |
 //! | `answer` | [`ToolResult`], [`ToolError`] | |
 //! | `report` | [`ToolReport`] | |
-//! | `ending` | how a call ends, before the end is recorded | `answer` |
+//! | `end` | how a call ends, before the end is recorded | `answer` |
 //! | `cgroup`, `programs` | the programs of a call: how they are found and terminated when it ends | `answer` |
-//! | `running` | the state of a running call, which its operation and its tool share | `info`, `programs` |
-//! | `command` | [`ToolCommand`]: a program that a tool starts | `running` |
+//! | `run` | the state of a running call, which its operation and its tool share | `info`, `programs` |
+//! | `command` | [`ToolCommand`]: a program that a tool starts | `run` |
 //! | `context` | [`ToolContext`]: what a tool gets to work with; [`FencingToken`] | `command`, `running` |
-//! | `interrupted` | [`InterruptedCall`]: facts of the interrupted call that a tool undoes or asks about | |
-//! | `verifying` | [`Verified`]: what a tool found out about an interrupted call | `answer`, `report` |
+//! | `interruption` | [`InterruptedCall`]: facts of the interrupted call that a tool undoes or asks about | |
+//! | `verify` | [`Verified`]: what a tool found out about an interrupted call | `answer`, `report` |
 //! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context`, `interrupted`, `verifying` |
 //! | `dynamic_tool` | [`DynTool`]: a tool that is made at run time | `tool` |
 //! | `async_tool` | tools that are futures (feature `async`) | `answer`, `context`, `tool` |
@@ -36,15 +36,15 @@ mod cgroup;
 mod command;
 mod context;
 mod dynamic_tool;
-mod ending;
+mod end;
 mod info;
-mod interrupted;
+mod interruption;
 mod operation;
 mod programs;
 mod report;
-mod running;
+mod run;
 mod tool;
-mod verifying;
+mod verify;
 
 pub use answer::{Question, ToolError, ToolResult};
 #[cfg(feature = "async")]
@@ -53,17 +53,17 @@ pub use command::{ProgramOutput, ProgramStream, ToolCommand};
 pub use context::{FencingToken, ToolContext};
 pub use dynamic_tool::DynTool;
 pub use info::{Approval, ExecuteOptions, ToolCall};
-pub use interrupted::InterruptedCall;
+pub use interruption::InterruptedCall;
 pub use operation::Operation;
 pub use report::ToolReport;
 pub use tool::{Tool, ToolRegistry};
-pub use verifying::Verified;
+pub use verify::Verified;
 
 pub(super) use answer::Answered;
 #[cfg(feature = "async")]
 pub(super) use async_tool::Answering;
-pub(super) use ending::Ending;
+pub(super) use end::Ending;
 pub(super) use info::{CallInfo, RestoreScope};
 pub(super) use programs::Group;
 pub(super) use tool::AnyTool;
-pub(super) use verifying::Verdict;
+pub(super) use verify::Verdict;

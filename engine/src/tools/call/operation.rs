@@ -33,11 +33,11 @@ use serde::Serialize;
 
 use super::answer::{Answered, ToolError, ToolResult};
 use super::context::ToolContext;
-use super::ending::{Ending, Wait};
+use super::end::{Ending, Wait};
 use super::info::{CallInfo, RestoreScope};
 use super::programs::Programs;
 use super::report::ToolReport;
-use super::running::{Held, RunningCall};
+use super::run::{Held, RunningCall};
 use crate::conversation::text_payload;
 use crate::error::{Error, Result, caught};
 use crate::operation::{NotUndone, PutBack, Replaced};
@@ -48,7 +48,7 @@ use crate::session::{Patience, Session, Snapshot};
 use crate::tools::captures::{Captures, Phase, SnapshotMetadata};
 use crate::tools::checkpoints::{CheckpointStore, ToolCheckpoint};
 use crate::tools::execution::{ExecutionState, Leases};
-use crate::tools::replayed;
+use crate::tools::replay;
 use crate::tools::rollback::{Rollback, RollbackPlan};
 use crate::types::encode;
 
@@ -481,7 +481,7 @@ impl RunningCall {
             let Held { before, text, .. } = held.take().unwrap_or_default();
             if self.from_log {
                 self.state.session().let_go_replayed(self.begun.begin, true);
-                return replayed::end(self.state.session(), &self.info, self.begun.begin);
+                return replay::end(self.state.session(), &self.info, self.begun.begin);
             }
             return self.finish_again(ending, &before, text);
         }

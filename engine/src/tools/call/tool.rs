@@ -18,8 +18,8 @@ use super::answer::{Answered, ToolError, ToolResult};
 use super::async_tool::{Answering, AsyncTool, Awaited};
 use super::context::ToolContext;
 use super::dynamic_tool::DynTool;
-use super::interrupted::InterruptedCall;
-use super::verifying::Verified;
+use super::interruption::InterruptedCall;
+use super::verify::Verified;
 use crate::error::{Error, Result};
 
 /// Defines a tool that an agent can call: its name and schema for the model, and the code that runs.

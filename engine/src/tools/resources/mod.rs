@@ -9,7 +9,7 @@
 //! | `registry` | [`ResourceRegistry`]: resources by their types and names |
 //! | `lease` | [`Lease`]: a resource that is held; [`LeaseHolder`]: for whom; [`Marked`]: what leaves a mark on it |
 //! | `mark` | the mark on the root folder of a workspace |
-//! | `rewinding` | [`Rewinding`]: what a rewind asks of a resource; [`Rewound`]: the answer |
+//! | `rewind` | [`Rewinding`]: what a rewind asks of a resource; [`Rewound`]: the answer |
 //! | `budget` | [`BudgetTracker`]: what was spent, which no failed tool rolls back |
 //! | `filesystem` | how filesystems in memory and on disk are captured, restored, leased and registered |
 //!
@@ -39,13 +39,13 @@ mod lease;
 #[cfg(feature = "host-filesystem")]
 mod mark;
 mod registry;
-mod rewinding;
+mod rewind;
 
 pub use budget::{BudgetSnapshot, BudgetTracker, Usage};
 pub use lease::{Lease, LeaseHolder, Marked};
 pub(crate) use registry::ScratchRegistry;
 pub use registry::{ResourceRegistry, ResourceRegistryBuilder};
-pub use rewinding::{Rewinding, Rewound};
+pub use rewind::{Rewinding, Rewound};
 
 /// Says how to capture a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

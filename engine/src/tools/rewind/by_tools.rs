@@ -25,7 +25,7 @@ use super::{CaptureMoment, CaptureTaken, Captures, ExecutionState, Recorded, Res
 use crate::error::{Error, Result};
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
 use crate::sabotage::{self, Breakage};
-use crate::session::rewinding::{CaptureFound, Sought, take};
+use crate::session::rewind::{CaptureFound, Sought, take};
 use crate::types::ToolInvoked;
 
 impl ExecutionState {

@@ -21,7 +21,7 @@ use super::{ExecutionState, Goal, RewindOptions, RewindReport};
 use crate::error::{Result, caught};
 use crate::operation::RESTORE;
 use crate::session::operation_records::RecordedCaptures;
-use crate::tools::restoring::Waiting;
+use crate::tools::restore::Waiting;
 use crate::tools::{ToolRegistry, ToolRunner};
 
 impl ExecutionState {

@@ -39,7 +39,7 @@
 //! rollback, by hand or by later calls, is kept. To later rewinds, what such an undo brings back was changed by hand.
 
 mod by_tools;
-mod differing;
+mod differences;
 mod filling;
 mod report;
 
@@ -60,11 +60,11 @@ pub use report::{
 use super::call::RestoreScope;
 use super::captures::{Captures, RewoundCaptures};
 use super::execution::ExecutionState;
-use super::restoring::{Prepared, Waiting, WayBack};
+use super::restore::{Prepared, Waiting, WayBack};
 use crate::error::{Error, Result, caught};
 use crate::fold::conversation_reading::TextBudget;
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
-use crate::session::rewinding::{CaptureFound, Sought};
+use crate::session::rewind::{CaptureFound, Sought};
 use crate::session::{Asker, Patience};
 use crate::types::{ToolInvoked, encode};
 
@@ -397,8 +397,8 @@ impl ExecutionState {
         let beside = session.slices_beside(goal.to)?;
         let limit = beside.limit.clone();
         let budget = limit.as_ref().map(|(dir, budget)| TextBudget::new(dir, *budget));
-        let (slices, mut differences) = differing::slices(beside, budget.as_ref())?;
-        let (conversations, of_messages) = differing::conversations(session, goal.to, budget.as_ref())?;
+        let (slices, mut differences) = differences::slices(beside, budget.as_ref())?;
+        let (conversations, of_messages) = differences::conversations(session, goal.to, budget.as_ref())?;
         differences.extend(of_messages);
         Ok(RewindPreview {
             from,

@@ -12,7 +12,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `undo` | bringing repositories back to a capture |
-//! | `lost` | commits that nothing names any more after that, and refs that keep them |
+//! | `lost_commits` | commits that nothing names any more after that, and refs that keep them |
 //! | `reftable` | refs in the format reftable |
 //!
 //! ```text
@@ -28,7 +28,7 @@
 //!
 //! Version 1 held digests alone. It is read as a capture of which nothing can be restored.
 
-mod lost;
+mod lost_commits;
 mod reftable;
 mod undo;
 

@@ -34,14 +34,14 @@ use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use super::super::aside::{self, Aside};
 use super::super::attributes::{Target, Wanted};
-use super::super::known::doubt;
+use super::super::known_objects::doubt;
 use super::super::manifest::{Kind, join, shown, told};
 use super::super::objects::{ObjectId, ObjectKind, Objects};
 use super::super::plan::stat_of;
 use super::super::removal::Removal;
 use super::super::rules::{Rules, TEMPORARY, is_temporary};
 use super::super::step::{OPEN_FOLDER, open_around, open_at, open_file, stat_at};
-use super::lost::{self, Kept, LOST};
+use super::lost_commits::{self, Kept, LOST};
 use super::reftable;
 use super::{COPY_BYTES_MAX, Entry, Look, NOT_WHOLE, Repositories, Seen, is_lock, is_repository};
 use crate::error::Unrestored;
@@ -289,7 +289,7 @@ impl<'a> Undoing<'a> {
         let named = self.reftable_now(repository);
         let then =
             self.reftable_then(repository).into_values().filter(|id| !named.values().any(|now| now == id));
-        if then.take(LOOKED_FOR_MAX).any(|id| !lost::has_object(&opened, &id)) {
+        if then.take(LOOKED_FOR_MAX).any(|id| !lost_commits::has_object(&opened, &id)) {
             return true;
         }
         let own = writes.iter().filter(|(path, _)| is_own(path));
@@ -299,10 +299,10 @@ impl<'a> Undoing<'a> {
                     return false;
                 }
                 let present: HashSet<String> =
-                    lost::ids_in(&name, &self.present(path)).into_iter().map(|(id, _)| id).collect();
-                let ids = lost::ids_in(&name, &self.copy(copy)).into_iter().map(|(id, _)| id);
+                    lost_commits::ids_in(&name, &self.present(path)).into_iter().map(|(id, _)| id).collect();
+                let ids = lost_commits::ids_in(&name, &self.copy(copy)).into_iter().map(|(id, _)| id);
                 let mut ids = ids.filter(|id| !present.contains(id)).take(LOOKED_FOR_MAX);
-                ids.any(|id| !lost::has_object(&opened, &id))
+                ids.any(|id| !lost_commits::has_object(&opened, &id))
             },
         )
     }
@@ -314,13 +314,13 @@ impl<'a> Undoing<'a> {
         let mut kept = Kept::in_repository(&opened, &self.present(&join(repository, b"packed-refs")));
         for (name, id) in kept.packed_alone() {
             if let Err(errno) = self.write_ref(&opened, &name, &id) {
-                self.tell(&lost::path_of(repository, &name), errno.desc());
+                self.tell(&lost_commits::path_of(repository, &name), errno.desc());
             }
         }
         let is_reftable = stat_at(&opened, b"reftable").is_ok();
         let more = found.len().saturating_sub(LOST_MAX);
         for Lost { id, named_by } in found.into_iter().take(LOST_MAX) {
-            if !lost::has_object(&opened, &id) {
+            if !lost_commits::has_object(&opened, &id) {
                 continue;
             }
             let was = format!("commit {id}, which was named by {named_by}");
@@ -333,7 +333,7 @@ impl<'a> Undoing<'a> {
             let name = known.clone().unwrap_or_else(|| kept.free_name(base));
             match if known.is_some() { Ok(()) } else { self.write_ref(&opened, &name, &id) } {
                 Ok(()) => {
-                    let path = lost::path_of(repository, &name);
+                    let path = lost_commits::path_of(repository, &name);
                     self.tell(&path, format!("it was made, and keeps {was}"));
                 }
                 Err(errno) => self.tell(repository, format!("nothing names {was}: {}", errno.desc())),
@@ -367,7 +367,7 @@ impl<'a> Undoing<'a> {
             let given = wanted(permissions).give(&Target::Opened(opened.as_fd()), &stat_of(opened)?, &None);
             given.map(drop).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
         };
-        let folder = lost::make_folder(repository, &|folder| give(folder, executable))?;
+        let folder = lost_commits::make_folder(repository, &|folder| give(folder, executable))?;
         let temporary = temporary();
         let file = create(&folder, &temporary)?;
         let mut file = File::from(file);
@@ -394,10 +394,10 @@ impl<'a> Undoing<'a> {
             if name == "logs/refs/stash" || name == "logs/HEAD" || is_of_worktree(&name, "/logs/HEAD") {
                 let before = then.and_then(|then| then.copy).map(|copy| self.copy(copy)).unwrap_or_default();
                 let of = name.replace("logs/", "");
-                let ids = lost::ids_in_log(&self.present(path), &before).into_iter();
+                let ids = lost_commits::ids_in_log(&self.present(path), &before).into_iter();
                 logged.extend(ids.map(|id| Lost { id, named_by: format!("the log of `{of}`") }));
             } else if is_head_or_ref(&name) {
-                let ids = lost::ids_in(&name, &self.present(path)).into_iter();
+                let ids = lost_commits::ids_in(&name, &self.present(path)).into_iter();
                 let ids = ids.filter(|(_, name)| is_head_or_ref(name));
                 named.extend(ids.map(|(id, name)| Lost { id, named_by: format!("`{name}`") }));
             }
@@ -417,7 +417,7 @@ impl<'a> Undoing<'a> {
             if name.starts_with("logs/") || name.contains("/logs/") {
                 logs.push_str(&String::from_utf8_lossy(&self.copy(copy)));
             } else if name.starts_with("refs/") || is_head_or_ref(&name) {
-                stay.extend(lost::ids_in(&name, &self.copy(copy)).into_iter().map(|(id, _)| id));
+                stay.extend(lost_commits::ids_in(&name, &self.copy(copy)).into_iter().map(|(id, _)| id));
             }
         }
         named.retain(|lost| !logs.contains(&lost.id) && stay.insert(lost.id.clone()));

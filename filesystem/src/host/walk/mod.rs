@@ -17,11 +17,11 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Condvar, Mutex};
 
 use super::content::Limits;
+use super::deep_directories::Reach;
 use super::manifest::{Folder, Leaf, Stat, TreeEntry};
 use super::metadata::Links;
 use super::objects::{ObjectId, Objects};
 use super::parallel::threads;
-use super::reach::Reach;
 use super::rules::{Rules, Scope};
 use crate::error::{Error, Result};
 use scan::Scanned;

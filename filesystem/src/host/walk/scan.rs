@@ -18,11 +18,11 @@ use super::{Batch, Results, Scan, Shared, Task, Walk};
 use crate::error::{Error, Result};
 use crate::host::attributes;
 use crate::host::content::Reading;
+use crate::host::deep_directories::{depth, is_let_go};
 use crate::host::manifest::{
     Attributes, Entry, Folder, Form, Kind, Leaf, Node, Stat, is_too_deep, join, told,
 };
 use crate::host::objects::{ObjectId, ObjectKind};
-use crate::host::reach::{depth, is_let_go};
 use crate::host::rules::{Scope, is_own, is_temporary};
 use crate::host::sparse::Sparse;
 use crate::host::step::{MOUNT, OPEN_FOLDER};

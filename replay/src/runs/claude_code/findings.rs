@@ -5,7 +5,7 @@ use std::fmt;
 use foldlog_codec::escape;
 use serde::Serialize;
 
-use crate::reading::shortened;
+use crate::readers::shortened;
 
 /// Number of characters of an id that a person is shown.
 const ID_CHARS_MAX: usize = 80;

@@ -7,7 +7,7 @@ use foldlog::audit::LogReader;
 use super::{heading, say};
 use crate::failure::Result;
 use crate::output::Output;
-use crate::reading::{each_record, record_name};
+use crate::readers::{each_record, record_name};
 use crate::verbs::show::Timeline;
 
 /// Number of records of one name that are printed before the rest is counted.

@@ -15,7 +15,7 @@ use super::replaced_text;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::payload;
-use crate::reading::{DIGEST_DIGITS, code_of, digest_text, held_text, shortened, store_of};
+use crate::readers::{DIGEST_DIGITS, code_of, digest_text, held_text, shortened, store_of};
 use crate::style::PLAIN;
 use crate::verbs::pending::now;
 use crate::verbs::run::quoted;

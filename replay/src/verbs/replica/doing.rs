@@ -15,9 +15,9 @@ use uuid::Uuid;
 
 use super::{Pull, Push, TakeOver};
 use crate::failure::{Failure, HOLDS, Result};
-use crate::held::{failure, place};
 use crate::output::Output;
-use crate::reading::{check_store, counted};
+use crate::readers::{check_store, counted};
+use crate::remote::{failure, place};
 
 /// Name under which a store claims whose host has none.
 const PUSHES: &str = "foldlog push";

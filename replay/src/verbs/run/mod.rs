@@ -2,14 +2,14 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `asked` | the options, and what they ask of the program |
+//! | `args` | the options, and what they ask of the program |
 //! | `tools` | the names of the program's own tools |
 //! | `program` | where the program is |
-//! | `found` | the session: a new one, or the one that goes on, recovered |
+//! | `run_session` | the session: a new one, or the one that goes on, recovered |
 //! | `watch` | waits for the run beside Ctrl-C, and shows how far it is |
-//! | `again` | the command that resumes |
+//! | `resume_command` | the command that resumes |
 //! | `next` | what a run without an answer says, and what to do next |
-//! | `failed` | what is printed as JSON of a run without an answer |
+//! | `failure` | what is printed as JSON of a run without an answer |
 //!
 //! # Invariants
 //!
@@ -18,12 +18,12 @@
 //! 3. No value of an environment variable is recorded or printed.
 //! 4. What can be told to be wrong before a session is made is told before: no session is left behind.
 
-pub(crate) mod again;
-mod asked;
-mod failed;
-mod found;
+mod args;
+mod failure;
 mod next;
 mod program;
+pub(crate) mod resume_command;
+mod run_session;
 mod tools;
 mod watch;
 
@@ -43,15 +43,15 @@ use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
-pub(crate) use self::again::quoted;
-pub use self::asked::{Adapter, Asked, Leftover};
-pub use self::failed::Failed;
+pub use self::args::{Adapter, Asked, Leftover};
+pub use self::failure::Failed;
 pub(crate) use self::next::failure_text;
+pub(crate) use self::resume_command::quoted;
 
-use self::found::Found;
+use self::run_session::Found;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::counted;
+use crate::readers::counted;
 
 /// Newest version of the program that was tested.
 const TESTED: &str = "2.1.332";
@@ -112,7 +112,7 @@ fn answer(asked: &Asked, of_run: &mut Option<Session>, output: &mut Output<'_>) 
         // Nothing is written into this folder, which is not there.
         check_workspace(asked, &captures_dir(&asked.store))?;
     }
-    let found = found::find(asked, said.as_deref(), output)?;
+    let found = run_session::find(asked, said.as_deref(), output)?;
     let session = of_run.insert(found.session.clone()).clone();
     output.note(format_args!("session {}", escape::path(session.dir())));
     let done = evaluate(asked, (said, system), found, output);
@@ -183,7 +183,7 @@ fn or_leave_out<'a>(paths: impl Iterator<Item = &'a Path>) -> String {
         if pattern.ends_with(' ') {
             pattern.insert(pattern.len() - 1, '\\');
         }
-        Some(format!(" --leave-out {}", again::quoted(OsStr::new(&pattern))))
+        Some(format!(" --leave-out {}", resume_command::quoted(OsStr::new(&pattern))))
     };
     match paths.filter_map(option).collect::<String>() {
         none if none.is_empty() => String::new(),
@@ -223,12 +223,12 @@ fn evaluate(
     if found.goes_on {
         // The recovery asks the prompt for its tools alone, and the system prompt stands in what is recovered.
         let report = adapter.recover(&prompt(""), &state).map_err(failed)?;
-        found::note_recovery((&session, &asked.workspace), &report, output);
+        run_session::note_recovery((&session, &asked.workspace), &report, output);
         // The recovery's report has named what it did not undo.
         let notices = files.take_notices().into_iter();
         note_workspace(notices.filter(|one| !matches!(one, WorkspaceNotice::NotUndone { .. })), output);
     }
-    let held = found::held(&session)?;
+    let held = run_session::held(&session)?;
     let prompt = prompt(held.system(system)?.as_str());
     let new = said.clone().filter(|said| !held.holds(said));
     if new.is_none() && held.said.is_empty() {
@@ -237,7 +237,7 @@ fn evaluate(
             "say what is to be done: --prompt FILE",
         ));
     }
-    if found.goes_on && (new.is_some() || !found::is_complete(&session)?) {
+    if found.goes_on && (new.is_some() || !run_session::is_complete(&session)?) {
         asked.check_program()?;
         asked.check_offered()?;
         check_workspace(asked, &session.captures_dir())?;
@@ -258,7 +258,7 @@ fn evaluate(
         ClaudeAgentSDKAdapter::evaluate(&adapter, &prompt, &state, options)
     })?;
     note_workspace(files.take_notices(), output);
-    found::note_calls((&session, &asked.workspace), before, output)?;
+    run_session::note_calls((&session, &asked.workspace), before, output)?;
     // What the log answers leaves no record.
     Document::of(&session, evaluated.map_err(failed)?, session.position() == before)
 }
@@ -314,7 +314,7 @@ fn note_workspace(notices: impl IntoIterator<Item = WorkspaceNotice>, output: &m
 
 impl Document {
     fn of(session: &Session, response: PromptResponse<String>, recorded: bool) -> Result<Document> {
-        let runs = found::executions(session)?;
+        let runs = run_session::executions(session)?;
         let sum = |of: fn(&PromptExecuted) -> u64| runs.iter().map(of).fold(0, u64::saturating_add);
         let last = runs.last();
         let costs: Vec<u64> = runs.iter().filter_map(|run| run.cost_micros).collect();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use foldlog_codec::escape;
 
 use super::Asked;
-use super::asked::absolute;
+use super::args::absolute;
 use super::tools;
 use crate::failure::{Failure, Result};
 

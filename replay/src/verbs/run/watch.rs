@@ -8,10 +8,10 @@ use foldlog_agent::provider::CancelToken;
 use foldlog_codec::escape;
 
 use super::EVALUATION;
-use super::found::executions;
+use super::run_session::executions;
 use crate::failure::Result;
 use crate::output::Output;
-use crate::reading::counted;
+use crate::readers::counted;
 
 /// Time between two looks at the run.
 const LOOK: Duration = Duration::from_millis(50);

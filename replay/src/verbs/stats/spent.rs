@@ -8,7 +8,7 @@ use foldlog_codec::record::time_text;
 use serde::Serialize;
 
 use super::payload_bytes;
-use crate::spending::{Accounts, Sources, Spent, Told};
+use crate::spend::{Accounts, Sources, Spent, Told};
 
 /// Largest number of records of which the sums are returned.
 const POINTS_MAX: usize = 200;

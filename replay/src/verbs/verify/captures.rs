@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{Damage, Verified, named};
 use crate::failure::Result;
 use crate::output::Output;
-use crate::reading::counted;
+use crate::readers::counted;
 
 /// Counts captures of workspaces.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -12,8 +12,8 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::super::records::{CHUNK_RECORDS, Density, Facets};
-use super::super::{beyond, tasks, walk};
-use super::comparing::unless_refused;
+use super::super::{after_damage, tasks, walk};
+use super::compare::unless_refused;
 use super::query::{Malformed, Query};
 use super::session::Session;
 use crate::diff::{conversations, states};
@@ -161,7 +161,7 @@ fn document(session: &mut Session, query: &Query) -> Result<String> {
     let at = session.position(query.position("at")?)?;
     let log = &session.log;
     let mut line = Vec::new();
-    crate::reading::each_record(&log.reader, at..=at, |record| {
+    crate::readers::each_record(&log.reader, at..=at, |record| {
         line = walk::document(&log.timeline, record, Session::payloads())?;
         Ok(())
     })?;
@@ -178,8 +178,11 @@ fn behind(session: &mut Session, query: &Query) -> Result<String> {
 
 fn behind_document(session: &mut Session, query: &Query) -> Result<String> {
     let log = &session.log;
-    let read =
-        beyond::document_of((&log.reader, &log.timeline), query.needed("number")?, Session::payloads())?;
+    let read = after_damage::document_of(
+        (&log.reader, &log.timeline),
+        query.needed("number")?,
+        Session::payloads(),
+    )?;
     text(&shown(&read.ok_or(Malformed)?))
 }
 
@@ -444,7 +447,7 @@ fn in_records(
     let (Some(first), Some(last)) = (records.first(), records.last()) else {
         return Ok((found, next.unwrap_or(chunk + 1)));
     };
-    crate::reading::each_record(&log.reader, *first..=*last, |record| {
+    crate::readers::each_record(&log.reader, *first..=*last, |record| {
         if records.binary_search(&record.sequence).is_ok() {
             let line = walk::document(&log.timeline, record, Session::payloads())?;
             if let Some(excerpt) = excerpt(&line, wanted) {

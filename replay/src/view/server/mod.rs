@@ -24,7 +24,7 @@
 //!    bounded. What one session takes is bounded by its reader's memory.
 
 mod answers;
-mod comparing;
+mod compare;
 mod connections;
 mod files;
 mod messages;

@@ -32,7 +32,7 @@ use super::query::Query;
 use super::security::{Gate, guard};
 use super::session::Session;
 use super::sessions::Sessions;
-use super::{answers, comparing, files};
+use super::{answers, compare, files};
 use crate::failure::{Failure, Result};
 use crate::verbs::stats::stats;
 
@@ -150,7 +150,7 @@ impl Serving {
                     let Some(other) = other else { return Ok(None) };
                     let other = self.sessions.with(&other, |session| Ok(log(session)))?;
                     let (here, at) = (apart(&log)?, (query.number("here")?, query.number("there")?));
-                    comparing::compare((&here, at.0), (&other, at.1)).map(Some)
+                    compare::compare((&here, at.0), (&other, at.1)).map(Some)
                 }
                 "statistics" => answers::text(&stats(&apart(&log)?.reader)?).map(Some),
                 "integrity" => {

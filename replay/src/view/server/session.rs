@@ -11,14 +11,14 @@ use foldlog::storage::FileStorage;
 use foldlog::{Error, Kind, OperationId, SequenceNumber};
 
 use super::super::Payloads;
-use super::super::beyond::Beyond;
+use super::super::after_damage::Beyond;
 use super::super::records::{CHUNK_RECORDS, Chunk, Columns, Gathered};
 use super::super::walk::{self, UsageLog};
 use super::messages::{Conversations, Messages};
 use super::points::{Kept, Points};
 use super::workspaces::Captures;
 use crate::failure::{Failure, Result};
-use crate::spending::Sources;
+use crate::spend::Sources;
 use crate::verbs::show::Timeline;
 
 /// Bytes of the longest value that a page gets whole.
@@ -133,7 +133,7 @@ impl Session {
     ///
     /// [`Failure::Usage`] if the log does not have it.
     pub(crate) fn position(&self, asked: SequenceNumber) -> Result<SequenceNumber> {
-        crate::reading::position_of(self.log.reader.last_position(), Some(asked))
+        crate::readers::position_of(self.log.reader.last_position(), Some(asked))
     }
 
     /// Calls `answer`, and once more after the log was read again if a compaction has replaced its files meanwhile.
@@ -396,7 +396,7 @@ impl Known {
 /// Returns what tells a record from another one at its place.
 fn mark_of(reader: &LogReader, sequence: SequenceNumber) -> Result<Option<(SequenceNumber, i64, u64)>> {
     let mut mark = None;
-    crate::reading::each_record(reader, sequence..=sequence, |record| {
+    crate::readers::each_record(reader, sequence..=sequence, |record| {
         let mut hasher = DefaultHasher::new();
         (record.kind.to_string(), record.body).hash(&mut hasher);
         mark = Some((record.sequence, record.time_us, hasher.finish()));

@@ -1,0 +1,249 @@
+//! Writing a compacted segment into the place of another one.
+//!
+//! # What a kill or a power cut leaves
+//!
+//! | step | left behind |
+//! |---|---|
+//! | the segment is written under a temporary name, synced, read again and checked | the log as it was, and a file `*.seg.new`, which a scan passes over and the next compaction or recovery removes |
+//! | it takes the name of the segment that it stands for, and the folder is synced | the old segment or the new one; either is followed by the next one |
+
+use std::path::Path;
+use std::sync::Arc;
+
+use foldlog_codec::body::{BaseSlice, Compacted, Dropped, Resumed, Seal};
+use foldlog_codec::digest::SegmentDigest;
+use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN, Header};
+use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
+use foldlog_codec::{Kind, SequenceNumber};
+
+use super::chain::Segment;
+use super::compaction::parted;
+use super::copy::{Spot, check};
+use super::layout;
+use crate::error::{Corruption, Error, Result};
+use crate::generator::Generator;
+use crate::sabotage::{self, Breakage};
+use crate::storage::{Storage, StorageFile};
+
+/// Number of bytes that are gathered before they are written.
+const GATHERED_BYTES: usize = 256 << 10;
+
+/// Says how a segment is written anew.
+pub(crate) struct Rewriting<'a> {
+    pub(crate) storage: &'a dyn Storage,
+    pub(crate) dir: &'a Path,
+    /// Segment to be replaced, whose successor is known.
+    pub(crate) segment: &'a Segment,
+    /// Header of the segment behind it.
+    pub(crate) next: &'a SegmentHeader,
+    /// Position through which bodies may be missing.
+    pub(crate) through: SequenceNumber,
+    /// What the slices held at positions in the segment.
+    pub(crate) bases: &'a [(SequenceNumber, Vec<BaseSlice>)],
+    /// Tells whether the body of a record is dropped.
+    pub(crate) drops: &'a dyn Fn(SequenceNumber) -> bool,
+}
+
+/// Writes frames one behind the other.
+struct Writing<'a> {
+    file: Arc<dyn StorageFile>,
+    path: &'a Path,
+    context: Context,
+    last_crc: u32,
+    offset: u64,
+    gathered: Vec<u8>,
+}
+
+impl Writing<'_> {
+    fn frame(&mut self, header: Header, body: &[u8]) -> Result<()> {
+        let header = Header { predecessor_crc: self.last_crc, ..header };
+        let unwritten = |error: foldlog_codec::Error| Error::Inconsistent {
+            sequence: header.sequence,
+            reason: format!("its frame cannot be written anew: {error}"),
+        };
+        self.last_crc = frame::encode(self.context, &header, body, &mut self.gathered).map_err(unwritten)?;
+        if self.gathered.len() >= GATHERED_BYTES { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let len = self.gathered.len() as u64;
+        let unmade = |error| Error::unmade("write", self.path, len, error);
+        self.file.write_at(&self.gathered, self.offset).map_err(unmade)?;
+        self.offset += len;
+        self.gathered.clear();
+        Ok(())
+    }
+}
+
+impl Rewriting<'_> {
+    /// Writes the segment anew and gives it the name of the old one. Both the bytes and the name are durable then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if the old segment is damaged, [`Error::Full`] if the disk has no room, [`Error::Io`]. The old segment
+    /// stays then.
+    pub(crate) fn run(&self) -> Result<()> {
+        let ordinal = self.segment.header.ordinal;
+        replace(self.storage, self.dir, ordinal, |building| self.write(building).map(Some)).map(drop)
+    }
+
+    fn write(&self, building: &Path) -> Result<()> {
+        let old = self.segment;
+        let head = head(self.bases);
+        let mut end = HEADER_LEN as u64 + len_of(&head);
+        let mut last = self.walk(&mut |_, body| {
+            end += (FRAME_HEADER_LEN + body.len()) as u64;
+            Ok(())
+        })?;
+        last.kind = Kind::SEAL;
+        let (replaced_end, replaced_crc) =
+            match (old.compacted.filter(|_| old.replaced_crc.is_some()), self.next.previous) {
+                (Some(before), _) => (before.replaced_end, before.replaced_crc),
+                (None, Some(previous)) => (previous.end, previous.crc),
+                (None, None) => (0, 0),
+            };
+        let compacted = Compacted { through: self.through, end, replaced_end, replaced_crc };
+        let salt = Generator::salt(old.header.salt ^ self.through.get(), old.header.ordinal);
+        let header = SegmentHeader { salt, ..old.header };
+        let seal_len =
+            FRAME_HEADER_LEN + Seal { next: u32::MAX, records: u64::MAX, hash: [0; 32] }.encode().len();
+        let unmade = |op, error| Error::unmade(op, building, end + seal_len as u64, error);
+        let file = self.storage.create(building, end).map_err(|error| unmade("create", error))?;
+        let context = Context::new(salt, header.first_sequence);
+        let mut writing = Writing {
+            file,
+            path: building,
+            context,
+            last_crc: old.first_predecessor_crc(),
+            offset: 0,
+            gathered: header.encode().to_vec(),
+        };
+        let first = Header { sequence: header.first_sequence, watermark: header.first_sequence, ..last };
+        writing.frame(Header { kind: Kind::COMPACTED, ..first }, &compacted.encode())?;
+        for (kind, body) in &head {
+            writing.frame(Header { kind: *kind, ..first }, body)?;
+        }
+        let mut digest = SegmentDigest::new();
+        self.walk(&mut |header, body| {
+            if !header.kind.is_envelope() {
+                digest.update(header.sequence, header.kind, header.time_us, body);
+            }
+            writing.frame(header, body)
+        })?;
+        let seal = Seal { next: self.next.ordinal, records: digest.records(), hash: digest.finish() };
+        let last = Header { sequence: self.next.first_sequence, watermark: self.next.first_sequence, ..last };
+        writing.frame(last, &seal.encode())?;
+        writing.write()?;
+        if !sabotage::is(Breakage::CompactedNamedUnsynced) {
+            writing.file.sync_data().map_err(|error| unmade("sync", error))?;
+        }
+        let new = Segment {
+            end: Some(end),
+            replaced_crc: Some(replaced_crc),
+            ..Segment::of(building.to_owned(), header, Some(compacted))
+        };
+        self.check(&new, &seal)
+    }
+
+    /// Reads the new segment again, and checks that it holds the records of the old one.
+    fn check(&self, new: &Segment, seal: &Seal) -> Result<()> {
+        let mut digests = (SegmentDigest::new(), SegmentDigest::new());
+        let visit = |digest: &mut SegmentDigest, frame: &Frame<'_>| {
+            let header = frame.header;
+            if !header.kind.is_envelope() {
+                digest.update(header.sequence, header.kind, header.time_us, frame.body);
+            }
+            Ok(())
+        };
+        let (new_end, old_end) = (
+            check(self.storage, new, Spot::head_of(new), &mut |frame| visit(&mut digests.0, frame))?,
+            check(self.storage, self.segment, Spot::head_of(self.segment), &mut |frame| {
+                visit(&mut digests.1, frame)
+            })?,
+        );
+        let (found, was) = (digests.0.finish(), digests.1.finish());
+        let same = found == was && found == seal.hash && new_end.next_sequence == old_end.next_sequence;
+        match same && new_end.last_crc == old_end.last_crc {
+            true => Ok(()),
+            false => Err(Error::Corrupt(Box::new(Corruption {
+                session: Some(new.header.session),
+                segment: new.path.clone(),
+                offset: new_end.offset,
+                sequence: new_end.next_sequence,
+                expected_crc: None,
+                found_crc: None,
+                reason: "the compacted segment does not hold the records of the one that it stands for"
+                    .to_owned(),
+            }))),
+        }
+    }
+
+    /// Hands over the frames that the new segment has behind its head, with what they hold there. Returns the last of them.
+    fn walk(&self, visit: &mut dyn FnMut(Header, &[u8]) -> Result<()>) -> Result<Header> {
+        let mut last = None;
+        let mut attests = None;
+        check(self.storage, self.segment, Spot::head_of(self.segment), &mut |frame| {
+            // All that is written here is durable before it has its name.
+            let header = Header { watermark: frame.header.sequence, ..frame.header };
+            last = Some(header);
+            match header.kind {
+                Kind::COMPACTED | Kind::BASE | Kind::SEAL => Ok(()),
+                // What a recovery attests of its own segment belongs to it.
+                Kind::SYNCED if attests.take_if(|through| *through == header.sequence).is_none() => Ok(()),
+                Kind::RESUMED => {
+                    attests = Resumed::decode(frame.body).ok().and_then(|resumed| resumed.recovered);
+                    visit(header, frame.body)
+                }
+                kind if !kind.is_envelope() && (self.drops)(header.sequence) => {
+                    let body = Dropped::of(kind, frame.body).encode();
+                    visit(Header { kind: Kind::DROPPED, ..header }, &body)
+                }
+                _ => visit(header, frame.body),
+            }
+        })?;
+        last.ok_or_else(|| Error::Inconsistent {
+            sequence: self.segment.header.first_sequence,
+            reason: "its segment holds no frame".to_owned(),
+        })
+    }
+}
+
+/// Gives a new file the name of a segment, and makes the name durable. `write` makes the file under a temporary name, durable; if it
+/// fails, or returns `None`, the old file stays.
+pub(super) fn replace<T>(
+    storage: &dyn Storage,
+    dir: &Path,
+    ordinal: u32,
+    write: impl FnOnce(&Path) -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    let (path, building) = (layout::segment_file(dir, ordinal), layout::building_segment_file(dir, ordinal));
+    // A file with this temporary name was left by an attempt that never ended.
+    let _ = storage.remove_file(&building);
+    let written = write(&building).and_then(|written| {
+        if written.is_some() {
+            storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;
+        }
+        Ok(written)
+    });
+    match written {
+        Ok(Some(_)) => storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))?,
+        _ => drop(storage.remove_file(&building)),
+    }
+    written
+}
+
+/// Returns the base frames, which come before all others.
+fn head(bases: &[(SequenceNumber, Vec<BaseSlice>)]) -> Vec<(Kind, Vec<u8>)> {
+    let bases = bases.iter().map(|(position, slices)| (*position, slices.as_slice()));
+    parted(bases).iter().map(|base| (Kind::BASE, base.encode())).collect()
+}
+
+fn len_of(head: &[(Kind, Vec<u8>)]) -> u64 {
+    let bases: usize = head.iter().map(|(_, body)| FRAME_HEADER_LEN + body.len()).sum();
+    (FRAME_HEADER_LEN + Compacted::LEN + bases) as u64
+}
+
+/// Returns how many bytes a compacted segment takes to say what a compaction has left in it.
+pub(crate) fn head_bytes(bases: &[(SequenceNumber, Vec<BaseSlice>)]) -> u64 {
+    len_of(&head(bases))
+}

@@ -1,0 +1,250 @@
+//! Writing a finished segment in another form, compressed or plain, into the place of the one that it has.
+//!
+//! # What a kill or a power cut leaves
+//!
+//! | step | left behind |
+//! |---|---|
+//! | the new file is written under a temporary name, synced, read again and compared with the old one, byte for byte | the segment as it was, and a file `*.seg.new`, which a scan passes over and the next compaction or recovery removes |
+//! | it takes the name of the segment, and the folder is synced | the old file or the new one, which hold the same bytes |
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::codecs::Encoder;
+use super::{BLOCK_BYTES, Compression, ENTRY_LEN, FIXED_LEN, Fixed, HEAD_LEN, compression_of, damage, open};
+use crate::error::{Error, Result};
+use crate::log::chain::Segment;
+use crate::log::compact::replace;
+use crate::log::layout;
+use crate::log::window::Window;
+use crate::sabotage::{self, Breakage};
+use crate::storage::{Storage, StorageFile};
+
+/// Number of plain bytes below which a segment stays plain, unless somebody asks for less.
+pub(crate) const MIN_PLAIN_BYTES: u64 = BLOCK_BYTES as u64;
+
+/// Number of bytes that are gathered before they are written.
+const GATHERED_BYTES: usize = 256 << 10;
+
+/// Says how a segment's file is written anew.
+pub(crate) struct Compressing<'a> {
+    pub(crate) storage: &'a dyn Storage,
+    pub(crate) dir: &'a Path,
+    /// The segment, whose end its successor names.
+    pub(crate) segment: &'a Segment,
+    pub(crate) compression: Compression,
+    /// Number of plain bytes below which a segment stays plain.
+    pub(crate) bytes_min: u64,
+    /// Whether only to find out how long the file would be.
+    pub(crate) dry_run: bool,
+}
+
+/// Says how a segment's file is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// Length in bytes before; of a plain segment, up to its last byte that is not 0.
+    pub(crate) before: u64,
+    /// Length in bytes now.
+    pub(crate) after: u64,
+    /// Whether the file was written anew.
+    pub(crate) written: bool,
+}
+
+impl Compressing<'_> {
+    /// Writes the segment's file anew, unless it is as asked for, it would not get a tenth shorter by being compressed, or has
+    /// another name: a fork holds the file then, and nothing would be saved. The bytes and the name are durable then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if the old file is a compressed one and damaged, [`Error::Full`] if the disk has no room, [`Error::Io`],
+    /// [`Error::CompressionUnavailable`]. The old file stays then.
+    pub(crate) fn run(&self) -> Result<Kept> {
+        let ordinal = self.segment.header.ordinal;
+        let path = layout::segment_file(self.dir, ordinal);
+        if !self.compression.is_available() {
+            return Err(Error::CompressionUnavailable { path, codec: self.compression.name() });
+        }
+        let io = |error| Error::io("read", &path, error);
+        let (now, old) = (compression_of(self.storage, &path)?, open(self.storage, &path)?);
+        let plain_len = match now {
+            Compression::None => {
+                let used = Window::new(Arc::clone(&old), None).and_then(|mut window| window.used_end(0));
+                // The last bytes of a frame may be 0.
+                let seal = self.segment.seal(self.storage)?.map_or(0, |(_, len)| len);
+                used.map_err(io)?.max(self.segment.end.unwrap_or(0) + seal)
+            }
+            _ => old.len().map_err(io)?,
+        };
+        let before = match now {
+            Compression::None => plain_len,
+            _ => self.storage.entry(&path).map_err(io)?.map_or(0, |entry| entry.len),
+        };
+        let stays = Kept { before, after: before, written: false };
+        let wanted = self.compression != now
+            && (self.compression == Compression::None
+                || (plain_len >= self.bytes_min && self.storage.links(&path).map_err(io)? <= 1));
+        if !wanted {
+            return Ok(stays);
+        }
+        if let Some(damage) = damage(self.storage, &path, 0)? {
+            return Err(damage);
+        }
+        let plain = Plain { file: old.as_ref(), path: &path, len: plain_len };
+        if self.dry_run {
+            let after = self.encode(&plain, &mut |_, _| Ok(()))?;
+            return Ok(after.map_or(stays, |after| Kept { before, after, written: true }));
+        }
+        let written = replace(self.storage, self.dir, ordinal, |building| self.write(&plain, building))?;
+        Ok(written.map_or(stays, |after| Kept { before, after, written: true }))
+    }
+
+    /// Writes the file under its temporary name, and compares it with the old one. Returns its length; `None` if it saves too little.
+    fn write(&self, plain: &Plain<'_>, building: &Path) -> Result<Option<u64>> {
+        let unmade = |op, error| Error::unmade(op, building, plain.len, error);
+        let file = self.storage.create(building, 0).map_err(|error| unmade("create", error))?;
+        let mut gathered = Gathered { file: file.as_ref(), bytes: Vec::new(), offset: 0 };
+        let made = self.encode(plain, &mut |bytes, at| {
+            gathered.take(bytes, at).map_err(|error| unmade("write", error))
+        })?;
+        let Some(len) = made else { return Ok(None) };
+        gathered.write().map_err(|error| unmade("write", error))?;
+        if !sabotage::is(Breakage::CompressedNamedUnsynced) {
+            file.sync_data().map_err(|error| unmade("sync", error))?;
+        }
+        let new = open(self.storage, building)?;
+        let new = Plain { file: new.as_ref(), path: building, len: plain.len };
+        let whole = self.storage.entry(building).map_err(|error| Error::io("look up", building, error))?;
+        let is_whole = whole.is_some_and(|entry| entry.len == len);
+        match is_whole
+            && new.file.len().map_err(|error| Error::io("read", building, error))? == plain.len
+            && new.is(plain)?
+        {
+            true => Ok(Some(len)),
+            false => Err(Error::io(
+                "compare",
+                building,
+                std::io::Error::other("it does not hold the bytes of the segment"),
+            )),
+        }
+    }
+
+    /// Hands over the bytes of the new file, each piece with its offset. Returns the file's length; `None` if it saves too little.
+    fn encode(&self, plain: &Plain<'_>, put: &mut Put<'_>) -> Result<Option<u64>> {
+        if self.compression == Compression::None {
+            plain.each_block(&mut |offset, bytes| put(bytes, offset))?;
+            return Ok(Some(plain.len));
+        }
+        let longest = plain.len - plain.len / 10;
+        let fixed = Fixed { compression: self.compression, head_crc: 0, plain_len: plain.len, table_crc: 0 };
+        let (mut head, mut table) = (Vec::new(), Vec::new());
+        let table_len = usize::try_from(fixed.blocks()).unwrap_or(usize::MAX).saturating_mul(ENTRY_LEN);
+        let mut at = (FIXED_LEN + fixed.head_len()).saturating_add(table_len) as u64;
+        // What stands before the blocks is known last.
+        let zeros = [0; BLOCK_BYTES];
+        let mut offset = 0;
+        while offset < at {
+            let wanted = usize::try_from(at - offset).map_or(BLOCK_BYTES, |left| left.min(BLOCK_BYTES));
+            put(zeros.get(..wanted).unwrap_or_default(), offset)?;
+            offset += wanted as u64;
+        }
+        let (mut encoder, mut stored) = (Encoder::default(), Vec::new());
+        plain.each_block(&mut |_, bytes| {
+            if head.is_empty() {
+                head.extend_from_slice(bytes.get(..HEAD_LEN).unwrap_or(bytes));
+            }
+            if at > longest {
+                return Ok(());
+            }
+            let shorter = encoder.encode(self.compression, bytes, &mut stored);
+            let shorter = shorter.map_err(|error| Error::io("compress", plain.path, error))?;
+            let bytes = if shorter { stored.as_slice() } else { bytes };
+            table.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            table.extend_from_slice(&crc32fast::hash(bytes).to_le_bytes());
+            put(bytes, at)?;
+            at += bytes.len() as u64;
+            Ok(())
+        })?;
+        if at > longest {
+            return Ok(None);
+        }
+        let (head_crc, table_crc) = (crc32fast::hash(&head), crc32fast::hash(&table));
+        let mut first = Fixed { head_crc, table_crc, ..fixed }.encode().to_vec();
+        first.append(&mut head);
+        first.append(&mut table);
+        put(&first, 0)?;
+        Ok(Some(at))
+    }
+}
+
+/// Takes bytes of a file that is written, and their offset.
+type Put<'a> = dyn FnMut(&[u8], u64) -> Result<()> + 'a;
+
+/// Holds the plain bytes of a segment.
+struct Plain<'a> {
+    file: &'a dyn StorageFile,
+    path: &'a Path,
+    len: u64,
+}
+
+impl Plain<'_> {
+    /// Hands over the blocks, each with its offset.
+    fn each_block(&self, visit: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        let mut block = vec![0; BLOCK_BYTES];
+        let mut offset = 0;
+        while offset < self.len {
+            let bytes = self.block(offset, &mut block)?;
+            visit(offset, bytes)?;
+            offset += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Reads the block that begins at an offset.
+    fn block<'b>(&self, offset: u64, block: &'b mut [u8]) -> Result<&'b [u8]> {
+        let wanted = usize::try_from(self.len.saturating_sub(offset))
+            .map_or(BLOCK_BYTES, |left| left.min(BLOCK_BYTES));
+        let room = block.get_mut(..wanted).unwrap_or_default();
+        let read = self.file.read_at(room, offset).map_err(|error| Error::io("read", self.path, error))?;
+        match read == wanted && wanted > 0 {
+            true => Ok(room),
+            false => Err(Error::io("read", self.path, std::io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    /// Returns whether another file has the same bytes.
+    fn is(&self, other: &Plain<'_>) -> Result<bool> {
+        let (mut block, mut same) = (vec![0; BLOCK_BYTES], self.len == other.len);
+        self.each_block(&mut |offset, bytes| {
+            same = same && other.block(offset, &mut block)? == bytes;
+            Ok(())
+        })?;
+        Ok(same)
+    }
+}
+
+/// Gathers bytes that come one behind the other, and writes many of them at a time.
+struct Gathered<'a> {
+    file: &'a dyn StorageFile,
+    bytes: Vec<u8>,
+    offset: u64,
+}
+
+impl Gathered<'_> {
+    fn take(&mut self, bytes: &[u8], at: u64) -> std::io::Result<()> {
+        if at != self.offset + self.bytes.len() as u64 {
+            self.write()?;
+            self.offset = at;
+        }
+        self.bytes.extend_from_slice(bytes);
+        if self.bytes.len() >= GATHERED_BYTES { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> std::io::Result<()> {
+        if !self.bytes.is_empty() {
+            self.file.write_at(&self.bytes, self.offset)?;
+            self.offset += self.bytes.len() as u64;
+            self.bytes.clear();
+        }
+        Ok(())
+    }
+}

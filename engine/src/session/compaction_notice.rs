@@ -1,0 +1,141 @@
+//! What a compaction of a held session has to say to whoever holds its records.
+//!
+//! A compaction drops bodies from the local log. The replica has them still, if it held the records before, and must not drop them by
+//! itself: another writer could go back to a position at which they are needed. So the session's writer records what was dropped
+//! ([`DroppedBodies`]): when the session is opened for writing and the replica holds bodies that the log has not, and when a session
+//! that is open is compacted. Whoever claims the session later has that record.
+//!
+//! 1. Nobody who writes behind that record goes back to a position that it hides ([`DroppedBodies::hides`]), also where its own log has
+//!    all bodies: after a takeover, or in an older copy of the log. A store without its replicator
+//!    ([`StoreOptions::unreplicated`](crate::StoreOptions::unreplicated)) finds the record in the log.
+//! 2. A record hides all that an earlier one hides, and says that all was dropped which that says ([`DroppedBodies::behind`]).
+//! 3. So a replica may drop what the newest record says, at any time.
+//! 4. What such a record of its parent says is not said of a fork, which has records of its own, also where the parent's are.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use foldlog_codec::body::{DROPPED_BODIES, DroppedBodies, ObjectId, Observed, Payload};
+use foldlog_codec::{Kind, Record, SequenceNumber};
+use uuid::Uuid;
+
+use super::replica::replica_error;
+use super::write::PendingRecord;
+use super::{Inner, WriterState};
+use crate::error::{Error, Result};
+use crate::fold::record_body::RecordBody;
+use crate::replication::Replicator;
+use crate::sabotage::{self, Breakage};
+
+/// Follows which bodies were dropped, as held records say.
+#[derive(Debug, Default)]
+pub(super) struct SaidDropped {
+    newest: Option<(SequenceNumber, Vec<u8>)>,
+}
+
+impl SaidDropped {
+    pub(super) fn see(&mut self, record: &Record<'_>) {
+        if record.kind == Kind::OPENED {
+            self.newest = None;
+        } else if let Some(data) = DroppedBodies::observed_in(record) {
+            self.newest = Some((record.sequence, data.bytes().to_vec()));
+        }
+    }
+
+    /// Returns what the newest record says, whose payload the replica has; `None` if there is none.
+    pub(super) fn read(
+        &self,
+        session: Uuid,
+        replicator: &dyn Replicator,
+    ) -> Result<Option<Arc<DroppedBodies>>> {
+        self.decode(|payload| {
+            let Some(object) = payload.object() else { return Ok(Cow::Borrowed(payload.bytes())) };
+            let bytes = replicator.get_object(session, object);
+            let bytes = bytes.map_err(|error| replica_error(session, error))?;
+            match ObjectId::of(&bytes) == object {
+                true => Ok(Cow::Owned(bytes)),
+                false => {
+                    let reason = "a payload has other bytes than its name says".to_owned();
+                    Err(Error::ReplicaFailed { session, reason })
+                }
+            }
+        })
+    }
+
+    fn decode(
+        &self,
+        resolve: impl FnOnce(Payload<'_>) -> Result<Cow<'_, [u8]>>,
+    ) -> Result<Option<Arc<DroppedBodies>>> {
+        let Some((sequence, data)) = &self.newest else { return Ok(None) };
+        let dropped = DroppedBodies::decode(&resolve(Payload::new(data))?);
+        dropped.map(|dropped| Some(Arc::new(dropped))).map_err(Error::unread(*sequence))
+    }
+}
+
+impl Inner {
+    /// Records which bodies compactions have dropped, if the replica holds any of them and no record says so. A session that takes no
+    /// record is left as it is.
+    pub(super) fn note_dropped(self: &Arc<Self>) -> Result<()> {
+        let Some(replica) = self.replica.as_ref().filter(|replica| replica.is_to_say()) else {
+            return Ok(());
+        };
+        let places = self.state.lock().log.places.clone();
+        let Some(compaction) = places.compaction.as_ref() else { return Ok(()) };
+        let Some(last) = compaction.ranges().last().map(|range| *range.end()) else { return Ok(()) };
+        let mut dropped =
+            DroppedBodies { known: compaction.known_from(SequenceNumber::MIN), runs: Vec::new() };
+        places.read(&self.store.options.storage, SequenceNumber::MIN, last, &mut |record| {
+            if record.kind == Kind::DROPPED {
+                dropped.push(record.sequence);
+            }
+            Ok(())
+        })?;
+        // Another worker's log may have been compacted elsewhere, or further.
+        if let Some(before) = replica.said_dropped() {
+            dropped = dropped.behind(&before);
+        }
+        let (data, time_us) = (dropped.encode(), self.now_us());
+        let mut state = self.state.lock();
+        if self.refusal(&state).is_some() {
+            return Ok(());
+        }
+        let reference = self.recorded(&state, &data)?;
+        let data = Payload::new(reference.as_deref().unwrap_or(&data));
+        let body = Observed { name: DROPPED_BODIES.to_owned(), data }.encode();
+        let pending = PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed);
+        let sequence = self.write_pending(&mut state, time_us, pending, true)?;
+        replica.note_said(Arc::new(dropped));
+        self.finish_write(state, sequence, false).map(drop)
+    }
+
+    /// Fails with [`Error::Compacted`] if nothing may go back to a position, since a replica may have dropped bodies that it needs.
+    pub(super) fn check_held(&self, state: &WriterState, position: SequenceNumber) -> Result<()> {
+        let said = match &self.replica {
+            Some(replica) => replica.said_dropped(),
+            None => self.said_in_log(state)?,
+        };
+        match said.filter(|said| said.hides(position) && !sabotage::is(Breakage::DroppedGoneBackTo)) {
+            Some(said) => Err(Error::Compacted { position, earliest: said.through().unwrap_or(position) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns what the log of a held session, which is written without its replicator, says of dropped bodies. The log is read once for that:
+    /// nobody without a replicator writes such a record.
+    fn said_in_log(&self, state: &WriterState) -> Result<Option<Arc<DroppedBodies>>> {
+        // A replay goes where its records went, before that was said.
+        if state.live.projection.replicated.is_none() || self.replayed.is_some() {
+            return Ok(None);
+        }
+        if let Some(said) = self.said_dropped.get() {
+            return Ok(said.clone());
+        }
+        let (source, mut said) = (self.log_source(state), SaidDropped::default());
+        source.places.read(&source.storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
+            said.see(&record);
+            Ok(())
+        })?;
+        let said = said.decode(|payload| source.objects.resolve(payload))?;
+        Ok(self.said_dropped.get_or_init(|| said).clone())
+    }
+}

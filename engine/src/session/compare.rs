@@ -1,0 +1,151 @@
+//! Compares what a replayed host produces with what is recorded, beside the next record and further on.
+//!
+//! Where the host's types know a later version of a recorded event, or of the items that it added, the recorded ones are brought
+//! up to date first, as they are for whoever reads them. An event that no slice of the host takes has no such types.
+
+use std::collections::BTreeMap;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::{Action, Added, Dispatch, Effect, Lane, ObjectId, Payload};
+
+use super::recorded_log::Recorded;
+use crate::divergence::{
+    Difference, LeaveOut, OtherRecord, compare, compare_values, record_name, resolved, shown_name,
+};
+use crate::error::Error;
+use crate::log::objects::Objects;
+use crate::names::Names;
+use crate::types::{Recorded as Stored, SessionTypes};
+
+/// Compares records with one that the host has produced.
+pub(super) struct Comparison<'a> {
+    pub(super) kind: Kind,
+    pub(super) produced: &'a [u8],
+    /// Names of the log, and those that the host has declared for the record.
+    pub(super) names: &'a Names,
+    pub(super) left_out: &'a LeaveOut,
+    /// The host's types; `None` if nothing is brought up to date.
+    pub(super) types: Option<&'a SessionTypes>,
+    pub(super) objects: &'a Objects,
+    /// Contents of the objects that the produced record names, which a replay does not write.
+    pub(super) produced_objects: &'a BTreeMap<ObjectId, Vec<u8>>,
+}
+
+/// Bytes of an item or event of a recorded one's version, and that of the host.
+struct UpToDate {
+    items: Vec<Vec<u8>>,
+    version: u32,
+}
+
+impl Comparison<'_> {
+    /// Returns whether a recorded record is of the produced one's kind and name.
+    pub(super) fn is_alike(&self, recorded: &Recorded) -> bool {
+        let name = |body| record_name(self.kind, body, self.names);
+        self.kind == recorded.kind && name(&recorded.body) == name(self.produced)
+    }
+
+    /// Names a recorded record.
+    pub(super) fn other(&self, recorded: &Recorded) -> OtherRecord {
+        let record = shown_name(recorded.kind, &recorded.body, self.names);
+        OtherRecord { sequence: recorded.sequence, record }
+    }
+
+    /// Returns the first difference to a recorded record that is alike; `None` if nothing that is compared differs.
+    pub(super) fn difference(&self, recorded: &Recorded) -> Option<Difference> {
+        let (kind, produced, names, left_out) = (self.kind, self.produced, self.names, self.left_out);
+        let contents = |object: &ObjectId| {
+            self.produced_objects.get(object).cloned().or_else(|| self.objects.get(object).ok())
+        };
+        match self.up_to_date(recorded) {
+            Ok(None) => compare(kind, &recorded.body, produced, names, left_out, &contents),
+            Ok(Some(body)) => compare_values(kind, &body, produced, names, left_out, &contents).0,
+            Err(difference) => Some(*difference),
+        }
+    }
+
+    /// Returns the body of a recorded dispatch with what is of an older version than the host's brought up to date; `None` if
+    /// nothing is.
+    fn up_to_date(&self, recorded: &Recorded) -> Result<Option<Vec<u8>>, Box<Difference>> {
+        let Some(types) = self.types.filter(|_| self.kind == Kind::DISPATCH) else { return Ok(None) };
+        let (Ok(old), Ok(new)) = (Dispatch::decode(&recorded.body), Dispatch::decode(self.produced)) else {
+            return Ok(None);
+        };
+        let effects = resolved(&old, self.names);
+        let event = self.event_up_to_date(recorded, &old, types)?;
+        let mut items = Vec::new();
+        for effect in &effects {
+            items.push(self.items_up_to_date(recorded, effect, types)?);
+        }
+        if event.is_none() && items.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let action = match (&event, new.action) {
+            (Some(data), Action::Event { event, .. }) => Action::Event { event, data: Payload::new(data) },
+            _ => old.action,
+        };
+        let effects = effects.into_iter().zip(&items).map(|(effect, items)| match items {
+            Some(UpToDate { items, version }) => {
+                let items = items.iter().map(|item| Payload::new(item)).collect();
+                Effect { added: Added::Items { items, version: *version }, ..effect }
+            }
+            None => effect,
+        });
+        let mut body = Dispatch { action, effects: Some(effects.collect()) }.encode();
+        Lane::of(self.kind, &recorded.body).unwrap_or_default().add_to(&mut body, 0);
+        Ok(Some(body))
+    }
+
+    /// Returns the bytes of a recorded event brought up to date; `None` if it is of the host's version.
+    fn event_up_to_date(
+        &self,
+        recorded: &Recorded,
+        dispatch: &Dispatch<'_>,
+        types: &SessionTypes,
+    ) -> Result<Option<Vec<u8>>, Box<Difference>> {
+        let Action::Event { event, data } = dispatch.action else { return Ok(None) };
+        let Some(declared) = self.names.event(event) else { return Ok(None) };
+        let Some(types) = types.event(&declared.name).filter(|types| types.version > declared.version) else {
+            return Ok(None);
+        };
+        let bytes = self.objects.resolve(data).and_then(|bytes| {
+            let value =
+                types.decoder.alone(declared.version, recorded.sequence, Stored::Elsewhere(&bytes))?;
+            types.encode(value.as_ref())
+        });
+        bytes.map(Some).map_err(|error| unread("$.event", data, &error))
+    }
+
+    /// Returns the items that a recorded dispatch added to a slice brought up to date; `None` if they are of the host's version.
+    fn items_up_to_date(
+        &self,
+        recorded: &Recorded,
+        effect: &Effect<'_>,
+        types: &SessionTypes,
+    ) -> Result<Option<UpToDate>, Box<Difference>> {
+        let Added::Items { items, version: old } = &effect.added else { return Ok(None) };
+        let name = self.names.slice_name(effect.slice);
+        let Some(types) = types.slice(&name).filter(|types| types.item_version > *old) else {
+            return Ok(None);
+        };
+        let mut found = Vec::with_capacity(items.len());
+        for (place, item) in items.iter().enumerate() {
+            let bytes = self.objects.resolve(*item);
+            let bytes = bytes.and_then(|bytes| types.up_to_date((*old, recorded.sequence), &bytes));
+            found.push(bytes.map_err(|error| {
+                let difference = unread(&format!("$.added[{place}]"), *item, &error);
+                Box::new(Difference { slice: Some(name.clone()), ..*difference })
+            })?);
+        }
+        Ok(Some(UpToDate { items: found, version: types.item_version }))
+    }
+
+    /// Returns whether nothing that is compared differs from a recorded record.
+    pub(super) fn is_same(&self, recorded: &Recorded) -> bool {
+        recorded.is(self.kind, self.produced)
+            || self.is_alike(recorded) && self.difference(recorded).is_none()
+    }
+}
+
+fn unread(path: &str, recorded: Payload<'_>, error: &Error) -> Box<Difference> {
+    Box::new(Difference::unread(path, recorded, format!("it cannot be brought up to date: {error}")))
+}

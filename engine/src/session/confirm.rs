@@ -1,0 +1,95 @@
+//! Confirms, directly before a tool starts, that the session is still this worker's. [`crate::replication`] says why an acknowledged begin
+//! is not enough, and which window remains.
+
+#[cfg(feature = "async")]
+use std::sync::Arc;
+
+use super::replica::{Replica, replica_error};
+use super::{Inner, Session};
+use crate::error::{Error, Result};
+use crate::log::fence::Fenced;
+#[cfg(feature = "async")]
+use crate::offload::offload;
+use crate::options::Durability;
+use crate::replication::ReplicaError;
+use crate::sabotage::{self, Breakage};
+
+/// How many times in a row a confirmation may be too old by the time that it is read.
+const CONFIRMATIONS_MAX: u32 = 10;
+
+impl Session {
+    /// Returns once the claim is known to be the session's newest one, as short a time ago as the replicator demands. Nothing that waits may stand
+    /// between this and the start of the tool.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Fenced`] if another worker took the session over, [`Error::ReplicaUnknown`] or [`Error::ReplicaFailed`] if that cannot be
+    /// found out. The session takes no writes any more then.
+    pub(crate) fn confirm_claim(&self) -> Result<()> {
+        for _ in 0..CONFIRMATIONS_MAX {
+            if self.inner.is_confirmed()? {
+                return Ok(());
+            }
+            self.inner.confirm()?;
+        }
+        self.inner.require_confirmed()
+    }
+
+    /// Does what [`confirm_claim`](Session::confirm_claim) does, and asks on a thread of the pool.
+    #[cfg(feature = "async")]
+    pub(crate) async fn confirm_claim_async(&self) -> Result<()> {
+        for _ in 0..CONFIRMATIONS_MAX {
+            if self.inner.is_confirmed()? {
+                return Ok(());
+            }
+            let inner = Arc::clone(&self.inner);
+            offload(move || inner.confirm()).await?;
+        }
+        self.inner.require_confirmed()
+    }
+}
+
+impl Inner {
+    /// Returns the replica that has to confirm the claim before a tool starts, if there is one.
+    fn confirms(&self) -> Option<&Replica> {
+        let waits = self.durability != Durability::Process && !sabotage::is(Breakage::StartedUnconfirmed);
+        self.replica.as_ref().filter(|_| waits)
+    }
+
+    /// Returns whether a tool may start now. Does no I/O.
+    fn is_confirmed(&self) -> Result<bool> {
+        let Some(replica) = self.confirms() else { return Ok(true) };
+        match replica.failure() {
+            Some(cause) => Err(Error::clone(&cause)),
+            None => Ok(replica.claim_confirmer().is_confirmed(self.id, replica.epoch())),
+        }
+    }
+
+    fn require_confirmed(&self) -> Result<()> {
+        match self.is_confirmed()? {
+            true => Ok(()),
+            false => {
+                let reason = "each confirmation of the session's claim came too late, for its lease: is the lease \
+                              shorter than the place needs to answer?";
+                Err(self.unconfirmed(ReplicaError::Failed { reason: reason.to_owned() }))
+            }
+        }
+    }
+
+    /// Has the replicator confirm the claim.
+    fn confirm(&self) -> Result<()> {
+        self.check_process()?;
+        let Some(replica) = self.confirms() else { return Ok(()) };
+        let confirmed = replica.claim_confirmer().confirm(self.id, replica.epoch());
+        confirmed.map_err(|error| self.unconfirmed(error))
+    }
+
+    /// Takes no writes any more, since the claim was not confirmed.
+    fn unconfirmed(&self, error: ReplicaError) -> Error {
+        let Some(replica) = &self.replica else { return replica_error(self.id, error) };
+        if let ReplicaError::Fenced { epoch, by } = &error {
+            self.note_fenced(Fenced { from: replica.held(), epoch: *epoch, by: by.clone() });
+        }
+        self.stop_for(&replica.fail(replica_error(self.id, error)))
+    }
+}

@@ -1,0 +1,573 @@
+//! Records conversations and adapter states, and says where a conversation goes on.
+//!
+//! None of these records waits for an operation. One that is written through an operation's own handle names the run of
+//! the operation, and no longer counts if that run fails.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use foldlog_codec::body::{
+    AdapterState, Answer, AnsweredCall, CallOrigin, ConversationScope, Input, Payload, PromptAccepted,
+    Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn,
+};
+use foldlog_codec::image::{ConversationEntry, EntryKind};
+use foldlog_codec::{Kind, SequenceNumber};
+use parking_lot::MutexGuard;
+use smol_str::SmolStr;
+
+use super::schedule::WriteScope;
+use super::settle;
+use super::write::PendingRecord;
+use super::{Session, WriterState};
+use crate::conversation::{
+    AdapterStateSnapshot, ContentBlocks, Conversation, NewAdapterState, NewAnswer, NewInput, NewRequest,
+    NewRequestFailure, OriginalMessage, PromptIdentity, Resume, ResumePoint, blocks_of, resume_of,
+    text_payload,
+};
+use crate::error::{Error, Result};
+use crate::fold::conversation_reading::{self, TextBudget};
+use crate::fold::conversations::{ConversationNote, Conversations, input_key};
+use crate::fold::log_source::LogSource;
+use crate::fold::record_body::RecordBody;
+use crate::types::encode;
+
+fn json_text(value: &serde_json::Value) -> Vec<u8> {
+    text_payload(&value.to_string())
+}
+
+/// Holds the encoded blocks of a message.
+fn encoded_blocks(blocks: Option<&ContentBlocks>) -> Option<(&str, Vec<u8>)> {
+    blocks.map(|blocks| (blocks.format.as_str(), text_payload(&blocks.json)))
+}
+
+fn pairs(pairs: &[(String, String)]) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
+    pairs.iter().map(|(name, value)| (Cow::from(name), Cow::from(value))).collect()
+}
+
+fn recorded_identity(prompt: &PromptIdentity) -> foldlog_codec::body::PromptIdentity<'_> {
+    foldlog_codec::body::PromptIdentity {
+        namespace: Cow::from(&prompt.namespace),
+        key: Cow::from(&prompt.key),
+        digest: prompt.digest,
+    }
+}
+
+/// Writes the body of a record whose payloads are stored apart where they are large.
+macro_rules! write_body {
+    ($session:expr, $state:expr, $kind:expr, $body:ident) => {{
+        let (session, state): (&Session, MutexGuard<'_, WriterState>) = ($session, $state);
+        let time_us = session.inner.now_us();
+        let references = session.inner.references(&state, $body.payloads_mut())?;
+        session.inner.refer($body.payloads_mut(), &references);
+        let note = ConversationNote::from(&$body);
+        session.write_note(state, time_us, $kind, &$body.encode(), note)
+    }};
+}
+
+impl Session {
+    /// Records a message of a conversation, or the result of a call. If the host gives it an id that the conversation holds
+    /// already, and that record counts, returns that record and writes nothing.
+    ///
+    /// Does not wait for a tool that runs, and stays if that tool fails, unless it is written through the tool's own
+    /// handle. The record is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`dispatch`](Session::dispatch) that do not concern events.
+    pub fn record_input(&self, input: &NewInput) -> Result<SequenceNumber> {
+        let known = |state: &WriterState| {
+            let id = input.id.as_deref()?;
+            known_input(state, (&input.evaluation_id, id), self.record_lane().within)
+        };
+        // What writes no record has no turn.
+        if self.replays()
+            && let Some(known) = known(&self.inner.state.lock())
+        {
+            return Ok(known);
+        }
+        let state = self.writable(WriteScope::Log)?;
+        if let Some(known) = known(&state) {
+            return Ok(known);
+        }
+        let content = input.content.as_deref().map(text_payload);
+        let blocks = encoded_blocks(input.blocks.as_ref());
+        let payload = input.payload.as_ref().map(json_text);
+        let mut body = Input {
+            scope: self.scope_of(&input.evaluation_id, input.original),
+            role: input.role,
+            content: content.as_deref().map(Payload::new),
+            blocks: blocks_of(blocks.as_ref()),
+            id: input.id.as_deref().map(Cow::from),
+            name: input.name.as_deref().map(Cow::from),
+            prompt: input.prompt.as_ref().map(recorded_identity),
+            call_id: input.call_id.as_deref().map(Cow::from),
+            origin: input.origin,
+            is_error: input.is_error,
+            payload: payload.as_deref().map(Payload::new),
+        };
+        write_body!(self, state, Kind::INPUT, body)
+    }
+
+    /// Records that a provider is about to be asked.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`record_input`](Session::record_input).
+    pub fn record_request(&self, request: &NewRequest) -> Result<SequenceNumber> {
+        let state = self.writable(WriteScope::Log)?;
+        let parameters = request.parameters.as_ref().map(json_text);
+        let mut body = Request {
+            prompt: request.prompt,
+            model: request.model.as_deref().map(Cow::from),
+            parameters: parameters.as_deref().map(Payload::new),
+            sent: request.sent,
+            ..Request::new(self.scope(&request.evaluation_id), request.attempt.max(1))
+        };
+        write_body!(self, state, Kind::REQUEST, body)
+    }
+
+    /// Records that a request got no answer, and what is known of what it cost.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`record_input`](Session::record_input).
+    pub fn record_request_failure(&self, failure: &NewRequestFailure) -> Result<SequenceNumber> {
+        let state = self.writable(WriteScope::Log)?;
+        let arrived = failure.arrived.as_deref().map(text_payload);
+        let mut body = Request {
+            failure: Some(RequestFailure {
+                status: failure.status.map(u32::from),
+                arrived: arrived.as_deref().map(Payload::new),
+                request_id: failure.request_id.as_deref().map(Cow::from),
+                usage: failure.usage,
+                rate_limits: pairs(&failure.rate_limits),
+                ..RequestFailure::new(failure.request, &failure.cause, &failure.message)
+            }),
+            ..Request::new(self.scope(&failure.evaluation_id), failure.attempt.max(1))
+        };
+        write_body!(self, state, Kind::REQUEST, body)
+    }
+
+    /// Records a complete answer. Nothing that it asks for may run before this returns.
+    ///
+    /// The record is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`record_input`](Session::record_input).
+    pub fn record_answer(&self, answer: &NewAnswer) -> Result<SequenceNumber> {
+        let state = self.writable(WriteScope::Log)?;
+        let content = answer.content.as_deref().map(text_payload);
+        let arguments: Vec<Vec<u8>> = answer.calls.iter().map(|call| text_payload(&call.arguments)).collect();
+        let payload = answer.payload.as_ref().map(json_text);
+        let blocks = encoded_blocks(answer.blocks.as_ref());
+        let last = answer.calls.len();
+        let calls =
+            (1..).zip(answer.calls.iter().zip(&arguments)).map(|(place, (call, arguments))| AnsweredCall {
+                id: Cow::from(&call.call_id),
+                name: Cow::from(&call.name),
+                arguments: Payload::new(arguments),
+                incomplete: answer.last_call_incomplete && place == last,
+            });
+        let mut body = Answer {
+            request: answer.request,
+            calls: calls.collect(),
+            blocks: blocks_of(blocks.as_ref()),
+            stop: answer.stop.as_deref().map(Cow::from),
+            continues: answer.continues,
+            model: answer.model.as_deref().map(Cow::from),
+            request_id: answer.request_id.as_deref().map(Cow::from),
+            usage: answer.usage,
+            rate_limits: pairs(&answer.rate_limits),
+            payload: payload.as_deref().map(Payload::new),
+            ..Answer::new(
+                self.scope_of(&answer.evaluation_id, answer.original),
+                content.as_deref().map(Payload::new),
+            )
+        };
+        write_body!(self, state, Kind::ANSWER, body)
+    }
+
+    /// Records that the last answer and all its calls are over, and which records the turn consists of. Returns the
+    /// record of the turn, also if there is one already.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchConversation`] if the evaluation has no answer, or one of its calls is still open; else those of
+    /// [`record_input`](Session::record_input).
+    pub fn record_turn(&self, evaluation_id: &str, complete: bool) -> Result<SequenceNumber> {
+        let refused = |reason| Error::NoSuchConversation { evaluation: evaluation_id.to_owned(), reason };
+        let known = |parts: &TurnParts| {
+            parts.turn.filter(|(_, was_complete)| *was_complete || !complete).map(|(turn, _)| turn)
+        };
+        if self.replays() {
+            let parts = turn_parts(&self.inner.state.lock(), evaluation_id);
+            if let Some(turn) = parts.as_ref().and_then(known) {
+                return Ok(turn);
+            }
+        }
+        let state = self.writable(WriteScope::Log)?;
+        let parts = turn_parts(&state, evaluation_id).ok_or_else(|| refused("it has no answer"))?;
+        if let Some(turn) = known(&parts) {
+            return Ok(turn);
+        }
+        let ends: Option<Vec<SequenceNumber>> = parts.ends.iter().copied().collect();
+        let ends = ends.ok_or_else(|| refused("a call of its last answer is still open"))?;
+        let scope = self.scope(evaluation_id);
+        let body =
+            Turn { scope, number: parts.number, inputs: parts.inputs, answer: parts.answer, ends, complete };
+        let time_us = self.inner.now_us();
+        let note = ConversationNote::from(&body);
+        self.write_note(state, time_us, Kind::TURN, &body.encode(), note)
+    }
+
+    /// Records that a provider is sent `messages` in place of the records from `from` through `to`. The log keeps those.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchConversation`] if `from` is behind `to`, if `to` is not in the log yet, or if a message has the role
+    /// `tool`; else those of [`record_input`](Session::record_input).
+    pub fn record_shortened(
+        &self,
+        evaluation_id: &str,
+        (from, to): (SequenceNumber, SequenceNumber),
+        messages: &[(Role, String)],
+        reason: &str,
+    ) -> Result<SequenceNumber> {
+        let state = self.writable(WriteScope::Log)?;
+        if from > to
+            || to >= state.log.next_sequence()
+            || messages.iter().any(|(role, _)| *role == Role::Tool)
+        {
+            let reason =
+                "its records cannot be replaced so: the range is not in the log, or a result replaces them";
+            return Err(Error::NoSuchConversation { evaluation: evaluation_id.to_owned(), reason });
+        }
+        let texts: Vec<Vec<u8>> = messages.iter().map(|(_, content)| text_payload(content)).collect();
+        let messages = messages.iter().zip(&texts);
+        let mut body = Shortened {
+            scope: self.scope(evaluation_id),
+            from,
+            to,
+            messages: messages
+                .map(|((role, _), content)| ShortenedMessage { role: *role, content: Payload::new(content) })
+                .collect(),
+            reason: Cow::from(reason),
+        };
+        write_body!(self, state, Kind::SHORTENED, body)
+    }
+
+    /// Records that a conversation goes on with a changed prompt.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`record_input`](Session::record_input).
+    pub fn accept_prompt(
+        &self,
+        evaluation_id: &str,
+        was: &PromptIdentity,
+        now: &PromptIdentity,
+        by: &str,
+        reason: &str,
+    ) -> Result<SequenceNumber> {
+        let state = self.writable(WriteScope::Log)?;
+        let body = PromptAccepted {
+            scope: self.scope(evaluation_id),
+            was: recorded_identity(was),
+            now: recorded_identity(now),
+            by: Cow::from(by),
+            reason: Cow::from(reason),
+        };
+        let note = ConversationNote::from(&body);
+        let time_us = self.inner.now_us();
+        self.write_note(state, time_us, Kind::PROMPT_ACCEPTED, &body.encode(), note)
+    }
+
+    /// Records the state of an adapter. No rollback touches the record.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`record_input`](Session::record_input).
+    pub fn record_adapter_state(&self, captured: &NewAdapterState) -> Result<SequenceNumber> {
+        let state = self.writable(WriteScope::Log)?;
+        let encoded = encode("an adapter's state", &captured.state)?;
+        let mut body = AdapterState {
+            scope: self.scope(&captured.evaluation_id),
+            adapter: Cow::from(&captured.adapter),
+            resumable: captured.resumable,
+            state: Payload::new(&encoded),
+            supersedes: captured.supersedes,
+            entry: captured.entry.as_deref().map(Cow::from),
+            occasion: Cow::from(&captured.occasion),
+        };
+        write_body!(self, state, Kind::ADAPTER_STATE, body)
+    }
+
+    /// Returns the states that adapters have recorded, in the order of their records, those on paths that a rollback has
+    /// abandoned included.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
+    /// [`Error::Inconsistent`] if a state cannot be read as JSON.
+    pub fn adapter_states(&self) -> Result<Vec<AdapterStateSnapshot>> {
+        self.adapter_states_at(SequenceNumber::MAX)
+    }
+
+    /// Returns the states that adapters had recorded at `position`.
+    pub(crate) fn adapter_states_at(&self, position: SequenceNumber) -> Result<Vec<AdapterStateSnapshot>> {
+        let (conversations, source, last) = self.recorded_conversations();
+        let position = position.min(last);
+        conversation_reading::adapter_states(&conversations, &source, self.inner.id, position, None)
+    }
+
+    /// Returns whether a rollback of the host has abandoned the answer that asked for a call. `false` where the log has no answer
+    /// there.
+    pub(crate) fn is_abandoned(&self, origin: CallOrigin) -> bool {
+        let state = self.inner.state.lock();
+        let conversations = &state.live.projection.conversations;
+        let live = conversations.live_at(state.last_position());
+        conversations.entry(origin.answer).is_some_and(|answer| !live.holds(origin.answer, answer))
+    }
+
+    /// Returns whether a rollback behind the record `since` went back to before the record `at`, and `since` is not live again.
+    pub(crate) fn was_rolled_back_behind(&self, at: SequenceNumber, since: SequenceNumber) -> bool {
+        let state = self.inner.state.lock();
+        let went_back = state.live.rollbacks.range(since..).any(|(_, rollback)| rollback.to < at);
+        went_back && !state.live.path.is_live(since, state.last_position())
+    }
+
+    /// Returns the ids of the evaluations that have a conversation on the live path, in the order of their first records.
+    pub fn evaluations(&self) -> Vec<SmolStr> {
+        self.evaluations_at(SequenceNumber::MAX)
+    }
+
+    /// Returns the ids of the evaluations that had a conversation on the live path at `position`.
+    pub fn evaluations_at(&self, position: impl Into<SequenceNumber>) -> Vec<SmolStr> {
+        let state = self.inner.state.lock();
+        let last = state.last_position();
+        state.live.projection.conversations.evaluations_at(position.into().min(last))
+    }
+
+    /// Returns the conversation of an evaluation as it is now. `None` if the session has recorded none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged.
+    pub fn conversation(&self, evaluation_id: &str) -> Result<Option<Conversation>> {
+        self.conversation_at(evaluation_id, SequenceNumber::MAX)
+    }
+
+    /// Returns the conversation of an evaluation as it was when the record at `position` had been written. `None` if
+    /// there was none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`conversation`](Session::conversation).
+    pub fn conversation_at(
+        &self,
+        evaluation_id: &str,
+        position: impl Into<SequenceNumber>,
+    ) -> Result<Option<Conversation>> {
+        self.read_conversation(evaluation_id, position.into(), None)
+    }
+
+    /// Reads the conversation of an evaluation at a position, whose texts may take what the budget says.
+    pub(super) fn read_conversation(
+        &self,
+        evaluation_id: &str,
+        position: SequenceNumber,
+        budget: Option<&TextBudget<'_>>,
+    ) -> Result<Option<Conversation>> {
+        let (conversations, source, last) = self.recorded_conversations();
+        let wanted = (evaluation_id, position.min(last));
+        conversation_reading::conversation(&conversations, &source, self.inner.id, wanted, budget)
+    }
+
+    /// Returns what was recorded of a conversation behind the record `after` through `position`, without reading what was
+    /// there before. `None` if a rollback, or the failure of a tool that had recorded something, may have changed since
+    /// `after` which of the earlier records count.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`conversation`](Session::conversation).
+    pub fn conversation_behind(
+        &self,
+        evaluation_id: &str,
+        after: impl Into<SequenceNumber>,
+        position: impl Into<SequenceNumber>,
+    ) -> Result<Option<Conversation>> {
+        let (after, position) = (after.into(), position.into());
+        let (conversations, source, last) = self.recorded_conversations();
+        if conversations.changed_before() > Some(after) {
+            return Ok(None);
+        }
+        let mut conversation = Conversation::new(self.inner.id, evaluation_id.to_owned());
+        let range = (Some(after), position.min(last));
+        conversation_reading::update(&mut conversation, &conversations, &source, range, None)?;
+        Ok(Some(conversation))
+    }
+
+    /// Says where a conversation goes on: the one of `evaluation_id`, or else the one that was recorded last.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interrupted`] if operations were left open: the session is to be recovered first.
+    pub fn resume(&self, evaluation_id: Option<&str>) -> Result<Resume> {
+        let state = self.inner.state.lock();
+        if state.interrupted {
+            return Err(self.inner.interrupted(&state));
+        }
+        let projection = &state.live.projection;
+        let conversations = &projection.conversations;
+        let live = conversations.live_at(state.last_position());
+        let counts = |(sequence, entry): &(SequenceNumber, &ConversationEntry)| {
+            entry.kind != EntryKind::AdapterState && live.holds(*sequence, entry)
+        };
+        let place = match evaluation_id {
+            Some(evaluation) => conversations.place(evaluation),
+            None => conversations.entries().rev().find(counts).map(|(_, entry)| entry.evaluation),
+        };
+        let Some(place) = place else {
+            let evaluation_id = evaluation_id.map(str::to_owned);
+            return Ok(Resume { evaluation_id, answer: None, point: ResumePoint::NotRecorded });
+        };
+        let standings = self.inner.standings(&state);
+        let waits_for = |operation| settle::waits_for(&standings, operation);
+        let (answer, point) = resume_of(conversations, &live, place, waits_for);
+        let evaluation_id = conversations.evaluation(place).map(|id| id.to_string());
+        Ok(Resume { evaluation_id, answer, point })
+    }
+
+    /// Returns where the records of conversations are, from what they are read, and the last record of the log.
+    pub(super) fn recorded_conversations(&self) -> (Conversations, LogSource, SequenceNumber) {
+        let state = self.inner.state.lock();
+        let last = state.last_position();
+        (state.live.projection.conversations.clone(), self.inner.log_source(&state), last)
+    }
+
+    fn scope<'a>(&'a self, evaluation: &'a str) -> ConversationScope<'a> {
+        self.scope_of(evaluation, None)
+    }
+
+    fn scope_of<'a>(
+        &'a self,
+        evaluation: &'a str,
+        original: Option<OriginalMessage>,
+    ) -> ConversationScope<'a> {
+        let original = original.map(OriginalMessage::recorded);
+        ConversationScope { lane: self.record_lane(), original, ..ConversationScope::new(evaluation) }
+    }
+
+    fn write_note(
+        &self,
+        state: MutexGuard<'_, WriterState>,
+        time_us: i64,
+        kind: Kind,
+        body: &[u8],
+        note: ConversationNote,
+    ) -> Result<SequenceNumber> {
+        self.inner.write(
+            state,
+            time_us,
+            [PendingRecord::new(kind, body, RecordBody::Conversation(Some(note)))],
+        )
+    }
+}
+
+impl WriterState {
+    /// Returns the sequence number of the last record; 0 before the first.
+    pub(super) fn last_position(&self) -> SequenceNumber {
+        self.log.next_sequence().saturating_sub(1)
+    }
+}
+
+/// Returns the record of an input with an id of the host, if it counts, and will as long as what is written through the
+/// handle of the run `within` does.
+fn known_input(
+    state: &WriterState,
+    (evaluation, id): (&str, &str),
+    within: Option<SequenceNumber>,
+) -> Option<SequenceNumber> {
+    let conversations = &state.live.projection.conversations;
+    let live = conversations.live_at(state.last_position());
+    let operations = &state.live.projection.operations;
+    let outwards = || std::iter::successors(within, |run| operations.parent_run(*run));
+    // What a tool said through its own handle is gone if that tool fails, so it stands for nobody else's message.
+    let lasts = |entry: &ConversationEntry| {
+        conversations.undecided_run(entry.within).is_none_or(|run| outwards().any(|outer| outer == run))
+    };
+    let mut inputs = conversations.inputs(conversations.place(evaluation)?, input_key(id));
+    let known = inputs.find(|(sequence, entry)| live.holds(*sequence, entry) && lasts(entry));
+    known.map(|(sequence, _)| sequence)
+}
+
+/// Holds the records of which the last turn of a conversation consists.
+struct TurnParts {
+    number: u64,
+    inputs: Vec<SequenceNumber>,
+    answer: SequenceNumber,
+    /// By ordinal; `None` for a call that is open.
+    ends: Vec<Option<SequenceNumber>>,
+    /// Record of the turn, if there is one, and whether it is the last one.
+    turn: Option<(SequenceNumber, bool)>,
+}
+
+/// Collects the records since the last turn that counts, walking backwards from the last record.
+fn turn_parts(state: &WriterState, evaluation: &str) -> Option<TurnParts> {
+    let conversations = &state.live.projection.conversations;
+    let place = conversations.place(evaluation)?;
+    let live = conversations.live_at(state.last_position());
+    let (mut number, mut turn, mut answer) = (1, None, None);
+    let (mut inputs, mut ends) = (Vec::new(), BTreeMap::new());
+    for (sequence, entry) in live.back(place) {
+        match entry.kind {
+            EntryKind::Turn => {
+                let of = entry.origin.map(|origin| origin.answer);
+                if answer.is_none() {
+                    // Nothing was answered since: this is the turn's own record.
+                    turn = turn.or(Some((sequence, entry.flag)));
+                    continue;
+                }
+                if of != answer.map(|(answer, _)| answer) {
+                    number = entry.number.saturating_add(1);
+                    break;
+                }
+                turn = turn.or(Some((sequence, entry.flag)));
+            }
+            EntryKind::Answer if answer.is_none() => {
+                answer = Some((sequence, entry.number));
+                // What was said since is of the next turn.
+                inputs.clear();
+            }
+            EntryKind::Answer => break,
+            EntryKind::Input => inputs.push(sequence),
+            EntryKind::Committed | EntryKind::Failed | EntryKind::Result => {
+                ends.extend(entry.origin.filter(|_| answer.is_none()).map(|origin| (origin, sequence)));
+            }
+            _ => {}
+        }
+    }
+    let (answer, calls) = answer?;
+    let settled = conversations.decided(place, answer).filter(|(_, entry)| {
+        // Otherwise the call was interrupted, or is to run again.
+        matches!(entry.kind, EntryKind::Settled | EntryKind::Decided) && !entry.flag
+    });
+    for (sequence, entry) in settled.filter(|(sequence, entry)| live.holds(*sequence, entry)) {
+        if let Some(origin) = entry.origin {
+            let first = ends.entry(origin).or_insert(sequence);
+            *first = sequence.min(*first);
+        }
+    }
+    inputs.reverse();
+    if let Some((turn, _)) = turn
+        && let Some(own) = conversations.entry(turn)
+    {
+        number = own.number;
+    }
+    let calls = 0..u32::try_from(calls).unwrap_or(u32::MAX);
+    let ends = calls.map(|ordinal| ends.get(&CallOrigin { answer, ordinal }).copied()).collect();
+    Some(TurnParts { number, inputs, answer, ends, turn })
+}

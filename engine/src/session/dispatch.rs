@@ -1,0 +1,574 @@
+//! Writes events, seeds, clears, resets and tags.
+
+use std::any::TypeId;
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use foldlog_codec::body::{
+    Action, Added, BuiltIn, Declare, Dispatch, Effect, Lane, Payload, Policy, Removed, SliceDeclaration,
+};
+use foldlog_codec::{Kind, SequenceNumber};
+use parking_lot::MutexGuard;
+use smol_str::SmolStr;
+
+use super::declare::slice_declaration;
+use super::event_plan::{EncodeBuffer, EventPlan, FastPath, PlannedReducer};
+use super::rejected_writes::Attempt;
+use super::schedule::WriteScope;
+use super::write::{PendingEvent, PendingRecord, promises_sync};
+use super::{Inner, Session, WriterState};
+use crate::error::{Error, Result};
+use crate::fold::projection::DecodedValues;
+use crate::fold::record_body::RecordBody;
+use crate::items::rows::{NewValue, OwnedValue, Rows};
+use crate::items::{AnyValue, Items, runs};
+use crate::types::{
+    Clear, Event, ItemCoding, NewItem, NewItems, ReduceCall, ReducerContext, SessionTypes, Slice,
+    SliceEffect, SliceOp, SliceTypes, default_policy, new_items, resolve_op,
+};
+
+impl Session {
+    /// Records an event, and lets its reducers change their slices. Returns the sequence number of the
+    /// record.
+    ///
+    /// An undeclared event is appended to an implicit slice named `E::NAME`, which has the [default
+    /// policy](crate::default_policy) of that name: mostly STATE. Read it as [`EventSlice<E>`](crate::EventSlice). If a later version of the host binds the event to another slice,
+    /// the items that are there already stay in the implicit one.
+    ///
+    /// The record is durable when this returns, with [`Durability::Every`](crate::Durability::Every), and
+    /// otherwise after the next sync. An event that changes STATE or CACHE may [wait](Session#who-waits).
+    ///
+    /// ```
+    /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let store = Store::open(folder.path())?;
+    /// # let session = store.create(&types)?;
+    /// let sequence = session.dispatch(Said("hello".to_owned()))?;
+    /// assert_eq!(session.position(), Some(sequence));
+    /// assert_eq!(session.view::<Chat>()?.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Nothing is recorded and no slice changes with these: [`Error::Refused`] or [`Error::ReducerPanicked`]
+    /// if a reducer returns an error or panics; [`Error::Encode`] if the event cannot be encoded; [`Error::UndeclaredEvent`] if the host does not
+    /// declare the event and the store's [options](crate::StoreOptions::undeclared_events) refuse that;
+    /// [`Error::TooLarge`] if the record passes a limit; [`Error::LogOnlyGrows`] if a reducer removes items
+    /// of a LOG slice; [`Error::Full`] if the disk has no space; [`Error::Untyped`], [`Error::ReadOnly`],
+    /// [`Error::Closed`] or [`Error::Forked`] if the session cannot be written here; [`Error::Interrupted`]
+    /// if it must be recovered first; [`Error::Revoked`], [`Error::DeadlineExceeded`], [`Error::ReadsOnly`]
+    /// or [`Error::InsideOperation`] if an operation's handle, or the thread of one, must not write;
+    /// [`Error::WaitedTooLong`] if an operation does not end in the time that this call [may wait](Session#who-waits);
+    /// [`Error::Stuck`] if an operation that should have stopped still runs.
+    ///
+    /// [`Error::DurabilityUnknown`] if the sync fails, and [`Error::Io`] if the write fails: after reopening,
+    /// the record may be there or not. From then on the session fails with [`Error::Poisoned`] until it is
+    /// opened again.
+    pub fn dispatch<E: Event>(&self, event: E) -> Result<SequenceNumber> {
+        let mut buffer = EncodeBuffer::take();
+        buffer.encode(&event)?;
+        let inner = &self.inner;
+        if self.replays() {
+            return self.dispatch_again::<E>(Arc::new(event), buffer);
+        }
+        let state = inner.writable()?;
+        let state = self.wait_to_write(state, || types_change(inner.types.as_ref(), E::NAME))?;
+        self.dispatch_now(state, event, buffer)
+    }
+
+    /// Dispatches an event, whose encoded payload is in `buffer`, as the schedule allows now.
+    #[inline(always)]
+    pub(super) fn dispatch_now<E: Event>(
+        &self,
+        state: MutexGuard<'_, WriterState>,
+        event: E,
+        buffer: Box<EncodeBuffer>,
+    ) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let time_us = inner.now_us();
+        let large = inner.is_large(buffer.payload());
+        let alone = buffer.payload().len() > runs::VALUE_BYTES_MAX || inner.subscribers.listen();
+        let lane = self.own_lane();
+        let fast_path = state.plans.get(&TypeId::of::<E>()).and_then(|plan| plan.fast_path);
+        match fast_path.filter(|_| !large) {
+            Some(fast_path) if !alone => {
+                let mut event = Some(event);
+                let value = (OwnedValue(&mut event), None);
+                let path = (fast_path, || SmolStr::new_static(E::NAME));
+                inner.write_fast(state, time_us, path, value, (buffer, lane.as_ref()))
+            }
+            fast_path => {
+                let event = (DispatchedEvent::held(Arc::new(event)), E::NAME, Inner::plan::<E>);
+                inner.write_shared(state, (time_us, fast_path), event, (buffer, lane))
+            }
+        }
+    }
+
+    /// Dispatches an event, whose encoded payload is in `buffer`, in a replay.
+    fn dispatch_again<E: Event>(&self, event: AnyValue, buffer: Box<EncodeBuffer>) -> Result<SequenceNumber> {
+        // The rules hold the paths of declared events alone.
+        if !E::NOT_COMPARED.is_empty() {
+            let mut state = self.inner.writable()?;
+            Arc::make_mut(&mut state.recording()?.rules.left_out).add(E::NAME, E::NOT_COMPARED);
+        }
+        let fast_path =
+            |state: &WriterState| state.plans.get(&TypeId::of::<E>()).and_then(|plan| plan.fast_path);
+        self.write_again((DispatchedEvent::held(event), E::NAME, Inner::plan::<E>), buffer, fast_path)
+    }
+
+    /// Dispatches an event by its name, whose encoded payload is in `buffer`.
+    pub(super) fn dispatch_named(
+        &self,
+        name: &str,
+        event: DispatchedEvent,
+        buffer: Box<EncodeBuffer>,
+    ) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        if self.replays() {
+            let plan = |inner: &Inner, state: &mut WriterState| inner.plan_named(state, name);
+            let fast_path = |state: &WriterState| state.named_plans.get(name).and_then(|plan| plan.fast_path);
+            return self.write_again((event, name, plan), buffer, fast_path);
+        }
+        let state = inner.writable()?;
+        let state = self.wait_to_write(state, || types_change(inner.types.as_ref(), name))?;
+        self.dispatch_named_now(state, name, event, buffer)
+    }
+
+    /// Dispatches an event by its name, whose encoded payload is in `buffer`, as the schedule allows now.
+    pub(super) fn dispatch_named_now(
+        &self,
+        state: MutexGuard<'_, WriterState>,
+        name: &str,
+        event: DispatchedEvent,
+        buffer: Box<EncodeBuffer>,
+    ) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let plan = |inner: &Inner, state: &mut WriterState| inner.plan_named(state, name);
+        let fast_path = state.named_plans.get(name).and_then(|plan| plan.fast_path);
+        let fast_path = fast_path.filter(|_| !inner.is_large(buffer.payload()));
+        let lane = self.own_lane();
+        inner.write_shared(state, (inner.now_us(), fast_path), (event, name, plan), (buffer, lane))
+    }
+
+    /// Writes an event, whose encoded payload is in `buffer`, in a replay.
+    fn write_again(
+        &self,
+        (event, name, plan): (DispatchedEvent, &str, impl PlanOf),
+        buffer: Box<EncodeBuffer>,
+        fast_path: impl Fn(&WriterState) -> Option<FastPath>,
+    ) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let state = inner.writable()?;
+        let attempt = Attempt {
+            brings: &|recorded, names| recorded.is_event(name, buffer.payload(), names),
+            refused: &mut |state| {
+                let (plan, declare) = plan(inner, state)?;
+                inner.reduced(state, (inner.now_us(), declare.is_some()), &plan, &event.value).map(drop)
+            },
+        };
+        let state = self.attempt(state, types_change(inner.types.as_ref(), name), attempt)?;
+        let fast_path = fast_path(&state).filter(|_| !inner.is_large(buffer.payload()));
+        let lane = self.own_lane();
+        inner.write_shared(state, (inner.now_us(), fast_path), (event, name, plan), (buffer, lane))
+    }
+
+    /// Replaces all items of a slice by these. A LOG slice must be empty. May [wait](Session#who-waits).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSlice`] if the host did not declare the slice, [`Error::LogOnlyGrows`] if it is a LOG
+    /// slice with items; else those of [`dispatch`](Session::dispatch).
+    pub fn seed<S: Slice>(&self, items: Vec<S::Item>) -> Result<SequenceNumber> {
+        let items = new_items(S::NAME, items)?;
+        self.change::<S>(Action::Seed, "seed", |rows, version| Ok(SliceEffect::seed(rows, items, version)))
+    }
+
+    /// Removes all items of a slice. May [wait](Session#who-waits).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSlice`] if the host did not declare the slice, [`Error::LogOnlyGrows`] if it is a LOG
+    /// slice; else those of [`dispatch`](Session::dispatch).
+    pub fn clear<S: Slice>(&self) -> Result<SequenceNumber> {
+        self.clear_with::<S>(Clear::All)
+    }
+
+    /// Removes the items of a slice for which the predicate returns `true`. May [wait](Session#who-waits).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`clear`](Session::clear).
+    pub fn clear_where<S: Slice>(
+        &self,
+        predicate: impl Fn(&S::Item) -> bool + 'static,
+    ) -> Result<SequenceNumber> {
+        self.clear_with::<S>(Clear::Where(Box::new(predicate)))
+    }
+
+    fn clear_with<S: Slice>(&self, clear: Clear<S::Item>) -> Result<SequenceNumber> {
+        self.change::<S>(Action::Clear, "clear", |rows, version| {
+            resolve_op(rows, SliceOp::Clear(clear), version, &ItemCoding::of::<S>())
+        })
+    }
+
+    /// Removes all items of all STATE and CACHE slices. LOG slices stay. May [wait](Session#who-waits).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`dispatch`](Session::dispatch) that do not concern events.
+    pub fn reset(&self) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let state = self.writable(WriteScope::State)?;
+        let time_us = inner.now_us();
+        let slices = state.live.projection.names.slices().iter();
+        let effects: Vec<Effect<'_>> = slices
+            .filter(|slice| slice.policy != Policy::Log)
+            .filter(|slice| state.live.projection.items(slice.id).is_some_and(|(_, items)| !items.is_empty()))
+            .map(|slice| Effect {
+                slice: slice.id,
+                removed: Removed::All,
+                added: Added::Items { items: Vec::new(), version: 1 },
+                before: None,
+            })
+            .collect();
+        let dispatch = Dispatch { action: Action::Reset, effects: Some(effects) };
+        let body = self.in_lane(dispatch.encode());
+        inner.write(
+            state,
+            time_us,
+            [PendingRecord::new(Kind::DISPATCH, &body, RecordBody::Dispatch(dispatch))],
+        )
+    }
+
+    /// Sets a tag of the session. Tags describe the session; a rollback does not change them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`dispatch`](Session::dispatch) that do not concern events.
+    pub fn set_tag(&self, key: impl Into<String>, value: impl Into<String>) -> Result<SequenceNumber> {
+        self.tag(key.into(), Some(value.into()))
+    }
+
+    /// Removes a tag, and records that even if the session has no such tag.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`dispatch`](Session::dispatch) that do not concern events.
+    pub fn remove_tag(&self, key: impl Into<String>) -> Result<SequenceNumber> {
+        self.tag(key.into(), None)
+    }
+
+    fn tag(&self, key: String, value: Option<String>) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let state = self.writable(WriteScope::Log)?;
+        let time_us = inner.now_us();
+        let dispatch = Dispatch { action: Action::Tag { key, value }, effects: None };
+        let body = self.in_lane(dispatch.encode());
+        inner.write(
+            state,
+            time_us,
+            [PendingRecord::new(Kind::DISPATCH, &body, RecordBody::Dispatch(dispatch))],
+        )
+    }
+
+    /// Records a change of one slice that the engine makes, without an event.
+    fn change<S: Slice>(
+        &self,
+        action: Action<'_>,
+        operation: &'static str,
+        resolve: impl FnOnce(&Rows, u32) -> Result<SliceEffect>,
+    ) -> Result<SequenceNumber> {
+        let slice = ChangedSlice { name: S::NAME, version: S::ITEM_VERSION, ready: Inner::decode_slice::<S> };
+        self.change_named(&slice, action, operation, resolve)
+    }
+
+    /// Records a change of one slice that the engine makes, without an event.
+    pub(super) fn change_named(
+        &self,
+        slice: &ChangedSlice<'_>,
+        action: Action<'_>,
+        operation: &'static str,
+        resolve: impl FnOnce(&Rows, u32) -> Result<SliceEffect>,
+    ) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let types = inner.types()?.slice(slice.name);
+        let log = types.is_some_and(|types| types.policy == Policy::Log);
+        let scope = if log { WriteScope::Log } else { WriteScope::State };
+        let changes_same = |of: &Action<'_>| std::mem::discriminant(of) == std::mem::discriminant(&action);
+        let attempt = Attempt {
+            brings: &|recorded, _| {
+                let dispatch = Dispatch::decode(&recorded.body);
+                recorded.kind == Kind::DISPATCH
+                    && dispatch.is_ok_and(|dispatch| changes_same(&dispatch.action))
+            },
+            refused: &mut |state| inner.changeable(state, slice, operation).map(drop),
+        };
+        let mut state = match self.replays() {
+            true => self.attempt(inner.writable()?, scope, attempt)?,
+            false => self.writable(scope)?,
+        };
+        let time_us = inner.now_us();
+        let (declare, declared) = inner.changeable(&mut state, slice, operation)?;
+        let empty = Rows::default();
+        let items = state.live.projection.items(declared.id).map(|(_, items)| items);
+        let version = types.map_or(slice.version, |types| types.item_version);
+        let mut effect = resolve(items.map_or(&empty, Items::held), version)?;
+        let mut decoded = Vec::new();
+        ready(inner, &state, (declared.id, &mut effect), &mut decoded)?;
+        let dispatch = Dispatch { action, effects: Some(vec![effect.to_record(declared.id)]) };
+        let body = self.in_lane(dispatch.encode());
+        let pending = PendingRecord::new(Kind::DISPATCH, &body, RecordBody::Dispatch(dispatch));
+        let pending = PendingRecord { decoded_values: DecodedValues::Items(&decoded), ..pending };
+        inner.write_declared(state, time_us, declare, pending)
+    }
+}
+
+/// Holds an event that is dispatched.
+pub(super) struct DispatchedEvent {
+    pub(super) value: AnyValue,
+    /// Whether the slices of the event hold such values. Else their items are made of the recorded bytes.
+    pub(super) is_held: bool,
+}
+
+impl DispatchedEvent {
+    fn held(value: AnyValue) -> DispatchedEvent {
+        DispatchedEvent { value, is_held: true }
+    }
+}
+
+/// Returns the plan of an event, and what has to be declared before it can be recorded.
+trait PlanOf: Fn(&Inner, &mut WriterState) -> Result<(Arc<EventPlan>, Option<Declare>)> {}
+
+impl<F: Fn(&Inner, &mut WriterState) -> Result<(Arc<EventPlan>, Option<Declare>)>> PlanOf for F {}
+
+/// Names a slice that is changed without an event.
+pub(super) struct ChangedSlice<'a> {
+    pub(super) name: &'a str,
+    /// Version of new items of a slice that the host does not declare.
+    pub(super) version: u32,
+    /// Has the items in memory in the form that the change asks for.
+    pub(super) ready: fn(&Inner, &mut WriterState) -> Result<()>,
+}
+
+/// Returns what events of this name change: LOG alone if all their slices are LOG slices.
+pub(super) fn types_change(types: Option<&SessionTypes>, event: &str) -> WriteScope {
+    let all_log = types.is_some_and(|types| {
+        let reducers = types.event(event).map(|event| event.reducers.as_slice()).unwrap_or_default();
+        let is_log = |slice: &str| types.slice(slice).is_some_and(|slice| slice.policy == Policy::Log);
+        match reducers {
+            [] => default_policy(event) == Policy::Log,
+            reducers => reducers.iter().all(|(slice, _)| is_log(slice)),
+        }
+    });
+    if all_log { WriteScope::Log } else { WriteScope::State }
+}
+
+impl Inner {
+    pub(super) fn types(&self) -> Result<&SessionTypes> {
+        self.types.as_ref().ok_or(Error::Untyped { session: self.id })
+    }
+
+    /// Returns the declaration of a slice that is to be changed without an event, and what has to be declared before.
+    fn changeable(
+        &self,
+        state: &mut WriterState,
+        slice: &ChangedSlice<'_>,
+        operation: &'static str,
+    ) -> Result<(Option<Declare>, SliceDeclaration)> {
+        let types = self.types()?;
+        (slice.ready)(self, state)?;
+        let declared = state.live.projection.names.slice_named(slice.name).cloned();
+        let (declare, declared) = match declared {
+            Some(declared) => (None, declared),
+            None => {
+                let names = &state.live.projection.names;
+                let never =
+                    || Error::NoSuchSlice { slice: slice.name.to_owned(), reason: "it was never declared" };
+                let declared =
+                    slice_declaration(types, slice.name, names.slices().len()).ok_or_else(never)?;
+                let declare = Declare { events: Vec::new(), slices: vec![declared.clone()] };
+                names.check_len(&declare)?;
+                (Some(declare), declared)
+            }
+        };
+        let items = state.live.projection.items(declared.id).map(|(_, items)| items);
+        if declared.policy == Policy::Log && !(operation == "seed" && items.is_none_or(Items::is_empty)) {
+            return Err(Error::LogOnlyGrows { slice: declared.name, operation });
+        }
+        Ok((declare, declared))
+    }
+
+    /// Writes an event, whose encoded payload is in `buffer`, and puts the buffer back.
+    fn write_shared(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, WriterState>,
+        (time_us, fast_path): (i64, Option<FastPath>),
+        (event, name, plan): (DispatchedEvent, &str, impl PlanOf),
+        (buffer, lane): (Box<EncodeBuffer>, Option<Lane<'_>>),
+    ) -> Result<SequenceNumber> {
+        if let Some(fast_path) = fast_path.filter(|_| event.is_held) {
+            let told = self.subscribers.listen().then(|| Arc::clone(&event.value));
+            let (path, value) = ((fast_path, || SmolStr::new(name)), (Arc::clone(&event.value), told));
+            return self.write_fast(state, time_us, path, value, (buffer, lane.as_ref()));
+        }
+        let (plan, declare) = plan(self, &mut state)?;
+        let event = (&event, buffer.payload(), lane.unwrap_or_default());
+        let written = self.write_reduced(state, time_us, (declare, &plan), event);
+        buffer.put_back();
+        written
+    }
+
+    /// Writes a plain event, whose encoded payload is in `buffer`, and puts the buffer back. `told` clones
+    /// the value for subscribers, if there are any. `lane` is `None` for the main lane.
+    fn write_fast(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, WriterState>,
+        time_us: i64,
+        (fast_path, name): (FastPath, impl FnOnce() -> SmolStr),
+        (value, told): (impl NewValue, Option<AnyValue>),
+        (mut buffer, lane): (Box<EncodeBuffer>, Option<&Lane<'_>>),
+    ) -> Result<SequenceNumber> {
+        let kind = Kind::DISPATCH;
+        let FastPath { event, version, .. } = fast_path;
+        let body = (kind, buffer.body(&fast_path, lane));
+        let sequence = self.append(&mut state, time_us, body, |live, sequence, sources| {
+            live.apply_event(sequence, (event, Payload::new(&[]), Some(value)), sources)
+        })?;
+        buffer.put_back();
+        let promised = promises_sync(self.durability, kind);
+        if self.is_news(&mut state, sequence) {
+            self.notify((sequence, time_us, kind), promised, || {
+                Some(PendingEvent { name: name(), version, value: told })
+            });
+        }
+        self.finish_write(state, sequence, promised)
+    }
+
+    /// Runs the reducers of an event, whose record has another before it if it `is_declared`.
+    fn reduced(
+        &self,
+        state: &WriterState,
+        (time_us, is_declared): (i64, bool),
+        plan: &EventPlan,
+        value: &AnyValue,
+    ) -> Result<Reduced> {
+        let sequence = state.log.next_sequence() + u64::from(is_declared);
+        let context = ReducerContext { seed: state.seed(), sequence, time_us };
+        let mut decoded = Vec::new();
+        let mut effects = Vec::new();
+        let mut as_declared = true;
+        for reducer in &plan.reducers {
+            let mut effect = reduce(state, self.types.as_ref(), (&plan.name, reducer), value, &context)?;
+            if effect.is_nothing() {
+                continue;
+            }
+            as_declared &= reducer.built_in != BuiltIn::Explicit;
+            if matches!(effect.added, NewItems::Event) {
+                decoded.push(((reducer.slice, 0), Arc::clone(value)));
+            }
+            ready(self, state, (reducer.slice, &mut effect), &mut decoded)?;
+            effects.push((reducer.slice, effect));
+        }
+        decoded.sort_by_key(|(place, _)| *place);
+        Ok(Reduced { decoded, effects, as_declared })
+    }
+
+    /// Runs the reducers of an event and writes what they resolve, after its declaration if one is needed.
+    fn write_reduced(
+        self: &Arc<Self>,
+        state: MutexGuard<'_, WriterState>,
+        time_us: i64,
+        (declare, plan): (Option<Declare>, &EventPlan),
+        (event, payload, lane): (&DispatchedEvent, &[u8], Lane<'_>),
+    ) -> Result<SequenceNumber> {
+        let Reduced { decoded, effects, as_declared } =
+            self.reduced(&state, (time_us, declare.is_some()), plan, &event.value)?;
+        let data = self.recorded(&state, payload)?;
+        let data: &[u8] = data.as_deref().unwrap_or(payload);
+        let effects =
+            (!as_declared).then(|| effects.iter().map(|(slice, effect)| effect.to_record(*slice)).collect());
+        let dispatch = Dispatch { action: plan.action(data), effects };
+        let mut body = dispatch.encode();
+        lane.add_to(&mut body, 0);
+        let told = self.subscribers.listen().then(|| Arc::clone(&event.value));
+        let decoded_values = match (event.is_held, as_declared) {
+            (true, true) => DecodedValues::Event(Arc::clone(&event.value)),
+            (true, false) => DecodedValues::Items(&decoded),
+            (false, _) => DecodedValues::Nothing,
+        };
+        let event = Some(PendingEvent { name: plan.name.clone(), version: plan.version, value: told });
+        let (kind, content) = (Kind::DISPATCH, RecordBody::Dispatch(dispatch));
+        let pending = PendingRecord { kind, body: &body, content, decoded_values, event };
+        self.write_declared(state, time_us, declare, pending)
+    }
+}
+
+/// Holds what the reducers of an event resolved.
+struct Reduced {
+    /// Values of the items that are added, each with its slice and place.
+    decoded: Vec<((u32, u32), AnyValue)>,
+    /// Effects, each with its slice.
+    effects: Vec<(u32, SliceEffect)>,
+    /// Whether the event does what its declaration says, so that the record need not say so.
+    as_declared: bool,
+}
+
+/// Runs one reducer and resolves what the event does to its slice.
+fn reduce(
+    state: &WriterState,
+    types: Option<&SessionTypes>,
+    (event, reducer): (&str, &PlannedReducer),
+    value: &AnyValue,
+    context: &ReducerContext,
+) -> Result<SliceEffect> {
+    let Some(reduce) = &reducer.reduce else { return Ok(SliceEffect::append()) };
+    // Before its declaration, which is written together with this event, a slice has no items.
+    let none = OnceCell::new();
+    let no_items = || {
+        let types = types.and_then(|types| types.slice(&reducer.name));
+        none.get_or_init(|| Items::Held(SliceTypes::no_rows(types)))
+    };
+    let items = state.live.projection.items(reducer.slice).map_or_else(no_items, |(_, items)| items);
+    let call = ReduceCall {
+        items,
+        tail_items: reducer.tail_items,
+        item_version: reducer.item_version,
+        event: value,
+        context,
+    };
+    reduce.call(event, &reducer.name, &call)
+}
+
+/// Prepares an effect for its record: replaces large items by references to objects, and adds the values of
+/// the items to `decoded`.
+fn ready(
+    inner: &Inner,
+    state: &WriterState,
+    (slice, effect): (u32, &mut SliceEffect),
+    decoded: &mut Vec<((u32, u32), AnyValue)>,
+) -> Result<()> {
+    let NewItems::Items { items, .. } = &mut effect.added else { return Ok(()) };
+    for (ordinal, NewItem { bytes, typed }) in (0..).zip(items) {
+        if let Some(reference) = inner.recorded(state, bytes)? {
+            *bytes = reference;
+        }
+        if let Some(typed) = typed.take() {
+            decoded.push(((slice, ordinal), typed));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,480 @@
+//! How a session that is opened for writing stands beside what the store's replicator holds, and how a log gets records from there.
+//!
+//! # Rules
+//!
+//! 1. A store without a replicator opens no session for writing that a replica holds ([`Error::Replicated`]), unless the store's options
+//!    say that it shall.
+//! 2. A replicator that finds no claim as late as the one which the log names looks elsewhere, or its place has lost the session
+//!    ([`Error::ReplicaElsewhere`]): claimed there, the session would have two writers, and epochs that begin anew. The same option lets it.
+//! 3. Records are fetched only where every record that the log lacks was appended under this replicator's name: then the log had them,
+//!    and a power cut took them, though they were acknowledged. Another writer's are not ([`Error::ReplicaAhead`]).
+//! 4. Fetching begins once all that the log holds was compared. What is fetched is durable before the session is claimed. A kill leaves
+//!    some of it, and the next opening fetches the rest.
+//! 5. Records whose bodies were dropped before they were held are appended to no log that is there: what they need stands at the heads of
+//!    segments, and is written before the log has its name ([`crate::log::remade`]). Such a log is refused, and can be made anew.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use foldlog_codec::body::{Dropped, DroppedBodies, KnownPositions, ObjectId, Opened, Parent, Replicated};
+use foldlog_codec::digest::SegmentDigest;
+use foldlog_codec::{Kind, Record, SequenceNumber};
+use uuid::Uuid;
+
+use super::compaction_notice::SaidDropped;
+use super::held_captures::{HeldFrom, Receiving};
+use super::open::{OpenAs, Read, ReadGround, open_read};
+use super::open_store::OpenStore;
+use super::replica::{self, Claimed, Replica, replica_error};
+use crate::error::{Error, Result};
+use crate::fold::live::{LiveState, Sources};
+use crate::fold::projection::LogSlices;
+use crate::log::reader::Places;
+use crate::log::rebuild::RemadeLog;
+use crate::log::writer::{AppendContext, Ground, Log};
+use crate::replication::{Held, HeldPart, Replication, Replicator};
+use crate::sabotage::{self, Breakage};
+use crate::storage::Storage;
+use crate::types::SessionTypes;
+
+/// Number of finished segments that wait for a sync at most.
+const UNSYNCED_FILES_MAX: usize = 16;
+
+/// How often a claim is put at most while what the log's own writer had put arrives.
+const CLAIMS_MAX: u32 = 4;
+
+const BEHIND: &str = "behind the records of this log it holds some whose bodies were dropped before they were held, or which begin a fork: \
+                      these cannot be appended to a log that is there. If this is a copy that is only read, or all that it has is held, delete it, \
+                      and pull it or take it over anew";
+
+/// Claims a session that is opened for writing, where the store has a replicator, and fetches before that what the log has lost. What this
+/// log's own writer had put before it was cut off may arrive between the two: then the log is compared once more, unless another one has claimed.
+pub(super) fn claim(
+    store: &Arc<OpenStore>,
+    dir: &Path,
+    open_as: &OpenAs,
+    read: Read,
+) -> Result<(Read, Option<Replica>)> {
+    let session = read.scan.session;
+    if open_as.lock.is_none() || open_as.read_only.is_some() {
+        return Ok((read, None));
+    }
+    let Some(replication) = &store.options.replication else {
+        return match &read.folded.projection.replicated {
+            Some(replicated)
+                if !store.options.unreplicated && !sabotage::is(Breakage::HeldWrittenUnawares) =>
+            {
+                let (at, by) = (replicated.at.clone(), replicated.by.clone());
+                Err(Error::Replicated { session, at, by })
+            }
+            _ => Ok((read, None)),
+        };
+    };
+    let (mut read, mut late) = (read, None);
+    for tries_left in (0..CLAIMS_MAX).rev() {
+        let storage = &store.options.storage;
+        let compared = replica::compare_to_write(replication, session, storage, &read.scan.places())?;
+        let held = &compared.held;
+        if let Some((_, fenced)) = late.take_if(|(epoch, _)| *epoch != held.epoch) {
+            return Err(fenced);
+        }
+        if !store.options.unreplicated {
+            check_place(replication, session, held, read.folded.projection.replicated.as_deref())?;
+        }
+        let local = read.scan.next_sequence;
+        if held.next > local && !sabotage::is(Breakage::FetchedUnheld) {
+            if held.others_end > local && !sabotage::is(Breakage::OthersFetched) {
+                return Err(Error::ReplicaAhead { session, local, held: held.next });
+            }
+            let (types, before) = (open_as.types.as_ref(), read.fetched);
+            read = fetch_behind(store, dir, read, types, replication.replicator.as_ref())?;
+            if read.scan.next_sequence != held.next {
+                let reason = "somebody appends to the session while it is opened; open it again".to_owned();
+                return Err(Error::ReplicaFailed { session, reason });
+            }
+            read.fetched = before + held.next.since(local);
+        }
+        match Replica::claim(replication, (session, dir), &compared) {
+            Err(fenced @ Error::Fenced { .. }) if held.is_ours && tries_left > 0 => {
+                late = Some((held.epoch, fenced));
+            }
+            claimed => return Ok((read, Some(claimed?))),
+        }
+    }
+    Err(Error::ReplicaFailed { session, reason: "somebody appends to it all the time".to_owned() })
+}
+
+/// Fails if the replicator finds no claim as late as the one that the session's log names.
+fn check_place(
+    replication: &Replication,
+    session: Uuid,
+    held: &Held,
+    named: Option<&Replicated>,
+) -> Result<()> {
+    match named.filter(|named| held.epoch < named.epoch && !sabotage::is(Breakage::HeldElsewhere)) {
+        Some(Replicated { at, by, epoch }) => Err(Error::ReplicaElsewhere {
+            session,
+            at: at.clone(),
+            by: by.clone(),
+            epoch: *epoch,
+            here: replication.replicator.place(),
+            held: held.epoch,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Appends to the log in `dir`, of which `read` was read, what the replicator holds and the log does not have, makes it durable, and
+/// reads the log again, as it was not folded meanwhile.
+fn fetch_behind(
+    store: &Arc<OpenStore>,
+    dir: &Path,
+    read: Read,
+    types: Option<&SessionTypes>,
+    replicator: &dyn Replicator,
+) -> Result<Read> {
+    let (session, storage) = (read.scan.session, &store.options.storage);
+    let log = Log::open(&store.ground(), dir, read.scan);
+    let mut fetch = Fetch::behind((session, dir), replicator, storage, (log, read.folded));
+    let end = fetch.read()?.next;
+    let mut log = fetch.finish()?;
+    log.attest(end)?;
+    log.sync_plan().run(storage.as_ref(), &|| ())?;
+    open_read(ReadGround::of(&store.options), dir, types, LogSlices::InLog)
+}
+
+/// Brings a local copy of a session up to what the store's replicator holds, under the session's lock, and returns how many records the
+/// copy had and has. Claims nothing. What the copy has and the replicator lacks stays.
+pub(crate) fn pull(
+    store: &Arc<OpenStore>,
+    dir: &Path,
+    session: Uuid,
+) -> Result<(SequenceNumber, SequenceNumber)> {
+    let storage = &store.options.storage;
+    let read = open_read(ReadGround::of(&store.options), dir, None, LogSlices::InLog)?;
+    let local = read.scan.next_sequence;
+    let Some(replication) = &store.options.replication else { return Ok((local, local)) };
+    let held = replica::compare(replication, session, storage, &read.scan.places())?.held;
+    let end = match held.next > local {
+        true => fetch_behind(store, dir, read, None, replication.replicator.as_ref())?.scan.next_sequence,
+        false => local,
+    };
+    Ok((local, end))
+}
+
+/// Claims a session that is created now, and of which the store's replicator, if there is one, holds nothing.
+pub(super) fn claim_new(store: &Arc<OpenStore>, dir: &Path, session: Uuid) -> Result<Option<Replica>> {
+    let Some(replication) = &store.options.replication else { return Ok(None) };
+    let compared =
+        replica::compare_to_write(replication, session, &store.options.storage, &Places::default())?;
+    match compared.held.next {
+        SequenceNumber::MIN => Replica::claim(replication, (session, dir), &compared).map(Some),
+        held => Err(Error::ReplicaAhead { session, local: SequenceNumber::MIN, held }),
+    }
+}
+
+/// Returns what feeds a session that this process has claimed and made of what the replicator holds.
+pub(super) fn claimed(
+    store: &Arc<OpenStore>,
+    (session, dir): (Uuid, &Path),
+    claimed: Claimed,
+) -> Option<Replica> {
+    store.options.replication.as_ref().map(|replication| Replica::of(replication, (session, dir), claimed))
+}
+
+/// Appends records that a replicator holds to a log, each with its sequence number, time and body, and before it the payloads that
+/// it names. A new log is folded meanwhile, so that what contradicts the records before it is reported. Of a log that goes on only the
+/// names are followed, since a rollback may lead to a position of which the fold that it was read with kept nothing; it is read again
+/// behind that.
+///
+/// A record is appended once the next one is there: the last one that a fork shares with its parent begins a segment. Where that is the
+/// `opened` record of another fork, it does so anyway.
+pub(crate) struct Fetch<'a> {
+    session: Uuid,
+    dir: &'a Path,
+    replicator: &'a dyn Replicator,
+    storage: &'a Arc<dyn Storage>,
+    /// The log, and what its records amount to; `None` before the first record of a new one.
+    live: Option<(RemadeLog, LiveState)>,
+    /// What a new log stands on; `None` for one that goes on.
+    ground: Option<&'a Ground>,
+    /// Whether a new log was settled, and goes on since.
+    is_settled: bool,
+    /// The last record that was read, if it is not appended yet.
+    last: Option<(SequenceNumber, Kind, i64)>,
+    /// Body of that record.
+    body: Vec<u8>,
+    /// Makes what captures need, which is durable before the records that name them.
+    captures: Receiving,
+    /// Whether a new log is that of a child session.
+    is_child: bool,
+    /// Object with the last known positions that were read.
+    known: Option<ObjectId>,
+}
+
+/// Says how far a log goes that was fetched.
+#[derive(Clone, Debug)]
+pub(crate) struct Fetched {
+    /// Sequence number behind the last record.
+    pub(crate) next: SequenceNumber,
+    /// Sequence number of the first record of those at the end whose captures are held.
+    pub(crate) captures_from: SequenceNumber,
+    /// What the newest record says of bodies that compactions have dropped.
+    pub(crate) said_dropped: Option<Arc<DroppedBodies>>,
+}
+
+impl Drop for Fetch<'_> {
+    /// Lets nothing be made any more in the folder of a new log that was not finished, which is about to be removed.
+    fn drop(&mut self) {
+        if let (Some((log, _)), Some(_)) = (&self.live, self.ground) {
+            log.log.abandon();
+        }
+    }
+}
+
+impl<'a> Fetch<'a> {
+    /// Makes a new log in the folder `dir`.
+    pub(crate) fn anew(
+        (session, dir): (Uuid, &'a Path),
+        replicator: &'a dyn Replicator,
+        ground: &'a Ground,
+    ) -> Fetch<'a> {
+        Fetch {
+            session,
+            dir,
+            replicator,
+            storage: &ground.storage,
+            live: None,
+            ground: Some(ground),
+            is_settled: false,
+            last: None,
+            body: Vec::new(),
+            captures: Receiving::new(dir),
+            is_child: false,
+            known: None,
+        }
+    }
+
+    /// Appends to the log in the folder `dir`.
+    fn behind(
+        (session, dir): (Uuid, &'a Path),
+        replicator: &'a dyn Replicator,
+        storage: &'a Arc<dyn Storage>,
+        (log, folded): (Log, LiveState),
+    ) -> Fetch<'a> {
+        let live = Some((RemadeLog::of(log, dir), folded));
+        let captures = Receiving::new(dir);
+        Fetch {
+            session,
+            dir,
+            replicator,
+            storage,
+            live,
+            ground: None,
+            is_settled: false,
+            last: None,
+            body: Vec::new(),
+            captures,
+            is_child: false,
+            known: None,
+        }
+    }
+
+    /// Reads all that is held, appends what the log does not have, and returns how far it goes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReplicaFailed`] if the replicator cannot be asked, holds what no log can be made of, or holds fewer records than the log
+    /// has; those of the log, and of the folder of captures.
+    pub(crate) fn read(&mut self) -> Result<Fetched> {
+        let mut result = Ok(());
+        let (mut from, mut said) = (HeldFrom::default(), SaidDropped::default());
+        let replicator = self.replicator;
+        let read = replicator.read(self.session, &mut |part| {
+            from.see(&part);
+            if let HeldPart::Record(record) = &part {
+                said.see(record);
+            }
+            if result.is_ok() {
+                result = self.take(part);
+            }
+        });
+        let Held { next, .. } = read.map_err(|error| replica_error(self.session, error))?;
+        result?;
+        self.append_last(false)?;
+        if next != self.next() {
+            return Err(self.refused("it holds fewer records than it did"));
+        }
+        let said_dropped = said.read(self.session, replicator)?;
+        Ok(Fetched { next, captures_from: from.from(), said_dropped })
+    }
+
+    fn take(&mut self, part: HeldPart<'_>) -> Result<()> {
+        match part {
+            HeldPart::Captures { next, captures } if next > self.next() => {
+                let records = self.next()..next;
+                self.captures.take((self.session, self.replicator), records, captures)?;
+                // Of a log that goes on a power cut may leave any part; a new one has no name yet.
+                if self.goes_on() { self.captures.sync() } else { Ok(()) }
+            }
+            HeldPart::Record(record) if record.sequence >= self.next() => {
+                self.append_last(record.kind == Kind::OPENED)?;
+                self.last = Some((record.sequence, record.kind, record.time_us));
+                self.body.clear();
+                self.body.extend_from_slice(record.body);
+                Ok(())
+            }
+            HeldPart::Captures { .. } | HeldPart::Record(_) => Ok(()),
+        }
+    }
+
+    /// Checks that a log of the session can be made of what was read so far.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReplicaFailed`].
+    pub(crate) fn check(&self) -> Result<()> {
+        let nothing = || self.refused("it holds nothing of that session");
+        let (log, _) = self.live.as_ref().ok_or_else(nothing)?;
+        if log.session().is_some_and(|session| session != self.session) {
+            return Err(self.refused("its records are another session's"));
+        }
+        log.check().map_err(|reason| self.refused(reason))
+    }
+
+    /// Makes a log of what was read so far that can be read back from its folder, once: what is read behind that is appended to it. Its
+    /// segments may not be sealed yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check`](Fetch::check), and those of writing the log.
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        self.check()?;
+        if self.ground.is_some() && !self.is_child {
+            self.captures.remember_collected()?;
+        }
+        self.captures.sync()?;
+        if self.is_settled {
+            return Ok(());
+        }
+        let nothing = self.refused("it holds nothing of that session");
+        let Some((log, live)) = self.live.take() else { return Err(nothing) };
+        let names = &live.projection.names;
+        let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
+        let log = log.finish(&context)?;
+        self.live = Some((RemadeLog::of(log, self.dir), live));
+        self.is_settled = true;
+        self.sync()
+    }
+
+    /// Seals the finished segments of a log that was settled by the digests of their records, as somebody has read them back.
+    pub(crate) fn seal(&mut self, digests: &[(u32, SegmentDigest)]) -> Result<()> {
+        self.live.as_mut().map_or(Ok(()), |(log, _)| log.log.seal_digested(digests))
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        let storage = self.storage.as_ref();
+        self.live.as_mut().map_or(Ok(()), |(log, _)| log.log.sync_plan().run(storage, &|| ()))
+    }
+
+    /// Makes what was appended durable, and returns the log. Its name may still be a temporary one.
+    pub(crate) fn finish(mut self) -> Result<Log> {
+        self.settle()?;
+        let nothing = self.refused("it holds nothing of that session");
+        let Some((mut log, _)) = self.live.take() else { return Err(nothing) };
+        log.log.finish()?;
+        log.log.sync_plan().run(self.storage.as_ref(), &|| ())?;
+        Ok(log.log)
+    }
+
+    /// Returns the sequence number behind the last record that was read.
+    fn next(&self) -> SequenceNumber {
+        let appended = || self.live.as_ref().map_or(SequenceNumber::MIN, |(log, _)| log.log.next_sequence());
+        self.last.map_or_else(appended, |(sequence, ..)| sequence + 1)
+    }
+
+    /// Returns whether records are appended to a log that can be read back.
+    fn goes_on(&self) -> bool {
+        self.ground.is_none() || self.is_settled
+    }
+
+    fn refused(&self, reason: &str) -> Error {
+        Error::ReplicaFailed { session: self.session, reason: reason.to_owned() }
+    }
+
+    /// Appends the last record that was read, as the first one of a segment where a fork follows it.
+    fn append_last(&mut self, begins_segment: bool) -> Result<()> {
+        let Some((sequence, kind, time_us)) = self.last.take() else { return Ok(()) };
+        let body = std::mem::take(&mut self.body);
+        let appended = self.append(&Record { sequence, kind, time_us, body: &body }, begins_segment);
+        self.body = body;
+        appended
+    }
+
+    fn append(&mut self, record: &Record<'_>, begins_segment: bool) -> Result<()> {
+        if self.live.is_none() {
+            self.live = Some(self.begun(record)?);
+        } else if self.goes_on() && matches!(record.kind, Kind::OPENED | Kind::DROPPED) {
+            return Err(self.refused(BEHIND));
+        }
+        let known = self.known_beside(record)?;
+        let other = self.refused("a payload has other bytes than its name says");
+        let (session, replicator) = (self.session, self.replicator);
+        let refused = |reason: &str| Error::ReplicaFailed { session, reason: reason.to_owned() };
+        let Some((log, live)) = &mut self.live else { return Ok(()) };
+        for object in record.objects() {
+            let bytes = replicator.get_object(session, object);
+            let put = log.log.objects.put(&bytes.map_err(|error| replica_error(session, error))?)?;
+            if put != object {
+                return Err(other);
+            }
+        }
+        if self.ground.is_some() {
+            self.captures.see(record, &log.log.objects)?;
+        }
+        let names = &live.projection.names;
+        let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
+        // A fork's first record begins a segment of the fork: one more before it would be empty.
+        if begins_segment && record.kind != Kind::OPENED {
+            log.begin_segment((record.body.len(), record.time_us), &context)?;
+        }
+        log.append(record, known, &context)?.map_err(refused)?;
+        match log.is_new() {
+            true => live.apply_record(record, Sources { objects: &log.log.objects, types: None })?,
+            false => live.projection.pass_over(record)?,
+        }
+        if log.log.unsynced_files() >= UNSYNCED_FILES_MAX {
+            log.log.sync_plan().run(self.storage.as_ref(), &|| ())?;
+        }
+        Ok(())
+    }
+
+    /// Returns what a dropped record says of where the slices are known.
+    fn known_beside(&mut self, record: &Record<'_>) -> Result<Option<KnownPositions>> {
+        if record.kind != Kind::DROPPED {
+            return Ok(None);
+        }
+        let Some(object) = Dropped::known(record.body)? else { return Ok(None) };
+        // Each range of a place that was compacted says the same.
+        if self.known.replace(object) == Some(object) {
+            return Ok(None);
+        }
+        let bytes = self.replicator.get_object(self.session, object);
+        let bytes = bytes.map_err(|error| replica_error(self.session, error))?;
+        if ObjectId::of(&bytes) != object {
+            return Err(self.refused("an object has other bytes than its name says"));
+        }
+        Ok(Some(KnownPositions::decode(&bytes)?))
+    }
+
+    /// Begins a new log for its first record.
+    fn begun(&mut self, record: &Record<'_>) -> Result<(RemadeLog, LiveState)> {
+        if record.kind != Kind::OPENED {
+            return Err(self.refused("its first record begins no session"));
+        }
+        let opened = Opened::decode(record.body)?;
+        let ground = self.ground.ok_or_else(|| self.refused(BEHIND))?;
+        self.is_child = matches!(opened.parent, Some(Parent::Child { .. }));
+        Ok((RemadeLog::new(ground, self.dir, &opened), LiveState::new(LogSlices::Outline)))
+    }
+}

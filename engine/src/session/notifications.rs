@@ -1,0 +1,79 @@
+//! What subscribers of a replayed session are told: the recorded records, each once and in order.
+//!
+//! Those that come from the log for a call are told one by one, by the thread that waits for the call's end, as the live run told
+//! them while its tool ran. All others are told behind the write with which they came.
+
+use std::sync::Arc;
+
+use foldlog_codec::body::{Action, Dispatch};
+use foldlog_codec::msgpack::Value;
+use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+use parking_lot::MutexGuard;
+use smol_str::SmolStr;
+
+use super::schedule::{RUNS_AGAIN, inside};
+use super::write::PendingEvent;
+use super::{Inner, WriterState};
+use crate::items::AnyValue;
+use crate::log::objects::Objects;
+use crate::names::Names;
+use crate::types::Recorded as Stored;
+
+impl WriterState {
+    /// Returns an operation of the replayed process whose end a subscriber must not wait for.
+    pub(super) fn replayed_within(&self) -> Option<(u64, OperationId)> {
+        let recording = self.recording.as_ref()?;
+        let mut open = self.live.projection.operations.open();
+        let open = open.find(|open| !open.reads_only && recording.is_running(open.operation))?;
+        Some((RUNS_AGAIN, open.operation))
+    }
+}
+
+impl Inner {
+    /// Returns what subscribers are told of a recorded event, brought up to date; `None` if it is none, or cannot be read.
+    pub(super) fn recorded_event(
+        &self,
+        record: &Record<'_>,
+        names: &Names,
+        objects: &Objects,
+    ) -> Option<PendingEvent> {
+        if record.kind != Kind::DISPATCH {
+            return None;
+        }
+        let Action::Event { event, data } = Dispatch::decode(record.body).ok()?.action else { return None };
+        let declared = names.event(event)?;
+        let Some(types) = self.types.as_ref().and_then(|types| types.event(&declared.name)) else {
+            let value = objects.resolve(data).ok().and_then(|bytes| Value::decode(&bytes).ok());
+            let (name, value) =
+                (SmolStr::new(&declared.name), value.map(|value| Arc::new(value) as AnyValue));
+            return Some(PendingEvent { name, version: declared.version, value });
+        };
+        let value = objects.resolve(data).ok().and_then(|bytes| {
+            types.decoder.alone(declared.version, record.sequence, Stored::Elsewhere(&bytes)).ok()
+        });
+        Some(PendingEvent { name: types.name.clone(), version: types.version, value })
+    }
+
+    /// Returns whether subscribers are still to be notified of a record that was written, or that took the place of a recorded one,
+    /// and notes that they are.
+    #[inline]
+    pub(super) fn is_news(&self, state: &mut WriterState, sequence: SequenceNumber) -> bool {
+        let Some(recording) = &mut state.recording else { return true };
+        let is_news = recording.told < Some(sequence);
+        recording.told = recording.told.max(Some(sequence));
+        is_news
+    }
+
+    /// Notifies the subscribers of the records that came from the log for a call of this thread. A subscriber must not wait for
+    /// that call's end.
+    pub(super) fn tell_replayed(&self, state: &mut MutexGuard<'_, WriterState>) {
+        let changing = state.replayed_within();
+        MutexGuard::unlocked(state, || {
+            let tell = || self.subscribers.tell(&|| self.gate.synced());
+            match changing {
+                Some((ticket, operation)) => inside((self.id, ticket, operation), tell),
+                None => tell(),
+            }
+        });
+    }
+}

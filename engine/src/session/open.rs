@@ -1,0 +1,735 @@
+//! From a folder to a session: reads the log, folds it, and checks it against the host's types.
+//!
+//! Opening writes nothing into the session's folder. [`open_read`] scans and folds, from the newest image
+//! that the log confirms; [`open_as_read`] makes the session from what was read; [`begin`] makes a new one.
+
+use std::collections::BTreeMap;
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use foldlog_codec::body::{Opened, Rollback};
+use foldlog_codec::image::{Image, SliceImage};
+use foldlog_codec::{Kind, Record, SequenceNumber};
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use super::child_captures;
+use super::fetch::{claim, claim_new, claimed};
+use super::images::Imaged;
+use super::open_store::OpenStore;
+use super::rebuilt_log::{Digests, MadeLog};
+use super::recorded_log::Recording;
+use super::recovery_report::RecoveryReport;
+use super::replay::Replayed;
+use super::replica::{Claimed, Replica};
+use super::schedule::{RunningCalls, WriteScope};
+use super::write::{Asked, PendingRecord};
+use super::{Inner, Session, WriterState};
+use crate::changes::Changes;
+use crate::error::{Error, Result};
+use crate::fold::history::History;
+use crate::fold::live::{LiveState, Sources};
+use crate::fold::memory::Watch;
+use crate::fold::path::Path;
+use crate::fold::pipeline::{Fold, fold_while_reading};
+use crate::fold::positions::Positions;
+use crate::fold::projection::{Frozen, LogSlices, Projection};
+use crate::fold::record_body::RecordBody;
+use crate::fold::restore::{self, Restored};
+use crate::log::TornTail;
+use crate::log::exposure;
+use crate::log::images;
+use crate::log::lock::{self, WriterLock};
+use crate::log::objects::Objects;
+use crate::log::publish::SyncGate;
+use crate::log::reader::Places;
+use crate::log::scan::{self, FrameAt, Scan, Scanner};
+use crate::log::writer::Log;
+use crate::names::Names;
+use crate::operation::OpenOperation;
+use crate::options::{Durability, MemoryLimit, StoreOptions};
+use crate::sabotage::{self, Breakage};
+use crate::storage::{Storage, process_mark};
+use crate::types::SessionTypes;
+
+/// Holds what a new session is made of.
+pub(crate) struct SessionSeed {
+    pub(crate) opened: Opened,
+    pub(crate) durability: Durability,
+    pub(crate) types: SessionTypes,
+    pub(crate) lock: WriterLock,
+}
+
+/// Holds how a session is opened.
+pub(crate) struct OpenAs {
+    pub(crate) types: Option<SessionTypes>,
+    pub(crate) durability: Durability,
+    pub(crate) lock: Option<WriterLock>,
+    pub(crate) read_only: Option<String>,
+}
+
+/// Holds what a session is read from, and how much memory that may take.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadGround<'a> {
+    pub(crate) storage: &'a Arc<dyn Storage>,
+    pub(crate) memory: MemoryLimit,
+}
+
+impl<'a> ReadGround<'a> {
+    /// Returns the ground of a store's sessions.
+    pub(crate) fn of(options: &'a StoreOptions) -> ReadGround<'a> {
+        ReadGround { storage: &options.storage, memory: options.memory }
+    }
+}
+
+/// Holds a session that was read: its scan and its fold.
+pub(crate) struct Read {
+    pub(crate) scan: Scan,
+    pub(crate) folded: LiveState,
+    pub(crate) images: Images,
+    /// Number of records that the log had lost and the store's replicator gave back.
+    pub(crate) fetched: u64,
+}
+
+/// Reads the session in `dir`, with the host's types or without. A session continues from the newest image
+/// that the log confirms; an audit folds every record. Folds no more than the limit allows.
+pub(crate) fn open_read(
+    ground: ReadGround<'_>,
+    dir: &FilePath,
+    types: Option<&SessionTypes>,
+    log_slices: LogSlices,
+) -> Result<Read> {
+    scan::whole(|| open_read_once(ground, dir, types, log_slices, &mut None))
+}
+
+/// Reads the session once. `digests` gets those of its segments where it is to have them, and no image is used then.
+pub(super) fn open_read_once(
+    ground: ReadGround<'_>,
+    dir: &FilePath,
+    types: Option<&SessionTypes>,
+    log_slices: LogSlices,
+    digests: &mut Option<Digests>,
+) -> Result<Read> {
+    let ReadGround { storage, memory } = ground;
+    let objects = Arc::new(Objects::new(Arc::clone(storage), dir));
+    let mut images = Images::default();
+    let scanner = match log_slices {
+        LogSlices::InLog if digests.is_none() => images.go_on(ground, dir, types, &objects)?,
+        _ => Scanner::new(storage.as_ref(), dir)?,
+    };
+    // Kept, since the fold may have to start once more.
+    let projection = match images.projection.take() {
+        Some(projection) => projection,
+        None => Projection::new(log_slices).over(scanner.compaction()?.as_ref()),
+    };
+    images.watch = images.watch.take().or_else(|| Watch::of(dir, memory));
+    let folded = images.folded(&projection);
+    let folding = Fold { folded, sources: Sources { objects: &objects, types }, failed: false };
+    let is_digested = digests.is_some();
+    let ((mut scan, read), folding) = fold_while_reading(folding, scanner.finished_bytes(), |take| {
+        let mut digests = is_digested.then(Digests::default);
+        // A walk uses up its scanner, and whether a second thread walks is not known yet.
+        let scan = scanner.clone().run(&mut |at| {
+            let record = at.record();
+            if !record.kind.is_envelope() {
+                if let Some(digests) = &mut digests {
+                    digests.add(at.segment, &record);
+                }
+                take(&record);
+            }
+            Ok(())
+        })?;
+        Ok((scan, digests))
+    })?;
+    *digests = read;
+    // If a record could not be folded, the second reading reports it.
+    let mut folded = folding.finish();
+    leave_out_records_without_objects(storage, &mut scan, &objects)?;
+    // One reading is enough, except for a log with a rollback to a position that nobody could know to be
+    // worth keeping, and for one whose last records are left out. The second also begins behind the image,
+    // unless a rollback since goes to a position before it.
+    if folded.projection.next_sequence() != scan.next_sequence {
+        let places = scan.places();
+        let (rollbacks, limit) = (&scan.rollbacks, (dir, memory));
+        let history = History { storage, places: &places, objects: &objects, rollbacks, limit };
+        let end = scan.next_sequence;
+        let behind = images.next_sequence.filter(|next| *next <= end);
+        // If a rollback goes to a position before the image, or a record contradicts it, all records are
+        // folded.
+        let goes_on = behind.and_then(|_| {
+            history.fold_behind(images.folded(&projection), end, types, &mut |_, _| Ok(())).ok()
+        });
+        folded = match goes_on {
+            Some(folded) => folded,
+            None => {
+                images.next_sequence = None;
+                let folded = history.fold(end, types, log_slices, &mut |_, _| Ok(()));
+                folded.map_err(|error| scan::begins_anew(error, end, dir))?
+            }
+        };
+    }
+    if let Some(compaction) = &scan.compaction {
+        compaction.check_end(scan.next_sequence)?;
+    }
+    Ok(Read { scan, folded, images, fetched: 0 })
+}
+
+/// Reads names, tags, operations and rollbacks of the log in `dir`, without items. Memory does not grow with
+/// the slices, and is limited. A record that contradicts those before it is returned beside the
+/// scan: a fold with items may find an earlier one.
+pub(crate) fn read_outline(
+    storage: &Arc<dyn Storage>,
+    dir: &FilePath,
+    objects: &Objects,
+    limit: MemoryLimit,
+) -> Result<(Scan, Result<Projection>)> {
+    let none = Projection::new(LogSlices::Outline);
+    let sources = (storage, objects, limit);
+    scan::whole(|| {
+        read_outline_by(sources, dir, &none, |visit| Scanner::new(storage.as_ref(), dir)?.run(visit))
+    })
+}
+
+/// Takes each frame of a walk over a log.
+pub(crate) type VisitFrame<'a> = dyn FnMut(FrameAt<'_>) -> Result<()> + 'a;
+
+/// Reads what [`read_outline`] reads, by another walk over the log, which hands over the records behind those of the
+/// outline `begun`.
+pub(crate) fn read_outline_by(
+    (storage, objects, limit): (&Arc<dyn Storage>, &Objects, MemoryLimit),
+    dir: &FilePath,
+    begun: &Projection,
+    walk: impl FnOnce(&mut VisitFrame<'_>) -> Result<Scan>,
+) -> Result<(Scan, Result<Projection>)> {
+    let watch = || Watch::of(dir, limit);
+    let outline =
+        || LiveState { watch: watch(), projection: begun.clone(), ..LiveState::new(LogSlices::Outline) };
+    let sources = Sources { objects, types: None };
+    let (mut folded, mut failed) = (outline(), None);
+    let mut scan = walk(&mut |at| {
+        let record = at.record();
+        if failed.is_none() && !record.kind.is_envelope() {
+            match folded.apply_record(&record, sources) {
+                Err(error @ Error::OverBudget { .. }) => return Err(error),
+                applied => failed = applied.err(),
+            }
+        }
+        Ok(())
+    })?;
+    leave_out_records_without_objects(storage, &mut scan, objects)?;
+    // The record that could not be applied may be among those that are left out.
+    if folded.projection.next_sequence() != scan.next_sequence {
+        folded = outline();
+        let last = scan.next_sequence.saturating_sub(1);
+        let first = begun.next_sequence();
+        let read =
+            scan.places().read(storage, first, last, &mut |record| folded.apply_record(&record, sources));
+        if let Err(error) = read {
+            return Ok((scan, Err(error)));
+        }
+    }
+    Ok((scan, Ok(folded.projection)))
+}
+
+/// Holds what opening made of a session's images.
+#[derive(Default)]
+pub(crate) struct Images {
+    /// Number of records that the image in use spared.
+    pub(super) next_sequence: Option<SequenceNumber>,
+    projection: Option<Projection>,
+    /// STATE at the begins of operations that were open at the image's position.
+    begun: Vec<(SequenceNumber, Arc<Frozen>)>,
+    rollbacks: BTreeMap<SequenceNumber, Rollback>,
+    /// Length of the image in bytes.
+    pub(crate) bytes: u64,
+    /// Bytes of the log that the image covers.
+    pub(crate) log_bytes: u64,
+    /// What counts the memory of the fold behind the image.
+    watch: Option<Watch>,
+    pub(super) dropped: Vec<PathBuf>,
+}
+
+impl Images {
+    /// Describes the image in use to whoever writes the next one; none if no opening can go on from it.
+    fn imaged(&self, opened_at: u32, closed: bool) -> Imaged {
+        let (bytes, log_bytes, next_sequence) = match self.next_sequence {
+            Some(next_sequence) => (self.bytes, self.log_bytes, next_sequence),
+            None => (0, 0, SequenceNumber::MIN),
+        };
+        Imaged::behind(bytes, (log_bytes, next_sequence), opened_at, closed)
+    }
+
+    /// Returns the fold as it is behind the image, whose projection is `projection`.
+    fn folded(&self, projection: &Projection) -> LiveState {
+        let mut positions = Positions::default();
+        for (begin, frozen) in &self.begun {
+            positions.begin(*begin, Some(Arc::clone(frozen)));
+        }
+        let (projection, rollbacks) = (projection.clone(), self.rollbacks.clone());
+        let path = Path::new(rollbacks.iter().map(|(at, rollback)| (*at, rollback.to)));
+        LiveState { projection, positions, rollbacks, path, watch: self.watch.clone() }
+    }
+
+    /// Finds the newest image that the log confirms, and makes the walk begin behind it.
+    fn go_on<'a>(
+        &mut self,
+        ReadGround { storage, memory }: ReadGround<'a>,
+        dir: &'a FilePath,
+        types: Option<&SessionTypes>,
+        objects: &Arc<Objects>,
+    ) -> Result<Scanner<'a>> {
+        let mut scanner = Scanner::new(storage.as_ref(), dir)?;
+        for (_, path) in images::list(storage.as_ref(), dir) {
+            if !may_decode(storage.as_ref(), &path, memory) {
+                continue;
+            }
+            let bytes = images::read(storage.as_ref(), &path).unwrap_or_default();
+            let image = Image::decode(&bytes);
+            if let Ok(image) = &image
+                && let Some(places) = scanner.go_on_from(image)?
+            {
+                let mut watch = Watch::of(dir, memory);
+                let covers = (image.next_sequence, scanner.passed_bytes());
+                // Folding all records takes as much, or tells that it is too much.
+                if let Some(Err(_)) = watch.as_mut().map(|watch| watch.behind_image(covers, held_by(image))) {
+                    scanner = Scanner::new(storage.as_ref(), dir)?;
+                    continue;
+                }
+                let ground = restore::Ground { storage, places, objects };
+                if let Ok(Restored { projection, begun }) = restore::projection(image, types, ground) {
+                    self.next_sequence = Some(image.next_sequence);
+                    (self.projection, self.begun) = (Some(projection), begun);
+                    self.rollbacks = image.rollbacks.iter().copied().collect();
+                    (self.bytes, self.log_bytes) = (bytes.len() as u64, scanner.passed_bytes());
+                    self.watch = watch;
+                    return Ok(scanner);
+                }
+                // The log is read from its beginning, which also reports what is wrong with it, if anything
+                // is.
+                scanner = Scanner::new(storage.as_ref(), dir)?;
+            }
+            self.dropped.push(path);
+        }
+        Ok(scanner)
+    }
+}
+
+/// Returns whether an image is small enough to be decoded, which takes twice its bytes beside them.
+fn may_decode(storage: &dyn Storage, path: &FilePath, memory: MemoryLimit) -> bool {
+    let MemoryLimit::Bytes(budget) = memory else { return true };
+    let len = storage.entry(path).ok().flatten().map_or(0, |entry| entry.len);
+    len.saturating_mul(3) <= budget
+}
+
+/// Returns how many items an image holds, and the bytes of their contents.
+fn held_by(image: &Image<'_>) -> (u64, u64) {
+    let of_slices = image.slices.iter().flat_map(|slice| match slice {
+        SliceImage::Held { items, .. } => items.as_slice(),
+        SliceImage::InLog { .. } => &[],
+    });
+    let of_begun = image.begun.iter().flat_map(|begun| &begun.slices).flat_map(|slice| &slice.items);
+    let items = of_slices.chain(of_begun);
+    items.fold((0, 0), |(count, bytes): (u64, u64), item| (count + 1, bytes + item.bytes.len() as u64))
+}
+
+impl Read {
+    /// Reads what stands behind what was read, if the log in `dir`, whose folder may have got another name since, still ends as it
+    /// did, and folds it. `None` if it does not, or what is new cannot be folded onto what was: the log is to be read from its beginning.
+    pub(super) fn behind(
+        self,
+        storage: &Arc<dyn Storage>,
+        dir: &FilePath,
+        types: Option<&SessionTypes>,
+    ) -> Result<Option<Read>> {
+        let Some(passed) = self.scan.passed() else { return Ok(None) };
+        let mut scanner = Scanner::new(storage.as_ref(), dir)?;
+        if scanner.go_on_from(&passed)?.is_none() {
+            return Ok(None);
+        }
+        let objects = Objects::new(Arc::clone(storage), dir);
+        let mut folding =
+            Fold { folded: self.folded, sources: Sources { objects: &objects, types }, failed: false };
+        let scan = scanner.run(&mut |at| {
+            let record = at.record();
+            if !record.kind.is_envelope() {
+                folding.fold(&record);
+            }
+            Ok(())
+        })?;
+        let Fold { folded, failed, .. } = folding;
+        Ok((!failed).then_some(Read { scan, folded, ..self }))
+    }
+
+    /// Returns the places of the session's records.
+    pub(crate) fn places(&self) -> Places {
+        self.scan.places()
+    }
+}
+
+/// Cuts the log before the first record, not known to be durable, whose object is missing. Such a record may
+/// have reached the disk before its object, and is then a torn tail, as a half-written record is.
+fn leave_out_records_without_objects(
+    storage: &Arc<dyn Storage>,
+    scan: &mut Scan,
+    objects: &Objects,
+) -> Result<()> {
+    if scan.same_boot || sabotage::is(Breakage::RecordWithoutObject) {
+        return Ok(());
+    }
+    let mut first_bad = None;
+    scan.places().read(storage, scan.watermark, SequenceNumber::MAX, &mut |record| {
+        let missing = record
+            .objects()
+            .iter()
+            .any(|object| matches!(objects.check_object(object), Err(Error::Object { .. })));
+        if missing && first_bad.is_none() {
+            first_bad = Some(record.sequence);
+        }
+        Ok(())
+    })?;
+    if let Some(sequence) = first_bad {
+        let located = scan.places().locate(storage, sequence)?;
+        let segment = scan.segments.get(located.segment).map(|segment| segment.path.clone());
+        let bytes = scan.torn.as_ref().map_or(0, |torn| torn.bytes) + scan.end.saturating_sub(located.offset);
+        let segment = segment.unwrap_or_default();
+        scan.torn = Some(TornTail { segment, offset: located.offset, sequence, bytes });
+        scan.next_sequence = sequence;
+        scan.rollbacks.split_off(&sequence);
+        scan.index.cut_at(sequence);
+        (scan.clean, scan.closed) = (false, false);
+    }
+    Ok(())
+}
+
+/// Returns the first operation of the session in `dir` that is open and may change something, from its log
+/// alone. Returns `None` also if the folder holds no such session.
+pub(crate) fn left_open(
+    ground: ReadGround<'_>,
+    dir: &FilePath,
+    session: Uuid,
+) -> Result<Option<OpenOperation>> {
+    let storage = ground.storage;
+    let Read { scan, folded, .. } = match open_read(ground, dir, None, LogSlices::InLog) {
+        Ok(read) => read,
+        Err(Error::NotASession { .. }) => return Ok(None),
+        // The session may have been deleted while it was read.
+        Err(_) if matches!(storage.entry(dir), Ok(None)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if scan.session != session {
+        return Ok(None);
+    }
+    if let Some((sequence, kind)) = folded.projection.unsupported {
+        return Err(Error::UnsupportedKind { sequence, kind });
+    }
+    Ok(folded.projection.operations.changing().cloned())
+}
+
+/// Opens the session in `dir`. Writes nothing.
+pub(crate) fn open(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
+    let read = open_read(ReadGround::of(&store.options), dir, open_as.types.as_ref(), LogSlices::InLog)?;
+    open_as_read(store, dir, open_as, read)
+}
+
+/// Opens the session in `dir` for previews of rewinds: with the names of STATE's items alone. Writes nothing.
+pub(crate) fn open_to_preview(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
+    let read = open_read(ReadGround::of(&store.options), dir, None, LogSlices::StateUnread)?;
+    open_as_read(store, dir, open_as, read)
+}
+
+/// Opens the session in `dir`, which this process has claimed and written from what the store's replicator holds, and of which it read `made`
+/// back. `said` names who took it over, and why, where a person did.
+pub(crate) fn open_claimed(
+    store: &Arc<OpenStore>,
+    dir: &FilePath,
+    mut open_as: OpenAs,
+    made: MadeLog,
+    (by, said): (Claimed, Option<(&str, &str)>),
+) -> Result<Session> {
+    let read = made.read_on(ReadGround::of(&store.options), dir, open_as.types.as_ref())?;
+    let session = read.scan.session;
+    lock_folder(dir, &mut open_as, session)?;
+    let replica = claimed(store, (session, dir), by);
+    let session = open_beside(store, dir, open_as, read, replica)?;
+    if let Some((by, reason)) = said {
+        session.inner.note_takeover(by, reason)?;
+    }
+    Ok(session)
+}
+
+/// Opens the session in `dir` from what was read. Writes nothing, unless the store has a replicator: then the log gets the records that
+/// it has lost and the replicator has, and says that a replica holds it.
+pub(crate) fn open_as_read(
+    store: &Arc<OpenStore>,
+    dir: &FilePath,
+    mut open_as: OpenAs,
+    read: Read,
+) -> Result<Session> {
+    if let Some(types) = &open_as.types {
+        check_declared(types, &read.folded.projection.names)?;
+    }
+    lock_folder(dir, &mut open_as, read.scan.session)?;
+    let (read, replica) = claim(store, dir, &open_as, read)?;
+    open_beside(store, dir, open_as, read, replica)
+}
+
+/// Locks the folder of a session that is opened for writing.
+fn lock_folder(dir: &FilePath, open_as: &mut OpenAs, session: Uuid) -> Result<()> {
+    open_as.lock.as_mut().map_or(Ok(()), |lock| lock.lock_folder(dir, session))
+}
+
+/// Makes the session of what was read, beside the copy of its records that is kept elsewhere.
+fn open_beside(
+    store: &Arc<OpenStore>,
+    dir: &FilePath,
+    open_as: OpenAs,
+    read: Read,
+    replica: Option<Replica>,
+) -> Result<Session> {
+    if let Some(types) = &open_as.types {
+        check_declared(types, &read.folded.projection.names)?;
+    }
+    if open_as.lock.is_some() {
+        child_captures::bring_home(store, dir, &read.scan.opened)?;
+    }
+    let options = &store.options;
+    let exposed = exposure::find(options.storage.as_ref(), dir, options.access);
+    let report = RecoveryReport { exposed, ..RecoveryReport::of_read(&read) };
+    let Read { scan, mut folded, images, .. } = read;
+    // What the session takes while it is written is its host's.
+    folded.watch = None;
+    // A read-only handle has nothing to recover: the operations may be another process's, and run.
+    let interrupted = !report.interrupted.is_empty() && open_as.lock.is_some();
+    show_state_before_open_calls(&mut folded);
+    // A fork attests what it shares before its folder has its name; until it attests a record of its own, a
+    // power cut may still take the whole folder.
+    let own = scan.durable > scan.opened_sequence;
+    let gate = SyncGate::new(if own { scan.durable.min(scan.next_sequence) } else { SequenceNumber::MIN });
+    let (openings, closed) = (scan.openings.clone(), scan.closed);
+    let opened_at = scan.segments.last().map_or(0, |last| last.header.ordinal);
+    let log = Log::open(&store.ground(), dir, scan);
+    let mut state = WriterState {
+        imaged: images.imaged(opened_at, closed),
+        interrupted,
+        ..WriterState::new(log, folded, openings)
+    };
+    state.log.interrupted_calls = report.interrupted.len() as u64;
+    let session = assemble(store, dir, open_as, report, gate, (state, replica))?;
+    session.inner.note_replica()?;
+    session.inner.note_dropped()?;
+    Ok(session)
+}
+
+/// Holds a part of a recorded log that a host is run over again.
+pub(crate) struct RecordedPart {
+    /// State behind the last record before the part.
+    pub(crate) live: LiveState,
+    /// `Opened` records of the session and its ancestors, each with its sequence number.
+    pub(crate) openings: Vec<(SequenceNumber, Opened)>,
+    pub(crate) recording: Recording,
+    /// Places of the records before the part.
+    pub(crate) places: Places,
+}
+
+/// Opens a session that replays a recorded part, and writes nothing.
+pub(crate) fn open_recorded(
+    store: &Arc<OpenStore>,
+    dir: &FilePath,
+    types: SessionTypes,
+    part: RecordedPart,
+) -> Result<Session> {
+    let RecordedPart { mut live, openings, mut recording, places } = part;
+    recording.fill()?;
+    let report = RecoveryReport {
+        interrupted: live.projection.operations.open().cloned().collect(),
+        unsettled: live.projection.operations.unsettled().cloned().collect(),
+        records: places.next_sequence.get(),
+        ..RecoveryReport::default()
+    };
+    show_state_before_open_calls(&mut live);
+    let opened = openings.last().map(|(_, opened)| (opened.session, opened.seed));
+    let log = Log::recorded(&store.ground(), dir, opened.unwrap_or_default(), places);
+    let state = WriterState {
+        interrupted: !report.interrupted.is_empty(),
+        recording: Some(Box::new(recording)),
+        ..WriterState::new(log, live, openings)
+    };
+    let durability = Durability::Process;
+    let open_as = OpenAs { types: Some(types), durability, lock: None, read_only: None };
+    assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MAX), (state, None))
+}
+
+/// Shows STATE as it was before the first open call that may have changed it.
+fn show_state_before_open_calls(folded: &mut LiveState) {
+    folded.positions.before_change(&folded.projection);
+    if let Some(begin) = folded.projection.operations.changing().map(|open| open.begin)
+        && let Some(frozen) = folded.positions.get(begin)
+    {
+        folded.projection.show_state_at(begin, &frozen);
+    }
+}
+
+/// Begins a new session in `log`, which is new. The first record is written at once, so that every process
+/// sees the session; the records `rest` follow it.
+pub(crate) fn begin(
+    store: &Arc<OpenStore>,
+    dir: &FilePath,
+    seed: SessionSeed,
+    log: Log,
+    rest: Vec<(Kind, Vec<u8>)>,
+) -> Result<Session> {
+    let (id, body) = (seed.opened.session, seed.opened.encode());
+    let openings = vec![(SequenceNumber::MIN, seed.opened)];
+    let state = WriterState::new(log, LiveState::new(LogSlices::InLog), openings);
+    let report = RecoveryReport { closed: true, ..RecoveryReport::default() };
+    let mut open_as = OpenAs {
+        types: Some(seed.types),
+        durability: seed.durability,
+        lock: Some(seed.lock),
+        read_only: None,
+    };
+    lock_folder(dir, &mut open_as, id)?;
+    let replica = claim_new(store, dir, id)?;
+    let note = replica.as_ref().map(|replica| (Kind::REPLICATED, replica.note().encode()));
+    let session =
+        assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MIN), (state, replica))?;
+    let time_us = session.inner.now_us();
+    let opened = (Kind::OPENED, body);
+    let records: Result<Vec<PendingRecord<'_>>> = std::iter::once(&opened)
+        .chain(&rest)
+        .chain(&note)
+        .zip(0..)
+        .map(|((kind, body), sequence)| {
+            let record = Record { sequence: SequenceNumber::new(sequence), kind: *kind, time_us, body };
+            Ok(PendingRecord::new(*kind, body, RecordBody::of(&record)?))
+        })
+        .collect();
+    let records = records?;
+    let state = session.writable(WriteScope::State)?;
+    session.inner.write(state, time_us, records)?;
+    Ok(session)
+}
+
+fn assemble(
+    store: &Arc<OpenStore>,
+    dir: &FilePath,
+    open_as: OpenAs,
+    report: RecoveryReport,
+    gate: SyncGate<Error>,
+    (state, replica): (WriterState, Option<Replica>),
+) -> Result<Session> {
+    let id = state.opened().session;
+    let replays = state.recording.is_some();
+    let inner = Arc::new(Inner {
+        id,
+        dir: dir.to_owned(),
+        store: Arc::clone(store),
+        types: open_as.types,
+        durability: open_as.durability,
+        read_only: open_as.read_only,
+        report,
+        state: Mutex::new(state),
+        schedule: Changes::default(),
+        recovering: Mutex::default(),
+        taking: Mutex::default(),
+        gate,
+        replica,
+        said_dropped: OnceLock::new(),
+        subscribers: super::subscribers::Subscribers::default(),
+        lock: Mutex::new(open_as.lock),
+        imaging: Mutex::default(),
+        captured: Mutex::default(),
+        process: process_mark(),
+        replayed: replays.then(Replayed::default),
+    });
+    if let Some(replica) = &inner.replica {
+        replica.start(Arc::downgrade(&inner));
+        if replica.held() < inner.gate.synced() {
+            replica.wake();
+        }
+    }
+    let session = Session::of(inner);
+    // A read-only handle must not be registered as the writer, or nobody would sync what the writer writes.
+    if session.inner.lock.lock().is_some() {
+        store.writers.register(&session);
+    }
+    Ok(session)
+}
+
+/// Checks what the log has declared against what the host declares.
+pub(crate) fn check_declared(types: &SessionTypes, names: &Names) -> Result<()> {
+    for slice in names.slices() {
+        let declared = types.slice(&slice.name).map(|slice| slice.policy);
+        if let Some(declared) = declared.filter(|declared| *declared != slice.policy) {
+            let (slice, recorded) = (slice.name.clone(), slice.policy);
+            return Err(Error::PolicyMismatch { slice, declared, recorded });
+        }
+    }
+    let unregistered = types.unregistered(names);
+    if !unregistered.is_empty() {
+        return Err(Error::NotRegistered(unregistered));
+    }
+    for event in names.events().filter(|event| !event.implicit) {
+        let host = types.event(&event.name);
+        if let Some(host) = host.filter(|host| host.version < event.version) {
+            let (name, stored) = (event.name.clone(), event.version);
+            return Err(Error::NewerVersion { name, stored, supported: host.version });
+        }
+    }
+    Ok(())
+}
+
+/// Locks a session that is to be written.
+///
+/// # Errors
+///
+/// [`Error::ReadOnly`] if it can only be read, else those of [`lock_or_read_only`].
+pub(crate) fn lock_to_write(store: &OpenStore, session: Uuid) -> Result<WriterLock> {
+    let (lock, read_only) = lock_or_read_only(store, session)?;
+    lock.ok_or_else(|| Error::ReadOnly { session, reason: read_only.unwrap_or_default() })
+}
+
+/// Locks a session, or returns why it can only be read.
+pub(crate) fn lock_or_read_only(
+    store: &OpenStore,
+    session: Uuid,
+) -> Result<(Option<WriterLock>, Option<String>)> {
+    let options = &store.options;
+    match lock::take(&options.storage, &store.root, session, options.clock.now_us())? {
+        lock::Attempt::Held(lock) => Ok((Some(lock), None)),
+        lock::Attempt::ReadOnlyDisk(reason) => Ok((None, Some(reason))),
+    }
+}
+
+impl WriterState {
+    /// Makes the state of a session that has just been opened, with nothing left open and nothing to replay.
+    fn new(log: Log, live: LiveState, openings: Vec<(SequenceNumber, Opened)>) -> WriterState {
+        WriterState {
+            log,
+            live,
+            openings,
+            imaged: Imaged::default(),
+            first_unsynced_us: None,
+            asked: Asked::default(),
+            asked_to_rest: false,
+            plans: BTreeMap::new(),
+            named_plans: BTreeMap::new(),
+            closed: false,
+            running_calls: RunningCalls::default(),
+            body: Vec::new(),
+            interrupted: false,
+            recording: None,
+        }
+    }
+
+    /// Returns the session's own `Opened` record.
+    pub(super) fn opened(&self) -> Opened {
+        let last = self.openings.last().map(|(_, opened)| opened.clone());
+        last.unwrap_or_else(|| Opened { session: Uuid::nil(), seed: 0, tags: BTreeMap::new(), parent: None })
+    }
+
+    /// Returns the seed that counts for the next record.
+    pub(super) fn seed(&self) -> u64 {
+        self.openings.last().map_or(0, |(_, opened)| opened.seed)
+    }
+}

@@ -1,0 +1,447 @@
+//! The recorded part of a log that a host is run over: the records that come next, who brings each, and what has diverged.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldlog_codec::body::{Decision, Declare, Lane, ObjectId, Observed, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+use parking_lot::Mutex;
+
+use super::compare::Comparison;
+use crate::divergence::{Divergence, LaneName, LeaveOut};
+use crate::error::{Error, Result};
+use crate::log::reader::Places;
+use crate::log::scan::Location;
+use crate::operation::ROLLBACK;
+use crate::storage::Storage;
+
+/// Number of records that are read ahead, to tell a record that is missing from one that has changed.
+const AHEAD: usize = 64;
+
+/// Largest number of lanes of which the last record is kept, to tell a record that is brought twice from one that has changed.
+const LANES_MAX: usize = 64;
+
+/// Largest number of divergences that are kept of one replay.
+const FOUND_MAX: usize = 10_000;
+
+/// Says how a host is replayed.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    /// Whether the replay goes on behind a divergence.
+    pub(crate) all: bool,
+    /// Time without any record after which the next one counts as missing.
+    pub(crate) patience: Duration,
+    /// Whether tools run again that may.
+    pub(crate) run_tools: bool,
+    /// What is not compared.
+    pub(crate) left_out: Arc<LeaveOut>,
+    /// Whether the objects of the records are still to be checked.
+    pub(crate) checks_objects: bool,
+}
+
+/// Names who brings a record.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Whose {
+    /// Names the engine, which takes it from the log.
+    Engine,
+    /// Names the host, which writes through a handle of this lane.
+    Lane(LaneName),
+    /// Names whoever ends the run that this record began.
+    End(SequenceNumber),
+}
+
+impl Whose {
+    /// Returns the lane to be named in a report.
+    pub(super) fn lane(self) -> LaneName {
+        match self {
+            Whose::Lane(lane) => lane,
+            Whose::End(begin) => LaneName { within: Some(begin), name: None },
+            Whose::Engine => LaneName::default(),
+        }
+    }
+}
+
+/// Holds a record that was read ahead.
+pub(super) struct Recorded {
+    pub(super) sequence: SequenceNumber,
+    pub(super) kind: Kind,
+    pub(super) time_us: i64,
+    pub(super) body: Vec<u8>,
+    role: Role,
+}
+
+/// Says what a record has to do with calls, as far as it follows from the record alone.
+enum Role {
+    /// A record that no lane brings.
+    Engines,
+    /// The begin of a run.
+    Begin { operation: OperationId, parent: Option<OperationId>, lane: LaneName },
+    /// The end of the run with this begin.
+    End { begin: SequenceNumber, operation: OperationId },
+    /// Any other record.
+    Other(LaneName),
+}
+
+impl Role {
+    fn of(kind: Kind, sequence: SequenceNumber, body: &[u8]) -> Result<Role> {
+        let bad = Error::unread(sequence);
+        Ok(match kind {
+            Kind::OPENED | Kind::DECLARE | Kind::IMPORT | Kind::REPLICATED => Role::Engines,
+            Kind::OBSERVED if Observed::decode(body).map_err(bad)?.name == ROLLBACK => Role::Engines,
+            Kind::TOOL_BEGIN => {
+                let begin = ToolBegin::decode(body).map_err(bad)?;
+                let operation = begin.again.unwrap_or(sequence.into());
+                let lane = Lane::of(kind, body).map_err(bad)?.into();
+                Role::Begin { operation, parent: begin.parent, lane }
+            }
+            Kind::TOOL_END => {
+                let end = ToolEnd::decode(body).map_err(bad)?;
+                Role::End { begin: end.begin, operation: end.operation() }
+            }
+            kind => Role::Other(Lane::of(kind, body).map_err(bad)?.into()),
+        })
+    }
+}
+
+impl Recorded {
+    pub(super) fn is(&self, kind: Kind, body: &[u8]) -> bool {
+        self.kind == kind && self.body == body
+    }
+
+    /// Returns the objects that the record names.
+    pub(super) fn objects(&self) -> BTreeSet<ObjectId> {
+        let (sequence, kind, time_us) = (self.sequence, self.kind, self.time_us);
+        Record { sequence, kind, time_us, body: &self.body }.objects()
+    }
+
+    /// Returns whether this is an observation of the produced one's name: a replay produces no more of it.
+    pub(super) fn is_observed_as(&self, kind: Kind, body: &[u8]) -> bool {
+        let name = |body| Observed::decode(body).ok().map(|observed| observed.name);
+        self.kind == kind && kind == Kind::OBSERVED && name(&self.body) == name(body)
+    }
+}
+
+/// Says whether somebody asks for the end of a run whose records come from the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FromLog {
+    /// The host began it, and waits for its end.
+    Awaited,
+    /// It is within another one, or the host let go of it.
+    Within,
+}
+
+/// Holds the recorded part of a log that a host is run over.
+pub(crate) struct Recording {
+    storage: Arc<dyn Storage>,
+    places: Places,
+    at: Option<(SequenceNumber, Location)>,
+    pub(super) ahead: VecDeque<Recorded>,
+    read_through: SequenceNumber,
+    /// Sequence number behind the last record of this process.
+    end: SequenceNumber,
+    pub(super) rules: Rules,
+    /// Runs whose records come from the log.
+    pub(super) from_log: BTreeMap<SequenceNumber, FromLog>,
+    /// Latest run of each operation that is not over.
+    runs: BTreeMap<OperationId, SequenceNumber>,
+    /// Ends of the runs that came from the log and that nobody has asked for yet.
+    pub(super) ends: BTreeMap<SequenceNumber, SequenceNumber>,
+    /// Record that each lane brought last, of the [`LANES_MAX`] lanes that wrote last.
+    pub(super) last: BTreeMap<LaneName, Recorded>,
+    /// Last record of which subscribers were notified.
+    pub(super) told: Option<SequenceNumber>,
+    /// Whether any record of this process has come.
+    pub(super) begun: bool,
+    /// Those who did not bring their record until the patience was over, and who have not come since.
+    pub(super) gone: BTreeSet<Whose>,
+    found: Vec<Divergence>,
+    /// Whether the replay has stopped at a divergence.
+    pub(super) stopped: bool,
+    /// Whether the log says that the process closed its session behind its last record.
+    closed: bool,
+    /// Whether the host has returned.
+    pub(super) returned: bool,
+    /// Number of records that the host brought and that were compared.
+    pub(super) compared: u64,
+    /// Declaration that the host made for its next record, and that is not recorded here.
+    pub(super) declared: Option<Declare>,
+    /// Contents of the objects that the host's next record names.
+    pub(super) produced_objects: Mutex<BTreeMap<ObjectId, Vec<u8>>>,
+}
+
+impl Recording {
+    /// Returns the records from `from` to before `end`, of a log with these places. `closed` says that the process closed its
+    /// session there.
+    pub(crate) fn new(
+        (storage, places): (Arc<dyn Storage>, Places),
+        (from, end, closed): (SequenceNumber, SequenceNumber, bool),
+        rules: Rules,
+    ) -> Recording {
+        Recording {
+            storage,
+            places,
+            at: None,
+            ahead: VecDeque::new(),
+            read_through: from,
+            end,
+            rules,
+            from_log: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            last: BTreeMap::new(),
+            told: None,
+            begun: false,
+            gone: BTreeSet::new(),
+            found: Vec::new(),
+            stopped: false,
+            closed,
+            returned: false,
+            compared: 0,
+            declared: None,
+            produced_objects: Mutex::default(),
+        }
+    }
+
+    /// Reads ahead if few records are left.
+    pub(super) fn fill(&mut self) -> Result<()> {
+        let few = self.ahead.len() <= AHEAD / 2;
+        if !few || self.read_through >= self.end {
+            return Ok(());
+        }
+        let from = self.read_through;
+        let through = (from + AHEAD as u64 - 1).min(self.end - 1);
+        let ahead = &mut self.ahead;
+        self.places.read_on(&self.storage, (from, through), &mut self.at, &mut |record| {
+            let Record { sequence, kind, time_us, body } = record;
+            let role = Role::of(kind, sequence, body)?;
+            ahead.push_back(Recorded { sequence, kind, time_us, body: body.to_vec(), role });
+            Ok(())
+        })?;
+        self.read_through = through + 1;
+        Ok(())
+    }
+
+    /// Hands the records that are still to come to `look`, those behind this process too, until it finds something, and returns
+    /// that.
+    pub(super) fn look_ahead<T>(
+        &self,
+        mut look: impl FnMut(&Record<'_>) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let mut next = self.ahead.front().map_or(self.read_through, |head| head.sequence);
+        let (mut at, mut found) = (None, None);
+        let end = self.places.next_sequence;
+        while next < end && found.is_none() {
+            let through = (next + AHEAD as u64 - 1).min(end - 1);
+            self.places.read_on(&self.storage, (next, through), &mut at, &mut |record| {
+                if found.is_none() {
+                    found = look(&record)?;
+                }
+                Ok(())
+            })?;
+            next = through + 1;
+        }
+        Ok(found)
+    }
+
+    /// Returns the next record and who brings it; `None` behind the last.
+    pub(super) fn head(&mut self) -> Result<Option<(&Recorded, Whose)>> {
+        self.fill()?;
+        let Some(head) = self.ahead.front() else { return Ok(None) };
+        let whose = self.whose(head);
+        Ok(Some((head, whose)))
+    }
+
+    /// Returns whether the process closed its session behind its last record, so that another record is one too many. A log that
+    /// ends within a call ends with its process, even if its last record was synced.
+    pub(super) fn is_closed_behind(&self) -> bool {
+        self.closed && self.runs.is_empty()
+    }
+
+    /// Returns the time of the next record if that settles something or the process begins there.
+    pub(super) fn judging_us(&self) -> Option<i64> {
+        let head = self.ahead.front().filter(|head| !self.begun || head.kind == Kind::SETTLE);
+        head.map(|head| head.time_us)
+    }
+
+    pub(super) fn whose(&self, record: &Recorded) -> Whose {
+        let (within, lane) = match &record.role {
+            Role::Engines => return Whose::Engine,
+            Role::End { begin, .. } if self.from_log.contains_key(begin) => return Whose::Engine,
+            Role::End { begin, .. } => return Whose::End(*begin),
+            // One that was read ahead may be within a call that is still to begin.
+            Role::Begin { parent, lane, .. } => (parent.map(|parent| self.run_of(parent)), lane),
+            Role::Other(lane) => (lane.within, lane),
+        };
+        match within {
+            Some(run) if self.from_log.contains_key(&run) => Whose::Engine,
+            within => Whose::Lane(LaneName { within, name: lane.name.clone() }),
+        }
+    }
+
+    /// Returns whether this process has begun an operation and not ended it.
+    pub(super) fn is_running(&self, operation: OperationId) -> bool {
+        self.runs.contains_key(&operation)
+    }
+
+    /// Returns the latest run of an operation, or its first if that is still to begin.
+    fn run_of(&self, operation: OperationId) -> SequenceNumber {
+        self.runs.get(&operation).copied().unwrap_or(operation.sequence())
+    }
+
+    /// Takes the next record, which is applied now.
+    pub(super) fn take(&mut self, whose: &Whose) -> Option<Recorded> {
+        let head = self.ahead.pop_front()?;
+        self.begun = true;
+        match head.role {
+            Role::Begin { operation, .. } => {
+                self.runs.insert(operation, head.sequence);
+                if *whose == Whose::Engine {
+                    self.from_log.insert(head.sequence, FromLog::Within);
+                }
+            }
+            Role::End { begin, operation } => {
+                self.runs.remove(&operation);
+                if self.from_log.remove(&begin) == Some(FromLog::Awaited) {
+                    self.ends.insert(begin, head.sequence);
+                }
+                self.forget_run(begin);
+            }
+            Role::Engines | Role::Other(_) => {}
+        }
+        Some(head)
+    }
+
+    /// Remembers the record that a lane brought last, and forgets that of the lane whose own is the oldest if there are too many.
+    pub(super) fn remember(&mut self, whose: Whose, record: Recorded) {
+        let Whose::Lane(lane) = whose else { return };
+        self.last.insert(lane, record);
+        if self.last.len() > LANES_MAX {
+            let oldest = self.last.iter().min_by_key(|(_, record)| record.sequence);
+            if let Some(lane) = oldest.map(|(lane, _)| lane.clone()) {
+                self.last.remove(&lane);
+            }
+        }
+    }
+
+    /// Forgets what the lanes of a run brought last and whether they came: the run is over.
+    fn forget_run(&mut self, begin: SequenceNumber) {
+        let of_run = |lane: &LaneName| lane.within == Some(begin);
+        self.last.retain(|lane, _| !of_run(lane));
+        self.gone.retain(|whose| match whose {
+            Whose::Lane(lane) => !of_run(lane),
+            Whose::End(of) => *of != begin,
+            Whose::Engine => false,
+        });
+    }
+
+    /// Returns the time at which this lane's handle settles an operation since nobody answered in time, if that and calls that go on
+    /// are all that the lane brings before.
+    pub(super) fn expires_us(&self, lane: &LaneName, operation: OperationId) -> Option<i64> {
+        let lanes = Whose::Lane(lane.clone());
+        for record in self.ahead.iter().filter(|record| self.whose(record) == lanes) {
+            match record.kind {
+                Kind::SETTLE => {
+                    let settle = Settle::decode(&record.body).ok()?;
+                    if settle.operation == operation && settle.decision == Decision::Failed {
+                        return Some(record.time_us);
+                    }
+                }
+                Kind::TOOL_BEGIN if ToolBegin::decode(&record.body).ok()?.again.is_some() => {}
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Returns how many of the next records of this lane stand before the one that the host has produced, and that; `None` if it is
+    /// not among those that were read ahead.
+    pub(super) fn equal_behind(
+        &self,
+        lane: &LaneName,
+        produced: &Comparison<'_>,
+    ) -> Option<(usize, &Recorded)> {
+        let lanes = Whose::Lane(lane.clone());
+        let mut own = self.ahead.iter().filter(|record| self.whose(record) == lanes).enumerate().skip(1);
+        // One name says little, so of an observation only the record behind the next one counts.
+        let is_it = |before: usize, record: &Recorded| {
+            produced.is_same(record) || before == 1 && record.is_observed_as(produced.kind, produced.produced)
+        };
+        own.find(|(before, record)| is_it(*before, record))
+    }
+
+    /// Returns the next record that somebody brings, if it was read ahead.
+    pub(super) fn next_of(&self, whose: &Whose) -> Option<&Recorded> {
+        self.ahead.iter().find(|record| self.whose(record) == *whose)
+    }
+
+    /// Returns the record behind the next one of a lane, if it was read ahead.
+    pub(super) fn behind_next(&self, lane: &Whose) -> Option<&Recorded> {
+        self.ahead.iter().skip(1).find(|record| self.whose(record) == *lane)
+    }
+
+    pub(super) fn note(&mut self, divergence: Divergence) {
+        if self.found.len() < FOUND_MAX {
+            self.found.push(divergence);
+        }
+        self.stopped |= !self.rules.all;
+    }
+
+    /// Returns the error of a replay that cannot go on behind its last divergence.
+    pub(super) fn diverged(&self) -> Error {
+        // A replay that stops does so at its first; one that goes on tells the host of its last.
+        let found = if self.rules.all { self.found.last() } else { self.found.first() };
+        match found {
+            Some(divergence) => Error::Diverged(Box::new(divergence.clone())),
+            None => Error::ReplayEnded { position: self.end.saturating_sub(1) },
+        }
+    }
+
+    /// Returns the divergences that were found, and how many records were compared.
+    pub(crate) fn into_found(self) -> (Vec<Divergence>, u64) {
+        (self.found, self.compared)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::FileStorage;
+
+    fn recording() -> Recording {
+        let rules = Rules {
+            all: true,
+            patience: Duration::ZERO,
+            run_tools: true,
+            left_out: Arc::default(),
+            checks_objects: false,
+        };
+        let nowhere = (SequenceNumber::MIN, SequenceNumber::MIN, false);
+        Recording::new((Arc::new(FileStorage::new()), Places::default()), nowhere, rules)
+    }
+
+    fn remember(recording: &mut Recording, sequence: u64, within: Option<u64>, name: Option<String>) {
+        let lane = LaneName { within: within.map(Into::into), name };
+        let role = Role::Other(lane.clone());
+        let (kind, body) = (Kind::DISPATCH, vec![0; 16]);
+        let record = Recorded { sequence: sequence.into(), kind, time_us: 0, body, role };
+        recording.remember(Whose::Lane(lane), record);
+    }
+
+    /// The last record of each run's lane and of each named lane was kept for as long as the replay went on.
+    #[test]
+    fn the_last_records_of_lanes_are_let_go_of_with_their_runs_and_beyond_a_bound() {
+        let mut recording = recording();
+        for begin in 0..10_000 {
+            remember(&mut recording, begin, Some(begin), None);
+            recording.gone.insert(Whose::End(begin.into()));
+            recording.forget_run(begin.into());
+        }
+        assert!(recording.last.is_empty() && recording.gone.is_empty());
+        for sequence in 0..10_000 {
+            remember(&mut recording, sequence, None, Some(format!("request {sequence}")));
+        }
+        assert_eq!(recording.last.len(), LANES_MAX);
+        assert!(recording.last.values().all(|record| record.sequence.get() >= 10_000 - LANES_MAX as u64));
+    }
+}

@@ -1,0 +1,99 @@
+//! Writes of a replayed host that the live run may have refused.
+//!
+//! A refused write left no record. In a replay it must not wait for the turn of a record that never was: the same thread may be the
+//! one that goes on to begin the lane whose record comes next.
+//!
+//! | a write whose turn has not come | what becomes of it |
+//! |---|---|
+//! | through a handle whose call is over, or may not do this | it is refused at once, as it was live |
+//! | that may bring the next record of its lane | it waits for its turn, and is refused there or not |
+//! | any other that the present state refuses | it is refused at once |
+//! | that still waits when the [patience](crate::replay::Replay::patience) is over, and that the state then refuses | it is refused, and no record counts as missing |
+//!
+//! Only the last two can differ from the live run, where what refuses a write was written by another lane: a host whose threads do
+//! not read what other lanes write is not told of it.
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::{Action, Dispatch};
+use parking_lot::MutexGuard;
+
+use super::recorded_log::{Recorded, Whose};
+use super::schedule::{Access, WriteScope, runs_again_here};
+use super::{Session, WriterState};
+use crate::error::{Error, Result};
+use crate::names::Names;
+
+/// Describes a write to a replay, before its turn.
+pub(super) struct Attempt<'a> {
+    /// Returns whether a recorded record may be the one that the write brings.
+    pub(super) brings: &'a dyn Fn(&Recorded, &Names) -> bool,
+    /// Returns the error with which the state refuses the write, if it does.
+    pub(super) refused: &'a mut dyn FnMut(&mut WriterState) -> Result<()>,
+}
+
+impl Attempt<'_> {
+    /// Fails if the write is refused now. `waited` says that it has waited for its turn as long as a replay waits.
+    pub(super) fn check(&mut self, state: &mut WriterState, whose: &Whose, waited: bool) -> Result<()> {
+        if !waited && let Some(recording) = &state.recording {
+            let names = &state.live.projection.names;
+            if recording.next_of(whose).is_some_and(|record| (self.brings)(record, names)) {
+                return Ok(());
+            }
+        }
+        (self.refused)(state)
+    }
+}
+
+impl Recorded {
+    /// Returns whether this is an event of that name with that payload, or one with a payload that is stored elsewhere.
+    pub(super) fn is_event(&self, name: &str, payload: &[u8], names: &Names) -> bool {
+        match Dispatch::decode(&self.body).map(|dispatch| dispatch.action) {
+            Ok(Action::Event { event, data }) if self.kind == Kind::DISPATCH => {
+                names.event(event).is_some_and(|event| event.name == name)
+                    && (data.object().is_some() || data.bytes() == payload)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Session {
+    /// Waits for the turn of a write through this handle in a replay, or fails as the live run may have done.
+    pub(super) fn attempt<'a>(
+        &'a self,
+        state: MutexGuard<'a, WriterState>,
+        change: WriteScope,
+        mut attempt: Attempt<'_>,
+    ) -> Result<MutexGuard<'a, WriterState>> {
+        self.check_handle(&state, Access::Write(change))?;
+        self.inner.turn(state, &Whose::Lane(self.lane_name()), Some(&mut attempt))
+    }
+
+    /// Fails if this is the handle of a call that ran again and is over, or of one that only reads and the write changes STATE,
+    /// or if the write would have to wait for a call that runs again on this thread.
+    pub(super) fn check_handle(&self, state: &WriterState, access: Access) -> Result<()> {
+        let operations = &state.live.projection.operations;
+        let open = |operation| operations.open().find(|open| open.operation == operation);
+        let changes = access.changes();
+        if let Some(within) = self.within.as_deref().filter(|within| within.runs_again()) {
+            within.check()?;
+            let operation = within.operation();
+            let Some(open) = open(operation) else {
+                // A call that ends is told to stop first.
+                return Err(Error::Revoked { operation, reason: "it was cancelled" });
+            };
+            if let Some(tried) = changes.filter(|_| open.reads_only) {
+                return Err(Error::ReadsOnly { operation, tried });
+            }
+        }
+        match runs_again_here(self.inner.id).filter(|_| changes.is_some()) {
+            Some(operation) if self.within.as_deref().is_none_or(|within| !within.is_of(operation)) => {
+                match open(operation).is_some_and(|open| !open.reads_only) {
+                    true => Err(Error::InsideOperation { operation }),
+                    false => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,512 @@
+//! Runs a host once more over the records of its earlier run: nothing is written, and each record that the host produces
+//! is compared with the recorded one, lane by lane.
+//!
+//! A *process* is the part of a log that one opening for writing wrote. A session that replays one holds the state behind
+//! the last record that was applied, as the live session did then.
+//!
+//! # Who brings the next record
+//!
+//! | the next record | who brings it |
+//! |---|---|
+//! | an opening, a declaration, an import, what the resources were before a rollback | the engine, from the log |
+//! | a record within a call whose tool does not run again, and the end of that call | the engine, from the log |
+//! | the end of a call that an earlier process left open | [`recover`](crate::tools::ToolRunner::recover), from the log |
+//! | any other | the host, through a handle of the record's lane |
+//!
+//! A write through a handle of another lane waits until the records before its own were brought. Where nothing moves for
+//! the time of [`Rules::patience`](super::recording::Rules::patience), the next record counts as missing. A write within a call
+//! whose end comes next does not wait: it is one record too many.
+//!
+//! # Invariants
+//!
+//! 1. The state behind record n is the fold of the recorded records through n, whatever the host produced.
+//! 2. The clock of a write is the time of the recorded record in whose place it is made, before any reducer runs.
+//! 3. Of the log, only a part is held in memory: as many records as are read [ahead](super::recording) and what they lead to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use foldlog_codec::body::{Declare, Lane, ObjectId, ToolBegin};
+use foldlog_codec::{Kind, Record, SequenceNumber};
+use parking_lot::MutexGuard;
+
+use super::compare::Comparison;
+use super::recorded_log::{Recording, Whose};
+use super::rejected_writes::Attempt;
+use super::{Inner, Session, WriterState};
+use crate::clock;
+use crate::divergence::{Difference, Divergence, LaneName, OtherRecord, shown_name};
+use crate::error::{Error, Result};
+use crate::fold::live::{LiveState, Sources};
+use crate::log::writer::Body;
+use crate::operation::{RESTORE, RestoreArguments};
+use crate::sabotage::{self, Breakage};
+use crate::types::SessionTypes;
+
+/// Holds what a session needs to know of its replay without its lock.
+#[derive(Debug, Default)]
+pub(crate) struct Replayed {
+    /// Time of the record whose turn it is, in microseconds since 1970.
+    now_us: AtomicI64,
+}
+
+impl Replayed {
+    pub(super) fn now_us(&self) -> i64 {
+        self.now_us.load(Ordering::Relaxed)
+    }
+}
+
+/// Says what to do with a record that the host produced in the place of a recorded one.
+enum Verdict {
+    /// Applies the recorded one: nothing that is compared differs.
+    Same,
+    /// Reports that it has changed, and applies the recorded one.
+    Changed(Divergence),
+    /// Reports that this many records of the lane are missing before it: it is recorded behind them, as that one.
+    Missing(usize, OtherRecord),
+    /// Reports that it is not recorded, and applies nothing.
+    Extra(Divergence),
+}
+
+/// Says what a thread of the host waits for.
+pub(super) enum Waits<'w, 'a> {
+    /// For the turn of its own record, and of which write.
+    Turn(&'w Whose, Option<&'w mut Attempt<'a>>),
+    /// For the end of its call, which comes from the log.
+    End,
+    /// For what others bring before the next record of its lane.
+    Others,
+}
+
+impl WriterState {
+    pub(super) fn recording(&mut self) -> Result<&mut Recording> {
+        let none = Error::NoSuchPosition { position: self.log.next_sequence(), last: None };
+        self.recording.as_deref_mut().ok_or(none)
+    }
+
+    /// Compares what the host produced with the record whose turn it is.
+    fn judge(
+        &mut self,
+        (kind, produced): (Kind, &[u8]),
+        produced_objects: &BTreeMap<ObjectId, Vec<u8>>,
+        types: Option<&SessionTypes>,
+    ) -> Result<Verdict> {
+        let objects = Arc::clone(&self.log.objects);
+        let mut names = self.live.projection.names.clone();
+        let recording = self.recording()?;
+        if let Some(declare) = recording.declared.take() {
+            Arc::make_mut(&mut names).learn(declare);
+        }
+        let rules = recording.rules.clone();
+        let comparison = Comparison {
+            kind,
+            produced,
+            names: &names,
+            left_out: &rules.left_out,
+            types,
+            objects: &objects,
+            produced_objects,
+        };
+        let Some((head, whose)) = recording.head()? else { return Err(ended(self.log.next_sequence())) };
+        let lane = whose.lane();
+        let difference = match comparison.is_alike(head) {
+            true => match comparison.difference(head) {
+                None => return Ok(Verdict::Same),
+                difference => difference,
+            },
+            false => None,
+        };
+        let (sequence, other) = (head.sequence, comparison.other(head));
+        if let Some((missing, behind)) = recording.equal_behind(&lane, &comparison) {
+            return Ok(Verdict::Missing(missing, comparison.other(behind)));
+        }
+        let repeats = recording.last.get(&lane).is_some_and(|last| comparison.is_same(last));
+        Ok(match difference {
+            Some(difference) if !repeats => {
+                Verdict::Changed(Divergence::changed(sequence, lane, other.record, difference))
+            }
+            _ => {
+                let extra = Divergence::extra(sequence, lane, (kind, produced), &names);
+                Verdict::Extra(Divergence { other: Some(other), ..extra })
+            }
+        })
+    }
+
+    /// Notes that the host brought a record behind the last one, and returns the error that says so.
+    fn too_many(&mut self, kind: Kind, produced: &[u8]) -> Result<Error> {
+        let (mut names, next) = (self.live.projection.names.clone(), self.log.next_sequence());
+        let recording = self.recording()?;
+        if let Some(declare) = recording.declared.take() {
+            Arc::make_mut(&mut names).learn(declare);
+        }
+        let lane = Lane::of(kind, produced).unwrap_or_default().into();
+        recording.note(Divergence::extra(next, lane, (kind, produced), &names));
+        Ok(recording.diverged())
+    }
+
+    /// Notes that a tool, whose end is the next record, left a resource otherwise than recorded.
+    pub(super) fn note_left_otherwise(&mut self, resource: &str, paths: Vec<String>) -> Result<()> {
+        let names = self.live.projection.names.clone();
+        let recording = self.recording()?;
+        let Some((head, whose)) = recording.head()? else { return Ok(()) };
+        let difference = Difference::left_otherwise(resource, paths);
+        let record = shown_name(head.kind, &head.body, &names);
+        let divergence = Divergence::changed(head.sequence, whose.lane(), record, difference);
+        recording.note(divergence);
+        Ok(())
+    }
+
+    /// Returns the divergence that the next record was not produced.
+    fn missing(&mut self) -> Result<Option<Divergence>> {
+        let names = self.live.projection.names.clone();
+        let Some((head, whose)) = self.recording()?.head()? else { return Ok(None) };
+        Ok(Some(Divergence::missing(head.sequence, whose.lane(), (head.kind, &head.body), &names)))
+    }
+}
+
+/// Returns the error behind the last recorded record.
+fn ended(next: SequenceNumber) -> Error {
+    Error::ReplayEnded { position: next.saturating_sub(1) }
+}
+
+impl Inner {
+    /// Applies the next record from the log.
+    pub(super) fn apply_recorded(&self, state: &mut WriterState) -> Result<()> {
+        let WriterState { log, live, recording, .. } = state;
+        let Some(recording) = recording.as_deref_mut() else { return Ok(()) };
+        let checks = recording.rules.checks_objects;
+        let Some((head, whose)) = recording.head()? else { return Ok(()) };
+        let checked = if checks { head.objects() } else { BTreeSet::new() };
+        checked.iter().try_for_each(|object| log.objects.check_object(object))?;
+        let Some(head) = recording.take(&whose) else { return Ok(()) };
+        let record =
+            Record { sequence: head.sequence, kind: head.kind, time_us: head.time_us, body: &head.body };
+        log.pass_recorded();
+        live.apply_record(&record, Sources { objects: log.objects.as_ref(), types: self.types.as_ref() })?;
+        if let Some((sequence, kind)) = live.projection.unsupported {
+            return Err(Error::UnsupportedKind { sequence, kind });
+        }
+        recording.told = Some(head.sequence);
+        self.notify((head.sequence, head.time_us, head.kind), false, || {
+            self.recorded_event(&record, &live.projection.names, &log.objects)
+        });
+        if let Some(replayed) = &self.replayed {
+            replayed.now_us.store(head.time_us, Ordering::Relaxed);
+        }
+        recording.remember(whose, head);
+        self.schedule.notify_all();
+        Ok(())
+    }
+
+    /// Applies what the engine brings, until `ready` finds something, and returns that. Waits meanwhile for what the other
+    /// lanes bring, unless the write that waits is refused.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReplayEnded`] behind the last record, [`Error::Diverged`] if the replay has stopped; the error that refuses the
+    /// write.
+    pub(super) fn move_on<T>(
+        &self,
+        state: &mut MutexGuard<'_, WriterState>,
+        mut waits: Waits<'_, '_>,
+        mut ready: impl FnMut(&mut Recording) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let mut is_checked = false;
+        loop {
+            if matches!(waits, Waits::End) && self.subscribers.waits() {
+                self.tell_replayed(state);
+            }
+            if let Some(refusal) = self.refusal(state) {
+                return Err(self.refused(refusal, state));
+            }
+            let next = state.log.next_sequence();
+            let recording = state.recording()?;
+            if recording.stopped {
+                return Err(recording.diverged());
+            }
+            if let Some(found) = ready(recording)? {
+                return Ok(found);
+            }
+            let brings = recording.head()?.map(|(_, whose)| whose);
+            let returned = recording.returned;
+            let patience = recording.rules.patience;
+            // Whoever was waited for in vain is not waited for once more.
+            let is_gone = brings.as_ref().is_some_and(|brings| recording.gone.contains(brings));
+            match brings {
+                Some(Whose::Engine) => {
+                    self.apply_recorded(state)?;
+                    continue;
+                }
+                Some(_) if !returned => {}
+                _ => return Err(ended(next)),
+            }
+            if let Waits::Turn(whose, Some(attempt)) = &mut waits
+                && !std::mem::replace(&mut is_checked, true)
+            {
+                attempt.check(state, whose, false)?;
+            }
+            let is_over = is_gone || self.schedule.wait_until(state, clock::after(patience)).timed_out();
+            if is_over && state.log.next_sequence() == next {
+                if let Waits::Turn(whose, Some(attempt)) = &mut waits {
+                    attempt.check(state, whose, true)?;
+                }
+                state.recording()?.gone.extend(brings);
+                self.pass_missing(state, None)?;
+            }
+        }
+    }
+
+    /// Notes that the next record is missing, and applies it from the log if the replay goes on. `other` is what the host went
+    /// on with.
+    fn pass_missing(&self, state: &mut WriterState, other: Option<&OtherRecord>) -> Result<()> {
+        let Some(missing) = state.missing()? else { return Ok(()) };
+        state.recording()?.note(Divergence { other: other.cloned(), ..missing });
+        self.schedule.notify_all();
+        if !state.recording()?.stopped {
+            self.apply_recorded(state)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the next record is the one that `whose` brings, and sets the clock to its time. `attempt` is the write that
+    /// waits, if its refusal leaves no record.
+    pub(super) fn turn<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, WriterState>,
+        whose: &Whose,
+        attempt: Option<&mut Attempt<'_>>,
+    ) -> Result<MutexGuard<'a, WriterState>> {
+        state.recording()?.gone.remove(whose);
+        let time_us = self.move_on(&mut state, Waits::Turn(whose, attempt), |recording| {
+            let is_too_many = recording.is_closed_behind() && !recording.returned;
+            Ok(match recording.head()? {
+                // Whoever brings a record too many is told so once it is known.
+                None => is_too_many.then_some(None),
+                Some((head, next)) => {
+                    let any = next != Whose::Engine && sabotage::is(Breakage::ReplayInAnyOrder);
+                    // Whatever else somebody brings of a call whose end comes next is one record too many.
+                    let is_behind = matches!((&next, whose), (Whose::End(begin), Whose::Lane(lane)) if lane.within == Some(*begin));
+                    (next == *whose || is_behind || any).then_some(Some(head.time_us))
+                }
+            })
+        })?;
+        if let Some((replayed, time_us)) = self.replayed.as_ref().zip(time_us) {
+            replayed.now_us.store(time_us, Ordering::Relaxed);
+        }
+        Ok(state)
+    }
+
+    /// Compares a record that the host produced with the recorded one, and applies it. Whoever calls this has waited for
+    /// its [`turn`](Inner::turn). Returns the sequence number of the record that was applied last.
+    pub(super) fn append_replayed(
+        &self,
+        state: &mut MutexGuard<'_, WriterState>,
+        (kind, body): (Kind, Body<'_>),
+        apply: impl FnOnce(&mut LiveState, SequenceNumber, Sources<'_>) -> Result<()>,
+    ) -> Result<SequenceNumber> {
+        let produced = body.bytes();
+        let next = state.log.next_sequence();
+        let recording = state.recording()?;
+        recording.fill()?;
+        if kind == Kind::DECLARE {
+            // The record that it is made for says what differs.
+            recording.declared = Declare::decode(produced).ok();
+            return Ok(next.saturating_sub(1));
+        }
+        recording.compared += 1;
+        let produced_objects = std::mem::take(recording.produced_objects.get_mut());
+        let Some(head) = recording.ahead.front() else { return Err(state.too_many(kind, produced)?) };
+        if head.is(kind, produced) {
+            let checked = if recording.rules.checks_objects { head.objects() } else { BTreeSet::new() };
+            let WriterState { log, live, recording, .. } = &mut **state;
+            checked.iter().try_for_each(|object| log.objects.check_object(object))?;
+            if let Some(recording) = recording
+                && let Some(whose) = recording.ahead.front().map(|head| recording.whose(head))
+                && let Some(taken) = recording.take(&whose)
+            {
+                recording.remember(whose, taken);
+            }
+            log.pass_recorded();
+            let sources = Sources { objects: log.objects.as_ref(), types: self.types.as_ref() };
+            apply(live, next, sources).map_err(|error| self.failed(error))?;
+            self.schedule.notify_all();
+            return Ok(next);
+        }
+        let verdict = match sabotage::is(Breakage::ReplayUncompared) {
+            true => Verdict::Same,
+            false => state.judge((kind, produced), &produced_objects, self.types.as_ref())?,
+        };
+        match verdict {
+            Verdict::Same => self.apply_recorded(state)?,
+            Verdict::Changed(divergence) => {
+                state.recording()?.note(divergence);
+                self.go_on(state)?;
+                self.apply_recorded(state)?;
+            }
+            Verdict::Extra(divergence) => {
+                state.recording()?.note(divergence);
+                self.go_on(state)?;
+                return Ok(next.saturating_sub(1));
+            }
+            Verdict::Missing(count, other) => {
+                self.pass_all_missing(state, count, &other)?;
+                self.apply_recorded(state)?;
+            }
+        }
+        Ok(state.log.next_sequence().saturating_sub(1))
+    }
+
+    /// Notes that the next `count` records of a lane are missing, and applies them from the log if the replay goes on. Waits
+    /// for what other lanes bring before the lane's next record.
+    fn pass_all_missing(
+        &self,
+        state: &mut MutexGuard<'_, WriterState>,
+        count: usize,
+        other: &OtherRecord,
+    ) -> Result<()> {
+        let lane = state.recording()?.head()?.map(|(_, whose)| whose);
+        for _ in 0..count {
+            self.pass_missing(state, Some(other))?;
+            self.go_on(state)?;
+            self.move_on(state, Waits::Others, |recording| {
+                let next = recording.head()?.map(|(_, whose)| whose);
+                Ok((next == lane).then_some(()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Fails if the replay has stopped at a divergence.
+    pub(super) fn go_on(&self, state: &mut WriterState) -> Result<()> {
+        let recording = state.recording()?;
+        if recording.stopped {
+            self.schedule.notify_all();
+            return Err(recording.diverged());
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Returns whether this session replays recorded records, and writes none.
+    pub fn replays(&self) -> bool {
+        self.inner.replayed.is_some()
+    }
+
+    /// Returns the lane of the records that are written through this handle.
+    pub(super) fn lane_name(&self) -> LaneName {
+        self.record_lane().into()
+    }
+
+    /// Waits for the turn of this handle's lane if the session replays.
+    pub(super) fn in_turn<'a>(
+        &'a self,
+        state: MutexGuard<'a, WriterState>,
+    ) -> Result<MutexGuard<'a, WriterState>> {
+        if !self.replays() {
+            return Ok(state);
+        }
+        self.inner.turn(state, &Whose::Lane(self.lane_name()), None)
+    }
+
+    /// Returns the record whose turn it is in this handle's lane, if its kind is one of these.
+    pub(super) fn next_recorded(&self, kinds: &[Kind]) -> Result<Option<(SequenceNumber, Kind, Vec<u8>)>> {
+        let mut state = self.in_turn(self.inner.writable()?)?;
+        let head = state.recording()?.head()?;
+        let head = head.filter(|(head, _)| kinds.contains(&head.kind));
+        Ok(head.map(|(head, _)| (head.sequence, head.kind, head.body.clone())))
+    }
+
+    /// Returns whether the record whose turn it is in this handle's lane begins a fill of folders.
+    pub(crate) fn is_next_a_fill(&self) -> Result<bool> {
+        let Some((sequence, _, body)) = self.next_recorded(&[Kind::TOOL_BEGIN])? else { return Ok(false) };
+        let begin = ToolBegin::decode(&body).map_err(Error::unread(sequence))?;
+        let arguments = (begin.tool == RESTORE).then(|| RestoreArguments::read(begin.arguments.bytes()));
+        Ok(arguments.flatten().and_then(|read| read.rewind).is_some_and(|rewind| rewind.fills))
+    }
+
+    /// Returns whether the record behind the next one of this lane is a request.
+    pub(super) fn is_asked_again(&self) -> Result<bool> {
+        let mut state = self.in_turn(self.inner.writable()?)?;
+        let recording = state.recording()?;
+        recording.fill()?;
+        let behind = recording.behind_next(&Whose::Lane(self.lane_name()));
+        Ok(behind.is_some_and(|record| record.kind == Kind::REQUEST))
+    }
+
+    /// Notes that an observation of this handle's lane has changed, and returns the error that says so.
+    pub(super) fn observed_otherwise(
+        &self,
+        sequence: SequenceNumber,
+        name: &str,
+        difference: Difference,
+    ) -> Error {
+        let record = format!("{} {name}", Kind::OBSERVED);
+        let divergence = Divergence::changed(sequence, self.lane_name(), record, difference);
+        let mut state = self.inner.state.lock();
+        match state.recording() {
+            Ok(recording) => {
+                recording.note(divergence);
+                // Whoever waits is told if the replay stops here.
+                self.inner.schedule.notify_all();
+                recording.diverged()
+            }
+            Err(error) => error,
+        }
+    }
+
+    /// Returns the error of a replay that cannot go on behind its last divergence.
+    pub(super) fn diverged(&self) -> Error {
+        match self.inner.state.lock().recording() {
+            Ok(recording) => recording.diverged(),
+            Err(error) => error,
+        }
+    }
+
+    /// Ends the replay of one process: the host has returned. Returns the state behind the process's last record, what
+    /// diverged, and how many records were compared.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`] with the reason if the replay could not go on, such as copies of resources that cannot be made;
+    /// [`Error::Object`] or [`Error::Io`] if an object is missing or damaged, or could not be read, be it by the host; else those
+    /// of reading the log.
+    pub(crate) fn end_replay(&self) -> Result<(LiveState, Vec<Divergence>, u64)> {
+        let ended = self.end_recorded();
+        let mut state = self.inner.state.lock();
+        state.closed = true;
+        // What the host did behind that says nothing.
+        state.log.objects.damage().map_or(ended, Err)
+    }
+
+    fn end_recorded(&self) -> Result<(LiveState, Vec<Divergence>, u64)> {
+        let inner = &self.inner;
+        let mut state = inner.state.lock();
+        state.recording()?.returned = true;
+        inner.schedule.notify_all();
+        // What the host did not produce then says nothing.
+        if let Some(cause) = inner.gate.failure() {
+            state.closed = true;
+            return Err(Error::Poisoned { cause });
+        }
+        loop {
+            let recording = state.recording()?;
+            if recording.stopped {
+                break;
+            }
+            match recording.head()?.map(|(_, whose)| whose) {
+                None => break,
+                Some(Whose::Engine) => inner.apply_recorded(&mut state)?,
+                Some(_) if sabotage::is(Breakage::ReplayEndUnchecked) => break,
+                Some(_) => inner.pass_missing(&mut state, None)?,
+            }
+        }
+        state.closed = true;
+        inner.schedule.notify_all();
+        let live = std::mem::take(&mut state.live);
+        let recording = state.recording.take().map(|recording| recording.into_found());
+        let (found, compared) = recording.unwrap_or_default();
+        Ok((live, found, compared))
+    }
+}

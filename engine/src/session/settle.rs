@@ -1,0 +1,404 @@
+//! Decisions about operations that wait for somebody: those that were interrupted, and those that are suspended.
+
+use chrono::{DateTime, Utc};
+use foldlog_codec::body::{Decision, Payload, Settle};
+use foldlog_codec::msgpack::Value;
+use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use parking_lot::MutexGuard;
+
+use super::rejected_writes::Attempt;
+use super::schedule::WriteScope;
+use super::write::PendingRecord;
+use super::{Inner, Session, WriterState};
+use crate::conversation::{settled_text, text_payload};
+use crate::error::{Error, Result};
+use crate::fold::conversation_reading;
+use crate::fold::questions::{self, PendingQuestion};
+use crate::fold::record_body::RecordBody;
+use crate::fold::suspensions::{Standing, Standings};
+use crate::operation::{SuspendedOperation, UnsettledOperation};
+use crate::sabotage::{self, Breakage};
+use crate::types::encode;
+
+/// States what somebody decides about an operation that was interrupted or is suspended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settlement {
+    pub(crate) decision: Decision,
+    pub(crate) result: Option<Value>,
+    pub(crate) shown: Option<String>,
+    pub(crate) arguments: Option<[u8; 32]>,
+    pub(crate) until: Option<DateTime<Utc>>,
+}
+
+/// Encoded result of a decision, and the encoded text for the model.
+pub(crate) type SettlementPayloads = (Option<Vec<u8>>, Option<Vec<u8>>);
+
+impl Settlement {
+    fn new(decision: Decision) -> Settlement {
+        Settlement { decision, result: None, shown: None, arguments: None, until: None }
+    }
+
+    /// States that the operation had done its work, with this result. This brings an operation its result that waits for
+    /// it.
+    pub fn committed(result: Option<Value>) -> Settlement {
+        Settlement { result, ..Settlement::new(Decision::Committed) }
+    }
+
+    /// States that the operation had not done its work, and is not to run again. This refuses an operation that asked.
+    pub fn failed() -> Settlement {
+        Settlement::new(Decision::Failed)
+    }
+
+    /// States that an interrupted operation is to run again.
+    pub fn run_again() -> Settlement {
+        Settlement::new(Decision::RunAgain)
+    }
+
+    /// Approves an operation that asked: it is to run. `arguments` is the BLAKE3 of the text of its arguments, as
+    /// [`PendingQuestion::digest`] says it, so that nobody approves what they have not seen.
+    pub fn approved(arguments: [u8; 32]) -> Settlement {
+        Settlement { arguments: Some(arguments), ..Settlement::new(Decision::RunAgain) }
+    }
+
+    /// Sets the text that the model reads of the call. Without it the model reads a result, or the reason.
+    #[must_use]
+    pub fn showing(self, text: impl Into<String>) -> Settlement {
+        Settlement { shown: Some(text.into()), ..self }
+    }
+
+    /// Sets the time from which on an approval does not count: a call that was not run by then has failed.
+    #[must_use]
+    pub fn until(self, until: DateTime<Utc>) -> Settlement {
+        Settlement { until: Some(until), ..self }
+    }
+}
+
+impl Settlement {
+    /// Returns what a record holds, whose payloads `value` reads.
+    pub(crate) fn of_record(
+        settle: &Settle<'_>,
+        value: impl Fn(Payload<'_>) -> Result<Value>,
+    ) -> Result<Settlement> {
+        let shown = settle.shown.map(&value).transpose()?;
+        Ok(Settlement {
+            decision: settle.decision,
+            result: settle.result.map(&value).transpose()?,
+            shown: shown.as_ref().and_then(Value::as_str).map(str::to_owned),
+            arguments: settle.arguments,
+            until: settle.until_us.map(conversation_reading::time),
+        })
+    }
+
+    /// Encodes what the decision brings: the result, and the text for the model.
+    pub(crate) fn payloads(&self) -> Result<SettlementPayloads> {
+        // What cannot be read again would make the log unreadable.
+        let result = self.result.as_ref().map(|result| encode("a settled result", result)).transpose()?;
+        Ok((result, self.shown.as_deref().map(text_payload)))
+    }
+
+    /// Returns the record of the decision, with these [payloads](Settlement::payloads).
+    pub(crate) fn to_record<'a>(
+        &self,
+        operation: OperationId,
+        (by, reason): (&str, &str),
+        (result, shown): &'a SettlementPayloads,
+    ) -> Settle<'a> {
+        Settle {
+            result: result.as_deref().map(Payload::new),
+            shown: shown.as_deref().map(Payload::new),
+            arguments: self.arguments,
+            until_us: self.until.map(|until| until.timestamp_micros()),
+            ..Settle::new(operation, self.decision, by, reason)
+        }
+    }
+}
+
+/// Holds a decision as the log has it.
+pub(crate) struct RecordedSettlement {
+    pub(crate) sequence: SequenceNumber,
+    pub(crate) settlement: Settlement,
+    pub(crate) by: String,
+    pub(crate) reason: String,
+}
+
+impl RecordedSettlement {
+    /// Returns whether the call counts as successful, and the text that the model reads; `None` if it is to run again.
+    pub(crate) fn closing(&self) -> Option<(bool, String)> {
+        let Settlement { decision, result, shown, .. } = &self.settlement;
+        let text = || settled_text(*decision, result.as_ref(), shown.as_deref(), &self.reason);
+        match decision {
+            Decision::RunAgain => None,
+            Decision::Committed => Some((true, text())),
+            Decision::Failed => Some((false, text())),
+        }
+    }
+}
+
+impl Session {
+    /// Returns the operations that were interrupted and have neither run again nor been settled since.
+    pub fn unsettled_operations(&self) -> Vec<UnsettledOperation> {
+        self.inner.state.lock().live.projection.operations.unsettled().cloned().collect()
+    }
+
+    pub(crate) fn unsettled_operation(&self, operation: OperationId) -> Option<UnsettledOperation> {
+        self.inner.state.lock().live.projection.operations.unsettled_one(operation).cloned()
+    }
+
+    /// Returns the questions of suspended operations that nobody has answered yet and that have not expired, in the order
+    /// of their operation ids. An operation that waits for one within it has none of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
+    /// [`Error::Inconsistent`] if a text is no text.
+    pub fn pending(&self) -> Result<Vec<PendingQuestion>> {
+        let (waiting, source) = {
+            let state = self.inner.state.lock();
+            let standing = self.inner.standings(&state);
+            (standing.waiting(), self.inner.log_source(&state))
+        };
+        questions::read(&source, self.inner.id, &waiting, None)
+    }
+
+    /// Decides about an operation that was interrupted and that only a person or the host can judge, or about one that is
+    /// suspended. With [`Settlement::run_again`], the next recovery runs an interrupted operation again; with
+    /// [`Settlement::approved`], the next recovery or the conversation that asked for the call runs it. Returns the
+    /// sequence number of the decision's record. Needs no types.
+    ///
+    /// The record is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Blank`] if `by` names nobody; the reason may be left empty. [`Error::AlreadySettled`] if somebody has settled the
+    /// operation. [`Error::NoSuchOperation`] if it waits for nobody otherwise, also if it is still open, since the session must be
+    /// recovered first; if its question has expired or was withdrawn; if an approval names other arguments, or is for an operation that
+    /// does not ask; if an operation that asks is to run again without an approval, or one that waits for its result is to run again. Else
+    /// those of [`dispatch`](Session::dispatch) that do not concern events.
+    pub fn settle(
+        &self,
+        operation: impl Into<OperationId>,
+        settlement: &Settlement,
+        by: &str,
+        reason: &str,
+    ) -> Result<SequenceNumber> {
+        let operation = operation.into();
+        let inner = &self.inner;
+        // What an earlier version recorded is replayed as it was.
+        if by.trim().is_empty() && !self.replays() {
+            return Err(Error::Blank { argument: "by" });
+        }
+        let attempt = Attempt {
+            brings: &|recorded, _| recorded.kind == Kind::SETTLE,
+            refused: &mut |state| inner.settles(state, operation, settlement),
+        };
+        let state = match self.replays() {
+            true => self.attempt(inner.settleable()?, WriteScope::Log, attempt)?,
+            false => inner.settleable()?,
+        };
+        if let Err(error) = inner.settles(&state, operation, settlement) {
+            drop(state);
+            let is_over = matches!(error, Error::NoSuchOperation { reason: WAITS_FOR_NOBODY, .. });
+            let settled = if is_over { self.settled_before(operation)? } else { None };
+            return Err(settled.unwrap_or(error));
+        }
+        self.write_settlement(state, operation, settlement, (by, reason))
+    }
+
+    /// Returns a suspended operation and how it stands, if it counts.
+    pub(crate) fn suspended(&self, operation: OperationId) -> Option<(SuspendedOperation, Standing)> {
+        let state = self.inner.state.lock();
+        let suspended = state.live.projection.operations.suspended_one(operation)?;
+        let standings = self.inner.standings_of(&state, self, suspended);
+        Some((suspended.clone(), standings.of_live(suspended)?))
+    }
+
+    /// Returns the operations that waited for somebody at a position, and are not over since.
+    pub(crate) fn suspended_at(&self, position: SequenceNumber) -> Vec<OperationId> {
+        self.inner.standings(&self.inner.state.lock()).waited_at(position)
+    }
+
+    /// Returns a suspended operation, also one that a rollback has withdrawn.
+    pub(crate) fn suspended_one(&self, operation: OperationId) -> Option<SuspendedOperation> {
+        self.inner.state.lock().live.projection.operations.suspended_one(operation).cloned()
+    }
+
+    /// Returns what was suspended within the operation whose handle this is by a call of the same tool with the same
+    /// arguments that was not made again in this run, and how it stands: the first of them.
+    pub(crate) fn suspended_within(
+        &self,
+        tool: &str,
+        arguments: &str,
+    ) -> Option<(SuspendedOperation, Standing)> {
+        let parent = self.within.as_deref()?.operation();
+        let state = self.inner.state.lock();
+        let operations = &state.live.projection.operations;
+        operations.suspended_within(parent).next()?;
+        let arguments = blake3::hash(arguments.as_bytes());
+        let made_again = self.within.as_deref()?.made_again.lock();
+        let same = |one: &&SuspendedOperation| {
+            one.tool == tool
+                && one.suspension.arguments == *arguments.as_bytes()
+                && !made_again.contains(&one.operation)
+        };
+        let suspended = operations.suspended_within(parent).filter(same).last()?;
+        let standings = self.inner.standings_of(&state, self, suspended);
+        Some((suspended.clone(), standings.standing(suspended)))
+    }
+
+    /// Notes that a call is made again that was suspended within an earlier run of the operation whose handle this is, so
+    /// that another call like it is another one.
+    pub(crate) fn makes_again(&self, operation: OperationId) {
+        if let Some(within) = &self.within {
+            within.made_again.lock().push(operation);
+        }
+    }
+
+    /// Returns the suspended operations within no other that go on without anybody's doing: those that were approved, those
+    /// that have expired, and those that wait for a call within them that waits no more.
+    pub(crate) fn due(&self) -> Vec<(SuspendedOperation, Standing)> {
+        let state = self.inner.state.lock();
+        let standings = self.inner.standings(&state);
+        let outer = standings.operations.suspended().filter(|one| one.parent.is_none());
+        // Whether something in another session still waits, only the tool can find out. The conversation that asked for the
+        // call has it do so.
+        let is_asked = |one: &SuspendedOperation| {
+            one.origin.is_none() || one.suspension.inner.is_some_and(|inner| inner.session.is_none())
+        };
+        let due = outer.filter_map(|one| match self.inner.standings_of(&state, self, one).of_live(one)? {
+            standing @ (Standing::MayRun(Some(_)) | Standing::Expired) => Some((one.clone(), standing)),
+            standing @ Standing::MayRun(None) => is_asked(one).then(|| (one.clone(), standing)),
+            Standing::Waits(_) => None,
+        });
+        due.collect()
+    }
+
+    /// Records that a suspended operation has expired, if it has not been settled meanwhile.
+    pub(crate) fn expire(&self, operation: OperationId, settlement: &Settlement, by: &str) -> Result<()> {
+        let state = self.in_turn(self.inner.settleable()?)?;
+        let standings = self.inner.standings(&state);
+        let suspended = standings.operations.suspended_one(operation);
+        if suspended.map(|suspended| standings.standing(suspended)) != Some(Standing::Expired) {
+            return Ok(());
+        }
+        self.write_settlement(state, operation, settlement, (by, "nobody answered in time")).map(drop)
+    }
+
+    /// Says who settled an operation last, if anybody did.
+    fn settled_before(&self, operation: OperationId) -> Result<Option<Error>> {
+        let source = self.log_source();
+        let mut found = None;
+        source.places.read(&source.storage, operation.into(), SequenceNumber::MAX, &mut |record| {
+            if record.kind == Kind::SETTLE {
+                let settle = Settle::decode(record.body).map_err(Error::unread(record.sequence))?;
+                if settle.operation == operation {
+                    let Settle { decision, arguments, by, .. } = settle;
+                    let sequence = record.sequence;
+                    found = Some(Error::AlreadySettled { operation, decision, arguments, by, sequence });
+                }
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    fn write_settlement(
+        &self,
+        state: MutexGuard<'_, WriterState>,
+        operation: OperationId,
+        settlement: &Settlement,
+        (by, reason): (&str, &str),
+    ) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let time_us = inner.now_us();
+        let payloads = settlement.payloads()?;
+        let mut settle = settlement.to_record(operation, (by, reason), &payloads);
+        let references = inner.references(&state, settle.payloads_mut())?;
+        inner.refer(settle.payloads_mut(), &references);
+        let body = self.in_lane(settle.encode());
+        inner.write(state, time_us, [PendingRecord::new(Kind::SETTLE, &body, RecordBody::Settle(settle))])
+    }
+}
+
+/// Why an operation cannot be settled that waits for no decision.
+const WAITS_FOR_NOBODY: &str = "it is not one that was interrupted or suspended and waits to be settled";
+
+impl Inner {
+    /// Fails if an operation cannot be settled so now.
+    fn settles(&self, state: &WriterState, operation: OperationId, settlement: &Settlement) -> Result<()> {
+        check(&self.standings(state), operation, settlement)
+    }
+
+    /// Returns the time by which it is judged what has expired: in a replay that of the last record. It is that of the next one where
+    /// that settles something, and where a process begins, since it may have been begun long behind the last one.
+    pub(super) fn judged_us(&self, state: &WriterState) -> i64 {
+        let next_us = state.recording.as_ref().and_then(|recording| recording.judging_us());
+        next_us.filter(|_| !sabotage::is(Breakage::ReplayExpiresLate)).unwrap_or_else(|| self.now_us())
+    }
+
+    /// Returns how suspended operations stand for a call or recovery of this handle that would settle the one that has expired. A
+    /// replay knows from the record that settles it whether it had.
+    fn standings_of<'a>(
+        &self,
+        state: &'a WriterState,
+        lane: &Session,
+        one: &SuspendedOperation,
+    ) -> Standings<'a> {
+        let standings = self.standings(state);
+        match state.recording.as_ref().filter(|_| !sabotage::is(Breakage::ReplayExpiresLate)) {
+            Some(recording) => {
+                let settled_us = recording.expires_us(&lane.lane_name(), one.operation);
+                Standings { now_us: settled_us.unwrap_or_else(|| self.now_us()), ..standings }
+            }
+            None => standings,
+        }
+    }
+
+    /// Returns how suspended operations stand now.
+    pub(super) fn standings<'a>(&self, state: &'a WriterState) -> Standings<'a> {
+        Standings {
+            operations: &state.live.projection.operations,
+            path: &state.live.path,
+            position: state.log.next_sequence().saturating_sub(1),
+            opened: state.openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence),
+            now_us: self.judged_us(state),
+        }
+    }
+}
+
+/// Fails if an operation cannot be settled so.
+pub(crate) fn check(
+    standings: &Standings<'_>,
+    operation: OperationId,
+    settlement: &Settlement,
+) -> Result<()> {
+    let refused = |reason| Err(Error::NoSuchOperation { operation, reason });
+    let operations = standings.operations;
+    if operations.open().any(|open| open.operation == operation) {
+        return refused("it is still open: recover the session first");
+    }
+    if let Some(suspended) = operations.suspended_one(operation) {
+        if let Some(reason) = standings.objection(suspended, settlement.decision, settlement.arguments) {
+            return refused(reason);
+        }
+    } else if operations.unsettled_one(operation).is_none() {
+        return refused(WAITS_FOR_NOBODY);
+    } else if settlement.arguments.is_some() {
+        return refused("it was interrupted and asks for no approval");
+    }
+    Ok(())
+}
+
+/// Returns the operation about which somebody has to decide before this one goes on, which was interrupted or is suspended; `None` if
+/// nobody has to.
+pub(crate) fn waits_for(standings: &Standings<'_>, operation: OperationId) -> Option<OperationId> {
+    match standings.operations.unsettled_one(operation) {
+        Some(unsettled) => must_settle(unsettled).then_some(operation),
+        None => standings.waits_for(operation),
+    }
+}
+
+/// Returns whether somebody has to decide about an interrupted operation.
+pub(crate) fn must_settle(unsettled: &UnsettledOperation) -> bool {
+    unsettled.idempotency.needs_settling() && !unsettled.run_again
+}

@@ -1,0 +1,217 @@
+//! Checking what was copied, segment by segment, while the next one is copied; and copying the objects that the checked
+//! records name.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+
+use foldlog_codec::body::ObjectId;
+use parking_lot::Mutex;
+
+use super::{Copied, Copying};
+use crate::audit::Sealed;
+use crate::error::{Error, Result};
+use crate::log::chain::Segment;
+use crate::log::copy::{Spot, check, copy_bytes, record_of};
+use crate::log::layout;
+use crate::storage::EntryKind;
+
+/// Holds a part of a copied segment that is to be checked.
+pub(super) struct Part {
+    /// The session's own segment.
+    source: Segment,
+    /// Where the copy of the segment lies now.
+    copy: PathBuf,
+    /// Place of the first frame to be checked.
+    from: Spot,
+}
+
+impl Part {
+    /// Returns all of a segment that was copied to `copy`.
+    pub(super) fn whole(source: &Segment, copy: PathBuf) -> Part {
+        Part::from(source, copy, Spot::head_of(source))
+    }
+
+    /// Returns what stands from a place on in a segment that was copied to `copy`.
+    pub(super) fn from(source: &Segment, copy: PathBuf, from: Spot) -> Part {
+        Part { source: source.clone(), copy, from }
+    }
+}
+
+/// Holds what was found in copied segments.
+#[derive(Default)]
+pub(super) struct Checked {
+    verified: u64,
+    objects: BTreeSet<ObjectId>,
+}
+
+impl Checked {
+    /// Returns whether there were no records.
+    pub(super) fn is_empty(&self) -> bool {
+        self.verified == 0
+    }
+}
+
+impl Copying<'_> {
+    /// Runs `copy`, which hands over parts of the copy in the order of the log, and checks these meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Those of `copy`; [`Error::Corrupt`] or [`Error::Inconsistent`] for the first place that does not check, named by the
+    /// session's own file if the session is damaged there, else by the name that the file has in a copy.
+    pub(super) fn check_meanwhile(
+        &self,
+        copy: impl FnOnce(&mut dyn FnMut(Part)) -> Result<()>,
+    ) -> Result<Checked> {
+        let (given, taken) = mpsc::channel();
+        let taken = Mutex::new(taken);
+        let work = || {
+            let mut checked = Vec::new();
+            loop {
+                let next: Result<(usize, Part), _> = taken.lock().recv();
+                let Ok((place, part)) = next else { return checked };
+                let found = self.check_part(&part);
+                checked.push((place, part, found));
+            }
+        };
+        let mut all = thread::scope(|scope| {
+            let helper = thread::Builder::new().spawn_scoped(scope, work);
+            let mut place = 0;
+            let copied = copy(&mut |part| {
+                // It arrives: the receiver is there for as long as anything is sent.
+                let _ = given.send((place, part));
+                place += 1;
+            });
+            drop(given);
+            // What is left is shared with the helper, and is all if there is no thread to be had.
+            let mut all = work();
+            if let Ok(helper) = helper {
+                match helper.join() {
+                    Ok(checked) => all.extend(checked),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            copied.map(|()| all)
+        })?;
+        all.sort_by_key(|(place, ..)| *place);
+        let (mut checked, mut before) = (Checked::default(), None::<Spot>);
+        for (_, part, found) in all {
+            let (found, end) = found?;
+            if let Some(before) = before {
+                before.followed_by(&part.source).map_err(|error| self.told_of(&part, error))?;
+            }
+            before = Some(end);
+            checked.verified += found.verified;
+            checked.objects.extend(found.objects);
+        }
+        Ok(checked)
+    }
+
+    fn check_part(&self, part: &Part) -> Result<(Checked, Spot)> {
+        let copy = part.source.at(part.copy.clone());
+        match self.check_frames(part, &copy) {
+            Err(error) if error.is_damage() => {
+                // Mostly it is the session that is damaged, and then its own file is the one to look at.
+                self.check_frames(part, &part.source)?;
+                Err(self.told_of(part, error))
+            }
+            found => found,
+        }
+    }
+
+    /// Checks a part as it stands in one of the two files of its segment. A seal is one of the whole segment.
+    fn check_frames(&self, part: &Part, segment: &Segment) -> Result<(Checked, Spot)> {
+        let mut checked = Checked::default();
+        let mut sealed = Sealed::of(self.storage().as_ref(), &part.source)?;
+        let from = if sealed.is_some() { Spot::head_of(&part.source) } else { part.from };
+        let end = check(self.storage().as_ref(), segment, from, &mut |frame| {
+            let header = frame.header;
+            sealed.iter_mut().for_each(|sealed| sealed.add(frame));
+            if header.sequence < part.from.next_sequence {
+                return Ok(());
+            }
+            foldlog_codec::body::check(header.kind, frame.body).map_err(Error::unread(header.sequence))?;
+            if let Some(record) = record_of(frame) {
+                checked.verified += 1;
+                // Decoding the body once more takes longer than looking whether any reference can be in it.
+                if may_refer(frame.body) {
+                    checked.objects.extend(record.objects());
+                }
+            }
+            Ok(())
+        })?;
+        if let Some(sealed) = sealed {
+            sealed.check(segment, end)?;
+        }
+        Ok((checked, end))
+    }
+
+    /// Names damage by the name that the copied segment is to have, or has, in the copy.
+    fn told_of(&self, part: &Part, error: Error) -> Error {
+        match error {
+            Error::Corrupt(mut corruption) => {
+                corruption.segment = layout::segment_file(self.to, part.source.header.ordinal);
+                Error::Corrupt(corruption)
+            }
+            error => error,
+        }
+    }
+
+    /// Copies the objects that the checked records name into `dir`.
+    pub(super) fn copy_objects(&self, checked: Checked, dir: &Path, copied: &mut Copied) -> Result<()> {
+        let storage = self.storage();
+        copied.verified += checked.verified;
+        if checked.objects.is_empty() {
+            return Ok(());
+        }
+        let folder = layout::objects_dir(dir);
+        storage.create_dir_all(&folder).map_err(|error| Error::unmade("create", &folder, 0, error))?;
+        for object in checked.objects {
+            self.copy_object(&object, &folder, copied)?;
+        }
+        storage.sync_dir(&folder).map_err(|error| Error::io("sync", &folder, error))?;
+        storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))
+    }
+
+    /// Copies an object, unless the copy has it: an object has its name once its bytes are durable.
+    fn copy_object(&self, object: &ObjectId, folder: &Path, copied: &mut Copied) -> Result<()> {
+        let storage = self.storage();
+        let path = folder.join(object.file_name());
+        let entry = storage.entry(&path).map_err(|error| Error::io("look up", &path, error))?;
+        if entry.is_some_and(|entry| entry.kind == EntryKind::File && entry.len == object.len) {
+            return Ok(());
+        }
+        let from = layout::objects_dir(self.from).join(object.file_name());
+        let bad = |reason: &str| Error::Object { path: from.clone(), reason: reason.to_owned() };
+        if storage.entry(&from).map_err(|error| Error::io("look up", &from, error))?.is_none() {
+            return Err(bad("it is missing"));
+        }
+        let building = folder.join(format!("{}.new", object.file_name()));
+        // A file with this temporary name was left by an attempt that never ended.
+        let _ = storage.remove_file(&building);
+        let mut hasher = blake3::Hasher::new();
+        let copy = copy_bytes(storage.as_ref(), (&from, &building), object.len, &mut |bytes| {
+            hasher.update(bytes);
+        });
+        let sound =
+            copy.and_then(|len| match (len == object.len, *hasher.finalize().as_bytes() == object.hash) {
+                (true, true) => {
+                    storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))
+                }
+                _ => Err(bad("its bytes are not what its name says")),
+            });
+        if sound.is_err() {
+            let _ = storage.remove_file(&building);
+        }
+        sound?;
+        copied.objects += 1;
+        copied.bytes += object.len;
+        Ok(())
+    }
+}
+
+/// Returns whether a body may hold a reference to an object: one is an extension, which begins with one of three bytes.
+fn may_refer(body: &[u8]) -> bool {
+    body.chunks(64).any(|piece| piece.iter().fold(false, |any, byte| any | matches!(byte, 0xc7..=0xc9)))
+}

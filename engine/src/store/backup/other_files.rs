@@ -1,0 +1,225 @@
+//! What stands in a session's folder beside its log: the captures of workspaces, where a host keeps them there, and files
+//! of the host's own.
+//!
+//! A capture is named by a record once it is whole, and its files never change afterwards; so those that are copied behind
+//! the log's end was found hold each capture that the copied records name. Links, pipes and the like are left out, and files
+//! that the engine is making: the objects of captures and the files of a backup, by the names that they have until then.
+//! Whatever a host calls its files, they are copied.
+//!
+//! What stands in the place of a file or a folder and is none, in the session or in the copy, is named as damage and left alone; all else
+//! is copied.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use super::captures::{MARK, is_damaged};
+use super::{Copied, Copying, DamagedCapture};
+use crate::error::{Error, Result};
+use crate::log::copy::{copy_bytes, same_bytes};
+use crate::log::layout;
+use crate::sabotage::{self, Breakage};
+use crate::storage::{Entry, EntryKind};
+
+/// Name of a file that is being copied, whose own name it has once it is durable.
+pub(in crate::store) const COPIED: &str = ".foldlog-backup.new";
+
+/// What the names begin with that objects of captures have until they are whole: a process id and a number follow.
+const OBJECT: &str = "tmp_obj_";
+
+impl Copying<'_> {
+    /// Copies what stands beside the log into `dir`, as far as that lacks it.
+    pub(super) fn copy_beside(&self, dir: &Path, copied: &mut Copied) -> Result<()> {
+        let mut folders = vec![(self.from.to_owned(), dir.to_owned())];
+        while let Some((from, to)) = folders.pop() {
+            let is_session = from == self.from;
+            let Some(entries) = self.listed(&from)? else { continue };
+            if is_session {
+                self.miss_captures(&entries, dir, copied)?;
+            }
+            // A backup that was killed may have left a file.
+            let _ = self.storage().remove_file(&to.join(COPIED));
+            for entry in entries.iter().filter(|entry| !is_session || is_beside(entry)) {
+                let (from, to) = (from.join(&entry.name), to.join(&entry.name));
+                if let Some(wanted) = self.wanted(&from, entry.kind) {
+                    copied.note_irregular(&from, entry.kind, wanted);
+                    continue;
+                }
+                match entry.kind {
+                    EntryKind::Folder => {
+                        if let Some(found) = self.in_place_of(&to, EntryKind::Folder)? {
+                            copied.note_irregular(&to, found, EntryKind::Folder);
+                            continue;
+                        }
+                        let made = self.storage().create_dir_all(&to);
+                        made.map_err(|error| Error::unmade("create", &to, 0, error))?;
+                        folders.push((from, to));
+                    }
+                    EntryKind::File if !is_unfinished(&entry.name) => {
+                        self.copy_file(entry, (&from, &to), copied)?;
+                    }
+                    _ => {}
+                }
+            }
+            // A backup that was killed may have given names that are not durable yet: what is there already counts for
+            // nothing.
+            self.storage().sync_dir(&to).map_err(|error| Error::io("sync", &to, error))?;
+        }
+        Ok(())
+    }
+
+    /// Returns what should stand at a path of the session where captures are kept, if something else is found there. Of other paths a
+    /// host makes what it likes.
+    fn wanted(&self, path: &Path, found: EntryKind) -> Option<EntryKind> {
+        let captures = layout::captures_dir(self.from);
+        let name = path.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+        let is_hex = name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_in = |folder: &Path| path.parent() == Some(folder);
+        let is_within = is_in(&captures);
+        let wanted = match name {
+            _ if is_git_object(path) => EntryKind::File,
+            // A session without captures may have a file of that name.
+            _ if path == captures && found != EntryKind::File => EntryKind::Folder,
+            "HEAD" | "config" if is_within => EntryKind::File,
+            "objects" | "refs" if is_within => EntryKind::Folder,
+            _ if is_hex && is_in(&captures.join("objects")) => EntryKind::Folder,
+            _ => return None,
+        };
+        (wanted != found).then_some(wanted)
+    }
+
+    /// Returns what stands at a path in the place of what is wanted there; `None` if that stands there, or nothing.
+    pub(super) fn in_place_of(&self, path: &Path, wanted: EntryKind) -> Result<Option<EntryKind>> {
+        let there = self.storage().entry(path).map_err(|error| Error::io("look up", path, error))?;
+        Ok(there.map(|there| there.kind).filter(|kind| *kind != wanted))
+    }
+
+    /// Notes that the session has lost its folder of captures, if the copy has one.
+    fn miss_captures(&self, entries: &[Entry], copy: &Path, copied: &mut Copied) -> Result<()> {
+        let (own, copy) = (layout::captures_dir(self.from), layout::captures_dir(copy).join("objects"));
+        if entries.iter().any(|entry| own.file_name() == Some(entry.name.as_ref()))
+            || sabotage::is(Breakage::CapturesMissed)
+        {
+            return Ok(());
+        }
+        let kept = self.storage().entry(&copy).map_err(|error| Error::io("look up", &copy, error))?;
+        if kept.is_some_and(|kept| kept.kind == EntryKind::Folder) {
+            let reason = "the folder of the session's captures is missing; the copy has them".to_owned();
+            copied.note(DamagedCapture { path: own, reason });
+        }
+        Ok(())
+    }
+
+    /// Returns the names in a folder; `None` if it is gone.
+    fn listed(&self, folder: &Path) -> Result<Option<Vec<Entry>>> {
+        match self.storage().list(folder) {
+            Ok(entries) => Ok(Some(entries)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io("list", folder, error)),
+        }
+    }
+
+    /// Copies a file, unless the copy holds it.
+    fn copy_file(&self, entry: &Entry, (from, to): (&Path, &Path), copied: &mut Copied) -> Result<()> {
+        let storage = self.storage().as_ref();
+        let there = storage.entry(to).map_err(|error| Error::io("look up", to, error))?;
+        if let Some(there) = there {
+            if there.kind != EntryKind::File && !sabotage::is(Breakage::IrregularReplaced) {
+                copied.note_irregular(to, there.kind, EntryKind::File);
+                return Ok(());
+            }
+            if there.len == entry.len && (is_git_object(from) || same_bytes(storage, (from, to), entry.len)?)
+            {
+                return Ok(());
+            }
+            // Of two lengths of one object one is damaged: no older copy gives way to that.
+            if is_git_object(from) && is_damaged(from) && !sabotage::is(Breakage::CapturesCopiedOverSound) {
+                copied.found_damaged = true;
+                return Ok(());
+            }
+        }
+        self.replace_file(entry, (from, to), copied).map(drop)
+    }
+
+    /// Copies a file into the place of whatever file the copy has there. Returns `false` if the session's is gone.
+    pub(super) fn replace_file(
+        &self,
+        entry: &Entry,
+        (from, to): (&Path, &Path),
+        copied: &mut Copied,
+    ) -> Result<bool> {
+        let storage = self.storage().as_ref();
+        let building = to.with_file_name(COPIED);
+        let copy = copy_bytes(storage, (from, &building), entry.len, &mut |_| {});
+        let named = copy.and_then(|bytes| {
+            let renamed = storage.rename(&building, to);
+            renamed.map(|()| bytes).map_err(|error| Error::io("rename", to, error))
+        });
+        match named {
+            Ok(bytes) => {
+                copied.files += 1;
+                copied.bytes += bytes;
+                copied.beside.extend(from.strip_prefix(self.from).map(Path::to_owned));
+                Ok(true)
+            }
+            // It went while it was copied.
+            Err(Error::Io { source, path, .. }) if source.kind() == ErrorKind::NotFound && path == from => {
+                Ok(false)
+            }
+            Err(error) => {
+                let _ = storage.remove_file(&building);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Copied {
+    /// Notes that something stands in the place of a file or a folder.
+    pub(super) fn note_irregular(&mut self, path: &Path, found: EntryKind, wanted: EntryKind) {
+        if self.irregular.iter().any(|one| one.path == path) {
+            return;
+        }
+        let reason = format!("it is {}: it is left alone", found.in_place_of(wanted));
+        self.note(DamagedCapture { path: path.to_owned(), reason });
+    }
+
+    /// Notes damage that stands in the way of copying a file or a folder. All captures are read then.
+    pub(super) fn note(&mut self, damaged: DamagedCapture) {
+        self.found_damaged = true;
+        self.irregular.push(damaged);
+    }
+}
+
+/// Returns whether a name in a session's folder is no part of its log.
+fn is_beside(entry: &Entry) -> bool {
+    let path = Path::new(&entry.name);
+    let here = Path::new("");
+    // Decisions that were left are for the host of this session, and not for that of a copy.
+    let own = [
+        layout::objects_dir(here),
+        layout::snapshots_dir(here),
+        layout::decisions_dir(here),
+        layout::spare_file(here),
+    ];
+    !own.contains(&path.to_owned())
+        && layout::segment_ordinal(&entry.name).is_none()
+        && layout::building_ordinal(&entry.name).is_none()
+}
+
+/// Returns whether a file has a name that the engine gives to what is not whole yet.
+pub(in crate::store) fn is_unfinished(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let numbers = name.strip_prefix(OBJECT).and_then(|numbers| numbers.split_once('_'));
+    name == COPIED
+        || name == MARK
+        || numbers.is_some_and(|(process, count)| is_number(process) && is_number(count))
+}
+
+/// Returns whether a path is that of a git object, whose content its name stands for.
+pub(super) fn is_git_object(path: &Path) -> bool {
+    let is_hex = |name: Option<&std::ffi::OsStr>, len: usize| {
+        let name = name.map(std::ffi::OsStr::as_encoded_bytes).unwrap_or_default();
+        name.len() == len && name.iter().all(u8::is_ascii_hexdigit)
+    };
+    is_hex(path.file_name(), 38) && is_hex(path.parent().and_then(Path::file_name), 2)
+}

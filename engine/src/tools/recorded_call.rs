@@ -1,0 +1,119 @@
+//! Looks up what the log says of an earlier call with the same origin, so that no call that committed for a
+//! model answer runs twice.
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::Outcome;
+use foldlog_codec::msgpack::Value;
+
+use super::call::{ToolCall, ToolReport};
+use super::runner::ToolRunner;
+use crate::error::Result;
+use crate::fold::suspensions::Standing;
+use crate::operation::{SuspendedOperation, UnsettledOperation};
+use crate::sabotage::{self, Breakage};
+use crate::types::ToolInvoked;
+
+impl ToolRunner {
+    /// Returns what is recorded of an earlier call with the same [origin](ToolCall::origin): the result that
+    /// it committed, how it failed, or the result with which somebody [settled](crate::Session::settle) it.
+    /// Does not run the tool. Returns `None` if the call has no origin, no call of that origin ran, the host
+    /// rolled back to before it ended, or it still has to be settled.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Object`](crate::Error::Object) if
+    /// a payload's object is missing or damaged, [`Error::Inconsistent`](crate::Error::Inconsistent) if a
+    /// record contradicts the records before it.
+    pub fn recorded(&self, call: &ToolCall) -> Result<Option<ToolReport>> {
+        Ok(self.known(call)?.and_then(|known| match known {
+            Known::Recorded(report) => Some(*report),
+            Known::Unsettled(_) | Known::Suspended(..) => None,
+        }))
+    }
+
+    /// Returns what the log knows of an earlier call with the same origin; `None` if the call is to run as a
+    /// new one.
+    pub(super) fn known(&self, call: &ToolCall) -> Result<Option<Known>> {
+        if let Some((suspended, standing)) = self.session.suspended_within(&call.tool, &call.arguments) {
+            return Ok(Some(Known::Suspended(Box::new(suspended), standing)));
+        }
+        let Some(origin) = call.origin.filter(|_| !sabotage::is(Breakage::CommittedRunAgain)) else {
+            return Ok(None);
+        };
+        let Some((end, invoked)) = self.session.last_ended(origin)? else { return Ok(None) };
+        let invoked = &invoked;
+        match invoked.outcome {
+            Outcome::Interrupted => return self.of_interrupted(invoked, end),
+            Outcome::Suspended => return self.of_suspended(invoked, end),
+            // A call that failed is closed too: the model was told so, and asks again if it wants to.
+            Outcome::Committed | Outcome::Failed => {}
+            // A session that holds an outcome of a later version is not written to.
+            Outcome::Other(_) => return Ok(None),
+        }
+        let (value, message) = self.session.result_at(end)?;
+        let success = invoked.outcome == Outcome::Committed;
+        Ok(Some(Known::recorded(invoked, end, (success, message, value))))
+    }
+
+    /// Returns what the log knows of a call that was interrupted and has not run again: that it is unsettled,
+    /// or how somebody settled it.
+    fn of_interrupted(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<Known>> {
+        match self.session.unsettled_operation(invoked.operation) {
+            Some(unsettled) => Ok(Some(Known::Unsettled(unsettled))),
+            None => self.of_settled(invoked, end),
+        }
+    }
+
+    /// Returns what the log knows of a call that was suspended: how it stands, or how somebody settled it.
+    fn of_suspended(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<Known>> {
+        match self.session.suspended(invoked.operation).filter(|(suspended, _)| suspended.end == end) {
+            Some((suspended, standing)) => Ok(Some(Known::Suspended(Box::new(suspended), standing))),
+            None => self.of_settled(invoked, end),
+        }
+    }
+
+    /// Returns with what somebody closed a call that waited since the record `end`; `None` if it is to run anew.
+    pub(super) fn of_settled(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<Known>> {
+        let settled = self.session.read_settlement(invoked.operation, end)?;
+        Ok(settled.and_then(|settled| {
+            let (success, shown) = settled.closing()?;
+            Some(Known::recorded(invoked, end, (success, shown, settled.settlement.result)))
+        }))
+    }
+}
+
+/// Reports what the log knows of an earlier call with the same origin.
+pub(super) enum Known {
+    /// Result that the call committed, or with which somebody settled it.
+    Recorded(Box<ToolReport>),
+    /// Operation that was interrupted and has neither run again nor been settled since.
+    Unsettled(UnsettledOperation),
+    /// Operation that is suspended, and how it stands.
+    Suspended(Box<SuspendedOperation>, Standing),
+}
+
+impl Known {
+    fn recorded(
+        invoked: &ToolInvoked,
+        end: SequenceNumber,
+        (success, message, value): (bool, String, Option<Value>),
+    ) -> Known {
+        Known::Recorded(Box::new(ToolReport {
+            operation: invoked.operation,
+            begin: invoked.begin,
+            end,
+            tool: invoked.tool.clone(),
+            call_id: invoked.call_id.clone(),
+            outcome: invoked.outcome,
+            cause: invoked.cause,
+            success,
+            message,
+            value,
+            outside: invoked.outside,
+            not_undone: Vec::new(),
+            replaced: Vec::new(),
+            elapsed_us: invoked.elapsed_us,
+            recorded: true,
+        }))
+    }
+}

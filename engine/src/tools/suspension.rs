@@ -1,0 +1,163 @@
+//! Calls that wait for somebody: what becomes of one when it is asked for again.
+//!
+//! | how it stands | what happens |
+//! |---|---|
+//! | it waits | the caller gets the question again, and nothing is recorded |
+//! | its question or its approval has expired | that it failed is recorded, and is its result |
+//! | it was approved | the tool runs under the same operation id, and its context holds the approval |
+//! | it was refused or got a result, within another call | that is its result |
+//! | it waits for a call within it that waits no more | the tool runs again under the same operation id |
+//!
+//! An approval holds for each run that follows from it, until it expires: also after a run that was interrupted, and after
+//! one that was rolled back since a call within it asked. A fork asks anew.
+
+use foldlog_codec::body::SuspensionForm;
+use foldlog_codec::{OperationId, SequenceNumber};
+
+use super::call::{Approval, CallInfo, ExecuteOptions, ToolCall, ToolReport};
+use super::recorded_call::Known;
+use super::recovery::{Recovered, Recovery};
+use super::runner::ToolRunner;
+use crate::error::{Error, Result};
+use crate::fold::suspensions::Standing;
+use crate::operation::SuspendedOperation;
+use crate::sabotage::{self, Breakage};
+use crate::session::Settlement;
+use crate::types::ToolInvoked;
+
+/// Who decides about a call that nobody answered in time.
+const EXPIRY: &str = "foldlog";
+/// Text that the model reads of such a call.
+const EXPIRED: &str = "Nobody answered in time, so the call has failed. It did not run.";
+/// Text that the model reads if the call had done its part.
+const EXPIRED_RESULT: &str =
+    "The result did not come in time, so the call has failed. What it did before stays.";
+
+impl ToolRunner {
+    /// Goes on with a suspended call as it stands.
+    pub(super) fn go_on(
+        &self,
+        suspended: &SuspendedOperation,
+        standing: Standing,
+        options: &ExecuteOptions,
+    ) -> Result<ToolReport> {
+        if standing == Standing::Expired {
+            self.expire(suspended)?;
+        }
+        if suspended.parent.is_some() {
+            self.session.makes_again(suspended.operation);
+        }
+        let invoked = ToolInvoked::of_suspended(suspended);
+        // One within another call may have run since its question, and been rolled back.
+        let decided = self.session.suspended_one(suspended.operation).and_then(|one| one.decided);
+        let decided = decided.filter(|_| !sabotage::is(Breakage::RefusalUnheard));
+        let from = decided.map_or(suspended.end, |decided| decided.sequence);
+        if let Some(Known::Recorded(report)) = self.of_settled(&invoked, from)? {
+            return Ok(*report);
+        }
+        let (info, call) = self.call_that_goes_on(suspended, standing)?;
+        let tool = self.tools.get(&call.tool)?;
+        // While this waited for the schedule, the question may have been withdrawn, or the approval may have expired.
+        let still_due = || self.still_approved(suspended.operation);
+        self.run(info, &call.arguments, options, &still_due, |context| tool.call(&call.arguments, context))
+    }
+
+    fn still_approved(&self, operation: OperationId) -> Result<()> {
+        let reason = match self.session.suspended(operation) {
+            Some((_, Standing::MayRun(_))) => return Ok(()),
+            Some((_, Standing::Waits(_))) => "it waits for somebody again",
+            Some((_, Standing::Expired)) => "its approval has expired",
+            None => "its question was withdrawn, or it has run",
+        };
+        Err(Error::NoSuchOperation { operation, reason })
+    }
+
+    /// Returns a suspended call as it was asked for, and describes the run with which it goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Suspended`] if it still waits, [`Error::NoSuchOperation`] if it has expired.
+    pub(super) fn call_that_goes_on(
+        &self,
+        suspended: &SuspendedOperation,
+        standing: Standing,
+    ) -> Result<(CallInfo, ToolCall)> {
+        let Standing::MayRun(approved) = standing else {
+            return Err(self.suspended_error(suspended, standing)?);
+        };
+        let approval = match approved {
+            Some(decided) => {
+                self.session.read_settlement(suspended.operation, decided)?.map(Approval::of_settlement)
+            }
+            None => self.approval_of(suspended.operation, suspended.begin)?,
+        };
+        let call = self.call_again((suspended.begin, &suspended.tool, suspended.call_id.as_ref()))?;
+        let (again, idempotency) = (Some(suspended.operation), suspended.idempotency);
+        let info = CallInfo { again, approval, idempotency, ..CallInfo::new(&call) };
+        let info = match self.tools.get(&call.tool) {
+            Ok(tool) => info.of_tool(tool.as_ref()),
+            Err(_) => info,
+        };
+        Ok((info, call))
+    }
+
+    /// Returns the approval with which an operation runs again that ran last from the record `begin` on. An approval holds
+    /// although that run was interrupted, or was rolled back since a call within it asks.
+    pub(super) fn approval_of(
+        &self,
+        operation: OperationId,
+        begin: SequenceNumber,
+    ) -> Result<Option<Approval>> {
+        // What was approved has run again.
+        if operation.sequence() == begin || sabotage::is(Breakage::ApprovalUsedUp) {
+            return Ok(None);
+        }
+        Ok(self.session.read_approval(operation)?.map(Approval::of_settlement))
+    }
+
+    /// Returns the error of a call that does not go on.
+    pub(super) fn suspended_error(
+        &self,
+        suspended: &SuspendedOperation,
+        standing: Standing,
+    ) -> Result<Error> {
+        let Standing::Waits(operation) = standing else {
+            let reason = "it waited for somebody who did not answer in time: run it to record that it failed";
+            return Ok(Error::NoSuchOperation { operation: suspended.operation, reason });
+        };
+        let waiting = self.session.suspended_one(operation).unwrap_or_else(|| suspended.clone());
+        let (_, question) = self.session.result_at(waiting.end)?;
+        let (session, form) = (self.session.id(), waiting.suspension.form);
+        Ok(Error::Suspended { session, operation, form, question })
+    }
+
+    /// Records that nobody answered in time.
+    fn expire(&self, suspended: &SuspendedOperation) -> Result<()> {
+        let awaited = suspended.suspension.form == SuspensionForm::Awaits;
+        let shown = if awaited { EXPIRED_RESULT } else { EXPIRED };
+        self.session.expire(suspended.operation, &Settlement::failed().showing(shown), EXPIRY)
+    }
+
+    /// Runs the calls that were approved and that ran within no other, and records which have failed since nobody answered
+    /// in time.
+    pub(super) fn run_approved(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
+        let mut recovered = Vec::new();
+        for (suspended, standing) in self.state.session().due() {
+            if standing == Standing::Expired {
+                self.expire(&suspended)?;
+                continue;
+            }
+            if self.tools.get(&suspended.tool).is_err() {
+                continue;
+            }
+            // Nobody is kept from a recovery by what cannot be told.
+            let children = self.state.session().children_of(suspended.operation).unwrap_or_default();
+            let recovery = self.go_on(&suspended, standing, options);
+            let recovery = recovery.map_or_else(Recovery::Failed, Recovery::RanAgain);
+            let SuspendedOperation { operation, tool, call_id, .. } = suspended;
+            let (not_undone, replaced) = (Vec::new(), Vec::new());
+            recovered.push(Recovered { operation, tool, call_id, recovery, not_undone, replaced, children });
+        }
+        Ok(recovered)
+    }
+}

@@ -1,0 +1,128 @@
+//! What a restore removes before it writes anything, so that a disk which a tool has filled takes what is written then.
+//!
+//! In all folders what the snapshot does not have goes first, and with it what stands where something of another kind
+//! is to be. Files that are only replaced stay until what replaces them is whole, unless the file system has less room
+//! than all that is to be written needs: then they go first too. Very deep folders are cleared when their turn comes.
+//! What is removed here is in no snapshot that is to be kept, or in the one that is restored, so a restore that is cut
+//! short is made once more as any other.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use rustix::fs::fstatvfs;
+
+use super::deep_directories::is_let_go;
+use super::manifest::{Kind, join};
+use super::plan::{Plan, Step};
+use super::restorer::Restorer;
+use super::rules::Scope;
+use super::step::OPEN_FOLDER;
+use super::step::open_at;
+use crate::error::Error;
+use crate::sabotage::{self, Breakage};
+
+/// What a file system may take for a file beside its content.
+const BESIDE_BYTES: u64 = 8 << 10;
+
+/// The bytes that a file system still takes.
+fn room_of(root: &OwnedFd) -> u64 {
+    fstatvfs(root).map_or(u64::MAX, |found| found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+impl Restorer<'_> {
+    /// Removes what is to go, from the workspace's root on, and takes it out of the plan.
+    pub(super) fn clear(&mut self, plan: &mut Plan, root: &OwnedFd) {
+        if sabotage::is(Breakage::RestoreWritesFirst) {
+            return;
+        }
+        let is_short = room_of(root) < self.needed_bytes(plan);
+        self.clear_folder(plan, root, b"", None, is_short);
+    }
+
+    /// Checks that the file system takes what is to be written although nothing is removed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`] if it does not.
+    pub(super) fn check_room(&self, plan: &Plan, root: &OwnedFd, place: &Path) -> Result<(), Error> {
+        let bytes = self.needed_bytes(plan);
+        match room_of(root) < bytes {
+            true => Err(Error::unmade("restore", place, bytes, Errno::ENOSPC.into())),
+            false => Ok(()),
+        }
+    }
+
+    /// What the contents take that are to be written.
+    fn needed_bytes(&self, plan: &Plan) -> u64 {
+        let mut blobs = Vec::new();
+        plan.blobs(&mut blobs);
+        blobs
+            .into_iter()
+            .map(|blob| self.len_of(blob).saturating_add(BESIDE_BYTES))
+            .fold(0, u64::saturating_add)
+    }
+
+    fn clear_folder(
+        &mut self,
+        plan: &mut Plan,
+        folder: &OwnedFd,
+        path: &[u8],
+        around: Option<Arc<Scope>>,
+        is_short: bool,
+    ) {
+        self.open_up(plan, folder, path);
+        let scope = self.scope(folder, path, around);
+        for (name, mut step) in std::mem::take(&mut plan.steps) {
+            let child_path = join(path, &name);
+            match self.clear_step(&mut step, folder, &name, &child_path, scope.as_ref(), is_short) {
+                Ok(true) => {}
+                Ok(false) => plan.steps.push((name, step)),
+                Err(reason) => self.fail(&child_path, reason),
+            }
+        }
+    }
+
+    /// Removes what one step removes. Whether that was all of it.
+    fn clear_step(
+        &mut self,
+        step: &mut Step,
+        folder: &OwnedFd,
+        name: &[u8],
+        path: &[u8],
+        scope: Option<&Arc<Scope>>,
+        is_short: bool,
+    ) -> Result<bool, String> {
+        match step {
+            Step::Remove(kind) => {
+                self.take_away(folder, name, *kind, path, scope)?;
+                return Ok(true);
+            }
+            Step::Write { replaces, .. } => match *replaces {
+                Some(Kind::Folder) => {
+                    self.make_way(folder, name, replaces.take(), path, scope)?;
+                }
+                // Where this fails, so does what comes next, with the better reason.
+                Some(_) if is_short => match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
+                    Ok(()) | Err(Errno::ENOENT) => *replaces = None,
+                    Err(_) => {}
+                },
+                _ => {}
+            },
+            Step::Folder { replaces: replaces @ Some(_), .. } => {
+                self.make_way(folder, name, replaces.take(), path, scope)?;
+            }
+            Step::Folder { plan, replaces: None } if plan.present.is_some() && !is_let_go(path) => {
+                // One that cannot be opened is named by the step itself.
+                if let Ok(opened) = open_at(folder, name, OPEN_FOLDER, Mode::empty()) {
+                    self.clear_folder(plan, &opened, path, scope.cloned(), is_short);
+                }
+            }
+            _ => {}
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,247 @@
+//! Drops from a database the bodies that a compaction of the session's log has dropped.
+//!
+//! The session's writer records which bodies it dropped ([`DroppedBodies`]), and every later writer has that record, so that none goes back
+//! to what needs them. Then these rows get what a local log has in the place of a body (kind, length and hash), all in one transaction. Their
+//! links stay, since they are made of kind and hash ([`link`](super::link)), and a hash beside them covers what is new. A row is changed only
+//! where its link is the one that was verified. A kill leaves the rows as they were. Whoever reads meanwhile has some rows as they were and
+//! others as they are: the first of each page says where the slices are known, so that a log can be made of that.
+//!
+//! Nothing is dropped if a row that was appended without its body says something of that itself: its link covers what it says, and what that
+//! says of positions may need bodies that were dropped since. Where the server keeps old versions of rows, what was dropped is there until it
+//! clears them (`VACUUM`).
+
+use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId};
+use foldlog_codec::{Kind, Record, SequenceNumber};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::Tables;
+use super::connection::{Lease, Refusal};
+use super::reader::{Item, Reader};
+use super::replicator::PostgresReplicator;
+use super::schema;
+use super::statements::{LOCK, UUID, column, link, number};
+use crate::dropped_bodies::Said;
+use crate::error::{Error, Result};
+use crate::place::CollectReport;
+use crate::referenced_payloads::Needed;
+
+const DROP: &str = "drop bodies from the database";
+
+/// Number of rows that are read and changed at a time.
+const PAGE_ROWS: i64 = 1_024;
+
+/// Rows that are to be changed.
+#[derive(Default)]
+struct Changes {
+    sequences: Vec<i64>,
+    bodies: Vec<Vec<u8>>,
+    hashes: Vec<Vec<u8>>,
+    links: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    dropped: u64,
+    bytes: u64,
+    before: u64,
+}
+
+impl PostgresReplicator {
+    /// Drops the bodies that a compaction of the session dropped, as its records say, and the payloads that none of them names, or counts them
+    /// alone.
+    pub(super) fn collect(&self, session: Uuid, dry_run: bool) -> Result<CollectReport> {
+        let (mut said, mut needed) = (Said::default(), Needed::default());
+        let tables = self.tables();
+        let time_us = self.runtime().run(async move { tables.time_us().await })??;
+        let (reader, read) = self.read_here(self.reader(session), &mut |item| match item {
+            Item::Claim { .. } => {}
+            Item::Captures(captures) => needed.extend(captures.packs.iter().map(|pack| pack.hash)),
+            Item::Record(held) => {
+                said.see(held.sequence.get(), &held.record());
+                needed.see(&held.record());
+            }
+        });
+        read?;
+        let tables = self.tables();
+        self.runtime().run(async move {
+            let mut report = CollectReport { next: reader.stand.next, ..CollectReport::default() };
+            if said.is_anything() {
+                report = drop_bodies((&tables, &reader), said, dry_run, &mut needed, report).await?;
+            }
+            tables.collect_objects(session, (&needed, time_us), dry_run, &mut report).await?;
+            Ok(report)
+        })?
+    }
+}
+
+async fn drop_bodies(
+    (tables, reader): (&Tables, &Reader),
+    said: Said,
+    dry_run: bool,
+    needed: &mut Needed,
+    mut report: CollectReport,
+) -> Result<CollectReport> {
+    let session = reader.session();
+    let read = async |object| tables.object(session, object).await;
+    let Some((_, dropped)) = said.dropped(read).await? else { return Ok(report) };
+    let Some(through) = dropped.through() else { return Ok(report) };
+    report.waiting = dropped.count();
+    if !dry_run {
+        schema::prepare(&tables.pool, &tables.schema, tables.retries).await?;
+    } else if tables.version(DROP).await?.is_none_or(|version| version < schema::VERSION) {
+        // Nothing was dropped there yet, and nothing is changed for it now.
+        return Ok(report);
+    }
+    let known_bytes = dropped.known.encode();
+    let known = ObjectId::of(&known_bytes);
+    // Rows that lose their bodies now name it.
+    needed.extend([known.hash]);
+    let known_in: Vec<SequenceNumber> = said.known_in.iter().map(|(_, sequence)| *sequence).collect();
+    let (next, known) = (reader.stand.next, (known, known_bytes.as_slice()));
+    let dropping = Dropping { tables, session, next, dropped: &dropped, through, known, known_in: &known_in };
+    let counts = tables.tried(DROP, || dropping.run(dry_run)).await??;
+    if let Some(counts) = counts {
+        report.dropped = counts.dropped;
+        report.dropped_bytes = counts.bytes;
+        report.waiting = dropped.count().saturating_sub(counts.dropped + counts.before);
+    }
+    Ok(report)
+}
+
+struct Dropping<'a> {
+    tables: &'a Tables,
+    session: Uuid,
+    dropped: &'a DroppedBodies,
+    through: SequenceNumber,
+    /// Sequence number behind the last record that was read.
+    next: SequenceNumber,
+    /// Object that says where the slices are known, and its bytes.
+    known: (ObjectId, &'a [u8]),
+    /// Records that say where the slices are known.
+    known_in: &'a [SequenceNumber],
+}
+
+impl Dropping<'_> {
+    /// Changes the rows in one transaction. `None` if nothing may be dropped.
+    async fn run(&self, dry_run: bool) -> Result<Result<Option<Counts>>, Refusal> {
+        let mut lease = self.tables.pool.lease().await?;
+        lease.begin().await?;
+        let done = self.change(&mut lease, dry_run).await?;
+        let is_changed = matches!(done, Ok(Some(_))) && !dry_run;
+        lease.end(is_changed).await?;
+        Ok(done)
+    }
+
+    async fn change(&self, lease: &mut Lease, dry_run: bool) -> Result<Result<Option<Counts>>, Refusal> {
+        // One collection of a session after the other, and none behind one that knew of more.
+        let lock = i64::from_le_bytes(*self.session.as_bytes().first_chunk().unwrap_or(&[0; 8]));
+        lease.query(LOCK, &[(&lock as _, Type::INT8)]).await?;
+        if self.is_behind(lease).await? {
+            return Ok(Ok(None));
+        }
+        if !dry_run {
+            // Within the transaction, so that nobody removes it in between.
+            let (object, bytes) = self.known;
+            let hash: &[u8] = &object.hash;
+            let parameters =
+                [(&self.session as _, UUID), (&hash as _, Type::BYTEA), (&bytes as _, Type::BYTEA)];
+            lease.query(&self.tables.statements.put_object, &parameters).await?;
+        }
+        let (mut counts, mut from) = (Counts::default(), 0);
+        let to = column(self.through.get());
+        loop {
+            let parameters = [
+                (&self.session as _, UUID),
+                (&from as _, Type::INT8),
+                (&to as _, Type::INT8),
+                (&PAGE_ROWS as _, Type::INT8),
+            ];
+            let rows = lease.query(&self.tables.statements.to_drop, &parameters).await?;
+            let Some(last) = rows.last().and_then(|row| number(row, 0)) else { return Ok(Ok(Some(counts))) };
+            let mut changes = Changes::default();
+            for row in &rows {
+                match self.row(row, &mut changes, &mut counts) {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(Ok(None)),
+                    Err(error) => return Ok(Err(error)),
+                }
+            }
+            if !dry_run && !changes.sequences.is_empty() {
+                let kind = i16::from(Kind::DROPPED.byte());
+                let parameters = [
+                    (&self.session as _, UUID),
+                    (&kind as _, Type::INT2),
+                    (&changes.sequences as _, Type::INT8_ARRAY),
+                    (&changes.bodies as _, Type::BYTEA_ARRAY),
+                    (&changes.hashes as _, Type::BYTEA_ARRAY),
+                    (&changes.links as _, Type::BYTEA_ARRAY),
+                ];
+                let changed = lease.query(&self.tables.statements.drop, &parameters).await?;
+                if changed.len() != changes.sequences.len() {
+                    let reason = "it is not what was read a moment ago";
+                    return Ok(Err(self.damaged(last.into(), reason)));
+                }
+            }
+            from = column(last.saturating_add(1));
+        }
+    }
+
+    /// Returns whether a record behind those that were read says what more was dropped: another collection may have done that already.
+    async fn is_behind(&self, lease: &mut Lease) -> Result<bool, Refusal> {
+        let (next, kind) = (column(self.next.get()), i16::from(Kind::OBSERVED.byte()));
+        let parameters = [(&self.session as _, UUID), (&next as _, Type::INT8), (&kind as _, Type::INT2)];
+        let rows = lease.query(&self.tables.statements.said_behind, &parameters).await?;
+        let says = |row: &Row| {
+            let (sequence, body) = (number(row, 0)?, row.try_get::<_, &[u8]>(1).ok()?);
+            let record = Record { sequence: sequence.into(), kind: Kind::OBSERVED, time_us: 0, body };
+            DroppedBodies::observed_in(&record)?;
+            Some(())
+        };
+        Ok(rows.iter().any(|row| says(row).is_some()))
+    }
+
+    /// Takes in a row. `false` if nothing may be dropped.
+    fn row(&self, row: &Row, changes: &mut Changes, counts: &mut Counts) -> Result<bool> {
+        let sequence = SequenceNumber::new(number(row, 0).unwrap_or_default());
+        let damaged = |reason| self.damaged(sequence, reason);
+        let kind = row.try_get::<_, i16>(1).ok().and_then(|kind| u8::try_from(kind).ok());
+        let kind = kind.and_then(Kind::from_byte).ok_or_else(|| damaged("its kind is none"))?;
+        let body = row.try_get::<_, &[u8]>(2).map_err(|_| damaged("its body is none"))?;
+        let link = link(row, 3).ok_or_else(|| damaged("its link is none"))?;
+        let was_dropped = row.try_get::<_, Option<&[u8]>>(4).ok().flatten().is_some();
+        let holds = self.dropped.holds(sequence);
+        let dropped = match kind {
+            Kind::DROPPED if was_dropped => {
+                counts.before += u64::from(holds);
+                Dropped::decode(body).map_err(|_| damaged("what stands in the place of its body is none"))?
+            }
+            Kind::DROPPED => {
+                counts.before += u64::from(holds);
+                // It says where the slices are known, and its link covers that.
+                return Ok(self.known_in.binary_search(&sequence).is_err());
+            }
+            Kind::DISPATCH if holds => Dropped::of(kind, body),
+            _ if holds => return Err(damaged("it is said to have lost its body, and cannot")),
+            _ => return Ok(true),
+        };
+        let new = match changes.sequences.is_empty() {
+            true => dropped.encode_held(self.known.0),
+            false => dropped.encode(),
+        };
+        if !was_dropped {
+            counts.dropped += 1;
+            counts.bytes += body.len().saturating_sub(new.len()) as u64;
+        }
+        changes.sequences.push(column(sequence.get()));
+        changes.hashes.push(link.of_dropped(&new).to_vec());
+        changes.links.push(link.column().to_vec());
+        changes.bodies.push(new);
+        Ok(true)
+    }
+
+    fn damaged(&self, sequence: SequenceNumber, reason: &'static str) -> Error {
+        Error::Row { session: self.session, sequence, reason }
+    }
+}

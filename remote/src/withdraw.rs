@@ -1,0 +1,101 @@
+//! Removes from a bucket the payloads and packs that no chunk names any more: a step of a collection.
+//!
+//! | step | left behind by a crash |
+//! |---|---|
+//! | 1. The store's time is taken, and what stands in the session's folder of payloads listed | nothing |
+//! | 2. The log is read to its end: what a chunk of the chain names is needed. Of a log in which a record does not decode here everything is | nothing |
+//! | 3. What is not needed, and was withdrawn [`MIN_AGE`](crate::MIN_AGE) before that time, is removed | the rest, for the next collection |
+//! | 4. The names of what is not needed and as old are withdrawn | nothing: a withdrawal counts as a whole or not at all |
+//!
+//! Why nobody needs what goes in step 3 is what the rules of [`payloads`](crate::payloads) are for. A list that lacks something leaves it
+//! for the next time. A collection that is paused between 2 and 4 may withdraw a name that is needed by then: that is not removed
+//! while it is, and the next writer that names the payload puts it once more.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use object_store::path::Path;
+use uuid::Uuid;
+
+use crate::bucket::{Bucket, age_at};
+use crate::error::Result;
+use crate::payloads::Withdrawn;
+use crate::place::CollectReport;
+use crate::referenced_payloads::Needed;
+use crate::withdrawal::{NAMES_MAX, Name, Withdrawal};
+
+const REMOVE: &str = "remove payloads that nothing names";
+
+/// Holds what is listed of a session's payloads.
+pub(crate) struct Listed {
+    /// Name, length in bytes, and when it was put.
+    payloads: Vec<(Name, u64, DateTime<Utc>)>,
+    /// The store's time in front of all that is read of the log.
+    time: DateTime<Utc>,
+}
+
+impl Listed {
+    /// Lists a session's payloads, at the store's time `time` or later; `None` if there are none.
+    pub(crate) async fn of(bucket: &Bucket, session: Uuid, time: DateTime<Utc>) -> Result<Option<Listed>> {
+        let listed = bucket.listed(session, "objects", REMOVE).await?;
+        let payload = |found: object_store::ObjectMeta| {
+            Some((Name::parse(found.location.filename()?)?, found.size, found.last_modified))
+        };
+        let payloads: Vec<_> = listed.into_iter().filter_map(payload).collect();
+        Ok((!payloads.is_empty()).then_some(Listed { payloads, time }))
+    }
+
+    /// Removes what is not needed and was withdrawn long enough ago, and withdraws what else is not needed.
+    pub(crate) async fn collect(
+        mut self,
+        (bucket, session): (&Bucket, Uuid),
+        needed: &Needed,
+        (min_age, dry_run): (Duration, bool),
+        report: &mut CollectReport,
+    ) -> Result<()> {
+        self.payloads.retain(|(name, ..)| !needed.holds(&name.hash));
+        if self.payloads.is_empty() {
+            return Ok(());
+        }
+        let mut withdrawn = Withdrawn::default();
+        withdrawn.ask(bucket, session).await?;
+        let mut ages: BTreeMap<u64, Duration> = BTreeMap::new();
+        let (mut gone, mut new): (Vec<Path>, Vec<Name>) = (Vec::new(), Vec::new());
+        for (name, len, modified) in self.payloads {
+            let Some(number) = withdrawn.names.get(&name) else {
+                // One that was put just now may be named by the next chunk.
+                if age_at(self.time, modified) >= min_age {
+                    new.push(name);
+                }
+                report.payloads_left += 1;
+                continue;
+            };
+            let age = match ages.get(number) {
+                Some(age) => *age,
+                None => bucket.age(&bucket.withdrawal_key(session, *number), self.time).await?,
+            };
+            ages.insert(*number, age);
+            if age >= min_age {
+                gone.push(bucket.payload_key(session, name));
+                report.payloads += 1;
+                report.payload_bytes += len;
+            } else {
+                report.payloads_left += 1;
+            }
+        }
+        if dry_run {
+            return Ok(());
+        }
+        if !gone.is_empty() {
+            bucket.remove_all(gone, REMOVE).await?;
+        }
+        new.sort_unstable();
+        for (names, number) in new.chunks(NAMES_MAX).zip(withdrawn.last + 1..) {
+            let withdrawal = Withdrawal { session, number, names: names.to_vec() };
+            let key = bucket.withdrawal_key(session, number);
+            bucket.create_alone(&key, withdrawal.encode()?, REMOVE).await?;
+        }
+        Ok(())
+    }
+}

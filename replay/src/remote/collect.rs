@@ -1,0 +1,179 @@
+//! `foldlog gc URL`: removes what a place keeps twice of its sessions.
+
+use foldlog::SequenceNumber;
+use foldlog_remote::{CollectOptions, CollectReport, MIN_AGE};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::HeldSession;
+use crate::failure::{HOLDS, Result, worse};
+use crate::output::Output;
+use crate::readers::counted;
+
+/// Holds what came of one session. The fields are those of `gc URL --json`.
+#[derive(Debug, Serialize)]
+struct Row {
+    session: Uuid,
+    chunks: u64,
+    bytes: u64,
+    volumes: u64,
+    left: u64,
+    young: u64,
+    dropped: u64,
+    dropped_bytes: u64,
+    waiting: u64,
+    payloads: u64,
+    payload_bytes: u64,
+    payloads_left: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    undecoded: Option<SequenceNumber>,
+}
+
+/// Collects the sessions of a place, or one of them, and prints what was removed, or would be. A session that cannot be read is reported on
+/// standard error, and nothing of it is removed.
+///
+/// # Errors
+///
+/// [`Failure::Usage`](crate::Failure::Usage) if the place cannot be opened or listed.
+pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u8> {
+    let (place, sessions) = super::some_sessions_at(url)?;
+    let mut options = CollectOptions::default();
+    options.dry_run = !yes;
+    let (mut code, mut all) = (HOLDS, CollectReport::default());
+    for HeldSession { session, .. } in sessions {
+        let report = match place.collect(session, options) {
+            Ok(report) => report.unwrap_or_default(),
+            Err(error) => {
+                let failure = super::failure(error);
+                output.error(format_args!("session {session}: {failure}"));
+                code = worse(code, failure.exit_code());
+                continue;
+            }
+        };
+        let CollectReport { chunks, bytes, volumes, left, young, dropped, dropped_bytes, waiting, .. } =
+            report;
+        let CollectReport { payloads, payload_bytes, payloads_left, undecoded, .. } = report;
+        all.chunks += chunks;
+        all.bytes += bytes;
+        all.left += left;
+        all.young += young;
+        all.dropped += dropped;
+        all.dropped_bytes += dropped_bytes;
+        all.payloads += payloads;
+        all.payload_bytes += payload_bytes;
+        all.payloads_left += payloads_left;
+        let is_anything =
+            chunks + volumes + dropped + waiting + payloads + payloads_left > 0 || undecoded.is_some();
+        match output.json() {
+            true => output.value(&Row {
+                session,
+                chunks,
+                bytes,
+                volumes,
+                left,
+                young,
+                dropped,
+                dropped_bytes,
+                waiting,
+                payloads,
+                payload_bytes,
+                payloads_left,
+                undecoded,
+            })?,
+            false if is_anything => output.line(text(session, &report, yes))?,
+            false => {}
+        }
+    }
+    if output.json() {
+        return Ok(code);
+    }
+    let told = told(&all);
+    match (all.chunks + all.dropped + all.payloads, yes) {
+        // Of what cannot be read nobody knows.
+        (0, _) if code != HOLDS => {}
+        (0, _) => output.line(format_args!("nothing to remove"))?,
+        (_, true) => output.line(format_args!("removed {told}"))?,
+        (_, false) => output.line(format_args!("would remove {told}; --yes removes them"))?,
+    }
+    if all.left > 0 {
+        output.line(format_args!("{}", stay(all.left, all.young)))?;
+    }
+    if all.payloads_left > 0 {
+        output.line(format_args!("{}", payloads_stay(all.payloads_left)))?;
+    }
+    Ok(code)
+}
+
+/// Says what goes, in words.
+fn told(report: &CollectReport) -> String {
+    let bodies = match report.dropped {
+        0 => String::new(),
+        dropped => format!(
+            ", and the bodies of {} that a compaction dropped, {} bytes",
+            counted(dropped, "record"),
+            report.dropped_bytes
+        ),
+    };
+    let payloads = match report.payloads {
+        0 => String::new(),
+        payloads => {
+            format!(
+                ", and {} that nothing names any more, {} bytes",
+                counted(payloads, "payload"),
+                report.payload_bytes
+            )
+        }
+    };
+    format!("{}, {} bytes{bodies}{payloads}", counted(report.chunks, "chunk"), report.bytes)
+}
+
+/// Says how many payloads stay that nothing names, and until when.
+fn payloads_stay(left: u64) -> String {
+    let hours = MIN_AGE.as_secs() / 3_600;
+    match left {
+        1 => format!(
+            "1 payload that nothing names any more stays until `gc` finds it so again, {hours} h later"
+        ),
+        _ => format!(
+            "{left} payloads that nothing names any more stay until `gc` finds them so again, {hours} h later"
+        ),
+    }
+}
+
+/// Says how many chunks stay, and why.
+fn stay(left: u64, young: u64) -> String {
+    let rest = left.saturating_sub(young);
+    let hours = MIN_AGE.as_secs() / 3_600;
+    let young = (young > 0).then(|| format!("{young} whose volume is younger than {hours} h"));
+    let rest = (rest > 0).then(|| format!("{rest} that no volume holds yet"));
+    let whys: Vec<String> = young.into_iter().chain(rest).collect();
+    match left {
+        0 => "none stay".to_owned(),
+        1 => format!("1 chunk stays: {}", whys.join(", ")),
+        _ => format!("{left} chunks stay: {}", whys.join(", ")),
+    }
+}
+
+/// Says what came of one session.
+fn text(session: Uuid, report: &CollectReport, yes: bool) -> String {
+    let CollectReport { volumes, left, young, waiting, payloads_left, .. } = *report;
+    let verb = if yes { "removed" } else { "would remove" };
+    let made = match volumes {
+        0 => String::new(),
+        _ => format!(", put {}", counted(volumes, "volume")),
+    };
+    let more = match waiting {
+        0 => String::new(),
+        _ => {
+            format!("; the bodies of {} more go once their chunks are collected", counted(waiting, "record"))
+        }
+    };
+    let payloads = match (report.undecoded, payloads_left) {
+        (Some(record), _) => {
+            format!("; no payload goes: this version cannot say what record {record} names")
+        }
+        (None, 0) => String::new(),
+        (None, left) => format!("; {}", payloads_stay(left)),
+    };
+    format!("session {session}: {verb} {}{made}; {}{more}{payloads}", told(report), stay(left, young))
+}

@@ -1,0 +1,221 @@
+//! A copy of one held session, for a verb that goes back and forth in a log. It is gone when the verb ends.
+
+use std::fmt;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication, Replicator};
+use foldlog::{ObjectId, Record, SequenceNumber, Store, StoreOptions};
+use foldlog_codec::escape;
+use foldlog_remote::{Met, Place, Standing};
+use uuid::Uuid;
+
+use super::HeldSession;
+use super::rename::Renaming;
+use super::temporary::TemporaryFolder;
+use crate::failure::{Failure, Result};
+use crate::hints::Places;
+use crate::output::Output;
+
+/// Has `verb` read a copy of a session that a place holds. Where it prints the copy's path, the session's URL is printed.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if the place cannot be opened or asked, or a temporary folder cannot be made.
+/// - [`Failure::Engine`] if the place holds nothing of the session, or what no copy can be made of.
+/// - Those of the verb.
+pub(crate) fn with_copy(
+    asked: &HeldSession,
+    output: &mut Output<'_>,
+    verb: impl FnOnce(&Path, &mut Output<'_>) -> Result<u8>,
+) -> Result<u8> {
+    let place = super::place(&asked.url)?;
+    let Copy { folder, dir, standing } = Copy::of(Arc::clone(&place), asked.session, output.is_process)?;
+    output.note(format_args!(
+        "note: {} is read in {}: epoch {}, claimed by `{}`",
+        asked.session,
+        place.url(),
+        standing.epoch,
+        escape::text(&standing.name)
+    ));
+    let places = Places::of_held(&asked.url, &asked.to_string());
+    let names = [(folder.path().to_owned(), asked.url.clone())];
+    let (mut stdout, mut stderr) =
+        (Renaming::new(&mut *output.stdout, &names), Renaming::new(&mut *output.stderr, &names));
+    let mut within = Output {
+        stdout: &mut stdout,
+        stderr: &mut stderr,
+        progress: output.progress,
+        terminal: output.terminal,
+        pager: None,
+        child: output.child,
+        pause: output.pause,
+        is_process: output.is_process,
+        is_held: true,
+        json: output.json,
+        color: output.color,
+        places,
+        columns: output.columns,
+        memory_bytes: output.memory_bytes,
+    };
+    let done = verb(&dir, &mut within);
+    // If standard error is gone, nobody is left to be told.
+    let _ = stderr.flush();
+    let flushed = stdout.flush();
+    let done = done.map_err(|failure| renamed(failure, &names))?;
+    flushed?;
+    Ok(done)
+}
+
+/// Has `check` read a copy of each session that a place holds, or of the one that the URL names: one after the other, each gone before
+/// the next is made. Hands it why there is no copy where none can be made.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if the place cannot be opened or listed.
+/// - Those of `check`.
+pub(crate) fn with_each_copy(
+    url: &str,
+    output: &mut Output<'_>,
+    check: &mut dyn FnMut(&HeldSession, Result<Copy>) -> Result<()>,
+) -> Result<()> {
+    let (place, sessions) = super::some_sessions_at(url)?;
+    let mut progress = output.progress("verifying held sessions", sessions.len() as u64);
+    for (done, held) in (1..).zip(&sessions) {
+        check(held, Copy::of(Arc::clone(&place), held.session, output.is_process))?;
+        progress.at(done);
+    }
+    Ok(())
+}
+
+/// Is a copy of one session, in a folder that is gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    folder: TemporaryFolder,
+    /// Folder of the session.
+    pub(crate) dir: PathBuf,
+    standing: Standing,
+}
+
+impl Copy {
+    /// Makes a copy. Signals are handled where this is a process of its own.
+    fn of(place: Arc<dyn Place>, session: Uuid, is_process: bool) -> Result<Copy> {
+        let folder = TemporaryFolder::new(is_process)?;
+        let source = Arc::new(Source { place, standing: Mutex::default(), failed: Mutex::default() });
+        let replication = Some(Replication::new(Arc::clone(&source) as Arc<dyn Replicator>));
+        let store = Store::open_with(folder.path(), StoreOptions { replication, ..StoreOptions::default() })?;
+        store.pull(session).map_err(|error| match source.failed.lock() {
+            // What the place itself said is nearer to what a person can do.
+            Ok(mut failed) => failed.take().map_or_else(|| error.into(), super::failure),
+            Err(_) => error.into(),
+        })?;
+        Ok(Copy { dir: store.session_dir(session), folder, standing: source.standing() })
+    }
+}
+
+/// Returns a failure with the session's URL where its texts name the copy.
+fn renamed(failure: Failure, names: &[(PathBuf, String); 1]) -> Failure {
+    let (text, next, code) = (failure.to_string(), failure.next(), failure.exit_code());
+    let [(path, url)] = names;
+    let path = path.display().to_string();
+    if failure.is_closed_pipe() || !(text.contains(&path) || next.iter().any(|next| next.contains(&path))) {
+        return failure;
+    }
+    let what = text.replace(&path, url);
+    match code {
+        crate::failure::DOES_NOT_HOLD => Failure::Held(what),
+        _ => Failure::usage(what, next.unwrap_or_default().replace(&path, url)),
+    }
+}
+
+/// Hands the engine what a place holds, to be copied. It claims nothing and holds nothing.
+struct Source {
+    place: Arc<dyn Place>,
+    standing: Mutex<Standing>,
+    /// Why the place could not be read.
+    failed: Mutex<Option<foldlog_remote::Error>>,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Source {
+    fn standing(&self) -> Standing {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn failed(&self, error: foldlog_remote::Error) -> ReplicaError {
+        let reason = error.to_string();
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        ReplicaError::Failed { reason }
+    }
+}
+
+fn reads_only<T>() -> Result<T, ReplicaError> {
+    Err(ReplicaError::Failed { reason: "it is only read here".to_owned() })
+}
+
+impl Replicator for Source {
+    fn place(&self) -> String {
+        self.place.url().to_owned()
+    }
+
+    fn name(&self) -> String {
+        String::new()
+    }
+
+    fn read(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
+        let mut standing = Standing::default();
+        let mut reader = self.place.reader(session).map_err(|error| self.failed(error))?;
+        reader
+            .read_on(&mut |met| {
+                standing.take(&met);
+                if let Met::Record(record) = met {
+                    visit(HeldPart::Record(record));
+                }
+            })
+            .map_err(|error| self.failed(error))?;
+        let (next, epoch) = (standing.next, standing.epoch);
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
+        Ok(Held { next, epoch, is_ours: false, others_end: next })
+    }
+
+    fn claim(&self, _: Uuid, _: SequenceNumber) -> Result<u64, ReplicaError> {
+        reads_only()
+    }
+
+    fn put_object(&self, _: Uuid, _: ObjectId, _: &[u8]) -> Result<(), ReplicaError> {
+        reads_only()
+    }
+
+    fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Vec<u8>, ReplicaError> {
+        let found = self.place.reader(session).and_then(|reader| reader.object(object));
+        let found = found.map_err(|error| self.failed(error))?;
+        let missing = || format!("the payload {} is missing", object.file_name());
+        found.ok_or_else(|| ReplicaError::Failed { reason: missing() })
+    }
+
+    fn append(
+        &self,
+        _: Uuid,
+        _: u64,
+        _: Option<CapturePacks<'_>>,
+        _: &[Record<'_>],
+    ) -> Result<(), ReplicaError> {
+        reads_only()
+    }
+
+    fn is_confirmed(&self, _: Uuid, _: u64) -> bool {
+        false
+    }
+
+    fn confirm(&self, _: Uuid, _: u64) -> Result<(), ReplicaError> {
+        reads_only()
+    }
+
+    fn release(&self, _: Uuid, _: u64) {}
+}

@@ -1,0 +1,219 @@
+//! Sessions that a place holds, read there: a verb that reads is given `URL/sessions/ID` in place of a folder.
+//!
+//! `sessions` and `tail` read what the place holds as it comes. `verify` checks every session of a place, by a copy of one after the
+//! other. The other verbs need a log that they can go back and forth in: they get
+//! a copy of that one session, in a folder that only this user can read and that is gone when the verb ends, also by a signal. (What a
+//! SIGKILL leaves in the folder of temporary files, the next reader removes.) No verb claims anything, and `gc` alone writes into a place: it removes what that keeps
+//! twice.
+//!
+//! All this needs the feature `object-store`; without it a URL is refused with how to build it in.
+
+#[cfg(feature = "object-store")]
+mod collect;
+#[cfg(feature = "object-store")]
+mod copy;
+mod folder;
+#[cfg(feature = "object-store")]
+mod listing;
+#[cfg(feature = "object-store")]
+mod open;
+#[cfg(feature = "object-store")]
+mod rename;
+#[cfg(feature = "object-store")]
+mod tail;
+#[cfg(feature = "object-store")]
+mod temporary;
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use uuid::Uuid;
+
+pub(crate) use folder::bucket_at;
+#[cfg(feature = "object-store")]
+pub(crate) use {
+    collect::collect,
+    copy::{with_copy, with_each_copy},
+    listing::list,
+    open::{failure, place},
+    tail::tail,
+};
+
+/// Returns the URL that stands in the place of a path, if one does: whatever has a scheme, also one that is no place's, since the error
+/// that says so quotes no password.
+pub(crate) fn url(path: &Path) -> Option<&str> {
+    let is_scheme = |scheme: &str| {
+        scheme.len() > 1
+            && scheme.chars().all(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(letter))
+    };
+    path.to_str()
+        .filter(|text| text.trim_start().split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme)))
+}
+
+/// Returns a URL as it may be printed: without user, password and parameters.
+fn shown(url: &str) -> String {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let (scheme, rest) = url.get(..end).and_then(|url| url.split_once("://")).unwrap_or(("", url));
+    let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+    foldlog_codec::escape::text(&format!("{}://{place}", scheme.trim_start())).to_string()
+}
+
+/// Opens the place that a URL names, and returns it with the sessions that the URL names there: the one, or all that the place lists.
+///
+/// # Errors
+///
+/// [`Failure::Usage`](crate::Failure::Usage) if the place cannot be opened or listed.
+#[cfg(feature = "object-store")]
+fn sessions_at(
+    url: &str,
+) -> crate::failure::Result<(std::sync::Arc<dyn foldlog_remote::Place>, Vec<HeldSession>)> {
+    if let Some(one) = HeldSession::of(url) {
+        return Ok((place(&one.url)?, vec![one]));
+    }
+    let place = place(url)?;
+    let ids = place.sessions().map_err(failure)?;
+    let held = ids.into_iter().map(|session| HeldSession { url: url.to_owned(), session });
+    Ok((place, held.collect()))
+}
+
+#[cfg(feature = "object-store")]
+const NO_SESSION: &str = "no session is held there";
+
+#[cfg(feature = "object-store")]
+const WHERE: &str = "give the place that the host's replicator was given, with its prefix";
+
+/// Opens a place as [`sessions_at`] does, and fails if it lists none.
+#[cfg(feature = "object-store")]
+fn some_sessions_at(
+    url: &str,
+) -> crate::failure::Result<(std::sync::Arc<dyn foldlog_remote::Place>, Vec<HeldSession>)> {
+    match sessions_at(url)? {
+        (_, sessions) if sessions.is_empty() => Err(crate::Failure::usage(NO_SESSION, WHERE)),
+        found => Ok(found),
+    }
+}
+
+/// Says that a place holds nothing of a session.
+#[cfg(feature = "object-store")]
+fn nothing_held(session: Uuid) -> crate::Failure {
+    let what = format!("nothing is held of session {session} there");
+    crate::Failure::usage(what, "`foldlog sessions URL` lists what is held")
+}
+
+/// Names a session in a place: the place's URL, and the session's id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HeldSession {
+    pub(crate) url: String,
+    pub(crate) session: Uuid,
+}
+
+impl HeldSession {
+    /// Reads `URL/sessions/ID`, in front of a database's parameters; `None` if no id stands at the end.
+    pub(crate) fn of(url: &str) -> Option<HeldSession> {
+        let (path, parameters) = url.split_at(url.find('?').unwrap_or(url.len()));
+        let (before, id) = path.trim_end_matches('/').rsplit_once('/')?;
+        let session = Uuid::try_parse(id).ok()?;
+        let place = before.strip_suffix("/sessions").unwrap_or(before);
+        Some(HeldSession { url: format!("{place}{parameters}"), session })
+    }
+}
+
+impl std::fmt::Display for HeldSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (path, parameters) = self.url.split_at(self.url.find('?').unwrap_or(self.url.len()));
+        write!(f, "{}/sessions/{}{parameters}", path.trim_end_matches('/'), self.session)
+    }
+}
+
+/// Joins the two words `URL ID` of a command line to the one that names a session in a place.
+pub(crate) fn joined(arguments: Vec<OsString>) -> Vec<OsString> {
+    let mut joined: Vec<OsString> = Vec::with_capacity(arguments.len());
+    for argument in arguments {
+        let session = argument.to_str().and_then(|word| Uuid::try_parse(word).ok());
+        let place = joined.last().and_then(|last| url(Path::new(last)));
+        let named = match (place, session) {
+            (Some(url), Some(session)) if HeldSession::of(url).is_none() => {
+                HeldSession { url: url.trim_end_matches('/').to_owned(), session }
+            }
+            _ => {
+                joined.push(argument);
+                continue;
+            }
+        };
+        joined.pop();
+        joined.push(named.to_string().into());
+    }
+    joined
+}
+
+/// Says that a URL names a place where a session is asked for.
+#[cfg(feature = "object-store")]
+pub(crate) fn no_session(url: &str) -> crate::Failure {
+    let what = format!("{} names no session", shown(url));
+    crate::Failure::usage(
+        what,
+        "give URL/sessions/ID, in front of a `?`, or the URL and the id; `foldlog sessions URL` lists them",
+    )
+}
+
+/// Says that a verb writes, and a place is read.
+pub(crate) fn not_written(url: &str) -> crate::Failure {
+    let what = format!("{} is a place, and this verb is for a folder", shown(url));
+    let next = "read it there by another verb, or get a copy by `foldlog pull`; whoever is to write goes on with it by `foldlog takeover`";
+    crate::Failure::usage(what, next)
+}
+
+/// Says that the program reaches no places.
+#[cfg(not(feature = "object-store"))]
+pub(crate) fn not_built() -> crate::Failure {
+    crate::Failure::usage(
+        "this program was built without what speaks to places of sessions",
+        "build it in: `cargo install --path replay --features object-store`, or `--features s3`, `gcs`, `azure` or `postgres`",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "014417e2-088b-4e39-825e-7d031e0f8187";
+
+    #[test]
+    fn a_url_is_printed_without_what_may_be_a_password() {
+        for url in [
+            "postgres://adv:hunter2@h/db",
+            " Postgres://adv:hunter2@h/db?password=hunter2",
+            "s3://k:hunter2@h/db#hunter2",
+            "https://k:p@hunter2@h/db",
+        ] {
+            let text = format!("{} {}", shown(super::url(Path::new(url)).unwrap()), not_written(url));
+            assert!(text.contains("h/db") && !text.contains("hunter2"), "{text}");
+        }
+        assert_eq!(super::url(Path::new("/work/c:/x")), None);
+    }
+
+    #[test]
+    fn a_url_and_an_id_are_a_session_in_one_word_or_in_two() {
+        let words = |words: &str| joined(words.split(' ').map(OsString::from).collect());
+        let whole = format!("show s3://bucket/team/sessions/{ID} --json");
+        for words_of in [format!("show s3://bucket/team {ID} --json"), whole.clone()] {
+            assert_eq!(words(&words_of).join(" ".as_ref()), *whole);
+        }
+        assert_eq!(words(&format!("show STORE {ID}")).len(), 3, "a folder is none");
+        for url in [format!("s3://bucket/team/sessions/{ID}"), format!("s3://bucket/team/{ID}/")] {
+            let session = HeldSession::of(&url).map(|held| held.url);
+            assert_eq!(session.as_deref(), Some("s3://bucket/team"));
+        }
+        let database = "postgres://u@/db?host=/run&schema=x";
+        let named = words(&format!("show {database} {ID}"));
+        assert_eq!(
+            named.join(" ".as_ref()),
+            *format!("show postgres://u@/db/sessions/{ID}?host=/run&schema=x")
+        );
+        let held =
+            HeldSession::of(&named[1].to_string_lossy()).map(|held| (held.url, held.session.to_string()));
+        assert_eq!(held, Some((database.to_owned(), ID.to_owned())));
+        assert_eq!(HeldSession::of("s3://bucket/team"), None);
+        assert!(url(Path::new("s3:/bucket")).is_none() && url(Path::new("file:///x")).is_some());
+    }
+}

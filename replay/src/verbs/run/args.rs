@@ -1,0 +1,408 @@
+//! What the command line asks of a run.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use foldlog::audit;
+use foldlog_agent::Deadline;
+use foldlog_agent::adapter_state::{AdapterStateOptions, ResumeValidation};
+use foldlog_agent::claude::{
+    ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, OnLeftover, PermissionMode,
+    RunOptions, SettingSource,
+};
+use foldlog_codec::escape;
+use uuid::Uuid;
+
+use super::program::Program;
+use super::tools;
+use crate::failure::{Failure, Result};
+use crate::readers::Writing;
+
+/// Variables of this process that the program is given beside those that any program needs, such as `PATH`.
+const PASSED: [&str; 8] = [
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "ANTHROPIC_BASE_URL",
+    "ANTHROPIC_CUSTOM_HEADERS",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CLAUDE_CODE_MAX_RETRIES",
+    "CLAUDE_CODE_USE_BEDROCK",
+    "CLAUDE_CODE_USE_VERTEX",
+];
+
+/// Names the program of an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Adapter {
+    /// Claude Code, which its user installs: `npm install -g @anthropic-ai/claude-code`.
+    Claude,
+}
+
+/// Says what follows if a failed call left something behind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Leftover {
+    /// The model and the user are told, and the run goes on.
+    #[default]
+    Continue,
+    /// The run ends.
+    Stop,
+}
+
+/// Says what a run passes on, and describes the fields of `run --json`.
+const RUN_JSON: &str = "\
+The program gets none of this process's variables but PATH, HTTPS_PROXY and the like, those given by --env, and:
+  ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN, ANTHROPIC_BASE_URL, ANTHROPIC_CUSTOM_HEADERS, CLAUDE_CODE_OAUTH_TOKEN,
+  CLAUDE_CODE_MAX_RETRIES, CLAUDE_CODE_USE_BEDROCK, CLAUDE_CODE_USE_VERTEX
+It sees no login and no settings of this user. Of its files only outputs too large for the model are kept, in the session's folder,
+which alone resumes it. Of the project it reads CLAUDE.md, settings and .mcp.json only with --project-settings and --project-servers.
+
+Exit codes: 0 the run gave an answer; 1 the session's log does not hold; 2 wrong usage, or no answer.
+
+With --json one object:
+  session, dir    the session's id and folder
+  recorded        whether the log answered, and no program ran
+  text, stop      the answer, and why it ended
+  requests, tool_calls, input_tokens, output_tokens, cache_read_tokens
+  usage_partial   whether the tokens are more: a run of the program ended without telling them, such as one that was killed
+  cost_usd        what the session's runs cost, as far as the program said; else null
+  cost_partial    whether the cost is more: a run ended without an answer, or did not tell its cost
+If there is no answer, that object is:
+  session, dir    null if no session was made or opened
+  error, next     what happened, and what to do next, or null
+  phase           which part of the run failed: request, response, tool, budget, deadline or prompt_render; else null
+  exit_code";
+
+/// Holds what the command line asks of a run.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_JSON)]
+pub struct Asked {
+    /// The agent's program.
+    #[arg(long, value_enum)]
+    pub adapter: Adapter,
+    /// The file with what the user says, in UTF-8; `-` is standard input. With --resume it may be left out: a text that the
+    /// session holds already is not said again, and another one goes on with its conversation.
+    #[arg(long, value_name = "FILE", required_unless_present = "resume")]
+    pub prompt: Option<PathBuf>,
+    /// The folder that the agent works in. A call that is killed, stopped or denied, or whose tool fails, leaves no trace in it.
+    #[arg(long, value_name = "DIR")]
+    pub workspace: PathBuf,
+    /// The store of the session; it is created if it does not exist. It must not be within the workspace.
+    #[arg(long, value_name = "STORE")]
+    pub store: PathBuf,
+    /// Go on with a session, by its id. Without an id: with the latest one of the store that is not complete and that no other
+    /// process runs; if all are complete, the latest one answers from its log, unless --prompt says something new.
+    #[arg(long, value_name = "SESSION", num_args = 0..=1, conflicts_with = "session", value_parser = id)]
+    pub resume: Option<Option<Uuid>>,
+    /// The id of the new session, a UUID [default: a random one].
+    #[arg(long, value_name = "ID", value_parser = new_id)]
+    pub session: Option<Uuid>,
+    /// The system prompt. A session that goes on keeps its own.
+    #[arg(long, value_name = "TEXT", conflicts_with = "system_file", allow_hyphen_values = true)]
+    pub system: Option<String>,
+    /// The file with the system prompt, in UTF-8.
+    #[arg(long, value_name = "FILE")]
+    pub system_file: Option<PathBuf>,
+    /// The program's own tools that may run, by names with commas between them; no other one does, in any permission mode.
+    /// `none` allows no tool, and `Bash` any command: what a command does outside of the workspace is not rolled back. A tool that
+    /// the installed program does not offer is refused. With --project-servers also tools of servers: mcp__SERVER__TOOL.
+    #[arg(
+        long = "tool",
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "Read,Glob,Grep,Edit,Write"
+    )]
+    pub tools: Vec<String>,
+    /// The model, such as sonnet, opus or haiku [default: the program's own default].
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
+    /// What the program asks before it runs a tool: default, acceptEdits, plan, bypassPermissions, dontAsk, auto. Nobody is
+    /// there to answer, so that dontAsk refuses what is not allowed.
+    #[arg(long, value_name = "MODE", default_value = "dontAsk", value_parser = permission_mode)]
+    pub permission_mode: PermissionMode,
+    /// The greatest number of the model's answers in this run, 1 or more [default: no limit].
+    #[arg(long, value_name = "N", value_parser = answers, allow_hyphen_values = true)]
+    pub max_turns: Option<u32>,
+    /// The greatest cost of this run, in US dollars [default: no limit].
+    #[arg(long, value_name = "USD", value_parser = dollars, allow_hyphen_values = true)]
+    pub max_budget_usd: Option<f64>,
+    /// The time within which the run ends: seconds, or as 90s, 10m or 2h. It is interrupted 2 seconds before it is over, or when
+    /// three quarters of a shorter time are, so that its program can still tell what it cost [default: no limit].
+    #[arg(long, value_name = "TIME", value_parser = duration, allow_hyphen_values = true)]
+    pub deadline: Option<Duration>,
+    /// The program: a name that is looked up in PATH, a path, or a script for `node` whose name ends in .js.
+    #[arg(long, value_name = "PATH", default_value = "claude")]
+    pub program: PathBuf,
+    /// Let the program read the workspace's CLAUDE.md, .claude/settings.json and .claude/settings.local.json. Hooks that these name run
+    /// outside of any transaction, and what they allow does not let a tool run that --tool does not name.
+    #[arg(long)]
+    pub project_settings: bool,
+    /// Let the program start the servers of the workspace's .mcp.json too. Implies --project-settings.
+    #[arg(long)]
+    pub project_servers: bool,
+    /// A variable that the program is given: that of this process, or the value that is given here, which is neither recorded
+    /// nor printed. For several variables, give it several times.
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub env: Vec<String>,
+    /// Roll back what a command changed that exits with another code than 0. Without this, a command that ended keeps its changes,
+    /// and the ledger shows its exit code; calls that were stopped, denied or timed out are rolled back in any case.
+    #[arg(long)]
+    pub roll_back_failed: bool,
+    /// Go on where what a failed call left can neither be captured nor be moved aside before it is rolled back, as on a full disk. It is
+    /// lost then. Without this, the run ends there, and nothing is touched.
+    #[arg(long)]
+    pub without_capture: bool,
+    /// A pattern of paths that are not captured, as a line of a .gitignore. A rollback leaves them as they are. For several
+    /// patterns, give it several times.
+    #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
+    pub leave_out: Vec<String>,
+    /// Leave out what the workspace's .gitignore files leave out.
+    #[arg(long)]
+    pub gitignore: bool,
+    /// What follows if a failed call left something that its rollback did not undo, such as a commit that it made, kept under
+    /// refs/foldlog/lost: the model is told and the run goes on, or the run ends and can be resumed.
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    pub on_leftover: Leftover,
+    /// Whether a session that a replica holds goes on.
+    #[command(flatten)]
+    pub writing: Writing,
+}
+
+/// Reads the id of a session that goes on.
+fn id(text: &str) -> Result<Uuid, String> {
+    let next = "give a session's id, a UUID, which `foldlog sessions STORE` lists, or --resume alone";
+    Uuid::try_parse(text).map_err(|_| next.to_owned())
+}
+
+/// Reads the id of a new session.
+fn new_id(text: &str) -> Result<Uuid, String> {
+    let next = "give a UUID, such as 426a8a5e-a355-4151-82b0-2911e6b56a51, or leave it out for a random one";
+    Uuid::try_parse(text).map_err(|_| next.to_owned())
+}
+
+fn permission_mode(name: &str) -> Result<PermissionMode, String> {
+    name.parse().map_err(|error: foldlog_agent::claude::Error| error.reason().to_owned())
+}
+
+fn answers(text: &str) -> Result<u32, String> {
+    let most: Option<u32> = text.parse().ok().filter(|most| *most > 0);
+    most.ok_or_else(|| "give a whole number of 1 or more".to_owned())
+}
+
+fn dollars(text: &str) -> Result<f64, String> {
+    let amount: Option<f64> = text.parse().ok().filter(|usd: &f64| usd.is_finite() && *usd > 0.0);
+    amount.ok_or_else(|| "give an amount above 0, such as 0.50".to_owned())
+}
+
+/// Reads a time: a number of seconds, or a number with `s`, `m` or `h` behind it.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "" | "s" => Some(1),
+        "m" => Some(60),
+        "h" => Some(3600),
+        _ => None,
+    };
+    let Some(seconds) = seconds.filter(|_| digits > 0) else {
+        return Err("give a whole number of seconds, or as 90s, 10m or 2h".to_owned());
+    };
+    let number: Option<u64> = number.parse().ok();
+    match number.and_then(|number| number.checked_mul(seconds)) {
+        Some(0) => Err("give a time above 0".to_owned()),
+        Some(seconds) => Ok(Duration::from_secs(seconds)),
+        None => Err("the time is too long: leave out --deadline for none".to_owned()),
+    }
+}
+
+pub(super) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Returns the real path of a folder that may not be there yet.
+fn real(path: &Path) -> PathBuf {
+    let absolute = absolute(path);
+    let mut there = absolute.ancestors();
+    let found = there.find_map(|above| Some((above, above.canonicalize().ok()?)));
+    found.map_or(absolute.clone(), |(above, real)| match absolute.strip_prefix(above) {
+        Ok(rest) if !rest.as_os_str().is_empty() => real.join(rest),
+        _ => real,
+    })
+}
+
+/// Reads a text from a file. `-` is standard input.
+fn text_of(path: &Path, option: &str) -> Result<String> {
+    let is_stdin = path == Path::new("-");
+    let mut bytes = Vec::new();
+    let read = match is_stdin {
+        true => std::io::stdin().read_to_end(&mut bytes).map(drop),
+        false => std::fs::read(path).map(|read| bytes = read),
+    };
+    let name = if is_stdin { "standard input".to_owned() } else { escape::path(path) };
+    read.map_err(|error| {
+        let what = format!("{option} {name} cannot be read: {}", escape::shown(error));
+        Failure::usage(what, "check the path and its permissions")
+    })?;
+    let next = format!("give a file with text in UTF-8: {option} FILE");
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        let byte = error.as_bytes().get(offset).copied().unwrap_or_default();
+        Failure::usage(format!("{name} is no text in UTF-8: byte {offset} is 0x{byte:02x}"), next.clone())
+    })?;
+    match text.trim() {
+        "" => Err(Failure::usage(format!("{name} holds no text"), next)),
+        text => Ok(text.to_owned()),
+    }
+}
+
+impl Asked {
+    /// Checks what the parser of the command line does not.
+    pub(super) fn check(&self) -> Result<()> {
+        self.tools()?;
+        if self.model.as_ref().is_some_and(|model| model.trim().is_empty()) {
+            return Err(Failure::usage("--model names no model", "name one, or leave it out"));
+        }
+        self.check_folders()?;
+        self.env.iter().try_for_each(|one| check_variable(one))
+    }
+
+    fn check_folders(&self) -> Result<()> {
+        let (store, workspace) = (escape::path(&self.store), escape::path(&self.workspace));
+        let next = "give the folder that the agent works in: --workspace DIR";
+        if !self.workspace.exists() {
+            return Err(Failure::usage(format!("there is no folder {workspace}"), next));
+        }
+        if !self.workspace.is_dir() {
+            return Err(Failure::usage(format!("{workspace} is no folder"), next));
+        }
+        if self.store.exists() && !self.store.is_dir() {
+            let what = format!("{store} is no folder");
+            return Err(Failure::usage(what, "give the folder of a store, which may be new: --store DIR"));
+        }
+        if real(&self.store).starts_with(real(&self.workspace)) {
+            let what = format!("the store {store} is within the workspace {workspace}");
+            return Err(Failure::usage(what, "give a folder outside of it: --store DIR"));
+        }
+        if audit::is_within_store(&self.workspace, &self.store) {
+            let what = format!("the workspace {workspace} is among the sessions of the store {store}");
+            return Err(Failure::usage(what, "give a folder outside of them: --workspace DIR"));
+        }
+        Ok(())
+    }
+
+    /// Returns the program's own tools that may run.
+    pub(super) fn tools(&self) -> Result<Vec<String>> {
+        tools::named(&self.tools, self.project_servers)
+    }
+
+    /// Returns what the user says; `None` if the command line says nothing.
+    pub(super) fn prompt(&self) -> Result<Option<String>> {
+        self.prompt.as_deref().map(|path| text_of(path, "--prompt")).transpose()
+    }
+
+    /// Returns the system prompt that the command line gives, if it gives one.
+    pub(super) fn given_system(&self) -> Result<Option<String>> {
+        let given = match &self.system_file {
+            Some(path) => Some(text_of(path, "--system-file")?),
+            None => self.system.clone(),
+        };
+        let next = "give another text, or leave the option out";
+        match given.as_deref() {
+            Some(text) if text.trim().is_empty() => Err(Failure::usage("--system holds no text", next)),
+            // It is an argument of the program.
+            Some(text) if text.contains('\0') => {
+                Err(Failure::usage("the system prompt holds a NUL, which no argument may hold", next))
+            }
+            _ => Ok(given),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Deadline {
+        self.deadline.map_or_else(Deadline::never, Deadline::after)
+    }
+
+    /// Returns how long before the deadline the run is interrupted: so that it has most of a short time.
+    fn interrupt_before(&self) -> Duration {
+        let usual = RunOptions::default().interrupt_before;
+        self.deadline.map_or(usual, |time| usual.min(time / 4))
+    }
+
+    /// Makes the adapter.
+    pub(super) fn claude(&self) -> Result<ClaudeAgentSDKAdapter> {
+        let Program { file, leading } = Program::of(&self.program);
+        let options = RunOptions {
+            native_tools: self.tools()?,
+            on_leftover: match self.on_leftover {
+                Leftover::Continue => OnLeftover::Continue,
+                Leftover::Stop => OnLeftover::Stop,
+            },
+            max_turns: self.max_turns,
+            max_budget_usd: self.max_budget_usd,
+            roll_back_failed: self.roll_back_failed,
+            interrupt_before: self.interrupt_before(),
+            ..RunOptions::default()
+        };
+        let config = ClaudeAgentSDKClientConfig {
+            permission_mode: self.permission_mode,
+            cwd: Some(absolute(&self.workspace)),
+            env: self.variables().into_iter().collect(),
+            setting_sources: self.setting_sources(),
+            project_servers: self.project_servers,
+            ..ClaudeAgentSDKClientConfig::default()
+        };
+        let adapter = ClaudeAgentSDKAdapter::new()
+            .with_program(file, leading)
+            .with_client_config(config)
+            .with_model_config(ClaudeAgentSDKModelConfig {
+                model: self.model.clone(),
+                ..ClaudeAgentSDKModelConfig::default()
+            })
+            .with_options(options)
+            .with_state_options(AdapterStateOptions {
+                auto_resume: true,
+                // Whoever resumes a run names it, wherever its workspace is now and however it ended.
+                resume_validation: ResumeValidation::None,
+                ..AdapterStateOptions::default()
+            });
+        Ok(adapter)
+    }
+
+    /// Returns the files of settings that the program reads.
+    fn setting_sources(&self) -> Vec<SettingSource> {
+        match self.project_settings || self.project_servers {
+            true => vec![SettingSource::Project, SettingSource::Local],
+            false => Vec::new(),
+        }
+    }
+
+    /// Returns the variables that the program is given.
+    fn variables(&self) -> Vec<(OsString, OsString)> {
+        let of_host = |name: &str| Some((OsString::from(name), std::env::var_os(name)?));
+        let given = self.env.iter().filter_map(|one| match one.split_once('=') {
+            Some((name, value)) => Some((OsString::from(name), OsString::from(value))),
+            None => of_host(one),
+        });
+        PASSED.into_iter().filter_map(of_host).chain(given).collect()
+    }
+}
+
+/// Checks a variable that the program is to be given.
+fn check_variable(given: &str) -> Result<()> {
+    let (name, value) = given.split_once('=').map_or((given, None), |(name, value)| (name, Some(value)));
+    let shown = escape::text(name);
+    let next = "give a variable that is set, or one with its value: --env NAME=VALUE";
+    if name.is_empty() {
+        return Err(Failure::usage("--env names no variable", next));
+    }
+    if given.contains('\0') {
+        return Err(Failure::usage(format!("--env {shown}: no variable may hold a NUL"), next));
+    }
+    match value.is_none() && std::env::var_os(name).is_none() {
+        true => Err(Failure::usage(
+            format!("the variable {shown} is not set"),
+            "set it, or give its value: --env NAME=VALUE",
+        )),
+        false => Ok(()),
+    }
+}

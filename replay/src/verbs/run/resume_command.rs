@@ -1,0 +1,146 @@
+//! The command that resumes a run, for a shell.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use foldlog::Session;
+use foldlog_codec::escape;
+
+use super::program::is_looked_up;
+use super::{Asked, Leftover, args::absolute, run_session, tools};
+
+/// Collects the words of a command.
+struct Words(String);
+
+impl Words {
+    fn word(&mut self, word: &OsStr) {
+        self.0.push(' ');
+        self.0.push_str(&quoted(word));
+    }
+
+    /// Adds an option with its value. A value that could be taken for an option stands in the option's own word.
+    fn option(&mut self, name: &str, value: impl AsRef<OsStr>) {
+        let value = value.as_ref();
+        if !value.as_encoded_bytes().starts_with(b"-") || value == "-" {
+            self.word(OsStr::new(name));
+            return self.word(value);
+        }
+        let mut word = OsStr::new(name).to_owned();
+        word.push("=");
+        word.push(value);
+        self.word(&word);
+    }
+}
+
+impl Asked {
+    /// Returns the command that goes on with a session, in backquotes, and what it does not hold. `said` is what the user says
+    /// in this run. What the session holds by now is left out: the text and the system prompt. So are values of variables,
+    /// which may be secrets, and the option `without`, with which the run would fail again.
+    pub(super) fn again(
+        &self,
+        session: &Session,
+        (said, json): (Option<&str>, bool),
+        without: Option<&str>,
+    ) -> String {
+        let held = run_session::held(session).unwrap_or_default();
+        let mut words = Words("foldlog run --adapter claude".to_owned());
+        if let Some(file) = self.prompt.as_deref().filter(|_| !said.is_some_and(|said| held.holds(said))) {
+            words.option("--prompt", if file == Path::new("-") { file.to_owned() } else { absolute(file) });
+        }
+        words.option("--workspace", absolute(&self.workspace));
+        words.option("--store", absolute(&self.store));
+        if held.system.is_none() {
+            self.system.iter().for_each(|text| words.option("--system", text));
+            self.system_file.iter().for_each(|file| words.option("--system-file", absolute(file)));
+        }
+        self.options(&mut words, without);
+        if json {
+            words.word(OsStr::new("--json"));
+        }
+        words.option("--resume", session.id().to_string());
+        let mut again = format!("`{}`", words.0);
+        let unset: Vec<_> = self.env.iter().filter_map(|one| unset(one)).map(escape::text).collect();
+        if !unset.is_empty() {
+            let _ = write!(
+                again,
+                ", with {} set as before: values of variables are not printed",
+                unset.join(", ")
+            );
+        }
+        again
+    }
+
+    /// Adds the options that a run takes from no session.
+    fn options(&self, words: &mut Words, without: Option<&str>) {
+        let is_kept = |name: &str| without != Some(name);
+        let tools: Vec<&str> = self.tools.iter().map(|name| name.trim()).collect();
+        words.option("--tool", if tools.is_empty() { tools::NONE.to_owned() } else { tools.join(",") });
+        words.option("--permission-mode", self.permission_mode.name());
+        let values = [
+            ("--model", self.model.clone()),
+            ("--max-turns", self.max_turns.map(|most| most.to_string())),
+            ("--max-budget-usd", self.max_budget_usd.map(|most| most.to_string())),
+            ("--deadline", self.deadline.map(|time| format!("{}s", time.as_secs()))),
+            ("--on-leftover", (self.on_leftover == Leftover::Stop).then(|| "stop".to_owned())),
+        ];
+        for (name, value) in values.into_iter().filter(|(name, _)| is_kept(name)) {
+            value.iter().for_each(|value| words.option(name, value));
+        }
+        let is_name = is_looked_up(&self.program);
+        words.option("--program", if is_name { self.program.clone() } else { absolute(&self.program) });
+        for one in &self.env {
+            words.option("--env", one.split_once('=').map_or(one.as_str(), |(name, _)| name));
+        }
+        self.leave_out.iter().for_each(|pattern| words.option("--leave-out", pattern));
+        let flags = [
+            ("--roll-back-failed", self.roll_back_failed),
+            ("--gitignore", self.gitignore),
+            ("--project-settings", self.project_settings),
+            ("--project-servers", self.project_servers),
+        ];
+        flags.iter().filter(|(_, is_set)| *is_set).for_each(|(name, _)| words.word(OsStr::new(name)));
+        if self.writing.unreplicated {
+            words.word(OsStr::new("--unreplicated"));
+        }
+    }
+}
+
+/// Returns the name of a variable that the command line gives with a value, unless this process has it with that value.
+fn unset(given: &str) -> Option<&str> {
+    let (name, value) = given.split_once('=')?;
+    (std::env::var_os(name).as_deref() != Some(OsStr::new(value))).then_some(name)
+}
+
+/// Quotes a word for a shell, if it needs that. A character that would not be printed as it is, and a byte that is not UTF-8, is
+/// written in the form `$'...'` of bash and zsh.
+pub(crate) fn quoted(word: &OsStr) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./,:=+@%".contains(byte);
+    match word.to_str() {
+        Some(text) if !text.is_empty() && text.as_bytes().iter().all(is_plain) => text.to_owned(),
+        Some(text) if !text.contains(escape::is_escaped) => format!("'{}'", text.replace('\'', r"'\''")),
+        _ => coded(word),
+    }
+}
+
+/// Writes a word in the form `$'...'`.
+fn coded(word: &OsStr) -> String {
+    let mut out = "$'".to_owned();
+    for chunk in word.as_encoded_bytes().utf8_chunks() {
+        for character in chunk.valid().chars() {
+            // Writing into a `String` never fails.
+            let _ = match character {
+                '\'' | '\\' => write!(out, "\\{character}"),
+                '\n' => write!(out, "\\n"),
+                _ if !escape::is_escaped(character) => write!(out, "{character}"),
+                _ if character.is_ascii() => write!(out, "\\x{:02x}", u32::from(character)),
+                _ => write!(out, "\\U{:08x}", u32::from(character)),
+            };
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(out, "\\x{byte:02x}");
+        }
+    }
+    out.push('\'');
+    out
+}

@@ -1,0 +1,298 @@
+//! The session of a run: a new one, or one that goes on.
+
+use std::path::Path;
+
+use foldlog::conversation::{EntryContent, Role};
+use foldlog::tools::Recovered;
+use foldlog::{
+    Error, Holder, NotUndone, OperationId, Replaced, SequenceNumber, Session, SessionOptions, SessionTypes,
+    Store, ToolInvocations,
+};
+use foldlog_agent::claude::{ProgramRecovery, is_unclear};
+use foldlog_agent::events::{PromptExecuted, PromptExecutions, declare};
+use foldlog_codec::body::Outcome;
+use foldlog_codec::escape;
+use uuid::Uuid;
+
+use super::resume_command::quoted;
+use super::{Asked, EVALUATION};
+use crate::failure::{Failure, Result};
+use crate::output::Output;
+use crate::readers;
+
+/// Tag of the sessions of `foldlog run`; its value names the adapter.
+const TAG: &str = "foldlog.run";
+
+/// System prompt where none is given.
+const SYSTEM: &str = "You are an agent that works in the current folder, with the tools that you are given. Do what the \
+                      user asks for, and say at the end what you did.";
+
+/// Holds the session of a run.
+pub(super) struct Found {
+    pub(super) session: Session,
+    /// Whether an earlier process began it.
+    pub(super) goes_on: bool,
+}
+
+fn types() -> Result<SessionTypes> {
+    Ok(declare(SessionTypes::builder()).build()?)
+}
+
+/// Makes the session that is asked for, or opens the one that goes on. `said` is what the user says in this run.
+pub(super) fn find(asked: &Asked, said: Option<&str>, output: &mut Output<'_>) -> Result<Found> {
+    let types = types()?;
+    let session = match asked.resume {
+        None => {
+            let options = SessionOptions { id: asked.session, ..SessionOptions::default() };
+            let created = Store::open(&asked.store)?.create_with(&types, options.tag(TAG, "claude"));
+            return Ok(Found { session: created.map_err(|error| told(error, asked))?, goes_on: false });
+        }
+        Some(Some(id)) => {
+            let opened = existing(asked, output)?.open_session(id, &types);
+            opened.map_err(|error| told(error, asked))?
+        }
+        Some(None) => latest(&existing(asked, output)?, &types, said, output)?,
+    };
+    if !session.tags().contains_key(TAG) {
+        let what = format!("{} was not begun by `foldlog run`", escape::path(session.dir()));
+        return Err(Failure::usage(what, "let its own host resume it"));
+    }
+    Ok(Found { session, goes_on: true })
+}
+
+/// Opens the store of a session that goes on.
+fn existing(asked: &Asked, output: &Output<'_>) -> Result<Store> {
+    readers::check_store(&asked.store)?;
+    asked.writing.open(&asked.store, output)
+}
+
+/// Tells an error of the store in the words of the command line.
+fn told(error: Error, asked: &Asked) -> Failure {
+    let store = escape::path(&asked.store);
+    match error {
+        Error::Locked { session, holder } => is_run(session, &holder),
+        Error::NoSuchSession { session, .. } => {
+            let what = format!("the store {store} holds no session {session}");
+            Failure::usage(what, format!("`foldlog sessions {store}` lists the sessions that it holds"))
+        }
+        Error::SessionExists { session } => {
+            let what = format!("the store {store} holds a session {session} already");
+            Failure::usage(
+                what,
+                format!("go on with it: --resume {session}; or begin another one: --session ID"),
+            )
+        }
+        error => error.into(),
+    }
+}
+
+/// Says which process works on a session.
+fn is_run(session: Uuid, holder: &Holder) -> Failure {
+    let what = format!("a process works on session {session}: {holder}");
+    let end = match holder.pid.filter(|_| !holder.ended) {
+        Some(pid) => format!("wait until process {pid} ends, or end it by `kill {pid}`; then resume"),
+        None => "wait until that process ends, or end it; then resume".to_owned(),
+    };
+    Failure::usage(what, end)
+}
+
+/// Opens the latest run of a store that is not complete and that no other process works on. If all are complete, opens the
+/// latest one, whose log answers, unless `said` is something that it was not told.
+fn latest(
+    store: &Store,
+    types: &SessionTypes,
+    said: Option<&str>,
+    output: &mut Output<'_>,
+) -> Result<Session> {
+    let mut runs = Vec::new();
+    for id in store.session_ids()? {
+        match store.summary_within(id, output.memory_bytes) {
+            Ok(summary) if summary.tags.contains_key(TAG) => runs.push((summary.created_at_us, id)),
+            Ok(_) | Err(Error::NotASession { .. }) => {}
+            Err(error) => output.note(format_args!("note: passed over session {id}: {error}")),
+        }
+    }
+    runs.sort_unstable();
+    let (mut complete, mut locked) = (None, None);
+    for (_, id) in runs.into_iter().rev() {
+        let session = match store.open_session(id, types) {
+            Err(Error::Locked { holder, .. }) => {
+                output.note(format_args!("note: passed over session {id}: {holder} works on it"));
+                locked.get_or_insert((id, holder));
+                continue;
+            }
+            session => session?,
+        };
+        if session.is_interrupted() || !is_complete(&session)? {
+            return Ok(session);
+        }
+        complete.get_or_insert(session);
+    }
+    if let Some((id, holder)) = locked {
+        return Err(is_run(id, &holder));
+    }
+    let shown = escape::path(store.path());
+    let Some(session) = complete else {
+        let what = format!("{shown} holds no run that can go on");
+        return Err(Failure::usage(what, "leave out --resume to begin one"));
+    };
+    match said {
+        Some(said) if !held(&session)?.holds(said) => {
+            let id = session.id();
+            let what =
+                format!("every run in {shown} is complete, and the latest was not told what --prompt says");
+            let next = format!(
+                "leave out --resume to begin another one, or go on with the latest one's conversation: --resume {id}"
+            );
+            Err(Failure::usage(what, next))
+        }
+        _ => Ok(session),
+    }
+}
+
+/// Returns whether the log holds the answer of a session's run, so that no program is needed: the last turn says that it was the
+/// last one, and nothing was said since. An answer alone does not say so: the program writes one of its own where its provider
+/// fails.
+pub(super) fn is_complete(session: &Session) -> Result<bool> {
+    let Some(conversation) = session.conversation(EVALUATION)? else { return Ok(false) };
+    let mut is_last = None;
+    for entry in conversation.entries().iter().rev() {
+        match &entry.content {
+            EntryContent::Turn { complete, .. } => {
+                is_last.get_or_insert(*complete);
+            }
+            EntryContent::Input { message, .. } if message.role == Role::User => return Ok(false),
+            EntryContent::Answer { .. } => break,
+            _ => {}
+        }
+    }
+    Ok(is_last.unwrap_or_default())
+}
+
+/// Holds what a session has recorded of its conversation.
+#[derive(Default)]
+pub(super) struct Held {
+    /// System prompt; `None` before the first request.
+    pub(super) system: Option<String>,
+    /// What the user said.
+    pub(super) said: Vec<String>,
+}
+
+impl Held {
+    /// Returns whether the user said a text already.
+    pub(super) fn holds(&self, said: &str) -> bool {
+        self.said.iter().any(|held| held == said)
+    }
+
+    /// Returns the system prompt of the session, of which the command line gives `given`.
+    pub(super) fn system(&self, given: Option<String>) -> Result<String> {
+        match (given, &self.system) {
+            (Some(given), Some(held)) if given.trim() != held.trim() => {
+                let what = "the session was begun with another system prompt";
+                Err(Failure::usage(what, "leave out --system and --system-file, or begin a new session"))
+            }
+            (_, Some(held)) => Ok(held.clone()),
+            (given, None) => Ok(given.unwrap_or_else(|| SYSTEM.to_owned())),
+        }
+    }
+}
+
+/// Reads what a session has recorded.
+pub(super) fn held(session: &Session) -> Result<Held> {
+    let Some(conversation) = session.conversation(EVALUATION)? else { return Ok(Held::default()) };
+    let mut held = Held::default();
+    for message in conversation.sent_messages() {
+        match message.role {
+            Role::System => held.system = message.content,
+            Role::User => held.said.extend(message.content),
+            _ => {}
+        }
+    }
+    Ok(held)
+}
+
+/// Returns what is recorded of the runs of a session that gave an answer.
+pub(super) fn executions(session: &Session) -> Result<Vec<PromptExecuted>> {
+    let all = session.log::<PromptExecutions>()?;
+    all.iter().map(|item| Ok(item.map(|item| PromptExecuted::clone(&item))?)).collect()
+}
+
+/// Notes the files that rollbacks of calls behind a position replaced or removed, and the calls whose ending is unclear.
+pub(super) fn note_calls(
+    (session, workspace): (&Session, &Path),
+    behind: Option<SequenceNumber>,
+    output: &mut Output<'_>,
+) -> Result<()> {
+    let calls = session.log::<ToolInvocations>()?;
+    let mut undo = Vec::new();
+    for call in calls.behind(behind.unwrap_or_default()) {
+        let call = call?;
+        let Some((end, _)) = call.position() else { continue };
+        if call.outcome == Outcome::Committed {
+            if session.result_at(end)?.0.is_some_and(|result| is_unclear(&result)) {
+                output.note(format_args!(
+                    "note: whether operation {}, `{}`, ended is not known: what it changed was kept; look at it before you go on",
+                    call.operation,
+                    escape::text(&call.tool)
+                ));
+            }
+            continue;
+        }
+        if let Some(files) = Replaced::text(&session.replaced_by(end)?) {
+            let (tool, files) = (escape::text(&call.tool), escape::text(&files));
+            output
+                .note(format_args!("note: operation {}, `{tool}`, was rolled back: {files}", call.operation));
+            if session.has_captured_rollback(end)? {
+                undo.push(call.operation);
+            }
+        }
+    }
+    note_undo((session, workspace), &undo, output);
+    Ok(())
+}
+
+/// Names the command that undoes the rollback of one of these calls.
+fn note_undo((session, workspace): (&Session, &Path), undo: &[OperationId], output: &mut Output<'_>) {
+    let (of, operation) = match undo {
+        [] => return,
+        [one] => (one.to_string(), format!("operation {one}")),
+        [many @ .., last] => {
+            let many: Vec<String> = many.iter().map(ToString::to_string).collect();
+            ("OPERATION".to_owned(), format!("one of the operations {} and {last}", many.join(", ")))
+        }
+    };
+    let (dir, workspace) = (quoted(session.dir().as_os_str()), quoted(workspace.as_os_str()));
+    output.note(format_args!(
+        "note: `foldlog rewind {dir} --undo --of {of} --by WHO --reason WHY --workspace {workspace}` brings back what the rollback of \
+         {operation} replaced"
+    ));
+}
+
+/// Notes what a recovery rolled back, and what it could not.
+pub(super) fn note_recovery(
+    (session, workspace): (&Session, &Path),
+    report: &ProgramRecovery,
+    output: &mut Output<'_>,
+) {
+    let mut undo = Vec::new();
+    for Recovered { operation, tool, replaced, not_undone, .. } in &report.undone {
+        let files = Replaced::text(replaced).map(|files| format!(": {}", escape::text(&files)));
+        let files = files.unwrap_or_default();
+        let tool = escape::text(tool);
+        output.note(format_args!(
+            "note: operation {operation}, `{tool}`, was interrupted: it is rolled back{files}"
+        ));
+        if !replaced.is_empty() && !not_undone.iter().any(NotUndone::is_uncaptured) {
+            undo.push(*operation);
+        }
+    }
+    note_undo((session, workspace), &undo, output);
+    let all = report.undone.iter().chain(&report.recovered);
+    for left in all.flat_map(|Recovered { not_undone, .. }| not_undone) {
+        let NotUndone { path, reason, .. } = left;
+        match left.is_uncaptured() {
+            true => output.note(format_args!("note: {reason}")),
+            false => output.note(format_args!("note: not undone: {path}: {reason}")),
+        }
+    }
+}
