@@ -542,6 +542,59 @@ fn a_rewind_restores_a_repository_that_nobody_worked_in_by_hand() {
     }
 }
 
+/// The ref that a rollback makes for a lost commit, and the times of files that `git status` notes in the index, counted as a person's work:
+/// an undo of the rollback, at once, and each rewind behind it left the repository as it was.
+#[test]
+fn what_a_rollback_or_git_status_leaves_in_a_repository_is_nobodys_work() {
+    let status = "touch -d 2001-01-01 staged && GIT_OPTIONAL_LOCKS=1 git status >/dev/null";
+    for (form, meanwhile, is_by_hand) in [
+        ("sha1", "true", false),
+        ("sha1", status, false),
+        ("sha256", status, false),
+        ("sha1", "git tag mine", true),
+        ("sha1", "git rm -q --cached staged", true),
+        ("sha1", "git update-index --chmod=+x staged", true),
+        ("sha1", "git update-index --skip-worktree staged", true),
+        ("sha1", "git update-index --index-version 4 && echo mine >staged && git add staged", true),
+    ] {
+        let bench = Bench::new();
+        shell(&bench.root(), &MADE.replace("git init -q", &format!("git init -q --object-format={form}")));
+        let (files, first_stands) = (bench.open(), stands(&bench.root()));
+        let first = files.snapshot(None, false).unwrap();
+        shell(&bench.root(), "git commit -qam three");
+        let begin = files.snapshot(None, false).unwrap();
+        shell(
+            &bench.root(),
+            "git add . && git commit -q --allow-empty -m four && git branch topic && git tag mark",
+        );
+        let (failed, failed_stands) = (files.snapshot(None, false).unwrap(), stands(&bench.root()));
+        files.roll_back(&begin, "7").unwrap();
+        let lost = fs::read(bench.at(".git/refs/foldlog/lost/7")).unwrap();
+        let index = || fs::read(bench.at(".git/index")).unwrap();
+        let before = index();
+        shell(&bench.root(), meanwhile);
+        assert_eq!(index() != before, !["true", "git tag mine"].contains(&meanwhile), "{meanwhile}");
+        let now = files_of(&bench.at(".git"));
+        for (target, then) in [(&failed, &failed_stands), (&first, &first_stands)] {
+            let present = files.snapshot(None, false).unwrap();
+            let merging =
+                Merging { target, last: &begin, present: &present, overwrite: false, after_restore: false };
+            let merged = files.merged(&merging).unwrap();
+            let kept: Vec<&str> = merged.kept.iter().map(|one| one.path.as_str()).collect();
+            files.restore(&merged.snapshot).unwrap();
+            if is_by_hand {
+                assert!(kept.contains(&".git"), "{meanwhile}: {kept:?}");
+                assert_eq!(files_of(&bench.at(".git")), now, "{meanwhile}");
+            } else {
+                assert_eq!((kept.len(), &stands(&bench.root())), (0, then), "{meanwhile}");
+            }
+            assert_eq!(fs::read(bench.at(".git/refs/foldlog/lost/7")).unwrap(), lost);
+            files.restore(&present).unwrap();
+        }
+        is_sound(&bench.root());
+    }
+}
+
 /// A tool in a copy of a workspace would have worked in the repository of the original.
 #[test]
 fn a_copy_of_a_snapshot_holds_no_file_that_leads_to_a_repository() {

@@ -529,14 +529,14 @@ impl<'a> Undoing<'a> {
     }
 }
 
-/// Whether a ref is one of those that keep lost commits, or a folder around them: none is removed.
 /// Returns whether a path within a repository is the folder of its submodules' repositories, or in it.
 fn is_of_submodules(root: &[u8], path: &[u8]) -> bool {
     let modules = join(root, b"modules");
     path == modules || path.starts_with(&join(&modules, b""))
 }
 
-fn is_kept_ref(path: &[u8]) -> bool {
+/// Whether a ref is one of those that keep lost commits, or a folder around them: none is removed.
+pub(super) fn is_kept_ref(path: &[u8]) -> bool {
     let lost = [&b"/"[..], LOST].concat();
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     let is_within = path.windows(lost.len()).any(|at| at == lost);
