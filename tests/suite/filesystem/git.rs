@@ -318,6 +318,90 @@ fn what_a_rollback_replaces_in_a_repository_lies_aside_where_it_cannot_be_captur
     is_sound(&bench.root());
 }
 
+/// In the repositories of submodules only what was there before was set aside: refs, a stash and their logs were gone, and a submodule's
+/// repository that a call had made within another one went with its objects.
+#[test]
+fn what_a_rollback_replaces_in_the_repositories_of_submodules_lies_aside_where_it_cannot_be_captured() {
+    let bench = Bench::new();
+    let add = "git -c protocol.file.allow=always submodule --quiet add";
+    for origin in ["deep", "origin"] {
+        shell(bench.folder.path(), &format!("mkdir {origin} && cd {origin} && {MADE}"));
+    }
+    let within = format!("cd ../origin && {add} ../deep deep && git commit -qm deep");
+    let update = "git -c protocol.file.allow=always submodule --quiet update --init --recursive";
+    let script = format!(
+        "({within}) && {MADE} && {add} ../origin sub && git commit -qam sub && {update} && \
+         git worktree add -q tree -b dev && cd tree && {update}"
+    );
+    shell(
+        &bench.root(),
+        &script.replace("../origin", &bench.folder.path().join("origin").display().to_string()),
+    );
+    let (repository, files) = (bench.at(".git"), bench.open());
+    let before = files_of(&repository);
+    assert!(repository.join("worktrees/tree/modules/sub/modules/deep/HEAD").exists());
+    let snapshot = files.snapshot(None, false).unwrap();
+    let script = "for place in sub sub/deep tree tree/sub tree/sub/deep; do (cd $place && \
+        git update-ref -m message --create-reflog refs/heads/keep HEAD && echo x >>file && git stash -q && \
+        git update-ref refs/worktree/mine HEAD && git bisect start && git bisect bad); done; \
+        for place in sub tree/sub; do (cd $place && ADD ../../deep more && cd more && git commit -q --allow-empty -m own); done";
+    let add = add.to_owned();
+    let deep = bench.folder.path().join("deep").display().to_string();
+    shell(&bench.root(), &script.replace("ADD ../../deep", &format!("{add} {deep}")));
+    let after = files_of(&repository);
+    files.set_aside(&snapshot, "7").unwrap();
+    let restored = files.roll_back(&snapshot, "7").unwrap();
+    assert_eq!(files_of(&repository), before);
+    let aside = bench.at(".foldlog-aside/7/.git");
+    for (path, found) in after.iter().filter(|(path, _)| !path.starts_with(repository.join("objects"))) {
+        let lies = aside.join(path.strip_prefix(&repository).unwrap());
+        let holds = |path: &Path| path.is_dir() || fs::read(path).is_ok_and(|content| content == found.1);
+        assert!(
+            holds(path) || holds(&lies) || fs::symlink_metadata(path).is_err() && before.contains_key(path),
+            "{path:?}"
+        );
+    }
+    let said = told(&restored).into_iter().find(|one| one.starts_with(".foldlog-aside/7: ")).unwrap();
+    assert!(
+        said.contains("of .git it is a part: `cp -a .foldlog-aside/7/.git/. .git` brings that back"),
+        "{said}"
+    );
+    shell(&bench.root(), "cp -a .foldlog-aside/7/.git/. .git");
+    for place in ["", "worktrees/tree/"] {
+        let more = repository.join(place).join("modules/sub/modules/more");
+        let git = "git --git-dir . --work-tree .";
+        let log = shell(&more, &format!("{git} log -1 --format=%s && {git} fsck --strict --no-dangling"));
+        assert_eq!(log, "own\n");
+        let keeps = shell(&more, &format!("cd ../.. && {git} rev-parse refs/heads/keep refs/stash"));
+        assert_eq!(keeps.lines().count(), 2);
+    }
+}
+
+/// A restore that is no rollback, such as a rewind, removed the repository of a submodule with its objects, which no undo brings back.
+#[test]
+fn a_restore_that_is_no_rollback_leaves_the_repository_of_a_submodule() {
+    let bench = Bench::new();
+    shell(bench.folder.path(), &format!("mkdir origin && cd origin && {MADE}"));
+    shell(&bench.root(), MADE);
+    let refs = || shell(&bench.root(), "cat .git/HEAD .git/config && git for-each-ref refs/heads");
+    let (files, before) = (bench.open(), refs());
+    let snapshot = files.snapshot(None, false).unwrap();
+    shell(
+        &bench.root(),
+        "git -c protocol.file.allow=always submodule --quiet add ../origin sub && git commit -qm sub",
+    );
+    let (present, now) = (files.snapshot(None, false).unwrap(), stands(&bench.root()));
+    let said = told(&files.restore(&snapshot).unwrap());
+    let made = ".git/modules: it was made, and a repository is removed only with the call that made it";
+    assert!(said.contains(&made.to_owned()), "{said:?}");
+    assert_eq!(refs(), before);
+    files.restore(&present).unwrap();
+    assert_eq!(
+        (stands(&bench.root()), shell(&bench.at("sub"), "git log --format=%s")),
+        (now, "two\none\n".to_owned())
+    );
+}
+
 /// In a repository whose refs are in the format reftable, a commit of a failed call was lost without a word, and one without its
 /// objects was given refs to them.
 #[test]

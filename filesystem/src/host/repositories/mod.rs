@@ -175,7 +175,7 @@ impl Repositories {
     /// anybody, and neither is what `git status` notes in an index.
     fn is_same_at(&self, other: &Repositories, root: &[u8], objects: &Objects) -> bool {
         let all = |of: &'_ Repositories| -> Vec<(Vec<u8>, Entry)> {
-            let within = of.within(root).filter(|(path, _)| !undo::is_kept_ref(path));
+            let within = of.within(root).filter(|(path, _)| !lost::is_kept_ref(path));
             let all = within.chain(of.found.get_key_value(root));
             all.map(|(path, entry)| (path.clone(), entry.clone())).collect()
         };
