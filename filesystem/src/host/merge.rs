@@ -16,6 +16,7 @@
 //! | after a restore to the target that was not finished: what is missing, what differs in permissions alone, a git repository | as in the target |
 //! | names of one file of which some are kept | the kept ones are one file, the others another |
 //! | a git repository that somebody worked in by hand | stays where it is, with its `HEAD`, refs and index |
+//! | in a git repository refs that keep lost commits, and times of files that `git status` noted in the index | are no work by hand |
 //! | anything, where the last snapshot is of another folder | stays as it is: nobody knows what was changed by hand |
 //! | what the target's or the present snapshot leaves out | stays as it is, and does not come back |
 //!
@@ -227,7 +228,8 @@ impl HostFilesystem {
         let overwrite =
             asked.overwrite || asked.after_restore || sabotage::is(Breakage::HandChangesOverwritten);
         let (target, now) = (read(asked.target)?, read(asked.present)?);
-        let (merged, by_hand) = Repositories::merged(&target, &read(asked.last)?, &now, overwrite);
+        let (merged, by_hand) =
+            Repositories::merged(&target, &read(asked.last)?, &now, (overwrite, &self.objects));
         for path in by_hand {
             let (by_hand, otherwise) = (ChangeKind::Modified, ChangeKind::Modified);
             let file = FileKept { path: shown(&path), by_hand, otherwise, in_place_of: None };

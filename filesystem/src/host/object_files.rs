@@ -62,11 +62,23 @@ pub(super) fn is_file(path: &Path) -> io::Result<bool> {
         Ok(found) if found.is_file() => Ok(true),
         Ok(found) => Err(refused(found.file_type(), "regular file")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            let stands = path.ancestors().skip(1).find_map(|around| {
+                fs::metadata(around).ok().filter(|found| !found.is_dir())?;
+                let found = fs::symlink_metadata(around).ok()?;
+                Some(refused_at(&around.display().to_string(), found.file_type(), "folder"))
+            });
+            Err(stands.unwrap_or(error))
+        }
         Err(error) => Err(error),
     }
 }
 
 fn refused(kind: FileType, wanted: &str) -> io::Error {
+    refused_at("it", kind, wanted)
+}
+
+fn refused_at(path: &str, kind: FileType, wanted: &str) -> io::Error {
     let found = match () {
         () if kind.is_file() => "a regular file",
         () if kind.is_dir() => "a folder",
@@ -75,7 +87,10 @@ fn refused(kind: FileType, wanted: &str) -> io::Error {
         () if kind.is_socket() => "a socket",
         () => "a device",
     };
-    io::Error::new(ErrorKind::InvalidInput, format!("it is {found}, where a {wanted} should be"))
+    io::Error::new(
+        ErrorKind::InvalidInput,
+        format!("{path} is {found}, where a {wanted} should be: move it away"),
+    )
 }
 
 /// Reads the content of an object, its head first.

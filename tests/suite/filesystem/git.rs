@@ -318,6 +318,90 @@ fn what_a_rollback_replaces_in_a_repository_lies_aside_where_it_cannot_be_captur
     is_sound(&bench.root());
 }
 
+/// In the repositories of submodules only what was there before was set aside: refs, a stash and their logs were gone, and a submodule's
+/// repository that a call had made within another one went with its objects.
+#[test]
+fn what_a_rollback_replaces_in_the_repositories_of_submodules_lies_aside_where_it_cannot_be_captured() {
+    let bench = Bench::new();
+    let add = "git -c protocol.file.allow=always submodule --quiet add";
+    for origin in ["deep", "origin"] {
+        shell(bench.folder.path(), &format!("mkdir {origin} && cd {origin} && {MADE}"));
+    }
+    let within = format!("cd ../origin && {add} ../deep deep && git commit -qm deep");
+    let update = "git -c protocol.file.allow=always submodule --quiet update --init --recursive";
+    let script = format!(
+        "({within}) && {MADE} && {add} ../origin sub && git commit -qam sub && {update} && \
+         git worktree add -q tree -b dev && cd tree && {update}"
+    );
+    shell(
+        &bench.root(),
+        &script.replace("../origin", &bench.folder.path().join("origin").display().to_string()),
+    );
+    let (repository, files) = (bench.at(".git"), bench.open());
+    let before = files_of(&repository);
+    assert!(repository.join("worktrees/tree/modules/sub/modules/deep/HEAD").exists());
+    let snapshot = files.snapshot(None, false).unwrap();
+    let script = "for place in sub sub/deep tree tree/sub tree/sub/deep; do (cd $place && \
+        git update-ref -m message --create-reflog refs/heads/keep HEAD && echo x >>file && git stash -q && \
+        git update-ref refs/worktree/mine HEAD && git bisect start && git bisect bad); done; \
+        for place in sub tree/sub; do (cd $place && ADD ../../deep more && cd more && git commit -q --allow-empty -m own); done";
+    let add = add.to_owned();
+    let deep = bench.folder.path().join("deep").display().to_string();
+    shell(&bench.root(), &script.replace("ADD ../../deep", &format!("{add} {deep}")));
+    let after = files_of(&repository);
+    files.set_aside(&snapshot, "7").unwrap();
+    let restored = files.roll_back(&snapshot, "7").unwrap();
+    assert_eq!(files_of(&repository), before);
+    let aside = bench.at(".foldlog-aside/7/.git");
+    for (path, found) in after.iter().filter(|(path, _)| !path.starts_with(repository.join("objects"))) {
+        let lies = aside.join(path.strip_prefix(&repository).unwrap());
+        let holds = |path: &Path| path.is_dir() || fs::read(path).is_ok_and(|content| content == found.1);
+        assert!(
+            holds(path) || holds(&lies) || fs::symlink_metadata(path).is_err() && before.contains_key(path),
+            "{path:?}"
+        );
+    }
+    let said = told(&restored).into_iter().find(|one| one.starts_with(".foldlog-aside/7: ")).unwrap();
+    assert!(
+        said.contains("of .git it is a part: `cp -a .foldlog-aside/7/.git/. .git` brings that back"),
+        "{said}"
+    );
+    shell(&bench.root(), "cp -a .foldlog-aside/7/.git/. .git");
+    for place in ["", "worktrees/tree/"] {
+        let more = repository.join(place).join("modules/sub/modules/more");
+        let git = "git --git-dir . --work-tree .";
+        let log = shell(&more, &format!("{git} log -1 --format=%s && {git} fsck --strict --no-dangling"));
+        assert_eq!(log, "own\n");
+        let keeps = shell(&more, &format!("cd ../.. && {git} rev-parse refs/heads/keep refs/stash"));
+        assert_eq!(keeps.lines().count(), 2);
+    }
+}
+
+/// A restore that is no rollback, such as a rewind, removed the repository of a submodule with its objects, which no undo brings back.
+#[test]
+fn a_restore_that_is_no_rollback_leaves_the_repository_of_a_submodule() {
+    let bench = Bench::new();
+    shell(bench.folder.path(), &format!("mkdir origin && cd origin && {MADE}"));
+    shell(&bench.root(), MADE);
+    let refs = || shell(&bench.root(), "cat .git/HEAD .git/config && git for-each-ref refs/heads");
+    let (files, before) = (bench.open(), refs());
+    let snapshot = files.snapshot(None, false).unwrap();
+    shell(
+        &bench.root(),
+        "git -c protocol.file.allow=always submodule --quiet add ../origin sub && git commit -qm sub",
+    );
+    let (present, now) = (files.snapshot(None, false).unwrap(), stands(&bench.root()));
+    let said = told(&files.restore(&snapshot).unwrap());
+    let made = ".git/modules: it was made, and a repository is removed only with the call that made it";
+    assert!(said.contains(&made.to_owned()), "{said:?}");
+    assert_eq!(refs(), before);
+    files.restore(&present).unwrap();
+    assert_eq!(
+        (stands(&bench.root()), shell(&bench.at("sub"), "git log --format=%s")),
+        (now, "two\none\n".to_owned())
+    );
+}
+
 /// In a repository whose refs are in the format reftable, a commit of a failed call was lost without a word, and one without its
 /// objects was given refs to them.
 #[test]
@@ -538,6 +622,59 @@ fn a_rewind_restores_a_repository_that_nobody_worked_in_by_hand() {
         };
         files.restore(&files.merged(&undo).unwrap().snapshot).unwrap();
         assert_eq!(stands(&bench.root()), now);
+        is_sound(&bench.root());
+    }
+}
+
+/// The ref that a rollback makes for a lost commit, and the times of files that `git status` notes in the index, counted as a person's work:
+/// an undo of the rollback, at once, and each rewind behind it left the repository as it was.
+#[test]
+fn what_a_rollback_or_git_status_leaves_in_a_repository_is_nobodys_work() {
+    let status = "touch -d 2001-01-01 staged && GIT_OPTIONAL_LOCKS=1 git status >/dev/null";
+    for (form, meanwhile, is_by_hand) in [
+        ("sha1", "true", false),
+        ("sha1", status, false),
+        ("sha256", status, false),
+        ("sha1", "git tag mine", true),
+        ("sha1", "git rm -q --cached staged", true),
+        ("sha1", "git update-index --chmod=+x staged", true),
+        ("sha1", "git update-index --skip-worktree staged", true),
+        ("sha1", "git update-index --index-version 4 && echo mine >staged && git add staged", true),
+    ] {
+        let bench = Bench::new();
+        shell(&bench.root(), &MADE.replace("git init -q", &format!("git init -q --object-format={form}")));
+        let (files, first_stands) = (bench.open(), stands(&bench.root()));
+        let first = files.snapshot(None, false).unwrap();
+        shell(&bench.root(), "git commit -qam three");
+        let begin = files.snapshot(None, false).unwrap();
+        shell(
+            &bench.root(),
+            "git add . && git commit -q --allow-empty -m four && git branch topic && git tag mark",
+        );
+        let (failed, failed_stands) = (files.snapshot(None, false).unwrap(), stands(&bench.root()));
+        files.roll_back(&begin, "7").unwrap();
+        let lost = fs::read(bench.at(".git/refs/foldlog/lost/7")).unwrap();
+        let index = || fs::read(bench.at(".git/index")).unwrap();
+        let before = index();
+        shell(&bench.root(), meanwhile);
+        assert_eq!(index() != before, !["true", "git tag mine"].contains(&meanwhile), "{meanwhile}");
+        let now = files_of(&bench.at(".git"));
+        for (target, then) in [(&failed, &failed_stands), (&first, &first_stands)] {
+            let present = files.snapshot(None, false).unwrap();
+            let merging =
+                Merging { target, last: &begin, present: &present, overwrite: false, after_restore: false };
+            let merged = files.merged(&merging).unwrap();
+            let kept: Vec<&str> = merged.kept.iter().map(|one| one.path.as_str()).collect();
+            files.restore(&merged.snapshot).unwrap();
+            if is_by_hand {
+                assert!(kept.contains(&".git"), "{meanwhile}: {kept:?}");
+                assert_eq!(files_of(&bench.at(".git")), now, "{meanwhile}");
+            } else {
+                assert_eq!((kept.len(), &stands(&bench.root())), (0, then), "{meanwhile}");
+            }
+            assert_eq!(fs::read(bench.at(".git/refs/foldlog/lost/7")).unwrap(), lost);
+            files.restore(&present).unwrap();
+        }
         is_sound(&bench.root());
     }
 }

@@ -136,6 +136,39 @@ fn an_object_that_was_cut_short_is_written_anew() {
     assert_eq!(fs::read(bench.at("file")).unwrap(), b"content\n");
 }
 
+/// What stands in the place of an object, or of the folder around it, and is nobody's to replace, stopped each snapshot, and it was not said what
+/// to do; where it was the folder, not even what stands there.
+#[test]
+fn what_stands_in_the_place_of_an_object_is_named_with_the_way_out() {
+    for (script, found) in [
+        ("rm $0 && mkdir $0", "it is a folder, where a regular file should be: move it away"),
+        ("rm $0 && ln -s /nowhere $0", "it is a symbolic link, where a regular file should be: move it away"),
+        ("rm $0 && mkfifo $0", "it is a pipe, where a regular file should be: move it away"),
+        ("rm -r $1 && touch $1", "$1 is a regular file, where a folder should be: move it away"),
+        ("rm -r $1 && ln -s /dev/null $1", "$1 is a symbolic link, where a folder should be: move it away"),
+    ] {
+        let bench = Bench::new();
+        bench.shell("echo content >file");
+        let first = bench.open().snapshot(None, false).unwrap();
+        let blob = bench.git(&["hash-object", bench.at("file").to_str().unwrap()]).unwrap();
+        let around = bench.store().join("objects").join(&blob[..2]);
+        let object = around.join(blob[2..].trim());
+        let in_place =
+            |text: &str| text.replace("$0", object.to_str().unwrap()).replace("$1", around.to_str().unwrap());
+        bench.shell(&in_place(script));
+        fs::remove_file(bench.store().join("stat-cache")).unwrap();
+        let said = format!("object {}: {}", object.display(), in_place(found));
+        assert_eq!(reason(bench.open().snapshot(None, false)), said);
+        // As it says.
+        let stands = if found.starts_with("it ") { &object } else { &around };
+        fs::rename(stands, bench.folder.path().join("away")).unwrap();
+        assert_eq!(bench.open().snapshot(None, false).unwrap(), first);
+        bench.shell("rm file");
+        bench.open().restore(&first).unwrap();
+        assert_eq!(fs::read(bench.at("file")).unwrap(), b"content\n");
+    }
+}
+
 /// Lets the file system's clock pass what it cannot tell from the last write, so that the next snapshot need not read files again.
 fn let_the_clock_pass(bench: &Bench) {
     let file = bench.folder.path().join("clock");

@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use nix::sys::stat::Mode;
 
 use super::super::manifest::join;
+use super::super::rules::is_temporary;
 use super::super::step::{OPEN_FOLDER, list, open_at, open_file, stat_at};
 use super::read_start;
 
@@ -188,4 +189,25 @@ pub(super) fn make_folder(
         }
     }
     Ok(folder)
+}
+
+/// Whether a ref is one of those that keep lost commits, or a folder around them: none is removed.
+pub(super) fn is_kept_ref(path: &[u8]) -> bool {
+    let lost = [&b"/"[..], LOST].concat();
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    let is_within = path.windows(lost.len()).any(|at| at == lost);
+    (path.ends_with(b"/refs/foldlog") || is_within) && !is_temporary(name)
+}
+
+/// Whether a name is that of a file in the repository of a linked worktree.
+pub(super) fn is_of_worktree(name: &str, file: &str) -> bool {
+    name.starts_with("worktrees/") && name.ends_with(file)
+}
+
+/// Whether what a file of a repository names, or a ref, is not to be lost.
+pub(super) fn is_head_or_ref(name: &str) -> bool {
+    let is_ref = name.starts_with("refs/")
+        && !name.starts_with("refs/remotes/")
+        && !name.starts_with("refs/foldlog/lost/");
+    is_ref || name == "HEAD" || name == "packed-refs" || is_of_worktree(name, "/HEAD")
 }

@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `undo` | bringing repositories back to a capture |
 //! | `lost_commits` | commits that nothing names any more after that, and refs that keep them |
+//! | `index` | what an index says beside what files were like |
 //! | `reftable` | refs in the format reftable |
 //!
 //! ```text
@@ -28,6 +29,7 @@
 //!
 //! Version 1 held digests alone. It is read as a capture of which nothing can be restored.
 
+mod index;
 mod lost_commits;
 mod reftable;
 mod undo;
@@ -117,6 +119,15 @@ impl Entry {
     fn kind(&self) -> Kind {
         Stat { mode: self.mode, ..Stat::UNKNOWN }.kind()
     }
+
+    /// Whether both are an index that differs in no more than what files were like.
+    fn is_same_index(&self, other: &Entry, objects: &Objects) -> bool {
+        let left = |entry: &Entry| {
+            let content = objects.read(entry.copy?, ObjectKind::Blob, COPY_BYTES_MAX).ok()?;
+            index::without_stats(&content)
+        };
+        self.mode == other.mode && left(self).is_some_and(|own| left(other) == Some(own))
+    }
 }
 
 /// What was looked at, by path.
@@ -160,13 +171,20 @@ impl Repositories {
         from.take_while(move |(path, _)| path.starts_with(&prefix))
     }
 
-    /// Whether a repository is the same in both, its index and its logs included.
-    fn is_same_at(&self, other: &Repositories, root: &[u8]) -> bool {
-        let all = |of: &'_ Repositories| -> Vec<(Vec<u8>, Digest)> {
-            let within = of.within(root).chain(of.found.get_key_value(root));
-            within.map(|(path, entry)| (path.clone(), entry.digest)).collect()
+    /// Whether nobody worked in a repository between the two, its index and its logs included. Refs that keep lost commits are no work of
+    /// anybody, and neither is what `git status` notes in an index.
+    fn is_same_at(&self, other: &Repositories, root: &[u8], objects: &Objects) -> bool {
+        let all = |of: &'_ Repositories| -> Vec<(Vec<u8>, Entry)> {
+            let within = of.within(root).filter(|(path, _)| !lost_commits::is_kept_ref(path));
+            let all = within.chain(of.found.get_key_value(root));
+            all.map(|(path, entry)| (path.clone(), entry.clone())).collect()
         };
-        !self.is_older && !other.is_older && all(self) == all(other)
+        let (own, others) = (all(self), all(other));
+        let is_same = |((path, one), (other_path, other)): (&(Vec<u8>, Entry), &(Vec<u8>, Entry))| {
+            path == other_path && (one.digest == other.digest || one.is_same_index(other, objects))
+        };
+        let is_known = !self.is_older && !other.is_older;
+        is_known && own.len() == others.len() && own.iter().zip(&others).all(is_same)
     }
 
     /// What a rewind to `target` restores: of each repository that is as `last` found it, what the target has, and of
@@ -175,15 +193,15 @@ impl Repositories {
         target: &Repositories,
         last: &Repositories,
         now: &Repositories,
-        overwrite: bool,
+        (overwrite, objects): (bool, &Objects),
     ) -> (Repositories, Vec<Vec<u8>>) {
         let (mut merged, mut kept) = (Repositories::default(), Vec::new());
         let mut roots: Vec<&Vec<u8>> = target.roots().chain(now.roots()).collect();
         roots.sort();
         roots.dedup();
         for root in roots {
-            let by_hand = !overwrite && !now.is_same_at(last, root);
-            if by_hand && !now.is_same_at(target, root) {
+            let by_hand = !overwrite && !now.is_same_at(last, root, objects);
+            if by_hand && !now.is_same_at(target, root, objects) {
                 kept.push(root.clone());
             }
             let from = if by_hand || target.is_older { now } else { target };

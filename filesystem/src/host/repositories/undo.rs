@@ -39,12 +39,15 @@ use super::super::manifest::{Kind, join, shown, told};
 use super::super::objects::{ObjectId, ObjectKind, Objects};
 use super::super::plan::stat_of;
 use super::super::removal::Removal;
-use super::super::rules::{Rules, TEMPORARY, is_temporary};
+use super::super::rules::{Rules, TEMPORARY};
 use super::super::step::{OPEN_FOLDER, open_around, open_at, open_file, stat_at};
-use super::lost_commits::{self, Kept, LOST};
+use super::lost_commits::{self, Kept, is_head_or_ref, is_kept_ref, is_of_worktree};
 use super::reftable;
 use super::{COPY_BYTES_MAX, Entry, Look, NOT_WHOLE, Repositories, Seen, is_lock, is_repository};
 use crate::error::Unrestored;
+
+/// Why a repository stays.
+const MADE: &str = "it was made, and a repository is removed only with the call that made it";
 
 /// So many lost commits of a repository are kept at once.
 const LOST_MAX: usize = 20;
@@ -99,8 +102,7 @@ impl<'a> Undoing<'a> {
             match (self.now.found.get(root), self.call) {
                 (Some(entry), Some(call)) if entry.kind() == Kind::Folder => self.move_aside(root, call),
                 (Some(entry), Some(_)) => self.remove(root, entry.kind()),
-                _ => self
-                    .tell(root, "it was made, and a repository is removed only with the call that made it"),
+                _ => self.tell(root, MADE),
             }
         }
     }
@@ -197,17 +199,35 @@ impl<'a> Undoing<'a> {
         aside
     }
 
-    /// Returns the paths of files and links that a restore of a repository replaces or removes.
+    /// Returns the paths of files and links that a restore of a repository, and of those of submodules in it, replaces or removes.
     fn replaced_in(&self, root: &[u8]) -> Vec<Vec<u8>> {
-        let (removals, writes) = self.changes(root);
+        let (mut removals, writes) = self.changes(root);
+        let repositories = self.repositories_in(root);
+        // The restore moves those.
+        removals.retain(|(path, _)| !self.holds_objects(&repositories, path));
         let is_gone = |path: &Vec<u8>| {
             let is_in = |gone: &Vec<u8>| path == gone || path.starts_with(&join(gone, b""));
-            // Those of submodules are moved.
-            !is_of_submodules(root, path) && removals.iter().any(|(gone, _)| is_in(gone))
+            removals.iter().any(|(gone, _)| is_in(gone))
         };
         let is_replaced = |path: &Vec<u8>| writes.binary_search_by(|(one, _)| (*one).cmp(path)).is_ok();
         let files = self.now.within(root).filter(|(_, now)| now.kind() != Kind::Folder);
         files.map(|(path, _)| path).filter(|path| is_gone(path) || is_replaced(path)).cloned().collect()
+    }
+
+    /// Whether a path that was made is, or holds, a submodule's repository or a part of one that `repositories` do not have: no capture holds
+    /// its objects.
+    fn holds_objects(&self, repositories: &[Vec<u8>], path: &[u8]) -> bool {
+        let Some(repository) = repository_of(repositories, path) else { return false };
+        let is_of_submodule = |path: &[u8]| {
+            let names = path.strip_prefix(&*join(repository, b"")).unwrap_or_default();
+            let mut names = names.split(|byte| *byte == b'/');
+            match names.next() {
+                Some(b"modules") => true,
+                Some(b"worktrees") => names.nth(1) == Some(b"modules"),
+                _ => false,
+            }
+        };
+        is_of_submodule(path) || self.now.within(path).any(|(path, _)| is_of_submodule(path))
     }
 
     /// Returns what of a repository, and of those of submodules in it, a restore removes, and what it writes, each sorted by path.
@@ -249,27 +269,28 @@ impl<'a> Undoing<'a> {
             self.replaced_in.push(root.to_vec());
         }
         for (path, entry) in removals {
-            let is_submodule =
-                is_of_submodules(root, path) && repository_of(&repositories, path) == repositories.first();
-            match self.call.filter(|_| is_submodule) {
-                // No capture holds its objects.
-                Some(call) => self.move_aside(path, call),
-                None => self.remove(path, entry.kind()),
+            match (self.holds_objects(&repositories, path), self.call) {
+                (true, Some(call)) => self.move_aside(path, call),
+                (true, None) => self.tell(path, MADE),
+                (false, _) => self.remove(path, entry.kind()),
             }
         }
         self.write_all(&writes);
     }
 
-    /// The repository at `root` and those of its submodules, as they were.
+    /// The repository at `root` and those of submodules in it, also of its linked worktrees, as they were.
     fn repositories_in(&self, root: &[u8]) -> Vec<Vec<u8>> {
-        let modules = join(root, b"modules/");
+        let prefix = join(root, b"");
         let heads = self.then.within(root).filter_map(|(path, _)| path.strip_suffix(b"/HEAD"));
         let is_submodule = |path: &&[u8]| {
-            let inner = path.strip_prefix(&*modules);
-            let parts = [&b"/worktrees/"[..], b"/logs", b"/refs/"];
-            inner.is_some_and(|inner| {
-                !parts.iter().any(|part| inner.windows(part.len()).any(|at| at == *part))
-            })
+            let names: Vec<&[u8]> =
+                path.strip_prefix(&*prefix).unwrap_or_default().split(|byte| *byte == b'/').collect();
+            let names = match &names[..] {
+                [b"modules", names @ ..] | [b"worktrees", _, b"modules", names @ ..] => names,
+                _ => return false,
+            };
+            let is_part = |name: &&[u8]| [&b"worktrees"[..], b"logs", b"refs"].contains(name);
+            !names.is_empty() && !names.iter().skip(1).any(is_part)
         };
         let submodules = heads.filter(is_submodule).map(<[u8]>::to_vec);
         std::iter::once(root.to_vec()).chain(submodules).collect()
@@ -529,20 +550,6 @@ impl<'a> Undoing<'a> {
     }
 }
 
-/// Whether a ref is one of those that keep lost commits, or a folder around them: none is removed.
-/// Returns whether a path within a repository is the folder of its submodules' repositories, or in it.
-fn is_of_submodules(root: &[u8], path: &[u8]) -> bool {
-    let modules = join(root, b"modules");
-    path == modules || path.starts_with(&join(&modules, b""))
-}
-
-fn is_kept_ref(path: &[u8]) -> bool {
-    let lost = [&b"/"[..], LOST].concat();
-    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-    let is_within = path.windows(lost.len()).any(|at| at == lost);
-    (path.ends_with(b"/refs/foldlog") || is_within) && !is_temporary(name)
-}
-
 /// The innermost repository that a path is in.
 fn repository_of<'a>(repositories: &'a [Vec<u8>], path: &[u8]) -> Option<&'a Vec<u8>> {
     let around = repositories.iter().filter(|one| path == *one || path.starts_with(&join(one, b"")));
@@ -551,18 +558,6 @@ fn repository_of<'a>(repositories: &'a [Vec<u8>], path: &[u8]) -> Option<&'a Vec
 
 fn name_within(repository: &[u8], path: &[u8]) -> String {
     shown(path.strip_prefix(&*join(repository, b"")).unwrap_or(path))
-}
-
-fn is_of_worktree(name: &str, file: &str) -> bool {
-    name.starts_with("worktrees/") && name.ends_with(file)
-}
-
-/// Whether what a file of a repository names, or a ref, is not to be lost.
-fn is_head_or_ref(name: &str) -> bool {
-    let is_ref = name.starts_with("refs/")
-        && !name.starts_with("refs/remotes/")
-        && !name.starts_with("refs/foldlog/lost/");
-    is_ref || name == "HEAD" || name == "packed-refs" || is_of_worktree(name, "/HEAD")
 }
 
 fn temporary() -> String {
