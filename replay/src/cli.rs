@@ -440,7 +440,7 @@ fn over_copy(mut asked: Verb, url: &str, output: &mut Output<'_>) -> Result<u8> 
 
 #[cfg(not(feature = "object-store"))]
 fn over_copy(_: Verb, _: &str, _: &mut Output<'_>) -> Result<u8> {
-    Err(held::not_built())
+    Err(remote::not_built())
 }
 
 fn local(verb: Verb, output: &mut Output<'_>) -> Result<u8> {

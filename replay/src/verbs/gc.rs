@@ -73,7 +73,7 @@ impl Arguments {
             #[cfg(not(feature = "object-store"))]
             {
                 let _ = url;
-                return Err(held::not_built());
+                return Err(remote::not_built());
             }
         }
         run(&path, &Asked { keep, calls, days, yes }, output)

@@ -85,7 +85,7 @@ impl Arguments {
             #[cfg(feature = "object-store")]
             Some(url) => remote::list(url, &asked, output),
             #[cfg(not(feature = "object-store"))]
-            Some(_) => Err(held::not_built()),
+            Some(_) => Err(remote::not_built()),
             None if wait => {
                 let next = "a store knows at once: leave out --wait";
                 Err(Failure::usage("--wait is for the sessions of a place", next))

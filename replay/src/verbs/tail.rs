@@ -76,7 +76,7 @@ impl Arguments {
 
     #[cfg(not(feature = "object-store"))]
     fn held(&self, _: &str, _: &mut Output<'_>) -> Result<u8> {
-        Err(held::not_built())
+        Err(remote::not_built())
     }
 }
 

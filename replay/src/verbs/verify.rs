@@ -304,7 +304,7 @@ fn held_sessions(
 
 #[cfg(not(feature = "object-store"))]
 fn held_sessions(_: &str, _: bool, _: &mut Verified, _: &mut Output<'_>) -> Result<()> {
-    Err(held::not_built())
+    Err(remote::not_built())
 }
 
 /// Checks one session, in at most `memory_bytes` of memory, and adds what was found to `verified`.

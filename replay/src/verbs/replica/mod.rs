@@ -96,7 +96,7 @@ impl Pull {
         #[cfg(not(feature = "object-store"))]
         {
             let _ = output;
-            Err(crate::held::not_built())
+            Err(crate::remote::not_built())
         }
     }
 }
@@ -114,7 +114,7 @@ impl Push {
         #[cfg(not(feature = "object-store"))]
         {
             let _ = output;
-            Err(crate::held::not_built())
+            Err(crate::remote::not_built())
         }
     }
 }
@@ -133,7 +133,7 @@ impl TakeOver {
         #[cfg(not(feature = "object-store"))]
         {
             let _ = output;
-            Err(crate::held::not_built())
+            Err(crate::remote::not_built())
         }
     }
 }
