@@ -11,7 +11,7 @@
 //! | `limits` | what each subject is measured against |
 //! | `subject` | the host that is measured |
 //! | `measure` | rounds, medians, rows |
-//! | `append`, `reading`, `positions`, `opening`, `growth`, `importing`, `tools`, `conversations`, `workspaces`, `claude`, `persistence`, `backups`, `listing`, `remote`, `compressed`, `scale` | the benches |
+//! | `append`, `readers`, `positions`, `open`, `growth`, `import`, `tools`, `conversations`, `workspaces`, `claude`, `persistence`, `backups`, `listing`, `remote`, `compressed`, `scale` | the benches |
 
 mod append;
 mod backups;

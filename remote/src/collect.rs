@@ -8,12 +8,12 @@
 //!    removed, the oldest range first.
 //!
 //! 4. If the session's writer recorded that a compaction has dropped bodies, volumes of ranges that have their marks are written anew without
-//!    them ([`compacting`](crate::compacting)).
+//!    them ([`compact`](crate::compact)).
 //!
 //! 5. What earlier ones have left that were killed is removed: objects by which they asked for the store's time.
 //!
 //! 6. Payloads and packs that no chunk of the chain names any more are withdrawn, and removed by a later collection
-//!    ([`withdrawing`](crate::withdrawing)).
+//!    ([`withdraw`](crate::withdraw)).
 //!
 //! A list that lacks a chunk leaves it for the next time; what it shows is removed only where 1 to 3 allow it. A crash leaves a mark and some
 //! of the chunks, and the next collection goes on.

@@ -26,7 +26,7 @@
 //!    mixture of ranges with and without bodies ([`KnownPositions`](foldlog_codec::body::KnownPositions)).
 //! 3. Nothing is dropped while a chunk that is not collected yet names another such object, for a record in the range that the compaction
 //!    goes through: what that says of positions may need bodies that were dropped since.
-//! 4. Payloads that only dropped bodies name go by a rule of their own ([`withdrawing`](crate::withdrawing)): a writer may be about to name one
+//! 4. Payloads that only dropped bodies name go by a rule of their own ([`withdraw`](crate::withdraw)): a writer may be about to name one
 //!    again.
 
 use std::collections::BTreeSet;

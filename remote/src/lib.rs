@@ -35,16 +35,16 @@
 //! | `writer` | claiming and appending, and what is made of a lost answer |
 //! | `volume_builder`, `collect` | putting volumes, and removing chunks that they hold ([`Remote::collect`]) |
 //! | [`compaction`] | the bytes that say which compacted volumes stand for which chunks |
-//! | `dropped_bodies`, `compacting` | which bodies a compaction dropped, as the session's records say; putting compacted volumes, and removing what they stand for |
+//! | `dropped_bodies`, `compact` | which bodies a compaction dropped, as the session's records say; putting compacted volumes, and removing what they stand for |
 //! | `payloads`, [`withdrawal`] | putting and reading payloads and packs, and the bytes that say which of their names no writer gives any more |
-//! | `fields`, `numbered` | the fields of these bytes, and what objects have in common that a session numbers |
-//! | `referenced_payloads`, `withdrawing` | which payloads the log names, and removing the others |
+//! | `fields`, `numbered_objects` | the fields of these bytes, and what objects have in common that a session numbers |
+//! | `referenced_payloads`, `withdraw` | which payloads the log names, and removing the others |
 //! | `lease` | when it is time to take a session over: [`wait_for_lease`] |
 //! | `confirmations` | how long ago the place confirmed a claim, which is asked before a tool starts |
 //! | `runtime`, `remote` | a thread of its own, and blocking forms of all that |
 //! | `place` | places that people name by URLs, and what can be asked of each: [`Place`], [`open_place`] |
 //! | `buckets`, `network` | places in object storage, and how those of networks are reached |
-//! | `exchange`, `connecting` | which host was asked last and what it answered; why there is no connection |
+//! | `exchange`, `connection` | which host was asked last and what it answered; why there is no connection |
 //! | `replicator` | what the engine feeds: [`ObjectReplicator`] |
 //! | `postgres` | a database in place of a bucket, with a protocol of its own: [`PostgresReplicator`] |
 //!

@@ -15,7 +15,7 @@
 //!    withdrawn in between it puts once more, under the next name, before anything is acknowledged: [`Payloads::make_sure`]. For that it keeps
 //!    the bytes of up to 64 MiB of payloads until then.
 //! 3. A name is withdrawn, and is removed `MIN_AGE` later by the store's clock, only while no chunk that was read in between names the payload
-//!    ([`withdrawing`](crate::withdrawing)). By 1 and 2 no chunk can that was put since.
+//!    ([`withdraw`](crate::withdraw)). By 1 and 2 no chunk can that was put since.
 //! 4. A name that was withdrawn is never given again, so that a removal that arrives late removes nothing that anybody needs.
 //! 5. A reader asks for the first name, and only where nothing stands under it for withdrawals, and then for the other names.
 //!

@@ -104,7 +104,7 @@ impl Reader {
         }
     }
 
-    /// Reads the next chunk of the chain; `None` at the end, of which it makes sure by [`behind`]: behind a chunk that was lost stands
+    /// Reads the next chunk of the chain; `None` at the end, of which it makes sure by [`log_end`]: behind a chunk that was lost stands
     /// another one.
     async fn take_next_or_end(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Option<Read>> {
         let mut missing = None;

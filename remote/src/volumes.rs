@@ -11,7 +11,7 @@
 //! # What makes them, and what a crash leaves
 //!
 //! The small volume of a range is put once each of its numbers is taken, with create-if-absent, and is never removed. So is the large one
-//! once its small ones are there. Both follow from the chunks, so that whoever puts one puts the same ([`maker`](crate::maker)). A crash leaves a range
+//! once its small ones are there. Both follow from the chunks, so that whoever puts one puts the same ([`volume_builder`](crate::volume_builder)). A crash leaves a range
 //! without, which is read by its chunks, and the next writer makes up for it.
 //!
 //! # Collected chunks

@@ -24,7 +24,7 @@
 //!
 //! Whatever stands under a number that a volume holds, the volume's chunk is what rules 2 to 4 look at.
 //!
-//! Volumes are put by a task of their own ([`maker`](crate::maker)), which no append waits for.
+//! Volumes are put by a task of their own ([`volume_builder`](crate::volume_builder)), which no append waits for.
 //!
 //! A future of this module that is dropped leaves the writer as [`Error::Unknown`] does.
 

@@ -9,7 +9,7 @@
 //! | waiting before a request | nobody: a timer wakes the future | the failure that came before it |
 //! | running tools, closing calls | as [`execute_async`](foldlog::tools::ToolRunner::execute_async) says | calls that have begun are rolled back and closed as dropped or cancelled; the others run once the evaluation goes on |
 //!
-//! In each case the session stays usable, and the next evaluation waits for what goes on ([`left`]) and goes on where the
+//! In each case the session stays usable, and the next evaluation waits for what goes on ([`detached_jobs`]) and goes on where the
 //! log ends.
 
 use std::future::pending;

@@ -146,7 +146,7 @@ impl Segment {
     }
 
     /// Holds the segment's file open, so that [`open`](Segment::open) goes on to read it once a compaction has replaced it. A file
-    /// that cannot be opened is not held, nor is one for which there is [no room](super::held).
+    /// that cannot be opened is not held, nor is one for which there is [no room](super::open_files).
     ///
     /// # Errors
     ///

@@ -62,7 +62,7 @@ pub(crate) struct Places {
 type Visit<'a> = dyn FnMut(usize, u64, Frame<'_>) -> Result<ControlFlow<()>> + 'a;
 
 impl Places {
-    /// Holds the files of the segments open, as far as there is [room](super::held): all that these places read of them from then on
+    /// Holds the files of the segments open, as far as there is [room](super::open_files): all that these places read of them from then on
     /// is what was found, whatever a compaction replaces. The others are opened by their names, time and again.
     ///
     /// # Errors

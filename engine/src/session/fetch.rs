@@ -11,7 +11,7 @@
 //! 4. Fetching begins once all that the log holds was compared. What is fetched is durable before the session is claimed. A kill leaves
 //!    some of it, and the next opening fetches the rest.
 //! 5. Records whose bodies were dropped before they were held are appended to no log that is there: what they need stands at the heads of
-//!    segments, and is written before the log has its name ([`crate::log::remade`]). Such a log is refused, and can be made anew.
+//!    segments, and is written before the log has its name ([`crate::log::rebuild`]). Such a log is refused, and can be made anew.
 
 use std::path::Path;
 use std::sync::Arc;

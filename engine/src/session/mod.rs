@@ -15,7 +15,7 @@
 //! | `positions` | snapshots and rollbacks |
 //! | `rewind` | what the log says to a rewind |
 //! | `operations` | tool calls as transactions: their begins and ends |
-//! | `schedule`, `waiting` | who may write while operations run, and how long others wait |
+//! | `schedule`, `wait` | who may write while operations run, and how long others wait |
 //! | `futures` | the forms for async hosts (feature `async`) |
 //! | `operation_records` | what the log says of operations |
 //! | `queries` | views, stored values |
@@ -24,13 +24,13 @@
 //! | `shared_prefix` | what a fork shares with its parent |
 //! | `subscribers` | who is notified of records |
 //! | `child_captures` | where the captures of a child session are kept |
-//! | `replica`, `fetching` | what is fed to the store's replicator, and what opening makes of what it holds |
+//! | `replica`, `fetch` | what is fed to the store's replicator, and what opening makes of what it holds |
 //! | `rebuilt_log` | a log that was made of what the replicator holds, read back before it is claimed |
 //! | `lag` | how far the replicator is behind |
 //! | `held_captures` | what captures of workspaces need, fed and fetched with the records that name them |
 //! | `open_store` | what the sessions of one store share |
-//! | `replay`, `recording`, `comparing` | a host that runs again over its log |
-//! | `rejected_writes`, `replayed_calls`, `retelling` | its refused writes, its calls, its subscribers |
+//! | `replay`, `recorded_log`, `compare` | a host that runs again over its log |
+//! | `rejected_writes`, `replayed_calls`, `notifications` | its refused writes, its calls, its subscribers |
 //!
 //! # Invariants: the order of a write
 //!
@@ -208,7 +208,7 @@ pub(crate) struct Inner {
     gate: SyncGate<Error>,
     /// Copy of the records that is kept elsewhere; `None` if the store has no replicator, or this handle writes nothing.
     replica: Option<replica::Replica>,
-    /// What the log says of bodies that a replica may have dropped, once it was read for that; see [`said_dropped`].
+    /// What the log says of bodies that a replica may have dropped, once it was read for that; see [`compaction_notice`].
     said_dropped: OnceLock<Option<Arc<DroppedBodies>>>,
     subscribers: subscribers::Subscribers,
     lock: Mutex<Option<WriterLock>>,

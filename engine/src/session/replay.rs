@@ -14,14 +14,14 @@
 //! | any other | the host, through a handle of the record's lane |
 //!
 //! A write through a handle of another lane waits until the records before its own were brought. Where nothing moves for
-//! the time of [`Rules::patience`](super::recording::Rules::patience), the next record counts as missing. A write within a call
+//! the time of [`Rules::patience`](super::recorded_log::Rules::patience), the next record counts as missing. A write within a call
 //! whose end comes next does not wait: it is one record too many.
 //!
 //! # Invariants
 //!
 //! 1. The state behind record n is the fold of the recorded records through n, whatever the host produced.
 //! 2. The clock of a write is the time of the recorded record in whose place it is made, before any reducer runs.
-//! 3. Of the log, only a part is held in memory: as many records as are read [ahead](super::recording) and what they lead to.
+//! 3. Of the log, only a part is held in memory: as many records as are read [ahead](super::recorded_log) and what they lead to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -59,7 +59,7 @@ impl FileStorage {
     }
 
     /// Maps a segment file. Returns the plain file where its file system does not keep what it allocates
-    /// ([`kept`](super::kept)) or does not map files, or where the process may not map any more.
+    /// ([`preallocation`](super::preallocation)) or does not map files, or where the process may not map any more.
     fn segment(self, file: PlainFile) -> Arc<dyn StorageFile> {
         let is_kept = sabotage::is(Breakage::MappedWhereNotKept) || keeps_allocations(&file.file);
         match self.mapped && is_kept {

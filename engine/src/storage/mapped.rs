@@ -9,7 +9,7 @@
 //! 1. A file is mapped over its present length, all of which was really allocated when the file was made, and nobody
 //!    makes a file shorter while it is mapped: a store beyond the end of the file, or into a hole on a full disk, would
 //!    kill the process. On file systems where an allocation promises no space, no file is mapped
-//!    ([`kept`](super::kept)).
+//!    ([`preallocation`](super::preallocation)).
 //! 2. No Rust reference into the mapping ever exists: bytes are copied into it and, four at a time, out of it. Another
 //!    process that writes the file can at worst spoil its bytes, which their checksums tell.
 //! 3. Two stores through one mapping never run at once.

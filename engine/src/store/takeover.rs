@@ -14,7 +14,7 @@
 //!
 //! A copy that is only read needs no claim: [`Store::pull`] makes one in the same way, or brings it up to what is held.
 //!
-//! Forks, salvaged and compacted sessions are made anew too ([`crate::log::remade`]): with the names of their parents, and, where bodies were
+//! Forks, salvaged and compacted sessions are made anew too ([`crate::log::rebuild`]): with the names of their parents, and, where bodies were
 //! dropped before they were held, with the positions at which the slices are known. Of a compacted session of which the other worker had
 //! brought only a part, nothing can be made. Records that cannot stand behind a log that is there, since bodies are missing among them, are not
 //! appended to it: it is to be made anew, by whoever deletes it.

@@ -4,7 +4,7 @@
 //!
 //! Holds the ids of the commits, of the metadata and of the states of repositories of snapshots that were collected, 40 digits and a line feed each, the
 //! oldest first; the last [`COLLECTED_MAX`] of them; those that another store had collected, where this one was made of what was left, too. It tells a snapshot that was collected ([`Error::Collected`]) from one that
-//! is damaged. Each collection replaces it, and [`doubt`](super::known::doubt) gives it a new time, whereby whoever knows of objects
+//! is damaged. Each collection replaces it, and [`doubt`](super::known_objects::doubt) gives it a new time, whereby whoever knows of objects
 //! of the store forgets them.
 //!
 //! # What a kill leaves

@@ -6,8 +6,8 @@
 //! | calls a tool of the host (`mcp__wink__NAME`) | [`ToolRunner::execute`], and the result is its reply |
 //! | is about to run a tool of its own (`PreToolUse`) | the call begins, with its resources captured, before the reply |
 //! | ran it (`PostToolUse`) | the call ends, before the reply |
-//! | ran a command, and it exited with another code than 0 | as before: the call ends, with the [exit code](super::ending) |
-//! | ran it and it [failed or was stopped](super::ending) | the call fails: its resources are restored, and the reply tells the model so |
+//! | ran a command, and it exited with another code than 0 | as before: the call ends, with the [exit code](super::tool_outcome) |
+//! | ran it and it [failed or was stopped](super::tool_outcome) | the call fails: its resources are restored, and the reply tells the model so |
 //! | tells the result of a call that has not ended | the call ends as that says |
 //! | asks for a tool that is not on the list, or whose way to run is not | the call is closed as [denied](Cause::Denied), and does not run |
 //! | is about to run a tool that [asks a person](super::approvals), or a tool of the host asks | the call is suspended, and the run ends without a reply to it |

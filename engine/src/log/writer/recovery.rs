@@ -14,7 +14,7 @@
 //!    cannot tell as long as nothing stands behind the attesting frame. Until then nothing counts as durable because of
 //!    it before the folder is synced once more: by the next recovery, or by whoever goes on in the segment.
 //! 2. Where a recovery fails, nothing of the log has changed; its temporary file may stay.
-//! 3. A recovery builds its segment in the space of the [spare](super::spare), or of the temporary file of an earlier
+//! 3. A recovery builds its segment in the space of the [spare](super::recovery_space), or of the temporary file of an earlier
 //!    recovery that did not finish, if one of them is large enough, and removes the other such files once it is done.
 //!    These files hold only copies of records that still stand where they were first written.
 //! 4. No byte changes in the segments behind which the log is continued. Space behind their last byte that was only

@@ -13,10 +13,10 @@
 //! | `cgroup`, `programs` | the programs of a call: how they are found and terminated when it ends | `answer` |
 //! | `run` | the state of a running call, which its operation and its tool share | `info`, `programs` |
 //! | `command` | [`ToolCommand`]: a program that a tool starts | `run` |
-//! | `context` | [`ToolContext`]: what a tool gets to work with; [`FencingToken`] | `command`, `running` |
+//! | `context` | [`ToolContext`]: what a tool gets to work with; [`FencingToken`] | `command`, `run` |
 //! | `interruption` | [`InterruptedCall`]: facts of the interrupted call that a tool undoes or asks about | |
 //! | `verify` | [`Verified`]: what a tool found out about an interrupted call | `answer`, `report` |
-//! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context`, `interrupted`, `verifying` |
+//! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context`, `interruption`, `verify` |
 //! | `dynamic_tool` | [`DynTool`]: a tool that is made at run time | `tool` |
 //! | `async_tool` | tools that are futures (feature `async`) | `answer`, `context`, `tool` |
 //! | `operation` | [`Operation`]: one call from its begin to its end | all but the tools |

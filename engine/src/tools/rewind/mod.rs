@@ -1,6 +1,6 @@
 //! Rewinds: session, conversations and files go back together to an earlier position, whoever changed the files.
 //!
-//! A rewind is a restore ([`restoring`](super::restoring)), an operation `foldlog.restore` of its own: its begin captures what
+//! A rewind is a restore ([`restore`](super::restore)), an operation `foldlog.restore` of its own: its begin captures what
 //! is there, so that nothing is lost, and its table says what a kill leaves. What a rewind adds is where the captures come
 //! from, and what is kept.
 //!

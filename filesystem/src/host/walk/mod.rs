@@ -1,7 +1,7 @@
 //! One walk over a workspace: what is there, and what of it is not as the last walk found it.
 //!
 //! Folders wait in one stack, from which several threads take. A folder is open for as long as a folder in it
-//! waits, which a stack keeps to one folder for each level, and [`reach`](super::reach) to few of the deep ones. Links
+//! waits, which a stack keeps to one folder for each level, and [`deep_directories`](super::deep_directories) to few of the deep ones. Links
 //! are never followed: each folder is opened through the one that holds it. Mounts are never entered: a snapshot leaves
 //! them out and names them, and a restore finds a [`Node::Mount`](super::manifest::Node::Mount) there.
 //!

@@ -8,7 +8,7 @@
 //! | `session/ID/` | the page of a session |
 //! | `session/ID/live?last=N&epoch=N` | waits until the session is not as the page knows it, or for [`LIVE_WAIT`] |
 //! | `session/ID/operations`, `integrity`, `statistics` | what the report's blocks of these names hold |
-//! | `session/ID/compare?with=ID&here=N&there=N` | the session beside another one of the store ([`comparing`]) |
+//! | `session/ID/compare?with=ID&here=N&there=N` | the session beside another one of the store ([`compare`]) |
 //! | `session/ID/NAME?…` | what [`answers`] says |
 
 use std::convert::Infallible;
