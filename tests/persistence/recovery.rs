@@ -22,8 +22,6 @@ use foldlog_agent::persistence::{
 use foldlog_agent::persistence::{StateCompression, TreeContents, export_tree};
 use foldlog_agent::persistence::{TaskStatus::*, open_without_host};
 use foldlog_tests::{Watched, child};
-use nix::fcntl::{FcntlArg, fcntl};
-use nix::libc;
 
 use crate::agent::{self, Agent};
 use crate::checkpoints::kills::{copy, frames};
@@ -181,16 +179,7 @@ fn the_lock_of_a_killed_writer_that_a_process_still_holds_is_found() {
     let pid = writer.id();
     writer.kill();
 
-    // No test can fork, so this process takes the lock of each byte and hands it to one that goes on holding it.
-    let locks = fs::File::options().read(true).write(true).open(folder.path().join("writers.lock")).unwrap();
-    let all = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    };
-    fcntl(&locks, FcntlArg::F_OFD_SETLK(&all)).unwrap();
+    let locks = child::lock_sessions(folder.path());
     let (out, err) = (Stdio::null(), Stdio::null());
     let forked = Command::new("sleep").arg("600").stdin(locks).stdout(out).stderr(err).spawn();
     let forked = Ended(forked.unwrap());

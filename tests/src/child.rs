@@ -1,8 +1,13 @@
 //! Second processes for tests: this same test binary, which runs one test of it alone.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
 
 const PART: &str = "FOLDLOG_TEST_CHILD";
 
@@ -173,4 +178,18 @@ impl Drop for Started {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Takes the locks of all sessions of a store. No test can fork: whoever is handed the file holds them on, as a forked process does.
+pub fn lock_sessions(store: &Path) -> File {
+    let locks = File::options().read(true).write(true).open(store.join("writers.lock")).unwrap();
+    let all = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(&locks, FcntlArg::F_OFD_SETLK(&all)).unwrap();
+    locks
 }

@@ -66,22 +66,40 @@ pub(crate) enum Attempt {
 
 /// Takes the lock of `session` in `store`.
 pub(crate) fn take(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_us: i64) -> Result<Attempt> {
-    let (path, holder_path) = (layout::lock_file(store), layout::holder_file(store, session));
-    let mut waits = 0..FORK_WAITS;
-    let held = loop {
-        match storage.try_lock(&path, byte_of(session)) {
-            Ok(Some(held)) => break held,
-            Ok(None) => {}
-            Err(error) if is_read_only(&error) => {
-                return Ok(Attempt::ReadOnlyDisk(format!("{}: {error}", path.display())));
-            }
-            Err(error) => return Err(Error::refused("lock", storage.as_ref(), &path, error)),
+    waiting_for_forks(storage, store, session, || take_now(storage, store, session, now_us))
+}
+
+/// Takes a lock, and tries again for a while if the process that held it has ended.
+fn waiting_for_forks<T>(
+    storage: &Arc<dyn Storage>,
+    store: &Path,
+    session: Uuid,
+    take: impl Fn() -> Result<T>,
+) -> Result<T> {
+    let holder_path = layout::holder_file(store, session);
+    let has_ended = || read_holder(storage, &holder_path).is_some_and(|holder| holder.ended);
+    for _ in 0..FORK_WAITS {
+        match take() {
+            Err(Error::Locked { .. }) if has_ended() => std::thread::sleep(FORK_WAIT),
+            taken => return taken,
         }
+    }
+    take()
+}
+
+fn take_now(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_us: i64) -> Result<Attempt> {
+    let path = layout::lock_file(store);
+    let held = match storage.try_lock(&path, byte_of(session)) {
+        Ok(held) => held,
+        Err(error) if is_read_only(&error) => {
+            return Ok(Attempt::ReadOnlyDisk(format!("{}: {error}", path.display())));
+        }
+        Err(error) => return Err(Error::refused("lock", storage.as_ref(), &path, error)),
+    };
+    let holder_path = layout::holder_file(store, session);
+    let Some(held) = held else {
         let holder = read_holder(storage, &holder_path).unwrap_or_default();
-        if !holder.ended || waits.next().is_none() {
-            return Err(Error::Locked { session, holder });
-        }
-        std::thread::sleep(FORK_WAIT);
+        return Err(Error::Locked { session, holder });
     };
     let folder = match folder_lock(storage, &layout::session_dir(store, session), session) {
         // The folder is about to be made.
@@ -162,7 +180,7 @@ pub(crate) fn keep_writers_away(storage: &Arc<dyn Storage>, dir: &Path) -> Resul
     if entry.is_none_or(|entry| entry.kind != EntryKind::File) {
         return Ok(None);
     }
-    match storage.try_lock(&path, byte_of(session)) {
+    waiting_for_forks(storage, store, session, || match storage.try_lock(&path, byte_of(session)) {
         Ok(Some(held)) => Ok(Some(held)),
         Ok(None) => {
             let holder = read_holder(storage, &layout::holder_file(store, session)).unwrap_or_default();
@@ -170,7 +188,7 @@ pub(crate) fn keep_writers_away(storage: &Arc<dyn Storage>, dir: &Path) -> Resul
         }
         Err(error) if is_read_only(&error) => Ok(None),
         Err(error) => Err(Error::refused("lock", storage.as_ref(), &path, error)),
-    }
+    })
 }
 
 /// Returns those of the `sessions` in `store` whose locks are held, each with what its holder's note says. Takes no lock.

@@ -24,11 +24,10 @@ impl<'a> Checked<'a> {
     pub(super) fn new(objects: &'a Objects, plan: &Plan) -> Result<Checked<'a>> {
         let mut blobs = Vec::new();
         plan.blobs(&mut blobs);
-        Checked::of(objects, blobs.clone()).map_err(|error| match error {
+        Checked::of(objects, blobs).map_err(|error| match error {
             Error::Object { path, reason } => {
-                let damaged = blobs.into_iter().find(|blob| objects.found(*blob) == path);
-                let file = damaged.and_then(|blob| plan.path_of(blob)).map(|file| told(&file));
-                let without = file.map(|file| format!("; without it {file} cannot be restored"));
+                let file = plan.path_of(&|blob| objects.found(blob) == path);
+                let without = file.map(|file| format!("; without it {} cannot be restored", told(&file)));
                 Error::Object { path, reason: reason + &without.unwrap_or_default() }
             }
             error => error,

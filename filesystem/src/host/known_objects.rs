@@ -76,6 +76,7 @@ impl Objects {
             known.clear();
         }
         for (id, is_durable, stamp) in ids {
+            self.has_durable.fetch_or(is_durable, Ordering::Relaxed);
             let before = known.get(&id).is_some_and(|known| known.is_durable);
             known.insert(id, Known { is_durable: is_durable || before, stamp });
         }
@@ -88,6 +89,7 @@ impl Objects {
 
     pub(super) fn learn_durable(&self, ids: &[ObjectId]) {
         let mut known = self.known.lock();
+        self.has_durable.store(true, Ordering::Relaxed);
         for id in ids {
             let unknown = Known { is_durable: true, stamp: Stamp::UNKNOWN };
             known.entry(*id).or_insert(unknown).is_durable = true;
@@ -99,7 +101,10 @@ impl Objects {
     fn distrust(&self, id: ObjectId) {
         let mut known = self.known.lock();
         known.remove(&id);
-        known.values_mut().for_each(|known| known.is_durable = false);
+        // Of many damaged objects only the first finds any that counts as durable.
+        if self.has_durable.swap(false, Ordering::Relaxed) {
+            known.values_mut().for_each(|known| known.is_durable = false);
+        }
     }
 
     /// The stamp of an object's file; `None` if there is none.

@@ -11,7 +11,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use flate2::write::ZlibEncoder;
 use flate2::{Compress, Compression, FlushCompress, Status};
@@ -149,6 +149,8 @@ pub(super) struct Objects {
     is_exact: bool,
     /// The objects that are known to be there and sound.
     pub(super) known: Mutex<HashMap<ObjectId, Known>>,
+    /// Whether one of them may count as durable. Changed under their lock.
+    pub(super) has_durable: AtomicBool,
     /// How many captures have begun, and in how many turns they look at all objects.
     pub(super) turn: AtomicU64,
     pub(super) turns: AtomicU64,
@@ -165,6 +167,7 @@ impl Objects {
             borrowed: None,
             is_exact: false,
             known: Mutex::default(),
+            has_durable: AtomicBool::new(false),
             turn: AtomicU64::new(0),
             turns: AtomicU64::new(1),
             compressors: Mutex::default(),

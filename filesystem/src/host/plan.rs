@@ -59,6 +59,17 @@ pub(super) enum Step {
     },
 }
 
+impl Step {
+    /// Returns the content that the step itself writes.
+    fn blob(&self) -> Option<ObjectId> {
+        match self {
+            Step::Write { content: Content::Sparse(_, _, data), .. } => Some(*data),
+            Step::Write { content, .. } => Some(content.blob()),
+            Step::Folder { .. } | Step::Remove(_) | Step::Mounted { .. } | Step::Attributes(..) => None,
+        }
+    }
+}
+
 /// What is to be written.
 #[derive(Clone)]
 pub(super) enum Content {
@@ -507,21 +518,17 @@ impl Plan {
     pub(super) fn blobs(&self, blobs: &mut Vec<ObjectId>) {
         for (_, step) in &self.steps {
             match step {
-                Step::Write { content: Content::Sparse(_, _, data), .. } => blobs.push(*data),
-                Step::Write { content, .. } => blobs.push(content.blob()),
                 Step::Folder { plan, .. } => plan.blobs(blobs),
-                Step::Remove(_) | Step::Mounted { .. } | Step::Attributes(..) => {}
+                step => blobs.extend(step.blob()),
             }
         }
     }
 
-    /// Returns the path below the plan's folder of something to which a content will be written.
-    pub(super) fn path_of(&self, blob: ObjectId) -> Option<Vec<u8>> {
+    /// Returns the path below the plan's folder of something to which such a content will be written.
+    pub(super) fn path_of(&self, is_wanted: &dyn Fn(ObjectId) -> bool) -> Option<Vec<u8>> {
         self.steps.iter().find_map(|(name, step)| match step {
-            Step::Write { content: Content::Sparse(_, _, data), .. } if *data == blob => Some(name.to_vec()),
-            Step::Write { content, .. } if content.blob() == blob => Some(name.to_vec()),
-            Step::Folder { plan, .. } => plan.path_of(blob).map(|below| join(name, &below)),
-            _ => None,
+            Step::Folder { plan, .. } => plan.path_of(is_wanted).map(|below| join(name, &below)),
+            step => step.blob().filter(|blob| is_wanted(*blob)).map(|_| name.to_vec()),
         })
     }
 

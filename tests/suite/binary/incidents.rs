@@ -11,11 +11,10 @@ use foldlog::{ExecutionState, Kind, ResourceRegistry, Session, SessionOptions, S
 use foldlog_codec::body::Seal;
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
+use foldlog_tests::child;
 use foldlog_tests::host::types;
 use foldlog_tests::runs::Json;
 use foldlog_tests::verbs::{Ran, foldlog, foldlog_on};
-use nix::fcntl::{FcntlArg, fcntl};
-use nix::libc;
 use uuid::Uuid;
 
 use super::damaged::flip;
@@ -582,18 +581,9 @@ impl Night {
 fn a_lock_that_outlives_its_process_for_a_moment_is_waited_for() {
     let night = Night::begin();
     let (note, forged, _) = night.note_of_gone();
-    let locks = night.folder.path().join("writers.lock");
-    let locks = fs::File::options().read(true).write(true).open(locks).unwrap();
     night.running.clone().close().unwrap();
     fs::write(note, forged).unwrap();
-    let all = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    };
-    fcntl(&locks, FcntlArg::F_OFD_SETLK(&all)).unwrap();
+    let locks = child::lock_sessions(night.folder.path());
     let (store, id) = (Store::open_with(night.folder.path(), options()).unwrap(), night.ids["running"]);
     std::thread::scope(|scope| {
         let (opens, begun) = std::sync::mpsc::channel();

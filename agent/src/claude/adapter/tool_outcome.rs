@@ -62,13 +62,11 @@ const ERROR_BYTES_MAX: usize = 32 << 10;
 /// Returns the result of a call whose ending is unclear.
 pub(super) fn unclear_result(error: &Value) -> Value {
     let text = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
-    match text.len() <= ERROR_BYTES_MAX {
-        true => json!({"error": error, UNCLEAR.0: UNCLEAR.1}),
-        false => {
-            let begin = text.get(..text.floor_char_boundary(ERROR_BYTES_MAX)).unwrap_or_default();
-            json!({"error": format!("{begin} ..."), UNCLEAR.0: UNCLEAR.1})
-        }
-    }
+    let error = match text.get(..text.floor_char_boundary(ERROR_BYTES_MAX)) {
+        Some(begin) if begin.len() < text.len() => format!("{begin} ...").into(),
+        _ => error.clone(),
+    };
+    json!({"error": error, UNCLEAR.0: UNCLEAR.1})
 }
 
 /// Returns whether the result of a call of one of the program's own tools says that it is unknown whether the tool ended. What such a

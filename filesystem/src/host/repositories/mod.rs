@@ -174,14 +174,14 @@ impl Repositories {
     /// Whether nobody worked in a repository between the two, its index and its logs included. Refs that keep lost commits are no work of
     /// anybody, and neither is what `git status` notes in an index.
     fn is_same_at(&self, other: &Repositories, root: &[u8], objects: &Objects) -> bool {
-        let all = |of: &Repositories| -> BTreeMap<Vec<u8>, Entry> {
+        fn all<'a>(of: &'a Repositories, root: &[u8]) -> BTreeMap<&'a Vec<u8>, &'a Entry> {
             let within = of.within(root).filter(|(path, _)| !lost_commits::is_kept_ref(path));
-            let all = within.chain(of.found.get_key_value(root));
-            all.map(|(path, entry)| (path.clone(), entry.clone())).collect()
+            within.chain(of.found.get_key_value(root)).collect()
+        }
+        let (own, others) = (all(self, root), all(other, root));
+        let is_same = |(one, other): (&&Entry, &&Entry)| {
+            one.digest == other.digest || one.is_same_index(other, objects)
         };
-        let (own, others) = (all(self), all(other));
-        let is_same =
-            |(one, other): (&Entry, &Entry)| one.digest == other.digest || one.is_same_index(other, objects);
         let is_known = !self.is_older && !other.is_older;
         is_known && own.keys().eq(others.keys()) && own.values().zip(others.values()).all(is_same)
     }

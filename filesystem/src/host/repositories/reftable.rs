@@ -16,25 +16,20 @@
 use std::collections::BTreeMap;
 
 /// The file that names the tables.
-pub(super) const TABLES: &str = "reftable/tables.list";
+const TABLES: &str = "reftable/tables.list";
 
 const MAGIC: &[u8] = b"REFT";
 
 /// Length of the header in version 1.
 const HEADER: usize = 24;
 
-/// Returns the paths, within a repository, of the tables that its list names.
-pub(super) fn tables(list: &[u8]) -> Vec<String> {
-    let names = std::str::from_utf8(list).unwrap_or_default().lines();
-    names.filter(|name| !name.contains('/')).map(|name| format!("reftable/{name}")).collect()
-}
-
-/// Returns the refs in tables, the oldest of which comes first, and the ids that they name, in hexadecimal.
-pub(super) fn refs(tables: impl Iterator<Item = Vec<u8>>) -> BTreeMap<String, String> {
-    let mut refs = BTreeMap::new();
-    for table in tables {
+/// Returns the refs of a repository, whose files `read` returns, and the ids that they name, in hexadecimal.
+pub(super) fn refs(read: impl Fn(&str) -> Vec<u8>) -> BTreeMap<String, String> {
+    let (list, mut refs) = (read(TABLES), BTreeMap::new());
+    let names = std::str::from_utf8(&list).unwrap_or_default().lines();
+    for name in names.filter(|name| !name.contains('/')) {
         // What was read before the table proved damaged counts.
-        let _ = add_table(&table, &mut refs);
+        let _ = add_table(&read(&format!("reftable/{name}")), &mut refs);
     }
     refs
 }

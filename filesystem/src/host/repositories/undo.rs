@@ -368,16 +368,14 @@ impl<'a> Undoing<'a> {
 
     /// The refs of a repository in the format reftable as they are, and as they were.
     fn reftable_now(&self, repository: &[u8]) -> BTreeMap<String, String> {
-        let read = |name: &str| self.present(&join(repository, name.as_bytes()));
-        reftable::refs(reftable::tables(&read(reftable::TABLES)).iter().map(|name| read(name)))
+        reftable::refs(|name| self.present(&join(repository, name.as_bytes())))
     }
 
     fn reftable_then(&self, repository: &[u8]) -> BTreeMap<String, String> {
-        let read = |name: &str| {
+        reftable::refs(|name| {
             let copy = self.then.found.get(&join(repository, name.as_bytes())).and_then(|then| then.copy);
             copy.map(|copy| self.copy(copy)).unwrap_or_default()
-        };
-        reftable::refs(reftable::tables(&read(reftable::TABLES)).iter().map(|name| read(name)))
+        })
     }
 
     fn write_ref(&mut self, repository: &OwnedFd, name: &str, id: &str) -> Result<(), Errno> {
