@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use foldlog::audit::{self, LogReader};
 use foldlog::{BackupOptions, CompactOptions, Compression, SessionTypes, Store};
-use foldlog_replay::runs::{import, read_tau_bench, types};
+use foldlog_cli::runs::{import, read_tau_bench, types};
 use uuid::Uuid;
 
 use crate::import::FILE;

@@ -10,7 +10,7 @@ use foldlog::tools::{
 use foldlog::{
     Durability, ExecutionState, Idempotency, ResourceRegistry, Session, SessionTypes, Store, StoreOptions,
 };
-use foldlog_replay::Output;
+use foldlog_cli::Output;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use uuid::Uuid;
@@ -235,7 +235,7 @@ fn transcript(dir: &Path) -> Result<Row> {
                 "--format".into(),
                 "openai".into(),
             ];
-            match foldlog_replay::run(arguments, &mut output) {
+            match foldlog_cli::run(arguments, &mut output) {
                 0 => Ok(()),
                 code => Err(format!("`transcript` ended with {code}").into()),
             }

@@ -8,7 +8,7 @@ use foldlog::audit::{LogReader, ReadOptions};
 use foldlog::replay::Replay;
 use foldlog::storage::{FileStorage, Storage};
 use foldlog::{BackgroundSync, Durability, Store, StoreOptions};
-use foldlog_replay::runs::{import, read_tau_bench, types};
+use foldlog_cli::runs::{import, read_tau_bench, types};
 
 use foldlog_tests::held;
 

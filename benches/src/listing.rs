@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use foldlog::{SessionOptions, Store};
-use foldlog_replay::Output;
+use foldlog_cli::Output;
 use uuid::Uuid;
 
 use crate::measure::{AtMost, Result, Round, Row, take_turns, timed};
@@ -39,7 +39,7 @@ fn listed(store: &Store) -> Result<Round> {
     let child = |_: &Path, _: Uuid| Err(std::io::Error::other("nothing here runs a child"));
     let round = timed(1, || {
         let mut output = Output::new(&mut stdout, &mut stderr, &child);
-        match foldlog_replay::run(["foldlog".into(), "sessions".into(), store.path().into()], &mut output) {
+        match foldlog_cli::run(["foldlog".into(), "sessions".into(), store.path().into()], &mut output) {
             0 => Ok(()),
             code => Err(format!("`sessions` ended with {code}").into()),
         }

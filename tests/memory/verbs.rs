@@ -35,9 +35,9 @@ const BOUND: u64 = 64 << 20;
 fn part_of_a_child_that_runs_a_verb() {
     let Ok(verb) = std::env::var(VERB) else { return };
     let before = HEAP.allocated();
-    let code = foldlog_replay::output::with_process(|output| {
+    let code = foldlog_cli::output::with_process(|output| {
         let arguments = std::iter::once("foldlog").chain(verb.lines()).map(Into::into);
-        foldlog_replay::run(arguments, output)
+        foldlog_cli::run(arguments, output)
     });
     eprintln!("{PEAK}{}", HEAP.max_allocated().saturating_sub(before));
     std::process::exit(code.into());

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::Path;
 
-use foldlog_replay::Output;
+use foldlog_cli::Output;
 
 /// Holds what a verb printed, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub fn foldlog_on<A: Into<OsString>>(columns: u16, arguments: impl IntoIterator<
 /// If it prints what is not UTF-8.
 pub fn foldlog_with<A: Into<OsString>>(
     arguments: impl IntoIterator<Item = A>,
-    child: &foldlog_replay::output::ChildCommand<'_>,
+    child: &foldlog_cli::output::ChildCommand<'_>,
 ) -> Ran {
     ran(arguments, child, &|_| Ok(false), None)
 }
@@ -65,8 +65,8 @@ pub fn foldlog_following<A: Into<OsString>>(
 
 fn ran<A: Into<OsString>>(
     arguments: impl IntoIterator<Item = A>,
-    child: &foldlog_replay::output::ChildCommand<'_>,
-    pause: &foldlog_replay::output::Pause<'_>,
+    child: &foldlog_cli::output::ChildCommand<'_>,
+    pause: &foldlog_cli::output::Pause<'_>,
     columns: Option<u16>,
 ) -> Ran {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
@@ -74,7 +74,7 @@ fn ran<A: Into<OsString>>(
     let mut output = Output::new(&mut stdout, &mut stderr, child);
     output.pause = pause;
     output.columns = columns;
-    let code = foldlog_replay::run(arguments, &mut output);
+    let code = foldlog_cli::run(arguments, &mut output);
     let text = |bytes| String::from_utf8(bytes).expect("results are text");
     Ran { code, stdout: text(stdout), stderr: text(stderr) }
 }

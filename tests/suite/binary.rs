@@ -41,7 +41,7 @@ use std::time::SystemTime;
 use foldlog::{
     BackgroundSync, Durability, FixedClock, Session, SessionOptions, SnapshotOptions, Store, StoreOptions,
 };
-use foldlog_replay::Output;
+use foldlog_cli::Output;
 use foldlog_tests::host::{DraftEdited, Noted, StepAdded, Undeclared, types};
 use foldlog_tests::runs::Json;
 use foldlog_tests::verbs::{Ran, foldlog, foldlog_with};
@@ -352,7 +352,7 @@ fn a_closed_pipe_is_no_error() {
         let mut output = Output::new(&mut stdout, &mut stderr, &child);
         output.pause = &|_| Ok(true);
         let arguments = std::iter::once(&"foldlog").chain(command).map(|word: &&str| word.into());
-        assert_eq!(foldlog_replay::run(arguments, &mut output), 0, "{command:?}");
+        assert_eq!(foldlog_cli::run(arguments, &mut output), 0, "{command:?}");
         assert_eq!(stderr, b"", "{command:?}");
     }
 }
@@ -419,7 +419,7 @@ fn part_of_the_demos_child() {
     let child = |_: &Path, _| Err(std::io::Error::other("a child runs no child"));
     let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
     let mut output = Output::new(&mut stdout, &mut stderr, &child);
-    foldlog_replay::run(["foldlog", "demo-child", store, id].map(Into::into), &mut output);
+    foldlog_cli::run(["foldlog", "demo-child", store, id].map(Into::into), &mut output);
 }
 
 pub(crate) fn demo(arguments: &[&str]) -> Ran {

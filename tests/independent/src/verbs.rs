@@ -196,7 +196,7 @@ fn acts_on_terminal(found: char) -> bool {
 /// The binary, in this process.
 pub(crate) fn part(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments = std::iter::once(OsString::from("foldlog")).chain(arguments);
-    let code = foldlog_replay::output::with_process(|output| foldlog_replay::run(arguments, output));
+    let code = foldlog_cli::output::with_process(|output| foldlog_cli::run(arguments, output));
     child::write_peak();
     ExitCode::from(code)
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use foldlog::audit::LogReader;
 use foldlog::{Durability, Export, ImportOptions, Store, Value};
-use foldlog_replay::runs::{self, Run, openai};
+use foldlog_cli::runs::{self, Run, openai};
 
 use crate::crash::Machine;
 use crate::host;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use foldlog::Store;
 use foldlog::audit::LogReader;
-use foldlog_replay::runs::claude_code;
+use foldlog_cli::runs::claude_code;
 
 /// Most sub-agents of an input.
 const AGENTS_MAX: usize = 4;

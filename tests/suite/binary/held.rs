@@ -426,9 +426,9 @@ fn a_place_is_not_written_and_what_is_none_is_refused() {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_shows() {
     let Some(argument) = child::argument() else { return };
-    let code = foldlog_replay::output::with_process(|output| {
+    let code = foldlog_cli::output::with_process(|output| {
         let arguments = ["foldlog", "show", "--payload", &argument];
-        foldlog_replay::run(arguments.map(Into::into), output)
+        foldlog_cli::run(arguments.map(Into::into), output)
     });
     std::process::exit(code.into());
 }

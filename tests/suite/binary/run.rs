@@ -153,7 +153,7 @@ impl Drop for Binary {
 fn part_that_is_the_binary() {
     let Some(argument) = child::argument() else { return };
     let words = std::iter::once("foldlog").chain(argument.lines()).map(Into::into);
-    let code = foldlog_replay::output::with_process(|output| foldlog_replay::run(words, output));
+    let code = foldlog_cli::output::with_process(|output| foldlog_cli::run(words, output));
     std::process::exit(code.into());
 }
 

@@ -216,9 +216,9 @@ fn a_recovery_that_put_other_records_in_place_is_said_on_one_line() {
 fn part_of_a_child_that_follows() {
     let Some(argument) = child::argument() else { return };
     let (code_file, dir) = argument.split_once(' ').unwrap();
-    let code = foldlog_replay::output::with_process(|output| {
+    let code = foldlog_cli::output::with_process(|output| {
         let arguments = ["foldlog", "tail", "--json", "--from", "0", "--follow", dir];
-        foldlog_replay::run(arguments.map(Into::into), output)
+        foldlog_cli::run(arguments.map(Into::into), output)
     });
     fs::write(code_file, code.to_string()).unwrap();
     // The test runner would have something to say, and nobody may be left to hear it.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use foldlog_replay::Output;
+use foldlog_cli::Output;
 use foldlog_tests::runs::Json;
 
 /// Time that nothing on the loopback takes: whoever waits for longer has failed.
@@ -61,7 +61,7 @@ impl Viewer {
             let mut output = Output::new(&mut stdout, &mut stderr, &child);
             output.pause = &pause;
             let words = ["foldlog".as_ref(), "view".as_ref(), path.as_os_str(), "--no-open".as_ref()];
-            foldlog_replay::run(words.map(OsString::from).into_iter().chain(options), &mut output)
+            foldlog_cli::run(words.map(OsString::from).into_iter().chain(options), &mut output)
         });
         let url = printed.recv_timeout(PATIENCE).expect("the address is printed");
         let (host, rest) = url.strip_prefix("http://127.0.0.1:").unwrap().split_once('/').unwrap();

@@ -365,6 +365,6 @@ fn a_signal_ends_the_server_and_removes_the_file_that_led_to_it() {
 fn part_of_a_child_that_serves() {
     let Some(store) = child::argument() else { return };
     let words = ["foldlog", "view", &store].map(std::ffi::OsString::from);
-    let code = foldlog_replay::output::with_process(|output| foldlog_replay::run(words, output));
+    let code = foldlog_cli::output::with_process(|output| foldlog_cli::run(words, output));
     assert_eq!(code, 0);
 }

@@ -245,7 +245,7 @@ fn every_prefix_of_a_transcript_is_imported_and_comes_out() {
 #[test]
 fn nothing_is_written_out_of_the_folder_or_over_a_file() {
     use foldlog::{SessionOptions, Store, Value as Stored};
-    use foldlog_replay::runs::claude_code::{FileKept, LineKept, types};
+    use foldlog_cli::runs::claude_code::{FileKept, LineKept, types};
 
     let place = Place::new();
     let store = Store::open(place.path("store")).unwrap();

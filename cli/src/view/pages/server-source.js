@@ -1,4 +1,4 @@
-// Answers by requests to the server that handed out the page. `replay/src/view/server/answers.rs` says what it answers. Of a long
+// Answers by requests to the server that handed out the page. `cli/src/view/server/answers.rs` says what it answers. Of a long
 // session only what was looked at is here, and of that what was looked at last.
 
 import { field, parse, textOf, write } from 'view/json.js';

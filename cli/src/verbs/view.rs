@@ -39,7 +39,7 @@ pub struct Arguments {
 pub fn run(_: &Arguments, _: &mut Output<'_>) -> Result<u8> {
     Err(crate::Failure::usage(
         "this program was built without its viewer",
-        "build it with the viewer: `cargo install --path replay --features view`; `foldlog report` writes a page without it",
+        "build it with the viewer: `cargo install --path cli --features view`; `foldlog report` writes a page without it",
     ))
 }
 

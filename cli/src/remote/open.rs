@@ -23,7 +23,7 @@ pub(crate) fn place(url: &str) -> Result<Arc<dyn Place>> {
 pub(crate) fn failure(error: Error) -> Failure {
     let next = match error {
         Error::NotBuiltIn { .. } => {
-            "build it with what does: `cargo install --path replay --features s3` (or gcs, azure, postgres)"
+            "build it with what does: `cargo install --path cli --features s3` (or gcs, azure, postgres)"
         }
         Error::Url { .. } => {
             "give a place with the prefix of its sessions, as `foldlog help pull` lists them, and no key: keys come from the environment"

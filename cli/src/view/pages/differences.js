@@ -1,4 +1,4 @@
-// The differences of two steps of a report, computed as `foldlog diff` computes them (`replay/src/diff.rs` says how): a server finds
+// The differences of two steps of a report, computed as `foldlog diff` computes them (`cli/src/diff.rs` says how): a server finds
 // them itself.
 
 import { field, parse, quote, same, write } from 'view/json.js';

@@ -1,4 +1,4 @@
-// Answers from the data in a report: blocks of the file, each read when it is needed. `replay/src/view/lists.rs` and
+// Answers from the data in a report: blocks of the file, each read when it is needed. `cli/src/view/lists.rs` and
 // `records.rs` say what is in them.
 
 import { differences } from 'view/differences.js';

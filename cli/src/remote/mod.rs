@@ -168,7 +168,7 @@ pub(crate) fn not_written(url: &str) -> crate::Failure {
 pub(crate) fn not_built() -> crate::Failure {
     crate::Failure::usage(
         "this program was built without what speaks to places of sessions",
-        "build it in: `cargo install --path replay --features object-store`, or `--features s3`, `gcs`, `azure` or `postgres`",
+        "build it in: `cargo install --path cli --features object-store`, or `--features s3`, `gcs`, `azure` or `postgres`",
     )
 }
 
