@@ -9,7 +9,7 @@ use std::process::{Command, abort};
 use std::{env, fs};
 
 use foldlog::{Session, SessionTypes, Store};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     CheckpointManager, CheckpointPolicy, NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged,
     TaskTreeState, declare,
 };

@@ -11,7 +11,6 @@
 //! | [`main_loop`] | requests, each with a session, a prompt and a checkpoint |
 //! | [`shortening`] | what a provider is sent in place of a part of a long conversation |
 //! | `claude` | a client of the Claude Code program, and an adapter that evaluates prompts with it (feature `claude`) |
-//! | `persistence` | work of many days: tasks, checkpoints, files, validation and recovery (feature `persistence`) |
 //! | [`budget`] | how many tokens an evaluation may use |
 //! | [`deadline`] | until when an evaluation goes on |
 //! | [`events`] | what of an evaluation is recorded for people |
@@ -26,11 +25,6 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-/// Has the README's examples tested, with the features that they use.
-#[cfg(all(doctest, feature = "persistence"))]
-#[doc = include_str!("../../README.md")]
-pub struct Readme;
-
 pub mod adapter;
 pub mod adapter_state;
 pub mod budget;
@@ -43,8 +37,6 @@ pub mod events;
 pub mod inner_loop;
 mod json_size;
 pub mod main_loop;
-#[cfg(feature = "persistence")]
-pub mod persistence;
 pub mod prompt;
 pub mod provider;
 #[doc(hidden)]

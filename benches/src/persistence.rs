@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use foldlog::audit::LogReader;
 use foldlog::conversation::{NewAnswer, NewInput};
 use foldlog::{SequenceNumber, Session, SessionTypes, Store};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     CheckpointManager, Dependency, DependencyType, NewTask, SessionState, StateCompression, StateUpdate,
     StateValidator, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, TreeContents, TreeExporter,
     WorkspaceStores, declare, export_session, export_tree,

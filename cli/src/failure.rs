@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use foldlog::{Error, audit, filesystem};
-use foldlog_agent::persistence::{self, Damage, DamagedFile};
 use foldlog_codec::escape;
+use foldlog_tasks::{Damage, DamagedFile};
 
 use crate::remote;
 use crate::verbs::run::quoted;
@@ -92,7 +92,7 @@ pub enum Failure {
     },
     /// A checkpoint, a recovery or a tree of files of long-running work is not as it should be.
     #[error(transparent)]
-    Persistence(persistence::Error),
+    Tasks(foldlog_tasks::Error),
     /// The demo's child process could not be run.
     #[error("the demo's child process cannot be run: {0}")]
     Child(io::Error),
@@ -108,11 +108,11 @@ impl From<filesystem::Error> for Failure {
 const COPY_AGAIN: &str = "if this is a copy, take another by `foldlog backup SESSION --to STORE`, which copies a session while it is \
                           written; if it is not, or as of an earlier moment, copy its sound part: `foldlog salvage SESSION --to STORE`";
 
-impl From<persistence::Error> for Failure {
-    fn from(error: persistence::Error) -> Failure {
+impl From<foldlog_tasks::Error> for Failure {
+    fn from(error: foldlog_tasks::Error) -> Failure {
         match error {
-            persistence::Error::Engine(error) => Failure::Engine(error),
-            error => Failure::Persistence(error),
+            foldlog_tasks::Error::Engine(error) => Failure::Engine(error),
+            error => Failure::Tasks(error),
         }
     }
 }
@@ -158,8 +158,8 @@ impl Failure {
             Failure::Run { error, .. } if matches!(&**error, foldlog_agent::Error::Engine(error) if error.is_damage()) => {
                 DOES_NOT_HOLD
             }
-            Failure::Persistence(
-                persistence::Error::Damaged { .. } | persistence::Error::CheckpointMismatch { .. },
+            Failure::Tasks(
+                foldlog_tasks::Error::Damaged { .. } | foldlog_tasks::Error::CheckpointMismatch { .. },
             ) => DOES_NOT_HOLD,
             failure if failure.is_closed_pipe() => HOLDS,
             _ => UNUSABLE,
@@ -190,7 +190,7 @@ impl Failure {
                 "name another place, or replace what is there by --force"
             }
             Failure::File { .. } => "check the path and its permissions",
-            Failure::Persistence(error) => after_persistence(error),
+            Failure::Tasks(error) => after_tasks(error),
             Failure::Malformed { .. } => "nothing was imported; correct the file and import again",
             Failure::Child(_) => "run the demo where processes can be started",
         };
@@ -198,8 +198,8 @@ impl Failure {
     }
 }
 
-fn after_persistence(error: &persistence::Error) -> &'static str {
-    use persistence::Error::{
+fn after_tasks(error: &foldlog_tasks::Error) -> &'static str {
+    use foldlog_tasks::Error::{
         CheckpointMismatch, CheckpointRemoved, Damaged, Impossible, NoCheckpoint, NoSuchCheckpoint, NoTree,
     };
     match error {

@@ -8,8 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use foldlog::{MemoryLimit, StoreOptions};
-use foldlog_agent::persistence::TreeLimits;
 use foldlog_codec::escape;
+use foldlog_tasks::TreeLimits;
 use serde::Serialize;
 use uuid::Uuid;
 

@@ -15,9 +15,9 @@ use foldlog::{
     BackgroundSync, ExecutionState, FixedClock, ResourceRegistry, SequenceNumber, Session, SessionTypes,
     Store, StoreOptions,
 };
-use foldlog_agent::persistence::{CheckpointManager, SessionState, StateUpdate, TaskStatus, WorkspaceStores};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, ProviderAdapter, UserMessage};
+use foldlog_tasks::{CheckpointManager, SessionState, StateUpdate, TaskStatus, WorkspaceStores};
 
 use super::{BEGIN_US, change, create, task};
 
@@ -64,9 +64,7 @@ pub(super) struct Agent {
 
 /// The types of an agent's session.
 pub(super) fn types() -> SessionTypes {
-    foldlog_agent::events::declare(foldlog_agent::persistence::declare(SessionTypes::builder()))
-        .build()
-        .unwrap()
+    foldlog_agent::events::declare(foldlog_tasks::declare(SessionTypes::builder())).build().unwrap()
 }
 
 pub(super) fn open_store(root: &Path) -> (Store, Arc<FixedClock>) {

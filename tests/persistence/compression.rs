@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use foldlog_agent::persistence::{CompressionAlgorithm, Error, StateCompression};
+use foldlog_tasks::{CompressionAlgorithm, Error, StateCompression};
 
 use CompressionAlgorithm::{Gzip, Lz4, None as Plain, Zstd};
 

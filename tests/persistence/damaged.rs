@@ -8,7 +8,7 @@ use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::tools::ExecuteOptions;
 use foldlog::{Session, Store, StoreOptions};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     CheckpointId, CheckpointManager, CompressionAlgorithm, CrashRecoveryManager, Error, NewTask,
     RecoveryOutlook, RecoveryStrategy, RestoreOptions, SessionState, Task, TaskStatus, TaskTreeState,
     WorkspaceStores,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use foldlog::conversation::{ConversationMessage, Role};
 use foldlog::{SequenceNumber, Session};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     AtomicPersistence, CheckpointFiles, CompressionAlgorithm, Damage, DamagedFile, Error, ExportReport,
     ImportedTree, SessionConfiguration, SessionIdentity, SessionState, StateComponent, StateCompression,
     StateUpdate, TaskTreeState, Tree, TreeContents, TreeLimits, TreeManifest, export_tree, import_tree,
@@ -67,7 +67,7 @@ pub(super) fn two_days() -> (Told, Told) {
     agent.converse("second", "five");
     let configuration =
         SessionConfiguration { requires_validation: true, ..before.state.configuration.clone() };
-    let configured = foldlog_agent::persistence::SessionConfigured { configuration };
+    let configured = foldlog_tasks::SessionConfigured { configuration };
     agent.session.dispatch(configured).unwrap();
     let after = Told::of(&agent).with_checkpoint("first");
     (before, after)

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use foldlog_agent::persistence::{CompressionAlgorithm, StateCompression, TreeExporter};
+use foldlog_tasks::{CompressionAlgorithm, StateCompression, TreeExporter};
 
 use super::files::{all, by, tree_of, two_days};
 

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     AtomicPersistence, CompressionAlgorithm, Error, SessionConfiguration, SessionState, StateComponent,
     StateCompression, Tree, TreeContents, TreeLimits, export_tree,
 };

@@ -1,7 +1,7 @@
 //! Parts of a state that are read once somebody asks for them.
 
 use foldlog::Clock;
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     AccessPattern, AtomicPersistence, ClaudeContextState, Error, LazyStateManager, SessionConfiguration,
     SessionState, StateComponent, StateCompression, TaskTreeState,
 };

@@ -7,7 +7,7 @@ use foldlog::audit::{self, LogReader};
 use foldlog::{
     CompactOptions, Export, ImportOptions, KeptSnapshots, Policy, SequenceNumber, SessionOptions, Store,
 };
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     Checkpoint, CheckpointManager, CompressionAlgorithm, CrashRecoveryManager, Error, ImportedSession,
     IncompleteWrite, RetentionPolicy, SessionState, StateCompression, TaskTreeState, Tree, TreeContents,
     TreeLimits, WorkspaceStores, export_session, export_tree, import_session, unfinished_imports,

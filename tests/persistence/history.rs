@@ -9,7 +9,7 @@ use foldlog::audit::LogReader;
 use foldlog::conversation::{NewAnswer, NewInput, Role};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
 use foldlog::{ExecutionState, ResourceRegistry, SequenceNumber, SessionOptions, Store, StoreOptions};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     Checkpoint, CheckpointManager, RestoreOptions, SessionState, StateUpdate, StateValidator, TaskTreeState,
     TreeContents, TreeLimits, UpdateOperation, WorkspaceStores, export_session, export_tree, import_session,
     import_tree,
@@ -22,7 +22,7 @@ use crate::agent::{self, Write, Written};
 use crate::files::by;
 use crate::laws::{self, Model, World, assert_is};
 use crate::quick_folder;
-use foldlog_agent::persistence::CompressionAlgorithm;
+use foldlog_tasks::CompressionAlgorithm;
 
 /// What a host does.
 #[derive(Clone, Debug)]

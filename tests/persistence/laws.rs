@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldlog::audit::LogReader;
 use foldlog::storage::MemoryStorage;
 use foldlog::{Session, SessionOptions, Store};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     Dependency, DependencyAdded, DependencyType, NewTask, TaskChanges, TaskCreated, TaskModified, TaskStatus,
     TaskStatusChanged, TaskTreeState,
 };
@@ -241,11 +241,11 @@ impl Model {
     }
 }
 
-fn name(task: u8) -> foldlog_agent::persistence::TaskId {
+fn name(task: u8) -> foldlog_tasks::TaskId {
     id(&format!("t{task}"))
 }
 
-fn number(task: &foldlog_agent::persistence::TaskId) -> u8 {
+fn number(task: &foldlog_tasks::TaskId) -> u8 {
     task.as_str()[1..].parse().unwrap()
 }
 

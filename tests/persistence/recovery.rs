@@ -14,13 +14,13 @@ use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{Session, SessionTypes, Store, StoreOptions};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     CheckpointId, CheckpointManager, CrashRecoveryManager, CrashState, Error, IncompleteWrite, NewTask,
     OrphanedResource, RecoveryAction, RecoveryActions, RecoveryStrategy, RestoreOptions, SessionState,
     TaskTreeState, Tasks, WorkspaceStores,
 };
-use foldlog_agent::persistence::{StateCompression, TreeContents, export_tree};
-use foldlog_agent::persistence::{TaskStatus::*, open_without_host};
+use foldlog_tasks::{StateCompression, TreeContents, export_tree};
+use foldlog_tasks::{TaskStatus::*, open_without_host};
 use foldlog_tests::{Watched, child};
 
 use crate::agent::{self, Agent};
@@ -263,11 +263,8 @@ fn each_strategy_brings_back_what_it_said_and_telling_writes_nothing() {
     );
 }
 
-fn manager_outlook(
-    told: &foldlog_agent::persistence::RecoveryOutlook,
-    lost: &[String],
-) -> foldlog_agent::persistence::RecoveryOutlook {
-    foldlog_agent::persistence::RecoveryOutlook { lost: lost.to_vec(), ..told.clone() }
+fn manager_outlook(told: &foldlog_tasks::RecoveryOutlook, lost: &[String]) -> foldlog_tasks::RecoveryOutlook {
+    foldlog_tasks::RecoveryOutlook { lost: lost.to_vec(), ..told.clone() }
 }
 
 #[test]

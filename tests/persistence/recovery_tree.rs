@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use foldlog::Store;
 use foldlog::conversation::{NewAnswer, NewInput, Role};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     CheckpointManager, CompressionAlgorithm, CrashRecoveryManager, Damage, Error, PartialTree,
     RecoveredSession, RecoveryAction, RecoveryStrategy::*, SessionState, StateComponent, TreeLimits,
     WorkspaceStores, export_session, import_tree,

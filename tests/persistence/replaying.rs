@@ -15,7 +15,7 @@ use foldlog::tools::{
 use foldlog::{
     Error, ExecutionState, LeaveOut, ResourceRegistry, SequenceNumber, Session, SessionOptions, Store,
 };
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     Checkpoint, CheckpointId, CheckpointManager, CheckpointPolicy, NewTask, RestoreOptions, RetentionPolicy,
     TaskCreated, TaskStatus, TaskStatusChanged, TaskTreeState,
 };
@@ -27,7 +27,7 @@ use super::{id, quick_folder};
 
 use TaskStatus::{Completed, InProgress, Pending};
 
-type Result<T> = std::result::Result<T, foldlog_agent::persistence::Error>;
+type Result<T> = std::result::Result<T, foldlog_tasks::Error>;
 
 /// Writes a file, or dies after it did.
 struct Write {

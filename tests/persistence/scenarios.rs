@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use foldlog::audit::LogReader;
 use foldlog::{Session, Store};
-use foldlog_agent::persistence::TaskStatus::{Completed, InProgress, Pending};
-use foldlog_agent::persistence::{
+use foldlog_tasks::TaskStatus::{Completed, InProgress, Pending};
+use foldlog_tasks::{
     AtomicPersistence, Checkpoint, CheckpointHistory, CheckpointId, CheckpointManager, CheckpointPolicy,
     CrashRecoveryManager, Error, Occasion, RecoveryStrategy, RestoreOptions, RetentionPolicy,
     SessionConfiguration, SessionConfigured, SessionState, StateComponent, StateCompression, StateValidator,
@@ -280,12 +280,8 @@ fn s04_a_state_that_is_saved_is_loaded_part_for_part_and_a_damaged_one_is_not() 
             saved.persist_state(StateComponent::TaskTree, &state.task_tree).unwrap();
             let missing = saved.load_state::<SessionConfiguration>(StateComponent::Configuration);
             assert!(matches!(missing, Err(Error::ComponentNotFound(StateComponent::Configuration))));
-            foldlog_agent::persistence::export_tree(
-                &TreeContents::new(&state),
-                &to,
-                &StateCompression::default(),
-            )
-            .unwrap();
+            foldlog_tasks::export_tree(&TreeContents::new(&state), &to, &StateCompression::default())
+                .unwrap();
             assert_eq!(import_tree(&to, TreeLimits::default()).unwrap().state, state);
             let file =
                 to.join(format!(".aca/sessions/{}/claude/conversation/current.json", state.session_id));

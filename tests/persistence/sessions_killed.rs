@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     CheckpointHistory, CheckpointId, CrashRecoveryManager, Dependency, DependencyType, RestoreOptions,
     RetentionPolicy, StateValidator, Task, TaskStatus, TaskTreeState, Tasks, simulate,
 };

@@ -7,7 +7,7 @@ use std::process::Command;
 use foldlog::audit::LogReader;
 use foldlog::filesystem::ChangeKind;
 use foldlog::{Outcome, SessionOptions, SnapshotOptions};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     ArtifactBuilt, ArtifactKind, BuildArtifact, DependenciesResolved, DependencyResolution, ExecutionLogged,
     GitObserved, GitState, Happened, InteractionKind, LogLevel, RecoveryAction, ResolvedDependency,
     SessionConfiguration, SessionConfigured, SessionState, StateComponent, TaskStatus, UpdateOperation,

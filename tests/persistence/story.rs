@@ -13,7 +13,7 @@ use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{Outcome, Session, Store};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     ArtifactBuilt, ArtifactKind, Artifacts, BuildArtifact, CheckpointManager, CheckpointPolicy,
     CrashRecoveryManager, Happened, NewTask, RecoveryAction, RecoveryActions, RecoveryStrategy,
     RestoreOptions, RetentionPolicy, SessionState, StateValidator, TaskCreated, TaskStatus,

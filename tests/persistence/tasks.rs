@@ -1,6 +1,6 @@
 //! What tasks may become, what is refused, and what is next.
 
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     BlockedTask, DependencyAdded, DependencyType, TaskChanges, TaskId, TaskModified, TaskStatus,
     TaskTreeState, Waits,
 };

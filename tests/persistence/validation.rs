@@ -7,7 +7,7 @@ use foldlog::audit::LogReader;
 use foldlog::conversation::{ConversationMessage, Role, TokenUsage};
 use foldlog::filesystem::{ChangeKind, FileFacts, FileKind};
 use foldlog::storage::MemoryStorage;
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     ArtifactKind, BuildArtifact, ContextWindow, Dependency, DependencyAdded, DependencyRemoved,
     DependencyType, FileModification, Finding, Happened, LogEntry, NotCompared, RecordedConversation, Repair,
     RepairStep, SessionConfiguration, SessionConfigured, SessionState, StateComponent, StateUpdate,
@@ -40,7 +40,7 @@ fn empty() -> SessionState {
 #[test]
 fn the_rules_are_data_of_four_types_and_three_severities() {
     let validator = StateValidator::new();
-    let documented = include_str!("../../agent/src/persistence/validation/mod.rs");
+    let documented = include_str!("../../tasks/src/validation/mod.rs");
     let rows = documented.lines().filter_map(|line| line.strip_prefix("//! | `"));
     let rows = rows.map(|row| {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
@@ -245,7 +245,7 @@ fn the_events_of_repairs_are_refused_where_they_contradict_the_tasks() {
 /// inconsistent parent and child.
 #[test]
 fn a_task_that_its_parent_does_not_list_is_an_inconsistent_parent_and_child() {
-    let part = |name, number, parent: Option<&str>| foldlog_agent::persistence::Task {
+    let part = |name, number, parent: Option<&str>| foldlog_tasks::Task {
         parent: parent.map(id),
         ..sound(name, number, Pending)
     };
@@ -284,9 +284,7 @@ fn a_task_cannot_be_put_below_parents_that_make_a_cycle() {
     let session = store.create(&forging()).unwrap();
     for (number, (name, parent)) in (0..).zip([("a", Some("b")), ("b", Some("a")), ("c", None)]) {
         let parent = parent.map(id);
-        session
-            .dispatch(Forged(foldlog_agent::persistence::Task { parent, ..sound(name, number, Pending) }))
-            .unwrap();
+        session.dispatch(Forged(foldlog_tasks::Task { parent, ..sound(name, number, Pending) })).unwrap();
     }
     let changes = TaskChanges { parent: Some(Some(id("a"))), ..TaskChanges::default() };
     let refused = session.dispatch(TaskModified { task_id: id("c"), changes }).map(drop);
@@ -438,7 +436,7 @@ fn conversations_are_paired_and_tokens_add_up() {
     let wrong = "error token-sums: model `m` has used 0 and 0 tokens by its sum, and 3 and 4 by its requests";
     assert_eq!(lines(&state), [wrong]);
     let plan = validate(&state).repair_plan;
-    assert_eq!(lines(&foldlog_agent::persistence::simulate(&state, &plan)), [""; 0]);
+    assert_eq!(lines(&foldlog_tasks::simulate(&state, &plan)), [""; 0]);
 }
 
 /// Updates of an export are held against the records: a digest, a number or a record that is none of the log's is told.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use foldlog::{Event, SessionTypes, SliceOp};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     BlockedTask, Dependency, DependencyType, RepairPlan, RepairStep, SessionState, StateValidator, Task,
     TaskId, TaskStatus, TaskTreeState, Tasks, ValidationSeverity, Waits, declare, simulate,
 };
@@ -397,9 +397,8 @@ fn whatever_is_broken_is_found_and_repaired_or_said_why_not_and_no_task_is_dropp
         let broken = result.issues.iter().filter(|issue| worse(issue.rule.severity));
         let found: BTreeSet<&str> = broken.map(|issue| &*issue.rule.name).collect();
         assert_eq!(found, expected, "seed {seed}: {:#?}", result.issues);
-        let critical = |issue: &&foldlog_agent::persistence::ValidationIssue| {
-            issue.rule.severity == ValidationSeverity::Critical
-        };
+        let critical =
+            |issue: &&foldlog_tasks::ValidationIssue| issue.rule.severity == ValidationSeverity::Critical;
         assert_eq!(result.is_valid, !result.issues.iter().any(|issue| critical(&issue)), "seed {seed}");
         expected.iter().for_each(|rule| *met.entry(rule).or_default() += 1);
         valid += u32::from(expected.is_empty());

@@ -6,13 +6,13 @@ use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::storage::MemoryStorage;
 use foldlog::{BackgroundSync, FixedClock, Kind, SequenceNumber, Session, Store, StoreOptions};
-use foldlog_agent::persistence::{
-    Checkpoint, CheckpointCreated, CheckpointId, CheckpointManager, DependencyAdded, DependencyType, NewTask,
-    RetentionPolicy, StateValidator, TaskStatus, ValidationResult, Why, WorkspaceStores,
-};
 use foldlog_codec::body::Seal;
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::segment::{self, SegmentHeader};
+use foldlog_tasks::{
+    Checkpoint, CheckpointCreated, CheckpointId, CheckpointManager, DependencyAdded, DependencyType, NewTask,
+    RetentionPolicy, StateValidator, TaskStatus, ValidationResult, Why, WorkspaceStores,
+};
 
 use super::{BEGIN_US, change, create, id, refusal, store_on, task, types};
 

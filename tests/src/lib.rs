@@ -1,5 +1,10 @@
 //! Shared parts of the tests: a host's types, child processes, disks, and oracles that share no code with the engine.
 
+/// Runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;
+
 mod blob;
 pub mod child;
 pub mod crash;

@@ -12,8 +12,8 @@ use foldlog::{
     SessionOptions, SessionTypes, SnapshotOptions, Store, StoreOptions,
 };
 use foldlog_agent::events::{self, PromptExecuted};
-use foldlog_agent::persistence::{NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, declare};
 use foldlog_codec::body::Usage;
+use foldlog_tasks::{NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, declare};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use foldlog_agent::persistence::{Checkpoint, CheckpointHistory, CheckpointId};
 use foldlog_codec::escape;
+use foldlog_tasks::{Checkpoint, CheckpointHistory, CheckpointId};
 use serde::Serialize;
 
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use foldlog::{Policy, SequenceNumber, Store};
-use foldlog_agent::persistence::{
-    CompressionAlgorithm, ExportReport, StateCompression, WorkspaceStores, export_session,
-};
+use foldlog_tasks::{CompressionAlgorithm, ExportReport, StateCompression, WorkspaceStores, export_session};
 use serde::Serialize;
 
 use super::show::Timeline;

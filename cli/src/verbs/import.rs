@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use clap::Subcommand;
 use foldlog::{Export, ImportOptions, SessionOptions, SessionTypes, Store};
-use foldlog_agent::persistence::{
+use foldlog_codec::record::time_text;
+use foldlog_tasks::{
     CrashRecoveryManager, Error, ImportedSession, PartialTree, RecoveryOutlook, RecoveryStrategy,
     StateComponent, declare, import_session, import_tree, unfinished_imports,
 };
-use foldlog_codec::record::time_text;
 use serde::Serialize;
 
 use super::strategies::print_outlook;
@@ -327,7 +327,7 @@ struct TreeDocument {
 ///
 /// # Errors
 ///
-/// - [`Failure::Persistence`](crate::Failure::Persistence) if the tree is damaged, or there is none; nothing is imported then.
+/// - [`Failure::Tasks`](crate::Failure::Tasks) if the tree is damaged, or there is none; nothing is imported then.
 /// - [`Failure::Engine`](crate::Failure::Engine) if the store cannot be written.
 pub fn aca(dir: &Path, store: &Path, partial: Option<&Partial<'_>>, output: &mut Output<'_>) -> Result<u8> {
     if let Some(partial) = partial {

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use foldlog::{ExecutionState, SequenceNumber};
-use foldlog_agent::persistence::{
+use foldlog_codec::escape;
+use foldlog_tasks::{
     CheckpointHistory, CheckpointId, CheckpointManager, NotCompared, RestoreOptions, RestoreReport,
     open_without_host,
 };
-use foldlog_codec::escape;
 use serde::Serialize;
 
 use super::checkpoints::held;
@@ -139,14 +139,11 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
     let history = CheckpointHistory::read(&log)?;
     let end = log.last_position();
     let checkpoint = match asked.checkpoint {
-        "latest" => {
-            history.latest_on(log.live_path(), end).ok_or(foldlog_agent::persistence::Error::NoCheckpoint)?
-        }
+        "latest" => history.latest_on(log.live_path(), end).ok_or(foldlog_tasks::Error::NoCheckpoint)?,
         text => {
-            let id: CheckpointId =
-                text.parse().map_err(|error: foldlog_agent::persistence::InvalidCheckpointId| {
-                    Failure::usage(error.to_string(), "`foldlog checkpoints SESSION` lists them")
-                })?;
+            let id: CheckpointId = text.parse().map_err(|error: foldlog_tasks::InvalidCheckpointId| {
+                Failure::usage(error.to_string(), "`foldlog checkpoints SESSION` lists them")
+            })?;
             history.get(id)?
         }
     };

@@ -13,8 +13,8 @@ use foldlog::tools::{
     RewindPreview, RewindReport,
 };
 use foldlog::{Error, ExecutionState, OperationId, ResourceRegistry, SequenceNumber, Session};
-use foldlog_agent::persistence::open_without_host;
 use foldlog_codec::escape;
+use foldlog_tasks::open_without_host;
 
 use super::recover::{self, named_part, places};
 use super::run::resume_command::quoted;

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use chrono::{DateTime, Utc};
 use foldlog::Store;
-use foldlog_agent::persistence::{
+use foldlog_codec::escape;
+use foldlog_tasks::{
     CheckpointHistory, CrashRecoveryManager, CrashState, Error, RecoveredSession, RecoveryOutlook,
     RecoveryStrategy,
 };
-use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 

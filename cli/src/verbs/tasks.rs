@@ -5,8 +5,8 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use foldlog_agent::persistence::{BlockedTask, Task, TaskId, TaskStatus, TaskTreeState, Waits};
 use foldlog_codec::escape;
+use foldlog_tasks::{BlockedTask, Task, TaskId, TaskStatus, TaskTreeState, Waits};
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;

@@ -8,11 +8,11 @@ use clap::Args;
 use foldlog::audit::{LogReader, ReadOptions};
 use foldlog::storage::FileStorage;
 use foldlog::{Error, Event, SequenceNumber, Session, SessionTypes};
-use foldlog_agent::persistence::{
+use foldlog_codec::escape;
+use foldlog_tasks::{
     RecoveryAction, RepairPlan, RepairReport, SessionState, StateValidator, ValidationIssue,
     ValidationResult, ValidationSeverity, Why, WorkspaceStores, declare, open_without_host,
 };
-use foldlog_codec::escape;
 use serde::Serialize;
 
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};

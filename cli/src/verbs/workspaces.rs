@@ -9,8 +9,8 @@ use foldlog::filesystem::HostFilesystem;
 use foldlog::tools::CompositeSnapshot;
 use foldlog::tools::resources::Snapshotable;
 use foldlog::{ResourceRegistry, Store};
-use foldlog_agent::persistence::{Checkpoint, LeftAlone};
 use foldlog_codec::escape;
+use foldlog_tasks::{Checkpoint, LeftAlone};
 use serde::Serialize;
 use uuid::Uuid;
 

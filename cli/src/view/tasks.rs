@@ -6,7 +6,7 @@ use std::io::Write;
 use foldlog::SequenceNumber;
 use foldlog::Slice;
 use foldlog::audit::StateReader;
-use foldlog_agent::persistence::{TaskId, TaskTreeState, Tasks};
+use foldlog_tasks::{TaskId, TaskTreeState, Tasks};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 

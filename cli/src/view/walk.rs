@@ -9,10 +9,10 @@ use foldlog::audit::{
 };
 use foldlog::conversation::ConversationMessage;
 use foldlog::{Error, Policy, Record, SequenceNumber, Slice};
-use foldlog_agent::persistence::Tasks;
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{LeftOut, Limits, Streamed, left_out_digest};
 use foldlog_codec::record::RecordJson;
+use foldlog_tasks::Tasks;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 

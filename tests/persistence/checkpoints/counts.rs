@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldlog::audit::LogReader;
 use foldlog::storage::MemoryStorage;
 use foldlog::{Session, SessionOptions, Store};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     Checkpoint, CheckpointManager, DependenciesResolved, DependencyResolution, ResolvedDependency,
     SessionState, TaskStatus, Tasks, WorkspaceStores,
 };

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use foldlog::{SessionTypes, Store, audit};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     CheckpointHistory, CheckpointId, CheckpointManager, RestoreOptions, RetentionPolicy, TaskStatus,
     TaskTreeState,
 };

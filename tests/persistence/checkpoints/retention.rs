@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     Checkpoint, CheckpointId, CheckpointManager, CheckpointsRemoved, Occasion, RemovalReason, RestoreOptions,
     RetentionPolicy,
 };

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use foldlog::tools::{CompositeSnapshot, Phase};
 use foldlog::{CompactOptions, SessionOptions, Store};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     Checkpoint, CheckpointCreated, CheckpointId, CheckpointManager, CheckpointPolicy, Checkpoints,
     CompressionAlgorithm, Error, Occasion, RecoveryAction, RecoveryActions, RestoreOptions, RetentionPolicy,
     StateCompression, StateUpdate, TaskStatusChanged, TaskTreeState, Tasks, WorkspaceStores,
 };
-use foldlog_agent::persistence::{DependencyRemoved, DependencyType, TaskCreated, TaskStatus::*};
+use foldlog_tasks::{DependencyRemoved, DependencyType, TaskCreated, TaskStatus::*};
 
 use crate::agent::Agent;
 use crate::{change, create, id, store, task, types};
@@ -100,7 +100,7 @@ fn later_updates_are_applied_in_order_and_what_is_refused_is_listed() {
     let early = manager.create(None).unwrap();
     create(&session, task("b")).unwrap();
     session
-        .dispatch(foldlog_agent::persistence::ExecutionLogged {
+        .dispatch(foldlog_tasks::ExecutionLogged {
             task: None,
             level: Default::default(),
             message: "no update".into(),

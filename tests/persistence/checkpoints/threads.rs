@@ -5,9 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use foldlog_agent::persistence::{
-    CheckpointCreated, CheckpointManager, RestoreOptions, RetentionPolicy, TaskTreeState,
-};
+use foldlog_tasks::{CheckpointCreated, CheckpointManager, RestoreOptions, RetentionPolicy, TaskTreeState};
 
 use crate::{create, id, store, task, types};
 

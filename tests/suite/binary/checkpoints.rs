@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldlog::filesystem::HostFilesystem;
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::{Event, ExecutionState, ResourceRegistry, SessionTypes, Slice, Store};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     CheckpointManager, NewTask, TaskCreated, TaskId, TaskTreeState, declare, open_without_host,
 };
 use foldlog_tests::verbs::foldlog;

@@ -1,9 +1,7 @@
 //! `foldlog tasks`: the tasks of a session, as a tree.
 
 use foldlog::{SessionTypes, Store};
-use foldlog_agent::persistence::{
-    NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, TaskTreeState, declare,
-};
+use foldlog_tasks::{NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, TaskTreeState, declare};
 use foldlog_tests::verbs::foldlog;
 
 use super::options;

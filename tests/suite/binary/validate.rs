@@ -1,7 +1,7 @@
 //! `foldlog validate`: whether the state of a session holds, and its repair.
 
 use foldlog::{Event, SessionTypes, Slice, SliceOp, Store};
-use foldlog_agent::persistence::{
+use foldlog_tasks::{
     NewTask, Task, TaskChanges, TaskCreated, TaskId, TaskModified, TaskTreeState, Tasks, declare,
 };
 use foldlog_tests::verbs::foldlog;

@@ -1,0 +1,149 @@
+//! What a session holds at a position, counted from a checkpoint before it and the records since.
+//!
+//! A slice of counts, folded by the events of tasks, would make each of these records larger and each change of a task
+//! dearer, whether anybody creates checkpoints or not. The records since the last checkpoint say the same, and are read
+//! once, when the next one is created.
+//!
+//! 1. Counts go on from the latest checkpoint on the live path of the position; what counts at a checkpoint that is live
+//!    counts at every later position of that path.
+//! 2. Where there is none, they begin at the log's first record.
+//! 3. A record that may change tasks otherwise than by their four events (a seed, a clear, a reset, an import), or whose
+//!    body a compaction has dropped, has the tasks counted from their slice.
+
+use std::collections::BTreeMap;
+
+use foldlog::audit::{Recorded, RecordedCaptures, RecordedContent, RecordedEvent};
+use foldlog::filesystem::FilesystemSnapshot;
+use foldlog::{Kind, Result, SequenceNumber, SessionTypes, State};
+
+use super::records::Records;
+use super::{Checkpoint, CheckpointManifest};
+use crate::state::walk::StoreReaders;
+use crate::{
+    DependenciesResolved, Resolutions, TaskCreated, TaskStatus, TaskStatusChanged, Tasks, WorkspaceStores,
+    declare,
+};
+
+/// What a session holds at a position.
+pub(super) struct Counted {
+    /// The counts. The size of the log is left at 0.
+    pub(super) manifest: CheckpointManifest,
+    /// Latest capture of each workspace.
+    pub(super) workspaces: BTreeMap<String, FilesystemSnapshot>,
+}
+
+/// Counts what a session holds at `position`, from the latest of these checkpoints that is before it and counts there.
+pub(super) fn counted(
+    records: &impl Records,
+    created: &[Checkpoint],
+    position: SequenceNumber,
+    stores: &WorkspaceStores,
+) -> Result<Counted> {
+    let path = records.path();
+    let before = created.iter().rev().filter(|one| one.position < position);
+    let base = before.into_iter().find(|one| path.is_live(one.position, position));
+    let (manifest, workspaces) =
+        base.map(|base| (base.manifest.clone(), base.workspaces.clone())).unwrap_or_default();
+    let readers = StoreReaders::new(stores);
+    let mut counting = Counting { manifest, workspaces, readers, is_by_events: true };
+    for range in path.live_at(position) {
+        let from = base.map_or(*range.start(), |base| (*range.start()).max(base.position + 1));
+        if from <= *range.end() {
+            records.visit(from, *range.end(), &mut |record| counting.take(&record))?;
+        }
+    }
+    let is_by_events = counting.is_by_events;
+    let Counting { mut manifest, workspaces, .. } = counting;
+    if !is_by_events {
+        count_tasks(&records.state_at(position)?, &mut manifest)?;
+    }
+    let since = base.map(|base| records.messages_behind(base.position, position)).transpose()?.flatten();
+    manifest.conversation_messages_count = match since {
+        Some(since) => manifest.conversation_messages_count + since,
+        None => records.messages_at(position)?,
+    };
+    manifest.storage_size_bytes = 0;
+    Ok(Counted { manifest, workspaces })
+}
+
+/// Counts tasks and dependencies from their slices.
+fn count_tasks(state: &State, manifest: &mut CheckpointManifest) -> Result<()> {
+    let types = declare(SessionTypes::builder()).build()?;
+    let tasks = state.items::<Tasks>(&types)?;
+    let count = |status| tasks.iter().filter(|one| one.status == status).count() as u64;
+    manifest.total_tasks = tasks.len() as u64;
+    manifest.completed_tasks = count(TaskStatus::Completed);
+    let active = tasks.iter().filter(|one| one.status == TaskStatus::InProgress);
+    manifest.active_tasks = active.map(|task| task.id.clone()).collect();
+    manifest.active_tasks.sort();
+    let resolved = state.items::<Resolutions>(&types)?;
+    manifest.dependencies = resolved.last().map(|resolved| dependencies(resolved)).unwrap_or_default();
+    Ok(())
+}
+
+fn dependencies(resolved: &DependenciesResolved) -> Vec<String> {
+    let dependencies = resolved.resolution.dependencies.iter();
+    dependencies.map(|(name, dependency)| format!("{name} {}", dependency.version)).collect()
+}
+
+/// Counts along the records that count.
+struct Counting<'a> {
+    manifest: CheckpointManifest,
+    workspaces: BTreeMap<String, FilesystemSnapshot>,
+    readers: StoreReaders<'a>,
+    /// Whether tasks and dependencies changed by their events alone.
+    is_by_events: bool,
+}
+
+impl Counting<'_> {
+    fn take(&mut self, record: &Recorded<'_>) -> Result<()> {
+        match &record.content {
+            RecordedContent::Event(event) => self.event(event),
+            RecordedContent::CallBegun(begin) => self.captures(&begin.before),
+            // Behind any other end is what was there before.
+            RecordedContent::CallEnded(end) if end.is_kept() => self.captures(&end.after),
+            RecordedContent::Dropped | RecordedContent::Other(Kind::DISPATCH | Kind::IMPORT) => {
+                self.is_by_events = false;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn event(&mut self, event: &RecordedEvent) -> Result<()> {
+        let manifest = &mut self.manifest;
+        if event.read::<TaskCreated>()?.is_some() {
+            manifest.total_tasks += 1;
+        } else if let Some(TaskStatusChanged { task_id, new_status, .. }) = event.read()? {
+            manifest.active_tasks.retain(|other| *other != task_id);
+            match new_status {
+                TaskStatus::InProgress => {
+                    let place = manifest.active_tasks.partition_point(|other| *other < task_id);
+                    manifest.active_tasks.insert(place, task_id);
+                }
+                // No task leaves this state.
+                TaskStatus::Completed => manifest.completed_tasks += 1,
+                _ => {}
+            }
+        } else if let Some(resolved) = event.read::<DependenciesResolved>()? {
+            manifest.dependencies = dependencies(&resolved);
+        }
+        Ok(())
+    }
+
+    /// Counts what differs between each capture and the one before it of the same workspace.
+    fn captures(&mut self, captures: &RecordedCaptures) -> Result<()> {
+        for workspace in captures.resources() {
+            // Resources of other kinds have captures of other forms.
+            let Ok(Some(after)) = captures.get::<FilesystemSnapshot>(workspace) else { continue };
+            let before = self.workspaces.insert(workspace.to_owned(), after.clone());
+            let Some(before) = before.filter(|before| before.commit != after.commit) else { continue };
+            let Some(reader) = self.readers.of(workspace) else { continue };
+            // Captures that cannot be compared are named by the session's state.
+            if let Ok(changes) = reader.changes(Some(&before), &after) {
+                self.manifest.file_modifications_count += changes.len() as u64;
+            }
+        }
+        Ok(())
+    }
+}

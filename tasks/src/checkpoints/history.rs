@@ -1,0 +1,147 @@
+//! Which checkpoints a log has: those that were created, and those that were removed since.
+
+use std::collections::BTreeMap;
+
+use foldlog::audit::{LogReader, StateReader};
+use foldlog::{LivePath, SequenceNumber, Session, SessionTypes};
+
+use super::records::Records;
+use super::{Checkpoint, CheckpointEntry, CheckpointId, Checkpoints, RemovalReason, hash};
+use crate::error::{Error, Result};
+
+/// Holds the checkpoints of a log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointHistory {
+    /// All that were created, in this order.
+    pub(super) created: Vec<Checkpoint>,
+    /// Those that were removed, each with the limit by which.
+    pub(super) removed: BTreeMap<CheckpointId, RemovalReason>,
+}
+
+impl CheckpointHistory {
+    /// Reads the checkpoints of a session.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LogView::get`](foldlog::LogView::get).
+    pub fn of(session: &Session) -> Result<CheckpointHistory> {
+        let mut history = CheckpointHistory::default();
+        for entry in session.log::<Checkpoints>()?.iter() {
+            let entry = entry?;
+            history.add(CheckpointEntry::clone(&entry));
+        }
+        Ok(history)
+    }
+
+    /// Reads the checkpoints of a log. A log without checkpoints has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Decode`](foldlog::Error::Decode) if one cannot be read, and the errors of reading a log.
+    pub fn read(log: &LogReader) -> Result<CheckpointHistory> {
+        CheckpointHistory::in_slices(&log.state_reader()?)
+    }
+
+    /// Reads the checkpoints that a log had at a position.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](CheckpointHistory::read), and [`NoSuchPosition`](foldlog::Error::NoSuchPosition) if the log has no
+    /// such record.
+    pub fn at(log: &LogReader, position: impl Into<SequenceNumber>) -> Result<CheckpointHistory> {
+        CheckpointHistory::in_slices(&log.state_reader_at(position)?)
+    }
+
+    fn in_slices(slices: &StateReader) -> Result<CheckpointHistory> {
+        let types = super::declare(SessionTypes::builder()).build()?;
+        let mut history = CheckpointHistory::default();
+        for entry in slices.items::<Checkpoints>(&types)? {
+            history.add(CheckpointEntry::clone(&entry));
+        }
+        Ok(history)
+    }
+
+    pub(super) fn add(&mut self, entry: CheckpointEntry) {
+        match entry {
+            CheckpointEntry::Created(checkpoint) => self.created.push(*checkpoint),
+            CheckpointEntry::Removed(removed) => {
+                let with_reason = removed.ids.iter().map(|id| (*id, removed.reason));
+                self.removed.extend(with_reason);
+            }
+        }
+    }
+
+    /// Returns the checkpoints that are kept, in the order of their times, and of their ids where these are equal.
+    pub fn list(&self) -> Vec<&Checkpoint> {
+        let mut kept: Vec<&Checkpoint> = self.kept().collect();
+        kept.sort_by_key(|one| (one.created_at, one.id));
+        kept
+    }
+
+    /// Returns the checkpoints that were removed, each with the limit by which.
+    pub fn removed(&self) -> impl Iterator<Item = (&Checkpoint, RemovalReason)> {
+        self.created.iter().filter_map(|one| Some((one, *self.removed.get(&one.id)?)))
+    }
+
+    /// Returns the checkpoints that are kept, in the order of their creation.
+    pub(super) fn kept(&self) -> impl DoubleEndedIterator<Item = &Checkpoint> {
+        self.created.iter().filter(|one| !self.removed.contains_key(&one.id))
+    }
+
+    /// Returns the checkpoint that was created last of those that are kept and whose positions count at the position `at` of
+    /// this path: what was created on a branch that a rollback has abandoned is not gone back to unasked.
+    pub fn latest_on(&self, path: &LivePath, at: SequenceNumber) -> Option<&Checkpoint> {
+        self.kept().rev().find(|one| path.is_live(one.position, at))
+    }
+
+    /// Finds a checkpoint that is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchCheckpoint`] or [`Error::CheckpointRemoved`].
+    pub fn get(&self, id: CheckpointId) -> Result<&Checkpoint> {
+        if let Some(reason) = self.removed.get(&id).copied() {
+            return Err(Error::CheckpointRemoved { id, reason });
+        }
+        let missing = || Error::NoSuchCheckpoint { id, known: self.kept().count() };
+        self.created.iter().find(|one| one.id == id).ok_or_else(missing)
+    }
+
+    /// Checks the hashes of a log's checkpoints through `id`, in the order of their creation.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CheckpointMismatch`] for the first one whose hash does not fit the records, and the errors of reading a log.
+    pub fn verify(&self, log: &LogReader, id: CheckpointId) -> Result<()> {
+        self.verify_in(log, id)
+    }
+
+    /// Checks the hashes of all checkpoints of a log, those that were removed included.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`verify`](CheckpointHistory::verify).
+    pub fn verify_all(&self, log: &LogReader) -> Result<()> {
+        first(hash::mismatches(log, &self.created)?)
+    }
+
+    pub(super) fn verify_in(&self, records: &impl Records, id: CheckpointId) -> Result<()> {
+        let through = self.created.partition_point(|one| one.id <= id);
+        first(hash::mismatches(records, self.created.get(..through).unwrap_or_default())?)
+    }
+
+    /// Checks the hashes of all checkpoints that were created at `position` or before, and returns the
+    /// [`Error::CheckpointMismatch`] of each whose hash does not fit.
+    ///
+    /// # Errors
+    ///
+    /// The errors of reading a log.
+    pub fn mismatches(&self, log: &LogReader, position: SequenceNumber) -> Result<Vec<Error>> {
+        let through = self.created.partition_point(|one| one.position <= position);
+        hash::mismatches(log, self.created.get(..through).unwrap_or_default())
+    }
+}
+
+fn first(mismatches: Vec<Error>) -> Result<()> {
+    mismatches.into_iter().next().map_or(Ok(()), Err)
+}

@@ -1,0 +1,252 @@
+//! Restores a session to a checkpoint.
+
+use std::ops::RangeInclusive;
+
+use foldlog::tools::CompositeSnapshot;
+use foldlog::{RollbackReport, SequenceNumber, Session, escape};
+use serde::{Deserialize, Serialize};
+
+use super::{Checkpoint, CheckpointId, CheckpointManager, Occasion};
+use crate::error::{Error, Result};
+use crate::state::walk::{At, Visitor, conversations_in, walk_abandoned};
+use crate::{NotCompared, RecoveryAction, TaskTreeState, UpdateOperation};
+
+/// Says how a session is restored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestoreOptions {
+    /// Who restores it.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// Whether the updates that counted behind the checkpoint are applied again, in order. Events of tasks are dispatched as
+    /// far as they are still legal. Messages of conversations and changes of files are views of requests, calls and captures,
+    /// which only happen once: each is [refused](RestoreReport::refused).
+    pub apply_later_updates: bool,
+    /// Whether resources are restored too, such as workspaces. The checkpoint and the manager must have them.
+    pub with_resources: bool,
+}
+
+/// Names an update that was not applied again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RefusedUpdate {
+    /// Record that holds it.
+    pub sequence: SequenceNumber,
+    /// The update.
+    pub operation: UpdateOperation,
+    /// Why it was refused.
+    pub reason: String,
+}
+
+/// Reports what a restore did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RestoreReport {
+    /// Checkpoint that the session was restored to.
+    pub checkpoint: Checkpoint,
+    /// Checkpoint of what was there before, by which the restore can be undone.
+    pub undo: CheckpointId,
+    /// What was rolled back.
+    pub rolled_back: RollbackReport,
+    /// Records of the updates that were applied again, each with its new record.
+    pub applied: Vec<(SequenceNumber, SequenceNumber)>,
+    /// Updates that were not.
+    pub refused: Vec<RefusedUpdate>,
+    /// Later captures of workspaces that could not be compared, so that no update names what changed between them.
+    pub not_compared: Vec<NotCompared>,
+}
+
+impl RecoveryAction {
+    /// Says that a restore was begun. Its subject is the checkpoint.
+    pub const RESTORE: &str = "restore";
+    /// Says that a restore has ended. Its subject is the checkpoint, and what is lost are the updates that were refused, and
+    /// captures that could not be compared.
+    pub const RESTORED: &str = "restored";
+    /// Says that a restore has failed. Its subject is the checkpoint, and what is lost is why.
+    pub const RESTORE_FAILED: &str = "restore_failed";
+}
+
+/// What a restore did, as its report has it.
+struct WentBack {
+    rolled_back: RollbackReport,
+    applied: Vec<(SequenceNumber, SequenceNumber)>,
+    refused: Vec<RefusedUpdate>,
+    not_compared: Vec<NotCompared>,
+}
+
+impl CheckpointManager {
+    /// Restores the session to a checkpoint.
+    ///
+    /// | step | if the process ends behind it |
+    /// |---|---|
+    /// | 1. check the hashes of the checkpoints through this one | nothing has changed |
+    /// | 2. create a checkpoint of what is there, for [`BeforeRestore`](Occasion::BeforeRestore) | the session goes on as it was |
+    /// | 3. record a [`RecoveryAction`] `restore` | the session goes on as it was, and a recovery reports a restore without an end |
+    /// | 4. roll back STATE, and resources if asked to | the session is as it was at the checkpoint |
+    /// | 5. apply later updates again if asked to | those that were applied count |
+    /// | 6. record a [`RecoveryAction`] `restored`, which lists the updates that were refused | |
+    ///
+    /// If step 4 or 5 fails, a [`RecoveryAction`] `restore_failed` says why, in a session that still takes writes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CheckpointMismatch`] if a hash does not fit, and [`Error::NoSuchCheckpoint`], [`Error::CheckpointRemoved`] or
+    /// [`Error::NoResources`], and [`Compacted`](foldlog::Error::Compacted) if later updates are to be applied again of which a
+    /// compaction has dropped some: nothing has changed then, but where another manager removed the checkpoint behind step 1, that of
+    /// step 2 is there. Those of [`create`](CheckpointManager::create), of
+    /// [`Session::rollback_to`] and of [`ExecutionState::restore`](foldlog::ExecutionState::restore).
+    pub fn restore_from_checkpoint(
+        &self,
+        id: CheckpointId,
+        options: &RestoreOptions,
+    ) -> Result<RestoreReport> {
+        self.restore(self.trusted(Some(id))?, options)
+    }
+
+    /// Restores the session to a checkpoint whose hash was checked.
+    fn restore(&self, checkpoint: Checkpoint, options: &RestoreOptions) -> Result<RestoreReport> {
+        let id = checkpoint.id;
+        let resources = match options.with_resources {
+            true => Some(self.resources_of(&checkpoint)?),
+            false => None,
+        };
+        if options.apply_later_updates {
+            // What a compaction has dropped of them cannot be applied again.
+            self.session.contents(checkpoint.position + 1, SequenceNumber::MAX, |_| Ok(()))?;
+            conversations_in(&self.session, SequenceNumber::MAX)?;
+        }
+        let undo = self.create_for(Occasion::BeforeRestore(id), None)?.id;
+        // Another manager may have removed it until then; from now on it is kept.
+        self.get(id)?;
+        let RestoreOptions { by, reason, .. } = options;
+        let action = |action: &str, lost| RecoveryAction {
+            action: action.to_owned(),
+            by: by.clone(),
+            reason: reason.clone(),
+            subject: Some(id.to_string()),
+            lost,
+        };
+        self.session.dispatch(action(RecoveryAction::RESTORE, Vec::new()))?;
+        match self.go_back(&checkpoint, resources.as_ref(), options.apply_later_updates) {
+            Ok(WentBack { rolled_back, applied, refused, not_compared }) => {
+                let lost = refused.iter().map(|one| format!("update {}: {}", one.sequence, one.reason));
+                let unknown = not_compared.iter().map(|one| {
+                    format!("changes of {} up to record {}: {}", one.workspace, one.sequence, one.reason)
+                });
+                self.session.dispatch(action(RecoveryAction::RESTORED, lost.chain(unknown).collect()))?;
+                Ok(RestoreReport { checkpoint, undo, rolled_back, applied, refused, not_compared })
+            }
+            Err(error) => {
+                // A session that takes no more writes has a restore without an end, which a recovery reports.
+                let _ =
+                    self.session.dispatch(action(RecoveryAction::RESTORE_FAILED, vec![error.to_string()]));
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Rolls session and resources back, and applies later updates again.
+    fn go_back(
+        &self,
+        checkpoint: &Checkpoint,
+        resources: Option<&(foldlog::ExecutionState, CompositeSnapshot)>,
+        apply_later_updates: bool,
+    ) -> foldlog::Result<WentBack> {
+        let rolled_back = match resources {
+            Some((run, snapshot)) => run.restore(snapshot)?,
+            None => self.session.rollback_to(checkpoint.position)?,
+        };
+        // Read now, so that what other threads wrote until the rollback is among them.
+        let later = match apply_later_updates {
+            true => self.later(checkpoint, &rolled_back)?,
+            false => Later::default(),
+        };
+        let Later { updates, not_compared } = later;
+        let (mut applied, mut refused) = (Vec::new(), Vec::new());
+        for (sequence, operation) in updates {
+            match dispatch(&self.session, &operation) {
+                Ok(again) => applied.push((sequence, again)),
+                Err(foldlog::Error::Refused { reason, .. }) => {
+                    refused.push(RefusedUpdate { sequence, operation, reason });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(WentBack { rolled_back, applied, refused, not_compared })
+    }
+
+    /// Returns the updates that counted until a rollback and stand behind the position that it went to, in order.
+    fn later(&self, checkpoint: &Checkpoint, rolled_back: &RollbackReport) -> foldlog::Result<Later> {
+        let behind =
+            |range: &RangeInclusive<SequenceNumber>| (*range.start()).max(rolled_back.to + 1)..=*range.end();
+        let ranges = rolled_back.abandoned.iter().map(behind).filter(|range| !range.is_empty());
+        let ranges: Vec<_> = ranges.collect();
+        let mut later = Later::default();
+        let Some(last) = ranges.last().map(|range| *range.end()) else { return Ok(later) };
+        // On another branch, what was there before these records is not what was there at the checkpoint.
+        let is_behind = self.session.live_path().is_live(checkpoint.position, last);
+        let (captured, in_progress) = match is_behind {
+            true => {
+                let tasks = TaskTreeState::of(&self.session).unwrap_or_default();
+                (checkpoint.workspaces.clone(), tasks.scheduling_state.in_progress)
+            }
+            false => Default::default(),
+        };
+        let before = (&captured, in_progress);
+        walk_abandoned(&self.session, ranges, before, &self.stores, &mut later)?;
+        Ok(later)
+    }
+
+    fn resources_of(&self, checkpoint: &Checkpoint) -> Result<(foldlog::ExecutionState, CompositeSnapshot)> {
+        let missing = |reason| Error::NoResources { id: checkpoint.id, reason };
+        let run = self.run.clone().ok_or_else(|| missing("the manager has no run with resources"))?;
+        let json =
+            checkpoint.resources.as_deref().ok_or_else(|| missing("it was created without resources"))?;
+        let mut snapshot = CompositeSnapshot::from_json(json)?;
+        // A fork shares the checkpoints of its parent, and what was salvaged those of the damaged session. The hashes say that
+        // the records through this one are the session's own, whatever its id was then.
+        snapshot.session.session = self.session.id();
+        Ok((run, snapshot))
+    }
+}
+
+/// Collects the updates behind a checkpoint that a rollback abandoned.
+#[derive(Default)]
+struct Later {
+    updates: Vec<(SequenceNumber, UpdateOperation)>,
+    not_compared: Vec<NotCompared>,
+}
+
+impl Visitor for Later {
+    fn update(&mut self, at: At<'_>, operation: UpdateOperation) {
+        self.updates.push((at.sequence, operation));
+    }
+
+    fn not_compared(&mut self, what: NotCompared) {
+        self.not_compared.push(what);
+    }
+}
+
+/// Dispatches an event of tasks again. The others are views of records, which nobody can dispatch.
+pub(crate) fn dispatch(session: &Session, operation: &UpdateOperation) -> foldlog::Result<SequenceNumber> {
+    match operation.clone() {
+        UpdateOperation::TaskCreated(event) => session.dispatch(event),
+        UpdateOperation::TaskStatusChanged(event) => session.dispatch(event),
+        UpdateOperation::TaskModified(event) => session.dispatch(event),
+        UpdateOperation::DependencyAdded(event) => session.dispatch(event),
+        UpdateOperation::DependencyRemoved(event) => session.dispatch(event),
+        UpdateOperation::TaskRenumbered(event) => session.dispatch(event),
+        UpdateOperation::FileModified { modification } => {
+            let reason =
+                format!("the change of `{}` is a view of captures", escape::text(&modification.path));
+            Err(refused("file_modified", reason))
+        }
+        UpdateOperation::ConversationExtended { evaluation_id, messages } => {
+            let (count, id) = (messages.len(), escape::text(&evaluation_id));
+            let reason = format!("{count} messages of `{id}` are a view of requests, answers and calls");
+            Err(refused("conversation_extended", reason))
+        }
+    }
+}
+
+fn refused(event: &str, reason: String) -> foldlog::Error {
+    foldlog::Error::Refused { slice: String::new(), event: event.to_owned(), reason }
+}

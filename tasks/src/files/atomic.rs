@@ -1,0 +1,182 @@
+//! Parts of a state, persisted one by one.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use uuid::Uuid;
+
+use super::contents::{Change, SessionFile};
+use super::layout;
+use super::render::{self, Messages};
+use super::tree::{Tree, TreeLimits};
+use super::tree_writer::{ExportReport, Writer};
+use crate::{Error, FileSystemState, Result, StateComponent, StateCompression};
+
+/// Persists parts of a session's state in its tree, each in one step: a reader finds the part as it was or as it is, whenever the
+/// writer is killed. The rules of a [tree](super) hold.
+#[derive(Clone, Debug)]
+pub struct AtomicPersistence {
+    to: PathBuf,
+    session: Uuid,
+    compression: StateCompression,
+    limits: TreeLimits,
+}
+
+impl AtomicPersistence {
+    /// Persists into `.aca/sessions/SESSION/` of the folder `to`, which exists. Nothing is written yet.
+    pub fn new(to: impl Into<PathBuf>, session: Uuid, compression: StateCompression) -> AtomicPersistence {
+        AtomicPersistence { to: to.into(), session, compression, limits: TreeLimits::default() }
+    }
+
+    /// Sets how long files may be that are read.
+    #[must_use]
+    pub fn limits(self, limits: TreeLimits) -> AtomicPersistence {
+        AtomicPersistence { limits, ..self }
+    }
+
+    pub(super) fn to(&self) -> (&Path, Uuid) {
+        (&self.to, self.session)
+    }
+
+    /// Opens the tree; `None` if there is none yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Tree::open`].
+    pub fn tree(&self) -> Result<Option<Tree>> {
+        Tree::of_session(&self.to, self.session, self.limits)
+    }
+
+    /// Replaces a part of the state. `data` has the JSON form of that part: of [`SessionIdentity`](super::SessionIdentity),
+    /// [`TaskTreeState`](crate::TaskTreeState) and so on. Waits while somebody else writes or reads this tree.
+    /// Once this returns, the part is durable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAComponent`] if the value has another form or further fields, [`Error::Damaged`] if the manifest, or
+    /// something that has to be read, is damaged, else those of [`export_tree`](super::export_tree).
+    pub fn persist_state<T: Serialize + ?Sized>(
+        &self,
+        component: StateComponent,
+        data: &T,
+    ) -> Result<ExportReport> {
+        let value = serde_json::to_value(data);
+        let value = value.map_err(|error| Error::NotAComponent { component, reason: error.to_string() })?;
+        let mut writer = Writer::open(&self.to, self.session, self.compression)?;
+        let before = writer.before()?.cloned();
+        let tree = writer.tree(self.limits)?;
+        let mut files = Files::default();
+        let replaced = self.render(component, value, tree.as_ref(), &mut files)?;
+        if let Some(before) = &before {
+            let after = writer.after();
+            // What one part is of, the others are not: the tree is of no position.
+            (after.updates, after.checkpoints) = (before.updates, before.checkpoints);
+            after.history.clone_from(&before.history);
+            before.files.keys().filter(|path| !replaced(path)).for_each(|path| writer.keep(path));
+        }
+        for (path, content) in files.0 {
+            writer.put(&path, &content)?;
+        }
+        writer.commit()
+    }
+
+    /// Renders the files of a part; returns which files of the tree they take the place of.
+    fn render(
+        &self,
+        component: StateComponent,
+        value: serde_json::Value,
+        tree: Option<&Tree>,
+        files: &mut Files,
+    ) -> Result<fn(&str) -> bool> {
+        let sink = &mut |path: &str, content: &[u8]| files.take(path, content);
+        match component {
+            StateComponent::Session | StateComponent::Configuration | StateComponent::ResourceUsage => {
+                let mut file = tree.map_or_else(|| Ok(SessionFile::default()), Tree::session_file)?;
+                match component {
+                    StateComponent::Session => file.session = Some(part(component, value)?),
+                    StateComponent::Configuration => file.configuration = Some(part(component, value)?),
+                    _ => file.resource_usage = Some(part(component, value)?),
+                }
+                render::session(&file, sink)?;
+                Ok(|path| layout::is_within(path, layout::META))
+            }
+            StateComponent::TaskTree => {
+                render::task_tree(&part(component, value)?, sink)?;
+                Ok(|path| layout::is_within(path, "state"))
+            }
+            StateComponent::ClaudeContext => {
+                let context = part(component, value)?;
+                render::claude_context(&context, sink)?;
+                // Updates leave out messages that the conversation has, which may be others now.
+                if let Some(tree) = tree.filter(|tree| tree.has("filesystem")) {
+                    let untold = tree.stored_changes()?.into_iter().filter(|one| one.update.is_none());
+                    let updates = match tree.has("claude") {
+                        true => tree.updates(&Messages::of(&tree.claude_context()?))?,
+                        false => tree.updates(&Messages::default())?,
+                    };
+                    let messages = Messages::of(&context);
+                    let changes = updates.iter().map(|update| messages.left_out_of(update));
+                    let changes: Vec<Change<'_>> = untold.chain(changes).collect();
+                    render::put_changes(&changes, sink)?;
+                }
+                Ok(|path| {
+                    layout::is_within(path, "claude") || layout::number_of(path, layout::CHANGES).is_some()
+                })
+            }
+            StateComponent::FileSystem => {
+                let state: FileSystemState = part(component, value)?;
+                let known = tree.filter(|tree| tree.has("filesystem"));
+                let known = known.map_or_else(|| Ok(Vec::new()), Tree::stored_changes)?;
+                render::file_system(&state, &changes_of(&state, known), sink)?;
+                Ok(|path| layout::is_within(path, "filesystem"))
+            }
+            StateComponent::ExecutionLogs => {
+                render::execution_logs(&part(component, value)?, sink)?;
+                Ok(|path| layout::is_within(path, "logs"))
+            }
+        }
+    }
+
+    /// Reads a part of the state, as [`Tree::load`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ComponentNotFound`] if nobody has persisted the part, else those of [`Tree::load`].
+    pub fn load_state<T: DeserializeOwned>(&self, component: StateComponent) -> Result<T> {
+        self.tree()?.ok_or(Error::ComponentNotFound(component))?.load(component)
+    }
+}
+
+/// Files that are to be written.
+#[derive(Default)]
+struct Files(Vec<(String, Vec<u8>)>);
+
+impl Files {
+    #[allow(clippy::unnecessary_wraps, reason = "as a sink")]
+    fn take(&mut self, path: &str, content: &[u8]) -> Result<()> {
+        self.0.push((path.to_owned(), content.to_vec()));
+        Ok(())
+    }
+}
+
+/// Brings the changes of a tree up to the modifications of a state. Updates that tell of no modification stay.
+fn changes_of<'a>(state: &'a FileSystemState, known: Vec<Change<'a>>) -> Vec<Change<'a>> {
+    if known.iter().filter_map(Change::modified).eq(&state.file_modifications) {
+        return known;
+    }
+    let others = known.into_iter().filter(|change| change.modified().is_none());
+    others.chain(state.file_modifications.iter().map(Change::of_modification)).collect()
+}
+
+/// Reads a part of a state from a value, of which nothing may be left over.
+fn part<P: DeserializeOwned>(component: StateComponent, value: serde_json::Value) -> Result<P> {
+    let mut unknown = Vec::new();
+    let part = serde_ignored::deserialize(value, |path| unknown.push(path.to_string()));
+    let refused = |reason| Error::NotAComponent { component, reason };
+    match (part, unknown.as_slice()) {
+        (Err(error), _) => Err(refused(error.to_string())),
+        (Ok(part), []) => Ok(part),
+        (Ok(_), unknown) => Err(refused(format!("it has no {}", unknown.join(", ")))),
+    }
+}

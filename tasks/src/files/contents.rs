@@ -1,0 +1,173 @@
+//! What the files of a tree hold, beside what the state itself has types for.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Utc};
+use foldlog::conversation::ConversationMessage;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{
+    BuildArtifact, DependencyResolution, ErrorEntry, FileModification, Interaction, LogEntry,
+    ModelConfiguration, NotCompared, ResourceUsageState, SessionConfiguration, SessionState, StateUpdate,
+    Task, TaskId, UpdateOperation, WorkspaceSnapshot,
+};
+
+/// Says which session a state is of, and since when: the part [`Session`](crate::StateComponent::Session).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionIdentity {
+    /// Id of the session.
+    pub session_id: Uuid,
+    /// Time of its first record.
+    pub created_at: DateTime<Utc>,
+    /// Time of the latest update that counts; of the first record where there is none.
+    pub last_checkpoint: DateTime<Utc>,
+}
+
+impl SessionIdentity {
+    /// Returns the identity in a state.
+    pub fn of(state: &SessionState) -> SessionIdentity {
+        let SessionState { session_id, created_at, last_checkpoint, .. } = *state;
+        SessionIdentity { session_id, created_at, last_checkpoint }
+    }
+}
+
+/// `meta/session.json`. A tree that was written part by part may lack some.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct SessionFile {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) session: Option<SessionIdentity>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) configuration: Option<SessionConfiguration>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) resource_usage: Option<ResourceUsageState>,
+}
+
+/// `meta/recovery_info.json`: for people, and made of the files beside it.
+#[derive(Serialize)]
+pub(super) struct RecoveryInfo<'a> {
+    pub(super) session: Option<SessionIdentity>,
+    pub(super) requires_validation: bool,
+    pub(super) validation_reason: Option<&'a str>,
+    pub(super) instructions: &'static [&'static str],
+}
+
+/// `state/task_tree.json`.
+#[derive(Serialize, Deserialize)]
+pub(super) struct TaskTreeFile<'a> {
+    pub(super) tasks: Cow<'a, BTreeMap<TaskId, Task>>,
+    pub(super) root_tasks: Cow<'a, [TaskId]>,
+    /// `None` in a tree that was written before parts were listed.
+    #[serde(default)]
+    pub(super) children: Option<Cow<'a, BTreeMap<TaskId, BTreeSet<TaskId>>>>,
+    pub(super) active_task: Cow<'a, Option<TaskId>>,
+    pub(super) task_counter: u64,
+}
+
+/// `claude/session_config.json`.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ClaudeConfigFile<'a> {
+    pub(super) session_id: Cow<'a, Option<String>>,
+    pub(super) model_configuration: Cow<'a, ModelConfiguration>,
+}
+
+/// `claude/conversation/messages_NNN.json`: messages in a row of one conversation.
+#[derive(Deserialize)]
+pub(super) struct MessagesFile {
+    pub(super) evaluation_id: String,
+    pub(super) messages: Vec<ConversationMessage>,
+}
+
+/// `claude/conversation/current.json`: all conversations, and the last messages of each.
+#[derive(Serialize, Deserialize)]
+pub(super) struct CurrentFile<'a> {
+    pub(super) conversations: Vec<CurrentConversation<'a>>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct CurrentConversation<'a> {
+    pub(super) evaluation_id: Cow<'a, str>,
+    pub(super) prompt: Cow<'a, Option<(String, String)>>,
+    pub(super) turns: u64,
+    pub(super) is_complete: bool,
+    /// Numbers of the files with the messages before these.
+    pub(super) chunks: Vec<u64>,
+    pub(super) messages: Cow<'a, [ConversationMessage]>,
+}
+
+/// `filesystem/workspace_snapshot.json`.
+#[derive(Serialize, Deserialize)]
+pub(super) struct WorkspacesFile<'a> {
+    pub(super) workspaces: Cow<'a, BTreeMap<String, WorkspaceSnapshot>>,
+    pub(super) not_compared: Cow<'a, [NotCompared]>,
+    pub(super) dependency_resolution: Cow<'a, DependencyResolution>,
+}
+
+/// `filesystem/build_artifacts/*.json`.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ArtifactsFile<'a> {
+    pub(super) results: BTreeMap<Cow<'a, str>, Cow<'a, BuildArtifact>>,
+}
+
+/// An item of `filesystem/modifications/changes_NNN.json`: an update, or a modification that no update of the tree tells of.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Change<'a> {
+    /// The update. Messages that the conversation has are left out of it, and stand in `message_ids`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) update: Option<Cow<'a, StateUpdate>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) message_ids: Vec<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) modification: Option<Cow<'a, FileModification>>,
+}
+
+impl<'a> Change<'a> {
+    pub(super) fn of_modification(modification: &'a FileModification) -> Change<'a> {
+        let modification = Some(Cow::Borrowed(modification));
+        Change { update: None, message_ids: Vec::new(), modification }
+    }
+
+    /// Returns the modification that the change tells of.
+    pub(super) fn modified(&self) -> Option<&FileModification> {
+        let told = self.update.as_ref().and_then(|update| match &update.operation {
+            UpdateOperation::FileModified { modification } => Some(modification),
+            _ => None,
+        });
+        self.modification.as_deref().or(told)
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct ChangesFile {
+    pub(super) changes: Vec<Change<'static>>,
+}
+
+/// An item of `logs/claude_interactions/*.json`, with its place among requests and responses.
+#[derive(Serialize, Deserialize)]
+pub(super) struct PlacedInteraction<'a> {
+    pub(super) place: u64,
+    pub(super) interaction: Cow<'a, Interaction>,
+    /// Number of the conversation's messages that a request sent once more, in front of `messages`. For people, as those are.
+    #[serde(default, skip_serializing_if = "Option::is_none", skip_deserializing)]
+    pub(super) messages_before: Option<usize>,
+    /// Messages that a request sent for the first time, or the one that an answer brought.
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty", skip_deserializing)]
+    pub(super) messages: &'a [ConversationMessage],
+}
+
+#[derive(Deserialize)]
+pub(super) struct InteractionsFile {
+    pub(super) interactions: Vec<PlacedInteraction<'static>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ErrorsFile {
+    pub(super) errors: Vec<ErrorEntry>,
+}
+
+/// `logs/execution/*.json`.
+#[derive(Serialize, Deserialize)]
+pub(super) struct LogFile<'a> {
+    pub(super) entries: Cow<'a, [LogEntry]>,
+}

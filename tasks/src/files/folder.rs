@@ -1,0 +1,318 @@
+//! Folders that are worked on beneath one handle, so that no name leads out of them: links are not followed, and whatever is
+//! no regular file is refused before it is read.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::{Error, Result};
+
+/// Only their owner reads files and folders: they hold conversations.
+const FILE_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o700;
+
+/// Longest time that a reader or a writer waits for another one of the same tree.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Interval at which the lock is asked for: the system has no way to wait for one with a deadline.
+const ASK_EVERY: Duration = Duration::from_millis(5);
+
+/// Holds a folder open.
+#[derive(Debug)]
+pub(super) struct Folder {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+/// Says what a name within a folder stands for.
+#[derive(Debug)]
+pub(super) enum Entry {
+    /// A regular file, open for reading, and its length.
+    File(File, u64),
+    /// Nothing.
+    Missing,
+    /// Something that is no regular file: its kind.
+    Other(&'static str),
+}
+
+impl Folder {
+    /// Opens a folder by any path, links included: its caller names it.
+    pub(super) fn open(path: &Path) -> Result<Option<Folder>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(fd) => Ok(Some(Folder { fd, path: path.to_owned() })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(Errno::NOTDIR) => {
+                Err(Error::OtherKind { path: path.to_owned(), wanted: "folder", found: "file" })
+            }
+            Err(errno) => Err(Error::io("opened", path)(errno)),
+        }
+    }
+
+    /// Opens the folder once more, without its lock.
+    pub(super) fn again(&self) -> Result<Folder> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, ".", flags, Mode::empty());
+        Ok(Folder { fd: fd.map_err(Error::io("opened", &self.path))?, path: self.path.clone() })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens a folder within this one; `None` if there is none.
+    pub(super) fn child(&self, name: &str) -> Result<Option<Folder>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let path = self.path.join(name);
+        match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Ok(fd) => Ok(Some(Folder { fd, path })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                let found = self.kind(name)?.unwrap_or("file");
+                Err(Error::OtherKind { path, wanted: "folder", found })
+            }
+            Err(errno) => Err(Error::io("opened", path)(errno)),
+        }
+    }
+
+    /// Opens a folder within this one, which is made if there is none; says whether it was. Its name is not yet durable.
+    pub(super) fn make_child(&self, name: &str) -> Result<(Folder, bool)> {
+        if let Some(child) = self.child(name)? {
+            return Ok((child, false));
+        }
+        match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(FOLDER_MODE)) {
+            // Somebody else may be faster.
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(Error::io("made", self.path.join(name))(errno)),
+        }
+        let gone = || Error::io("opened", self.path.join(name))(Errno::NOENT);
+        Ok((self.child(name)?.ok_or_else(gone)?, true))
+    }
+
+    /// Opens a file for reading.
+    pub(super) fn entry(&self, name: &str) -> Result<Entry> {
+        // A FIFO would otherwise be waited for.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let failed = |errno| Err(Error::io("opened", self.path.join(name))(errno));
+        let fd = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(Entry::Missing),
+            // A link, and a socket.
+            Err(errno @ (Errno::LOOP | Errno::NXIO)) => {
+                return self.kind(name)?.map_or_else(|| failed(errno), |kind| Ok(Entry::Other(kind)));
+            }
+            Err(errno) => return failed(errno),
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(Error::io("looked at", self.path.join(name)))?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {
+                Ok(Entry::File(File::from(fd), u64::try_from(stat.st_size).unwrap_or_default()))
+            }
+            other => Ok(Entry::Other(name_of(other))),
+        }
+    }
+
+    /// Returns the kind of what a name stands for; `None` if it stands for nothing.
+    fn kind(&self, name: &str) -> Result<Option<&'static str>> {
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(name_of(FileType::from_raw_mode(stat.st_mode)))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(Error::io("looked at", self.path.join(name))(errno)),
+        }
+    }
+
+    /// Reads a file whole: `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLong`] if the file has more bytes than that, [`Error::OtherKind`] if it is no regular file.
+    pub(super) fn read(&self, name: &str, bytes_max: u64) -> Result<Option<Vec<u8>>> {
+        match self.entry(name)? {
+            Entry::Missing => Ok(None),
+            Entry::Other(found) => {
+                Err(Error::OtherKind { path: self.path.join(name), wanted: "file", found })
+            }
+            Entry::File(_, len) if len > bytes_max => Err(Error::TooLong { bytes_max }),
+            Entry::File(file, len) => self.read_open(name, file, len).map(Some),
+        }
+    }
+
+    /// Reads a file that is open, and has this length, or as much of it as that.
+    pub(super) fn read_open(&self, name: &str, file: File, len: u64) -> Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or_default().saturating_add(1));
+        let read = file.take(len).read_to_end(&mut bytes);
+        read.map_err(|source| Error::Io { op: "read", path: self.path.join(name), source })?;
+        Ok(bytes)
+    }
+
+    /// Writes a new file in place of whatever has its name, and returns it, not yet synced.
+    pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<File> {
+        let mut file = self.create(name)?;
+        let path = || self.path.join(name);
+        file.write_all(bytes).map_err(|source| Error::Io { op: "written", path: path(), source })?;
+        Ok(file)
+    }
+
+    /// Makes an empty file, in place of whatever has its name.
+    pub(super) fn create(&self, name: &str) -> Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let path = || self.path.join(name);
+        let open = || rustix::fs::openat(&self.fd, name, flags, Mode::from_raw_mode(FILE_MODE));
+        let fd = match open() {
+            Err(Errno::EXIST) => {
+                self.remove(name)?;
+                open()
+            }
+            opened => opened,
+        };
+        Ok(File::from(fd.map_err(Error::io("made", path()))?))
+    }
+
+    /// Gives a file another name, in place of whatever has it.
+    pub(super) fn rename(&self, from: &str, to: &str) -> Result<()> {
+        rustix::fs::renameat(&self.fd, from, &self.fd, to).map_err(Error::io("renamed", self.path.join(from)))
+    }
+
+    /// Removes a file, a link or the like. One that is not there is removed; a folder stays.
+    pub(super) fn remove(&self, name: &str) -> Result<()> {
+        match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => Ok(()),
+            Err(errno) => Err(Error::io("removed", self.path.join(name))(errno)),
+        }
+    }
+
+    /// Removes a folder if it is empty; says whether it was.
+    pub(super) fn remove_empty(&self, name: &str) -> Result<bool> {
+        match rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
+            Err(errno) => Err(Error::io("removed", self.path.join(name))(errno)),
+        }
+    }
+
+    /// Makes the names in the folder durable.
+    pub(super) fn sync(&self) -> Result<()> {
+        rustix::fs::fsync(&self.fd).map_err(Error::io("synced", &self.path))
+    }
+
+    /// Makes all of the file system durable in which the folder is, where the system can do that; says whether it can.
+    pub(super) fn sync_file_system(&self) -> Result<bool> {
+        #[cfg(target_os = "linux")]
+        {
+            rustix::fs::syncfs(&self.fd).map_err(Error::io("synced", &self.path))?;
+            Ok(true)
+        }
+        #[cfg(not(target_os = "linux"))]
+        Ok(false)
+    }
+
+    /// Lists the names in the folder, each with whether it is a folder, in the order of the names. Names that are no text
+    /// are listed as what replaces them.
+    pub(super) fn names(&self) -> Result<Vec<(String, bool)>> {
+        let mut names = Vec::new();
+        let failed = || Error::io("listed", &self.path);
+        for entry in rustix::fs::Dir::read_from(&self.fd).map_err(failed())? {
+            let entry = entry.map_err(failed())?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_string_lossy().into_owned();
+            if name == "." || name == ".." {
+                continue;
+            }
+            let is_folder = match entry.file_type() {
+                FileType::Unknown => self.kind(&name)? == Some("folder"),
+                kind => kind == FileType::Directory,
+            };
+            names.push((name, is_folder));
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Waits for the lock of this folder, a minute at most, and holds it for as long as the folder is open. Where the file system
+    /// knows no locks, whoever reads does without.
+    pub(super) fn lock(&self, exclusive: bool) -> Result<()> {
+        let wanted = match exclusive {
+            true => FlockOperation::NonBlockingLockExclusive,
+            false => FlockOperation::NonBlockingLockShared,
+        };
+        let began = Instant::now();
+        loop {
+            match rustix::fs::flock(&self.fd, wanted) {
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) if began.elapsed() < WAIT_MAX => std::thread::sleep(ASK_EVERY),
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(Error::InUse { path: self.path.clone(), waited: WAIT_MAX });
+                }
+                Err(Errno::NOTSUP | Errno::NOLCK | Errno::NOSYS | Errno::BADF) if !exclusive => return Ok(()),
+                locked => return locked.map_err(Error::io("locked", &self.path)),
+            }
+        }
+    }
+
+    /// Tells apart what a file was at different times, without reading it: `None` if it is not there.
+    pub(super) fn trace(&self, name: &str) -> Result<Option<FileTrace>> {
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(FileTrace::of(&stat))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(Error::io("looked at", self.path.join(name))(errno)),
+        }
+    }
+
+    /// Does so of a file that is open.
+    pub(super) fn trace_of(&self, name: &str, file: &File) -> Result<FileTrace> {
+        let stat = rustix::fs::fstat(file).map_err(Error::io("looked at", self.path.join(name)))?;
+        Ok(FileTrace::of(&stat))
+    }
+}
+
+/// Holds what tells a file that was replaced or written from what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileTrace {
+    file: (u64, u64),
+    len: u64,
+    /// Time at which it was written.
+    written: (i128, i128),
+    /// Time at which it was written, renamed or changed otherwise.
+    changed: (i128, i128),
+}
+
+impl FileTrace {
+    fn of(stat: &rustix::fs::Stat) -> FileTrace {
+        FileTrace {
+            file: (stat.st_dev, stat.st_ino),
+            len: stat.st_size.unsigned_abs(),
+            // Their types are those of the system interface that the build has.
+            written: (i128::from(stat.st_mtime), i128::from(stat.st_mtime_nsec)),
+            changed: (i128::from(stat.st_ctime), i128::from(stat.st_ctime_nsec)),
+        }
+    }
+
+    /// Returns whether it is the same file, which may have got another name since.
+    pub(super) fn is_renamed(&self, before: &FileTrace) -> bool {
+        (self.file, self.len, self.written) == (before.file, before.len, before.written)
+    }
+
+    /// Returns whether a change from now on would show, where `later` is a file of the same file system that was changed after
+    /// it: a clock that goes on by ticks, or by seconds, has gone on by then.
+    pub(super) fn is_settled(&self, later: &FileTrace) -> bool {
+        self.file.0 == later.file.0 && self.changed < later.changed
+    }
+}
+
+fn name_of(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "file",
+        FileType::Directory => "folder",
+        FileType::Symlink => "link",
+        FileType::Fifo => "FIFO",
+        FileType::Socket => "socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "device",
+        _ => "thing of an unknown kind",
+    }
+}

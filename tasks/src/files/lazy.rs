@@ -1,0 +1,235 @@
+//! Parts of a state that are read once somebody asks for them.
+
+use std::any::{Any, TypeId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use foldlog::audit::LogReader;
+use foldlog::{Clock, SequenceNumber};
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::folder::FileTrace;
+use super::layout::{self, MANIFEST, META, NEXT};
+use super::manifest::TreeManifest;
+use super::tree::session_folder;
+use super::{AtomicPersistence, SessionIdentity, converted};
+use crate::{Error, Result, SessionState, StateComponent, TaskTreeState, WorkspaceStores};
+
+/// Says how often a part was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AccessPattern {
+    /// Number of times that somebody asked for it, and got it.
+    pub reads: u64,
+    /// Number of times that it was read from its source.
+    pub loads: u64,
+    /// Time of the last of these requests, by the manager's clock.
+    pub last_access: Option<DateTime<Utc>>,
+}
+
+/// Reads parts of a session's state once they are asked for, and keeps them.
+///
+/// A part is read once for each type that it is asked for as, whoever asks, and shared. It is read again once it was
+/// [invalidated](LazyStateManager::invalidate), and, over a tree, once its files changed: the manifest is looked at for each
+/// request, and read if it is another one. Over a log it is read as of one position, at which nothing changes.
+#[derive(Debug)]
+pub struct LazyStateManager {
+    clock: Arc<dyn Clock>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    source: Source,
+    loaded: BTreeMap<(StateComponent, TypeId), Arc<dyn Any + Send + Sync>>,
+    patterns: BTreeMap<StateComponent, AccessPattern>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Tree(Box<TreeSource>),
+    Log(Box<LogSource>),
+}
+
+#[derive(Debug)]
+struct TreeSource {
+    tree: AtomicPersistence,
+    seen: Option<Seen>,
+}
+
+/// What of a tree was seen last.
+#[derive(Debug)]
+struct Seen {
+    /// The manifest's file, and that of the next one.
+    traces: [Option<FileTrace>; 2],
+    manifest: Option<TreeManifest>,
+}
+
+#[derive(Debug)]
+struct LogSource {
+    log: Arc<LogReader>,
+    position: SequenceNumber,
+    stores: WorkspaceStores,
+    /// The state, once a part was asked for that only a walk along the log finds.
+    state: Option<SessionState>,
+}
+
+impl LazyStateManager {
+    /// Reads parts from a tree.
+    pub fn over_tree(tree: AtomicPersistence, clock: Arc<dyn Clock>) -> LazyStateManager {
+        LazyStateManager::over(Source::Tree(Box::new(TreeSource { tree, seen: None })), clock)
+    }
+
+    /// Reads parts from a log, as of a position.
+    pub fn over_log(
+        log: Arc<LogReader>,
+        position: impl Into<SequenceNumber>,
+        stores: WorkspaceStores,
+        clock: Arc<dyn Clock>,
+    ) -> LazyStateManager {
+        let position = position.into();
+        LazyStateManager::over(Source::Log(Box::new(LogSource { log, position, stores, state: None })), clock)
+    }
+
+    fn over(source: Source, clock: Arc<dyn Clock>) -> LazyStateManager {
+        let (loaded, patterns) = (BTreeMap::new(), BTreeMap::new());
+        LazyStateManager { clock, inner: Mutex::new(Inner { source, loaded, patterns }) }
+    }
+
+    /// Returns a part as a type of its JSON form: [`TaskTreeState`] and so on, or a host's own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ComponentNotFound`] if the tree has no such part, [`Error::NotAComponent`] if the part has no such form, else
+    /// those of [`Tree::load`](super::Tree::load) and of [`SessionState::at`].
+    pub fn get<T>(&self, component: StateComponent) -> Result<Arc<T>>
+    where
+        T: DeserializeOwned + Send + Sync + 'static,
+    {
+        let mut inner = self.inner.lock();
+        inner.look()?;
+        let key = (component, TypeId::of::<T>());
+        let kept = inner.loaded.get(&key).cloned().and_then(|kept| kept.downcast::<T>().ok());
+        let is_loaded = kept.is_none();
+        let part = match kept {
+            Some(part) => part,
+            None => {
+                let part = Arc::new(inner.source.load::<T>(component)?);
+                inner.loaded.insert(key, Arc::clone(&part) as _);
+                part
+            }
+        };
+        let pattern = inner.patterns.entry(component).or_default();
+        pattern.reads += 1;
+        pattern.loads += u64::from(is_loaded);
+        pattern.last_access = DateTime::from_timestamp_micros(self.clock.now_us());
+        Ok(part)
+    }
+
+    /// Forgets a part, so that the next request reads it. Whoever has it keeps what they have.
+    pub fn invalidate(&self, component: StateComponent) {
+        let mut inner = self.inner.lock();
+        inner.forget(|other| other == component);
+        if let Source::Log(log) = &mut inner.source {
+            log.state = None;
+        }
+    }
+
+    /// Reads parts of a log as of another position from now on. Over a tree, this forgets all parts.
+    pub fn move_to(&self, position: impl Into<SequenceNumber>) {
+        let mut inner = self.inner.lock();
+        inner.forget(|_| true);
+        if let Source::Log(log) = &mut inner.source {
+            (log.position, log.state) = (position.into(), None);
+        }
+    }
+
+    /// Returns how often a part was asked for.
+    pub fn access_pattern(&self, component: StateComponent) -> AccessPattern {
+        self.inner.lock().patterns.get(&component).copied().unwrap_or_default()
+    }
+}
+
+impl Inner {
+    fn forget(&mut self, which: impl Fn(StateComponent) -> bool) {
+        self.loaded.retain(|(component, _), _| !which(*component));
+    }
+
+    /// Forgets the parts of a tree whose files are others by now.
+    fn look(&mut self) -> Result<()> {
+        let Source::Tree(source) = &mut self.source else { return Ok(()) };
+        let TreeSource { tree, seen } = &mut **source;
+        let traces = traces(tree)?;
+        if seen.as_ref().is_some_and(|seen| seen.traces == traces) {
+            return Ok(());
+        }
+        let manifest = tree.tree()?.map(|tree| tree.manifest().clone());
+        let before = seen.replace(Seen { traces, manifest }).and_then(|seen| seen.manifest);
+        let now = seen.as_ref().and_then(|seen| seen.manifest.as_ref());
+        let is_other = |component: StateComponent| {
+            let folder = layout::folder_of(component);
+            let files = |manifest: &TreeManifest| {
+                let within = manifest.files.iter().filter(|(path, _)| layout::is_within(path, folder));
+                within.map(|(path, file)| (path.clone(), file.content().1.to_owned())).collect::<Vec<_>>()
+            };
+            before.as_ref().map(files) != now.map(files)
+        };
+        let changed: Vec<StateComponent> =
+            StateComponent::ALL.into_iter().filter(|component| is_other(*component)).collect();
+        self.forget(|component| changed.contains(&component));
+        Ok(())
+    }
+}
+
+/// Looks at the files of a tree's manifests.
+fn traces(tree: &AtomicPersistence) -> Result<[Option<FileTrace>; 2]> {
+    let (to, session) = tree.to();
+    let meta = session_folder(to, session)?.map(|folder| folder.child(META)).transpose()?.flatten();
+    match meta {
+        Some(meta) => Ok([meta.trace(MANIFEST)?, meta.trace(NEXT)?]),
+        None => Ok([None, None]),
+    }
+}
+
+impl Source {
+    fn load<T: DeserializeOwned + 'static>(&mut self, component: StateComponent) -> Result<T> {
+        let log = match self {
+            Source::Tree(source) => return source.tree.load_state(component),
+            Source::Log(log) => log,
+        };
+        if component == StateComponent::TaskTree && log.state.is_none() {
+            return given(component, TaskTreeState::at(&log.log, log.position)?);
+        }
+        let state = match log.state.take() {
+            Some(state) => state,
+            None => SessionState::at(&log.log, log.position, &log.stores)?,
+        };
+        let state = log.state.insert(state);
+        match component {
+            StateComponent::Session => given(component, SessionIdentity::of(state)),
+            StateComponent::Configuration => given(component, state.configuration.clone()),
+            StateComponent::TaskTree => given(component, state.task_tree.clone()),
+            StateComponent::ClaudeContext => given(component, state.claude_context.clone()),
+            StateComponent::FileSystem => given(component, state.file_system.clone()),
+            StateComponent::ExecutionLogs => given(component, state.execution_logs.clone()),
+            StateComponent::ResourceUsage => given(component, state.resource_usage),
+        }
+    }
+}
+
+/// Returns a part as it is, if that is the type that is wanted; else by its JSON form.
+fn given<P: Serialize + 'static, T: DeserializeOwned + 'static>(
+    component: StateComponent,
+    part: P,
+) -> Result<T> {
+    let part: Box<dyn Any> = Box::new(part);
+    match part.downcast::<T>() {
+        Ok(part) => Ok(*part),
+        Err(part) => {
+            let part = part.downcast::<P>().map_err(|_| Error::ComponentNotFound(component))?;
+            converted(component, &*part)
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! From a session's log to a tree, and from a tree to a session of its own.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::Path;
+
+use foldlog::audit::LogReader;
+use foldlog::{
+    Export, ImportOptions, Policy, SequenceNumber, Session, SessionOptions, SessionTypes, Slice, Store,
+};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{
+    CheckpointFiles, ExportReport, ListedCheckpoint, SessionIdentity, Tree, TreeContents, TreeLimits,
+    export_tree,
+};
+use crate::{
+    Checkpoint, CheckpointHistory, Checkpoints, Error, ImportedStates, Result, SessionState, StateComponent,
+    StateCompression, StateImported, WorkspaceStores,
+};
+
+/// Tag of a session that was made of a tree: the id of the session whose tree it was. The session's past counts once a
+/// [`StateImported`] is recorded; without one, whoever imported was killed.
+pub const IMPORTED_FROM: &str = "imported_from";
+
+/// Manifest of the checkpoint that holds what the engine exports.
+#[derive(Serialize, Deserialize)]
+pub(super) struct EngineExport {
+    /// What the snapshot is: [`SNAPSHOT_JSON`].
+    snapshot: String,
+    position: SequenceNumber,
+}
+
+const SNAPSHOT_JSON: &str = "snapshot-json";
+
+impl EngineExport {
+    /// Returns whether the snapshot is what the engine exports, at the position that a tree is of.
+    pub(super) fn is_of(&self, position: Option<SequenceNumber>) -> bool {
+        self.snapshot == SNAPSHOT_JSON && Some(self.position) == position
+    }
+}
+
+/// Reads what the engine exported.
+pub(super) fn engine_export(state_snapshot: &[u8]) -> foldlog::Result<Export> {
+    Export::from_json(&String::from_utf8_lossy(state_snapshot))
+}
+
+/// What the engine exports of a log, read from it when it is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EngineSnapshot<'a> {
+    log: &'a LogReader,
+    position: SequenceNumber,
+    /// Slices that are left out.
+    left_out: &'static [&'static str],
+}
+
+impl EngineSnapshot<'_> {
+    /// Writes the snapshot, item by item.
+    pub(super) fn write(&self, out: &mut dyn Write) -> Result<()> {
+        let policies = BTreeSet::from([Policy::State, Policy::Log]);
+        Ok(self.log.write_export_without(self.position, &policies, self.left_out, out)?)
+    }
+
+    /// Returns the manifest of the checkpoint that holds it.
+    pub(super) fn manifest(&self) -> Result<Vec<u8>> {
+        let manifest = EngineExport { snapshot: SNAPSHOT_JSON.to_owned(), position: self.position };
+        let json = foldlog::escape::to_json(&manifest);
+        let failed = |source| Error::Json { what: "manifest of a checkpoint".to_owned(), source };
+        Ok(json.map_err(failed)?.into_bytes())
+    }
+}
+
+/// Snapshot of a checkpoint whose state is not copied: says where it is.
+#[derive(Serialize)]
+struct StateInLog {
+    /// `log`: the log of this session has the state, at this position.
+    state: &'static str,
+    session_id: Uuid,
+    position: SequenceNumber,
+}
+
+/// Is what a tree has of a session's checkpoints.
+struct SessionCheckpoints<'a> {
+    files: Vec<CheckpointFiles>,
+    states: Vec<Option<EngineSnapshot<'a>>>,
+    history: Vec<ListedCheckpoint>,
+}
+
+/// Collects the checkpoints that a session had before it was imported, and its own.
+fn checkpoints(log: &LogReader, position: SequenceNumber) -> Result<SessionCheckpoints<'_>> {
+    let types = crate::declare(SessionTypes::builder()).build()?;
+    let imported = log.state_reader_at(position)?.items::<ImportedStates>(&types)?;
+    let own = CheckpointHistory::at(log, position)?;
+    let before: Vec<&Checkpoint> =
+        imported.last().into_iter().flat_map(|imported| &imported.checkpoints).collect();
+    let mut all = SessionCheckpoints { files: Vec::new(), states: Vec::new(), history: Vec::new() };
+    let own_state = |position| EngineSnapshot { log, position, left_out: &[Checkpoints::NAME] };
+    let of_another = before.iter().map(|checkpoint| (*checkpoint, None));
+    let kept = own.list().into_iter().map(|checkpoint| (checkpoint, Some(own_state(checkpoint.position))));
+    for (number, (checkpoint, state)) in (1..).zip(of_another.chain(kept)) {
+        let &Checkpoint { session_id, position, .. } = checkpoint;
+        let in_log = StateInLog { state: "log", session_id, position };
+        all.files.push(CheckpointFiles::new(checkpoint, &in_log)?);
+        all.states.push(state);
+        all.history.push(ListedCheckpoint::of(checkpoint, Some(number), None));
+    }
+    let removed = own.removed().map(|(checkpoint, why)| ListedCheckpoint::of(checkpoint, None, Some(why)));
+    all.history.extend(removed);
+    // Those of another log are in front.
+    all.history[before.len()..].sort_by_key(|one| (one.created_at, one.id));
+    Ok(all)
+}
+
+/// Writes the tree of a session at a position, as [`export_tree`] does: its state, its updates, and what an
+/// [import](import_session) needs to make a session of it.
+///
+/// # Errors
+///
+/// Those of [`SessionState::at`], of [`LogReader::write_export_without`] and of [`export_tree`].
+pub fn export_session(
+    log: &LogReader,
+    position: impl Into<SequenceNumber>,
+    stores: &WorkspaceStores,
+    to: &Path,
+    compression: &StateCompression,
+) -> Result<ExportReport> {
+    with_contents(log, position.into(), stores, |contents| export_tree(contents, to, compression))
+}
+
+/// Hands on what a session's tree is made of.
+pub(super) fn with_contents<T>(
+    log: &LogReader,
+    position: SequenceNumber,
+    stores: &WorkspaceStores,
+    take: impl FnOnce(&TreeContents<'_>) -> Result<T>,
+) -> Result<T> {
+    let (state, updates) = SessionState::with_updates(log, position, stores)?;
+    let SessionCheckpoints { files, states, history } = checkpoints(log, position)?;
+    let contents = TreeContents::new(&state).at(position, &updates).with_checkpoints(&files);
+    // The state has an imported past already; checkpoints are positions of a log that the new session does not have, and are
+    // exported as history.
+    let left_out = &[ImportedStates::NAME, Checkpoints::NAME];
+    take(&contents.with_history(&states, &history).with_engine(EngineSnapshot { log, position, left_out }))
+}
+
+/// Holds a session that was made of a tree.
+#[derive(Debug)]
+pub struct ImportedSession {
+    /// The session.
+    pub session: Session,
+    /// State that the tree holds.
+    pub exported: SessionState,
+    /// Parts of the session's state that differ from it, its id left out.
+    pub differing: Vec<StateComponent>,
+}
+
+/// Makes a session of a tree that [`export_session`] wrote: `dir` is a session's folder, or a folder with an `.aca` that holds
+/// one session. `types` include those of [`declare`](crate::declare); slices that they lack are kept without
+/// types. The session has the tag [`IMPORTED_FROM`].
+///
+/// # Errors
+///
+/// [`Error::NoTree`] if the tree holds nothing that the engine exported, else those of [`import_tree`](super::import_tree) and of
+/// [`Store::import`]. No session is left behind, unless the process is killed: [`unfinished_imports`] names such a session, and
+/// so does [`detect_crash_state`](crate::CrashRecoveryManager::detect_crash_state).
+pub fn import_session(
+    dir: &Path,
+    store: &Store,
+    types: &SessionTypes,
+    options: SessionOptions,
+    limits: TreeLimits,
+) -> Result<ImportedSession> {
+    let tree = Tree::open_whole(dir, limits)?;
+    let position = tree.manifest().position;
+    let (mut had, mut export) = (Vec::new(), None);
+    // The states of checkpoints may be many, and none of them is needed.
+    for number in 1..=tree.manifest().checkpoints {
+        let manifest = tree.checkpoint_file(number, "manifest.json")?;
+        had.extend(serde_json::from_slice::<Checkpoint>(&manifest).ok());
+        let engines = serde_json::from_slice::<EngineExport>(&manifest);
+        if engines.is_ok_and(|engines| engines.is_of(position)) {
+            export = Some(number);
+        }
+    }
+    let export = export.ok_or_else(|| Error::NoTree {
+        path: dir.to_owned(),
+        reason: "it was not exported from a session's log".to_owned(),
+    })?;
+    let export = engine_export(&tree.checkpoint_file(export, "state_snapshot.json")?)?;
+    let state = tree.state()?;
+    let options = options.tag(IMPORTED_FROM, state.session_id.to_string());
+    let options = ImportOptions { session: options, keep_unknown: true };
+    let session = store.import(&export, types, options)?;
+    match go_on(store, &session, (&state, position), had) {
+        Ok(differing) => Ok(ImportedSession { session, exported: state, differing }),
+        Err(error) => Err(give_up(store, session, error)),
+    }
+}
+
+/// Deletes a session that could not be finished, and returns why.
+pub(crate) fn give_up(store: &Store, session: Session, error: Error) -> Error {
+    let id = session.id();
+    // What cannot be deleted is named as an import that has not ended.
+    let _ = session.close().and_then(|()| store.delete(id));
+    error
+}
+
+/// Records what else the state holds, and compares.
+fn go_on(
+    store: &Store,
+    session: &Session,
+    (exported, position): (&SessionState, Option<SequenceNumber>),
+    had: Vec<Checkpoint>,
+) -> Result<Vec<StateComponent>> {
+    session.dispatch(StateImported { checkpoints: had, ..StateImported::of(exported, position) })?;
+    session.sync()?;
+    let log = store.read_log(session.id())?;
+    let position = session.position().unwrap_or(SequenceNumber::MIN);
+    let state = SessionState::at(&log, position, &WorkspaceStores::none())?;
+    let identity = SessionIdentity { session_id: exported.session_id, ..SessionIdentity::of(&state) };
+    let differs = |component: &StateComponent| match component {
+        StateComponent::Session => identity != SessionIdentity::of(exported),
+        StateComponent::Configuration => state.configuration != exported.configuration,
+        StateComponent::TaskTree => state.task_tree != exported.task_tree,
+        StateComponent::ClaudeContext => state.claude_context != exported.claude_context,
+        StateComponent::FileSystem => state.file_system != exported.file_system,
+        StateComponent::ExecutionLogs => state.execution_logs != exported.execution_logs,
+        StateComponent::ResourceUsage => state.resource_usage != exported.resource_usage,
+    };
+    Ok(StateComponent::ALL.into_iter().filter(differs).collect())
+}
+
+/// Returns of which session's tree a log was made, if whoever made it was killed before the session had its past.
+///
+/// # Errors
+///
+/// Those of reading a log.
+pub(crate) fn unfinished_import(log: &LogReader) -> Result<Option<String>> {
+    let Some(from) = log.tags().get(IMPORTED_FROM) else { return Ok(None) };
+    let types = crate::declare(SessionTypes::builder()).build()?;
+    let is_finished = !log.state_reader()?.items::<ImportedStates>(&types)?.is_empty();
+    Ok((!is_finished).then(|| from.clone()))
+}
+
+/// Lists the sessions of a store that somebody began to make of a tree and that have no past, since the process was killed:
+/// each with the id of the session whose tree it was. Nobody was told of them; [`Store::delete`] removes one. Sessions that
+/// are open or whose logs cannot be read are left out.
+///
+/// # Errors
+///
+/// [`foldlog::Error::Io`] if the store's folder cannot be read.
+pub fn unfinished_imports(store: &Store) -> Result<Vec<(Uuid, String)>> {
+    let mut unfinished = Vec::new();
+    for id in store.session_ids()? {
+        let is_imported = store.summary(id).is_ok_and(|summary| summary.tags.contains_key(IMPORTED_FROM));
+        // One that is open may be about to be finished.
+        if !is_imported || store.open_to_recover(id).is_err() {
+            continue;
+        }
+        let from = store.read_log(id).map_err(Error::from).and_then(|log| unfinished_import(&log));
+        unfinished.extend(from.ok().flatten().map(|from| (id, from)));
+    }
+    Ok(unfinished)
+}

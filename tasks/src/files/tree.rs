@@ -1,0 +1,426 @@
+//! A tree that is open: its folders, its manifest, and its files, each read only as what the manifest says.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::rc::Rc;
+
+use uuid::Uuid;
+
+use super::folder::{Entry, Folder};
+use super::layout::{self, MANIFEST, META, NEXT, STAGED};
+use super::manifest::{MANIFEST_BYTES_MAX, ManifestFile, TreeManifest, hex_of};
+use crate::sabotage::{self, Breakage};
+use crate::{Damage, DamagedFile, Error, Result, StateCompression};
+
+/// Says how long files may be. Nothing longer is read, whatever a manifest says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeLimits {
+    /// Greatest number of bytes that one file holds, decompressed. Default: 1 GiB.
+    pub file_bytes_max: u64,
+    /// Greatest number of bytes that all files hold, decompressed. Default: 4 GiB.
+    pub tree_bytes_max: u64,
+    /// Greatest number of decompressed bytes for each stored byte, where a file or a tree holds more than 64 MiB. Default: 32.
+    pub expansion_max: u64,
+}
+
+/// Bytes that a file or a tree may hold however few of them are stored.
+const EXPANDED_BYTES_MIN: u64 = 64 << 20;
+
+impl Default for TreeLimits {
+    fn default() -> TreeLimits {
+        TreeLimits { file_bytes_max: 1 << 30, tree_bytes_max: 4 << 30, expansion_max: 32 }
+    }
+}
+
+impl TreeLimits {
+    /// Returns the limits of a reader that may hold so many bytes of files, however few of them are stored.
+    pub fn of_bytes(bytes: u64) -> TreeLimits {
+        TreeLimits { file_bytes_max: bytes, tree_bytes_max: bytes, expansion_max: u64::MAX }
+    }
+
+    /// Returns how many bytes may be made of `stored` bytes, of which a file or a tree holds at most `bytes_max`.
+    fn expanded_max(&self, stored: u64, bytes_max: u64) -> u64 {
+        bytes_max.min(stored.saturating_mul(self.expansion_max).max(EXPANDED_BYTES_MIN))
+    }
+}
+
+/// Holds the folders of a session's tree open.
+pub(super) struct Folders {
+    pub(super) root: Folder,
+    open: RefCell<BTreeMap<String, Rc<Folder>>>,
+    changed: RefCell<BTreeSet<String>>,
+}
+
+/// What was found where a manifest is to be.
+pub(super) enum FoundManifest {
+    Missing,
+    Sound(TreeManifest),
+    Damaged(DamagedFile),
+}
+
+impl Folders {
+    pub(super) fn new(root: Folder) -> Folders {
+        Folders { root, open: RefCell::default(), changed: RefCell::default() }
+    }
+
+    /// Opens a folder of the tree; `None` if there is none.
+    pub(super) fn get(&self, path: &str) -> Result<Option<Rc<Folder>>> {
+        self.folder(path, |folder, name, _| folder.child(name))
+    }
+
+    /// Opens a folder of the tree, which is made if there is none.
+    pub(super) fn make(&self, path: &str) -> Result<Rc<Folder>> {
+        let made = self.folder(path, |folder, name, above| {
+            let (child, is_new) = folder.make_child(name)?;
+            if is_new {
+                self.changed.borrow_mut().insert(above.to_owned());
+            }
+            Ok(Some(child))
+        })?;
+        made.ok_or_else(|| Error::NoTree {
+            path: self.root.path().to_owned(),
+            reason: format!("folder {path} was removed"),
+        })
+    }
+
+    /// Takes the paths of folders in which folders were made; the root's is empty.
+    pub(super) fn take_changed(&self) -> BTreeSet<String> {
+        self.changed.take()
+    }
+
+    /// `open` is given a folder, the name in it, and the folder's path.
+    fn folder(
+        &self,
+        path: &str,
+        open: impl Fn(&Folder, &str, &str) -> Result<Option<Folder>>,
+    ) -> Result<Option<Rc<Folder>>> {
+        if let Some(folder) = self.open.borrow().get(path) {
+            return Ok(Some(Rc::clone(folder)));
+        }
+        let (mut at, mut above): (Option<Folder>, String) = (None, String::new());
+        for name in path.split('/') {
+            match open(at.as_ref().unwrap_or(&self.root), name, &above)? {
+                Some(folder) => at = Some(folder),
+                None => return Ok(None),
+            }
+            above = if above.is_empty() { name.to_owned() } else { format!("{above}/{name}") };
+        }
+        let Some(folder) = at.map(Rc::new) else { return Ok(None) };
+        self.open.borrow_mut().insert(path.to_owned(), Rc::clone(&folder));
+        Ok(Some(folder))
+    }
+
+    /// Forgets an open folder, which is to be removed.
+    pub(super) fn forget(&self, path: &str) {
+        self.open.borrow_mut().remove(path);
+    }
+
+    /// Reads the manifest `name`.
+    pub(super) fn manifest(&self, name: &str) -> Result<FoundManifest> {
+        let damaged = |damage| {
+            let path = format!("{META}/{name}");
+            Ok(FoundManifest::Damaged(DamagedFile { path, damage }))
+        };
+        let Some(meta) = self.get(META)? else { return Ok(FoundManifest::Missing) };
+        let bytes = match meta.read(name, MANIFEST_BYTES_MAX) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Ok(FoundManifest::Missing),
+            Err(Error::TooLong { bytes_max }) => return damaged(Damage::TooLong { bytes_max }),
+            Err(Error::OtherKind { found, .. }) => return damaged(Damage::OtherKind(found)),
+            Err(error) => return Err(error),
+        };
+        match TreeManifest::decode(&bytes) {
+            Ok(manifest) => Ok(FoundManifest::Sound(manifest)),
+            Err(reason) => damaged(Damage::Unreadable(reason)),
+        }
+    }
+
+    /// Lists all that is in the folders of the tree, its manifests left out: paths, in order.
+    pub(super) fn list(&self) -> Result<Vec<String>> {
+        let mut listed = Vec::new();
+        self.list_in("", &mut listed)?;
+        Ok(listed)
+    }
+
+    fn list_in(&self, folder: &str, listed: &mut Vec<String>) -> Result<()> {
+        let names = match folder {
+            "" => self.root.names()?,
+            _ => self.get(folder)?.map_or_else(|| Ok(Vec::new()), |open| open.names())?,
+        };
+        for (name, is_folder) in names {
+            let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
+            let is_manifest = || [MANIFEST, NEXT].contains(&name.as_str());
+            if is_folder && layout::is_folder(&path) {
+                self.list_in(&path, listed)?;
+            } else if folder != META || !is_manifest() {
+                listed.push(path);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Holds a session's tree open for reading. While it is open, nobody writes into it.
+pub struct Tree {
+    folders: Folders,
+    manifest: TreeManifest,
+    /// Files that are to be removed, where the tree has its next manifest, but not all of its names yet.
+    leaving: Option<BTreeSet<String>>,
+    limits: TreeLimits,
+}
+
+impl std::fmt::Debug for Tree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tree").field("dir", &self.dir()).finish_non_exhaustive()
+    }
+}
+
+impl Tree {
+    /// Opens a tree: `dir` is a session's folder, or a folder with an `.aca` that holds one session.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoTree`] if there is none, or more than one, [`Error::Damaged`] if the manifest is damaged,
+    /// [`Error::OtherKind`] if links or files stand where folders are to be, [`Error::Io`].
+    pub fn open(dir: &Path, limits: TreeLimits) -> Result<Tree> {
+        Tree::of(locate(dir)?, limits)
+    }
+
+    /// Opens a tree to read what is sound in it. A next manifest that is damaged does not count if the tree's own is sound.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Tree::open).
+    pub(super) fn open_sound(dir: &Path, limits: TreeLimits) -> Result<Tree> {
+        match Tree::open(dir, limits) {
+            Err(Error::Damaged { dir, files }) => {
+                let root = locate(&dir)?;
+                root.lock(false)?;
+                let folders = Folders::new(root);
+                match folders.manifest(MANIFEST)? {
+                    FoundManifest::Sound(manifest) => Ok(Tree { folders, manifest, leaving: None, limits }),
+                    _ => Err(Error::Damaged { dir, files }),
+                }
+            }
+            opened => opened,
+        }
+    }
+
+    /// Opens the tree of a session whose `.aca` is in `to`; `None` if there is none.
+    pub(super) fn of_session(to: &Path, session: Uuid, limits: TreeLimits) -> Result<Option<Tree>> {
+        match session_folder(to, session)?.map(|root| Tree::of(root, limits)).transpose() {
+            Err(Error::NoTree { .. }) => Ok(None),
+            opened => opened,
+        }
+    }
+
+    /// Takes a tree for what its manifest says, while somebody has it for writing.
+    pub(super) fn as_written(root: Folder, manifest: TreeManifest, limits: TreeLimits) -> Tree {
+        Tree { folders: Folders::new(root), manifest, leaving: None, limits }
+    }
+
+    fn of(root: Folder, limits: TreeLimits) -> Result<Tree> {
+        root.lock(false)?;
+        let folders = Folders::new(root);
+        let dir = || folders.root.path().to_owned();
+        let damaged = |file| Error::Damaged { dir: dir(), files: vec![file] };
+        let (manifest, leaving) = match (folders.manifest(NEXT)?, folders.manifest(MANIFEST)?) {
+            (FoundManifest::Damaged(file), _) | (FoundManifest::Missing, FoundManifest::Damaged(file)) => {
+                return Err(damaged(file));
+            }
+            (FoundManifest::Sound(next), before) => {
+                let leaving = match before {
+                    FoundManifest::Sound(before) => before.files.into_keys().collect(),
+                    _ => BTreeSet::new(),
+                };
+                (next, Some(leaving))
+            }
+            (FoundManifest::Missing, FoundManifest::Sound(manifest)) => (manifest, None),
+            (FoundManifest::Missing, FoundManifest::Missing) => {
+                let reason = format!("there is no {META}/{MANIFEST}");
+                return Err(Error::NoTree { path: dir(), reason });
+            }
+        };
+        Ok(Tree { folders, manifest, leaving, limits })
+    }
+
+    /// Returns the session's folder.
+    pub fn dir(&self) -> &Path {
+        self.folders.root.path()
+    }
+
+    /// Returns the manifest.
+    pub fn manifest(&self) -> &TreeManifest {
+        &self.manifest
+    }
+
+    /// Returns whether whoever wrote the tree was killed before all files had their own names. The tree is whole; the next one
+    /// to write into it brings the names up to date.
+    pub fn is_unfinished(&self) -> bool {
+        self.leaving.is_some()
+    }
+
+    /// Lists files that a killed writer left behind, and that are no part of the tree: paths within the session's folder.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if a folder cannot be read.
+    pub fn leftovers(&self) -> Result<Vec<String>> {
+        let listed = self.folders.list()?;
+        Ok(listed.into_iter().filter(|path| !self.is_part(path) && is_staged(path)).collect())
+    }
+
+    fn is_part(&self, path: &str) -> bool {
+        let staged = path.strip_suffix(STAGED).filter(|_| self.is_unfinished());
+        self.manifest.files.contains_key(path)
+            || staged.is_some_and(|path| self.manifest.files.contains_key(path))
+    }
+
+    /// Compares all files with the manifest, and lists those that differ, are missing, or are named by nobody.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if a folder cannot be read.
+    pub fn damage(&self) -> Result<Vec<DamagedFile>> {
+        let mut damaged = Vec::new();
+        let (mut stored, mut expanded): (u64, u64) = (0, 0);
+        for (path, file) in &self.manifest.files {
+            let bytes_max =
+                self.limits.expanded_max(stored.saturating_add(file.bytes), self.limits.tree_bytes_max);
+            let sum = expanded.saturating_add(file.content().0);
+            let damage = match sum <= bytes_max {
+                true => self.stored(path, file).err(),
+                false => Some(Damage::TooLong { bytes_max }),
+            };
+            if damage.is_none() {
+                (stored, expanded) = (stored.saturating_add(file.bytes), sum);
+            }
+            damaged.extend(damage.map(|damage| DamagedFile { path: path.clone(), damage }));
+        }
+        let leaving = |path: &String| self.leaving.as_ref().is_some_and(|leaving| leaving.contains(path));
+        let listed = self.folders.list()?.into_iter();
+        let extra = listed.filter(|path| !self.is_part(path) && !is_staged(path) && !leaving(path));
+        damaged.extend(extra.map(|path| DamagedFile { path, damage: Damage::Extra }));
+        Ok(damaged)
+    }
+
+    /// Reads a file of the tree, decompressed; `None` if the tree has no such file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Damaged`] if the file is not what the manifest says.
+    pub(super) fn read(&self, path: &str) -> Result<Option<Vec<u8>>> {
+        let Some(file) = self.manifest.files.get(path) else { return Ok(None) };
+        let content = self.stored(path, file).and_then(|stored| {
+            let (bytes, digest) = file.content();
+            if file.content.is_none() {
+                return Ok(stored);
+            }
+            let content = StateCompression::decompress(&stored, bytes);
+            let content = content.map_err(|error| Damage::Unreadable(error.to_string()))?;
+            compare(&content, (bytes, digest))?;
+            Ok(content)
+        });
+        content.map(Some).map_err(|damage| self.damaged(path, damage))
+    }
+
+    /// Makes the error for one damaged file.
+    pub(super) fn damaged(&self, path: &str, damage: Damage) -> Error {
+        let file = DamagedFile { path: path.to_owned(), damage };
+        Error::Damaged { dir: self.dir().to_owned(), files: vec![file] }
+    }
+
+    /// Lists the paths of files that are in a folder of the tree's root.
+    pub(super) fn paths_in(&self, folder: &str) -> impl Iterator<Item = &str> {
+        self.manifest.files.keys().map(String::as_str).filter(move |path| layout::is_within(path, folder))
+    }
+
+    /// Reads a file as it is stored.
+    fn stored(&self, path: &str, file: &ManifestFile) -> Result<Vec<u8>, Damage> {
+        let bytes_max = self.limits.expanded_max(file.bytes, self.limits.file_bytes_max);
+        if file.content().0 > bytes_max {
+            return Err(Damage::TooLong { bytes_max });
+        }
+        let staged = self.is_unfinished().then(|| stored_as(&self.folders, &staged(path), file));
+        match staged {
+            Some(Ok(bytes)) => Ok(bytes),
+            _ => stored_as(&self.folders, path, file),
+        }
+    }
+}
+
+/// Returns the path of a file that is not yet a part of the tree.
+pub(super) fn staged(path: &str) -> String {
+    format!("{path}{STAGED}")
+}
+
+/// Returns whether a path is that of a file which is not yet a part of a tree.
+pub(super) fn is_staged(path: &str) -> bool {
+    path.strip_suffix(STAGED).is_some_and(|path| layout::is_file(path) || layout::is_manifest(path))
+}
+
+/// Reads a file, and compares it with what a manifest says of it.
+pub(super) fn stored_as(folders: &Folders, path: &str, file: &ManifestFile) -> Result<Vec<u8>, Damage> {
+    let unreadable = |error: Error| match error {
+        Error::OtherKind { found, .. } => Damage::OtherKind(found),
+        error => Damage::Unreadable(error.to_string()),
+    };
+    let (folder, name) = layout::split(path);
+    let folder = folders.get(folder).map_err(unreadable)?.ok_or(Damage::Missing)?;
+    let (open, len) = match folder.entry(name).map_err(unreadable)? {
+        Entry::File(open, len) => (open, len),
+        Entry::Missing => return Err(Damage::Missing),
+        Entry::Other(kind) => return Err(Damage::OtherKind(kind)),
+    };
+    if len != file.bytes {
+        return Err(Damage::Length { expected: file.bytes, found: len });
+    }
+    let bytes = folder.read_open(name, open, len).map_err(unreadable)?;
+    compare(&bytes, (file.bytes, &file.blake3))?;
+    Ok(bytes)
+}
+
+fn compare(bytes: &[u8], (len, digest): (u64, &str)) -> Result<(), Damage> {
+    if bytes.len() as u64 != len {
+        return Err(Damage::Length { expected: len, found: bytes.len() as u64 });
+    }
+    let found = hex_of(bytes);
+    match found == digest || sabotage::is(Breakage::TreeFileTrusted) {
+        true => Ok(()),
+        false => Err(Damage::Differs { expected: digest.to_owned(), found }),
+    }
+}
+
+/// Opens the folder of a session whose `.aca` is in `to`; `None` if there is none.
+pub(super) fn session_folder(to: &Path, session: Uuid) -> Result<Option<Folder>> {
+    let mut folder = Folder::open(to)?;
+    for name in layout::TREES.into_iter().chain([session.to_string().as_str()]) {
+        let Some(above) = folder else { return Ok(None) };
+        folder = above.child(name)?;
+    }
+    Ok(folder)
+}
+
+/// Finds the folder of a session: `dir` itself, or the only one in the `.aca` of it, or in it if it is an `.aca`.
+fn locate(dir: &Path) -> Result<Folder> {
+    let no_tree = |reason: String| Error::NoTree { path: dir.to_owned(), reason };
+    let root = Folder::open(dir)?.ok_or_else(|| no_tree("there is no such folder".to_owned()))?;
+    let has_tree = |folder: &Folder| folder.child(META).map(|meta| meta.is_some());
+    if has_tree(&root)? {
+        return Ok(root);
+    }
+    let [aca, sessions] = layout::TREES;
+    let all = match root.child(aca)? {
+        Some(aca) => aca.child(sessions)?,
+        None => root.child(sessions)?,
+    };
+    let all = all.ok_or_else(|| no_tree(format!("there is neither {META} nor {aca} in it")))?;
+    let is_session = |(name, is_folder): &(String, bool)| *is_folder && name.parse::<Uuid>().is_ok();
+    let names: Vec<String> = all.names()?.into_iter().filter(is_session).map(|(name, _)| name).collect();
+    match names.as_slice() {
+        [only] => all.child(only)?.ok_or_else(|| no_tree(format!("session {only} is gone"))),
+        [] => Err(no_tree("no session is in it".to_owned())),
+        many => Err(no_tree(format!("several sessions are in it, name one: {}", many.join(", ")))),
+    }
+}

@@ -1,0 +1,425 @@
+//! Writes into a tree, so that whoever reads it sees the tree before or the tree after, whenever the writer is killed.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+use super::folder::{Entry, FileTrace, Folder};
+use super::layout::{self, MANIFEST, META, NEXT, STAGED, TREES};
+use super::manifest::{ContentDigest, Digesting, ManifestFile, TreeManifest, hex_of};
+use super::tree::{Folders, FoundManifest, Tree, TreeLimits, is_staged, staged, stored_as};
+use crate::sabotage::{self, Breakage};
+use crate::{DamagedFile, Error, Result, StateCompression};
+
+/// Greatest number of files that are synced one by one: for more, one sync of the file system takes less time.
+const SYNCED_ALONE_MAX: usize = 32;
+
+/// Bytes of a text that are written at a time.
+const WRITTEN_BYTES: usize = 64 << 10;
+
+/// Writes a text, the same each time.
+pub(super) type WriteText<'a> = dyn Fn(&mut dyn Write) -> Result<()> + 'a;
+
+/// Says what a writer did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExportReport {
+    /// Folder of the session.
+    pub dir: PathBuf,
+    /// Number of files of the tree, its manifest left out.
+    pub files: u64,
+    /// Number of those that were written.
+    pub written: u64,
+    /// Number of bytes that were written, the manifest left out.
+    pub written_bytes: u64,
+    /// Number of files that were removed, since they no longer belong to the tree.
+    pub removed: u64,
+    /// Whether a killed writer had left the names of files for the next one to bring up to date.
+    pub finished_another: bool,
+    /// Files in the tree's folders that no tree has, which were left alone.
+    pub foreign: Vec<String>,
+}
+
+/// What files hold, and what the system said of each when that was known.
+pub(super) type KnownFiles = BTreeMap<String, (ManifestFile, FileTrace)>;
+
+/// Says what a tree is once it was written.
+pub(super) struct Written {
+    pub(super) report: ExportReport,
+    /// What is known of the files.
+    pub(super) files: KnownFiles,
+    /// What the manifest says of each of them.
+    pub(super) manifest: BTreeMap<String, ManifestFile>,
+}
+
+/// Holds a tree for writing. Nobody else reads or writes it meanwhile.
+pub(super) struct Writer<'a> {
+    /// What is known from before.
+    known: Option<&'a KnownFiles>,
+    /// Files that were found to hold what they are to hold.
+    found: RefCell<KnownFiles>,
+    folders: Folders,
+    before: Option<TreeManifest>,
+    after: TreeManifest,
+    staged: Vec<String>,
+    /// The staged files as they were written, if that is to be known.
+    written: Vec<(String, FileTrace)>,
+    /// The staged files, open, as long as they are few.
+    few: Vec<File>,
+    /// What is wrong with the manifest that was there.
+    damaged: Option<DamagedFile>,
+    report: ExportReport,
+}
+
+impl<'a> Writer<'a> {
+    /// Opens the tree of a session beneath `to`, waits until nobody else has it, and finishes what a killed writer had to.
+    pub(super) fn open(to: &Path, session: Uuid, compression: StateCompression) -> Result<Writer<'a>> {
+        let missing = || Error::io("opened", to)(rustix::io::Errno::NOENT);
+        let mut root = Folder::open(to)?.ok_or_else(missing)?;
+        for name in TREES.into_iter().chain([session.to_string().as_str()]) {
+            let (child, is_new) = root.make_child(name)?;
+            if is_new {
+                root.sync()?;
+            }
+            root = child;
+        }
+        root.lock(true)?;
+        let mut report = ExportReport { dir: root.path().to_owned(), ..ExportReport::default() };
+        let folders = Folders::new(root);
+        match folders.manifest(NEXT)? {
+            FoundManifest::Missing => {}
+            FoundManifest::Sound(next) => {
+                finish(&folders, &next)?;
+                report.finished_another = true;
+            }
+            FoundManifest::Damaged(_) => folders.make(META)?.remove(NEXT)?,
+        }
+        let left = folders.list()?;
+        for path in left.iter().filter(|path| is_staged(path)) {
+            let (folder, name) = layout::split(path);
+            folders.make(folder)?.remove(name)?;
+        }
+        let (before, damaged) = match folders.manifest(MANIFEST)? {
+            FoundManifest::Sound(manifest) => (Some(manifest), None),
+            FoundManifest::Missing => (None, None),
+            FoundManifest::Damaged(file) => (None, Some(file)),
+        };
+        let after = TreeManifest::new(session, compression);
+        let (staged, few) = (Vec::new(), Vec::new());
+        let (known, found, written) = (None, RefCell::default(), Vec::new());
+        Ok(Writer { known, found, folders, before, after, staged, written, few, damaged, report })
+    }
+
+    /// Takes files for what they were when this was known of them, as long as their traces are the same.
+    pub(super) fn knowing(self, known: &'a KnownFiles) -> Writer<'a> {
+        Writer { known: Some(known), ..self }
+    }
+
+    /// Returns the manifest of the tree as it was; `None` if there was no tree.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Damaged`] if the manifest is damaged: whoever writes all files can go on, whoever writes some cannot.
+    pub(super) fn before(&self) -> Result<Option<&TreeManifest>> {
+        match &self.damaged {
+            Some(file) => Err(Error::Damaged { dir: self.report.dir.clone(), files: vec![file.clone()] }),
+            None => Ok(self.before.as_ref()),
+        }
+    }
+
+    /// Opens the tree as it was for reading.
+    pub(super) fn tree(&self, limits: TreeLimits) -> Result<Option<Tree>> {
+        let before = self.before()?.cloned();
+        before.map(|before| Ok(Tree::as_written(self.folders.root.again()?, before, limits))).transpose()
+    }
+
+    /// Returns the manifest of the tree that is written.
+    pub(super) fn after(&mut self) -> &mut TreeManifest {
+        &mut self.after
+    }
+
+    /// Keeps a file as it is.
+    pub(super) fn keep(&mut self, path: &str) {
+        if let Some(file) = self.before.as_ref().and_then(|before| before.files.get(path)) {
+            self.after.files.insert(path.to_owned(), file.clone());
+        }
+    }
+
+    /// Keeps a file as it is if it is known to be what the manifest says; returns whether it is.
+    pub(super) fn keep_known(&mut self, path: &str) -> bool {
+        let before = self.before.as_ref().filter(|before| before.compression == self.after.compression);
+        let file = before.and_then(|before| before.files.get(path));
+        let Some(file) = file.filter(|file| self.is_known(path, file)).cloned() else { return false };
+        self.after.files.insert(path.to_owned(), file);
+        true
+    }
+
+    /// Keeps all files of a folder as they are if these are all that were written last, and one at least; returns whether they
+    /// are.
+    pub(super) fn keep_folder(&mut self, folder: &str, written: &BTreeMap<String, ManifestFile>) -> bool {
+        let Some(before) = &self.before else { return false };
+        if before.compression != self.after.compression
+            || of_folder(folder, written).next().is_none()
+            || !of_folder(folder, &before.files).eq(of_folder(folder, written))
+            || !of_folder(folder, written).all(|(path, file)| self.is_stored(path, file))
+        {
+            return false;
+        }
+        let kept = of_folder(folder, written).map(|(path, file)| (path.clone(), file.clone()));
+        self.after.files.extend(kept);
+        true
+    }
+
+    /// Returns whether a file is known to be what the manifest says.
+    fn is_known(&self, path: &str, file: &ManifestFile) -> bool {
+        let known = self.known.and_then(|known| known.get(path));
+        let Some((_, trace)) = known.filter(|(known, _)| known == file) else { return false };
+        let is_same = self.trace(path).is_some_and(|now| now == *trace);
+        if is_same {
+            self.found.borrow_mut().insert(path.to_owned(), (file.clone(), *trace));
+        }
+        is_same
+    }
+
+    fn trace(&self, path: &str) -> Option<FileTrace> {
+        let (folder, name) = layout::split(path);
+        self.folders.get(folder).ok()??.trace(name).ok()?
+    }
+
+    /// Makes a file hold `content`. One that holds it already is left as it is.
+    pub(super) fn put(&mut self, path: &str, content: &[u8]) -> Result<()> {
+        if let Some(file) = self.unchanged(path, content) {
+            self.after.files.insert(path.to_owned(), file);
+            return Ok(());
+        }
+        let stored = self.after.compression.compress(content)?;
+        let (folder, name) = layout::split(path);
+        let file = self.folders.make(folder)?.write(&format!("{name}{STAGED}"), &stored)?;
+        self.stage(path, file, ManifestFile::of(content, &stored))
+    }
+
+    /// Makes a file hold the JSON text that `write` writes, which is held nowhere. `write` is called twice: the first time to find
+    /// out whether the file holds the text already.
+    pub(super) fn put_streamed(&mut self, path: &str, write: &WriteText<'_>) -> Result<()> {
+        let mut text = Digesting::new(io::sink());
+        write(&mut text)?;
+        let ContentDigest { bytes, blake3 } = text.finish().0;
+        if let Some(file) = self.unchanged_as(path, bytes, || blake3) {
+            self.after.files.insert(path.to_owned(), file);
+            return Ok(());
+        }
+        let (folder, name) = layout::split(path);
+        let file = self.folders.make(folder)?.create(&format!("{name}{STAGED}"))?;
+        let failed = |source| Error::Io { op: "written", path: self.report.dir.join(path), source };
+        let stored = BufWriter::with_capacity(WRITTEN_BYTES, Digesting::new(file));
+        let encoder = self.after.compression.encoder(bytes, stored).map_err(failed)?;
+        let mut text = Digesting::new(encoder);
+        write(&mut text)?;
+        let (content, encoder) = text.finish();
+        let stored = encoder.finish().and_then(|out| Ok(out.into_inner()?)).map_err(failed)?;
+        let (stored, file) = stored.finish();
+        self.stage(path, file, ManifestFile::of_digests(content, stored))
+    }
+
+    /// Takes a file that was written under its provisional name into the tree.
+    fn stage(&mut self, path: &str, file: File, described: ManifestFile) -> Result<()> {
+        let (folder, name) = layout::split(path);
+        let folder = self.folders.make(folder)?;
+        if self.known.is_some() {
+            self.written.push((path.to_owned(), folder.trace_of(name, &file)?));
+        }
+        self.report.written += 1;
+        self.report.written_bytes += described.bytes;
+        self.after.files.insert(path.to_owned(), described);
+        self.staged.push(path.to_owned());
+        match self.staged.len() {
+            ..=SYNCED_ALONE_MAX => self.few.push(file),
+            _ => self.few.clear(),
+        }
+        Ok(())
+    }
+
+    /// Returns what the manifest says of a file that holds `content` by the manifest, and on disk.
+    fn unchanged(&self, path: &str, content: &[u8]) -> Option<ManifestFile> {
+        self.unchanged_as(path, content.len() as u64, || hex_of(content))
+    }
+
+    /// Returns the same by the content's length and digest, which is asked for only where the lengths are equal.
+    fn unchanged_as(&self, path: &str, bytes: u64, digest: impl FnOnce() -> String) -> Option<ManifestFile> {
+        let before = self.before.as_ref().filter(|before| before.compression == self.after.compression)?;
+        let file = before.files.get(path)?;
+        let (known_bytes, known_digest) = file.content();
+        let is_same = known_bytes == bytes && known_digest == digest();
+        (is_same && self.is_stored(path, file)).then(|| file.clone())
+    }
+
+    /// Returns whether a file is on disk what the manifest says.
+    fn is_stored(&self, path: &str, file: &ManifestFile) -> bool {
+        if self.is_known(path, file) {
+            return true;
+        }
+        // What is written while it is read has another trace afterwards.
+        let trace = self.known.and_then(|_| self.trace(path));
+        let is_stored = stored_as(&self.folders, path, file).is_ok();
+        if let Some(trace) = trace.filter(|_| is_stored) {
+            self.found.borrow_mut().insert(path.to_owned(), (file.clone(), trace));
+        }
+        is_stored
+    }
+
+    /// Makes the tree the one of the new manifest: first durable beside the old one, then in its place.
+    pub(super) fn commit(self) -> Result<ExportReport> {
+        self.commit_knowing().map(|written| written.report)
+    }
+
+    /// Does so, and returns what is known of the files by then.
+    pub(super) fn commit_knowing(mut self) -> Result<Written> {
+        self.report.files = self.after.files.len() as u64;
+        let listed = self.folders.list()?;
+        let (leaving, foreign): (Vec<String>, Vec<String>) = listed
+            .into_iter()
+            .filter(|path| !self.after.files.contains_key(path) && !is_staged(path))
+            .partition(|path| layout::is_file(path));
+        self.report.removed = leaving.len() as u64;
+        self.report.foreign = foreign;
+        if self.staged.is_empty() && leaving.is_empty() && self.before.as_ref() == Some(&self.after) {
+            return Ok(self.with_known());
+        }
+        if !sabotage::is(Breakage::PlacesBeforeSync) {
+            self.sync_staged()?;
+        }
+        if sabotage::is(Breakage::PlacesBeforeManifest) {
+            rename_staged(&self.folders, &std::mem::take(&mut self.staged))?;
+        }
+        let meta = self.folders.make(META)?;
+        let written = meta.write(&format!("{MANIFEST}{STAGED}"), &self.after.encode()?)?;
+        sync(&written, &meta.path().join(MANIFEST))?;
+        meta.rename(&format!("{MANIFEST}{STAGED}"), NEXT)?;
+        // From here on it is the new tree.
+        meta.sync()?;
+        take_places(&self.folders, &self.staged, &leaving)?;
+        Ok(self.with_known())
+    }
+
+    /// Adds what is known of the files: of those only that were changed long enough before the manifest, so that a change
+    /// since then shows.
+    fn with_known(self) -> Written {
+        let mut known = self.found.take();
+        for (path, written) in &self.written {
+            let now = self.trace(path).filter(|now| now.is_renamed(written));
+            if let Some((file, now)) = self.after.files.get(path).zip(now) {
+                known.insert(path.clone(), (file.clone(), now));
+            }
+        }
+        match self.known.and_then(|_| self.trace(&format!("{META}/{MANIFEST}"))) {
+            Some(manifest) => known.retain(|_, (_, trace)| trace.is_settled(&manifest)),
+            None => known.clear(),
+        }
+        Written { report: self.report, files: known, manifest: self.after.files }
+    }
+
+    /// Makes the new files durable under their provisional names.
+    fn sync_staged(&self) -> Result<()> {
+        if self.few.len() < self.staged.len() && self.folders.root.sync_file_system()? {
+            return Ok(());
+        }
+        for (path, file) in self.staged.iter().zip(&self.few) {
+            sync(file, &self.report.dir.join(path))?;
+        }
+        for path in self.staged.iter().skip(self.few.len()) {
+            let (folder, name) = layout::split(path);
+            if let Entry::File(file, _) = self.folders.make(folder)?.entry(&format!("{name}{STAGED}"))? {
+                sync(&file, &self.report.dir.join(path))?;
+            }
+        }
+        for path in self.folders.take_changed() {
+            match path.as_str() {
+                "" => self.folders.root.sync()?,
+                path => self.folders.make(path)?.sync()?,
+            }
+        }
+        sync_folders(&self.folders, self.staged.iter().map(String::as_str))
+    }
+}
+
+fn sync(file: &File, path: &Path) -> Result<()> {
+    file.sync_all().map_err(|source| Error::Io { op: "synced", path: path.to_owned(), source })
+}
+
+/// Makes the names durable in the folders of these files.
+fn sync_folders<'a>(folders: &Folders, paths: impl Iterator<Item = &'a str>) -> Result<()> {
+    let touched: BTreeSet<&str> = paths.map(|path| layout::split(path).0).collect();
+    for folder in touched {
+        if let Some(folder) = folders.get(folder)? {
+            folder.sync()?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives new files their own names, removes those that leave, and makes the next manifest the tree's.
+fn take_places(folders: &Folders, arriving: &[String], leaving: &[String]) -> Result<()> {
+    rename_staged(folders, arriving)?;
+    for path in leaving {
+        let (folder, name) = layout::split(path);
+        folders.make(folder)?.remove(name)?;
+    }
+    sync_folders(folders, arriving.iter().chain(leaving).map(String::as_str))?;
+    let meta = folders.make(META)?;
+    meta.rename(NEXT, MANIFEST)?;
+    meta.sync()?;
+    remove_empty_folders(folders, leaving)
+}
+
+/// Gives new files their own names.
+fn rename_staged(folders: &Folders, arriving: &[String]) -> Result<()> {
+    for path in arriving {
+        let (folder, name) = layout::split(path);
+        folders.make(folder)?.rename(&format!("{name}{STAGED}"), name)?;
+    }
+    Ok(())
+}
+
+/// Returns the files of a folder and of those in it.
+fn of_folder<'a>(
+    folder: &'a str,
+    files: &'a BTreeMap<String, ManifestFile>,
+) -> impl Iterator<Item = (&'a String, &'a ManifestFile)> {
+    let behind = files.range(folder.to_owned()..);
+    behind
+        .take_while(move |(path, _)| path.starts_with(folder))
+        .filter(move |(path, _)| path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')))
+}
+
+/// Removes folders of checkpoints that hold nothing any more.
+fn remove_empty_folders(folders: &Folders, left: &[String]) -> Result<()> {
+    let emptied: BTreeSet<&str> = left.iter().map(|path| layout::split(path).0).collect();
+    for path in emptied.into_iter().filter(|path| path.starts_with(layout::CHECKPOINTS)) {
+        let (parent, name) = layout::split(path);
+        folders.forget(path);
+        folders.make(parent)?.remove_empty(name)?;
+    }
+    Ok(())
+}
+
+/// Does what a killed writer had yet to do. A file that is damaged by now stays so, and the manifest tells.
+fn finish(folders: &Folders, next: &TreeManifest) -> Result<()> {
+    let listed = folders.list()?;
+    let there: BTreeSet<&str> = listed.iter().map(String::as_str).collect();
+    let arriving: Vec<String> = next
+        .files
+        .iter()
+        .filter(|(path, file)| {
+            let staged = staged(path);
+            there.contains(staged.as_str()) && stored_as(folders, &staged, file).is_ok()
+        })
+        .map(|(path, _)| path.clone())
+        .collect();
+    let is_leaving = |path: &&String| layout::is_file(path) && !next.files.contains_key(*path);
+    let leaving: Vec<String> = listed.iter().filter(is_leaving).cloned().collect();
+    take_places(folders, &arriving, &leaving)
+}

@@ -1,0 +1,350 @@
+//! What each strategy would bring back, told without writing.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use foldlog::audit::LogReader;
+use foldlog::{Durability, SequenceNumber, SessionOptions, Store, StoreOptions, escape};
+use serde::{Deserialize, Serialize};
+
+use super::from_tree::session_of;
+use super::recover::{CrashRecoveryManager, lost_by};
+use crate::error::{Error, Result};
+use crate::{
+    Checkpoint, CheckpointHistory, CheckpointId, PartialTree, RecoveryAction, SessionState, StateUpdate,
+    TaskStatus, TaskTreeState, UpdateOperation, WorkspaceStores,
+};
+
+/// Names a way to go on after a crash. The [table](super#strategies) says what each needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum RecoveryStrategy {
+    /// Goes back to the latest checkpoint on the live path.
+    LatestCheckpoint,
+    /// Goes back to this checkpoint.
+    SpecificCheckpoint(CheckpointId),
+    /// Makes a new session of the updates alone.
+    IncrementalReconstruction,
+    /// Makes a new session of what is sound.
+    PartialRecovery,
+}
+
+impl fmt::Display for RecoveryStrategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecoveryStrategy::LatestCheckpoint => f.write_str("latest"),
+            RecoveryStrategy::SpecificCheckpoint(id) => write!(f, "checkpoint:{}", id.0),
+            RecoveryStrategy::IncrementalReconstruction => f.write_str("updates"),
+            RecoveryStrategy::PartialRecovery => f.write_str("partial"),
+        }
+    }
+}
+
+impl FromStr for RecoveryStrategy {
+    type Err = String;
+
+    /// Reads `latest`, `checkpoint:ID`, `updates` or `partial`.
+    fn from_str(text: &str) -> Result<RecoveryStrategy, String> {
+        match (text, text.strip_prefix("checkpoint:")) {
+            ("latest", _) => Ok(RecoveryStrategy::LatestCheckpoint),
+            ("updates", _) => Ok(RecoveryStrategy::IncrementalReconstruction),
+            ("partial", _) => Ok(RecoveryStrategy::PartialRecovery),
+            (_, Some(id)) => {
+                let id = id.parse::<CheckpointId>().map_err(|error| error.to_string())?;
+                Ok(RecoveryStrategy::SpecificCheckpoint(id))
+            }
+            _ => Err(format!("`{}` is none of latest, checkpoint:ID, updates, partial", escape::text(text))),
+        }
+    }
+}
+
+impl TryFrom<String> for RecoveryStrategy {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<RecoveryStrategy, String> {
+        text.parse()
+    }
+}
+
+impl From<RecoveryStrategy> for String {
+    fn from(strategy: RecoveryStrategy) -> String {
+        strategy.to_string()
+    }
+}
+
+/// Says what a strategy would bring back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryOutlook {
+    /// The strategy.
+    pub strategy: RecoveryStrategy,
+    /// Why it cannot be followed; `None` if it can. All numbers are 0 then.
+    pub impossible: Option<String>,
+    /// Whether it makes a new session. The present one is only read then.
+    pub new_session: bool,
+    /// Position that the session would be at; of a new session made of updates or of a tree of files, the one that was read.
+    pub position: Option<SequenceNumber>,
+    /// Number of tasks.
+    pub tasks: u64,
+    /// Number of tasks that were completed.
+    pub completed_tasks: u64,
+    /// Number of messages of all conversations.
+    pub messages: u64,
+    /// Number of files in the captures of all workspaces.
+    pub files: u64,
+    /// Number of updates that count now, as far as they can be read, and would not; of a tree of files, those that cannot be
+    /// read.
+    pub lost_updates: u64,
+    /// What else would be lost, or cannot be told, one entry each.
+    pub lost: Vec<String>,
+}
+
+impl RecoveryOutlook {
+    fn of(strategy: RecoveryStrategy, state: &SessionState, position: SequenceNumber) -> RecoveryOutlook {
+        let captures = state.file_system.workspace_snapshot.values();
+        RecoveryOutlook {
+            impossible: None,
+            new_session: false,
+            position: Some(position),
+            tasks: state.task_tree.tasks.len() as u64,
+            completed_tasks: state.task_tree.count(TaskStatus::Completed),
+            messages: state.claude_context.conversation_history.messages_len(),
+            files: captures.map(|capture| capture.snapshot.files).sum(),
+            ..RecoveryOutlook::none(strategy)
+        }
+    }
+
+    fn none(strategy: RecoveryStrategy) -> RecoveryOutlook {
+        RecoveryOutlook {
+            strategy,
+            impossible: None,
+            new_session: false,
+            position: None,
+            tasks: 0,
+            completed_tasks: 0,
+            messages: 0,
+            files: 0,
+            lost_updates: 0,
+            lost: Vec::new(),
+        }
+    }
+}
+
+impl CrashRecoveryManager {
+    /// Says what a strategy would bring back, without writing into any store.
+    ///
+    /// # Errors
+    ///
+    /// The errors of reading a log that are no damage; damage makes a strategy impossible.
+    pub fn plan(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
+        self.plan_by(strategy, None)
+    }
+
+    /// Says what all strategies would bring back: the latest checkpoint, each that is kept, the updates, and what is sound. A
+    /// manager for a tree of files alone has one strategy, [`PartialRecovery`](RecoveryStrategy::PartialRecovery).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`plan`](CrashRecoveryManager::plan).
+    pub fn plan_all(&self) -> Result<Vec<RecoveryOutlook>> {
+        if !self.has_log {
+            return Ok(vec![self.plan(RecoveryStrategy::PartialRecovery)?]);
+        }
+        // What cannot be read whole makes each strategy impossible that needs it, for its own reason.
+        let walked = self.walk().ok();
+        let kept = walked.iter().flat_map(|walked| walked.history.list());
+        let each = kept.map(|one| RecoveryStrategy::SpecificCheckpoint(one.id));
+        let rest = [RecoveryStrategy::IncrementalReconstruction, RecoveryStrategy::PartialRecovery];
+        let all = std::iter::once(RecoveryStrategy::LatestCheckpoint).chain(each).chain(rest);
+        all.map(|strategy| self.plan_by(strategy, walked.as_ref())).collect()
+    }
+
+    fn plan_by(&self, strategy: RecoveryStrategy, walked: Option<&Walked>) -> Result<RecoveryOutlook> {
+        let planned = match strategy {
+            RecoveryStrategy::PartialRecovery => self.plan_partial(strategy),
+            _ if !self.has_log => Err(Error::Impossible {
+                strategy,
+                reason: "there is a tree of files alone, and no log".to_owned(),
+            }),
+            _ => match walked {
+                Some(walked) => walked.plan(strategy),
+                None => self.walk().and_then(|walked| walked.plan(strategy)),
+            },
+        };
+        let impossible = match planned {
+            Ok(outlook) => return Ok(outlook),
+            Err(Error::Engine(error)) if !self.is_lost(&error) => return Err(error.into()),
+            Err(Error::Impossible { reason, .. }) => Some(reason),
+            Err(error) => Some(error.to_string()),
+        };
+        Ok(RecoveryOutlook { impossible, ..RecoveryOutlook::none(strategy) })
+    }
+
+    /// Walks along the log.
+    fn walk(&self) -> Result<Walked> {
+        let log = self.open_log()?;
+        let history = CheckpointHistory::read(&log)?;
+        let mismatch = match history.verify_all(&log) {
+            Ok(()) => None,
+            Err(Error::CheckpointMismatch { id, position, expected, found }) => {
+                Some((id, Error::CheckpointMismatch { id, position, expected, found }.to_string()))
+            }
+            Err(error) => return Err(error),
+        };
+        let (state, updates) = SessionState::with_updates(&log, log.last_position(), &self.stores)?;
+        Ok(Walked { log, history, mismatch, state, updates })
+    }
+
+    /// Salvages the log into a temporary folder, and reads what came of it. Where nothing of the log is sound, says what the
+    /// tree of files would yield.
+    fn plan_partial(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
+        let Some(dir) = self.tree.as_deref() else { return self.plan_salvage(strategy) };
+        if self.has_log {
+            match self.plan_salvage(strategy) {
+                Err(Error::Engine(error)) if self.is_lost(&error) => {}
+                planned => return planned,
+            }
+        }
+        self.plan_tree(strategy, dir)
+    }
+
+    fn plan_salvage(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
+        let temporary = Temporary::new()?;
+        let store = temporary.store()?;
+        let salvaged = store.salvage(self.dir(), SessionOptions::default())?;
+        let log = store.read_log(salvaged.session)?;
+        let end = salvaged.records.saturating_sub(1).into();
+        let mut state = SessionState::at(&log, end, &self.stores)?;
+        // What calls that were open did to STATE is rolled back once they are ended.
+        if let Some(begin) = salvaged.open.iter().map(|open| open.begin).min()
+            && let Some(before) = begin.checked_sub(1)
+        {
+            state.task_tree = TaskTreeState::at(&log, before)?;
+        }
+        let mut lost = lost_by(&salvaged);
+        lost.extend(self.left_alone(&store.open_to_recover(salvaged.session)?)?);
+        Ok(RecoveryOutlook { new_session: true, lost, ..RecoveryOutlook::of(strategy, &state, end) })
+    }
+
+    /// Makes the session in a temporary folder, and reads what came of it.
+    fn plan_tree(&self, strategy: RecoveryStrategy, dir: &Path) -> Result<RecoveryOutlook> {
+        let tree = PartialTree::read(dir, self.limits)?;
+        let temporary = Temporary::new()?;
+        let store = temporary.store()?;
+        let action = RecoveryAction {
+            action: String::new(),
+            by: String::new(),
+            reason: String::new(),
+            subject: None,
+            lost: Vec::new(),
+        };
+        let session = session_of(&tree, &store, &self.types()?, action)?;
+        let log = store.read_log(session.id())?;
+        let state = SessionState::at(&log, log.last_position(), &WorkspaceStores::none())?;
+        session.close()?;
+        let outlook = RecoveryOutlook::of(strategy, &state, log.last_position());
+        let (position, lost_updates) = (tree.position, tree.updates.1);
+        let lost = tree.lost.iter().map(ToString::to_string).collect();
+        Ok(RecoveryOutlook { new_session: true, position, lost_updates, lost, ..outlook })
+    }
+
+    pub(super) fn dir(&self) -> PathBuf {
+        self.store.session_dir(self.session)
+    }
+}
+
+/// Holds what one walk along a log found, from which each strategy that needs the whole log is told.
+struct Walked {
+    log: LogReader,
+    history: CheckpointHistory,
+    /// First checkpoint whose hash does not fit, and how that is said.
+    mismatch: Option<(CheckpointId, String)>,
+    /// State at the end.
+    state: SessionState,
+    /// Updates that count at the end.
+    updates: Vec<StateUpdate>,
+}
+
+impl Walked {
+    fn plan(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
+        match strategy {
+            RecoveryStrategy::SpecificCheckpoint(id) => self.checkpoint(strategy, self.history.get(id)?),
+            RecoveryStrategy::IncrementalReconstruction => Ok(self.reconstruction(strategy)),
+            _ => {
+                let latest = self.history.latest_on(self.log.live_path(), self.log.last_position());
+                self.checkpoint(strategy, latest.ok_or(Error::NoCheckpoint)?)
+            }
+        }
+    }
+
+    /// Tells what a session held at a checkpoint, which its manifest counts.
+    fn checkpoint(&self, strategy: RecoveryStrategy, checkpoint: &Checkpoint) -> Result<RecoveryOutlook> {
+        // Each hash is made of the one before.
+        if let Some((_, reason)) = self.mismatch.as_ref().filter(|(id, _)| *id <= checkpoint.id) {
+            return Err(Error::Impossible { strategy, reason: reason.clone() });
+        }
+        let Checkpoint { position, manifest, workspaces, .. } = checkpoint;
+        let live = self.log.live_path().live_at(*position);
+        let is_live = |update: &&StateUpdate| {
+            let range = live.get(live.partition_point(|range| *range.end() < update.position));
+            range.is_some_and(|range| range.contains(&update.position))
+        };
+        Ok(RecoveryOutlook {
+            position: Some(*position),
+            tasks: manifest.total_tasks,
+            completed_tasks: manifest.completed_tasks,
+            messages: manifest.conversation_messages_count,
+            files: workspaces.values().map(|capture| capture.files).sum(),
+            lost_updates: self.updates.iter().filter(|update| !is_live(update)).count() as u64,
+            ..RecoveryOutlook::none(strategy)
+        })
+    }
+
+    fn reconstruction(&self, strategy: RecoveryStrategy) -> RecoveryOutlook {
+        let is_view = |one: &&StateUpdate| matches!(one.operation, UpdateOperation::FileModified { .. });
+        RecoveryOutlook {
+            new_session: true,
+            files: 0,
+            lost_updates: self.updates.iter().filter(is_view).count() as u64,
+            lost: vec![
+                "captures of workspaces, ends of tools, what was logged and what was used: no update holds them"
+                    .to_owned(),
+                "times: tasks and messages get those of the reconstruction".to_owned(),
+            ],
+            ..RecoveryOutlook::of(strategy, &self.state, self.log.last_position())
+        }
+    }
+}
+
+/// A folder of the system's temporary ones, removed when this is dropped.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    /// Makes a folder with a name that nobody can guess. One that is there already is left alone.
+    fn new() -> Result<Temporary> {
+        #[expect(clippy::disallowed_methods, reason = "it names a temporary folder")]
+        let path = std::env::temp_dir().join(format!("foldlog-outlook-{}", uuid::Uuid::new_v4()));
+        let unmade = |source: std::io::Error| Error::Io { op: "made", path: path.clone(), source };
+        std::fs::create_dir(&path).map_err(unmade)?;
+        Ok(Temporary(path))
+    }
+
+    /// Opens a store in it, which waits for no disk.
+    fn store(&self) -> Result<Store> {
+        let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
+        Ok(Store::open_with(&self.0, options)?)
+    }
+}
+
+impl AsRef<Path> for Temporary {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // What cannot be removed is a copy in a folder that the system clears.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

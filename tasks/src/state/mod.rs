@@ -1,0 +1,375 @@
+//! All that a session is at a position, in nine parts.
+//!
+//! No part is kept anywhere but in the log: parts that a host tells of are slices, folded from its events, and the others
+//! are read from the records of conversations, calls and captures. So they are the same at every position for whoever reads
+//! them, and what a rollback takes back is gone from them.
+//!
+//! | part | comes from |
+//! |---|---|
+//! | `session_id`, `created_at` | the log's first record; of an imported session, [`StateImported`] |
+//! | `last_checkpoint` | the latest [update](crate::StateUpdate) that counts |
+//! | [`SessionConfiguration`] | [`SessionConfigured`] |
+//! | [`TaskTreeState`] | the six events of tasks |
+//! | [`ClaudeContextState`] | records of conversations and adapter states |
+//! | [`FileSystemState`] | captures of workspaces; [`ArtifactBuilt`], [`DependenciesResolved`], [`GitObserved`] |
+//! | [`ExecutionLogState`] | [`ExecutionLogged`], [`RecoveryAction`], changes of tasks, ends of calls, requests and replies |
+//! | [`ResourceUsageState`] | answers, ends of calls, [`PromptExecuted`](foldlog_agent::events::PromptExecuted) |
+//!
+//! A session that was imported goes on from what [`StateImported`] says of its past, which comes before all that follows.
+//!
+//! # Invariants
+//!
+//! 1. Equal logs have equal states, byte for byte in JSON: every map is ordered.
+//! 2. Reading a state writes nothing and takes no lock.
+
+mod claude_context;
+mod configuration;
+mod execution_logs;
+mod file_system;
+mod git;
+mod import;
+mod resource_usage;
+pub(super) mod walk;
+
+use chrono::{DateTime, Utc};
+use foldlog::audit::{LogReader, RecordedEnd};
+use foldlog::conversation::{Conversation, EntryContent};
+use foldlog::{Result, SequenceNumber, SessionTypes, SessionTypesBuilder};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::updates::Listed;
+use super::{StateUpdate, TaskId, TaskTreeState, UpdateOperation};
+use walk::{At, Visitor, walk};
+
+pub use claude_context::{
+    ClaudeContextState, ContextWindow, ConversationHistory, ModelConfiguration, RateLimitState,
+    RecordedConversation, RefusedRequest, UsageTracking, UsedTokens,
+};
+pub use configuration::{Configurations, SessionConfiguration, SessionConfigured};
+pub use execution_logs::{
+    ErrorEntry, ExecutionLog, ExecutionLogState, ExecutionLogged, Happened, Interaction, InteractionKind,
+    LogEntry, LogLevel, RecoveryAction, RecoveryActions,
+};
+pub use file_system::{
+    ArtifactBuilt, ArtifactKind, Artifacts, BuildArtifact, DependenciesResolved, DependencyResolution,
+    FileModification, FileSystemState, GitObserved, GitStates, NotCompared, Resolutions, ResolvedDependency,
+    WorkspaceSnapshot,
+};
+pub use git::{GitOperation, GitState};
+pub use import::{ImportedStates, StateImported};
+pub use resource_usage::ResourceUsageState;
+pub use walk::WorkspaceStores;
+
+/// Holds all that a session is at a position.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionState {
+    /// Id of the session.
+    pub session_id: Uuid,
+    /// Time of its first record.
+    pub created_at: DateTime<Utc>,
+    /// Time of the latest update that counts; of the first record where there is none.
+    pub last_checkpoint: DateTime<Utc>,
+    /// What the host says of it.
+    pub configuration: SessionConfiguration,
+    /// Its tasks.
+    pub task_tree: TaskTreeState,
+    /// Its conversations.
+    pub claude_context: ClaudeContextState,
+    /// Its files.
+    pub file_system: FileSystemState,
+    /// What happened.
+    pub execution_logs: ExecutionLogState,
+    /// What it has cost.
+    pub resource_usage: ResourceUsageState,
+}
+
+/// Names the parts of a [`SessionState`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StateComponent {
+    /// Id and times.
+    Session,
+    /// [`SessionConfiguration`].
+    Configuration,
+    /// [`TaskTreeState`].
+    TaskTree,
+    /// [`ClaudeContextState`].
+    ClaudeContext,
+    /// [`FileSystemState`].
+    FileSystem,
+    /// [`ExecutionLogState`].
+    ExecutionLogs,
+    /// [`ResourceUsageState`].
+    ResourceUsage,
+}
+
+impl StateComponent {
+    /// Lists all parts.
+    pub const ALL: [StateComponent; 7] = [
+        StateComponent::Session,
+        StateComponent::Configuration,
+        StateComponent::TaskTree,
+        StateComponent::ClaudeContext,
+        StateComponent::FileSystem,
+        StateComponent::ExecutionLogs,
+        StateComponent::ResourceUsage,
+    ];
+
+    /// Returns the part's name in output and file names.
+    pub fn name(self) -> &'static str {
+        match self {
+            StateComponent::Session => "session",
+            StateComponent::Configuration => "configuration",
+            StateComponent::TaskTree => "task_tree",
+            StateComponent::ClaudeContext => "claude_context",
+            StateComponent::FileSystem => "file_system",
+            StateComponent::ExecutionLogs => "execution_logs",
+            StateComponent::ResourceUsage => "resource_usage",
+        }
+    }
+}
+
+/// Declares the slices and events of all parts beside tasks.
+pub(super) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
+    import::declare(execution_logs::declare(file_system::declare(configuration::declare(types))))
+}
+
+/// Reads the conversations of a log as they were at a position, in the order of their first records, those of which nothing
+/// counts included.
+pub(super) fn conversations(log: &LogReader, position: SequenceNumber) -> Result<Vec<Conversation>> {
+    let evaluations = log.evaluations_through(position);
+    let read = |id: &foldlog::SmolStr| log.conversation_at(id, position).transpose();
+    evaluations.iter().filter_map(read).collect()
+}
+
+impl SessionState {
+    /// Makes the state of a session of which nothing is known.
+    pub fn empty(session_id: Uuid, created_at: DateTime<Utc>) -> SessionState {
+        SessionState {
+            session_id,
+            created_at,
+            last_checkpoint: created_at,
+            configuration: SessionConfiguration::default(),
+            task_tree: TaskTreeState::default(),
+            claude_context: ClaudeContextState::default(),
+            file_system: FileSystemState::default(),
+            execution_logs: ExecutionLogState::default(),
+            resource_usage: ResourceUsageState::default(),
+        }
+    }
+
+    /// Reads the state of a log as it was at a position.
+    ///
+    /// # Errors
+    ///
+    /// [`NoSuchPosition`](foldlog::Error::NoSuchPosition) if the log has no such record,
+    /// [`Decode`](foldlog::Error::Decode) if an item or an event cannot be read, and the errors of reading a log.
+    pub fn at(
+        log: &LogReader,
+        position: impl Into<SequenceNumber>,
+        stores: &WorkspaceStores,
+    ) -> Result<SessionState> {
+        let position = position.into();
+        let conversations = conversations(log, position)?;
+        let mut reading = Reading::default();
+        walk(log, position, stores, &conversations, &mut reading)?;
+        reading.state(log, position, &conversations)
+    }
+
+    /// Reads the state of a log as it was at a position, and the updates that led to it: by one walk.
+    pub(super) fn with_updates(
+        log: &LogReader,
+        position: SequenceNumber,
+        stores: &WorkspaceStores,
+    ) -> Result<(SessionState, Vec<StateUpdate>)> {
+        let conversations = conversations(log, position)?;
+        let mut reading = Reading { listed: Some(Listed::default()), ..Reading::default() };
+        walk(log, position, stores, &conversations, &mut reading)?;
+        let listed = reading.listed.take().unwrap_or_default();
+        Ok((reading.state(log, position, &conversations)?, listed.updates))
+    }
+}
+
+/// Collects what a walk along the log finds.
+#[derive(Default)]
+struct Reading {
+    first: Option<DateTime<Utc>>,
+    last_update: Option<DateTime<Utc>>,
+    /// Updates, where they are asked for.
+    listed: Option<Listed>,
+    files: FileSystemState,
+    logs: ExecutionLogState,
+    usage: ResourceUsageState,
+    /// Time between the records of the session that was imported, in microseconds.
+    elapsed_before_us: u64,
+    /// What was imported, and the record that says so.
+    imported: Option<(SequenceNumber, StateImported)>,
+}
+
+impl Reading {
+    /// Adds what stands in slices and conversations.
+    fn state(
+        mut self,
+        log: &LogReader,
+        position: SequenceNumber,
+        conversations: &[Conversation],
+    ) -> Result<SessionState> {
+        let types = super::declare(SessionTypes::builder()).build()?;
+        let slices = log.state_reader_at(position)?;
+        let mut state = SessionState::empty(log.opened().session, self.first.unwrap_or_default());
+        state.last_checkpoint = self.last_update.unwrap_or(state.created_at);
+        let imported = self.imported.take();
+        let configured = slices.items::<Configurations>(&types)?;
+        state.configuration = configured.last().map(|one| one.configuration.clone()).unwrap_or_default();
+        state.task_tree = TaskTreeState::of_slices(&slices, &types)?;
+        state.claude_context = ClaudeContextState::of(conversations, &log.adapter_states_at(position)?);
+        state.file_system = self.files;
+        for built in slices.items::<Artifacts>(&types)? {
+            state.file_system.build_artifacts.insert(built.artifact.name.clone(), built.artifact.clone());
+        }
+        let resolved = slices.items::<Resolutions>(&types)?;
+        let resolved = resolved.last().map(|one| one.resolution.clone());
+        state.file_system.dependency_resolution = resolved.unwrap_or_default();
+        state.file_system.git_state = slices.items::<GitStates>(&types)?.last().map(|one| one.git.clone());
+        state.execution_logs = self.logs;
+        state.execution_logs.add_interactions(conversations);
+        if let Some((end, before)) = &imported {
+            state.created_at = before.created_at;
+            state.claude_context.follow(&before.claude_context, *end);
+            state.execution_logs.follow(&before.execution_logs, *end);
+        }
+        let actions = slices.items::<RecoveryActions>(&types)?;
+        state.execution_logs.recovery_actions = actions.iter().map(|one| (**one).clone()).collect();
+        state.resource_usage = self.usage;
+        state.resource_usage.add_requests(conversations);
+        Ok(state)
+    }
+}
+
+impl Visitor for Reading {
+    fn record(&mut self, at: At<'_>) {
+        let first = *self.first.get_or_insert(at.time);
+        let usage = &mut self.usage;
+        usage.records += 1;
+        usage.log_bytes += at.record.len();
+        let elapsed = at.time.signed_duration_since(first).num_microseconds().unwrap_or_default();
+        let elapsed = self.elapsed_before_us.saturating_add(u64::try_from(elapsed).unwrap_or_default());
+        usage.elapsed_us = usage.elapsed_us.max(elapsed);
+    }
+
+    fn update(&mut self, at: At<'_>, operation: UpdateOperation) {
+        self.last_update = Some(at.time);
+        if let UpdateOperation::FileModified { modification } = &operation {
+            self.files.file_modifications.push(modification.clone());
+        }
+        if let Some(listed) = &mut self.listed {
+            listed.update(at, operation);
+        }
+    }
+
+    fn captured(&mut self, workspace: &str, snapshot: WorkspaceSnapshot) {
+        self.files.workspace_snapshot.insert(workspace.to_owned(), snapshot);
+    }
+
+    fn not_compared(&mut self, what: NotCompared) {
+        self.files.not_compared.push(what);
+    }
+
+    fn happened(&mut self, task: Option<&TaskId>, entry: LogEntry) {
+        match task {
+            Some(task) => self.logs.tasks.entry(task.clone()).or_default().push(entry),
+            None => self.logs.system_events.push(entry),
+        }
+    }
+
+    fn error(&mut self, entry: ErrorEntry) {
+        self.logs.errors.push(entry);
+    }
+
+    fn tool_ended(&mut self, end: &RecordedEnd) {
+        self.usage.tool_runs += 1;
+        self.usage.tool_time_us += end.elapsed_us;
+        self.usage.failed_tool_runs += u64::from(!end.is_kept());
+    }
+
+    fn cost(&mut self, micros: u64) {
+        self.usage.cost_micros += micros;
+    }
+
+    /// Goes on from what was imported, whose records are behind.
+    fn imported(&mut self, at: At<'_>, what: StateImported) {
+        self.first = Some(at.time);
+        self.elapsed_before_us = what.resource_usage.elapsed_us;
+        self.last_update = Some(what.last_checkpoint);
+        self.files.workspace_snapshot.clone_from(&what.workspace_snapshot);
+        self.files.file_modifications.clone_from(&what.file_modifications);
+        self.files.not_compared.clone_from(&what.not_compared);
+        self.logs = ExecutionLogState::default();
+        self.usage = what.resource_usage;
+        self.imported = Some((at.sequence, what));
+    }
+}
+
+impl ExecutionLogState {
+    /// Adds the requests of conversations, and what was replied to them.
+    fn add_interactions(&mut self, conversations: &[Conversation]) {
+        for conversation in conversations {
+            let evaluation_id = conversation.evaluation_id();
+            for entry in conversation.entries().iter().chain(conversation.abandoned()) {
+                let interaction = |kind, request, model, request_id, outcome| Interaction {
+                    sequence: entry.sequence,
+                    at: entry.time,
+                    evaluation_id: evaluation_id.to_owned(),
+                    kind,
+                    request,
+                    model,
+                    request_id,
+                    outcome,
+                    message_id: None,
+                    parameters: None,
+                    arrived: None,
+                };
+                match entry.content.clone() {
+                    EntryContent::Request { model, parameters, .. } => {
+                        let asked = interaction(InteractionKind::Request, None, model, None, None);
+                        self.interactions.push(Interaction { parameters, ..asked });
+                    }
+                    EntryContent::Answer { message, request, stop, model, request_id, .. } => {
+                        let answer = interaction(InteractionKind::Answer, request, model, request_id, stop);
+                        self.interactions
+                            .push(Interaction { message_id: Some(message.message_id), ..answer });
+                    }
+                    EntryContent::RequestFailed { request, cause, message, arrived, .. } => {
+                        let outcome = Some(format!("{cause}: {message}"));
+                        let kind = InteractionKind::Failure;
+                        let failure = interaction(kind, Some(request), None, None, outcome);
+                        self.interactions.push(Interaction { arrived, ..failure });
+                        let (sequence, at) = (entry.sequence, entry.time);
+                        let (task, tool, cause) = (None, None, Some(cause));
+                        self.errors.push(ErrorEntry { sequence, at, task, tool, cause, message });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.interactions.sort_by_key(|one| one.sequence);
+        self.errors.sort_by_key(|one| one.sequence);
+    }
+}
+
+impl ResourceUsageState {
+    /// Counts the requests of conversations and their tokens.
+    fn add_requests(&mut self, conversations: &[Conversation]) {
+        for conversation in conversations {
+            self.tokens = self.tokens.plus(conversation.usage());
+            for entry in conversation.entries().iter().chain(conversation.abandoned()) {
+                match entry.content {
+                    EntryContent::Request { .. } => self.requests += 1,
+                    EntryContent::RequestFailed { .. } => self.failed_requests += 1,
+                    _ => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,497 @@
+//! The events of tasks, and when they are refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Utc};
+use foldlog::{Event, Policy, ReducerContext, SessionTypesBuilder, Slice, SliceOp, View, escape};
+use serde::{Deserialize, Serialize};
+
+use super::{Dependency, DependencyType, Task, TaskId, TaskStatus};
+use crate::sabotage::{self, Breakage};
+
+/// Marks the STATE slice of all tasks, `tasks`, keyed by their ids.
+#[derive(Debug)]
+pub struct Tasks;
+
+impl Slice for Tasks {
+    const NAME: &'static str = "tasks";
+    type Item = Task;
+    const ITEM_NAME: &'static str = "task";
+}
+
+/// Describes a task that is to be created. Number, state and times follow from its record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewTask {
+    /// Id of the task.
+    pub id: TaskId,
+    /// Task that it is a part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<TaskId>,
+    /// What is to be done, in a line.
+    pub title: String,
+    /// What is to be done.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// How soon it is to be done: higher ones first.
+    #[serde(default)]
+    pub priority: i64,
+    /// Tasks that come before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dependencies: Vec<Dependency>,
+    /// What the host keeps of it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fields: BTreeMap<String, String>,
+}
+
+impl NewTask {
+    /// Describes a task without parent and dependencies.
+    pub fn new(id: TaskId, title: impl Into<String>) -> NewTask {
+        NewTask {
+            id,
+            parent: None,
+            title: title.into(),
+            description: String::new(),
+            priority: 0,
+            dependencies: Vec::new(),
+            fields: BTreeMap::new(),
+        }
+    }
+
+    /// Makes the task a part of another one.
+    #[must_use]
+    pub fn within(self, parent: TaskId) -> NewTask {
+        NewTask { parent: Some(parent), ..self }
+    }
+
+    /// Adds a task that has to be completed or skipped before this one starts.
+    #[must_use]
+    pub fn requires(self, on: TaskId) -> NewTask {
+        self.depends(on, DependencyType::Requires)
+    }
+
+    /// Adds a task that comes before this one where both could start.
+    #[must_use]
+    pub fn prefers(self, on: TaskId) -> NewTask {
+        self.depends(on, DependencyType::Prefers)
+    }
+
+    fn depends(mut self, on: TaskId, kind: DependencyType) -> NewTask {
+        self.dependencies.push(Dependency { on, kind });
+        self
+    }
+}
+
+/// Says that a task was created.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskCreated {
+    /// The task.
+    pub task: NewTask,
+}
+
+/// Says that a task changed its state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskStatusChanged {
+    /// Id of the task.
+    pub task_id: TaskId,
+    /// State that the task is in.
+    pub old_status: TaskStatus,
+    /// State that it is in from now on.
+    pub new_status: TaskStatus,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Says what of a task was changed beside its state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskModified {
+    /// Id of the task.
+    pub task_id: TaskId,
+    /// What was changed.
+    pub changes: TaskChanges,
+}
+
+/// Holds new values of a task. What is `None` stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskChanges {
+    /// New title.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// New description.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// New priority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i64>,
+    /// New parent: `Some(None)` makes the task a root.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "changed_parent")]
+    pub parent: Option<Option<TaskId>>,
+    /// New values of fields; `None` removes one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fields: BTreeMap<String, Option<String>>,
+}
+
+/// Writes a changed parent as a text, or as the empty text for none, so that a missing one differs from none.
+mod changed_parent {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::TaskId;
+
+    pub(super) fn serialize<S: Serializer>(
+        parent: &Option<Option<TaskId>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let parent = parent.as_ref().and_then(Option::as_ref);
+        serializer.serialize_str(parent.map(TaskId::as_str).unwrap_or_default())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Option<TaskId>>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.is_empty() {
+            return Ok(Some(None));
+        }
+        TaskId::new(text).map(|id| Some(Some(id))).map_err(D::Error::custom)
+    }
+}
+
+/// Says that a task depends on another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DependencyAdded {
+    /// Task that comes later.
+    pub from: TaskId,
+    /// Task that comes first.
+    pub to: TaskId,
+    /// How much it has to.
+    #[serde(default)]
+    pub dep_type: DependencyType,
+}
+
+/// Says that a task no longer depends on another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DependencyRemoved {
+    /// Task that came later.
+    pub from: TaskId,
+    /// Task that came first; it may be missing.
+    pub to: TaskId,
+    /// Kind of the dependency. Where there are several of this kind, the last one is removed.
+    #[serde(default)]
+    pub dep_type: DependencyType,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Says that a task has another place in the order of creation. Only repairs need it: what creates a task numbers it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskRenumbered {
+    /// Id of the task.
+    pub task_id: TaskId,
+    /// Number that the task has.
+    pub old_number: u64,
+    /// Number that it has from now on.
+    pub new_number: u64,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Event for TaskCreated {
+    const NAME: &'static str = "task_created";
+}
+
+impl Event for TaskStatusChanged {
+    const NAME: &'static str = "task_status_changed";
+}
+
+impl Event for TaskModified {
+    const NAME: &'static str = "task_modified";
+}
+
+impl Event for DependencyAdded {
+    const NAME: &'static str = "dependency_added";
+}
+
+impl Event for DependencyRemoved {
+    const NAME: &'static str = "dependency_removed";
+}
+
+impl Event for TaskRenumbered {
+    const NAME: &'static str = "task_renumbered";
+}
+
+impl NewTask {
+    /// Makes the task that such a record creates.
+    pub(crate) fn into_task(self, number: u64, now: DateTime<Utc>) -> Task {
+        let NewTask { id, parent, title, description, priority, dependencies, fields } = self;
+        Task {
+            id,
+            number,
+            parent,
+            title,
+            description,
+            status: TaskStatus::Pending,
+            reason: None,
+            status_at: now,
+            priority,
+            dependencies,
+            attempts: 0,
+            failures: 0,
+            created_at: now,
+            updated_at: now,
+            fields,
+        }
+    }
+}
+
+impl TaskStatusChanged {
+    /// Changes the task as the event says.
+    pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
+        let next = self.new_status;
+        task.status = next;
+        task.reason.clone_from(&self.reason);
+        (task.status_at, task.updated_at) = (now, now);
+        task.attempts = task.attempts.saturating_add((next == TaskStatus::InProgress).into());
+        task.failures = task.failures.saturating_add((next == TaskStatus::Failed).into());
+    }
+}
+
+impl TaskModified {
+    /// Changes the task as the event says.
+    pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
+        let TaskChanges { title, description, priority, parent, fields } = self.changes.clone();
+        task.parent = parent.unwrap_or_else(|| task.parent.take());
+        task.title = title.unwrap_or_else(|| std::mem::take(&mut task.title));
+        task.description = description.unwrap_or_else(|| std::mem::take(&mut task.description));
+        task.priority = priority.unwrap_or(task.priority);
+        for (name, value) in fields {
+            match value {
+                Some(value) => task.fields.insert(name, value),
+                None => task.fields.remove(&name),
+            };
+        }
+        task.updated_at = now;
+    }
+}
+
+impl DependencyAdded {
+    /// Changes the task as the event says.
+    pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
+        task.dependencies.push(Dependency { on: self.to.clone(), kind: self.dep_type });
+        task.updated_at = now;
+    }
+}
+
+impl DependencyRemoved {
+    /// Changes the task as the event says; returns `false` if it has no such dependency.
+    pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) -> bool {
+        let is_meant = |one: &Dependency| one.on == self.to && one.kind == self.dep_type;
+        let Some(place) = task.dependencies.iter().rposition(is_meant) else { return false };
+        task.dependencies.remove(place);
+        task.updated_at = now;
+        true
+    }
+}
+
+impl TaskRenumbered {
+    /// Changes the task as the event says.
+    pub(crate) fn change(&self, task: &mut Task, now: DateTime<Utc>) {
+        (task.number, task.updated_at) = (self.new_number, now);
+    }
+}
+
+/// Declares tasks: the slice [`Tasks`] and its events.
+pub(crate) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
+    types
+        .slice_with::<Tasks>(Policy::State)
+        .keyed_by::<Tasks, TaskId>(|task| task.id.clone())
+        .reducer::<Tasks, TaskCreated>(|tasks, event, context| created(&Known(tasks), &event.task, context))
+        .reducer::<Tasks, TaskStatusChanged>(|tasks, event, context| {
+            status_changed(&Known(tasks), event, context)
+        })
+        .reducer::<Tasks, TaskModified>(|tasks, event, context| modified(&Known(tasks), event, context))
+        .reducer::<Tasks, DependencyAdded>(|tasks, event, context| {
+            dependency_added(&Known(tasks), event, context)
+        })
+        .reducer::<Tasks, DependencyRemoved>(|tasks, event, context| {
+            dependency_removed(&Known(tasks), event, context)
+        })
+        .reducer::<Tasks, TaskRenumbered>(|tasks, event, context| renumbered(&Known(tasks), event, context))
+}
+
+type Reduced = Result<SliceOp<Task>, String>;
+
+/// Finds tasks by their ids.
+struct Known<'a>(&'a View<Task>);
+
+impl<'a> Known<'a> {
+    fn find(&self, id: &TaskId) -> Result<Option<&'a Task>, String> {
+        self.0.find(id).map_err(|error| error.to_string())
+    }
+
+    fn task(&self, id: &TaskId) -> Result<&'a Task, String> {
+        self.find(id)?.ok_or_else(|| format!("there is no task `{id}`"))
+    }
+
+    /// Returns the tasks on the shortest way from one task to another along dependencies, both included; `None` if there is
+    /// no way.
+    fn way(&self, from: &TaskId, to: &TaskId) -> Result<Option<Vec<TaskId>>, String> {
+        let mut came_from: BTreeMap<TaskId, Option<TaskId>> = BTreeMap::from([(from.clone(), None)]);
+        let mut next = std::collections::VecDeque::from([from.clone()]);
+        while let Some(id) = next.pop_front() {
+            if id == *to {
+                let mut way = vec![id];
+                while let Some(Some(before)) = way.last().and_then(|id| came_from.get(id)) {
+                    way.push(before.clone());
+                }
+                way.reverse();
+                return Ok(Some(way));
+            }
+            for dependency in &self.task(&id)?.dependencies {
+                if !came_from.contains_key(&dependency.on) {
+                    came_from.insert(dependency.on.clone(), Some(id.clone()));
+                    next.push_back(dependency.on.clone());
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Returns the time of a record.
+fn time(context: &ReducerContext) -> DateTime<Utc> {
+    DateTime::from_timestamp_micros(context.time_us()).unwrap_or_default()
+}
+
+fn created(tasks: &Known<'_>, new: &NewTask, context: &ReducerContext) -> Reduced {
+    if let Some(there) = tasks.find(&new.id)? {
+        return Err(format!("there is a task `{}` already: \"{}\"", new.id, escape::text(&there.title)));
+    }
+    if let Some(parent) = &new.parent {
+        let parent = tasks.task(parent)?;
+        if parent.status.is_final() {
+            return Err(format!("its parent `{}` is {}", parent.id, parent.status));
+        }
+    }
+    let mut named = BTreeSet::new();
+    for Dependency { on, .. } in &new.dependencies {
+        tasks.task(on)?;
+        if !named.insert(on) {
+            return Err(format!("it depends on `{on}` twice"));
+        }
+    }
+    Ok(SliceOp::Upsert(new.clone().into_task(tasks.0.len(), time(context))))
+}
+
+impl TaskStatusChanged {
+    /// Returns whether the event would be taken as the tasks are.
+    pub(crate) fn is_legal(&self, tasks: &View<Task>) -> bool {
+        changed_task(&Known(tasks), self).is_ok()
+    }
+}
+
+/// Returns the task that an event may change, or why it may not.
+fn changed_task<'a>(tasks: &Known<'a>, event: &TaskStatusChanged) -> Result<&'a Task, String> {
+    let task = tasks.task(&event.task_id)?;
+    let (id, is, next) = (&task.id, task.status, event.new_status);
+    if is != event.old_status && !sabotage::is(Breakage::OldStatusIgnored) {
+        return Err(format!("task `{id}` is {is}, not {}", event.old_status));
+    }
+    if !is.may_become(next) {
+        return Err(format!("task `{id}` cannot go from {is} to {next}"));
+    }
+    if next == TaskStatus::InProgress {
+        for dependency in task.dependencies.iter().filter(|one| one.kind == DependencyType::Requires) {
+            let required = tasks.task(&dependency.on)?;
+            if !required.status.satisfies() {
+                return Err(format!("task `{id}` requires `{}`, which is {}", required.id, required.status));
+            }
+        }
+    }
+    Ok(task)
+}
+
+fn status_changed(tasks: &Known<'_>, event: &TaskStatusChanged, context: &ReducerContext) -> Reduced {
+    let mut task = changed_task(tasks, event)?.clone();
+    event.change(&mut task, time(context));
+    Ok(SliceOp::Upsert(task))
+}
+
+fn modified(tasks: &Known<'_>, event: &TaskModified, context: &ReducerContext) -> Reduced {
+    let mut task = tasks.task(&event.task_id)?.clone();
+    if let Some(Some(parent)) = &event.changes.parent {
+        // A log that another program wrote may hold parents that make a cycle.
+        let mut passed = BTreeSet::new();
+        let mut above = Some(parent);
+        while let Some(id) = above {
+            if *id == task.id {
+                return Err(format!("task `{}` cannot be a part of itself or of what is below it", task.id));
+            }
+            if !passed.insert(id) {
+                return Err(format!("the parents of `{parent}` make a cycle at `{id}`"));
+            }
+            above = tasks.task(id)?.parent.as_ref();
+        }
+    }
+    event.change(&mut task, time(context));
+    Ok(SliceOp::Upsert(task))
+}
+
+/// Writes the tasks of a way, the middle of a long one as their number.
+fn shortened(way: &[&str]) -> String {
+    const SHOWN_MAX: usize = 12;
+    match way {
+        [first @ .., _, _] if way.len() > SHOWN_MAX => {
+            let (first, last) = (&first[..SHOWN_MAX / 2], &way[way.len() - 2..]);
+            let more = way.len() - first.len() - last.len();
+            format!("{} -> ({more} more) -> {}", first.join(" -> "), last.join(" -> "))
+        }
+        way => way.join(" -> "),
+    }
+}
+
+fn dependency_added(tasks: &Known<'_>, event: &DependencyAdded, context: &ReducerContext) -> Reduced {
+    let DependencyAdded { from, to, .. } = event;
+    let mut task = tasks.task(from)?.clone();
+    if task.dependencies.iter().any(|dependency| dependency.on == *to) {
+        return Err(format!("task `{from}` depends on `{to}` already"));
+    }
+    let required = tasks.task(to)?;
+    let is_required = event.dep_type == DependencyType::Requires && !required.status.satisfies();
+    if is_required && task.status == TaskStatus::InProgress {
+        return Err(format!(
+            "task `{from}` is {}, and `{to}`, which it would require, is {}",
+            task.status, required.status
+        ));
+    }
+    if let Some(way) = tasks.way(to, from)? {
+        let way: Vec<&str> = std::iter::once(from).chain(&way).map(TaskId::as_str).collect();
+        return Err(format!("the dependency would close a cycle: {}", shortened(&way)));
+    }
+    event.change(&mut task, time(context));
+    Ok(SliceOp::Upsert(task))
+}
+
+fn dependency_removed(tasks: &Known<'_>, event: &DependencyRemoved, context: &ReducerContext) -> Reduced {
+    let mut task = tasks.task(&event.from)?.clone();
+    if !event.change(&mut task, time(context)) {
+        let kind = event.dep_type.name();
+        return Err(format!("task `{}` {kind} no `{}`", event.from, event.to));
+    }
+    Ok(SliceOp::Upsert(task))
+}
+
+fn renumbered(tasks: &Known<'_>, event: &TaskRenumbered, context: &ReducerContext) -> Reduced {
+    let mut task = tasks.task(&event.task_id)?.clone();
+    let (id, count) = (&task.id, tasks.0.len());
+    if task.number != event.old_number {
+        return Err(format!("task `{id}` has the number {}, not {}", task.number, event.old_number));
+    }
+    if event.new_number >= count {
+        return Err(format!("there is no place {} among {count} tasks", event.new_number));
+    }
+    event.change(&mut task, time(context));
+    Ok(SliceOp::Upsert(task))
+}

@@ -1,0 +1,92 @@
+//! Repairs a session by a plan.
+
+use foldlog::{Error, Event, Result, SequenceNumber, Session};
+use serde::Serialize;
+
+use super::{PlannedStep, RepairPlan, RepairStep, StateValidator, ValidationResult};
+use crate::{RecoveryAction, SessionState};
+
+/// Reports what a repair did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RepairReport {
+    /// Steps that were taken.
+    pub done: Vec<RepairedStep>,
+    /// Step that the session refused, and why; nothing behind it was taken. The session is no longer the one that the plan
+    /// was made of.
+    pub refused: Option<(PlannedStep, String)>,
+    /// What is found in the session now.
+    pub result: ValidationResult,
+}
+
+/// Holds a step that was taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RepairedStep {
+    /// Step.
+    #[serde(flatten)]
+    pub step: PlannedStep,
+    /// Record of its event; `None` if there was nothing to be recorded.
+    pub record: Option<SequenceNumber>,
+}
+
+impl StateValidator {
+    /// Dispatches the steps of a plan, and checks the state again, which `read` reads.
+    ///
+    /// A [`RecoveryAction`] named `repair_begun` says first who repairs and why; one named `repair` stands behind each step.
+    /// A process that ends in between leaves the steps so far, and another plan takes the rest.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Session::dispatch`] but for refusals, which are [reported](RepairReport::refused), and those of `read`.
+    pub fn apply(
+        &self,
+        session: &Session,
+        plan: &RepairPlan,
+        (by, reason): (&str, &str),
+        read: impl FnOnce() -> Result<SessionState>,
+    ) -> Result<RepairReport> {
+        let action = |action: &str, subject: String, lost| RecoveryAction {
+            action: action.to_owned(),
+            by: by.to_owned(),
+            reason: reason.to_owned(),
+            subject: Some(subject),
+            lost,
+        };
+        let (mut done, mut refused) = (Vec::new(), None);
+        if !plan.steps.is_empty() {
+            session.dispatch(action("repair_begun", format!("{} steps", plan.steps.len()), Vec::new()))?;
+        }
+        for planned in &plan.steps {
+            let record = match dispatch(session, &planned.step) {
+                Ok(record) => record,
+                Err(Error::Refused { reason, .. }) => {
+                    let subject = format!("{}: {}", planned.rule, planned.step);
+                    session.dispatch(action("repair_refused", subject, vec![reason.clone()]))?;
+                    refused = Some((planned.clone(), reason));
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            let lost = planned.step.loses().into_iter().collect();
+            session.dispatch(action("repair", format!("{}: {}", planned.rule, planned.step), lost))?;
+            done.push(RepairedStep { step: planned.clone(), record });
+        }
+        let result = self.validate(&read()?);
+        Ok(RepairReport { done, refused, result })
+    }
+}
+
+fn dispatch(session: &Session, step: &RepairStep) -> Result<Option<SequenceNumber>> {
+    fn record<E: Event + Clone>(session: &Session, event: &E) -> Result<Option<SequenceNumber>> {
+        session.dispatch(event.clone()).map(Some)
+    }
+    match step {
+        RepairStep::TaskCreated(event) => record(session, event),
+        RepairStep::TaskStatusChanged(event) => record(session, event),
+        RepairStep::TaskModified(event) => record(session, event),
+        RepairStep::DependencyAdded(event) => record(session, event),
+        RepairStep::DependencyRemoved(event) => record(session, event),
+        RepairStep::TaskRenumbered(event) => record(session, event),
+        RepairStep::SessionConfigured(event) => record(session, event),
+        RepairStep::Derive { .. } => Ok(None),
+    }
+}

@@ -1,0 +1,231 @@
+//! Rules of the parts beside the task tree.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Utc};
+use foldlog::SequenceNumber;
+use foldlog::conversation::{
+    ConversationMessage, Dialect, PairingRule, PairingViolation, Role, TokenUsage, validate,
+};
+use foldlog::filesystem::ChangeKind;
+use uuid::Uuid;
+
+use super::index::Checked;
+use super::{Finding, Repair, RepairStep, ValidationError};
+use crate::{
+    ContextWindow, FileModification, LogEntry, RecordedConversation, SessionConfiguration, SessionConfigured,
+    StateComponent, TaskId,
+};
+
+fn unrepaired(error: ValidationError) -> Finding {
+    Finding { error, repair: None }
+}
+
+/// Reports that a time is before one that comes first.
+pub(super) fn disordered(
+    subject: String,
+    (earlier, earlier_at): (&'static str, DateTime<Utc>),
+    (later, later_at): (&'static str, DateTime<Utc>),
+) -> ValidationError {
+    ValidationError::TimesDisordered { subject, earlier, earlier_at, later, later_at }
+}
+
+pub(super) fn session_times(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
+    let (created, updated) = (("created_at", state.created_at), ("last_checkpoint", state.last_checkpoint));
+    let is_wrong = created.1 > updated.1;
+    is_wrong.then(|| unrepaired(disordered("the session".to_owned(), created, updated))).into_iter().collect()
+}
+
+pub(super) fn requires_validation(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
+    if !state.configuration.requires_validation {
+        return Vec::new();
+    }
+    let reason = state.configuration.validation_reason.clone();
+    let validated = SessionConfiguration {
+        requires_validation: false,
+        validation_reason: None,
+        ..state.configuration.clone()
+    };
+    let step = RepairStep::SessionConfigured(SessionConfigured { configuration: validated });
+    vec![Finding { error: ValidationError::ValidationRequired { reason }, repair: Some(Repair::of(step)) }]
+}
+
+pub(super) fn token_sums(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
+    let usage = &state.claude_context.usage_tracking;
+    let mut expected: BTreeMap<&str, TokenUsage> = BTreeMap::new();
+    for used in &usage.history {
+        let sum = expected.entry(used.model.as_deref().unwrap_or_default()).or_default();
+        *sum = sum.plus(used.usage);
+    }
+    let models: BTreeSet<&str> =
+        expected.keys().copied().chain(usage.by_model.keys().map(String::as_str)).collect();
+    let mut found_all = Vec::new();
+    for model in models {
+        let (found, expected) = (usage.by_model.get(model).copied(), expected.get(model).copied());
+        if found != expected {
+            let (found, expected) = (found.unwrap_or_default(), expected.unwrap_or_default());
+            let error = ValidationError::UsageDiffers { model: model.to_owned(), found, expected };
+            let repair = Some(Repair::of(RepairStep::Derive { component: StateComponent::ClaudeContext }));
+            found_all.push(Finding { error, repair });
+        }
+    }
+    found_all
+}
+
+/// Number of violations that are told of one conversation.
+const VIOLATIONS_MAX: usize = 20;
+
+pub(super) fn conversation_pairing(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
+    let context = &state.claude_context;
+    let windows: BTreeMap<&str, &ContextWindow> =
+        context.context_windows.iter().map(|window| (window.evaluation_id.as_str(), window)).collect();
+    let mut found = Vec::new();
+    for conversation in &context.conversation_history.conversations {
+        let evaluation_id = conversation.evaluation_id.clone();
+        let violations = match windows.get(evaluation_id.as_str()) {
+            None => vec!["nothing says what of it would be sent".to_owned()],
+            Some(window) => unpaired(conversation, window),
+        };
+        if !violations.is_empty() {
+            found.push(unrepaired(ValidationError::ConversationUnpaired { evaluation_id, violations }));
+        }
+    }
+    found
+}
+
+/// Checks what would be sent of a conversation. The calls of its last answer may still run.
+fn unpaired(conversation: &RecordedConversation, window: &ContextWindow) -> Vec<String> {
+    let by_id: BTreeMap<Uuid, &ConversationMessage> =
+        conversation.messages.iter().map(|message| (message.message_id, message)).collect();
+    let unknown = window.messages.iter().filter(|id| !by_id.contains_key(id)).count();
+    match (unknown, window.shortened) {
+        (0, _) => {}
+        (_, 0) => return vec![format!("{unknown} messages that would be sent are not in it")],
+        // What replaces a shortened part stands in no record of its own.
+        _ => return Vec::new(),
+    }
+    let sent: Vec<ConversationMessage> =
+        window.messages.iter().filter_map(|id| by_id.get(id)).map(|message| (*message).clone()).collect();
+    let last_answer = sent.iter().rposition(|message| message.role == Role::Assistant);
+    let counts = |violation: &PairingViolation| match violation.rule {
+        PairingRule::Unanswered => Some(violation.message) != last_answer,
+        PairingRule::OutOfOrder
+        | PairingRule::AnsweredTwice
+        | PairingRule::Orphan
+        | PairingRule::CallsElsewhere => true,
+        // What one provider refuses, another may have taken.
+        _ => false,
+    };
+    let violations = validate(Dialect::OpenAi, &sent).err().unwrap_or_default();
+    violations.iter().filter(|one| counts(one)).take(VIOLATIONS_MAX).map(ToString::to_string).collect()
+}
+
+pub(super) fn file_chain(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
+    let files = &state.file_system;
+    let mut not_compared: BTreeMap<&str, BTreeSet<SequenceNumber>> = BTreeMap::new();
+    for one in &files.not_compared {
+        not_compared.entry(&one.workspace).or_default().insert(one.sequence);
+    }
+    let mut latest: BTreeMap<(&str, &str), &FileModification> = BTreeMap::new();
+    let mut found = Vec::new();
+    for change in &files.file_modifications {
+        let (workspace, path, sequence) = (change.workspace.clone(), change.path.clone(), change.sequence);
+        let fits = match change.kind {
+            ChangeKind::Created => change.before.is_none() && change.after.is_some(),
+            ChangeKind::Modified => {
+                change.before.is_some() && change.after.is_some() && change.before != change.after
+            }
+            ChangeKind::Removed => change.before.is_some() && change.after.is_none(),
+        };
+        if !fits {
+            let (workspace, path, kind) = (workspace.clone(), path.clone(), change.kind);
+            found.push(unrepaired(ValidationError::ChangeImpossible { workspace, path, sequence, kind }));
+        }
+        let Some(before) = latest.insert((&change.workspace, &change.path), change) else { continue };
+        // What was changed between captures that were not compared is not known.
+        let since = before.sequence..=sequence;
+        let is_known = before.sequence > sequence
+            || not_compared.get(change.workspace.as_str()).is_none_or(|at| at.range(since).next().is_none());
+        if is_known && (before.after != change.before || before.sequence > sequence) {
+            let previous = before.sequence;
+            found.push(unrepaired(ValidationError::FileChainBroken { workspace, path, sequence, previous }));
+        }
+    }
+    found
+}
+
+pub(super) fn artifact_names(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
+    let artifacts = state.file_system.build_artifacts.iter();
+    let differing = artifacts.filter(|(key, artifact)| **key != artifact.name);
+    let found = differing.map(|(key, artifact)| {
+        let (component, key, name) = (StateComponent::FileSystem, key.clone(), artifact.name.clone());
+        let is_taken = state.file_system.build_artifacts.contains_key(&name);
+        unrepaired(ValidationError::KeyDiffers { component, key, name, is_taken })
+    });
+    found.collect()
+}
+
+pub(super) fn task_references(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
+    let tasks = &state.task_tree.tasks;
+    let files = &state.file_system;
+    let changes = files.file_modifications.iter().filter_map(|change| {
+        Some((
+            change.task.as_ref()?,
+            format!("the change of `{}` by record {}", change.path, change.sequence),
+        ))
+    });
+    let artifacts = files
+        .build_artifacts
+        .iter()
+        .filter_map(|(name, artifact)| Some((artifact.task.as_ref()?, format!("artifact `{name}`"))));
+    let unknown = changes.chain(artifacts).filter(|(task, _)| !tasks.contains_key(*task));
+    unknown.map(|(task, by)| unrepaired(ValidationError::UnknownTask { task: task.clone(), by })).collect()
+}
+
+pub(super) fn log_order(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
+    let logs = &state.execution_logs;
+    let mut found = Vec::new();
+    let mut check = |part: String, sequences: &mut dyn Iterator<Item = SequenceNumber>| {
+        let mut latest = None;
+        for sequence in sequences {
+            if latest > Some(sequence) {
+                let part = part.clone();
+                found.push(unrepaired(ValidationError::LogDisordered { part, sequence }));
+            }
+            latest = latest.max(Some(sequence));
+        }
+    };
+    let of_entry = |entry: &LogEntry| entry.sequence;
+    for (task, entries) in &logs.tasks {
+        check(named(task), &mut entries.iter().map(of_entry));
+    }
+    check("the system".to_owned(), &mut logs.system_events.iter().map(of_entry));
+    check("interactions".to_owned(), &mut logs.interactions.iter().map(|one| one.sequence));
+    check("errors".to_owned(), &mut logs.errors.iter().map(|one| one.sequence));
+    found
+}
+
+fn named(task: &TaskId) -> String {
+    format!("task `{task}`")
+}
+
+pub(super) fn counts(checked: &Checked<'_>) -> Vec<Finding> {
+    let state = checked.state;
+    let usage = &state.resource_usage;
+    let counted = [
+        ("runs of tools", usage.failed_tool_runs, usage.tool_runs),
+        ("requests", usage.failed_requests, usage.requests),
+    ];
+    let wrong = counted.into_iter().filter(|(_, failed, all)| failed > all);
+    wrong
+        .map(|(what, failed, all)| unrepaired(ValidationError::CountsImpossible { what, failed, all }))
+        .collect()
+}

@@ -1,0 +1,244 @@
+//! Repairs as events, plans of them, and what they would make of a state.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use chrono::{DateTime, Utc};
+use foldlog::Event;
+use foldlog::conversation::TokenUsage;
+use serde::Serialize;
+
+use super::{ValidationIssue, Why};
+use crate::{
+    DependencyAdded, DependencyRemoved, SessionConfigured, SessionState, StateComponent, Task, TaskCreated,
+    TaskId, TaskModified, TaskRenumbered, TaskStatusChanged, TaskTreeState,
+};
+
+/// Holds what repairs one issue.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Repair {
+    /// Steps in their order.
+    pub steps: Vec<RepairStep>,
+}
+
+impl Repair {
+    /// Makes a repair of one step.
+    pub fn of(step: RepairStep) -> Repair {
+        Repair { steps: vec![step] }
+    }
+}
+
+impl fmt::Display for Repair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, step) in self.steps.iter().enumerate() {
+            let between = if place == 0 { "" } else { "; " };
+            write!(f, "{between}{step}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Names one event that repairs something. Its [`Display`](fmt::Display) form is escaped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "step")]
+#[non_exhaustive]
+pub enum RepairStep {
+    /// Creates a task.
+    TaskCreated(TaskCreated),
+    /// Changes the state of a task.
+    TaskStatusChanged(TaskStatusChanged),
+    /// Changes a task otherwise.
+    TaskModified(TaskModified),
+    /// Adds a dependency.
+    DependencyAdded(DependencyAdded),
+    /// Removes a dependency.
+    DependencyRemoved(DependencyRemoved),
+    /// Gives a task another number.
+    TaskRenumbered(TaskRenumbered),
+    /// Configures the session.
+    SessionConfigured(SessionConfigured),
+    /// Makes what follows from a part once more. No event: a session always does, and an exported state when it is repaired.
+    Derive {
+        /// The part.
+        component: StateComponent,
+    },
+}
+
+impl RepairStep {
+    /// Returns the name of the event that the step dispatches; `None` if it dispatches none.
+    pub fn event_name(&self) -> Option<&'static str> {
+        match self {
+            RepairStep::TaskCreated(_) => Some(TaskCreated::NAME),
+            RepairStep::TaskStatusChanged(_) => Some(TaskStatusChanged::NAME),
+            RepairStep::TaskModified(_) => Some(TaskModified::NAME),
+            RepairStep::DependencyAdded(_) => Some(DependencyAdded::NAME),
+            RepairStep::DependencyRemoved(_) => Some(DependencyRemoved::NAME),
+            RepairStep::TaskRenumbered(_) => Some(TaskRenumbered::NAME),
+            RepairStep::SessionConfigured(_) => Some(SessionConfigured::NAME),
+            RepairStep::Derive { .. } => None,
+        }
+    }
+
+    /// Says what is lost by the step; `None` if nothing is.
+    pub fn loses(&self) -> Option<String> {
+        match self {
+            RepairStep::DependencyRemoved(event) => {
+                Some(format!("`{}` {} `{}`", event.from, event.dep_type.name(), event.to))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for RepairStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RepairStep::TaskCreated(event) => write!(f, "create task `{}`", event.task.id),
+            RepairStep::TaskStatusChanged(event) => {
+                write!(f, "bring task `{}` from {} to {}", event.task_id, event.old_status, event.new_status)
+            }
+            RepairStep::TaskModified(event) => match &event.changes.parent {
+                Some(None) => write!(f, "make task `{}` a root", event.task_id),
+                Some(Some(parent)) => write!(f, "make task `{}` a part of `{parent}`", event.task_id),
+                None => write!(f, "change task `{}`", event.task_id),
+            },
+            RepairStep::DependencyAdded(event) => {
+                write!(f, "let task `{}` depend on `{}`", event.from, event.to)
+            }
+            RepairStep::DependencyRemoved(event) => {
+                let kind = event.dep_type.name();
+                write!(f, "let task `{}` depend on `{}` no longer ({kind})", event.from, event.to)
+            }
+            RepairStep::TaskRenumbered(event) => {
+                write!(
+                    f,
+                    "number task `{}` {}, which was {}",
+                    event.task_id, event.new_number, event.old_number
+                )
+            }
+            RepairStep::SessionConfigured(event) => match event.configuration.requires_validation {
+                false => f.write_str("say that the session was validated"),
+                true => f.write_str("configure the session"),
+            },
+            RepairStep::Derive { component } => write!(f, "derive {} once more", component.name()),
+        }
+    }
+}
+
+/// Holds repairs in the order in which a session takes them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RepairPlan {
+    /// Steps in their order.
+    pub steps: Vec<PlannedStep>,
+    /// What is left, and why.
+    pub unrepairable: Vec<Unrepairable>,
+}
+
+/// Holds one step of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlannedStep {
+    /// Name of the rule that is broken.
+    pub rule: String,
+    /// What repairs it.
+    #[serde(flatten)]
+    pub step: RepairStep,
+}
+
+/// Holds an issue that a plan leaves.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Unrepairable {
+    /// What is broken.
+    pub issue: ValidationIssue,
+    /// Why it stays so.
+    pub why: Why,
+}
+
+/// Says what a state would be after a plan. Times of what is changed are those of the last update, or of the task's own last
+/// change where that is later.
+pub fn simulate(state: &SessionState, plan: &RepairPlan) -> SessionState {
+    let mut after = state.clone();
+    take_all(&mut after, &plan.steps);
+    after
+}
+
+/// Takes steps, and derives what follows from them.
+pub(super) fn take_all(state: &mut SessionState, steps: &[PlannedStep]) {
+    for planned in steps {
+        take(state, &planned.step);
+    }
+    let of_tasks = |planned: &PlannedStep| {
+        !matches!(planned.step, RepairStep::SessionConfigured(_) | RepairStep::Derive { .. })
+    };
+    let changes_tasks = steps.iter().any(of_tasks);
+    if changes_tasks {
+        derive(state, StateComponent::TaskTree);
+    }
+}
+
+fn derive(state: &mut SessionState, component: StateComponent) {
+    match component {
+        StateComponent::TaskTree => state.task_tree = derived(std::mem::take(&mut state.task_tree)),
+        StateComponent::ClaudeContext => derive_usage(state),
+        // Nothing in the others follows from the rest.
+        _ => {}
+    }
+}
+
+/// Takes a step, as far as the session would take its event.
+fn take(state: &mut SessionState, step: &RepairStep) {
+    if let RepairStep::Derive { component } = step {
+        // Later steps name tasks by the ids under which they stand from here on.
+        return derive(state, *component);
+    }
+    let tasks = &mut state.task_tree.tasks;
+    let count = tasks.len() as u64;
+    let mut last_update = state.last_checkpoint;
+    let mut with = |id: &TaskId, change: &dyn Fn(&mut Task, DateTime<Utc>)| {
+        if let Some(task) = tasks.get_mut(id) {
+            last_update = last_update.max(task.updated_at);
+            change(task, last_update);
+        }
+    };
+    match step {
+        RepairStep::TaskCreated(event) => {
+            let new = event.task.clone();
+            tasks.entry(new.id.clone()).or_insert_with(|| new.into_task(count, last_update));
+        }
+        RepairStep::TaskStatusChanged(event) => with(&event.task_id, &|task, now| {
+            if task.status == event.old_status {
+                event.change(task, now);
+            }
+        }),
+        RepairStep::TaskModified(event) => with(&event.task_id, &|task, now| event.change(task, now)),
+        RepairStep::DependencyAdded(event) => with(&event.from, &|task, now| event.change(task, now)),
+        RepairStep::DependencyRemoved(event) => with(&event.from, &|task, now| {
+            event.change(task, now);
+        }),
+        RepairStep::TaskRenumbered(event) => with(&event.task_id, &|task, now| {
+            if task.number == event.old_number {
+                event.change(task, now);
+            }
+        }),
+        RepairStep::SessionConfigured(event) => state.configuration = event.configuration.clone(),
+        RepairStep::Derive { .. } => {}
+    }
+}
+
+/// Makes what follows from tasks. Tasks of one id stay under the names that they have: none is dropped.
+fn derived(tree: TaskTreeState) -> TaskTreeState {
+    let ids: BTreeSet<&TaskId> = tree.tasks.values().map(|task| &task.id).collect();
+    match ids.len() == tree.tasks.len() {
+        true => TaskTreeState::from_tasks(tree.tasks.into_values()),
+        false => TaskTreeState::of_map(tree.tasks),
+    }
+}
+
+fn derive_usage(state: &mut SessionState) {
+    let usage = &mut state.claude_context.usage_tracking;
+    let mut sums: BTreeMap<String, TokenUsage> = BTreeMap::new();
+    for used in &usage.history {
+        let sum = sums.entry(used.model.clone().unwrap_or_default()).or_default();
+        *sum = sum.plus(used.usage);
+    }
+    usage.by_model = sums;
+}

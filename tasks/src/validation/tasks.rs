@@ -1,0 +1,303 @@
+//! Rules of the task tree.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::cycles::{dependency_cycles, parent_cycles};
+use super::index::Checked;
+use super::{Finding, Repair, RepairStep, ValidationError};
+use crate::sabotage::{self, Breakage};
+use crate::tasks::tree::{active_task, children, dependency_graph, in_order, root_tasks, task_counter};
+use crate::{
+    DependencyRemoved, DependencyType, SchedulingState, StateComponent, Task, TaskChanges, TaskId,
+    TaskModified, TaskRenumbered, TaskStatus, TaskStatusChanged,
+};
+
+/// Reason that repairs give.
+const REASON: &str = "repair";
+
+fn derive() -> Option<Repair> {
+    Some(Repair::of(RepairStep::Derive { component: StateComponent::TaskTree }))
+}
+
+/// Makes a task a root.
+fn uproot(task: &TaskId) -> Option<Repair> {
+    let changes = TaskChanges { parent: Some(None), ..TaskChanges::default() };
+    Some(Repair::of(RepairStep::TaskModified(TaskModified { task_id: task.clone(), changes })))
+}
+
+fn remove(from: &TaskId, to: &TaskId, dep_type: DependencyType, why: &str) -> RepairStep {
+    let reason = Some(format!("{REASON}: {why}"));
+    RepairStep::DependencyRemoved(DependencyRemoved { from: from.clone(), to: to.clone(), dep_type, reason })
+}
+
+pub(super) fn keys(checked: &Checked<'_>) -> Vec<Finding> {
+    let tree = &checked.state.task_tree;
+    if checked.is_keyed {
+        return Vec::new();
+    }
+    let mut times: BTreeMap<&TaskId, u64> = BTreeMap::new();
+    tree.tasks.values().for_each(|task| *times.entry(&task.id).or_default() += 1);
+    let is_ambiguous = times.values().any(|times| *times > 1);
+    let differing = tree.tasks.iter().filter(|(key, task)| **key != task.id);
+    let found = differing.map(|(key, task)| Finding {
+        error: ValidationError::KeyDiffers {
+            component: StateComponent::TaskTree,
+            key: key.to_string(),
+            name: task.id.to_string(),
+            is_taken: times.get(&task.id).is_some_and(|times| *times > 1),
+        },
+        repair: if is_ambiguous { None } else { derive() },
+    });
+    found.collect()
+}
+
+pub(super) fn parents_exist(checked: &Checked<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (place, task) in checked.tasks.iter().enumerate() {
+        if let (Some(parent), None) = (&task.parent, checked.parents[place]) {
+            let (key, parent) = (checked.keys[place], parent.clone());
+            let error = ValidationError::OrphanedTask { task: key.clone(), parent };
+            found.push(Finding { error, repair: uproot(key) });
+        }
+    }
+    found
+}
+
+pub(super) fn parents_acyclic(checked: &Checked<'_>) -> Vec<Finding> {
+    let cycles = parent_cycles(checked).into_iter();
+    let found = cycles.map(|cycle| {
+        let repair = cycle.first().and_then(uproot);
+        Finding { error: ValidationError::ParentCycle { cycle }, repair }
+    });
+    found.collect()
+}
+
+pub(super) fn dependencies_exist(checked: &Checked<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (place, key) in checked.keys.iter().enumerate() {
+        for (missing, _) in checked.named(place).filter(|(_, on)| on.is_none()) {
+            let repair = Some(Repair::of(remove(key, &missing.on, missing.kind, "the task is missing")));
+            let (task, dependency) = ((*key).clone(), missing.on.clone());
+            found.push(Finding { error: ValidationError::MissingDependency { task, dependency }, repair });
+        }
+    }
+    found
+}
+
+pub(super) fn dependencies_distinct(checked: &Checked<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (key, task) in &checked.state.task_tree.tasks {
+        let mut named: Vec<&TaskId> = task.dependencies.iter().map(|one| &one.on).collect();
+        named.sort_unstable();
+        if named.windows(2).all(|two| two[0] != two[1]) {
+            continue;
+        }
+        let mut kinds: BTreeMap<&TaskId, Vec<DependencyType>> = BTreeMap::new();
+        for dependency in &task.dependencies {
+            kinds.entry(&dependency.on).or_default().push(dependency.kind);
+        }
+        for (on, mut kinds) in kinds.into_iter().filter(|(_, kinds)| kinds.len() > 1) {
+            // One that requires comes first, and is the one that stays.
+            kinds.sort();
+            let others = kinds.iter().skip(1).rev();
+            let steps = others.map(|kind| remove(key, on, *kind, "it is named several times")).collect();
+            let (task, dependency, times) = (key.clone(), on.clone(), kinds.len());
+            let error = ValidationError::DependencyRepeated { task, dependency, times };
+            found.push(Finding { error, repair: Some(Repair { steps }) });
+        }
+    }
+    found
+}
+
+pub(super) fn dependencies_acyclic(checked: &Checked<'_>) -> Vec<Finding> {
+    if sabotage::is(Breakage::CycleUnseen) {
+        return Vec::new();
+    }
+    let cycles = dependency_cycles(checked).into_iter();
+    let found = cycles.map(|found| {
+        let steps = found.cut.iter().map(|(from, to, kind)| remove(from, to, *kind, "it closes a cycle"));
+        let repair = Some(Repair { steps: steps.collect() });
+        let error = ValidationError::DependencyCycle { cycle: found.cycle, tasks: found.tasks };
+        Finding { error, repair }
+    });
+    found.collect()
+}
+
+pub(super) fn parents_and_children(checked: &Checked<'_>) -> Vec<Finding> {
+    let tree = &checked.state.task_tree;
+    if !checked.is_keyed {
+        return Vec::new();
+    }
+    let expected = children(&tree.tasks);
+    if expected == tree.children {
+        return Vec::new();
+    }
+    let pairs = |children: &'_ BTreeMap<TaskId, BTreeSet<TaskId>>| -> BTreeSet<(TaskId, TaskId)> {
+        let of_parent = |(parent, parts): (&TaskId, &BTreeSet<TaskId>)| {
+            parts.iter().map(|part| (parent.clone(), part.clone())).collect::<Vec<_>>()
+        };
+        children.iter().flat_map(of_parent).collect()
+    };
+    let (named, listed) = (pairs(&expected), pairs(&tree.children));
+    let found = named.symmetric_difference(&listed).cloned().map(|(parent, child)| Finding {
+        error: ValidationError::InconsistentParentChild { parent, child },
+        repair: derive(),
+    });
+    found.collect()
+}
+
+pub(super) fn roots(checked: &Checked<'_>) -> Vec<Finding> {
+    let tree = &checked.state.task_tree;
+    if !checked.is_keyed {
+        return Vec::new();
+    }
+    let expected = root_tasks(&tree.tasks);
+    if tree.root_tasks == expected {
+        return Vec::new();
+    }
+    let mut left: BTreeSet<&TaskId> = expected.iter().collect();
+    let unknown = tree.root_tasks.iter().filter(|id| !left.remove(id)).cloned().collect();
+    let missing = left.into_iter().cloned().collect();
+    vec![Finding { error: ValidationError::RootsDiffer { missing, unknown }, repair: derive() }]
+}
+
+pub(super) fn active(checked: &Checked<'_>) -> Vec<Finding> {
+    let tree = &checked.state.task_tree;
+    let expected = active_task(&tree.tasks);
+    if !checked.is_keyed || tree.active_task == expected {
+        return Vec::new();
+    }
+    let found = tree.active_task.clone();
+    vec![Finding { error: ValidationError::ActiveTaskWrong { found, expected }, repair: derive() }]
+}
+
+pub(super) fn counter(checked: &Checked<'_>) -> Vec<Finding> {
+    let tree = &checked.state.task_tree;
+    let (found, expected) = (tree.task_counter, task_counter(&tree.tasks));
+    if found == expected {
+        return Vec::new();
+    }
+    vec![Finding { error: ValidationError::CounterWrong { found, expected }, repair: derive() }]
+}
+
+pub(super) fn numbers(checked: &Checked<'_>) -> Vec<Finding> {
+    let tasks = &checked.state.task_tree.tasks;
+    let mut is_there = vec![false; tasks.len()];
+    let places = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    for task in tasks.values() {
+        is_there.get_mut(places(task.number)).into_iter().for_each(|is_there| *is_there = true);
+    }
+    if !is_there.contains(&false) {
+        return Vec::new();
+    }
+    let numbers: BTreeSet<u64> = tasks.values().map(|task| task.number).collect();
+    let (distinct, counter) = (numbers.len() as u64, task_counter(tasks));
+    let repeated = tasks.len() as u64 - distinct;
+    let missing = counter.saturating_sub(distinct);
+    let first = (0..).zip(&numbers).find(|(place, number)| place != *number).map(|(place, _)| place);
+    let error = ValidationError::NumbersDiffer { repeated, missing, first };
+    // Events name tasks by their ids. Until each stands under its own, none is numbered.
+    let repair = checked.is_keyed.then(|| Repair { steps: renumber(tasks) });
+    vec![Finding { error, repair }]
+}
+
+/// Numbers tasks in their order. Those that go up come first, the last one first, then those that go down: so no two tasks
+/// have one number in between that had different ones before.
+fn renumber(tasks: &BTreeMap<TaskId, Task>) -> Vec<RepairStep> {
+    let step = |(new_number, task): (u64, &Task)| {
+        RepairStep::TaskRenumbered(TaskRenumbered {
+            task_id: task.id.clone(),
+            old_number: task.number,
+            new_number,
+            reason: Some(REASON.to_owned()),
+        })
+    };
+    let places: Vec<(u64, &Task)> = (0..).zip(in_order(tasks)).collect();
+    let up = places.iter().rev().filter(|(new, task)| task.number < *new);
+    let down = places.iter().filter(|(new, task)| task.number > *new);
+    up.chain(down).copied().map(step).collect()
+}
+
+pub(super) fn graph(checked: &Checked<'_>) -> Vec<Finding> {
+    let tree = &checked.state.task_tree;
+    if !checked.is_keyed {
+        return Vec::new();
+    }
+    let dependent = checked.tasks.iter().filter(|task| !task.dependencies.is_empty());
+    if dependent.map(|task| (&task.id, &task.dependencies)).eq(&tree.dependency_graph) {
+        return Vec::new();
+    }
+    let expected = dependency_graph(&tree.tasks);
+    let named: BTreeSet<&TaskId> = expected.keys().chain(tree.dependency_graph.keys()).collect();
+    let differs = |id: &&TaskId| expected.get(*id) != tree.dependency_graph.get(*id);
+    let tasks = named.into_iter().filter(differs).cloned().collect();
+    vec![Finding { error: ValidationError::GraphDiffers { tasks }, repair: derive() }]
+}
+
+pub(super) fn schedule(checked: &Checked<'_>) -> Vec<Finding> {
+    let tree = &checked.state.task_tree;
+    if !checked.is_keyed {
+        return Vec::new();
+    }
+    let (found, expected) = (&tree.scheduling_state, SchedulingState::of(&tree.tasks));
+    let compared = [
+        ("ready", found.ready == expected.ready),
+        ("blocked", found.blocked == expected.blocked),
+        ("in_progress", found.in_progress == expected.in_progress),
+        ("failed", found.failed == expected.failed),
+    ];
+    let queues: Vec<&str> = compared.iter().filter(|(_, equal)| !equal).map(|(name, _)| *name).collect();
+    if queues.is_empty() {
+        return Vec::new();
+    }
+    vec![Finding { error: ValidationError::ScheduleDiffers { queues }, repair: derive() }]
+}
+
+pub(super) fn statuses(checked: &Checked<'_>) -> Vec<Finding> {
+    let tasks = &checked.state.task_tree.tasks;
+    let mut found = Vec::new();
+    for (key, task) in tasks.iter().filter(|(_, task)| task.status == TaskStatus::InProgress) {
+        let required = task.dependencies.iter().filter(|one| one.kind == DependencyType::Requires);
+        let is_open = |on: &&TaskId| tasks.get(*on).is_some_and(|other| !other.status.satisfies());
+        let required: Vec<TaskId> = required.map(|one| &one.on).filter(is_open).cloned().collect();
+        if required.is_empty() {
+            continue;
+        }
+        let (old_status, new_status) = (TaskStatus::InProgress, TaskStatus::Pending);
+        let reason = Some(format!("{REASON}: it was started before what it requires had ended well"));
+        let step = TaskStatusChanged { task_id: key.clone(), old_status, new_status, reason };
+        let error = ValidationError::StatusImpossible { task: key.clone(), status: old_status, required };
+        found.push(Finding { error, repair: Some(Repair::of(RepairStep::TaskStatusChanged(step))) });
+    }
+    found
+}
+
+pub(super) fn attempts(checked: &Checked<'_>) -> Vec<Finding> {
+    let is_impossible = |task: &Task| match task.status {
+        TaskStatus::InProgress | TaskStatus::Completed => task.attempts <= task.failures,
+        TaskStatus::Failed => task.failures == 0 || task.attempts < task.failures,
+        _ => task.attempts < task.failures,
+    };
+    let impossible = checked.state.task_tree.tasks.iter().filter(|(_, task)| is_impossible(task));
+    let found = impossible.map(|(key, task)| {
+        let Task { status, attempts, failures, .. } = *task;
+        let error = ValidationError::AttemptsImpossible { task: key.clone(), status, attempts, failures };
+        Finding { error, repair: None }
+    });
+    found.collect()
+}
+
+pub(super) fn times(checked: &Checked<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (key, task) in &checked.state.task_tree.tasks {
+        let (created, status) = (("created_at", task.created_at), ("status_at", task.status_at));
+        for (earlier, later) in [(created, status), (status, ("updated_at", task.updated_at))] {
+            if earlier.1 > later.1 {
+                let subject = format!("task `{key}`");
+                found
+                    .push(Finding { error: super::parts::disordered(subject, earlier, later), repair: None });
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,316 @@
+//! Checks states by rules, and plans what repairs them.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::index::Checked;
+use super::repair::take_all;
+use super::{
+    PlannedStep, Repair, RepairPlan, RepairStep, Unrepairable, ValidationError, ValidationRule,
+    ValidationRuleType, ValidationSeverity, Why, parts, tasks,
+};
+use crate::{SessionState, StateComponent};
+
+use StateComponent::{Configuration, ExecutionLogs, FileSystem, ResourceUsage, Session, TaskTree};
+use ValidationRuleType::{BusinessLogic, ChecksumValidation, ReferentialIntegrity, StructuralConsistency};
+use ValidationSeverity::{Critical, Error, Warning};
+
+/// Holds one place at which a rule is broken.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// What is broken.
+    pub error: ValidationError,
+    /// What repairs it, where something can.
+    pub repair: Option<Repair>,
+}
+
+impl Finding {
+    /// Reports in a host's words what is broken.
+    pub fn other(message: impl Into<String>) -> Finding {
+        Finding { error: ValidationError::Other { message: message.into() }, repair: None }
+    }
+}
+
+/// Holds what is broken, by which rule, and what repairs it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ValidationIssue {
+    /// Rule.
+    pub rule: ValidationRule,
+    /// What is broken.
+    pub error: ValidationError,
+    /// What repairs it, seen for itself. A [plan](RepairPlan) brings repairs in order, and leaves out what others do too.
+    pub suggested_repair: Option<Repair>,
+}
+
+impl fmt::Display for ValidationIssue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = foldlog::escape::text(&self.rule.name);
+        write!(f, "{} {name}: {}", self.rule.severity, self.error)
+    }
+}
+
+/// Says whether a state holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ValidationResult {
+    /// Whether nothing critical was found.
+    pub is_valid: bool,
+    /// What was found, in the order of the rules.
+    pub issues: Vec<ValidationIssue>,
+    /// What repairs it.
+    pub repair_plan: RepairPlan,
+}
+
+type BuiltIn = fn(&Checked<'_>) -> Vec<Finding>;
+type OfHost = dyn Fn(&SessionState) -> Vec<Finding> + Send + Sync;
+
+/// Finds where a rule is broken.
+enum Check {
+    BuiltIn(BuiltIn),
+    OfHost(Box<OfHost>),
+    /// Needs the log.
+    OfLog,
+}
+
+/// Checks states by rules.
+///
+/// ```
+/// use foldlog_tasks::{
+///     Finding, SessionState, StateComponent, StateValidator, ValidationRule, ValidationRuleType, ValidationSeverity,
+/// };
+///
+/// let named = ValidationRule {
+///     name: "is-named".into(),
+///     component: StateComponent::Configuration,
+///     rule_type: ValidationRuleType::BusinessLogic,
+///     severity: ValidationSeverity::Critical,
+/// };
+/// let validator = StateValidator::new().with_rule(named, |state| match state.configuration.name.is_empty() {
+///     true => vec![Finding::other("the session has no name")],
+///     false => Vec::new(),
+/// });
+/// let state = SessionState::empty(uuid::Uuid::nil(), chrono::DateTime::UNIX_EPOCH);
+/// let result = validator.validate(&state);
+/// assert!(!result.is_valid);
+/// assert_eq!(result.issues[0].to_string(), "critical is-named: the session has no name");
+/// ```
+pub struct StateValidator {
+    rules: Vec<(ValidationRule, Check)>,
+}
+
+impl fmt::Debug for StateValidator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StateValidator").field("rules", &self.rules().collect::<Vec<_>>()).finish()
+    }
+}
+
+impl Default for StateValidator {
+    fn default() -> StateValidator {
+        StateValidator::new()
+    }
+}
+
+/// The rules that need no log, in their order.
+#[rustfmt::skip]
+const OF_STATES: [(&str, StateComponent, ValidationRuleType, ValidationSeverity, BuiltIn); 25] = [
+    ("task-keys", TaskTree, StructuralConsistency, Critical, tasks::keys),
+    ("parents-exist", TaskTree, ReferentialIntegrity, Critical, tasks::parents_exist),
+    ("parents-acyclic", TaskTree, StructuralConsistency, Critical, tasks::parents_acyclic),
+    ("dependencies-exist", TaskTree, ReferentialIntegrity, Critical, tasks::dependencies_exist),
+    ("dependencies-distinct", TaskTree, StructuralConsistency, Error, tasks::dependencies_distinct),
+    ("dependencies-acyclic", TaskTree, StructuralConsistency, Critical, tasks::dependencies_acyclic),
+    ("parent-child", TaskTree, StructuralConsistency, Critical, tasks::parents_and_children),
+    ("roots", TaskTree, StructuralConsistency, Critical, tasks::roots),
+    ("active-task", TaskTree, StructuralConsistency, Error, tasks::active),
+    ("task-counter", TaskTree, StructuralConsistency, Error, tasks::counter),
+    ("task-numbers", TaskTree, StructuralConsistency, Error, tasks::numbers),
+    ("dependency-graph", TaskTree, StructuralConsistency, Critical, tasks::graph),
+    ("schedule", TaskTree, StructuralConsistency, Error, tasks::schedule),
+    ("statuses", TaskTree, BusinessLogic, Error, tasks::statuses),
+    ("attempts", TaskTree, BusinessLogic, Warning, tasks::attempts),
+    ("task-times", TaskTree, BusinessLogic, Warning, tasks::times),
+    ("session-times", Session, BusinessLogic, Warning, parts::session_times),
+    ("token-sums", StateComponent::ClaudeContext, StructuralConsistency, Error, parts::token_sums),
+    ("conversation-pairing", StateComponent::ClaudeContext, ReferentialIntegrity, Error, parts::conversation_pairing),
+    ("file-chain", FileSystem, StructuralConsistency, Error, parts::file_chain),
+    ("artifact-names", FileSystem, StructuralConsistency, Error, parts::artifact_names),
+    ("task-references", FileSystem, ReferentialIntegrity, Warning, parts::task_references),
+    ("log-order", ExecutionLogs, StructuralConsistency, Error, parts::log_order),
+    ("counts", ResourceUsage, BusinessLogic, Error, parts::counts),
+    ("requires-validation", Configuration, BusinessLogic, Warning, parts::requires_validation),
+];
+
+/// The rules that need the log, in their order.
+const OF_LOGS: [ValidationRule; 3] = [SEALS, UPDATE_CHECKSUMS, CHECKPOINT_HASHES];
+
+/// Rule of seals.
+pub(super) const SEALS: ValidationRule = ValidationRule {
+    name: Cow::Borrowed("seals"),
+    component: Session,
+    rule_type: ChecksumValidation,
+    severity: Critical,
+};
+
+/// Rule of the digests and numbers of updates.
+pub(super) const UPDATE_CHECKSUMS: ValidationRule = ValidationRule {
+    name: Cow::Borrowed("update-checksums"),
+    component: Session,
+    rule_type: ChecksumValidation,
+    severity: Critical,
+};
+
+/// Rule of the hashes of checkpoints.
+pub(super) const CHECKPOINT_HASHES: ValidationRule = ValidationRule {
+    name: Cow::Borrowed("checkpoint-hashes"),
+    component: Session,
+    rule_type: ChecksumValidation,
+    severity: Critical,
+};
+
+/// Steps of one phase are taken before issues of the next are looked for: a repair can make another one needless.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Keys,
+    Parents,
+    Missing,
+    Repeated,
+    Cycles,
+    Numbers,
+    Statuses,
+    Others,
+    Validated,
+}
+
+impl Phase {
+    const ALL: [Phase; 9] = [
+        Phase::Keys,
+        Phase::Parents,
+        Phase::Missing,
+        Phase::Repeated,
+        Phase::Cycles,
+        Phase::Numbers,
+        Phase::Statuses,
+        Phase::Others,
+        Phase::Validated,
+    ];
+
+    fn of(error: &ValidationError) -> Phase {
+        match error {
+            ValidationError::KeyDiffers { .. } => Phase::Keys,
+            ValidationError::OrphanedTask { .. } | ValidationError::ParentCycle { .. } => Phase::Parents,
+            ValidationError::MissingDependency { .. } => Phase::Missing,
+            ValidationError::DependencyRepeated { .. } => Phase::Repeated,
+            ValidationError::DependencyCycle { .. } => Phase::Cycles,
+            ValidationError::NumbersDiffer { .. } => Phase::Numbers,
+            ValidationError::StatusImpossible { .. } => Phase::Statuses,
+            ValidationError::ValidationRequired { .. } => Phase::Validated,
+            _ => Phase::Others,
+        }
+    }
+}
+
+impl StateValidator {
+    /// Makes a validator with the built-in rules of this module's table.
+    pub fn new() -> StateValidator {
+        let of_states = OF_STATES.into_iter().map(|(name, component, rule_type, severity, check)| {
+            let rule = ValidationRule { name: Cow::Borrowed(name), component, rule_type, severity };
+            (rule, Check::BuiltIn(check))
+        });
+        StateValidator { rules: of_states.chain(OF_LOGS.map(|rule| (rule, Check::OfLog))).collect() }
+    }
+
+    /// Adds a rule of the host, which says of a state what is broken.
+    #[must_use]
+    pub fn with_rule(
+        mut self,
+        rule: ValidationRule,
+        check: impl Fn(&SessionState) -> Vec<Finding> + Send + Sync + 'static,
+    ) -> StateValidator {
+        self.rules.push((rule, Check::OfHost(Box::new(check))));
+        self
+    }
+
+    /// Lists the rules, those that only [`validate_log`](StateValidator::validate_log) checks included.
+    pub fn rules(&self) -> impl Iterator<Item = &ValidationRule> {
+        self.rules.iter().map(|(rule, _)| rule)
+    }
+
+    /// Checks a state by all rules that need no log.
+    pub fn validate(&self, state: &SessionState) -> ValidationResult {
+        self.result(state, self.issues(state), Vec::new())
+    }
+
+    /// Plans what repairs a state.
+    pub fn repair_plan(&self, state: &SessionState) -> RepairPlan {
+        self.plan(state, self.issues(state))
+    }
+
+    /// Finds what is broken.
+    pub(super) fn issues(&self, state: &SessionState) -> Vec<ValidationIssue> {
+        let (mut issues, checked) = (Vec::new(), Checked::of(state));
+        for (rule, check) in &self.rules {
+            let found = match check {
+                Check::BuiltIn(check) => check(&checked),
+                Check::OfHost(check) => check(state),
+                Check::OfLog => Vec::new(),
+            };
+            issues.extend(found.into_iter().map(|Finding { error, repair }| ValidationIssue {
+                rule: rule.clone(),
+                error,
+                suggested_repair: repair,
+            }));
+        }
+        issues
+    }
+
+    /// Says what was found in a state, and beside it in its log.
+    pub(super) fn result(
+        &self,
+        state: &SessionState,
+        mut issues: Vec<ValidationIssue>,
+        of_log: Vec<ValidationIssue>,
+    ) -> ValidationResult {
+        let mut repair_plan = self.plan(state, issues.clone());
+        issues.extend(of_log.iter().cloned());
+        let of_log = of_log.into_iter().map(|issue| Unrepairable { why: issue.error.why(), issue });
+        repair_plan.unrepairable.extend(of_log);
+        let is_valid = issues.iter().all(|issue| issue.rule.severity != Critical);
+        ValidationResult { is_valid, issues, repair_plan }
+    }
+
+    fn plan(&self, state: &SessionState, mut issues: Vec<ValidationIssue>) -> RepairPlan {
+        let mut plan = RepairPlan::default();
+        let mut after = Cow::Borrowed(state);
+        for phase in Phase::ALL {
+            let holds_otherwise = || issues.iter().all(|issue| issue.rule.severity == Warning);
+            if phase == Phase::Validated && !holds_otherwise() {
+                break;
+            }
+            let mut steps: Vec<PlannedStep> = Vec::new();
+            for issue in issues.iter().filter(|issue| Phase::of(&issue.error) == phase) {
+                for step in issue.suggested_repair.iter().flat_map(|repair| &repair.steps) {
+                    let is_derived = |planned: &PlannedStep| planned.step == *step;
+                    if !matches!(step, RepairStep::Derive { .. }) || !steps.iter().any(is_derived) {
+                        steps.push(PlannedStep { rule: issue.rule.name.to_string(), step: step.clone() });
+                    }
+                }
+            }
+            if !steps.is_empty() {
+                take_all(after.to_mut(), &steps);
+                plan.steps.append(&mut steps);
+                issues = self.issues(&after);
+            }
+        }
+        let left = issues.into_iter().map(|issue| {
+            let why = match (&issue.error, &issue.suggested_repair) {
+                (ValidationError::ValidationRequired { .. }, _) => Why::OthersLeft,
+                (_, Some(_)) => Why::StillThere,
+                (error, None) => error.why(),
+            };
+            Unrepairable { issue, why }
+        });
+        plan.unrepairable = left.collect();
+        plan
+    }
+}
