@@ -338,13 +338,14 @@ fn set_out<O>(
 }
 
 /// Measures how long an evaluation takes, by the clock of its run.
-pub(crate) struct Timing {
+pub struct Timing {
     clock: Arc<dyn Clock>,
     began_us: i64,
 }
 
 impl Timing {
-    pub(crate) fn begin(state: &ExecutionState) -> Timing {
+    /// Starts measuring.
+    pub fn begin(state: &ExecutionState) -> Timing {
         let clock = Arc::clone(state.clock());
         Timing { began_us: clock.steady_us(), clock }
     }
@@ -355,7 +356,7 @@ impl Timing {
 }
 
 /// Records for people that an evaluation gave its output.
-pub(crate) fn executed<O>(
+pub fn executed<O>(
     (prompt, adapter): (&Prompt<O>, &str),
     session: &Session,
     journal: &mut Journal,
@@ -385,7 +386,7 @@ pub(crate) fn executed<O>(
 }
 
 /// Reads the text of the last answer as the output.
-pub(crate) fn response<O>(
+pub fn response<O>(
     prompt: &Prompt<O>,
     journal: &Journal,
     last: FinalText,
@@ -400,7 +401,7 @@ pub(crate) fn response<O>(
 }
 
 /// Makes the response of an evaluation that gave no output.
-pub(crate) fn without_output<O>(prompt: &Prompt<O>, journal: &Journal, last: FinalText) -> PromptResponse<O> {
+pub fn without_output<O>(prompt: &Prompt<O>, journal: &Journal, last: FinalText) -> PromptResponse<O> {
     let FinalText { text, stop } = last;
     let (prompt_name, evaluation_id) = (prompt.name(), journal.evaluation().to_owned());
     let (usage, unmetered) = (journal.used(), journal.unmetered());
@@ -408,20 +409,19 @@ pub(crate) fn without_output<O>(prompt: &Prompt<O>, journal: &Journal, last: Fin
 }
 
 /// Holds a conversation that begins or goes on, and where it stands.
-pub(crate) struct Opened {
-    pub(crate) journal: Journal,
-    pub(crate) start: LoopStart,
-    pub(crate) identity: PromptIdentity,
+pub struct Opened {
+    /// Where the evaluation is recorded.
+    pub journal: Journal,
+    /// Where its loop starts.
+    pub start: LoopStart,
+    /// The prompt that is evaluated.
+    pub identity: PromptIdentity,
     /// Whether the session or the host holds a part of it already.
-    pub(crate) is_resume: bool,
+    pub is_resume: bool,
 }
 
 /// Opens the conversation of an evaluation, adds what the host says, and reads where it stands.
-pub(crate) fn open<O>(
-    prompt: &Prompt<O>,
-    session: &Session,
-    options: &mut EvaluateOptions<'_>,
-) -> Result<Opened> {
+pub fn open<O>(prompt: &Prompt<O>, session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Opened> {
     if let Some(operation) = session.inside_operation() {
         return Err(Error::Engine(foldlog::Error::InsideOperation { operation }));
     }
@@ -524,7 +524,7 @@ pub(crate) fn evaluation_to_go_on(session: &Session) -> Result<String> {
 }
 
 /// Returns the id of the evaluation that the session recorded last; `None` if that is complete, or there is none.
-pub(crate) fn last_incomplete(session: &Session) -> Result<Option<String>> {
+pub fn last_incomplete(session: &Session) -> Result<Option<String>> {
     let resume = session.resume(None)?;
     let goes_on = !matches!(resume.point, ResumePoint::Complete | ResumePoint::NotRecorded);
     Ok(resume.evaluation_id.filter(|_| goes_on))
@@ -532,7 +532,7 @@ pub(crate) fn last_incomplete(session: &Session) -> Result<Option<String>> {
 
 /// Draws an id by the session's generator, which records the number drawn: a replay has the same id. Sessions of one seed have ids of
 /// their own.
-pub(crate) fn new_id(session: &Session) -> Result<String> {
+pub fn new_id(session: &Session) -> Result<String> {
     let (high, low) = session.id().as_u64_pair();
     Ok(Generator::from_seed(session.draw()? ^ high ^ low).uuid().to_string())
 }
@@ -608,7 +608,8 @@ fn recorded(session: &Session, evaluation: &str) -> Result<Option<ConversationFo
     }
 }
 
-pub(crate) fn must_settle(session: &Session, operations: Vec<OperationId>) -> Result<Error> {
+/// Returns the error of a conversation with calls that somebody has to settle before it continues.
+pub fn must_settle(session: &Session, operations: Vec<OperationId>) -> Result<Error> {
     let pending = session.pending()?.into_iter().filter(|one| operations.contains(&one.operation));
     let suspended = |PendingQuestion { session, operation, form, question, .. }| SuspendedCall {
         session,

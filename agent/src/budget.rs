@@ -106,16 +106,16 @@ impl Budget {
 
 /// Counts what an evaluation has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Used {
+pub struct Used {
     /// Tokens that the provider named.
-    pub(crate) metered: TokenUsage,
+    pub metered: TokenUsage,
     /// Number of answers and broken answers whose usage is not known.
-    pub(crate) unmetered: u64,
+    pub unmetered: u64,
 }
 
 impl Used {
     /// Counts what the log says that an evaluation has used, abandoned answers included.
-    pub(crate) fn of(conversation: &Conversation) -> Used {
+    pub fn of(conversation: &Conversation) -> Used {
         let all = conversation.entries().iter().chain(conversation.abandoned());
         let unmetered = all.filter(|entry| is_unmetered(&entry.content)).count() as u64;
         Used { metered: conversation.usage(), unmetered }

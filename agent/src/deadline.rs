@@ -50,7 +50,7 @@ impl Deadline {
     }
 
     /// Returns options with which tools have as much time as is left.
-    pub(crate) fn for_tools(&self) -> ExecuteOptions {
+    pub fn for_tools(&self) -> ExecuteOptions {
         ExecuteOptions { deadline: self.at.map(|_| self.remaining()), ..ExecuteOptions::default() }
     }
 

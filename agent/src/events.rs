@@ -120,7 +120,7 @@ pub(crate) fn record<E: Event>(session: &Session, event: E) -> Result<()> {
 }
 
 /// Records that a prompt was rendered for a provider of this name.
-pub(crate) fn rendered(
+pub fn record_rendered(
     session: &Session,
     (evaluation, adapter): (&str, &str),
     prompt: &PromptIdentity,

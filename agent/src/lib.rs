@@ -10,7 +10,6 @@
 //! | [`checkpoint`] | where the work on a request stands, in a file |
 //! | [`main_loop`] | requests, each with a session, a prompt and a checkpoint |
 //! | [`shortening`] | what a provider is sent in place of a part of a long conversation |
-//! | `claude` | a client of the Claude Code program, and an adapter that evaluates prompts with it (feature `claude`) |
 //! | [`budget`] | how many tokens an evaluation may use |
 //! | [`deadline`] | until when an evaluation goes on |
 //! | [`events`] | what of an evaluation is recorded for people |
@@ -29,10 +28,10 @@ pub mod adapter;
 pub mod adapter_state;
 pub mod budget;
 pub mod checkpoint;
-#[cfg(feature = "claude")]
-pub mod claude;
 pub mod deadline;
 pub mod error;
+#[doc(hidden)]
+pub mod evaluation;
 pub mod events;
 pub mod inner_loop;
 mod json_size;

@@ -9,11 +9,11 @@ use foldlog::{
     Durability, Event, ExecutionState, Policy, ResourceRegistry, SessionTypes, Slice, Store, StoreOptions,
 };
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::claude::{
+use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, UserMessage};
+use foldlog_claude::{
     BridgedTool, Callbacks, ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, Client, ClientOptions,
     HookCall, HookMatcher, HookReply, PermissionMode, ToolCall, ToolReply,
 };
-use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, UserMessage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

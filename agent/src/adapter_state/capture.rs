@@ -95,7 +95,7 @@ impl<'a> StateCapture<'a> {
 
 /// Records that a capture is not to be resumed any more, and why. So are the later captures that a rollback abandoned and
 /// that would lead to this one again. Returns the last record.
-pub(crate) fn retire(
+pub fn retire(
     session: &Session,
     evaluation_id: &str,
     snapshot: &AdapterStateSnapshot,
@@ -122,7 +122,7 @@ pub(crate) fn retire(
 /// # Errors
 ///
 /// [`Error::StateTooLarge`].
-pub(crate) fn check_size(state: &CapturedState, oversized: OversizedState) -> Result<()> {
+pub fn check_size(state: &CapturedState, oversized: OversizedState) -> Result<()> {
     let bytes = state.state().to_string().len();
     if bytes <= STATE_BYTES_MAX || oversized == OversizedState::Reference {
         return Ok(());

@@ -42,8 +42,7 @@ mod strategy;
 mod validation;
 
 pub use capture::StateCapture;
-#[cfg(feature = "claude")]
-pub(crate) use capture::{check_size, retire};
+pub use capture::{check_size, retire};
 pub use claude::ClaudeAgentSDKState;
 pub use composite::CompositeAdapterState;
 pub use diff::{FieldChange, StateDiff, diff_states};

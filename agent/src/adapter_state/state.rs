@@ -92,7 +92,7 @@ impl CapturedState {
     }
 
     /// Returns a field of the state that is text and not empty.
-    pub(crate) fn text(&self, field: &str) -> Option<&str> {
+    pub fn text(&self, field: &str) -> Option<&str> {
         self.state.get(field)?.as_str().filter(|text| !text.is_empty())
     }
 

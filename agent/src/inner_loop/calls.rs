@@ -125,7 +125,7 @@ impl Calls {
 }
 
 /// Returns a name as it is shown to the model: a model may make up one of any length.
-pub(crate) fn shortened(name: &str) -> String {
+pub fn shortened(name: &str) -> String {
     const SHOWN: usize = 200;
     let short: String = name.chars().take(SHOWN).collect();
     if short.len() < name.len() { format!("{short}…") } else { short }

@@ -85,7 +85,7 @@ pub(crate) async fn ended(session: &Session, deadline: Deadline, cancel: &Cancel
 }
 
 /// Waits on this thread as [`ended`] does.
-pub(crate) fn wait(session: &Session, deadline: Deadline, cancel: &CancelToken) {
+pub fn wait(session: &Session, deadline: Deadline, cancel: &CancelToken) {
     if session.inside_operation().is_none() && !session.replays() {
         block_on(ended(session, deadline, cancel));
     }

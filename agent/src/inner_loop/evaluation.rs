@@ -65,17 +65,17 @@ pub(crate) struct Asked<'a, O> {
 
 /// Says what a driver did, and what came of it.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub struct Outcome {
     /// Text of the last answer, and why it ended.
-    pub(crate) last: FinalText,
+    pub last: FinalText,
     /// Model that gave the last answer.
-    pub(crate) model: Option<String>,
+    pub model: Option<String>,
     /// Record of the last answer.
-    pub(crate) answer: Option<SequenceNumber>,
+    pub answer: Option<SequenceNumber>,
     /// Number of requests that were sent.
-    pub(crate) requests: u64,
+    pub requests: u64,
     /// Number of calls that the answers asked for.
-    pub(crate) tool_calls: u64,
+    pub tool_calls: u64,
 }
 
 impl Evaluation {
@@ -123,7 +123,7 @@ impl Evaluation {
         let input = self.journal.system(&rendered.text, self.identity.clone())?;
         let names = (self.journal.evaluation(), asked.provider);
         let session = self.runner.state().session();
-        events::rendered(session, names, &self.identity, &rendered, (input, overrides))?;
+        events::record_rendered(session, names, &self.identity, &rendered, (input, overrides))?;
         self.tools = rendered.tools;
         Ok(Fact::Rendered { tools: self.tools.iter().map(|tool| tool.name.clone()).collect() })
     }
@@ -349,7 +349,7 @@ pub(super) fn replayed(session: &Session) -> foldlog::Result<Fact> {
 
 /// Reads the text of an answer as the output. A structured output that reached its greatest length is none: what arrived
 /// may be the beginning of another value.
-pub(crate) fn read_output<O>(prompt: &Prompt<O>, last: &FinalText) -> Result<O, OutputError> {
+pub fn read_output<O>(prompt: &Prompt<O>, last: &FinalText) -> Result<O, OutputError> {
     if let Some(spec) = prompt.output_spec().filter(|_| ProviderAnswer::is_cut(last.stop.as_deref())) {
         let reason = "the answer reached its greatest length before it was complete: give a shorter one";
         return Err(OutputError { output: spec.name.clone(), reason: reason.to_owned() });
@@ -364,7 +364,7 @@ pub(crate) fn runnable(runner: &ToolRunner) -> BTreeMap<String, bool> {
 }
 
 /// Returns the error of a call that failed and left changes behind; `None` if it left none.
-pub(crate) fn not_undone(report: &ToolReport) -> Option<Error> {
+pub fn not_undone(report: &ToolReport) -> Option<Error> {
     // What names no resource is no change.
     let has_changes = report.not_undone.iter().any(|one| !one.resource.is_empty());
     if report.success || !has_changes {
@@ -375,7 +375,7 @@ pub(crate) fn not_undone(report: &ToolReport) -> Option<Error> {
 }
 
 /// Returns what a call left of its changes, each in words.
-pub(crate) fn left_by(report: &ToolReport) -> Vec<String> {
+pub fn left_by(report: &ToolReport) -> Vec<String> {
     let change = |one: &NotUndone| format!("{} {}: {}", one.resource, one.path, one.reason);
     report.not_undone.iter().map(change).collect()
 }
@@ -386,6 +386,6 @@ pub(super) fn tool_call(call: &CallToRun) -> ToolCall {
 }
 
 /// Makes the call that an answer asks for. `origin` is `None` if the conversation is not recorded.
-pub(crate) fn asked_call(call: &ToolCallRecord, origin: Option<CallOrigin>) -> ToolCall {
+pub fn asked_call(call: &ToolCallRecord, origin: Option<CallOrigin>) -> ToolCall {
     ToolCall { origin, ..ToolCall::new(&call.name, &call.arguments).with_id(&call.call_id) }
 }

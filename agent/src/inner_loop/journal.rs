@@ -27,7 +27,6 @@ const IMPORTED_ID: &str = "foldlog.imported.";
 const UNKNOWN_ID: &str = "foldlog.unknown_result.";
 
 /// Prefix of the ids of results that a provider told its model.
-#[cfg(feature = "claude")]
 const TOLD_ID: &str = "foldlog.told_result.";
 
 /// Text in place of the result of a call of an imported conversation that has none.
@@ -35,7 +34,7 @@ const UNKNOWN: &str = "The result of this call is not known: whether it ran was 
 
 /// Records a conversation.
 #[derive(Debug)]
-pub(crate) struct Journal {
+pub struct Journal {
     evaluation: String,
     to: RecordsTo,
     used: Used,
@@ -56,7 +55,7 @@ enum RecordsTo {
 impl Journal {
     /// Makes a journal that records in the session of a conversation. `used` is what the conversation has used so far, and
     /// `last_usage` what its last answer has.
-    pub(crate) fn recorded(
+    pub fn recorded(
         session: Session,
         held: ConversationFollower,
         used: Used,
@@ -68,17 +67,18 @@ impl Journal {
     }
 
     /// Makes a journal that records nothing.
-    pub(crate) fn in_memory(evaluation: String) -> Journal {
+    pub fn in_memory(evaluation: String) -> Journal {
         let (to, estimated) = (RecordsTo::Memory(Vec::new()), (0, Usage::default()));
         Journal { evaluation, to, used: Used::default(), last_usage: None, estimated, begins: None }
     }
 
-    pub(crate) fn evaluation(&self) -> &str {
+    /// Returns the id of the evaluation.
+    pub fn evaluation(&self) -> &str {
         &self.evaluation
     }
 
     /// Returns the session that the journal records in; `None` if it records nothing.
-    pub(crate) fn session(&self) -> Option<&Session> {
+    pub fn session(&self) -> Option<&Session> {
         match &self.to {
             RecordsTo::Session(session, _) => Some(session),
             RecordsTo::Memory(_) => None,
@@ -86,22 +86,22 @@ impl Journal {
     }
 
     /// Returns what the evaluation has spent so far, as far as the provider said.
-    pub(crate) fn spent(&self) -> Usage {
+    pub fn spent(&self) -> Usage {
         spend(&self.used.metered)
     }
 
     /// Returns the tokens that the evaluation has used so far, as far as the provider said.
-    pub(crate) fn used(&self) -> TokenUsage {
+    pub fn used(&self) -> TokenUsage {
         self.used.metered
     }
 
     /// Returns of how many answers nobody knows what they used.
-    pub(crate) fn unmetered(&self) -> u64 {
+    pub fn unmetered(&self) -> u64 {
         self.used.unmetered
     }
 
     /// Returns what the evaluation has spent so far, with an estimate of what the provider did not say.
-    pub(crate) fn estimated(&mut self) -> Result<Usage> {
+    pub fn estimated(&mut self) -> Result<Usage> {
         let unmetered = self.used.unmetered;
         if self.estimated.0 != unmetered
             && let Some(conversation) = self.conversation()?
@@ -115,12 +115,12 @@ impl Journal {
     }
 
     /// Returns what the last answer has used, as far as the provider said.
-    pub(crate) fn last_usage(&self) -> Option<TokenUsage> {
+    pub fn last_usage(&self) -> Option<TokenUsage> {
         self.last_usage
     }
 
     /// Returns what the session holds of the conversation; `None` if nothing is recorded.
-    pub(crate) fn conversation(&mut self) -> Result<Option<&Conversation>> {
+    pub fn conversation(&mut self) -> Result<Option<&Conversation>> {
         match &mut self.to {
             RecordsTo::Session(_, held) => Ok(held.read()?),
             RecordsTo::Memory(_) => Ok(None),
@@ -128,7 +128,7 @@ impl Journal {
     }
 
     /// Returns how many requests the log holds, and how many calls its answers asked for; `None` if nothing is recorded.
-    pub(crate) fn counts(&mut self) -> Result<Option<(u64, u64)>> {
+    pub fn counts(&mut self) -> Result<Option<(u64, u64)>> {
         let count = |(requests, calls), entry: &Entry| match &entry.content {
             EntryContent::Request { .. } => (requests + 1, calls),
             EntryContent::Answer { message, .. } => (requests, calls + message.tool_calls.len() as u64),
@@ -139,7 +139,7 @@ impl Journal {
     }
 
     /// Returns whether the last answer was asked for before somebody said something that is recorded.
-    pub(crate) fn is_outdated(&mut self) -> Result<bool> {
+    pub fn is_outdated(&mut self) -> Result<bool> {
         let Some(conversation) = self.conversation()? else { return Ok(false) };
         let newest_first = || conversation.entries().iter().rev();
         let asked = newest_first().find_map(|entry| match &entry.content {
@@ -158,8 +158,7 @@ impl Journal {
 
     /// Returns the arguments of the last call of one of these tools that answers asked for since the user said something last;
     /// `None` if there is none, or if nothing is recorded.
-    #[cfg(feature = "claude")]
-    pub(crate) fn last_call(&mut self, tools: [&str; 2]) -> Result<Option<String>> {
+    pub fn last_call(&mut self, tools: [&str; 2]) -> Result<Option<String>> {
         let Some(conversation) = self.conversation()? else { return Ok(None) };
         let newest_first = conversation.entries().iter().rev();
         let is_users = |entry: &&Entry| matches!(&entry.content, EntryContent::Input { message, .. } if message.role == Role::User);
@@ -174,7 +173,7 @@ impl Journal {
     }
 
     /// Closes the open calls of an answer that was imported.
-    pub(crate) fn close_unknown(&mut self, open: &mut OpenTurn) -> Result<()> {
+    pub fn close_unknown(&mut self, open: &mut OpenTurn) -> Result<()> {
         for (ordinal, call) in (0..).zip(&open.calls) {
             if open.closed.insert(ordinal) {
                 let origin = open.answer.map(|answer| CallOrigin { answer, ordinal });
@@ -186,7 +185,7 @@ impl Journal {
     }
 
     /// Returns the messages as they would be sent.
-    pub(crate) fn messages(&mut self) -> Result<Vec<ConversationMessage>> {
+    pub fn messages(&mut self) -> Result<Vec<ConversationMessage>> {
         match &mut self.to {
             RecordsTo::Memory(messages) => Ok(messages.clone()),
             RecordsTo::Session(_, held) => {
@@ -196,7 +195,7 @@ impl Journal {
     }
 
     /// Returns the messages as they would be sent, with their records, or else with their places.
-    pub(crate) fn sent(&mut self) -> Result<Vec<SentMessage>> {
+    pub fn sent(&mut self) -> Result<Vec<SentMessage>> {
         let messages = match &mut self.to {
             RecordsTo::Memory(messages) => messages,
             RecordsTo::Session(_, held) => {
@@ -215,7 +214,7 @@ impl Journal {
     }
 
     /// Records what is sent in place of a part of the conversation.
-    pub(crate) fn shorten(
+    pub fn shorten(
         &mut self,
         shortening: &Shortening,
         reason: ShortenReason,
@@ -243,7 +242,7 @@ impl Journal {
     }
 
     /// Records a rendered prompt, in place of an earlier one.
-    pub(crate) fn system(&mut self, text: &str, prompt: PromptIdentity) -> Result<Option<SequenceNumber>> {
+    pub fn system(&mut self, text: &str, prompt: PromptIdentity) -> Result<Option<SequenceNumber>> {
         self.system_from(text, prompt, None)
     }
 
@@ -267,7 +266,7 @@ impl Journal {
     }
 
     /// Records a message of the user. One whose id the conversation holds already is not recorded again.
-    pub(crate) fn user(&mut self, text: &str, id: Option<&str>) -> Result<Option<SequenceNumber>> {
+    pub fn user(&mut self, text: &str, id: Option<&str>) -> Result<Option<SequenceNumber>> {
         match &mut self.to {
             RecordsTo::Session(session, _) => {
                 let input = NewInput { id: id.map(str::to_owned), ..NewInput::user(&self.evaluation, text) };
@@ -280,7 +279,8 @@ impl Journal {
         }
     }
 
-    pub(crate) fn request(
+    /// Records a request before it is sent.
+    pub fn request(
         &mut self,
         attempt: u64,
         prompt: [u8; 32],
@@ -299,7 +299,8 @@ impl Journal {
         Ok(Some(session.record_request(&request)?))
     }
 
-    pub(crate) fn failure(
+    /// Records that a request failed.
+    pub fn failure(
         &mut self,
         attempt: u64,
         request: Option<SequenceNumber>,
@@ -319,7 +320,8 @@ impl Journal {
         Ok(Some(session.record_request_failure(&failure)?))
     }
 
-    pub(crate) fn answer(
+    /// Records an answer before any of its calls runs.
+    pub fn answer(
         &mut self,
         request: Option<SequenceNumber>,
         answer: ProviderAnswer,
@@ -372,8 +374,7 @@ impl Journal {
     }
 
     /// Records what a provider told its model of a call that ran elsewhere. That closes the call, or replaces the text of its end.
-    #[cfg(feature = "claude")]
-    pub(crate) fn told(
+    pub fn told(
         &mut self,
         call: &ToolCallRecord,
         origin: Option<CallOrigin>,
@@ -388,13 +389,14 @@ impl Journal {
     }
 
     /// Keeps the result of a call, where no record of the call holds it.
-    pub(crate) fn result(&mut self, call: &CallToRun, shown: &str, is_error: bool) {
+    pub fn result(&mut self, call: &CallToRun, shown: &str, is_error: bool) {
         if let RecordsTo::Memory(messages) = &mut self.to {
             messages.push(ConversationMessage { is_error, ..result_of(&call.call, shown) });
         }
     }
 
-    pub(crate) fn turn(&mut self, complete: bool) -> Result<Option<SequenceNumber>> {
+    /// Records the end of a turn.
+    pub fn turn(&mut self, complete: bool) -> Result<Option<SequenceNumber>> {
         match &self.to {
             RecordsTo::Session(session, _) => Ok(Some(session.record_turn(&self.evaluation, complete)?)),
             RecordsTo::Memory(_) => Ok(None),
@@ -404,7 +406,7 @@ impl Journal {
     /// Makes an imported conversation the beginning of this one. Its calls that have no result count as unknown: they do
     /// not run, and the model reads that nobody knows what became of them. What a process has imported that ended before
     /// it was done is not imported again.
-    pub(crate) fn import(&mut self, state: &ConversationState, prompt: &PromptIdentity) -> Result<()> {
+    pub fn import(&mut self, state: &ConversationState, prompt: &PromptIdentity) -> Result<()> {
         let held = self.conversation()?;
         let is_rendered = held.and_then(Conversation::prompt).is_some();
         let held: Vec<SequenceNumber> =

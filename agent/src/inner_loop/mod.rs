@@ -50,15 +50,15 @@ mod machine;
 mod start;
 mod steps;
 
-#[cfg(feature = "claude")]
-pub(crate) use calls::shortened;
+pub use calls::shortened;
 pub(crate) use driver::Driver;
-pub(crate) use evaluation::{Evaluation, Outcome, read_output, runnable};
-#[cfg(feature = "claude")]
-pub(crate) use evaluation::{asked_call, left_by, not_undone};
+pub(crate) use evaluation::{Evaluation, runnable};
+pub use evaluation::{Outcome, read_output};
+pub use evaluation::{asked_call, left_by, not_undone};
 #[cfg(feature = "async")]
 pub(crate) use futures::AsyncDriver;
-pub(crate) use journal::{Journal, answers};
+pub use journal::Journal;
+pub(crate) use journal::answers;
 pub use machine::{InnerLoop, LoopLimits};
 pub use start::{LoopStart, OpenTurn};
 pub use steps::{CallToRun, Fact, FinalText, Step, ToolEnded};

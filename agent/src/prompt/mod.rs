@@ -253,8 +253,7 @@ impl<O> Prompt<O> {
     }
 
     /// Returns an output in JSON without the fields that its type does not have, and any other text as it is.
-    #[cfg(feature = "claude")]
-    pub(crate) fn without_unknown_fields(&self, text: &str) -> String {
+    pub fn without_unknown_fields(&self, text: &str) -> String {
         self.output.without_unknown(text)
     }
 

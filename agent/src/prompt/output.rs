@@ -78,7 +78,6 @@ impl<O> Output<O> {
         }
     }
 
-    #[cfg(feature = "claude")]
     pub(super) fn without_unknown(&self, text: &str) -> String {
         match (self, find_json(text)) {
             (Output::Json { prune, .. }, Ok((_, mut value))) => {

@@ -16,7 +16,7 @@ use foldlog::{
     ExecutionState, NotUndone, OpenOperation, OperationId, Replaced, ResourceRegistry, Session,
     UnsettledOperation,
 };
-use foldlog_agent::claude::end_programs;
+use foldlog_claude::end_programs;
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;

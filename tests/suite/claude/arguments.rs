@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog_agent::claude::{
+use foldlog_claude::{
     ARGUMENT_MAX, Client, ClientOptions, ErrorKind, HookMatcher, NoCallbacks, PASSED_VARIABLES,
     PermissionMode, SettingSource, SystemPrompt,
 };

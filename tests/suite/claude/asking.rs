@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use foldlog_agent::claude::{
+use foldlog_claude::{
     BridgedTool, Callbacks, Client, ClientOptions, ErrorKind, HookCall, HookMatcher, HookReply,
     PermissionMode, PermissionReply, PermissionRequest, ToolCall, ToolReply, UserInput,
 };
@@ -393,7 +393,7 @@ fn control_requests_are_answered_refused_and_left_alone() {
         {"hear": {"request": {"subtype": "stop_task"}}}, {"result": "ok"},
     ]));
     let options = ClientOptions { control_timeout: Duration::from_millis(300), ..stand_in.options() };
-    let client = Client::start(&options, Arc::new(foldlog_agent::claude::NoCallbacks)).unwrap();
+    let client = Client::start(&options, Arc::new(foldlog_claude::NoCallbacks)).unwrap();
     client.query("go").unwrap();
     client.set_model(Some("other")).unwrap();
     client.set_permission_mode(PermissionMode::AcceptEdits).unwrap();
@@ -495,7 +495,7 @@ fn unread_messages_keep_the_program_waiting_and_are_all_there() {
         {"result": "ok"},
     ]));
     let options = ClientOptions { unread_limit: 1 << 20, ..stand_in.options() };
-    let client = Client::start(&options, Arc::new(foldlog_agent::claude::NoCallbacks)).unwrap();
+    let client = Client::start(&options, Arc::new(foldlog_claude::NoCallbacks)).unwrap();
     client.query("go").unwrap();
     while client.next_message(late()).unwrap().unwrap().index < 1 {}
     // Time in which a program that nobody holds back would write the rest.

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldlog_agent::Phase;
-use foldlog_agent::claude::{Block, Body, Client, ClientOptions, ErrorKind, Message, NoCallbacks, Stage};
+use foldlog_claude::{Block, Body, Client, ClientOptions, ErrorKind, Message, NoCallbacks, Stage};
 use serde_json::{Value, json};
 
 use super::stand_in::{StandIn, late, rest, result_text, turn};
 
 /// Plays a script after a prompt, and returns the messages before the error, and the error.
-fn fails(steps: &Value) -> (Vec<Message>, foldlog_agent::claude::Error) {
+fn fails(steps: &Value) -> (Vec<Message>, foldlog_claude::Error) {
     let stand_in = StandIn::new(steps);
     let client = stand_in.start().unwrap();
     client.query("go").unwrap();

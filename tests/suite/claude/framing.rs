@@ -3,7 +3,7 @@
 use std::io::{self, BufReader, Read};
 
 use foldlog_agent::Phase;
-use foldlog_agent::claude::{Block, Body, Error, ErrorKind, Message, read_stream};
+use foldlog_claude::{Block, Body, Error, ErrorKind, Message, read_stream};
 use serde_json::json;
 
 fn read(bytes: &[u8]) -> Vec<Result<Message, Error>> {

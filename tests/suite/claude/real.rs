@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use foldlog_agent::claude::{
+use foldlog_claude::{
     BridgedTool, Callbacks, Client, ClientOptions, ErrorKind, FailureKind, HookCall, HookMatcher, HookReply,
     Message, PermissionMode, ToolCall, ToolReply,
 };

@@ -1,6 +1,6 @@
 //! Why a turn failed.
 
-use foldlog_agent::claude::{FailureKind, TurnResult, read_stream};
+use foldlog_claude::{FailureKind, TurnResult, read_stream};
 use serde_json::{Value, json};
 
 fn result(fields: &Value) -> TurnResult {

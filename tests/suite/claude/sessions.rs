@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use foldlog_agent::claude::{Body, Client, ClientOptions, ErrorKind, Message, NoCallbacks};
+use foldlog_claude::{Body, Client, ClientOptions, ErrorKind, Message, NoCallbacks};
 use serde_json::json;
 
 use super::stand_in::{StandIn, mirrored, rest, result_text, turn};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldlog_agent::claude::{Block, Body, Callbacks, Client, ClientOptions, Error, Message, NoCallbacks};
+use foldlog_claude::{Block, Body, Callbacks, Client, ClientOptions, Error, Message, NoCallbacks};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldlog::process::{ProcessGroup, ProcessIdentity};
-use foldlog_agent::claude::{
+use foldlog_claude::{
     BridgedTool, Callbacks, Client, ClientOptions, ErrorKind, NoCallbacks, ToolCall, ToolReply,
 };
 use foldlog_tests::child;

@@ -14,9 +14,9 @@ use foldlog::{
     StoreOptions,
 };
 use foldlog_agent::adapter_state::{AdapterStateOptions, StatefulAdapter};
-use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, ProviderAdapter, UserMessage};
+use foldlog_claude::{ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig};
 use foldlog_codec::body::Observed;
 use serde_json::json;
 

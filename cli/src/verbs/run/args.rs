@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use foldlog::audit;
 use foldlog_agent::Deadline;
 use foldlog_agent::adapter_state::{AdapterStateOptions, ResumeValidation};
-use foldlog_agent::claude::{
+use foldlog_claude::{
     ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, OnLeftover, PermissionMode,
     RunOptions, SettingSource,
 };
@@ -182,7 +182,7 @@ fn new_id(text: &str) -> Result<Uuid, String> {
 }
 
 fn permission_mode(name: &str) -> Result<PermissionMode, String> {
-    name.parse().map_err(|error: foldlog_agent::claude::Error| error.reason().to_owned())
+    name.parse().map_err(|error: foldlog_claude::Error| error.reason().to_owned())
 }
 
 fn answers(text: &str) -> Result<u32, String> {

@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::iter;
 
 use foldlog::{Session, filesystem};
-use foldlog_agent::claude::{FailureKind, TurnFailure};
 use foldlog_agent::{Error, Phase};
+use foldlog_claude::{FailureKind, TurnFailure};
 use foldlog_codec::escape;
 
 use super::{Asked, or_leave_out};

@@ -8,8 +8,8 @@ use foldlog::{
     Error, Holder, NotUndone, OperationId, Replaced, SequenceNumber, Session, SessionOptions, SessionTypes,
     Store, ToolInvocations,
 };
-use foldlog_agent::claude::{ProgramRecovery, is_unclear};
 use foldlog_agent::events::{PromptExecuted, PromptExecutions, declare};
+use foldlog_claude::{ProgramRecovery, is_unclear};
 use foldlog_codec::body::Outcome;
 use foldlog_codec::escape;
 use uuid::Uuid;

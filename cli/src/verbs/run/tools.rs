@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use foldlog_agent::claude::{ClaudeAgentSDKAdapter, Init};
+use foldlog_claude::{ClaudeAgentSDKAdapter, Init};
 use foldlog_codec::escape;
 
 use crate::failure::{Failure, Result};

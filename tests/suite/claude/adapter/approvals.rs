@@ -7,8 +7,8 @@ use foldlog::conversation::Role;
 use foldlog::tools::{Question, Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{ExecutionState, FixedClock, PendingQuestion, Settlement, StoreOptions};
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ProgramHome, RunOptions};
 use foldlog_agent::{Error, MarkdownSection, Prompt};
+use foldlog_claude::{ClaudeAgentSDKAdapter, ProgramHome, RunOptions};
 use serde_json::{Value, json};
 
 use super::world::{Add, Host, Line, World, asking, native};

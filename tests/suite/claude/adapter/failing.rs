@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use foldlog::conversation::Role::{Assistant, User};
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::claude::ProgramExit;
 use foldlog_agent::provider::ThrottleKind;
 use foldlog_agent::{Deadline, Error, EvaluateOptions, Phase};
+use foldlog_claude::ProgramExit;
 use serde_json::{Value, json};
 
 use super::world::{World, asking, native, prompt};
@@ -215,7 +215,7 @@ fn as_many_answers_as_allowed_is_an_error_that_names_the_number() {
         &json!([{"turn": true}, {"text": "on and on"}, failed(&json!({"subtype": "error_max_turns"}))]),
     );
     world.run(|host| {
-        let options = foldlog_agent::claude::RunOptions { max_turns: Some(3), ..native(&[]) };
+        let options = foldlog_claude::RunOptions { max_turns: Some(3), ..native(&[]) };
         let error = host.ask_with(&host.adapter().with_options(options), "Go.").unwrap_err();
         assert!(matches!(error, Error::TooManyRequests { max: 3 }), "{error:?}");
     });

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use foldlog::conversation::EntryContent;
 use foldlog::tools::resources::BudgetTracker;
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::claude::RunOptions;
 use foldlog_agent::events::PromptExecutions;
 use foldlog_agent::provider::CancelToken;
 use foldlog_agent::{Budget, Deadline, Error, EvaluateOptions, Phase};
+use foldlog_claude::RunOptions;
 use serde_json::json;
 
 use super::world::{EVALUATION, World, asking, native, prompt};

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Once;
 
-use foldlog_agent::claude::ClaudeAgentSDKModelConfig;
+use foldlog_claude::ClaudeAgentSDKModelConfig;
 use log::kv::{Error, Key, Value, VisitSource};
 use log::{LevelFilter, Log, Metadata, Record};
 use serde_json::json;

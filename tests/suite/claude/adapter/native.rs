@@ -7,8 +7,8 @@ use foldlog::audit::LogReader;
 use foldlog::conversation::Role::{Assistant, Tool as OfTool, User};
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::claude::{OnLeftover, RunOptions};
 use foldlog_agent::{Error, MarkdownSection, Phase, Prompt};
+use foldlog_claude::{OnLeftover, RunOptions};
 use serde_json::{Value, json};
 
 use super::world::{EVALUATION, Host, World, asking, native};

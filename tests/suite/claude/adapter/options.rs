@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 
 use foldlog_agent::adapter_state::StatefulAdapter as _;
-use foldlog_agent::claude::{
+use foldlog_agent::provider::{Delta, LlmConfig};
+use foldlog_agent::{Error, EvaluateOptions, Phase};
+use foldlog_claude::{
     ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, DEFAULT_MODEL,
     PermissionMode, RunOptions, SandboxSettings, SettingSource,
 };
-use foldlog_agent::provider::{Delta, LlmConfig};
-use foldlog_agent::{Error, EvaluateOptions, Phase};
 use serde_json::{Value, json};
 
 use super::world::{Host, World, asking, native, prompt};

@@ -1,8 +1,8 @@
 //! Structured outputs: by the program's schema, and by the tool `respond`.
 
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::claude::{ClaudeAgentSDKAdapter, OutputBy, RunOptions};
 use foldlog_agent::{Error, Phase};
+use foldlog_claude::{ClaudeAgentSDKAdapter, OutputBy, RunOptions};
 use serde_json::{Value, json};
 
 use super::world::{EVALUATION, Forecast, Host, World, asking, forecast, native};

@@ -13,8 +13,8 @@ use foldlog::{
     ExecutionState, Idempotency, Outcome, ResourceRegistry, Session, SessionOptions, Settlement, Store,
 };
 use foldlog_agent::adapter_state::{AdapterResume, ResumeMode, StatefulAdapter};
-use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ProgramHome, RunOptions};
 use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Prompt, ResumeFrom};
+use foldlog_claude::{ClaudeAgentSDKAdapter, ProgramHome, RunOptions};
 use parking_lot::Mutex;
 use serde_json::json;
 

@@ -12,8 +12,8 @@ use foldlog_agent::adapter_state::{
     ClaudeAgentSDKState, ResumeMode, ResumeValidation, STATE_BYTES_MAX, StateCapture, StatefulAdapter,
     find_resumable_state,
 };
-use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ProgramHome};
 use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Phase, Prompt, PromptAcceptance, ResumeFrom};
+use foldlog_claude::{ClaudeAgentSDKAdapter, ProgramHome};
 use serde_json::{Value, json};
 
 use super::world::{EVALUATION, Host, World, adapter_of, asking, prompt, resuming, state_of, types};
@@ -345,10 +345,7 @@ fn a_state_that_may_not_be_resumed_is_refused_and_one_that_is_gone_is_told() {
         host.ask("Go.").unwrap_err();
         let snapshot = find_resumable_state(host.session(), "claude_agent_sdk").unwrap().unwrap();
         let elsewhere = with_options(host, AdapterStateOptions::default()).with_client_config(
-            foldlog_agent::claude::ClaudeAgentSDKClientConfig {
-                cwd: Some("/elsewhere".into()),
-                ..host.config()
-            },
+            foldlog_claude::ClaudeAgentSDKClientConfig { cwd: Some("/elsewhere".into()), ..host.config() },
         );
         let error = elsewhere.validate(&prompt(), &host.state, snapshot.clone()).unwrap_err();
         assert!(matches!(error, Error::ResumeRefused(_)), "{error:?}");
@@ -391,7 +388,7 @@ fn an_evaluation_that_is_evaluated_again_is_resumed_only_if_its_state_passes_the
         host.ask("Go.").unwrap_err();
         let elsewhere = |validation| {
             let adapter = with_options(host, with(validation));
-            adapter.with_client_config(foldlog_agent::claude::ClaudeAgentSDKClientConfig {
+            adapter.with_client_config(foldlog_claude::ClaudeAgentSDKClientConfig {
                 cwd: Some(world.stand_in.path("elsewhere")),
                 ..host.config()
             })

@@ -2,7 +2,7 @@
 
 use foldlog_agent::EvaluateOptions;
 use foldlog_agent::adapter_state::{AdapterStateOptions, StatefulAdapter};
-use foldlog_agent::claude::ClaudeAgentSDKAdapter;
+use foldlog_claude::ClaudeAgentSDKAdapter;
 use serde_json::json;
 
 use super::world::{Host, World, asking, prompt};

@@ -18,8 +18,8 @@ use foldlog::{Event, ExecutionState, ResourceRegistry, Session, SessionTypes, Sl
 use foldlog_agent::adapter_state::{
     AdapterStateOptions, AdapterStateSnapshot, ResumeValidation, StatefulAdapter,
 };
-use foldlog_agent::claude::{ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, PermissionMode, RunOptions};
 use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Prompt, PromptResponse, UserMessage};
+use foldlog_claude::{ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, PermissionMode, RunOptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

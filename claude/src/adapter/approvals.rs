@@ -1,0 +1,155 @@
+//! Calls that a person has to approve before they run.
+//!
+//! A tool of the host asks as everywhere else ([`ToolError::Ask`]); a tool of the program's own asks if
+//! [`RunOptions::asks`] names it. Either way the call is suspended, its question is [pending](foldlog::Session::pending), and the
+//! run ends: the program is ended without a reply to the call, once it has mirrored the answer that asks for it, so that the
+//! transcript which the next run resumes holds the call and not yet its result. The evaluation fails with
+//! [`Error::Suspended`](foldlog_agent::Error::Suspended), and so does each further one until the call is
+//! [settled](foldlog::Session::settle). What was decided is the call's result in that transcript:
+//!
+//! | decided | a tool of the host | a tool of the program's own |
+//! |---|---|---|
+//! | approved | runs, before the program does, and its result is the call's | is told to the model, which has to call the tool again: only the program can run it, and it runs no call of an earlier run. The next call of that tool with the same arguments passes without a question, once |
+//! | refused, or nobody answered in time | counts as failed, with the text of the settlement | the same |
+//!
+//! The other calls of the answer that asked do not run; the model is told so. A sub-agent whose call asks ends with the run, and
+//! what became of its call is told to the model as the result of the call that began the sub-agent.
+//!
+//! # Invariants
+//!
+//! 1. A call of a tool that asks begins only if a person approved it: its arguments, and one approval for each time.
+//! 2. Which approvals are left follows from the log alone.
+//! 3. An approval that has expired when the model repeats the call does not count: the call asks again.
+//!
+//! # What it does not do
+//!
+//! A conversation that is not recorded holds no approval, so a tool of the program's own that asks there never runs.
+
+use chrono::{DateTime, Utc};
+use foldlog::conversation::{Conversation, EntryContent, ToolCallRecord};
+use foldlog::tools::{ToolError, ToolRunner};
+use foldlog::{CallOrigin, Cause, Outcome, Session};
+use serde_json::Value;
+
+use super::calls::hosts_tool;
+use super::config::RunOptions;
+use super::conversation::of_sub_agent;
+use foldlog_agent::deadline::Deadline;
+use foldlog_agent::error::Result;
+use foldlog_agent::evaluation::asked_call;
+use foldlog_agent::inner_loop::OpenTurn;
+use foldlog_agent::prompt::{VisibilityOverrides, overrides_from_json};
+
+/// Text that the model reads of a call of a tool of the program's own that was approved.
+const APPROVED: &str = "The call was approved. It has not run yet: call the tool again with exactly the same arguments, and it will.";
+
+/// Text that the model reads of an approved call of a tool that the host has no longer.
+const GONE: &str = "The call was approved, but there is no such tool any more. It did not run.";
+
+/// Goes on with the calls of an open answer that waited for a person and wait no more, and closes them. Returns what they ask
+/// to be shown of the prompt.
+pub(super) fn go_on(
+    open: &mut OpenTurn,
+    runner: &ToolRunner,
+    deadline: Deadline,
+) -> Result<VisibilityOverrides> {
+    let mut shown = VisibilityOverrides::new();
+    for (ordinal, call) in (0..).zip(&open.calls) {
+        let Some(answer) = open.answer.filter(|_| open.asked.contains(&ordinal)) else { continue };
+        let asked = asked_call(call, Some(CallOrigin { answer, ordinal }));
+        match runner.execute(&asked, &deadline.for_tools()) {
+            // It ran, or what became of it is recorded.
+            Ok(_) => {}
+            Err(foldlog::Error::VisibilityExpansion { overrides, .. }) => {
+                shown.extend(overrides_from_json(&overrides)?);
+            }
+            Err(foldlog::Error::NoSuchTool(_)) => {
+                let text = if hosts_tool(&call.name).is_some() { GONE } else { APPROVED };
+                let operation = runner.begin_told(&asked, &deadline.for_tools())?;
+                operation.fail(ToolError::failed(text))?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        open.closed.insert(ordinal);
+    }
+    Ok(shown)
+}
+
+/// Holds the calls of the program's own tools that a person approved, and that the model has to repeat.
+#[derive(Debug, Default)]
+pub(super) struct Approved(Vec<ApprovedCall>);
+
+#[derive(Debug)]
+struct ApprovedCall {
+    tool: String,
+    arguments: Value,
+    /// Time from which on the approval does not count.
+    until: Option<DateTime<Utc>>,
+}
+
+impl Approved {
+    /// Reads which approved calls of an evaluation and its sub-agents were not repeated yet.
+    pub(super) fn of(session: &Session, evaluation: &str, options: &RunOptions) -> Result<Approved> {
+        let mut approved = Approved::default();
+        if options.asks.is_empty() {
+            return Ok(approved);
+        }
+        let of_sub_agents = of_sub_agent(evaluation, "");
+        for id in session.evaluations() {
+            if id != evaluation && !id.starts_with(&of_sub_agents) {
+                continue;
+            }
+            if let Some(conversation) = session.conversation(&id)? {
+                approved.read(&conversation, options);
+            }
+        }
+        Ok(approved)
+    }
+
+    fn read(&mut self, conversation: &Conversation, options: &RunOptions) {
+        let mut calls = Vec::new();
+        let mut asked = Vec::new();
+        for entry in conversation.entries() {
+            match &entry.content {
+                EntryContent::Answer { message, .. } => {
+                    for (ordinal, call) in (0..).zip(&message.tool_calls) {
+                        if options.asks.contains_key(&call.name) {
+                            calls.push((CallOrigin { answer: entry.sequence, ordinal }, call));
+                        }
+                    }
+                }
+                EntryContent::CallEnded { origin, outcome: Outcome::Suspended, .. } => asked.push(*origin),
+                EntryContent::CallEnded { origin, cause, .. } => {
+                    // The end of the call that asked is what tells the model of the approval.
+                    let has_run = !asked.contains(origin) && *cause != Some(Cause::Denied);
+                    if let Some(call) = find(&calls, *origin).filter(|_| has_run) {
+                        self.take(&call.name, &call.arguments, entry.time);
+                    }
+                }
+                EntryContent::CallSettled { origin, committed: None, until, .. }
+                    if asked.contains(origin) =>
+                {
+                    if let Some(call) = find(&calls, *origin) {
+                        let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
+                        let (tool, until) = (call.name.clone(), *until);
+                        self.0.push(ApprovedCall { tool, arguments, until });
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes the approval of a call with these arguments. Returns `false` if there is none that counts at `now`.
+    pub(super) fn take(&mut self, tool: &str, arguments: &str, now: DateTime<Utc>) -> bool {
+        let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
+        let counts = |one: &ApprovedCall| one.until.is_none_or(|until| until > now);
+        let is_it = |one: &ApprovedCall| one.tool == tool && one.arguments == arguments && counts(one);
+        let place = self.0.iter().position(is_it);
+        place.map(|place| self.0.swap_remove(place)).is_some()
+    }
+}
+
+fn find<'a>(calls: &[(CallOrigin, &'a ToolCallRecord)], origin: CallOrigin) -> Option<&'a ToolCallRecord> {
+    calls.iter().find(|(of, _)| *of == origin).map(|(_, call)| *call)
+}

@@ -1,0 +1,330 @@
+//! What a run takes from the program, in the order in which it takes it.
+//!
+//! Each arrival is an observation of the session: it is recorded before anything follows from it, and a replay of the host
+//! takes it from the log. So a replay needs no program, and a run that is replayed does the same again.
+//!
+//! ```text
+//!  program ──stdout──► client ──events──► observe ──► the run, one arrival at a time
+//!     ▲                                                       │
+//!     └─────────────────────────── reply ─────────────────────┘
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. What the program sends arrives in the order in which it sent it: messages, calls of tools and of hooks alike.
+//! 2. An arrival is recorded before its reply is sent.
+//! 3. A live run and its replay observe the same: first how the program started, and then what arrived, to its end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foldlog::process::ProcessIdentity;
+use foldlog::{Clock, FixedClock, Session};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::channel::Event;
+use crate::server::{Asked, Pending};
+use crate::{
+    Client, Error as ClientError, ErrorKind, HookCall, HookReply, Message, PermissionReply,
+    PermissionRequest, ToolCall, ToolReply, read_stream,
+};
+use foldlog_agent::error::Result;
+use foldlog_agent::provider::CancelToken;
+
+/// Name of the observations that say which process a program was, if it started.
+pub(super) const STARTED: &str = "claude.started";
+
+/// Name of the observations that hold arrivals.
+pub(super) const ARRIVED: &str = "claude.arrived";
+
+/// Longest time for which the run does not notice that it was cancelled.
+const NOTICES_WITHIN: Duration = Duration::from_millis(20);
+
+/// Time within which the answer arrives that asks for a call of a sub-agent, behind the hook of the call: some 4 ms.
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
+/// Names what arrives. JSON is kept as text, byte for byte.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Arrival {
+    /// A line of the program's output.
+    Message(String),
+    /// The program calls a tool of the host.
+    Call { name: String, arguments: String, tool_use_id: Option<String> },
+    /// The program tells of a tool of its own, and waits.
+    Hook { event: String, tool: String, input: String, tool_use_id: Option<String> },
+    /// The program asks whether a tool may run.
+    Permission {
+        tool: String,
+        input: String,
+        #[serde(default)]
+        tool_use_id: Option<String>,
+    },
+    /// The program ended. `None` if it ended well.
+    Ended(Option<Failure>),
+    /// The deadline is near.
+    Deadline,
+    /// Somebody cancelled the run.
+    Cancelled,
+    /// The answer that asks for a call of a sub-agent did not arrive in time.
+    NoAnswer,
+}
+
+/// Holds an arrival with its time, as an observation holds it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Stamped {
+    /// Time in microseconds since 1970-01-01 UTC.
+    pub(super) at_us: i64,
+    pub(super) arrival: Arrival,
+}
+
+/// Holds what is known of a client's failure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Failure {
+    pub(super) kind: FailureOf,
+    pub(super) is_response: bool,
+    pub(super) is_retryable: bool,
+    /// What happened and what to do, with exit code and the end of the standard error.
+    pub(super) text: String,
+    pub(super) exit_code: Option<i32>,
+    #[serde(default)]
+    pub(super) signal: Option<i32>,
+    pub(super) stderr: String,
+}
+
+/// Names the failures that an evaluation tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum FailureOf {
+    NotInstalled,
+    Connection,
+    UnknownSession,
+    Other,
+}
+
+impl Failure {
+    /// Makes the failure of a run whose program was not started.
+    pub(super) fn before_start(reason: String) -> Failure {
+        Failure {
+            kind: FailureOf::Other,
+            is_response: false,
+            is_retryable: false,
+            text: reason,
+            exit_code: None,
+            signal: None,
+            stderr: String::new(),
+        }
+    }
+
+    pub(super) fn of(error: &ClientError) -> Failure {
+        use ErrorKind as Kind;
+        let kind = match error.kind() {
+            Kind::ProgramNotFound => FailureOf::NotInstalled,
+            Kind::SessionNotFound => FailureOf::UnknownSession,
+            Kind::Spawn
+            | Kind::Disconnected
+            | Kind::InitializeTimeout
+            | Kind::TimedOut
+            | Kind::FolderNotFound => FailureOf::Connection,
+            _ => FailureOf::Other,
+        };
+        Failure {
+            kind,
+            is_response: error.phase() == foldlog_agent::error::Phase::Response,
+            is_retryable: error.is_retryable(),
+            text: error.to_string(),
+            exit_code: error.exit_code(),
+            signal: error.signal(),
+            stderr: error.stderr().to_owned(),
+        }
+    }
+}
+
+/// Replies to the program, if it waits for a reply: in a replay it does not.
+#[derive(Default)]
+pub(super) struct ReplyTo(Option<Pending>);
+
+impl ReplyTo {
+    /// Replies to a call. A program that is gone needs no reply.
+    pub(super) fn call(self, reply: ToolReply) {
+        if let Some(pending) = self.0 {
+            pending.call(&reply);
+        }
+    }
+
+    pub(super) fn hook(self, reply: HookReply) {
+        if let Some(pending) = self.0 {
+            pending.hook(&reply);
+        }
+    }
+
+    pub(super) fn permission(self, reply: PermissionReply) {
+        if let Some(pending) = self.0 {
+            pending.permission(&reply);
+        }
+    }
+}
+
+/// Holds an arrival, and who waits for its reply.
+pub(super) struct Arrived {
+    pub(super) arrival: Arrival,
+    pub(super) reply_to: ReplyTo,
+    /// Message of the arrival, if it was read already.
+    pub(super) message: Option<Message>,
+}
+
+impl Arrived {
+    fn alone(arrival: Arrival) -> Arrived {
+        Arrived { arrival, reply_to: ReplyTo::default(), message: None }
+    }
+
+    fn of(event: Event) -> Arrived {
+        match event {
+            Event::Message(message) => {
+                let arrival = Arrival::Message(message.line().to_owned());
+                Arrived { message: Some(message), ..Arrived::alone(arrival) }
+            }
+            Event::Asked(asked, pending) => {
+                Arrived { reply_to: ReplyTo(Some(pending)), ..Arrived::alone(Arrival::asking(asked)) }
+            }
+        }
+    }
+}
+
+impl Arrival {
+    fn asking(asked: Asked) -> Arrival {
+        match asked {
+            Asked::Tool(ToolCall { name, arguments, tool_use_id, .. }) => {
+                Arrival::Call { name, arguments: arguments.to_string(), tool_use_id }
+            }
+            Asked::Hook(HookCall { event, input, tool_use_id, .. }) => {
+                let tool = input.get("tool_name").and_then(Value::as_str).unwrap_or_default().to_owned();
+                let tool_use_id =
+                    tool_use_id.or_else(|| Some(input.get("tool_use_id")?.as_str()?.to_owned()));
+                Arrival::Hook { event, tool, input: input.to_string(), tool_use_id }
+            }
+            Asked::Permission(PermissionRequest { tool_name, input, tool_use_id, .. }) => {
+                Arrival::Permission { tool: tool_name, input: input.to_string(), tool_use_id }
+            }
+        }
+    }
+}
+
+/// Name of the event before a tool runs.
+pub(super) const PRE_TOOL_USE: &str = "PreToolUse";
+/// Name of the event after a tool ran.
+pub(super) const POST_TOOL_USE: &str = "PostToolUse";
+/// Name of the event after a tool failed.
+pub(super) const POST_TOOL_USE_FAILURE: &str = "PostToolUseFailure";
+
+/// Reads a line that arrived as a message.
+pub(super) fn message_of(line: &str) -> Option<Message> {
+    read_stream(line.as_bytes(), usize::MAX).next()?.ok()
+}
+
+/// Takes the arrivals of a run.
+pub(super) struct Arrivals<'a> {
+    pub(super) session: &'a Session,
+    /// Whether arrivals are recorded.
+    pub(super) is_recorded: bool,
+    /// What arrives before all else.
+    pub(super) first: Option<Arrival>,
+    /// The program that they come from; `None` in a replay, which takes them from the log.
+    pub(super) from: Option<Arc<Client>>,
+    pub(super) cancel: CancelToken,
+    /// Clock that says when something arrives.
+    pub(super) clock: &'a Arc<dyn Clock>,
+    /// Clock that tells the time of the last arrival.
+    pub(super) told: &'a FixedClock,
+}
+
+impl Arrivals<'_> {
+    /// Records which process the program is: `None` if it did not start.
+    pub(super) fn started(&self, identity: impl FnOnce() -> Option<ProcessIdentity>) -> Result<()> {
+        if self.is_recorded {
+            self.session.observe(STARTED, identity)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the next arrival, and records it. It is [`Arrival::Deadline`] once `until` has passed, and
+    /// [`Arrival::Cancelled`] once the run was cancelled; `watch` says whether that counts. It is [`Arrival::NoAnswer`] once
+    /// `answer_until` has passed.
+    pub(super) fn next(
+        &mut self,
+        until: Option<Instant>,
+        answer_until: Option<Instant>,
+        watch: bool,
+    ) -> Result<Arrived> {
+        let (mut reply_to, mut read) = (ReplyTo::default(), None);
+        let mut take = || {
+            let arrived = match (self.first.take(), &self.from) {
+                (Some(first), _) => Arrived::alone(first),
+                (None, Some(from)) => receive(from, (until, answer_until), watch.then_some(&self.cancel)),
+                (None, None) => Arrived::alone(Arrival::Ended(None)),
+            };
+            (reply_to, read) = (arrived.reply_to, arrived.message);
+            Stamped { at_us: self.clock.now_us(), arrival: arrived.arrival }
+        };
+        let stamped = if self.is_recorded { self.session.observe(ARRIVED, &mut take)? } else { take() };
+        self.told.set_us(stamped.at_us);
+        Ok(Arrived { arrival: stamped.arrival, reply_to, message: read })
+    }
+}
+
+fn receive(
+    from: &Client,
+    (until, answer_until): (Option<Instant>, Option<Instant>),
+    cancel: Option<&CancelToken>,
+) -> Arrived {
+    loop {
+        if cancel.is_some_and(CancelToken::is_cancelled) {
+            return Arrived::alone(Arrival::Cancelled);
+        }
+        let now = Instant::now();
+        if until.is_some_and(|until| until <= now) {
+            return Arrived::alone(Arrival::Deadline);
+        }
+        if answer_until.is_some_and(|until| until <= now) {
+            return Arrived::alone(Arrival::NoAnswer);
+        }
+        let look = now + NOTICES_WITHIN;
+        match from.next_event(Some(until.map_or(look, |until| until.min(look)))) {
+            Ok(Some(event)) => return Arrived::of(event),
+            Ok(None) => return Arrived::alone(Arrival::Ended(None)),
+            Err(error) if error.kind() == ErrorKind::TimedOut => {}
+            Err(error) => return Arrived::alone(Arrival::Ended(Some(Failure::of(&error)))),
+        }
+    }
+}
+
+/// Counts the runs of the program in a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProgramRuns {
+    /// Number of times that the program was started.
+    pub started: u64,
+    /// Number of those runs that told their tokens. A run that was killed did not: what its session used is more than the log says.
+    pub told: u64,
+}
+
+impl ProgramRuns {
+    /// Counts the runs of a session.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Session::observations`].
+    pub fn of(session: &Session) -> Result<ProgramRuns, foldlog::Error> {
+        let mut runs = ProgramRuns::default();
+        session.observations(STARTED, &mut |_, started: Option<ProcessIdentity>| {
+            runs.started += u64::from(started.is_some());
+            Ok(())
+        })?;
+        session.observations(ARRIVED, &mut |_, stamped: Stamped| {
+            let Arrival::Message(line) = &stamped.arrival else { return Ok(()) };
+            let result = line.contains(r#""result""#).then(|| message_of(line)).flatten();
+            let usage = result.as_ref().and_then(Message::result).and_then(|result| result.usage);
+            runs.told += u64::from(usage.is_some());
+            Ok(())
+        })?;
+        Ok(runs)
+    }
+}

@@ -1,0 +1,362 @@
+//! The calls of the model's last answer, and which of them the program means by an id.
+//!
+//! A provider's id of a call is data: two calls of one answer may have the same, and the program runs both. Hooks and results name a
+//! call by that id alone. Each call of a run has a [`CallNumber`], which is found so:
+//!
+//! | the program sends | the call of that id that is meant |
+//! |---|---|
+//! | a block | a new call, unless a hook alone has named one so far, or the block was sent before |
+//! | that it is about to run a tool | the first that has not begun |
+//! | that a tool ran | the first that runs |
+//! | a result | the one that ended first of those without a result; else the first without a result |
+//!
+//! Of several calls that have not begun or that run, one with the same tool and arguments comes before the others. A block was sent
+//! before if its message has the same id and so has its line. If a line has no id, the same tool and arguments count instead.
+//!
+//! Measured with 2.1.100 and 2.1.332: each block has a line of its own, whose id no other line has. The results of two reading calls
+//! came in the order in which the calls ended, which was not that of the answer. 2.1.332 is about to run the second call before it
+//! tells the result of the first.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use foldlog::conversation::ToolCallRecord;
+use foldlog::{CallOrigin, SequenceNumber};
+use serde_json::Value;
+
+use super::calls::hosts_tool;
+use crate::{Assistant, Block};
+
+/// Identifies a call of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CallNumber(u64);
+
+/// Holds what the program says of a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MeantCall<'a> {
+    pub(super) id: &'a str,
+    pub(super) tool: &'a str,
+    pub(super) input: &'a Value,
+}
+
+impl MeantCall<'_> {
+    /// Returns whether a call has this tool and these arguments.
+    fn is_like(&self, call: &ToolCallRecord) -> bool {
+        own_name(&call.name) == own_name(self.tool)
+            && serde_json::from_str::<Value>(&call.arguments).is_ok_and(|arguments| arguments == *self.input)
+    }
+
+    /// Returns the first of some calls; of several the first with this tool and these arguments, if there is one.
+    pub(super) fn first_of<'c>(
+        &self,
+        calls: impl Iterator<Item = (CallNumber, &'c ToolCallRecord)> + Clone,
+    ) -> Option<CallNumber> {
+        let (first, _) = calls.clone().next()?;
+        let is_alone = calls.clone().nth(1).is_none();
+        let like = || calls.clone().find(|(_, call)| self.is_like(call));
+        if is_alone { Some(first) } else { Some(like().map_or(first, |(number, _)| number)) }
+    }
+}
+
+/// Returns the name of a tool without that of the host's server.
+fn own_name(tool: &str) -> &str {
+    hosts_tool(tool).unwrap_or(tool)
+}
+
+/// Says where a call stands in the conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// In a part of the answer whose turn is recorded.
+    Past,
+    /// In the recorded answer whose turn is not recorded.
+    Open,
+    /// In blocks that are not recorded.
+    Gathered,
+}
+
+/// Names a block that the program sent.
+#[derive(Clone, Debug)]
+struct SentBlock {
+    /// Id of the line; `None` if it has none.
+    line: Option<String>,
+    /// Place in the line.
+    place: usize,
+}
+
+/// Holds a call for which the model asked.
+#[derive(Debug)]
+pub(super) struct AskedCall {
+    number: CallNumber,
+    pub(super) record: ToolCallRecord,
+    /// Id of the program's answer; `None` if it is unknown.
+    message: Option<String>,
+    part: Part,
+    /// Block that asks for the call; `None` if a hook alone named it.
+    block: Option<SentBlock>,
+    pub(super) has_begun: bool,
+    pub(super) is_denied: bool,
+    pub(super) is_closed: bool,
+    /// Number of calls that ended before this one; `None` if it has not ended.
+    ended: Option<u64>,
+    /// Where the call stands in a recorded answer whose turn is recorded too.
+    pub(super) past: Option<CallOrigin>,
+    is_told: bool,
+}
+
+/// Holds the calls of one conversation's last answer.
+#[derive(Debug, Default)]
+pub(super) struct AskedCalls {
+    calls: Vec<AskedCall>,
+    ended: u64,
+    /// Number of calls of the run, of all its conversations.
+    numbers: Rc<Cell<u64>>,
+}
+
+impl AskedCalls {
+    /// Makes a list without calls for another conversation of the same run.
+    pub(super) fn of_same_run(&self) -> AskedCalls {
+        AskedCalls { numbers: Rc::clone(&self.numbers), ..AskedCalls::default() }
+    }
+
+    pub(super) fn get(&self, number: CallNumber) -> Option<&AskedCall> {
+        self.calls.iter().find(|call| call.number == number)
+    }
+
+    fn get_mut(&mut self, number: CallNumber) -> Option<&mut AskedCall> {
+        self.calls.iter_mut().find(|call| call.number == number)
+    }
+
+    /// Returns the calls of the open answer.
+    pub(super) fn open(&self) -> impl Iterator<Item = (CallNumber, &AskedCall)> {
+        self.calls.iter().filter(|call| call.part == Part::Open).map(|call| (call.number, call))
+    }
+
+    /// Returns whether the open answer asks for a call.
+    pub(super) fn is_open(&self, number: CallNumber) -> bool {
+        self.open().any(|(open, _)| open == number)
+    }
+
+    /// Returns whether blocks that are not recorded ask for a call.
+    pub(super) fn is_gathered(&self, number: CallNumber) -> bool {
+        self.get(number).is_some_and(|call| call.part == Part::Gathered)
+    }
+
+    pub(super) fn has_gathered(&self) -> bool {
+        self.calls.iter().any(|call| call.part == Part::Gathered)
+    }
+
+    fn of_id<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a AskedCall> + Clone {
+        self.calls.iter().filter(move |call| call.record.call_id == id)
+    }
+
+    /// Returns whether the open answer or the gathered blocks ask for a call of an id.
+    pub(super) fn asks_for(&self, id: &str) -> bool {
+        self.of_id(id).any(|call| call.part != Part::Past)
+    }
+
+    /// Returns the call that begins next of those that the program may mean.
+    pub(super) fn next(&self, meant: MeantCall<'_>) -> Option<CallNumber> {
+        let waiting = self.of_id(meant.id).filter(|call| call.is_waiting());
+        meant.first_of(waiting.map(|call| (call.number, &call.record)))
+    }
+
+    /// Returns how many calls of an id have not begun.
+    pub(super) fn waiting(&self, id: &str) -> usize {
+        self.of_id(id).filter(|call| call.is_waiting()).count()
+    }
+
+    /// Returns whether a call of an id was denied and has no result.
+    pub(super) fn denied(&self, id: &str) -> bool {
+        self.of_id(id).any(|call| call.is_denied && !call.is_told)
+    }
+
+    /// Returns the call of an id whose result the program tells; `None` if it is unknown.
+    pub(super) fn result_of(&self, id: &str, is_error: bool) -> Option<CallNumber> {
+        let last = self.of_id(id).last()?;
+        // The model was told all results of an answer before it gave the next one.
+        let is_same = |call: &&AskedCall| {
+            call.message.is_none() || last.message.is_none() || call.message == last.message
+        };
+        let without = self.of_id(id).filter(|call| !call.is_told).filter(is_same);
+        let ended = without.clone().filter(|call| call.ended.is_some()).min_by_key(|call| call.ended);
+        let mut current = without.filter(|call| call.part != Part::Past);
+        // Only a call that runs can succeed.
+        let running = current.clone().find(|call| call.has_begun && !is_error);
+        ended.or(running).or_else(|| current.next()).map(|call| call.number)
+    }
+
+    /// Adds a call to the gathered blocks.
+    fn add(
+        &mut self,
+        record: ToolCallRecord,
+        message: Option<String>,
+        block: Option<SentBlock>,
+    ) -> CallNumber {
+        let number = CallNumber(self.numbers.get());
+        self.numbers.set(number.0 + 1);
+        self.calls.push(AskedCall {
+            number,
+            record,
+            message,
+            part: Part::Gathered,
+            block,
+            has_begun: false,
+            is_denied: false,
+            is_closed: false,
+            ended: None,
+            past: None,
+            is_told: false,
+        });
+        number
+    }
+
+    /// Adds a call that no block has named to the gathered blocks, which are those of an answer.
+    pub(super) fn add_unannounced(&mut self, record: ToolCallRecord, message: Option<String>) -> CallNumber {
+        self.add(record, message, None)
+    }
+
+    /// Adds the calls of a line that it is the first to name. Returns the blocks of the line that were not sent before.
+    pub(super) fn hear<'a>(&mut self, said: &'a Assistant) -> Vec<&'a Block> {
+        // What an earlier answer asked for has its results.
+        let message = said.id.as_ref();
+        self.calls.retain(|call| {
+            let is_same = call.message.is_none() || call.message.as_ref() == message;
+            call.part != Part::Past || (message.is_some() && is_same)
+        });
+        let mut known = Vec::new();
+        let mut new = Vec::new();
+        let mut added = Vec::new();
+        for (place, block) in said.content.iter().enumerate() {
+            if let Block::ToolUse { id, name, input } = block {
+                let (sent, meant) =
+                    (SentBlock { line: said.uuid.clone(), place }, MeantCall { id, tool: name, input });
+                if let Some(number) = self.named_by(meant, &sent, message, &known) {
+                    if let Some(call) = self.get_mut(number) {
+                        call.block.get_or_insert(sent);
+                        call.message.clone_from(&said.id);
+                    }
+                    known.push(number);
+                    continue;
+                }
+                added.push((record_of(meant), sent));
+            }
+            new.push(block);
+        }
+        for (record, sent) in added {
+            self.add(record, said.id.clone(), Some(sent));
+        }
+        new
+    }
+
+    /// Returns the call that a block names, unless that is a new one. `known` are those that earlier blocks of the line name.
+    fn named_by(
+        &self,
+        meant: MeantCall<'_>,
+        sent: &SentBlock,
+        message: Option<&String>,
+        known: &[CallNumber],
+    ) -> Option<CallNumber> {
+        let calls = self.of_id(meant.id).filter(|call| {
+            let is_of_answer = message.is_some() && call.message.as_ref() == message;
+            let is_of_hook = call.message.is_none() && call.block.is_none();
+            (is_of_answer || is_of_hook || call.part == Part::Gathered) && !known.contains(&call.number)
+        });
+        let sent_as = |is: fn(&SentBlock, &SentBlock) -> bool| {
+            calls.clone().filter(move |call| call.block.as_ref().is_some_and(|block| is(block, sent)))
+        };
+        let unannounced = calls.clone().filter(|call| call.block.is_none());
+        let same_line = sent_as(SentBlock::is).next().map(|call| call.number);
+        same_line.or_else(|| meant.first_of(unannounced.map(|call| (call.number, &call.record)))).or_else(
+            || sent_as(SentBlock::may_be).find(|call| meant.is_like(&call.record)).map(|call| call.number),
+        )
+    }
+
+    /// Takes it that the open answer, which a hook alone named so far, is the one with this id.
+    pub(super) fn announce_open(&mut self, message: Option<&String>) {
+        for call in self.calls.iter_mut().filter(|call| call.part == Part::Open) {
+            call.message = message.cloned();
+        }
+    }
+
+    /// Returns whether a line names a call of the open answer that a hook alone named so far.
+    pub(super) fn is_announced_by(&self, said: &Assistant) -> bool {
+        let unannounced = || self.open().filter(|(_, call)| call.block.is_none());
+        said.content.iter().any(|block| {
+            let Block::ToolUse { id, .. } = block else { return false };
+            unannounced().any(|(_, call)| call.record.call_id == *id)
+        })
+    }
+
+    /// Takes it that the gathered blocks are recorded, as the open answer.
+    pub(super) fn record(&mut self) -> Vec<ToolCallRecord> {
+        let gathered = self.calls.iter_mut().filter(|call| call.part == Part::Gathered);
+        let recorded = gathered.map(|call| {
+            call.part = Part::Open;
+            call.record.clone()
+        });
+        recorded.collect()
+    }
+
+    /// Takes it that the turn of the open answer is recorded.
+    pub(super) fn end_turn(&mut self, answer: Option<SequenceNumber>) {
+        for (ordinal, call) in (0..).zip(self.calls.iter_mut().filter(|call| call.part == Part::Open)) {
+            call.part = Part::Past;
+            call.is_closed = true;
+            call.past = answer.map(|answer| CallOrigin { answer, ordinal });
+        }
+    }
+
+    /// Takes it that a call begins, or is closed before.
+    pub(super) fn begin(&mut self, number: CallNumber) {
+        if let Some(call) = self.get_mut(number) {
+            call.has_begun = true;
+        }
+    }
+
+    pub(super) fn deny(&mut self, number: CallNumber) {
+        if let Some(call) = self.get_mut(number) {
+            (call.has_begun, call.is_denied) = (false, true);
+        }
+    }
+
+    /// Takes it that the program told the result of a call.
+    pub(super) fn tell(&mut self, number: CallNumber) {
+        if let Some(call) = self.get_mut(number) {
+            call.is_told = true;
+        }
+    }
+
+    /// Takes it that a call is closed.
+    pub(super) fn close(&mut self, number: CallNumber) {
+        let ended = self.ended;
+        if let Some(call) = self.get_mut(number) {
+            call.is_closed = true;
+            call.ended.get_or_insert(ended);
+            self.ended += 1;
+        }
+    }
+}
+
+impl AskedCall {
+    /// Returns whether the call has neither begun nor been closed.
+    fn is_waiting(&self) -> bool {
+        !(self.has_begun || self.is_denied || self.is_closed || self.is_told)
+    }
+}
+
+impl SentBlock {
+    /// Returns whether both are the same block for certain.
+    fn is(&self, other: &SentBlock) -> bool {
+        self.line.is_some() && self.line == other.line && self.place == other.place
+    }
+
+    /// Returns whether both may be the same block, since a line has no id.
+    fn may_be(&self, other: &SentBlock) -> bool {
+        self.line.is_none() || other.line.is_none()
+    }
+}
+
+/// Returns a call as it is recorded.
+fn record_of(MeantCall { id, tool, input }: MeantCall<'_>) -> ToolCallRecord {
+    ToolCallRecord { call_id: id.to_owned(), name: tool.to_owned(), arguments: input.to_string() }
+}

@@ -1,0 +1,555 @@
+//! Runs the calls of tools as the engine's transactions: says which may run, and when. [`native`](super::native) runs those of
+//! the program's own tools.
+//!
+//! | the program | what becomes of it |
+//! |---|---|
+//! | calls a tool of the host (`mcp__wink__NAME`) | [`ToolRunner::execute`], and the result is its reply |
+//! | is about to run a tool of its own (`PreToolUse`) | the call begins, with its resources captured, before the reply |
+//! | ran it (`PostToolUse`) | the call ends, before the reply |
+//! | ran a command, and it exited with another code than 0 | as before: the call ends, with the [exit code](super::tool_outcome) |
+//! | ran it and it [failed or was stopped](super::tool_outcome) | the call fails: its resources are restored, and the reply tells the model so |
+//! | tells the result of a call that has not ended | the call ends as that says |
+//! | asks for a tool that is not on the list, or whose way to run is not | the call is closed as [denied](Cause::Denied), and does not run |
+//! | is about to run a tool that [asks a person](super::approvals), or a tool of the host asks | the call is suspended, and the run ends without a reply to it |
+//! | runs `Agent`, `Task` in old versions | nothing: the calls of the sub-agent are calls of their own |
+//!
+//! A call that has to wait is held in its reply: calls run one after the other, in the order in which they arrive, but that
+//! those that only read, such as `Read`, run together. These capture nothing. So the calls of several sub-agents, and of the run
+//! itself, take turns. A call that waits for its own conversation lets those of others pass: for the answer that asks for it, which
+//! comes a moment later, or for the calls of the answer before. A call that the program gives up while it waits never begins.
+//!
+//! # Invariants
+//!
+//! 1. No tool runs that is not on the list, in any permission mode.
+//! 2. While a call is open that may change something, no other one is.
+//! 3. Nothing begins once the run is over: what is asked for then gets no reply.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use foldlog::conversation::{EXPANDED_TEXT, ToolCallRecord};
+use foldlog::process::StartMoment;
+use foldlog::tools::{Operation, ToolReport, ToolRunner};
+use foldlog::{Cause, FixedClock};
+use serde_json::Value;
+
+use super::approvals::Approved;
+use super::arrival::{Arrival, POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE, ReplyTo};
+use super::asked_calls::{CallNumber, MeantCall};
+use super::config::RunOptions;
+use super::conversation::{BegunCall, Recorders};
+use super::native::left_text;
+use crate::{HookReply, PermissionReply, ToolReply};
+use foldlog_agent::deadline::Deadline;
+use foldlog_agent::error::{Error, Result};
+use foldlog_agent::evaluation::{asked_call, shortened};
+use foldlog_agent::prompt::{VisibilityOverrides, overrides_from_json};
+
+/// Server of the host's tools.
+pub(super) const SERVER: &str = "wink";
+
+/// Name of the tool by which the model gives a structured output.
+pub(super) const RESPOND: &str = "respond";
+
+/// Name of the program's own tool for structured outputs.
+pub(super) const STRUCTURED_OUTPUT: &str = "StructuredOutput";
+
+/// Names of the program's tools that begin sub-agents.
+const SUB_AGENTS: [&str; 2] = ["Task", "Agent"];
+
+/// Returns whether a tool begins a sub-agent.
+pub(super) fn begins_sub_agent(tool: &str) -> bool {
+    SUB_AGENTS.contains(&tool)
+}
+
+/// Returns whether a tool that the program tells of is no call of its own: one of the host's, which is called apart, the output,
+/// or a sub-agent, whose calls are.
+pub(super) fn is_no_call_of_its_own(tool: &str) -> bool {
+    hosts_tool(tool).is_some() || tool == STRUCTURED_OUTPUT || begins_sub_agent(tool)
+}
+
+/// Returns the host's own name of a tool that the model calls; `None` if it is none of the host's.
+pub(super) fn hosts_tool(tool: &str) -> Option<&str> {
+    tool.strip_prefix("mcp__")?.strip_prefix(SERVER)?.strip_prefix("__")
+}
+
+/// Returns the name by which the model calls a tool of the host.
+pub(super) fn bridged(name: &str) -> String {
+    format!("mcp__{SERVER}__{name}")
+}
+
+/// Text that the model reads of a command that is to run in the background.
+const IN_FOREGROUND: &str = "Commands do not run in the background here: run it in the foreground.";
+
+/// Returns the text that the model reads of a tool that it may not call.
+fn no_such_tool(name: &str) -> String {
+    format!("There is no tool `{}`.", shortened(name))
+}
+
+/// Holds what the program asks for or tells of a call, and who waits for the reply.
+pub(super) struct Asking {
+    arrival: Arrival,
+    /// JSON of a hook or of a permission, or the arguments of a call.
+    input: Value,
+    reply_to: ReplyTo,
+}
+
+impl Asking {
+    /// Reads what arrived.
+    pub(super) fn read(arrival: Arrival, reply_to: ReplyTo) -> Asking {
+        let input = match &arrival {
+            Arrival::Hook { input, .. }
+            | Arrival::Permission { input, .. }
+            | Arrival::Call { arguments: input, .. } => serde_json::from_str(input).unwrap_or_default(),
+            _ => Value::Null,
+        };
+        Asking { arrival, input, reply_to }
+    }
+
+    /// Returns the id of the call.
+    fn call_id(&self) -> Option<&str> {
+        match &self.arrival {
+            Arrival::Call { tool_use_id, .. }
+            | Arrival::Hook { tool_use_id, .. }
+            | Arrival::Permission { tool_use_id, .. } => tool_use_id.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Returns the call that is meant.
+    fn meant(&self) -> Option<MeantCall<'_>> {
+        let (tool, input) = match &self.arrival {
+            Arrival::Hook { tool, .. } => (tool, arguments_in(&self.input)),
+            Arrival::Call { name: tool, .. } | Arrival::Permission { tool, .. } => (tool, &self.input),
+            _ => return None,
+        };
+        Some(MeantCall { id: self.call_id().unwrap_or_default(), tool, input })
+    }
+
+    /// Returns whether the program is about to run a tool.
+    fn is_before(&self) -> bool {
+        matches!(&self.arrival, Arrival::Hook { event, .. } if event == PRE_TOOL_USE)
+    }
+}
+
+/// Runs the calls of one run.
+pub(super) struct Calls<'a> {
+    pub(super) runner: ToolRunner,
+    pub(super) options: &'a RunOptions,
+    /// Names of the host's tools that the model may call now.
+    pub(super) shown: Vec<String>,
+    pub(super) deadline: Deadline,
+    /// Whether the prompt asks for a structured output.
+    pub(super) is_structured: bool,
+    /// Clock that tells the time of the last arrival.
+    pub(super) clock: &'a FixedClock,
+    /// Calls of the program's own tools that are open.
+    pub(super) open: BTreeMap<CallNumber, OpenCall>,
+    /// Ids of all calls of the program's own tools that began.
+    pub(super) begun: BTreeSet<String>,
+    /// Ids of calls that were denied.
+    pub(super) denied: BTreeSet<String>,
+    /// What the log says that the model reads of calls of the program's own tools that ended, and whether it is an error.
+    pub(super) shown_of: BTreeMap<CallNumber, (String, bool)>,
+    /// What the model reads beside the results of such calls.
+    pub(super) context_of: BTreeMap<CallNumber, String>,
+    /// Calls of the program's own tools that a person approved and that have not run.
+    pub(super) approved: Approved,
+    /// Calls that wait.
+    waiting: VecDeque<Asking>,
+    /// Replies of calls that wait for a person.
+    held: Vec<ReplyTo>,
+    /// Whether the run is over, so that nothing begins any more.
+    pub(super) is_over: bool,
+    /// Why the host stopped the run, if it did.
+    pub(super) stopped: Option<Stopped>,
+    /// Output that the model gave by the tool `respond`.
+    pub(super) responded: Option<String>,
+}
+
+/// Holds a call of one of the program's own tools that is open.
+pub(super) struct OpenCall {
+    /// The call, as the program was about to run it.
+    pub(super) call: ToolCallRecord,
+    pub(super) operation: Operation,
+    /// Whether it may run together with others.
+    pub(super) together: bool,
+    /// When it began; `None` if nothing that it starts has to be ended.
+    pub(super) since: Option<StartMoment>,
+    /// Moment in microseconds since 1970-01-01 UTC at which the time of its command is over; `None` if it runs none.
+    pub(super) times_out_us: Option<i64>,
+}
+
+/// Says why a run stopped. Where the host stopped it, the program tells the model of each call that this ends that the user rejected it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stopped {
+    /// The deadline is near.
+    Deadline,
+    /// Somebody cancelled the run.
+    Cancelled,
+    /// The model gave as many answers as it may.
+    Answers,
+    /// The program ended.
+    Ended,
+}
+
+impl Stopped {
+    fn what(self) -> &'static str {
+        match self {
+            Stopped::Deadline => "The run reached its deadline",
+            Stopped::Cancelled => "The run was interrupted",
+            Stopped::Answers | Stopped::Ended => "The run ended",
+        }
+    }
+
+    /// Returns what the model reads of a call that was stopped while it ran.
+    pub(super) fn running(self, reads_only: bool) -> String {
+        let undone = if reads_only { "" } else { " What it changed in the workspace was rolled back." };
+        format!("{} before this call ended.{undone} Call the tool again if it is still needed.", self.what())
+    }
+
+    /// Returns what the model reads of a call that had not begun.
+    pub(super) fn not_begun(self) -> String {
+        format!("{} before this call began. Call the tool again if it is still needed.", self.what())
+    }
+}
+
+/// Says what the run does behind a call.
+pub(super) enum Then {
+    GoOn,
+    /// End the run, whose conversation waits or cannot go on.
+    Fail(Error),
+    /// End the run, whose conversation waits for a person, without a reply to the call.
+    Ask {
+        error: Error,
+        call_id: String,
+        reply_to: ReplyTo,
+    },
+    /// Tell the model the prompt with these parts shown, as the result of the call.
+    Show(VisibilityOverrides, ReplyTo),
+}
+
+/// Holds what the program tells of a call in a hook.
+pub(super) struct Hook {
+    pub(super) tool: String,
+    pub(super) input: Value,
+    pub(super) tool_use_id: Option<String>,
+}
+
+/// Returns the arguments of the call that a hook tells of.
+pub(super) fn arguments_in(input: &Value) -> &Value {
+    input.get("tool_input").unwrap_or(&Value::Null)
+}
+
+impl<'a> Calls<'a> {
+    pub(super) fn new(
+        runner: ToolRunner,
+        options: &'a RunOptions,
+        (shown, approved): (Vec<String>, Approved),
+        (deadline, clock): (Deadline, &'a FixedClock),
+        is_structured: bool,
+    ) -> Calls<'a> {
+        Calls {
+            runner,
+            options,
+            shown,
+            deadline,
+            clock,
+            is_structured,
+            open: BTreeMap::new(),
+            begun: BTreeSet::new(),
+            denied: BTreeSet::new(),
+            shown_of: BTreeMap::new(),
+            context_of: BTreeMap::new(),
+            approved,
+            waiting: VecDeque::new(),
+            held: Vec::new(),
+            is_over: false,
+            stopped: None,
+            responded: None,
+        }
+    }
+
+    /// Returns why a tool must not run, as the log and as the model are told; `None` if it may.
+    fn refusal(&self, tool: &str, input: &Value) -> Option<(Cause, String)> {
+        if let Some(name) = hosts_tool(tool) {
+            let is_shown = self.shown.iter().any(|shown| shown == name) || self.is_respond(name);
+            return (!is_shown).then(|| (Cause::UnknownTool, no_such_tool(name)));
+        }
+        if tool == STRUCTURED_OUTPUT && self.is_structured {
+            return None;
+        }
+        if !self.options.allows(tool) {
+            let reason = format!("The tool `{}` is not allowed here.", shortened(tool));
+            return Some((Cause::Denied, reason));
+        }
+        let in_background = input.get("run_in_background").and_then(Value::as_bool).unwrap_or_default();
+        in_background.then(|| (Cause::Denied, IN_FOREGROUND.to_owned()))
+    }
+
+    fn is_respond(&self, name: &str) -> bool {
+        name == RESPOND && self.is_structured
+    }
+
+    /// Takes a call of a tool, a question whether it may run, or what the program tells of one of its own. Returns what the
+    /// run does then. What begins a call waits until [`take_waiting`](Calls::take_waiting) takes it.
+    pub(super) fn take(&mut self, asking: Asking, heard: &mut Recorders<'_>) -> Result<Then> {
+        if let Some(call_id) = asking.call_id().filter(|_| asking.is_before()) {
+            heard.call_is_of(call_id, asking.input.get("agent_id").and_then(Value::as_str));
+        }
+        if self.begins(&asking).is_some() {
+            self.waiting.push_back(asking);
+            return Ok(Then::GoOn);
+        }
+        self.take_now(asking, heard)
+    }
+
+    /// Takes the next call that need not wait; `None` if there is none.
+    pub(super) fn take_waiting(&mut self, heard: &mut Recorders<'_>) -> Result<Option<Then>> {
+        if self.open.is_empty() {
+            heard.end_children(&self.runner)?;
+        }
+        if self.is_over {
+            return Ok(None);
+        }
+        let next = self.next_waiting(heard).and_then(|place| self.waiting.remove(place));
+        next.map(|waiting| self.take_now(waiting, heard)).transpose()
+    }
+
+    /// Returns the place of the call that begins next. Calls of one conversation begin in their order. One that waits for its own
+    /// conversation lets others pass; one that waits for an open call does not, so that each has its turn.
+    fn next_waiting(&self, heard: &Recorders<'_>) -> Option<usize> {
+        let mut passed = BTreeSet::new();
+        for (place, asking) in self.waiting.iter().enumerate() {
+            let call_id = asking.call_id().unwrap_or_default();
+            let conversation = heard.parent_of(call_id);
+            let is_behind = |meant| heard.is_behind(meant, |number| self.open.contains_key(&number));
+            let waits = passed.contains(&conversation)
+                || heard.is_unannounced(call_id)
+                || asking.meant().is_some_and(is_behind);
+            if waits {
+                passed.insert(conversation);
+                continue;
+            }
+            let is_alone = |together| !self.open.values().any(|other| !(together && other.together));
+            return self.begins(asking).is_none_or(is_alone).then_some(place);
+        }
+        None
+    }
+
+    /// Returns whether a call waits for the answer that asks for it.
+    pub(super) fn awaits_answer(&self, heard: &Recorders<'_>) -> bool {
+        !self.is_over && self.unannounced(heard).next().is_some()
+    }
+
+    /// Lets the calls begin that wait for the answers that ask for them.
+    pub(super) fn await_no_answer(&self, heard: &mut Recorders<'_>) {
+        let calls: Vec<String> = self.unannounced(heard).map(str::to_owned).collect();
+        calls.iter().for_each(|call_id| heard.not_announced(call_id));
+    }
+
+    fn unannounced(&self, heard: &Recorders<'_>) -> impl Iterator<Item = &str> {
+        let waiting = self.waiting.iter().filter_map(Asking::call_id);
+        waiting.filter(|call_id| heard.is_unannounced(call_id))
+    }
+
+    /// Drops the waiting hooks and permissions of a call that the program has given up, and those of the sub-agent that it began. `call`
+    /// is `None` if no block has told of the call.
+    pub(super) fn drop_waiting(&mut self, call_id: &str, call: Option<CallNumber>, heard: &Recorders<'_>) {
+        let recorder = heard.asked_with(call_id);
+        let next = |meant: MeantCall<'_>| recorder.and_then(|recorder| recorder.asked().next(meant));
+        // Of several calls that are alike, each has its own hook.
+        let has_twin = recorder.is_some_and(|recorder| recorder.asked().waiting(call_id) > 1);
+        let mut is_dropped = false;
+        self.waiting.retain(|waiting| {
+            let id = waiting.call_id().unwrap_or_default();
+            let is_it = id == call_id && waiting.meant().and_then(next) == call && !(has_twin && is_dropped);
+            is_dropped |= is_it;
+            !is_it && heard.parent_of(id).is_none_or(|parent| parent != call_id)
+        });
+    }
+
+    /// Returns whether the call that an arrival begins may run together with others; `None` if it begins none. One that is denied is closed
+    /// at once, and changes nothing.
+    fn begins(&self, Asking { arrival, input, .. }: &Asking) -> Option<bool> {
+        match arrival {
+            Arrival::Call { name, .. } => match self.refusal(&bridged(name), &Value::Null) {
+                None if self.is_respond(name) => None,
+                refusal => Some(refusal.is_some() || self.runner.runs_together(name)),
+            },
+            Arrival::Hook { event, tool, .. } if event == PRE_TOOL_USE => {
+                match self.refusal(tool, arguments_in(input)) {
+                    None if is_no_call_of_its_own(tool) => None,
+                    refusal => Some(refusal.is_some() || self.runner.runs_together(tool)),
+                }
+            }
+            Arrival::Permission { tool, .. } => self.refusal(tool, input).map(|_| true),
+            _ => None,
+        }
+    }
+
+    fn take_now(
+        &mut self,
+        Asking { arrival, input, reply_to }: Asking,
+        heard: &mut Recorders<'_>,
+    ) -> Result<Then> {
+        match arrival {
+            Arrival::Call { name, arguments, tool_use_id } => {
+                let call_id = tool_use_id.unwrap_or_default();
+                let call = ToolCallRecord { call_id, name, arguments };
+                if let Some((cause, reason)) = self.refusal(&bridged(&call.name), &Value::Null) {
+                    self.deny(&call, &input, (cause, &reason), heard)?;
+                    reply_to.call(ToolReply::error(reason));
+                    return Ok(Then::GoOn);
+                }
+                self.call(call, &input, reply_to, heard)
+            }
+            Arrival::Hook { event, tool, tool_use_id, .. } => {
+                let hook = Hook { tool, input, tool_use_id };
+                match event.as_str() {
+                    PRE_TOOL_USE => {
+                        let asked = (hook.tool.as_str(), arguments_in(&hook.input));
+                        match self.refuse(asked, &hook.tool_use_id, heard)? {
+                            Some(reason) => reply_to.hook(HookReply::deny(reason)),
+                            None if is_no_call_of_its_own(&hook.tool) => {
+                                reply_to.hook(HookReply::proceed());
+                            }
+                            None => return self.before(&hook, reply_to, heard),
+                        }
+                    }
+                    POST_TOOL_USE | POST_TOOL_USE_FAILURE => {
+                        return self.after(&hook, event == POST_TOOL_USE_FAILURE, reply_to, heard);
+                    }
+                    _ => reply_to.hook(HookReply::proceed()),
+                }
+                Ok(Then::GoOn)
+            }
+            Arrival::Permission { tool, tool_use_id, .. } => {
+                reply_to.permission(match self.refuse((&tool, &input), &tool_use_id, heard)? {
+                    Some(message) => PermissionReply::Deny { message, interrupt: false },
+                    None => PermissionReply::Allow { updated_input: None },
+                });
+                Ok(Then::GoOn)
+            }
+            _ => Ok(Then::GoOn),
+        }
+    }
+
+    /// Denies a call of a tool that must not run. Returns what the model is told; `None` if the tool may run.
+    fn refuse(
+        &mut self,
+        (tool, input): (&str, &Value),
+        tool_use_id: &Option<String>,
+        heard: &mut Recorders<'_>,
+    ) -> Result<Option<String>> {
+        let Some((cause, reason)) = self.refusal(tool, input) else { return Ok(None) };
+        if let Some(call_id) = tool_use_id.clone() {
+            let name = hosts_tool(tool).unwrap_or(tool).to_owned();
+            let call = ToolCallRecord { call_id, name, arguments: input.to_string() };
+            self.deny(&call, input, (cause, &reason), heard)?;
+        }
+        Ok(Some(reason))
+    }
+
+    /// Records that a call does not run, and why, unless that is recorded: a hook and a permission may ask for the same call.
+    fn deny(
+        &mut self,
+        call: &ToolCallRecord,
+        input: &Value,
+        why: (Cause, &str),
+        heard: &mut Recorders<'_>,
+    ) -> Result<()> {
+        let recorder = heard.asking(&call.call_id);
+        let meant = MeantCall { id: &call.call_id, tool: &call.name, input };
+        if recorder.asked().next(meant).is_none() && recorder.asked().asks_for(&call.call_id) {
+            return Ok(());
+        }
+        let begun = recorder.begin(call, input, &self.runner)?;
+        self.close_denied(call, begun, why, heard)
+    }
+
+    /// Closes a call that does not run.
+    fn close_denied(
+        &mut self,
+        call: &ToolCallRecord,
+        begun: BegunCall,
+        (cause, reason): (Cause, &str),
+        heard: &mut Recorders<'_>,
+    ) -> Result<()> {
+        self.denied.insert(call.call_id.clone());
+        self.runner.close(&asked_call(call, begun.origin), cause, reason)?;
+        heard.asking(&call.call_id).denied(begun.number);
+        Ok(())
+    }
+
+    /// Runs a tool of the host.
+    fn call(
+        &mut self,
+        recorded: ToolCallRecord,
+        input: &Value,
+        reply_to: ReplyTo,
+        heard: &mut Recorders<'_>,
+    ) -> Result<Then> {
+        let recorder = heard.asking(&recorded.call_id);
+        let begun = recorder.begin(&recorded, input, &self.runner)?;
+        if self.is_respond(&recorded.name) {
+            self.responded = Some(recorded.arguments);
+            reply_to.call(ToolReply::text("The answer is taken."));
+            return Ok(Then::GoOn);
+        }
+        match self.runner.execute(&asked_call(&recorded, begun.origin), &self.deadline.for_tools()) {
+            Ok(report) => {
+                recorder.closed(begun.number);
+                reply_to.call(reply_of(&report));
+                Ok(self.leftover(&report).map_or(Then::GoOn, Then::Fail))
+            }
+            Err(foldlog::Error::VisibilityExpansion { overrides, .. }) => {
+                recorder.closed(begun.number);
+                match overrides_from_json(&overrides) {
+                    Ok(overrides) => Ok(Then::Show(overrides, reply_to)),
+                    Err(error) => {
+                        reply_to.call(ToolReply::error(EXPANDED_TEXT));
+                        Ok(Then::Fail(error.into()))
+                    }
+                }
+            }
+            Err(foldlog::Error::NoSuchTool(_)) => {
+                let reason = no_such_tool(&recorded.name);
+                self.close_denied(&recorded, begun, (Cause::UnknownTool, &reason), heard)?;
+                reply_to.call(ToolReply::error(reason));
+                Ok(Then::GoOn)
+            }
+            Err(error @ foldlog::Error::Suspended { .. }) => {
+                Ok(Then::Ask { error: error.into(), call_id: recorded.call_id, reply_to })
+            }
+            Err(error) => {
+                reply_to.call(ToolReply::error("Tool error: the run ends here"));
+                Ok(Then::Fail(error.into()))
+            }
+        }
+    }
+
+    /// Ends the run for a call that gets no reply as long as the program runs.
+    pub(super) fn hold(&mut self, reply_to: ReplyTo) {
+        self.is_over = true;
+        self.held.push(reply_to);
+    }
+
+    /// Lets go of the calls that wait for a reply.
+    pub(super) fn let_go(&mut self) {
+        self.waiting.clear();
+        self.held.clear();
+    }
+}
+
+/// Returns the reply to a call of a tool of the host.
+fn reply_of(report: &ToolReport) -> ToolReply {
+    if report.success {
+        return ToolReply::text(&report.message);
+    }
+    let text = match report.cause {
+        Some(Cause::InvalidArguments) => format!("Invalid parameters: {}", report.message),
+        Some(Cause::Error | Cause::Panic) => format!("Tool error: {}", report.message),
+        _ => report.message.clone(),
+    };
+    ToolReply::error(format!("{text}{}", left_text(report)))
+}

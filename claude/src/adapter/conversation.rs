@@ -1,0 +1,596 @@
+//! Records what the program and its model say as a conversation: `Input`, `Request`, `Answer` and `Turn`, as every other
+//! adapter does.
+//!
+//! The program sends an answer block by block, and its tools may begin before the answer is whole. So blocks are gathered
+//! until a call of them is about to run, and recorded then: what comes of the same answer behind that is an answer of its
+//! own, which is recorded once the calls before it are closed.
+//!
+//! | the program sends | what is recorded |
+//! |---|---|
+//! | blocks of an answer | nothing yet; the answer before them, and its turn, if it is another one |
+//! | a call of a tool, in whatever way | the answer so far, and then the call |
+//! | the result of a call that ran, was refused or never began | what closes the call, if nothing has: an input with the program's text. It waits while a sub-agent of the answer before works |
+//! | the first call of a sub-agent, before the answer that asks for it | nothing yet: the call waits for the answer |
+//! | the result of a sub-agent | the last answer of its conversation and the turn of that |
+//! | the result of a call that its end has closed with another text | an input with the program's text, which the model reads: the end keeps the result itself |
+//! | the result of the run | the last answer, with what the run used beyond what was recorded before, and its turn |
+//!
+//! # Sub-agents
+//!
+//! A sub-agent has a conversation of its own, named after the call that began it. Whose call a call is follows from the `agent_id`
+//! of its `PreToolUse` hook and from `system/task_started`, which names the call that began the agent. Since 2.1.197 the hook comes 1 to
+//! 4 ms before the answer that asks for the call, and the program sends that answer without waiting for the hook's reply. A sub-agent
+//! that another sub-agent began sends no answers, only hooks. 2.1.100 sends no `task_started`, but each answer before its hooks.
+//!
+//! An answer that begins sub-agents is recorded with the results of those. If the process ends before, the next evaluation
+//! [records it](super::sub_agents) from the arrivals.
+//!
+//! # Invariants
+//!
+//! 1. An answer is recorded before a call of it begins that is none of a sub-agent.
+//! 2. A turn is recorded when each call of its answer is closed.
+//! 3. What all answers of a run say that they used comes to what the program says of the run.
+//! 4. No call of a sub-agent is recorded in the conversation of the run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldlog::conversation::{ContentBlocks, PromptIdentity, TokenUsage, ToolCallRecord};
+use foldlog::tools::ToolRunner;
+use foldlog::{CallOrigin, Cause, SequenceNumber, Session};
+use serde_json::{Value, json};
+
+use super::asked_calls::{AskedCalls, CallNumber, MeantCall};
+use super::calls::begins_sub_agent;
+use crate::{Assistant, Block, TaskStarted, Usage};
+use foldlog_agent::error::Result;
+use foldlog_agent::evaluation::{Journal, Outcome, Used, asked_call};
+use foldlog_agent::provider::{Prepared, ProviderAnswer, ProviderError};
+
+/// Form of blocks that are kept as they are.
+const BLOCKS: &str = "anthropic";
+
+/// Text of a call of which the program told no result.
+const UNTOLD: &str = "The program told no result of this call.";
+
+/// Records one conversation: that of the run, or that of a sub-agent.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    pub(super) journal: Journal,
+    prompt: PromptIdentity,
+    model: String,
+    /// Request that the next answer belongs to.
+    request: Option<SequenceNumber>,
+    is_asked: bool,
+    /// Blocks that are not recorded yet.
+    gathered: Option<Gathered>,
+    /// Answer whose turn is not recorded.
+    open: Option<OpenAnswer>,
+    /// Calls of both.
+    asked: AskedCalls,
+    /// Results of calls that wait until the sub-agents of the open answer have ended.
+    told_early: Vec<Told>,
+    /// What the recorded answers of this run say that they used.
+    told: TokenUsage,
+    /// What the run gave so far.
+    outcome: Outcome,
+}
+
+#[derive(Debug, Default)]
+struct Gathered {
+    id: Option<String>,
+    model: Option<String>,
+    text: Option<String>,
+    blocks: Vec<Value>,
+    is_plain: bool,
+    usage: Option<Usage>,
+}
+
+/// Holds what the program told the model of a call.
+#[derive(Debug)]
+struct Told {
+    call: CallNumber,
+    text: String,
+    is_error: bool,
+}
+
+/// Names a call that begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BegunCall {
+    pub(super) number: CallNumber,
+    /// Answer that asked for it; `None` if the conversation is not recorded.
+    pub(super) origin: Option<CallOrigin>,
+}
+
+#[derive(Debug)]
+struct OpenAnswer {
+    /// Id of the program's answer, of which this may be a part. `None` if a call came without its answer.
+    id: Option<String>,
+    /// Record; `None` if the conversation is not recorded.
+    answer: Option<SequenceNumber>,
+}
+
+/// Returns the tokens in the engine's terms.
+pub(super) fn token_usage(usage: &Usage) -> TokenUsage {
+    TokenUsage {
+        input: usage.input_tokens,
+        output: usage.output_tokens,
+        cache_read: usage.cache_read_input_tokens,
+        cache_write: usage.cache_creation_input_tokens,
+        reasoning: 0,
+    }
+}
+
+impl Recorder {
+    pub(super) fn new(journal: Journal, prompt: PromptIdentity, model: &str) -> Recorder {
+        Recorder {
+            journal,
+            prompt,
+            model: model.to_owned(),
+            request: None,
+            is_asked: false,
+            gathered: None,
+            open: None,
+            asked: AskedCalls::default(),
+            told_early: Vec::new(),
+            told: TokenUsage::default(),
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// Returns the journal, and what was said and done of this conversation in this run.
+    pub(super) fn into_parts(self) -> (Journal, Outcome) {
+        (self.journal, self.outcome)
+    }
+
+    /// Records a prompt that was rendered again.
+    pub(super) fn system(&mut self, text: &str) -> Result<Option<SequenceNumber>> {
+        self.journal.system(text, self.prompt.clone())
+    }
+
+    /// Records that the model is about to be asked, for the first time of a run or behind a turn.
+    pub(super) fn ask(&mut self, attempt: u64, parameters: Value) -> Result<()> {
+        let (model, body) = (self.model.clone(), Vec::new());
+        let prepared = Prepared { model, parameters, body, stream: true };
+        self.request = self.journal.request(attempt, self.prompt.digest, &prepared)?;
+        self.is_asked = true;
+        Ok(())
+    }
+
+    /// Takes a message of the model.
+    pub(super) fn hear(&mut self, said: &Assistant, runner: &ToolRunner) -> Result<()> {
+        if self.gathered.as_ref().is_some_and(|gathered| gathered.id != said.id) {
+            self.flush(None, None, runner)?;
+        }
+        let is_announced = self.asked.is_announced_by(said);
+        if let Some(open) = self.open.as_mut().filter(|open| open.id.is_none() && is_announced) {
+            open.id.clone_from(&said.id);
+            self.asked.announce_open(said.id.as_ref());
+        }
+        let blocks = self.asked.hear(said);
+        if blocks.is_empty() && !said.content.is_empty() {
+            return Ok(());
+        }
+        let is_same = self.open.as_ref().is_some_and(|open| open.id.is_some() && open.id == said.id);
+        let gathered = self.gathered.get_or_insert_with(|| Gathered {
+            id: said.id.clone(),
+            is_plain: true,
+            // The other part of the answer has told it.
+            usage: said.usage.filter(|_| !is_same),
+            ..Gathered::default()
+        });
+        gathered.model = said.model.clone().or(gathered.model.take());
+        blocks.into_iter().for_each(|block| gathered.add(block));
+        Ok(())
+    }
+
+    /// Records an answer that an earlier process received. `request` is the one that it answers, if that is recorded.
+    pub(super) fn received(
+        &mut self,
+        answer: &[Assistant],
+        request: Option<SequenceNumber>,
+        runner: &ToolRunner,
+    ) -> Result<()> {
+        (self.request, self.is_asked) = (request, request.is_some());
+        answer.iter().try_for_each(|said| self.hear(said, runner))?;
+        self.flush(None, None, runner)
+    }
+
+    /// Begins the next call of those that the program may mean. The answer that asked for it is recorded before this returns. A call
+    /// that no block told of is an answer of its own.
+    pub(super) fn begin(
+        &mut self,
+        call: &ToolCallRecord,
+        input: &Value,
+        runner: &ToolRunner,
+    ) -> Result<BegunCall> {
+        let meant = MeantCall { id: &call.call_id, tool: &call.name, input };
+        let number = match self.asked.next(meant) {
+            Some(number) => number,
+            None => {
+                let gathered =
+                    self.gathered.get_or_insert_with(|| Gathered { is_plain: true, ..Gathered::default() });
+                gathered.add_call(meant);
+                self.asked.add_unannounced(call.clone(), gathered.id.clone())
+            }
+        };
+        if self.asked.is_gathered(number) {
+            self.flush(None, None, runner)?;
+        }
+        self.asked.begin(number);
+        Ok(BegunCall { number, origin: self.origin(number).flatten() })
+    }
+
+    /// Returns whether a call belongs to another answer than the open one, of which a call runs: the turn of the open one
+    /// comes first.
+    fn is_behind(&self, meant: MeantCall<'_>, runs: impl Fn(CallNumber) -> bool) -> bool {
+        let is_running = self.asked.open().any(|(number, _)| runs(number)) || self.has_sub_agent();
+        is_running && !self.asked.next(meant).is_some_and(|number| self.asked.is_open(number))
+    }
+
+    /// Returns whether a sub-agent works that the open answer began.
+    fn has_sub_agent(&self) -> bool {
+        self.asked.open().any(|(_, call)| !call.is_closed && begins_sub_agent(&call.record.name))
+    }
+
+    /// Returns whether a call is not closed, recorded or not.
+    fn has_unclosed_call(&self) -> bool {
+        self.has_open_call() || self.asked.has_gathered()
+    }
+
+    /// Returns whether a call of the open answer is not closed.
+    fn has_open_call(&self) -> bool {
+        self.asked.open().any(|(_, call)| !call.is_closed)
+    }
+
+    /// Returns the origin of a call of the open answer. The inner `None` is that of an answer that is not recorded.
+    fn origin(&self, number: CallNumber) -> Option<Option<CallOrigin>> {
+        let place = self.asked.open().position(|(open, _)| open == number)?;
+        let answer = self.open.as_ref()?.answer;
+        Some(answer.and_then(|answer| Some(CallOrigin { answer, ordinal: u32::try_from(place).ok()? })))
+    }
+
+    /// Returns the calls for which the last answer asks.
+    pub(super) fn asked(&self) -> &AskedCalls {
+        &self.asked
+    }
+
+    /// Returns a call as the model asked for it.
+    pub(super) fn call(&self, number: CallNumber) -> Option<&ToolCallRecord> {
+        self.asked.get(number).map(|call| &call.record)
+    }
+
+    /// Notes that a call is closed by its own end.
+    pub(super) fn closed(&mut self, call: CallNumber) {
+        self.asked.close(call);
+    }
+
+    /// Notes that a call was denied, and is closed.
+    pub(super) fn denied(&mut self, call: CallNumber) {
+        self.asked.deny(call);
+        self.asked.close(call);
+    }
+
+    /// Takes what the program told the model of a call. Closes the call with it, unless it is closed. `shown` is what its end says
+    /// that the model reads, and whether it is an error: where the program told something else, that is recorded too.
+    pub(super) fn told(
+        &mut self,
+        call: CallNumber,
+        (text, is_error): (&str, bool),
+        shown: Option<(String, bool)>,
+        runner: &ToolRunner,
+    ) -> Result<()> {
+        self.asked.tell(call);
+        if self.asked.is_gathered(call) {
+            if self.has_sub_agent() {
+                self.told_early.push(Told { call, text: text.to_owned(), is_error });
+                return Ok(());
+            }
+            self.flush(None, None, runner)?;
+        }
+        // The program may tell the result of a call only behind the begin of the next one, which ends the turn.
+        let past = || self.asked.get(call)?.past.map(Some);
+        let Some(origin) = self.origin(call).or_else(past) else { return Ok(()) };
+        let differs = shown.is_some_and(|(shown, was_error)| shown != text || was_error != is_error);
+        if let Some(open) = self.asked.get(call).filter(|open| !open.is_closed || differs) {
+            self.journal.told(&open.record, origin, text, is_error)?;
+        }
+        self.closed(call);
+        if !self.has_sub_agent() {
+            for Told { call, text, is_error } in std::mem::take(&mut self.told_early) {
+                self.told(call, (&text, is_error), None, runner)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records the blocks that were gathered as an answer. `all` is what the run used, once that is known.
+    fn flush(&mut self, all: Option<TokenUsage>, stop: Option<String>, runner: &ToolRunner) -> Result<()> {
+        let Some(gathered) = self.gathered.take() else { return Ok(()) };
+        let is_same = gathered.id.is_some() && self.open.as_ref().is_some_and(|open| open.id == gathered.id);
+        self.end_turn(false, runner)?;
+        if !self.is_asked && !is_same {
+            self.ask(1, Value::Null)?;
+        }
+        let own = gathered.usage.as_ref().map(token_usage).unwrap_or_default();
+        let usage = all.map_or(own, |all| all.minus(self.told));
+        self.told = self.told.plus(usage);
+        let Gathered { id, model, text, blocks, is_plain, .. } = gathered;
+        let calls = self.asked.record();
+        self.outcome.last.text = text.clone().unwrap_or_default();
+        self.outcome.model = model.clone().or(self.outcome.model.take());
+        self.outcome.requests += 1;
+        self.outcome.tool_calls += calls.len() as u64;
+        let answer = ProviderAnswer {
+            content: text,
+            calls,
+            blocks: (!is_plain)
+                .then(|| ContentBlocks { format: BLOCKS.to_owned(), json: Value::Array(blocks).to_string() }),
+            stop,
+            model,
+            request_id: id.clone(),
+            usage: Some(usage),
+            ..ProviderAnswer::default()
+        };
+        let answer = self.journal.answer(self.request.take(), answer)?;
+        self.is_asked = false;
+        self.outcome.answer = answer.or(self.outcome.answer);
+        self.open = Some(OpenAnswer { id, answer });
+        Ok(())
+    }
+
+    /// Records the turn of the open answer. Calls that nothing has closed never ran.
+    fn end_turn(&mut self, complete: bool, runner: &ToolRunner) -> Result<()> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        for (ordinal, (_, call)) in (0..).zip(self.asked.open()) {
+            if let Some(answer) = open.answer.filter(|_| !call.is_closed) {
+                let made = asked_call(&call.record, Some(CallOrigin { answer, ordinal }));
+                runner.close(&made, Cause::Skipped, UNTOLD)?;
+            }
+        }
+        self.asked.end_turn(open.answer);
+        self.journal.turn(complete)?;
+        Ok(())
+    }
+
+    /// Records the last answer with what the run used, and its turn. `output` is recorded as the text of an answer that gave
+    /// its output otherwise than as a text.
+    pub(super) fn end(
+        &mut self,
+        usage: Option<TokenUsage>,
+        (stop, output): (Option<String>, Option<String>),
+        runner: &ToolRunner,
+    ) -> Result<()> {
+        let differs = |output: &String| {
+            let text = self.gathered.as_ref().and_then(|gathered| gathered.text.as_ref());
+            text != Some(output)
+        };
+        if let Some(output) = output.filter(differs) {
+            if self.asked.has_gathered() {
+                self.flush(None, None, runner)?;
+            }
+            self.gathered = Some(Gathered { text: Some(output), is_plain: true, ..Gathered::default() });
+        } else if self.gathered.is_none() {
+            // The run ended without a last word, such as behind a hook.
+            self.gathered = Some(Gathered { is_plain: true, ..Gathered::default() });
+        }
+        self.flush(usage, stop, runner)?;
+        self.end_turn(true, runner)
+    }
+
+    /// Records the blocks that were gathered, unless a call of the answer before is open: the next evaluation closes that one first,
+    /// and then [records](super::sub_agents) the blocks from the arrivals.
+    fn leave(&mut self, runner: &ToolRunner) -> Result<()> {
+        if self.has_open_call() { Ok(()) } else { self.flush(None, None, runner) }
+    }
+
+    /// Records what the model said so far, and that the run gave no output. The calls that are open stay as they are.
+    pub(super) fn fail(&mut self, mut error: ProviderError, runner: &ToolRunner) -> Result<()> {
+        self.leave(runner)?;
+        error.usage = error.usage.map(|all| all.minus(self.told));
+        if !self.is_asked && !self.has_open_call() {
+            self.end_turn(false, runner)?;
+            self.ask(1, Value::Null)?;
+        }
+        if self.is_asked {
+            self.journal.failure(1, self.request.take(), &error)?;
+            self.is_asked = false;
+        }
+        Ok(())
+    }
+}
+
+impl Gathered {
+    fn add(&mut self, block: &Block) {
+        match block {
+            Block::Text(text) => {
+                self.text = Some(self.text.take().unwrap_or_default() + text);
+                self.blocks.push(json!({"type": "text", "text": text}));
+            }
+            Block::ToolUse { id, name, input } => self.add_call(MeantCall { id, tool: name, input }),
+            Block::Thinking { thinking, signature } => {
+                self.is_plain = false;
+                self.blocks.push(json!({"type": "thinking", "thinking": thinking, "signature": signature}));
+            }
+            Block::ToolResult { tool_use_id, content, is_error } => {
+                self.is_plain = false;
+                let (kind, id) = ("tool_result", tool_use_id);
+                self.blocks
+                    .push(json!({"type": kind, "tool_use_id": id, "content": content, "is_error": is_error}));
+            }
+            Block::Other(other) => {
+                self.is_plain = false;
+                self.blocks.push(other.clone());
+            }
+        }
+    }
+
+    fn add_call(&mut self, MeantCall { id, tool, input }: MeantCall<'_>) {
+        self.blocks.push(json!({"type": "tool_use", "id": id, "name": tool, "input": input}));
+    }
+}
+
+/// Returns the id of the conversation of the sub-agent that a call of an evaluation began.
+pub(super) fn of_sub_agent(evaluation: &str, call_id: &str) -> String {
+    format!("{evaluation}/{call_id}")
+}
+
+/// Holds the conversations of a run: its own, and those of its sub-agents, by the call that began each.
+#[derive(Debug)]
+pub(super) struct Recorders<'a> {
+    pub(super) own: Recorder,
+    session: &'a Session,
+    children: BTreeMap<String, Recorder>,
+    /// Calls that began the sub-agents, by the ids of these.
+    agents: BTreeMap<String, String>,
+    /// Calls that began the sub-agents whose calls these are, by the ids of the latter.
+    parents: BTreeMap<String, String>,
+    /// Calls of sub-agents for whose answers nobody waits any more.
+    unannounced: BTreeSet<String>,
+    /// Last texts of sub-agents, by the calls that began them.
+    last_texts: BTreeMap<String, String>,
+    /// Calls that began sub-agents which have ended, and whose conversations have open calls.
+    ended: BTreeSet<String>,
+}
+
+impl<'a> Recorders<'a> {
+    pub(super) fn new(session: &'a Session, own: Recorder) -> Recorders<'a> {
+        Recorders {
+            own,
+            session,
+            children: BTreeMap::new(),
+            agents: BTreeMap::new(),
+            parents: BTreeMap::new(),
+            unannounced: BTreeSet::new(),
+            last_texts: BTreeMap::new(),
+            ended: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn session(&self) -> &'a Session {
+        self.session
+    }
+
+    /// Takes it that a call began a sub-agent.
+    pub(super) fn sub_agent_began(&mut self, started: TaskStarted) {
+        self.agents.insert(started.task_id, started.tool_use_id);
+    }
+
+    /// Takes it that a call is one of the sub-agent `agent`, or, without one, of the run itself.
+    pub(super) fn call_is_of(&mut self, call_id: &str, agent: Option<&str>) {
+        let Some(agent) = agent else {
+            self.parents.remove(call_id);
+            return;
+        };
+        let known = self.agents.get(agent).cloned().or_else(|| self.child_asking(call_id));
+        // A sub-agent of a sub-agent, of which 2.1.100 tells nothing else.
+        let parent = known.unwrap_or_else(|| agent.to_owned());
+        self.agents.insert(agent.to_owned(), parent.clone());
+        self.parents.insert(call_id.to_owned(), parent);
+    }
+
+    /// Returns the conversation that belongs to a call of a sub-agent; that of the run if there is no call.
+    pub(super) fn of(&mut self, parent: Option<&str>) -> &mut Recorder {
+        let Some(parent) = parent else { return &mut self.own };
+        let (own, session) = (&self.own, self.session);
+        self.children.entry(parent.to_owned()).or_insert_with(|| {
+            let evaluation = of_sub_agent(own.journal.evaluation(), parent);
+            let journal = match own.journal.session() {
+                Some(_) => {
+                    let followed = session.follow_conversation(&evaluation);
+                    Journal::recorded(session.clone(), followed, Used::default(), None)
+                }
+                None => Journal::in_memory(evaluation),
+            };
+            Recorder {
+                asked: own.asked.of_same_run(),
+                ..Recorder::new(journal, own.prompt.clone(), &own.model)
+            }
+        })
+    }
+
+    /// Returns the conversation that asked for a call; that of the run if none is known to.
+    pub(super) fn asking(&mut self, call_id: &str) -> &mut Recorder {
+        let parent = self.parent_of(call_id);
+        self.of(parent.as_deref())
+    }
+
+    /// Returns the call that began the sub-agent whose call this is; `None` if it is one of the run itself.
+    pub(super) fn parent_of(&self, call_id: &str) -> Option<String> {
+        self.parents.get(call_id).cloned().or_else(|| self.child_asking(call_id))
+    }
+
+    /// Returns the call of the sub-agent that asked for a call; `None` if none is known to.
+    fn child_asking(&self, call_id: &str) -> Option<String> {
+        let asks = |(_, recorder): &(&String, &Recorder)| recorder.asked.asks_for(call_id);
+        let found = self.children.iter().find(asks).filter(|_| !self.own.asked.asks_for(call_id));
+        found.map(|(parent, _)| parent.clone())
+    }
+
+    /// Returns whether the answer that asks for a call is about to come: the call is one of a sub-agent that the run itself began.
+    pub(super) fn is_unannounced(&self, call_id: &str) -> bool {
+        let Some(parent) = self.parents.get(call_id) else { return false };
+        let asks = |recorder: &Recorder| recorder.asked.asks_for(call_id);
+        self.own.asked.asks_for(parent)
+            && !self.children.get(parent).is_some_and(asks)
+            && !self.unannounced.contains(call_id)
+    }
+
+    /// Waits no longer for the answer that asks for a call.
+    pub(super) fn not_announced(&mut self, call_id: &str) {
+        self.unannounced.insert(call_id.to_owned());
+    }
+
+    /// Returns whether a call has to wait for calls of the answer before it. `runs` says which calls run.
+    pub(super) fn is_behind(&self, meant: MeantCall<'_>, runs: impl Fn(CallNumber) -> bool) -> bool {
+        self.asked_with(meant.id).is_some_and(|recorder| recorder.is_behind(meant, runs))
+    }
+
+    /// Returns the conversation that asked for a call; that of the run if none is known to, and `None` if it is one of a sub-agent of
+    /// which nothing is recorded.
+    pub(super) fn asked_with(&self, call_id: &str) -> Option<&Recorder> {
+        match self.parent_of(call_id) {
+            Some(parent) => self.children.get(&parent),
+            None => Some(&self.own),
+        }
+    }
+
+    /// Notes the last text of the sub-agent that a call began. The program may send no answer with it.
+    pub(super) fn last_text(&mut self, call_id: &str, text: String) {
+        self.last_texts.insert(call_id.to_owned(), text);
+    }
+
+    /// Ends the conversation of the sub-agent that a call began. One with open calls ends once nothing runs, since to close them
+    /// is to begin them.
+    pub(super) fn child_ended(
+        &mut self,
+        call_id: &str,
+        runs_something: bool,
+        runner: &ToolRunner,
+    ) -> Result<()> {
+        if runs_something && self.children.get(call_id).is_some_and(Recorder::has_unclosed_call) {
+            self.ended.insert(call_id.to_owned());
+            return Ok(());
+        }
+        self.end_child(call_id, runner)
+    }
+
+    /// Ends the conversations of sub-agents that have ended. Nothing may run.
+    pub(super) fn end_children(&mut self, runner: &ToolRunner) -> Result<()> {
+        while let Some(call_id) = self.ended.pop_first() {
+            self.end_child(&call_id, runner)?;
+        }
+        Ok(())
+    }
+
+    fn end_child(&mut self, call_id: &str, runner: &ToolRunner) -> Result<()> {
+        let Some(mut child) = self.children.remove(call_id) else { return Ok(()) };
+        let text = self.last_texts.remove(call_id).filter(|_| child.gathered.is_none());
+        child.end(None, (None, text), runner)
+    }
+
+    /// Records what the sub-agents that still work said so far. Nothing may run.
+    pub(super) fn leave_children(&mut self, runner: &ToolRunner) -> Result<()> {
+        self.end_children(runner)?;
+        self.children.values_mut().try_for_each(|child| child.leave(runner))
+    }
+}

@@ -1,0 +1,569 @@
+//! The steps of an evaluation, from the rendered prompt to its response.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::sync::Arc;
+
+use chrono::DateTime;
+use foldlog::conversation::{ConversationMessage, PromptIdentity};
+use foldlog::tools::{ExecutionState, ToolRunner};
+use foldlog::{FixedClock, Session};
+use serde_json::json;
+
+use super::approvals::{self, Approved};
+use super::arrival::{Arrival, Arrivals, Failure};
+use super::begin::{self, Found, Provided, close_open};
+use super::calls::{Calls, RESPOND};
+use super::config::OutputBy;
+use super::conversation::{Recorder, Recorders};
+use super::failure;
+use super::home::Folders;
+use super::logs;
+use super::native;
+use super::recovery::{self, MARK, end_left};
+use super::run::Run;
+use super::sub_agents::Ending;
+use super::transcript::{self, Lineage, Transcripts};
+use super::{ClaudeAgentSDKAdapter, Kept};
+use crate::{BridgedTool, Client, ClientOptions, ErrorKind, TurnResult};
+use foldlog_agent::adapter::{EvaluateOptions, PromptResponse, ResumeFrom};
+use foldlog_agent::adapter_state::{
+    AdapterStateOptions, AdapterStateSnapshot, AdapterStateType, CaptureOccasion, CapturedState,
+    ClaudeAgentSDKState, StateCapture, StatefulAdapter,
+};
+use foldlog_agent::error::{Error, Phase, Result};
+use foldlog_agent::evaluation::{
+    Journal, Opened, Outcome, Timing, check_size, executed, last_incomplete, open, read_output,
+    record_rendered, response, track, without_output,
+};
+use foldlog_agent::inner_loop::{FinalText, LoopStart};
+use foldlog_agent::prompt::{Prompt, RenderedPrompt};
+
+/// Holds what an evaluation has found before its run.
+struct Ready<'a> {
+    session: &'a Session,
+    runner: ToolRunner,
+    evaluation: String,
+    identity: PromptIdentity,
+    is_recorded: bool,
+    is_resume: bool,
+    provided: Provided,
+    /// Capture that the run's own supersede.
+    resumed: Option<AdapterStateSnapshot>,
+    /// Transcripts that the log holds; `None` if nobody has asked for them yet.
+    transcripts: Option<Transcripts>,
+    /// What the conversation says of the session that is resumed.
+    lineage: Lineage,
+    messages: Vec<ConversationMessage>,
+    approved: Approved,
+    began_us: i64,
+}
+
+impl StatefulAdapter for ClaudeAgentSDKAdapter {
+    fn adapter_type(&self) -> &str {
+        ClaudeAgentSDKState::ADAPTER_TYPE
+    }
+
+    fn state_options(&self) -> Option<&AdapterStateOptions> {
+        Some(&self.states)
+    }
+
+    fn workspace_path(&self) -> Option<&str> {
+        self.workspace.as_deref()
+    }
+
+    /// Evaluates a prompt with the program. The session must be [recovered](ClaudeAgentSDKAdapter::recover) first if a process
+    /// ended while a tool ran.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SessionExpired`] if the program does not know the session that `options` name, or its transcript is lost;
+    /// [`Error::OutputInvalid`] and [`Error::OutputMissing`] if the run ended well and gave no such output, but not if the tool
+    /// [`respond`](OutputBy::RespondTool) was never called: then the response has no output;
+    /// [`Error::Suspended`] if a tool asks a person; [`Error::PromptEvaluation`] and [`Error::Throttled`] if the program or
+    /// its provider failed; [`Error::ConversationStateMismatch`], [`Error::ToolIdempotency`],
+    /// [`Error::DeadlineExceeded`], [`Error::BudgetExceeded`], [`Error::Cancelled`] and [`Error::NotUndone`] as
+    /// [`ProviderAdapter::evaluate`](foldlog_agent::ProviderAdapter::evaluate) has them. After each of them the evaluation can be
+    /// resumed.
+    fn evaluate_with_state<O>(
+        &self,
+        prompt: &Prompt<O>,
+        state: &ExecutionState,
+        mut options: EvaluateOptions<'_>,
+    ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
+        let is_strict = matches!(options.resume_from, ResumeFrom::Adapter(_));
+        match self.evaluate_once(prompt, state, options.reborrow()) {
+            // The log says that the session that the adapter kept is no longer there, so the evaluation begins a fresh one.
+            Err(Error::SessionExpired { .. }) if !is_strict => {
+                options.resume_from = ResumeFrom::Auto;
+                self.evaluate_once(prompt, state, options)
+            }
+            evaluated => evaluated,
+        }
+    }
+}
+
+/// Holds how a run ended.
+struct Ended {
+    journal: Journal,
+    outcome: Outcome,
+    result: Option<Box<TurnResult>>,
+    /// Output, if the run gave one.
+    output: Option<String>,
+    failed: Option<Error>,
+    /// State at the end; `None` if it cannot be recorded.
+    captured: Option<CapturedState>,
+    /// Id of the program's session.
+    session_id: String,
+    is_resume: bool,
+}
+
+impl ClaudeAgentSDKAdapter {
+    /// Evaluates a prompt in one session of the program.
+    fn evaluate_once<O>(
+        &self,
+        prompt: &Prompt<O>,
+        state: &ExecutionState,
+        mut options: EvaluateOptions<'_>,
+    ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
+        let (session, timing) = (state.session(), Timing::begin(state));
+        self.model.check(&prompt.name())?;
+        self.options.check(&prompt.name(), &prompt.tools().names())?;
+        if options.on_delta.is_some() {
+            let reason = "this adapter streams no answers: leave `on_delta` out, or ask the model with another provider";
+            return Err(Error::evaluation(Phase::Request, prompt.name(), reason));
+        }
+        if options.deadline.is_past() {
+            return Err(Error::DeadlineExceeded { phase: Phase::Deadline });
+        }
+        let given = match std::mem::take(&mut options.resume_from) {
+            ResumeFrom::Adapter(resume) => Some(*resume),
+            other => {
+                options.resume_from = other;
+                None
+            }
+        };
+        let is_given = given.is_some();
+        foldlog_agent::evaluation::wait(session, options.deadline, &options.cancel);
+        let runner = native::runner(state, prompt.tools(), &self.options);
+        if options.record {
+            self.record_received(prompt, session, &runner, &options)?;
+        }
+        let Opened { mut journal, mut start, identity, is_resume } = open(prompt, session, &mut options)?;
+        if let Some(last) = start.complete.clone() {
+            if self.takes_response(prompt) && responded(&mut journal)?.is_none() {
+                return Ok((without_output(prompt, &journal, last), None));
+            }
+            return Ok((response(prompt, &journal, last, start.refused)?, None));
+        }
+        if let Some(open) = &mut start.open {
+            // The last answer of a process that ended before it recorded the turn.
+            let last = FinalText { text: open.content.clone().unwrap_or_default(), stop: open.stop.clone() };
+            if open.calls.is_empty() && read_output(prompt, &last).is_ok() {
+                journal.turn(true)?;
+                return Ok((response(prompt, &journal, last, start.refused)?, None));
+            }
+            let told = match journal.session() {
+                Some(session) => {
+                    let (evaluation, prompt, deadline) = (journal.evaluation(), &identity, options.deadline);
+                    Ending { session, evaluation, prompt, runner: &runner, deadline }.sub_agents(open)?
+                }
+                None => BTreeMap::new(),
+            };
+            let mut expansion = approvals::go_on(open, &runner, options.deadline)?;
+            close_open(&mut journal, open, &runner, &told)?;
+            expansion.extend(open.expansion.take().unwrap_or_default());
+            if !expansion.is_empty() {
+                start.overrides.extend(expansion);
+                start.expansions += 1;
+                start.is_rendered = false;
+            }
+        }
+        if let Some(budget) = options.budget {
+            budget.check(&journal.estimated()?)?;
+        }
+        let rendered = prompt.render(&start.overrides)?;
+        if !start.is_rendered {
+            let input = journal.system(&rendered.text, identity.clone())?;
+            let names = (journal.evaluation(), self.adapter_type());
+            record_rendered(session, names, &identity, &rendered, (input, start.overrides.clone()))?;
+        }
+        let is_recorded = options.record;
+        let Found { provided, resumed, transcripts } =
+            self.provided(given, (session, journal.evaluation(), is_recorded))?;
+        let lineage = match provided.resumes {
+            Some(_) => lineage(prompt, &mut journal)?,
+            None => Lineage::default(),
+        };
+        let ready = Ready {
+            session,
+            runner,
+            evaluation: journal.evaluation().to_owned(),
+            identity,
+            is_recorded,
+            is_resume: is_resume || resumed.is_some(),
+            provided,
+            resumed,
+            transcripts,
+            lineage,
+            messages: journal.messages()?,
+            approved: match is_recorded {
+                true => Approved::of(session, journal.evaluation(), &self.options)?,
+                false => Approved::default(),
+            },
+            began_us: self.now_us(state, is_recorded)?,
+        };
+        let ended = self.run((prompt, &rendered), state, (journal, start), ready, &options)?;
+        if let Some(Error::SessionExpired { .. }) = ended.failed.as_ref().filter(|_| !is_given) {
+            self.let_go(session, ended.journal.evaluation())?;
+        }
+        let (id, result) = (ended.session_id.clone(), ended.result.clone());
+        let finished = self.finish((prompt, session), ended, &options, timing);
+        match &finished {
+            _ if session.replays() => {}
+            Ok(_) => logs::complete(&prompt.name(), &id, result.as_deref()),
+            Err(error) => logs::failed(&prompt.name(), &id, error),
+        }
+        finished
+    }
+
+    /// Records an answer that an earlier process of the evaluation received and did not record.
+    fn record_received<O>(
+        &self,
+        prompt: &Prompt<O>,
+        session: &Session,
+        runner: &ToolRunner,
+        options: &EvaluateOptions<'_>,
+    ) -> Result<()> {
+        let evaluation = match &options.evaluation_id {
+            Some(given) => Some(given.clone()),
+            None => last_incomplete(session)?,
+        };
+        let Some(evaluation) = evaluation else { return Ok(()) };
+        let (identity, deadline) = (prompt.identity(), options.deadline);
+        let ending = Ending { session, evaluation: &evaluation, prompt: &identity, runner, deadline };
+        ending.record_received(self.model.name())
+    }
+
+    fn now_us(&self, state: &ExecutionState, is_recorded: bool) -> Result<i64> {
+        if is_recorded {
+            return Ok(state.session().now()?.timestamp_micros());
+        }
+        Ok(state.clock().now_us())
+    }
+
+    /// Runs the program, or replays its run.
+    fn run<O>(
+        &self,
+        (prompt, rendered): (&Prompt<O>, &RenderedPrompt),
+        state: &ExecutionState,
+        (journal, start): (Journal, LoopStart),
+        mut ready: Ready<'_>,
+        options: &EvaluateOptions<'_>,
+    ) -> Result<Ended> {
+        let session = ready.session;
+        // It tells the time of the last arrival, so that what depends on it is the same in a replay.
+        let clock = Arc::new(FixedClock::new(ready.began_us));
+        let mut capture = StateCapture::begin(
+            session,
+            &ready.evaluation,
+            self.adapter_type(),
+            &self.states,
+            Arc::<FixedClock>::clone(&clock),
+        )?;
+        if let Some(resumed) = &ready.resumed {
+            capture = capture.resuming(resumed);
+        }
+        let began = DateTime::from_timestamp_micros(ready.began_us).unwrap_or_default();
+        let provider_state = ClaudeAgentSDKState {
+            workspace_path: self.workspace.clone(),
+            ..ClaudeAgentSDKState::new(ready.provided.id(), prompt.name(), began)
+        };
+        let tools = self.bridged_tools(prompt, &ready.runner);
+        let shown: Vec<String> = rendered.tools.iter().map(|tool| tool.name.clone()).collect();
+        let is_structured = prompt.output_spec().is_some();
+        let mut recorder = Recorder::new(journal, ready.identity.clone(), self.model.name());
+        recorder.ask(start.attempts + 1, parameters(&ready.provided))?;
+        let mut run = Run {
+            prompt,
+            arrivals: Arrivals {
+                session,
+                is_recorded: ready.is_recorded,
+                first: None,
+                from: None,
+                cancel: options.cancel.clone(),
+                clock: state.clock(),
+                told: &clock,
+            },
+            client: None,
+            calls: Calls::new(
+                ready.runner.clone(),
+                &self.options,
+                (shown, std::mem::take(&mut ready.approved)),
+                (options.deadline, &clock),
+                is_structured,
+            ),
+            heard: Recorders::new(session, recorder),
+            capture,
+            state: provider_state,
+            overrides: start.overrides.clone(),
+            expansions: start.expansions,
+            deadline: options.deadline,
+            options: &self.options,
+            version: &self.version,
+            entry: None,
+            failing: None,
+            interrupted: None,
+            answer_until: None,
+            mirrored: BTreeSet::new(),
+            unmirrored: None,
+            answers: BTreeSet::new(),
+            result: None,
+            ended: None,
+        };
+        run.captured(CaptureOccasion::Init)?;
+        let is_resumed = ready.provided.resumes.is_some();
+        let ran = match session.replays() {
+            true => {
+                run.arrivals.started(|| None)?;
+                run.run()
+            }
+            false => match self.prepare(&mut ready, prompt) {
+                Ok((folders, _lock)) => {
+                    let mut with = self.client_options(
+                        (prompt, rendered),
+                        &ready.provided,
+                        &folders,
+                        (&tools, options.deadline),
+                    );
+                    with.variables.set(MARK, recovery::mark(session));
+                    ready.provided.resumes.iter().for_each(|id| logs::resuming(id));
+                    logs::start(&prompt.name(), (self.model.name(), self.is_stateful), tools.len());
+                    self.drive(&mut run, &with, tools, &begin::to_say(&ready.messages, is_resumed))
+                }
+                Err(Error::PromptEvaluation { reason, .. }) => {
+                    run.arrivals.started(|| None)?;
+                    run.arrivals.first = Some(Arrival::Ended(Some(Failure::before_start(reason))));
+                    run.run()
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        ran?;
+        self.end(run, &ready)
+    }
+
+    /// Makes ready what the program works with: no other program, its folders, its transcript, and the lock of its session.
+    fn prepare<O>(&self, ready: &mut Ready<'_>, prompt: &Prompt<O>) -> Result<(Folders, File)> {
+        self.searched.end_orphan(ready.session)?;
+        let folders = Folders::make(
+            &self.home,
+            self.client.cwd.as_deref(),
+            Some(ready.session.dir()),
+            (&recovery::mark(ready.session), &prompt.name()),
+        )?;
+        self.write_transcript(ready, &folders, prompt)?;
+        let lock = folders.lock(&ready.provided, &prompt.name())?;
+        Ok((folders, lock))
+    }
+
+    /// Writes the transcript of the session that is resumed to where the program looks for it.
+    fn write_transcript<O>(
+        &self,
+        ready: &mut Ready<'_>,
+        folders: &Folders,
+        prompt: &Prompt<O>,
+    ) -> Result<()> {
+        let (Some(id), Some(config)) = (&ready.provided.resumes, &folders.config) else { return Ok(()) };
+        let all = match ready.transcripts.take() {
+            Some(all) => all,
+            None => transcript::transcripts(ready.session)?,
+        };
+        let results = begin::results(&ready.messages);
+        let file = transcript::file_of(config, &folders.cwd, id);
+        transcript::write_back(&file, all, (id, &ready.lineage), &results, &prompt.name())
+    }
+
+    /// Records how a run ended.
+    fn end<O>(&self, mut run: Run<'_, O>, ready: &Ready<'_>) -> Result<Ended> {
+        let mut failed = run.failure();
+        run.calls.abort(&mut run.heard)?;
+        let responded = match run.calls.responded.take() {
+            None if self.takes_response(run.prompt) => responded(&mut run.heard.own.journal)?,
+            responded => responded,
+        };
+        let output = self.output(run.prompt, run.result.as_deref(), responded.as_deref());
+        run.heard.leave_children(&ready.runner)?;
+        match &failed {
+            Some(error) => {
+                run.heard.own.fail(failure::recorded(error, run.usage()), &ready.runner)?;
+            }
+            None => {
+                let stop = run.result.as_ref().and_then(|result| result.terminal_reason.clone());
+                run.heard.own.end(run.usage(), (stop, output.clone()), &ready.runner)?;
+            }
+        }
+        run.state.is_complete = failed.is_none();
+        let occasion = if failed.is_none() { CaptureOccasion::Complete } else { CaptureOccasion::Failed };
+        if let Err(error) = run.captured(occasion) {
+            failed.get_or_insert(error);
+        }
+        // What the log would refuse is not handed to the caller either.
+        let captured = CapturedState::of(&run.state);
+        let captured =
+            captured.and_then(|state| check_size(&state, self.states.oversized).map(|()| state)).ok();
+        self.keep(ready, &run.state.session_id);
+        let (journal, outcome) = run.heard.own.into_parts();
+        let (result, is_resume) = (run.result, ready.is_resume);
+        let session_id = run.state.session_id;
+        Ok(Ended { journal, outcome, result, output, failed, captured, session_id, is_resume })
+    }
+
+    /// Remembers the program's session, if the adapter is stateful.
+    fn keep(&self, ready: &Ready<'_>, id: &str) {
+        if self.is_stateful {
+            let (session, position) = (ready.session.id(), ready.session.position());
+            *self.kept.lock() = Some(Kept { session, position, id: id.to_owned(), fork: None });
+        }
+    }
+
+    /// Returns whether a prompt's output is what the tool `respond` is given.
+    fn takes_response<O>(&self, prompt: &Prompt<O>) -> bool {
+        self.options.output_by == OutputBy::RespondTool && prompt.output_spec().is_some()
+    }
+
+    /// Returns the text that is read as the output: what the program checked, what the tool `respond` was given, or else the
+    /// last text of the model.
+    fn output<O>(
+        &self,
+        prompt: &Prompt<O>,
+        result: Option<&TurnResult>,
+        responded: Option<&str>,
+    ) -> Option<String> {
+        let text = || result.and_then(|result| result.result.clone());
+        if prompt.output_spec().is_none() {
+            return text();
+        }
+        match self.options.output_by {
+            // The program has checked no schema here, and what the model says beside the output is no reason to refuse it.
+            OutputBy::RespondTool => responded.map(|json| prompt.without_unknown_fields(json)),
+            OutputBy::JsonSchema => {
+                result.and_then(|result| Some(result.structured_output.as_ref()?.to_string()))
+            }
+        }
+    }
+
+    /// Reads the output, and says for people that the prompt was executed.
+    fn finish<O>(
+        &self,
+        (prompt, session): (&Prompt<O>, &Session),
+        ended: Ended,
+        options: &EvaluateOptions<'_>,
+        timing: Timing,
+    ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
+        let Ended { mut journal, outcome, result, output, failed, captured, is_resume, .. } = ended;
+        if let Some(tracker) = &options.tracker {
+            track(tracker, journal.evaluation(), journal.spent());
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if is_late(session, options)? {
+            return Err(Error::DeadlineExceeded { phase: Phase::Response });
+        }
+        let is_missing = output.is_none() && prompt.output_spec().is_some();
+        if let Some(spec) = prompt.output_spec().filter(|_| is_missing && !self.takes_response(prompt)) {
+            return Err(Error::OutputMissing { output: spec.name.clone() });
+        }
+        let text = output.unwrap_or_else(|| outcome.last.text.clone());
+        let cost = result.as_deref().and_then(cost_micros);
+        let names = (prompt, self.adapter_type());
+        executed(names, session, &mut journal, &outcome, (timing, is_resume, cost))?;
+        let answer = FinalText { text, stop: result.and_then(|result| result.terminal_reason) };
+        let response = match is_missing {
+            true => without_output(prompt, &journal, answer),
+            false => response(prompt, &journal, answer, 0)?,
+        };
+        Ok((response, captured.filter(|_| self.states.capture_state)))
+    }
+
+    /// Runs the program, and takes its arrivals until the run is over.
+    fn drive<O>(
+        &self,
+        run: &mut Run<'_, O>,
+        options: &ClientOptions,
+        tools: Vec<BridgedTool>,
+        say: &str,
+    ) -> Result<()> {
+        let client = Client::start_in_turn(options, tools, &run.arrivals.cancel).map(Arc::new);
+        run.arrivals.started(|| client.as_ref().ok().map(|client| client.identity().clone()))?;
+        let asked = client.and_then(|client| client.query(say).map(|()| client));
+        let client = match asked {
+            Ok(client) => client,
+            Err(error) => {
+                run.arrivals.first = Some(match error.kind() {
+                    ErrorKind::Cancelled => Arrival::Cancelled,
+                    _ => Arrival::Ended(Some(Failure::of(&error))),
+                });
+                return run.run();
+            }
+        };
+        run.client = Some(Arc::clone(&client));
+        run.arrivals.from = Some(Arc::clone(&client));
+        let ran = run.run();
+        run.client = None;
+        run.arrivals.from = None;
+        // Nobody is told a reply that the log does not hold.
+        client.kill();
+        // It would go on to change what the calls that are open are rolled back to.
+        end_left(run.arrivals.session, None);
+        ran
+    }
+}
+
+/// Reads what a conversation says of the program's sessions in which it went on.
+fn lineage<O>(prompt: &Prompt<O>, journal: &mut Journal) -> Result<Lineage> {
+    let hosts = prompt.tools().names();
+    let bridged =
+        |name: &str| if hosts.contains(&name) { super::calls::bridged(name) } else { name.to_owned() };
+    Ok(Lineage::of(journal.conversation()?, bridged))
+}
+
+/// Returns what the tool `respond` was given last, as far as the log says.
+fn responded(journal: &mut Journal) -> Result<Option<String>> {
+    journal.last_call([RESPOND, &super::calls::bridged(RESPOND)])
+}
+
+/// Name of the observations that say whether a run that ended well did so behind its deadline.
+const LATE: &str = "claude.is_late";
+
+/// Returns whether a run ended behind its deadline. A replay, whose deadline is another one, is told the same.
+fn is_late(session: &Session, options: &EvaluateOptions<'_>) -> Result<bool> {
+    let is_past = || options.deadline.is_past();
+    match options.deadline.instant() {
+        Some(_) if options.record => Ok(session.observe(LATE, is_past)?),
+        _ => Ok(is_past()),
+    }
+}
+
+/// Returns what a run cost, in millionths of a US dollar; `None` if the program did not tell. A program whose sum goes on where a
+/// session is resumed (2.1.330) tells the difference too; one that tells no difference (2.1.100) counts anew in each process, so
+/// that its sum is what this run cost.
+fn cost_micros(result: &TurnResult) -> Option<u64> {
+    let since = result.model_usage_since_last_result.as_ref().and_then(|models| {
+        let costs = models.as_object()?.values().filter_map(|model| model.get("costUSD")?.as_f64());
+        Some(costs.sum::<f64>())
+    });
+    let usd = since.or(result.total_cost_usd)?;
+    // A negative or endless cost is none.
+    (usd.is_finite() && usd >= 0.0).then(|| (usd * 1e6).round() as u64)
+}
+
+/// Returns what the record of a request says of the program's session.
+fn parameters(provided: &Provided) -> serde_json::Value {
+    json!({
+        "session_id": provided.begins,
+        "resume": provided.resumes,
+        "resume_session_at": provided.at_entry,
+    })
+}

@@ -1,0 +1,402 @@
+//! Runs the calls of the program's own tools: they begin before the program runs them, and end by what it tells.
+//!
+//! # Invariants
+//!
+//! 1. A call that ran without a begin ends the run: what it changed is in no transaction. That is so where a hook timed out,
+//!    so the program waits for hooks longer than any run lasts.
+//! 2. What a call that failed left running is ended before its resources are restored, as far as it is known by its environment.
+
+use chrono::DateTime;
+use foldlog::conversation::ToolCallRecord;
+use foldlog::process::StartMoment;
+use foldlog::tools::{
+    ExecutionState, Tool, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
+};
+use foldlog::{Clock, Idempotency, Replaced};
+use serde_json::Value;
+
+use super::arrival::ReplyTo;
+use super::asked_calls::{CallNumber, MeantCall};
+use super::calls::{
+    Calls, Hook, OpenCall, Stopped, Then, arguments_in, begins_sub_agent, is_no_call_of_its_own,
+};
+use super::config::{OnLeftover, RunOptions};
+use super::conversation::{BegunCall, Recorder, Recorders};
+use super::logs;
+use super::recovery::end_left;
+use super::tool_outcome::{Ending, ToldError, time_of_command, unclear_result};
+use crate::HookReply;
+use foldlog_agent::error::{Error, Phase, Result};
+use foldlog_agent::evaluation::{asked_call, left_by, not_undone};
+
+/// Text that the model reads of an interrupted call of a tool that only reads.
+const READING_INTERRUPTED: &str = "The call was interrupted, and gave no result. Call the tool again.";
+
+/// Declares tools of the program that only read, so that their calls neither wait nor capture anything.
+macro_rules! reading_tools {
+    ($($name:ident),* $(,)?) => {
+        $(
+            struct $name;
+
+            impl Tool for $name {
+                const NAME: &'static str = stringify!($name);
+                const DESCRIPTION: &'static str = "A tool of the program, which the program runs.";
+                type Parameters = Value;
+                type Output = Value;
+
+                fn reads_only(&self) -> bool {
+                    true
+                }
+
+                fn idempotency(&self) -> Idempotency {
+                    Idempotency::Natural
+                }
+
+                fn call(&self, _: Value, _: &ToolContext) -> Result<ToolResult<Value>, ToolError> {
+                    // A recovery runs again what may run twice, and only the program can.
+                    Err(ToolError::failed(READING_INTERRUPTED))
+                }
+            }
+        )*
+
+        /// Adds the tools of the program that only read to a registry that lacks them, but for those that ask a person.
+        fn with_reading_tools(registry: ToolRegistry, options: &RunOptions) -> ToolRegistry {
+            let given = registry.clone();
+            let names = given.names();
+            let is_left_out = |name: &str| names.contains(&name) || options.asks.contains_key(name);
+            $(let registry = if is_left_out($name::NAME) { registry } else { registry.with($name) };)*
+            registry
+        }
+    };
+}
+
+reading_tools!(Read, Glob, Grep, LS, NotebookRead, WebFetch, WebSearch, TodoRead, TodoWrite);
+
+/// Makes the runner of a run: of the host's tools, and of those of the program that only read and ask nobody.
+pub(super) fn runner(state: &ExecutionState, tools: &ToolRegistry, options: &RunOptions) -> ToolRunner {
+    ToolRunner::new(state.clone(), with_reading_tools(tools.clone(), options))
+}
+
+/// Text that tells the model that a failed call left nothing behind.
+const ROLLED_BACK: &str = "The call failed. What it changed in the workspace was rolled back.";
+
+/// Text of a call that was running when its sub-agent ended.
+const AGENT_ENDED: &str =
+    "The sub-agent ended before this call did. What the call changed in the workspace was rolled back.";
+
+/// Text that tells the model that the ending of a command is unclear.
+const KEPT: &str = "Whether the command ended is unknown. What it changed in the workspace was kept: look at it before you go on.";
+/// Returns what the model is told of what a failed call left; nothing if it left nothing.
+pub(super) fn left_text(report: &ToolReport) -> String {
+    match left_by(report) {
+        left if left.is_empty() => String::new(),
+        left => format!(" Not undone: {}", left.join("; ")),
+    }
+}
+
+/// Returns the error of a call that ran although it had not begun.
+fn unbegun(tool: &str) -> Error {
+    let reason = format!(
+        "the program ran `{}` without waiting for the begin of the call: what it changed is not captured: look at the \
+         workspace before you resume",
+        foldlog::escape::text(tool)
+    );
+    Error::evaluation(Phase::Tool, "", reason)
+}
+
+impl Calls<'_> {
+    /// Begins a call of a tool of the program's own, before that runs it. A call that a person has to approve is suspended
+    /// instead, and does not run.
+    pub(super) fn before(
+        &mut self,
+        hook: &Hook,
+        reply_to: ReplyTo,
+        heard: &mut Recorders<'_>,
+    ) -> Result<Then> {
+        let Hook { tool, input: told, tool_use_id } = hook;
+        let Some(call_id) = tool_use_id.clone() else {
+            reply_to.hook(HookReply::deny("The program gave the call no id."));
+            return Ok(Then::GoOn);
+        };
+        let input = arguments_in(told);
+        let arguments = if input.is_null() { "{}".to_owned() } else { input.to_string() };
+        let recorded = ToolCallRecord { call_id: call_id.clone(), name: tool.clone(), arguments };
+        let recorder = heard.asking(&call_id);
+        let BegunCall { number, origin } = recorder.begin(&recorded, input, &self.runner)?;
+        // The program may add to what it tells of them.
+        let asked = recorder.call(number).map_or(&recorded.arguments, |call| &call.arguments).clone();
+        let operation =
+            match self.runner.begin_told(&asked_call(&recorded, origin), &self.deadline.for_tools()) {
+                Ok(operation) => operation,
+                Err(error) => {
+                    reply_to.hook(HookReply::deny("The call cannot begin, and the run ends here."));
+                    return Ok(Then::Fail(error.into()));
+                }
+            };
+        let now = DateTime::from_timestamp_micros(self.clock.now_us()).unwrap_or_default();
+        let question = self.options.question(tool).filter(|_| !self.approved.take(tool, &asked, now));
+        if let Some(question) = question {
+            return match operation.fail(ToolError::Ask(question.clone())) {
+                Err(error @ foldlog::Error::Suspended { .. }) => {
+                    Ok(Then::Ask { error: error.into(), call_id, reply_to })
+                }
+                Err(error) => Err(error.into()),
+                // A call whose deadline passed meanwhile has failed, and asks nobody.
+                Ok(report) => {
+                    heard.asking(&call_id).denied(number);
+                    self.denied.insert(call_id);
+                    reply_to.hook(HookReply::deny(report.message));
+                    Ok(Then::GoOn)
+                }
+            };
+        }
+        self.begun.insert(call_id);
+        let together = self.runner.runs_together(tool);
+        // In a replay it starts nothing.
+        let since = if together || heard.session().replays() { None } else { StartMoment::now() };
+        let time = time_of_command(tool, arguments_in(told));
+        let times_out_us = time.map(|time| self.clock.now_us().saturating_add(time));
+        self.open.insert(number, OpenCall { call: recorded, operation, together, since, times_out_us });
+        reply_to.hook(HookReply::proceed());
+        Ok(Then::GoOn)
+    }
+
+    /// Ends a call of a tool of the program's own.
+    pub(super) fn after(
+        &mut self,
+        hook: &Hook,
+        has_failed: bool,
+        reply_to: ReplyTo,
+        heard: &mut Recorders<'_>,
+    ) -> Result<Then> {
+        let Some(call_id) = &hook.tool_use_id else {
+            reply_to.hook(HookReply::proceed());
+            return Ok(Then::GoOn);
+        };
+        if begins_sub_agent(&hook.tool)
+            && let Some(text) = last_text_in(&hook.input)
+        {
+            heard.last_text(call_id, text);
+        }
+        let meant = MeantCall { id: call_id, tool: &hook.tool, input: arguments_in(&hook.input) };
+        let Some(number) = self.running(meant) else {
+            if is_no_call_of_its_own(&hook.tool) || self.is_over(meant, has_failed, heard) {
+                reply_to.hook(HookReply::proceed());
+                return Ok(Then::GoOn);
+            }
+            reply_to.hook(HookReply::stop("a call ran that had not begun"));
+            return Ok(Then::Fail(unbegun(&hook.tool)));
+        };
+        let response = hook.input.get("tool_response").unwrap_or(&Value::Null);
+        let error = hook.input.get("error").filter(|_| has_failed).unwrap_or(response);
+        let shown = text_of(error);
+        let ending = if has_failed {
+            let is_interrupt = hook.input.get("is_interrupt").and_then(Value::as_bool).unwrap_or_default();
+            self.ending(Some(number), (&hook.tool, &shown), (is_interrupt, true))
+        } else {
+            self.checked(Ending::of_answer(response))
+        };
+        let report = self.end(number, ending, (&shown, error), heard)?;
+        let mut reply = HookReply::proceed();
+        let mut then = Then::GoOn;
+        match report {
+            Some(report) if report.success && ending == Ending::Unclear => {
+                reply.additional_context = Some(KEPT.to_owned());
+            }
+            Some(report) if !report.success => {
+                let files = Replaced::text(&report.replaced).map(|files| format!(" Restored: {files}."));
+                let files = files.unwrap_or_default();
+                // A tool that only reads changes nothing.
+                reply.additional_context = (!self.runner.reads_only(&hook.tool))
+                    .then(|| format!("{ROLLED_BACK}{files}{}", left_text(&report)));
+                then = self.leftover(&report).map_or(Then::GoOn, Then::Fail);
+            }
+            _ => {}
+        }
+        if let Some(context) = &reply.additional_context {
+            self.context_of.insert(number, context.clone());
+        }
+        reply_to.hook(reply);
+        Ok(then)
+    }
+
+    /// Returns the open call that the program means.
+    fn running(&self, meant: MeantCall<'_>) -> Option<CallNumber> {
+        let calls = self.open.iter().map(|(number, open)| (*number, &open.call));
+        meant.first_of(calls.filter(|(_, call)| call.call_id == meant.id))
+    }
+
+    /// Returns whether the program tells late of a call that is closed.
+    fn is_over(&self, meant: MeantCall<'_>, has_failed: bool, heard: &Recorders<'_>) -> bool {
+        let asked = heard.asked_with(meant.id).map(Recorder::asked);
+        let is_denied = has_failed && self.denied.contains(meant.id);
+        if asked.is_none_or(|asked| asked.next(meant).is_none()) {
+            return is_denied || self.begun.contains(meant.id);
+        }
+        is_denied && asked.is_some_and(|asked| asked.denied(meant.id))
+    }
+
+    /// Returns how an open call ended of which the program tells an error.
+    fn ending(
+        &self,
+        call: Option<CallNumber>,
+        (tool, text): (&str, &str),
+        (is_interrupt, is_hook): (bool, bool),
+    ) -> Ending {
+        let times_out_us = call.and_then(|call| self.open.get(&call)?.times_out_us);
+        let is_late = times_out_us.is_some_and(|at| at <= self.clock.now_us());
+        let is_over = self.is_over;
+        self.checked(Ending::of_error(ToldError { tool, text, is_interrupt, is_hook, is_late, is_over }))
+    }
+
+    /// Returns an ending as the host wants it.
+    fn checked(&self, ending: Ending) -> Ending {
+        if self.options.roll_back_failed { ending.strict() } else { ending }
+    }
+
+    /// Ends an open call. Returns its report; `None` if no such call is open.
+    fn end(
+        &mut self,
+        number: CallNumber,
+        ending: Ending,
+        (shown, response): (&str, &Value),
+        heard: &mut Recorders<'_>,
+    ) -> Result<Option<ToolReport>> {
+        let has_failed = ending == Ending::Failed;
+        let Some(OpenCall { call, operation, together, since, .. }) = self.open.remove(&number) else {
+            return Ok(None);
+        };
+        if let Some(since) = since.filter(|_| has_failed) {
+            // It would go on to change what is restored.
+            end_left(heard.session(), Some(since));
+        }
+        let report = match (ending, self.stopped) {
+            (Ending::Failed, Some(stopped)) => operation.abort(&stopped.running(together)),
+            (Ending::Failed, None) => operation.fail(ToolError::failed(shown)),
+            (Ending::Unclear, _) => {
+                if !heard.session().replays() {
+                    logs::unclear(&call.call_id, shown);
+                }
+                operation.end(ToolResult::ok(shown, unclear_result(response)))
+            }
+            (Ending::Ended(code), _) => {
+                operation.end(ToolResult::ok(shown, response.clone()).with_exit_code(code))
+            }
+        };
+        let report = report?;
+        let is_error = !report.success || matches!(ending, Ending::Ended(Some(code)) if code != 0);
+        // Of a call that the host stopped the program says that the user rejected it.
+        if !(has_failed && self.stopped.is_some()) {
+            self.shown_of.insert(number, (report.message.clone(), is_error));
+        }
+        let report = Some(report);
+        heard.asking(&call.call_id).closed(number);
+        Ok(report)
+    }
+
+    /// Takes the result that the program told the model of a call. A call that is open ends with it.
+    pub(super) fn told(
+        &mut self,
+        call_id: &str,
+        (content, is_error): (&Value, bool),
+        heard: &mut Recorders<'_>,
+    ) -> Result<Then> {
+        let mut text = text_of(content);
+        let recorder = heard.asking(call_id);
+        let number = recorder.asked().result_of(call_id, is_error);
+        let asked = number.and_then(|number| recorder.asked().get(number));
+        let has_begun = asked.is_some_and(|asked| asked.has_begun);
+        let tool = asked.map(|asked| asked.record.name.clone()).unwrap_or_default();
+        if let Some(stopped) = self.stopped.filter(|_| is_error && !has_begun) {
+            text = match begins_sub_agent(&tool) {
+                // Its calls say themselves what became of them.
+                true => stopped.running(true),
+                false => stopped.not_begun(),
+            };
+        }
+        let left = self.end_calls_of(call_id, number, heard)?;
+        let ending = match is_error {
+            true => self.ending(number, (&tool, &text), (false, false)),
+            false => Ending::Ended(None),
+        };
+        let report =
+            number.map(|number| self.end(number, ending, (&text, content), heard)).transpose()?.flatten();
+        heard.child_ended(call_id, !self.open.is_empty(), &self.runner)?;
+        let ran = number.is_some() && !is_error && !is_no_call_of_its_own(&tool);
+        let unbegun = (ran && !has_begun).then(|| unbegun(&tool));
+        if let Some(number) = number {
+            let shown = self.shown_of.remove(&number);
+            if let Some(context) = self.context_of.remove(&number) {
+                text = format!("{text}\n\n{context}");
+            }
+            heard.asking(call_id).told(number, (&text, is_error), shown, &self.runner)?;
+        }
+        let leftover = report.as_ref().and_then(|report| self.leftover(report));
+        Ok(leftover.or(left).or(unbegun).map_or(Then::GoOn, Then::Fail))
+    }
+
+    /// Drops what waits of a call that is over, and ends the calls of the sub-agent that it began. Those that run were given up with
+    /// the sub-agent, and the program may tell nothing of them any more. Returns the error of what could not be undone.
+    fn end_calls_of(
+        &mut self,
+        call_id: &str,
+        call: Option<CallNumber>,
+        heard: &mut Recorders<'_>,
+    ) -> Result<Option<Error>> {
+        self.drop_waiting(call_id, call, heard);
+        let is_left =
+            |open: &OpenCall| heard.parent_of(&open.call.call_id).is_some_and(|parent| parent == call_id);
+        let open = self.open.iter().filter(|(_, open)| is_left(open));
+        let left: Vec<CallNumber> = open.map(|(number, _)| *number).collect();
+        let mut error = None;
+        for number in left {
+            let report = self.end(number, Ending::Failed, (AGENT_ENDED, &Value::Null), heard)?;
+            error = error.or(report.as_ref().and_then(|report| self.leftover(report)));
+        }
+        Ok(error)
+    }
+
+    /// Returns the error that ends the run for what a failed call left; `None` if the run goes on.
+    pub(super) fn leftover(&self, report: &ToolReport) -> Option<Error> {
+        not_undone(report).filter(|_| self.options.on_leftover == OnLeftover::Stop)
+    }
+
+    /// Ends all calls that are open, since the program is gone: what they changed is rolled back.
+    pub(super) fn abort(&mut self, heard: &mut Recorders<'_>) -> Result<()> {
+        self.let_go();
+        while let Some((number, OpenCall { call, operation, together, .. })) = self.open.pop_last() {
+            operation.abort(&self.stopped.unwrap_or(Stopped::Ended).running(together))?;
+            heard.asking(&call.call_id).closed(number);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the last text of a sub-agent, as the hook behind it tells.
+fn last_text_in(input: &Value) -> Option<String> {
+    let blocks = input.get("tool_response")?.get("content")?.as_array()?;
+    blocks.last()?.get("text")?.as_str().map(str::to_owned)
+}
+
+/// Returns what a tool answered as a text: a text itself, the texts of blocks, the output of a command, or JSON.
+pub(super) fn text_of(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(blocks)
+            if !blocks.is_empty() && blocks.iter().all(|block| block.get("text").is_some()) =>
+        {
+            let texts: Vec<&str> = blocks.iter().filter_map(|block| block.get("text")?.as_str()).collect();
+            texts.join("\n")
+        }
+        Value::Object(object) if object.contains_key("stdout") => {
+            let part = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default();
+            [part("stdout"), part("stderr")]
+                .into_iter()
+                .filter(|part| !part.is_empty())
+                .collect::<Vec<_>>()
+                .join("\n")
+        }
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,174 @@
+//! Recovers what an earlier process of the session left behind that ended within a run: its program, and the calls that were
+//! open.
+//!
+//! | step | what happens | if the process ends within it |
+//! |---|---|---|
+//! | 1 | a program that outlived its host is ended, and what a program left running, known by a variable in its environment: it would go on to change the workspace, and to call the model | the next recovery ends it |
+//! | 2 | the engine recovers the open calls ([`ToolRunner::recover`]): it restores their resources, and runs those tools of the host again that may run again | the next recovery does it again |
+//! | 3 | interrupted calls of the program's own tools are settled as failed, with a text for the model | the next recovery settles the others |
+//!
+//! Nobody has to decide about a call of step 3: what the tool changed in the resources is undone by then, and the program, which
+//! alone runs the tool, is gone. What it did outside of them, such as a request that a command sent, no recovery undoes, as with
+//! every call that fails. The transcript that the next run resumes holds the text as the call's result.
+//!
+//! # Invariants
+//!
+//! 1. No resource is restored while a program of an earlier process runs.
+//! 2. A program is ended only if the session itself recorded it: a fork leaves that of its origin alone.
+//! 3. A tool of the host is never settled here, nor one whose name this adapter does not allow the program.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use foldlog::process::{ProcessIdentity, StartMoment, end_all_with};
+use foldlog::tools::{ExecuteOptions, ExecutionState, Recovered, Recovery};
+use foldlog::{Parent, Replaced, SequenceNumber, Session, Settlement};
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use super::ClaudeAgentSDKAdapter;
+use super::arrival::STARTED;
+use super::native;
+use foldlog_agent::error::{Error, Phase, Result};
+use foldlog_agent::prompt::Prompt;
+
+/// Time that a program has to end that outlived its host.
+const ORPHAN_ENDS_WITHIN: Duration = Duration::from_secs(2);
+
+/// Name under which interrupted calls are settled.
+const BY: &str = "foldlog";
+
+/// Reason that the log holds of it.
+const REASON: &str = "the process ended within the call, and the recovery undid what it changed";
+
+/// Text that the model reads of an interrupted call.
+const UNDONE: &str =
+    "The call was interrupted; its effects were undone. If they are still needed, call the tool again.";
+
+/// Begin of the text that the model reads of an interrupted call some of whose changes stay.
+const PARTLY_UNDONE: &str = "The call was interrupted, and not all of its effects could be undone. Look at what it left before you go on:";
+
+/// Reports what a recovery did.
+#[derive(Clone, Debug, Default)]
+pub struct ProgramRecovery {
+    /// Unsettled operations that the recovery settled as failed: calls of the program's own tools.
+    pub undone: Vec<Recovered>,
+    /// All others, as [`ToolRunner::recover`](foldlog::tools::ToolRunner::recover) reports them.
+    pub recovered: Vec<Recovered>,
+}
+
+/// Remembers how far each session's log was searched for programs.
+#[derive(Debug, Default)]
+pub(super) struct Searched(Mutex<BTreeMap<Uuid, SequenceNumber>>);
+
+/// Variable in the environment of a session's program, and so of the commands that it runs, even if these outlive it. Its value
+/// is the session's [`mark`].
+pub(super) const MARK: &str = "FOLDLOG_RUN";
+
+/// Returns what the program of a session, and the folders of its runs, are known by: the session's id, and a digest of the path
+/// of its folder, since a copy of the session elsewhere has the same id and may run too.
+pub(super) fn mark(session: &Session) -> String {
+    let digest = blake3::hash(session.dir().as_os_str().as_encoded_bytes()).to_hex();
+    format!("{}-{}", session.id(), digest.as_str().split_at(8).0)
+}
+
+/// Ends what a program of this session left running, such as a command in a process group of its own: it would go on to change
+/// the workspace. `since` leaves alone what was started before, as the program itself was. Returns `false` if
+/// something does not end.
+pub(super) fn end_left(session: &Session, since: Option<StartMoment>) -> bool {
+    end_all_with(MARK, &mark(session), since)
+}
+
+/// Ends the program of an earlier process of this session, should it have outlived its host, and what it left running: it would go on to
+/// change what is restored. Whoever recovers a session without its adapter calls this first.
+///
+/// # Errors
+///
+/// [`Error::PromptEvaluation`] if something does not end, [`Error::Engine`] if the log cannot be read.
+pub fn end_programs(session: &Session) -> Result<()> {
+    Searched::default().end_orphan(session)
+}
+
+impl Searched {
+    /// Ends the program of an earlier process of this session, should it have outlived its host. Reads the records that were
+    /// added since the last search alone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PromptEvaluation`] if the program does not end.
+    pub(super) fn end_orphan(&self, session: &Session) -> Result<()> {
+        let Some(position) = session.position().filter(|_| !session.replays()) else { return Ok(()) };
+        let own = match session.parent() {
+            Some(Parent::Fork { position, .. }) => position + 1,
+            _ => SequenceNumber::from(0),
+        };
+        let from = self.0.lock().get(&session.id()).map_or(own, |searched| *searched + 1);
+        let mut last: Option<ProcessIdentity> = None;
+        session.observations_from(STARTED, from, &mut |_, identity| {
+            last = identity;
+            Ok(())
+        })?;
+        if let Some(last) = last.as_ref().filter(|last| last.is_alive() && !last.end(ORPHAN_ENDS_WITHIN)) {
+            let reason =
+                format!("the program of an earlier process does not end: {last:?}: end it, and resume");
+            return Err(Error::evaluation(Phase::Request, "", reason));
+        }
+        if last.is_some() && !end_left(session, None) {
+            let reason = "a command that an earlier process left running does not end: end it, and resume";
+            return Err(Error::evaluation(Phase::Request, "", reason));
+        }
+        self.0.lock().insert(session.id(), position);
+        Ok(())
+    }
+}
+
+impl ClaudeAgentSDKAdapter {
+    /// Recovers a session whose process ended within a run: ends the program, should it still run, and then the calls that
+    /// were open. Tools of the host run again as [`ToolRunner::recover`](foldlog::tools::ToolRunner::recover) says. Calls
+    /// of the program's own tools are rolled back and count as failed, so that nobody has to settle them.
+    ///
+    /// A host may call this before each evaluation: where nothing is to be recovered, it does nothing. `prompt` is that of the
+    /// evaluation.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PromptEvaluation`] if the program does not end; nothing is restored then. [`Error::Engine`] as
+    /// [`ToolRunner::recover`](foldlog::tools::ToolRunner::recover) and [`Session::settle`] have it. The recovery can be
+    /// called again after each of them.
+    pub fn recover<O>(&self, prompt: &Prompt<O>, state: &ExecutionState) -> Result<ProgramRecovery> {
+        let session = state.session();
+        self.searched.end_orphan(session)?;
+        let runner = native::runner(state, prompt.tools(), &self.options);
+        let mut report = ProgramRecovery::default();
+        for one in runner.recover(&ExecuteOptions::default())? {
+            let waits = matches!(one.recovery, Recovery::NeedsSettling(_));
+            if !waits || !self.is_native(prompt, &one.tool) {
+                report.recovered.push(one);
+                continue;
+            }
+            session.settle(one.operation, &Settlement::failed().showing(text_of(&one)), BY, REASON)?;
+            report.undone.push(one);
+        }
+        Ok(report)
+    }
+
+    /// Returns whether a tool is one of the program's own that this adapter allows.
+    fn is_native<O>(&self, prompt: &Prompt<O>, tool: &str) -> bool {
+        let is_hosts = prompt.tools().names().contains(&tool);
+        !is_hosts && self.options.allows(tool)
+    }
+}
+
+/// Returns what the model reads of an interrupted call.
+fn text_of(one: &Recovered) -> String {
+    // What names no resource is no change.
+    let changes = one.not_undone.iter().filter(|left| !left.resource.is_empty());
+    let left: Vec<String> = changes.map(|left| format!("{}: {}", left.path, left.reason)).collect();
+    let undone =
+        if left.is_empty() { UNDONE.to_owned() } else { format!("{PARTLY_UNDONE} {}", left.join("; ")) };
+    // Others may have changed them since, and the model may have read them.
+    match Replaced::text(&one.replaced) {
+        Some(files) => format!("{undone} Files that are as before the call: {files}."),
+        None => undone,
+    }
+}

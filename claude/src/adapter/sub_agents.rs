@@ -1,0 +1,236 @@
+//! Goes on after a process that ended while sub-agents worked.
+//!
+//! The program does not continue a sub-agent in another process. So its conversation ends, and the call that began it gets a result
+//! that lists what the sub-agent's calls did. The model that reads it knows which work is done.
+//!
+//! | the log holds | what is recorded |
+//! |---|---|
+//! | arrivals with an answer that asks for calls, and no record of the answer | the answer. It was paid for, and the transcript that the program resumes holds it |
+//! | a sub-agent's open call that was approved | its end, as [`approvals`](super::approvals) says |
+//! | other open calls of a sub-agent | their ends: they never began |
+//! | a call that began a sub-agent and has no result | its end, with what the calls of the sub-agent did |
+//!
+//! # Invariants
+//!
+//! 1. What a sub-agent's call committed is told to the model, or is told to be left out.
+//! 2. An answer is recorded once: arrivals before the last answer or the last request are not read again.
+
+use std::collections::BTreeMap;
+
+use foldlog::conversation::{
+    Conversation, ConversationMessage, EntryContent, PromptIdentity, ResumePoint, Role, ToolCallRecord,
+};
+use foldlog::tools::ToolRunner;
+use foldlog::{SequenceNumber, Session};
+use serde_json::Value;
+
+use super::approvals;
+use super::arrival::{ARRIVED, Arrival, STARTED, Stamped, message_of};
+use super::begin::close_open;
+use super::conversation::{Recorder, of_sub_agent};
+use super::transcript::SYNTHETIC;
+use crate::{Assistant, Block, Body};
+use foldlog_agent::deadline::Deadline;
+use foldlog_agent::error::Result;
+use foldlog_agent::evaluation::{Journal, Used, must_settle, shortened};
+use foldlog_agent::inner_loop::{LoopStart, OpenTurn};
+use foldlog_agent::prompt::VisibilityOverrides;
+
+/// Begin of the text that the model reads of the call of a sub-agent whose process ended.
+const AGENT_GONE: &str = "The process ended while this sub-agent worked. What its calls did before stays. Begin another \
+                          one if its work is still needed.";
+
+/// Number of characters of a result that are told.
+const RESULT_MAX: usize = 2000;
+
+/// Number of bytes of all results that are told of one sub-agent. The text of a closed call may have 16 KiB.
+const RESULTS_MAX: usize = 12 << 10;
+
+/// Number of sub-agents, each begun by the one before, whose conversations are ended.
+const DEPTH_MAX: u32 = 16;
+
+/// Ends what an earlier process left open.
+pub(super) struct Ending<'a> {
+    pub(super) session: &'a Session,
+    pub(super) evaluation: &'a str,
+    pub(super) prompt: &'a PromptIdentity,
+    pub(super) runner: &'a ToolRunner,
+    pub(super) deadline: Deadline,
+}
+
+impl Ending<'_> {
+    /// Goes on with the calls of sub-agents that waited for a person, and closes what these left open. Returns what the model
+    /// reads of the calls of `open` that began them, by their ids.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Suspended`](foldlog_agent::Error::Suspended) and [`Error::ToolIdempotency`](foldlog_agent::Error::ToolIdempotency) if a call of
+    /// a sub-agent has to be settled first.
+    pub(super) fn sub_agents(&self, open: &OpenTurn) -> Result<BTreeMap<String, String>> {
+        self.sub_agents_at(open, 0)
+    }
+
+    fn sub_agents_at(&self, open: &OpenTurn, depth: u32) -> Result<BTreeMap<String, String>> {
+        let mut told = BTreeMap::new();
+        for (_, call) in (0..).zip(&open.calls).filter(|(ordinal, _)| !open.closed.contains(ordinal)) {
+            if let Some(text) = self.sub_agent(call, depth)? {
+                told.insert(call.call_id.clone(), text);
+            }
+        }
+        Ok(told)
+    }
+
+    /// Ends the conversation of the sub-agent that a call began. Returns what the model reads of the call; `None` if it has none.
+    fn sub_agent(&self, call: &ToolCallRecord, depth: u32) -> Result<Option<String>> {
+        let Ending { session, prompt, runner, .. } = self;
+        let child = of_sub_agent(self.evaluation, &call.call_id);
+        match session.resume(Some(&child))?.point {
+            ResumePoint::NotRecorded => return Ok(None),
+            ResumePoint::NeedsSettle(operations) => return Err(must_settle(session, operations)?),
+            _ => {}
+        }
+        let mut followed = session.follow_conversation(&child);
+        let Some(conversation) = followed.read()? else { return Ok(None) };
+        let (start, _) = LoopStart::of(conversation, prompt, VisibilityOverrides::new());
+        let mut journal = Journal::recorded((*session).clone(), followed, Used::default(), None);
+        if let Some(mut open) = start.open {
+            // The log of another host may name a circle.
+            let told =
+                if depth < DEPTH_MAX { self.sub_agents_at(&open, depth + 1)? } else { BTreeMap::new() };
+            approvals::go_on(&mut open, runner, self.deadline)?;
+            close_open(&mut journal, &open, runner, &told)?;
+        }
+        Ok(Some(AGENT_GONE.to_owned() + &done(&journal.messages()?)))
+    }
+
+    /// Records answers that an earlier process received and did not record, each closed before the next one. `prompt` is that of
+    /// the evaluation.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sub_agents`](Ending::sub_agents).
+    pub(super) fn record_received(&self, model: &str) -> Result<()> {
+        if matches!(self.session.resume(Some(self.evaluation))?.point, ResumePoint::NeedsSettle(_)) {
+            return Ok(());
+        }
+        let mut followed = self.session.follow_conversation(self.evaluation);
+        let Some(conversation) = followed.read()? else { return Ok(()) };
+        let Some(received) = received(self.session, conversation)? else { return Ok(()) };
+        let (start, _) = LoopStart::of(conversation, self.prompt, VisibilityOverrides::new());
+        let used = Used::of(conversation);
+        let mut journal = Journal::recorded(self.session.clone(), followed, used, None);
+        if let Some(open) = &start.open {
+            if !open.asked.is_empty() {
+                return Ok(());
+            }
+            let told = self.sub_agents(open)?;
+            close_open(&mut journal, open, self.runner, &told)?;
+        }
+        let mut recorder = Recorder::new(journal, self.prompt.clone(), model);
+        recorder.received(&received.answer, received.request, self.runner)
+    }
+}
+
+/// Holds an answer that was received and is not recorded.
+struct Received {
+    answer: Vec<Assistant>,
+    /// Request that it answers, if no other answer does.
+    request: Option<SequenceNumber>,
+}
+
+/// Reads the answer that was received last, if it asks for calls and is not recorded. A text alone may be a part of an answer.
+fn received(session: &Session, conversation: &Conversation) -> Result<Option<Received>> {
+    let (mut request, mut last, mut is_start) = (None, None, false);
+    for entry in conversation.entries().iter().rev() {
+        match &entry.content {
+            EntryContent::RequestFailed { .. } => return Ok(None),
+            EntryContent::Answer { .. } => last = Some(entry.sequence),
+            EntryContent::Request { parameters, .. } => {
+                request.get_or_insert(entry.sequence);
+                // Requests within a run are recorded behind the arrival of their answers.
+                is_start = parameters.as_ref().is_some_and(|parameters| session_in(parameters).is_some());
+                last = is_start.then_some(entry.sequence);
+            }
+            _ => {}
+        }
+        if last.is_some() {
+            break;
+        }
+    }
+    let Some(last) = last else { return Ok(None) };
+    // What came behind an abandoned record is abandoned as well.
+    if conversation.abandoned().iter().any(|entry| entry.sequence > last) {
+        return Ok(None);
+    }
+    let mut started = Vec::new();
+    session.observations_from(STARTED, last, &mut |at, _: Option<foldlog::process::ProcessIdentity>| {
+        started.push(at);
+        Ok(())
+    })?;
+    // The program of a run starts behind the first request of the run. A later one belongs to another evaluation.
+    let end = started.get(usize::from(is_start)).copied().unwrap_or(SequenceNumber::MAX);
+    let parameters = conversation.entries().iter().rev().filter_map(|entry| match &entry.content {
+        EntryContent::Request { parameters, .. } => parameters.as_deref(),
+        _ => None,
+    });
+    let session_id = parameters.filter_map(session_in).next();
+    let mut answer: Vec<Assistant> = Vec::new();
+    session.observations_from(ARRIVED, last, &mut |at, stamped: Stamped| {
+        let Arrival::Message(line) = stamped.arrival else { return Ok(()) };
+        if at >= end || !line.contains("\"assistant\"") {
+            return Ok(());
+        }
+        if let Some(Body::Assistant(said)) = message_of(&line).map(|message| message.body)
+            && said.parent_tool_use_id.is_none()
+            && said.model.as_deref() != Some(SYNTHETIC)
+            && said.session_id == session_id
+        {
+            answer.retain(|one| one.id == said.id);
+            answer.push(said);
+        }
+        Ok(())
+    })?;
+    let asks = |said: &Assistant| said.content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
+    Ok(answer.iter().any(asks).then_some(Received { answer, request }))
+}
+
+/// Returns the id of the program's session that the parameters of a run's first request name; `None` for other requests.
+fn session_in(parameters: &str) -> Option<String> {
+    let named: Value = serde_json::from_str(parameters).ok()?;
+    let id = |name: &str| named.get(name)?.as_str().map(str::to_owned);
+    id("session_id").or_else(|| id("resume"))
+}
+
+/// Returns what the calls of a sub-agent did, as the model reads it: the latest ones, if they are too many.
+fn done(messages: &[ConversationMessage]) -> String {
+    let mut calls: Vec<&ToolCallRecord> = Vec::new();
+    let mut texts = Vec::new();
+    for message in messages {
+        // The results of an answer follow it, in the order of its calls.
+        if !message.tool_calls.is_empty() {
+            calls = message.tool_calls.iter().collect();
+        }
+        let Some(id) = message.tool_call_id.as_ref().filter(|_| message.role == Role::Tool) else { continue };
+        if let Some(place) = calls.iter().position(|call| call.call_id == *id) {
+            let call = calls.remove(place);
+            let result: String =
+                message.content.iter().flat_map(|text| text.chars()).take(RESULT_MAX).collect();
+            let failed = if message.is_error { " (failed)" } else { "" };
+            let (name, arguments) = (shortened(&call.name), shortened(&call.arguments));
+            texts.push(format!("\n\nIts call of `{name}` with {arguments}{failed}: {result}"));
+        }
+    }
+    let mut left = RESULTS_MAX;
+    let kept = texts.iter().rev().take_while(|text| {
+        let fits = text.len() <= left;
+        left = left.saturating_sub(text.len());
+        fits
+    });
+    let kept = kept.count();
+    let dropped = texts.len() - kept;
+    let mut told = texts.split_off(dropped).concat();
+    if dropped > 0 {
+        told = format!("\n\n{dropped} calls before these are left out.{told}");
+    }
+    told
+}

@@ -1,0 +1,562 @@
+//! Writes the program's transcript of a session back from the log.
+//!
+//! The program keeps a session in a file of JSON lines, and mirrors each line that it adds (`transcript_mirror`). The mirrored
+//! lines are arrivals of the log; together they are the file, byte for byte. So a folder that was lost is written again, and a
+//! session goes on where only the log is left.
+//!
+//! | what is missing in the mirrored lines | what is written |
+//! |---|---|
+//! | nothing | the lines, in their order |
+//! | answers and results that the program told of: it mirrors their lines up to some 100 ms later | lines with what it told |
+//! | the result of a call that committed, since the program was killed before it told of it | a line with the result that the log holds |
+//! | the call too | a line with the call, and one with its result |
+//! | nothing, but a line says of a call that the host stopped that the user rejected it | the line, with the result that the log holds |
+//! | a part of the history, in a copy whose program was killed before it had mirrored all of it | the lines of the session that was copied, through the entry behind which it was |
+//! | each message | nothing: the session cannot be resumed, and a fresh one is given the conversation |
+//!
+//! The place of the file below the program's folder follows from the working folder:
+//! `projects/<cwd, each character that is no letter or digit as ->/<session id>.jsonl`.
+//!
+//! # Invariants
+//!
+//! 1. A file that is there is not written over. What it lacks is added to it. Only if a line of it says that a call which the host
+//!    stopped was rejected, it is replaced by a file in which that line says what became of the call.
+//! 2. No call that the log says committed is missing in what is written.
+//! 3. Each line that is written beside the mirrored ones is later than those before it, and a result follows its call: the program
+//!    goes on with the latest end of the history, and leaves out what does not lead there.
+//! 4. No answer that is written looks torn: each names why it ended, and a model.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use chrono::{DateTime, SecondsFormat, TimeDelta};
+use foldlog::Session;
+use foldlog::conversation::{Conversation, EntryContent, ToolCallRecord};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::DEFAULT_MODEL;
+use super::arrival::{ARRIVED, Arrival, Stamped, message_of};
+use super::native::text_of;
+use crate::{Body, TranscriptMirror};
+use foldlog_agent::error::{Error, Phase, Result};
+
+/// Begin of what the program tells the model of a call that the host stopped. Nobody rejected it.
+const REJECTED: &str = "The user doesn't want to proceed with this tool use.";
+
+/// What else the program tells of such a call, and of the turn that ended with it.
+const BY_USER: &str = "[Request interrupted by user";
+
+/// What the model reads in place of [`BY_USER`].
+const STOPPED: &str = "[The run stopped here.]";
+
+/// Longest name of a project's folder that the program does not cut and hash.
+const PROJECT_NAME_MAX: usize = 200;
+
+/// Holds the mirrored lines of one session of the program.
+#[derive(Debug, Default)]
+pub(super) struct Transcript {
+    entries: Vec<Entry>,
+    /// What the program told of the conversation and has not mirrored.
+    said: Vec<Entry>,
+}
+
+/// Holds the transcripts of the program's sessions, by their ids.
+pub(super) type Transcripts = BTreeMap<String, Transcript>;
+
+/// Holds one mirrored line.
+#[derive(Clone, Debug)]
+struct Entry {
+    line: String,
+    /// What the line says; null if it is no JSON.
+    json: Value,
+}
+
+impl Entry {
+    fn new(line: String) -> Entry {
+        let json = foldlog::escape::read_json(&line).unwrap_or_default();
+        Entry { line, json }
+    }
+
+    /// Returns what the blocks of a kind say under `name`.
+    fn ids(&self, kind: &str, name: &str) -> Vec<String> {
+        let content = self.json.get("message").and_then(|message| message.get("content"));
+        let blocks = content.and_then(Value::as_array).into_iter().flatten();
+        let id = |block: &Value| {
+            let is_one = block.get("type")?.as_str()? == kind;
+            is_one.then(|| block.get(name)?.as_str().map(str::to_owned)).flatten()
+        };
+        blocks.filter_map(id).collect()
+    }
+
+    /// Corrects what the program says of calls that the host stopped: it tells the model that the user rejected them. `earlier` counts
+    /// the results of each call that came before. Returns whether there was something to be corrected.
+    fn correct(&mut self, results: &[CallResult], earlier: &mut BTreeMap<String, usize>) -> bool {
+        let mut told = None;
+        let mut is_corrected = false;
+        let content = self.json.get_mut("message").and_then(|message| message.get_mut("content"));
+        for block in content.and_then(Value::as_array_mut).into_iter().flatten() {
+            let text = |name: &str| block.get(name).and_then(Value::as_str).unwrap_or_default();
+            match text("type") {
+                "text" if text("text").starts_with(BY_USER) => {
+                    is_corrected = true;
+                    block["text"] = STOPPED.into();
+                }
+                "tool_result" => {
+                    let id = text("tool_use_id").to_owned();
+                    let nth = earlier.entry(id.clone()).or_default();
+                    let result = results.iter().filter(|one| one.call_id == id).nth(*nth);
+                    *nth += 1;
+                    let said = text_of(block.get("content").unwrap_or(&Value::Null));
+                    let is_by_user = said.starts_with(REJECTED) || said.contains(BY_USER);
+                    if let Some(result) = result.filter(|_| is_by_user) {
+                        block["content"] = result.text.clone().into();
+                        told = Some(format!("Error: {}", result.text));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(entry) = self.json.as_object_mut()
+            && let Some(told) = told
+        {
+            is_corrected = true;
+            entry.remove("toolDenialKind");
+            entry.insert("toolUseResult".to_owned(), told.into());
+        }
+        if is_corrected {
+            self.line = self.json.to_string();
+        }
+        is_corrected
+    }
+
+    /// Returns whether the entry is a message of the user or of the model, or a result of a tool.
+    fn is_message(&self) -> bool {
+        matches!(self.json.get("type").and_then(Value::as_str), Some("user" | "assistant"))
+    }
+
+    /// Returns when the entry was made, as text; `None` if it does not say.
+    fn time(&self) -> Option<&str> {
+        self.json.get("timestamp")?.as_str()
+    }
+
+    /// Returns the entry's own id; `None` if it has none.
+    fn uuid(&self) -> Option<&str> {
+        uuid_of(&self.json)
+    }
+}
+
+/// Returns the mirrored lines that an arrival holds, with the id of the session that they belong to. Lines of sub-agents,
+/// whose files lie in folders of their own, are left out.
+fn mirrored(line: &str) -> Option<(String, Vec<String>)> {
+    if !line.contains("transcript_mirror") {
+        return None;
+    }
+    let Body::TranscriptMirror(TranscriptMirror { file_path, entries }) = message_of(line)?.body else {
+        return None;
+    };
+    let path = Path::new(&file_path);
+    if path.extension().is_none_or(|extension| extension != "jsonl") {
+        return None;
+    }
+    let id = Uuid::parse_str(path.file_stem()?.to_str()?).ok()?.to_string();
+    Some((id, entries.iter().map(|entry| entry.get().to_owned()).collect()))
+}
+
+/// Model of what the program says itself in place of the model.
+pub(super) const SYNTHETIC: &str = "<synthetic>";
+
+fn model_of(entry: &Value) -> Option<&str> {
+    entry.get("message")?.get("model")?.as_str()
+}
+
+/// Returns what an arrival tells of the program's own conversation, with the id of the session: an answer of the model or the
+/// results of calls.
+fn said(line: &str) -> Option<(String, Entry)> {
+    let mut json: Value = foldlog::escape::read_json(line).ok()?;
+    let id = json.get("session_id")?.as_str()?.to_owned();
+    let told = json.as_object_mut()?;
+    let is_own = told.remove("parent_tool_use_id").is_none_or(|parent| parent.is_null());
+    let kind = told.get("type")?.as_str()?.to_owned();
+    let (uuid, message) = (told.remove("uuid")?, told.remove("message")?);
+    let entry = Entry { line: String::new(), json: json!({"type": kind, "message": message, "uuid": uuid}) };
+    let is_message = match kind.as_str() {
+        "assistant" => model_of(&entry.json) != Some(SYNTHETIC),
+        "user" => !entry.ids("tool_result", "tool_use_id").is_empty(),
+        _ => false,
+    };
+    (is_own && is_message).then_some((id, entry))
+}
+
+/// Removes what is mirrored from what was told: the program gives both the same id.
+fn without(said: &mut Vec<Entry>, mirrored: &[Entry]) {
+    let ids: BTreeSet<&str> = mirrored.iter().filter_map(Entry::uuid).collect();
+    said.retain(|one| one.uuid().is_none_or(|uuid| !ids.contains(uuid)));
+}
+
+/// Reads the transcripts of all the program's sessions that the log holds, by their ids.
+pub(super) fn transcripts(session: &Session) -> Result<Transcripts> {
+    let mut found = Transcripts::new();
+    session.observations(ARRIVED, &mut |_, stamped: Stamped| {
+        let Arrival::Message(line) = stamped.arrival else { return Ok(()) };
+        if let Some((id, lines)) = mirrored(&line) {
+            let transcript = found.entry(id).or_default();
+            let lines: Vec<Entry> = lines.into_iter().map(Entry::new).collect();
+            without(&mut transcript.said, &lines);
+            transcript.entries.extend(lines);
+        } else if let Some((id, entry)) = said(&line) {
+            found.entry(id).or_default().said.push(entry);
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Returns the id of the last entry of the session `id` that a mirrored line holds; `None` if the line mirrors none of it, but,
+/// say, what a sub-agent adds to a file of its own.
+pub(super) fn last_entry(mirror: &TranscriptMirror, id: &str) -> Option<String> {
+    if Path::new(&mirror.file_path).file_stem().is_none_or(|stem| stem != id) {
+        return None;
+    }
+    mirror.entries.iter().rev().find_map(|entry| uuid_in(entry.get()))
+}
+
+/// Returns the id of an entry, of which nothing else is read.
+fn uuid_in(entry: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        uuid: Option<String>,
+    }
+    serde_json::from_str::<Named>(entry).ok()?.uuid
+}
+
+/// Returns the ids of the calls for which the entries ask that a mirrored line holds.
+pub(super) fn calls_in(mirror: &TranscriptMirror) -> Vec<String> {
+    // Most entries ask for none, and need not be read.
+    let asking = mirror.entries.iter().filter(|entry| entry.get().contains("\"tool_use\""));
+    let entries = asking.map(|entry| Entry::new(entry.get().to_owned()));
+    entries.flat_map(|entry| entry.ids("tool_use", "id")).collect()
+}
+
+fn uuid_of(entry: &Value) -> Option<&str> {
+    entry.get("uuid")?.as_str()
+}
+
+/// Holds the result of a call, as the log has it.
+#[derive(Clone, Debug)]
+pub(super) struct CallResult {
+    pub(super) call_id: String,
+    pub(super) text: String,
+    pub(super) is_error: bool,
+}
+
+/// Holds a call for which the model asked.
+#[derive(Clone, Debug)]
+struct Asked {
+    /// Id of the program's session in which it asked.
+    session: String,
+    call: ToolCallRecord,
+    model: Option<String>,
+}
+
+/// Holds what a conversation says of the program's sessions in which it went on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lineage {
+    /// Session from which each copy was made, and the entry behind which it was; `None` is its end.
+    copies: BTreeMap<String, (String, Option<String>)>,
+    /// Calls, in their order.
+    asked: Vec<Asked>,
+}
+
+impl Lineage {
+    /// Reads the sessions of the program from the requests that began its runs. `bridged` returns the program's name of a tool
+    /// of the host, and any other name as it is.
+    pub(super) fn of(conversation: Option<&Conversation>, bridged: impl Fn(&str) -> String) -> Lineage {
+        let (mut lineage, mut session) = (Lineage::default(), String::new());
+        for entry in conversation.iter().flat_map(|conversation| conversation.entries()) {
+            match &entry.content {
+                EntryContent::Request { parameters: Some(parameters), .. } => {
+                    let named: Value = serde_json::from_str(parameters).unwrap_or_default();
+                    let text = |name: &str| named.get(name).and_then(Value::as_str).map(str::to_owned);
+                    let from = text("resume");
+                    if let (Some(copy), Some(from)) = (text("session_id"), from.clone()) {
+                        lineage.copies.insert(copy, (from, text("resume_session_at")));
+                    }
+                    session = text("session_id").or(from).unwrap_or(session);
+                }
+                EntryContent::Answer { message, model, .. } => {
+                    let asked = message.tool_calls.iter().map(|call| Asked {
+                        session: session.clone(),
+                        call: ToolCallRecord { name: bridged(&call.name), ..call.clone() },
+                        model: model.clone(),
+                    });
+                    lineage.asked.extend(asked);
+                }
+                _ => {}
+            }
+        }
+        lineage
+    }
+
+    /// Returns the sessions from which one was copied, the first of all before all others, and the session itself; with each
+    /// the entry of the one before it behind which it was copied.
+    fn chain(&self, id: &str) -> Vec<(String, Option<String>)> {
+        let mut chain = vec![(id.to_owned(), None)];
+        let mut last = id;
+        // A log from elsewhere may name a circle.
+        while let Some((from, at)) = self.copies.get(last).filter(|_| chain.len() <= self.copies.len()) {
+            if let Some((_, copied_at)) = chain.last_mut() {
+                copied_at.clone_from(at);
+            }
+            chain.push((from.clone(), None));
+            last = from;
+        }
+        chain.reverse();
+        chain
+    }
+}
+
+impl Transcript {
+    /// Returns whether the transcript holds a message. The program takes one without any for none.
+    pub(super) fn holds_messages(&self) -> bool {
+        self.entries.iter().any(Entry::is_message)
+    }
+
+    /// Adds what is missing behind the last line: what the program told, the results of calls, and calls of `asked` with theirs.
+    fn complete<'a>(&mut self, asked: impl Iterator<Item = &'a Asked>, results: &[CallResult]) {
+        let Some(like) = self.end().map(|entry| entry.json.clone()) else { return };
+        // What was mirrored before it was told is there.
+        without(&mut self.said, &self.entries);
+        for said in std::mem::take(&mut self.said) {
+            let text =
+                |name: &str| said.json.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let mut message = said.json.get("message").cloned().unwrap_or_default();
+            if let Some(reason) = message.get_mut("stop_reason").filter(|reason| reason.is_null()) {
+                let asks = !said.ids("tool_use", "id").is_empty();
+                *reason = if asks { "tool_use" } else { "end_turn" }.into();
+            }
+            self.add(&text("type"), message, text("uuid"), &like);
+        }
+        let ids = |kind, name| self.entries.iter().flat_map(|entry| entry.ids(kind, name)).collect();
+        let (held, told): (BTreeSet<String>, BTreeSet<String>) =
+            (ids("tool_use", "id"), ids("tool_result", "tool_use_id"));
+        let missing = || results.iter().filter(|one| !told.contains(&one.call_id));
+        for result in missing().filter(|one| held.contains(&one.call_id)) {
+            self.add_result(result, &like);
+        }
+        let model = self.entries.iter().rev().find_map(|entry| model_of(&entry.json)).map(str::to_owned);
+        for Asked { call, model: of_call, .. } in asked.filter(|asked| !held.contains(&asked.call.call_id)) {
+            let Some(result) = missing().find(|one| one.call_id == call.call_id) else { continue };
+            let input = serde_json::from_str::<Value>(&call.arguments).unwrap_or_default();
+            let uuid = name_of(&format!("call {}", call.call_id));
+            let message = json!({
+                "id": format!("msg_{uuid}"),
+                "type": "message",
+                "role": "assistant",
+                "model": of_call.as_deref().or(model.as_deref()).unwrap_or(DEFAULT_MODEL),
+                "content": [{"type": "tool_use", "id": call.call_id, "name": call.name, "input": input}],
+                "stop_reason": "tool_use",
+                "stop_sequence": null,
+                "usage": {"input_tokens": 0, "output_tokens": 0},
+            });
+            self.add("assistant", message, uuid, &like);
+            self.add_result(result, &like);
+        }
+    }
+
+    fn add_result(&mut self, result: &CallResult, like: &Value) {
+        let block = json!({
+            "type": "tool_result",
+            "tool_use_id": result.call_id,
+            "content": [{"type": "text", "text": result.text}],
+            "is_error": result.is_error,
+        });
+        self.add("user", json!({"role": "user", "content": [block]}), name_of(&result.call_id), like);
+    }
+
+    /// Adds an entry. A result follows the call, others the end of the history. What is the same in all entries is taken from `like`.
+    fn add(&mut self, kind: &str, message: Value, uuid: String, like: &Value) {
+        let mut entry = json!({
+            "isSidechain": false,
+            "userType": "external",
+            "type": kind,
+            "message": message,
+            "uuid": uuid,
+        });
+        let closes = Entry { line: String::new(), json: entry.clone() }.ids("tool_result", "tool_use_id");
+        let asks = |entry: &&Entry| entry.ids("tool_use", "id").iter().any(|id| closes.contains(id));
+        let call = self.entries.iter().rfind(asks).and_then(Entry::uuid);
+        let parent = call.or_else(|| self.end().and_then(Entry::uuid)).map(str::to_owned);
+        if let Some(entry) = entry.as_object_mut() {
+            entry.insert("parentUuid".to_owned(), parent.into());
+            for name in ["cwd", "sessionId", "version", "gitBranch"] {
+                entry.extend(like.get(name).map(|value| (name.to_owned(), value.clone())));
+            }
+            entry.extend(self.next_time().map(|time| ("timestamp".to_owned(), time.into())));
+        }
+        self.entries.push(Entry { line: entry.to_string(), json: entry });
+    }
+
+    /// Returns the entry with which the history ends: the latest one that no other follows. Mirrored lines may come in another
+    /// order than that of the history.
+    fn end(&self) -> Option<&Entry> {
+        let parents = self.entries.iter().filter_map(|entry| entry.json.get("parentUuid")?.as_str());
+        let followed: BTreeSet<&str> = parents.collect();
+        let is_end = |entry: &&Entry| entry.uuid().is_some_and(|uuid| !followed.contains(uuid));
+        // Times are written alike, so that they compare as texts; of equal ones the last counts.
+        self.entries.iter().filter(is_end).max_by_key(|entry| entry.time())
+    }
+
+    /// Returns a time behind that of the last entry: of all ends of a history the program goes on with the latest one, and
+    /// leaves out the others.
+    fn next_time(&self) -> Option<String> {
+        let last = self.end()?.time()?;
+        let last = DateTime::parse_from_rfc3339(last).ok()?.to_utc();
+        let next = last.checked_add_signed(TimeDelta::milliseconds(1))?;
+        Some(next.to_rfc3339_opts(SecondsFormat::Millis, true))
+    }
+
+    /// Goes on with what was mirrored of a copy. The program writes the whole history into a copy again; if it was killed before
+    /// all of it was mirrored, the lines of this transcript that are missing there stay.
+    fn go_on(&mut self, copy: Transcript) {
+        let of_copy: BTreeSet<&str> = copy.entries.iter().filter_map(Entry::uuid).collect();
+        let mut messages = self.entries.iter().filter(|entry| entry.is_message()).filter_map(Entry::uuid);
+        if messages.all(|uuid| of_copy.contains(uuid)) {
+            *self = copy;
+            return;
+        }
+        self.said = copy.said;
+        let held: BTreeSet<String> = self.entries.iter().filter_map(Entry::uuid).map(str::to_owned).collect();
+        let is_new = |entry: &Entry| entry.uuid().is_none_or(|uuid| !held.contains(uuid));
+        self.entries.extend(copy.entries.into_iter().filter(is_new));
+    }
+
+    /// Corrects what the program says of calls that the host stopped. Returns whether there was something to be corrected.
+    fn correct(&mut self, results: &[CallResult]) -> bool {
+        let mut earlier = BTreeMap::new();
+        let corrected =
+            self.entries.iter_mut().filter_map(|entry| entry.correct(results, &mut earlier).then_some(()));
+        corrected.count() > 0
+    }
+
+    /// Returns where the entry of an id stands.
+    fn place_of(&self, uuid: &str) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.uuid() == Some(uuid))
+    }
+
+    /// Returns the id of the entry that the first one follows, if the transcript does not hold it.
+    fn follows(&self) -> Option<&str> {
+        let first = self.entries.iter().find(|entry| entry.json.get("uuid").is_some())?;
+        let parent = first.json.get("parentUuid")?.as_str()?;
+        self.place_of(parent).is_none().then_some(parent)
+    }
+}
+
+/// Makes the id of an entry that stands for the result of a call: the same each time.
+fn name_of(call_id: &str) -> String {
+    let digest = blake3::hash(call_id.as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(digest.as_bytes().split_at(16).0);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
+}
+
+/// Returns the lines of the whole transcript of a session as the log has it, with all calls and their results; `None` if the
+/// log has none.
+fn whole(mut all: Transcripts, id: &str, lineage: &Lineage, results: &[CallResult]) -> Option<Vec<String>> {
+    let mut whole = Transcript::default();
+    for (session, copied_at) in lineage.chain(id) {
+        if let Some(place) = copied_at.and_then(|at| whole.place_of(&at)) {
+            whole.entries.truncate(place + 1);
+        }
+        whole.go_on(all.remove(&session).unwrap_or_default());
+        whole.complete(lineage.asked.iter().filter(|asked| asked.session == session), results);
+    }
+    if let Some(parent) = whole.follows() {
+        // It was copied from a session of another evaluation.
+        let before = all.into_values().find_map(|before| Some((before.place_of(parent)?, before)));
+        let (place, mut before) = before?;
+        before.entries.truncate(place + 1);
+        before.entries.append(&mut whole.entries);
+        whole = before;
+    }
+    whole.correct(results);
+    whole.holds_messages().then(|| whole.entries.into_iter().map(|entry| entry.line).collect())
+}
+
+/// Returns where the program keeps the transcript of a session below its folder `config`, if it runs in `cwd`.
+pub(super) fn file_of(config: &Path, cwd: &Path, id: &str) -> PathBuf {
+    let name: String = cwd
+        .to_string_lossy()
+        .chars()
+        .map(|character| if character.is_ascii_alphanumeric() { character } else { '-' })
+        .collect();
+    let cut: String = name.chars().take(PROJECT_NAME_MAX).collect();
+    config.join("projects").join(cut).join(format!("{id}.jsonl"))
+}
+
+/// Adds to the file of a transcript what it lacks: the program was killed before it wrote that.
+fn add_missing<'a>(
+    file: &Path,
+    said: Vec<Entry>,
+    asked: impl Iterator<Item = &'a Asked>,
+    results: &[CallResult],
+) -> io::Result<()> {
+    let text = String::from_utf8_lossy(&fs::read(file)?).into_owned();
+    let entries = text.lines().map(|line| Entry::new(line.to_owned())).collect();
+    let mut held = Transcript { entries, said };
+    let before = held.entries.len();
+    held.complete(asked, results);
+    if held.correct(results) {
+        let whole: String = held.entries.into_iter().map(|entry| entry.line + "\n").collect();
+        let corrected = file.with_extension("corrected");
+        fs::write(&corrected, whole)?;
+        return fs::rename(corrected, file);
+    }
+    // The last line may be torn.
+    let mut added = if text.is_empty() || text.ends_with('\n') { String::new() } else { "\n".to_owned() };
+    for entry in held.entries.iter().skip(before) {
+        added += &entry.line;
+        added.push('\n');
+    }
+    if held.entries.len() == before {
+        return Ok(());
+    }
+    fs::File::options().append(true).open(file)?.write_all(added.as_bytes())
+}
+
+/// Writes the transcript of a session to its file, or what that lacks, if it is there. Writes nothing if the log holds no
+/// transcript.
+pub(super) fn write_back(
+    file: &Path,
+    mut all: Transcripts,
+    (id, lineage): (&str, &Lineage),
+    results: &[CallResult],
+    prompt: &str,
+) -> Result<()> {
+    let written = || -> io::Result<()> {
+        if file.exists() {
+            let said = all.remove(id).unwrap_or_default().said;
+            let asked = lineage.asked.iter().filter(|asked| asked.session == id);
+            return add_missing(file, said, asked, results);
+        }
+        let Some(lines) = whole(all, id, lineage, results) else { return Ok(()) };
+        if let Some(folder) = file.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut file = io::BufWriter::new(fs::File::create_new(file)?);
+        for line in lines {
+            file.write_all(line.as_bytes())?;
+            file.write_all(b"\n")?;
+        }
+        file.flush()
+    };
+    written().map_err(|error| Error::PromptEvaluation {
+        phase: Phase::Request,
+        prompt: prompt.to_owned(),
+        reason: format!("the transcript cannot be written back to {}: {error}", file.display()),
+        source: Some(Box::new(error)),
+    })
+}

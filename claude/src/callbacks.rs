@@ -1,0 +1,316 @@
+//! What the program asks of its host: tools, hooks and permissions.
+
+use serde_json::{Map, Value, json};
+
+use foldlog_agent::provider::CancelToken;
+
+/// Greatest number of characters of a tool's result that the program hands to the model whole, unless a tool says
+/// otherwise.
+pub const MAX_RESULT_CHARS: u64 = 500_000;
+
+/// Describes a tool of the host to the program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BridgedTool {
+    /// Server that has the tool, one of [`ClientOptions::bridged_servers`](super::ClientOptions::bridged_servers). The
+    /// model sees `mcp__SERVER__NAME`.
+    pub server: String,
+    /// Name of the tool.
+    pub name: String,
+    /// What the tool does.
+    pub description: String,
+    /// JSON schema of the arguments. An empty object becomes `{"type":"object"}`, without which the program drops all
+    /// tools of the server.
+    pub input_schema: Value,
+    /// Whether the tool changes nothing, so that the program may run it beside others.
+    pub read_only: bool,
+    /// Greatest number of characters of a result that the model sees whole; [`MAX_RESULT_CHARS`] unless set. The program
+    /// keeps longer ones in a file.
+    pub max_result_chars: u64,
+}
+
+impl BridgedTool {
+    /// Describes a tool that may change things.
+    pub fn new(
+        server: impl Into<String>,
+        name: impl Into<String>,
+        description: impl Into<String>,
+        input_schema: Value,
+    ) -> BridgedTool {
+        BridgedTool {
+            server: server.into(),
+            name: name.into(),
+            description: description.into(),
+            input_schema,
+            read_only: false,
+            max_result_chars: MAX_RESULT_CHARS,
+        }
+    }
+
+    /// Returns the name by which the model calls the tool, and by which it is allowed: `mcp__SERVER__NAME`.
+    pub fn full_name(&self) -> String {
+        format!("mcp__{}__{}", self.server, self.name)
+    }
+}
+
+/// Holds a call of a tool of the host.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ToolCall {
+    /// Server that has the tool.
+    pub server: String,
+    /// Name of the tool, as its description has it.
+    pub name: String,
+    /// Arguments. The program checks them against no schema.
+    pub arguments: Value,
+    /// Id of the model's call.
+    pub tool_use_id: Option<String>,
+    /// Set when the program no longer waits for the result, and when the client ends.
+    pub cancel: CancelToken,
+    /// Number of messages that came before the call.
+    pub after: u64,
+}
+
+/// Holds what a tool answers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolReply {
+    /// Content blocks, such as `{"type":"text","text":"..."}`.
+    pub content: Vec<Value>,
+    /// Whether the call failed.
+    pub is_error: bool,
+}
+
+impl ToolReply {
+    /// Answers with a text.
+    pub fn text(text: impl Into<String>) -> ToolReply {
+        ToolReply { content: vec![json!({"type": "text", "text": text.into()})], is_error: false }
+    }
+
+    /// Answers that the call failed; the model sees the text.
+    pub fn error(text: impl Into<String>) -> ToolReply {
+        ToolReply { is_error: true, ..ToolReply::text(text) }
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        json!({"content": self.content, "isError": self.is_error})
+    }
+}
+
+/// Holds a call of a hook.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct HookCall {
+    /// Id that the options gave the hook.
+    pub callback_id: String,
+    /// Name of the event, such as `PreToolUse`.
+    pub event: String,
+    /// What the program tells: `session_id`, `cwd`, `tool_name`, `tool_input`, `tool_response` and others.
+    pub input: Value,
+    /// Id of the model's call, for events of tools.
+    pub tool_use_id: Option<String>,
+    /// Set when the program no longer waits for the answer, and when the client ends.
+    pub cancel: CancelToken,
+    /// Number of messages that came before the call.
+    pub after: u64,
+}
+
+impl HookCall {
+    /// Returns the name of the tool, for events of tools.
+    pub fn tool_name(&self) -> Option<&str> {
+        self.input.get("tool_name")?.as_str()
+    }
+
+    /// Returns the arguments of the tool, or null.
+    pub fn tool_input(&self) -> &Value {
+        self.input.get("tool_input").unwrap_or(&Value::Null)
+    }
+
+    /// Returns what the tool answered, for `PostToolUse`, or null. `PostToolUseFailure` has the text `error` in `input`.
+    pub fn tool_response(&self) -> &Value {
+        self.input.get("tool_response").unwrap_or(&Value::Null)
+    }
+}
+
+/// Names what a hook decides about a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HookPermission {
+    /// The call runs without being asked for.
+    Allow,
+    /// The call does not run.
+    Deny,
+    /// The permission is asked for.
+    Ask,
+}
+
+/// Holds what a hook answers. The default lets the program go on as if there were no hook.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HookReply {
+    /// Ends the turn, for this reason.
+    pub stop: Option<String>,
+    /// Blocks what the event is about, for this reason, which the model sees.
+    pub block: Option<String>,
+    /// Shows the person a message.
+    pub system_message: Option<String>,
+    /// Decides about a call, for a reason (`PreToolUse`).
+    pub permission: Option<(HookPermission, String)>,
+    /// Replaces the arguments of a call (`PreToolUse`).
+    pub updated_input: Option<Value>,
+    /// Tells the model something.
+    pub additional_context: Option<String>,
+    /// Fields that are sent beside those, in place of those of the same name.
+    pub other: Map<String, Value>,
+}
+
+impl HookReply {
+    /// Goes on as if there were no hook.
+    pub fn proceed() -> HookReply {
+        HookReply::default()
+    }
+
+    /// Lets a call run without being asked for.
+    pub fn allow(reason: impl Into<String>) -> HookReply {
+        HookReply { permission: Some((HookPermission::Allow, reason.into())), ..HookReply::default() }
+    }
+
+    /// Lets a call not run; the model sees the reason.
+    pub fn deny(reason: impl Into<String>) -> HookReply {
+        HookReply { permission: Some((HookPermission::Deny, reason.into())), ..HookReply::default() }
+    }
+
+    /// Ends the turn.
+    pub fn stop(reason: impl Into<String>) -> HookReply {
+        HookReply { stop: Some(reason.into()), ..HookReply::default() }
+    }
+
+    /// Blocks what the event is about; the model sees the reason.
+    pub fn block(reason: impl Into<String>) -> HookReply {
+        HookReply { block: Some(reason.into()), ..HookReply::default() }
+    }
+
+    /// Returns the answer to an event in the program's form.
+    pub(super) fn to_json(&self, event: &str) -> Value {
+        let mut reply = Map::new();
+        if let Some(reason) = &self.stop {
+            reply.insert("continue".into(), false.into());
+            reply.insert("stopReason".into(), reason.clone().into());
+        }
+        if let Some(reason) = &self.block {
+            reply.insert("decision".into(), "block".into());
+            reply.insert("reason".into(), reason.clone().into());
+        }
+        if let Some(message) = &self.system_message {
+            reply.insert("systemMessage".into(), message.clone().into());
+        }
+        let mut specific = Map::new();
+        if let Some((permission, reason)) = &self.permission {
+            let decision = match permission {
+                HookPermission::Allow => "allow",
+                HookPermission::Deny => "deny",
+                HookPermission::Ask => "ask",
+            };
+            specific.insert("permissionDecision".into(), decision.into());
+            specific.insert("permissionDecisionReason".into(), reason.clone().into());
+        }
+        if let Some(input) = &self.updated_input {
+            specific.insert("updatedInput".into(), input.clone());
+        }
+        if let Some(context) = &self.additional_context {
+            specific.insert("additionalContext".into(), context.clone().into());
+        }
+        if !specific.is_empty() {
+            specific.insert("hookEventName".into(), event.into());
+            reply.insert("hookSpecificOutput".into(), Value::Object(specific));
+        }
+        reply.extend(self.other.clone());
+        Value::Object(reply)
+    }
+}
+
+/// Asks for the permission to run a tool.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PermissionRequest {
+    /// Name of the tool.
+    pub tool_name: String,
+    /// Arguments.
+    pub input: Value,
+    /// Id of the model's call.
+    pub tool_use_id: Option<String>,
+    /// The whole request, with `permission_suggestions` and others.
+    pub request: Value,
+    /// Set when the program no longer waits for the answer, and when the client ends.
+    pub cancel: CancelToken,
+    /// Number of messages that came before the request.
+    pub after: u64,
+}
+
+/// Holds the answer to a request for a permission.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PermissionReply {
+    /// The tool runs.
+    Allow {
+        /// Arguments in place of the model's.
+        updated_input: Option<Value>,
+    },
+    /// The tool does not run.
+    Deny {
+        /// Why; the model sees it.
+        message: String,
+        /// Whether the turn ends.
+        interrupt: bool,
+    },
+}
+
+impl PermissionReply {
+    /// Returns the answer in the program's form, which wants the arguments repeated.
+    pub(super) fn to_json(&self, input: &Value) -> Value {
+        match self {
+            PermissionReply::Allow { updated_input } => {
+                json!({"behavior": "allow", "updatedInput": updated_input.as_ref().unwrap_or(input)})
+            }
+            PermissionReply::Deny { message, interrupt: false } => {
+                json!({"behavior": "deny", "message": message})
+            }
+            PermissionReply::Deny { message, interrupt: true } => {
+                json!({"behavior": "deny", "message": message, "interrupt": true})
+            }
+        }
+    }
+}
+
+/// Answers what the program asks of its host.
+///
+/// The client calls these functions on threads of its own, several at a time, and never on the one that reads: a tool may
+/// take minutes. By [`ClientOptions::callbacks_in_order`](super::ClientOptions::callbacks_in_order), a call waits until
+/// the host has dealt with the messages before it.
+///
+/// Once a call's `cancel` is set, its answer is dropped. A panic is answered as a failure: the model sees a failed tool,
+/// and a hook `PreToolUse` and a permission refuse the call.
+pub trait Callbacks: Send + Sync {
+    /// Returns the tools of the bridged servers. The client asks once, as it starts, on the host's thread.
+    fn tools(&self) -> Vec<BridgedTool> {
+        Vec::new()
+    }
+
+    /// Runs a tool. Only tools that [`tools`](Callbacks::tools) returned are called.
+    fn call_tool(&self, call: ToolCall) -> ToolReply {
+        ToolReply::error(format!("Tool error: the host has no tool `{}`", call.name))
+    }
+
+    /// Answers to an event that the options ask for.
+    fn hook(&self, call: HookCall) -> HookReply {
+        let _ = call;
+        HookReply::proceed()
+    }
+
+    /// Decides whether a tool may run. Nothing may, unless the host says so.
+    fn can_use_tool(&self, request: PermissionRequest) -> PermissionReply {
+        let message = format!("the host permits no call of `{}`", request.tool_name);
+        PermissionReply::Deny { message, interrupt: false }
+    }
+}
+
+/// Answers nothing: a host without tools, hooks and permissions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoCallbacks;
+
+impl Callbacks for NoCallbacks {}

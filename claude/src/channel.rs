@@ -1,0 +1,350 @@
+//! What the client's threads share: the way to the program, requests that wait for their answer, and what waits for the
+//! host.
+//!
+//! A thread of its own writes, so that neither the host nor the reading thread waits for a program that does not read.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, Write};
+use std::process::ChildStdin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::error::{Error, ErrorKind, Stage};
+use super::message::Message;
+use super::server::{Asked, Pending};
+use super::stream::Frame;
+use foldlog_agent::provider::CancelToken;
+
+/// Answer of the program to a control request: what it says, or the text of its error.
+pub(super) type Reply = Result<Value, String>;
+
+/// Holds what the client's threads share.
+pub(super) struct Channel {
+    writer: Writer,
+    requests: Mutex<Requests>,
+    next_request: AtomicU64,
+    pub(super) inbox: Inbox,
+}
+
+/// Holds the control requests that the program has not answered.
+#[derive(Default)]
+struct Requests {
+    replies: HashMap<String, SyncSender<Reply>>,
+    /// Whether the program's output has ended, so that no answer comes any more.
+    is_over: bool,
+}
+
+impl Channel {
+    pub(super) fn new(stdin: ChildStdin, unread_limit: usize) -> io::Result<Channel> {
+        Ok(Channel {
+            writer: Writer::start(stdin)?,
+            requests: Mutex::default(),
+            next_request: AtomicU64::new(1),
+            inbox: Inbox::new(unread_limit),
+        })
+    }
+
+    /// Hands a line to the thread that writes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Closed`] after [`close_input`](Channel::close_input), [`ErrorKind::Disconnected`] if the program no
+    /// longer reads.
+    pub(super) fn send(&self, line: &Value) -> Result<(), Error> {
+        self.writer.send(line)
+    }
+
+    /// Ends the program's input once what was handed over is written.
+    pub(super) fn close_input(&self) {
+        self.writer.close();
+    }
+
+    /// Sends a control request. The receiver gets its answer, or ends with the program's output.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send`](Channel::send).
+    pub(super) fn request(&self, request: &Value) -> Result<(String, Receiver<Reply>), Error> {
+        let number = self.next_request.fetch_add(1, Ordering::Relaxed);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "it names a request to the program, which no record holds"
+        )]
+        let drawn = Uuid::new_v4().simple().to_string();
+        let id = format!("req_{number}_{}", drawn.get(..8).unwrap_or_default());
+        let (reply, replied) = sync_channel(1);
+        {
+            let mut requests = self.requests.lock();
+            if !requests.is_over {
+                requests.replies.insert(id.clone(), reply);
+            }
+        }
+        let line = json!({"type": "control_request", "request_id": id, "request": request});
+        if let Err(error) = self.send(&line) {
+            self.forget(&id);
+            return Err(error);
+        }
+        Ok((id, replied))
+    }
+
+    /// No longer waits for the answer to a request.
+    pub(super) fn forget(&self, id: &str) {
+        self.requests.lock().replies.remove(id);
+    }
+
+    /// Takes a `control_response` of the program. One that nobody waits for is dropped.
+    pub(super) fn answered(&self, mut frame: Map<String, Value>) {
+        let Some(Value::Object(mut response)) = frame.remove("response") else { return };
+        let id = response.get("request_id").and_then(Value::as_str).unwrap_or_default();
+        let Some(waiting) = self.requests.lock().replies.remove(id) else { return };
+        let reply = if response.get("subtype").and_then(Value::as_str) == Some("error") {
+            let text = response.get("error").and_then(Value::as_str);
+            Err(text.unwrap_or("the program gives no reason").to_owned())
+        } else {
+            Ok(response.remove("response").unwrap_or_default())
+        };
+        // If nobody waits any more, the answer is of no use.
+        let _ = waiting.send(reply);
+    }
+
+    /// Notes that the program's output has ended, with the error that ended it.
+    pub(super) fn end(&self, error: Option<Error>) {
+        {
+            let mut requests = self.requests.lock();
+            requests.is_over = true;
+            requests.replies.clear();
+        }
+        self.inbox.end(error);
+    }
+}
+
+/// Writes lines to the program, on a thread of its own.
+struct Writer {
+    lines: Mutex<Option<Sender<Vec<u8>>>>,
+    failure: Arc<Mutex<Option<Error>>>,
+}
+
+impl Writer {
+    fn start(mut stdin: ChildStdin) -> io::Result<Writer> {
+        let (lines, taken) = channel::<Vec<u8>>();
+        let failure = Arc::new(Mutex::new(None));
+        let to = Arc::clone(&failure);
+        thread::Builder::new().name("foldlog-claude-write".to_owned()).spawn(move || {
+            for line in taken {
+                if let Err(error) = stdin.write_all(&line).and_then(|()| stdin.flush()) {
+                    let reason = "the program no longer reads its input";
+                    let error = Error::new(ErrorKind::Disconnected, Stage::Request, reason).because(error);
+                    *to.lock() = Some(error);
+                    return;
+                }
+            }
+        })?;
+        Ok(Writer { lines: Mutex::new(Some(lines)), failure })
+    }
+
+    fn send(&self, line: &Value) -> Result<(), Error> {
+        let mut bytes = line.to_string().into_bytes();
+        bytes.push(b'\n');
+        let sent = match &*self.lines.lock() {
+            Some(lines) => lines.send(bytes).is_ok(),
+            None => return Err(Error::new(ErrorKind::Closed, Stage::Request, "the client was closed")),
+        };
+        if let Some(error) = &*self.failure.lock() {
+            return Err(error.clone());
+        }
+        if sent {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Disconnected, Stage::Request, "the program no longer reads its input"))
+    }
+
+    fn close(&self) {
+        *self.lines.lock() = None;
+    }
+}
+
+/// Holds what the program sent.
+pub(super) enum Event {
+    Message(Message),
+    /// Asks the host for something. Only where no callbacks answer that.
+    Asked(Asked, Pending),
+}
+
+/// Holds what the host has not taken.
+pub(super) struct Inbox {
+    state: Mutex<InboxState>,
+    changed: Condvar,
+    limit: usize,
+}
+
+struct InboxState {
+    /// In the order in which they came, each with the length of its line.
+    events: VecDeque<(Event, usize)>,
+    /// Length of the lines of `events`.
+    bytes: usize,
+    /// Number of messages that came so far.
+    received: u64,
+    /// Number of messages that the host has taken.
+    taken: u64,
+    /// Number of the message that the host has asked for last; the greatest number until the client has started.
+    asked: u64,
+    /// Set at the end of the program's output, with the error that ended it.
+    end: Option<Option<Error>>,
+    /// Whether the client is closed, so that nobody waits for the host.
+    is_closing: bool,
+}
+
+/// Says what a look into the inbox found.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+pub(super) enum Taken {
+    Event(Event),
+    /// Nothing came in time.
+    Nothing,
+    /// All events were taken, and none comes any more.
+    End(Option<Error>),
+}
+
+impl Inbox {
+    fn new(limit: usize) -> Inbox {
+        let (events, asked) = (VecDeque::new(), u64::MAX);
+        let state =
+            InboxState { events, bytes: 0, received: 0, taken: 0, asked, end: None, is_closing: false };
+        Inbox { state: Mutex::new(state), changed: Condvar::new(), limit }
+    }
+
+    /// Returns the number of messages that came so far.
+    pub(super) fn received(&self) -> u64 {
+        self.state.lock().received
+    }
+
+    /// Adds a frame as a message. Waits while more than the limit is unread.
+    pub(super) fn push(&self, frame: Frame) {
+        let length = frame.line.len();
+        let index = self.received();
+        // Only the reading thread adds messages, so that nobody else takes the number meanwhile.
+        let message = Message::new(index, frame);
+        let mut state = self.wait_for_room();
+        state.received += 1;
+        state.bytes += length;
+        state.events.push_back((Event::Message(message), length));
+        self.changed.notify_all();
+    }
+
+    /// Adds a request of the program, whose line has this length. It is dropped if the client is closed, and waits as a
+    /// message does.
+    pub(super) fn ask(&self, asked: Asked, pending: Pending, length: usize) {
+        let mut state = self.wait_for_room();
+        if state.is_closing {
+            // To drop a request takes another lock.
+            drop(state);
+            return;
+        }
+        state.bytes += length;
+        state.events.push_back((Event::Asked(asked, pending), length));
+        self.changed.notify_all();
+    }
+
+    fn wait_for_room(&self) -> MutexGuard<'_, InboxState> {
+        let mut state = self.state.lock();
+        while state.bytes > self.limit && !state.is_closing {
+            self.changed.wait(&mut state);
+        }
+        state
+    }
+
+    /// Takes the next event, and waits for one up to `until`.
+    pub(super) fn take(&self, until: Instant) -> Taken {
+        let mut state = self.state.lock();
+        state.asked = state.taken;
+        self.changed.notify_all();
+        loop {
+            if let Some((event, length)) = state.events.pop_front() {
+                state.bytes -= length;
+                state.taken += u64::from(matches!(event, Event::Message(_)));
+                self.changed.notify_all();
+                return Taken::Event(event);
+            }
+            if let Some(end) = &state.end {
+                return Taken::End(end.clone());
+            }
+            if self.changed.wait_until(&mut state, until).timed_out() && state.events.is_empty() {
+                return match &state.end {
+                    Some(end) => Taken::End(end.clone()),
+                    None => Taken::Nothing,
+                };
+            }
+        }
+    }
+
+    /// Calls `look` with each message that nobody has taken.
+    pub(super) fn find<T>(&self, mut look: impl FnMut(&Message) -> Option<T>) -> Option<T> {
+        self.state.lock().events.iter().find_map(|(event, _)| match event {
+            Event::Message(message) => look(message),
+            Event::Asked(..) => None,
+        })
+    }
+
+    /// From now on, callbacks wait until the host has asked for the messages before them.
+    pub(super) fn begin_order(&self) {
+        let mut state = self.state.lock();
+        state.asked = state.taken;
+    }
+
+    /// Waits until the host has asked for the message of number `index`, or nobody is to wait any more.
+    pub(super) fn wait_until_asked(&self, index: u64, cancel: &CancelToken) {
+        let mut state = self.state.lock();
+        while state.asked < index && !state.is_closing && state.end.is_none() && !cancel.is_cancelled() {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Wakes whoever waits, since a callback was cancelled.
+    pub(super) fn wake(&self) {
+        // The lock orders this after the look at the token of one that is about to wait.
+        let _state = self.state.lock();
+        self.changed.notify_all();
+    }
+
+    /// Lets nobody wait for the host any more, and drops the requests that it has not taken.
+    pub(super) fn close(&self) {
+        // To drop a request takes another lock.
+        let _requests: VecDeque<(Event, usize)> = {
+            let mut state = self.state.lock();
+            state.is_closing = true;
+            let is_request = |(event, _): &(Event, usize)| matches!(event, Event::Asked(..));
+            let (requests, messages) = std::mem::take(&mut state.events).into_iter().partition(is_request);
+            state.events = messages;
+            state.bytes = state.events.iter().map(|(_, length)| length).sum();
+            requests
+        };
+        self.changed.notify_all();
+    }
+
+    /// Returns whether the client is closed.
+    pub(super) fn is_closing(&self) -> bool {
+        self.state.lock().is_closing
+    }
+
+    /// Waits until the program's output has ended, up to `until`.
+    pub(super) fn wait_over(&self, until: Instant) {
+        let mut state = self.state.lock();
+        while state.end.is_none() && !self.changed.wait_until(&mut state, until).timed_out() {}
+    }
+
+    /// Returns the error that ended the program's output, once it has ended.
+    pub(super) fn ended(&self) -> Option<Option<Error>> {
+        self.state.lock().end.clone()
+    }
+
+    fn end(&self, error: Option<Error>) {
+        self.state.lock().end.get_or_insert(error);
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,569 @@
+//! The client: starts the program, and is what a host talks to.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foldlog::process::ProcessIdentity;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::arguments::ARGUMENT_MAX;
+use super::bridge::Bridge;
+use super::callbacks::{BridgedTool, Callbacks};
+use super::channel::{Channel, Event, Reply, Taken};
+use super::error::{Error, ErrorKind, Stage};
+use super::message::Message;
+use super::options::{ClientOptions, PermissionMode, SystemPrompt};
+use super::process::{Process, PromptFile};
+use super::result::FailureKind;
+use super::server::{AnsweredBy, Serving};
+use super::version::Version;
+use foldlog_agent::provider::CancelToken;
+
+/// Longest wait before a look at whether the program has ended without closing its output.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Time that the end of the output has to arrive once the program has ended.
+const END_WITHIN: Duration = Duration::from_secs(1);
+
+/// Longest wait for a moment that is not given.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// Holds what a host says to the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UserInput {
+    /// A text, or a list of content blocks.
+    pub content: Value,
+    /// Id of the message, a UUID.
+    pub uuid: Option<String>,
+    /// Whether the text is meant as it stands: `true` by default. Otherwise one that begins with `/` is a command of the
+    /// program, and `@path` stands for a file's contents. Versions before 2.1.248 do not know of it: they are sent a space before the
+    /// `/`, and expand `@path` all the same.
+    pub client_composed: bool,
+}
+
+impl UserInput {
+    /// Says something, in the form that the wire takes: a text or a list of content blocks.
+    pub fn new(content: impl Into<Value>) -> UserInput {
+        UserInput { content: content.into(), uuid: None, client_composed: true }
+    }
+
+    /// Adds a space before a text that an older version would take for a command: one alone, or the last one of a list.
+    fn for_older_version(mut self) -> UserInput {
+        let text = match &mut self.content {
+            Value::Array(blocks) => blocks.last_mut().and_then(|block| block.get_mut("text")),
+            content => Some(content),
+        };
+        if let Some(Value::String(text)) = text.filter(|_| self.client_composed)
+            && text.starts_with('/')
+        {
+            text.insert(0, ' ');
+        }
+        self
+    }
+
+    fn to_json(&self) -> Value {
+        let message = json!({"role": "user", "content": self.content});
+        let mut line =
+            json!({"type": "user", "session_id": "", "message": message, "parent_tool_use_id": null});
+        if let Value::Object(line) = &mut line {
+            if let Some(uuid) = &self.uuid {
+                line.insert("uuid".into(), uuid.clone().into());
+            }
+            if self.client_composed {
+                line.insert("client_composed".into(), true.into());
+            }
+        }
+        line
+    }
+}
+
+impl<T: Into<Value>> From<T> for UserInput {
+    fn from(content: T) -> UserInput {
+        UserInput::new(content)
+    }
+}
+
+/// Drives one process of the program. It may be used by several threads: one that waits for messages, and another one
+/// that interrupts.
+///
+/// Dropping it kills the program and what is left of its process group; [`close`](Client::close) lets it end by itself.
+pub struct Client {
+    process: Arc<Process>,
+    channel: Arc<Channel>,
+    serving: Arc<Serving>,
+    initialized: Value,
+    control_timeout: Duration,
+    stop_grace: Duration,
+    /// Whether a prompt was sent.
+    is_asked: AtomicBool,
+    /// Whether a result came since the last prompt.
+    is_settled: AtomicBool,
+}
+
+impl Client {
+    /// Starts the program, and waits until it has answered `initialize`. Meanwhile the program may reach the bridged
+    /// servers.
+    ///
+    /// # Errors
+    ///
+    /// | kind | condition |
+    /// |---|---|
+    /// | [`Options`](ErrorKind::Options) | the options contradict each other, or a tool is of no bridged server or there twice |
+    /// | [`RootRefused`](ErrorKind::RootRefused) | no permission is asked as root, outside of a sandbox |
+    /// | [`FolderNotFound`](ErrorKind::FolderNotFound), [`ProgramNotFound`](ErrorKind::ProgramNotFound), [`Spawn`](ErrorKind::Spawn) | the program cannot be started |
+    /// | [`SessionNotFound`](ErrorKind::SessionNotFound), [`SessionInUse`](ErrorKind::SessionInUse) | the program says so of its session, and has ended |
+    /// | [`Exited`](ErrorKind::Exited) | it ended otherwise |
+    /// | [`InitializeTimeout`](ErrorKind::InitializeTimeout) | it did not answer in time, and was killed |
+    /// | [`Refused`](ErrorKind::Refused) | it refused `initialize`, and was killed |
+    /// | [`MalformedLine`](ErrorKind::MalformedLine), [`LineTooLong`](ErrorKind::LineTooLong) | it wrote what cannot be read, and was killed |
+    pub fn start(options: &ClientOptions, callbacks: Arc<dyn Callbacks>) -> Result<Client, Error> {
+        let tools = callbacks.tools();
+        let (threads_max, is_ordered) = (options.callback_threads, options.callbacks_in_order);
+        let answered_by = AnsweredBy::Callbacks { callbacks, threads_max, is_ordered };
+        Client::start_with(options, tools, answered_by, &CancelToken::new())
+    }
+
+    /// Starts the program for a host that takes what is asked of it one after the other, by
+    /// [`next_event`](Client::next_event). The start ends early if `cancel` is set.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`start`](Client::start), and [`ErrorKind::Cancelled`] once `cancel` is set; the program was killed then.
+    pub(super) fn start_in_turn(
+        options: &ClientOptions,
+        tools: Vec<BridgedTool>,
+        cancel: &CancelToken,
+    ) -> Result<Client, Error> {
+        Client::start_with(options, tools, AnsweredBy::Host, cancel)
+    }
+
+    fn start_with(
+        options: &ClientOptions,
+        tools: Vec<BridgedTool>,
+        answered_by: AnsweredBy,
+        cancel: &CancelToken,
+    ) -> Result<Client, Error> {
+        let environment = options.environment(std::env::vars_os());
+        options.check_root(&environment, rustix::process::getuid().is_root())?;
+        check_tools(&options.bridged_servers, &tools)?;
+        let (options, prompt) = with_prompt_in_file(options.clone())?;
+        let (process, pipes) = Process::start(&options, &environment, prompt)?;
+        let process = Arc::new(process);
+        let bridge = Bridge::new(options.bridged_servers.clone(), tools);
+        let started = Client::serve(&options, (answered_by, bridge), Arc::clone(&process), pipes);
+        let mut client = started.inspect_err(|_| {
+            process.kill();
+        })?;
+        client.initialized = client.initialize(&options, cancel)?;
+        client.channel.inbox.begin_order();
+        Ok(client)
+    }
+
+    /// Starts the threads.
+    fn serve(
+        options: &ClientOptions,
+        (answered_by, bridge): (AnsweredBy, Bridge),
+        process: Arc<Process>,
+        pipes: super::process::Pipes,
+    ) -> Result<Client, Error> {
+        let failed = |error: io::Error| {
+            Error::new(ErrorKind::Spawn, Stage::Spawn, "no thread can be started").because(error)
+        };
+        let channel = Arc::new(Channel::new(pipes.stdin, options.unread_limit).map_err(failed)?);
+        let serving = Arc::new(Serving::new(answered_by, bridge, Arc::clone(&channel)));
+        let reader = (Arc::clone(&serving), Arc::clone(&process), options.line_limit);
+        thread::Builder::new()
+            .name("foldlog-claude-read".to_owned())
+            .spawn(move || reader.0.read(pipes.stdout, reader.2, &reader.1))
+            .map_err(failed)?;
+        Ok(Client {
+            process,
+            channel,
+            serving,
+            initialized: Value::Null,
+            control_timeout: options.control_timeout,
+            stop_grace: options.stop_grace,
+            is_asked: AtomicBool::new(false),
+            is_settled: AtomicBool::new(false),
+        })
+    }
+
+    /// Sends `initialize`, and returns the program's answer.
+    fn initialize(&self, options: &ClientOptions, cancel: &CancelToken) -> Result<Value, Error> {
+        let sent = self.channel.request(&options.initialize_request());
+        let Ok((id, replied)) = sent else { return Err(self.not_started()) };
+        let until = after(options.initialize_timeout);
+        match self.reply(&replied, until, Some(cancel)) {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(text)) => {
+                let reason = format!("the program refused to start: {text}");
+                Err(Error::new(ErrorKind::Refused, Stage::Initialize, reason))
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(self.not_started()),
+            Err(RecvTimeoutError::Timeout) => {
+                self.channel.forget(&id);
+                let exit = self.process.kill();
+                let waited = options.initialize_timeout.as_secs_f64();
+                let (kind, reason) = match cancel.is_cancelled() {
+                    true => {
+                        let reason = "the start was cancelled, and the program killed";
+                        (ErrorKind::Cancelled, reason.to_owned())
+                    }
+                    false => {
+                        let reason = format!("the program did not answer within {waited} s, and was killed");
+                        (ErrorKind::InitializeTimeout, reason)
+                    }
+                };
+                let error = Error::new(kind, Stage::Initialize, reason);
+                Err(error.with_exit(exit).with_stderr(self.process.stderr()))
+            }
+        }
+    }
+
+    /// Waits for an answer, but no longer once `cancel` is set. A program that has ended while another one holds its output
+    /// gives none.
+    fn reply(
+        &self,
+        replied: &Receiver<Reply>,
+        until: Instant,
+        cancel: Option<&CancelToken>,
+    ) -> Result<Reply, RecvTimeoutError> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let is_cancelled = cancel.is_some_and(CancelToken::is_cancelled);
+            match replied.recv_timeout(left.min(LOOK)) {
+                Err(RecvTimeoutError::Timeout) if left > LOOK && !is_cancelled => self.look(),
+                other => return other,
+            }
+        }
+    }
+
+    /// Ends the output of a program that has ended, if another process still holds it.
+    fn look(&self) {
+        if self.process.exit().is_none() {
+            return;
+        }
+        self.process.kill();
+        self.channel.inbox.wait_over(after(END_WITHIN));
+        self.channel.end(None);
+    }
+
+    /// Returns why the program ended before it answered `initialize`.
+    fn not_started(&self) -> Error {
+        let exit = self.process.wait(after(self.stop_grace)).or_else(|| self.process.kill());
+        self.channel.inbox.wait_over(after(END_WITHIN));
+        if let Some(Some(error)) = self.channel.inbox.ended() {
+            return error.at(Stage::Initialize);
+        }
+        let stderr = self.process.stderr();
+        let unknown = self.channel.inbox.find(|message| {
+            let result = message.result()?;
+            (result.failure() == Some(FailureKind::SessionNotFound)).then(|| result.failure_text())
+        });
+        let (kind, reason) = if let Some(text) = unknown {
+            (ErrorKind::SessionNotFound, format!("the program knows no such session: {text}"))
+        } else if stderr.contains("is already in use") {
+            (ErrorKind::SessionInUse, "the id of the session is in use: choose another one".to_owned())
+        } else if stderr.contains("cannot be used with root") {
+            return Error::root_refused().at(Stage::Initialize).with_exit(exit).with_stderr(stderr);
+        } else {
+            (ErrorKind::Exited, "the program ended before it answered".to_owned())
+        };
+        Error::new(kind, Stage::Initialize, reason).with_exit(exit).with_stderr(stderr)
+    }
+
+    /// Returns whether the program knows [`UserInput::client_composed`]. A version that does not tell its number is an older one.
+    fn knows_composed(&self) -> bool {
+        let version = self.initialized.get("claude_code_version").and_then(Value::as_str);
+        version.and_then(Version::of).is_some_and(|version| version >= Version::KNOWS_COMPOSED)
+    }
+
+    /// Returns the program's answer to `initialize`: commands, models, the account and others.
+    pub fn initialize_reply(&self) -> &Value {
+        &self.initialized
+    }
+
+    /// Returns which process the program is, for a record from which it is found again after the host's death.
+    pub fn identity(&self) -> &ProcessIdentity {
+        self.process.identity()
+    }
+
+    /// Returns how the program ended, or `None` while it runs.
+    pub fn exit(&self) -> Option<ExitStatus> {
+        self.process.exit()
+    }
+
+    /// Returns the end of what the program wrote to its standard error so far, unescaped.
+    pub fn stderr(&self) -> String {
+        self.process.stderr()
+    }
+
+    /// Says something to the model: a text, or a list of content blocks. Returns before the program has read it; messages
+    /// tell what comes of it, up to a [result](super::Body::Result). Prompts that are sent before that result may share
+    /// one turn, and one result.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Disconnected`] if the program no longer reads, [`ErrorKind::Closed`] after [`close`](Client::close).
+    pub fn query(&self, input: impl Into<UserInput>) -> Result<(), Error> {
+        self.is_asked.store(true, Ordering::Relaxed);
+        self.is_settled.store(false, Ordering::Relaxed);
+        let input = input.into();
+        let input = if self.knows_composed() { input } else { input.for_older_version() };
+        self.send(&input.to_json())
+    }
+
+    /// Sends the program a line of any form.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`query`](Client::query).
+    pub fn send(&self, line: &Value) -> Result<(), Error> {
+        self.check_alive()?;
+        self.channel.send(line).map_err(|error| self.with_end(error))
+    }
+
+    /// Returns the next message, or `None` if the program has ended as it should: after a result, or after
+    /// [`close`](Client::close). Waits for it, up to `deadline` if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`] if the deadline passes; the client goes on. [`ErrorKind::Exited`] if the program ends
+    /// without a result of the last prompt. [`ErrorKind::MalformedLine`], [`ErrorKind::LineTooLong`] or
+    /// [`ErrorKind::Disconnected`] if its output cannot be read; it was killed then.
+    pub fn next_message(&self, deadline: Option<Instant>) -> Result<Option<Message>, Error> {
+        loop {
+            match self.next_event(deadline)? {
+                Some(Event::Message(message)) => return Ok(Some(message)),
+                // Callbacks answer what is asked.
+                Some(Event::Asked(..)) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Returns the next message or, where no callbacks answer them, request of the program; otherwise as
+    /// [`next_message`](Client::next_message). A request that the program has cancelled is left out.
+    pub(super) fn next_event(&self, deadline: Option<Instant>) -> Result<Option<Event>, Error> {
+        let deadline = deadline.unwrap_or_else(|| after(FOREVER));
+        loop {
+            match self.channel.inbox.take(deadline.min(after(LOOK))) {
+                Taken::Event(Event::Asked(_, pending)) if pending.is_cancelled() => {}
+                Taken::Event(event) => {
+                    if matches!(&event, Event::Message(message) if message.result().is_some()) {
+                        self.is_settled.store(true, Ordering::Relaxed);
+                    }
+                    return Ok(Some(event));
+                }
+                Taken::End(Some(error)) => return Err(error),
+                Taken::End(None) => return self.ended().map_or(Ok(None), Err),
+                Taken::Nothing => {
+                    self.look();
+                    if Instant::now() >= deadline {
+                        let reason = "no message came before the deadline";
+                        return Err(Error::new(ErrorKind::TimedOut, Stage::Response, reason));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the error for a program that has ended, or `None` if it ended as it should.
+    fn ended(&self) -> Option<Error> {
+        if self.channel.inbox.is_closing() {
+            return None;
+        }
+        // One that goes on without an output is heard by nobody.
+        let exit = self.process.wait(after(self.stop_grace)).or_else(|| self.process.kill());
+        let is_asked = self.is_asked.load(Ordering::Relaxed);
+        let is_settled = self.is_settled.load(Ordering::Relaxed);
+        if is_settled || (!is_asked && exit.is_some_and(|exit| exit.success())) {
+            return None;
+        }
+        let error = Error::new(ErrorKind::Exited, Stage::Response, "the program ended without a result");
+        Some(error.with_exit(exit).with_stderr(self.process.stderr()))
+    }
+
+    /// Returns an error if the program has ended, of which its pipe may not tell yet.
+    fn check_alive(&self) -> Result<(), Error> {
+        let exit = self.process.exit();
+        if exit.is_none() || self.channel.inbox.is_closing() {
+            return Ok(());
+        }
+        let error = Error::new(ErrorKind::Disconnected, Stage::Request, "the program has ended");
+        Err(error.with_exit(exit).with_stderr(self.process.stderr()))
+    }
+
+    /// Adds how the program ended to the error of a line that it did not take.
+    fn with_end(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::Disconnected {
+            return error;
+        }
+        let exit = self.process.wait(after(END_WITHIN));
+        error.with_exit(exit).with_stderr(self.process.stderr())
+    }
+
+    /// Sends a control request, such as `{"subtype":"mcp_status"}`, and returns the program's answer.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Refused`] if the program refuses it, [`ErrorKind::TimedOut`] if it does not answer within
+    /// [`control_timeout`](ClientOptions::control_timeout), [`ErrorKind::Exited`] if it ends before it does,
+    /// [`ErrorKind::Disconnected`] if it no longer reads, [`ErrorKind::Closed`] after [`close`](Client::close).
+    pub fn control(&self, request: &Value) -> Result<Value, Error> {
+        let name = request.get("subtype").and_then(Value::as_str).unwrap_or("without a subtype");
+        self.check_alive()?;
+        let (id, replied) = self.channel.request(request).map_err(|error| self.with_end(error))?;
+        match self.reply(&replied, after(self.control_timeout), None) {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(text)) => {
+                let reason = format!("the program refused the request `{name}`: {text}");
+                Err(Error::new(ErrorKind::Refused, Stage::Request, reason))
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                self.channel.forget(&id);
+                let waited = self.control_timeout.as_secs_f64();
+                let reason = format!("the program did not answer the request `{name}` within {waited} s");
+                Err(Error::new(ErrorKind::TimedOut, Stage::Request, reason))
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let exit = self.process.wait(after(self.stop_grace));
+                let reason = format!("the program ended before it answered the request `{name}`");
+                let error = Error::new(ErrorKind::Exited, Stage::Request, reason);
+                Err(error.with_exit(exit).with_stderr(self.process.stderr()))
+            }
+        }
+    }
+
+    /// Interrupts the turn. It ends with a result of its own, and the client can be used for another one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`control`](Client::control).
+    pub fn interrupt(&self) -> Result<(), Error> {
+        self.control(&json!({"subtype": "interrupt"})).map(drop)
+    }
+
+    /// Sets the model for the next turns; `None` is the program's own choice.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`control`](Client::control).
+    pub fn set_model(&self, model: Option<&str>) -> Result<(), Error> {
+        self.control(&json!({"subtype": "set_model", "model": model})).map(drop)
+    }
+
+    /// Sets what the program asks before it runs a tool.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`control`](Client::control).
+    pub fn set_permission_mode(&self, mode: PermissionMode) -> Result<(), Error> {
+        self.control(&json!({"subtype": "set_permission_mode", "mode": mode.name()})).map(drop)
+    }
+
+    /// Ends the program: cancels callbacks, closes its input, waits up to [`stop_grace`](ClientOptions::stop_grace), sends
+    /// SIGTERM, waits again, and kills it with what is left of its process group. Returns how it ended. Then waits, up to
+    /// the same time, until no callback runs any more.
+    ///
+    /// Messages that came until then can still be taken: the last lines of the session's file are mirrored as the program
+    /// ends.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Disconnected`] if the system does not say how the program ended.
+    pub fn close(&self) -> Result<ExitStatus, Error> {
+        self.channel.inbox.close();
+        self.serving.cancel_all();
+        self.channel.close_input();
+        if self.process.wait(after(self.stop_grace)).is_none() {
+            self.process.terminate();
+            self.process.wait(after(self.stop_grace));
+        }
+        let exit = self.process.kill();
+        self.serving.wait_idle(after(self.stop_grace));
+        let unknown = || {
+            let reason = "the system does not say how the program ended";
+            Error::new(ErrorKind::Disconnected, Stage::Stop, reason)
+        };
+        exit.ok_or_else(unknown)
+    }
+
+    /// Kills the program with what is left of its process group, at once. Messages that came until then can still be
+    /// taken.
+    pub fn kill(&self) {
+        self.channel.inbox.close();
+        self.serving.cancel_all();
+        self.channel.close_input();
+        self.process.kill();
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("identity", self.identity()).finish_non_exhaustive()
+    }
+}
+
+/// Returns the moment `wait` from now.
+fn after(wait: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(wait.min(FOREVER)).unwrap_or(now)
+}
+
+/// Checks that each tool is of a bridged server, and there once.
+fn check_tools(servers: &[String], tools: &[BridgedTool]) -> Result<(), Error> {
+    for (at, tool) in tools.iter().enumerate() {
+        let is_bridged = servers.contains(&tool.server);
+        let earlier = tools.iter().take(at);
+        let is_twice = earlier.clone().any(|other| other.full_name() == tool.full_name());
+        let what = match (is_bridged, is_twice) {
+            (false, _) => "is of a server that is none of `bridged_servers`",
+            (_, true) => "is there twice",
+            _ => continue,
+        };
+        let reason = format!("the tool `{}` {what}", tool.full_name());
+        return Err(Error::new(ErrorKind::Options, Stage::Spawn, reason));
+    }
+    Ok(())
+}
+
+/// Puts a system prompt that is too long for an argument into a file.
+fn with_prompt_in_file(mut options: ClientOptions) -> Result<(ClientOptions, Option<PromptFile>), Error> {
+    // Room for the flag.
+    let is_long = |text: &String| text.len() + 64 > ARGUMENT_MAX;
+    let text = match &options.system_prompt {
+        SystemPrompt::Text(text) | SystemPrompt::Append(text) if is_long(text) => text,
+        _ => return Ok((options, None)),
+    };
+    let folder = options.tmpdir.clone().unwrap_or_else(std::env::temp_dir);
+    #[expect(clippy::disallowed_methods, reason = "it names a temporary file")]
+    let path = folder.join(format!("foldlog-system-prompt-{}", Uuid::new_v4().simple()));
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    let failed = |error| {
+        let reason = format!("the system prompt cannot be written to {}", path.display());
+        Error::new(ErrorKind::Spawn, Stage::Spawn, reason).because(error)
+    };
+    let mut file = created.map_err(failed)?;
+    let prompt = PromptFile(path.clone());
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    options.system_prompt = match options.system_prompt {
+        SystemPrompt::Append(_) => SystemPrompt::AppendFile(path),
+        _ => SystemPrompt::File(path),
+    };
+    Ok((options, Some(prompt)))
+}

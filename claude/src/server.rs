@@ -1,0 +1,389 @@
+//! Serves what the program asks of its host: reads the frames, answers the bridge's handshake at once, and has tools,
+//! hooks and permissions answered by callbacks, on threads of their own, or by a host that takes them one after the other.
+//!
+//! # Invariants
+//!
+//! 1. The reading thread calls no callback and writes to no pipe.
+//! 2. A request that was cancelled is not answered; any other one is answered once.
+//! 3. No callback begins after the client was closed, and no request reaches the host.
+
+use std::any::Any;
+use std::collections::{HashMap, VecDeque};
+use std::io::BufReader;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ChildStdout;
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use serde_json::{Value, json};
+
+use super::bridge::{Bridge, Bridged, BridgedCall, success};
+use super::callbacks::{
+    Callbacks, HookCall, HookReply, PermissionReply, PermissionRequest, ToolCall, ToolReply,
+};
+use super::channel::Channel;
+use super::error::Error;
+use super::message::text;
+use super::process::Process;
+use super::stream::{Content, Frame, Lines};
+use foldlog_agent::provider::CancelToken;
+
+/// Greatest number of requests that wait. More are refused.
+const WAITING_MAX: usize = 1024;
+
+/// Says who answers the program's requests.
+pub(super) enum AnsweredBy {
+    /// Callbacks, on up to `threads_max` threads; each behind the messages before it, if they are ordered.
+    Callbacks { callbacks: Arc<dyn Callbacks>, threads_max: usize, is_ordered: bool },
+    /// The host, which takes them in the order in which they came, among the messages.
+    Host,
+}
+
+/// Serves the program's requests.
+pub(super) struct Serving {
+    answered_by: AnsweredBy,
+    bridge: Bridge,
+    channel: Arc<Channel>,
+    running: Mutex<Running>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Running {
+    /// Requests that wait or are being answered, by their ids.
+    calls: HashMap<String, Entry>,
+    waiting: VecDeque<Job>,
+    threads: usize,
+    is_closed: bool,
+}
+
+struct Entry {
+    cancel: CancelToken,
+    /// Server and JSON-RPC id of a tool's call.
+    bridged: Option<(String, String)>,
+}
+
+/// Holds a request that a callback answers.
+struct Job {
+    after: u64,
+    asked: Asked,
+    pending: Pending,
+}
+
+/// Holds what the program asks for.
+pub(super) enum Asked {
+    Tool(ToolCall),
+    Hook(HookCall),
+    Permission(PermissionRequest),
+}
+
+/// Holds what the form of an answer depends on.
+enum Form {
+    /// JSON-RPC id of a tool's call.
+    Tool(Value),
+    /// Name of a hook's event.
+    Hook(String),
+    /// Arguments that a permission is asked for.
+    Permission(Value),
+}
+
+/// Answers a request of the program, once. One that is dropped is not answered, nor one that was cancelled.
+pub(super) struct Pending {
+    serving: Arc<Serving>,
+    /// Id of the request; `None` once it is answered.
+    id: Option<String>,
+    cancel: CancelToken,
+    form: Form,
+}
+
+impl Pending {
+    /// Returns whether the program no longer waits for the answer.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    /// Answers a call of a tool. Another request is not answered by it.
+    pub(super) fn call(self, reply: &ToolReply) {
+        if let Form::Tool(id) = &self.form {
+            let answer = json!({ "mcp_response": success(id, reply.to_json()) });
+            self.answer(Ok(answer));
+        }
+    }
+
+    /// Answers a hook. Another request is not answered by it.
+    pub(super) fn hook(self, reply: &HookReply) {
+        if let Form::Hook(event) = &self.form {
+            let answer = reply.to_json(event);
+            self.answer(Ok(answer));
+        }
+    }
+
+    /// Answers whether a tool may run. Another request is not answered by it.
+    pub(super) fn permission(self, reply: &PermissionReply) {
+        if let Form::Permission(input) = &self.form {
+            let answer = reply.to_json(input);
+            self.answer(Ok(answer));
+        }
+    }
+
+    /// Sends an answer, or the text of the error that stands for it.
+    fn answer(mut self, answer: Result<Value, String>) {
+        let Some(id) = self.id.take() else { return };
+        self.serving.running.lock().calls.remove(&id);
+        match answer {
+            _ if self.cancel.is_cancelled() => {}
+            Ok(answer) => self.serving.succeed(&id, answer),
+            Err(error) => self.serving.fail(&id, &error),
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.serving.running.lock().calls.remove(&id);
+        }
+    }
+}
+
+impl Serving {
+    pub(super) fn new(answered_by: AnsweredBy, bridge: Bridge, channel: Arc<Channel>) -> Serving {
+        let (running, changed) = (Mutex::default(), Condvar::new());
+        Serving { answered_by, bridge, channel, running, changed }
+    }
+
+    /// Reads the program's output to its end. A line that cannot be read ends the program, which nobody hears any more.
+    pub(super) fn read(self: Arc<Self>, stdout: ChildStdout, limit: usize, process: &Process) {
+        let mut lines = Lines::new(BufReader::with_capacity(64 << 10, stdout), limit);
+        let end = loop {
+            match lines.next() {
+                Ok(Some(line)) => match line.parse() {
+                    Ok(Some(frame)) => self.take(frame),
+                    Ok(None) => {}
+                    Err(error) => break Some(error),
+                },
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        let end = end.map(|error: Error| {
+            process.kill();
+            error.with_exit(process.exit()).with_stderr(process.stderr())
+        });
+        self.channel.end(end);
+        self.cancel_all();
+    }
+
+    /// Takes a frame of the program.
+    fn take(self: &Arc<Self>, mut frame: Frame) {
+        let Content::Object(object) = &mut frame.content else { return self.channel.inbox.push(frame) };
+        match object.get("type").and_then(Value::as_str) {
+            Some("control_request") => {
+                let id = text(object, "request_id").unwrap_or_default();
+                let request = object.remove("request").unwrap_or_default();
+                self.asked(id, request, frame.line.len());
+            }
+            Some("control_response") => self.channel.answered(std::mem::take(object)),
+            Some("control_cancel_request") => {
+                self.cancel(|id, _| object.get("request_id").and_then(Value::as_str) == Some(id));
+            }
+            _ => self.channel.inbox.push(frame),
+        }
+    }
+
+    /// Takes a request of the program, whose line has this length.
+    fn asked(self: &Arc<Self>, id: String, request: Value, length: usize) {
+        let field = |name: &str| request.get(name).and_then(Value::as_str).map(str::to_owned);
+        let (cancel, after) = (CancelToken::new(), self.channel.inbox.received());
+        let tool_use_id = field("tool_use_id");
+        let part = |name: &str| request.get(name).cloned().unwrap_or_default();
+        let entry = Entry { cancel: cancel.clone(), bridged: None };
+        let (asked, form, entry) = match field("subtype").as_deref() {
+            Some("mcp_message") => {
+                let server = field("server_name").unwrap_or_default();
+                match self.bridge.take(&server, request.get("message").unwrap_or(&Value::Null)) {
+                    Bridged::Answer(answer) => return self.succeed(&id, json!({ "mcp_response": answer })),
+                    Bridged::Cancel { id: called, answer } => {
+                        self.cancel(|_, bridged| bridged == Some(&(server.clone(), called.clone())));
+                        return self.succeed(&id, json!({ "mcp_response": answer }));
+                    }
+                    Bridged::Call(BridgedCall { id, name, arguments, tool_use_id }) => {
+                        let bridged = Some((server.clone(), id.to_string()));
+                        let call = ToolCall { server, name, arguments, tool_use_id, cancel, after };
+                        (Asked::Tool(call), Form::Tool(id), Entry { bridged, ..entry })
+                    }
+                }
+            }
+            Some("hook_callback") => {
+                let input = part("input");
+                let event = input.get("hook_event_name").and_then(Value::as_str).unwrap_or_default();
+                let (event, form) = (event.to_owned(), Form::Hook(event.to_owned()));
+                let callback_id = field("callback_id").unwrap_or_default();
+                let call = HookCall { callback_id, event, input, tool_use_id, cancel, after };
+                (Asked::Hook(call), form, entry)
+            }
+            Some("can_use_tool") => {
+                let (tool_name, input) = (field("tool_name").unwrap_or_default(), part("input"));
+                let form = Form::Permission(input.clone());
+                let request = PermissionRequest { tool_name, input, tool_use_id, request, cancel, after };
+                (Asked::Permission(request), form, entry)
+            }
+            other => {
+                let what = other.unwrap_or("without a subtype");
+                return self.fail(&id, &format!("the host serves no request `{what}`"));
+            }
+        };
+        let cancel = entry.cancel.clone();
+        if self.begin(&id, entry) {
+            let pending = Pending { serving: Arc::clone(self), id: Some(id), cancel, form };
+            self.hand_over(Job { after, asked, pending }, length);
+        }
+    }
+
+    /// Notes a request that is to be answered. Returns `false` for one that is not: the client is closed, or it is refused.
+    fn begin(&self, id: &str, entry: Entry) -> bool {
+        let mut running = self.running.lock();
+        if running.is_closed {
+            return false;
+        }
+        if running.calls.contains_key(id) || running.calls.len() >= WAITING_MAX {
+            drop(running);
+            self.fail(id, "the host serves a request of this id already, or too many others");
+            return false;
+        }
+        running.calls.insert(id.to_owned(), entry);
+        true
+    }
+
+    /// Has the host answer a request, or a callback on one of the threads.
+    fn hand_over(self: &Arc<Self>, job: Job, length: usize) {
+        let threads_max = match &self.answered_by {
+            AnsweredBy::Host => return self.channel.inbox.ask(job.asked, job.pending, length),
+            AnsweredBy::Callbacks { threads_max, .. } => (*threads_max).max(1),
+        };
+        let mut running = self.running.lock();
+        running.waiting.push_back(job);
+        if running.threads >= threads_max {
+            return;
+        }
+        let this = Arc::clone(self);
+        let name = "foldlog-claude-call".to_owned();
+        match thread::Builder::new().name(name).spawn(move || this.work()) {
+            Ok(_) => running.threads += 1,
+            // Another thread takes the job.
+            Err(_) if running.threads > 0 => {}
+            Err(error) => {
+                let job = running.waiting.pop_back();
+                drop(running);
+                if let Some(Job { pending, .. }) = job {
+                    pending.answer(Err(format!("the host can start no thread: {error}")));
+                }
+            }
+        }
+    }
+
+    /// Calls callbacks until none waits.
+    fn work(&self) {
+        loop {
+            let mut running = self.running.lock();
+            let Some(job) = running.waiting.pop_front() else {
+                running.threads -= 1;
+                self.changed.notify_all();
+                return;
+            };
+            drop(running);
+            self.run(job);
+        }
+    }
+
+    /// Calls a callback, and answers the request unless it was cancelled.
+    fn run(&self, Job { after, asked, pending }: Job) {
+        let AnsweredBy::Callbacks { callbacks, is_ordered, .. } = &self.answered_by else { return };
+        if *is_ordered {
+            self.channel.inbox.wait_until_asked(after, &pending.cancel);
+        }
+        if pending.is_cancelled() {
+            return;
+        }
+        match asked {
+            Asked::Tool(call) => {
+                let reply = caught(|| callbacks.call_tool(call)).unwrap_or_else(|panic| {
+                    ToolReply::error(format!("Tool error: the tool panicked: {panic}"))
+                });
+                pending.call(&reply);
+            }
+            Asked::Hook(call) => {
+                let is_before = call.event == "PreToolUse";
+                match caught(|| callbacks.hook(call)) {
+                    Ok(reply) => pending.hook(&reply),
+                    // The program goes on after a hook that fails, and the call would run unguarded.
+                    Err(panic) if is_before => {
+                        pending.hook(&HookReply::deny(format!("the host's hook panicked: {panic}")));
+                    }
+                    Err(panic) => pending.answer(Err(format!("the host's hook panicked: {panic}"))),
+                }
+            }
+            Asked::Permission(request) => {
+                let reply = caught(|| callbacks.can_use_tool(request)).unwrap_or_else(|panic| {
+                    let message = format!("the host's decision panicked: {panic}");
+                    PermissionReply::Deny { message, interrupt: false }
+                });
+                pending.permission(&reply);
+            }
+        }
+    }
+
+    /// Sets the token of each request that is meant; none of them is answered any more.
+    fn cancel(&self, is_meant: impl Fn(&str, Option<&(String, String)>) -> bool) {
+        for (id, entry) in &self.running.lock().calls {
+            if is_meant(id, entry.bridged.as_ref()) {
+                entry.cancel.cancel();
+            }
+        }
+        self.channel.inbox.wake();
+    }
+
+    /// Cancels all callbacks, and lets no more begin.
+    pub(super) fn cancel_all(&self) {
+        {
+            let mut running = self.running.lock();
+            running.is_closed = true;
+            running.calls.values().for_each(|entry| entry.cancel.cancel());
+        }
+        self.channel.inbox.wake();
+    }
+
+    /// Waits until no callback runs, up to `until`. Returns `false` if one still does.
+    pub(super) fn wait_idle(&self, until: Instant) -> bool {
+        let mut running = self.running.lock();
+        while running.threads > 0 {
+            if self.changed.wait_until(&mut running, until).timed_out() {
+                return running.threads == 0;
+            }
+        }
+        true
+    }
+
+    // The program is gone where an answer cannot be sent, which the host hears of when it reads.
+
+    fn succeed(&self, id: &str, response: Value) {
+        let response = json!({"subtype": "success", "request_id": id, "response": response});
+        let _ = self.channel.send(&json!({"type": "control_response", "response": response}));
+    }
+
+    fn fail(&self, id: &str, error: &str) {
+        let response = json!({"subtype": "error", "request_id": id, "error": error});
+        let _ = self.channel.send(&json!({"type": "control_response", "response": response}));
+    }
+}
+
+/// Calls a callback; returns the text of its panic if it panics.
+fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic: Box<dyn Any + Send>| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        text.or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "without a text".to_owned())
+    })
+}

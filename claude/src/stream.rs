@@ -1,0 +1,192 @@
+//! Takes the program's output apart: one JSON object a line.
+//!
+//! | line | becomes |
+//! |---|---|
+//! | blank, or begins with anything but `{` | nothing, however long it is |
+//! | an object | a [`Message`] |
+//! | begins with `{` and is no object | [`ErrorKind::MalformedLine`]; reading goes on with the next line |
+//! | an object's beginning, longer than the limit | [`ErrorKind::LineTooLong`]; reading ends |
+//! | the last one, without a newline, and no object | nothing: the program died as it wrote |
+//!
+//! Spaces around a line do not count. The escape of half a surrogate pair, which the program writes where it cuts a text,
+//! is no JSON for others: it is read as U+FFFD, and kept in [`Message::line`].
+
+use std::io::{self, BufRead};
+
+use serde_json::{Map, Value};
+
+use super::error::{Error, ErrorKind, Stage};
+use super::message::{Message, TranscriptMirror};
+
+/// Holds a line that begins as an object.
+pub(super) struct Line {
+    /// The line, without spaces around it.
+    bytes: Vec<u8>,
+    /// Number of the line, from 1.
+    number: u64,
+    /// Where the line begins in the stream.
+    offset: u64,
+    /// Whether the stream ended before a newline.
+    is_tail: bool,
+}
+
+/// Holds a line that is an object.
+pub(super) struct Frame {
+    /// The line, without spaces around it.
+    pub(super) line: Box<str>,
+    pub(super) content: Content,
+}
+
+/// Holds what the object of a line says.
+pub(super) enum Content {
+    Object(Map<String, Value>),
+    /// Mirrored lines, which are most of what the program writes: their entries are not read.
+    Mirror(TranscriptMirror),
+}
+
+/// Reads the lines of a stream that begin as objects.
+pub(super) struct Lines<R> {
+    reader: R,
+    limit: usize,
+    number: u64,
+    offset: u64,
+    is_over: bool,
+}
+
+impl<R: BufRead> Lines<R> {
+    pub(super) fn new(reader: R, limit: usize) -> Lines<R> {
+        Lines { reader, limit, number: 0, offset: 0, is_over: false }
+    }
+
+    /// Returns the next line, or `None` at the end of the stream.
+    pub(super) fn next(&mut self) -> Result<Option<Line>, Error> {
+        while !self.is_over {
+            if let Some(line) = self.line()? {
+                return Ok(Some(line));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads one line; returns `None` if it is to be skipped.
+    fn line(&mut self) -> Result<Option<Line>, Error> {
+        self.number += 1;
+        let offset = self.offset;
+        let mut bytes: Vec<u8> = Vec::new();
+        let mut is_skipped = false;
+        let mut is_tail = false;
+        loop {
+            let read = match self.reader.fill_buf() {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    self.is_over = true;
+                    let reason = "the program's output cannot be read";
+                    return Err(Error::new(ErrorKind::Disconnected, Stage::Response, reason).because(error));
+                }
+            };
+            if read.is_empty() {
+                (self.is_over, is_tail) = (true, true);
+                break;
+            }
+            let end = read.iter().position(|byte| *byte == b'\n');
+            let piece = read.get(..end.unwrap_or(read.len())).unwrap_or_default();
+            if !is_skipped {
+                let piece = if bytes.is_empty() { piece.trim_ascii_start() } else { piece };
+                is_skipped = bytes.is_empty() && piece.first().is_some_and(|first| *first != b'{');
+                if !is_skipped {
+                    bytes.extend_from_slice(piece);
+                }
+            }
+            let taken = piece.len() + usize::from(end.is_some());
+            self.offset += taken as u64;
+            self.reader.consume(taken);
+            if bytes.len() > self.limit {
+                self.is_over = true;
+                return Err(self.too_long(offset));
+            }
+            if end.is_some() {
+                break;
+            }
+        }
+        bytes.truncate(bytes.trim_ascii_end().len());
+        let line = Line { bytes, number: self.number, offset, is_tail };
+        Ok((!is_skipped && !line.bytes.is_empty()).then_some(line))
+    }
+
+    fn too_long(&self, offset: u64) -> Error {
+        let (line, limit) = (self.number, self.limit);
+        let reason = format!(
+            "line {line}, which begins at byte {offset}, is longer than {limit} bytes: raise `line_limit`"
+        );
+        Error::new(ErrorKind::LineTooLong { line, offset }, Stage::Response, reason)
+    }
+}
+
+impl Line {
+    /// Reads the object. Returns `None` for a line that the program's end cut short.
+    pub(super) fn parse(self) -> Result<Option<Frame>, Error> {
+        let (line, offset) = (self.number, self.offset);
+        let malformed = |what: String| {
+            let reason = format!("line {line}, which begins at byte {offset}, is no JSON object: {what}");
+            Error::new(ErrorKind::MalformedLine { line, offset }, Stage::Response, reason)
+        };
+        let text = match String::from_utf8(self.bytes) {
+            Ok(text) => text,
+            Err(_) if self.is_tail => return Ok(None),
+            Err(error) => return Err(malformed(error.utf8_error().to_string())),
+        };
+        let parsed = match TranscriptMirror::of_its_line(&text) {
+            Some(mirror) => Ok(Content::Mirror(mirror)),
+            None => foldlog::escape::read_json(&text).map(Content::Object),
+        };
+        match parsed {
+            Ok(content) => Ok(Some(Frame { line: text.into_boxed_str(), content })),
+            Err(_) if self.is_tail => Ok(None),
+            Err(error) => Err(malformed(error.to_string())),
+        }
+    }
+}
+
+/// Reads the messages of a stream, such as a recorded one, without a program. Control frames are messages here too, as
+/// [`Body::Other`](super::Body::Other).
+///
+/// ```
+/// use foldlog_claude::{Body, read_stream};
+///
+/// let recorded = "noise\n{\"type\":\"result\",\"subtype\":\"success\",\"result\":\"42\"}\n{\"type\":\"us";
+/// let messages: Vec<_> = read_stream(recorded.as_bytes(), 1 << 20).collect::<Result<_, _>>().unwrap();
+/// let [message] = &messages[..] else { panic!("the noise and the tail are dropped") };
+/// assert!(matches!(&message.body, Body::Result(result) if result.result.as_deref() == Some("42")));
+/// ```
+pub fn read_stream<R: BufRead>(reader: R, limit: usize) -> Messages<R> {
+    Messages { lines: Lines::new(reader, limit), index: 0 }
+}
+
+/// Iterates over the messages of a stream, or the errors of its lines.
+pub struct Messages<R> {
+    lines: Lines<R>,
+    index: u64,
+}
+
+impl<R: BufRead> Iterator for Messages<R> {
+    type Item = Result<Message, Error>;
+
+    fn next(&mut self) -> Option<Result<Message, Error>> {
+        loop {
+            let line = match self.lines.next() {
+                Ok(line) => line?,
+                Err(error) => return Some(Err(error)),
+            };
+            match line.parse() {
+                Ok(Some(frame)) => {
+                    let index = self.index;
+                    self.index += 1;
+                    return Some(Ok(Message::new(index, frame)));
+                }
+                Ok(None) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
