@@ -8,7 +8,7 @@ use std::process::{Command, abort};
 use std::time::Duration;
 use std::{env, error::Error};
 
-use foldlog::audit::{EventFeed, Fed};
+use foldlog::inspect::{EventFeed, Fed};
 use foldlog::{Durability, Event, EventSlice, SessionOptions, SessionTypes, Store};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};

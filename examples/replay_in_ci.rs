@@ -9,8 +9,8 @@ use std::process::{Command, abort};
 use std::sync::Arc;
 use std::{env, fs, thread};
 
-use foldlog::audit::LogReader;
 use foldlog::filesystem::{Filesystem, HostFilesystemOptions};
+use foldlog::inspect::LogReader;
 use foldlog::replay::Replay;
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,

@@ -6,8 +6,8 @@ mod story;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use foldlog::audit::{Fate, LogReader};
 use foldlog::conversation::{ResumePoint, Role};
+use foldlog::inspect::{Fate, LogReader};
 use foldlog::storage::{CrashKind, MemoryStorage};
 use foldlog::tools::{
     ChildStop, ExecuteOptions, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,

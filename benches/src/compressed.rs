@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use foldlog::audit::{self, LogReader};
+use foldlog::inspect::{self, LogReader};
 use foldlog::{BackupOptions, CompactOptions, Compression, SessionTypes, Store};
 use foldlog_cli::runs::{import, read_tau_bench, types};
 use uuid::Uuid;
@@ -135,7 +135,7 @@ fn speed(
     let dirs = [plain.session_dir(id), packed.session_dir(id)];
     let verify = |dir: &PathBuf| {
         timed(events, || {
-            audit::walk(dir, &mut |frame| match foldlog_codec::body::check(
+            inspect::walk(dir, &mut |frame| match foldlog_codec::body::check(
                 frame.record.kind,
                 frame.record.body,
             ) {

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::audit::{LogReader, ReadOptions};
+use foldlog::inspect::{LogReader, ReadOptions};
 use foldlog::replay::Replay;
 use foldlog::storage::{FileStorage, Storage};
 use foldlog::{BackgroundSync, Durability, Store, StoreOptions};

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::{NewAnswer, NewInput};
+use foldlog::inspect::LogReader;
 use foldlog::{SequenceNumber, Session, SessionTypes, Store};
 use foldlog_tasks::{
     CheckpointManager, Dependency, DependencyType, NewTask, SessionState, StateCompression, StateUpdate,

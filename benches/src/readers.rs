@@ -4,7 +4,7 @@ use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::audit::{self, EventFeed, Fed};
+use foldlog::inspect::{self, EventFeed, Fed};
 use foldlog_codec::msgpack;
 
 use crate::limits::{self, LIMIT_TWICE};
@@ -94,7 +94,7 @@ pub fn verify(dir: &Path) -> Result<Vec<Row>> {
     let frames = frames()?;
     let walk = |bodies: bool| {
         timed(EVENTS, || {
-            let walked = audit::walk(&session, &mut |frame| {
+            let walked = inspect::walk(&session, &mut |frame| {
                 if bodies && let Err(error) = foldlog_codec::body::check(frame.record.kind, frame.record.body)
                 {
                     return Err(foldlog::Error::Export(error.to_string()));

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::{Conversation, EntryContent};
+use foldlog::inspect::LogReader;
 use foldlog::{Outcome, SequenceNumber};
 use serde::Serialize;
 

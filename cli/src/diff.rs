@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use foldlog::SequenceNumber;
-use foldlog::audit::{Difference, LogReader, StateReader, VisitDifference};
+use foldlog::inspect::{Difference, LogReader, StateReader, VisitDifference};
 
 use crate::failure::Result;
 

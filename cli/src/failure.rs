@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use foldlog::{Error, audit, filesystem};
+use foldlog::{Error, filesystem, inspect};
 use foldlog_codec::escape;
 use foldlog_tasks::{Damage, DamagedFile};
 
@@ -266,7 +266,7 @@ pub(crate) fn next_after(error: &Error) -> Option<String> {
         Error::NotASession { path, .. } if let Some(url) = remote::bucket_at(path) => {
             return Some(format!("a bucket is in that folder; give its URL: {}", quoted(url.as_ref())));
         }
-        Error::NotASession { path, .. } if audit::is_store(path) => {
+        Error::NotASession { path, .. } if inspect::is_store(path) => {
             return Some(format!(
                 "this is a store: `foldlog sessions {}` lists its sessions",
                 quoted(path.as_os_str())

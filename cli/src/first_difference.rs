@@ -1,7 +1,7 @@
 //! The values at which two logs part, and what the objects hold that stand in the place of large ones.
 
 use foldlog::Value;
-use foldlog::audit::{LogReader, Parting};
+use foldlog::inspect::{LogReader, Parting};
 use foldlog_codec::body::{ObjectId, Payload};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{Limits, Streamed};

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use foldlog::audit;
+use foldlog::inspect;
 
 use crate::verbs::run::quoted;
 
@@ -17,10 +17,10 @@ pub(crate) struct Places {
 impl Places {
     /// Returns the places of a command line that names this folder. A folder that is not there is none.
     pub(crate) fn of(path: &Path) -> Places {
-        if audit::is_store(path) {
+        if inspect::is_store(path) {
             return Places { session: None, store: Some(quoted(path.as_os_str())) };
         }
-        let store = audit::store_around(path).map(|store| quoted(store.as_os_str()));
+        let store = inspect::store_around(path).map(|store| quoted(store.as_os_str()));
         Places { session: path.is_dir().then(|| quoted(path.as_os_str())), store }
     }
 

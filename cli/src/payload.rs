@@ -1,6 +1,6 @@
 //! The payloads of records: what hosts and tools put into them, decoded without their types.
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{Kind, Record, Value};
 use foldlog_codec::body::{Action, Dispatch, Observed, Payload, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::escape;

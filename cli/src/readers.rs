@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::Args;
-use foldlog::audit::{self, Fenced, LogReader, ReadOptions, SoundEnd};
+use foldlog::inspect::{self, Fenced, LogReader, ReadOptions, SoundEnd};
 use foldlog::log::TornTail;
 use foldlog::storage::{Access, FileStorage, Storage};
 use foldlog::{Error, Exposed, Kind, OpenOperation, Record, Store, StoreOptions, UnsettledOperation};
@@ -32,7 +32,7 @@ use crate::verbs::run::quoted;
 /// Returns whether any segment in the folder `dir` may hold a record: one that cannot be read, or that holds more than zeros
 /// behind its header and more than a crash leaves there before the first record.
 pub(crate) fn holds_anything(dir: &Path) -> bool {
-    if audit::is_leftover(dir).unwrap_or_default() {
+    if inspect::is_leftover(dir).unwrap_or_default() {
         return false;
     }
     segments(dir).is_none_or(|segments| segments.iter().any(|path| holds_data(path).unwrap_or(true)))
@@ -142,7 +142,7 @@ pub(crate) fn check_store(path: &Path) -> Result<()> {
         let what = format!("{} is no store: a bucket is in that folder", escape::path(path));
         return Err(Failure::usage(what, format!("give its URL: {}", quoted(url.as_ref()))));
     }
-    if audit::is_store(path) {
+    if inspect::is_store(path) {
         return Ok(());
     }
     let what = format!("{} is not a store: it has no folder `sessions`", escape::path(path));
@@ -172,7 +172,7 @@ impl Writing {
 
 /// Returns the store that holds a session's folder, and the session's id; `None` if the folder is in no store.
 pub fn store_of(session: &Path) -> Option<(PathBuf, Uuid)> {
-    let store = audit::store_around(session)?;
+    let store = inspect::store_around(session)?;
     let session = session.canonicalize().ok()?;
     Some((store, Uuid::try_parse(session.file_name()?.to_str()?).ok()?))
 }
@@ -262,7 +262,7 @@ fn noted(reader: LogReader, output: &mut Output<'_>) -> Result<LogReader> {
         Some(replicated) => {
             // Of what the place itself says now, nothing else has to be feared.
             if !output.is_held {
-                match audit::fenced(reader.dir()) {
+                match inspect::fenced(reader.dir()) {
                     Some(fenced) => note_fenced(&fenced, output),
                     None => note_replicated(replicated, output),
                 }

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::tools::resources::{BudgetSnapshot, BudgetTracker, Snapshotable};
 use foldlog::{Event, Kind, Record, SequenceNumber};
 use foldlog_agent::events::PromptExecuted;

@@ -2,7 +2,6 @@
 #![cfg_attr(not(doctest), doc = include_str!("../../README.md"))]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-pub mod audit;
 mod background;
 mod changes;
 mod clock;
@@ -11,6 +10,7 @@ mod divergence;
 mod error;
 mod fold;
 mod generator;
+pub mod inspect;
 mod items;
 pub mod log;
 mod names;

@@ -2,8 +2,8 @@
 
 use chrono::{DateTime, Utc};
 use foldlog::SequenceNumber;
-use foldlog::audit::{LogReader, RecordedEvent};
 use foldlog::conversation::ConversationMessage;
+use foldlog::inspect::{LogReader, RecordedEvent};
 use serde::{Deserialize, Serialize};
 
 use super::state::walk::{Visitor, walk};

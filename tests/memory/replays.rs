@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foldlog::audit::{LogReader, ReadOptions};
+use foldlog::inspect::{LogReader, ReadOptions};
 use foldlog::replay::Replay;
 use foldlog::storage::FileStorage;
 use foldlog::{Durability, Policy, Session, SessionTypes, Store, StoreOptions};

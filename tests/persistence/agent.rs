@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::Role;
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions, Rebind};
+use foldlog::inspect::LogReader;
 use foldlog::storage::FileStorage;
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::tools::ExecuteOptions;
 use foldlog::{Session, Store, StoreOptions};

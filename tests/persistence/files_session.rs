@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use foldlog::audit::{self, LogReader};
+use foldlog::inspect::{self, LogReader};
 use foldlog::{
     CompactOptions, Export, ImportOptions, KeptSnapshots, Policy, SequenceNumber, SessionOptions, Store,
 };
@@ -374,7 +374,7 @@ fn an_import_that_was_killed_before_the_session_had_its_past_is_named() {
     // From the record of the past on.
     let last = LogReader::open(session.dir()).unwrap().last_position();
     let mut past = None;
-    audit::walk(session.dir(), &mut |frame| {
+    inspect::walk(session.dir(), &mut |frame| {
         if frame.record.sequence == last && past.is_none() {
             past = Some((frame.segment.to_owned(), frame.offset));
         }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::{NewAnswer, NewInput, Role};
+use foldlog::inspect::LogReader;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
 use foldlog::{ExecutionState, ResourceRegistry, SequenceNumber, SessionOptions, Store, StoreOptions};
 use foldlog_tasks::{

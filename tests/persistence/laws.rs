@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::storage::MemoryStorage;
 use foldlog::{Session, SessionOptions, Store};
 use foldlog_tasks::{

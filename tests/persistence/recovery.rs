@@ -247,7 +247,7 @@ fn each_strategy_brings_back_what_it_said_and_telling_writes_nothing() {
         assert_eq!((last.by.as_str(), last.reason.as_str()), ("ada", "the machine died"));
         let end = session.position().unwrap();
         session.close().unwrap();
-        let log = foldlog::audit::LogReader::open(store.session_dir(recovered.session)).unwrap();
+        let log = foldlog::inspect::LogReader::open(store.session_dir(recovered.session)).unwrap();
         let state = SessionState::at(&log, end, &WorkspaceStores::none()).unwrap();
         let is_partial = outlook.strategy == RecoveryStrategy::PartialRecovery;
         assert_eq!(state.configuration.requires_validation, is_partial);
@@ -277,7 +277,7 @@ fn a_wrong_byte_in_any_segment_is_found_and_what_partial_recovery_loses_is_liste
     let frames = frames(&dir);
     let segments: std::collections::BTreeSet<_> = frames.iter().map(|(file, ..)| file.clone()).collect();
     assert!(segments.len() > 2, "{segments:?}");
-    let whole = foldlog::audit::LogReader::open(&dir).unwrap();
+    let whole = foldlog::inspect::LogReader::open(&dir).unwrap();
     let end = whole.records_len() - 1;
     let all = TaskTreeState::at(&whole, end).unwrap();
     let (mut partial, mut lost) = (0, 0);
@@ -316,7 +316,7 @@ fn a_wrong_byte_in_any_segment_is_found_and_what_partial_recovery_loses_is_liste
                 lost += 1;
             }
             session.close().unwrap();
-            let log = foldlog::audit::LogReader::open(to.session_dir(recovered.session)).unwrap();
+            let log = foldlog::inspect::LogReader::open(to.session_dir(recovered.session)).unwrap();
             let configuration = SessionState::at(&log, log.records_len() - 1, &WorkspaceStores::none())
                 .unwrap()
                 .configuration;
@@ -370,7 +370,7 @@ fn a_conversation_is_made_again_of_updates_and_a_checkpoint_brings_a_workspace_b
         again.lost.len() == 2 && again.lost.iter().all(|one| one.contains("change of `one.txt`")),
         "{again:?}"
     );
-    let log = foldlog::audit::LogReader::open(store.session_dir(again.session)).unwrap();
+    let log = foldlog::inspect::LogReader::open(store.session_dir(again.session)).unwrap();
     let state = SessionState::at(&log, log.records_len() - 1, &WorkspaceStores::none()).unwrap();
     assert_eq!(state.claude_context.conversation_history.messages_len(), updates.messages);
     assert!(updates.messages > 3 && updates.lost_updates == 2, "{updates:?}");
@@ -389,7 +389,7 @@ fn damage_and_leftovers_of_a_tree_of_files_are_found() {
     let session = session_in(&store);
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close().unwrap();
-    let log = foldlog::audit::LogReader::open(&dir).unwrap();
+    let log = foldlog::inspect::LogReader::open(&dir).unwrap();
     let state = SessionState::at(&log, log.records_len() - 1, &WorkspaceStores::none()).unwrap();
     let root = folder.path().join("workspace");
     fs::create_dir(&root).unwrap();

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog::audit::LogReader;
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::inspect::LogReader;
 use foldlog::replay::Replay;
 use foldlog::testkit::assert_host_replays;
 use foldlog::tools::{

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{Session, Store};
 use foldlog_tasks::TaskStatus::{Completed, InProgress, Pending};
 use foldlog_tasks::{

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use foldlog::audit::LogReader;
 use foldlog::filesystem::ChangeKind;
+use foldlog::inspect::LogReader;
 use foldlog::{Outcome, SessionOptions, SnapshotOptions};
 use foldlog_tasks::{
     ArtifactBuilt, ArtifactKind, BuildArtifact, DependenciesResolved, DependencyResolution, ExecutionLogged,

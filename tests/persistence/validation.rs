@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::{ConversationMessage, Role, TokenUsage};
 use foldlog::filesystem::{ChangeKind, FileFacts, FileKind};
+use foldlog::inspect::LogReader;
 use foldlog::storage::MemoryStorage;
 use foldlog_tasks::{
     ArtifactKind, BuildArtifact, ContextWindow, Dependency, DependencyAdded, DependencyRemoved,

@@ -1,6 +1,6 @@
 //! The host of the tests: its events, slices and declarations.
 
-use foldlog::audit::{LogReader, ReplayReducers};
+use foldlog::inspect::{LogReader, ReplayReducers};
 use foldlog::{
     Clear, Event, Item, Policy, Result, SessionTypes, SessionTypesBuilder, Slice, SliceOp, UpcastError, Value,
 };

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use foldlog::Kind;
-use foldlog::audit::walk_on;
+use foldlog::inspect::walk_on;
 use foldlog_tests::crash::{BOOT, Chance, Machine};
 use foldlog_tests::fuzz::{Set, TARGETS, Target, mutated};
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use foldlog::audit::{self, LogReader};
+use foldlog::inspect::{self, LogReader};
 use foldlog::{Durability, SessionOptions, Store, StoreAccess, StoreOptions};
 use foldlog_tests::child;
 use foldlog_tests::host::{StepAdded, types};
@@ -134,7 +134,7 @@ fn a_store_that_others_can_read_is_told_of_where_it_is_opened() {
     assert_eq!((exposed.path, exposed.mode, exposed.expected), (segment.clone(), 0o644, 0o600));
     assert_eq!(told(StoreAccess::EverybodyReads), None);
     assert_eq!(LogReader::open(&dir).unwrap().report().exposed.as_ref().unwrap().path, segment);
-    assert_eq!(audit::exposed(&dir).unwrap().path, segment);
+    assert_eq!(inspect::exposed(&dir).unwrap().path, segment);
     mode(&segment, 0o600);
     assert_eq!(told(StoreAccess::Private), None);
 }

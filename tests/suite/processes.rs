@@ -7,7 +7,7 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog::audit::{Followed, Follower, LogReader, walk};
+use foldlog::inspect::{Followed, Follower, LogReader, walk};
 use foldlog::log::SegmentSizes;
 use foldlog::{Durability, Error, Kind, SequenceNumber, Session, SnapshotOptions, Store, StoreOptions};
 use foldlog_codec::body::Resumed;

@@ -5,7 +5,7 @@ use foldlog::SequenceNumber;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::storage::{MemoryStorage, Op};
 use foldlog::{Durability, Kind, Policy, Store, StoreOptions};
 use foldlog_cli::progress::Progress;

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::audit::audit_captures;
 use foldlog::filesystem::{HostFilesystemOptions, Rebind};
+use foldlog::inspect::audit_captures;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{Durability, ExecutionState, ResourceRegistry, Session, Store, StoreOptions};
 use foldlog_tests::host::types;

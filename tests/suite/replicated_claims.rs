@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication, Replicator};
 use foldlog::storage::Storage;
 use foldlog::{

@@ -296,7 +296,7 @@ fn put_session(
     let said = |error| format!("{error:?}");
     let held = replicator.read(session, &mut |_| {}).map_err(said)?;
     let epoch = replicator.claim(session, held.next).map_err(said)?;
-    let log = foldlog::audit::LogReader::open(&dir)?;
+    let log = foldlog::inspect::LogReader::open(&dir)?;
     let (mut bodies, mut from) = (Vec::new(), 0);
     let put = |bodies: &mut Vec<(Kind, i64, Vec<u8>)>, from: &mut u64| -> Result<()> {
         let records: Vec<Record<'_>> = (*from..)

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::Role;
+use foldlog::inspect::LogReader;
 use foldlog_agent::adapter_state::StatefulAdapter;
 use serde_json::{Value, json};
 

@@ -17,7 +17,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{Idempotency, SequenceNumber, SessionTypes, Store};
 use foldlog_agent::adapter_state::StatefulAdapter;

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::Role;
+use foldlog::inspect::LogReader;
 use foldlog::{Session, SessionTypes};
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::{Deadline, Error, EvaluateOptions};

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{Session, SessionTypes, Store};
 use foldlog_agent::adapter_state::StatefulAdapter;
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use foldlog::audit;
+use foldlog::inspect;
 use foldlog::{BackupOptions, BackupReport, CapturesElsewhere, Error, Store};
 use serde::Serialize;
 use uuid::Uuid;
@@ -119,16 +119,16 @@ struct Failed {
 ///   other store cannot be made.
 pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'_>) -> Result<u8> {
     // A session that was copied by hand may be in no store.
-    let around = if audit::is_store(from) { None } else { audit::store_around(from) };
+    let around = if inspect::is_store(from) { None } else { inspect::store_around(from) };
     for (folder, what) in [(Some(from), "what"), (around.as_deref(), "the store whose session")] {
-        let Some(folder) = folder.filter(|folder| audit::is_within_folder(to, folder)) else { continue };
+        let Some(folder) = folder.filter(|folder| inspect::is_within_folder(to, folder)) else { continue };
         let (to, folder) = (escape::path(to), escape::path(folder));
         let what = format!("{to} is or lies within {folder}, {what} is to be copied");
         return Err(Failure::usage(what, "give a folder outside of it: `--to DIR`"));
     }
     let mut document = Document::default();
     let mut damaged = 0;
-    if audit::is_store(from) {
+    if inspect::is_store(from) {
         let store = open_store(from, output)?;
         let copies = Store::open_with(to, output.store_options())?;
         let sessions = store.session_ids()?;

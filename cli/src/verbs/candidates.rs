@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use foldlog::audit;
+use foldlog::inspect;
 use foldlog_codec::escape;
 
 use super::pending::now;
@@ -43,7 +43,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
     let found = match arguments.kind {
         Kind::Sessions => sessions(&arguments.path, output),
-        Kind::Tags if audit::is_store(&arguments.path) => tags_of_sessions(&arguments.path, output),
+        Kind::Tags if inspect::is_store(&arguments.path) => tags_of_sessions(&arguments.path, output),
         Kind::Tags => tags_of_snapshots(&arguments.path, output),
     };
     for candidate in found.unwrap_or_default() {

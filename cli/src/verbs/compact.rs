@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use foldlog::audit;
+use foldlog::inspect;
 use foldlog::{
     CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber, Store,
 };
@@ -167,7 +167,7 @@ struct Failed {
 /// whole store; [`Failure::Engine`] if the session is open for writing, was interrupted or is
 /// damaged, or the disk has no room.
 pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
-    let is_store = audit::is_store(path);
+    let is_store = inspect::is_store(path);
     if is_store && !asked.positions.is_empty() {
         let what = "the sessions of a store have no positions in common".to_owned();
         return Err(Failure::usage(what, "give the folder of a session with `--keep-position`"));

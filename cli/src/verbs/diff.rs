@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use foldlog::audit::{Difference, DifferenceKind, LogReader, Parting};
+use foldlog::inspect::{Difference, DifferenceKind, LogReader, Parting};
 use foldlog::{Parent, SequenceNumber, Value};
 use foldlog_codec::escape;
 use serde::Serialize;

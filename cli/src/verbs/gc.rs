@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use foldlog::audit;
+use foldlog::inspect;
 use foldlog::{CollectOptions, CollectReport, Collected, LeftAlone, Store, escape};
 
 use super::compact::{DAY_SECONDS, Kept};
@@ -100,7 +100,7 @@ pub struct Asked {
 /// [`Failure::Usage`] if `path` is no store and no session of one; [`Failure::Engine`] if the store takes no writes, or a file cannot
 /// be removed.
 pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
-    let (root, session) = match audit::is_store(path) {
+    let (root, session) = match inspect::is_store(path) {
         true => (path.to_owned(), None),
         false => {
             in_store(path).map(|(root, id)| (root, Some(id))).map_err(|failure| no_store(path, failure))?

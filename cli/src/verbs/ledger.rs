@@ -5,7 +5,7 @@ pub(crate) mod operation;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use foldlog::audit::{ChildFate, Fate, FateInParent, LedgerEntry, LogReader, Settled};
+use foldlog::inspect::{ChildFate, Fate, FateInParent, LedgerEntry, LogReader, Settled};
 use foldlog::{OperationId, Replaced};
 use foldlog_codec::escape;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
-use foldlog::audit::{self, LogReader};
+use foldlog::inspect::{self, LogReader};
 use foldlog::{
     CallOrigin, Clock, OpenOperation, OperationId, PendingQuestion, SequenceNumber, SuspensionForm,
     SystemClock, UnsettledOperation,
@@ -187,7 +187,7 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
     let store = readers::open_store(dir, output)?;
     let (mut code, mut found) = (HOLDS, false);
     let ids = store.session_ids()?;
-    let running = audit::running(store.path(), &ids)?;
+    let running = inspect::running(store.path(), &ids)?;
     for id in ids {
         let session = store.session_dir(id);
         if !readers::holds_anything(&session) {

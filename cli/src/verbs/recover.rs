@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use foldlog::audit::captures_dir;
 use foldlog::filesystem::{self, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind};
+use foldlog::inspect::captures_dir;
 use foldlog::storage::{EntryKind, FileStorage, Storage};
 use foldlog::tools::resources::Snapshotable;
 use foldlog::tools::{ExecuteOptions, ToolRegistry, ToolRunner};

@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::audit::{
+use foldlog::inspect::{
     AlongPath, Comparison, DifferenceKind, ItemName, LogReader, ReadOptions, SliceReader, StateReader,
 };
 use foldlog::storage::FileStorage;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use foldlog::SequenceNumber;
-use foldlog::audit::{self, LogReader};
+use foldlog::inspect::{self, LogReader};
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
@@ -75,9 +75,9 @@ struct Written {
 fn check_outside(path: &Path, session: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (Ok(folder), Ok(session)) = (folder.canonicalize(), session.canonicalize()) else { return Ok(()) };
-    let store = audit::store_around(&session);
+    let store = inspect::store_around(&session);
     let is_within = folder.starts_with(&session)
-        || store.is_some_and(|store| audit::is_within_store(&folder, &store) && folder != store);
+        || store.is_some_and(|store| inspect::is_within_store(&folder, &store) && folder != store);
     if !is_within {
         return Ok(());
     }

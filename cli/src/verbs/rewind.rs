@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use foldlog::audit::{Difference, LedgerEntry, LogReader};
 use foldlog::filesystem::{self, ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound, FileUnknown};
+use foldlog::inspect::{Difference, LedgerEntry, LogReader};
 use foldlog::tools::{
     CaptureMoment, CaptureTaken, ResourceLeft, ResourcePreview, ResourceRewound, RewindOptions,
     RewindPreview, RewindReport,

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::{Args, ValueEnum};
-use foldlog::audit::{self, Fenced, ResumableConversation, SessionOverview, StandingOperation};
 use foldlog::conversation::ResumePoint;
+use foldlog::inspect::{self, Fenced, ResumableConversation, SessionOverview, StandingOperation};
 use foldlog::{Error, Holder, OperationId, Parent, Replicated, SequenceNumber, Store};
 use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
@@ -355,7 +355,7 @@ pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     let store = readers::open_store(dir, output)?;
     let ids = store.session_ids()?;
     note_exposed(&store, &ids, output);
-    let mut running = audit::running(store.path(), &ids)?;
+    let mut running = inspect::running(store.path(), &ids)?;
     let mut progress = output.progress("reading sessions", ids.len() as u64);
     let found =
         store.overviews(now().timestamp_micros(), output.memory_bytes, &mut |done| progress.at(done))?;
@@ -399,11 +399,11 @@ pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
 /// [`Failure::Engine`] if the store cannot be read.
 #[cfg(feature = "view")]
 pub(crate) fn rows_of(store: &Store, ids: &[Uuid], memory_bytes: Option<u64>) -> Result<Vec<Row>> {
-    let mut running = audit::running(store.path(), ids)?;
+    let mut running = inspect::running(store.path(), ids)?;
     let now_us = now().timestamp_micros();
     let rows = ids.iter().filter_map(|id| {
         let dir = store.session_dir(*id);
-        let found = audit::overview(&dir, now_us, memory_bytes);
+        let found = inspect::overview(&dir, now_us, memory_bytes);
         (!is_nothing(&found, &dir)).then(|| Row::of(*id, &dir, found, running.remove(id)))
     });
     Ok(rows.collect())
@@ -418,7 +418,7 @@ fn note_exposed(store: &Store, ids: &[Uuid], output: &mut Output<'_>) {
     if metadata.is_some_and(|found| found.is_dir() && found.permissions().mode() & 0o011 == 0) {
         return;
     }
-    let exposed = ids.iter().find_map(|id| audit::exposed(&store.session_dir(*id)));
+    let exposed = ids.iter().find_map(|id| inspect::exposed(&store.session_dir(*id)));
     readers::note_exposed(exposed.as_ref(), output);
 }
 
@@ -440,7 +440,7 @@ impl Row {
             tags: BTreeMap::new(),
             parent: None,
             replicated: None,
-            fenced: audit::fenced(dir),
+            fenced: inspect::fenced(dir),
             running,
             open: Vec::new(),
             unsettled: Vec::new(),
@@ -501,7 +501,7 @@ impl Row {
     /// Adds why the session cannot be read.
     fn unread(mut self, dir: &Path, error: Error) -> Row {
         // Of a folder that cannot be looked at, the error tells.
-        (self.objects, self.object_bytes) = audit::kept_objects(dir).unwrap_or_default();
+        (self.objects, self.object_bytes) = inspect::kept_objects(dir).unwrap_or_default();
         let lost = readers::lost_segments(dir).filter(|_| matches!(error, Error::NotASession { .. }));
         let (text, code) = match lost {
             Some(reason) => (format!("{}: {reason}", escape::path(dir)), DOES_NOT_HOLD),

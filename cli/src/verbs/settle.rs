@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use clap::{Args, ValueEnum};
-use foldlog::audit;
+use foldlog::inspect;
 use foldlog::{
     Error, Holder, LeftDecision, LeftFate, OperationId, PendingQuestion, SequenceNumber, Settlement, Value,
 };
@@ -158,7 +158,7 @@ pub fn run(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> Re
                 LeftFate::Refused(reason) => return Err(refused(operation, &reason)),
                 // The host may have ended meanwhile.
                 LeftFate::Waits => {
-                    let is_open = audit::running(&root, &[id])?.contains_key(&id);
+                    let is_open = inspect::running(&root, &[id])?.contains_key(&id);
                     if is_open || !left.withdraw()? {
                         return tell_left(decided, &left, &holder, output);
                     }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use foldlog::audit::{FrameInfo, LogReader};
+use foldlog::inspect::{FrameInfo, LogReader};
 use foldlog::{Kind, Policy, Record, SequenceNumber, Value};
 use foldlog_codec::body::{Action, Added, BuiltIn, Declare, Dispatch, EventDeclaration, Import, ToolEnd};
 use foldlog_codec::escape;

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use foldlog::audit::{SliceReader, StateReader};
+use foldlog::inspect::{SliceReader, StateReader};
 use foldlog::{Error, SequenceNumber};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{Limits, Streamed};

@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use foldlog::audit::{self, FrameInfo, LogReader, SegmentInfo, StateReader};
+use foldlog::inspect::{self, FrameInfo, LogReader, SegmentInfo, StateReader};
 use foldlog::{Compression, Error, Kind, Record, SequenceNumber};
 use foldlog_codec::body::{
     Action, Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ObjectId, Payload, ToolEnd,
@@ -417,7 +417,7 @@ fn slices(state: &StateReader, counts: &Counts<'_>) -> Vec<SliceStats> {
 }
 
 fn objects(session: &Path, counts: &Counts<'_>) -> Result<ObjectStats> {
-    let (count, bytes) = audit::kept_objects(session)?;
+    let (count, bytes) = inspect::kept_objects(session)?;
     Ok(ObjectStats {
         named_count: counts.objects.len() as u64,
         named_bytes: counts.objects.iter().fold(0, |sum, object| sum.saturating_add(object.len)),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use foldlog::audit::{Followed, Follower, Progress};
+use foldlog::inspect::{Followed, Follower, Progress};
 use foldlog::{Error, Kind, LivePath, Record, SequenceNumber};
 use foldlog_codec::body::{Rollback, ToolEnd};
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use foldlog::SequenceNumber;
-use foldlog::audit::LogReader;
 use foldlog::conversation::{
     Conversation, ConversationMessage, Dialect, PairingRule, Role, close_open, validate,
 };
+use foldlog::inspect::LogReader;
 use foldlog_agent::provider::rendering::{
     render_anthropic, render_anthropic_system, render_openai, render_openai_recorded,
 };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use foldlog::audit::{LogReader, ReadOptions};
+use foldlog::inspect::{LogReader, ReadOptions};
 use foldlog::storage::FileStorage;
 use foldlog::{Error, Event, SequenceNumber, Session, SessionTypes};
 use foldlog_codec::escape;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use foldlog::audit::{self, DamagedPlace, FrameInfo, LogReader, ReadOptions, SoundStretch};
+use foldlog::inspect::{self, DamagedPlace, FrameInfo, LogReader, ReadOptions, SoundStretch};
 use foldlog::storage::FileStorage;
 use foldlog::{Corruption, Error, Record, RecoveryReport, SequenceNumber};
 use foldlog_codec::body::ObjectId;
@@ -247,7 +247,7 @@ fn session_dirs(
 ) -> Result<Vec<SessionDir>> {
     let mut dirs = Vec::new();
     for path in paths {
-        if !audit::is_store(path) {
+        if !inspect::is_store(path) {
             dirs.push(SessionDir { path: (*path).clone(), is_one_of_several });
             continue;
         }
@@ -314,7 +314,7 @@ fn held_sessions(_: &str, _: bool, _: &mut Verified, _: &mut Output<'_>) -> Resu
 /// [`Failure::Engine`] if the folder holds no session, the session cannot be read, or it takes more memory than it may.
 pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut Verified) -> Result<()> {
     let (mut records, mut bytes, mut damage) = (0, 0, Vec::new());
-    let walked = audit::walk(dir, &mut |frame| {
+    let walked = inspect::walk(dir, &mut |frame| {
         if !frame.record.kind.is_envelope() {
             records += 1;
         }
@@ -341,7 +341,7 @@ pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut Verified) -
             }
         }
     };
-    match audit::damaged_seals(dir) {
+    match inspect::damaged_seals(dir) {
         Ok(seals) => {
             for error in seals {
                 damage.push(damage_of(dir, error)?);
@@ -411,7 +411,7 @@ fn folded(
 /// the places that the walk found before.
 fn places(dir: &Path, first: Damage, bodies: Vec<Damage>) -> Result<Vec<Damage>, Error> {
     let mut objects = BTreeMap::new();
-    let found = match audit::damaged_places(dir, &mut |frame| {
+    let found = match inspect::damaged_places(dir, &mut |frame| {
         note_objects(frame, &mut objects);
         Ok(())
     }) {
@@ -455,7 +455,7 @@ fn note_objects(frame: &FrameInfo<'_>, objects: &mut NamedObjects) {
 fn named_objects(dir: &Path) -> NamedObjects {
     let mut objects = NamedObjects::new();
     // Damage behind a record does not hide it.
-    let _ = audit::walk(dir, &mut |frame| {
+    let _ = inspect::walk(dir, &mut |frame| {
         note_objects(frame, &mut objects);
         Ok(())
     });
@@ -470,7 +470,7 @@ fn damaged_objects(dir: &Path, objects: NamedObjects) -> Vec<Damage> {
     let mut is_older = true;
     let mut damaged = Vec::new();
     for (object, (segment, offset, sequence)) in objects.into_iter().rev() {
-        let checked = audit::check_object(dir, &object);
+        let checked = inspect::check_object(dir, &object);
         is_older &= matches!(&checked, Err(Error::Object { path, .. }) if !path.exists());
         if let Err(error @ Error::Object { .. }) = checked {
             let (offset, sequence, reason) = (Some(offset), Some(sequence), error.to_string());
@@ -591,7 +591,7 @@ fn first_place(
 ) -> Option<(PathBuf, u64, SequenceNumber)> {
     let mut place = None;
     // Damage behind the record does not hide it.
-    let _ = audit::walk(dir, &mut |frame| {
+    let _ = inspect::walk(dir, &mut |frame| {
         let record = &frame.record;
         if place.is_none() && !record.kind.is_envelope() && wanted(record) {
             place = Some((frame.segment.to_owned(), frame.offset, record.sequence));

@@ -62,7 +62,7 @@ mod serving {
     use std::process::{Command, Stdio};
     use std::time::Duration;
 
-    use foldlog::audit;
+    use foldlog::inspect;
     use foldlog_codec::escape;
     use serde_json::json;
     use tempfile::TempDir;
@@ -102,7 +102,7 @@ mod serving {
     }
 
     fn shown(path: &Path, output: &mut Output<'_>) -> Result<Shown> {
-        if audit::is_store(path) {
+        if inspect::is_store(path) {
             return Ok(Shown::Store(open_store(path, output)?));
         }
         // What is wrong with the session is said here before a page says it.

@@ -5,7 +5,7 @@
 
 use std::io::Write;
 
-use foldlog::audit::{FrameInfo, LogReader, SoundEnd};
+use foldlog::inspect::{FrameInfo, LogReader, SoundEnd};
 use foldlog::{Error, SequenceNumber, Value};
 use foldlog_codec::escape;
 use serde::Serialize;

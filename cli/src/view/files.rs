@@ -9,8 +9,8 @@ use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::audit::{LogReader, captures_dir};
 use foldlog::filesystem::{FileFacts, FileKind, FilesystemSnapshot, SnapshotReader};
+use foldlog::inspect::{LogReader, captures_dir};
 use foldlog::{Kind, Outcome, Record, SequenceNumber};
 use foldlog_codec::body::{ResourceSnapshot, ToolBegin, ToolEnd};
 use foldlog_codec::escape;

@@ -7,7 +7,7 @@
 //! | the timeline | [`records`]: what `show --json` says of each record, its operation, its depth among rollbacks |
 //! | a record's document | `show --json`, word by word |
 //! | a slice at a step | [`walk`]: the items by their names, at every position ([`lists`]); each item as `state --json` prints it |
-//! | a conversation at a step | the messages that [`MessageHistory`](foldlog::audit::MessageHistory) says count there, each as `transcript --as-recorded --json` prints it, read one after the other |
+//! | a conversation at a step | the messages that [`MessageHistory`](foldlog::inspect::MessageHistory) says count there, each as `transcript --as-recorded --json` prints it, read one after the other |
 //! | what was spent at a step | [`spend`](crate::spend), as `stats --json` tells it |
 //! | the summaries of a conversation at a step | [`summaries`]: what a provider is sent in place of which records |
 //! | the tasks at a step | [`tasks`]: what `tasks --json` knows of each, with its record |

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 #[cfg(feature = "view")]
 use std::ops::RangeInclusive;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{Kind, OperationId, Outcome, Record, SequenceNumber};
 use foldlog_codec::body::{Lane, Request, ToolBegin, ToolEnd};
 use serde::Serialize;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use foldlog::audit::{Fate, LogReader};
+use foldlog::inspect::{Fate, LogReader};
 use foldlog::{Clock, SequenceNumber, SystemClock};
 use foldlog_codec::record::time_text;
 use serde::Serialize;

@@ -1,8 +1,8 @@
 //! Summaries of conversations: what a provider is sent in place of some records, and at which positions that counts.
 
 use foldlog::SequenceNumber;
-use foldlog::audit::LogReader;
 use foldlog::conversation::{EntryContent, Role};
+use foldlog::inspect::LogReader;
 use serde::Serialize;
 use serde_json::Value as Json;
 

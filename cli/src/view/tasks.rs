@@ -5,7 +5,7 @@ use std::io::Write;
 
 use foldlog::SequenceNumber;
 use foldlog::Slice;
-use foldlog::audit::StateReader;
+use foldlog::inspect::StateReader;
 use foldlog_tasks::{TaskId, TaskTreeState, Tasks};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
@@ -79,7 +79,7 @@ pub(crate) fn rows(state: &StateReader, payloads: Payloads) -> Vec<Row> {
 }
 
 /// Returns the record that wrote each task, by the task's id.
-fn records(slice: &foldlog::audit::SliceReader<'_>) -> BTreeMap<String, SequenceNumber> {
+fn records(slice: &foldlog::inspect::SliceReader<'_>) -> BTreeMap<String, SequenceNumber> {
     #[derive(serde::Deserialize)]
     struct Named {
         id: TaskId,

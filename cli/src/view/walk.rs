@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::ops::ControlFlow;
 
-use foldlog::audit::{
+use foldlog::conversation::ConversationMessage;
+use foldlog::inspect::{
     CompactedRange, ItemName, ItemPlace, LogReader, MessageHistory, RecordedMessage, SliceReader, StateReader,
 };
-use foldlog::conversation::ConversationMessage;
 use foldlog::{Error, Policy, Record, SequenceNumber, Slice};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{LeftOut, Limits, Streamed, left_out_digest};
@@ -407,9 +407,9 @@ pub(super) fn versions(history: &MessageHistory<'_>, last: SequenceNumber) -> Li
 /// Returns the messages that count after a change, by their numbers, those that went and those that came.
 fn changed(
     mut counting: Vec<u32>,
-    change: foldlog::audit::MessagesChange<'_>,
+    change: foldlog::inspect::MessagesChange<'_>,
 ) -> (Vec<u32>, Vec<u32>, Vec<(u32, u32)>) {
-    use foldlog::audit::MessagesChange;
+    use foldlog::inspect::MessagesChange;
     match change {
         MessagesChange::Appended(number) => {
             let number = number as u32;

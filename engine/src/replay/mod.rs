@@ -76,7 +76,7 @@
 //!
 //! A replay holds the state, as a session does, some records that it has read ahead, and the last record of each of the 64 lanes that
 //! wrote last, however long the log is. A record that another lane than those brings twice counts as changed. A reader that
-//! was opened with [`ReadOptions::outline`](crate::audit::ReadOptions::outline) holds no names of items beside it.
+//! was opened with [`ReadOptions::outline`](crate::inspect::ReadOptions::outline) holds no names of items beside it.
 //!
 //! # Where a replay can begin and end
 //!
@@ -94,12 +94,12 @@ use foldlog_codec::body::{Outcome, Resumed, ToolEnd};
 use foldlog_codec::{Kind, SequenceNumber};
 use serde::Serialize;
 
-use crate::audit::{LogReader, RecordedLog};
 use crate::divergence::{Divergence, LeaveOut};
 use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::live::LiveState;
 use crate::fold::projection::{LogSlices, Projection};
+use crate::inspect::{LogReader, RecordedLog};
 use crate::log::reader::Places;
 use crate::options::{MemoryLimit, SessionOptions, StoreOptions};
 use crate::sabotage::{self, Breakage};
@@ -114,7 +114,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Replays a host over a recorded log.
 ///
 /// ```
-/// use foldlog::audit::LogReader;
+/// use foldlog::inspect::LogReader;
 /// use foldlog::replay::Replay;
 /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
 /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -333,7 +333,7 @@ impl<'a> Replay<'a> {
     /// were gives the host folders of its own, in which they are.
     ///
     /// ```
-    /// use foldlog::audit::LogReader;
+    /// use foldlog::inspect::LogReader;
     /// use foldlog::replay::Replay;
     /// # use foldlog::{Event, Policy, Session, SessionOptions, SessionTypes, Slice, Store};
     /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]

@@ -15,9 +15,9 @@ use foldlog_codec::{Record, SequenceNumber};
 
 use super::fetch::Fetch;
 use super::open::{Read, ReadGround, check_declared, open_read, open_read_once};
-use crate::audit::check_compacted;
 use crate::error::{Corruption, Error, Result};
 use crate::fold::projection::LogSlices;
+use crate::inspect::check_compacted;
 use crate::log::chain::Segment;
 use crate::log::scan;
 use crate::types::SessionTypes;
@@ -51,7 +51,7 @@ impl MadeLog {
     ///
     /// # Errors
     ///
-    /// Those of [`LogReader::open`](crate::audit::LogReader::open) and of checking the host's types.
+    /// Those of [`LogReader::open`](crate::inspect::LogReader::open) and of checking the host's types.
     pub(crate) fn read(
         (ground, dir): (ReadGround<'_>, &Path),
         types: Option<&SessionTypes>,

@@ -45,7 +45,7 @@ pub struct RecoveryReport {
     pub fetched: u64,
     /// File of the session that users can read who are outside of the store's
     /// [access](crate::StoreOptions::access), if there is one: an earlier version wrote it, or it was copied. A
-    /// [`LogReader`](crate::audit::LogReader), which has no such option, reports a file that users other than
+    /// [`LogReader`](crate::inspect::LogReader), which has no such option, reports a file that users other than
     /// its owner can read.
     pub exposed: Option<Exposed>,
 }

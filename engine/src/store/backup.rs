@@ -101,7 +101,7 @@ pub struct BackupReport {
     /// Number of bytes that were copied.
     pub bytes: u64,
     /// Number of records that were read again from the copy and checked: frames, bodies, the seals of their segments, and the
-    /// objects that they name. Whether records contradict each other says a [`LogReader`](crate::audit::LogReader) of the copy.
+    /// objects that they name. Whether records contradict each other says a [`LogReader`](crate::inspect::LogReader) of the copy.
     pub verified: u64,
     /// Number of captures of workspaces that the copied records name and the copy has. The files of captures that were copied
     /// were read from the copy and checked, and those that it had before were looked for.
@@ -226,7 +226,7 @@ impl Store {
     /// - [`Error::Locked`] if the copy is open for writing, or another backup of it is being taken; [`Error::ReadOnly`]
     ///   if this store takes no writes; [`Error::Full`] if it has no space.
     /// - [`Error::WithinSession`] if this store is inside `dir`.
-    /// - Those of [`LogReader::open`](crate::audit::LogReader::open) if the session is damaged. [`salvage`](Store::salvage) takes what is sound.
+    /// - Those of [`LogReader::open`](crate::inspect::LogReader::open) if the session is damaged. [`salvage`](Store::salvage) takes what is sound.
     pub fn backup_from(&self, dir: impl AsRef<Path>, options: BackupOptions) -> Result<BackupReport> {
         let dir = dir.as_ref();
         let (root, whole_dir) = (whole_path(&self.inner.root), whole_path(dir));

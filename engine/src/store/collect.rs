@@ -39,9 +39,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::Store;
-use crate::audit::{LogReader, ReadOptions};
 use crate::error::{Error, Result};
 use crate::fold::projection::LogSlices;
+use crate::inspect::{LogReader, ReadOptions};
 use crate::log::layout;
 use crate::log::lock::{self, WriterLock};
 use crate::options::KeptSnapshots;

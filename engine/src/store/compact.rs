@@ -33,7 +33,7 @@
 //! | who | sees |
 //! |---|---|
 //! | a writer | the session is locked; [`Session::compact`] compacts what its own process has open, and holds up its other calls |
-//! | a reader | what it found when it opened the log: it holds the files open ([`crate::audit::LogReader`]); beyond as many files as it may hold, and in a session's views, each segment as it was or as it is now, and what is read from one that was replaced meanwhile is read again |
+//! | a reader | what it found when it opened the log: it holds the files open ([`crate::inspect::LogReader`]); beyond as many files as it may hold, and in a session's views, each segment as it was or as it is now, and what is read from one that was replaced meanwhile is read again |
 //! | a follower | each segment as it was or as it is now |
 //! | a fork that was made earlier | its own names of the old files |
 //! | somebody who opens the session after a kill | a session that is compacted in part, from some segment on ([`crate::log::compaction`]); of a segment, its plain or its compressed file |
@@ -208,7 +208,7 @@ impl Store {
     ///   [`Error::ReadOnly`] if the store takes no writes, [`Error::Full`] if the disk has no room for one segment more.
     /// - [`Error::Interrupted`] if an operation was left open: recover the session first.
     /// - [`Error::CompressionUnavailable`] if a compression is asked for, and this build has none.
-    /// - Those of [`LogReader::open`](crate::audit::LogReader::open) if the session is damaged.
+    /// - Those of [`LogReader::open`](crate::inspect::LogReader::open) if the session is damaged.
     pub fn compact(&self, session: Uuid, options: &CompactOptions) -> Result<CompactReport> {
         let dir = self.existing(session)?;
         let nothing = CompactReport { session, ..CompactReport::default() };

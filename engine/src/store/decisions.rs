@@ -8,9 +8,9 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use uuid::Uuid;
 
 use super::Store;
-use crate::audit::{LogReader, ReadOptions};
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::inspect::{LogReader, ReadOptions};
 use crate::log::decisions::{self, Answer, LeftBody};
 use crate::session::Settlement;
 use crate::session::decisions::{Bell, look_again};

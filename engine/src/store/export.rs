@@ -10,9 +10,9 @@ use smol_str::SmolStr;
 
 use super::Store;
 use super::conversations::ImportedConversations;
-use crate::audit::LogReader;
 use crate::conversation::{ADAPTER_STATES, AdapterStateSnapshot, CONVERSATION, Conversation, exported};
 use crate::error::{Error, Result};
+use crate::inspect::LogReader;
 use crate::names::Names;
 use crate::options::SessionOptions;
 use crate::session::{Session, Snapshot, State};

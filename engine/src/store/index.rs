@@ -45,7 +45,7 @@ use std::path::Path;
 use foldlog_codec::body::{Opened, Parent, Replicated};
 use uuid::Uuid;
 
-use crate::audit::SessionOverview;
+use crate::inspect::SessionOverview;
 use crate::log::{chain, layout};
 use crate::storage::{Access, Stamp, Storage};
 

@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use super::Store;
 use super::index::{self, Entry, Stamps};
-use crate::audit::{SessionOverview, overview_on};
 use crate::error::Result;
+use crate::inspect::{SessionOverview, overview_on};
 use crate::log::{layout, lock};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, Storage};
@@ -33,12 +33,12 @@ struct Found<'a> {
 
 impl Store {
     /// Returns how each session stands at the time `now_us`, in microseconds since 1970-01-01 UTC, in ascending order of the ids:
-    /// what [`audit::overview`](crate::audit::overview) tells of it, or why that cannot be told. Takes as much memory for
-    /// each, beside its image, as [`ReadOptions::memory_bytes`](crate::audit::ReadOptions::memory_bytes) says. `progress` is told how many sessions were looked at, now and then.
+    /// what [`inspect::overview`](crate::inspect::overview) tells of it, or why that cannot be told. Takes as much memory for
+    /// each, beside its image, as [`ReadOptions::memory_bytes`](crate::inspect::ReadOptions::memory_bytes) says. `progress` is told how many sessions were looked at, now and then.
     ///
     /// What was found of closed sessions in which nothing waits is kept in a file of the store, `sessions.index`, if the store takes
     /// writes. The next listing reads only logs that have changed since; it does not notice bytes of the others that rot on the
-    /// disk, nor what somebody does in place to a segment before the last one or to an object: [`audit::walk`](crate::audit::walk)
+    /// disk, nor what somebody does in place to a segment before the last one or to an object: [`inspect::walk`](crate::inspect::walk)
     /// finds both. The file is a cache and may be removed.
     ///
     /// ```

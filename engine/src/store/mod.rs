@@ -28,10 +28,10 @@ use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use crate::audit::{LogReader, ReadOptions};
 use crate::background::Background;
 use crate::error::{Error, Result};
 use crate::generator::Generator;
+use crate::inspect::{LogReader, ReadOptions};
 use crate::log::partial_creation::{self, PartialCreation};
 use crate::log::writer::Log;
 use crate::log::{fence, layout};

@@ -9,9 +9,9 @@ use foldlog_codec::{Kind, SequenceNumber};
 use proptest::sample::Index;
 
 use super::history::{Action, History, Step};
-use crate::audit::{LogReader, ReplayReducers};
 use crate::clock::FixedClock;
 use crate::error::{Error, Result};
+use crate::inspect::{LogReader, ReplayReducers};
 use crate::log::SegmentSizes;
 use crate::options::{BackgroundSync, SessionOptions, StoreOptions};
 use crate::session::{Session, Snapshot, SnapshotOptions, State};

@@ -190,7 +190,7 @@ mod tests {
     use std::io::ErrorKind;
 
     use super::*;
-    use crate::audit;
+    use crate::inspect;
     use crate::log::SegmentSizes;
     use crate::options::BackgroundSync;
     use crate::storage::{Fault, MemoryStorage, Op};
@@ -299,7 +299,7 @@ mod tests {
         log.close().unwrap();
         assert_eq!(shared.gate.synced(), 102);
         // The frames are sound, but no record says which session they belong to.
-        let walked = audit::walk(&folder.path().join("log"), &mut |_| Ok(()));
+        let walked = inspect::walk(&folder.path().join("log"), &mut |_| Ok(()));
         assert!(walked.is_err());
     }
 }

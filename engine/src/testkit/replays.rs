@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::audit::{
+use crate::inspect::{
     LogReader, ReadOptions, ReducersReplayed, ReplayReducers, VersionsReplayed, replay_versions,
 };
 use crate::replay::{Replay, ReplayReport};

@@ -22,7 +22,7 @@ impl ToolContext {
     /// Calls of the child wait for calls nested in this one and for calls of its other children, as far as these change
     /// something; none begins once this call is over or cancelled, and this call's deadline is theirs too. What they commit
     /// is rolled back in the resources if this call fails. The child's own records stay, and the
-    /// [ledger](crate::audit::LogReader::ledger) calls its operations abandoned.
+    /// [ledger](crate::inspect::LogReader::ledger) calls its operations abandoned.
     ///
     /// If this call runs an interrupted operation again, the child goes on where it stopped: the resources are restored to
     /// what they were at the child's last end, and calls that a killed process left open in it are ended as interrupted.

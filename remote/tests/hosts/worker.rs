@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::replication::Replication;
 use foldlog::tools::ExecuteOptions;
 use foldlog::{

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{
     CompactOptions, Error, Event, Policy, Session, SessionOptions, SessionTypes, Slice, SnapshotOptions,
     Store,

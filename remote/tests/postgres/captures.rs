@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::audit::audit_captures;
 use foldlog::filesystem::{Filesystem, HostFilesystemOptions, Rebind};
+use foldlog::inspect::audit_captures;
 use foldlog::replication::{CapturePacks, HeldPart, Replication, Replicator};
 use foldlog::tools::{ExecuteOptions, ToolContext, ToolError, ToolRunner};
 use foldlog::{ObjectId, ResourceRegistry, Session, Store, StoreOptions};

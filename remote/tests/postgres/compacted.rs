@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::replication::Replication;
 use foldlog::{CompactOptions, Error, Store, StoreOptions};
 use foldlog_remote::{CollectOptions, CollectReport, Pacing, SteadyPacing, open_place};

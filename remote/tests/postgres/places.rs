@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::tools::ExecuteOptions;
 use foldlog::{Error, ObjectId, ResourceRegistry, Store};
 use foldlog_remote::{Met, Place, Variables, open_place_with};

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog::audit::{LogReader, audit_captures};
 use foldlog::filesystem::{HostFilesystemOptions, Rebind};
+use foldlog::inspect::{LogReader, audit_captures};
 use foldlog::replication::Replication;
 use foldlog::tools::{RewindOptions, ToolContext, ToolError, ToolRunner};
 use foldlog::{Durability, Kind, ResourceRegistry, Session, Store, StoreOptions};

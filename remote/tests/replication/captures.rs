@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::audit::audit_captures;
 use foldlog::filesystem::{Filesystem, HostFilesystem, Rebind, WorkspaceNotice};
+use foldlog::inspect::audit_captures;
 use foldlog::tools::{ExecuteOptions, RewindOptions, ToolContext};
 use foldlog::{BackupOptions, CollectOptions, Error, ResourceRegistry, Session};
 

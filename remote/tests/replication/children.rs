@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
 use foldlog::filesystem::{
     Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind, WorkspaceNotice,
     audit_snapshots,
 };
+use foldlog::inspect::LogReader;
 use foldlog::tools::{RewindOptions, ToolContext, ToolError};
 use foldlog::{Kind, ResourceRegistry, Session};
 use foldlog_codec::body::{ResourceSnapshot, ToolBegin, ToolEnd};

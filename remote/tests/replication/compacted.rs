@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::replication::{Replication, Replicator};
 use foldlog::{CompactOptions, CompactReport, Error, Kind, ObjectId, Record, Store, StoreOptions};
 use foldlog_codec::body::{Observed, Payload};

@@ -1,6 +1,6 @@
 //! What is held, and when.
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{Durability, Error, ObjectId, SessionOptions};
 use foldlog_remote::object_store::ObjectStoreExt;
 use futures_lite::future;

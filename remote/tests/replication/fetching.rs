@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::tools::{ExecuteOptions, ToolRegistry, ToolRunner};
 use foldlog::{Error, ExecutionState, ResourceRegistry, Session};
 use foldlog_remote::object_store::ObjectStoreExt;

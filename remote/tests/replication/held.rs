@@ -1,6 +1,6 @@
 //! A session that a replica holds says so, wherever its log goes, and is not written unawares without its replicator.
 
-use foldlog::audit::{LogReader, overview};
+use foldlog::inspect::{LogReader, overview};
 use foldlog::{
     Durability, Error, Policy, SessionOptions, SessionTypes, Settlement, SnapshotOptions, Store, StoreOptions,
 };

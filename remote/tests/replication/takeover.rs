@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::tools::ToolError;
 use foldlog::tools::resources::{BudgetTracker, Usage};
 use foldlog::{Error, ResourceRegistry, Session, Store};

@@ -12,8 +12,8 @@
 
 use std::collections::BTreeMap;
 
-use foldlog::audit::{Recorded, RecordedCaptures, RecordedContent, RecordedEvent};
 use foldlog::filesystem::FilesystemSnapshot;
+use foldlog::inspect::{Recorded, RecordedCaptures, RecordedContent, RecordedEvent};
 use foldlog::{Kind, Result, SequenceNumber, SessionTypes, State};
 
 use super::records::Records;

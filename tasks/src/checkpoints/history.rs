@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use foldlog::audit::{LogReader, StateReader};
+use foldlog::inspect::{LogReader, StateReader};
 use foldlog::{LivePath, SequenceNumber, Session, SessionTypes};
 
 use super::records::Records;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use foldlog::audit::{Recorded, RecordedContent};
+use foldlog::inspect::{Recorded, RecordedContent};
 use foldlog::{Kind, SequenceNumber};
 
 use super::{

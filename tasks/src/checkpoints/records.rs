@@ -1,7 +1,7 @@
 //! Where checkpoints read records: in an open session, or in a log.
 
-use foldlog::audit::{LogReader, Recorded};
 use foldlog::conversation::{Conversation, EntryContent};
+use foldlog::inspect::{LogReader, Recorded};
 use foldlog::{LivePath, Outcome, Result, SequenceNumber, Session, SmolStr, State};
 
 /// Reads records, and what they amount to at a position.

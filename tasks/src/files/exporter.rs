@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use foldlog::SequenceNumber;
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 
 use super::manifest::ManifestFile;
 use super::tree_writer::{KnownFiles, Written};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{Clock, SequenceNumber};
 use parking_lot::Mutex;
 use serde::Serialize;

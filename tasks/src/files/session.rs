@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{
     Export, ImportOptions, Policy, SequenceNumber, Session, SessionOptions, SessionTypes, Slice, Store,
 };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
-use foldlog::audit::{LogReader, RecordedContent};
+use foldlog::inspect::{LogReader, RecordedContent};
 use foldlog::process::ProcessIdentity;
 use foldlog::{OperationId, SequenceNumber, SessionTypes, escape};
 use serde::{Deserialize, Serialize};

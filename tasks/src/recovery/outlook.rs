@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{Durability, SequenceNumber, SessionOptions, Store, StoreOptions, escape};
 use serde::{Deserialize, Serialize};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use chrono::DateTime;
-use foldlog::audit::LogReader;
 use foldlog::conversation::{ConversationMessage, NewAnswer, NewInput, Role};
+use foldlog::inspect::LogReader;
 use foldlog::{Result, Session};
 
 use crate::checkpoints::dispatch_update;

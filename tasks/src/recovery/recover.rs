@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::tools::{ExecuteOptions, ToolRegistry, ToolRunner};
 use foldlog::{
     ExecutionState, ResourceRegistry, SalvageReport, Session, SessionOptions, SessionTypes, Store,

@@ -32,8 +32,8 @@ mod resource_usage;
 pub(super) mod walk;
 
 use chrono::{DateTime, Utc};
-use foldlog::audit::{LogReader, RecordedEnd};
 use foldlog::conversation::{Conversation, EntryContent};
+use foldlog::inspect::{LogReader, RecordedEnd};
 use foldlog::{Result, SequenceNumber, SessionTypes, SessionTypesBuilder};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;

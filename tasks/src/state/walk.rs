@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use foldlog::audit::{
+use foldlog::conversation::{Conversation, ConversationMessage};
+use foldlog::filesystem::{FilesystemSnapshot, SnapshotReader};
+use foldlog::inspect::{
     LogReader, Recorded, RecordedBegin, RecordedCaptures, RecordedContent, RecordedEnd, RecordedEvent,
     captures_dir,
 };
-use foldlog::conversation::{Conversation, ConversationMessage};
-use foldlog::filesystem::{FilesystemSnapshot, SnapshotReader};
 use foldlog::{Result, SequenceNumber, Session};
 
 use super::execution_logs::{ErrorEntry, ExecutionLogged, Happened, LogEntry, LogLevel};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use foldlog::audit::{LogReader, StateReader};
+use foldlog::inspect::{LogReader, StateReader};
 use foldlog::{Result, SequenceNumber, Session, SessionTypes};
 use serde::{Deserialize, Serialize};
 

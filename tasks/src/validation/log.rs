@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{Result, SequenceNumber};
 
 use super::validator::{CHECKPOINT_HASHES, SEALS, UPDATE_CHECKSUMS};

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog::audit::LogReader;
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
+use foldlog::inspect::LogReader;
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
 };

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use foldlog::{SessionTypes, Store, audit};
+use foldlog::{SessionTypes, Store, inspect};
 use foldlog_tasks::{
     CheckpointHistory, CheckpointId, CheckpointManager, RestoreOptions, RetentionPolicy, TaskStatus,
     TaskTreeState,
@@ -37,7 +37,7 @@ fn manager(store: &Store, id: Uuid, types: &SessionTypes) -> CheckpointManager {
 /// Where each frame of a session's log begins and ends, with its file.
 pub(crate) fn frames(dir: &Path) -> Vec<(PathBuf, u64, u64)> {
     let mut frames = Vec::new();
-    audit::walk(dir, &mut |frame| {
+    inspect::walk(dir, &mut |frame| {
         frames.push((frame.segment.to_owned(), frame.offset, frame.offset + frame.bytes));
         Ok(())
     })

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{CompactOptions, CompactReport, Compression, KeptSnapshots, Kind};
 use foldlog_codec::body::Dropped;
 use foldlog_codec::digest::SegmentDigest;

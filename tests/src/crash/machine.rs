@@ -4,7 +4,7 @@ use foldlog::SequenceNumber;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::audit::{LogReader, walk_on};
+use foldlog::inspect::{LogReader, walk_on};
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, Fault, MemoryStorage, Op, Storage};
 use foldlog::{BackgroundSync, Durability, FixedClock, Kind, Result, Session, Store, StoreOptions};

@@ -5,7 +5,7 @@ use std::ops::Add;
 use std::rc::Rc;
 use std::time::Duration;
 
-use foldlog::audit::{Fate, LogReader};
+use foldlog::inspect::{Fate, LogReader};
 use foldlog::{
     Durability, Kind, OperationId, Record, Result, SequenceNumber, Session, SuspensionForm, ToolInvocations,
 };

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use foldlog::SequenceNumber;
-use foldlog::audit::Fate;
+use foldlog::inspect::Fate;
 
 use super::calls::{Call, End};
 

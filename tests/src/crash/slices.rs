@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::NewInput;
+use foldlog::inspect::LogReader;
 use foldlog::{Event as _, EventSlice, Result, SequenceNumber, Session, SnapshotOptions};
 
 use super::{After, Chance};

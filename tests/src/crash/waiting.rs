@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use foldlog::audit::Fate;
+use foldlog::inspect::Fate;
 use foldlog::{OperationId, SequenceNumber};
 
 use super::calls::{Act, After, Call, End, Errand};

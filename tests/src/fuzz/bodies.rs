@@ -4,7 +4,7 @@ use foldlog::SequenceNumber;
 use std::sync::Arc;
 
 use foldlog::Kind;
-use foldlog::audit::walk_on;
+use foldlog::inspect::walk_on;
 use foldlog::storage::{MemoryStorage, Storage};
 use foldlog_codec::body::{
     AdapterState, Answer, Declare, Dispatch, EventDeclaration, Import, Input, KnownPositions, Lane, Observed,

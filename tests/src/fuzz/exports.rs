@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{Durability, Export, ImportOptions, Store, Value};
 use foldlog_cli::runs::{self, Run, openai};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use foldlog::audit::{Followed, Follower, LogReader};
+use foldlog::inspect::{Followed, Follower, LogReader};
 use foldlog::storage::Storage;
 use foldlog::{Durability, Error, Policy, RecoveryReport, SessionOptions, Store};
 use foldlog_codec::Record;

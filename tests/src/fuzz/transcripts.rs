@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use foldlog::Store;
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog_cli::runs::claude_code;
 
 /// Most sub-agents of an input.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{SessionOptions, Store};
 use foldlog_tests::host::types;
 use foldlog_tests::verbs::Ran;

@@ -1,6 +1,6 @@
 //! How much memory a verb may take for what a log asks for. What verbs really take is measured in `tests/memory/verbs.rs`.
 
-use foldlog::audit::{LogReader, ReadOptions};
+use foldlog::inspect::{LogReader, ReadOptions};
 use foldlog::{Error, SessionOptions, Store};
 use foldlog_tests::host::types;
 use foldlog_tests::runs::Json;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::{Error, Session, Store, StoreOptions};
 use foldlog_tests::host::types;

@@ -24,7 +24,7 @@ pub(super) fn segment(session: &Path) -> PathBuf {
 /// Where the record's frame stands.
 pub(super) fn place(session: &Path, sequence: u64) -> (u64, u64) {
     let mut place = None;
-    foldlog::audit::walk(session, &mut |frame| {
+    foldlog::inspect::walk(session, &mut |frame| {
         if !frame.record.kind.is_envelope() && frame.record.sequence == sequence {
             place = Some((frame.offset, frame.bytes));
         }

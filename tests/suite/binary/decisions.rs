@@ -131,7 +131,7 @@ fn a_decision_that_the_host_refuses_is_reported_with_its_reason() {
     let elsewhere = store(folder.path());
     let id = elsewhere.session_ids().unwrap()[0];
     let approved = || {
-        let reader = foldlog::audit::LogReader::open(&words[1]).unwrap();
+        let reader = foldlog::inspect::LogReader::open(&words[1]).unwrap();
         let asked = reader.pending(chrono::Utc::now()).unwrap().pop().unwrap();
         (asked.operation, Settlement::approved(asked.digest))
     };

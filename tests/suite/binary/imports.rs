@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use foldlog::Store;
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog_tests::host::types;
 use foldlog_tests::verbs::{Ran, foldlog};
 use serde_json::Value as Json;

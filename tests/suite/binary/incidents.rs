@@ -41,7 +41,7 @@ fn segmented() -> Fixture {
 /// Where each record of a session stands: its file, its place there, and its length.
 fn places(session: &Path) -> BTreeMap<u64, (PathBuf, u64, u64)> {
     let mut places = BTreeMap::new();
-    foldlog::audit::walk(session, &mut |frame| {
+    foldlog::inspect::walk(session, &mut |frame| {
         if !frame.record.kind.is_envelope() {
             let place = (frame.segment.to_owned(), frame.offset, frame.bytes);
             places.insert(frame.record.sequence.get(), place);
@@ -190,7 +190,7 @@ fn verify_checks_what_it_can_of_several_paths() {
 fn damage_hides_only_what_is_damaged() {
     let fixture = segmented();
     let places = places(&fixture.session);
-    let sound = foldlog::audit::LogReader::open(&fixture.session).unwrap();
+    let sound = foldlog::inspect::LogReader::open(&fixture.session).unwrap();
     let (before, last) = (sound.state_at(39).unwrap(), sound.last_position().get());
     damage(&places, 40);
 
@@ -442,7 +442,7 @@ fn sessions_tells_how_each_session_stands() {
 /// Where the record `sequence` of a damaged session begins, which is where its sound part ends.
 fn places_below(session: &Path, sequence: u64) -> (PathBuf, u64, u64) {
     let mut end = (PathBuf::new(), 0, 0);
-    let _ = foldlog::audit::walk(session, &mut |frame| {
+    let _ = foldlog::inspect::walk(session, &mut |frame| {
         end = (frame.segment.to_owned(), frame.offset + frame.bytes, 0);
         Ok(())
     });

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use foldlog::audit::LogReader;
 use foldlog::filesystem::HostFilesystemOptions;
+use foldlog::inspect::LogReader;
 use foldlog::storage::EntryKind;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{Error, ExecutionState, ResourceRegistry, Session, Store};

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::audit::{Fate, LogReader};
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::inspect::{Fate, LogReader};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::NewAnswer;
+use foldlog::inspect::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::{Kind, Store, StoreOptions};
 use foldlog_codec::body::{Import, ImportedSlice, ObjectId, Payload};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use foldlog::audit::{LogReader, walk_on};
+use foldlog::inspect::{LogReader, walk_on};
 use foldlog::storage::{CrashKind, Storage};
 use foldlog::{BackupOptions, BackupReport, Durability, Error, Store};
 use foldlog_tests::crash::{BOOT, Machine};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use foldlog::audit::{EventFeed, Fed, Followed, Follower, LogReader, ReadOptions, Recorded};
+use foldlog::inspect::{EventFeed, Fed, Followed, Follower, LogReader, ReadOptions, Recorded};
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::tools::{ExecuteOptions, RewindOptions, ToolCall, ToolRegistry, ToolRunner};

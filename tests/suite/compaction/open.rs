@@ -148,8 +148,8 @@ fn threads_write_and_read_while_their_session_is_compacted() {
     assert!(dropped > 30, "{dropped}");
     let (id, state) = (session.id(), session.state().unwrap());
     session.close().unwrap();
-    let audit = foldlog::audit::LogReader::open(store.session_dir(id)).unwrap();
+    let audit = foldlog::inspect::LogReader::open(store.session_dir(id)).unwrap();
     assert_eq!(audit.state().unwrap().slices, state.slices);
     audit.check_seals().unwrap();
-    assert!(foldlog::audit::damaged_seals(&store.session_dir(id)).unwrap().is_empty());
+    assert!(foldlog::inspect::damaged_seals(&store.session_dir(id)).unwrap().is_empty());
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldlog::audit::{LogReader, ReadOptions};
+use foldlog::inspect::{LogReader, ReadOptions};
 use foldlog::storage::Storage as _;
 use foldlog::{CollectOptions, Durability, Error, SequenceNumber, State};
 use foldlog_tests::crash::Machine;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog::audit::{LogReader, damaged_seals};
+use foldlog::inspect::{LogReader, damaged_seals};
 use foldlog::log::SegmentSizes;
 use foldlog::{BackgroundSync, CompactOptions, Durability, Error, SnapshotOptions, Store, StoreOptions};
 use foldlog_tests::crash::{BOOT, Machine, Mortal, write_steps};

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use foldlog::audit::{LogReader, ReadOptions, damaged_places_on};
+use foldlog::inspect::{LogReader, ReadOptions, damaged_places_on};
 use foldlog::{Compression, Durability, Error, SessionOptions};
 use foldlog_tests::crash::{BOOT, Machine, step};
 use foldlog_tests::host::types;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog::audit::{Followed, Follower, LogReader};
+use foldlog::inspect::{Followed, Follower, LogReader};
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{CompactOptions, CompactReport, Compression, Durability, Error, Store, StoreOptions};

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::audit::{Followed, Follower, LogReader};
+use foldlog::inspect::{Followed, Follower, LogReader};
 use foldlog::log::SegmentSizes;
 use foldlog::storage::Op;
 use foldlog::{

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use foldlog::audit::{LogReader, MessagesChange, ReadOptions, RecordedMessage};
 use foldlog::conversation::{NewInput, Role};
+use foldlog::inspect::{LogReader, MessagesChange, ReadOptions, RecordedMessage};
 use foldlog::storage::FileStorage;
 use foldlog::{Error, SequenceNumber};
 use foldlog_tests::host::types;

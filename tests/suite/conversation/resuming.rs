@@ -186,7 +186,7 @@ fn rolled_back_to_before_an_answer_the_provider_is_asked_anew() {
     // At the position of the answer, it is there.
     let then = session.conversation_at(EVALUATION, answer).unwrap().unwrap();
     assert_eq!(then.last_answer().unwrap().0, answer);
-    let reader = foldlog::audit::LogReader::open(session.dir()).unwrap();
+    let reader = foldlog::inspect::LogReader::open(session.dir()).unwrap();
     assert_eq!(reader.conversation_at(EVALUATION, answer).unwrap().unwrap(), then);
 }
 
@@ -229,7 +229,7 @@ fn a_conversation_goes_out_with_an_export_and_comes_in_again() {
     let state = session.conversation(EVALUATION).unwrap().unwrap();
     // The auditor writes what the session does.
     let mut written = Vec::new();
-    let reader = foldlog::audit::LogReader::open(session.dir()).unwrap();
+    let reader = foldlog::inspect::LogReader::open(session.dir()).unwrap();
     let policies = [foldlog::Policy::State, foldlog::Policy::Log].into();
     reader.write_export(session.position().unwrap(), &policies, Vec::new(), &mut written).unwrap();
     let read = foldlog::Export::from_json(std::str::from_utf8(&written).unwrap()).unwrap();

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldlog::audit::{LogReader, walk_on};
+use foldlog::inspect::{LogReader, walk_on};
 use foldlog::storage::{FileStorage, Storage};
 use foldlog::{BackgroundSync, Durability, Store, StoreOptions};
 use foldlog_codec::Kind;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{Error, Store, StoreOptions};
 use foldlog_tests::host::{StepAdded, types};
 

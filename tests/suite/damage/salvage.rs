@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::storage::{CrashKind, Fault, Op, Storage};
 use foldlog::tools::ExecuteOptions;
 use foldlog::{

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::storage::EntryKind;
 use foldlog::{Durability, Error, Store};

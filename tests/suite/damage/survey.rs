@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foldlog::audit::{DamagedPlace, LogReader, ReadOptions, damaged_places_on};
+use foldlog::inspect::{DamagedPlace, LogReader, ReadOptions, damaged_places_on};
 use foldlog_tests::crash::{Machine, OTHER_BOOT};
 use uuid::Uuid;
 

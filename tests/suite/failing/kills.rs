@@ -349,7 +349,7 @@ impl Known {
         }
         let found = found.clone();
         self.check_records(&session);
-        let audit = foldlog::audit::LogReader::open(session.dir()).unwrap();
+        let audit = foldlog::inspect::LogReader::open(session.dir()).unwrap();
         assert_eq!(audit.records_len(), last + 1);
         audit.check_seals().unwrap();
         (self.now, self.open, self.calls) = (found.slices, found.open, calls);

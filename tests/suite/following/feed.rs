@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::thread;
 use std::time::Duration;
 
-use foldlog::audit::{EventFeed, Fed, FedEvent};
+use foldlog::inspect::{EventFeed, Fed, FedEvent};
 use foldlog::{BackgroundSync, Session, SnapshotOptions, Store, StoreOptions, Value};
 use foldlog_tests::host::{Noted, Notes, Plan, StepAdded, types};
 

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use foldlog::audit::{Followed, Follower, LogReader, Progress};
+use foldlog::inspect::{Followed, Follower, LogReader, Progress};
 use foldlog::storage::{Access, CrashKind, Entry, HeldLock, MemoryStorage, Storage, StorageFile};
 use foldlog::{Corruption, Durability, Error, Kind, Result};
 use foldlog_codec::segment::SegmentHeader;
@@ -273,7 +273,7 @@ fn a_damaged_record_that_something_later_attests_is_named_after_those_before_it(
             assert_eq!((found.sequence, found.session), (frame.sequence, Some(id)));
             // What opening says.
             let Err(Error::Corrupt(opened)) =
-                foldlog::audit::LogReader::open_on(Arc::new(shown.disk.clone()), machine.dir(id))
+                foldlog::inspect::LogReader::open_on(Arc::new(shown.disk.clone()), machine.dir(id))
             else {
                 panic!("opening found nothing")
             };
@@ -402,7 +402,7 @@ fn a_log_that_does_not_begin_with_its_first_record_is_damaged_for_a_follower_too
     };
     machine.disk.mutate_file(&segment, later).unwrap();
     let storage: Arc<dyn Storage> = Arc::new(machine.disk.clone());
-    let opened = foldlog::audit::LogReader::open_on(Arc::clone(&storage), machine.dir(id)).unwrap_err();
+    let opened = foldlog::inspect::LogReader::open_on(Arc::clone(&storage), machine.dir(id)).unwrap_err();
     assert!(matches!(&opened, Error::Corrupt(found) if found.segment == segment && found.sequence == 0));
     for from in [0, 3, u64::MAX] {
         let followed = Follower::open_on(Arc::clone(&storage), machine.dir(id), from).unwrap_err();

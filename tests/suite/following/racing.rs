@@ -228,7 +228,7 @@ fn a_segment_that_its_writer_takes_away_meanwhile_is_passed_over() {
         machine.disk.write_file(&ahead, [0; 4096]).unwrap();
         let racing = Racing::on(machine.disk.clone(), (calls, BTreeMap::from([(ahead.clone(), None)])));
         let storage = Arc::clone(&racing) as Arc<dyn Storage>;
-        let reader = foldlog::audit::LogReader::open_on(Arc::clone(&storage), machine.dir(id));
+        let reader = foldlog::inspect::LogReader::open_on(Arc::clone(&storage), machine.dir(id));
         let reader = reader.unwrap_or_else(|error| panic!("call {calls}: {error}"));
         assert_eq!((reader.records_len(), &reader.report().torn), (last.get() + 1, &None), "call {calls}");
         missed += u64::from(machine.disk.read_file(&ahead).is_none());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use foldlog::audit::{CompactedRange, LogReader};
+use foldlog::inspect::{CompactedRange, LogReader};
 use foldlog::log::SegmentSizes;
 use foldlog::replication::Replication;
 use foldlog::testkit::rollback_discarding_logs;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foldlog::audit::{LogReader, ReducersReplayed, ReplayReducers};
+use foldlog::inspect::{LogReader, ReducersReplayed, ReplayReducers};
 use foldlog::storage::MemoryStorage;
 use foldlog::testkit::assert_reducers_replay;
 use foldlog::{

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::{EntryContent, Role};
+use foldlog::inspect::LogReader;
 use foldlog::replay::Replay;
 use foldlog::{
     BackgroundSync, DivergenceKind, Durability, Error, Generator, SequenceNumber, Session, Store,

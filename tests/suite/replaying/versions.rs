@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use foldlog::audit::{LogReader, VersionOf, VersionOutcome, VersionsReplayed, replay_versions};
+use foldlog::inspect::{LogReader, VersionOf, VersionOutcome, VersionsReplayed, replay_versions};
 use foldlog::testkit::{assert_reducers_replay, assert_versions_replay};
 use foldlog::{
     Event, EventSlice, Export, ImportOptions, Session, SessionTypes, Slice, SliceOp, Store, UpcastError,

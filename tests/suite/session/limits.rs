@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::audit::{LogReader, ReadOptions};
+use foldlog::inspect::{LogReader, ReadOptions};
 use foldlog::storage::FileStorage;
 use foldlog::{
     Durability, Error, Event, EventSlice, ExportedSlice, ImportOptions, Result, SequenceNumber, Session,

@@ -1,6 +1,6 @@
 //! LOG slices, read from the log by position.
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{

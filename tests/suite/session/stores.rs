@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, Fault};
 use foldlog::{Error, SessionOptions, SessionTypes, Snapshot, SnapshotOptions};

@@ -1,8 +1,8 @@
 //! Two sessions beside each other: where they part, and what differs between them. Behind the first record that differs, no
 //! name of an item or a message means the same in both.
 
-use foldlog::audit::{DifferenceKind, LogReader, MessageRow, Parting};
 use foldlog::conversation::{NewAnswer, NewInput, ToolCallRecord};
+use foldlog::inspect::{DifferenceKind, LogReader, MessageRow, Parting};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{ExecutionState, FixedClock, ResourceRegistry, Session, SessionOptions};
 use foldlog_tests::host::*;

@@ -9,8 +9,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use foldlog::audit::Fate;
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::inspect::Fate;
 use foldlog_tests::child;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;

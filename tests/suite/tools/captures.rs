@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use foldlog::NotUndone;
-use foldlog::audit::{Fate, LedgerEntry};
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
+use foldlog::inspect::{Fate, LedgerEntry};
 use foldlog::tools::{Recovered, Recovery};
 use foldlog_tests::child;
 use nix::sys::signal::{Signal, kill};

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog::audit::Fate;
 use foldlog::filesystem::{Filesystem, InMemoryFilesystem};
+use foldlog::inspect::Fate;
 use foldlog::storage::Fault;
 use foldlog::tools::{CHECKPOINTS_MAX, CompositeSnapshot, Phase, SnapshotMetadata};
 use foldlog::{RollbackReport, SmolStr, SnapshotOptions};

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use foldlog::StoreOptions;
-use foldlog::audit::Fate;
+use foldlog::inspect::Fate;
 
 use super::*;
 

@@ -5,8 +5,8 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use foldlog::audit::{ChildFate, Fate, FateInParent};
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::inspect::{ChildFate, Fate, FateInParent};
 use foldlog::tools::{ChildChoice, ChildReport, ChildStop, Recovery};
 use foldlog::{Parent, SessionOptions, Settlement};
 use foldlog_tests::child;

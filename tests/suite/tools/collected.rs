@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use foldlog::audit::captures_dir;
 use foldlog::filesystem::{
     FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, SnapshotReader, collect_snapshots,
 };
+use foldlog::inspect::captures_dir;
 use foldlog::tools::RewindOptions;
 use foldlog::{CollectOptions, CollectReport, KeptSnapshots, SequenceNumber, SessionOptions};
 use proptest::prelude::*;
@@ -238,7 +238,7 @@ fn what_descends_keeps_its_captures(through_one_that_is_deleted: bool) {
     let mut reader = SnapshotReader::open(captures_dir(&store.session_dir(parent)));
     let mut seen = 0;
     log.contents(0, of_child, |record| {
-        if let foldlog::audit::RecordedContent::CallEnded(end) = &record.content {
+        if let foldlog::inspect::RecordedContent::CallEnded(end) = &record.content {
             let capture: FilesystemSnapshot = end.after.get("workspace").unwrap().unwrap();
             reader.changes(None, &capture)?;
             seen += 1;
@@ -280,7 +280,7 @@ fn a_fork_goes_back_to_what_its_parent_gave_up() {
     let mut found = Files::new();
     let log = store.read_log(fork.id()).unwrap();
     log.contents(0, then, |record| {
-        if let foldlog::audit::RecordedContent::CallEnded(end) = &record.content {
+        if let foldlog::inspect::RecordedContent::CallEnded(end) = &record.content {
             let capture: FilesystemSnapshot = end.after.get("workspace").unwrap().unwrap();
             let mut facts = Vec::new();
             reader.files(&capture, |path, of| {

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use foldlog::audit::captures_dir;
 use foldlog::filesystem::{FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, SnapshotReader};
+use foldlog::inspect::captures_dir;
 use foldlog::{Durability, SessionOptions};
 use foldlog_tests::crash::Mortal;
 
@@ -85,7 +85,7 @@ fn reads_captures_of(store: &Store, child: Uuid, parent: Uuid) -> usize {
     let mut seen = 0;
     let log = store.read_log(child).unwrap();
     log.contents(0, log.last_position(), |record| {
-        if let foldlog::audit::RecordedContent::CallEnded(end) = &record.content {
+        if let foldlog::inspect::RecordedContent::CallEnded(end) = &record.content {
             let capture: FilesystemSnapshot = end.after.get("workspace").unwrap().unwrap();
             reader.changes(None, &capture)?;
             seen += 1;

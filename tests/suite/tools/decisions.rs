@@ -342,7 +342,7 @@ fn collection_backups_forks_and_verify_know_what_was_left() {
     let fork = store.fork(id, position, &types(), SessionOptions::default()).unwrap();
     assert!(!fork.dir().join("decisions").exists());
     fork.close().unwrap();
-    foldlog::audit::walk(&dir, &mut |_| Ok(())).unwrap();
+    foldlog::inspect::walk(&dir, &mut |_| Ok(())).unwrap();
     store.collect(&CollectOptions::default()).unwrap();
     assert!(left.path().exists() && !building.exists());
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use foldlog::audit::Fate;
 use foldlog::filesystem::{Error as FilesError, HostFilesystem, HostFilesystemOptions};
+use foldlog::inspect::Fate;
 use foldlog::tools::Recovered;
 use foldlog_tests::child;
 use foldlog_tests::loop_disk::LoopDisk;

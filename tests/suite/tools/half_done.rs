@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use foldlog::audit::{Fate, walk};
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::inspect::{Fate, walk};
 use foldlog::{Durability, SessionOptions};
 use foldlog_tests::child;
 use nix::sys::signal::{Signal, kill};

@@ -1,6 +1,6 @@
 //! Processes that end within a call, and the ones that come after.
 
-use foldlog::audit::Fate;
+use foldlog::inspect::Fate;
 use foldlog::storage::Fault;
 use foldlog::tools::{Recovered, Recovery};
 use foldlog::{Decision, Settlement, Value};

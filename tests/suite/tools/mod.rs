@@ -51,7 +51,7 @@ mod workspaces;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use foldlog::audit::{LedgerEntry, LogReader};
+use foldlog::inspect::{LedgerEntry, LogReader};
 use foldlog::storage::{CrashKind, MemoryStorage};
 use foldlog::tools::CheckpointStore;
 use foldlog::tools::resources::{BudgetTracker, CaptureOptions, Snapshotable, Usage};

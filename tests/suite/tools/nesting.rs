@@ -1,7 +1,7 @@
 //! Operations within operations.
 
 use foldlog::Settlement;
-use foldlog::audit::Fate;
+use foldlog::inspect::Fate;
 use foldlog::storage::Fault;
 use foldlog::tools::Recovery;
 

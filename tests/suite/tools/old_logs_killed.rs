@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::storage::FileStorage;
 use foldlog::tools::RewindOptions;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog::audit::Fate;
+use foldlog::inspect::Fate;
 use foldlog::testkit::snapshots_equivalent;
 use foldlog::{ExternalEffects, Outcome, Session};
 

@@ -1,6 +1,6 @@
 //! The reducers of a log with tools in it, run again over the log.
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog_tests::host::assert_reduced_again;
 
 use super::*;

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use foldlog::audit::Fate;
+use foldlog::inspect::Fate;
 use foldlog::storage::{Fault, Op};
 use foldlog::tools::{Recovered, Recovery};
 use foldlog::{Durability, Policy, SessionOptions, Settlement, Value};

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog::audit::Fate;
 use foldlog::filesystem::{FilesystemSnapshot, HostFilesystem, HostFilesystemOptions};
+use foldlog::inspect::Fate;
 use foldlog::storage::Fault;
 use foldlog::tools::RewindOptions;
 use foldlog::tools::resources::{Rewinding, Rewound};

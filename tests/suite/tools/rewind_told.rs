@@ -1,7 +1,7 @@
 //! What a preview of a rewind says of slices and conversations, beside what the log says once the session was rewound.
 
-use foldlog::audit::{Difference, DifferenceKind, LogReader};
 use foldlog::conversation::NewInput;
+use foldlog::inspect::{Difference, DifferenceKind, LogReader};
 use foldlog::tools::{RewindOptions, RewindPreview};
 use foldlog::{Policy, SequenceNumber, Value};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use foldlog::audit::Fate;
+use foldlog::inspect::Fate;
 use foldlog::tools::{Question, Recovery};
 use foldlog::{Outcome, PendingQuestion, Settlement, SnapshotOptions, SuspensionForm, Value};
 

@@ -1,7 +1,7 @@
 //! What users of other engines have reported, each told as a story that cannot happen here. The README says which promise rules it
 //! out.
 
-use foldlog::audit::ReplayReducers;
+use foldlog::inspect::ReplayReducers;
 use foldlog::tools::Recovery;
 use foldlog::{Outcome, Parent, SessionOptions};
 

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use foldlog::audit::Fate;
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::inspect::Fate;
 use foldlog_tests::child;
 
 use super::*;

@@ -208,7 +208,7 @@ fn a_record_that_is_damaged_while_a_session_is_shown_has_one_name_in_all_answers
     let is_begin = |record: &&Json| record.get("kind").and_then(Json::as_str) == Some("tool_begin");
     let damaged = number(records.iter().rfind(is_begin).unwrap());
     let mut named = BTreeSet::new();
-    foldlog::audit::LogReader::open(&fixture.session)
+    foldlog::inspect::LogReader::open(&fixture.session)
         .unwrap()
         .frames(|frame| {
             if frame.record.sequence == damaged && !frame.record.kind.is_envelope() {

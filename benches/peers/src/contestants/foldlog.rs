@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use foldlog::audit;
+use foldlog::inspect;
 use foldlog::testkit::RawLog;
 use foldlog::{Durability, Event, Policy, Session, SessionTypes, Slice, Store, StoreOptions};
 use foldlog_codec::Kind;
@@ -154,7 +154,7 @@ impl Reader for OpenLog {
     /// Walks the log, which checks each frame's CRC, and that it follows its predecessor.
     fn check(&mut self, size: usize) -> Result<u64> {
         let mut checked = 0;
-        audit::walk(self.0.dir(), &mut |frame| {
+        inspect::walk(self.0.dir(), &mut |frame| {
             let body = std::hint::black_box(frame.record.body);
             checked += u64::from(is_payload(frame.record.kind) && body.len() > size);
             Ok(())
@@ -181,7 +181,7 @@ pub fn open_log(dir: &Path) -> Result<Box<dyn Reader>> {
 pub fn rollovers(dir: &Path) -> Result<Vec<u64>> {
     let (mut numbers, mut number, mut segment) = (Vec::new(), 0, None::<PathBuf>);
     let session = opened(dir, Policy::Log)?;
-    audit::walk(session.dir(), &mut |frame| {
+    inspect::walk(session.dir(), &mut |frame| {
         if !is_payload(frame.record.kind) {
             return Ok(());
         }

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
-use foldlog::audit::{LogReader, StateReader};
+use foldlog::inspect::{LogReader, StateReader};
 use foldlog::{Slice, Value};
 use foldlog_codec::escape;
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::tools::{ExecuteOptions, ToolRunner};
 use foldlog::{SequenceNumber, Session, SessionOptions, SessionTypes, Settlement, Store};
 use serde::Serialize;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 
 use super::{heading, say};
 use crate::failure::Result;

@@ -1,7 +1,7 @@
 //! What a person needs to know of one operation to decide about it.
 
 use chrono::SecondsFormat;
-use foldlog::audit::{self, LedgerEntry, LogReader};
+use foldlog::inspect::{self, LedgerEntry, LogReader};
 use foldlog::{
     Error, Idempotency, Kind, OperationId, PendingQuestion, Record, Replaced, SequenceNumber, SuspensionForm,
     Value,
@@ -427,7 +427,7 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<Before> {
     }
     if is_open {
         let holder =
-            store_of(reader.dir()).and_then(|(store, id)| audit::running(&store, &[id]).ok()?.remove(&id));
+            store_of(reader.dir()).and_then(|(store, id)| inspect::running(&store, &[id]).ok()?.remove(&id));
         return must(match holder {
             Some(holder) => format!("it runs: {holder}; wait for it, or end that process"),
             None => {

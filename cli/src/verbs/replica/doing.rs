@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::audit::{self, LogReader};
+use foldlog::inspect::{self, LogReader};
 use foldlog::replication::{Replication, Replicator, TAKEN_OVER};
 use foldlog::{Kind, OperationId, Store, StoreOptions};
 use foldlog_codec::body::Observed;
@@ -222,7 +222,7 @@ fn name_of(place: &dyn Place, session: Uuid, dir: &Path) -> Result<String> {
     let last = place.standing(session).map_err(failure)?.map(|standing| standing.name);
     let Some(last) = last.filter(|last| *last != first) else { return Ok(first) };
     let mut took_it_over = false;
-    audit::walk(dir, &mut |frame| {
+    inspect::walk(dir, &mut |frame| {
         took_it_over |= frame.record.kind == Kind::OBSERVED
             && Observed::decode(frame.record.body).is_ok_and(|observed| takes_over(&observed, &last));
         Ok(())

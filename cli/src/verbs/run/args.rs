@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use foldlog::audit;
+use foldlog::inspect;
 use foldlog_agent::Deadline;
 use foldlog_agent::adapter_state::{AdapterStateOptions, ResumeValidation};
 use foldlog_claude::{
@@ -284,7 +284,7 @@ impl Asked {
             let what = format!("the store {store} is within the workspace {workspace}");
             return Err(Failure::usage(what, "give a folder outside of it: --store DIR"));
         }
-        if audit::is_within_store(&self.workspace, &self.store) {
+        if inspect::is_within_store(&self.workspace, &self.store) {
             let what = format!("the workspace {workspace} is among the sessions of the store {store}");
             return Err(Failure::usage(what, "give a folder outside of them: --workspace DIR"));
         }

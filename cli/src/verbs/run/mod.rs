@@ -32,8 +32,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::audit::captures_dir;
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, Uncapturable, Unrestored, WorkspaceNotice};
+use foldlog::inspect::captures_dir;
 use foldlog::{ExecutionState, ResourceRegistry, Session};
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::events::PromptExecuted;

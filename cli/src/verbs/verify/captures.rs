@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use foldlog::audit::{self, CapturesAudited};
 use foldlog::filesystem::DamagedObject;
+use foldlog::inspect::{self, CapturesAudited};
 use serde::Serialize;
 
 use super::{Damage, Verified, named};
@@ -35,7 +35,7 @@ pub struct Counted {
 /// [`Failure::Engine`](crate::failure::Failure::Engine) if the log cannot be read.
 pub(super) fn add(dir: &Path, verified: &mut Verified) -> Result<()> {
     let Some(counted) = &mut verified.captures else { return Ok(()) };
-    let audited = match audit::audit_captures(dir) {
+    let audited = match inspect::audit_captures(dir) {
         Err(error) if error.is_damage() => return Ok(()),
         audited => audited?,
     };

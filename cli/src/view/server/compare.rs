@@ -1,7 +1,7 @@
 //! Two sessions of a store beside each other.
 
-use foldlog::audit::{ConversationBeside, Parting};
 use foldlog::conversation::ConversationMessage;
+use foldlog::inspect::{ConversationBeside, Parting};
 use foldlog::{Error, SequenceNumber};
 use foldlog_codec::msgpack::{Limits, Streamed};
 use serde::Serialize;

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use foldlog::SequenceNumber;
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 
 use super::super::Payloads;
 use super::super::lists::ListHistory;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use foldlog::SequenceNumber;
-use foldlog::audit::{FoldPoint, LogReader};
+use foldlog::inspect::{FoldPoint, LogReader};
 
 use super::super::records::Begun;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use foldlog::audit::{CompactedRange, FoldPoint, Followed, Follower, LogReader, ReadOptions, StateReader};
+use foldlog::inspect::{CompactedRange, FoldPoint, Followed, Follower, LogReader, ReadOptions, StateReader};
 use foldlog::storage::FileStorage;
 use foldlog::{Error, Kind, OperationId, SequenceNumber};
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use foldlog::SequenceNumber;
-use foldlog::audit::LogReader;
 use foldlog::filesystem::{FileFacts, FilesystemSnapshot, SnapshotReader};
+use foldlog::inspect::LogReader;
 use foldlog_codec::escape;
 use serde_json::{Value as Json, json};
 

@@ -16,8 +16,8 @@ use foldlog_codec::body::Parent;
 use uuid::Uuid;
 
 use super::{CapturesElsewhere, Copied, Copying, DamagedCapture};
-use crate::audit::{NamedCaptures, captures_named};
 use crate::error::{Error, Result};
+use crate::inspect::{NamedCaptures, captures_named};
 use crate::log::layout;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, EntryKind, Storage};
@@ -215,7 +215,7 @@ mod reading {
     use foldlog_filesystem::{DamagedObject, FilesystemSnapshot, audit_snapshots, damage_of_object};
 
     use super::*;
-    use crate::audit::{folder_of, snapshots};
+    use crate::inspect::{folder_of, snapshots};
 
     /// Snapshots of workspaces, by the folders that keep them.
     type Kept = BTreeMap<PathBuf, Vec<FilesystemSnapshot>>;

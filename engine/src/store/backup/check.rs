@@ -10,8 +10,8 @@ use foldlog_codec::body::ObjectId;
 use parking_lot::Mutex;
 
 use super::{Copied, Copying};
-use crate::audit::Sealed;
 use crate::error::{Error, Result};
+use crate::inspect::Sealed;
 use crate::log::chain::Segment;
 use crate::log::copy::{Spot, check, copy_bytes, record_of};
 use crate::log::layout;

@@ -153,7 +153,7 @@ impl<'a> LeaseHolder<'a> {
     ///
     /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Corrupt`](crate::Error::Corrupt)
     /// if it is damaged, [`Error::UnsupportedKind`](crate::Error::UnsupportedKind) if it holds a record that
-    /// this version cannot fold; else those of [`LogReader::open`](crate::audit::LogReader::open).
+    /// this version cannot fold; else those of [`LogReader::open`](crate::inspect::LogReader::open).
     pub fn left_open(&self, session: Uuid, folder: &Path) -> Result<Option<OpenOperation>> {
         left_open(self.session.read_ground(), folder, session)
     }

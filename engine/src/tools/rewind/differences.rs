@@ -6,10 +6,10 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Policy;
 
 use super::report::{ConversationRewound, SliceRewound};
-use crate::audit::{Difference, StateReader, messages_of, value_bytes};
 use crate::conversation::{Conversation, EntryContent};
 use crate::error::Result;
 use crate::fold::conversation_reading::TextBudget;
+use crate::inspect::{Difference, StateReader, messages_of, value_bytes};
 use crate::session::Session;
 use crate::session::rewind::{ConversationBeside, SlicesBeside};
 

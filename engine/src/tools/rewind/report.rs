@@ -8,7 +8,7 @@ use foldlog_filesystem::{FileKept, FileRewound, FileUnknown};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::audit::Difference;
+use crate::inspect::Difference;
 use crate::operation::NotUndone;
 use crate::session::RollbackReport;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::{Dialect, Role, validate};
+use foldlog::inspect::LogReader;
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::{Deadline, Error, EvaluateOptions, Phase};
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ fn a_call_that_is_denied_is_recorded_so_and_the_conversation_stays_whole() {
     });
     assert_eq!(world.file("page"), None);
     let log = LogReader::open(world.dir()).unwrap();
-    let cause = |entry: foldlog::audit::LedgerEntry| {
+    let cause = |entry: foldlog::inspect::LedgerEntry| {
         (entry.tool, entry.cause.map(|cause| cause.name().to_owned()).unwrap_or_default())
     };
     let causes: Vec<(String, String)> = log.ledger().unwrap().into_iter().map(cause).collect();

@@ -1,8 +1,8 @@
 //! The steps of an evaluation, from the prompt to the response, and what is recorded of them.
 
-use foldlog::audit::{self, LogReader};
 use foldlog::conversation::EntryContent;
 use foldlog::conversation::Role::{self, Assistant, Tool, User};
+use foldlog::inspect::{self, LogReader};
 use foldlog::{Outcome, ToolInvocations};
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::events::{PromptExecutions, PromptRenderings};
@@ -63,7 +63,7 @@ fn the_steps_of_an_evaluation_are_recorded_in_their_order() {
     ]));
     world.run(|host| host.ask("Write.").unwrap().text);
     let mut steps = Vec::new();
-    audit::walk(&world.dir(), &mut |frame| {
+    inspect::walk(&world.dir(), &mut |frame| {
         let body = String::from_utf8_lossy(frame.record.body).into_owned();
         let holds = |text: &str| body.contains(text);
         let step = match frame.record.kind {

@@ -15,9 +15,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::{Conversation, Dialect, EntryContent, ToolCallRecord, validate};
 use foldlog::filesystem::Filesystem;
+use foldlog::inspect::LogReader;
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{Generator, Idempotency, Outcome, SequenceNumber, Session, Store};
 use foldlog_agent::adapter_state::StatefulAdapter;

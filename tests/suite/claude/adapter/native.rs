@@ -3,8 +3,8 @@
 use std::fs;
 
 use foldlog::ToolInvocations;
-use foldlog::audit::LogReader;
 use foldlog::conversation::Role::{Assistant, Tool as OfTool, User};
+use foldlog::inspect::LogReader;
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::{Error, MarkdownSection, Phase, Prompt};

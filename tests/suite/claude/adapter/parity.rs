@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use foldlog::audit::{LedgerEntry, LogReader};
 use foldlog::conversation::{ConversationMessage, TokenUsage};
 use foldlog::filesystem::{Filesystem, InMemoryFilesystem};
+use foldlog::inspect::{LedgerEntry, LogReader};
 use foldlog::testkit::runs_equivalent;
 use foldlog::{Error, ExecutionState, ResourceRegistry};
 use foldlog_agent::adapter_state::StatefulAdapter;

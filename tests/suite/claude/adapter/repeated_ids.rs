@@ -1,8 +1,8 @@
 //! Two calls of one answer that have the same id. Hooks and results name a call by its id alone; the frames come in the orders in which
 //! 2.1.100 and 2.1.332 send them.
 
-use foldlog::audit::{LedgerEntry, LogReader};
 use foldlog::conversation::{Dialect, RepairChange, Role, repair, validate};
+use foldlog::inspect::{LedgerEntry, LogReader};
 use serde_json::{Value, json};
 
 use super::world::{EVALUATION, Host, World, native};

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::{Role, ToolCallRecord};
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::inspect::LogReader;
 use foldlog::tools::{ExecuteOptions, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{Event, ExecutionState, ResourceRegistry, Session, SessionTypes, Slice, Store, StoreOptions};
 use foldlog_agent::adapter_state::{
@@ -352,7 +352,7 @@ impl World {
     /// Returns each call of the session with what became of it.
     pub(crate) fn ledger(&self) -> Vec<(String, String)> {
         let log = LogReader::open(self.dir()).unwrap();
-        let ended = |entry: foldlog::audit::LedgerEntry| (entry.tool, entry.outcome.name().to_owned());
+        let ended = |entry: foldlog::inspect::LedgerEntry| (entry.tool, entry.outcome.name().to_owned());
         log.ledger().unwrap().into_iter().map(ended).collect()
     }
 

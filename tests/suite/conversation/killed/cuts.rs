@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use foldlog::audit::{FrameInfo, LogReader, walk_on};
 use foldlog::conversation::ResumePoint;
+use foldlog::inspect::{FrameInfo, LogReader, walk_on};
 use foldlog::replication::Replication;
 use foldlog::storage::{CrashKind, MemoryStorage, Storage};
 use foldlog::{BackgroundSync, Durability, FixedClock, Generator, Kind, Session, Store, StoreOptions};

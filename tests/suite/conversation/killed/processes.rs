@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::{Conversation, ResumePoint};
+use foldlog::inspect::LogReader;
 use foldlog::{Durability, Generator, SessionOptions, Store, StoreOptions};
 use foldlog_agent::EvaluateOptions;
 use foldlog_tests::child;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::replay::{Replay, ReplayReport};
 use foldlog::{Durability, Generator, SequenceNumber, Session};
 use foldlog_agent::EvaluateOptions;

@@ -1,6 +1,6 @@
 //! What the simulator does with compactions: it compacts sessions, and asks for what they have taken.
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::{Clock as _, CollectOptions, CompactOptions, Error};
 use foldlog_tests::crash::{Act, Slices, draw_options};
 use uuid::Uuid;

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, Fault, FileStorage, MemoryStorage, Op, Storage};
 use foldlog::{
@@ -696,7 +696,7 @@ impl World {
         let storage = self.for_reading();
         for known in self.known.values() {
             let dir = self.store.session_dir(known.memory.id);
-            let walked = foldlog::audit::walk_on(&storage, &dir, &mut |_| Ok(()));
+            let walked = foldlog::inspect::walk_on(&storage, &dir, &mut |_| Ok(()));
             let walked = walked.unwrap_or_else(|error| panic!("{}: {error}", known.memory.id));
             assert_eq!(walked.records, known.memory.len());
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::replay::{Replay, ReplayMode};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,

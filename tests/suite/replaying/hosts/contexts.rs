@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use foldlog::audit::LogReader;
 use foldlog::filesystem::{Filesystem, InMemoryFilesystem};
+use foldlog::inspect::LogReader;
 use foldlog::replay::{Replay, ReplayMode};
 use foldlog::tools::{
     CompositeSnapshot, ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult,

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use foldlog::audit::LogReader;
 use foldlog::conversation::Role;
+use foldlog::inspect::LogReader;
 use foldlog::replay::Replay;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
 use foldlog::{ExecutionState, Generator, ResourceRegistry, Session, SessionTypes, SystemClock};

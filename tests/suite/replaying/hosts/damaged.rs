@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use foldlog::audit::{LogReader, ReadOptions};
+use foldlog::inspect::{LogReader, ReadOptions};
 use foldlog::replay::Replay;
 use foldlog::storage::FileStorage;
 use foldlog::tools::{

@@ -1,6 +1,6 @@
 //! Events that are too large for a record and stand in objects are compared as others are.
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::replay::Replay;
 use foldlog::{Event, Session, SessionTypes, Slice, SliceOp};
 use serde::{Deserialize, Serialize};

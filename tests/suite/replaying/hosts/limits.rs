@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::replay::Replay;
 use foldlog::tools::{
     ExecuteOptions, Question, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,

@@ -1,6 +1,6 @@
 //! Hosts that go on for real behind a replay, in a fork.
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::replay::Replay;
 use foldlog::{Session, SessionOptions};
 

@@ -17,7 +17,7 @@ mod subscribers;
 mod workspaces;
 
 use foldlog::SequenceNumber;
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::replay::Replay;
 
 use self::host::{Host, Stored, types};

@@ -1,6 +1,6 @@
 //! Changes of a host's code, planted one at a time: each is found at its record.
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::replay::{Replay, ReplayMode};
 use foldlog::{Divergence, DivergenceKind, Error, Generator, Kind, SequenceNumber};
 use foldlog_codec::body::Lane;

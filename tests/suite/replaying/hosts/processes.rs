@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
+use foldlog::inspect::LogReader;
 use foldlog::replay::Replay;
 use foldlog::{Error, Session, SessionOptions, SystemClock};
 use tempfile::TempDir;

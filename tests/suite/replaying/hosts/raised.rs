@@ -1,7 +1,7 @@
 //! Hosts whose events and items have a raised version, over logs of the version before: what is recorded is brought up to date
 //! before it is compared.
 
-use foldlog::audit::{LogReader, ReplayReducers};
+use foldlog::inspect::{LogReader, ReplayReducers};
 use foldlog::replay::Replay;
 use foldlog::{Error, Event, Item, Policy, Session, SessionTypes, Slice, SliceOp, UpcastError, Value};
 use serde::{Deserialize, Serialize};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use foldlog::audit::LogReader;
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions, InMemoryFilesystem};
+use foldlog::inspect::LogReader;
 use foldlog::replay::{Replay, ReplayMode};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,

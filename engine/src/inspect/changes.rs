@@ -52,7 +52,7 @@ mod tests {
     use serde::{Deserialize, Serialize};
 
     use super::*;
-    use crate::audit::LogReader;
+    use crate::inspect::LogReader;
     use crate::{Event, SessionTypes, Store};
 
     #[derive(Serialize, Deserialize)]

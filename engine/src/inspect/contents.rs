@@ -210,7 +210,7 @@ impl Recorded<'_> {
         self.record.body.is_empty()
     }
 
-    /// Returns the BLAKE3 of what the record holds, or held: its number, kind, time and body, as a [seal](crate::audit) covers
+    /// Returns the BLAKE3 of what the record holds, or held: its number, kind, time and body, as a [seal](crate::inspect) covers
     /// them.
     pub fn digest(&self) -> [u8; 32] {
         let mut digest = SegmentDigest::new();

@@ -56,7 +56,7 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
 /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
-/// use foldlog::audit::Fed;
+/// use foldlog::inspect::Fed;
 ///
 /// session.dispatch(Said("before".to_owned()))?;
 /// let mut events = session.events_from(0)?;

@@ -84,7 +84,7 @@ mod reading {
     ///
     /// # Errors
     ///
-    /// Those of [`LogReader::open`](crate::audit::LogReader::open) if the log is damaged, or cannot be read.
+    /// Those of [`LogReader::open`](crate::inspect::LogReader::open) if the log is damaged, or cannot be read.
     pub fn audit_captures(dir: impl AsRef<Path>) -> Result<CapturesAudited> {
         let dir = dir.as_ref();
         let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());

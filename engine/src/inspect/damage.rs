@@ -137,7 +137,7 @@ impl LogReader {
     /// # session.dispatch(Said("hello".to_owned()))?;
     /// # let dir = session.dir().to_owned();
     /// # session.close()?;
-    /// use foldlog::audit::{LogReader, ReadOptions};
+    /// use foldlog::inspect::{LogReader, ReadOptions};
     /// use foldlog::storage::FileStorage;
     ///
     /// let reader = LogReader::open_sound(std::sync::Arc::new(FileStorage::new()), &dir, ReadOptions::default())?;

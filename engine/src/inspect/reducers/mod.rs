@@ -133,7 +133,7 @@ impl LogReader {
     /// #     const NAME: &'static str = "loud";
     /// #     type Item = String;
     /// # }
-    /// use foldlog::audit::{LogReader, ReplayReducers};
+    /// use foldlog::inspect::{LogReader, ReplayReducers};
     ///
     /// let types = |end: &'static str| {
     ///     let loud = move |said: &Said| SliceOp::Append(said.0.to_uppercase() + end);

@@ -284,7 +284,7 @@ impl LogReader {
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
     /// # let store = Store::open(folder.path())?;
     /// # let session = store.create(&types)?;
-    /// use foldlog::audit::LogReader;
+    /// use foldlog::inspect::LogReader;
     ///
     /// let last = session.dispatch(Said("hello".to_owned()))?;
     /// let dir = session.dir().to_owned();
