@@ -38,12 +38,12 @@ impl AsyncProvider for Model {
     fn dialect(&self) -> Dialect {
         Dialect::OpenAi
     }
-    fn prepare(&self, asked: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+    fn prepare(&self, asked: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         let last = asked.messages.last().map(|last| (last.role == Role::Tool, last.content.clone()));
         let (body, parameters) = (serde_json::json!(last).to_string().into_bytes(), serde_json::json!({}));
-        Ok(Prepared { model: "model".to_owned(), parameters, body, stream: false })
+        Ok(PreparedRequest { model: "model".to_owned(), parameters, body, stream: false })
     }
-    async fn send(&self, asked: &Prepared, _: &mut AsyncSendOptions<'_>) -> Answered {
+    async fn send(&self, asked: &PreparedRequest, _: &mut AsyncSendOptions<'_>) -> Answered {
         let (is_result, text): (bool, String) = serde_json::from_slice(&asked.body).unwrap_or_default();
         if is_result {
             return Ok(ProviderAnswer { content: Some(format!("I heard: {text}")), ..Default::default() });

@@ -21,7 +21,7 @@ use foldlog::{
     Event, ExecutionState, Idempotency, ResourceRegistry, Session, SessionOptions, SessionTypes, Slice,
     Store, StoreOptions,
 };
-use foldlog_remote::{LeaseWait, Place, Retries, SteadyPacing, Waited, open_place, wait_for_lease};
+use foldlog_remote::{LeaseWait, LeaseWaitOutcome, Place, Retries, SteadyPacing, open_place, wait_for_lease};
 use serde::{Deserialize, Serialize};
 
 const WORKERS: usize = 3;
@@ -132,7 +132,7 @@ impl Worker {
         // A host that is to end stops the pacing, and so the wait.
         let pacing = SteadyPacing::new();
         match wait_for_lease(self.place.as_ref(), id, &LeaseWait::new(PATIENCE, &pacing))? {
-            Waited::Free { .. } => {
+            LeaseWaitOutcome::Free { .. } => {
                 println!("takes-over {id}");
                 Ok(Some(self.store.take_over(id, &self.types)?))
             }

@@ -19,8 +19,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use foldlog::conversation::{
-    Conversation, ConversationFollower, ConversationMessage, ConversationState, ConversationTurn, Entry,
-    EntryContent, PromptIdentity, ResumePoint, TokenUsage,
+    Conversation, ConversationFollower, ConversationMessage, ConversationRecord, ConversationState,
+    ConversationTurn, EntryContent, PromptIdentity, ResumePoint, TokenUsage,
 };
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ExecutionState, ToolRunner};
@@ -29,7 +29,7 @@ use foldlog::{Clock, Generator, OperationId, PendingQuestion, Session};
 use crate::adapter_state::{AdapterResume, AdapterState};
 use crate::budget::{Budget, Used, track};
 use crate::deadline::Deadline;
-use crate::error::{Error, Phase, Result, SuspendedCall};
+use crate::error::{Error, EvaluationPhase, Result, SuspendedCall};
 use crate::events::{self, PromptExecuted};
 #[cfg(feature = "async")]
 use crate::inner_loop::detached_jobs;
@@ -306,10 +306,10 @@ impl<P: Provider> ProviderAdapter<P> {
 fn set_out<O>(
     prompt: &Prompt<O>,
     state: &ExecutionState,
-    opened: Opened,
+    opened: OpenConversation,
     (options, limits): (&mut EvaluateOptions<'_>, &LoopLimits),
 ) -> (InnerLoop, Evaluation) {
-    let Opened { journal, start, identity, .. } = opened;
+    let OpenConversation { journal, start, identity, .. } = opened;
     let runner = ToolRunner::new(state.clone(), prompt.tools().clone());
     let tools = prompt.shown_tools(&start.overrides);
     let start = LoopStart { tools: tools.iter().map(|tool| tool.name.clone()).collect(), ..start };
@@ -409,7 +409,7 @@ pub fn without_output<O>(prompt: &Prompt<O>, journal: &Journal, last: FinalText)
 }
 
 /// Holds a conversation that begins or goes on, and where it stands.
-pub struct Opened {
+pub struct OpenConversation {
     /// Where the evaluation is recorded.
     pub journal: Journal,
     /// Where its loop starts.
@@ -421,7 +421,11 @@ pub struct Opened {
 }
 
 /// Opens the conversation of an evaluation, adds what the host says, and reads where it stands.
-pub fn open<O>(prompt: &Prompt<O>, session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Opened> {
+pub fn open<O>(
+    prompt: &Prompt<O>,
+    session: &Session,
+    options: &mut EvaluateOptions<'_>,
+) -> Result<OpenConversation> {
     if let Some(operation) = session.inside_operation() {
         return Err(Error::Engine(foldlog::Error::InsideOperation { operation }));
     }
@@ -465,7 +469,7 @@ pub fn open<O>(prompt: &Prompt<O>, session: &Session, options: &mut EvaluateOpti
         true => recorded_start(&mut journal, &identity, std::mem::take(&mut options.visibility_overrides))?,
         false => memory_start(import.as_deref().map(|state| (state, imported == identity)), options)?,
     };
-    Ok(Opened { journal, start, identity, is_resume })
+    Ok(OpenConversation { journal, start, identity, is_resume })
 }
 
 /// Checks that a conversation, if there is one, follows a prompt, unless the host accepts a changed one.
@@ -556,7 +560,7 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
                 "a provider that keeps no session of its own cannot resume the state of adapter `{}`",
                 foldlog::escape::text(resume.snapshot.state.adapter_type())
             );
-            Err(Error::evaluation(Phase::Request, "", reason))
+            Err(Error::evaluation(EvaluationPhase::Request, "", reason))
         }
         ResumeFrom::Conversation(state) if !options.record => {
             let evaluation = given.unwrap_or_else(|| state.evaluation_id.clone());
@@ -582,7 +586,7 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
                 let id = foldlog::escape::text(&evaluation);
                 let reason =
                     format!("the session already holds evaluation `{id}`: resume it, or give a new id");
-                return Err(Error::evaluation(Phase::Request, "", reason));
+                return Err(Error::evaluation(EvaluationPhase::Request, "", reason));
             }
             Ok(fresh(evaluation))
         }
@@ -637,7 +641,7 @@ fn is_partly_imported(conversation: &Conversation, state: &ConversationState) ->
         let one = &turn.assistant_message;
         (&one.content, &one.tool_calls, &one.blocks) == (&held.content, &held.tool_calls, &held.blocks)
     };
-    let is_request = |entry: &Entry| matches!(entry.content, EntryContent::Request { .. });
+    let is_request = |entry: &ConversationRecord| matches!(entry.content, EntryContent::Request { .. });
     let is_import = !conversation.entries().iter().any(is_request) && held.len() <= state.turns.len();
     if (is_import || state.turns.len() <= held.len()) && state.turns.iter().zip(&held).all(is_held) {
         return Ok(is_import);

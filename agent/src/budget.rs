@@ -8,7 +8,7 @@
 //!
 //! An answer without a usage is *unmetered*: what it used is unknown. [`PromptResponse`](crate::PromptResponse) counts such
 //! answers and leaves them out of its usage, and so does a tracker. A budget either assumes more than they are likely to
-//! have used, or ends the evaluation: [`Unmetered`]. A request that failed without a usage counts if text had arrived.
+//! have used, or ends the evaluation: [`UnknownUsagePolicy`]. A request that failed without a usage counts if text had arrived.
 
 use std::fmt;
 
@@ -29,12 +29,12 @@ pub struct Budget {
     /// Greatest number of tokens that the model returned.
     pub max_output_tokens: Option<u64>,
     /// What becomes of answers of which the provider does not say what they used.
-    pub unmetered: Unmetered,
+    pub unmetered: UnknownUsagePolicy,
 }
 
 /// Says what a budget makes of an answer of which the provider does not say what it used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Unmetered {
+pub enum UnknownUsagePolicy {
     /// One token for every two bytes, of what was sent and of what was returned: texts, calls and results, those of
     /// shortened parts included. Prose in most languages has fewer tokens. Descriptions of tools are not counted.
     #[default]

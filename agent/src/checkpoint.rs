@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 use crate::adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, check_prompt};
 use crate::deadline::Deadline;
-use crate::error::{Error, Phase, Result};
+use crate::error::{Error, EvaluationPhase, Result};
 use crate::prompt::Prompt;
 use crate::provider::{CancelToken, Provider};
 
@@ -131,7 +131,7 @@ impl Checkpoint {
     pub fn to_json(&self) -> Result<String> {
         let snapshot = self.snapshot.as_deref().map(serde_json::from_str).transpose();
         let snapshot = snapshot.map_err(|error| failed("its snapshot is no JSON", error))?;
-        let written = Written {
+        let written = CheckpointDocument {
             version: VERSION,
             session: self.session,
             position: self.position,
@@ -151,12 +151,12 @@ impl Checkpoint {
             let what = if error.is_eof() { "it is truncated" } else { "it is no checkpoint" };
             Error::snapshot_restore(format!("{what}: {error}"), Some(Box::new(error) as _))
         };
-        let version = serde_json::from_str::<Version>(text).map_err(malformed)?.version;
+        let version = serde_json::from_str::<FormatVersion>(text).map_err(malformed)?.version;
         if version > VERSION {
             let reason = format!("it has version {version}, and this program reads versions up to {VERSION}");
             return Err(Error::snapshot_restore(reason, None));
         }
-        let Written { session, position, digest, snapshot, .. } =
+        let CheckpointDocument { session, position, digest, snapshot, .. } =
             serde_json::from_str(text).map_err(malformed)?;
         let digest = read_digest(&digest)
             .ok_or_else(|| Error::snapshot_restore("its digest is not 64 hexadecimal digits", None))?;
@@ -166,7 +166,7 @@ impl Checkpoint {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct CheckpointDocument {
     version: u32,
     session: Uuid,
     position: SequenceNumber,
@@ -176,7 +176,7 @@ struct Written {
 }
 
 #[derive(Deserialize)]
-struct Version {
+struct FormatVersion {
     version: u32,
 }
 
@@ -470,7 +470,7 @@ pub(crate) fn recover_calls<O>(
         return Err(Error::Cancelled);
     }
     if deadline.is_past() {
-        return Err(Error::DeadlineExceeded { phase: Phase::Deadline });
+        return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Deadline });
     }
     let left = deadline.instant().map(|_| deadline.remaining());
     let runner = ToolRunner::new(state.clone(), prompt.tools().clone());

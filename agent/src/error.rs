@@ -36,7 +36,7 @@ pub struct SuspendedCall {
 /// Names the part of an evaluation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Phase {
+pub enum EvaluationPhase {
     /// Rendering the prompt.
     PromptRender,
     /// Making a request, or sending it.
@@ -51,21 +51,21 @@ pub enum Phase {
     Deadline,
 }
 
-impl Phase {
+impl EvaluationPhase {
     /// Returns the phase's name: `prompt_render`, `request`, `response`, `tool`, `budget` or `deadline`.
     pub fn name(self) -> &'static str {
         match self {
-            Phase::PromptRender => "prompt_render",
-            Phase::Request => "request",
-            Phase::Response => "response",
-            Phase::Tool => "tool",
-            Phase::Budget => "budget",
-            Phase::Deadline => "deadline",
+            EvaluationPhase::PromptRender => "prompt_render",
+            EvaluationPhase::Request => "request",
+            EvaluationPhase::Response => "response",
+            EvaluationPhase::Tool => "tool",
+            EvaluationPhase::Budget => "budget",
+            EvaluationPhase::Deadline => "deadline",
         }
     }
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for EvaluationPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -132,7 +132,7 @@ pub enum Error {
     #[error("{}{phase} failed: {}", of_prompt(.prompt), escape::text(.reason))]
     PromptEvaluation {
         /// Part of the evaluation that failed.
-        phase: Phase,
+        phase: EvaluationPhase,
         /// Name of the prompt.
         prompt: String,
         /// What happened, and what to do.
@@ -148,7 +148,7 @@ pub enum Error {
     )]
     DeadlineExceeded {
         /// What the evaluation was about to do, or did.
-        phase: Phase,
+        phase: EvaluationPhase,
     },
     /// A limit of the budget is used up.
     #[error("the budget is used up: {spent} tokens were spent of {limit} {max}: resume with a larger budget")]
@@ -338,33 +338,33 @@ impl Error {
     }
 
     /// Makes the error of a part of an evaluation that has no error of its own.
-    pub fn evaluation(phase: Phase, prompt: impl Into<String>, reason: impl Into<String>) -> Error {
+    pub fn evaluation(phase: EvaluationPhase, prompt: impl Into<String>, reason: impl Into<String>) -> Error {
         Error::PromptEvaluation { phase, prompt: prompt.into(), reason: reason.into(), source: None }
     }
 
     /// Returns the part of the evaluation that failed; `None` if the error belongs to no part.
-    pub fn phase(&self) -> Option<Phase> {
+    pub fn phase(&self) -> Option<EvaluationPhase> {
         match self {
             Error::PromptEvaluation { phase, .. } => Some(*phase),
-            Error::Prompt(_) => Some(Phase::PromptRender),
+            Error::Prompt(_) => Some(EvaluationPhase::PromptRender),
             Error::Throttled { .. }
             | Error::ContextOverflow(_)
             | Error::Provider(_)
             | Error::ShorteningRefused { .. }
             | Error::TooManyRequests { .. }
             | Error::MessageChanged { .. }
-            | Error::InvalidHistory { .. } => Some(Phase::Request),
-            Error::SessionExpired { .. } => Some(Phase::Request),
+            | Error::InvalidHistory { .. } => Some(EvaluationPhase::Request),
+            Error::SessionExpired { .. } => Some(EvaluationPhase::Request),
             Error::Refused(_)
             | Error::ContentFilter(_)
             | Error::OutputInvalid { .. }
-            | Error::OutputMissing { .. } => Some(Phase::Response),
+            | Error::OutputMissing { .. } => Some(EvaluationPhase::Response),
             Error::ToolIdempotency { .. } | Error::TooManyExpansions { .. } | Error::Suspended { .. } => {
-                Some(Phase::Tool)
+                Some(EvaluationPhase::Tool)
             }
-            Error::NotUndone { .. } => Some(Phase::Tool),
-            Error::BudgetExceeded { .. } | Error::UsageUnknown { .. } => Some(Phase::Budget),
-            Error::DeadlineExceeded { .. } => Some(Phase::Deadline),
+            Error::NotUndone { .. } => Some(EvaluationPhase::Tool),
+            Error::BudgetExceeded { .. } | Error::UsageUnknown { .. } => Some(EvaluationPhase::Budget),
+            Error::DeadlineExceeded { .. } => Some(EvaluationPhase::Deadline),
             _ => None,
         }
     }
@@ -378,7 +378,9 @@ impl From<foldlog::Error> for Error {
                 let calls = vec![SuspendedCall { session, operation, form, question }];
                 Error::Suspended { operations: vec![operation], calls }
             }
-            foldlog::Error::DeadlineExceeded { .. } => Error::DeadlineExceeded { phase: Phase::Tool },
+            foldlog::Error::DeadlineExceeded { .. } => {
+                Error::DeadlineExceeded { phase: EvaluationPhase::Tool }
+            }
             error => Error::Engine(error),
         }
     }
@@ -406,7 +408,7 @@ impl From<ProviderError> for Error {
             ProviderErrorKind::ContextOverflow => Error::ContextOverflow(error.message),
             ProviderErrorKind::Refused => Error::Refused(error.message),
             ProviderErrorKind::ContentFilter => Error::ContentFilter(error.message),
-            ProviderErrorKind::Deadline => Error::DeadlineExceeded { phase: Phase::Request },
+            ProviderErrorKind::Deadline => Error::DeadlineExceeded { phase: EvaluationPhase::Request },
             ProviderErrorKind::Cancelled => Error::Cancelled,
             _ => Error::Provider(Box::new(error)),
         }
@@ -419,13 +421,13 @@ impl From<Box<ProviderError>> for Error {
     }
 }
 
-fn deadline_text(phase: Phase) -> &'static str {
+fn deadline_text(phase: EvaluationPhase) -> &'static str {
     match phase {
-        Phase::PromptRender => "while the prompt was rendered",
-        Phase::Request => "while the provider was asked",
-        Phase::Response => "while the answer was read",
-        Phase::Tool => "while a tool ran",
-        Phase::Budget | Phase::Deadline => "before the next step",
+        EvaluationPhase::PromptRender => "while the prompt was rendered",
+        EvaluationPhase::Request => "while the provider was asked",
+        EvaluationPhase::Response => "while the answer was read",
+        EvaluationPhase::Tool => "while a tool ran",
+        EvaluationPhase::Budget | EvaluationPhase::Deadline => "before the next step",
     }
 }
 

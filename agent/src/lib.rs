@@ -48,14 +48,16 @@ pub use adapter::{AsyncEvaluateOptions, AsyncOnDelta, AsyncOnTurn};
 pub use adapter::{
     EvaluateOptions, PromptAcceptance, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage,
 };
-pub use budget::{Budget, BudgetLimit, Unmetered};
+pub use budget::{Budget, BudgetLimit, UnknownUsagePolicy};
 pub use checkpoint::{Checkpoint, CheckpointHandler, FileCheckpointHandler};
 pub use deadline::Deadline;
-pub use error::{Error, Phase, Result, SuspendedCall};
+pub use error::{Error, EvaluationPhase, Result, SuspendedCall};
 pub use inner_loop::{InnerLoop, LoopLimits};
 pub use main_loop::MainLoop;
 pub use prompt::{
     MarkdownSection, Prompt, RenderedPrompt, SectionPath, SectionVisibility, VisibilityOverrides,
 };
-pub use shortening::{KeepLastTurns, ShortenOptions, ShortenReason, ShortenRequest, Shortener, Shortening};
+pub use shortening::{
+    KeepLastTurns, ShortenOptions, ShortenReason, ShortenRequest, ShortenedRange, Shortener,
+};
 pub use transcript_state::TranscriptState;

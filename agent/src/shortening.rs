@@ -64,7 +64,7 @@ pub struct ShortenRequest<'a> {
 
 /// Says which records are replaced for the provider, and by what.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shortening {
+pub struct ShortenedRange {
     /// First record that is replaced.
     pub from: SequenceNumber,
     /// Last record that is replaced.
@@ -82,7 +82,7 @@ pub trait Shortener: Send + Sync {
     /// # Errors
     ///
     /// Whatever prevents it. The evaluation ends with the error, and can be resumed.
-    fn shorten(&self, asked: &ShortenRequest<'_>) -> Result<Option<Shortening>>;
+    fn shorten(&self, asked: &ShortenRequest<'_>) -> Result<Option<ShortenedRange>>;
 }
 
 /// Says who shortens a conversation, and when.
@@ -119,7 +119,7 @@ impl ShortenOptions {
     }
 }
 
-impl Shortening {
+impl ShortenedRange {
     /// Returns whether a record is replaced.
     fn holds(&self, sequence: SequenceNumber) -> bool {
         self.from <= sequence && sequence <= self.to
@@ -127,7 +127,7 @@ impl Shortening {
 
     /// Checks what a shortener returned against the messages that it was given.
     pub(crate) fn check(&self, sent: &[SentMessage]) -> Result<()> {
-        let Shortening { from, to, messages } = self;
+        let ShortenedRange { from, to, messages } = self;
         let refused = |reason: String| Err(Error::ShorteningRefused { reason });
         for result in sent {
             let Some(answer) =
@@ -205,12 +205,12 @@ impl KeepLastTurns {
 }
 
 impl Shortener for KeepLastTurns {
-    fn shorten(&self, asked: &ShortenRequest<'_>) -> Result<Option<Shortening>> {
+    fn shorten(&self, asked: &ShortenRequest<'_>) -> Result<Option<ShortenedRange>> {
         let spoken: Vec<&SentMessage> =
             asked.messages.iter().filter(|sent| sent.message.role != Role::System).collect();
         let Some(replaced) = self.replaced(&spoken) else { return Ok(None) };
         let records = || spoken.iter().take(replaced).map(|sent| sent.sequence);
         let (Some(from), Some(to)) = (records().min(), records().max()) else { return Ok(None) };
-        Ok(Some(Shortening { from, to, messages: vec![(Role::User, self.text.clone())] }))
+        Ok(Some(ShortenedRange { from, to, messages: vec![(Role::User, self.text.clone())] }))
     }
 }

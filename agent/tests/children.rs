@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use foldlog::conversation::{ResumePoint, Role};
-use foldlog::inspect::{Fate, LogReader};
+use foldlog::inspect::{LogReader, OperationStatus};
 use foldlog::storage::{CrashKind, MemoryStorage};
 use foldlog::tools::{
     ChildStop, ExecuteOptions, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
@@ -118,7 +118,11 @@ fn a_sub_agent_that_is_killed_at_any_record_goes_on_within_its_parents_call() {
         let said = conversation.messages().into_iter().filter(|message| message.role == Role::Assistant);
         assert_eq!(said.count(), 3, "killed behind {left}");
         let fates = reader.ledger().unwrap().into_iter().map(|entry| entry.outcome);
-        assert!(fates.clone().all(|fate| fate == Fate::Committed), "{:?}", fates.collect::<Vec<_>>());
+        assert!(
+            fates.clone().all(|fate| fate == OperationStatus::Committed),
+            "{:?}",
+            fates.collect::<Vec<_>>()
+        );
         for asked in [asked(&agents.child), asked(&agents.parent)] {
             assert!(asked.iter().sum::<usize>() <= asked.len() + 1, "killed behind {left}: {asked:?}");
         }

@@ -17,8 +17,8 @@ use foldlog_agent::events::{self, PromptExecuted, PromptExecutions, PromptRender
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{ProviderError, ProviderErrorKind, ThrottleDetails, ThrottleKind};
 use foldlog_agent::{
-    Budget, BudgetLimit, Deadline, Error, EvaluateOptions, MarkdownSection, Phase, Prompt, ProviderAdapter,
-    SectionVisibility, TranscriptState,
+    Budget, BudgetLimit, Deadline, Error, EvaluateOptions, EvaluationPhase, MarkdownSection, Prompt,
+    ProviderAdapter, SectionVisibility, TranscriptState,
 };
 
 const HOSTILE: &str = "a\u{1b}[2J\u{7}\r\n\u{9b}\u{202e}\u{2028}\u{feff}z";
@@ -49,8 +49,11 @@ fn all() -> Vec<(Error, &'static str)> {
         (Error::snapshot_restore(HOSTILE, None), "clear the checkpoint and restart"),
         (Error::NoConversationState, "clear the checkpoint and restart"),
         (Error::ToolIdempotency { operation, tool: text() }, "settle operation 7"),
-        (Error::evaluation(Phase::Response, HOSTILE, "no usage: report it"), "report it"),
-        (Error::DeadlineExceeded { phase: Phase::Tool }, "resume the evaluation with a later deadline"),
+        (Error::evaluation(EvaluationPhase::Response, HOSTILE, "no usage: report it"), "report it"),
+        (
+            Error::DeadlineExceeded { phase: EvaluationPhase::Tool },
+            "resume the evaluation with a later deadline",
+        ),
         (
             Error::BudgetExceeded { limit: BudgetLimit::Input, max: 10, spent: 12 },
             "resume with a larger budget",
@@ -129,14 +132,14 @@ fn a_tool_that_cannot_safely_run_again_asks_for_manual_intervention() {
 #[test]
 fn what_the_engine_and_a_provider_report_keeps_its_kind() {
     let late = foldlog::Error::DeadlineExceeded { operation: None };
-    assert!(matches!(Error::from(late), Error::DeadlineExceeded { phase: Phase::Tool }));
+    assert!(matches!(Error::from(late), Error::DeadlineExceeded { phase: EvaluationPhase::Tool }));
     let other = foldlog::Error::NoSuchTool("x".into());
     assert_eq!(Error::from(other).to_string(), "there is no tool `x`");
 
     assert!(matches!(provider(ProviderErrorKind::Cancelled), Error::Cancelled));
     assert!(matches!(
         provider(ProviderErrorKind::Deadline),
-        Error::DeadlineExceeded { phase: Phase::Request }
+        Error::DeadlineExceeded { phase: EvaluationPhase::Request }
     ));
     let kept = provider(ProviderErrorKind::Unauthorized);
     let Error::Provider(inner) = &kept else { panic!("{kept:?}") };
@@ -150,12 +153,12 @@ fn what_the_engine_and_a_provider_report_keeps_its_kind() {
 #[test]
 fn an_error_names_the_part_of_the_evaluation_that_failed() {
     let phases = [
-        (Phase::PromptRender, "prompt_render"),
-        (Phase::Request, "request"),
-        (Phase::Response, "response"),
-        (Phase::Tool, "tool"),
-        (Phase::Budget, "budget"),
-        (Phase::Deadline, "deadline"),
+        (EvaluationPhase::PromptRender, "prompt_render"),
+        (EvaluationPhase::Request, "request"),
+        (EvaluationPhase::Response, "response"),
+        (EvaluationPhase::Tool, "tool"),
+        (EvaluationPhase::Budget, "budget"),
+        (EvaluationPhase::Deadline, "deadline"),
     ];
     for (phase, name) in phases {
         let error = Error::evaluation(phase, "demo:review", "it is broken: mend it");
@@ -163,11 +166,14 @@ fn an_error_names_the_part_of_the_evaluation_that_failed() {
         assert_eq!(error.to_string(), format!("prompt demo:review: {name} failed: it is broken: mend it"));
     }
     let unrendered = foldlog_agent::prompt::PromptError::InvalidKey(String::new());
-    assert_eq!(Error::from(unrendered).phase(), Some(Phase::PromptRender));
-    assert_eq!(throttled(ThrottleKind::Timeout, None, 1).phase(), Some(Phase::Request));
-    assert_eq!(provider(ProviderErrorKind::Refused).phase(), Some(Phase::Response));
-    assert_eq!(Error::TooManyExpansions { max: 10 }.phase(), Some(Phase::Tool));
-    assert_eq!(Error::DeadlineExceeded { phase: Phase::Tool }.phase(), Some(Phase::Deadline));
+    assert_eq!(Error::from(unrendered).phase(), Some(EvaluationPhase::PromptRender));
+    assert_eq!(throttled(ThrottleKind::Timeout, None, 1).phase(), Some(EvaluationPhase::Request));
+    assert_eq!(provider(ProviderErrorKind::Refused).phase(), Some(EvaluationPhase::Response));
+    assert_eq!(Error::TooManyExpansions { max: 10 }.phase(), Some(EvaluationPhase::Tool));
+    assert_eq!(
+        Error::DeadlineExceeded { phase: EvaluationPhase::Tool }.phase(),
+        Some(EvaluationPhase::Deadline)
+    );
     assert_eq!(Error::Cancelled.phase(), None);
 }
 

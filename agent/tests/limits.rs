@@ -8,19 +8,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use foldlog::conversation::{Dialect, Role, TokenUsage, ToolCallRecord};
-use foldlog::filesystem::Unrestored;
+use foldlog::filesystem::UnrestoredPath;
 use foldlog::tools::resources::{CaptureOptions, RestoreReport, Snapshotable};
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{ExecutionState, ResourceRegistry};
 use foldlog_agent::provider::retry::RetryPolicy;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
-    CancelToken, Prepared, Provider, ProviderAnswer, ProviderError, ProviderErrorKind, ProviderRequest,
-    SendOptions, ThrottleDetails, ThrottleKind,
+    CancelToken, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderErrorKind,
+    ProviderRequest, SendOptions, ThrottleDetails, ThrottleKind,
 };
 use foldlog_agent::{
-    Budget, BudgetLimit, Checkpoint, CheckpointHandler, Deadline, Error, EvaluateOptions, LoopLimits,
-    MainLoop, MarkdownSection, Phase, Prompt, ProviderAdapter, Unmetered,
+    Budget, BudgetLimit, Checkpoint, CheckpointHandler, Deadline, Error, EvaluateOptions, EvaluationPhase,
+    LoopLimits, MainLoop, MarkdownSection, Prompt, ProviderAdapter, UnknownUsagePolicy,
 };
 use story::{Desk, Line, Script, limits};
 use uuid::Uuid;
@@ -198,7 +198,7 @@ fn what_a_provider_does_not_say_it_used_is_estimated_or_refused_and_always_count
         );
 
         let desk = Desk::new();
-        let budget = Some(Budget { unmetered: Unmetered::Refuse, ..Budget::default() });
+        let budget = Some(Budget { unmetered: UnknownUsagePolicy::Refuse, ..Budget::default() });
         let strict = EvaluateOptions { budget, record, ..options() };
         let error = replies(script()).evaluate(&desk.prompt(), &desk.state, strict).unwrap_err();
         assert!(matches!(error, Error::UsageUnknown { answers: 1 }), "{error}");
@@ -257,7 +257,7 @@ impl Snapshotable for Ink {
     }
 
     fn restore_and_tell(&self, (): &()) -> foldlog::Result<RestoreReport> {
-        Ok(vec![Unrestored::new("page 1", "ink does not come off")].into())
+        Ok(vec![UnrestoredPath::new("page 1", "ink does not come off")].into())
     }
 }
 
@@ -292,13 +292,13 @@ impl Provider for Limited {
         self.0.dialect()
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         self.0.prepare(request)
     }
 
     fn send(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedRequest,
         options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         self.0.send(prepared, options)
@@ -333,7 +333,7 @@ fn a_provider_that_asks_for_a_pause_holds_back_those_that_share_its_limit_alone(
     assert!(matches!(ask("polite", true, throttled()), Err(Error::Throttled { .. })));
     assert_eq!(ask("another key", true, text()).unwrap(), "done", "it has a limit of its own");
     let error = ask("polite", true, text()).unwrap_err();
-    assert!(matches!(error, Error::DeadlineExceeded { phase: Phase::Request }), "{error}");
+    assert!(matches!(error, Error::DeadlineExceeded { phase: EvaluationPhase::Request }), "{error}");
 }
 
 /// An error said "once", however often the provider was asked.

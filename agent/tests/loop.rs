@@ -16,15 +16,15 @@ use foldlog::tools::{
 };
 use foldlog::{Cause, ExecutionState, Idempotency, ToolInvocations};
 use foldlog_agent::events::{PromptExecutions, PromptRenderings};
-use foldlog_agent::inner_loop::{Fact, LoopStart, Step, ToolEnded};
+use foldlog_agent::inner_loop::{Fact, LoopStart, LoopStep, ToolEnded};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
-    CancelToken, Delta, LlmConfig, Prepared, Provider, ProviderAnswer, ProviderError, ProviderErrorKind,
-    ProviderRequest, SendOptions, ThrottleDetails, ThrottleKind,
+    CancelToken, Delta, LlmConfig, PreparedRequest, Provider, ProviderAnswer, ProviderError,
+    ProviderErrorKind, ProviderRequest, SendOptions, ThrottleDetails, ThrottleKind,
 };
 use foldlog_agent::{
-    Budget, BudgetLimit, Deadline, Error, EvaluateOptions, InnerLoop, LoopLimits, MarkdownSection, Phase,
-    Prompt, PromptResponse, ProviderAdapter, UserMessage,
+    Budget, BudgetLimit, Deadline, Error, EvaluateOptions, EvaluationPhase, InnerLoop, LoopLimits,
+    MarkdownSection, Prompt, PromptResponse, ProviderAdapter, UserMessage,
 };
 use story::{Desk, Line, Script, limits};
 
@@ -103,13 +103,13 @@ impl Provider for Remembering {
         self.0.dialect()
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         self.0.prepare(request)
     }
 
     fn send(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedRequest,
         options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         self.1.lock().unwrap().push(prepared.body.clone());
@@ -610,31 +610,34 @@ fn what_is_said_while_the_last_answer_arrives_is_answered_too() {
 fn the_loop_says_what_to_do_and_does_nothing_itself() {
     let runnable = [("add".to_owned(), false), ("look".to_owned(), true)].into();
     let mut machine = InnerLoop::new(limits(), runnable, LoopStart::default());
-    assert!(matches!(machine.advance(Fact::Begun), Step::Render(overrides) if overrides.is_empty()));
+    assert!(matches!(machine.advance(Fact::Begun), LoopStep::Render(overrides) if overrides.is_empty()));
     let tools = vec!["add".to_owned(), "look".to_owned()];
-    assert!(matches!(machine.advance(Fact::Rendered { tools }), Step::Check(Phase::Request)));
-    assert!(matches!(machine.advance(Fact::Done), Step::Prepare));
-    assert!(matches!(machine.advance(Fact::Done), Step::RecordRequest { attempt: 1 }));
-    assert!(matches!(machine.advance(Fact::Recorded(None)), Step::Send));
+    assert!(matches!(machine.advance(Fact::Rendered { tools }), LoopStep::Check(EvaluationPhase::Request)));
+    assert!(matches!(machine.advance(Fact::Done), LoopStep::Prepare));
+    assert!(matches!(machine.advance(Fact::Done), LoopStep::RecordRequest { attempt: 1 }));
+    assert!(matches!(machine.advance(Fact::Recorded(None)), LoopStep::Send));
     let calls =
         vec![call("a", "look", "1"), call("b", "look", "2"), call("c", "add", "3"), call("d", "fly", "4")];
     let answer = Box::new(ProviderAnswer { calls, ..ProviderAnswer::default() });
-    assert!(matches!(machine.advance(Fact::Answered(answer)), Step::RecordAnswer(_)));
-    assert!(matches!(machine.advance(Fact::Recorded(Some(7.into()))), Step::Check(Phase::Tool)));
+    assert!(matches!(machine.advance(Fact::Answered(answer)), LoopStep::RecordAnswer(_)));
+    assert!(matches!(
+        machine.advance(Fact::Recorded(Some(7.into()))),
+        LoopStep::Check(EvaluationPhase::Tool)
+    ));
     let ordinals = |step| match step {
-        Step::RunTools(calls) => calls.into_iter().map(|call| call.ordinal).collect::<Vec<_>>(),
+        LoopStep::RunTools(calls) => calls.into_iter().map(|call| call.ordinal).collect::<Vec<_>>(),
         step => panic!("{step:?}"),
     };
     assert_eq!(ordinals(machine.advance(Fact::Done)), [0, 1]);
     let ended = vec![(0, ToolEnded::Closed), (1, ToolEnded::Closed)];
-    assert!(matches!(machine.advance(Fact::ToolsEnded(ended)), Step::Check(Phase::Tool)));
+    assert!(matches!(machine.advance(Fact::ToolsEnded(ended)), LoopStep::Check(EvaluationPhase::Tool)));
     assert_eq!(ordinals(machine.advance(Fact::Done)), [2]);
     let closing = machine.advance(Fact::ToolsEnded(vec![(2, ToolEnded::Closed)]));
-    let Step::Close { call, cause: Cause::UnknownTool, .. } = closing else { panic!("{closing:?}") };
+    let LoopStep::Close { call, cause: Cause::UnknownTool, .. } = closing else { panic!("{closing:?}") };
     assert_eq!((call.ordinal, call.answer), (3, Some(7.into())));
-    assert!(matches!(machine.advance(Fact::Recorded(None)), Step::RecordTurn { complete: false }));
+    assert!(matches!(machine.advance(Fact::Recorded(None)), LoopStep::RecordTurn { complete: false }));
     // A fact that does not belong to the step is an error, and no panic.
-    assert!(matches!(machine.advance(Fact::Done), Step::Fail(Error::PromptEvaluation { .. })));
+    assert!(matches!(machine.advance(Fact::Done), LoopStep::Fail(Error::PromptEvaluation { .. })));
 }
 
 /// Asks for a tool again and again, and says that it is done in the end. What it is sent it does not look at.
@@ -652,12 +655,16 @@ impl Provider for Tireless {
         foldlog::conversation::Dialect::OpenAi
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         ScriptedProvider::new(Vec::<ScriptedReply>::new())
             .prepare(&ProviderRequest { messages: &request.messages[..1], ..*request })
     }
 
-    fn send(&self, _: &Prepared, _: &mut SendOptions<'_>) -> Result<ProviderAnswer, Box<ProviderError>> {
+    fn send(
+        &self,
+        _: &PreparedRequest,
+        _: &mut SendOptions<'_>,
+    ) -> Result<ProviderAnswer, Box<ProviderError>> {
         let mut asked = self.asked.lock().unwrap();
         *asked += 1;
         if *asked > self.turns {
@@ -688,7 +695,7 @@ fn the_bytes_written_for_a_turn_do_not_grow_with_the_conversation() {
     session
         .records(0, session.position().unwrap(), |record| {
             bytes += 28 + record.body.len();
-            if record.kind == foldlog::Kind::TURN {
+            if record.kind == foldlog::RecordKind::TURN {
                 turns.push(std::mem::take(&mut bytes));
             }
             Ok(())

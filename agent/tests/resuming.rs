@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use foldlog::conversation::{EntryContent, NewAnswer, NewInput, ResumePoint, Role, ToolCallRecord};
 use foldlog::storage::CrashKind;
-use foldlog::tools::{ExecuteOptions, Recovered, Recovery, ToolRegistry, ToolRunner};
+use foldlog::tools::{ExecuteOptions, RecoveredOperation, Recovery, ToolRegistry, ToolRunner};
 use foldlog::{
     CallOrigin, Durability, Export, Idempotency, ImportOptions, Outcome, Session, Store, ToolInvocations,
 };
@@ -43,7 +43,7 @@ fn script() -> Script {
 fn evaluate(desk: &Desk, script: &Script) -> Result<PromptResponse<String>, Error> {
     #[cfg(feature = "async")]
     if script.asked().len() % 2 == 1 {
-        let provider = foldlog_agent::provider::Blocking::new(script.provider());
+        let provider = foldlog_agent::provider::BlockingProvider::new(script.provider());
         let adapter = std::sync::Arc::new(ProviderAdapter::new(provider).with_limits(story::limits()));
         let evaluation = adapter.evaluate_async(&desk.prompt().into(), &desk.state, options().into());
         return tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(evaluation);
@@ -277,7 +277,7 @@ fn an_interrupted_call_does_not_run_again_once_its_answer_is_rolled_back() {
     let ran = desk.ran.times("add one");
     let recovered = desk.runner().recover(&ExecuteOptions::default()).unwrap();
     assert!(
-        matches!(recovered[..], [Recovered { recovery: Recovery::NeedsSettling(_), .. }]),
+        matches!(recovered[..], [RecoveredOperation { recovery: Recovery::NeedsSettling(_), .. }]),
         "{recovered:?}"
     );
     assert_eq!((desk.ran.times("add one"), desk.page()), (ran, vec![]));

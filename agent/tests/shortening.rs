@@ -5,13 +5,13 @@ mod story;
 
 use std::sync::{Arc, Mutex};
 
-use foldlog::conversation::{Entry, EntryContent, NewInput, Role};
+use foldlog::conversation::{ConversationRecord, EntryContent, NewInput, Role};
 use foldlog::{SequenceNumber, Session};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{ProviderAnswer, ProviderErrorKind};
 use foldlog_agent::{
     Error, EvaluateOptions, KeepLastTurns, ProviderAdapter, Result, ShortenOptions, ShortenReason,
-    ShortenRequest, Shortener, Shortening,
+    ShortenRequest, ShortenedRange, Shortener,
 };
 use story::{Desk, Said, Script, limits};
 
@@ -32,7 +32,7 @@ fn script() -> Script {
 /// The number of answers that the log holds; `None` once the process was killed.
 fn answered(session: &Session) -> Option<usize> {
     let conversation = session.conversation(EVALUATION).ok()??;
-    let is_answer = |entry: &&Entry| matches!(entry.content, EntryContent::Answer { .. });
+    let is_answer = |entry: &&ConversationRecord| matches!(entry.content, EntryContent::Answer { .. });
     Some(conversation.entries().iter().filter(is_answer).count())
 }
 
@@ -81,7 +81,7 @@ fn texts(desk: &Desk) -> Vec<String> {
 /// Why, where and how often the log says that the conversation was shortened.
 fn shortened(desk: &Desk) -> Vec<(SequenceNumber, SequenceNumber, String)> {
     let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
-    let of = |entry: &Entry| match &entry.content {
+    let of = |entry: &ConversationRecord| match &entry.content {
         EntryContent::Shortened { from, to, reason, .. } => Some((*from, *to, reason.clone())),
         _ => None,
     };
@@ -94,8 +94,8 @@ struct Asks<F>(F, Asked);
 /// Why a shortener was asked, of how many messages, and how many tokens were sent for the last answer.
 type Asked = Arc<Mutex<Vec<(ShortenReason, usize, Option<u64>)>>>;
 
-impl<F: Fn(&ShortenRequest<'_>) -> Option<Shortening> + Send + Sync> Shortener for Asks<F> {
-    fn shorten(&self, asked: &ShortenRequest<'_>) -> Result<Option<Shortening>> {
+impl<F: Fn(&ShortenRequest<'_>) -> Option<ShortenedRange> + Send + Sync> Shortener for Asks<F> {
+    fn shorten(&self, asked: &ShortenRequest<'_>) -> Result<Option<ShortenedRange>> {
         let used = asked.usage.map(|usage| usage.input);
         self.1.lock().unwrap().push((asked.reason, asked.messages.len(), used));
         Ok(self.0(asked))
@@ -207,7 +207,7 @@ fn a_range_that_parts_a_call_from_its_result_is_refused_and_names_both() {
         let part = move |asked: &ShortenRequest<'_>| {
             let result = asked.messages.iter().find(|sent| sent.answer.is_some()).unwrap();
             let record = if holds_answer { result.answer.unwrap() } else { result.sequence };
-            Some(Shortening { from: record, to: record, messages: vec![(Role::User, TEXT.to_owned())] })
+            Some(ShortenedRange { from: record, to: record, messages: vec![(Role::User, TEXT.to_owned())] })
         };
         let shorten =
             ShortenOptions { messages: Some(4), ..ShortenOptions::at_overflow(Asks(part, Arc::default())) };
@@ -229,10 +229,10 @@ fn a_range_that_parts_a_call_from_its_result_is_refused_and_names_both() {
 fn what_cannot_be_replaced_or_sent_is_refused() {
     let all =
         |asked: &ShortenRequest<'_>| (asked.messages[1].sequence, asked.messages.last().unwrap().sequence);
-    type Shorten = fn(&ShortenRequest<'_>) -> Shortening;
+    type Shorten = fn(&ShortenRequest<'_>) -> ShortenedRange;
     let cases: [(Shorten, &str); 5] = [
         (
-            |asked| Shortening {
+            |asked| ShortenedRange {
                 from: asked.messages[1].sequence,
                 to: SequenceNumber::MIN,
                 messages: vec![],
@@ -240,7 +240,7 @@ fn what_cannot_be_replaced_or_sent_is_refused() {
             "hold no message",
         ),
         (
-            |asked| Shortening {
+            |asked| ShortenedRange {
                 from: asked.messages[0].sequence,
                 to: asked.messages[0].sequence,
                 messages: vec![],
@@ -248,7 +248,7 @@ fn what_cannot_be_replaced_or_sent_is_refused() {
             "hold no message",
         ),
         (
-            |asked| Shortening {
+            |asked| ShortenedRange {
                 from: SequenceNumber::MIN,
                 to: SequenceNumber::MAX,
                 messages: vec![(Role::System, asked.reason.name().to_owned())],
@@ -256,7 +256,7 @@ fn what_cannot_be_replaced_or_sent_is_refused() {
             "`system`",
         ),
         (
-            |_| Shortening {
+            |_| ShortenedRange {
                 from: SequenceNumber::MIN,
                 to: SequenceNumber::MAX,
                 messages: vec![(Role::User, " \n".to_owned())],
@@ -264,7 +264,7 @@ fn what_cannot_be_replaced_or_sent_is_refused() {
             "without a text",
         ),
         (
-            |_| Shortening { from: SequenceNumber::MIN, to: SequenceNumber::MAX, messages: vec![] },
+            |_| ShortenedRange { from: SequenceNumber::MIN, to: SequenceNumber::MAX, messages: vec![] },
             "all there is",
         ),
     ];
@@ -279,7 +279,7 @@ fn what_cannot_be_replaced_or_sent_is_refused() {
     let desk = Desk::new();
     let whole = move |asked: &ShortenRequest<'_>| {
         let messages = vec![(Role::User, TEXT.to_owned())];
-        Some(Shortening { from: SequenceNumber::MIN, to: all(asked).1, messages })
+        Some(ShortenedRange { from: SequenceNumber::MIN, to: all(asked).1, messages })
     };
     let shorten =
         ShortenOptions { messages: Some(4), ..ShortenOptions::at_overflow(Asks(whole, Arc::default())) };

@@ -11,8 +11,8 @@ use foldlog::{Clock, Durability, StoreOptions, SystemClock};
 use foldlog_codec::msgpack;
 
 use crate::limits::{self, LIMIT_TWICE, Mapped};
-use crate::measure::{AtMost, ROUNDS, Result, Round, Row, at_once, take_turns, timed};
-use crate::subject::{Step, append_types, step, store};
+use crate::measure::{AtMost, BenchRow, ROUNDS, Result, Round, at_once, take_turns, timed};
+use crate::subject::{BenchStep, append_types, step, store};
 
 const BODY: [u8; 256] = [0x5a; 256];
 
@@ -51,7 +51,7 @@ fn appended(store: &RawLog, dir: &Path, ops: u64, durability: Durability) -> Res
     })
 }
 
-pub fn append(dir: &Path) -> Result<Vec<Row>> {
+pub fn append(dir: &Path) -> Result<Vec<BenchRow>> {
     let mut rows = Vec::new();
     let store = store_of_logs(dir)?;
     let mapped = RefCell::new(Mapped::new(&dir.join("limit"), LIMIT_BYTES)?);
@@ -71,8 +71,8 @@ pub fn append(dir: &Path) -> Result<Vec<Row>> {
                 &mut || written(ops, || SystemClock.now_us()),
             ],
         )?;
-        rows.push(Row::beside("append", "256 B", param, subject, limit).at_most(AtMost::Ratio(at_most)));
-        rows.push(Row::beside(
+        rows.push(BenchRow::beside("append", "256 B", param, subject, limit).at_most(AtMost::Ratio(at_most)));
+        rows.push(BenchRow::beside(
             "append",
             "256 B beside a limit with the log's clock",
             param,
@@ -88,7 +88,7 @@ pub fn append(dir: &Path) -> Result<Vec<Row>> {
 }
 
 /// Times every single append, in a pass of its own, which takes two more readings of a clock each.
-fn slowest(store: &RawLog, dir: &Path) -> Result<[Row; 2]> {
+fn slowest(store: &RawLog, dir: &Path) -> Result<[BenchRow; 2]> {
     let mut all = with_log(store, dir, |log| {
         let mut all = Vec::with_capacity(OPS_LONG as usize);
         for _ in 0..OPS_LONG {
@@ -101,12 +101,12 @@ fn slowest(store: &RawLog, dir: &Path) -> Result<[Row; 2]> {
     all.sort_unstable();
     let at = |place: usize| all.get(place).copied().unwrap_or_default() as f64;
     Ok([
-        Row::once("append", "256 B p99.9", "Process 1 GiB", at(all.len() / 1000 * 999)),
-        Row::once("append", "256 B slowest", "Process 1 GiB", at(all.len() - 1)),
+        BenchRow::once("append", "256 B p99.9", "Process 1 GiB", at(all.len() / 1000 * 999)),
+        BenchRow::once("append", "256 B slowest", "Process 1 GiB", at(all.len() - 1)),
     ])
 }
 
-fn append_every(store: &RawLog, dir: &Path) -> Result<Row> {
+fn append_every(store: &RawLog, dir: &Path) -> Result<BenchRow> {
     let path = dir.join("limit");
     let mut frame = Vec::new();
     limits::write_frame(0, limits::now_us(), &BODY, &mut frame)?;
@@ -122,19 +122,19 @@ fn append_every(store: &RawLog, dir: &Path) -> Result<Row> {
         }],
     )?;
     std::fs::remove_file(&path)?;
-    Ok(Row::beside("append", "256 B", "Every", subject, limit).at_most(AtMost::Ratio(1.1)))
+    Ok(BenchRow::beside("append", "256 B", "Every", subject, limit).at_most(AtMost::Ratio(1.1)))
 }
 
 /// Holds an event that is kept in the plainest way.
-type Kept = Vec<Arc<dyn Any>>;
+type KeptEvents = Vec<Arc<dyn Any>>;
 
 /// Writes events as the limit of a dispatch does.
-fn write_all(mapped: &mut Mapped, steps: &[Step]) -> Result<()> {
+fn write_all(mapped: &mut Mapped, steps: &[BenchStep]) -> Result<()> {
     (0..).zip(steps).try_for_each(|(sequence, step)| mapped.append_event(sequence, limits::now_us(), step))
 }
 
 /// Writes an event into a log without a session.
-fn log_event(log: &RawLog, body: &mut Vec<u8>, step: &Step) -> Result<()> {
+fn log_event(log: &RawLog, body: &mut Vec<u8>, step: &BenchStep) -> Result<()> {
     body.clear();
     msgpack::append(step, body)?;
     log.append(body, Durability::Process)?;
@@ -143,11 +143,11 @@ fn log_event(log: &RawLog, body: &mut Vec<u8>, step: &Step) -> Result<()> {
 
 /// Measures dispatches. Further rows say where the time goes: the log without a session, the limit with each event kept in
 /// the plainest way, and both.
-pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
+pub fn dispatch(dir: &Path) -> Result<Vec<BenchRow>> {
     let types = append_types()?;
     let store = store(dir)?;
     let mapped = RefCell::new(Mapped::new(&dir.join("limit"), LIMIT_BYTES)?);
-    let steps: Vec<Step> = (0..EVENTS).map(step).collect();
+    let steps: Vec<BenchStep> = (0..EVENTS).map(step).collect();
     let mut dispatched = || {
         let session = store.create(&types)?;
         let steps = steps.clone();
@@ -180,7 +180,7 @@ pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
     };
     let mut logged_and_kept = || {
         with_log(&logs, dir, |log| {
-            let (steps, mut body, mut kept) = (steps.clone(), Vec::new(), Kept::new());
+            let (steps, mut body, mut kept) = (steps.clone(), Vec::new(), KeptEvents::new());
             timed(EVENTS, || {
                 steps.into_iter().try_for_each(|step| {
                     log_event(log, &mut body, &step)?;
@@ -191,7 +191,7 @@ pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
         })
     };
     let mut kept = || {
-        let (steps, mut kept) = (steps.clone(), Kept::new());
+        let (steps, mut kept) = (steps.clone(), KeptEvents::new());
         mapped.borrow_mut().fault_in()?;
         timed(EVENTS, || {
             (0..).zip(steps).try_for_each(|(sequence, step)| {
@@ -205,7 +205,7 @@ pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
         ROUNDS,
         [&mut dispatched, &mut written, &mut twice, &mut logged, &mut kept, &mut logged_and_kept],
     )?;
-    let row = |subject, measured| Row::beside("dispatch", subject, "Process", measured, limit);
+    let row = |subject, measured| BenchRow::beside("dispatch", subject, "Process", measured, limit);
     Ok(vec![
         row("append_all", subject).at_most(AtMost::Ratio(1.6)),
         row(LIMIT_TWICE, twice),

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use foldlog::{BackupOptions, Session, Store};
 
-use crate::measure::{AtMost, Result, Round, Row, take_turns, timed};
+use crate::measure::{AtMost, BenchRow, Result, Round, take_turns, timed};
 use crate::subject::{append_types, fill, settled, store_without_images};
 
 /// Number of steps that a MiB of log holds.
@@ -19,7 +19,7 @@ const BETWEEN: u64 = 1_000;
 
 const BACKUP_ROUNDS: usize = 3;
 
-pub fn backup(dir: &Path, mib: u64) -> Result<Vec<Row>> {
+pub fn backup(dir: &Path, mib: u64) -> Result<Vec<BenchRow>> {
     let steps = mib * STEPS_IN_A_MIB;
     let store = store_without_images(&dir.join("store"))?;
     let session = settled(&store, &append_types()?, 0..steps)?;
@@ -34,7 +34,8 @@ pub fn backup(dir: &Path, mib: u64) -> Result<Vec<Row>> {
             &mut || copied(&session, &dir.join("copied"), true),
         ],
     )?;
-    let beside = |subject: &str, measured, limit| Row::beside("backup", subject, &param, measured, limit);
+    let beside =
+        |subject: &str, measured, limit| BenchRow::beside("backup", subject, &param, measured, limit);
     Ok(vec![
         beside("backup, beside cp", first, plain),
         beside("backup, beside cp and sync", first, durable).at_most(AtMost::Ratio(1.5)),

@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::measure::{AtMost, Measured, Result, Row, take_turns, timed};
+use crate::measure::{AtMost, BenchRow, Measurement, Result, take_turns, timed};
 
 /// Number of calls of a run.
 const CALLS: u64 = 50;
@@ -33,7 +33,7 @@ const FRAME_BYTES: usize = 2_000;
 const ROUNDS: usize = 9;
 
 #[derive(Deserialize, JsonSchema)]
-struct Nothing {}
+struct WorkParameters {}
 
 /// Does nothing, or takes its time.
 struct Works(Duration);
@@ -41,10 +41,10 @@ struct Works(Duration);
 impl Tool for Works {
     const NAME: &'static str = "work";
     const DESCRIPTION: &'static str = "Works.";
-    type Parameters = Nothing;
+    type Parameters = WorkParameters;
     type Output = ();
 
-    fn call(&self, _: Nothing, _: &ToolContext) -> std::result::Result<ToolResult<()>, ToolError> {
+    fn call(&self, _: WorkParameters, _: &ToolContext) -> std::result::Result<ToolResult<()>, ToolError> {
         std::thread::sleep(self.0);
         Ok(ToolResult::ok("done", ()))
     }
@@ -143,7 +143,7 @@ fn stand_in() -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
-pub fn claude(dir: &Path) -> Result<Vec<Row>> {
+pub fn claude(dir: &Path) -> Result<Vec<BenchRow>> {
     let Some(program) = stand_in()? else { return Ok(Vec::new()) };
     let mut rows = runs(&program, dir)?;
     rows.extend(frames(&program, dir)?);
@@ -155,7 +155,7 @@ fn store(path: &Path, durability: Durability) -> Result<Store> {
 }
 
 /// Measures runs of many calls.
-fn runs(program: &Path, dir: &Path) -> Result<Vec<Row>> {
+fn runs(program: &Path, dir: &Path) -> Result<Vec<BenchRow>> {
     let mut steps = vec![json!({"turn": true})];
     steps.extend((0..CALLS).map(|_| json!({"tool": Works::NAME, "input": {}})));
     steps.push(json!({"result": "done"}));
@@ -172,10 +172,10 @@ fn runs(program: &Path, dir: &Path) -> Result<Vec<Row>> {
                 &mut || timed(CALLS, || stand_in.adapted(&boundary, tool)),
             ],
         )?;
-        let row = |subject: &str, measured: Measured| {
-            Row::beside("claude", subject, param, measured, limit).at_most(AtMost::Ratio(1.02))
+        let row = |subject: &str, measured: Measurement| {
+            BenchRow::beside("claude", subject, param, measured, limit).at_most(AtMost::Ratio(1.02))
         };
-        rows.push(Row::alone("claude", "a call by the bare client", param, limit));
+        rows.push(BenchRow::alone("claude", "a call by the bare client", param, limit));
         rows.push(row("a call by the adapter at `Process`", unsynced));
         rows.push(row("a call by the adapter at `Boundary`", durable));
     }
@@ -183,21 +183,21 @@ fn runs(program: &Path, dir: &Path) -> Result<Vec<Row>> {
 }
 
 #[derive(Clone, Serialize, Deserialize)]
-struct Told(String);
+struct MirroredLine(String);
 
-impl Event for Told {
+impl Event for MirroredLine {
     const NAME: &'static str = "told";
 }
 
-struct All;
+struct MirroredLines;
 
-impl Slice for All {
+impl Slice for MirroredLines {
     const NAME: &'static str = "all";
-    type Item = Told;
+    type Item = MirroredLine;
 }
 
 /// Measures a run that tells many lines of its transcript, less the same by the bare client, beside a dispatch of the bytes.
-fn frames(program: &Path, dir: &Path) -> Result<Vec<Row>> {
+fn frames(program: &Path, dir: &Path) -> Result<Vec<BenchRow>> {
     let line = |number: u64| {
         let entry = json!({"type": "assistant", "uuid": number.to_string(), "text": "x".repeat(FRAME_BYTES)});
         json!({"type": "transcript_mirror", "filePath": "/session.jsonl", "entries": [entry]})
@@ -207,12 +207,16 @@ fn frames(program: &Path, dir: &Path) -> Result<Vec<Row>> {
     steps.push(json!({"result": "done"}));
     let stand_in = StandIn::new(program.to_owned(), dir.join("frames"), &steps)?;
     let process = store(&dir.join("frames-process"), Durability::Process)?;
-    let types = SessionTypes::builder().slice_with::<All>(Policy::Log).append_all::<All>().build()?;
+    let types = SessionTypes::builder()
+        .slice_with::<MirroredLines>(Policy::Log)
+        .append_all::<MirroredLines>()
+        .build()?;
     let text = line(0).to_string();
     let mut dispatched = || {
         let session = process.create(&types)?;
         let round = timed(FRAMES, || {
-            (0..FRAMES).try_for_each(|_| session.dispatch(Told(text.clone())).map(drop).map_err(Into::into))
+            (0..FRAMES)
+                .try_for_each(|_| session.dispatch(MirroredLine(text.clone())).map(drop).map_err(Into::into))
         });
         session.close()?;
         round
@@ -225,9 +229,9 @@ fn frames(program: &Path, dir: &Path) -> Result<Vec<Row>> {
     )?;
     let param = format!("{FRAMES} lines of {FRAME_BYTES} bytes");
     Ok(vec![
-        Row::alone("claude", "a dispatch of a line's bytes", &param, limit),
-        Row::alone("claude", "a line by the bare client", &param, bare),
-        Row::beside("claude", "a line by the adapter, less that", &param, adapted.less(bare), limit)
+        BenchRow::alone("claude", "a dispatch of a line's bytes", &param, limit),
+        BenchRow::alone("claude", "a line by the bare client", &param, bare),
+        BenchRow::beside("claude", "a line by the adapter, less that", &param, adapted.less(bare), limit)
             .at_most(AtMost::Ratio(2.0)),
     ])
 }

@@ -11,8 +11,8 @@ use foldlog_cli::runs::{import, read_tau_bench, types};
 use uuid::Uuid;
 
 use crate::import::FILE;
-use crate::measure::{AtMost, Measured, Result, Round, Row, take_turns, timed};
-use crate::subject::{Step, append_types, step, store_without_images};
+use crate::measure::{AtMost, BenchRow, Measurement, Result, Round, take_turns, timed};
+use crate::subject::{BenchStep, append_types, step, store_without_images};
 
 const CODECS: [Compression; 2] = [Compression::Zstd, Compression::Lz4];
 
@@ -30,7 +30,7 @@ const SLOWER: f64 = 2.0;
 
 const SPEED_ROUNDS: usize = 7;
 
-pub fn compressed(dir: &Path) -> Result<Vec<Row>> {
+pub fn compressed(dir: &Path) -> Result<Vec<BenchRow>> {
     let file = Path::new(FILE);
     if !file.is_file() {
         eprintln!("compressed: skipped, there is no file of recorded runs beside the checkout ({FILE})");
@@ -41,14 +41,14 @@ pub fn compressed(dir: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn sized(bytes: u64) -> Result<Measured> {
+fn sized(bytes: u64) -> Result<Measurement> {
     let [measured] = take_turns(1, [&mut || Ok(Round::of(bytes as f64))])?;
     Ok(measured)
 }
 
-fn smaller(subject: &str, param: &str, bytes: u64, json: u64) -> Result<Row> {
+fn smaller(subject: &str, param: &str, bytes: u64, json: u64) -> Result<BenchRow> {
     let param = format!("{param}: {bytes} bytes of {json}");
-    Ok(Row::pair("compressed", subject, param, sized(bytes)?, sized(json)?))
+    Ok(BenchRow::pair("compressed", subject, param, sized(bytes)?, sized(json)?))
 }
 
 /// What a session's segments take of the disk, in bytes.
@@ -68,7 +68,7 @@ fn options(compression: Compression) -> CompactOptions {
 }
 
 /// A session for each run. Most are shorter than 64 KiB, and stay plain unless the options say otherwise.
-fn short(root: &Path, file: &Path) -> Result<Vec<Row>> {
+fn short(root: &Path, file: &Path) -> Result<Vec<BenchRow>> {
     let (types, runs) = (types()?, read_tau_bench(file)?);
     let json = fs::metadata(file)?.len();
     let mut rows = Vec::new();
@@ -91,7 +91,7 @@ fn short(root: &Path, file: &Path) -> Result<Vec<Row>> {
 }
 
 /// One session that holds the text of all runs, several times over.
-fn long(dir: &Path, text: &str) -> Result<Vec<Row>> {
+fn long(dir: &Path, text: &str) -> Result<Vec<BenchRow>> {
     let types = append_types()?;
     let plain = store_without_images(&dir.join("plain"))?;
     let session = plain.create(&types)?;
@@ -101,7 +101,11 @@ fn long(dir: &Path, text: &str) -> Result<Vec<Row>> {
         while !rest.is_empty() {
             let end = (TEXT_BYTES.min(rest.len())..=rest.len()).find(|at| rest.is_char_boundary(*at));
             let (detail, behind) = rest.split_at(end.unwrap_or(rest.len()));
-            session.dispatch(Step { title: String::new(), detail: detail.to_owned(), ..step(events) })?;
+            session.dispatch(BenchStep {
+                title: String::new(),
+                detail: detail.to_owned(),
+                ..step(events)
+            })?;
             (rest, events, json) = (behind, events + 1, json + detail.len() as u64);
         }
     }
@@ -131,7 +135,7 @@ fn speed(
     types: &SessionTypes,
     codec: Compression,
     (events, param): (u64, &str),
-) -> Result<Vec<Row>> {
+) -> Result<Vec<BenchRow>> {
     let dirs = [plain.session_dir(id), packed.session_dir(id)];
     let verify = |dir: &PathBuf| {
         timed(events, || {
@@ -172,7 +176,7 @@ fn speed(
         ],
     )?;
     let row = |subject: &str, measured, limit| {
-        Row::beside("compressed", &format!("{subject}, {codec}, beside plain"), param, measured, limit)
+        BenchRow::beside("compressed", &format!("{subject}, {codec}, beside plain"), param, measured, limit)
     };
     Ok(vec![
         row("verify with seals", verified, verified_plain).at_most(AtMost::Ratio(SLOWER)),

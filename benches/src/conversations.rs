@@ -16,7 +16,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::limits;
-use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
+use crate::measure::{AtMost, BenchRow, ROUNDS, Result, Round, take_turns, timed};
 use crate::open::Images;
 
 /// Number of turns of a round at `Process`, and at `Boundary`.
@@ -40,25 +40,25 @@ const TRANSCRIPT_ROUNDS: usize = 3;
 const EVALUATION: &str = "measured";
 
 #[derive(Deserialize, JsonSchema)]
-struct Nothing {}
+struct EmptyParameters {}
 
 struct Empty;
 
 impl Tool for Empty {
     const NAME: &'static str = "empty";
-    type Parameters = Nothing;
+    type Parameters = EmptyParameters;
     type Output = ();
 
     fn idempotency(&self) -> Idempotency {
         Idempotency::Natural
     }
 
-    fn call(&self, _: Nothing, _: &ToolContext) -> std::result::Result<ToolResult<()>, ToolError> {
+    fn call(&self, _: EmptyParameters, _: &ToolContext) -> std::result::Result<ToolResult<()>, ToolError> {
         Ok(ToolResult::ok("done", ()))
     }
 }
 
-pub fn conversation(dir: &Path) -> Result<Vec<Row>> {
+pub fn conversation(dir: &Path) -> Result<Vec<BenchRow>> {
     let mut rows = turns(dir)?;
     rows.extend(resume(&dir.join("long"))?);
     rows.push(transcript(&dir.join("transcript"))?);
@@ -124,7 +124,7 @@ fn held(store: &Store, turns: u64, recorded: &mut dyn FnMut(u64) -> Result<()>) 
     Ok((id, round))
 }
 
-fn turns(dir: &Path) -> Result<Vec<Row>> {
+fn turns(dir: &Path) -> Result<Vec<BenchRow>> {
     let process = store(&dir.join("process"), Durability::Process)?;
     let boundary = store(&dir.join("boundary"), Durability::Boundary)?;
     let measured =
@@ -153,16 +153,17 @@ fn turns(dir: &Path) -> Result<Vec<Row>> {
             },
         ],
     )?;
-    let row = |subject, param, measured| Row::beside("conversation", subject, param, measured, limit);
+    let row = |subject, param, measured| BenchRow::beside("conversation", subject, param, measured, limit);
     Ok(vec![
-        Row::alone("conversation", "turn with two tools", "Process", unsynced).at_most(AtMost::Ns(15_000.0)),
+        BenchRow::alone("conversation", "turn with two tools", "Process", unsynced)
+            .at_most(AtMost::Ns(15_000.0)),
         row("turn with two tools beside its six syncs", "Boundary", durable).at_most(AtMost::Ratio(1.2)),
         row("turn with two tools and the limit's six syncs within it", "Process", apart),
     ])
 }
 
 /// Measures opening a session and asking where its conversation goes on, until its messages are at hand.
-fn resume(dir: &Path) -> Result<Vec<Row>> {
+fn resume(dir: &Path) -> Result<Vec<BenchRow>> {
     let store = store(dir, Durability::Process)?;
     let (id, _) = held(&store, LONG, &mut |_| Ok(()))?;
     let images = Images::keep(&store.session_dir(id), dir.join("images"))?;
@@ -203,14 +204,20 @@ fn resume(dir: &Path) -> Result<Vec<Row>> {
     )?;
     let param = format!("{LONG} turns");
     Ok(vec![
-        Row::beside("conversation", "open and resume with an image, beside folding all", &param, image, fold),
-        Row::alone("conversation", "open and resume with an image, and its messages", &param, sent),
-        Row::alone("conversation", "open and resume by folding all", &param, fold),
+        BenchRow::beside(
+            "conversation",
+            "open and resume with an image, beside folding all",
+            &param,
+            image,
+            fold,
+        ),
+        BenchRow::alone("conversation", "open and resume with an image, and its messages", &param, sent),
+        BenchRow::alone("conversation", "open and resume by folding all", &param, fold),
     ])
 }
 
 /// Measures the verb `transcript`, in this process.
-fn transcript(dir: &Path) -> Result<Row> {
+fn transcript(dir: &Path) -> Result<BenchRow> {
     let store = store(dir, Durability::Process)?;
     let session = store.create(&types()?)?;
     for number in 0..MESSAGES / 2 {
@@ -243,5 +250,5 @@ fn transcript(dir: &Path) -> Result<Row> {
         round.map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&stderr)).into())
     };
     let [printed] = take_turns(TRANSCRIPT_ROUNDS, [&mut printed])?;
-    Ok(Row::alone("conversation", "transcript", format!("{MESSAGES} messages"), printed))
+    Ok(BenchRow::alone("conversation", "transcript", format!("{MESSAGES} messages"), printed))
 }

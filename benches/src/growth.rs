@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
 use foldlog::{SessionOptions, Store, StoreOptions};
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use foldlog_codec::body::{Outcome, Payload, Rollback, ToolBegin, ToolEnd};
 use foldlog_tests::forge::ForgedLog;
 use foldlog_tests::verbs::foldlog;
 
-use crate::measure::{AtMost, Result, Round, Row, take_turns, timed};
+use crate::measure::{AtMost, BenchRow, Result, Round, take_turns, timed};
 use crate::subject::{append_types, fill};
 
 const FEW: u64 = 2_000;
@@ -23,7 +23,7 @@ const ROUNDS: usize = 3;
 /// Twice the growth of the log, for each.
 const GROWTH: AtMost = AtMost::Ratio(2.0);
 
-pub fn growth(dir: &Path) -> Result<Vec<Row>> {
+pub fn growth(dir: &Path) -> Result<Vec<BenchRow>> {
     let at = |name: &str, size: u64| dir.join(format!("{name} {size}"));
     let undone = [FEW, MANY].map(|steps| undone(&at("undone", steps), steps));
     let unsettled = [FEW, MANY].map(|calls| unsettled(&at("unsettled", calls), calls));
@@ -43,11 +43,11 @@ pub fn growth(dir: &Path) -> Result<Vec<Row>> {
 }
 
 /// The folder of a session, and how much there is in it.
-type Made = (PathBuf, u64);
+type SizedSession = (PathBuf, u64);
 
 /// Runs a verb over two sessions, of which the second is four times as long.
-fn row(name: &str, [few, many]: &[Made; 2], (verb, options): (&str, &[&str])) -> Result<Row> {
-    let run = |(session, size): &Made| -> Result<Round> {
+fn row(name: &str, [few, many]: &[SizedSession; 2], (verb, options): (&str, &[&str])) -> Result<BenchRow> {
+    let run = |(session, size): &SizedSession| -> Result<Round> {
         let session = session.display().to_string();
         let words = [verb, &session].into_iter().chain(options.iter().copied());
         timed(*size, || match foldlog(words) {
@@ -56,11 +56,11 @@ fn row(name: &str, [few, many]: &[Made; 2], (verb, options): (&str, &[&str])) ->
         })
     };
     let [smaller, larger] = take_turns(ROUNDS, [&mut || run(few), &mut || run(many)])?;
-    Ok(Row::beside("growth", name, many.1, larger, smaller).at_most(GROWTH))
+    Ok(BenchRow::beside("growth", name, many.1, larger, smaller).at_most(GROWTH))
 }
 
 /// Makes the log of a session that is rolled back from its last step on by one step more each.
-fn undone(dir: &Path, steps: u64) -> Made {
+fn undone(dir: &Path, steps: u64) -> SizedSession {
     let mut log = ForgedLog::new(dir);
     let data = foldlog::Value::from("step").encode();
     let first = log.next();
@@ -68,27 +68,28 @@ fn undone(dir: &Path, steps: u64) -> Made {
         log.event(&data);
     }
     for to in (first..first + steps - 1).rev() {
-        log.record(Kind::ROLLBACK, &Rollback { to: to.into(), preserve_logs: true }.encode());
+        log.record(RecordKind::ROLLBACK, &Rollback { to: to.into(), preserve_logs: true }.encode());
     }
     log.flush();
     (log.dir().to_owned(), steps)
 }
 
 /// Makes a log of calls that were interrupted, about which nobody has decided.
-fn unsettled(dir: &Path, calls: u64) -> Made {
+fn unsettled(dir: &Path, calls: u64) -> SizedSession {
     let mut log = ForgedLog::new(dir);
     let arguments = foldlog::Value::from("{}").encode();
     for _ in 0..calls {
-        let begin = log.record(Kind::TOOL_BEGIN, &ToolBegin::new("tool", Payload::new(&arguments)).encode());
+        let begin =
+            log.record(RecordKind::TOOL_BEGIN, &ToolBegin::new("tool", Payload::new(&arguments)).encode());
         let end = ToolEnd { rolls_back: true, ..ToolEnd::new(begin.into(), "tool", Outcome::Interrupted) };
-        log.record(Kind::TOOL_END, &end.encode());
+        log.record(RecordKind::TOOL_END, &end.encode());
     }
     log.flush();
     (log.dir().to_owned(), calls)
 }
 
 /// Makes a session of so many segments, of which each holds little.
-fn segmented(dir: &Path, segments: u64) -> Result<Made> {
+fn segmented(dir: &Path, segments: u64) -> Result<SizedSession> {
     let options = StoreOptions {
         segments: SegmentSizes { first_bytes: 64 << 10, max_bytes: 64 << 10, ..SegmentSizes::default() },
         ..StoreOptions::default()

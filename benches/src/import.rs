@@ -12,13 +12,13 @@ use foldlog_cli::runs::{import, read_tau_bench, types};
 
 use foldlog_tests::held;
 
-use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
+use crate::measure::{AtMost, BenchRow, ROUNDS, Result, take_turns, timed};
 
 /// Finds the recorded runs beside the checkout, where the tests look for them too.
 pub const FILE: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/tau-bench/gpt-4o-airline.json");
 
-pub fn tau_bench(dir: &Path) -> Result<Vec<Row>> {
+pub fn tau_bench(dir: &Path) -> Result<Vec<BenchRow>> {
     let file = Path::new(FILE);
     if !file.is_file() {
         eprintln!("tau-bench: skipped, there is no file of recorded runs beside the checkout ({FILE})");
@@ -44,9 +44,9 @@ pub fn tau_bench(dir: &Path) -> Result<Vec<Row>> {
     let [written, read] = take_turns(ROUNDS, [&mut written, &mut read])?;
     let param = format!("{messages} messages in {} sessions", runs.len());
     let mut rows = vec![
-        Row::alone("tau-bench", "import as conversations, a message", &param, written)
+        BenchRow::alone("tau-bench", "import as conversations, a message", &param, written)
             .at_most(AtMost::Ns(40_000.0)),
-        Row::alone("tau-bench", "reading the file before that", &param, read),
+        BenchRow::alone("tau-bench", "reading the file before that", &param, read),
     ];
     rows.push(replayed(&root, file)?);
     Ok(rows)
@@ -56,7 +56,7 @@ pub fn tau_bench(dir: &Path) -> Result<Vec<Row>> {
 const REPLAYED_NS: f64 = 20_000.0;
 
 /// Holds the runs with a scripted provider, and measures the replay of each from its own log, opening it included.
-fn replayed(root: &Path, file: &Path) -> Result<Row> {
+fn replayed(root: &Path, file: &Path) -> Result<BenchRow> {
     let types = held::types(None);
     let runs = held::runs(file);
     let options = StoreOptions {
@@ -89,6 +89,6 @@ fn replayed(root: &Path, file: &Path) -> Result<Row> {
     let mut measured = || timed(records, || replay().map(drop));
     let [measured] = take_turns(ROUNDS, [&mut measured])?;
     let param = format!("{records} records in {} sessions, {compared} of them compared", runs.len());
-    let row = Row::alone("tau-bench", "replay of the host, a record", param, measured);
+    let row = BenchRow::alone("tau-bench", "replay of the host, a record", param, measured);
     Ok(row.at_most(AtMost::Ns(REPLAYED_NS)))
 }

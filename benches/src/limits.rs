@@ -10,10 +10,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use foldlog::storage::{FileStorage, Storage, StorageFile};
 use foldlog_codec::frame::{self, Context, Header};
-use foldlog_codec::{Kind, msgpack};
+use foldlog_codec::{RecordKind, msgpack};
 
 use crate::measure::Result;
-use crate::subject::Step;
+use crate::subject::BenchStep;
 
 static CONTEXT: LazyLock<Context> = LazyLock::new(|| Context::new(7, 0.into()));
 
@@ -28,7 +28,7 @@ pub fn now_us() -> i64 {
 
 /// Writes a frame with its CRC.
 pub fn write_frame(sequence: u64, time_us: i64, body: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    let (kind, watermark) = (Kind::DISPATCH, sequence);
+    let (kind, watermark) = (RecordKind::DISPATCH, sequence);
     let header = Header {
         crc: 0,
         predecessor_crc: 1,
@@ -77,7 +77,7 @@ impl Mapped {
     }
 
     /// Encodes an event, checks that it can be read again, and appends it as [`append`](Mapped::append) does.
-    pub fn append_event(&mut self, sequence: u64, time_us: i64, step: &Step) -> Result<()> {
+    pub fn append_event(&mut self, sequence: u64, time_us: i64, step: &BenchStep) -> Result<()> {
         let mut body = std::mem::take(&mut self.body);
         body.clear();
         msgpack::append(step, &mut body)?;
@@ -114,8 +114,8 @@ pub fn check_frames(bytes: &[u8], mut visit: impl FnMut(&[u8])) -> u64 {
 }
 
 /// Decodes an event without the pre-scan, as if its bytes were known to be sound.
-pub fn decoded(body: &[u8]) -> Option<Step> {
-    msgpack::from_scanned::<Step>(body).ok()
+pub fn decoded(body: &[u8]) -> Option<BenchStep> {
+    msgpack::from_scanned::<BenchStep>(body).ok()
 }
 
 pub fn decode(body: &[u8]) {
@@ -124,5 +124,5 @@ pub fn decode(body: &[u8]) {
 
 /// Decodes an event after the pre-scan, without which no byte of a file is trusted.
 pub fn check_and_decode(body: &[u8]) {
-    let _ = black_box(msgpack::from_slice::<Step>(body));
+    let _ = black_box(msgpack::from_slice::<BenchStep>(body));
 }

@@ -6,7 +6,7 @@ use foldlog::{SessionOptions, Store};
 use foldlog_cli::Output;
 use uuid::Uuid;
 
-use crate::measure::{AtMost, Result, Round, Row, take_turns, timed};
+use crate::measure::{AtMost, BenchRow, Result, Round, take_turns, timed};
 use crate::subject::{append_types, fill, store};
 
 /// Number of steps of each session.
@@ -14,7 +14,7 @@ const STEPS: u64 = 20;
 
 const LIST_ROUNDS: usize = 5;
 
-pub fn sessions(dir: &Path, count: u64) -> Result<Vec<Row>> {
+pub fn sessions(dir: &Path, count: u64) -> Result<Vec<BenchRow>> {
     let (store, types) = (store(dir)?, append_types()?);
     for number in 0..count {
         let options = SessionOptions::default().tag("number", number.to_string());
@@ -26,7 +26,7 @@ pub fn sessions(dir: &Path, count: u64) -> Result<Vec<Row>> {
     let [first] = take_turns(1, [&mut || listed(&store)])?;
     let [listed] = take_turns(LIST_ROUNDS, [&mut || listed(&store)])?;
     let row =
-        |subject: &str, measured| Row::alone("sessions", subject, format!("{count} sessions"), measured);
+        |subject: &str, measured| BenchRow::alone("sessions", subject, format!("{count} sessions"), measured);
     Ok(vec![
         row("foldlog sessions, for the first time", first),
         row("foldlog sessions", listed).at_most(AtMost::Ns(1e9)),

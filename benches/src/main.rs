@@ -37,11 +37,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
 
-use crate::measure::{Result, Row};
+use crate::measure::{BenchRow, Result};
 
 #[derive(Parser)]
 #[command(about = "Measures foldlog beside its limits")]
-struct Arguments {
+struct Args {
     /// What to measure [default: everything].
     benches: Vec<Bench>,
     /// Print one JSON object a line.
@@ -96,7 +96,7 @@ enum Bench {
 }
 
 impl Bench {
-    fn run(self, dir: &Path, arguments: &Arguments) -> Result<Vec<Row>> {
+    fn run(self, dir: &Path, arguments: &Args) -> Result<Vec<BenchRow>> {
         match self {
             Bench::Append => append::append(dir),
             Bench::Dispatch => append::dispatch(dir),
@@ -122,7 +122,7 @@ impl Bench {
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+    let arguments = Args::parse();
     if let Some([store, session]) = arguments.held_by.as_deref() {
         return open::print_held(store, session);
     }

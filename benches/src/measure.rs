@@ -50,23 +50,23 @@ fn waited_ns() -> u64 {
 
 /// Holds the rounds of a subject or of a limit.
 #[derive(Clone, Copy)]
-pub struct Measured {
+pub struct Measurement {
     pub median: f64,
     pub least: f64,
     waited: f64,
 }
 
-impl Measured {
+impl Measurement {
     /// Takes the time of something else off, which the subject did too.
-    pub fn less(self, other: Measured) -> Measured {
-        Measured { median: self.median - other.median, least: self.least - other.least, ..self }
+    pub fn less(self, other: Measurement) -> Measurement {
+        Measurement { median: self.median - other.median, least: self.least - other.least, ..self }
     }
 
-    pub fn of(rounds: Vec<Round>) -> Measured {
+    pub fn of(rounds: Vec<Round>) -> Measurement {
         let times = sorted(rounds.iter().map(|round| round.ns_per_op));
         let least = times.first().copied().unwrap_or(f64::NAN);
         let waited = sorted(rounds.iter().map(|round| round.waited));
-        Measured { median: median(&times), least, waited: median(&waited) }
+        Measurement { median: median(&times), least, waited: median(&waited) }
     }
 }
 
@@ -84,14 +84,14 @@ fn median(sorted: &[f64]) -> f64 {
 pub fn take_turns<const N: usize>(
     rounds: usize,
     mut contestants: [&mut dyn FnMut() -> Result<Round>; N],
-) -> Result<[Measured; N]> {
+) -> Result<[Measurement; N]> {
     let mut results = [const { Vec::new() }; N];
     for _ in 0..rounds {
         for (contestant, results) in contestants.iter_mut().zip(&mut results) {
             results.push(contestant()?);
         }
     }
-    Ok(results.map(Measured::of))
+    Ok(results.map(Measurement::of))
 }
 
 /// Runs two functions at once, each in a thread of its own.
@@ -116,7 +116,7 @@ pub enum AtMost {
 }
 
 #[derive(Serialize)]
-pub struct Row {
+pub struct BenchRow {
     bench: &'static str,
     subject: String,
     param: String,
@@ -130,17 +130,22 @@ pub struct Row {
     met: Option<bool>,
 }
 
-impl Row {
+impl BenchRow {
     /// Makes a row of a time that was measured once, without a limit.
-    pub fn once(bench: &'static str, subject: &str, param: impl ToString, ns_per_op: f64) -> Row {
+    pub fn once(bench: &'static str, subject: &str, param: impl ToString, ns_per_op: f64) -> BenchRow {
         let (subject, param, ns_per_op) = (subject.to_owned(), param.to_string(), Some(ns_per_op));
         let (ratio_to_limit, void, waited, at_most, met) = (None, false, 0.0, None, None);
-        Row { bench, subject, param, ns_per_op, ratio_to_limit, void, waited, at_most, met }
+        BenchRow { bench, subject, param, ns_per_op, ratio_to_limit, void, waited, at_most, met }
     }
 
     /// Makes a row of a subject without a limit.
-    pub fn alone(bench: &'static str, subject: &str, param: impl ToString, measured: Measured) -> Row {
-        Row { waited: measured.waited, ..Row::once(bench, subject, param, measured.median) }
+    pub fn alone(
+        bench: &'static str,
+        subject: &str,
+        param: impl ToString,
+        measured: Measurement,
+    ) -> BenchRow {
+        BenchRow { waited: measured.waited, ..BenchRow::once(bench, subject, param, measured.median) }
     }
 
     /// Makes a row of a subject beside its limit.
@@ -148,13 +153,13 @@ impl Row {
         bench: &'static str,
         subject: &str,
         param: impl ToString,
-        measured: Measured,
-        limit: Measured,
-    ) -> Row {
-        Row {
+        measured: Measurement,
+        limit: Measurement,
+    ) -> BenchRow {
+        BenchRow {
             ratio_to_limit: Some(measured.median / limit.median),
             void: limit.median > UNSTEADY * limit.least,
-            ..Row::alone(bench, subject, param, measured)
+            ..BenchRow::alone(bench, subject, param, measured)
         }
     }
 
@@ -163,18 +168,18 @@ impl Row {
         bench: &'static str,
         subject: &str,
         param: impl ToString,
-        larger: Measured,
-        smaller: Measured,
-    ) -> Row {
-        Row { ns_per_op: None, ..Row::beside(bench, subject, param, larger, smaller) }
+        larger: Measurement,
+        smaller: Measurement,
+    ) -> BenchRow {
+        BenchRow { ns_per_op: None, ..BenchRow::beside(bench, subject, param, larger, smaller) }
     }
 
-    pub fn at_most(self, at_most: AtMost) -> Row {
+    pub fn at_most(self, at_most: AtMost) -> BenchRow {
         let met = match at_most {
             AtMost::Ratio(most) => self.ratio_to_limit.map(|ratio| ratio <= most),
             AtMost::Ns(most) | AtMost::Amount(most) => self.ns_per_op.map(|ns| ns <= most),
         };
-        Row { at_most: Some(at_most), met: met.filter(|_| !self.void), ..self }
+        BenchRow { at_most: Some(at_most), met: met.filter(|_| !self.void), ..self }
     }
 
     pub fn print(&self, json: bool) -> Result<()> {

@@ -7,7 +7,7 @@ use std::process::Command;
 use foldlog::{SessionTypes, Store};
 use uuid::Uuid;
 
-use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
+use crate::measure::{AtMost, BenchRow, ROUNDS, Result, Round, take_turns, timed};
 use crate::subject::{fill, journal_types, store};
 
 /// Number of records before the image, and behind it.
@@ -67,7 +67,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-pub fn open(dir: &Path) -> Result<Vec<Row>> {
+pub fn open(dir: &Path) -> Result<Vec<BenchRow>> {
     let types = journal_types()?;
     let store = store(dir)?;
     let session = store.create(&types)?;
@@ -93,8 +93,8 @@ pub fn open(dir: &Path) -> Result<Vec<Row>> {
         ],
     )?;
     let mut rows = vec![
-        Row::alone("open", "by folding all", BEFORE + BEHIND, fold),
-        Row::beside("open", "with an image", format!("{BEHIND} behind it"), image, fold)
+        BenchRow::alone("open", "by folding all", BEFORE + BEHIND, fold),
+        BenchRow::beside("open", "with an image", format!("{BEHIND} behind it"), image, fold)
             .at_most(AtMost::Ratio(0.05)),
     ];
     let small = memory_subject(&store, &types)?;
@@ -115,7 +115,7 @@ pub fn open(dir: &Path) -> Result<Vec<Row>> {
     for (how, many) in [("with an image", image), ("by folding all", fold)] {
         // The sizes stand where others say how many items there are, which are always the same.
         let param = format!("{:.0} KiB to {:.0} KiB", many.median, few.median);
-        let row = Row::pair("open", &format!("memory {how}"), param, many, few);
+        let row = BenchRow::pair("open", &format!("memory {how}"), param, many, few);
         rows.push(row.at_most(AtMost::Ratio(2.0)));
     }
     Ok(rows)

@@ -13,7 +13,7 @@ use foldlog_tasks::{
     WorkspaceStores, declare, export_session, export_tree,
 };
 
-use crate::measure::{AtMost, Measured, ROUNDS, Result, Round, Row, take_turns, timed};
+use crate::measure::{AtMost, BenchRow, Measurement, ROUNDS, Result, Round, take_turns, timed};
 use crate::subject::{append_types, settled, step, store};
 
 const FEW: u64 = 1_000;
@@ -32,7 +32,7 @@ const EXPORTED: u64 = 10_000;
 const EXPORT_ROUNDS: usize = 5;
 const VALIDATION_ROUNDS: usize = 7;
 
-pub fn persistence(dir: &Path) -> Result<Vec<Row>> {
+pub fn persistence(dir: &Path) -> Result<Vec<BenchRow>> {
     let mut rows = status_changes(&dir.join("changes"))?;
     rows.extend(checkpoints(&dir.join("checkpoints"))?);
     rows.push(validation(&dir.join("validation"))?);
@@ -80,14 +80,14 @@ fn with_tasks(store: &Store, tasks: u64) -> Result<Session> {
 }
 
 /// Blocks tasks, and makes them wait again the next time around: those that are far from each other one after the other.
-struct Changes {
+struct TaskStatusCycle {
     tasks: u64,
     made: u64,
 }
 
-impl Changes {
-    fn of(tasks: u64) -> Changes {
-        Changes { tasks, made: 0 }
+impl TaskStatusCycle {
+    fn of(tasks: u64) -> TaskStatusCycle {
+        TaskStatusCycle { tasks, made: 0 }
     }
 
     fn next(&mut self) -> Result<TaskStatusChanged> {
@@ -103,7 +103,7 @@ impl Changes {
     }
 }
 
-fn change(session: &Session, changes: &mut Changes) -> Result<Round> {
+fn change(session: &Session, changes: &mut TaskStatusCycle) -> Result<Round> {
     let events = (0..CHANGES).map(|_| changes.next()).collect::<Result<Vec<_>>>()?;
     timed(CHANGES, || {
         for event in events {
@@ -113,11 +113,11 @@ fn change(session: &Session, changes: &mut Changes) -> Result<Round> {
     })
 }
 
-fn status_changes(dir: &Path) -> Result<Vec<Row>> {
+fn status_changes(dir: &Path) -> Result<Vec<BenchRow>> {
     let store = store(dir)?;
     let (few, many) = (with_tasks(&store, FEW)?, with_tasks(&store, MANY)?);
     let plain = settled(&store, &append_types()?, 0..FEW)?;
-    let (mut of_few, mut of_many, mut number) = (Changes::of(FEW), Changes::of(MANY), 0);
+    let (mut of_few, mut of_many, mut number) = (TaskStatusCycle::of(FEW), TaskStatusCycle::of(MANY), 0);
     let mut dispatched = || {
         let steps: Vec<_> = (0..CHANGES).map(|place| step(number + place)).collect();
         number += CHANGES;
@@ -138,9 +138,10 @@ fn status_changes(dir: &Path) -> Result<Vec<Row>> {
     )?;
     let name = "status change beside a plain dispatch";
     Ok(vec![
-        Row::beside("persistence", name, tasks(FEW), few, plain).at_most(AtMost::Ratio(3.0)),
-        Row::beside("persistence", name, tasks(MANY), many, plain).at_most(AtMost::Ratio(3.0)),
-        Row::pair("persistence", "status change", "many tasks to few", many, few).at_most(AtMost::Ratio(2.0)),
+        BenchRow::beside("persistence", name, tasks(FEW), few, plain).at_most(AtMost::Ratio(3.0)),
+        BenchRow::beside("persistence", name, tasks(MANY), many, plain).at_most(AtMost::Ratio(3.0)),
+        BenchRow::pair("persistence", "status change", "many tasks to few", many, few)
+            .at_most(AtMost::Ratio(2.0)),
     ])
 }
 
@@ -148,34 +149,34 @@ fn tasks(count: u64) -> String {
     format!("{count} tasks")
 }
 
-fn checkpoints(dir: &Path) -> Result<Vec<Row>> {
+fn checkpoints(dir: &Path) -> Result<Vec<BenchRow>> {
     let store = store(dir)?;
     let (few, many) = (with_tasks(&store, FEWEST)?, with_tasks(&store, MANY)?);
     let (few, many) = (CheckpointManager::new(few), CheckpointManager::new(many));
     // The first one of a log reads all of it.
     let (_, first_many) = (first(&few)?, first(&many)?);
-    let (mut of_few, mut of_many) = (Changes::of(FEWEST), Changes::of(MANY));
+    let (mut of_few, mut of_many) = (TaskStatusCycle::of(FEWEST), TaskStatusCycle::of(MANY));
     let [few, many] = take_turns(
         ROUNDS,
         [&mut || created(&few, CHECKPOINTS, &mut of_few), &mut || created(&many, CHECKPOINTS, &mut of_many)],
     )?;
     let name = "checkpoint after one change";
     Ok(vec![
-        Row::alone("persistence", name, tasks(FEWEST), few),
-        Row::alone("persistence", name, tasks(MANY), many),
-        Row::pair("persistence", name, "many tasks to few", many, few).at_most(AtMost::Ratio(2.0)),
-        Row::alone("persistence", "first checkpoint of a log", tasks(MANY), first_many),
+        BenchRow::alone("persistence", name, tasks(FEWEST), few),
+        BenchRow::alone("persistence", name, tasks(MANY), many),
+        BenchRow::pair("persistence", name, "many tasks to few", many, few).at_most(AtMost::Ratio(2.0)),
+        BenchRow::alone("persistence", "first checkpoint of a log", tasks(MANY), first_many),
     ])
 }
 
 /// Creates the first checkpoint of a log.
-fn first(manager: &CheckpointManager) -> Result<Measured> {
+fn first(manager: &CheckpointManager) -> Result<Measurement> {
     let [first] = take_turns(1, [&mut || timed(1, || Ok(manager.create(None).map(drop)?))])?;
     Ok(first)
 }
 
 /// Creates checkpoints, each after one change, which takes no part of the time.
-fn created(manager: &CheckpointManager, count: u64, changes: &mut Changes) -> Result<Round> {
+fn created(manager: &CheckpointManager, count: u64, changes: &mut TaskStatusCycle) -> Result<Round> {
     let mut elapsed = Duration::ZERO;
     for _ in 0..count {
         manager.session().dispatch(changes.next()?)?;
@@ -202,7 +203,7 @@ fn complete(session: &Session, tasks: u64) -> Result<()> {
     Ok(())
 }
 
-fn validation(dir: &Path) -> Result<Row> {
+fn validation(dir: &Path) -> Result<BenchRow> {
     let session = with_tasks(&store(dir)?, MANY)?;
     complete(&session, MANY)?;
     let position = session.position().unwrap_or_default();
@@ -215,7 +216,7 @@ fn validation(dir: &Path) -> Result<Row> {
         })
     };
     let [validated] = take_turns(VALIDATION_ROUNDS, [&mut validated])?;
-    Ok(Row::alone("persistence", "validation", tasks(MANY), validated).at_most(AtMost::Ns(0.5e9)))
+    Ok(BenchRow::alone("persistence", "validation", tasks(MANY), validated).at_most(AtMost::Ns(0.5e9)))
 }
 
 /// Makes a session with tasks and messages.
@@ -233,16 +234,16 @@ fn exported(dir: &Path) -> Result<Session> {
 }
 
 /// Holds what is written of a session, in a folder of its own for each round.
-struct Exporting<'a> {
+struct ExportRounds<'a> {
     session: &'a Session,
     dir: &'a Path,
-    changes: Changes,
+    changes: TaskStatusCycle,
     round: u64,
     /// What remembers what it has written in this round.
     exporter: TreeExporter,
 }
 
-impl Exporting<'_> {
+impl ExportRounds<'_> {
     fn to(&self) -> PathBuf {
         self.dir.join(format!("to-{}", self.round))
     }
@@ -267,10 +268,10 @@ fn exporter(to: &Path) -> TreeExporter {
     TreeExporter::new(to, StateCompression::default())
 }
 
-type Export = fn(&mut Exporting<'_>) -> Result<Round>;
+type Export = fn(&mut ExportRounds<'_>) -> Result<Round>;
 
 /// Exports as the verb does: from the log, which is opened for that.
-fn from_log(exporting: &mut Exporting<'_>) -> Result<Round> {
+fn from_log(exporting: &mut ExportRounds<'_>) -> Result<Round> {
     timed(1, || {
         let log = LogReader::open(exporting.session.dir())?;
         let position = exporting.session.position().unwrap_or_default();
@@ -286,7 +287,7 @@ fn from_log(exporting: &mut Exporting<'_>) -> Result<Round> {
 }
 
 /// Does so by an exporter that remembers what it has written.
-fn from_log_again(exporting: &mut Exporting<'_>) -> Result<Round> {
+fn from_log_again(exporting: &mut ExportRounds<'_>) -> Result<Round> {
     timed(1, || {
         let log = LogReader::open(exporting.session.dir())?;
         let position = exporting.session.position().unwrap_or_default();
@@ -296,7 +297,7 @@ fn from_log_again(exporting: &mut Exporting<'_>) -> Result<Round> {
 }
 
 /// Hands on what was read before.
-fn read(exporting: &Exporting<'_>) -> Result<(SequenceNumber, SessionState, Vec<StateUpdate>)> {
+fn read(exporting: &ExportRounds<'_>) -> Result<(SequenceNumber, SessionState, Vec<StateUpdate>)> {
     let (log, stores) = (LogReader::open(exporting.session.dir())?, WorkspaceStores::none());
     let position = exporting.session.position().unwrap_or_default();
     let state = SessionState::at(&log, position, &stores)?;
@@ -304,21 +305,21 @@ fn read(exporting: &Exporting<'_>) -> Result<(SequenceNumber, SessionState, Vec<
 }
 
 /// Exports what was read before.
-fn from_state(exporting: &mut Exporting<'_>) -> Result<Round> {
+fn from_state(exporting: &mut ExportRounds<'_>) -> Result<Round> {
     let (position, state, updates) = read(exporting)?;
     let contents = TreeContents::new(&state).at(position, &updates);
     timed(1, || Ok(export_tree(&contents, &exporting.to(), &StateCompression::default()).map(drop)?))
 }
 
 /// Does so by an exporter that remembers what it has written.
-fn from_state_again(exporting: &mut Exporting<'_>) -> Result<Round> {
+fn from_state_again(exporting: &mut ExportRounds<'_>) -> Result<Round> {
     let (position, state, updates) = read(exporting)?;
     let contents = TreeContents::new(&state).at(position, &updates);
     timed(1, || Ok(exporting.exporter.export(&contents).map(drop)?))
 }
 
 /// Measures what of an export is reading.
-fn readings(session: &Session, param: &str) -> Result<Vec<Row>> {
+fn readings(session: &Session, param: &str) -> Result<Vec<BenchRow>> {
     let (log, stores) = (LogReader::open(session.dir())?, WorkspaceStores::none());
     let position = session.position().unwrap_or_default();
     let [opened, state, updates] = take_turns(
@@ -329,15 +330,15 @@ fn readings(session: &Session, param: &str) -> Result<Vec<Row>> {
             &mut || timed(1, || Ok(StateUpdate::list(&log, position, &stores).map(drop)?)),
         ],
     )?;
-    let row = |subject, measured| Row::alone("persistence", subject, param, measured);
+    let row = |subject, measured| BenchRow::alone("persistence", subject, param, measured);
     Ok(vec![row("opening a log", opened), row("its state", state), row("its updates", updates)])
 }
 
-fn exports(dir: &Path) -> Result<Vec<Row>> {
+fn exports(dir: &Path) -> Result<Vec<BenchRow>> {
     let session = exported(&dir.join("store"))?;
     let param = format!("{EXPORTED} tasks, {EXPORTED} messages");
     let mut rows = readings(&session, &param)?;
-    let mut changes = Changes::of(EXPORTED);
+    let mut changes = TaskStatusCycle::of(EXPORTED);
     for (name, export) in [
         ("from a log", from_log as Export),
         ("from a log by an exporter", from_log_again),
@@ -346,7 +347,7 @@ fn exports(dir: &Path) -> Result<Vec<Row>> {
     ] {
         let dir = dir.join(name.replace(' ', "-"));
         let exporting =
-            Exporting { session: &session, dir: &dir, changes, round: 0, exporter: exporter(&dir) };
+            ExportRounds { session: &session, dir: &dir, changes, round: 0, exporter: exporter(&dir) };
         let exporting = std::cell::RefCell::new(exporting);
         let [first, second] = take_turns(
             EXPORT_ROUNDS,
@@ -363,10 +364,10 @@ fn exports(dir: &Path) -> Result<Vec<Row>> {
         )?;
         changes = exporting.into_inner().changes;
         rows.push(
-            Row::alone("persistence", &format!("export {name}"), &param, first).at_most(AtMost::Ns(1e9)),
+            BenchRow::alone("persistence", &format!("export {name}"), &param, first).at_most(AtMost::Ns(1e9)),
         );
         rows.push(
-            Row::beside(
+            BenchRow::beside(
                 "persistence",
                 &format!("export {name} after one change, beside the first"),
                 &param,

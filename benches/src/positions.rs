@@ -4,7 +4,7 @@ use std::path::Path;
 
 use foldlog::{Session, SessionOptions, SnapshotOptions};
 
-use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
+use crate::measure::{AtMost, BenchRow, ROUNDS, Result, Round, take_turns, timed};
 use crate::subject::{append_types, settled, step, store, upsert_types};
 
 const FEW: u64 = 1_000;
@@ -23,7 +23,7 @@ fn roll_back(session: &Session) -> Result<Round> {
     })
 }
 
-pub fn rollback(dir: &Path) -> Result<Vec<Row>> {
+pub fn rollback(dir: &Path) -> Result<Vec<BenchRow>> {
     let mut rows = Vec::new();
     for (name, types) in [("append_all", append_types()?), ("upsert_by", upsert_types()?)] {
         let store = store(&dir.join(name))?;
@@ -34,14 +34,14 @@ pub fn rollback(dir: &Path) -> Result<Vec<Row>> {
             roll_back(session)?;
         }
         let [few, many] = take_turns(ROUNDS, [&mut || roll_back(&short), &mut || roll_back(&long)])?;
-        rows.push(Row::alone("rollback", name, FEW, few).at_most(AtMost::Ns(10_000.0)));
-        rows.push(Row::alone("rollback", name, MANY, many).at_most(AtMost::Ns(20_000.0)));
-        rows.push(Row::pair("rollback", name, "many to few", many, few).at_most(AtMost::Ratio(2.0)));
+        rows.push(BenchRow::alone("rollback", name, FEW, few).at_most(AtMost::Ns(10_000.0)));
+        rows.push(BenchRow::alone("rollback", name, MANY, many).at_most(AtMost::Ns(20_000.0)));
+        rows.push(BenchRow::pair("rollback", name, "many to few", many, few).at_most(AtMost::Ratio(2.0)));
     }
     Ok(rows)
 }
 
-pub fn fork(dir: &Path) -> Result<Vec<Row>> {
+pub fn fork(dir: &Path) -> Result<Vec<BenchRow>> {
     let types = append_types()?;
     let store = store(dir)?;
     let short = settled(&store, &types, 0..FEW)?;
@@ -62,8 +62,8 @@ pub fn fork(dir: &Path) -> Result<Vec<Row>> {
     };
     let [few, many] = take_turns(ROUNDS, [&mut || forked(&short), &mut || forked(&long)])?;
     Ok(vec![
-        Row::alone("fork", "at the last record", FEW, few),
-        Row::alone("fork", "at the last record", MANY, many),
-        Row::pair("fork", "at the last record", "many to few", many, few).at_most(AtMost::Ratio(3.0)),
+        BenchRow::alone("fork", "at the last record", FEW, few),
+        BenchRow::alone("fork", "at the last record", MANY, many),
+        BenchRow::pair("fork", "at the last record", "many to few", many, few).at_most(AtMost::Ratio(3.0)),
     ])
 }

@@ -8,8 +8,8 @@ use foldlog::inspect::{self, EventFeed, Fed};
 use foldlog_codec::msgpack;
 
 use crate::limits::{self, LIMIT_TWICE};
-use crate::measure::{AtMost, ROUNDS, Result, Row, at_once, take_turns, timed};
-use crate::subject::{Step, append_types, closed, step, store, store_without_images};
+use crate::measure::{AtMost, BenchRow, ROUNDS, Result, at_once, take_turns, timed};
+use crate::subject::{BenchStep, append_types, closed, step, store, store_without_images};
 
 const EVENTS: u64 = 1_000_000;
 
@@ -29,7 +29,7 @@ fn all(read: u64) -> Result<()> {
     if read < EVENTS { Err(format!("{read} of {EVENTS} events were read").into()) } else { Ok(()) }
 }
 
-pub fn replay(dir: &Path) -> Result<Vec<Row>> {
+pub fn replay(dir: &Path) -> Result<Vec<BenchRow>> {
     let types = append_types()?;
     let store = store_without_images(dir)?;
     let id = closed(&store, &types, 0..EVENTS)?;
@@ -48,7 +48,7 @@ pub fn replay(dir: &Path) -> Result<Vec<Row>> {
             let (mut feed, mut read) = (EventFeed::open(store.session_dir(id), 0)?, 0);
             while let Some(fed) = feed.try_next()? {
                 if let Fed::Event(event) = fed {
-                    read += u64::from(event.event.read::<Step>()?.is_some());
+                    read += u64::from(event.event.read::<BenchStep>()?.is_some());
                 }
             }
             all(read)
@@ -78,16 +78,16 @@ pub fn replay(dir: &Path) -> Result<Vec<Row>> {
         ],
     )?;
     Ok(vec![
-        Row::beside("replay", "open", EVENTS, subject, limit).at_most(AtMost::Ratio(1.4)),
-        Row::beside("replay", LIMIT_TWICE, EVENTS, twice, limit),
-        Row::beside("replay", "open beside a limit that pre-scans", EVENTS, subject, checked),
-        Row::beside("replay", "the limit, and each event kept", EVENTS, kept, limit),
-        Row::beside("replay", "catch-up by `events_from`, beside open", EVENTS, caught_up, subject)
+        BenchRow::beside("replay", "open", EVENTS, subject, limit).at_most(AtMost::Ratio(1.4)),
+        BenchRow::beside("replay", LIMIT_TWICE, EVENTS, twice, limit),
+        BenchRow::beside("replay", "open beside a limit that pre-scans", EVENTS, subject, checked),
+        BenchRow::beside("replay", "the limit, and each event kept", EVENTS, kept, limit),
+        BenchRow::beside("replay", "catch-up by `events_from`, beside open", EVENTS, caught_up, subject)
             .at_most(AtMost::Ratio(1.5)),
     ])
 }
 
-pub fn verify(dir: &Path) -> Result<Vec<Row>> {
+pub fn verify(dir: &Path) -> Result<Vec<BenchRow>> {
     let types = append_types()?;
     let store = store(dir)?;
     let session = store.session_dir(closed(&store, &types, 0..EVENTS)?);
@@ -111,7 +111,7 @@ pub fn verify(dir: &Path) -> Result<Vec<Row>> {
         }],
     )?;
     Ok(vec![
-        Row::beside("verify", "frames alone", EVENTS, alone, limit).at_most(AtMost::Ratio(1.5)),
-        Row::beside("verify", "with every body", EVENTS, bodies, limit).at_most(AtMost::Ratio(3.0)),
+        BenchRow::beside("verify", "frames alone", EVENTS, alone, limit).at_most(AtMost::Ratio(1.5)),
+        BenchRow::beside("verify", "with every body", EVENTS, bodies, limit).at_most(AtMost::Ratio(3.0)),
     ])
 }

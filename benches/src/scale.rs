@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::listing;
-use crate::measure::{AtMost, Measured, Result, Round, Row, take_turns, timed};
+use crate::measure::{AtMost, BenchRow, Measurement, Result, Round, take_turns, timed};
 use crate::open::{ANONYMOUS, FILE_PAGES, Images, held, resident_kib};
 use crate::subject::{append_types, fill, journal_types, step, store, upsert_types};
 
@@ -91,7 +91,7 @@ const OPENINGS: usize = 9;
 
 const KIB: f64 = 1024.0;
 
-pub fn scale(dir: &Path, sizes: Sizes) -> Result<Vec<Row>> {
+pub fn scale(dir: &Path, sizes: Sizes) -> Result<Vec<BenchRow>> {
     let sizes = sizes.chosen();
     let mut rows = held_open(&dir.join("open"), sizes.open)?;
     rows.extend(listing::sessions(&dir.join("listed"), sizes.listed)?);
@@ -107,7 +107,7 @@ pub fn scale(dir: &Path, sizes: Sizes) -> Result<Vec<Row>> {
 
 /// What open sessions take, each of them, beyond the bytes that its log uses.
 #[derive(Serialize, Deserialize)]
-struct Taken {
+struct SessionFootprint {
     disk: f64,
     memory: f64,
     file_pages: f64,
@@ -119,16 +119,16 @@ struct Taken {
     stopped: Option<String>,
 }
 
-fn held_open(dir: &Path, count: u64) -> Result<Vec<Row>> {
+fn held_open(dir: &Path, count: u64) -> Result<Vec<BenchRow>> {
     let said = run_self("--held-open", &[dir.as_os_str(), count.to_string().as_ref()])?;
-    let taken: Taken = serde_json::from_str(&said)?;
-    let Taken { disk, memory, file_pages, files, mappings, data, count: open, stopped } = taken;
+    let taken: SessionFootprint = serde_json::from_str(&said)?;
+    let SessionFootprint { disk, memory, file_pages, files, mappings, data, count: open, stopped } = taken;
     if let Some(why) = stopped {
         eprintln!("scale: {open} of {count} sessions were open at once; the next one: {why}");
     }
     let row = |subject: &str, unit: &str, value: f64| {
         let param = format!("{open} sessions of {:.1} KiB, {unit} each", data / KIB);
-        Row::once("scale", subject, param, value)
+        BenchRow::once("scale", subject, param, value)
     };
     Ok(vec![
         row("disk of an open session beyond its data", "bytes", disk).at_most(AtMost::Amount(64.0 * KIB)),
@@ -174,7 +174,7 @@ pub fn print_held_open(path: &str, count: &str) -> Result<()> {
     let [anonymous, file_pages] = [resident_kib(ANONYMOUS)?, resident_kib(FILE_PAGES)?];
     let each = |after: u64, before: u64| after.saturating_sub(before) as f64 / count as f64;
     let data = sessions.iter().map(Session::log_bytes).sum::<u64>() as f64 / count as f64;
-    let taken = Taken {
+    let taken = SessionFootprint {
         disk: allocated(path)? as f64 / count as f64 - data,
         memory: each(anonymous, before.0) * KIB - data,
         file_pages: each(file_pages, before.1) * KIB,
@@ -230,7 +230,7 @@ fn closed_log(store: &Store, types: &SessionTypes, steps: u64) -> Result<Uuid> {
 
 /// Opens a long log whose image is of its end, and of a place before its end, beside a log that holds no more than what is
 /// behind that place.
-fn long_log(dir: &Path, mib: u64) -> Result<Vec<Row>> {
+fn long_log(dir: &Path, mib: u64) -> Result<Vec<BenchRow>> {
     let (types, store) = (journal_types()?, store(dir)?);
     let id = closed_log(&store, &types, mib * STEPS_IN_A_MIB)?;
     let at_end = Images::keep(&store.session_dir(id), dir.join("images"))?;
@@ -272,7 +272,7 @@ fn long_log(dir: &Path, mib: u64) -> Result<Vec<Row>> {
     let [memory] = take_turns(1, [&mut || held(&store, id)])?;
     let param = format!("{:.0} MiB, STATE of 1 MiB", log_bytes / KIB / KIB);
     let beyond = behind.less(tail);
-    let row = |subject: &str, measured| Row::alone("scale", subject, &param, measured);
+    let row = |subject: &str, measured| BenchRow::alone("scale", subject, &param, measured);
     let share = memory.median * KIB / log_bytes * 100.0;
     let of_log = format!("{param}, {share:.3} % of the log, bytes");
     Ok(vec![
@@ -280,7 +280,7 @@ fn long_log(dir: &Path, mib: u64) -> Result<Vec<Row>> {
         row("open with an image and 10,000 records behind it", behind),
         row("open a log of these 10,000 records by folding", tail),
         row("the one beyond the other", beyond).at_most(AtMost::Ns(20e6)),
-        Row::once("scale", "memory of the open session", of_log, memory.median * KIB)
+        BenchRow::once("scale", "memory of the open session", of_log, memory.median * KIB)
             .at_most(AtMost::Amount(log_bytes / 1_000.0)),
     ])
 }
@@ -290,7 +290,7 @@ fn long_log(dir: &Path, mib: u64) -> Result<Vec<Row>> {
 fn first_and_last(
     steps: u64,
     mut some: impl FnMut(Range<u64>) -> Result<Round>,
-) -> Result<(Measured, Measured)> {
+) -> Result<(Measurement, Measurement)> {
     let part = (steps / PARTS).max(1);
     let in_round = (part / ROUNDS_OF_A_PART).max(1);
     let (mut first, mut last) = (Vec::new(), Vec::new());
@@ -305,15 +305,15 @@ fn first_and_last(
         }
         done = next;
     }
-    Ok((Measured::of(first), Measured::of(last)))
+    Ok((Measurement::of(first), Measurement::of(last)))
 }
 
 /// Makes a row of a step that was done so many times. It may cost more at the end as the logarithm of the number grows.
-fn growth(subject: &str, steps: u64, (first, last): (Measured, Measured)) -> Row {
+fn growth(subject: &str, steps: u64, (first, last): (Measurement, Measurement)) -> BenchRow {
     let begins_at = (steps / PARTS).max(2) as f64;
     let most = (steps as f64).ln() / begins_at.ln();
     let param = format!("{steps}, {:.0} ns to {:.0} ns", first.median, last.median);
-    Row::pair("scale", subject, param, last, first).at_most(AtMost::Ratio(most))
+    BenchRow::pair("scale", subject, param, last, first).at_most(AtMost::Ratio(most))
 }
 
 /// Does a step again and again in a session of some items.
@@ -321,7 +321,7 @@ fn repeated(
     dir: &Path,
     (subject, steps): (&str, u64),
     mut once: impl FnMut(&Session, u64) -> Result<()>,
-) -> Result<Row> {
+) -> Result<BenchRow> {
     let store = store(dir)?;
     let session = store.create(&upsert_types()?)?;
     fill(&session, 0..LIVE)?;
@@ -332,7 +332,7 @@ fn repeated(
     Ok(growth(subject, steps, parts))
 }
 
-fn rollbacks(dir: &Path, steps: u64) -> Result<Row> {
+fn rollbacks(dir: &Path, steps: u64) -> Result<BenchRow> {
     repeated(dir, ("a snapshot, a dispatch and a rollback", steps), |session, number| {
         let snapshot = session.snapshot(SnapshotOptions::default())?;
         session.dispatch(step(number))?;
@@ -341,7 +341,7 @@ fn rollbacks(dir: &Path, steps: u64) -> Result<Row> {
     })
 }
 
-fn snapshots(dir: &Path, steps: u64) -> Result<Row> {
+fn snapshots(dir: &Path, steps: u64) -> Result<BenchRow> {
     repeated(dir, ("a dispatch and a snapshot", steps), |session, number| {
         session.dispatch(step(number))?;
         session.snapshot(SnapshotOptions::default())?;
@@ -350,7 +350,7 @@ fn snapshots(dir: &Path, steps: u64) -> Result<Row> {
 }
 
 /// Opens a session in a process that crashes after some steps, again and again.
-fn crashes(dir: &Path, steps: u64) -> Result<Vec<Row>> {
+fn crashes(dir: &Path, steps: u64) -> Result<Vec<BenchRow>> {
     let (types, store) = (upsert_types()?, store(dir)?);
     let session = store.create(&types)?;
     let id = session.id();
@@ -374,7 +374,7 @@ fn crashes(dir: &Path, steps: u64) -> Result<Vec<Row>> {
     let param = format!("{BETWEEN_CRASHES} records each, {steps} crashes, bytes each");
     Ok(vec![
         growth("opening after a crash", steps, parts),
-        Row::once("scale", "disk that a crash and its records take", param, each),
+        BenchRow::once("scale", "disk that a crash and its records take", param, each),
     ])
 }
 
@@ -397,7 +397,7 @@ pub fn crash(path: &str, session: &str) -> Result<()> {
 }
 
 /// Adds items to a slice, one by one: at its end, and by key.
-fn items(dir: &Path, steps: u64) -> Result<Vec<Row>> {
+fn items(dir: &Path, steps: u64) -> Result<Vec<BenchRow>> {
     let mut rows = Vec::new();
     for (name, types) in [("append_all", append_types()?), ("upsert_by", upsert_types()?)] {
         let store = store(&dir.join(name))?;

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 /// Holds an event of five fields, which takes about 230 bytes in the log.
 #[derive(Serialize, Deserialize, Clone)]
-pub struct Step {
+pub struct BenchStep {
     pub title: String,
     pub detail: String,
     pub number: u64,
@@ -17,7 +17,7 @@ pub struct Step {
     pub cost: f64,
 }
 
-impl Event for Step {
+impl Event for BenchStep {
     const NAME: &'static str = "step";
 }
 
@@ -26,15 +26,15 @@ pub struct Steps;
 
 impl Slice for Steps {
     const NAME: &'static str = "steps";
-    type Item = Step;
+    type Item = BenchStep;
 }
 
 /// Holds the latest step of each number, as STATE.
-pub struct Numbered;
+pub struct NumberedSteps;
 
-impl Slice for Numbered {
+impl Slice for NumberedSteps {
     const NAME: &'static str = "numbered";
-    type Item = Step;
+    type Item = BenchStep;
 }
 
 /// Holds every step, as LOG.
@@ -42,11 +42,11 @@ pub struct Journal;
 
 impl Slice for Journal {
     const NAME: &'static str = "journal";
-    type Item = Step;
+    type Item = BenchStep;
 }
 
-pub fn step(number: u64) -> Step {
-    Step {
+pub fn step(number: u64) -> BenchStep {
+    BenchStep {
         title: format!("step number {number:08} of a long plan"),
         detail: "what is to be done is described here in a sentence or two, as agents like to do; \
                  it takes about as many bytes as this does"
@@ -62,14 +62,14 @@ pub fn append_types() -> Result<SessionTypes> {
 }
 
 pub fn upsert_types() -> Result<SessionTypes> {
-    SessionTypes::builder().slice::<Numbered>().upsert_by::<Numbered, _>(|step| step.number).build()
+    SessionTypes::builder().slice::<NumberedSteps>().upsert_by::<NumberedSteps, _>(|step| step.number).build()
 }
 
 /// Declares STATE by number, and LOG of all steps.
 pub fn journal_types() -> Result<SessionTypes> {
     SessionTypes::builder()
-        .slice::<Numbered>()
-        .upsert_by::<Numbered, _>(|step| step.number)
+        .slice::<NumberedSteps>()
+        .upsert_by::<NumberedSteps, _>(|step| step.number)
         .slice_with::<Journal>(Policy::Log)
         .append_all::<Journal>()
         .build()

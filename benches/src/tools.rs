@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
-use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
+use crate::measure::{AtMost, BenchRow, ROUNDS, Result, Round, take_turns, timed};
 
 const CALLS: u64 = 20_000;
 
@@ -27,20 +27,24 @@ const CALLS_SYNCED: u64 = 200;
 const FILES: u64 = 100;
 
 #[derive(Serialize, Deserialize, JsonSchema)]
-struct Nothing {}
+struct EmptyCallParameters {}
 
 struct Empty;
 
 impl Tool for Empty {
     const NAME: &'static str = "empty";
-    type Parameters = Nothing;
+    type Parameters = EmptyCallParameters;
     type Output = bool;
 
     fn idempotency(&self) -> Idempotency {
         Idempotency::Natural
     }
 
-    fn call(&self, _: Nothing, _: &ToolContext) -> std::result::Result<ToolResult<bool>, ToolError> {
+    fn call(
+        &self,
+        _: EmptyCallParameters,
+        _: &ToolContext,
+    ) -> std::result::Result<ToolResult<bool>, ToolError> {
         Ok(ToolResult::ok("done", true))
     }
 }
@@ -50,14 +54,18 @@ struct EmptyFuture;
 
 impl AsyncTool for EmptyFuture {
     const NAME: &'static str = Empty::NAME;
-    type Parameters = Nothing;
+    type Parameters = EmptyCallParameters;
     type Output = bool;
 
     fn idempotency(&self) -> Idempotency {
         Idempotency::Natural
     }
 
-    async fn call(&self, _: Nothing, _: &ToolContext) -> std::result::Result<ToolResult<bool>, ToolError> {
+    async fn call(
+        &self,
+        _: EmptyCallParameters,
+        _: &ToolContext,
+    ) -> std::result::Result<ToolResult<bool>, ToolError> {
         Ok(ToolResult::ok("done", true))
     }
 }
@@ -121,7 +129,7 @@ fn done(runner: ToolRunner, store: &Store) -> Result<()> {
     Ok(store.delete(id)?)
 }
 
-pub fn tools(dir: &Path) -> Result<Vec<Row>> {
+pub fn tools(dir: &Path) -> Result<Vec<BenchRow>> {
     let store = |durability: Durability, name: &str| {
         Store::open_with(dir.join(name), StoreOptions { durability, ..StoreOptions::default() })
     };
@@ -173,7 +181,7 @@ fn asked_for(store: &Store, calls: u64) -> Result<Round> {
     round
 }
 
-fn at_process(store: &Store, half_bytes: u64) -> Result<Vec<Row>> {
+fn at_process(store: &Store, half_bytes: u64) -> Result<Vec<BenchRow>> {
     // The field's name and the map around it are a few bytes of the record too.
     let text = "x".repeat(half_bytes.saturating_sub(14) as usize);
     let mut dispatched = || {
@@ -193,14 +201,14 @@ fn at_process(store: &Store, half_bytes: u64) -> Result<Vec<Row>> {
         }],
     )?;
     Ok(vec![
-        Row::beside("tools", "empty tool", "Process", subject, limit).at_most(AtMost::Ratio(3.0)),
-        Row::beside("tools", "an event, and the empty tool it asks for", "Process", asked, limit),
-        Row::beside("tools", "empty async tool, beside the sync one", "Process", awaited, subject)
+        BenchRow::beside("tools", "empty tool", "Process", subject, limit).at_most(AtMost::Ratio(3.0)),
+        BenchRow::beside("tools", "an event, and the empty tool it asks for", "Process", asked, limit),
+        BenchRow::beside("tools", "empty async tool, beside the sync one", "Process", awaited, subject)
             .at_most(AtMost::Ratio(1.3)),
     ])
 }
 
-fn at_boundary(store: &Store, path: &Path, half_bytes: u64) -> Result<Row> {
+fn at_boundary(store: &Store, path: &Path, half_bytes: u64) -> Result<BenchRow> {
     let frame = vec![1; half_bytes as usize + foldlog_codec::frame::HEADER_LEN];
     let file = limits::filled(path, 2 * CALLS_SYNCED * frame.len() as u64)?;
     let mut written = || {
@@ -210,5 +218,5 @@ fn at_boundary(store: &Store, path: &Path, half_bytes: u64) -> Result<Row> {
         })
     };
     let [subject, limit] = take_turns(ROUNDS, [&mut || called(store, CALLS_SYNCED), &mut written])?;
-    Ok(Row::beside("tools", "empty tool", "Boundary", subject, limit).at_most(AtMost::Ratio(1.2)))
+    Ok(BenchRow::beside("tools", "empty tool", "Boundary", subject, limit).at_most(AtMost::Ratio(1.2)))
 }

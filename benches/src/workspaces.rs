@@ -9,7 +9,7 @@ use std::thread;
 
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions, InMemoryFilesystem};
 
-use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
+use crate::measure::{AtMost, BenchRow, ROUNDS, Result, Round, take_turns, timed};
 
 /// Number of rounds of git, which takes long.
 const ROUNDS_GIT: usize = 7;
@@ -112,7 +112,7 @@ fn once(run: impl FnOnce() -> Result<()>) -> Result<Round> {
     timed(1, run)
 }
 
-fn unchanged(dir: &Path, files: u64, param: &str) -> Result<Row> {
+fn unchanged(dir: &Path, files: u64, param: &str) -> Result<BenchRow> {
     let root = dir.join(param);
     fs::create_dir(&root)?;
     fill(&root, files)?;
@@ -124,11 +124,11 @@ fn unchanged(dir: &Path, files: u64, param: &str) -> Result<Row> {
     let mut snapshot = || once(|| Ok(workspace.snapshot(None, false).map(drop)?));
     let mut walked = || once(|| walk(&root).map(drop));
     let [subject, limit] = take_turns(ROUNDS, [&mut snapshot, &mut walked])?;
-    let row = Row::beside("workspace", "snapshot, nothing changed", param, subject, limit);
+    let row = BenchRow::beside("workspace", "snapshot, nothing changed", param, subject, limit);
     Ok(row.at_most(AtMost::Ratio(1.5)))
 }
 
-fn changed(dir: &Path) -> Result<Vec<Row>> {
+fn changed(dir: &Path) -> Result<Vec<BenchRow>> {
     let root = dir.join("changed");
     fs::create_dir(&root)?;
     fill(&root, MANY)?;
@@ -156,7 +156,9 @@ fn changed(dir: &Path) -> Result<Vec<Row>> {
         };
         let [subject, limit] = take_turns(ROUNDS_GIT, [&mut snapshot, &mut commit])?;
         let param = format!("{files} of 10000 files changed");
-        rows.push(Row::beside("workspace", "snapshot", &param, subject, limit).at_most(AtMost::Ratio(0.2)));
+        rows.push(
+            BenchRow::beside("workspace", "snapshot", &param, subject, limit).at_most(AtMost::Ratio(0.2)),
+        );
         workspace.restore(&first)?;
         shadow.commit()?;
         let mut restore = || {
@@ -171,12 +173,14 @@ fn changed(dir: &Path) -> Result<Vec<Row>> {
             })
         };
         let [subject, limit] = take_turns(ROUNDS_GIT, [&mut restore, &mut reset])?;
-        rows.push(Row::beside("workspace", "restore", &param, subject, limit).at_most(AtMost::Ratio(0.2)));
+        rows.push(
+            BenchRow::beside("workspace", "restore", &param, subject, limit).at_most(AtMost::Ratio(0.2)),
+        );
     }
     Ok(rows)
 }
 
-fn in_memory() -> Result<Vec<Row>> {
+fn in_memory() -> Result<Vec<BenchRow>> {
     let filled = |files: u64| -> Result<InMemoryFilesystem> {
         let workspace = InMemoryFilesystem::new();
         (0..files)
@@ -193,13 +197,13 @@ fn in_memory() -> Result<Vec<Row>> {
     let [few, many] = take_turns(ROUNDS, [&mut || both(&small), &mut || both(&large)])?;
     let subject = "snapshot and restore in memory";
     Ok(vec![
-        Row::alone("workspace", subject, FEW, few).at_most(AtMost::Ns(2_000.0)),
-        Row::alone("workspace", subject, MANY, many).at_most(AtMost::Ns(2_000.0)),
-        Row::pair("workspace", subject, "many to few", many, few).at_most(AtMost::Ratio(2.0)),
+        BenchRow::alone("workspace", subject, FEW, few).at_most(AtMost::Ns(2_000.0)),
+        BenchRow::alone("workspace", subject, MANY, many).at_most(AtMost::Ns(2_000.0)),
+        BenchRow::pair("workspace", subject, "many to few", many, few).at_most(AtMost::Ratio(2.0)),
     ])
 }
 
-pub fn workspace(dir: &Path) -> Result<Vec<Row>> {
+pub fn workspace(dir: &Path) -> Result<Vec<BenchRow>> {
     let mut rows = vec![unchanged(dir, MANY, "10000 files")?];
     rows.extend(changed(dir)?);
     rows.push(unchanged(dir, 10 * MANY, "100000 files")?);

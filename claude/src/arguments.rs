@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use serde_json::{Map, Value, json};
 
-use super::error::{Error, ErrorKind, Stage};
-use super::options::{ClientOptions, PermissionMode, SystemPrompt, Variables};
+use super::error::{ClientError, ErrorKind, Stage};
+use super::options::{ClientOptions, EnvironmentVariables, PermissionMode, SystemPrompt};
 
 /// Greatest length of one argument, in bytes: Linux takes 128 KiB with the byte that ends it.
 pub const ARGUMENT_MAX: usize = (128 << 10) - 1;
@@ -18,9 +18,9 @@ pub const ARGUMENT_MAX: usize = (128 << 10) - 1;
 const TRUE: [&str; 4] = ["1", "true", "yes", "on"];
 
 /// Collects arguments.
-struct Arguments(Vec<OsString>);
+struct ArgumentList(Vec<OsString>);
 
-impl Arguments {
+impl ArgumentList {
     /// Adds a flag without a value.
     fn flag(&mut self, flag: &str, is_set: bool) {
         if is_set {
@@ -51,8 +51,8 @@ impl Arguments {
     }
 }
 
-fn refused(reason: String) -> Error {
-    Error::new(ErrorKind::Options, Stage::Spawn, reason)
+fn refused(reason: String) -> ClientError {
+    ClientError::new(ErrorKind::Options, Stage::Spawn, reason)
 }
 
 impl ClientOptions {
@@ -63,9 +63,9 @@ impl ClientOptions {
     /// [`ErrorKind::Options`] if an argument is longer than [`ARGUMENT_MAX`] or holds a NUL, if a session id is given for
     /// a session that is resumed and not forked, or if a fork or a message to go on after is asked for and no session is
     /// resumed. A long system prompt is refused here too; [`Client::start`](super::Client::start) puts it into a file.
-    pub fn arguments(&self) -> Result<Vec<OsString>, Error> {
+    pub fn arguments(&self) -> Result<Vec<OsString>, ClientError> {
         self.check_session()?;
-        let mut to = Arguments(self.leading_arguments.clone());
+        let mut to = ArgumentList(self.leading_arguments.clone());
         to.value("--output-format", "stream-json");
         to.flag("--verbose", true);
         match &self.system_prompt {
@@ -116,7 +116,7 @@ impl ClientOptions {
     }
 
     /// Checks that the options about the session go together.
-    fn check_session(&self) -> Result<(), Error> {
+    fn check_session(&self) -> Result<(), ClientError> {
         if self.resume.is_some() && self.session_id.is_some() && !self.fork_session {
             return Err(refused(
                 "a session that is resumed keeps its id: give no `session_id`, or fork it".to_owned(),
@@ -135,12 +135,13 @@ impl ClientOptions {
     ///
     /// `CLAUDECODE` is never passed on. The client turns telemetry, error reports and updates off, and asks for the state
     /// of the session.
-    pub fn environment(&self, host: impl IntoIterator<Item = (OsString, OsString)>) -> Variables {
+    pub fn environment(&self, host: impl IntoIterator<Item = (OsString, OsString)>) -> EnvironmentVariables {
         let is_passed = |name: &OsString| {
             let is_home = name == "HOME" && self.home.is_none();
             (is_home || self.pass_variables.contains(name)) && name != "CLAUDECODE"
         };
-        let mut variables: Variables = host.into_iter().filter(|(name, _)| is_passed(name)).collect();
+        let mut variables: EnvironmentVariables =
+            host.into_iter().filter(|(name, _)| is_passed(name)).collect();
         for name in [
             "DISABLE_TELEMETRY",
             "DISABLE_ERROR_REPORTING",
@@ -170,7 +171,11 @@ impl ClientOptions {
     /// # Errors
     ///
     /// [`ErrorKind::RootRefused`].
-    pub(super) fn check_root(&self, environment: &Variables, is_root: bool) -> Result<(), Error> {
+    pub(super) fn check_root(
+        &self,
+        environment: &EnvironmentVariables,
+        is_root: bool,
+    ) -> Result<(), ClientError> {
         if self.permission_mode != Some(PermissionMode::BypassPermissions) || !is_root {
             return Ok(());
         }
@@ -182,12 +187,12 @@ impl ClientOptions {
         if is_sandbox {
             return Ok(());
         }
-        Err(Error::root_refused())
+        Err(ClientError::root_refused())
     }
 }
 
 /// Checks that the system takes an argument.
-fn check_argument(argument: &OsString) -> Result<(), Error> {
+fn check_argument(argument: &OsString) -> Result<(), ClientError> {
     let bytes = argument.as_bytes();
     let name: String = argument.to_string_lossy().chars().take_while(|char| *char != '=').take(40).collect();
     if bytes.contains(&0) {

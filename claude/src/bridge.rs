@@ -21,7 +21,7 @@ const BAD_ARGUMENTS: i64 = -32602;
 
 /// Says what becomes of a message to a server.
 #[derive(Debug, PartialEq)]
-pub(super) enum Bridged {
+pub(super) enum BridgeAction {
     /// Has an answer at once.
     Answer(Value),
     /// Calls off the call of this JSON-RPC id, and has an answer at once.
@@ -61,19 +61,19 @@ impl Bridge {
     }
 
     /// Returns what becomes of a message to a server.
-    pub(super) fn take(&self, server: &str, message: &Value) -> Bridged {
+    pub(super) fn take(&self, server: &str, message: &Value) -> BridgeAction {
         let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
         let parameters = message.get("params").unwrap_or(&Value::Null);
         let Some(id) = message.get("id") else { return notified(method, parameters) };
         if !self.servers.iter().any(|name| name == server) {
-            return Bridged::Answer(failure(id, NO_METHOD, &format!("there is no server `{server}`")));
+            return BridgeAction::Answer(failure(id, NO_METHOD, &format!("there is no server `{server}`")));
         }
         match method {
-            "initialize" => Bridged::Answer(success(id, initialized(server, parameters))),
-            "ping" => Bridged::Answer(success(id, json!({}))),
-            "tools/list" => Bridged::Answer(success(id, json!({ "tools": self.listed(server) }))),
+            "initialize" => BridgeAction::Answer(success(id, initialized(server, parameters))),
+            "ping" => BridgeAction::Answer(success(id, json!({}))),
+            "tools/list" => BridgeAction::Answer(success(id, json!({ "tools": self.listed(server) }))),
             "tools/call" => self.called(server, id, parameters),
-            _ => Bridged::Answer(failure(id, NO_METHOD, &format!("there is no method `{method}`"))),
+            _ => BridgeAction::Answer(failure(id, NO_METHOD, &format!("there is no method `{method}`"))),
         }
     }
 
@@ -82,14 +82,14 @@ impl Bridge {
         self.tools.iter().filter(|tool| tool.server == server).map(described).collect()
     }
 
-    fn called(&self, server: &str, id: &Value, parameters: &Value) -> Bridged {
+    fn called(&self, server: &str, id: &Value, parameters: &Value) -> BridgeAction {
         let name = parameters.get("name").and_then(Value::as_str).unwrap_or_default();
         if !self.tools.iter().any(|tool| tool.server == server && tool.name == name) {
-            return Bridged::Answer(failure(id, BAD_ARGUMENTS, &format!("there is no tool `{name}`")));
+            return BridgeAction::Answer(failure(id, BAD_ARGUMENTS, &format!("there is no tool `{name}`")));
         }
         let meta = parameters.get("_meta").and_then(|meta| meta.get("claudecode/toolUseId"));
         let arguments = parameters.get("arguments").filter(|arguments| !arguments.is_null());
-        Bridged::Call(BridgedCall {
+        BridgeAction::Call(BridgedCall {
             id: id.clone(),
             name: name.to_owned(),
             arguments: arguments.cloned().unwrap_or_else(|| json!({})),
@@ -116,11 +116,13 @@ fn initialized(server: &str, parameters: &Value) -> Value {
     })
 }
 
-fn notified(method: &str, parameters: &Value) -> Bridged {
+fn notified(method: &str, parameters: &Value) -> BridgeAction {
     let answer = json!({"jsonrpc": "2.0", "result": {}});
     match parameters.get("requestId") {
-        Some(id) if method == "notifications/cancelled" => Bridged::Cancel { id: id.to_string(), answer },
-        _ => Bridged::Answer(answer),
+        Some(id) if method == "notifications/cancelled" => {
+            BridgeAction::Cancel { id: id.to_string(), answer }
+        }
+        _ => BridgeAction::Answer(answer),
     }
 }
 

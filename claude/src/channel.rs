@@ -16,9 +16,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::error::{Error, ErrorKind, Stage};
-use super::message::Message;
-use super::server::{Asked, Pending};
+use super::error::{ClientError, ErrorKind, Stage};
+use super::message::ClaudeMessage;
+use super::server::{ProgramRequest, RequestResponder};
 use super::stream::Frame;
 use foldlog_agent::provider::CancelToken;
 
@@ -27,7 +27,7 @@ pub(super) type Reply = Result<Value, String>;
 
 /// Holds what the client's threads share.
 pub(super) struct Channel {
-    writer: Writer,
+    writer: StdinWriter,
     requests: Mutex<Requests>,
     next_request: AtomicU64,
     pub(super) inbox: Inbox,
@@ -44,7 +44,7 @@ struct Requests {
 impl Channel {
     pub(super) fn new(stdin: ChildStdin, unread_limit: usize) -> io::Result<Channel> {
         Ok(Channel {
-            writer: Writer::start(stdin)?,
+            writer: StdinWriter::start(stdin)?,
             requests: Mutex::default(),
             next_request: AtomicU64::new(1),
             inbox: Inbox::new(unread_limit),
@@ -57,7 +57,7 @@ impl Channel {
     ///
     /// [`ErrorKind::Closed`] after [`close_input`](Channel::close_input), [`ErrorKind::Disconnected`] if the program no
     /// longer reads.
-    pub(super) fn send(&self, line: &Value) -> Result<(), Error> {
+    pub(super) fn send(&self, line: &Value) -> Result<(), ClientError> {
         self.writer.send(line)
     }
 
@@ -71,7 +71,7 @@ impl Channel {
     /// # Errors
     ///
     /// Those of [`send`](Channel::send).
-    pub(super) fn request(&self, request: &Value) -> Result<(String, Receiver<Reply>), Error> {
+    pub(super) fn request(&self, request: &Value) -> Result<(String, Receiver<Reply>), ClientError> {
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
         #[expect(
             clippy::disallowed_methods,
@@ -115,7 +115,7 @@ impl Channel {
     }
 
     /// Notes that the program's output has ended, with the error that ended it.
-    pub(super) fn end(&self, error: Option<Error>) {
+    pub(super) fn end(&self, error: Option<ClientError>) {
         {
             let mut requests = self.requests.lock();
             requests.is_over = true;
@@ -126,13 +126,13 @@ impl Channel {
 }
 
 /// Writes lines to the program, on a thread of its own.
-struct Writer {
+struct StdinWriter {
     lines: Mutex<Option<Sender<Vec<u8>>>>,
-    failure: Arc<Mutex<Option<Error>>>,
+    failure: Arc<Mutex<Option<ClientError>>>,
 }
 
-impl Writer {
-    fn start(mut stdin: ChildStdin) -> io::Result<Writer> {
+impl StdinWriter {
+    fn start(mut stdin: ChildStdin) -> io::Result<StdinWriter> {
         let (lines, taken) = channel::<Vec<u8>>();
         let failure = Arc::new(Mutex::new(None));
         let to = Arc::clone(&failure);
@@ -140,21 +140,22 @@ impl Writer {
             for line in taken {
                 if let Err(error) = stdin.write_all(&line).and_then(|()| stdin.flush()) {
                     let reason = "the program no longer reads its input";
-                    let error = Error::new(ErrorKind::Disconnected, Stage::Request, reason).because(error);
+                    let error =
+                        ClientError::new(ErrorKind::Disconnected, Stage::Request, reason).because(error);
                     *to.lock() = Some(error);
                     return;
                 }
             }
         })?;
-        Ok(Writer { lines: Mutex::new(Some(lines)), failure })
+        Ok(StdinWriter { lines: Mutex::new(Some(lines)), failure })
     }
 
-    fn send(&self, line: &Value) -> Result<(), Error> {
+    fn send(&self, line: &Value) -> Result<(), ClientError> {
         let mut bytes = line.to_string().into_bytes();
         bytes.push(b'\n');
         let sent = match &*self.lines.lock() {
             Some(lines) => lines.send(bytes).is_ok(),
-            None => return Err(Error::new(ErrorKind::Closed, Stage::Request, "the client was closed")),
+            None => return Err(ClientError::new(ErrorKind::Closed, Stage::Request, "the client was closed")),
         };
         if let Some(error) = &*self.failure.lock() {
             return Err(error.clone());
@@ -162,7 +163,11 @@ impl Writer {
         if sent {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Disconnected, Stage::Request, "the program no longer reads its input"))
+        Err(ClientError::new(
+            ErrorKind::Disconnected,
+            Stage::Request,
+            "the program no longer reads its input",
+        ))
     }
 
     fn close(&self) {
@@ -171,10 +176,10 @@ impl Writer {
 }
 
 /// Holds what the program sent.
-pub(super) enum Event {
-    Message(Message),
+pub(super) enum ChannelEvent {
+    Message(ClaudeMessage),
     /// Asks the host for something. Only where no callbacks answer that.
-    Asked(Asked, Pending),
+    Asked(ProgramRequest, RequestResponder),
 }
 
 /// Holds what the host has not taken.
@@ -186,7 +191,7 @@ pub(super) struct Inbox {
 
 struct InboxState {
     /// In the order in which they came, each with the length of its line.
-    events: VecDeque<(Event, usize)>,
+    events: VecDeque<(ChannelEvent, usize)>,
     /// Length of the lines of `events`.
     bytes: usize,
     /// Number of messages that came so far.
@@ -196,19 +201,19 @@ struct InboxState {
     /// Number of the message that the host has asked for last; the greatest number until the client has started.
     asked: u64,
     /// Set at the end of the program's output, with the error that ended it.
-    end: Option<Option<Error>>,
+    end: Option<Option<ClientError>>,
     /// Whether the client is closed, so that nobody waits for the host.
     is_closing: bool,
 }
 
 /// Says what a look into the inbox found.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
-pub(super) enum Taken {
-    Event(Event),
+pub(super) enum InboxPoll {
+    Event(ChannelEvent),
     /// Nothing came in time.
     Nothing,
     /// All events were taken, and none comes any more.
-    End(Option<Error>),
+    End(Option<ClientError>),
 }
 
 impl Inbox {
@@ -229,17 +234,17 @@ impl Inbox {
         let length = frame.line.len();
         let index = self.received();
         // Only the reading thread adds messages, so that nobody else takes the number meanwhile.
-        let message = Message::new(index, frame);
+        let message = ClaudeMessage::new(index, frame);
         let mut state = self.wait_for_room();
         state.received += 1;
         state.bytes += length;
-        state.events.push_back((Event::Message(message), length));
+        state.events.push_back((ChannelEvent::Message(message), length));
         self.changed.notify_all();
     }
 
     /// Adds a request of the program, whose line has this length. It is dropped if the client is closed, and waits as a
     /// message does.
-    pub(super) fn ask(&self, asked: Asked, pending: Pending, length: usize) {
+    pub(super) fn ask(&self, asked: ProgramRequest, pending: RequestResponder, length: usize) {
         let mut state = self.wait_for_room();
         if state.is_closing {
             // To drop a request takes another lock.
@@ -247,7 +252,7 @@ impl Inbox {
             return;
         }
         state.bytes += length;
-        state.events.push_back((Event::Asked(asked, pending), length));
+        state.events.push_back((ChannelEvent::Asked(asked, pending), length));
         self.changed.notify_all();
     }
 
@@ -260,34 +265,34 @@ impl Inbox {
     }
 
     /// Takes the next event, and waits for one up to `until`.
-    pub(super) fn take(&self, until: Instant) -> Taken {
+    pub(super) fn take(&self, until: Instant) -> InboxPoll {
         let mut state = self.state.lock();
         state.asked = state.taken;
         self.changed.notify_all();
         loop {
             if let Some((event, length)) = state.events.pop_front() {
                 state.bytes -= length;
-                state.taken += u64::from(matches!(event, Event::Message(_)));
+                state.taken += u64::from(matches!(event, ChannelEvent::Message(_)));
                 self.changed.notify_all();
-                return Taken::Event(event);
+                return InboxPoll::Event(event);
             }
             if let Some(end) = &state.end {
-                return Taken::End(end.clone());
+                return InboxPoll::End(end.clone());
             }
             if self.changed.wait_until(&mut state, until).timed_out() && state.events.is_empty() {
                 return match &state.end {
-                    Some(end) => Taken::End(end.clone()),
-                    None => Taken::Nothing,
+                    Some(end) => InboxPoll::End(end.clone()),
+                    None => InboxPoll::Nothing,
                 };
             }
         }
     }
 
     /// Calls `look` with each message that nobody has taken.
-    pub(super) fn find<T>(&self, mut look: impl FnMut(&Message) -> Option<T>) -> Option<T> {
+    pub(super) fn find<T>(&self, mut look: impl FnMut(&ClaudeMessage) -> Option<T>) -> Option<T> {
         self.state.lock().events.iter().find_map(|(event, _)| match event {
-            Event::Message(message) => look(message),
-            Event::Asked(..) => None,
+            ChannelEvent::Message(message) => look(message),
+            ChannelEvent::Asked(..) => None,
         })
     }
 
@@ -315,10 +320,10 @@ impl Inbox {
     /// Lets nobody wait for the host any more, and drops the requests that it has not taken.
     pub(super) fn close(&self) {
         // To drop a request takes another lock.
-        let _requests: VecDeque<(Event, usize)> = {
+        let _requests: VecDeque<(ChannelEvent, usize)> = {
             let mut state = self.state.lock();
             state.is_closing = true;
-            let is_request = |(event, _): &(Event, usize)| matches!(event, Event::Asked(..));
+            let is_request = |(event, _): &(ChannelEvent, usize)| matches!(event, ChannelEvent::Asked(..));
             let (requests, messages) = std::mem::take(&mut state.events).into_iter().partition(is_request);
             state.events = messages;
             state.bytes = state.events.iter().map(|(_, length)| length).sum();
@@ -339,11 +344,11 @@ impl Inbox {
     }
 
     /// Returns the error that ended the program's output, once it has ended.
-    pub(super) fn ended(&self) -> Option<Option<Error>> {
+    pub(super) fn ended(&self) -> Option<Option<ClientError>> {
         self.state.lock().end.clone()
     }
 
-    fn end(&self, error: Option<Error>) {
+    fn end(&self, error: Option<ClientError>) {
         self.state.lock().end.get_or_insert(error);
         self.changed.notify_all();
     }

@@ -17,14 +17,14 @@ use uuid::Uuid;
 use super::arguments::ARGUMENT_MAX;
 use super::bridge::Bridge;
 use super::callbacks::{BridgedTool, Callbacks};
-use super::channel::{Channel, Event, Reply, Taken};
-use super::error::{Error, ErrorKind, Stage};
-use super::message::Message;
+use super::channel::{Channel, ChannelEvent, InboxPoll, Reply};
+use super::error::{ClientError, ErrorKind, Stage};
+use super::message::ClaudeMessage;
 use super::options::{ClientOptions, PermissionMode, SystemPrompt};
 use super::process::{Process, PromptFile};
 use super::result::FailureKind;
-use super::server::{AnsweredBy, Serving};
-use super::version::Version;
+use super::server::{AnsweredBy, RequestServer};
+use super::version::ClaudeVersion;
 use foldlog_agent::provider::CancelToken;
 
 /// Longest wait before a look at whether the program has ended without closing its output.
@@ -98,7 +98,7 @@ impl<T: Into<Value>> From<T> for UserInput {
 pub struct Client {
     process: Arc<Process>,
     channel: Arc<Channel>,
-    serving: Arc<Serving>,
+    serving: Arc<RequestServer>,
     initialized: Value,
     control_timeout: Duration,
     stop_grace: Duration,
@@ -124,7 +124,7 @@ impl Client {
     /// | [`InitializeTimeout`](ErrorKind::InitializeTimeout) | it did not answer in time, and was killed |
     /// | [`Refused`](ErrorKind::Refused) | it refused `initialize`, and was killed |
     /// | [`MalformedLine`](ErrorKind::MalformedLine), [`LineTooLong`](ErrorKind::LineTooLong) | it wrote what cannot be read, and was killed |
-    pub fn start(options: &ClientOptions, callbacks: Arc<dyn Callbacks>) -> Result<Client, Error> {
+    pub fn start(options: &ClientOptions, callbacks: Arc<dyn Callbacks>) -> Result<Client, ClientError> {
         let tools = callbacks.tools();
         let (threads_max, is_ordered) = (options.callback_threads, options.callbacks_in_order);
         let answered_by = AnsweredBy::Callbacks { callbacks, threads_max, is_ordered };
@@ -141,7 +141,7 @@ impl Client {
         options: &ClientOptions,
         tools: Vec<BridgedTool>,
         cancel: &CancelToken,
-    ) -> Result<Client, Error> {
+    ) -> Result<Client, ClientError> {
         Client::start_with(options, tools, AnsweredBy::Host, cancel)
     }
 
@@ -150,7 +150,7 @@ impl Client {
         tools: Vec<BridgedTool>,
         answered_by: AnsweredBy,
         cancel: &CancelToken,
-    ) -> Result<Client, Error> {
+    ) -> Result<Client, ClientError> {
         let environment = options.environment(std::env::vars_os());
         options.check_root(&environment, rustix::process::getuid().is_root())?;
         check_tools(&options.bridged_servers, &tools)?;
@@ -173,12 +173,12 @@ impl Client {
         (answered_by, bridge): (AnsweredBy, Bridge),
         process: Arc<Process>,
         pipes: super::process::Pipes,
-    ) -> Result<Client, Error> {
+    ) -> Result<Client, ClientError> {
         let failed = |error: io::Error| {
-            Error::new(ErrorKind::Spawn, Stage::Spawn, "no thread can be started").because(error)
+            ClientError::new(ErrorKind::Spawn, Stage::Spawn, "no thread can be started").because(error)
         };
         let channel = Arc::new(Channel::new(pipes.stdin, options.unread_limit).map_err(failed)?);
-        let serving = Arc::new(Serving::new(answered_by, bridge, Arc::clone(&channel)));
+        let serving = Arc::new(RequestServer::new(answered_by, bridge, Arc::clone(&channel)));
         let reader = (Arc::clone(&serving), Arc::clone(&process), options.line_limit);
         thread::Builder::new()
             .name("foldlog-claude-read".to_owned())
@@ -197,7 +197,7 @@ impl Client {
     }
 
     /// Sends `initialize`, and returns the program's answer.
-    fn initialize(&self, options: &ClientOptions, cancel: &CancelToken) -> Result<Value, Error> {
+    fn initialize(&self, options: &ClientOptions, cancel: &CancelToken) -> Result<Value, ClientError> {
         let sent = self.channel.request(&options.initialize_request());
         let Ok((id, replied)) = sent else { return Err(self.not_started()) };
         let until = after(options.initialize_timeout);
@@ -205,7 +205,7 @@ impl Client {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(text)) => {
                 let reason = format!("the program refused to start: {text}");
-                Err(Error::new(ErrorKind::Refused, Stage::Initialize, reason))
+                Err(ClientError::new(ErrorKind::Refused, Stage::Initialize, reason))
             }
             Err(RecvTimeoutError::Disconnected) => Err(self.not_started()),
             Err(RecvTimeoutError::Timeout) => {
@@ -222,7 +222,7 @@ impl Client {
                         (ErrorKind::InitializeTimeout, reason)
                     }
                 };
-                let error = Error::new(kind, Stage::Initialize, reason);
+                let error = ClientError::new(kind, Stage::Initialize, reason);
                 Err(error.with_exit(exit).with_stderr(self.process.stderr()))
             }
         }
@@ -257,7 +257,7 @@ impl Client {
     }
 
     /// Returns why the program ended before it answered `initialize`.
-    fn not_started(&self) -> Error {
+    fn not_started(&self) -> ClientError {
         let exit = self.process.wait(after(self.stop_grace)).or_else(|| self.process.kill());
         self.channel.inbox.wait_over(after(END_WITHIN));
         if let Some(Some(error)) = self.channel.inbox.ended() {
@@ -273,17 +273,17 @@ impl Client {
         } else if stderr.contains("is already in use") {
             (ErrorKind::SessionInUse, "the id of the session is in use: choose another one".to_owned())
         } else if stderr.contains("cannot be used with root") {
-            return Error::root_refused().at(Stage::Initialize).with_exit(exit).with_stderr(stderr);
+            return ClientError::root_refused().at(Stage::Initialize).with_exit(exit).with_stderr(stderr);
         } else {
             (ErrorKind::Exited, "the program ended before it answered".to_owned())
         };
-        Error::new(kind, Stage::Initialize, reason).with_exit(exit).with_stderr(stderr)
+        ClientError::new(kind, Stage::Initialize, reason).with_exit(exit).with_stderr(stderr)
     }
 
     /// Returns whether the program knows [`UserInput::client_composed`]. A version that does not tell its number is an older one.
     fn knows_composed(&self) -> bool {
         let version = self.initialized.get("claude_code_version").and_then(Value::as_str);
-        version.and_then(Version::of).is_some_and(|version| version >= Version::KNOWS_COMPOSED)
+        version.and_then(ClaudeVersion::of).is_some_and(|version| version >= ClaudeVersion::KNOWS_COMPOSED)
     }
 
     /// Returns the program's answer to `initialize`: commands, models, the account and others.
@@ -307,13 +307,13 @@ impl Client {
     }
 
     /// Says something to the model: a text, or a list of content blocks. Returns before the program has read it; messages
-    /// tell what comes of it, up to a [result](super::Body::Result). Prompts that are sent before that result may share
+    /// tell what comes of it, up to a [result](super::ClaudeMessageBody::Result). Prompts that are sent before that result may share
     /// one turn, and one result.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Disconnected`] if the program no longer reads, [`ErrorKind::Closed`] after [`close`](Client::close).
-    pub fn query(&self, input: impl Into<UserInput>) -> Result<(), Error> {
+    pub fn query(&self, input: impl Into<UserInput>) -> Result<(), ClientError> {
         self.is_asked.store(true, Ordering::Relaxed);
         self.is_settled.store(false, Ordering::Relaxed);
         let input = input.into();
@@ -326,7 +326,7 @@ impl Client {
     /// # Errors
     ///
     /// Those of [`query`](Client::query).
-    pub fn send(&self, line: &Value) -> Result<(), Error> {
+    pub fn send(&self, line: &Value) -> Result<(), ClientError> {
         self.check_alive()?;
         self.channel.send(line).map_err(|error| self.with_end(error))
     }
@@ -339,12 +339,12 @@ impl Client {
     /// [`ErrorKind::TimedOut`] if the deadline passes; the client goes on. [`ErrorKind::Exited`] if the program ends
     /// without a result of the last prompt. [`ErrorKind::MalformedLine`], [`ErrorKind::LineTooLong`] or
     /// [`ErrorKind::Disconnected`] if its output cannot be read; it was killed then.
-    pub fn next_message(&self, deadline: Option<Instant>) -> Result<Option<Message>, Error> {
+    pub fn next_message(&self, deadline: Option<Instant>) -> Result<Option<ClaudeMessage>, ClientError> {
         loop {
             match self.next_event(deadline)? {
-                Some(Event::Message(message)) => return Ok(Some(message)),
+                Some(ChannelEvent::Message(message)) => return Ok(Some(message)),
                 // Callbacks answer what is asked.
-                Some(Event::Asked(..)) => {}
+                Some(ChannelEvent::Asked(..)) => {}
                 None => return Ok(None),
             }
         }
@@ -352,24 +352,24 @@ impl Client {
 
     /// Returns the next message or, where no callbacks answer them, request of the program; otherwise as
     /// [`next_message`](Client::next_message). A request that the program has cancelled is left out.
-    pub(super) fn next_event(&self, deadline: Option<Instant>) -> Result<Option<Event>, Error> {
+    pub(super) fn next_event(&self, deadline: Option<Instant>) -> Result<Option<ChannelEvent>, ClientError> {
         let deadline = deadline.unwrap_or_else(|| after(FOREVER));
         loop {
             match self.channel.inbox.take(deadline.min(after(LOOK))) {
-                Taken::Event(Event::Asked(_, pending)) if pending.is_cancelled() => {}
-                Taken::Event(event) => {
-                    if matches!(&event, Event::Message(message) if message.result().is_some()) {
+                InboxPoll::Event(ChannelEvent::Asked(_, pending)) if pending.is_cancelled() => {}
+                InboxPoll::Event(event) => {
+                    if matches!(&event, ChannelEvent::Message(message) if message.result().is_some()) {
                         self.is_settled.store(true, Ordering::Relaxed);
                     }
                     return Ok(Some(event));
                 }
-                Taken::End(Some(error)) => return Err(error),
-                Taken::End(None) => return self.ended().map_or(Ok(None), Err),
-                Taken::Nothing => {
+                InboxPoll::End(Some(error)) => return Err(error),
+                InboxPoll::End(None) => return self.ended().map_or(Ok(None), Err),
+                InboxPoll::Nothing => {
                     self.look();
                     if Instant::now() >= deadline {
                         let reason = "no message came before the deadline";
-                        return Err(Error::new(ErrorKind::TimedOut, Stage::Response, reason));
+                        return Err(ClientError::new(ErrorKind::TimedOut, Stage::Response, reason));
                     }
                 }
             }
@@ -377,7 +377,7 @@ impl Client {
     }
 
     /// Returns the error for a program that has ended, or `None` if it ended as it should.
-    fn ended(&self) -> Option<Error> {
+    fn ended(&self) -> Option<ClientError> {
         if self.channel.inbox.is_closing() {
             return None;
         }
@@ -388,22 +388,23 @@ impl Client {
         if is_settled || (!is_asked && exit.is_some_and(|exit| exit.success())) {
             return None;
         }
-        let error = Error::new(ErrorKind::Exited, Stage::Response, "the program ended without a result");
+        let error =
+            ClientError::new(ErrorKind::Exited, Stage::Response, "the program ended without a result");
         Some(error.with_exit(exit).with_stderr(self.process.stderr()))
     }
 
     /// Returns an error if the program has ended, of which its pipe may not tell yet.
-    fn check_alive(&self) -> Result<(), Error> {
+    fn check_alive(&self) -> Result<(), ClientError> {
         let exit = self.process.exit();
         if exit.is_none() || self.channel.inbox.is_closing() {
             return Ok(());
         }
-        let error = Error::new(ErrorKind::Disconnected, Stage::Request, "the program has ended");
+        let error = ClientError::new(ErrorKind::Disconnected, Stage::Request, "the program has ended");
         Err(error.with_exit(exit).with_stderr(self.process.stderr()))
     }
 
     /// Adds how the program ended to the error of a line that it did not take.
-    fn with_end(&self, error: Error) -> Error {
+    fn with_end(&self, error: ClientError) -> ClientError {
         if error.kind() != ErrorKind::Disconnected {
             return error;
         }
@@ -418,7 +419,7 @@ impl Client {
     /// [`ErrorKind::Refused`] if the program refuses it, [`ErrorKind::TimedOut`] if it does not answer within
     /// [`control_timeout`](ClientOptions::control_timeout), [`ErrorKind::Exited`] if it ends before it does,
     /// [`ErrorKind::Disconnected`] if it no longer reads, [`ErrorKind::Closed`] after [`close`](Client::close).
-    pub fn control(&self, request: &Value) -> Result<Value, Error> {
+    pub fn control(&self, request: &Value) -> Result<Value, ClientError> {
         let name = request.get("subtype").and_then(Value::as_str).unwrap_or("without a subtype");
         self.check_alive()?;
         let (id, replied) = self.channel.request(request).map_err(|error| self.with_end(error))?;
@@ -426,18 +427,18 @@ impl Client {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(text)) => {
                 let reason = format!("the program refused the request `{name}`: {text}");
-                Err(Error::new(ErrorKind::Refused, Stage::Request, reason))
+                Err(ClientError::new(ErrorKind::Refused, Stage::Request, reason))
             }
             Err(RecvTimeoutError::Timeout) => {
                 self.channel.forget(&id);
                 let waited = self.control_timeout.as_secs_f64();
                 let reason = format!("the program did not answer the request `{name}` within {waited} s");
-                Err(Error::new(ErrorKind::TimedOut, Stage::Request, reason))
+                Err(ClientError::new(ErrorKind::TimedOut, Stage::Request, reason))
             }
             Err(RecvTimeoutError::Disconnected) => {
                 let exit = self.process.wait(after(self.stop_grace));
                 let reason = format!("the program ended before it answered the request `{name}`");
-                let error = Error::new(ErrorKind::Exited, Stage::Request, reason);
+                let error = ClientError::new(ErrorKind::Exited, Stage::Request, reason);
                 Err(error.with_exit(exit).with_stderr(self.process.stderr()))
             }
         }
@@ -448,7 +449,7 @@ impl Client {
     /// # Errors
     ///
     /// Those of [`control`](Client::control).
-    pub fn interrupt(&self) -> Result<(), Error> {
+    pub fn interrupt(&self) -> Result<(), ClientError> {
         self.control(&json!({"subtype": "interrupt"})).map(drop)
     }
 
@@ -457,7 +458,7 @@ impl Client {
     /// # Errors
     ///
     /// Those of [`control`](Client::control).
-    pub fn set_model(&self, model: Option<&str>) -> Result<(), Error> {
+    pub fn set_model(&self, model: Option<&str>) -> Result<(), ClientError> {
         self.control(&json!({"subtype": "set_model", "model": model})).map(drop)
     }
 
@@ -466,7 +467,7 @@ impl Client {
     /// # Errors
     ///
     /// Those of [`control`](Client::control).
-    pub fn set_permission_mode(&self, mode: PermissionMode) -> Result<(), Error> {
+    pub fn set_permission_mode(&self, mode: PermissionMode) -> Result<(), ClientError> {
         self.control(&json!({"subtype": "set_permission_mode", "mode": mode.name()})).map(drop)
     }
 
@@ -480,7 +481,7 @@ impl Client {
     /// # Errors
     ///
     /// [`ErrorKind::Disconnected`] if the system does not say how the program ended.
-    pub fn close(&self) -> Result<ExitStatus, Error> {
+    pub fn close(&self) -> Result<ExitStatus, ClientError> {
         self.channel.inbox.close();
         self.serving.cancel_all();
         self.channel.close_input();
@@ -492,7 +493,7 @@ impl Client {
         self.serving.wait_idle(after(self.stop_grace));
         let unknown = || {
             let reason = "the system does not say how the program ended";
-            Error::new(ErrorKind::Disconnected, Stage::Stop, reason)
+            ClientError::new(ErrorKind::Disconnected, Stage::Stop, reason)
         };
         exit.ok_or_else(unknown)
     }
@@ -526,7 +527,7 @@ fn after(wait: Duration) -> Instant {
 }
 
 /// Checks that each tool is of a bridged server, and there once.
-fn check_tools(servers: &[String], tools: &[BridgedTool]) -> Result<(), Error> {
+fn check_tools(servers: &[String], tools: &[BridgedTool]) -> Result<(), ClientError> {
     for (at, tool) in tools.iter().enumerate() {
         let is_bridged = servers.contains(&tool.server);
         let earlier = tools.iter().take(at);
@@ -537,13 +538,15 @@ fn check_tools(servers: &[String], tools: &[BridgedTool]) -> Result<(), Error> {
             _ => continue,
         };
         let reason = format!("the tool `{}` {what}", tool.full_name());
-        return Err(Error::new(ErrorKind::Options, Stage::Spawn, reason));
+        return Err(ClientError::new(ErrorKind::Options, Stage::Spawn, reason));
     }
     Ok(())
 }
 
 /// Puts a system prompt that is too long for an argument into a file.
-fn with_prompt_in_file(mut options: ClientOptions) -> Result<(ClientOptions, Option<PromptFile>), Error> {
+fn with_prompt_in_file(
+    mut options: ClientOptions,
+) -> Result<(ClientOptions, Option<PromptFile>), ClientError> {
     // Room for the flag.
     let is_long = |text: &String| text.len() + 64 > ARGUMENT_MAX;
     let text = match &options.system_prompt {
@@ -556,7 +559,7 @@ fn with_prompt_in_file(mut options: ClientOptions) -> Result<(ClientOptions, Opt
     let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     let failed = |error| {
         let reason = format!("the system prompt cannot be written to {}", path.display());
-        Error::new(ErrorKind::Spawn, Stage::Spawn, reason).because(error)
+        ClientError::new(ErrorKind::Spawn, Stage::Spawn, reason).because(error)
     };
     let mut file = created.map_err(failed)?;
     let prompt = PromptFile(path.clone());

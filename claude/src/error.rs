@@ -1,6 +1,6 @@
 //! What goes wrong between a client and the program, and what to do then.
 //!
-//! A turn that fails in the program's own words is no [`Error`]: its [`TurnResult`](super::TurnResult) tells by
+//! A turn that fails in the program's own words is no [`ClientError`]: its [`TurnResult`](super::TurnResult) tells by
 //! [`failure`](super::TurnResult::failure) why.
 
 use std::fmt;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use foldlog::escape;
 
-use foldlog_agent::error::Phase;
+use foldlog_agent::error::EvaluationPhase;
 
-/// Number of bytes of the program's standard error that an error displays; [`Error::stderr`] returns all that was kept.
+/// Number of bytes of the program's standard error that an error displays; [`ClientError::stderr`] returns all that was kept.
 const SHOWN: usize = 2 << 10;
 
 /// Names what the client did when something went wrong.
@@ -101,7 +101,7 @@ pub enum ErrorKind {
 
 /// Reports what went wrong between a client and the program. Displayed, what the program said is escaped.
 #[derive(Clone)]
-pub struct Error(Box<Detail>);
+pub struct ClientError(Box<Detail>);
 
 #[derive(Clone)]
 struct Detail {
@@ -113,16 +113,16 @@ struct Detail {
     source: Option<Arc<io::Error>>,
 }
 
-impl Error {
+impl ClientError {
     /// Makes an error. `reason` says what happened, and what to do.
-    pub(super) fn new(kind: ErrorKind, stage: Stage, reason: impl Into<String>) -> Error {
+    pub(super) fn new(kind: ErrorKind, stage: Stage, reason: impl Into<String>) -> ClientError {
         let (reason, stderr) = (reason.into(), String::new());
-        Error(Box::new(Detail { kind, stage, reason, exit: None, stderr, source: None }))
+        ClientError(Box::new(Detail { kind, stage, reason, exit: None, stderr, source: None }))
     }
 
     /// Makes the error for a program that must not run as root.
-    pub(super) fn root_refused() -> Error {
-        Error::new(
+    pub(super) fn root_refused() -> ClientError {
+        ClientError::new(
             ErrorKind::RootRefused,
             Stage::Spawn,
             "the program refuses `bypassPermissions` as root: run as another user, or choose `dontAsk` with \
@@ -131,26 +131,26 @@ impl Error {
     }
 
     /// Adds what the system says, to the reason too.
-    pub(super) fn because(mut self, source: io::Error) -> Error {
+    pub(super) fn because(mut self, source: io::Error) -> ClientError {
         self.0.reason = format!("{}: {source}", self.0.reason);
         self.0.source = Some(Arc::new(source));
         self
     }
 
     /// Adds how the program ended.
-    pub(super) fn with_exit(mut self, exit: Option<ExitStatus>) -> Error {
+    pub(super) fn with_exit(mut self, exit: Option<ExitStatus>) -> ClientError {
         self.0.exit = exit;
         self
     }
 
     /// Adds the end of what the program wrote to its standard error.
-    pub(super) fn with_stderr(mut self, stderr: String) -> Error {
+    pub(super) fn with_stderr(mut self, stderr: String) -> ClientError {
         self.0.stderr = stderr;
         self
     }
 
     /// Sets when it went wrong.
-    pub(super) fn at(mut self, stage: Stage) -> Error {
+    pub(super) fn at(mut self, stage: Stage) -> ClientError {
         self.0.stage = stage;
         self
     }
@@ -167,10 +167,10 @@ impl Error {
 
     /// Returns the part of an evaluation that failed: the response for a line that cannot be read, the request for all
     /// else.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> EvaluationPhase {
         match self.0.kind {
-            ErrorKind::MalformedLine { .. } | ErrorKind::LineTooLong { .. } => Phase::Response,
-            _ => Phase::Request,
+            ErrorKind::MalformedLine { .. } | ErrorKind::LineTooLong { .. } => EvaluationPhase::Response,
+            _ => EvaluationPhase::Request,
         }
     }
 
@@ -210,7 +210,7 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let detail = &*self.0;
         write!(f, "{} failed: {}", detail.stage, escape::text(&detail.reason))?;
@@ -231,13 +231,13 @@ impl fmt::Display for Error {
     }
 }
 
-impl fmt::Debug for Error {
+impl fmt::Debug for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} ({self})", self.0.kind)
     }
 }
 
-impl std::error::Error for Error {
+impl std::error::Error for ClientError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_ref().map(|source| &**source as _)
     }

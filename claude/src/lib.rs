@@ -36,7 +36,7 @@
 //! | program | `control_request`, `can_use_tool` | [`Callbacks::can_use_tool`] |
 //! | program | `control_request` of another subtype | an error |
 //! | program | `control_cancel_request` | none, and none to the request that it names |
-//! | program | anything else | none: it is a [`Message`] |
+//! | program | anything else | none: it is a [`ClaudeMessage`] |
 //!
 //! # Invariants
 //!
@@ -49,7 +49,7 @@
 //!    [process group](foldlog::process) whose leader kills it then. What it starts in groups of their own may.
 //! 5. The program gets no variable of the host that the options do not name, reads no settings and reaches no servers
 //!    that they do not name.
-//! 6. What the program writes is kept whole ([`Message::line`]), and never displayed raw.
+//! 6. What the program writes is kept whole ([`ClaudeMessage::line`]), and never displayed raw.
 //!
 //! # What it does not do
 //!
@@ -81,14 +81,16 @@ pub use callbacks::{
     PermissionReply, PermissionRequest, ToolCall, ToolReply,
 };
 pub use client::{Client, UserInput};
-pub use error::{Error, ErrorKind, Stage};
+pub use error::{ClientError, ErrorKind, Stage};
 pub use foldlog::process::ProcessIdentity;
 pub use message::{
-    ApiRetry, Assistant, Block, Body, Init, Message, TaskStarted, TranscriptMirror, Usage, User,
+    ApiRetry, Assistant, ClaudeBlock, ClaudeMessage, ClaudeMessageBody, ClaudeUsage, Init, TaskStarted,
+    TranscriptMirror, User,
 };
 pub use options::{
-    ClientOptions, HookMatcher, PASSED_VARIABLES, PermissionMode, SettingSource, SystemPrompt, Variables,
+    ClientOptions, EnvironmentVariables, HookMatcher, PASSED_VARIABLES, PermissionMode, SettingSource,
+    SystemPrompt,
 };
 pub use result::{FailureKind, TurnResult};
-pub use stream::{Messages, read_stream};
-pub use version::Version;
+pub use stream::{ClaudeMessages, read_stream};
+pub use version::ClaudeVersion;

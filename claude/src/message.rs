@@ -7,23 +7,23 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::result::TurnResult;
-use super::stream::{Content, Frame};
+use super::stream::{Frame, FrameContent};
 
 /// Holds one message of the program.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub struct ClaudeMessage {
     /// Number of the message among all of the client, from 0. Control frames are not counted.
     pub index: u64,
     /// What the message says.
-    pub body: Body,
+    pub body: ClaudeMessageBody,
     line: Box<str>,
 }
 
 /// Tells what a message says. Fields that the program leaves out are empty or `None`; those that are not known are found
-/// in [`Message::json`].
+/// in [`ClaudeMessage::json`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Body {
+pub enum ClaudeMessageBody {
     /// `system/init`: a turn begins. The program sends it with every turn.
     Init(Init),
     /// A content block of an answer. An answer of several blocks is as many messages, of the same id.
@@ -82,9 +82,9 @@ pub struct Assistant {
     /// Model that answered; `<synthetic>` if the program did.
     pub model: Option<String>,
     /// Content blocks.
-    pub content: Vec<Block>,
+    pub content: Vec<ClaudeBlock>,
     /// Usage, as far as the program knew it when it sent the block: not to be added up.
-    pub usage: Option<Usage>,
+    pub usage: Option<ClaudeUsage>,
     /// Name of an error that the answer stands for, such as `authentication_failed` or `rate_limit`.
     pub error: Option<String>,
     /// Call of a sub-agent that the answer belongs to.
@@ -99,7 +99,7 @@ pub struct Assistant {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct User {
     /// Content blocks; a text alone is one block.
-    pub content: Vec<Block>,
+    pub content: Vec<ClaudeBlock>,
     /// Result of a tool in the program's own form.
     pub tool_use_result: Option<Value>,
     /// Call of a sub-agent that the message belongs to.
@@ -113,7 +113,7 @@ pub struct User {
 /// Holds a content block.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Block {
+pub enum ClaudeBlock {
     /// A text.
     Text(String),
     /// What the model thought.
@@ -147,7 +147,7 @@ pub enum Block {
 
 /// Counts tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct ClaudeUsage {
     /// Tokens of the input that the cache neither gave nor took.
     pub input_tokens: u64,
     /// Tokens of the output.
@@ -191,14 +191,14 @@ pub struct TranscriptMirror {
     pub entries: Vec<Box<RawValue>>,
 }
 
-impl Message {
+impl ClaudeMessage {
     /// Reads a message from its frame.
-    pub(super) fn new(index: u64, Frame { line, content }: Frame) -> Message {
+    pub(super) fn new(index: u64, Frame { line, content }: Frame) -> ClaudeMessage {
         let body = match content {
-            Content::Object(object) => Body::of(&line, object),
-            Content::Mirror(mirror) => Body::TranscriptMirror(mirror),
+            FrameContent::Object(object) => ClaudeMessageBody::of(&line, object),
+            FrameContent::Mirror(mirror) => ClaudeMessageBody::TranscriptMirror(mirror),
         };
-        Message { index, body, line }
+        ClaudeMessage { index, body, line }
     }
 
     /// Returns the line of the message as the program wrote it, without its newline.
@@ -214,42 +214,42 @@ impl Message {
     /// Returns the result, if the message ends a turn.
     pub fn result(&self) -> Option<&TurnResult> {
         match &self.body {
-            Body::Result(result) => Some(result),
+            ClaudeMessageBody::Result(result) => Some(result),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Message {
+impl fmt::Display for ClaudeMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", foldlog::escape::text(&self.line))
     }
 }
 
-impl Body {
+impl ClaudeMessageBody {
     /// Reads what an object says. `line` is the object's text, from which entries are taken as they are.
-    fn of(line: &str, mut object: Map<String, Value>) -> Body {
+    fn of(line: &str, mut object: Map<String, Value>) -> ClaudeMessageBody {
         let kind = text(&object, "type").unwrap_or_default();
         let subtype = text(&object, "subtype");
         match (kind.as_str(), subtype.as_deref()) {
-            ("system", Some("init")) => Body::Init(Init::of(&object)),
+            ("system", Some("init")) => ClaudeMessageBody::Init(Init::of(&object)),
             ("system", Some("session_state_changed")) => {
-                Body::SessionState(text(&object, "state").unwrap_or_default())
+                ClaudeMessageBody::SessionState(text(&object, "state").unwrap_or_default())
             }
-            ("system", Some("api_retry")) => Body::ApiRetry(ApiRetry::of(&object)),
+            ("system", Some("api_retry")) => ClaudeMessageBody::ApiRetry(ApiRetry::of(&object)),
             ("system", Some("task_started")) => match TaskStarted::of(&object) {
-                Some(started) => Body::TaskStarted(started),
-                None => Body::Other { kind, subtype },
+                Some(started) => ClaudeMessageBody::TaskStarted(started),
+                None => ClaudeMessageBody::Other { kind, subtype },
             },
-            ("assistant", _) => Body::Assistant(Assistant::of(object)),
-            ("user", _) => Body::User(User::of(object)),
-            ("stream_event", _) => Body::StreamEvent(object.remove("event").unwrap_or_default()),
-            ("result", _) => Body::Result(Box::new(TurnResult::of(object))),
+            ("assistant", _) => ClaudeMessageBody::Assistant(Assistant::of(object)),
+            ("user", _) => ClaudeMessageBody::User(User::of(object)),
+            ("stream_event", _) => ClaudeMessageBody::StreamEvent(object.remove("event").unwrap_or_default()),
+            ("result", _) => ClaudeMessageBody::Result(Box::new(TurnResult::of(object))),
             ("transcript_mirror", _) => match TranscriptMirror::of(line) {
-                Some(mirror) => Body::TranscriptMirror(mirror),
-                None => Body::Other { kind, subtype },
+                Some(mirror) => ClaudeMessageBody::TranscriptMirror(mirror),
+                None => ClaudeMessageBody::Other { kind, subtype },
             },
-            _ => Body::Other { kind, subtype },
+            _ => ClaudeMessageBody::Other { kind, subtype },
         }
     }
 }
@@ -281,8 +281,8 @@ impl Assistant {
         Assistant {
             id: text(&message, "id"),
             model: text(&message, "model"),
-            usage: message.get("usage").and_then(Usage::of),
-            content: Block::all(message.remove("content")),
+            usage: message.get("usage").and_then(ClaudeUsage::of),
+            content: ClaudeBlock::all(message.remove("content")),
             error: text(&object, "error"),
             parent_tool_use_id: text(&object, "parent_tool_use_id"),
             session_id: text(&object, "session_id"),
@@ -295,7 +295,7 @@ impl User {
     fn of(mut object: Map<String, Value>) -> User {
         let mut message = inner(&mut object);
         User {
-            content: Block::all(message.remove("content")),
+            content: ClaudeBlock::all(message.remove("content")),
             tool_use_result: object.remove("tool_use_result"),
             parent_tool_use_id: text(&object, "parent_tool_use_id"),
             session_id: text(&object, "session_id"),
@@ -304,35 +304,36 @@ impl User {
     }
 }
 
-impl Block {
+impl ClaudeBlock {
     /// Reads the blocks of a message; a text alone is one block.
-    fn all(content: Option<Value>) -> Vec<Block> {
+    fn all(content: Option<Value>) -> Vec<ClaudeBlock> {
         match content {
-            Some(Value::Array(blocks)) => blocks.into_iter().map(Block::of).collect(),
-            Some(Value::String(text)) => vec![Block::Text(text)],
+            Some(Value::Array(blocks)) => blocks.into_iter().map(ClaudeBlock::of).collect(),
+            Some(Value::String(text)) => vec![ClaudeBlock::Text(text)],
             Some(Value::Null) | None => Vec::new(),
-            Some(other) => vec![Block::Other(other)],
+            Some(other) => vec![ClaudeBlock::Other(other)],
         }
     }
 
-    fn of(block: Value) -> Block {
-        Block::known(&block).unwrap_or(Block::Other(block))
+    fn of(block: Value) -> ClaudeBlock {
+        ClaudeBlock::known(&block).unwrap_or(ClaudeBlock::Other(block))
     }
 
     /// Reads a block of a known type.
-    fn known(block: &Value) -> Option<Block> {
+    fn known(block: &Value) -> Option<ClaudeBlock> {
         let block = block.as_object()?;
         Some(match block.get("type")?.as_str()? {
-            "text" => Block::Text(text(block, "text")?),
-            "thinking" => {
-                Block::Thinking { thinking: text(block, "thinking")?, signature: text(block, "signature") }
-            }
-            "tool_use" => Block::ToolUse {
+            "text" => ClaudeBlock::Text(text(block, "text")?),
+            "thinking" => ClaudeBlock::Thinking {
+                thinking: text(block, "thinking")?,
+                signature: text(block, "signature"),
+            },
+            "tool_use" => ClaudeBlock::ToolUse {
                 id: text(block, "id")?,
                 name: text(block, "name")?,
                 input: block.get("input").cloned().unwrap_or_default(),
             },
-            "tool_result" => Block::ToolResult {
+            "tool_result" => ClaudeBlock::ToolResult {
                 tool_use_id: text(block, "tool_use_id")?,
                 content: block.get("content").cloned().unwrap_or_default(),
                 is_error: flag(block, "is_error"),
@@ -342,10 +343,10 @@ impl Block {
     }
 }
 
-impl Usage {
-    pub(super) fn of(value: &Value) -> Option<Usage> {
+impl ClaudeUsage {
+    pub(super) fn of(value: &Value) -> Option<ClaudeUsage> {
         let usage = value.as_object()?;
-        Some(Usage {
+        Some(ClaudeUsage {
             input_tokens: count(usage, "input_tokens").unwrap_or_default(),
             output_tokens: count(usage, "output_tokens").unwrap_or_default(),
             cache_creation_input_tokens: count(usage, "cache_creation_input_tokens").unwrap_or_default(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::error::{Error, ErrorKind, Stage};
+use super::error::{ClientError, ErrorKind, Stage};
 
 /// Names of the variables of the host that the program is given by default. None of them holds a key: a host names the
 /// variables of its credentials itself.
@@ -77,14 +77,14 @@ impl fmt::Display for PermissionMode {
 }
 
 impl FromStr for PermissionMode {
-    type Err = Error;
+    type Err = ClientError;
 
     /// Reads a mode's name on the wire.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Options`] if no mode has the name.
-    fn from_str(name: &str) -> Result<PermissionMode, Error> {
+    fn from_str(name: &str) -> Result<PermissionMode, ClientError> {
         use PermissionMode::{AcceptEdits, Auto, BypassPermissions, Default, DontAsk, Plan};
         let modes = [Default, AcceptEdits, Plan, BypassPermissions, DontAsk, Auto];
         let found = modes.into_iter().find(|mode| mode.name() == name);
@@ -115,14 +115,14 @@ impl SettingSource {
 }
 
 impl FromStr for SettingSource {
-    type Err = Error;
+    type Err = ClientError;
 
     /// Reads a source's name on the wire.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Options`] if no source has the name.
-    fn from_str(name: &str) -> Result<SettingSource, Error> {
+    fn from_str(name: &str) -> Result<SettingSource, ClientError> {
         let sources = [SettingSource::User, SettingSource::Project, SettingSource::Local];
         let found = sources.into_iter().find(|source| source.name() == name);
         found.ok_or_else(|| no_such("setting source", name, &sources.map(SettingSource::name)))
@@ -130,9 +130,9 @@ impl FromStr for SettingSource {
 }
 
 /// Returns the error for a name that is none of `names`.
-fn no_such(what: &str, name: &str, names: &[&str]) -> Error {
+fn no_such(what: &str, name: &str, names: &[&str]) -> ClientError {
     let reason = format!("there is no {what} `{name}`: use one of {}", names.join(", "));
-    Error::new(ErrorKind::Options, Stage::Spawn, reason)
+    ClientError::new(ErrorKind::Options, Stage::Spawn, reason)
 }
 
 /// Says which system prompt the program sends.
@@ -184,9 +184,9 @@ impl HookMatcher {
 
 /// Holds environment variables. Their values may be secret: `Debug` shows the names alone.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Variables(BTreeMap<OsString, OsString>);
+pub struct EnvironmentVariables(BTreeMap<OsString, OsString>);
 
-impl Variables {
+impl EnvironmentVariables {
     /// Sets a variable, in place of an earlier value.
     pub fn set(&mut self, name: impl Into<OsString>, value: impl Into<OsString>) {
         self.0.insert(name.into(), value.into());
@@ -203,13 +203,13 @@ impl Variables {
     }
 }
 
-impl<N: Into<OsString>, V: Into<OsString>> FromIterator<(N, V)> for Variables {
-    fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> Variables {
-        Variables(variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+impl<N: Into<OsString>, V: Into<OsString>> FromIterator<(N, V)> for EnvironmentVariables {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> EnvironmentVariables {
+        EnvironmentVariables(variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
     }
 }
 
-impl fmt::Debug for Variables {
+impl fmt::Debug for EnvironmentVariables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
@@ -261,7 +261,7 @@ pub struct ClientOptions {
     pub fork_session: bool,
     /// UUID of the message after which the resumed session goes on.
     pub resume_session_at: Option<String>,
-    /// Whether the program sends [what it adds to the session's file](super::Body::TranscriptMirror).
+    /// Whether the program sends [what it adds to the session's file](super::ClaudeMessageBody::TranscriptMirror).
     pub session_mirror: bool,
     /// Settings, as the program's settings files hold them.
     pub settings: Option<Map<String, Value>>,
@@ -292,7 +292,7 @@ pub struct ClientOptions {
     /// Names of the host's variables that the program is given; all others are not. [`PASSED_VARIABLES`] by default.
     pub pass_variables: Vec<OsString>,
     /// Variables that the program is given beside those, and in place of those that the client sets.
-    pub variables: Variables,
+    pub variables: EnvironmentVariables,
     /// `HOME` of the program; `None` passes the host's on.
     pub home: Option<PathBuf>,
     /// `TMPDIR` of the program, which also takes the file of a long system prompt.
@@ -353,7 +353,7 @@ impl ClientOptions {
             skills: None,
             system_prompt_snapshot: None,
             pass_variables: PASSED_VARIABLES.iter().map(OsString::from).collect(),
-            variables: Variables::default(),
+            variables: EnvironmentVariables::default(),
             home: None,
             tmpdir: None,
             config_dir: None,

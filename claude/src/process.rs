@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use foldlog::process::{ProcessGroup, ProcessIdentity};
 use parking_lot::Mutex;
 
-use super::error::{Error, ErrorKind, Stage};
-use super::options::{ClientOptions, Variables};
+use super::error::{ClientError, ErrorKind, Stage};
+use super::options::{ClientOptions, EnvironmentVariables};
 
 /// Longest pause between two looks at whether the program has ended.
 const LOOK: Duration = Duration::from_millis(5);
@@ -65,24 +65,24 @@ impl Process {
     /// [`ErrorKind::Options`], [`ErrorKind::FolderNotFound`], [`ErrorKind::ProgramNotFound`] or [`ErrorKind::Spawn`].
     pub(super) fn start(
         options: &ClientOptions,
-        environment: &Variables,
+        environment: &EnvironmentVariables,
         prompt: Option<PromptFile>,
-    ) -> Result<(Process, Pipes), Error> {
+    ) -> Result<(Process, Pipes), ClientError> {
         let mut command = Command::new(&options.program);
         command.args(options.arguments()?).current_dir(&options.cwd).env_clear().envs(environment.iter());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if !options.cwd.is_dir() {
             let reason = format!("the working folder {} does not exist", options.cwd.display());
-            return Err(Error::new(ErrorKind::FolderNotFound, Stage::Spawn, reason));
+            return Err(ClientError::new(ErrorKind::FolderNotFound, Stage::Spawn, reason));
         }
         let spawn = |what: &'static str| {
-            move |error: io::Error| Error::new(ErrorKind::Spawn, Stage::Spawn, what).because(error)
+            move |error: io::Error| ClientError::new(ErrorKind::Spawn, Stage::Spawn, what).because(error)
         };
         let group = ProcessGroup::start().map_err(spawn("the program's process group cannot be started"))?;
         let mut child = group.spawn(&mut command).map_err(|error| {
             if error.kind() == io::ErrorKind::NotFound {
                 let reason = format!("there is no program `{}`: {INSTALL}", options.program.display());
-                return Error::new(ErrorKind::ProgramNotFound, Stage::Spawn, reason).because(error);
+                return ClientError::new(ErrorKind::ProgramNotFound, Stage::Spawn, reason).because(error);
             }
             spawn("the program cannot be started")(error)
         })?;
@@ -92,7 +92,7 @@ impl Process {
         let (Some(((stdin, stdout), stderr)), Some(identity)) = (pipes, identity) else {
             state.kill();
             let reason = "the system does not show the program, in /proc";
-            return Err(Error::new(ErrorKind::Spawn, Stage::Spawn, reason));
+            return Err(ClientError::new(ErrorKind::Spawn, Stage::Spawn, reason));
         };
         match keep_end(stderr, options.stderr_limit) {
             Ok((stderr, end)) => {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::message::{Usage, count, flag, text, texts};
+use super::message::{ClaudeUsage, count, flag, text, texts};
 
 /// Tells how a turn ended: the program's message `result`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,7 +32,7 @@ pub struct TurnResult {
     /// Id of the session.
     pub session_id: Option<String>,
     /// Usage of this turn.
-    pub usage: Option<Usage>,
+    pub usage: Option<ClaudeUsage>,
     /// Cost of the whole session so far, also of what was resumed, in US dollars.
     pub total_cost_usd: Option<f64>,
     /// Usage and cost of each model, over the whole session so far.
@@ -120,7 +120,7 @@ impl TurnResult {
             is_cut,
             num_turns,
             session_id: text(&object, "session_id"),
-            usage: object.get("usage").and_then(Usage::of),
+            usage: object.get("usage").and_then(ClaudeUsage::of),
             total_cost_usd: object.get("total_cost_usd").and_then(Value::as_f64),
             model_usage: object.remove("modelUsage"),
             model_usage_since_last_result: object.remove("model_usage_since_last_result"),

@@ -19,15 +19,15 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 
-use super::bridge::{Bridge, Bridged, BridgedCall, success};
+use super::bridge::{Bridge, BridgeAction, BridgedCall, success};
 use super::callbacks::{
     Callbacks, HookCall, HookReply, PermissionReply, PermissionRequest, ToolCall, ToolReply,
 };
 use super::channel::Channel;
-use super::error::Error;
+use super::error::ClientError;
 use super::message::text;
 use super::process::Process;
-use super::stream::{Content, Frame, Lines};
+use super::stream::{Frame, FrameContent, StreamLineReader};
 use foldlog_agent::provider::CancelToken;
 
 /// Greatest number of requests that wait. More are refused.
@@ -42,24 +42,24 @@ pub(super) enum AnsweredBy {
 }
 
 /// Serves the program's requests.
-pub(super) struct Serving {
+pub(super) struct RequestServer {
     answered_by: AnsweredBy,
     bridge: Bridge,
     channel: Arc<Channel>,
-    running: Mutex<Running>,
+    running: Mutex<RequestQueue>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Running {
+struct RequestQueue {
     /// Requests that wait or are being answered, by their ids.
-    calls: HashMap<String, Entry>,
+    calls: HashMap<String, OpenRequest>,
     waiting: VecDeque<Job>,
     threads: usize,
     is_closed: bool,
 }
 
-struct Entry {
+struct OpenRequest {
     cancel: CancelToken,
     /// Server and JSON-RPC id of a tool's call.
     bridged: Option<(String, String)>,
@@ -68,19 +68,19 @@ struct Entry {
 /// Holds a request that a callback answers.
 struct Job {
     after: u64,
-    asked: Asked,
-    pending: Pending,
+    asked: ProgramRequest,
+    pending: RequestResponder,
 }
 
 /// Holds what the program asks for.
-pub(super) enum Asked {
+pub(super) enum ProgramRequest {
     Tool(ToolCall),
     Hook(HookCall),
     Permission(PermissionRequest),
 }
 
 /// Holds what the form of an answer depends on.
-enum Form {
+enum ReplyFormat {
     /// JSON-RPC id of a tool's call.
     Tool(Value),
     /// Name of a hook's event.
@@ -90,15 +90,15 @@ enum Form {
 }
 
 /// Answers a request of the program, once. One that is dropped is not answered, nor one that was cancelled.
-pub(super) struct Pending {
-    serving: Arc<Serving>,
+pub(super) struct RequestResponder {
+    serving: Arc<RequestServer>,
     /// Id of the request; `None` once it is answered.
     id: Option<String>,
     cancel: CancelToken,
-    form: Form,
+    form: ReplyFormat,
 }
 
-impl Pending {
+impl RequestResponder {
     /// Returns whether the program no longer waits for the answer.
     pub(super) fn is_cancelled(&self) -> bool {
         self.cancel.is_cancelled()
@@ -106,7 +106,7 @@ impl Pending {
 
     /// Answers a call of a tool. Another request is not answered by it.
     pub(super) fn call(self, reply: &ToolReply) {
-        if let Form::Tool(id) = &self.form {
+        if let ReplyFormat::Tool(id) = &self.form {
             let answer = json!({ "mcp_response": success(id, reply.to_json()) });
             self.answer(Ok(answer));
         }
@@ -114,7 +114,7 @@ impl Pending {
 
     /// Answers a hook. Another request is not answered by it.
     pub(super) fn hook(self, reply: &HookReply) {
-        if let Form::Hook(event) = &self.form {
+        if let ReplyFormat::Hook(event) = &self.form {
             let answer = reply.to_json(event);
             self.answer(Ok(answer));
         }
@@ -122,7 +122,7 @@ impl Pending {
 
     /// Answers whether a tool may run. Another request is not answered by it.
     pub(super) fn permission(self, reply: &PermissionReply) {
-        if let Form::Permission(input) = &self.form {
+        if let ReplyFormat::Permission(input) = &self.form {
             let answer = reply.to_json(input);
             self.answer(Ok(answer));
         }
@@ -140,7 +140,7 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for RequestResponder {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
             self.serving.running.lock().calls.remove(&id);
@@ -148,15 +148,15 @@ impl Drop for Pending {
     }
 }
 
-impl Serving {
-    pub(super) fn new(answered_by: AnsweredBy, bridge: Bridge, channel: Arc<Channel>) -> Serving {
+impl RequestServer {
+    pub(super) fn new(answered_by: AnsweredBy, bridge: Bridge, channel: Arc<Channel>) -> RequestServer {
         let (running, changed) = (Mutex::default(), Condvar::new());
-        Serving { answered_by, bridge, channel, running, changed }
+        RequestServer { answered_by, bridge, channel, running, changed }
     }
 
     /// Reads the program's output to its end. A line that cannot be read ends the program, which nobody hears any more.
     pub(super) fn read(self: Arc<Self>, stdout: ChildStdout, limit: usize, process: &Process) {
-        let mut lines = Lines::new(BufReader::with_capacity(64 << 10, stdout), limit);
+        let mut lines = StreamLineReader::new(BufReader::with_capacity(64 << 10, stdout), limit);
         let end = loop {
             match lines.next() {
                 Ok(Some(line)) => match line.parse() {
@@ -168,7 +168,7 @@ impl Serving {
                 Err(error) => break Some(error),
             }
         };
-        let end = end.map(|error: Error| {
+        let end = end.map(|error: ClientError| {
             process.kill();
             error.with_exit(process.exit()).with_stderr(process.stderr())
         });
@@ -178,7 +178,7 @@ impl Serving {
 
     /// Takes a frame of the program.
     fn take(self: &Arc<Self>, mut frame: Frame) {
-        let Content::Object(object) = &mut frame.content else { return self.channel.inbox.push(frame) };
+        let FrameContent::Object(object) = &mut frame.content else { return self.channel.inbox.push(frame) };
         match object.get("type").and_then(Value::as_str) {
             Some("control_request") => {
                 let id = text(object, "request_id").unwrap_or_default();
@@ -199,36 +199,38 @@ impl Serving {
         let (cancel, after) = (CancelToken::new(), self.channel.inbox.received());
         let tool_use_id = field("tool_use_id");
         let part = |name: &str| request.get(name).cloned().unwrap_or_default();
-        let entry = Entry { cancel: cancel.clone(), bridged: None };
+        let entry = OpenRequest { cancel: cancel.clone(), bridged: None };
         let (asked, form, entry) = match field("subtype").as_deref() {
             Some("mcp_message") => {
                 let server = field("server_name").unwrap_or_default();
                 match self.bridge.take(&server, request.get("message").unwrap_or(&Value::Null)) {
-                    Bridged::Answer(answer) => return self.succeed(&id, json!({ "mcp_response": answer })),
-                    Bridged::Cancel { id: called, answer } => {
+                    BridgeAction::Answer(answer) => {
+                        return self.succeed(&id, json!({ "mcp_response": answer }));
+                    }
+                    BridgeAction::Cancel { id: called, answer } => {
                         self.cancel(|_, bridged| bridged == Some(&(server.clone(), called.clone())));
                         return self.succeed(&id, json!({ "mcp_response": answer }));
                     }
-                    Bridged::Call(BridgedCall { id, name, arguments, tool_use_id }) => {
+                    BridgeAction::Call(BridgedCall { id, name, arguments, tool_use_id }) => {
                         let bridged = Some((server.clone(), id.to_string()));
                         let call = ToolCall { server, name, arguments, tool_use_id, cancel, after };
-                        (Asked::Tool(call), Form::Tool(id), Entry { bridged, ..entry })
+                        (ProgramRequest::Tool(call), ReplyFormat::Tool(id), OpenRequest { bridged, ..entry })
                     }
                 }
             }
             Some("hook_callback") => {
                 let input = part("input");
                 let event = input.get("hook_event_name").and_then(Value::as_str).unwrap_or_default();
-                let (event, form) = (event.to_owned(), Form::Hook(event.to_owned()));
+                let (event, form) = (event.to_owned(), ReplyFormat::Hook(event.to_owned()));
                 let callback_id = field("callback_id").unwrap_or_default();
                 let call = HookCall { callback_id, event, input, tool_use_id, cancel, after };
-                (Asked::Hook(call), form, entry)
+                (ProgramRequest::Hook(call), form, entry)
             }
             Some("can_use_tool") => {
                 let (tool_name, input) = (field("tool_name").unwrap_or_default(), part("input"));
-                let form = Form::Permission(input.clone());
+                let form = ReplyFormat::Permission(input.clone());
                 let request = PermissionRequest { tool_name, input, tool_use_id, request, cancel, after };
-                (Asked::Permission(request), form, entry)
+                (ProgramRequest::Permission(request), form, entry)
             }
             other => {
                 let what = other.unwrap_or("without a subtype");
@@ -237,13 +239,13 @@ impl Serving {
         };
         let cancel = entry.cancel.clone();
         if self.begin(&id, entry) {
-            let pending = Pending { serving: Arc::clone(self), id: Some(id), cancel, form };
+            let pending = RequestResponder { serving: Arc::clone(self), id: Some(id), cancel, form };
             self.hand_over(Job { after, asked, pending }, length);
         }
     }
 
     /// Notes a request that is to be answered. Returns `false` for one that is not: the client is closed, or it is refused.
-    fn begin(&self, id: &str, entry: Entry) -> bool {
+    fn begin(&self, id: &str, entry: OpenRequest) -> bool {
         let mut running = self.running.lock();
         if running.is_closed {
             return false;
@@ -308,13 +310,13 @@ impl Serving {
             return;
         }
         match asked {
-            Asked::Tool(call) => {
+            ProgramRequest::Tool(call) => {
                 let reply = caught(|| callbacks.call_tool(call)).unwrap_or_else(|panic| {
                     ToolReply::error(format!("Tool error: the tool panicked: {panic}"))
                 });
                 pending.call(&reply);
             }
-            Asked::Hook(call) => {
+            ProgramRequest::Hook(call) => {
                 let is_before = call.event == "PreToolUse";
                 match caught(|| callbacks.hook(call)) {
                     Ok(reply) => pending.hook(&reply),
@@ -325,7 +327,7 @@ impl Serving {
                     Err(panic) => pending.answer(Err(format!("the host's hook panicked: {panic}"))),
                 }
             }
-            Asked::Permission(request) => {
+            ProgramRequest::Permission(request) => {
                 let reply = caught(|| callbacks.can_use_tool(request)).unwrap_or_else(|panic| {
                     let message = format!("the host's decision panicked: {panic}");
                     PermissionReply::Deny { message, interrupt: false }

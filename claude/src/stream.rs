@@ -3,23 +3,23 @@
 //! | line | becomes |
 //! |---|---|
 //! | blank, or begins with anything but `{` | nothing, however long it is |
-//! | an object | a [`Message`] |
+//! | an object | a [`ClaudeMessage`] |
 //! | begins with `{` and is no object | [`ErrorKind::MalformedLine`]; reading goes on with the next line |
 //! | an object's beginning, longer than the limit | [`ErrorKind::LineTooLong`]; reading ends |
 //! | the last one, without a newline, and no object | nothing: the program died as it wrote |
 //!
 //! Spaces around a line do not count. The escape of half a surrogate pair, which the program writes where it cuts a text,
-//! is no JSON for others: it is read as U+FFFD, and kept in [`Message::line`].
+//! is no JSON for others: it is read as U+FFFD, and kept in [`ClaudeMessage::line`].
 
 use std::io::{self, BufRead};
 
 use serde_json::{Map, Value};
 
-use super::error::{Error, ErrorKind, Stage};
-use super::message::{Message, TranscriptMirror};
+use super::error::{ClientError, ErrorKind, Stage};
+use super::message::{ClaudeMessage, TranscriptMirror};
 
 /// Holds a line that begins as an object.
-pub(super) struct Line {
+pub(super) struct StreamLine {
     /// The line, without spaces around it.
     bytes: Vec<u8>,
     /// Number of the line, from 1.
@@ -34,18 +34,18 @@ pub(super) struct Line {
 pub(super) struct Frame {
     /// The line, without spaces around it.
     pub(super) line: Box<str>,
-    pub(super) content: Content,
+    pub(super) content: FrameContent,
 }
 
 /// Holds what the object of a line says.
-pub(super) enum Content {
+pub(super) enum FrameContent {
     Object(Map<String, Value>),
     /// Mirrored lines, which are most of what the program writes: their entries are not read.
     Mirror(TranscriptMirror),
 }
 
 /// Reads the lines of a stream that begin as objects.
-pub(super) struct Lines<R> {
+pub(super) struct StreamLineReader<R> {
     reader: R,
     limit: usize,
     number: u64,
@@ -53,13 +53,13 @@ pub(super) struct Lines<R> {
     is_over: bool,
 }
 
-impl<R: BufRead> Lines<R> {
-    pub(super) fn new(reader: R, limit: usize) -> Lines<R> {
-        Lines { reader, limit, number: 0, offset: 0, is_over: false }
+impl<R: BufRead> StreamLineReader<R> {
+    pub(super) fn new(reader: R, limit: usize) -> StreamLineReader<R> {
+        StreamLineReader { reader, limit, number: 0, offset: 0, is_over: false }
     }
 
     /// Returns the next line, or `None` at the end of the stream.
-    pub(super) fn next(&mut self) -> Result<Option<Line>, Error> {
+    pub(super) fn next(&mut self) -> Result<Option<StreamLine>, ClientError> {
         while !self.is_over {
             if let Some(line) = self.line()? {
                 return Ok(Some(line));
@@ -69,7 +69,7 @@ impl<R: BufRead> Lines<R> {
     }
 
     /// Reads one line; returns `None` if it is to be skipped.
-    fn line(&mut self) -> Result<Option<Line>, Error> {
+    fn line(&mut self) -> Result<Option<StreamLine>, ClientError> {
         self.number += 1;
         let offset = self.offset;
         let mut bytes: Vec<u8> = Vec::new();
@@ -82,7 +82,9 @@ impl<R: BufRead> Lines<R> {
                 Err(error) => {
                     self.is_over = true;
                     let reason = "the program's output cannot be read";
-                    return Err(Error::new(ErrorKind::Disconnected, Stage::Response, reason).because(error));
+                    return Err(
+                        ClientError::new(ErrorKind::Disconnected, Stage::Response, reason).because(error)
+                    );
                 }
             };
             if read.is_empty() {
@@ -110,26 +112,26 @@ impl<R: BufRead> Lines<R> {
             }
         }
         bytes.truncate(bytes.trim_ascii_end().len());
-        let line = Line { bytes, number: self.number, offset, is_tail };
+        let line = StreamLine { bytes, number: self.number, offset, is_tail };
         Ok((!is_skipped && !line.bytes.is_empty()).then_some(line))
     }
 
-    fn too_long(&self, offset: u64) -> Error {
+    fn too_long(&self, offset: u64) -> ClientError {
         let (line, limit) = (self.number, self.limit);
         let reason = format!(
             "line {line}, which begins at byte {offset}, is longer than {limit} bytes: raise `line_limit`"
         );
-        Error::new(ErrorKind::LineTooLong { line, offset }, Stage::Response, reason)
+        ClientError::new(ErrorKind::LineTooLong { line, offset }, Stage::Response, reason)
     }
 }
 
-impl Line {
+impl StreamLine {
     /// Reads the object. Returns `None` for a line that the program's end cut short.
-    pub(super) fn parse(self) -> Result<Option<Frame>, Error> {
+    pub(super) fn parse(self) -> Result<Option<Frame>, ClientError> {
         let (line, offset) = (self.number, self.offset);
         let malformed = |what: String| {
             let reason = format!("line {line}, which begins at byte {offset}, is no JSON object: {what}");
-            Error::new(ErrorKind::MalformedLine { line, offset }, Stage::Response, reason)
+            ClientError::new(ErrorKind::MalformedLine { line, offset }, Stage::Response, reason)
         };
         let text = match String::from_utf8(self.bytes) {
             Ok(text) => text,
@@ -137,8 +139,8 @@ impl Line {
             Err(error) => return Err(malformed(error.utf8_error().to_string())),
         };
         let parsed = match TranscriptMirror::of_its_line(&text) {
-            Some(mirror) => Ok(Content::Mirror(mirror)),
-            None => foldlog::escape::read_json(&text).map(Content::Object),
+            Some(mirror) => Ok(FrameContent::Mirror(mirror)),
+            None => foldlog::escape::read_json(&text).map(FrameContent::Object),
         };
         match parsed {
             Ok(content) => Ok(Some(Frame { line: text.into_boxed_str(), content })),
@@ -149,7 +151,7 @@ impl Line {
 }
 
 /// Reads the messages of a stream, such as a recorded one, without a program. Control frames are messages here too, as
-/// [`Body::Other`](super::Body::Other).
+/// [`Body::Other`](super::ClaudeMessageBody::Other).
 ///
 /// ```
 /// use foldlog_claude::{Body, read_stream};
@@ -159,20 +161,20 @@ impl Line {
 /// let [message] = &messages[..] else { panic!("the noise and the tail are dropped") };
 /// assert!(matches!(&message.body, Body::Result(result) if result.result.as_deref() == Some("42")));
 /// ```
-pub fn read_stream<R: BufRead>(reader: R, limit: usize) -> Messages<R> {
-    Messages { lines: Lines::new(reader, limit), index: 0 }
+pub fn read_stream<R: BufRead>(reader: R, limit: usize) -> ClaudeMessages<R> {
+    ClaudeMessages { lines: StreamLineReader::new(reader, limit), index: 0 }
 }
 
 /// Iterates over the messages of a stream, or the errors of its lines.
-pub struct Messages<R> {
-    lines: Lines<R>,
+pub struct ClaudeMessages<R> {
+    lines: StreamLineReader<R>,
     index: u64,
 }
 
-impl<R: BufRead> Iterator for Messages<R> {
-    type Item = Result<Message, Error>;
+impl<R: BufRead> Iterator for ClaudeMessages<R> {
+    type Item = Result<ClaudeMessage, ClientError>;
 
-    fn next(&mut self) -> Option<Result<Message, Error>> {
+    fn next(&mut self) -> Option<Result<ClaudeMessage, ClientError>> {
         loop {
             let line = match self.lines.next() {
                 Ok(line) => line?,
@@ -182,7 +184,7 @@ impl<R: BufRead> Iterator for Messages<R> {
                 Ok(Some(frame)) => {
                     let index = self.index;
                     self.index += 1;
-                    return Some(Ok(Message::new(index, frame)));
+                    return Some(Ok(ClaudeMessage::new(index, frame)));
                 }
                 Ok(None) => {}
                 Err(error) => return Some(Err(error)),

@@ -8,21 +8,21 @@
 /// assert!(Version::of("2.1.100") < Some(Version::KNOWS_COMPOSED));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version([u64; 3]);
+pub struct ClaudeVersion([u64; 3]);
 
-impl Version {
+impl ClaudeVersion {
     /// First version that takes a prompt as it stands if it [is to](super::UserInput::client_composed). Older ones expand `@path` in it.
-    pub const KNOWS_COMPOSED: Version = Version([2, 1, 248]);
+    pub const KNOWS_COMPOSED: ClaudeVersion = ClaudeVersion([2, 1, 248]);
 
     /// Reads three numbers with dots between them, and ignores what follows; `None` if the text begins otherwise.
-    pub fn of(text: &str) -> Option<Version> {
+    pub fn of(text: &str) -> Option<ClaudeVersion> {
         let mut numbers = text.split(|character: char| !character.is_ascii_digit()).map(str::parse);
         let mut next = || numbers.next()?.ok();
-        Some(Version([next()?, next()?, next()?]))
+        Some(ClaudeVersion([next()?, next()?, next()?]))
     }
 }
 
-impl std::fmt::Display for Version {
+impl std::fmt::Display for ClaudeVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let [major, minor, patch] = self.0;
         write!(f, "{major}.{minor}.{patch}")

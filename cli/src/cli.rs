@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use clap::{ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
 use foldlog_codec::escape;
 
-use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
-use crate::hints::Places;
+use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
+use crate::hints::HintPaths;
 use crate::output::Output;
-use crate::pager::{Paged, Pager};
+use crate::pager::{Pager, PagerWriter};
 use crate::redact::TypedUrls;
 use crate::remote;
-use crate::style::When;
+use crate::style::ColorMode;
 use crate::verbs;
 
 /// Runs agents as sessions, and reads, checks and repairs the logs of sessions without the code that wrote them.
@@ -28,7 +28,7 @@ use crate::verbs;
 /// or a run gave no answer.
 #[derive(Debug, Parser)]
 #[command(name = "foldlog", version, max_term_width = 100)]
-struct Arguments {
+struct Args {
     /// Print JSON: one document, or for lists one object a line
     #[arg(long, global = true)]
     json: bool,
@@ -46,7 +46,7 @@ struct Arguments {
         hide_default_value = true,
         default_value_t
     )]
-    color: When,
+    color: ColorMode,
     /// Show results without a pager: show, diff, transcript and ledger use $FOLDLOG_PAGER, $PAGER or less on a terminal
     #[arg(long, global = true)]
     no_pager: bool,
@@ -80,14 +80,14 @@ pub(crate) fn said(text: &str) -> Result<String, String> {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Show what foldlog is for: write, kill, recover, roll back, fork, verify, replay.
-    Demo(verbs::demo::Arguments),
+    Demo(verbs::demo::Args),
     /// Copy a session, or all sessions of a store, into another store, or what is new of them.
     ///
     /// The sessions may be written meanwhile. An older copy in DIR is gone on with, if it is the beginning of the session; else
     /// it is left as it is, and what differs is said. What was copied is checked before it counts. A kill at any moment leaves the
     /// older copy. DIR is a store: to restore is to open it. Captures of workspaces are copied where they are kept in the session's
     /// folder, as `foldlog run` keeps them; workspaces are not.
-    Backup(verbs::backup::Arguments),
+    Backup(verbs::backup::Args),
     /// Drop the bodies of STATE that nothing needs any more, of a session that is not open for writing; compress its segments.
     ///
     /// With --compress the files of finished segments are kept compressed, or made plain again by --compress none; they are read as
@@ -95,7 +95,7 @@ enum Verb {
     ///
     /// What the slices hold now stays, and so do LOG slices, calls, conversations, times and the hashes of what is dropped. Positions
     /// that are not kept cannot be gone back to any more. Forks that were made before have their own files.
-    Compact(verbs::compact::Arguments),
+    Compact(verbs::compact::Args),
     /// Tell which files of a store nothing needs any more, or remove them with --yes.
     ///
     /// That is, objects of bodies that `compact` has dropped, captures of workspaces that no rewind is to need, old images, and what
@@ -104,96 +104,96 @@ enum Verb {
     ///
     /// Of a bucket that holds sessions: chunks of records that stand in a larger object as well, which is at least a day old. Workers and
     /// readers may go on meanwhile.
-    Gc(verbs::gc::Arguments),
+    Gc(verbs::gc::Args),
     /// Import recorded runs of other tools' agents, and conversations, one session each.
     #[command(subcommand)]
-    Import(verbs::import::Arguments),
+    Import(verbs::import::Args),
     /// Run an agent's program over a workspace, as a session of a store, and print its answer.
     ///
     /// What is said and done is recorded before anything follows from it, and each call of a tool is a transaction over the
     /// workspace. A run that was cut short, in whatever way, is resumed by the same command with --resume.
-    Run(Box<verbs::run::Asked>),
+    Run(Box<verbs::run::Args>),
     /// List the sessions of a store: who runs where, who was cut short in which tool, who waits, who is damaged.
     ///
     /// A session that is damaged or cannot be read is a row too, whatever tags and times are asked for. Each session is read from
     /// its newest image on: damage before that is found by `verify`.
-    Sessions(verbs::sessions::Arguments),
+    Sessions(verbs::sessions::Args),
     /// List the records, one a line, and whether each is live, abandoned by a rollback, or abandoned but for its item in a
     /// LOG slice, which stays (`log-only`).
     ///
     /// Of a damaged session the records before its first damage are listed; the same holds of state, diff, stats, ledger and
     /// export. They say where the sound part ends, and exit with 1. `tail` does so with damage behind the beginning of the
     /// segment in which it begins.
-    Show(verbs::show::Arguments),
+    Show(verbs::show::Args),
     /// List the last records, and with --follow further ones as another process writes them.
-    Tail(verbs::tail::Arguments),
+    Tail(verbs::tail::Args),
     /// Show the slices at a position.
-    State(verbs::state::Arguments),
+    State(verbs::state::Args),
     /// Show what changed between two positions, by slice and path.
-    Diff(verbs::diff::Arguments),
+    Diff(verbs::diff::Args),
     /// Check every frame, body, seal and object of sessions or whole stores, and list all damaged places.
     ///
     /// Each place is listed once, with what of the log is sound behind it. Captures of workspaces are not checked: a restore checks them as it reads them.
-    Verify(verbs::verify::Arguments),
+    Verify(verbs::verify::Args),
     /// Fold a session from its first record, and check that its rollbacks restored what they claim.
-    Replay(verbs::replay::Arguments),
+    Replay(verbs::replay::Args),
     /// Count what a session's log is made of, by segment, kind, event and slice.
-    Stats(verbs::stats::Arguments),
+    Stats(verbs::stats::Args),
     /// Write a session as one HTML file that a browser shows: its timeline, and its state at every step.
-    Report(verbs::report::Arguments),
+    Report(verbs::report::Args),
     /// Show a store or a session in a browser: its timeline, what there is at any step, and what is written meanwhile.
     ///
     /// Pages are served on 127.0.0.1 alone, to whoever knows the address with its token; whatever was said is shown. $BROWSER names
     /// the program that opens them, else xdg-open does. Nothing is written into the store.
-    View(verbs::view::Arguments),
+    View(verbs::view::Args),
     /// Say what became of each tool call, or all that is known of one, with the commands that decide about it.
-    Ledger(verbs::ledger::Arguments),
+    Ledger(verbs::ledger::Args),
     /// Print a conversation: what a provider would be sent, or what was recorded.
     ///
     /// Without --as-recorded, results stand behind their calls, calls have ids of their own, and what was shortened is
     /// left out. The formats openai and anthropic print one JSON array of messages; a history that the provider would
     /// refuse is an error then.
-    Transcript(verbs::transcript::Arguments),
+    Transcript(verbs::transcript::Args),
     /// Restore the workspaces of an interrupted session and end its open calls, without its host. Writes into the session.
-    Recover(Box<verbs::recover::Arguments>),
+    Recover(Box<verbs::recover::Args>),
     /// List the checkpoints of a session, and check their hashes.
-    Checkpoints(verbs::checkpoints::Arguments),
+    Checkpoints(verbs::checkpoints::Args),
     /// Restore a session to a checkpoint, without its host. Writes into the session.
     ///
     /// What was there is kept as a checkpoint too, by which the restore can be undone. Workspaces stay as they are, unless their
     /// folders are given.
-    Restore(verbs::restore::Arguments),
+    Restore(verbs::restore::Args),
     /// Take a session back to a position, with the files of its workspaces, without its host. Writes into the session.
     ///
     /// What is there is captured first, and `--undo` brings it back. Files that were changed by hand since the last call are kept. Let
     /// nobody write into the folders meanwhile.
-    Rewind(verbs::rewind::Arguments),
+    Rewind(verbs::rewind::Args),
     /// List all that waits for a person, in all sessions of a store, each with the commands that settle it.
     ///
     /// A call that asks has done nothing yet: `foldlog settle` approves it, with the digest of its arguments, or refuses it.
     /// A call that waits for its result has done its part: `foldlog settle` brings the result. Of a call that was interrupted,
     /// and that its tool cannot judge, a person says whether it did its work, or is to run again.
-    Pending(verbs::pending::Arguments),
+    Pending(verbs::pending::Args),
     /// Draw the tasks of a session as a tree: what each waits for, and what is next.
     ///
     /// [ ] pending, [#] blocked, [>] in progress, [x] completed, [!] failed, [-] skipped, [/] cancelled.
-    Tasks(verbs::tasks::Arguments),
+    Tasks(verbs::tasks::Args),
     /// Check whether the state of a session holds: tasks, conversations, files, logs and digests. With --repair writes into
     /// the session.
     ///
     /// Each issue is told with its severity, its rule, its facts and the event that would repair it. A repair dispatches
     /// these events, each recorded with who asked for it, and checks again. No task is removed. Reducers of the host do not
     /// see these events.
-    Validate(verbs::validate::Arguments),
+    Validate(verbs::validate::Args),
     /// Record a person's decision about a call that was interrupted and cannot safely be run again, or that is suspended.
     /// Writes into the session, or leaves the decision for the process that has it open.
-    Settle(verbs::settle::Arguments),
+    Settle(verbs::settle::Args),
     /// Copy what is sound in a damaged session, before its first damage, into a new session. The damaged one is only read.
     ///
     /// Damage in a segment's header, or in a frame that holds no record, does not count if what follows proves what was
     /// there. No byte of a record is repaired: records behind a damaged one, behind a missing segment or behind a record
     /// whose object is missing are counted and not copied.
-    Salvage(verbs::salvage::Arguments),
+    Salvage(verbs::salvage::Args),
     /// Copy sessions that a bucket holds into a store, or what is new of them, to be read. Their writers go on.
     Pull(verbs::replica::Pull),
     /// Bring the sessions of a store to a bucket, so that other machines can go on with them. Writes into the sessions.
@@ -207,14 +207,14 @@ enum Verb {
     /// NAME=DIR --unreplicated`.
     Takeover(verbs::replica::TakeOver),
     /// Print a session for other tools.
-    Export(verbs::export::Arguments),
+    Export(verbs::export::Args),
     /// Print a page of the manual, or write all pages: `foldlog man show | man -l -` shows that of `show`.
-    Man(verbs::man::Arguments),
+    Man(verbs::man::Args),
     /// Print a script that completes verbs, options, session ids and tags in a shell.
-    Completions(verbs::completions::Arguments),
+    Completions(verbs::completions::Args),
     /// List what a shell may complete a word to.
     #[command(hide = true)]
-    Candidates(verbs::candidates::Arguments),
+    Candidates(verbs::candidates::Args),
     /// Run the demo's child process, which writes until it is killed.
     #[command(hide = true)]
     DemoChild(verbs::demo::ChildArguments),
@@ -305,10 +305,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
     let is_run_as_json = asks_for_run_as_json(&arguments);
     output.color = color_of(&arguments);
     let is_colored = output.colors_results() || output.colors_notes();
-    let parsed = Arguments::command()
+    let parsed = Args::command()
         .color(if is_colored { ColorChoice::Always } else { ColorChoice::Never })
         .try_get_matches_from(arguments)
-        .and_then(|matches| <Arguments as clap::FromArgMatches>::from_arg_matches(&matches));
+        .and_then(|matches| <Args as clap::FromArgMatches>::from_arg_matches(&matches));
     let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(error) => return not_parsed(&error, &typed, is_run_as_json, output),
@@ -317,7 +317,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
     output.memory_bytes = arguments.memory;
     output.color = arguments.color;
     let shown = arguments.verb.folder().filter(|folder| !typed.is_in(folder));
-    output.places = shown.map(Places::of).unwrap_or_default();
+    output.places = shown.map(HintPaths::of).unwrap_or_default();
     let pager = output.pager.take().filter(|_| arguments.verb.is_paged() && !arguments.no_pager);
     let ended = match pager {
         Some(pager) => paged(arguments.verb, &pager, output),
@@ -339,7 +339,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
 /// Runs a verb whose results a pager shows. Its notes are written once the pager has ended.
 fn paged(asked: Verb, pager: &Pager, output: &mut Output<'_>) -> Result<u8> {
     let mut notes = Vec::new();
-    let mut paged = Paged::new(pager, &mut *output.stdout);
+    let mut paged = PagerWriter::new(pager, &mut *output.stdout);
     let mut within = Output {
         stdout: &mut paged,
         stderr: &mut notes,
@@ -368,7 +368,7 @@ fn paged(asked: Verb, pager: &Pager, output: &mut Output<'_>) -> Result<u8> {
 }
 
 /// Returns what the arguments say of colours, before they are parsed: so are the messages about those that cannot be.
-fn color_of(arguments: &[OsString]) -> When {
+fn color_of(arguments: &[OsString]) -> ColorMode {
     let mut words =
         arguments.iter().filter_map(|word| word.to_str()).skip_while(|word| !word.starts_with("--color"));
     let value = match words.next() {
@@ -376,7 +376,7 @@ fn color_of(arguments: &[OsString]) -> When {
         Some(word) => word.strip_prefix("--color="),
         None => None,
     };
-    value.and_then(|value| When::from_str(value, false).ok()).unwrap_or_default()
+    value.and_then(|value| ColorMode::from_str(value, false).ok()).unwrap_or_default()
 }
 
 /// Returns whether arguments that cannot be parsed are those of `run --json`.
@@ -405,11 +405,11 @@ fn not_parsed(error: &clap::Error, typed: &TypedUrls, is_run_as_json: bool, outp
         let _ = writeln!(output.stderr, "{}", text.trim_end());
         if is_run_as_json {
             // As above.
-            let _ = output.value(&verbs::run::Failed::of_options(&plain));
+            let _ = output.value(&verbs::run::RunFailure::of_options(&plain));
         }
         return UNUSABLE;
     }
-    match writeln!(output.stdout, "{}", text.trim_end()).map_err(Failure::from) {
+    match writeln!(output.stdout, "{}", text.trim_end()).map_err(CommandError::from) {
         Err(failure) if !failure.is_closed_pipe() => UNUSABLE,
         _ => HOLDS,
     }
@@ -476,10 +476,8 @@ fn local(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Pull(arguments) => arguments.run(output),
         Verb::Push(arguments) => arguments.run(output),
         Verb::Takeover(arguments) => arguments.run(output),
-        Verb::Man(arguments) => verbs::man::run(&arguments, Arguments::command(), output),
-        Verb::Completions(arguments) => {
-            verbs::completions::run(&arguments, &mut Arguments::command(), output)
-        }
+        Verb::Man(arguments) => verbs::man::run(&arguments, Args::command(), output),
+        Verb::Completions(arguments) => verbs::completions::run(&arguments, &mut Args::command(), output),
         Verb::Candidates(arguments) => verbs::candidates::run(&arguments, output),
         Verb::DemoChild(child) => verbs::demo::write_until_killed(&child.store, child.session, output),
     }

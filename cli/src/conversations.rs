@@ -11,7 +11,7 @@ use crate::failure::Result;
 
 /// Describes a conversation at one position. The fields are those of `state --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Summary {
+pub(crate) struct ConversationSummary {
     /// Id of the evaluation.
     pub evaluation_id: String,
     /// Number of messages.
@@ -30,8 +30,8 @@ pub(crate) struct Summary {
     pub output_tokens: u64,
 }
 
-impl Summary {
-    fn of(conversation: &Conversation) -> Summary {
+impl ConversationSummary {
+    fn of(conversation: &Conversation) -> ConversationSummary {
         let entries = conversation.entries();
         let answer = conversation.last_answer();
         let mut open: BTreeSet<u32> = answer
@@ -56,7 +56,7 @@ impl Summary {
             }
         }
         let usage = conversation.usage();
-        Summary {
+        ConversationSummary {
             evaluation_id: conversation.evaluation_id().to_owned(),
             messages: conversation.messages().len() as u64,
             turns,
@@ -74,10 +74,10 @@ impl Summary {
 /// # Errors
 ///
 /// The engine's error if the log cannot be read.
-pub(crate) fn summaries(reader: &LogReader, at: SequenceNumber) -> Result<Vec<Summary>> {
+pub(crate) fn summaries(reader: &LogReader, at: SequenceNumber) -> Result<Vec<ConversationSummary>> {
     let mut summaries = Vec::new();
     for evaluation in reader.evaluations_at(at) {
-        summaries.extend(reader.conversation_at(&evaluation, at)?.as_ref().map(Summary::of));
+        summaries.extend(reader.conversation_at(&evaluation, at)?.as_ref().map(ConversationSummary::of));
     }
     Ok(summaries)
 }

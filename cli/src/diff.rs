@@ -8,7 +8,7 @@ use foldlog::inspect::{Difference, LogReader, StateReader, VisitDifference};
 use crate::failure::Result;
 
 /// Takes one difference after the other. If it fails, no more are looked for.
-pub type Sink<'a> = dyn FnMut(Difference) -> Result<()> + 'a;
+pub type DifferenceSink<'a> = dyn FnMut(Difference) -> Result<()> + 'a;
 
 /// Hands the differences of two states of one log to `sink`: those of slices, in the order of their names, then those of tags.
 /// One pair of items is decoded at a time.
@@ -16,7 +16,7 @@ pub type Sink<'a> = dyn FnMut(Difference) -> Result<()> + 'a;
 /// # Errors
 ///
 /// The engine's error if an item cannot be read, or would take more memory than the reader may; the error of `sink`.
-pub fn states(before: &StateReader, after: &StateReader, sink: &mut Sink<'_>) -> Result<()> {
+pub fn states(before: &StateReader, after: &StateReader, sink: &mut DifferenceSink<'_>) -> Result<()> {
     handed(sink, |visit| before.slice_differences(after, |_| true, visit))?;
     before.tag_differences(after).into_iter().try_for_each(sink)
 }
@@ -29,7 +29,7 @@ pub fn states(before: &StateReader, after: &StateReader, sink: &mut Sink<'_>) ->
 pub fn conversations(
     reader: &LogReader,
     (before, after): (SequenceNumber, SequenceNumber),
-    sink: &mut Sink<'_>,
+    sink: &mut DifferenceSink<'_>,
 ) -> Result<()> {
     handed(sink, |visit| reader.visit_conversation_differences(before, after, visit))
 }
@@ -39,7 +39,7 @@ pub fn conversations(
 /// # Errors
 ///
 /// The engine's error if one of them cannot be read, or takes more memory than it may; the error of `sink`.
-pub fn states_beside(before: &StateReader, after: &StateReader, sink: &mut Sink<'_>) -> Result<()> {
+pub fn states_beside(before: &StateReader, after: &StateReader, sink: &mut DifferenceSink<'_>) -> Result<()> {
     handed(sink, |visit| before.slice_differences_beside(after, |_| true, visit))?;
     before.tag_differences(after).into_iter().try_for_each(sink)
 }
@@ -52,7 +52,7 @@ pub fn states_beside(before: &StateReader, after: &StateReader, sink: &mut Sink<
 pub fn beside(
     (here, at): (&LogReader, SequenceNumber),
     (there, other_at): (&LogReader, SequenceNumber),
-    sink: &mut Sink<'_>,
+    sink: &mut DifferenceSink<'_>,
 ) -> Result<()> {
     let (before, after) = (here.state_reader_at(at)?, there.state_reader_at(other_at)?);
     states_beside(&before, &after, sink)?;
@@ -61,7 +61,7 @@ pub fn beside(
 
 /// Walks with a visitor that hands on to `sink`, and ends where that fails.
 fn handed(
-    sink: &mut Sink<'_>,
+    sink: &mut DifferenceSink<'_>,
     walk: impl FnOnce(&mut VisitDifference<'_>) -> foldlog::Result<()>,
 ) -> Result<()> {
     let mut handed = Ok(());

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use foldlog::{Error, filesystem, inspect};
 use foldlog_codec::escape;
-use foldlog_tasks::{Damage, DamagedFile};
+use foldlog_tasks::{DamagedFile, FileDamage};
 
 use crate::remote;
 use crate::verbs::run::quoted;
 
 /// Holds what a verb came to, or why it ended early.
-pub type Result<T, E = Failure> = std::result::Result<T, E>;
+pub type Result<T, E = CommandError> = std::result::Result<T, E>;
 
 /// Exit code if what was asked holds.
 pub const HOLDS: u8 = 0;
@@ -28,7 +28,7 @@ pub(crate) fn worse(code: u8, other: u8) -> u8 {
 /// Says why a verb ended early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum CommandError {
     /// The engine reported an error.
     #[error(transparent)]
     Engine(#[from] Error),
@@ -98,9 +98,9 @@ pub enum Failure {
     Child(io::Error),
 }
 
-impl From<filesystem::Error> for Failure {
-    fn from(error: filesystem::Error) -> Failure {
-        Failure::Engine(error.into())
+impl From<filesystem::Error> for CommandError {
+    fn from(error: filesystem::Error) -> CommandError {
+        CommandError::Engine(error.into())
     }
 }
 
@@ -108,37 +108,37 @@ impl From<filesystem::Error> for Failure {
 const COPY_AGAIN: &str = "if this is a copy, take another by `foldlog backup SESSION --to STORE`, which copies a session while it is \
                           written; if it is not, or as of an earlier moment, copy its sound part: `foldlog salvage SESSION --to STORE`";
 
-impl From<foldlog_tasks::Error> for Failure {
-    fn from(error: foldlog_tasks::Error) -> Failure {
+impl From<foldlog_tasks::Error> for CommandError {
+    fn from(error: foldlog_tasks::Error) -> CommandError {
         match error {
-            foldlog_tasks::Error::Engine(error) => Failure::Engine(error),
-            error => Failure::Tasks(error),
+            foldlog_tasks::Error::Engine(error) => CommandError::Engine(error),
+            error => CommandError::Tasks(error),
         }
     }
 }
 
-impl From<io::Error> for Failure {
-    /// Reports an error of the output. Errors of other files are [`Failure::File`], which names the file.
-    fn from(error: io::Error) -> Failure {
-        Failure::Output(error)
+impl From<io::Error> for CommandError {
+    /// Reports an error of the output. Errors of other files are [`CommandError::File`], which names the file.
+    fn from(error: io::Error) -> CommandError {
+        CommandError::Output(error)
     }
 }
 
-impl Failure {
+impl CommandError {
     /// Reports wrong usage: `what` is wrong, and what to do `next`.
-    pub fn usage(what: impl Into<String>, next: impl Into<String>) -> Failure {
-        Failure::Usage { what: what.into(), next: next.into() }
+    pub fn usage(what: impl Into<String>, next: impl Into<String>) -> CommandError {
+        CommandError::Usage { what: what.into(), next: next.into() }
     }
 
     /// Returns whether the reader of the output closed it early, which is no error.
     pub fn is_closed_pipe(&self) -> bool {
-        matches!(self, Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+        matches!(self, CommandError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
     /// Returns whether a log is sound, and takes more memory than its reader may.
     #[cfg(feature = "view")]
     pub(crate) fn is_over_budget(&self) -> bool {
-        matches!(self, Failure::Engine(Error::OverBudget { .. }))
+        matches!(self, CommandError::Engine(Error::OverBudget { .. }))
     }
 
     /// Returns what happened, and behind it what to do next.
@@ -150,15 +150,15 @@ impl Failure {
     /// Returns the exit code of a verb that ended for this reason.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Failure::DoesNotHold(_)
-            | Failure::DamagedCaptures(_)
-            | Failure::Incomplete(_)
-            | Failure::Held(_) => DOES_NOT_HOLD,
-            Failure::Engine(error) if error.is_damage() => DOES_NOT_HOLD,
-            Failure::Run { error, .. } if matches!(&**error, foldlog_agent::Error::Engine(error) if error.is_damage()) => {
+            CommandError::DoesNotHold(_)
+            | CommandError::DamagedCaptures(_)
+            | CommandError::Incomplete(_)
+            | CommandError::Held(_) => DOES_NOT_HOLD,
+            CommandError::Engine(error) if error.is_damage() => DOES_NOT_HOLD,
+            CommandError::Run { error, .. } if matches!(&**error, foldlog_agent::Error::Engine(error) if error.is_damage()) => {
                 DOES_NOT_HOLD
             }
-            Failure::Tasks(
+            CommandError::Tasks(
                 foldlog_tasks::Error::Damaged { .. } | foldlog_tasks::Error::CheckpointMismatch { .. },
             ) => DOES_NOT_HOLD,
             failure if failure.is_closed_pipe() => HOLDS,
@@ -169,30 +169,30 @@ impl Failure {
     /// Returns what to do next, if there is something to be done.
     pub fn next(&self) -> Option<String> {
         let next = match self {
-            Failure::Engine(error) => return next_after(error),
-            Failure::Usage { next, .. } | Failure::Run { next, .. } => return Some(next.clone()),
-            Failure::Output(_) | Failure::Wait(_) => return None,
-            Failure::Deleted { .. } => "`foldlog sessions STORE` lists the sessions that are there",
-            Failure::DoesNotHold(_) => {
+            CommandError::Engine(error) => return next_after(error),
+            CommandError::Usage { next, .. } | CommandError::Run { next, .. } => return Some(next.clone()),
+            CommandError::Output(_) | CommandError::Wait(_) => return None,
+            CommandError::Deleted { .. } => "`foldlog sessions STORE` lists the sessions that are there",
+            CommandError::DoesNotHold(_) => {
                 "nothing was changed; keep the folder as it is, and take the session from a copy, or copy its sound part: \
                  `foldlog salvage SESSION --to STORE`"
             }
-            Failure::DamagedCaptures(_) => {
+            CommandError::DamagedCaptures(_) => {
                 "nothing was changed; the logs are sound: put these files back from a backup, which has them under the same names, or \
                  `foldlog backup SESSION --to STORE` copies the session with all captures that are sound; only what goes back to the \
                  others fails"
             }
-            Failure::Incomplete(_) => COPY_AGAIN,
-            Failure::Held(_) => {
+            CommandError::Incomplete(_) => COPY_AGAIN,
+            CommandError::Held(_) => {
                 "nothing was changed; keep the place as it is: whoever wrote the session may have all of it in a store"
             }
-            Failure::File { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
+            CommandError::File { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
                 "name another place, or replace what is there by --force"
             }
-            Failure::File { .. } => "check the path and its permissions",
-            Failure::Tasks(error) => after_tasks(error),
-            Failure::Malformed { .. } => "nothing was imported; correct the file and import again",
-            Failure::Child(_) => "run the demo where processes can be started",
+            CommandError::File { .. } => "check the path and its permissions",
+            CommandError::Tasks(error) => after_tasks(error),
+            CommandError::Malformed { .. } => "nothing was imported; correct the file and import again",
+            CommandError::Child(_) => "run the demo where processes can be started",
         };
         Some(next.to_owned())
     }
@@ -206,7 +206,9 @@ fn after_tasks(error: &foldlog_tasks::Error) -> &'static str {
         Damaged { files, .. } if files.iter().any(DamagedFile::is_manifest) => {
             "nothing was changed; nothing vouches for the other files: export the session again, or take the tree from a copy"
         }
-        Damaged { files, .. } if files.iter().any(|file| matches!(file.damage, Damage::TooLong { .. })) => {
+        Damaged { files, .. }
+            if files.iter().any(|file| matches!(file.damage, FileDamage::TooLong { .. })) =>
+        {
             "nothing was changed; allow more by `--memory BYTES`, if you trust the tree: half of it may be files"
         }
         Damaged { .. } => {

@@ -1,10 +1,10 @@
 //! The values at which two logs part, and what the objects hold that stand in the place of large ones.
 
 use foldlog::Value;
-use foldlog::inspect::{LogReader, Parting};
+use foldlog::inspect::{LogDivergence, LogReader};
 use foldlog_codec::body::{ObjectId, Payload};
 use foldlog_codec::escape;
-use foldlog_codec::msgpack::{Limits, Streamed};
+use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 use serde_json::{Value as Json, json};
 
 use crate::payload::OBJECT_BYTES_MAX;
@@ -18,39 +18,39 @@ const BEFORE_CHARS: usize = 20;
 
 /// Holds a value at which two logs part.
 #[derive(Debug)]
-pub(crate) struct Side {
+pub(crate) struct DifferingValue {
     /// Object that stands in its record; `None` if the record has the value itself.
     pub(crate) object: Option<ObjectId>,
     /// The value in MessagePack, or why it is not told.
     pub(crate) bytes: Result<Vec<u8>, String>,
-    /// The part of the value at the path of [`Parted`], in MessagePack; `None` if that is the whole value.
+    /// The part of the value at the path of [`FirstDifference`], in MessagePack; `None` if that is the whole value.
     part: Option<Vec<u8>>,
 }
 
 /// Holds the values at which two logs part.
 #[derive(Debug)]
-pub(crate) struct Parted {
+pub(crate) struct FirstDifference {
     /// Path of the first difference: within a value that stands in an object too, where both values are known.
     pub(crate) path: String,
     /// The first log's value and the other's; `None` where it has none there.
-    pub(crate) sides: [Option<Side>; 2],
+    pub(crate) sides: [Option<DifferingValue>; 2],
 }
 
-impl Side {
+impl DifferingValue {
     /// Reads a value of `reader`'s log as a parting has it: an object's content in the place of its reference.
-    fn of(reader: &LogReader, value: &Value) -> Side {
+    fn of(reader: &LogReader, value: &Value) -> DifferingValue {
         let Some(object) = reference(value) else {
-            return Side { object: None, bytes: Ok(value.encode()), part: None };
+            return DifferingValue { object: None, bytes: Ok(value.encode()), part: None };
         };
         let read = match object.len <= OBJECT_BYTES_MAX {
             true => reader.payload(Payload::new(&object.reference())).map_err(|error| error.to_string()),
             false => Err(format!("objects of more than {OBJECT_BYTES_MAX} bytes are not read for this")),
         };
-        let checked = read.and_then(|bytes| match Streamed::new(&bytes, Limits::of_payload()) {
+        let checked = read.and_then(|bytes| match JsonStream::new(&bytes, ValueLimits::of_payload()) {
             Ok(_) => Ok(bytes.to_vec()),
             Err(error) => Err(error.to_string()),
         });
-        Side { object: Some(object), bytes: checked, part: None }
+        DifferingValue { object: Some(object), bytes: checked, part: None }
     }
 
     /// Returns the value at the path, in MessagePack, or why it is not told.
@@ -69,7 +69,7 @@ impl Side {
         match &self.bytes {
             Err(reason) => held["error"] = Json::from(reason.as_str()),
             Ok(bytes) => {
-                let value = Streamed::new(bytes, Limits::of_payload()).ok();
+                let value = JsonStream::new(bytes, ValueLimits::of_payload()).ok();
                 held["value"] = value.and_then(|value| serde_json::to_value(value).ok()).unwrap_or_default();
             }
         }
@@ -85,9 +85,13 @@ impl Side {
 }
 
 /// Reads the values at which two logs part; `None` if they part at none.
-pub(crate) fn parted(parting: &Parting, here: &LogReader, there: &LogReader) -> Option<Parted> {
+pub(crate) fn parted(
+    parting: &LogDivergence,
+    here: &LogReader,
+    there: &LogReader,
+) -> Option<FirstDifference> {
     let difference = parting.difference.as_ref()?;
-    let of = |reader, value: Option<&Value>| value.map(|value| Side::of(reader, value));
+    let of = |reader, value: Option<&Value>| value.map(|value| DifferingValue::of(reader, value));
     let mut sides = [of(here, difference.recorded.as_ref()), of(there, difference.produced.as_ref())];
     let mut path = difference.path.clone();
     if let [Some(one), Some(other)] = &mut sides
@@ -98,11 +102,11 @@ pub(crate) fn parted(parting: &Parting, here: &LogReader, there: &LogReader) -> 
         let (old, new) = first_difference(&old, &new, &mut path);
         (one.part, other.part) = (Some(old.encode()), Some(new.encode()));
     }
-    Some(Parted { path, sides })
+    Some(FirstDifference { path, sides })
 }
 
 fn decoded(bytes: &[u8]) -> Result<Value, foldlog_codec::Error> {
-    Value::decode_within(bytes, Limits::of_payload())
+    Value::decode_within(bytes, ValueLimits::of_payload())
 }
 
 /// Goes down to the first part in which two values differ, as long as both have the same fields or as many items there. Decoding has
@@ -130,16 +134,17 @@ fn first_difference<'v>(mut old: &'v Value, mut new: &'v Value, path: &mut Strin
 }
 
 /// Returns what the objects hold at which two logs part, for programs; `None` if there are none.
-pub(crate) fn held(sides: &[Option<Side>; 2]) -> Option<Json> {
-    let [here, there] = sides.each_ref().map(|side| side.as_ref().and_then(Side::held));
+pub(crate) fn held(sides: &[Option<DifferingValue>; 2]) -> Option<Json> {
+    let [here, there] = sides.each_ref().map(|side| side.as_ref().and_then(DifferingValue::held));
     (here.is_some() || there.is_some()).then(|| json!({ "here": here, "there": there }))
 }
 
 /// Returns what a person is shown of the values at which two logs part, of each at most `chars` characters or a few more.
-pub(crate) fn shown(sides: &[Option<Side>; 2], chars: usize) -> [String; 2] {
+pub(crate) fn shown(sides: &[Option<DifferingValue>; 2], chars: usize) -> [String; 2] {
     let texts = sides.each_ref().map(|side| match side {
         Some(side) => {
-            let value = side.shown().ok().and_then(|bytes| Streamed::new(bytes, Limits::of_payload()).ok());
+            let value =
+                side.shown().ok().and_then(|bytes| JsonStream::new(bytes, ValueLimits::of_payload()).ok());
             value.and_then(|value| escape::to_json(&value).ok()).unwrap_or_else(|| "(not read)".to_owned())
         }
         None => "nothing".to_owned(),

@@ -9,25 +9,25 @@ use crate::verbs::run::quoted;
 
 /// Holds what stands in a hint for `SESSION`, and for the `STORE` that the session is in, as a shell reads it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct HintPaths {
     session: Option<String>,
     store: Option<String>,
 }
 
-impl Places {
+impl HintPaths {
     /// Returns the places of a command line that names this folder. A folder that is not there is none.
-    pub(crate) fn of(path: &Path) -> Places {
+    pub(crate) fn of(path: &Path) -> HintPaths {
         if inspect::is_store(path) {
-            return Places { session: None, store: Some(quoted(path.as_os_str())) };
+            return HintPaths { session: None, store: Some(quoted(path.as_os_str())) };
         }
         let store = inspect::store_around(path).map(|store| quoted(store.as_os_str()));
-        Places { session: path.is_dir().then(|| quoted(path.as_os_str())), store }
+        HintPaths { session: path.is_dir().then(|| quoted(path.as_os_str())), store }
     }
 
     /// Returns the places of a command line that names a session in a place.
     #[cfg(feature = "object-store")]
-    pub(crate) fn of_held(place: &str, session: &str) -> Places {
-        Places { session: Some(quoted(session.as_ref())), store: Some(quoted(place.as_ref())) }
+    pub(crate) fn of_held(place: &str, session: &str) -> HintPaths {
+        HintPaths { session: Some(quoted(session.as_ref())), store: Some(quoted(place.as_ref())) }
     }
 
     /// Returns the store or the place that the command line names a session of.
@@ -73,19 +73,19 @@ mod tests {
 
     #[test]
     fn places_stand_in_commands_alone_and_never_for_a_new_store() {
-        let places = Places { session: Some("'a b'".to_owned()), store: Some("s".to_owned()) };
+        let places = HintPaths { session: Some("'a b'".to_owned()), store: Some("s".to_owned()) };
         let put = places.put_into(
             "SESSION of STORE: `foldlog show SESSION` or `foldlog salvage SESSION --to STORE`; `foldlog sessions STORE`; `SESSIONS`",
         );
         let expected = "SESSION of STORE: `foldlog show 'a b'` or `foldlog salvage 'a b' --to STORE`; `foldlog sessions s`; `SESSIONS`";
         assert_eq!(put, expected);
-        assert_eq!(Places::default().put_into("`foldlog show SESSION`"), "`foldlog show SESSION`");
+        assert_eq!(HintPaths::default().put_into("`foldlog show SESSION`"), "`foldlog show SESSION`");
     }
 
     #[test]
     fn a_folder_that_is_not_there_stands_for_nothing() {
         assert_eq!(
-            Places::of(Path::new("/nowhere/at/all")).put_into("`foldlog show SESSION`"),
+            HintPaths::of(Path::new("/nowhere/at/all")).put_into("`foldlog show SESSION`"),
             "`foldlog show SESSION`"
         );
     }

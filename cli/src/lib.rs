@@ -58,5 +58,5 @@ pub mod verbs;
 mod view;
 
 pub use cli::run;
-pub use failure::Failure;
+pub use failure::CommandError;
 pub use output::Output;

@@ -14,11 +14,11 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::failure::{HOLDS, Result, UNUSABLE};
-use crate::hints::Places;
+use crate::hints::HintPaths;
 use crate::interrupts::Interrupts;
 use crate::pager::Pager;
 use crate::progress::{Progress, Status};
-use crate::style::{BAD, PLAIN, Style, Terminal, Variables, When};
+use crate::style::{BAD, ColorMode, ColorVariables, PLAIN, Style, Terminal};
 
 /// Makes the command that runs the demo's child process, which is killed while it writes. That process calls
 /// [`write_until_killed`](crate::verbs::demo::write_until_killed) with the store and the session that are given here.
@@ -50,9 +50,9 @@ pub struct Output<'a> {
     pub(crate) is_held: bool,
     pub(crate) json: bool,
     /// When a stream is coloured, as the command line says.
-    pub(crate) color: When,
+    pub(crate) color: ColorMode,
     /// What the command line is about, as notes name it.
-    pub(crate) places: Places,
+    pub(crate) places: HintPaths,
     /// Columns of the terminal that results go to; `None` if they go to none, or its width is not known.
     pub columns: Option<u16>,
     /// Most bytes of memory that a log may take; `None` if the command line says nothing.
@@ -84,8 +84,8 @@ impl<'a> Output<'a> {
             is_process: false,
             is_held: false,
             json: false,
-            color: When::Auto,
-            places: Places::default(),
+            color: ColorMode::Auto,
+            places: HintPaths::default(),
             columns: None,
             memory_bytes: None,
         }
@@ -184,7 +184,7 @@ pub fn with_process(verb: impl FnOnce(&mut Output<'_>) -> u8) -> u8 {
     let terminal = Terminal {
         stdout: io::stdout().is_terminal(),
         stderr: io::stderr().is_terminal(),
-        variables: Variables::of(|name| std::env::var_os(name)),
+        variables: ColorVariables::of(|name| std::env::var_os(name)),
     };
     let mut stdout = BufWriter::new(io::stdout());
     let mut stderr = io::stderr();

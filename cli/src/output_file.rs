@@ -14,7 +14,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
 use nix::unistd::linkat;
 use tempfile::NamedTempFile;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 
 /// Beginning of the names of files that are not whole yet.
 const PREFIX: &str = ".foldlog-report-";
@@ -26,15 +26,15 @@ const MODE: u32 = 0o600;
 ///
 /// # Errors
 ///
-/// [`Failure::File`] if there is one and no `force`, [`Failure::Usage`] if something else is there, such as a device.
+/// [`CommandError::File`] if there is one and no `force`, [`CommandError::Usage`] if something else is there, such as a device.
 pub(crate) fn check_replaced(path: &Path, force: bool) -> Result<()> {
     match path.symlink_metadata() {
         Ok(there) if !there.is_file() && !there.is_symlink() => {
             let what = format!("{} is no file that could be replaced", escape::path(path));
-            Err(Failure::usage(what, "name another file"))
+            Err(CommandError::usage(what, "name another file"))
         }
         Ok(_) if !force => {
-            Err(Failure::File { path: path.to_owned(), source: io::ErrorKind::AlreadyExists.into() })
+            Err(CommandError::File { path: path.to_owned(), source: io::ErrorKind::AlreadyExists.into() })
         }
         _ => Ok(()),
     }
@@ -42,19 +42,19 @@ pub(crate) fn check_replaced(path: &Path, force: bool) -> Result<()> {
 
 /// A file that is being written.
 #[derive(Debug)]
-pub(crate) enum Unplaced {
+pub(crate) enum StagedFile {
     /// Without a name, in this folder.
     Unnamed(File, PathBuf),
     Named(NamedTempFile),
 }
 
-impl Unplaced {
+impl StagedFile {
     /// Makes an empty file beside its place.
     ///
     /// # Errors
     ///
     /// The system's error if no file can be made in that folder.
-    pub(crate) fn beside(path: &Path) -> io::Result<Unplaced> {
+    pub(crate) fn beside(path: &Path) -> io::Result<StagedFile> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let unnamed = OpenOptions::new()
             .read(true)
@@ -63,16 +63,16 @@ impl Unplaced {
             .custom_flags(OFlag::O_TMPFILE.bits())
             .open(dir);
         match unnamed {
-            Ok(file) => Ok(Unplaced::Unnamed(file, dir.to_owned())),
+            Ok(file) => Ok(StagedFile::Unnamed(file, dir.to_owned())),
             // Not every file system has files without a name. What else is wrong with the folder is told by the next call too.
-            Err(_) => Ok(Unplaced::Named(named_in(dir)?)),
+            Err(_) => Ok(StagedFile::Named(named_in(dir)?)),
         }
     }
 
     pub(crate) fn file(&mut self) -> &mut File {
         match self {
-            Unplaced::Unnamed(file, _) => file,
-            Unplaced::Named(named) => named.as_file_mut(),
+            StagedFile::Unnamed(file, _) => file,
+            StagedFile::Named(named) => named.as_file_mut(),
         }
     }
 
@@ -84,12 +84,12 @@ impl Unplaced {
     /// name, and no `force`.
     pub(crate) fn place(self, path: &Path, force: bool) -> io::Result<()> {
         match self {
-            Unplaced::Named(named) => {
+            StagedFile::Named(named) => {
                 named.as_file().sync_all()?;
                 let kept = if force { named.persist(path) } else { named.persist_noclobber(path) };
                 kept.map(drop).map_err(|error| error.error)
             }
-            Unplaced::Unnamed(mut file, dir) => {
+            StagedFile::Unnamed(mut file, dir) => {
                 file.sync_all()?;
                 let failed = match link(&file, path) {
                     Ok(()) => return Ok(()),

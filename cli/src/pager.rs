@@ -70,59 +70,59 @@ impl Pager {
 }
 
 /// Writes results into a pager once there are some, or to standard output if the pager cannot be started.
-pub(crate) struct Paged<'a> {
+pub(crate) struct PagerWriter<'a> {
     pager: &'a Pager,
     stdout: &'a mut dyn Write,
-    state: State,
+    state: PagerState,
 }
 
-enum State {
+enum PagerState {
     Waiting,
-    Running(Running),
+    Running(PagerProcess),
     /// The pager could not be started, for this reason.
     Failed(io::Error),
 }
 
-struct Running {
+struct PagerProcess {
     child: Child,
     stdin: BufWriter<ChildStdin>,
     ignored: Option<SigId>,
 }
 
-impl<'a> Paged<'a> {
-    pub(crate) fn new(pager: &'a Pager, stdout: &'a mut dyn Write) -> Paged<'a> {
-        Paged { pager, stdout, state: State::Waiting }
+impl<'a> PagerWriter<'a> {
+    pub(crate) fn new(pager: &'a Pager, stdout: &'a mut dyn Write) -> PagerWriter<'a> {
+        PagerWriter { pager, stdout, state: PagerState::Waiting }
     }
 
     /// Returns where results go, and starts the pager if it was not started yet.
     fn sink(&mut self) -> &mut dyn Write {
-        if matches!(self.state, State::Waiting) {
+        if matches!(self.state, PagerState::Waiting) {
             self.state = self.start();
         }
         match &mut self.state {
-            State::Running(running) => &mut running.stdin,
-            State::Waiting | State::Failed(_) => self.stdout,
+            PagerState::Running(running) => &mut running.stdin,
+            PagerState::Waiting | PagerState::Failed(_) => self.stdout,
         }
     }
 
-    fn start(&self) -> State {
+    fn start(&self) -> PagerState {
         let mut child = match self.pager.start() {
             Ok(child) => child,
-            Err(error) => return State::Failed(error),
+            Err(error) => return PagerState::Failed(error),
         };
-        let Some(stdin) = child.stdin.take() else { return State::Waiting };
+        let Some(stdin) = child.stdin.take() else { return PagerState::Waiting };
         // Ctrl-C is the pager's, as any key is: this process would end first and leave it to a terminal that it shares with
         // the shell. A pager that ends by it closes the pipe.
         let ignored = flag::register(SIGINT, Arc::new(AtomicBool::new(false))).ok();
-        State::Running(Running { child, stdin: BufWriter::new(stdin), ignored })
+        PagerState::Running(PagerProcess { child, stdin: BufWriter::new(stdin), ignored })
     }
 
     /// Waits until the pager is quit, and returns what a person has to know of one that could not be started.
     pub(crate) fn end(self) -> io::Result<Option<String>> {
         let running = match self.state {
-            State::Waiting => return Ok(None),
-            State::Running(running) => running,
-            State::Failed(error) => {
+            PagerState::Waiting => return Ok(None),
+            PagerState::Running(running) => running,
+            PagerState::Failed(error) => {
                 let named = self.pager.variable.map(|variable| (variable, escape::text(&self.pager.command)));
                 return Ok(named.map(|(variable, command)| {
                     format!(
@@ -132,7 +132,7 @@ impl<'a> Paged<'a> {
                 }));
             }
         };
-        let Running { mut child, mut stdin, ignored } = running;
+        let PagerProcess { mut child, mut stdin, ignored } = running;
         let flushed = stdin.flush();
         // Whatever is left is for a reader that is gone. The pipe is closed, which the pager waits for.
         drop(stdin.into_parts());
@@ -142,16 +142,16 @@ impl<'a> Paged<'a> {
     }
 }
 
-impl Write for Paged<'_> {
+impl Write for PagerWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.sink().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.state {
-            State::Waiting => Ok(()),
-            State::Running(running) => running.stdin.flush(),
-            State::Failed(_) => self.stdout.flush(),
+            PagerState::Waiting => Ok(()),
+            PagerState::Running(running) => running.stdin.flush(),
+            PagerState::Failed(_) => self.stdout.flush(),
         }
     }
 }

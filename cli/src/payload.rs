@@ -1,10 +1,10 @@
 //! The payloads of records: what hosts and tools put into them, decoded without their types.
 
 use foldlog::inspect::LogReader;
-use foldlog::{Kind, Record, Value};
+use foldlog::{Record, RecordKind, Value};
 use foldlog_codec::body::{Action, Dispatch, Observed, Payload, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::escape;
-use foldlog_codec::msgpack::{Limits, Streamed};
+use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 
 use crate::readers::shortened;
 
@@ -18,23 +18,23 @@ pub(crate) const OBJECT_BYTES_MAX: u64 = 1 << 20;
 /// it came to. None if the record's body does not decode.
 fn payloads<'a>(record: &Record<'a>) -> Vec<(&'static str, Payload<'a>)> {
     match record.kind {
-        Kind::DISPATCH => match Dispatch::decode(record.body).map(|dispatch| dispatch.action) {
+        RecordKind::DISPATCH => match Dispatch::decode(record.body).map(|dispatch| dispatch.action) {
             Ok(Action::Event { data, .. }) => vec![("data", data)],
             _ => Vec::new(),
         },
-        Kind::OBSERVED => match Observed::decode(record.body) {
+        RecordKind::OBSERVED => match Observed::decode(record.body) {
             Ok(observed) => vec![("data", observed.data)],
             Err(_) => Vec::new(),
         },
-        Kind::TOOL_BEGIN => match ToolBegin::decode(record.body) {
+        RecordKind::TOOL_BEGIN => match ToolBegin::decode(record.body) {
             Ok(begin) => vec![("arguments", begin.arguments)],
             Err(_) => Vec::new(),
         },
-        Kind::TOOL_END => match ToolEnd::decode(record.body) {
+        RecordKind::TOOL_END => match ToolEnd::decode(record.body) {
             Ok(end) => named([("result", end.result), ("shown", end.shown)]),
             Err(_) => Vec::new(),
         },
-        Kind::SETTLE => match Settle::decode(record.body) {
+        RecordKind::SETTLE => match Settle::decode(record.body) {
             Ok(settle) => named([("result", settle.result), ("shown", settle.shown)]),
             Err(_) => Vec::new(),
         },
@@ -50,13 +50,13 @@ fn named<'a>(payloads: [(&'static str, Option<Payload<'a>>); 2]) -> Vec<(&'stati
 pub(crate) fn with_value<T>(
     reader: &LogReader,
     payload: Payload<'_>,
-    read: impl FnOnce(Streamed<'_>) -> T,
+    read: impl FnOnce(JsonStream<'_>) -> T,
 ) -> Result<T, String> {
     if let Some(object) = payload.object().filter(|object| object.len > OBJECT_BYTES_MAX) {
         return Err(format!("({} bytes in the object {})", object.len, object.file_name()));
     }
     let bytes = reader.payload(payload).map_err(|error| format!("({error})"))?;
-    let value = Streamed::new(&bytes, Limits::of_payload()).map_err(|error| format!("({error})"))?;
+    let value = JsonStream::new(&bytes, ValueLimits::of_payload()).map_err(|error| format!("({error})"))?;
     Ok(read(value))
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn lines(reader: &LogReader, record: &Record<'_>) -> Vec<String> {
 pub(crate) fn value(reader: &LogReader, record: &Record<'_>) -> Value {
     let pair = |(name, payload): (&str, Payload<'_>)| {
         // The form is exact, as everywhere else.
-        let form = |value: Streamed<'_>| serde_json::to_value(value).map(Value::from);
+        let form = |value: JsonStream<'_>| serde_json::to_value(value).map(Value::from);
         let value = with_value(reader, payload, form);
         let value = value.and_then(|form| form.map_err(|error| format!("({error})")));
         (Value::from(name), value.unwrap_or_else(Value::from))

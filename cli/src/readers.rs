@@ -10,21 +10,24 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::Args;
-use foldlog::inspect::{self, Fenced, LogReader, ReadOptions, SoundEnd};
+use foldlog::inspect::{self, LogReader, ReadOptions, SessionFence, SoundEnd};
 use foldlog::log::TornTail;
 use foldlog::storage::{Access, FileStorage, Storage};
-use foldlog::{Error, Exposed, Kind, OpenOperation, Record, Store, StoreOptions, UnsettledOperation};
-use foldlog_codec::body::{
-    Action, AdapterState, Answer, Declare, Dispatch, Import, Input, Lane, Observed, Opened, Parent,
-    PromptAccepted, Replicated, Request, Rollback, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
+use foldlog::{
+    Error, FileExposure, OpenOperation, Record, RecordKind, Store, StoreOptions, UnsettledOperation,
 };
-use foldlog_codec::record::Names;
+use foldlog_codec::body::{
+    Action, AdapterState, AnswerBody, Declare, Dispatch, Import, Input, Lane, Observed, Parent,
+    PromptAccepted, Replicated, Request, Rollback, SessionOpening, Settle, Shortened, SnapshotBody,
+    ToolBegin, ToolEnd, Turn,
+};
+use foldlog_codec::record::RecordNames;
 use foldlog_codec::segment::HEADER_LEN;
 use uuid::Uuid;
 
 use foldlog_codec::escape;
 
-use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
+use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
 use crate::remote;
 use crate::verbs::run::quoted;
@@ -126,7 +129,7 @@ pub(crate) fn lost_segments(dir: &Path) -> Option<String> {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if there is no store at `path`, [`Failure::Engine`] if it cannot be opened.
+/// [`CommandError::Usage`] if there is no store at `path`, [`CommandError::Engine`] if it cannot be opened.
 pub fn open_store(path: &Path, output: &Output<'_>) -> Result<Store> {
     check_store(path)?;
     Ok(Store::open_with(path, output.store_options())?)
@@ -136,36 +139,36 @@ pub fn open_store(path: &Path, output: &Output<'_>) -> Result<Store> {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if there is none.
+/// [`CommandError::Usage`] if there is none.
 pub(crate) fn check_store(path: &Path) -> Result<()> {
     if let Some(url) = remote::bucket_at(path) {
         let what = format!("{} is no store: a bucket is in that folder", escape::path(path));
-        return Err(Failure::usage(what, format!("give its URL: {}", quoted(url.as_ref()))));
+        return Err(CommandError::usage(what, format!("give its URL: {}", quoted(url.as_ref()))));
     }
     if inspect::is_store(path) {
         return Ok(());
     }
     let what = format!("{} is not a store: it has no folder `sessions`", escape::path(path));
-    Err(Failure::usage(what, "give the folder that holds the folder `sessions`"))
+    Err(CommandError::usage(what, "give the folder that holds the folder `sessions`"))
 }
 
 /// Says whether a session is written that a replica holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
-pub struct Writing {
+pub struct WriteArgs {
     /// Write although a replica holds the session. What is written counts only if no other worker has gone on with the session,
     /// which this machine cannot tell.
     #[arg(long)]
     pub unreplicated: bool,
 }
 
-impl Writing {
+impl WriteArgs {
     /// Opens the store at a path, of which a session is to be written.
     ///
     /// # Errors
     ///
-    /// [`Failure::Engine`] if it cannot be opened.
+    /// [`CommandError::Engine`] if it cannot be opened.
     pub(crate) fn open(self, store: &Path, output: &Output<'_>) -> Result<Store> {
-        let Writing { unreplicated } = self;
+        let WriteArgs { unreplicated } = self;
         Ok(Store::open_with(store, StoreOptions { unreplicated, ..output.store_options() })?)
     }
 }
@@ -181,11 +184,11 @@ pub fn store_of(session: &Path) -> Option<(PathBuf, Uuid)> {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if the folder is in no store.
+/// [`CommandError::Usage`] if the folder is in no store.
 pub fn in_store(session: &Path) -> Result<(PathBuf, Uuid)> {
     store_of(session).ok_or_else(|| {
         let what = format!("{} is not the folder of a session in a store", escape::path(session));
-        Failure::usage(what, "give the folder of a session: STORE/sessions/ID")
+        CommandError::usage(what, "give the folder of a session: STORE/sessions/ID")
     })
 }
 
@@ -194,7 +197,7 @@ pub fn in_store(session: &Path) -> Result<(PathBuf, Uuid)> {
 ///
 /// # Errors
 ///
-/// [`Failure::Engine`] if the folder holds no session, or its log is corrupt or cannot be read.
+/// [`CommandError::Engine`] if the folder holds no session, or its log is corrupt or cannot be read.
 pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     open_as(path, false, output)
 }
@@ -203,7 +206,7 @@ pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
 ///
 /// # Errors
 ///
-/// [`Failure::Engine`] if the folder holds no session, or its log is corrupt or cannot be read.
+/// [`CommandError::Engine`] if the folder holds no session, or its log is corrupt or cannot be read.
 pub fn open_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     open_as(path, true, output)
 }
@@ -213,7 +216,7 @@ pub fn open_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
 ///
 /// # Errors
 ///
-/// [`Failure::Engine`] if the folder holds no session, nothing in it is sound, or it cannot be read.
+/// [`CommandError::Engine`] if the folder holds no session, nothing in it is sound, or it cannot be read.
 pub fn open_sound(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     let options = ReadOptions { outline: false, memory_bytes: output.memory_bytes };
     noted(LogReader::open_sound(Arc::new(FileStorage::new()), path, options)?, output)
@@ -234,7 +237,7 @@ pub fn open_sound_outline(path: &Path, output: &mut Output<'_>) -> Result<LogRea
 pub fn code_of(reader: &LogReader, output: &mut Output<'_>) -> u8 {
     let Some(end) = reader.sound_end() else { return HOLDS };
     let SoundEnd { segment, offset, sequence, damage, .. } = end;
-    let failure = Failure::from(damage.clone());
+    let failure = CommandError::from(damage.clone());
     output.error(&failure);
     output.note(format_args!(
         "  what was read ends before record {sequence}, at byte {offset} of {}; `foldlog show SESSION --beyond-damage` lists \
@@ -279,7 +282,7 @@ fn noted(reader: LogReader, output: &mut Output<'_>) -> Result<LogReader> {
 }
 
 /// Notes that others may read a session's files, if they may.
-pub(crate) fn note_exposed(exposed: Option<&Exposed>, output: &mut Output<'_>) {
+pub(crate) fn note_exposed(exposed: Option<&FileExposure>, output: &mut Output<'_>) {
     if let Some(exposed) = exposed {
         output.note(format_args!("note: {exposed}; `chmod -R go= STORE` keeps them out"));
     }
@@ -323,7 +326,7 @@ fn note_replicated(replicated: &Replicated, output: &mut Output<'_>) {
 }
 
 /// Notes from which record on a session's log counts nowhere.
-fn note_fenced(fenced: &Fenced, output: &mut Output<'_>) {
+fn note_fenced(fenced: &SessionFence, output: &mut Output<'_>) {
     output.note(format_args!(
         "note: another worker ({}, epoch {}) has claimed this session: records from {} on were never acknowledged, so what they say, \
          the end of a call too, counts nowhere; the session goes on where that worker writes it",
@@ -379,8 +382,8 @@ impl FromStr for Position {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the position is beyond the log's end, or no snapshot has the tag.
-/// - [`Failure::Engine`] if the log cannot be read.
+/// - [`CommandError::Usage`] if the position is beyond the log's end, or no snapshot has the tag.
+/// - [`CommandError::Engine`] if the log cannot be read.
 pub fn position(reader: &LogReader, asked: Option<Position>) -> Result<SequenceNumber> {
     let tag = match asked {
         None => return Ok(reader.last_position()),
@@ -400,7 +403,7 @@ pub fn position(reader: &LogReader, asked: Option<Position>) -> Result<SequenceN
             format!("the tags are {}; or give a position from 0 to {last}", tags.join(", "))
         }
     };
-    Err(Failure::usage(format!("no snapshot has the tag `{}`", escape::text(&tag)), next))
+    Err(CommandError::usage(format!("no snapshot has the tag `{}`", escape::text(&tag)), next))
 }
 
 /// Returns the number of the record that was asked for, which need not be there, or be sound; `None` if none was.
@@ -420,7 +423,7 @@ pub fn record_at(reader: &LogReader, asked: Option<&Position>) -> Result<Option<
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if the position is beyond the log's end, [`Failure::Engine`] with the damage if it is beyond the end of
+/// [`CommandError::Usage`] if the position is beyond the log's end, [`CommandError::Engine`] with the damage if it is beyond the end of
 /// the sound part.
 pub fn position_at(reader: &LogReader, asked: Option<SequenceNumber>) -> Result<SequenceNumber> {
     match (reader.sound_end(), asked) {
@@ -433,27 +436,27 @@ pub fn position_at(reader: &LogReader, asked: Option<SequenceNumber>) -> Result<
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if the position is beyond `last`.
+/// [`CommandError::Usage`] if the position is beyond `last`.
 pub fn position_of(last: SequenceNumber, asked: Option<SequenceNumber>) -> Result<SequenceNumber> {
     match asked {
         Some(asked) if asked > last => {
             let what = format!("there is no position {asked}: the last one is {last}");
-            Err(Failure::usage(what, format!("give a position from 0 to {last}")))
+            Err(CommandError::usage(what, format!("give a position from 0 to {last}")))
         }
         asked => Ok(asked.unwrap_or(last)),
     }
 }
 
 /// Turns the result of a function of the engine that writes to the output into the verb's: an error of the output is
-/// [`Failure::Output`], since it says nothing of the log.
+/// [`CommandError::Output`], since it says nothing of the log.
 ///
 /// # Errors
 ///
-/// [`Failure::Output`] if the output cannot be written, [`Failure::Engine`] for any other error.
+/// [`CommandError::Output`] if the output cannot be written, [`CommandError::Engine`] for any other error.
 pub(crate) fn written(result: foldlog::Result<()>) -> Result<()> {
     result.map_err(|error| match error {
         Error::Io { op: "write", source, .. } => {
-            Failure::Output(io::Error::new(source.kind(), source.to_string()))
+            CommandError::Output(io::Error::new(source.kind(), source.to_string()))
         }
         error => error.into(),
     })
@@ -463,7 +466,7 @@ pub(crate) fn written(result: foldlog::Result<()>) -> Result<()> {
 ///
 /// # Errors
 ///
-/// The error of `visit`, or [`Failure::Engine`] if a record cannot be read.
+/// The error of `visit`, or [`CommandError::Engine`] if a record cannot be read.
 pub fn each_record(
     reader: &LogReader,
     range: RangeInclusive<SequenceNumber>,
@@ -491,7 +494,7 @@ pub(crate) fn stopped(path: &Path) -> Error {
 /// Names a record in a listing: by its event, a snapshot's tag, the target of a rollback, the tool of a call, the
 /// evaluation of a conversation; and by its lane, if the host named one. The name is as the log has it: [`escape::text`]
 /// makes it fit for a terminal.
-pub fn record_name(record: &Record<'_>, names: &Names) -> String {
+pub fn record_name(record: &Record<'_>, names: &RecordNames) -> String {
     let name = own_name(record, names);
     match Lane::of(record.kind, record.body).unwrap_or_default().name {
         Some(lane) if name.is_empty() => format!("lane {lane}"),
@@ -501,10 +504,10 @@ pub fn record_name(record: &Record<'_>, names: &Names) -> String {
 }
 
 /// Names a record by what its body says.
-fn own_name(record: &Record<'_>, names: &Names) -> String {
+fn own_name(record: &Record<'_>, names: &RecordNames) -> String {
     let name = match record.kind {
-        Kind::OPENED => Opened::decode(record.body).map(|opened| opened_name(&opened)),
-        Kind::DECLARE => Declare::decode(record.body).map(|declare| {
+        RecordKind::OPENED => SessionOpening::decode(record.body).map(|opened| opened_name(&opened)),
+        RecordKind::DECLARE => Declare::decode(record.body).map(|declare| {
             let mut declared: Vec<&str> = declare.events.iter().map(|event| event.name.as_str()).collect();
             let events: BTreeSet<&str> = declared.iter().copied().collect();
             // The implicit slice of an undeclared event has the event's name, which is listed once.
@@ -512,13 +515,15 @@ fn own_name(record: &Record<'_>, names: &Names) -> String {
             declared.extend(slices.filter(|slice| !events.contains(slice)));
             declared.join(", ")
         }),
-        Kind::DISPATCH => Dispatch::decode(record.body).map(|dispatch| dispatch_name(&dispatch, names)),
-        Kind::SNAPSHOT => Snapshot::decode(record.body).map(|snapshot| snapshot.tag.unwrap_or_default()),
-        Kind::ROLLBACK => Rollback::decode(record.body).map(|rollback| format!("to {}", rollback.to)),
-        Kind::IMPORT => Import::decode(record.body)
+        RecordKind::DISPATCH => Dispatch::decode(record.body).map(|dispatch| dispatch_name(&dispatch, names)),
+        RecordKind::SNAPSHOT => {
+            SnapshotBody::decode(record.body).map(|snapshot| snapshot.tag.unwrap_or_default())
+        }
+        RecordKind::ROLLBACK => Rollback::decode(record.body).map(|rollback| format!("to {}", rollback.to)),
+        RecordKind::IMPORT => Import::decode(record.body)
             .map(|import| import.from.map_or_else(String::new, |from| format!("of {from}"))),
-        Kind::TOOL_BEGIN => ToolBegin::decode(record.body).map(|begin| begin_name(&begin)),
-        Kind::TOOL_END => ToolEnd::decode(record.body).map(|end| {
+        RecordKind::TOOL_BEGIN => ToolBegin::decode(record.body).map(|begin| begin_name(&begin)),
+        RecordKind::TOOL_END => ToolEnd::decode(record.body).map(|end| {
             let cause = end.cause.map(|cause| format!(": {}", cause.name())).unwrap_or_default();
             let form = end.suspension.map(|it| format!(": {}", it.form.name())).unwrap_or_default();
             let exit = end.exit_code.filter(|code| *code != 0);
@@ -526,10 +531,10 @@ fn own_name(record: &Record<'_>, names: &Names) -> String {
             let ended = if end.has_unknown_end() { ": ended unknown" } else { "" };
             format!("{} of {} {}{cause}{form}{exit}{ended}", end.tool, end.begin, end.outcome.name())
         }),
-        Kind::OBSERVED => Observed::decode(record.body).map(|observed| observed.name),
-        Kind::REPLICATED => Replicated::decode(record.body)
+        RecordKind::OBSERVED => Observed::decode(record.body).map(|observed| observed.name),
+        RecordKind::REPLICATED => Replicated::decode(record.body)
             .map(|Replicated { at, by, epoch }| format!("{at}, epoch {epoch} of {by}")),
-        Kind::SETTLE => Settle::decode(record.body).map(|settle| {
+        RecordKind::SETTLE => Settle::decode(record.body).map(|settle| {
             let arguments = settle.arguments.map(|digest| {
                 let digits: String = digest_text(&digest).chars().take(DIGEST_DIGITS).collect();
                 format!(", arguments {digits}")
@@ -545,12 +550,12 @@ fn own_name(record: &Record<'_>, names: &Names) -> String {
 /// Names a record of a conversation: by what it says, and by its evaluation.
 fn conversation_name(record: &Record<'_>) -> std::result::Result<String, foldlog_codec::Error> {
     let (said, scope) = match record.kind {
-        Kind::INPUT => {
+        RecordKind::INPUT => {
             let input = Input::decode(record.body)?;
             let call_id = input.call_id.map(|call_id| format!(" {call_id}")).unwrap_or_default();
             (format!("{}{call_id}", input.role.name()), input.scope)
         }
-        Kind::REQUEST => {
+        RecordKind::REQUEST => {
             let request = Request::decode(record.body)?;
             let said = match &request.failure {
                 Some(failure) => format!("{} failed: {}", failure.request, failure.cause),
@@ -558,25 +563,25 @@ fn conversation_name(record: &Record<'_>) -> std::result::Result<String, foldlog
             };
             (said, request.scope)
         }
-        Kind::ANSWER => {
-            let answer = Answer::decode(record.body)?;
+        RecordKind::ANSWER => {
+            let answer = AnswerBody::decode(record.body)?;
             let stop = answer.stop.map(|stop| format!(", {stop}")).unwrap_or_default();
             (format!("{}{stop}", counted(answer.calls.len() as u64, "call")), answer.scope)
         }
-        Kind::TURN => {
+        RecordKind::TURN => {
             let turn = Turn::decode(record.body)?;
             let complete = if turn.complete { ", complete" } else { "" };
             (format!("turn {}{complete}", turn.number), turn.scope)
         }
-        Kind::SHORTENED => {
+        RecordKind::SHORTENED => {
             let shortened = Shortened::decode(record.body)?;
             (format!("{} to {}", shortened.from, shortened.to), shortened.scope)
         }
-        Kind::PROMPT_ACCEPTED => {
+        RecordKind::PROMPT_ACCEPTED => {
             let accepted = PromptAccepted::decode(record.body)?;
             (format!("{}:{} by {}", accepted.now.namespace, accepted.now.key, accepted.by), accepted.scope)
         }
-        Kind::ADAPTER_STATE => {
+        RecordKind::ADAPTER_STATE => {
             let state = AdapterState::decode(record.body)?;
             let spent = if state.resumable { "" } else { ", not resumable" };
             (format!("{} {}{spent}", state.adapter, state.occasion), state.scope)
@@ -605,7 +610,7 @@ fn begin_name(begin: &ToolBegin<'_>) -> String {
     name
 }
 
-fn opened_name(opened: &Opened) -> String {
+fn opened_name(opened: &SessionOpening) -> String {
     match opened.parent {
         Some(Parent::Fork { session, position, .. }) => format!("fork of {session} at {position}"),
         Some(Parent::Child { session, operation: Some(operation) }) => {
@@ -617,7 +622,7 @@ fn opened_name(opened: &Opened) -> String {
     }
 }
 
-fn dispatch_name(dispatch: &Dispatch<'_>, names: &Names) -> String {
+fn dispatch_name(dispatch: &Dispatch<'_>, names: &RecordNames) -> String {
     let operation = match &dispatch.action {
         Action::Event { event, .. } => {
             return names

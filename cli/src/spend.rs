@@ -19,10 +19,10 @@ use std::sync::Arc;
 
 use foldlog::inspect::LogReader;
 use foldlog::tools::resources::{BudgetSnapshot, BudgetTracker, Snapshotable};
-use foldlog::{Event, Kind, Record, SequenceNumber};
+use foldlog::{Event, Record, RecordKind, SequenceNumber};
 use foldlog_agent::events::PromptExecuted;
 use foldlog_codec::body::{
-    Action, Answer, Dispatch, Lane, Request, ResourceSnapshot, ToolBegin, ToolEnd, Usage,
+    Action, AnswerBody, Dispatch, Lane, Request, ResourceSnapshot, TokenUsage, ToolBegin, ToolEnd,
 };
 use foldlog_codec::msgpack;
 use serde::Serialize;
@@ -86,8 +86,8 @@ impl Spent {
     }
 }
 
-impl From<Usage> for Spent {
-    fn from(usage: Usage) -> Spent {
+impl From<TokenUsage> for Spent {
+    fn from(usage: TokenUsage) -> Spent {
         Spent {
             input_tokens: usage.input,
             output_tokens: usage.output,
@@ -100,7 +100,7 @@ impl From<Usage> for Spent {
 
 /// What a record says of spending.
 #[derive(Clone, Debug)]
-pub(crate) enum Told {
+pub(crate) enum SpendEvent {
     /// A model is asked.
     Requested { model: String },
     /// A request was answered, or failed.
@@ -119,7 +119,7 @@ pub(crate) enum Told {
 }
 
 /// Finds in the records of one log what they say of spending.
-pub(crate) struct Sources<'a> {
+pub(crate) struct SpendReader<'a> {
     reader: &'a LogReader,
     /// Ids under which the log declares the event `prompt_executed`.
     executed: BTreeSet<u32>,
@@ -127,19 +127,19 @@ pub(crate) struct Sources<'a> {
     budget: Option<(Vec<u8>, Arc<BudgetSnapshot>)>,
 }
 
-impl<'a> Sources<'a> {
-    pub(crate) fn of(reader: &'a LogReader) -> Sources<'a> {
+impl<'a> SpendReader<'a> {
+    pub(crate) fn of(reader: &'a LogReader) -> SpendReader<'a> {
         let declared = reader.declared().events.into_iter();
         let executed = declared.filter(|event| event.name == PromptExecuted::NAME).map(|event| event.id);
-        Sources { reader, executed: executed.collect(), budget: None }
+        SpendReader { reader, executed: executed.collect(), budget: None }
     }
 
     /// Returns what a record says of spending; `None` if it says nothing, or cannot be read.
-    pub(crate) fn told(&mut self, record: &Record<'_>) -> Option<Told> {
+    pub(crate) fn told(&mut self, record: &Record<'_>) -> Option<SpendEvent> {
         match record.kind {
-            Kind::ANSWER => {
-                let Answer { scope, request, model, usage, .. } = Answer::decode(record.body).ok()?;
-                Some(Told::Metered {
+            RecordKind::ANSWER => {
+                let AnswerBody { scope, request, model, usage, .. } = AnswerBody::decode(record.body).ok()?;
+                Some(SpendEvent::Metered {
                     evaluation: scope.evaluation.into_owned(),
                     within: scope.lane.within,
                     request,
@@ -147,12 +147,12 @@ impl<'a> Sources<'a> {
                     spent: usage?.into(),
                 })
             }
-            Kind::REQUEST => {
+            RecordKind::REQUEST => {
                 let Request { scope, model, failure, .. } = Request::decode(record.body).ok()?;
                 let Some(failure) = failure else {
-                    return Some(Told::Requested { model: model?.into_owned() });
+                    return Some(SpendEvent::Requested { model: model?.into_owned() });
                 };
-                Some(Told::Metered {
+                Some(SpendEvent::Metered {
                     evaluation: scope.evaluation.into_owned(),
                     within: scope.lane.within,
                     request: Some(failure.request),
@@ -160,14 +160,14 @@ impl<'a> Sources<'a> {
                     spent: failure.usage?.into(),
                 })
             }
-            Kind::DISPATCH if !self.executed.is_empty() => self.executed(record),
-            Kind::TOOL_BEGIN => self.budget(&ToolBegin::decode(record.body).ok()?.resources),
-            Kind::TOOL_END => self.budget(&ToolEnd::decode(record.body).ok()?.resources),
+            RecordKind::DISPATCH if !self.executed.is_empty() => self.executed(record),
+            RecordKind::TOOL_BEGIN => self.budget(&ToolBegin::decode(record.body).ok()?.resources),
+            RecordKind::TOOL_END => self.budget(&ToolEnd::decode(record.body).ok()?.resources),
             _ => None,
         }
     }
 
-    fn executed(&self, record: &Record<'_>) -> Option<Told> {
+    fn executed(&self, record: &Record<'_>) -> Option<SpendEvent> {
         let Action::Event { event, data } = Dispatch::decode(record.body).ok()?.action else { return None };
         if !self.executed.contains(&event) {
             return None;
@@ -175,18 +175,18 @@ impl<'a> Sources<'a> {
         // A host may call another event so.
         let event = msgpack::from_slice(&self.reader.payload(data).ok()?).ok()?;
         let within = Lane::of(record.kind, record.body).ok()?.within;
-        Some(Told::Executed { within, event: Box::new(event) })
+        Some(SpendEvent::Executed { within, event: Box::new(event) })
     }
 
-    fn budget(&mut self, captures: &[ResourceSnapshot<'_>]) -> Option<Told> {
+    fn budget(&mut self, captures: &[ResourceSnapshot<'_>]) -> Option<SpendEvent> {
         let capture = captures.iter().find(|capture| capture.resource == BudgetTracker::NAME)?;
         let bytes = self.reader.payload(capture.snapshot?).ok()?;
         if let Some((_, read)) = self.budget.as_ref().filter(|(known, _)| known[..] == bytes[..]) {
-            return Some(Told::Budget(Arc::clone(read)));
+            return Some(SpendEvent::Budget(Arc::clone(read)));
         }
         let read = Arc::new(BudgetTracker::recall(&bytes).ok()?);
         self.budget = Some((bytes.to_vec(), Arc::clone(&read)));
-        Some(Told::Budget(read))
+        Some(SpendEvent::Budget(read))
     }
 }
 
@@ -263,17 +263,17 @@ impl Accounts {
     }
 
     /// Counts what a record says. Returns each evaluation that has spent more than before, and what it has spent.
-    pub(crate) fn take(&mut self, told: &Told) -> Vec<(String, Spent)> {
+    pub(crate) fn take(&mut self, told: &SpendEvent) -> Vec<(String, Spent)> {
         match told {
-            Told::Requested { .. } => Vec::new(),
-            Told::Metered { evaluation, spent, .. } => {
+            SpendEvent::Requested { .. } => Vec::new(),
+            SpendEvent::Metered { evaluation, spent, .. } => {
                 let count = |account: &mut Account| account.metered = account.metered.plus(*spent);
                 self.change(evaluation, count).into_iter().collect()
             }
-            Told::Executed { event, .. } => {
+            SpendEvent::Executed { event, .. } => {
                 self.change(&event.evaluation_id, |account| account.executed(event)).into_iter().collect()
             }
-            Told::Budget(held) => self.budget(held, None),
+            SpendEvent::Budget(held) => self.budget(held, None),
         }
     }
 

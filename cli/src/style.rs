@@ -26,7 +26,7 @@ pub(crate) const GONE: Style = Style::new().dimmed();
 
 /// Says when a stream is coloured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum When {
+pub enum ColorMode {
     /// If it is a terminal, unless a variable says otherwise.
     #[default]
     Auto,
@@ -38,7 +38,7 @@ pub enum When {
 
 /// Tells what the process's variables ask of colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Variables {
+pub enum ColorVariables {
     /// Nothing: terminals are coloured.
     #[default]
     Silent,
@@ -50,18 +50,18 @@ pub enum Variables {
     Dull,
 }
 
-impl Variables {
+impl ColorVariables {
     /// Reads the variables by `get`. One that is empty counts as unset, and so does `CLICOLOR_FORCE=0`.
-    pub fn of(get: impl Fn(&str) -> Option<OsString>) -> Variables {
+    pub fn of(get: impl Fn(&str) -> Option<OsString>) -> ColorVariables {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
         if get("NO_COLOR").is_some() {
-            return Variables::Forbid;
+            return ColorVariables::Forbid;
         }
         if get("CLICOLOR_FORCE").is_some_and(|value| value != "0") {
-            return Variables::Force;
+            return ColorVariables::Force;
         }
         let is_dull = get("CLICOLOR").is_some_and(|value| value == "0");
-        if is_dull || is_dumb(get) { Variables::Dull } else { Variables::Silent }
+        if is_dull || is_dumb(get) { ColorVariables::Dull } else { ColorVariables::Silent }
     }
 }
 
@@ -78,16 +78,16 @@ pub struct Terminal {
     /// Whether notes and errors go to a terminal.
     pub stderr: bool,
     /// What the variables ask.
-    pub variables: Variables,
+    pub variables: ColorVariables,
 }
 
 impl Terminal {
     /// Returns whether a stream is coloured that is a terminal or not, as the command line and then the variables say.
-    pub(crate) fn colors(self, when: When, is_terminal: bool) -> bool {
+    pub(crate) fn colors(self, when: ColorMode, is_terminal: bool) -> bool {
         match (when, self.variables) {
-            (When::Always, _) | (When::Auto, Variables::Force) => true,
-            (When::Never, _) | (When::Auto, Variables::Forbid | Variables::Dull) => false,
-            (When::Auto, Variables::Silent) => is_terminal,
+            (ColorMode::Always, _) | (ColorMode::Auto, ColorVariables::Force) => true,
+            (ColorMode::Never, _) | (ColorMode::Auto, ColorVariables::Forbid | ColorVariables::Dull) => false,
+            (ColorMode::Auto, ColorVariables::Silent) => is_terminal,
         }
     }
 }
@@ -96,8 +96,8 @@ impl Terminal {
 mod tests {
     use super::*;
 
-    fn variables(set: &[(&str, &str)]) -> Variables {
-        Variables::of(|name| {
+    fn variables(set: &[(&str, &str)]) -> ColorVariables {
+        ColorVariables::of(|name| {
             let found = set.iter().find(|(set, _)| *set == name).map(|(_, value)| *value);
             found.or((name == "TERM").then_some("xterm")).map(OsString::from)
         })
@@ -105,28 +105,28 @@ mod tests {
 
     #[test]
     fn variables_outrank_one_another_in_a_fixed_order() {
-        assert_eq!(variables(&[]), Variables::Silent);
-        assert_eq!(variables(&[("NO_COLOR", ""), ("CLICOLOR", "1")]), Variables::Silent);
-        assert_eq!(variables(&[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")]), Variables::Forbid);
+        assert_eq!(variables(&[]), ColorVariables::Silent);
+        assert_eq!(variables(&[("NO_COLOR", ""), ("CLICOLOR", "1")]), ColorVariables::Silent);
+        assert_eq!(variables(&[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")]), ColorVariables::Forbid);
         assert_eq!(
             variables(&[("CLICOLOR_FORCE", "1"), ("CLICOLOR", "0"), ("TERM", "dumb")]),
-            Variables::Force
+            ColorVariables::Force
         );
-        assert_eq!(variables(&[("CLICOLOR_FORCE", "0")]), Variables::Silent);
-        assert_eq!(variables(&[("CLICOLOR", "0")]), Variables::Dull);
-        assert_eq!(variables(&[("TERM", "dumb")]), Variables::Dull);
-        assert_eq!(variables(&[("TERM", "")]), Variables::Dull);
+        assert_eq!(variables(&[("CLICOLOR_FORCE", "0")]), ColorVariables::Silent);
+        assert_eq!(variables(&[("CLICOLOR", "0")]), ColorVariables::Dull);
+        assert_eq!(variables(&[("TERM", "dumb")]), ColorVariables::Dull);
+        assert_eq!(variables(&[("TERM", "")]), ColorVariables::Dull);
     }
 
     #[test]
     fn the_command_line_outranks_the_variables() {
         let of = |variables| Terminal { stdout: true, stderr: false, variables };
-        assert!(of(Variables::Silent).colors(When::Auto, true));
-        assert!(!of(Variables::Silent).colors(When::Auto, false));
-        assert!(of(Variables::Force).colors(When::Auto, false));
-        assert!(!of(Variables::Dull).colors(When::Auto, true));
-        assert!(!of(Variables::Forbid).colors(When::Auto, true));
-        assert!(of(Variables::Forbid).colors(When::Always, false));
-        assert!(!of(Variables::Force).colors(When::Never, true));
+        assert!(of(ColorVariables::Silent).colors(ColorMode::Auto, true));
+        assert!(!of(ColorVariables::Silent).colors(ColorMode::Auto, false));
+        assert!(of(ColorVariables::Force).colors(ColorMode::Auto, false));
+        assert!(!of(ColorVariables::Dull).colors(ColorMode::Auto, true));
+        assert!(!of(ColorVariables::Forbid).colors(ColorMode::Auto, true));
+        assert!(of(ColorVariables::Forbid).colors(ColorMode::Always, false));
+        assert!(!of(ColorVariables::Force).colors(ColorMode::Never, true));
     }
 }

@@ -109,8 +109,8 @@ pub fn text(text: &str) -> Cow<'_, str> {
 /// let reason = "no such file: a\tb";
 /// assert_eq!(format!("failed: {}", escape::shown(reason)), r"failed: no such file: a\tb");
 /// ```
-pub fn shown<T: Display>(shown: T) -> Shown<T> {
-    Shown { shown, newline: "\\n" }
+pub fn shown<T: Display>(shown: T) -> EscapedDisplay<T> {
+    EscapedDisplay { shown, newline: "\\n" }
 }
 
 /// Escapes the `Display` text of a value for display over several lines; each line but the first begins with [`MARK`].
@@ -120,8 +120,8 @@ pub fn shown<T: Display>(shown: T) -> Shown<T> {
 ///
 /// assert_eq!(escape::lines("one\ntwo\u{7}").to_string(), "one\n  | two\\u{7}");
 /// ```
-pub fn lines<T: Display>(shown: T) -> Shown<T> {
-    Shown { shown, newline: "\n  | " }
+pub fn lines<T: Display>(shown: T) -> EscapedDisplay<T> {
+    EscapedDisplay { shown, newline: "\n  | " }
 }
 
 /// Escapes a path for display within one line; a byte that is not UTF-8 becomes `\xNN`.
@@ -158,24 +158,24 @@ fn push_bytes(out: &mut String, bytes: &[u8]) {
 
 /// Displays a value with its untrusted characters escaped. [`shown`] and [`lines`] make it.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown<T> {
+pub struct EscapedDisplay<T> {
     shown: T,
     newline: &'static str,
 }
 
-impl<T: Display> Display for Shown<T> {
+impl<T: Display> Display for EscapedDisplay<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(Escaping { out: f, newline: self.newline }, "{}", self.shown)
+        write!(EscapeWriter { out: f, newline: self.newline }, "{}", self.shown)
     }
 }
 
 /// Escapes whatever is written through it.
-struct Escaping<'a, 'b> {
+struct EscapeWriter<'a, 'b> {
     out: &'a mut fmt::Formatter<'b>,
     newline: &'static str,
 }
 
-impl fmt::Write for Escaping<'_, '_> {
+impl fmt::Write for EscapeWriter<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut rest = text;
         while let Some((at, character)) = first_escaped(rest) {
@@ -240,7 +240,7 @@ pub fn to_json(value: &(impl Serialize + ?Sized)) -> serde_json::Result<String> 
 /// ```
 pub fn json_beginning(value: &(impl Serialize + ?Sized), chars: usize) -> String {
     // A character takes at most four bytes.
-    let mut start = Start { bytes: Vec::new(), max: 4 * chars + 64 };
+    let mut start = PrefixWriter { bytes: Vec::new(), max: 4 * chars + 64 };
     // An error says only that enough was written.
     let _ = write_json(&mut start, value);
     let mut json = start.bytes;
@@ -313,12 +313,12 @@ pub fn read_json<T: DeserializeOwned>(json: &str) -> serde_json::Result<T> {
 }
 
 /// Keeps the first `max` bytes of what is written, and then refuses more.
-struct Start {
+struct PrefixWriter {
     bytes: Vec<u8>,
     max: usize,
 }
 
-impl Write for Start {
+impl Write for PrefixWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let room = self.max.saturating_sub(self.bytes.len());
         self.bytes.extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());

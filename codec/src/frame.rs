@@ -34,7 +34,7 @@
 //! 4. Watermarks never decrease along the chain.
 
 use crate::sabotage::{self, Breakage};
-use crate::{Error, Kind, Record, SequenceNumber, crc};
+use crate::{Error, Record, RecordKind, SequenceNumber, crc};
 
 /// Length in bytes of the header in front of every body.
 pub const HEADER_LEN: usize = 28;
@@ -62,7 +62,7 @@ pub struct Header {
     /// Watermark: every record below this sequence number was durable when the frame was written.
     pub watermark: SequenceNumber,
     /// Kind of the record or envelope frame.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// Time of the record in microseconds since 1970-01-01 UTC, from [`TIME_US_MIN`] to [`TIME_US_MAX`].
     pub time_us: i64,
 }
@@ -354,8 +354,8 @@ pub fn peek(context: Context, bytes: &[u8]) -> Result<Header, Error> {
         available: bytes.len() as u64,
     })?;
     let [c0, c1, c2, c3, p0, p1, p2, p3, l0, l1, l2, l3, r0, r1, r2, r3, g0, g1, g2, g3, k, t @ ..] = fixed;
-    let kind =
-        Kind::from_byte(*k).ok_or(Error::Malformed { offset: 20, reason: "kind 0 is never written" })?;
+    let kind = RecordKind::from_byte(*k)
+        .ok_or(Error::Malformed { offset: 20, reason: "kind 0 is never written" })?;
     let body_len = u32::from_le_bytes([*l0, *l1, *l2, *l3]);
     if body_len as usize > BODY_LEN_MAX {
         return Err(Error::Limit { offset: 8, limit: "body length", max: BODY_LEN_MAX as u64 });
@@ -395,7 +395,7 @@ mod tests {
             body_len: 0,
             sequence,
             watermark,
-            kind: Kind::DISPATCH,
+            kind: RecordKind::DISPATCH,
             time_us,
         }
     }

@@ -20,7 +20,7 @@
 //! | `next` | sequence number of the first record that the image does not cover |
 //! | `segment`, `salt`, `last`, `end`, `crc` | the last frame covered: ordinal and salt of its segment; offsets at which it begins and ends; its checksum, which stands for all frames before it too |
 //! | `time`, `epoch`, `boot`, `synced` | what a scan of the covered frames finds: the last record's time, how often the log was opened for writing, the boot id at the last write, and the watermark |
-//! | `opened` | array of sequence number and `Opened` body, alternating: one pair for the session and one for each of its ancestors |
+//! | `opened` | array of sequence number and `SessionOpening` body, alternating: one pair for the session and one for each of its ancestors |
 //! | `rollbacks` | packed: sequence number `u64`, target `u64`, whether LOG was preserved `u8` |
 //! | `index` | packed: sequence number `u64`, segment ordinal `u32`, offset `u64` |
 //! | `compacted` | packed: ordinal `u32` and salt `u64` of each compacted segment; left out if there is none |
@@ -48,9 +48,9 @@ use uuid::Uuid;
 
 use crate::body::fields::{bad, fixed, list, required, walk};
 use crate::body::opened::{read_tags, write_tags};
-use crate::body::{Declare, ItemId, Opened, Replicated, Rollback};
-use crate::msgpack::{Reader, Token, Writer};
-use crate::{Error, Kind, SequenceNumber};
+use crate::body::{Declare, ItemId, Replicated, Rollback, SessionOpening};
+use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter};
+use crate::{Error, RecordKind, SequenceNumber};
 
 mod conversations;
 mod operations;
@@ -84,12 +84,12 @@ pub struct Image<'a> {
     pub boot_id: Option<Uuid>,
     /// Watermark: every record below this sequence number was known to be durable.
     pub watermark: SequenceNumber,
-    /// `Opened` records of the session and of its ancestors, each with its sequence number.
-    pub openings: Vec<(SequenceNumber, Opened)>,
+    /// `SessionOpening` records of the session and of its ancestors, each with its sequence number.
+    pub openings: Vec<(SequenceNumber, SessionOpening)>,
     /// Rollbacks, each with its sequence number.
     pub rollbacks: Vec<(SequenceNumber, Rollback)>,
     /// Positions of some records in the segments, for seeking.
-    pub index: Vec<Indexed>,
+    pub index: Vec<RecordLocation>,
     /// Ordinals and salts of the compacted segments among those that the image covers.
     pub compacted: Vec<(u32, u64)>,
     /// Ordinals and salts of the segments that had no seal, the last frame's own left out, whose frames were known to be whole and
@@ -102,7 +102,7 @@ pub struct Image<'a> {
     /// What the session's `replicated` record says; `None` if it has none.
     pub replicated: Option<Replicated>,
     /// Sequence number and kind of the first record that could not be folded.
-    pub unsupported: Option<(SequenceNumber, Kind)>,
+    pub unsupported: Option<(SequenceNumber, RecordKind)>,
     /// Operations that had begun and not ended, in the order of their begins.
     pub open: Vec<OpenOperation<&'a str>>,
     /// Operations that were interrupted and neither run again nor settled, by operation id.
@@ -134,7 +134,7 @@ pub struct LastFrame {
 
 /// Locates one record in the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Indexed {
+pub struct RecordLocation {
     /// Sequence number of the record.
     pub sequence: SequenceNumber,
     /// Ordinal of the record's segment.
@@ -226,7 +226,7 @@ impl<'a> Image<'a> {
 
     /// Encodes what stands between the front and the items of an image file: the length of the map, and the map.
     pub fn head(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         let lists = [self.open.len(), self.unsettled.len(), self.suspended.len(), self.begun.len()];
         let optional = usize::from(self.boot_id.is_some())
             + usize::from(self.replicated.is_some())
@@ -260,7 +260,7 @@ impl<'a> Image<'a> {
         }
         writer.str("rollbacks").bin(&packed);
         packed.clear();
-        for Indexed { sequence, ordinal, offset } in &self.index {
+        for RecordLocation { sequence, ordinal, offset } in &self.index {
             packed.extend(sequence.to_le_bytes());
             packed.extend(ordinal.to_le_bytes());
             packed.extend(offset.to_le_bytes());
@@ -299,7 +299,7 @@ impl<'a> Image<'a> {
         bytes
     }
 
-    fn write_operations(&self, writer: &mut Writer) {
+    fn write_operations(&self, writer: &mut MsgpackWriter) {
         if !self.open.is_empty() {
             writer.str("open").array(self.open.len());
             self.open.iter().for_each(|open| open.write(writer));
@@ -343,7 +343,7 @@ impl<'a> Image<'a> {
         let mut read = Fields::default();
         walk(KIND, map, |name, value| read.take(name, value))?;
         let mut image = read.finish()?;
-        let mut packed = Packed(items);
+        let mut packed = PackedReader(items);
         for slice in &mut image.slices {
             if let SliceImage::Held { len, items } = slice {
                 *items = packed.items(*len)?;
@@ -357,7 +357,7 @@ impl<'a> Image<'a> {
 }
 
 impl<'a> SliceImage<'a> {
-    fn write(&self, writer: &mut Writer) {
+    fn write(&self, writer: &mut MsgpackWriter) {
         let mut packed = Vec::new();
         match self {
             SliceImage::Held { len, .. } => {
@@ -379,14 +379,15 @@ impl<'a> SliceImage<'a> {
         }
     }
 
-    fn read(reader: &mut Reader<'a>) -> Result<SliceImage<'a>, Error> {
+    fn read(reader: &mut MsgpackReader<'a>) -> Result<SliceImage<'a>, Error> {
         let mut ahead = *reader;
         match ahead.token()? {
-            Token::Array(3) => {
+            MsgpackToken::Array(3) => {
                 let len = ahead.unsigned()?;
-                let marks = Packed(ahead.bin()?).all(|packed| Ok((packed.u64()?, packed.sequence()?)))?;
+                let marks =
+                    PackedReader(ahead.bin()?).all(|packed| Ok((packed.u64()?, packed.sequence()?)))?;
                 let undone =
-                    Packed(ahead.bin()?).all(|packed| Ok(packed.sequence()?..=packed.sequence()?))?;
+                    PackedReader(ahead.bin()?).all(|packed| Ok(packed.sequence()?..=packed.sequence()?))?;
                 *reader = ahead;
                 Ok(SliceImage::InLog { len, marks, undone })
             }
@@ -401,15 +402,15 @@ struct Fields<'a> {
     numbers: BTreeMap<&'static str, u64>,
     time_us: Option<i64>,
     boot_id: Option<Uuid>,
-    openings: Vec<(SequenceNumber, Opened)>,
+    openings: Vec<(SequenceNumber, SessionOpening)>,
     rollbacks: Vec<(SequenceNumber, Rollback)>,
-    index: Vec<Indexed>,
+    index: Vec<RecordLocation>,
     compacted: Vec<(u32, u64)>,
     unsealed: Vec<(u32, u64)>,
     declared: Option<Declare>,
     tags: BTreeMap<String, String>,
     replicated: Option<Replicated>,
-    unsupported: Option<(SequenceNumber, Kind)>,
+    unsupported: Option<(SequenceNumber, RecordKind)>,
     open: Vec<OpenOperation<&'a str>>,
     unsettled: Vec<UnsettledOperation<&'a str>>,
     suspended: Vec<SuspendedOperation<&'a str>>,
@@ -418,15 +419,15 @@ struct Fields<'a> {
     slices: Option<Vec<SliceImage<'a>>>,
 }
 
-fn ordinals_and_salts(value: &mut Reader<'_>) -> Result<Vec<(u32, u64)>, Error> {
-    Packed(value.bin()?).all(|packed| Ok((packed.u32()?, packed.u64()?)))
+fn ordinals_and_salts(value: &mut MsgpackReader<'_>) -> Result<Vec<(u32, u64)>, Error> {
+    PackedReader(value.bin()?).all(|packed| Ok((packed.u32()?, packed.u64()?)))
 }
 
 /// Names of the fields that are plain integers of 0 or more.
 const NUMBERS: [&str; 8] = ["next", "segment", "salt", "last", "end", "crc", "epoch", "synced"];
 
 impl<'a> Fields<'a> {
-    fn take(&mut self, name: &str, value: &mut Reader<'a>) -> Result<(), Error> {
+    fn take(&mut self, name: &str, value: &mut MsgpackReader<'a>) -> Result<(), Error> {
         if let Some(name) = NUMBERS.iter().find(|known| **known == name) {
             self.numbers.insert(name, value.unsigned()?);
             return Ok(());
@@ -436,19 +437,19 @@ impl<'a> Fields<'a> {
             "boot" => self.boot_id = Some(Uuid::from_bytes(fixed(value)?)),
             "opened" => {
                 for _ in 0..value.array()? / 2 {
-                    self.openings.push((value.unsigned()?.into(), Opened::decode(value.bin()?)?));
+                    self.openings.push((value.unsigned()?.into(), SessionOpening::decode(value.bin()?)?));
                 }
             }
             "rollbacks" => {
-                self.rollbacks = Packed(value.bin()?).all(|packed| {
+                self.rollbacks = PackedReader(value.bin()?).all(|packed| {
                     let (sequence, to) = (packed.sequence()?, packed.sequence()?);
                     Ok((sequence, Rollback { to, preserve_logs: packed.u8()? != 0 }))
                 })?;
             }
             "index" => {
-                self.index = Packed(value.bin()?).all(|packed| {
+                self.index = PackedReader(value.bin()?).all(|packed| {
                     let (sequence, ordinal, offset) = (packed.sequence()?, packed.u32()?, packed.u64()?);
-                    Ok(Indexed { sequence, ordinal, offset })
+                    Ok(RecordLocation { sequence, ordinal, offset })
                 })?;
             }
             "compacted" => self.compacted = ordinals_and_salts(value)?,
@@ -459,7 +460,7 @@ impl<'a> Fields<'a> {
             "unsupported" => {
                 value.array()?;
                 let (sequence, kind) = (value.unsigned()?, value.unsigned()?);
-                let kind = u8::try_from(kind).ok().and_then(Kind::from_byte);
+                let kind = u8::try_from(kind).ok().and_then(RecordKind::from_byte);
                 self.unsupported = Some((sequence.into(), required(KIND, "unsupported", kind)?));
             }
             "open" => self.open = list(value, OpenOperation::read)?,
@@ -512,9 +513,9 @@ impl<'a> Fields<'a> {
 }
 
 /// Decodes packed fields; holds the bytes that are still to be decoded.
-struct Packed<'a>(&'a [u8]);
+struct PackedReader<'a>(&'a [u8]);
 
-impl<'a> Packed<'a> {
+impl<'a> PackedReader<'a> {
     fn bytes(&mut self, len: usize) -> Result<&'a [u8], Error> {
         let (taken, rest) =
             self.0.split_at_checked(len).ok_or_else(|| bad(KIND, "packed bytes end early"))?;
@@ -574,7 +575,8 @@ mod tests {
     };
 
     fn image() -> Image<'static> {
-        let opened = Opened { session: Uuid::from_u128(7), seed: 3, tags: BTreeMap::new(), parent: None };
+        let opened =
+            SessionOpening { session: Uuid::from_u128(7), seed: 3, tags: BTreeMap::new(), parent: None };
         let slice = SliceDeclaration {
             id: 0,
             name: "plan".to_owned(),
@@ -591,13 +593,13 @@ mod tests {
             watermark: 40.into(),
             openings: vec![(0.into(), opened)],
             rollbacks: vec![(9.into(), Rollback { to: 3.into(), preserve_logs: false })],
-            index: vec![Indexed { sequence: 0.into(), ordinal: 0, offset: 84 }],
+            index: vec![RecordLocation { sequence: 0.into(), ordinal: 0, offset: 84 }],
             compacted: vec![(0, 77)],
             unsealed: vec![(1, 78)],
             declared: Declare { events: Vec::new(), slices: vec![slice] },
             tags: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
             replicated: Some(Replicated { at: "a bucket".to_owned(), by: "worker 7".to_owned(), epoch: 3 }),
-            unsupported: Some((39.into(), Kind::OBSERVED)),
+            unsupported: Some((39.into(), RecordKind::OBSERVED)),
             open: vec![OpenOperation {
                 operation: 30.into(),
                 begin: 33.into(),

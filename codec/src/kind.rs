@@ -27,15 +27,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// assert_eq!(Kind::from_byte(0), None);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Kind(u8);
+pub struct RecordKind(u8);
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
-        impl Kind {
-            $($(#[$doc])* pub const $name: Kind = Kind($number);)*
+        impl RecordKind {
+            $($(#[$doc])* pub const $name: RecordKind = RecordKind($number);)*
 
             /// Every kind that this version can name, in ascending order of their bytes.
-            pub const ALL: &'static [Kind] = &[$(Kind::$name),*];
+            pub const ALL: &'static [RecordKind] = &[$(RecordKind::$name),*];
 
             /// Returns the kind's name in listings and JSON; `unknown` for a kind of a later version.
             pub fn name(self) -> &'static str {
@@ -46,9 +46,9 @@ macro_rules! kinds {
             }
 
             /// Returns the kind of that name, or `None` if this version knows no such kind.
-            pub fn from_name(name: &str) -> Option<Kind> {
+            pub fn from_name(name: &str) -> Option<RecordKind> {
                 match name {
-                    $($text => Some(Kind::$name),)*
+                    $($text => Some(RecordKind::$name),)*
                     _ => None,
                 }
             }
@@ -56,23 +56,23 @@ macro_rules! kinds {
     };
 }
 
-impl Serialize for Kind {
+impl Serialize for RecordKind {
     /// Serializes the number of the kind, which later versions keep.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u8(self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Kind {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {
+impl<'de> Deserialize<'de> for RecordKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RecordKind, D::Error> {
         let byte = u8::deserialize(deserializer)?;
         let invalid = || D::Error::invalid_value(Unexpected::Unsigned(byte.into()), &"the number of a kind");
-        Kind::from_byte(byte).ok_or_else(invalid)
+        RecordKind::from_byte(byte).ok_or_else(invalid)
     }
 }
 
 kinds! {
-    /// Begins a session: its id, seed, tags and parent. See [`Opened`](crate::body::Opened).
+    /// Begins a session: its id, seed, tags and parent. See [`Opened`](crate::body::SessionOpening).
     OPENED = 1, "opened";
     /// Binds names of events and slices to the small integers that records use. See [`Declare`](crate::body::Declare).
     DECLARE = 2, "declare";
@@ -90,7 +90,7 @@ kinds! {
     INPUT = 8, "input";
     /// Records that a provider is about to be asked, or that a request failed. See [`Request`](crate::body::Request).
     REQUEST = 9, "request";
-    /// Records a provider's answer. See [`Answer`](crate::body::Answer).
+    /// Records a provider's answer. See [`Answer`](crate::body::AnswerBody).
     ANSWER = 10, "answer";
     /// Records that an answer and its tool calls are over. See [`Turn`](crate::body::Turn).
     TURN = 11, "turn";
@@ -100,7 +100,7 @@ kinds! {
     PROMPT_ACCEPTED = 13, "prompt_accepted";
     /// Records the captured state of an adapter. See [`AdapterState`](crate::body::AdapterState).
     ADAPTER_STATE = 14, "adapter_state";
-    /// Marks its own position for a later rollback. See [`Snapshot`](crate::body::Snapshot).
+    /// Marks its own position for a later rollback. See [`Snapshot`](crate::body::SnapshotBody).
     SNAPSHOT = 15, "snapshot";
     /// Rolls STATE back to a position. See [`Rollback`](crate::body::Rollback).
     ROLLBACK = 16, "rollback";
@@ -118,7 +118,7 @@ kinds! {
     RESUMED = 130, "resumed";
     /// Envelope: repeats all declarations so far at the head of a segment. See [`Declare`](crate::body::Declare).
     DECLARED = 131, "declared";
-    /// Envelope: attests what [`SYNCED`](Kind::SYNCED) does, and states that the writer closed the session behind the last record.
+    /// Envelope: attests what [`SYNCED`](RecordKind::SYNCED) does, and states that the writer closed the session behind the last record.
     /// Its body is empty.
     CLOSED = 132, "closed";
     /// Envelope: begins a segment that a compaction has written. See [`Compacted`](crate::body::Compacted).
@@ -127,10 +127,10 @@ kinds! {
     BASE = 134, "base";
 }
 
-impl Kind {
+impl RecordKind {
     /// Returns the kind of a byte on disk, known or not; `None` for 0, which is never a kind.
-    pub fn from_byte(byte: u8) -> Option<Kind> {
-        (byte != 0).then_some(Kind(byte))
+    pub fn from_byte(byte: u8) -> Option<RecordKind> {
+        (byte != 0).then_some(RecordKind(byte))
     }
 
     /// Returns the kind's byte on disk.
@@ -145,17 +145,17 @@ impl Kind {
 
     /// Returns whether this version can name the kind.
     pub fn is_known(self) -> bool {
-        Kind::ALL.contains(&self)
+        RecordKind::ALL.contains(&self)
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for RecordKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_known() { f.write_str(self.name()) } else { write!(f, "unknown-{}", self.0) }
     }
 }
 
-impl fmt::Debug for Kind {
+impl fmt::Debug for RecordKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }

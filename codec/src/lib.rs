@@ -77,7 +77,7 @@ pub mod segment;
 
 pub use error::Error;
 pub use id::{OperationId, SequenceNumber};
-pub use kind::Kind;
+pub use kind::RecordKind;
 pub use record::Record;
 
 /// Format version that this crate writes into segment headers, and the newest that it reads.

@@ -11,12 +11,13 @@ use chrono::{DateTime, SecondsFormat};
 use serde::{Serialize, Serializer};
 
 use crate::body::{
-    Action, AdapterState, Added, Answer, Base, Compacted, Declare, Dispatch, Dropped, Effect, Import, Input,
-    ItemId, Lane, ObjectId, Observed, Opened, Parent, Payload, PromptAccepted, Removed, Replicated, Request,
-    Resumed, Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
+    Action, AdapterState, AddedItems, AnswerBody, Base, Compacted, Declare, Dispatch, Dropped, Effect,
+    Import, Input, ItemId, Lane, ObjectId, Observed, Parent, Payload, PromptAccepted, RemovedItems,
+    Replicated, Request, Resumed, Rollback, Seal, SessionOpening, Settle, Shortened, SnapshotBody, ToolBegin,
+    ToolEnd, Turn,
 };
-use crate::msgpack::{Hex, LeftOut, Limits, MSGPACK, OBJECT, Streamed, Value, tagged};
-use crate::{Error, Kind, SequenceNumber};
+use crate::msgpack::{Hex, JsonStream, LeftOut, MSGPACK, OBJECT, Value, ValueLimits, tagged};
+use crate::{Error, RecordKind, SequenceNumber};
 
 /// Holds one record, or one envelope frame, without its framing.
 ///
@@ -39,7 +40,7 @@ pub struct Record<'a> {
     /// Sequence number of the record; in an envelope frame, of the next record.
     pub sequence: SequenceNumber,
     /// Kind of the record or envelope frame.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// Time of the record in microseconds since 1970-01-01 UTC.
     pub time_us: i64,
     /// Bytes of the body: for most kinds one MessagePack map, see [`body`](crate::body).
@@ -48,14 +49,14 @@ pub struct Record<'a> {
 
 /// Maps the ids of events and slices in records to their names, as far as the log has declared them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Names {
+pub struct RecordNames {
     /// Names and versions of events, by event id.
     pub events: BTreeMap<u32, (String, u32)>,
     /// Names of slices, by slice id.
     pub slices: BTreeMap<u32, String>,
 }
 
-impl Names {
+impl RecordNames {
     /// Adds the names that a declaration binds; a later declaration of an id replaces an earlier one.
     pub fn learn(&mut self, declare: &Declare) {
         for event in &declare.events {
@@ -123,41 +124,41 @@ impl<'a> Record<'a> {
     pub fn objects(&self) -> BTreeSet<ObjectId> {
         let mut objects = BTreeSet::new();
         match self.kind {
-            Kind::DISPATCH => {
+            RecordKind::DISPATCH => {
                 let Ok(dispatch) = Dispatch::decode(self.body) else { return objects };
                 if let Action::Event { data, .. } = &dispatch.action {
                     objects.extend(data.object());
                 }
                 objects.extend(dispatch.effects.iter().flatten().flat_map(objects_of));
             }
-            Kind::IMPORT => {
+            RecordKind::IMPORT => {
                 let Ok(import) = Import::decode(self.body) else { return objects };
                 let items = import.slices.iter().flat_map(|slice| &slice.items);
                 objects.extend(items.filter_map(|(item, _)| item.object()));
             }
-            Kind::SNAPSHOT => {
-                let Ok(snapshot) = Snapshot::decode(self.body) else { return objects };
+            RecordKind::SNAPSHOT => {
+                let Ok(snapshot) = SnapshotBody::decode(self.body) else { return objects };
                 let captures = snapshot.resources.iter().filter_map(|resource| resource.snapshot);
                 objects.extend(captures.filter_map(|payload| payload.object()));
             }
-            Kind::TOOL_BEGIN => {
+            RecordKind::TOOL_BEGIN => {
                 let Ok(begin) = ToolBegin::decode(self.body) else { return objects };
                 let snapshots = begin.resources.iter().filter_map(|resource| resource.snapshot);
                 let shown = begin.closed.iter().map(|closed| closed.shown);
                 let payloads = [begin.arguments].into_iter().chain(shown).chain(snapshots);
                 objects.extend(payloads.filter_map(|it| it.object()));
             }
-            Kind::TOOL_END => {
+            RecordKind::TOOL_END => {
                 let Ok(end) = ToolEnd::decode(self.body) else { return objects };
                 let snapshots = end.resources.iter().filter_map(|resource| resource.snapshot);
                 let own = [end.result, end.shown, end.overrides].into_iter().flatten();
                 objects.extend(own.chain(snapshots).filter_map(|payload| payload.object()));
             }
-            Kind::OBSERVED => {
+            RecordKind::OBSERVED => {
                 let Ok(observed) = Observed::decode(self.body) else { return objects };
                 objects.extend(observed.data.object());
             }
-            Kind::SETTLE => {
+            RecordKind::SETTLE => {
                 let Ok(settle) = Settle::decode(self.body) else { return objects };
                 objects.extend(
                     [settle.result, settle.shown]
@@ -176,7 +177,7 @@ impl<'a> Record<'a> {
     /// by value; [`to_json`](Record::to_json) writes them in their JSON form.
     ///
     /// The body of a kind that this version does not know becomes the field `body`: its value, or hexadecimal digits if
-    /// it is not a value within [`Limits::of_payload`]. A payload over these limits becomes `{"$msgpack": "hex"}`, so
+    /// it is not a value within [`ValueLimits::of_payload`]. A payload over these limits becomes `{"$msgpack": "hex"}`, so
     /// that the JSON never nests deeper than readers of JSON accept. The function takes at most 64 times the memory of
     /// the body and a mebibyte, however long the names are.
     ///
@@ -184,7 +185,7 @@ impl<'a> Record<'a> {
     ///
     /// [`Error::Body`] if the body of a known kind does not decode as that kind, [`Error::Malformed`] if a payload
     /// holds text that is not UTF-8, [`Error::Limit`] if the names in the JSON form would take too much memory.
-    pub fn to_value(&self, names: &Names) -> Result<Value, Error> {
+    pub fn to_value(&self, names: &RecordNames) -> Result<Value, Error> {
         self.to_json(names).map(|json| Part::Map(json.pairs).into_value())
     }
 
@@ -197,7 +198,7 @@ impl<'a> Record<'a> {
     ///
     /// [`Error::Body`] if the body of a known kind does not decode as that kind, [`Error::Malformed`] if a payload
     /// holds text that is not UTF-8, [`Error::Limit`] if the names in the JSON form would take too much memory.
-    pub fn to_json(&self, names: &Names) -> Result<RecordJson<'a>, Error> {
+    pub fn to_json(&self, names: &RecordNames) -> Result<RecordJson<'a>, Error> {
         let mut object = Object::default();
         let mut budget = Budget::of(self.body);
         if !self.kind.is_envelope() {
@@ -207,13 +208,13 @@ impl<'a> Record<'a> {
         object.set("kind", Value::from(self.kind.to_string()));
         object.set("bytes", Value::from(self.body.len() as u64));
         match self.kind {
-            Kind::OPENED => opened(&mut object, Opened::decode(self.body)?),
-            Kind::DECLARE | Kind::DECLARED => {
+            RecordKind::OPENED => opened(&mut object, SessionOpening::decode(self.body)?),
+            RecordKind::DECLARE | RecordKind::DECLARED => {
                 declare(&mut object, Declare::decode(self.body)?, names, &mut budget)?;
             }
-            Kind::DISPATCH => dispatch(&mut object, Dispatch::decode(self.body)?, names, &mut budget)?,
-            Kind::SNAPSHOT => {
-                let snapshot = Snapshot::decode(self.body)?;
+            RecordKind::DISPATCH => dispatch(&mut object, Dispatch::decode(self.body)?, names, &mut budget)?,
+            RecordKind::SNAPSHOT => {
+                let snapshot = SnapshotBody::decode(self.body)?;
                 object.set("tag", snapshot.tag.map_or(Value::Nil, Value::from));
                 let policies = snapshot.policies.iter().map(|policy| Value::from(policy.name()));
                 object.set("policies", Value::Array(policies.collect()));
@@ -221,40 +222,40 @@ impl<'a> Record<'a> {
                     object.set("resources", operation::resources(snapshot.resources)?);
                 }
             }
-            Kind::ROLLBACK => {
+            RecordKind::ROLLBACK => {
                 let rollback = Rollback::decode(self.body)?;
                 object.set("to", Value::from(rollback.to));
                 object.set("preserve_logs", Value::from(rollback.preserve_logs));
             }
-            Kind::IMPORT => import(&mut object, Import::decode(self.body)?, names, &mut budget)?,
-            Kind::REPLICATED => {
+            RecordKind::IMPORT => import(&mut object, Import::decode(self.body)?, names, &mut budget)?,
+            RecordKind::REPLICATED => {
                 let Replicated { at, by, epoch } = Replicated::decode(self.body)?;
                 object.set("at", Value::from(at));
                 object.set("by", Value::from(by));
                 object.set("epoch", Value::from(epoch));
             }
-            Kind::TOOL_BEGIN => operation::tool_begin(&mut object, ToolBegin::decode(self.body)?)?,
-            Kind::TOOL_END => {
+            RecordKind::TOOL_BEGIN => operation::tool_begin(&mut object, ToolBegin::decode(self.body)?)?,
+            RecordKind::TOOL_END => {
                 operation::tool_end(&mut object, ToolEnd::decode(self.body)?, names, &mut budget)?;
             }
-            Kind::OBSERVED => {
+            RecordKind::OBSERVED => {
                 let observed = Observed::decode(self.body)?;
                 object.set("name", Value::from(observed.name));
                 object.set("data", payload(observed.data)?);
             }
-            Kind::SETTLE => operation::settle(&mut object, Settle::decode(self.body)?)?,
-            Kind::INPUT => conversation::input(&mut object, Input::decode(self.body)?)?,
-            Kind::REQUEST => conversation::request(&mut object, Request::decode(self.body)?)?,
-            Kind::ANSWER => conversation::answer(&mut object, Answer::decode(self.body)?)?,
-            Kind::TURN => conversation::turn(&mut object, Turn::decode(self.body)?),
-            Kind::SHORTENED => conversation::shortened(&mut object, Shortened::decode(self.body)?)?,
-            Kind::PROMPT_ACCEPTED => {
+            RecordKind::SETTLE => operation::settle(&mut object, Settle::decode(self.body)?)?,
+            RecordKind::INPUT => conversation::input(&mut object, Input::decode(self.body)?)?,
+            RecordKind::REQUEST => conversation::request(&mut object, Request::decode(self.body)?)?,
+            RecordKind::ANSWER => conversation::answer(&mut object, AnswerBody::decode(self.body)?)?,
+            RecordKind::TURN => conversation::turn(&mut object, Turn::decode(self.body)?),
+            RecordKind::SHORTENED => conversation::shortened(&mut object, Shortened::decode(self.body)?)?,
+            RecordKind::PROMPT_ACCEPTED => {
                 conversation::prompt_accepted(&mut object, PromptAccepted::decode(self.body)?);
             }
-            Kind::ADAPTER_STATE => {
+            RecordKind::ADAPTER_STATE => {
                 conversation::adapter_state(&mut object, AdapterState::decode(self.body)?)?;
             }
-            Kind::RESUMED => {
+            RecordKind::RESUMED => {
                 let resumed = Resumed::decode(self.body)?;
                 object.set("epoch", Value::from(resumed.epoch));
                 object.set("boot_id", resumed.boot_id.map_or(Value::Nil, |id| Value::from(id.to_string())));
@@ -266,30 +267,30 @@ impl<'a> Record<'a> {
                     object.set("began", Value::Array(resumed.began.into_iter().map(Value::from).collect()));
                 }
             }
-            Kind::SEAL => {
+            RecordKind::SEAL => {
                 let seal = Seal::decode(self.body)?;
                 object.set("next", Value::from(u64::from(seal.next)));
                 object.set("records", Value::from(seal.records));
                 object.set("hash", Value::from(hex(&seal.hash)));
             }
-            Kind::SYNCED | Kind::CLOSED => {}
-            Kind::DROPPED => compaction::dropped(&mut object, Dropped::decode(self.body)?),
-            Kind::COMPACTED => compaction::compacted(&mut object, Compacted::decode(self.body)?),
-            Kind::BASE => compaction::base(&mut object, Base::decode(self.body)?, names, &mut budget)?,
+            RecordKind::SYNCED | RecordKind::CLOSED => {}
+            RecordKind::DROPPED => compaction::dropped(&mut object, Dropped::decode(self.body)?),
+            RecordKind::COMPACTED => compaction::compacted(&mut object, Compacted::decode(self.body)?),
+            RecordKind::BASE => compaction::base(&mut object, Base::decode(self.body)?, names, &mut budget)?,
             _ => {
-                let body = Streamed::new(self.body, Limits::of_payload());
+                let body = JsonStream::new(self.body, ValueLimits::of_payload());
                 object.set("body", body.map_or(Part::Hex(self.body), Part::Payload));
             }
         }
         // Records of a conversation name theirs among the fields of their own.
         if matches!(
             self.kind,
-            Kind::DISPATCH
-                | Kind::SNAPSHOT
-                | Kind::ROLLBACK
-                | Kind::TOOL_BEGIN
-                | Kind::OBSERVED
-                | Kind::SETTLE
+            RecordKind::DISPATCH
+                | RecordKind::SNAPSHOT
+                | RecordKind::ROLLBACK
+                | RecordKind::TOOL_BEGIN
+                | RecordKind::OBSERVED
+                | RecordKind::SETTLE
         ) {
             lane(&mut object, Lane::of(self.kind, self.body)?);
         }
@@ -330,7 +331,7 @@ impl Serialize for RecordJson<'_> {
 enum Part<'a> {
     Value(Value),
     /// A payload of a host, still MessagePack.
-    Payload(Streamed<'a>),
+    Payload(JsonStream<'a>),
     /// Bytes that become hexadecimal digits.
     Hex(&'a [u8]),
     /// A payload over the limits of JSON, which becomes the hexadecimal digits of its MessagePack.
@@ -453,7 +454,7 @@ fn tags(tags: BTreeMap<String, String>) -> Value {
     Value::Map(tags.into_iter().map(|(key, value)| (Value::from(key), Value::from(value))).collect())
 }
 
-fn opened(object: &mut Object<'_>, opened: Opened) {
+fn opened(object: &mut Object<'_>, opened: SessionOpening) {
     object.set("session", Value::from(opened.session.to_string()));
     // Any number of 64 bits: readers that hold each number as a double would take most for another one.
     object.set("seed", Value::from(opened.seed.to_string()));
@@ -482,7 +483,7 @@ fn opened(object: &mut Object<'_>, opened: Opened) {
 fn declare(
     object: &mut Object<'_>,
     declare: Declare,
-    names: &Names,
+    names: &RecordNames,
     budget: &mut Budget,
 ) -> Result<(), Error> {
     // A declaration names its own slices; those of its bindings may have been declared before.
@@ -521,7 +522,7 @@ fn declare(
 fn dispatch<'a>(
     object: &mut Object<'a>,
     dispatch: Dispatch<'a>,
-    names: &Names,
+    names: &RecordNames,
     budget: &mut Budget,
 ) -> Result<(), Error> {
     match dispatch.action {
@@ -552,7 +553,7 @@ fn dispatch<'a>(
 fn payload(payload: Payload<'_>) -> Result<Part<'_>, Error> {
     match payload.object() {
         // No host can have handed in a value over these limits, and many readers of JSON accept 128 levels in all.
-        None => match Streamed::new(payload.bytes(), Limits::of_payload()) {
+        None => match JsonStream::new(payload.bytes(), ValueLimits::of_payload()) {
             Err(Error::Limit { .. }) => Ok(Part::MessagePack(payload.bytes())),
             streamed => streamed.map(Part::Payload),
         },
@@ -571,8 +572,8 @@ fn optional(value: Option<Payload<'_>>) -> Result<Part<'_>, Error> {
 
 fn objects_of<'a>(effect: &Effect<'a>) -> Vec<ObjectId> {
     match &effect.added {
-        Added::Event => Vec::new(),
-        Added::Items { items, .. } => items.iter().filter_map(|item| item.object()).collect(),
+        AddedItems::Event => Vec::new(),
+        AddedItems::Items { items, .. } => items.iter().filter_map(|item| item.object()).collect(),
     }
 }
 
@@ -590,23 +591,23 @@ fn id_value(id: ItemId) -> Value {
     Value::Array(vec![Value::from(id.sequence), Value::from(u64::from(id.ordinal))])
 }
 
-fn effect_part<'a>(effect: Effect<'a>, names: &Names, budget: &mut Budget) -> Result<Part<'a>, Error> {
+fn effect_part<'a>(effect: Effect<'a>, names: &RecordNames, budget: &mut Budget) -> Result<Part<'a>, Error> {
     let fields = 2
-        + usize::from(effect.removed != Removed::None)
-        + usize::from(effect.added != Added::Event)
+        + usize::from(effect.removed != RemovedItems::None)
+        + usize::from(effect.added != AddedItems::Event)
         + usize::from(effect.before.is_some());
     let mut object = Object::of(fields);
     object.set("slice", budget.name(&names.slice(effect.slice), fields)?);
     match effect.removed {
-        Removed::None => {}
-        Removed::All => object.set("removed", Value::from("all")),
-        Removed::Items(ids) => {
+        RemovedItems::None => {}
+        RemovedItems::All => object.set("removed", Value::from("all")),
+        RemovedItems::Items(ids) => {
             object.set("removed", Part::Ids(ids));
         }
     }
     match effect.added {
-        Added::Event => object.set("added", Value::from("event")),
-        Added::Items { items, version } => {
+        AddedItems::Event => object.set("added", Value::from("event")),
+        AddedItems::Items { items, version } => {
             object.set("added", array(items.into_iter(), payload)?);
             object.set("version", Value::from(u64::from(version)));
         }
@@ -620,7 +621,7 @@ fn effect_part<'a>(effect: Effect<'a>, names: &Names, budget: &mut Budget) -> Re
 fn import<'a>(
     object: &mut Object<'a>,
     import: Import<'a>,
-    names: &Names,
+    names: &RecordNames,
     budget: &mut Budget,
 ) -> Result<(), Error> {
     object.set("from", import.from.map_or(Value::Nil, |id| Value::from(id.to_string())));

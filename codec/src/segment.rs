@@ -100,7 +100,7 @@ impl SegmentHeader {
             needed: HEADER_LEN as u64,
             available: bytes.len() as u64,
         })?;
-        let mut fields = Fields { bytes: fixed };
+        let mut fields = FixedWidthReader { bytes: fixed };
         let magic = fields.take::<8>();
         if magic != MAGIC {
             return Err(Error::Magic { found: magic });
@@ -167,11 +167,11 @@ fn resembles_current(fixed: &[u8; HEADER_LEN]) -> bool {
 }
 
 /// Decodes fields of fixed width, one after the other, from bytes that are known to be long enough.
-struct Fields<'a> {
+struct FixedWidthReader<'a> {
     bytes: &'a [u8],
 }
 
-impl Fields<'_> {
+impl FixedWidthReader<'_> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
         match self.bytes.split_first_chunk() {
             Some((field, rest)) => {

@@ -21,7 +21,7 @@ use foldlog_codec::body::{CallOrigin, Cause, ExternalEffects, Lane, ObjectId, Ou
 use foldlog_codec::frame::{self, Header};
 use foldlog_codec::image::Image;
 use foldlog_codec::segment::SegmentHeader;
-use foldlog_codec::{FORMAT_VERSION, Kind};
+use foldlog_codec::{FORMAT_VERSION, RecordKind};
 use version_1::{
     Body, Golden, context, end, frame_of, goldens, header, images, json_of, lane as in_a_lane, later,
     segment_headers,
@@ -150,31 +150,31 @@ fn every_golden_file_is_looked_at_and_every_built_kind_has_one() {
             .collect();
         assert_eq!(found, expected);
     }
-    let kinds: BTreeSet<Kind> = goldens().iter().map(|golden| golden.kind).collect();
+    let kinds: BTreeSet<RecordKind> = goldens().iter().map(|golden| golden.kind).collect();
     for kind in [
-        Kind::OPENED,
-        Kind::DECLARE,
-        Kind::DISPATCH,
-        Kind::SNAPSHOT,
-        Kind::ROLLBACK,
-        Kind::IMPORT,
-        Kind::TOOL_BEGIN,
-        Kind::TOOL_END,
-        Kind::SETTLE,
-        Kind::OBSERVED,
-        Kind::REPLICATED,
-        Kind::INPUT,
-        Kind::REQUEST,
-        Kind::ANSWER,
-        Kind::TURN,
-        Kind::SHORTENED,
-        Kind::PROMPT_ACCEPTED,
-        Kind::ADAPTER_STATE,
-        Kind::SYNCED,
-        Kind::SEAL,
-        Kind::RESUMED,
-        Kind::DECLARED,
-        Kind::CLOSED,
+        RecordKind::OPENED,
+        RecordKind::DECLARE,
+        RecordKind::DISPATCH,
+        RecordKind::SNAPSHOT,
+        RecordKind::ROLLBACK,
+        RecordKind::IMPORT,
+        RecordKind::TOOL_BEGIN,
+        RecordKind::TOOL_END,
+        RecordKind::SETTLE,
+        RecordKind::OBSERVED,
+        RecordKind::REPLICATED,
+        RecordKind::INPUT,
+        RecordKind::REQUEST,
+        RecordKind::ANSWER,
+        RecordKind::TURN,
+        RecordKind::SHORTENED,
+        RecordKind::PROMPT_ACCEPTED,
+        RecordKind::ADAPTER_STATE,
+        RecordKind::SYNCED,
+        RecordKind::SEAL,
+        RecordKind::RESUMED,
+        RecordKind::DECLARED,
+        RecordKind::CLOSED,
     ] {
         assert!(kinds.contains(&kind), "{kind} has no golden file");
     }
@@ -241,15 +241,15 @@ fn the_numbers_of_the_kinds_never_change() {
         (133, "compacted"),
         (134, "base"),
     ];
-    let known: Vec<(u8, &str)> = Kind::ALL.iter().map(|kind| (kind.byte(), kind.name())).collect();
+    let known: Vec<(u8, &str)> = RecordKind::ALL.iter().map(|kind| (kind.byte(), kind.name())).collect();
     assert_eq!(known, table);
     for (byte, name) in table {
-        let kind = Kind::from_byte(byte).unwrap();
-        assert_eq!(Kind::from_name(name), Some(kind));
+        let kind = RecordKind::from_byte(byte).unwrap();
+        assert_eq!(RecordKind::from_name(name), Some(kind));
         assert_eq!(kind.to_string(), name);
         assert_eq!(kind.is_envelope(), byte >= 128);
     }
-    assert_eq!(Kind::from_byte(0), None);
+    assert_eq!(RecordKind::from_byte(0), None);
 }
 
 /// A later version may end a call in a way that this one does not know. Its logs stay readable, and show the name.
@@ -265,8 +265,12 @@ fn a_call_of_a_later_version_keeps_the_names_of_what_became_of_it() {
     let found = ToolEnd::decode(&body).unwrap();
     assert_eq!((found.outcome.name(), found.cause.unwrap().name()), ("handed_over", "verified\u{1b}"));
     assert_eq!(found.encode(), body, "a reader that writes it again writes the same record");
-    let golden =
-        Golden { name: "later", kind: Kind::TOOL_END, body: Body::ToolEnd(later), lane: Lane::default() };
+    let golden = Golden {
+        name: "later",
+        kind: RecordKind::TOOL_END,
+        body: Body::ToolEnd(later),
+        lane: Lane::default(),
+    };
     let json: serde_json::Value = serde_json::from_str(&json_of(&golden, &body)).unwrap();
     assert_eq!((&json["outcome"], &json["cause"]), (&"handed_over".into(), &"verified\u{1b}".into()));
     assert_eq!(serde_json::to_value(found.outcome).unwrap(), "handed_over");

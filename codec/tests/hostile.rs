@@ -13,15 +13,16 @@ mod measured;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    Action, AdapterState, Answer, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import,
-    Input, Lane, Observed, Opened, Payload, Policy, PromptAccepted, Replicated, Request, Resumed, Rollback,
-    SLICES_MAX, Seal, Settle, Shortened, SliceDeclaration, Snapshot, ToolBegin, ToolEnd, Turn,
+    Action, AdapterState, AnswerBody, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import,
+    Input, Lane, Observed, Payload, Policy, PromptAccepted, Replicated, Request, Resumed, Rollback,
+    SLICES_MAX, Seal, SessionOpening, Settle, Shortened, SliceDeclaration, SnapshotBody, ToolBegin, ToolEnd,
+    Turn,
 };
 use foldlog_codec::frame::{self, Context};
-use foldlog_codec::msgpack::{self, Limits, Reader, Value, scan};
-use foldlog_codec::record::Names;
+use foldlog_codec::msgpack::{self, MsgpackReader, Value, ValueLimits, scan};
+use foldlog_codec::record::RecordNames;
 use foldlog_codec::segment::SegmentHeader;
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde::Deserialize;
@@ -77,20 +78,20 @@ const DECODERS: &[Decoder] = &[
     ("frame::decode", |bytes| take(frame::decode(context(), bytes))),
     ("SegmentHeader::decode", |bytes| take(SegmentHeader::decode(bytes))),
     ("SegmentHeader::salvage_salts", |bytes| take(SegmentHeader::salvage_salts(bytes))),
-    ("msgpack::scan", |bytes| take(scan(bytes, Limits::default()))),
+    ("msgpack::scan", |bytes| take(scan(bytes, ValueLimits::default()))),
     ("msgpack::check", |bytes| take(msgpack::check(bytes))),
     ("Reader", |bytes| {
-        let mut reader = Reader::new(bytes);
+        let mut reader = MsgpackReader::new(bytes);
         while reader.token().is_ok() {}
         take(reader);
     }),
     ("Value::decode", |bytes| take(Value::decode(bytes))),
     ("Value::encode", |bytes| take(Value::decode(bytes).map(|value| value.encode()))),
     ("Payload::object", |bytes| take(Payload::new(bytes).object())),
-    ("Opened::decode", |bytes| take(Opened::decode(bytes))),
+    ("Opened::decode", |bytes| take(SessionOpening::decode(bytes))),
     ("Declare::decode", |bytes| take(Declare::decode(bytes))),
     ("Dispatch::decode", |bytes| take(Dispatch::decode(bytes))),
-    ("Snapshot::decode", |bytes| take(Snapshot::decode(bytes))),
+    ("Snapshot::decode", |bytes| take(SnapshotBody::decode(bytes))),
     ("Rollback::decode", |bytes| take(Rollback::decode(bytes))),
     ("Import::decode", |bytes| take(Import::decode(bytes))),
     ("Observed::decode", |bytes| take(Observed::decode(bytes))),
@@ -106,7 +107,7 @@ const DECODERS: &[Decoder] = &[
     ("Settle::decode", |bytes| take(Settle::decode(bytes))),
     ("Input::decode", |bytes| take(Input::decode(bytes))),
     ("Request::decode", |bytes| take(Request::decode(bytes))),
-    ("Answer::decode", |bytes| take(Answer::decode(bytes))),
+    ("Answer::decode", |bytes| take(AnswerBody::decode(bytes))),
     ("Turn::decode", |bytes| take(Turn::decode(bytes))),
     ("Shortened::decode", |bytes| take(Shortened::decode(bytes))),
     ("PromptAccepted::decode", |bytes| take(PromptAccepted::decode(bytes))),
@@ -130,13 +131,13 @@ const DECODERS: &[Decoder] = &[
 const LATER: [u8; 2] = [77, 200];
 
 /// Returns every kind, and kinds of a later version.
-fn kinds() -> impl Iterator<Item = Kind> {
-    Kind::ALL.iter().copied().chain(LATER.into_iter().filter_map(Kind::from_byte))
+fn kinds() -> impl Iterator<Item = RecordKind> {
+    RecordKind::ALL.iter().copied().chain(LATER.into_iter().filter_map(RecordKind::from_byte))
 }
 
 /// Returns names as a hostile declaration binds them: long and few, so that a small body can repeat them often.
-fn long_names() -> Names {
-    let mut names = Names::default();
+fn long_names() -> RecordNames {
+    let mut names = RecordNames::default();
     for id in 0..4 {
         names.slices.insert(id, "s".repeat(1 << 16));
         names.events.insert(id, ("e".repeat(1 << 16), 1));
@@ -145,7 +146,7 @@ fn long_names() -> Names {
 }
 
 /// Hands the bytes to every decoder; the error says which one took too much memory, and how much.
-fn everyone_copes_with(bytes: &[u8], names: &[Names]) -> Result<(), String> {
+fn everyone_copes_with(bytes: &[u8], names: &[RecordNames]) -> Result<(), String> {
     let bound = bound(bytes.len());
     let judge = |who: &dyn std::fmt::Display, excess: usize| match excess {
         0 => Ok(()),
@@ -175,7 +176,7 @@ fn config() -> ProptestConfig {
 #[test]
 fn any_bytes_are_answered_within_the_memory_that_they_are_worth() {
     let _alone = alone();
-    let names = [Names::default(), long_names()];
+    let names = [RecordNames::default(), long_names()];
     let mut runner = TestRunner::new(config());
     let verdict = runner.run(&generated::hostile_bytes(), |bytes| {
         everyone_copes_with(&bytes, &names).map_err(TestCaseError::fail)
@@ -242,7 +243,7 @@ fn an_event_as_declared_is_read_without_any_memory() {
 #[test]
 fn the_greediest_bytes_get_no_more_memory_than_any_others() {
     let _alone = alone();
-    let names = [Names::default(), long_names()];
+    let names = [RecordNames::default(), long_names()];
     let mut verdicts = Vec::new();
     for count in [1, 100, (1 << 12) + 1, (1 << 15) + 1] {
         for (name, bytes) in greedy_values(count).into_iter().chain(greedy_bodies(count)) {
@@ -281,9 +282,9 @@ fn a_record_that_touches_every_slice_can_still_be_shown() {
             })
             .collect(),
     };
-    let mut names = Names::default();
+    let mut names = RecordNames::default();
     names.learn(&declare);
-    for (kind, body) in [(Kind::DISPATCH, dispatch), (Kind::DECLARED, declare.encode())] {
+    for (kind, body) in [(RecordKind::DISPATCH, dispatch), (RecordKind::DECLARED, declare.encode())] {
         let record = Record { sequence: 0.into(), kind, time_us: 0, body: &body };
         assert!(record.to_value(&names).is_ok(), "{kind}");
         assert_eq!(excess(bound(body.len()), || take(record.to_value(&names))), 0, "{kind}");
@@ -294,7 +295,7 @@ fn a_record_that_touches_every_slice_can_still_be_shown() {
 #[test]
 fn a_claimed_length_is_never_allocated() {
     let _alone = alone();
-    let names = [Names::default()];
+    let names = [RecordNames::default()];
     let claims: [&[u8]; 5] = [
         &[0xdd, 0xff, 0xff, 0xff, 0xff],
         &[0xdf, 0x7f, 0xff, 0xff, 0xff],
@@ -330,7 +331,7 @@ fn no_nesting_overflows_the_stack() {
         ("named nodes", b"\x81\xa5Named\x81\xa5inner", b"\xa4Leaf"),
         ("pairs", b"\x81\xa4Pair\x92\xa4Leaf", b"\xa4Leaf"),
     ];
-    let names = [Names::default()];
+    let names = [RecordNames::default()];
     for (name, level, end) in levels {
         for count in [1, 60, 64, 127, 128, 129, 1_000, 1 << 14] {
             let bytes = nested(level, count, end);

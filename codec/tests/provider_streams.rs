@@ -10,11 +10,11 @@
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    AdapterState, Answer, AnsweredCall, Blocks, ConversationScope, Input, Payload, Role, Usage,
+    AdapterState, AnswerBody, AnsweredCall, Blocks, ConversationScope, Input, Payload, Role, TokenUsage,
 };
 use foldlog_codec::msgpack::{self, Value};
-use foldlog_codec::record::Names;
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::record::RecordNames;
+use foldlog_codec::{Record, RecordKind};
 use serde_json::value::RawValue;
 
 const STREAM: &[&str] = &[
@@ -132,7 +132,7 @@ fn answer(lines: &[&str]) -> Vec<u8> {
     let message = fields(line["message"].get());
     let usage: BTreeMap<String, serde_json::Value> = serde_json::from_str(message["usage"].get()).unwrap();
     let tokens = |name: &str| usage.get(name).and_then(serde_json::Value::as_u64).unwrap_or_default();
-    Answer {
+    AnswerBody {
         calls: calls
             .iter()
             .map(|(id, name, arguments)| AnsweredCall {
@@ -146,7 +146,7 @@ fn answer(lines: &[&str]) -> Vec<u8> {
         stop: text_field(&message, "stop_reason").map(Into::into),
         model: text_field(&message, "model").map(Into::into),
         request_id: text_field(&message, "id").map(Into::into),
-        usage: Some(Usage {
+        usage: Some(TokenUsage {
             input: tokens("input_tokens"),
             output: tokens("output_tokens"),
             cache_read: tokens("cache_read_input_tokens"),
@@ -154,7 +154,7 @@ fn answer(lines: &[&str]) -> Vec<u8> {
             reasoning: 0,
         }),
         payload: Some(Payload::new(&payload)),
-        ..Answer::new(scope(), Some(Payload::new(&text)))
+        ..AnswerBody::new(scope(), Some(Payload::new(&text)))
     }
     .encode()
 }
@@ -174,7 +174,7 @@ fn state(line: &str, occasion: &str, supersedes: Option<u64>) -> Vec<u8> {
 }
 
 /// The records of the stream, one after the other.
-fn recorded() -> Vec<(Kind, Vec<u8>)> {
+fn recorded() -> Vec<(RecordKind, Vec<u8>)> {
     let message_id = |line: &&str| text_field(&fields(fields(line)["message"].get()), "id");
     let mut records = Vec::new();
     let mut lines = STREAM;
@@ -182,15 +182,15 @@ fn recorded() -> Vec<(Kind, Vec<u8>)> {
         let kind = text_of(&fields(line)["type"]);
         let mut taken = 1;
         records.push(match kind.as_str() {
-            "system" => (Kind::ADAPTER_STATE, state(line, "init", None)),
-            "result" => (Kind::ADAPTER_STATE, state(line, "complete", Some(0))),
-            "user" => (Kind::INPUT, input(line)),
+            "system" => (RecordKind::ADAPTER_STATE, state(line, "init", None)),
+            "result" => (RecordKind::ADAPTER_STATE, state(line, "complete", Some(0))),
+            "user" => (RecordKind::INPUT, input(line)),
             _ => {
                 let same = |other: &&&str| {
                     text_of(&fields(other)["type"]) == "assistant" && message_id(other) == message_id(line)
                 };
                 taken += rest.iter().take_while(same).count();
-                (Kind::ANSWER, answer(&lines[..taken]))
+                (RecordKind::ANSWER, answer(&lines[..taken]))
             }
         });
         lines = &lines[taken..];
@@ -199,13 +199,13 @@ fn recorded() -> Vec<(Kind, Vec<u8>)> {
 }
 
 /// The lines that a record was made of.
-fn lines_of(kind: Kind, body: &[u8]) -> Vec<String> {
+fn lines_of(kind: RecordKind, body: &[u8]) -> Vec<String> {
     match kind {
-        Kind::ADAPTER_STATE => {
+        RecordKind::ADAPTER_STATE => {
             let state = AdapterState::decode(body).unwrap();
             vec![serde_json::to_string(&Value::decode(state.state.bytes()).unwrap()).unwrap()]
         }
-        Kind::INPUT => {
+        RecordKind::INPUT => {
             let input = Input::decode(body).unwrap();
             let content = match (input.blocks, input.content) {
                 (Some(blocks), _) => decoded(blocks.json),
@@ -214,7 +214,7 @@ fn lines_of(kind: Kind, body: &[u8]) -> Vec<String> {
             vec![joined(&decoded(input.payload.unwrap()), &content)]
         }
         _ => {
-            let answer = Answer::decode(body).unwrap();
+            let answer = AnswerBody::decode(body).unwrap();
             let (blocks, around) = (decoded(answer.blocks.unwrap().json), decoded(answer.payload.unwrap()));
             let blocks: Vec<Box<RawValue>> = serde_json::from_str(&blocks).unwrap();
             let around: Vec<Box<RawValue>> = serde_json::from_str(&around).unwrap();
@@ -239,15 +239,15 @@ fn ordered(line: &str) -> String {
 #[test]
 fn every_line_of_a_stream_can_be_written_again_from_its_records() {
     let records = recorded();
-    let kinds: Vec<Kind> = records.iter().map(|(kind, _)| *kind).collect();
+    let kinds: Vec<RecordKind> = records.iter().map(|(kind, _)| *kind).collect();
     let expected = [
-        Kind::ADAPTER_STATE,
-        Kind::INPUT,
-        Kind::ANSWER,
-        Kind::INPUT,
-        Kind::INPUT,
-        Kind::ANSWER,
-        Kind::ADAPTER_STATE,
+        RecordKind::ADAPTER_STATE,
+        RecordKind::INPUT,
+        RecordKind::ANSWER,
+        RecordKind::INPUT,
+        RecordKind::INPUT,
+        RecordKind::ANSWER,
+        RecordKind::ADAPTER_STATE,
     ];
     assert_eq!(kinds, expected, "the lines of one message are one answer");
     let found: Vec<String> = records.iter().flat_map(|(kind, body)| lines_of(*kind, body)).collect();
@@ -261,7 +261,7 @@ fn every_line_of_a_stream_can_be_written_again_from_its_records() {
 #[test]
 fn what_a_provider_has_to_get_back_is_held_byte_for_byte() {
     let records = recorded();
-    let answer = Answer::decode(&records[2].1).unwrap();
+    let answer = AnswerBody::decode(&records[2].1).unwrap();
     let blocks = decoded(answer.blocks.clone().unwrap().json);
     for block in [
         r#"{"type":"thinking","thinking":"Let me \"look\".","signature":"EqQBCkYIBxgCKkD/+a=="}"#,
@@ -275,9 +275,9 @@ fn what_a_provider_has_to_get_back_is_held_byte_for_byte() {
         answer.calls.iter().map(|call| (&*call.id, decoded(call.arguments))).collect();
     let arguments = r#"{"path": "b.txt",  "limit": 1.50, "path": "a.txt"}"#;
     assert_eq!(calls, [("toolu_1", arguments.to_owned()), ("toolu_2", "{}".to_owned())]);
-    let counted = Usage { input: 12, output: 95, cache_read: 7000, cache_write: 30, reasoning: 0 };
+    let counted = TokenUsage { input: 12, output: 95, cache_read: 7000, cache_write: 30, reasoning: 0 };
     assert_eq!((answer.usage, answer.stop.as_deref()), (Some(counted), Some("tool_use")));
-    let later = Answer::decode(&records[5].1).unwrap();
+    let later = AnswerBody::decode(&records[5].1).unwrap();
     assert!(decoded(later.blocks.unwrap().json).contains(r#"["nobody",-0.0,1e400]"#));
     let refused = Input::decode(&records[4].1).unwrap();
     assert_eq!(refused.call_id.as_deref(), Some("toolu_2"));
@@ -290,7 +290,7 @@ fn what_a_provider_has_to_get_back_is_held_byte_for_byte() {
 fn the_json_forms_hold_the_texts_as_they_are() {
     for (kind, body) in recorded() {
         let record = Record { sequence: 1.into(), kind, time_us: 0, body: &body };
-        let shown = serde_json::to_value(record.to_json(&Names::default()).unwrap()).unwrap();
+        let shown = serde_json::to_value(record.to_json(&RecordNames::default()).unwrap()).unwrap();
         assert_eq!(shown["evaluation_id"], "evaluation");
         if let Some(blocks) = shown.get("blocks").filter(|blocks| !blocks.is_null()) {
             let json = blocks["json"].as_str().unwrap();

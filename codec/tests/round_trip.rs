@@ -6,15 +6,15 @@
 mod generated;
 
 use foldlog_codec::body::{
-    Action, AdapterState, Answer, Declare, Dispatch, Import, Input, Lane, ObjectId, Observed, Opened,
-    Payload, PromptAccepted, Replicated, Request, Resumed, Rollback, Seal, Settle, Shortened, Snapshot,
-    ToolBegin, ToolEnd, Turn,
+    Action, AdapterState, AnswerBody, Declare, Dispatch, Import, Input, Lane, ObjectId, Observed, Payload,
+    PromptAccepted, Replicated, Request, Resumed, Rollback, Seal, SessionOpening, Settle, Shortened,
+    SnapshotBody, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Header};
-use foldlog_codec::msgpack::{self, Limits, Reader, Token, Value, Writer, scan};
-use foldlog_codec::record::Names;
+use foldlog_codec::msgpack::{self, MsgpackReader, MsgpackToken, MsgpackWriter, Value, ValueLimits, scan};
+use foldlog_codec::record::RecordNames;
 use foldlog_codec::segment::SegmentHeader;
-use foldlog_codec::{Error, Kind, Record};
+use foldlog_codec::{Error, Record, RecordKind};
 use proptest::prelude::*;
 use serde::ser::SerializeSeq;
 
@@ -39,10 +39,10 @@ macro_rules! body_laws {
 }
 
 body_laws! {
-    an_opened_body_comes_back: generated::opened(), Opened;
+    an_opened_body_comes_back: generated::opened(), SessionOpening;
     a_declaration_comes_back: generated::declare(), Declare;
     a_dispatch_comes_back: generated::dispatch(), Dispatch;
-    a_snapshot_comes_back: generated::snapshot(), Snapshot;
+    a_snapshot_comes_back: generated::snapshot(), SnapshotBody;
     a_rollback_comes_back: generated::rollback(), Rollback;
     an_import_comes_back: generated::import(), Import;
     a_begin_of_a_tool_comes_back: generated::tool_begin(), ToolBegin;
@@ -52,7 +52,7 @@ body_laws! {
     a_settlement_comes_back: generated::settle(), Settle;
     an_input_comes_back: generated::conversation::input(), Input;
     a_request_comes_back: generated::conversation::request(), Request;
-    an_answer_comes_back: generated::conversation::answer(), Answer;
+    an_answer_comes_back: generated::conversation::answer(), AnswerBody;
     a_turn_comes_back: generated::conversation::turn(), Turn;
     a_shortening_comes_back: generated::conversation::shortened(), Shortened;
     an_accepted_prompt_comes_back: generated::conversation::prompt_accepted(), PromptAccepted;
@@ -63,8 +63,8 @@ body_laws! {
 
 /// Does what [`scan`] does in the plainest way: by recursion, one token after the other.
 struct Walk<'a> {
-    reader: Reader<'a>,
-    limits: Limits,
+    reader: MsgpackReader<'a>,
+    limits: ValueLimits,
     items: u64,
 }
 
@@ -75,8 +75,8 @@ impl Walk<'_> {
             return Err(self.over("number of values", self.limits.items_max));
         }
         let inner = match self.reader.token()? {
-            Token::Array(len) => u64::from(len),
-            Token::Map(len) => 2 * u64::from(len),
+            MsgpackToken::Array(len) => u64::from(len),
+            MsgpackToken::Map(len) => 2 * u64::from(len),
             _ => return Ok(()),
         };
         if depth >= self.limits.depth_max {
@@ -112,15 +112,15 @@ proptest! {
         cut in any::<prop::sample::Index>(),
     ) {
         let whole = value.encode();
-        prop_assert_eq!(scan(&whole, Limits::default()), Ok(whole.len()));
+        prop_assert_eq!(scan(&whole, ValueLimits::default()), Ok(whole.len()));
 
         let longer = [whole.as_slice(), &behind].concat();
-        prop_assert_eq!(scan(&longer, Limits::default()), Ok(whole.len()));
+        prop_assert_eq!(scan(&longer, ValueLimits::default()), Ok(whole.len()));
         let follows = matches!(Value::decode(&longer), Err(Error::Malformed { offset, .. }) if offset == whole.len());
         prop_assert!(follows);
 
         let shorter = &whole[..cut.index(whole.len())];
-        let truncated = matches!(scan(shorter, Limits::default()), Err(Error::Truncated { .. }));
+        let truncated = matches!(scan(shorter, ValueLimits::default()), Err(Error::Truncated { .. }));
         prop_assert!(truncated);
         prop_assert!(Value::decode(shorter).is_err());
     }
@@ -129,11 +129,11 @@ proptest! {
     #[test]
     fn scan_says_what_a_walk_of_every_token_says(
         bytes in generated::hostile_bytes(),
-        depth_max in prop_oneof![0..6_usize, Just(Limits::of_payload().depth_max), Just(128)],
-        items_max in prop_oneof![0..40_u64, Just(Limits::default().items_max)],
+        depth_max in prop_oneof![0..6_usize, Just(ValueLimits::of_payload().depth_max), Just(128)],
+        items_max in prop_oneof![0..40_u64, Just(ValueLimits::default().items_max)],
     ) {
-        let limits = Limits { depth_max, items_max };
-        let mut walk = Walk { reader: Reader::new(&bytes), limits, items: 0 };
+        let limits = ValueLimits { depth_max, items_max };
+        let mut walk = Walk { reader: MsgpackReader::new(&bytes), limits, items: 0 };
         let walked = walk.value(0).map(|()| walk.reader.offset());
         prop_assert_eq!(scan(&bytes, limits), walked);
     }
@@ -141,7 +141,7 @@ proptest! {
     /// On hostile bytes, the pre-scan and the decoder end a value at the same offset, except where text is not UTF-8.
     #[test]
     fn scan_and_decode_agree_on_any_bytes(bytes in generated::hostile_bytes()) {
-        match scan(&bytes, Limits::default()) {
+        match scan(&bytes, ValueLimits::default()) {
             Ok(end) => {
                 let is_text_the_reason =
                     |error: &Error| matches!(error, Error::Malformed { reason: "text is not UTF-8", .. });
@@ -175,15 +175,15 @@ proptest! {
         prop_assert_eq!(Lane::of(kind, laned), Ok(lane.clone()));
         prop_assert_eq!(lane.is_main(), laned == body);
         match kind {
-            Kind::DISPATCH => {
+            RecordKind::DISPATCH => {
                 prop_assert_eq!(Dispatch::decode(laned), Dispatch::decode(&body));
                 let plain = Dispatch::plain_event(&body);
                 prop_assert_eq!(Dispatch::plain_event(laned), plain);
             }
-            Kind::SNAPSHOT => prop_assert_eq!(Snapshot::decode(laned), Snapshot::decode(&body)),
-            Kind::ROLLBACK => prop_assert_eq!(Rollback::decode(laned), Rollback::decode(&body)),
-            Kind::OBSERVED => prop_assert_eq!(Observed::decode(laned), Observed::decode(&body)),
-            Kind::SETTLE => prop_assert_eq!(Settle::decode(laned), Settle::decode(&body)),
+            RecordKind::SNAPSHOT => prop_assert_eq!(SnapshotBody::decode(laned), SnapshotBody::decode(&body)),
+            RecordKind::ROLLBACK => prop_assert_eq!(Rollback::decode(laned), Rollback::decode(&body)),
+            RecordKind::OBSERVED => prop_assert_eq!(Observed::decode(laned), Observed::decode(&body)),
+            RecordKind::SETTLE => prop_assert_eq!(Settle::decode(laned), Settle::decode(&body)),
             _ => prop_assert_eq!(ToolBegin::decode(laned), ToolBegin::decode(&body)),
         }
     }
@@ -259,11 +259,11 @@ proptest! {
 /// A header that came without a value is not one header less: nobody could tell what the provider had said.
 #[test]
 fn headers_in_which_a_name_lacks_its_value_are_refused() {
-    let mut writer = Writer::new();
+    let mut writer = MsgpackWriter::new();
     writer.map(2).str("ev").str("e").str("rate").array(3).str("retry-after").str("2").str("x");
-    let refused = Answer::decode(&writer.finish()).map(drop).unwrap_err();
+    let refused = AnswerBody::decode(&writer.finish()).map(drop).unwrap_err();
     assert_eq!(refused.to_string(), "answer body: `rate` holds a name without a value");
-    let mut writer = Writer::new();
+    let mut writer = MsgpackWriter::new();
     writer.map(2).str("ev").str("e").str("fail").map(2).str("of").unsigned(1).str("rate").array(1).str("x");
     let refused = Request::decode(&writer.finish()).map(drop).unwrap_err();
     assert_eq!(refused.to_string(), "request body: `rate` holds a name without a value");
@@ -273,7 +273,7 @@ fn headers_in_which_a_name_lacks_its_value_are_refused() {
 #[test]
 fn an_event_is_the_same_event_in_whatever_order_its_fields_stand() {
     let body = |fields: &[&str], behind: &[u8]| {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         writer.map(fields.len());
         for field in fields {
             match *field {
@@ -302,7 +302,7 @@ fn an_event_is_the_same_event_in_whatever_order_its_fields_stand() {
 #[test]
 fn a_lane_is_added_to_a_map_of_any_size() {
     for others in [0_usize, 13, 14, 15, 16, 65_534, 65_535] {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         writer.map(others);
         for field in 0..others {
             writer.unsigned(field as u64).nil();
@@ -324,14 +324,14 @@ fn a_lane_is_added_to_a_map_of_any_size() {
 #[test]
 fn a_malformed_lane_is_refused_with_its_record() {
     let rollback = |name: &str, value: Value| {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         writer.map(2).str("to").unsigned(1).str(name).raw(&value.encode());
         writer.finish()
     };
     for (name, value) in [("lane", Value::from(5_u64)), ("lane", Value::Nil), ("in", Value::from("5"))] {
         let body = rollback(name, value);
         assert!(matches!(Rollback::decode(&body), Err(Error::Body { .. })), "{name}");
-        assert!(matches!(Lane::of(Kind::ROLLBACK, &body), Err(Error::Body { .. })), "{name}");
+        assert!(matches!(Lane::of(RecordKind::ROLLBACK, &body), Err(Error::Body { .. })), "{name}");
     }
     assert_eq!(Rollback::decode(&rollback("later", Value::Nil)).map(|it| it.to), Ok(1.into()));
 }
@@ -376,9 +376,9 @@ fn values_are_appended_one_behind_the_other_and_what_is_refused_leaves_nothing()
 #[test]
 fn every_kind_survives_its_byte() {
     for byte in 1..=u8::MAX {
-        let kind = Kind::from_byte(byte).unwrap();
+        let kind = RecordKind::from_byte(byte).unwrap();
         assert_eq!(kind.byte(), byte);
-        assert_eq!(Kind::from_name(kind.name()), kind.is_known().then_some(kind));
+        assert_eq!(RecordKind::from_name(kind.name()), kind.is_known().then_some(kind));
     }
 }
 
@@ -391,9 +391,10 @@ fn however_deep_a_body_is_its_json_form_can_be_read() {
         let data = deep(levels);
         let action = Action::Event { event: 0, data: Payload::new(&data) };
         let dispatch = Dispatch { action, effects: None }.encode();
-        for (kind, body) in [(Kind::DISPATCH, &dispatch), (Kind::from_byte(100).unwrap(), &data)] {
+        for (kind, body) in [(RecordKind::DISPATCH, &dispatch), (RecordKind::from_byte(100).unwrap(), &data)]
+        {
             let record = Record { sequence: 0.into(), kind, time_us: 0, body };
-            let Ok(shown) = record.to_json(&Names::default()) else { continue };
+            let Ok(shown) = record.to_json(&RecordNames::default()) else { continue };
             let text = serde_json::to_string(&shown).unwrap();
             assert!(msgpack::from_json(&text).is_ok(), "{kind}, {levels} levels");
             assert_eq!(text.contains("[[["), (3..=112).contains(&levels), "{kind}, {levels} levels");

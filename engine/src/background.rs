@@ -37,12 +37,12 @@ pub(crate) enum Rank {
 
 /// Says whether a task has more steps to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum RemainingWork {
     Nothing,
     More,
 }
 
-type Task = Box<dyn FnMut() -> Left + Send>;
+type BackgroundTask = Box<dyn FnMut() -> RemainingWork + Send>;
 
 /// Says who does the tasks that no call waits for.
 #[derive(Clone, Debug)]
@@ -60,9 +60,9 @@ impl Background {
     }
 
     /// Hands over a task, to be done step by step.
-    pub(crate) fn offer(&self, rank: Rank, mut task: impl FnMut() -> Left + Send + 'static) {
+    pub(crate) fn offer(&self, rank: Rank, mut task: impl FnMut() -> RemainingWork + Send + 'static) {
         match self {
-            Background::Inline => while task() == Left::More {},
+            Background::Inline => while task() == RemainingWork::More {},
             Background::Thread(worker) => worker.offer(rank, Box::new(task)),
         }
     }
@@ -79,20 +79,20 @@ impl Background {
 /// Holds the background thread and its tasks.
 #[derive(Default)]
 pub(crate) struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<BackgroundQueue>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct BackgroundQueue {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    tasks: BTreeMap<Rank, VecDeque<Task>>,
+    tasks: BTreeMap<Rank, VecDeque<BackgroundTask>>,
     /// Tasks that may wait, by rank and session: a sync, and a look whether the session is to rest. `later_until` says until when.
-    later: BTreeMap<(Rank, Uuid), Task>,
+    later: BTreeMap<(Rank, Uuid), BackgroundTask>,
     later_until: Option<Instant>,
     running: bool,
     thread: Option<ThreadId>,
@@ -102,7 +102,7 @@ struct State {
 
 impl State {
     /// Takes the most urgent task; where `rank` is given, the most urgent of those above that rank.
-    fn take_above(&mut self, rank: Option<Rank>) -> Option<(Rank, Task)> {
+    fn take_above(&mut self, rank: Option<Rank>) -> Option<(Rank, BackgroundTask)> {
         let mut tasks = self.tasks.iter_mut().take_while(|(other, _)| rank.is_none_or(|rank| **other < rank));
         tasks.find_map(|(rank, tasks)| Some((*rank, tasks.pop_front()?)))
     }
@@ -116,23 +116,23 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    fn offer(&self, rank: Rank, task: Task) {
+    fn offer(&self, rank: Rank, task: BackgroundTask) {
         let mut state = self.shared.state.lock();
         state.tasks.entry(rank).or_default().push_back(task);
         self.see_to_it(state);
     }
 
     /// Hands over the sync of a session, to be done once [`PATIENCE`] has passed, unless somebody offers it before.
-    pub(crate) fn offer_later(&self, session: Uuid, sync: impl FnMut() -> Left + Send + 'static) {
+    pub(crate) fn offer_later(&self, session: Uuid, sync: impl FnMut() -> RemainingWork + Send + 'static) {
         self.do_later((Rank::Sync, session), Box::new(sync));
     }
 
     /// Hands over a look whether a session is to rest, to be done once [`PATIENCE`] has passed or a little earlier.
-    pub(crate) fn rest_later(&self, session: Uuid, look: impl FnMut() -> Left + Send + 'static) {
+    pub(crate) fn rest_later(&self, session: Uuid, look: impl FnMut() -> RemainingWork + Send + 'static) {
         self.do_later((Rank::Rest, session), Box::new(look));
     }
 
-    fn do_later(&self, what: (Rank, Uuid), task: Task) {
+    fn do_later(&self, what: (Rank, Uuid), task: BackgroundTask) {
         let mut state = self.shared.state.lock();
         state.later.insert(what, task);
         if state.later_until.is_none() {
@@ -173,7 +173,7 @@ impl Drop for Worker {
     }
 }
 
-impl Shared {
+impl BackgroundQueue {
     fn run(&self) {
         self.state.lock().thread = Some(std::thread::current().id());
         while let Some((rank, task)) = self.next() {
@@ -181,8 +181,8 @@ impl Shared {
         }
     }
 
-    fn step(&self, rank: Rank, mut task: Task) {
-        if task() == Left::More {
+    fn step(&self, rank: Rank, mut task: BackgroundTask) {
+        if task() == RemainingWork::More {
             self.state.lock().tasks.entry(rank).or_default().push_front(task);
         }
     }
@@ -201,7 +201,7 @@ impl Shared {
     }
 
     /// Waits for the most urgent task. `None` once the thread is to end.
-    fn next(&self) -> Option<(Rank, Task)> {
+    fn next(&self) -> Option<(Rank, BackgroundTask)> {
         let mut state = self.state.lock();
         let idle_until = clock::after(PATIENCE);
         loop {
@@ -252,11 +252,11 @@ mod tests {
             wait.recv().unwrap();
             steps += 1;
             of_seal.send(format!("seal {steps}")).unwrap();
-            if steps < 2 { Left::More } else { Left::Nothing }
+            if steps < 2 { RemainingWork::More } else { RemainingWork::Nothing }
         });
         background.offer(Rank::Space, move || {
             said.send("space".to_owned()).unwrap();
-            Left::Nothing
+            RemainingWork::Nothing
         });
         go.send(()).unwrap();
         go.send(()).unwrap();
@@ -275,13 +275,13 @@ mod tests {
             wait.recv().unwrap();
             inner.let_pass(Rank::Sync);
             of_sync.send("sync").unwrap();
-            Left::Nothing
+            RemainingWork::Nothing
         });
         for (rank, name) in [(Rank::Sync, "another sync"), (Rank::Seal, "seal"), (Rank::Space, "space")] {
             let said = said.clone();
             background.offer(rank, move || {
                 said.send(name).unwrap();
-                Left::Nothing
+                RemainingWork::Nothing
             });
         }
         // The test's own thread is not the background thread, so this does nothing.
@@ -297,7 +297,7 @@ mod tests {
         let count = Arc::clone(&done);
         Background::Inline.offer(Rank::Seal, move || {
             let before = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-            if before < 4 { Left::More } else { Left::Nothing }
+            if before < 4 { RemainingWork::More } else { RemainingWork::Nothing }
         });
         assert_eq!(done.load(std::sync::atomic::Ordering::SeqCst), 5);
     }

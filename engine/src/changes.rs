@@ -26,13 +26,13 @@ use crate::sabotage::{self, Breakage};
 
 /// Wakes those that wait for a change of what a lock guards.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct ChangeNotifier {
     threads: Condvar,
     #[cfg(feature = "async")]
     futures: Wakers,
 }
 
-impl Changes {
+impl ChangeNotifier {
     /// Wakes all that wait, after a change that was made under the lock. Call this once the lock is given back, wherever futures
     /// may wait.
     pub(crate) fn notify_all(&self) {
@@ -58,11 +58,11 @@ impl Changes {
 /// Wakes futures that wait for something to happen.
 #[cfg(feature = "async")]
 #[derive(Debug, Default)]
-pub(crate) struct Wakers(Arc<Waiting>);
+pub(crate) struct Wakers(Arc<WakerSet>);
 
 #[cfg(feature = "async")]
 #[derive(Debug, Default)]
-struct Waiting {
+struct WakerSet {
     /// How often it has happened.
     happened: AtomicU64,
     listeners: AtomicU64,
@@ -91,7 +91,7 @@ impl Wakers {
 #[cfg(feature = "async")]
 #[derive(Debug)]
 pub(crate) struct Listener {
-    waiting: Arc<Waiting>,
+    waiting: Arc<WakerSet>,
     seen: u64,
     /// Under which its waker is kept.
     number: Option<u64>,

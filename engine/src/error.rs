@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use foldlog_codec::body::{Decision, Policy, SuspensionForm};
 use foldlog_codec::escape;
-use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use foldlog_filesystem as filesystem;
 use uuid::Uuid;
 
@@ -185,7 +185,7 @@ pub enum Error {
         /// Sequence number of the record.
         sequence: SequenceNumber,
         /// Kind of the record.
-        kind: Kind,
+        kind: RecordKind,
     },
     /// Another writer holds the lock of the session.
     #[error("session {session} is already open for writing ({holder})")]

@@ -53,13 +53,13 @@ pub use foldlog_codec::body::{
 /// Makes text from outside fit for terminals, error messages and JSON.
 pub use foldlog_codec::escape;
 pub use foldlog_codec::msgpack::{NotJson, Value};
-pub use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+pub use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
 /// Workspaces: the files that an agent's tools work on.
 pub use foldlog_filesystem as filesystem;
-pub use foldlog_filesystem::Unrestored;
+pub use foldlog_filesystem::UnrestoredPath;
 pub use generator::Generator;
-pub use log::{Compression, Exposed};
-pub use operation::{NotUndone, OpenOperation, Replaced, SuspendedOperation, UnsettledOperation};
+pub use log::{Compression, FileExposure};
+pub use operation::{NotUndone, OpenOperation, ReplacedContent, SuspendedOperation, UnsettledOperation};
 pub use options::{
     BackgroundSync, CompactOptions, Durability, KeptSnapshots, MemoryLimit, SessionOptions, StoreOptions,
     UndeclaredEvents,
@@ -75,9 +75,10 @@ pub use smol_str::SmolStr;
 pub use snapshot_json::{Export, ExportedSlice};
 pub use storage::StoreAccess;
 pub use store::{
-    BackupOptions, BackupReport, CapturesElsewhere, CapturesInUse, CollectOptions, CollectReport, Collected,
-    CompactReport, CompressReport, DamagedCapture, ImportOptions, LeftAlone, LeftDecision, LeftFate,
-    MissingObject, PullReport, SalvageReport, SessionSummary, SkippedBytes, Store, StoreCompactReport,
+    BackupOptions, BackupReport, CapturesElsewhere, CapturesInUse, CollectOptions, CollectReport,
+    CollectedFiles, CompactReport, CompressReport, DamagedCapture, ImportOptions, LeftAlone, LeftDecision,
+    LeftFate, MissingObject, PullReport, SalvageReport, SessionSummary, SkippedBytes, Store,
+    StoreCompactReport,
 };
 pub use tools::ExecutionState;
 pub use tools::resources::ResourceRegistry;

@@ -30,7 +30,7 @@ pub(crate) fn list(names: &[String]) -> String {
 
 /// Holds declared events and slices. They are never rolled back.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct DeclaredNames {
     events: BTreeMap<u32, EventDeclaration>,
     slices: Vec<SliceDeclaration>,
     event_ids: BTreeMap<String, u32>,
@@ -39,7 +39,7 @@ pub(crate) struct Names {
     bytes: usize,
 }
 
-impl Names {
+impl DeclaredNames {
     /// Returns an upper bound of the bytes that a segment's head takes to repeat all declarations and this one.
     pub(crate) fn bytes_with(&self, declare: &Declare) -> usize {
         self.bytes.saturating_add(self.new_bytes(declare))

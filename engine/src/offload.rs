@@ -20,12 +20,12 @@ use crate::changes::{Listener, Wakers};
 use crate::clock;
 
 /// Future of any kind, for an executor that may move it between threads.
-pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(crate) type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Waits for work that a thread of the pool does. The work goes on if the wait is given up.
-pub(crate) struct Offloaded<T>(Option<Task<T>>);
+pub(crate) struct OffloadHandle<T>(Option<Task<T>>);
 
-impl<T> Future for Offloaded<T> {
+impl<T> Future for OffloadHandle<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
@@ -38,7 +38,7 @@ impl<T> Future for Offloaded<T> {
     }
 }
 
-impl<T> Drop for Offloaded<T> {
+impl<T> Drop for OffloadHandle<T> {
     fn drop(&mut self) {
         if let Some(task) = self.0.take() {
             task.detach();
@@ -47,8 +47,8 @@ impl<T> Drop for Offloaded<T> {
 }
 
 /// Has a thread of the pool do some work.
-pub(crate) fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Offloaded<T> {
-    Offloaded(Some(unblock(work)))
+pub(crate) fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> OffloadHandle<T> {
+    OffloadHandle(Some(unblock(work)))
 }
 
 /// Returns once one of these has happened, or at that moment.
@@ -102,13 +102,13 @@ thread_local! {
 /// Takes the futures that a job waits for to where they are polled.
 struct Carrier {
     /// Futures on their way; `None` once nobody polls them any more.
-    asked: Mutex<Option<VecDeque<Boxed<()>>>>,
+    asked: Mutex<Option<VecDeque<BoxedFuture<()>>>>,
     changed: Wakers,
 }
 
 impl Carrier {
     /// Passes a future on. Returns `false` if nobody polls it.
-    fn pass(&self, future: Boxed<()>) -> bool {
+    fn pass(&self, future: BoxedFuture<()>) -> bool {
         let refused = match self.asked.lock().as_mut() {
             Some(asked) => {
                 asked.push_back(future);
@@ -120,15 +120,15 @@ impl Carrier {
         refused.is_none()
     }
 
-    fn next(&self) -> Option<Boxed<()>> {
+    fn next(&self) -> Option<BoxedFuture<()>> {
         self.asked.lock().as_mut()?.pop_front()
     }
 }
 
 /// Drops the futures that nobody polls any more, so that the job hears of it.
-struct Carried(Arc<Carrier>);
+struct CarrierGuard(Arc<Carrier>);
 
-impl Drop for Carried {
+impl Drop for CarrierGuard {
     fn drop(&mut self) {
         let unpolled = self.0.asked.lock().take();
         drop(unpolled);
@@ -144,20 +144,20 @@ pub(crate) fn is_given_up() -> bool {
 /// job goes on, and such a future is dropped.
 pub(crate) async fn carried<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
     let carrier = Arc::new(Carrier { asked: Mutex::new(Some(VecDeque::new())), changed: Wakers::default() });
-    let asked = Carried(Arc::clone(&carrier));
+    let asked = CarrierGuard(Arc::clone(&carrier));
     let mut job = offload(move || {
         // Put back by a guard, since another job runs on this thread later.
-        struct Left(Option<Arc<Carrier>>);
-        impl Drop for Left {
+        struct PreviousCarrier(Option<Arc<Carrier>>);
+        impl Drop for PreviousCarrier {
             fn drop(&mut self) {
                 CARRIER.set(self.0.take());
             }
         }
-        let _left = Left(CARRIER.replace(Some(carrier)));
+        let _left = PreviousCarrier(CARRIER.replace(Some(carrier)));
         job()
     });
     let mut changed = asked.0.changed.listen();
-    let mut carried: Option<Boxed<()>> = None;
+    let mut carried: Option<BoxedFuture<()>> = None;
     poll_fn(|context| {
         loop {
             if let Some(future) = &mut carried
@@ -179,7 +179,7 @@ pub(crate) async fn carried<T: Send + 'static>(job: impl FnOnce() -> T + Send + 
 }
 
 /// Waits on this thread for a future: where [`carried`] polls it, or else here. Returns `None` if nobody polls it to its end.
-pub(crate) fn wait_for<T: Send + 'static>(future: Boxed<T>) -> Option<T> {
+pub(crate) fn wait_for<T: Send + 'static>(future: BoxedFuture<T>) -> Option<T> {
     let Some(carrier) = CARRIER.with_borrow(Option::clone) else {
         return Some(futures_lite::future::block_on(future));
     };

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, SequenceNumber, body, image, msgpack};
-use foldlog_filesystem::Unrestored;
+use foldlog_filesystem::UnrestoredPath;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
@@ -175,7 +175,7 @@ impl NotUndone {
 
     /// Converts what `resource` reports, keeping the first [`NOT_UNDONE_MAX`] entries and a count of the
     /// others.
-    pub(crate) fn of_resource(resource: &str, mut told: Vec<Unrestored>) -> Vec<NotUndone> {
+    pub(crate) fn of_resource(resource: &str, mut told: Vec<UnrestoredPath>) -> Vec<NotUndone> {
         let more = told.len().saturating_sub(NOT_UNDONE_MAX);
         told.truncate(NOT_UNDONE_MAX);
         let told = told.into_iter().map(|one| NotUndone::new(resource, one.path, one.reason));
@@ -187,7 +187,7 @@ impl NotUndone {
 /// Names what the rollback of a call replaced or removed in a resource, whoever had changed it. The call's end names a capture of
 /// what was there, which [`undo_rewind`](crate::ExecutionState::undo_rewind) brings back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Replaced {
+pub struct ReplacedContent {
     /// Name of the resource.
     pub resource: String,
     /// What was given an earlier content or earlier permissions: in a workspace, paths.
@@ -208,22 +208,22 @@ fn is_zero(count: &u64) -> bool {
 /// Maximum number of paths that are recorded for a resource of a call.
 const REPLACED_MAX: usize = 1_000;
 
-impl Replaced {
+impl ReplacedContent {
     /// Names the first [`REPLACED_MAX`] paths; `None` if there are none.
     pub(crate) fn of_resource(
         resource: &str,
         mut changed: Vec<String>,
         mut removed: Vec<String>,
-    ) -> Option<Replaced> {
+    ) -> Option<ReplacedContent> {
         let all = changed.len() + removed.len();
         changed.truncate(REPLACED_MAX);
         removed.truncate(REPLACED_MAX - changed.len());
         let more = (all - changed.len() - removed.len()) as u64;
-        (all > 0).then(|| Replaced { resource: resource.to_owned(), changed, removed, more })
+        (all > 0).then(|| ReplacedContent { resource: resource.to_owned(), changed, removed, more })
     }
 
     /// Adds what another restore replaced of the resource.
-    fn append(&mut self, other: Replaced) {
+    fn append(&mut self, other: ReplacedContent) {
         let known: BTreeSet<&String> = self.changed.iter().chain(&self.removed).collect();
         let is_new = |path: &String| !known.contains(path);
         let changed: Vec<String> = other.changed.into_iter().filter(is_new).collect();
@@ -236,15 +236,15 @@ impl Replaced {
     }
 
     /// Returns the same, with all paths counted and none named: for a record on a full disk.
-    pub(crate) fn counted(&self) -> Replaced {
+    pub(crate) fn counted(&self) -> ReplacedContent {
         let named = (self.changed.len() + self.removed.len()) as u64;
         let (resource, more) = (self.resource.clone(), self.more + named);
-        Replaced { resource, changed: Vec::new(), removed: Vec::new(), more }
+        ReplacedContent { resource, changed: Vec::new(), removed: Vec::new(), more }
     }
 
-    pub(crate) fn to_record(&self) -> body::Replaced<'_> {
+    pub(crate) fn to_record(&self) -> body::ReplacedParts<'_> {
         let borrowed = |paths: &'_ [String]| paths.iter().map(|path| Cow::Owned(path.clone())).collect();
-        body::Replaced {
+        body::ReplacedParts {
             resource: Cow::Borrowed(&self.resource),
             changed: borrowed(&self.changed),
             removed: borrowed(&self.removed),
@@ -253,8 +253,8 @@ impl Replaced {
     }
 
     /// Describes the first paths of all resources in one line; `None` if nothing was replaced.
-    pub fn text(all: &[Replaced]) -> Option<String> {
-        let named = |one: &Replaced| {
+    pub fn text(all: &[ReplacedContent]) -> Option<String> {
+        let named = |one: &ReplacedContent| {
             let changed = one.changed.iter().cloned();
             changed.chain(one.removed.iter().map(|path| format!("{path} (removed)"))).collect::<Vec<_>>()
         };
@@ -270,10 +270,10 @@ impl Replaced {
     }
 }
 
-impl From<&body::Replaced<'_>> for Replaced {
-    fn from(recorded: &body::Replaced<'_>) -> Replaced {
+impl From<&body::ReplacedParts<'_>> for ReplacedContent {
+    fn from(recorded: &body::ReplacedParts<'_>) -> ReplacedContent {
         let owned = |paths: &[Cow<'_, str>]| paths.iter().map(ToString::to_string).collect();
-        Replaced {
+        ReplacedContent {
             resource: recorded.resource.to_string(),
             changed: owned(&recorded.changed),
             removed: owned(&recorded.removed),
@@ -282,14 +282,14 @@ impl From<&body::Replaced<'_>> for Replaced {
     }
 }
 
-/// Maximum number of paths in a [text](Replaced::text).
+/// Maximum number of paths in a [text](ReplacedContent::text).
 const TOLD_MAX: usize = 20;
 
 /// Describes what a restore of resources did.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PutBack {
     pub(crate) not_undone: Vec<NotUndone>,
-    pub(crate) replaced: Vec<Replaced>,
+    pub(crate) replaced: Vec<ReplacedContent>,
 }
 
 impl PutBack {
@@ -305,12 +305,12 @@ impl PutBack {
 }
 
 /// Adds what follows from the facts of a suspended operation.
-pub(crate) trait Waiting {
+pub(crate) trait SuspendedOperationExt {
     /// Returns whether the operation may run again as the log stands: it was approved, or it waits for a call within it.
     fn may_run_again(&self) -> bool;
 }
 
-impl Waiting for SuspendedOperation {
+impl SuspendedOperationExt for SuspendedOperation {
     fn may_run_again(&self) -> bool {
         let approved = self.decided.is_some_and(|decided| decided.decision == body::Decision::RunAgain);
         match self.suspension.form {

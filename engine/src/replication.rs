@@ -104,7 +104,7 @@ pub enum ReplicaError {
 
 /// Says what a replicator holds of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct ReplicaStatus {
     /// Sequence number behind the last record that it holds.
     pub next: SequenceNumber,
     /// Epoch of the last claim; 0 if nobody has claimed the session.
@@ -160,7 +160,8 @@ pub trait Replicator: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// [`ReplicaError::Failed`].
-    fn read(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError>;
+    fn read(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>))
+    -> Result<ReplicaStatus, ReplicaError>;
 
     /// Claims the session for this writer and returns the claim's epoch, which is higher than any before. From then on every
     /// earlier writer is fenced. Fails, and claims nothing, if records are held from `expected` on, or anybody claimed the session

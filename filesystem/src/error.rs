@@ -100,7 +100,7 @@ pub enum Error {
     /// These paths could not be restored, each for its own reason; all other paths are as they were at the snapshot.
     /// The restore can be run again.
     #[error("not restored: {}", escape::text(&.0.iter().map(|left| format!("`{}` ({})", left.path, left.reason)).collect::<Vec<_>>().join(", ")))]
-    NotRestored(Vec<Unrestored>),
+    NotRestored(Vec<UnrestoredPath>),
     /// The operation reached its deadline. Nothing was changed.
     #[error("the deadline passed")]
     DeadlineExceeded,
@@ -109,17 +109,17 @@ pub enum Error {
 /// Names a path that a restore could not make what it was at the snapshot, and says why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Unrestored {
+pub struct UnrestoredPath {
     /// Path relative to the workspace's root; `.` is the root. Bytes that are not UTF-8 appear as `\xNN`.
     pub path: String,
     /// What the path differs in, or what failed.
     pub reason: String,
 }
 
-impl Unrestored {
+impl UnrestoredPath {
     /// Creates the report for one path.
-    pub fn new(path: impl Into<String>, reason: impl Into<String>) -> Unrestored {
-        Unrestored { path: path.into(), reason: reason.into() }
+    pub fn new(path: impl Into<String>, reason: impl Into<String>) -> UnrestoredPath {
+        UnrestoredPath { path: path.into(), reason: reason.into() }
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
             Error::Path { path: text(), reason: text() },
             Error::CaptureTooLarge { path: text(), bytes_max: 1 },
             Error::Replaced { workspace: path(), expected: None, found: None },
-            Error::NotRestored(vec![Unrestored::new(hostile, hostile)]),
+            Error::NotRestored(vec![UnrestoredPath::new(hostile, hostile)]),
         ];
         for error in errors {
             assert!(!error.to_string().contains(escape::is_escaped), "{error:?}");

@@ -26,9 +26,9 @@ pub struct FolderIdentity {
 /// Reads a token as a record holds it (16 bytes), as JSON does (text), and as a record that went through JSON does, which has no
 /// bytes: a list of 16 numbers.
 fn read_token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Uuid>, D::Error> {
-    struct Token;
+    struct TokenVisitor;
 
-    impl<'de> Visitor<'de> for Token {
+    impl<'de> Visitor<'de> for TokenVisitor {
         type Value = Option<Uuid>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,7 +67,7 @@ fn read_token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Uuid>, D::Err
         }
     }
 
-    from.deserialize_option(Token)
+    from.deserialize_option(TokenVisitor)
 }
 
 impl FolderIdentity {

@@ -54,18 +54,18 @@ mod unified_diff;
 
 use serde::{Deserialize, Serialize};
 
-pub use error::{Error, Result, Unrestored};
+pub use error::{Error, Result, UnrestoredPath};
 #[cfg(feature = "host")]
 pub use host::{
-    CaptureProgress, Collecting, Collection, DamagedObject, FileChange, FileFacts, FileForm,
-    FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Merged, Merging, PACK_BYTES_MAX, PackReceiver,
-    Rebind, Restored, SnapshotPacker, SnapshotReader, SnapshotsAudited, Uncapturable, WorkspaceLease,
-    WorkspaceMark, WorkspaceNotice, audit_snapshots, collect_pool, collect_snapshots, damage_of_object,
-    keeps_any, remember_collected, unpool,
+    CaptureCollectOptions, CaptureProgress, Collection, DamagedObject, FileChange, FileFacts, FileForm,
+    FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, PACK_BYTES_MAX, PackReceiver, Rebind,
+    RewindMerge, RewindMergeInputs, SnapshotPacker, SnapshotReader, SnapshotsAudited, Uncapturable,
+    WorkspaceLease, WorkspaceMark, WorkspaceNotice, WorkspaceRestoreReport, audit_snapshots, collect_pool,
+    collect_snapshots, damage_of_object, keeps_any, remember_collected, unpool,
 };
 pub use identity::FolderIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};
-pub use rewound::{ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound, FileUnknown};
+pub use rewound::{ChangeKind, ContentDiff, FileBrief, FileRewound, FileUnknown, KeptFile};
 pub use system::{boot_id, is_out_of_handles, is_out_of_space};
 
 /// Lists what a tool may do with the files of its workspace.
@@ -145,7 +145,7 @@ pub trait Filesystem: Send + Sync {
     ///
     /// [`Error::Io`] if no folder stands at `folder` or the folder cannot be read; [`Error::Path`] if the path is
     /// refused.
-    fn list(&self, folder: &str) -> Result<Vec<Entry>>;
+    fn list(&self, folder: &str) -> Result<Vec<FilesystemEntry>>;
 
     /// Returns the paths of all files, folders and links that match `pattern`, sorted. Links are not followed, and
     /// folders named `.git` are not searched.
@@ -187,7 +187,7 @@ pub trait Filesystem: Send + Sync {
 /// Describes one entry of a folder, as [`Filesystem::list`] returns it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
-pub struct Entry {
+pub struct FilesystemEntry {
     /// Name of the entry within its folder.
     pub name: String,
     /// Kind of file that the name stands for. A link is not followed.

@@ -10,22 +10,22 @@ use rpds::RedBlackTreeMapSync;
 
 use super::path::{self, DEPTH_MAX};
 use super::pattern::Pattern;
-use super::{Entry, FileKind, FileStat, Filesystem};
+use super::{FileKind, FileStat, Filesystem, FilesystemEntry};
 use crate::error::{Error, Result};
 
 const FILE_MODE: u32 = 0o644;
 const FOLDER_MODE: u32 = 0o755;
 
 #[derive(Clone)]
-struct Folder {
-    children: RedBlackTreeMapSync<Arc<str>, Node>,
+struct InMemoryDirectory {
+    children: RedBlackTreeMapSync<Arc<str>, InMemoryNode>,
     modified_us: i64,
 }
 
 #[derive(Clone)]
-enum Node {
+enum InMemoryNode {
     File(File),
-    Folder(Arc<Folder>),
+    Folder(Arc<InMemoryDirectory>),
 }
 
 #[derive(Clone)]
@@ -55,13 +55,13 @@ struct File {
 /// ```
 pub struct InMemoryFilesystem {
     now_us: Box<dyn Fn() -> i64 + Send + Sync>,
-    root: RwLock<Arc<Folder>>,
+    root: RwLock<Arc<InMemoryDirectory>>,
 }
 
 /// Holds what an [`InMemoryFilesystem`] was at one moment. Cloning it copies a pointer.
 #[derive(Clone)]
 pub struct MemorySnapshot {
-    root: Arc<Folder>,
+    root: Arc<InMemoryDirectory>,
 }
 
 impl std::fmt::Debug for InMemoryFilesystem {
@@ -84,16 +84,16 @@ impl MemorySnapshot {
     }
 }
 
-impl Folder {
+impl InMemoryDirectory {
     /// Compares two folders; they are at most [`DEPTH_MAX`] deep, so the recursion is no deeper.
-    fn is_same(&self, other: &Folder) -> bool {
+    fn is_same(&self, other: &InMemoryDirectory) -> bool {
         let mut pairs = self.children.iter().zip(other.children.iter());
         self.children.size() == other.children.size()
             && pairs.all(|((name, node), (other_name, other))| {
                 name == other_name
                     && match (node, other) {
-                        (Node::File(file), Node::File(other)) => file.bytes == other.bytes,
-                        (Node::Folder(folder), Node::Folder(other)) => {
+                        (InMemoryNode::File(file), InMemoryNode::File(other)) => file.bytes == other.bytes,
+                        (InMemoryNode::Folder(folder), InMemoryNode::Folder(other)) => {
                             Arc::ptr_eq(folder, other) || folder.is_same(other)
                         }
                         _ => false,
@@ -118,7 +118,7 @@ impl InMemoryFilesystem {
 
     /// Creates an empty filesystem that takes its times from `now_us`, in microseconds since 1970-01-01 UTC.
     pub fn with_time(now_us: impl Fn() -> i64 + Send + Sync + 'static) -> InMemoryFilesystem {
-        let root = Arc::new(Folder::new(now_us()));
+        let root = Arc::new(InMemoryDirectory::new(now_us()));
         InMemoryFilesystem { now_us: Box::new(now_us), root: RwLock::new(root) }
     }
 
@@ -140,12 +140,12 @@ impl InMemoryFilesystem {
         Arc::ptr_eq(&self.root.read(), &snapshot.root)
     }
 
-    fn present(&self) -> Arc<Folder> {
+    fn present(&self) -> Arc<InMemoryDirectory> {
         Arc::clone(&self.root.read())
     }
 
     /// Applies a change to the tree, or leaves the tree as it was if the change fails.
-    fn change(&self, change: impl FnOnce(&mut Arc<Folder>, i64) -> Result<()>) -> Result<()> {
+    fn change(&self, change: impl FnOnce(&mut Arc<InMemoryDirectory>, i64) -> Result<()>) -> Result<()> {
         let now_us = (self.now_us)();
         let mut present = self.root.write();
         let mut root = Arc::clone(&present);
@@ -163,13 +163,13 @@ impl InMemoryFilesystem {
             edit(root, folders, Missing::Make(now_us), &mut |folder| {
                 let key: Arc<str> = Arc::from(*name);
                 let before = match folder.children.get(&key) {
-                    Some(Node::Folder(_)) => return Err(ErrorKind::IsADirectory),
-                    Some(Node::File(file)) => Some(file),
+                    Some(InMemoryNode::Folder(_)) => return Err(ErrorKind::IsADirectory),
+                    Some(InMemoryNode::File(file)) => Some(file),
                     None => None,
                 };
                 let is_new = before.is_none();
                 let file = File { bytes: bytes(before), modified_us: now_us };
-                folder.children.insert_mut(key, Node::File(file));
+                folder.children.insert_mut(key, InMemoryNode::File(file));
                 if is_new {
                     folder.modified_us = now_us;
                 }
@@ -180,9 +180,9 @@ impl InMemoryFilesystem {
     }
 }
 
-impl Folder {
-    fn new(modified_us: i64) -> Folder {
-        Folder { children: RedBlackTreeMapSync::default(), modified_us }
+impl InMemoryDirectory {
+    fn new(modified_us: i64) -> InMemoryDirectory {
+        InMemoryDirectory { children: RedBlackTreeMapSync::default(), modified_us }
     }
 }
 
@@ -199,48 +199,48 @@ fn refused(op: &'static str, path: &str, kind: ErrorKind) -> Error {
 
 /// Applies a change to the folder at a path, and copies the folders above that somebody else holds.
 fn edit<T>(
-    folder: &mut Arc<Folder>,
+    folder: &mut Arc<InMemoryDirectory>,
     parts: &[&str],
     missing: Missing,
-    change: &mut dyn FnMut(&mut Folder) -> Result<T, ErrorKind>,
+    change: &mut dyn FnMut(&mut InMemoryDirectory) -> Result<T, ErrorKind>,
 ) -> Result<T, ErrorKind> {
     let folder = Arc::make_mut(folder);
     let Some((name, rest)) = parts.split_first() else { return change(folder) };
     let key: Arc<str> = Arc::from(*name);
     let mut child = match (folder.children.get(&key), missing) {
-        (Some(Node::Folder(child)), _) => Arc::clone(child),
-        (Some(Node::File(_)), _) => return Err(ErrorKind::NotADirectory),
+        (Some(InMemoryNode::Folder(child)), _) => Arc::clone(child),
+        (Some(InMemoryNode::File(_)), _) => return Err(ErrorKind::NotADirectory),
         (None, Missing::Refuse) => return Err(ErrorKind::NotFound),
         (None, Missing::Make(now_us)) => {
             folder.modified_us = now_us;
-            Arc::new(Folder::new(now_us))
+            Arc::new(InMemoryDirectory::new(now_us))
         }
     };
     let changed = edit(&mut child, rest, missing, change)?;
-    folder.children.insert_mut(key, Node::Folder(child));
+    folder.children.insert_mut(key, InMemoryNode::Folder(child));
     Ok(changed)
 }
 
-fn take_out(folder: &mut Folder, name: &str) -> Result<(), ErrorKind> {
+fn take_out(folder: &mut InMemoryDirectory, name: &str) -> Result<(), ErrorKind> {
     if folder.children.remove_mut(name) { Ok(()) } else { Err(ErrorKind::NotFound) }
 }
 
-fn find(root: Arc<Folder>, parts: &[&str]) -> Result<Node, ErrorKind> {
-    let mut found = Node::Folder(root);
+fn find(root: Arc<InMemoryDirectory>, parts: &[&str]) -> Result<InMemoryNode, ErrorKind> {
+    let mut found = InMemoryNode::Folder(root);
     for part in parts {
-        let Node::Folder(folder) = &found else { return Err(ErrorKind::NotADirectory) };
+        let InMemoryNode::Folder(folder) = &found else { return Err(ErrorKind::NotADirectory) };
         found = folder.children.get(*part).cloned().ok_or(ErrorKind::NotFound)?;
     }
     Ok(found)
 }
 
 /// Returns how many levels a node has, itself included.
-fn depth(node: &Node) -> usize {
+fn depth(node: &InMemoryNode) -> usize {
     let mut deepest = 0;
     let mut left = vec![(node.clone(), 1)];
     while let Some((node, depth)) = left.pop() {
         deepest = deepest.max(depth);
-        if let Node::Folder(folder) = node {
+        if let InMemoryNode::Folder(folder) = node {
             left.extend(folder.children.iter().map(|(_, child)| (child.clone(), depth + 1)));
         }
     }
@@ -251,8 +251,8 @@ impl Filesystem for InMemoryFilesystem {
     fn read(&self, path: &str) -> Result<Vec<u8>> {
         let parts = path::parts(path)?;
         match find(self.present(), &parts).map_err(|kind| refused("read", path, kind))? {
-            Node::File(file) => Ok(file.bytes.to_vec()),
-            Node::Folder(_) => Err(refused("read", path, ErrorKind::IsADirectory)),
+            InMemoryNode::File(file) => Ok(file.bytes.to_vec()),
+            InMemoryNode::Folder(_) => Err(refused("read", path, ErrorKind::IsADirectory)),
         }
     }
 
@@ -294,7 +294,7 @@ impl Filesystem for InMemoryFilesystem {
             if from_parts == to_parts {
                 return Ok(());
             }
-            let is_folder = matches!(node, Node::Folder(_));
+            let is_folder = matches!(node, InMemoryNode::Folder(_));
             if is_folder && to_parts.starts_with(&from_parts) {
                 return Err(Error::path(to, "a folder cannot come into itself"));
             }
@@ -310,7 +310,7 @@ impl Filesystem for InMemoryFilesystem {
             edit(root, to_folders, Missing::Make(now_us), &mut |folder| {
                 let key: Arc<str> = Arc::from(*to_name);
                 match folder.children.get(&key) {
-                    Some(Node::File(_)) if !is_folder => {}
+                    Some(InMemoryNode::File(_)) if !is_folder => {}
                     Some(_) => return Err(ErrorKind::AlreadyExists),
                     None => {}
                 }
@@ -322,15 +322,15 @@ impl Filesystem for InMemoryFilesystem {
         })
     }
 
-    fn list(&self, folder: &str) -> Result<Vec<Entry>> {
+    fn list(&self, folder: &str) -> Result<Vec<FilesystemEntry>> {
         let parts = path::parts(folder)?;
         match find(self.present(), &parts).map_err(|kind| refused("list", folder, kind))? {
-            Node::Folder(folder) => Ok(folder
+            InMemoryNode::Folder(folder) => Ok(folder
                 .children
                 .iter()
-                .map(|(name, node)| Entry { name: name.to_string(), kind: node.kind() })
+                .map(|(name, node)| FilesystemEntry { name: name.to_string(), kind: node.kind() })
                 .collect()),
-            Node::File(_) => Err(refused("list", folder, ErrorKind::NotADirectory)),
+            InMemoryNode::File(_) => Err(refused("list", folder, ErrorKind::NotADirectory)),
         }
     }
 
@@ -343,7 +343,7 @@ impl Filesystem for InMemoryFilesystem {
                 let path = if path.is_empty() { name.to_string() } else { format!("{path}/{name}") };
                 let matches = pattern.matches(path.as_bytes());
                 match node {
-                    Node::Folder(folder) if &**name != ".git" => {
+                    InMemoryNode::Folder(folder) if &**name != ".git" => {
                         left.push((path.clone(), Arc::clone(folder)));
                     }
                     _ => {}
@@ -361,8 +361,8 @@ impl Filesystem for InMemoryFilesystem {
         let parts = path::parts(path)?;
         let node = find(self.present(), &parts).map_err(|kind| refused("look at", path, kind))?;
         let (kind, len, mode, modified_us) = match &node {
-            Node::File(file) => (FileKind::File, file.bytes.len(), FILE_MODE, file.modified_us),
-            Node::Folder(folder) => (FileKind::Folder, 0, FOLDER_MODE, folder.modified_us),
+            InMemoryNode::File(file) => (FileKind::File, file.bytes.len(), FILE_MODE, file.modified_us),
+            InMemoryNode::Folder(folder) => (FileKind::Folder, 0, FOLDER_MODE, folder.modified_us),
         };
         Ok(FileStat { kind, len: u64::try_from(len).unwrap_or(u64::MAX), mode, modified_us })
     }
@@ -373,11 +373,11 @@ impl Filesystem for InMemoryFilesystem {
     }
 }
 
-impl Node {
+impl InMemoryNode {
     fn kind(&self) -> FileKind {
         match self {
-            Node::File(_) => FileKind::File,
-            Node::Folder(_) => FileKind::Folder,
+            InMemoryNode::File(_) => FileKind::File,
+            InMemoryNode::Folder(_) => FileKind::Folder,
         }
     }
 }

@@ -9,11 +9,11 @@ use crate::error::{Error, Result};
 /// A pattern for whole paths.
 #[derive(Debug, Clone)]
 pub(super) struct Pattern {
-    parts: Vec<Part>,
+    parts: Vec<PatternPart>,
 }
 
 #[derive(Debug, Clone)]
-enum Part {
+enum PatternPart {
     /// `**`: any number of names, at least one where it comes last.
     Names,
     /// A pattern for one name.
@@ -32,12 +32,12 @@ impl Pattern {
 
     /// A pattern of these parts. One of none matches nothing.
     pub(super) fn of<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Pattern {
-        let mut pattern: Vec<Part> = Vec::new();
+        let mut pattern: Vec<PatternPart> = Vec::new();
         for part in parts {
             match part {
-                b"**" if matches!(pattern.last(), Some(Part::Names)) => {}
-                b"**" => pattern.push(Part::Names),
-                name => pattern.push(Part::Name(name.to_vec())),
+                b"**" if matches!(pattern.last(), Some(PatternPart::Names)) => {}
+                b"**" => pattern.push(PatternPart::Names),
+                name => pattern.push(PatternPart::Name(name.to_vec())),
             }
         }
         Pattern { parts: pattern }
@@ -49,13 +49,13 @@ impl Pattern {
         let mut star: Option<(usize, usize)> = None;
         while let Some(present) = names.get(name) {
             match self.parts.get(part) {
-                Some(Part::Names) if part + 1 == self.parts.len() => return true,
-                Some(Part::Names) => {
+                Some(PatternPart::Names) if part + 1 == self.parts.len() => return true,
+                Some(PatternPart::Names) => {
                     part += 1;
                     star = Some((part, name));
                     continue;
                 }
-                Some(Part::Name(pattern)) if name_matches(pattern, present) => {
+                Some(PatternPart::Name(pattern)) if name_matches(pattern, present) => {
                     (part, name) = (part + 1, name + 1);
                     continue;
                 }

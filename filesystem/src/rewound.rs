@@ -89,7 +89,7 @@ pub struct FileUnknown {
 
 /// Describes a file or link that a rewind keeps as it is, since somebody changed it by hand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileKept {
+pub struct KeptFile {
     /// Path relative to the workspace's root, as in [`FileRewound::path`].
     pub path: String,
     /// What was done to it by hand. A file that was removed by hand stays removed.

@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use foldlog_filesystem::{
-    Collecting, Error, Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, PACK_BYTES_MAX,
-    PackReceiver, SnapshotPacker, audit_snapshots, collect_snapshots, damage_of_object,
+    CaptureCollectOptions, Error, Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions,
+    PACK_BYTES_MAX, PackReceiver, SnapshotPacker, audit_snapshots, collect_snapshots, damage_of_object,
 };
 
 struct Site {
@@ -201,7 +201,7 @@ fn what_was_collected_is_neither_held_nor_missed_once_its_content_is_back() {
     let first = site.snapshot();
     site.work.write("page", b"two").unwrap();
     let second = site.snapshot();
-    let asked = Collecting {
+    let asked = CaptureCollectOptions {
         keep: std::slice::from_ref(&second),
         give_up: std::slice::from_ref(&first),
         pool: None,

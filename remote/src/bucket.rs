@@ -3,7 +3,7 @@
 //! Three operations are all that the protocol relies on: create an object that does not exist, read one, and tell that
 //! one does not exist. No update, no rename, no list. Only [`Bucket::sessions`] lists, for people, who ask which sessions
 //! there are, whoever watches a lease, which decides nothing about safety, and a collection, which removes what the list shows of what may
-//! be removed. What a store says in words of its own is turned into a [`Failure`] here, and dropped.
+//! be removed. What a store says in words of its own is turned into a [`RemoteFailure`] here, and dropped.
 //!
 //! Keys, below the prefix of the [`Bucket`]:
 //!
@@ -45,7 +45,7 @@ use uuid::Uuid;
 use crate::chunk::ChunkHash;
 use crate::clock::Clock;
 use crate::compaction::CompactedVolume;
-use crate::error::{Answer, Error, Failure, FailureDetails, Reason, Result};
+use crate::error::{Error, FailureDetails, Reason, RemoteFailure, Result, ServerAnswer};
 use crate::exchange::{self, Exchange};
 use crate::folder::NotAFile;
 use crate::payloads::Withdrawn;
@@ -77,7 +77,7 @@ impl fmt::Debug for Bucket {
 
 /// Says what one put came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Put {
+pub(crate) enum PutOutcome {
     /// The object did not exist, and is the one that was put.
     Created,
     /// The store says that the object exists. It may be the one that an earlier attempt put, and S3 says the same while
@@ -280,13 +280,13 @@ impl Bucket {
     }
 
     /// Puts an object that must not exist, once.
-    pub(crate) async fn put_once(&self, key: &Path, payload: &PutPayload) -> Put {
+    pub(crate) async fn put_once(&self, key: &Path, payload: &PutPayload) -> PutOutcome {
         let options = PutOptions::from(PutMode::Create);
         let put = self.store.put_opts(key, payload.clone(), options);
         match request(self.retries.timeout_of(payload.content_length() as u64), put).await {
-            Ok(_) => Put::Created,
-            Err(refusal) if refusal.exists => Put::Exists,
-            Err(refusal) => Put::Failed(refusal.reason),
+            Ok(_) => PutOutcome::Created,
+            Err(refusal) if refusal.exists => PutOutcome::Exists,
+            Err(refusal) => PutOutcome::Failed(refusal.reason),
         }
     }
 
@@ -325,12 +325,12 @@ impl Bucket {
         let mut attempts = self.begin();
         while attempts.another().await {
             match self.put_once(key, &payload).await {
-                Put::Created => return Ok(true),
-                Put::Exists => match self.size(key, what).await? {
+                PutOutcome::Created => return Ok(true),
+                PutOutcome::Exists => match self.size(key, what).await? {
                     Some(_) => return Ok(false),
-                    None => attempts.failed(Failure::Conflict),
+                    None => attempts.failed(RemoteFailure::Conflict),
                 },
-                Put::Failed(reason) => attempts.failed(reason),
+                PutOutcome::Failed(reason) => attempts.failed(reason),
             }
         }
         Err(attempts.error(what))
@@ -340,12 +340,12 @@ impl Bucket {
     ///
     /// # Errors
     ///
-    /// [`Error::Store`], with [`Failure::Overtaken`] if the other one was faster.
+    /// [`Error::Store`], with [`RemoteFailure::Overtaken`] if the other one was faster.
     pub(crate) async fn create_alone(&self, key: &Path, bytes: Vec<u8>, what: &'static str) -> Result<()> {
         self.create(key, PutPayload::from(bytes.clone()), what).await?;
         match self.get(key, bytes.len(), what).await {
             Ok(Some(found)) if found == bytes => Ok(()),
-            Ok(_) | Err(Error::TooLarge { .. }) => Err(self.begin().end(what, Failure::Overtaken)),
+            Ok(_) | Err(Error::TooLarge { .. }) => Err(self.begin().end(what, RemoteFailure::Overtaken)),
             Err(error) => Err(error),
         }
     }
@@ -509,16 +509,16 @@ impl Bucket {
         let mut attempts = self.begin();
         while attempts.another().await {
             match self.put_once(key, &payload).await {
-                Put::Created if bytes == SECOND => return Err(Error::NoConditionalPuts),
-                Put::Created => return Ok(()),
-                Put::Exists => match self.get(key, FIRST.len().max(SECOND.len()), PROBE).await? {
+                PutOutcome::Created if bytes == SECOND => return Err(Error::NoConditionalPuts),
+                PutOutcome::Created => return Ok(()),
+                PutOutcome::Exists => match self.get(key, FIRST.len().max(SECOND.len()), PROBE).await? {
                     Some(_) => return Ok(()),
-                    None => attempts.failed(Failure::Conflict),
+                    None => attempts.failed(RemoteFailure::Conflict),
                 },
-                Put::Failed(Reason { failure: Failure::Unsupported, .. }) => {
+                PutOutcome::Failed(Reason { failure: RemoteFailure::Unsupported, .. }) => {
                     return Err(Error::NoConditionalPuts);
                 }
-                Put::Failed(reason) => attempts.failed(reason),
+                PutOutcome::Failed(reason) => attempts.failed(reason),
             }
         }
         Err(attempts.error(PROBE))
@@ -552,7 +552,7 @@ pub(crate) enum Get {
 async fn request<T>(
     bound: Duration,
     request: impl Future<Output = object_store::Result<T>>,
-) -> Result<T, Refusal> {
+) -> Result<T, BucketRefusal> {
     refused(bounded(bound, request)).await
 }
 
@@ -567,13 +567,13 @@ async fn bounded<T>(
 /// Runs a bounded request, and says why it failed if it did.
 async fn refused<T>(
     request: impl Future<Output = Result<T, Option<object_store::Error>>>,
-) -> Result<T, Refusal> {
+) -> Result<T, BucketRefusal> {
     let (answer, exchange) = exchange::followed(request).await;
-    answer.map_err(|error| Refusal::of(error.as_ref(), exchange))
+    answer.map_err(|error| BucketRefusal::of(error.as_ref(), exchange))
 }
 
 /// Says what a store's error comes to.
-struct Refusal {
+struct BucketRefusal {
     /// Whether the store says that there is no such object. That a whole bucket is missing says nothing of an object.
     is_missing: bool,
     /// Whether the store says that there is such an object already.
@@ -581,16 +581,16 @@ struct Refusal {
     reason: Reason,
 }
 
-impl Refusal {
+impl BucketRefusal {
     /// Says what an error comes to, or without one that no answer came in time.
-    fn of(error: Option<&object_store::Error>, exchange: Exchange) -> Refusal {
+    fn of(error: Option<&object_store::Error>, exchange: Exchange) -> BucketRefusal {
         use object_store::Error::{AlreadyExists, NotFound, NotModified, Precondition};
 
         let Exchange { host, answer, failure } = exchange;
         let named = error.and_then(named_failure);
         let failure = named.or(failure).or_else(|| answered_failure(answer.as_ref()?));
-        let failure = failure.unwrap_or_else(|| error.map_or(Failure::TimedOut, failure_of));
-        Refusal {
+        let failure = failure.unwrap_or_else(|| error.map_or(RemoteFailure::TimedOut, failure_of));
+        BucketRefusal {
             is_missing: named.is_none() && matches!(error, Some(NotFound { .. })),
             exists: matches!(error, Some(AlreadyExists { .. } | Precondition { .. } | NotModified { .. })),
             reason: Reason { failure, details: FailureDetails { place: None, host, answer } },
@@ -617,39 +617,39 @@ async fn read(found: GetResult, max: usize) -> object_store::Result<Result<Vec<u
     }
     // An answer that broke off without an error.
     let is_whole = bytes.len() as u64 == size;
-    Ok(if is_whole { Ok(bytes) } else { Err(Get::Failed(Failure::Unavailable.into())) })
+    Ok(if is_whole { Ok(bytes) } else { Err(Get::Failed(RemoteFailure::Unavailable.into())) })
 }
 
 /// Returns what a status means. `object_store` makes nothing of one that answers a list.
-fn answered_failure(answer: &Answer) -> Option<Failure> {
+fn answered_failure(answer: &ServerAnswer) -> Option<RemoteFailure> {
     match answer {
-        Answer::Http { status: 401 | 403, .. } => Some(Failure::Denied),
-        Answer::Http { status: 429 | 503, .. } => Some(Failure::Busy),
+        ServerAnswer::Http { status: 401 | 403, .. } => Some(RemoteFailure::Denied),
+        ServerAnswer::Http { status: 429 | 503, .. } => Some(RemoteFailure::Busy),
         _ => None,
     }
 }
 
 /// Says in words of this crate what a store's error comes to.
-fn failure_of(error: &object_store::Error) -> Failure {
+fn failure_of(error: &object_store::Error) -> RemoteFailure {
     match error {
-        object_store::Error::Generic { source, .. } if source.is::<NotAFile>() => Failure::NotAFile,
+        object_store::Error::Generic { source, .. } if source.is::<NotAFile>() => RemoteFailure::NotAFile,
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
-            Failure::Denied
+            RemoteFailure::Denied
         }
         object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. } => {
-            Failure::Unsupported
+            RemoteFailure::Unsupported
         }
-        object_store::Error::NotFound { .. } => Failure::Missing,
-        object_store::Error::AlreadyExists { .. } => Failure::Conflict,
-        _ => Failure::Unavailable,
+        object_store::Error::NotFound { .. } => RemoteFailure::Missing,
+        object_store::Error::AlreadyExists { .. } => RemoteFailure::Conflict,
+        _ => RemoteFailure::Unavailable,
     }
 }
 
 /// Returns what a store's answer names in words of its own, which are looked through and dropped. A key cannot hold these words: in
 /// the text of an error it stands encoded.
-fn named_failure(error: &object_store::Error) -> Option<Failure> {
-    const NAMED: [(&[&str], Failure); 5] = [
-        (&["<Code>NoSuchBucket</Code>", "<Code>ContainerNotFound</Code>"], Failure::Missing),
+fn named_failure(error: &object_store::Error) -> Option<RemoteFailure> {
+    const NAMED: [(&[&str], RemoteFailure); 5] = [
+        (&["<Code>NoSuchBucket</Code>", "<Code>ContainerNotFound</Code>"], RemoteFailure::Missing),
         (
             &[
                 "<Code>PermanentRedirect</Code>",
@@ -660,15 +660,15 @@ fn named_failure(error: &object_store::Error) -> Option<Failure> {
                 "status code: 307 ",
                 "status code: 308 ",
             ],
-            Failure::Elsewhere,
+            RemoteFailure::Elsewhere,
         ),
         (
             &["<Code>ExpiredToken</Code>", "<Code>InvalidToken</Code>", "<Code>InvalidAccessKeyId</Code>"],
-            Failure::Denied,
+            RemoteFailure::Denied,
         ),
-        (&["<Code>RequestTimeTooSkewed</Code>"], Failure::ClockSkew),
+        (&["<Code>RequestTimeTooSkewed</Code>"], RemoteFailure::ClockSkew),
         // Where the machines of a provider ask for their keys.
-        (&["//169.254.169.254", "//metadata.google.internal", "//metadata/"], Failure::NoCredentials),
+        (&["//169.254.169.254", "//metadata.google.internal", "//metadata/"], RemoteFailure::NoCredentials),
     ];
     let text = error.to_string();
     let is_in = |words: &[&str]| words.iter().any(|word| text.contains(word));

@@ -10,10 +10,10 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
-use crate::folder::Folder;
+use crate::folder::DirectoryObjectStore;
 use crate::lease::{SessionLease, objects};
-use crate::place::{CollectOptions, CollectReport, Met, Place, PlaceReader, Variables};
-use crate::reader::Reader;
+use crate::place::{CollectOptions, CollectReport, Place, PlaceEnvironment, PlaceItem, PlaceReader};
+use crate::reader::ChunkReader;
 use crate::remote::Remote;
 use crate::replicator::ObjectReplicator;
 use crate::retries::Retries;
@@ -30,7 +30,7 @@ struct BucketPlace {
 /// # Errors
 ///
 /// [`Error::Url`], [`Error::Settings`], [`Error::Prefix`] and [`Error::NoRuntime`].
-pub(crate) fn open(url: &Url, retries: Retries, variables: &Variables) -> Result<Arc<dyn Place>> {
+pub(crate) fn open(url: &Url, retries: Retries, variables: &PlaceEnvironment) -> Result<Arc<dyn Place>> {
     let remote = remote(url, retries, variables)?;
     Ok(Arc::new(BucketPlace { remote, url: url.as_str().trim_end_matches('/').to_owned() }))
 }
@@ -40,11 +40,11 @@ pub(crate) fn open(url: &Url, retries: Retries, variables: &Variables) -> Result
 /// # Errors
 ///
 /// Those of [`open_place_with`](crate::open_place_with), also for places of other kinds.
-pub fn open_remote(url: &str, retries: Retries, variables: &Variables) -> Result<Remote> {
+pub fn open_remote(url: &str, retries: Retries, variables: &PlaceEnvironment) -> Result<Remote> {
     remote(&Url::parse(url).map_err(|_| Error::Url { reason: "it is no URL" })?, retries, variables)
 }
 
-fn remote(url: &Url, retries: Retries, variables: &Variables) -> Result<Remote> {
+fn remote(url: &Url, retries: Retries, variables: &PlaceEnvironment) -> Result<Remote> {
     let names_more = url.password().is_some() || !url.username().is_empty() || url.port().is_some();
     if names_more || url.query().is_some() || url.fragment().is_some() {
         return Err(Error::Url { reason: "it holds more than a place" });
@@ -63,17 +63,18 @@ fn folder(url: &Url) -> Result<Arc<dyn ObjectStore>> {
     if path.parent().is_none() {
         return Err(refused("it names the root of all folders"));
     }
-    let files = Folder::open(path).map_err(|_| refused("there is no such folder: make it first"))?;
+    let files =
+        DirectoryObjectStore::open(path).map_err(|_| refused("there is no such folder: make it first"))?;
     Ok(Arc::new(files))
 }
 
 #[cfg(feature = "network")]
-fn network_store(url: &Url, variables: &Variables) -> Result<(Arc<dyn ObjectStore>, String)> {
+fn network_store(url: &Url, variables: &PlaceEnvironment) -> Result<(Arc<dyn ObjectStore>, String)> {
     crate::network::open(url, variables)
 }
 
 #[cfg(not(feature = "network"))]
-fn network_store(_: &Url, _: &Variables) -> Result<(Arc<dyn ObjectStore>, String)> {
+fn network_store(_: &Url, _: &PlaceEnvironment) -> Result<(Arc<dyn ObjectStore>, String)> {
     Err(Error::NotBuiltIn { what: "that network" })
 }
 
@@ -100,7 +101,7 @@ impl Place for BucketPlace {
     }
 
     fn reader(&self, session: Uuid) -> Result<Box<dyn PlaceReader>> {
-        let reader = Reader::new(self.remote.bucket().clone(), session);
+        let reader = ChunkReader::new(self.remote.bucket().clone(), session);
         Ok(Box::new(BucketReader { remote: self.remote.clone(), reader }))
     }
 
@@ -114,16 +115,16 @@ impl Place for BucketPlace {
 struct BucketReader {
     remote: Remote,
     /// Stands behind what was handed on.
-    reader: Reader,
+    reader: ChunkReader,
 }
 
 impl PlaceReader for BucketReader {
-    fn read_on(&mut self, visit: &mut dyn FnMut(Met<'_>)) -> Result<()> {
+    fn read_on(&mut self, visit: &mut dyn FnMut(PlaceItem<'_>)) -> Result<()> {
         self.remote.read_here_behind(&mut self.reader, &mut |chunk| {
             if chunk.count == 0 {
-                visit(Met::Claim { epoch: chunk.head.epoch.get(), name: &chunk.head.note });
+                visit(PlaceItem::Claim { epoch: chunk.head.epoch.get(), name: &chunk.head.note });
             }
-            chunk.records().for_each(|record| visit(Met::Record(record)));
+            chunk.records().for_each(|record| visit(PlaceItem::Record(record)));
         })
     }
 

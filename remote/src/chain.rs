@@ -44,7 +44,7 @@ pub struct Chain {
 
 /// Says what a chunk is to the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taken<'a> {
+pub enum TakenChunk<'a> {
     /// The chunk is the chain's next.
     Next(Chunk<'a>),
     /// A superseded writer put the chunk, and it holds nothing that counts.
@@ -70,7 +70,7 @@ impl Chain {
     ///
     /// Those of [`Chunk::decode`], [`Error::NotOurs`], [`Error::Broken`], and [`Error::Malformed`] for a chunk that
     /// breaks one of the rules 5 to 7. The chain stays where it stands.
-    pub fn take<'a>(&mut self, bytes: &'a [u8]) -> Result<Taken<'a>> {
+    pub fn take<'a>(&mut self, bytes: &'a [u8]) -> Result<TakenChunk<'a>> {
         let chunk = Chunk::decode(bytes, self.next_number)?;
         self.take_decoded(chunk)
     }
@@ -81,12 +81,12 @@ impl Chain {
     /// # Errors
     ///
     /// Those of [`Chain::take`] but [`Error::Damaged`].
-    pub fn take_compacted<'a>(&mut self, bytes: &'a [u8]) -> Result<Taken<'a>> {
+    pub fn take_compacted<'a>(&mut self, bytes: &'a [u8]) -> Result<TakenChunk<'a>> {
         let chunk = Chunk::decode_compacted(bytes, self.next_number)?;
         self.take_decoded(chunk)
     }
 
-    fn take_decoded<'a>(&mut self, chunk: Chunk<'a>) -> Result<Taken<'a>> {
+    fn take_decoded<'a>(&mut self, chunk: Chunk<'a>) -> Result<TakenChunk<'a>> {
         let number = self.next_number;
         let malformed = |reason| Error::Malformed { chunk: number, reason };
         let head = &chunk.head;
@@ -96,7 +96,7 @@ impl Chain {
         let next_number = number.checked_add(1).ok_or_else(|| malformed("no number follows its own"))?;
         if head.epoch < self.epoch {
             self.next_number = next_number;
-            return Ok(Taken::Ignored(chunk));
+            return Ok(TakenChunk::Ignored(chunk));
         }
         if head.epoch == Epoch::default() {
             return Err(malformed("it has no epoch"));
@@ -117,7 +117,7 @@ impl Chain {
             return Err(malformed("it raises the epoch and is no claim"));
         }
         self.advance(head.epoch, head.writer, chunk.next_sequence(), chunk.hash);
-        Ok(Taken::Next(chunk))
+        Ok(TakenChunk::Next(chunk))
     }
 
     /// Goes behind a chunk that is known to be the chain's next, and not to have the last number that there is.

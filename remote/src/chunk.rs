@@ -52,11 +52,11 @@ use std::fmt;
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{BODY_LEN_MAX, TIME_US_MAX, TIME_US_MIN};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
-use crate::fields::Fields;
+use crate::fields::FieldReader;
 
 /// Newest format version that this crate writes into chunks, and the newest that it reads.
 pub const FORMAT_VERSION: u16 = 2;
@@ -186,22 +186,22 @@ pub struct Chunk<'a> {
     /// Hash of the chunk, which the next one names as its predecessor.
     pub hash: ChunkHash,
     /// What the captures add that the records name; `None` if the records were appended without their captures.
-    pub captures: Option<Captures<'a>>,
+    pub captures: Option<ChunkCaptures<'a>>,
     records: &'a [u8],
 }
 
 /// Names what captures add, in a chunk that was decoded and verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Captures<'a> {
+pub struct ChunkCaptures<'a> {
     packs: &'a [u8],
     /// Bytes of one more pack; empty if there is none.
     pub inlined: &'a [u8],
 }
 
-impl Captures<'_> {
+impl ChunkCaptures<'_> {
     /// Returns the ids of the packs that were put before the chunk, in their order.
     pub fn packs(&self) -> impl Iterator<Item = ObjectId> {
-        let mut fields = Fields { bytes: self.packs };
+        let mut fields = FieldReader { bytes: self.packs };
         std::iter::from_fn(move || Some(ObjectId { hash: fields.take()?, len: fields.u64()? }))
     }
 }
@@ -234,7 +234,7 @@ impl Captures<'_> {
 /// # Ok::<(), foldlog_remote::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Encoder {
+pub struct ChunkEncoder {
     head: ChunkHead,
     count: u32,
     digest: SegmentDigest,
@@ -252,13 +252,13 @@ pub struct Encoded {
     pub hash: ChunkHash,
 }
 
-impl Encoder {
+impl ChunkEncoder {
     /// Begins a chunk without records.
     ///
     /// # Errors
     ///
     /// [`Error::TooLarge`] if the note is longer than [`NOTE_BYTES_MAX`].
-    pub fn new(head: ChunkHead) -> Result<Encoder> {
+    pub fn new(head: ChunkHead) -> Result<ChunkEncoder> {
         if head.note.len() > NOTE_BYTES_MAX {
             return Err(Error::TooLarge {
                 what: "note",
@@ -266,7 +266,7 @@ impl Encoder {
                 max: NOTE_BYTES_MAX as u64,
             });
         }
-        Ok(Encoder { head, count: 0, digest: SegmentDigest::new(), captures: None, records: Vec::new() })
+        Ok(ChunkEncoder { head, count: 0, digest: SegmentDigest::new(), captures: None, records: Vec::new() })
     }
 
     /// Says what the captures add that the records name: packs that were put, and the bytes of one more, which may be none.
@@ -412,12 +412,12 @@ impl<'a> Chunk<'a> {
         let version = if self.captures.is_some() { FORMAT_VERSION } else { FORMAT_VERSION_PLAIN };
         let mut out = Vec::with_capacity(HEAD_LEN + self.records.len() + HASH_LEN);
         write_head(&mut out, (MAGIC_COMPACTED, version), &self.head, (self.count, &self.content));
-        if let Some(Captures { packs, inlined }) = &self.captures {
+        if let Some(ChunkCaptures { packs, inlined }) = &self.captures {
             write_captures(&mut out, packs, if counts { inlined } else { &[] });
         }
         for record in self.records() {
             match bodies(&record)? {
-                Some(body) => write_record(&mut out, Kind::DROPPED, record.time_us, &body),
+                Some(body) => write_record(&mut out, RecordKind::DROPPED, record.time_us, &body),
                 None => write_record(&mut out, record.kind, record.time_us, record.body),
             }
         }
@@ -441,7 +441,7 @@ impl<'a> Chunk<'a> {
     ) -> Result<Chunk<'a>> {
         let malformed = |reason| Error::Malformed { chunk: number, reason };
         let mut fields =
-            Fields { bytes: bytes.get(..bytes.len().saturating_sub(HASH_LEN)).unwrap_or_default() };
+            FieldReader { bytes: bytes.get(..bytes.len().saturating_sub(HASH_LEN)).unwrap_or_default() };
         if !fields.take::<8>().is_some_and(|magic| magics.contains(&magic)) {
             return Err(malformed("it does not begin as a chunk does"));
         }
@@ -468,8 +468,12 @@ impl<'a> Chunk<'a> {
     }
 
     /// Returns the chunk's records, in order.
-    pub fn records(&self) -> Records<'a> {
-        Records { fields: Fields { bytes: self.records }, next: self.head.first_sequence, left: self.count }
+    pub fn records(&self) -> ChunkRecords<'a> {
+        ChunkRecords {
+            fields: FieldReader { bytes: self.records },
+            next: self.head.first_sequence,
+            left: self.count,
+        }
     }
 
     /// Returns the sequence number behind the chunk's last record.
@@ -508,7 +512,7 @@ fn write_captures(out: &mut Vec<u8>, packs: &[u8], inlined: &[u8]) {
     out.extend_from_slice(inlined);
 }
 
-fn write_record(out: &mut Vec<u8>, kind: Kind, time_us: i64, body: &[u8]) {
+fn write_record(out: &mut Vec<u8>, kind: RecordKind, time_us: i64, body: &[u8]) {
     out.push(kind.byte());
     out.extend_from_slice(&time_us.to_le_bytes());
     out.extend_from_slice(&(body.len() as u32).to_le_bytes());
@@ -529,7 +533,7 @@ fn verify_hash(bytes: &[u8], number: u64) -> Result<ChunkHash> {
 fn walk(bytes: &[u8], first: SequenceNumber, count: u32) -> Option<[u8; 32]> {
     first.get().checked_add(u64::from(count))?;
     let mut digest = SegmentDigest::new();
-    let mut fields = Fields { bytes };
+    let mut fields = FieldReader { bytes };
     for place in 0..u64::from(count) {
         let record = fields.record(first + place)?;
         digest.update(record.sequence, record.kind, record.time_us, record.body);
@@ -539,13 +543,13 @@ fn walk(bytes: &[u8], first: SequenceNumber, count: u32) -> Option<[u8; 32]> {
 
 /// Walks the records of a chunk that was verified.
 #[derive(Clone, Debug)]
-pub struct Records<'a> {
-    fields: Fields<'a>,
+pub struct ChunkRecords<'a> {
+    fields: FieldReader<'a>,
     next: SequenceNumber,
     left: u32,
 }
 
-impl<'a> Iterator for Records<'a> {
+impl<'a> Iterator for ChunkRecords<'a> {
     type Item = Record<'a>;
 
     fn next(&mut self) -> Option<Record<'a>> {
@@ -556,7 +560,7 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-impl<'a> Fields<'a> {
+impl<'a> FieldReader<'a> {
     /// Takes what stands behind the format version: the head, the number of records, and their content digest.
     fn head(&mut self) -> Option<(ChunkHead, u32, [u8; 32])> {
         if usize::from(self.u16()?) != HEAD_LEN {
@@ -578,15 +582,15 @@ impl<'a> Fields<'a> {
     }
 
     /// Takes what stands between the note and the records.
-    fn captures(&mut self) -> Option<Captures<'a>> {
+    fn captures(&mut self) -> Option<ChunkCaptures<'a>> {
         let count = self.u32().filter(|count| *count as usize <= PACKS_MAX)?;
         let packs = self.slice(count.checked_mul(PACK_NAME_LEN as u32)?)?;
         let len = self.u32().filter(|len| *len as usize <= INLINED_BYTES_MAX)?;
-        Some(Captures { packs, inlined: self.slice(len)? })
+        Some(ChunkCaptures { packs, inlined: self.slice(len)? })
     }
 
     fn record(&mut self, sequence: SequenceNumber) -> Option<Record<'a>> {
-        let kind = Kind::from_byte(self.take::<1>()?[0]).filter(|kind| !kind.is_envelope())?;
+        let kind = RecordKind::from_byte(self.take::<1>()?[0]).filter(|kind| !kind.is_envelope())?;
         let time_us = i64::from_le_bytes(self.take()?);
         let len = self.u32().filter(|len| *len as usize <= BODY_LEN_MAX)?;
         (TIME_US_MIN..=TIME_US_MAX).contains(&time_us).then_some(())?;

@@ -31,15 +31,15 @@ use uuid::Uuid;
 use crate::bucket::{Bucket, age_at};
 use crate::chunk::Chunk;
 use crate::compact::{self, Ranges};
-use crate::dropped_bodies::Said;
+use crate::dropped_bodies::DroppedBodiesTracker;
 use crate::error::Result;
 use crate::place::{CollectOptions, CollectReport};
-use crate::reader::Reader;
-use crate::referenced_payloads::Needed;
+use crate::reader::ChunkReader;
+use crate::referenced_payloads::ReferencedPayloads;
 use crate::remote::Remote;
 use crate::volume::{Extent, MIN_AGE};
-use crate::volume_builder::{self, Made};
-use crate::withdraw::Listed;
+use crate::volume_builder::{self, VolumeOutcome};
+use crate::withdraw::PayloadListing;
 
 const COLLECT: &str = "remove collected chunks";
 
@@ -49,7 +49,7 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Those of [`Reader::read_to_end`], and [`Error::Store`](crate::Error::Store). What was removed by then stays so.
+    /// Those of [`ChunkReader::read_to_end`], and [`Error::Store`](crate::Error::Store). What was removed by then stays so.
     pub fn collect(&self, session: Uuid, options: CollectOptions) -> Result<CollectReport> {
         let bucket = self.bucket().clone();
         self.runtime().run(async move { collect(&bucket, session, options).await })?
@@ -63,10 +63,10 @@ impl Remote {
 /// Those of [`Remote::collect`].
 pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) -> Result<CollectReport> {
     let time = bucket.store_time(session).await?;
-    let payloads = Listed::of(bucket, session, time).await?;
-    let mut reader = Reader::new(bucket.clone(), session);
+    let payloads = PayloadListing::of(bucket, session, time).await?;
+    let mut reader = ChunkReader::new(bucket.clone(), session);
     reader.shelf().0.ask_for_small_alone();
-    let (mut said, mut needed) = (Said::default(), Needed::default());
+    let (mut said, mut needed) = (DroppedBodiesTracker::default(), ReferencedPayloads::default());
     let see = &mut |chunk: &Chunk<'_>| {
         for record in chunk.records() {
             said.see(chunk.head.number, &record);
@@ -138,7 +138,7 @@ impl Collection<'_> {
     async fn make(&mut self, missing: Vec<Extent>) -> Result<Vec<Extent>> {
         let mut made = Vec::new();
         for extent in missing.into_iter().filter(|_| !self.dry_run) {
-            if volume_builder::make(self.bucket, self.session, extent).await? == Made::Put {
+            if volume_builder::make(self.bucket, self.session, extent).await? == VolumeOutcome::Put {
                 made.push(extent);
             }
         }

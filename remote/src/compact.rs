@@ -34,21 +34,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use object_store::path::Path;
 use object_store::{ObjectMeta, PutPayload};
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
-use crate::chain::{Chain, Taken};
+use crate::chain::{Chain, TakenChunk};
 use crate::chunk::Chunk;
 use crate::compaction::{CompactedVolume, Compaction};
-use crate::dropped_bodies::Said;
+use crate::dropped_bodies::DroppedBodiesTracker;
 use crate::error::{Error, Result};
 use crate::payloads::Payloads;
 use crate::place::CollectReport;
-use crate::volume::{Encoder, Extent, Form, VOLUME_BYTES_MAX, encoded_len};
-use crate::volumes::{Opened, Shelf, is_marked};
+use crate::volume::{Extent, VOLUME_BYTES_MAX, VolumeEncoder, VolumeForm, encoded_len};
+use crate::volumes::{OpenVolume, Shelf, is_marked};
 
 /// Length of the chunks of a compacted volume in bytes at which no further range is added.
 const VOLUME_BYTES: usize = 8 << 20;
@@ -105,7 +105,7 @@ impl Ranges<'_> {
 /// [`Error::Store`], those of reading, and [`Error::NotContent`] if what the writer recorded is none of foldlog's.
 pub(crate) async fn compact(
     (bucket, session): (&Bucket, Uuid),
-    (said, before): (Said, Option<Arc<Compaction>>),
+    (said, before): (DroppedBodiesTracker, Option<Arc<Compaction>>),
     may: Ranges<'_>,
     dry_run: bool,
     report: &mut CollectReport,
@@ -139,11 +139,11 @@ pub(crate) async fn compact(
         puts: false,
         group: Vec::new(),
         volumes: Vec::new(),
-        counts: Counts::default(),
+        counts: ChunkCompactionCounts::default(),
     };
     pass.run().await?;
     if pass.is_blocked {
-        pass.counts = Counts::default();
+        pass.counts = ChunkCompactionCounts::default();
     }
     report.dropped = pass.counts.dropped;
     report.dropped_bytes = pass.counts.bytes;
@@ -153,13 +153,13 @@ pub(crate) async fn compact(
     }
     let has_none = |extent: &Extent| may.long.iter().any(|(one, age)| one == extent && age.is_none());
     for extent in std::mem::take(&mut pass.worth).into_iter().filter(has_none) {
-        let bare = PutPayload::from(Encoder::bare(session, extent)?);
+        let bare = PutPayload::from(VolumeEncoder::bare(session, extent)?);
         bucket.create(&bucket.volume_key(session, extent), bare, COMPACT).await?;
     }
     if pass.counts.dropped == 0 {
         return Ok(None);
     }
-    (pass.puts, pass.counts) = (true, Counts::default());
+    (pass.puts, pass.counts) = (true, ChunkCompactionCounts::default());
     pass.weighed.clear();
     pass.run().await?;
     let (known, said_at) = (pass.known, said_at.get());
@@ -205,7 +205,7 @@ async fn clean(bucket: &Bucket, session: Uuid, newest: &Compaction) -> Result<()
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct ChunkCompactionCounts {
     /// Records that lose their bodies now.
     dropped: u64,
     /// Bytes that the chunks get shorter by that.
@@ -218,7 +218,7 @@ struct Counts {
 
 /// Chunks of one range, as they stand in a compacted volume.
 #[derive(Debug)]
-struct Range {
+struct ChunkRange {
     extent: Extent,
     chunks: Vec<Vec<u8>>,
     /// Whether they are too long for a volume: none is kept then.
@@ -228,7 +228,7 @@ struct Range {
     end: Chain,
 }
 
-impl Range {
+impl ChunkRange {
     fn bytes(&self) -> usize {
         self.chunks.iter().map(Vec::len).sum()
     }
@@ -261,9 +261,9 @@ struct Pass<'a> {
     before: Option<&'a Compaction>,
     /// Whether volumes are put, or what would become of them is counted alone.
     puts: bool,
-    group: Vec<Range>,
+    group: Vec<ChunkRange>,
     volumes: Vec<CompactedVolume>,
-    counts: Counts,
+    counts: ChunkCompactionCounts,
 }
 
 impl Pass<'_> {
@@ -274,7 +274,7 @@ impl Pass<'_> {
         let (mut shelf, mut chain) = (Shelf::new(self.session), Chain::new(self.session));
         shelf.ask_for_small_alone();
         shelf.learn(self.bucket).await?;
-        let mut range: Option<(Range, Counts)> = None;
+        let mut range: Option<(ChunkRange, ChunkCompactionCounts)> = None;
         while chain.next_number() <= end {
             let number = chain.next_number();
             let missing = || Extent::around(number, small).error("one of its chunks is missing");
@@ -282,14 +282,14 @@ impl Pass<'_> {
             let extent = Extent::around(number, small);
             if number == extent.first {
                 let chunks = Vec::new();
-                let counts = Counts::default();
-                let new = Range { extent, chunks, is_too_long: false, begin: chain, end: chain };
+                let counts = ChunkCompactionCounts::default();
+                let new = ChunkRange { extent, chunks, is_too_long: false, begin: chain, end: chain };
                 let is_asked = self.ranges.contains(&number) || self.weighed.contains(&number);
                 range = is_asked.then_some((new, counts));
             }
             let (chunk, counts) = match bytes.take_by(&mut chain) {
-                Ok(Taken::Next(chunk)) => (chunk, true),
-                Ok(Taken::Ignored(chunk)) => (chunk, false),
+                Ok(TakenChunk::Next(chunk)) => (chunk, true),
+                Ok(TakenChunk::Ignored(chunk)) => (chunk, false),
                 Err(_) if shelf.refuse(self.bucket, number) => continue,
                 Err(error) => return Err(error),
             };
@@ -308,7 +308,7 @@ impl Pass<'_> {
     }
 
     /// Returns the bytes of a compacted chunk.
-    fn chunk(&self, chunk: &Chunk<'_>, counts: bool, counted: &mut Counts) -> Result<Vec<u8>> {
+    fn chunk(&self, chunk: &Chunk<'_>, counts: bool, counted: &mut ChunkCompactionCounts) -> Result<Vec<u8>> {
         let number = chunk.head.number;
         let malformed = |reason| Error::Malformed { chunk: number, reason };
         chunk.compacted(counts, &mut |record: &Record<'_>| {
@@ -316,10 +316,10 @@ impl Pass<'_> {
             let is_ours = counts && self.dropped.holds(sequence);
             let dropped = match kind {
                 // A later compaction dropped it, and says more of it than is known here.
-                Kind::DROPPED if !counts || Some(sequence) > self.dropped.through() => {
+                RecordKind::DROPPED if !counts || Some(sequence) > self.dropped.through() => {
                     return Ok(None);
                 }
-                Kind::DROPPED => {
+                RecordKind::DROPPED => {
                     counted.before += u64::from(is_ours);
                     Dropped::decode(record.body)
                         .map_err(|_| malformed("a dropped record of it does not decode"))?
@@ -330,7 +330,7 @@ impl Pass<'_> {
                     return Ok(is_shorter.then_some(body));
                 }
                 _ if !is_ours => return Ok(None),
-                Kind::DISPATCH => {
+                RecordKind::DISPATCH => {
                     counted.dropped += 1;
                     Dropped::of(kind, record.body)
                 }
@@ -346,7 +346,7 @@ impl Pass<'_> {
     }
 
     /// Takes a range whose chunks are all there.
-    async fn take(&mut self, range: Range, counted: Counts) -> Result<()> {
+    async fn take(&mut self, range: ChunkRange, counted: ChunkCompactionCounts) -> Result<()> {
         let was_compacted = self.before.is_some_and(|before| before.touches(range.extent));
         // Where bodies were dropped before, it may be said where the slices were known then.
         let changes = counted.dropped + counted.before > 0;
@@ -366,7 +366,7 @@ impl Pass<'_> {
         if !self.puts {
             return Ok(());
         }
-        let held: usize = self.group.iter().map(Range::bytes).sum();
+        let held: usize = self.group.iter().map(ChunkRange::bytes).sum();
         let follows = self.group.last().is_none_or(|last| last.extent.last() + 1 == range.extent.first);
         let count: u64 = self.group.iter().map(|range| range.extent.count).sum();
         let is_full = held + range.bytes() > VOLUME_BYTES || count + range.extent.count > VOLUME_CHUNKS;
@@ -387,7 +387,8 @@ impl Pass<'_> {
         if len > VOLUME_BYTES_MAX as u64 {
             return Err(Error::TooLarge { what: "compacted volume", len, max: VOLUME_BYTES_MAX as u64 });
         }
-        let mut encoder = Encoder::new_as(Form::Compacted, self.session, extent, chunks().map(Vec::len))?;
+        let mut encoder =
+            VolumeEncoder::new_as(VolumeForm::Compacted, self.session, extent, chunks().map(Vec::len))?;
         chunks().for_each(|chunk| encoder.push(chunk));
         let bytes = encoder.finish()?;
         let volume =
@@ -397,7 +398,7 @@ impl Pass<'_> {
         let gone = || extent.error("it is gone, and was just put");
         let read = self.bucket.get(&key, VOLUME_BYTES_MAX, COMPACT).await?.ok_or_else(gone)?;
         let mut chain = first.begin;
-        Opened::compacted(read, self.session, &volume)?.take_by(&mut chain)?;
+        OpenVolume::compacted(read, self.session, &volume)?.take_by(&mut chain)?;
         if chain != last.end {
             return Err(extent.error("its chunks do not lead to where those lead that it stands for"));
         }

@@ -33,8 +33,8 @@
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
-use crate::fields::Fields;
-use crate::numbered_objects::Numbered;
+use crate::fields::FieldReader;
+use crate::numbered_objects::NumberedObjectFormat;
 use crate::volume::{Extent, VOLUME_BYTES_MAX};
 
 /// Newest format version of compactions, the only one that there is.
@@ -43,7 +43,7 @@ pub const FORMAT_VERSION: u16 = 1;
 /// Greatest length of a compaction in bytes.
 pub const COMPACTION_BYTES_MAX: usize = 8 << 20;
 
-const FORM: Numbered = Numbered {
+const FORM: NumberedObjectFormat = NumberedObjectFormat {
     magic: *b"FOLDCMP\n",
     version: FORMAT_VERSION,
     head_len: 80,
@@ -129,7 +129,7 @@ impl Compaction {
     }
 }
 
-impl Fields<'_> {
+impl FieldReader<'_> {
     /// Takes the compacted volumes, which are all that is left.
     fn volumes(&mut self) -> Option<Vec<CompactedVolume>> {
         let count = self.u32()? as usize;

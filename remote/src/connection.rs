@@ -3,10 +3,10 @@
 use std::error::Error;
 use std::{io, iter};
 
-use crate::error::Failure;
+use crate::error::RemoteFailure;
 
 /// Returns why a connection could not be made; `None` if the error does not say.
-pub(crate) fn failure_of(error: &(dyn Error + 'static)) -> Option<Failure> {
+pub(crate) fn failure_of(error: &(dyn Error + 'static)) -> Option<RemoteFailure> {
     iter::successors(Some(error), |&error| {
         // An error of the system hides the one that it was made of from its own source.
         let made_of = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
@@ -15,19 +15,19 @@ pub(crate) fn failure_of(error: &(dyn Error + 'static)) -> Option<Failure> {
     .find_map(one)
 }
 
-fn one(error: &(dyn Error + 'static)) -> Option<Failure> {
+fn one(error: &(dyn Error + 'static)) -> Option<RemoteFailure> {
     match error.downcast_ref::<rustls::Error>() {
-        Some(rustls::Error::InvalidCertificate(_)) => return Some(Failure::Untrusted),
-        Some(_) => return Some(Failure::NoTls),
+        Some(rustls::Error::InvalidCertificate(_)) => return Some(RemoteFailure::Untrusted),
+        Some(_) => return Some(RemoteFailure::NoTls),
         None => {}
     }
     let error = error.downcast_ref::<io::Error>()?;
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => Some(Failure::Refused),
-        io::ErrorKind::TimedOut => Some(Failure::TimedOut),
+        io::ErrorKind::ConnectionRefused => Some(RemoteFailure::Refused),
+        io::ErrorKind::TimedOut => Some(RemoteFailure::TimedOut),
         // The standard library has no other way to tell it than its own words, which are fixed.
         _ if error.to_string().starts_with("failed to lookup address information") => {
-            Some(Failure::Unresolved)
+            Some(RemoteFailure::Unresolved)
         }
         _ => None,
     }
@@ -44,14 +44,14 @@ mod tests {
     fn the_kind_of_a_failure_is_found_below_what_wraps_it() {
         let unknown = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
         let wrapped = io::Error::other(io::Error::new(io::ErrorKind::InvalidData, unknown));
-        assert_eq!(failure_of(&wrapped), Some(Failure::Untrusted));
+        assert_eq!(failure_of(&wrapped), Some(RemoteFailure::Untrusted));
         let no_tls = rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
-        assert_eq!(failure_of(&io::Error::other(no_tls)), Some(Failure::NoTls));
+        assert_eq!(failure_of(&io::Error::other(no_tls)), Some(RemoteFailure::NoTls));
         let refused = io::Error::other(io::Error::from(io::ErrorKind::ConnectionRefused));
-        assert_eq!(failure_of(&refused), Some(Failure::Refused));
+        assert_eq!(failure_of(&refused), Some(RemoteFailure::Refused));
         // No name server is asked for such a name: a label has 63 bytes at most.
         let unresolved = ("a".repeat(64) + ".invalid", 1).to_socket_addrs().unwrap_err();
-        assert_eq!(failure_of(&unresolved), Some(Failure::Unresolved));
+        assert_eq!(failure_of(&unresolved), Some(RemoteFailure::Unresolved));
         assert_eq!(failure_of(&io::Error::from(io::ErrorKind::BrokenPipe)), None);
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId, Rollback};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
 use crate::error::{Error, Result};
 
 /// Follows what a session's records say of dropped bodies.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct DroppedBodiesTracker {
     newest: Option<(SequenceNumber, Data)>,
     /// Positions that the session went back to behind that record.
     went_back_to: BTreeSet<SequenceNumber>,
@@ -24,13 +24,13 @@ enum Data {
     Payload(ObjectId),
 }
 
-impl Said {
+impl DroppedBodiesTracker {
     /// Takes in what the next record says, which stands in the chunk with this number.
     pub(crate) fn see(&mut self, chunk: u64, record: &Record<'_>) {
-        if record.kind == Kind::OPENED {
+        if record.kind == RecordKind::OPENED {
             // What was said of a fork's parent is not said of the fork.
             (self.newest, self.went_back_to) = (None, BTreeSet::new());
-        } else if record.kind == Kind::ROLLBACK
+        } else if record.kind == RecordKind::ROLLBACK
             && self.newest.is_some()
             && let Ok(rollback) = Rollback::decode(record.body)
         {
@@ -39,7 +39,7 @@ impl Said {
             let here = || Data::Here(data.bytes().to_vec());
             let data = data.object().map_or_else(here, Data::Payload);
             (self.newest, self.went_back_to) = (Some((record.sequence, data)), BTreeSet::new());
-        } else if record.kind == Kind::DROPPED
+        } else if record.kind == RecordKind::DROPPED
             && self.known_in.last().is_none_or(|(number, _)| *number != chunk)
             && Dropped::known(record.body).is_ok_and(|known| known.is_some())
         {
@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    fn record(kind: Kind, sequence: u64, body: &[u8]) -> Record<'_> {
+    fn record(kind: RecordKind, sequence: u64, body: &[u8]) -> Record<'_> {
         Record { kind, sequence: sequence.into(), time_us: 0, body }
     }
 
@@ -100,7 +100,7 @@ mod tests {
         Observed { name: DROPPED_BODIES.to_owned(), data: Payload::new(&data) }.encode()
     }
 
-    fn dropped(said: &Said) -> bool {
+    fn dropped(said: &DroppedBodiesTracker) -> bool {
         let nothing = async |_| Ok(None);
         futures_lite::future::block_on(said.dropped(nothing)).unwrap().is_some()
     }
@@ -116,20 +116,20 @@ mod tests {
             (None, Some(5), true),
             (Some(3), Some(10), true),
         ] {
-            let mut said = Said::default();
-            before.iter().for_each(|to| said.see(0, &record(Kind::ROLLBACK, 10, &rollback(*to))));
-            said.see(0, &record(Kind::OBSERVED, 11, &observed()));
-            behind.iter().for_each(|to| said.see(0, &record(Kind::ROLLBACK, 12, &rollback(*to))));
+            let mut said = DroppedBodiesTracker::default();
+            before.iter().for_each(|to| said.see(0, &record(RecordKind::ROLLBACK, 10, &rollback(*to))));
+            said.see(0, &record(RecordKind::OBSERVED, 11, &observed()));
+            behind.iter().for_each(|to| said.see(0, &record(RecordKind::ROLLBACK, 12, &rollback(*to))));
             assert_eq!(dropped(&said), is_dropped, "{before:?}, {behind:?}");
         }
     }
 
     #[test]
     fn what_was_said_of_a_parent_is_not_said_of_its_fork() {
-        let mut said = Said::default();
-        said.see(0, &record(Kind::OBSERVED, 11, &observed()));
+        let mut said = DroppedBodiesTracker::default();
+        said.see(0, &record(RecordKind::OBSERVED, 11, &observed()));
         assert!(dropped(&said));
-        said.see(0, &record(Kind::OPENED, 12, &[]));
+        said.see(0, &record(RecordKind::OPENED, 12, &[]));
         assert!(!dropped(&said) && !said.is_anything());
     }
 }

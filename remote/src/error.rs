@@ -13,7 +13,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum RemoteFailure {
     /// No answer came in time. What was asked for may happen yet.
     #[error("no answer came in time")]
     TimedOut,
@@ -84,17 +84,17 @@ pub enum Failure {
 }
 
 #[cfg(any(feature = "object-store", feature = "postgres"))]
-impl Failure {
+impl RemoteFailure {
     /// Returns whether the same request may well succeed a little later.
     pub(crate) fn may_pass(self) -> bool {
         matches!(
             self,
-            Failure::TimedOut
-                | Failure::Unavailable
-                | Failure::Refused
-                | Failure::Unresolved
-                | Failure::Busy
-                | Failure::Conflict
+            RemoteFailure::TimedOut
+                | RemoteFailure::Unavailable
+                | RemoteFailure::Refused
+                | RemoteFailure::Unresolved
+                | RemoteFailure::Busy
+                | RemoteFailure::Conflict
         )
     }
 }
@@ -109,7 +109,7 @@ pub struct FailureDetails {
     /// Host and port that were asked last, also for credentials, if that was by HTTP.
     pub host: Option<String>,
     /// What that host, or the database's server, answered; `None` if nothing came.
-    pub answer: Option<Answer>,
+    pub answer: Option<ServerAnswer>,
 }
 
 impl fmt::Display for FailureDetails {
@@ -137,7 +137,7 @@ impl fmt::Display for FailureDetails {
 /// Holds what a server answered when it did not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Answer {
+pub enum ServerAnswer {
     /// An answer by HTTP.
     #[non_exhaustive]
     Http {
@@ -158,15 +158,15 @@ pub enum Answer {
     },
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for ServerAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Answer::Http { status, code, region } => {
+            ServerAnswer::Http { status, code, region } => {
                 write!(f, "HTTP {status}")?;
                 code.iter().try_for_each(|code| write!(f, " {code}"))?;
                 region.iter().try_for_each(|region| write!(f, ", the bucket is in the region {region}"))
             }
-            Answer::Sql { state, message } => {
+            ServerAnswer::Sql { state, message } => {
                 write!(f, "SQLSTATE {state}")?;
                 message.iter().try_for_each(|message| write!(f, ": {message}"))
             }
@@ -178,7 +178,7 @@ impl fmt::Display for Answer {
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reason {
-    pub(crate) failure: Failure,
+    pub(crate) failure: RemoteFailure,
     pub(crate) details: FailureDetails,
 }
 
@@ -196,8 +196,8 @@ impl Reason {
 }
 
 #[cfg(any(feature = "object-store", feature = "postgres"))]
-impl From<Failure> for Reason {
-    fn from(failure: Failure) -> Reason {
+impl From<RemoteFailure> for Reason {
+    fn from(failure: RemoteFailure) -> Reason {
         Reason { failure, details: FailureDetails::default() }
     }
 }
@@ -240,7 +240,7 @@ pub enum Error {
         /// Sequence number behind the last record in doubt; of a claim, behind the log's last record.
         next: SequenceNumber,
         /// What the last attempt came to.
-        failure: Failure,
+        failure: RemoteFailure,
         /// Where that was, and what was answered.
         details: Box<FailureDetails>,
     },
@@ -294,7 +294,7 @@ pub enum Error {
         /// Number of the first chunk that is missing.
         chunk: u64,
         /// What stands behind it.
-        behind: Behind,
+        behind: GapEnd,
     },
     /// The chunk belongs to another session.
     #[error("chunk {chunk} belongs to session {found}, not to {session}")]
@@ -433,7 +433,7 @@ pub enum Error {
         /// What was asked for.
         what: &'static str,
         /// What the last attempt came to.
-        failure: Failure,
+        failure: RemoteFailure,
         /// Where that was, and what was answered.
         details: Box<FailureDetails>,
     },
@@ -490,7 +490,7 @@ pub enum Error {
 /// Names what stands behind a chunk that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Behind {
+pub enum GapEnd {
     /// Another chunk.
     Chunk {
         /// Its number.
@@ -512,12 +512,12 @@ pub enum Behind {
     },
 }
 
-impl fmt::Display for Behind {
+impl fmt::Display for GapEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Behind::Chunk { chunk } => write!(f, "chunk {chunk} is there"),
-            Behind::Volume { first, last } => write!(f, "the volume of chunks {first} to {last} is there"),
-            Behind::Mark { first, last } => write!(f, "chunks {first} to {last} were collected"),
+            GapEnd::Chunk { chunk } => write!(f, "chunk {chunk} is there"),
+            GapEnd::Volume { first, last } => write!(f, "the volume of chunks {first} to {last} is there"),
+            GapEnd::Mark { first, last } => write!(f, "chunks {first} to {last} were collected"),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::future::Future;
 
 use tokio::task_local;
 
-use crate::error::{Answer, Failure};
+use crate::error::{RemoteFailure, ServerAnswer};
 
 /// Is what the last request of a task came to.
 #[derive(Clone, Debug, Default)]
@@ -16,9 +16,9 @@ pub(crate) struct Exchange {
     /// Host and port that were asked.
     pub(crate) host: Option<String>,
     /// What was answered, if that says why the request failed.
-    pub(crate) answer: Option<Answer>,
+    pub(crate) answer: Option<ServerAnswer>,
     /// Why there was no connection, if there was none.
-    pub(crate) failure: Option<Failure>,
+    pub(crate) failure: Option<RemoteFailure>,
 }
 
 task_local! {

@@ -2,11 +2,11 @@
 
 /// Takes one field after the other from bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fields<'a> {
+pub(crate) struct FieldReader<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-impl<'a> Fields<'a> {
+impl<'a> FieldReader<'a> {
     pub(crate) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (field, rest) = self.bytes.split_first_chunk::<N>()?;
         self.bytes = rest;

@@ -1,7 +1,7 @@
 //! A bucket in a local folder, in which whatever stands in the place of an object has to be a regular file.
 //!
 //! Somebody may have put a pipe there, whose opening waits for a writer without an end, or a folder, which `object_store` takes for no
-//! object: a log would end there that goes on. Both are refused before they are opened ([`Failure::NotAFile`](crate::Failure::NotAFile)).
+//! object: a log would end there that goes on. Both are refused before they are opened ([`Failure::NotAFile`](crate::RemoteFailure::NotAFile)).
 
 use std::fmt;
 use std::fs;
@@ -18,7 +18,7 @@ use object_store::{
 
 /// Is a folder whose objects are files.
 #[derive(Debug)]
-pub(crate) struct Folder(LocalFileSystem);
+pub(crate) struct DirectoryObjectStore(LocalFileSystem);
 
 /// Says that something else than a file stands in the place of an object.
 #[derive(Clone, Copy, Debug)]
@@ -32,14 +32,14 @@ impl fmt::Display for NotAFile {
 
 impl std::error::Error for NotAFile {}
 
-impl Folder {
+impl DirectoryObjectStore {
     /// Opens a folder that exists, and makes what is put there durable.
     ///
     /// # Errors
     ///
     /// What `object_store` says if there is no such folder.
-    pub(crate) fn open(path: PathBuf) -> Result<Folder> {
-        Ok(Folder(LocalFileSystem::new_with_prefix(path)?.with_fsync(true)))
+    pub(crate) fn open(path: PathBuf) -> Result<DirectoryObjectStore> {
+        Ok(DirectoryObjectStore(LocalFileSystem::new_with_prefix(path)?.with_fsync(true)))
     }
 
     fn check(&self, location: &Path) -> Result<()> {
@@ -53,14 +53,14 @@ impl Folder {
     }
 }
 
-impl fmt::Display for Folder {
+impl fmt::Display for DirectoryObjectStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
 #[async_trait]
-impl ObjectStore for Folder {
+impl ObjectStore for DirectoryObjectStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.0.put_opts(location, payload, options).await
     }

@@ -145,11 +145,11 @@ pub use bucket::Bucket;
 pub use buckets::open_remote;
 #[cfg(feature = "object-store")]
 pub use collect::collect;
-pub use error::{Answer, Behind, Error, Failure, FailureDetails, Result, SqlState};
+pub use error::{Error, FailureDetails, GapEnd, RemoteFailure, Result, ServerAnswer, SqlState};
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use lease::{
-    LEASE_LENGTH, LEASE_LENGTH_MAX, LEASE_LENGTH_MIN, LeaseStanding, LeaseWait, LeaseWatch, Pacing,
-    SessionLease, SteadyPacing, Waited, wait_for_lease,
+    LEASE_LENGTH, LEASE_LENGTH_MAX, LEASE_LENGTH_MIN, LeasePacer, LeaseStanding, LeaseWait, LeaseWaitOutcome,
+    LeaseWatch, SessionLease, SteadyPacing, wait_for_lease,
 };
 #[cfg(feature = "object-store")]
 pub use object_store;
@@ -157,12 +157,13 @@ pub use object_store;
 pub use payloads::Payloads;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 pub use place::{
-    CollectOptions, CollectReport, Met, Place, PlaceReader, Standing, Variables, open_place, open_place_with,
+    CollectOptions, CollectReport, Place, PlaceEnvironment, PlaceItem, PlaceReader, SessionStanding,
+    open_place, open_place_with,
 };
 #[cfg(feature = "postgres")]
 pub use postgres::{Database, HeldRecord, PostgresReplicator, Tail};
 #[cfg(feature = "object-store")]
-pub use reader::Reader;
+pub use reader::ChunkReader;
 #[cfg(feature = "object-store")]
 pub use remote::{Remote, RemoteWriter};
 #[cfg(feature = "object-store")]
@@ -173,4 +174,4 @@ pub use retries::Retries;
 pub use runtime::Runtime;
 pub use volume::MIN_AGE;
 #[cfg(feature = "object-store")]
-pub use writer::Writer;
+pub use writer::ChunkWriter;

@@ -19,27 +19,27 @@ use object_store::path::Path;
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
-use crate::error::{Behind, Result};
+use crate::error::{GapEnd, Result};
 use crate::volume::Extent;
 
 const ASK: &str = "find out whether a chunk stands behind the end";
 
 /// Returns what stands behind a number that nothing stands under, as far as one request tells.
-pub(crate) async fn next(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<Behind>> {
+pub(crate) async fn next(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<GapEnd>> {
     let Some(chunk) = number.checked_add(1) else { return Ok(None) };
     let found = bucket.size(&bucket.chunk_key(session, chunk), ASK).await?;
-    Ok(found.map(|_| Behind::Chunk { chunk }))
+    Ok(found.map(|_| GapEnd::Chunk { chunk }))
 }
 
 /// Returns what stands behind a number that nothing stands under, nor under the next one.
-pub(crate) async fn further(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<Behind>> {
+pub(crate) async fn further(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<GapEnd>> {
     let [small, large] = bucket.spans().map(|span| Extent::around(number, span));
     let [after, after_large] =
         [small, large].map(|own| Extent { first: own.first.saturating_add(own.count), count: small.count });
     let volume =
-        |at: Extent| (bucket.volume_key(session, at), Behind::Volume { first: at.first, last: at.last() });
-    let mark = |at: Extent| (bucket.mark_key(session, at), Behind::Mark { first: at.first, last: at.last() });
-    let chunk = (bucket.chunk_key(session, after.first), Behind::Chunk { chunk: after.first });
+        |at: Extent| (bucket.volume_key(session, at), GapEnd::Volume { first: at.first, last: at.last() });
+    let mark = |at: Extent| (bucket.mark_key(session, at), GapEnd::Mark { first: at.first, last: at.last() });
+    let chunk = (bucket.chunk_key(session, after.first), GapEnd::Chunk { chunk: after.first });
     let mut questions = vec![volume(large), volume(after), mark(after), chunk, volume(after_large)];
     if number != small.first {
         questions.extend([volume(small), mark(small)]);
@@ -48,7 +48,7 @@ pub(crate) async fn further(bucket: &Bucket, session: Uuid, number: u64) -> Resu
 }
 
 /// Asks for all of these objects at once, and returns what the first one says that is there.
-async fn ask(bucket: &Bucket, questions: &[(Path, Behind)]) -> Result<Option<Behind>> {
+async fn ask(bucket: &Bucket, questions: &[(Path, GapEnd)]) -> Result<Option<GapEnd>> {
     let Some(((key, behind), others)) = questions.split_first() else { return Ok(None) };
     let (found, other) = try_zip(bucket.size(key, ASK), Box::pin(ask(bucket, others))).await?;
     Ok(found.map(|_| *behind).or(other))

@@ -37,9 +37,9 @@ use rustls_platform_verifier::BuilderVerifierExt;
 use url::Url;
 
 use crate::connection;
-use crate::error::{Answer, Error, Failure, Result};
+use crate::error::{Error, RemoteFailure, Result, ServerAnswer};
 use crate::exchange::{self, Exchange};
-use crate::place::Variables;
+use crate::place::PlaceEnvironment;
 
 /// How long to wait for a connection. An attempt has a bound of its own.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ const PROVIDER_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Errors
 ///
 /// [`Error::Url`] and [`Error::Settings`].
-pub(crate) fn open(url: &Url, variables: &Variables) -> Result<(Arc<dyn ObjectStore>, String)> {
+pub(crate) fn open(url: &Url, variables: &PlaceEnvironment) -> Result<(Arc<dyn ObjectStore>, String)> {
     let is_name = |name: &&str| {
         let is_of_names = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         !name.is_empty() && name.bytes().all(is_of_names)
@@ -82,7 +82,7 @@ fn once() -> RetryConfig {
 /// Returns the settings whose names begin with `prefix`, as a builder takes them.
 fn settings<'a, K: std::str::FromStr>(
     prefix: &'static str,
-    variables: &'a Variables,
+    variables: &'a PlaceEnvironment,
 ) -> impl Iterator<Item = (K, &'a String)> {
     let named = variables.iter().filter(move |(name, value)| name.starts_with(prefix) && !value.is_empty());
     named.filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value)))
@@ -95,7 +95,7 @@ fn is_plain(endpoint: Option<String>) -> bool {
 }
 
 #[cfg(feature = "s3")]
-fn s3(bucket: &str, variables: &Variables) -> Result<Arc<dyn ObjectStore>> {
+fn s3(bucket: &str, variables: &PlaceEnvironment) -> Result<Arc<dyn ObjectStore>> {
     use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 
     let builder = settings("AWS_", variables)
@@ -114,7 +114,7 @@ fn s3(bucket: &str, variables: &Variables) -> Result<Arc<dyn ObjectStore>> {
 }
 
 #[cfg(feature = "gcs")]
-fn gcs(bucket: &str, variables: &Variables) -> Result<Arc<dyn ObjectStore>> {
+fn gcs(bucket: &str, variables: &PlaceEnvironment) -> Result<Arc<dyn ObjectStore>> {
     use object_store::gcp::GoogleCloudStorageBuilder;
 
     let builder = settings("GOOGLE_", variables)
@@ -124,7 +124,7 @@ fn gcs(bucket: &str, variables: &Variables) -> Result<Arc<dyn ObjectStore>> {
 }
 
 #[cfg(feature = "azure")]
-fn azure(container: &str, variables: &Variables) -> Result<Arc<dyn ObjectStore>> {
+fn azure(container: &str, variables: &PlaceEnvironment) -> Result<Arc<dyn ObjectStore>> {
     use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 
     let mut builder = settings("AZURE_", variables)
@@ -157,7 +157,7 @@ impl HttpConnector for Connector {
             .redirect(Policy::none())
             .connect_timeout(if is_provider { PROVIDER_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT })
             .build();
-        client.map(|client| HttpClient::new(Bounded(client))).map_err(not_made)
+        client.map(|client| HttpClient::new(BoundedHttpService(client))).map_err(not_made)
     }
 }
 
@@ -170,18 +170,18 @@ const NAME_BYTES_MAX: usize = 64;
 /// Bounds the answers that `object_store` takes into memory before this crate sees them: it reads the whole text of a failure. What an
 /// object holds is bounded where it is read. Notes which host was asked, and of a failure status and code.
 #[derive(Debug)]
-struct Bounded<S>(S);
+struct BoundedHttpService<S>(S);
 
 #[async_trait]
-impl<S: HttpService> HttpService for Bounded<S> {
+impl<S: HttpService> HttpService for BoundedHttpService<S> {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let (host, sent) = (host(&request), Sent::of(&request));
+        let (host, sent) = (host(&request), SentCredentials::of(&request));
         let note = |answer, failure| exchange::note(Exchange { host: host.clone(), answer, failure });
         note(None, None);
         let response = match self.0.call(request).await {
             Ok(response) => response,
             Err(error) => {
-                let timed_out = (error.kind() == HttpErrorKind::Timeout).then_some(Failure::TimedOut);
+                let timed_out = (error.kind() == HttpErrorKind::Timeout).then_some(RemoteFailure::TimedOut);
                 note(None, timed_out.or_else(|| connection::failure_of(&error)));
                 return Err(error);
             }
@@ -193,8 +193,9 @@ impl<S: HttpService> HttpService for Bounded<S> {
         let header = |name| sent.unquoted(response.headers().get(name)?.to_str().ok()?);
         let (code, region) =
             (header("x-ms-error-code").filter(|code| is_code(code)), header("x-amz-bucket-region"));
-        let answered =
-            |code| Some(Answer::Http { status, code, region: region.filter(|region| is_region(region)) });
+        let answered = |code| {
+            Some(ServerAnswer::Http { status, code, region: region.filter(|region| is_region(region)) })
+        };
         let (parts, body) = response.into_parts();
         let body = match Limited::new(body, REFUSAL_BYTES_MAX).collect().await {
             Ok(body) => body.to_bytes(),
@@ -218,13 +219,13 @@ fn host(request: &HttpRequest) -> Option<String> {
 }
 
 /// Holds what a request said of keys, so that no answer is shown that quotes it.
-struct Sent(Vec<String>);
+struct SentCredentials(Vec<String>);
 
-impl Sent {
-    fn of(request: &HttpRequest) -> Sent {
+impl SentCredentials {
+    fn of(request: &HttpRequest) -> SentCredentials {
         let headers =
             request.headers().values().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        Sent(headers.chain(request.uri().query().map(str::to_owned)).collect())
+        SentCredentials(headers.chain(request.uri().query().map(str::to_owned)).collect())
     }
 
     /// Returns a name that was answered, unless it stands in the request, or is too long to be one.
@@ -318,8 +319,10 @@ mod tests {
             (200, 1 << 20, true),
         ] {
             let answered = futures_lite::future::block_on(async {
-                let answer =
-                    Bounded(Answers(status, len)).call(HttpRequest::new(Vec::new().into())).await.unwrap();
+                let answer = BoundedHttpService(Answers(status, len))
+                    .call(HttpRequest::new(Vec::new().into()))
+                    .await
+                    .unwrap();
                 answer.into_body().collect().await.map(|body| body.to_bytes().len())
             });
             assert_eq!(answered.ok(), is_read.then_some(len), "{status}: {len}");

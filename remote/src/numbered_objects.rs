@@ -17,7 +17,7 @@
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
-use crate::fields::Fields;
+use crate::fields::FieldReader;
 
 /// Length in bytes of what stands in front of what the object says.
 const BEGIN_LEN: usize = 36;
@@ -25,7 +25,7 @@ const BEGIN_LEN: usize = 36;
 const HASH_LEN: usize = 32;
 
 /// Describes one kind of numbered objects.
-pub(crate) struct Numbered {
+pub(crate) struct NumberedObjectFormat {
     pub(crate) magic: [u8; 8],
     /// Newest format version, the only one that there is.
     pub(crate) version: u16,
@@ -37,7 +37,7 @@ pub(crate) struct Numbered {
     pub(crate) begins_otherwise: &'static str,
 }
 
-impl Numbered {
+impl NumberedObjectFormat {
     /// Returns how many bytes an object has that says something of this length.
     pub(crate) const fn encoded_len(said_len: usize) -> usize {
         BEGIN_LEN + said_len + HASH_LEN
@@ -54,7 +54,7 @@ impl Numbered {
         said_len: usize,
         say: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Vec<u8>> {
-        let len = Numbered::encoded_len(said_len);
+        let len = NumberedObjectFormat::encoded_len(said_len);
         if len > self.bytes_max {
             return Err(Error::TooLarge { what: self.what, len: len as u64, max: self.bytes_max as u64 });
         }
@@ -79,7 +79,7 @@ impl Numbered {
         &self,
         bytes: &[u8],
         (session, number): (Uuid, u64),
-        said: impl FnOnce(&mut Fields<'_>) -> Option<T>,
+        said: impl FnOnce(&mut FieldReader<'_>) -> Option<T>,
     ) -> Result<T, &'static str> {
         let (before, hash) =
             bytes.split_last_chunk::<HASH_LEN>().ok_or("it is damaged: it has too few bytes")?;
@@ -89,7 +89,7 @@ impl Numbered {
         if blake3::hash(before).as_bytes() != hash {
             return Err("it is damaged: its bytes do not have the hash at their end");
         }
-        let mut fields = Fields { bytes: before };
+        let mut fields = FieldReader { bytes: before };
         if fields.take::<8>() != Some(self.magic) {
             return Err(self.begins_otherwise);
         }

@@ -31,7 +31,7 @@ use object_store::PutPayload;
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
-use crate::error::{Error, Failure, Result};
+use crate::error::{Error, RemoteFailure, Result};
 use crate::slots::KEPT_BYTES_MAX;
 use crate::volume::KNOWN_FOR;
 use crate::withdrawal::{Name, WITHDRAWAL_BYTES_MAX, Withdrawal};
@@ -188,7 +188,7 @@ async fn put_as(
     if bucket.create(&key, payload, PUT).await? || bucket.size(&key, PUT).await? == Some(object.len) {
         return Ok(());
     }
-    Err(bucket.begin().end(PUT, Failure::Conflict))
+    Err(bucket.begin().end(PUT, RemoteFailure::Conflict))
 }
 
 impl Bucket {

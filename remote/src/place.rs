@@ -21,7 +21,7 @@ use crate::retries::Retries;
 use crate::volume::MIN_AGE;
 
 /// Variables of an environment, by their names.
-pub type Variables = BTreeMap<String, String>;
+pub type PlaceEnvironment = BTreeMap<String, String>;
 
 /// Holds sessions somewhere: what the URL of a place opens.
 ///
@@ -75,8 +75,8 @@ pub trait Place: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// Those of [`PlaceReader::read_on`].
-    fn standing(&self, session: Uuid) -> Result<Option<Standing>> {
-        let mut standing = Standing::default();
+    fn standing(&self, session: Uuid) -> Result<Option<SessionStanding>> {
+        let mut standing = SessionStanding::default();
         self.reader(session)?.read_on(&mut |met| standing.take(&met))?;
         Ok((standing.epoch > 0).then_some(standing))
     }
@@ -155,7 +155,7 @@ pub trait PlaceReader: fmt::Debug + Send {
     ///
     /// - [`Error::Store`], and what does not verify. What was handed on until then stays so, and the next call goes on behind it.
     /// - [`Error::RemoteWentBack`] if the place lacks what it had.
-    fn read_on(&mut self, visit: &mut dyn FnMut(Met<'_>)) -> Result<()>;
+    fn read_on(&mut self, visit: &mut dyn FnMut(PlaceItem<'_>)) -> Result<()>;
 
     /// Returns the bytes of a payload that the session's records name, compared with their hash; `None` if the place has none.
     ///
@@ -168,7 +168,7 @@ pub trait PlaceReader: fmt::Debug + Send {
 /// What a reader meets of a session.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Met<'a> {
+pub enum PlaceItem<'a> {
     /// A claim: from here on the session's records are those of another writer.
     Claim {
         /// Epoch of the claim.
@@ -182,7 +182,7 @@ pub enum Met<'a> {
 
 /// Says how a session stands in a place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct SessionStanding {
     /// Sequence number behind the last record.
     pub next: SequenceNumber,
     /// Epoch of the last claim; 0 if nobody has claimed the session.
@@ -193,15 +193,15 @@ pub struct Standing {
     pub last_time_us: Option<i64>,
 }
 
-impl Standing {
+impl SessionStanding {
     /// Goes on to behind what was met.
-    pub fn take(&mut self, met: &Met<'_>) {
+    pub fn take(&mut self, met: &PlaceItem<'_>) {
         match met {
-            Met::Claim { epoch, name } => {
+            PlaceItem::Claim { epoch, name } => {
                 self.epoch = *epoch;
                 (*name).clone_into(&mut self.name);
             }
-            Met::Record(record) => {
+            PlaceItem::Record(record) => {
                 self.next = SequenceNumber::new(record.sequence.get().saturating_add(1));
                 self.last_time_us = Some(record.time_us);
             }
@@ -237,7 +237,7 @@ pub fn open_place(url: &str, retries: Retries) -> Result<Arc<dyn Place>> {
 /// # Errors
 ///
 /// Those of [`open_place`].
-pub fn open_place_with(url: &str, retries: Retries, variables: &Variables) -> Result<Arc<dyn Place>> {
+pub fn open_place_with(url: &str, retries: Retries, variables: &PlaceEnvironment) -> Result<Arc<dyn Place>> {
     // A database's may name several hosts, and has parameters.
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         return database(url, retries, variables);
@@ -250,22 +250,22 @@ pub fn open_place_with(url: &str, retries: Retries, variables: &Variables) -> Re
 }
 
 #[cfg(feature = "object-store")]
-fn bucket(url: &Url, retries: Retries, variables: &Variables) -> Result<Arc<dyn Place>> {
+fn bucket(url: &Url, retries: Retries, variables: &PlaceEnvironment) -> Result<Arc<dyn Place>> {
     crate::buckets::open(url, retries, variables)
 }
 
 #[cfg(not(feature = "object-store"))]
-fn bucket(_: &Url, _: Retries, _: &Variables) -> Result<Arc<dyn Place>> {
+fn bucket(_: &Url, _: Retries, _: &PlaceEnvironment) -> Result<Arc<dyn Place>> {
     Err(Error::NotBuiltIn { what: "buckets" })
 }
 
 #[cfg(feature = "postgres")]
-fn database(url: &str, retries: Retries, variables: &Variables) -> Result<Arc<dyn Place>> {
+fn database(url: &str, retries: Retries, variables: &PlaceEnvironment) -> Result<Arc<dyn Place>> {
     crate::postgres::place::open(url, retries, variables)
 }
 
 #[cfg(not(feature = "postgres"))]
-fn database(_: &str, _: Retries, _: &Variables) -> Result<Arc<dyn Place>> {
+fn database(_: &str, _: Retries, _: &PlaceEnvironment) -> Result<Arc<dyn Place>> {
     Err(Error::NotBuiltIn { what: "PostgreSQL" })
 }
 
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     fn reason(url: &str) -> &'static str {
-        match open_place_with(url, Retries::default(), &Variables::new()) {
+        match open_place_with(url, Retries::default(), &PlaceEnvironment::new()) {
             Err(Error::Url { reason }) => reason,
             other => panic!("{other:?}"),
         }
@@ -298,7 +298,7 @@ mod tests {
             "s3://bucket/x#secret",
         ] {
             assert_eq!(reason(url), "it holds more than a place");
-            let opened = open_place_with(url, Retries::default(), &Variables::new());
+            let opened = open_place_with(url, Retries::default(), &PlaceEnvironment::new());
             let text = opened.unwrap_err().to_string();
             assert!(!text.contains("secret"), "{text}");
         }

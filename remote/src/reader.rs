@@ -3,9 +3,9 @@
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
-use crate::chain::{Chain, Taken};
+use crate::chain::{Chain, TakenChunk};
 use crate::chunk::Chunk;
-use crate::error::{Behind, Error, Result};
+use crate::error::{Error, GapEnd, Result};
 use crate::log_end;
 use crate::volumes::{ChunkBytes, Shelf, has};
 
@@ -14,7 +14,7 @@ const BATCH: usize = 256;
 
 /// Holds a chunk of the chain that was verified, and where the chain stands behind it.
 #[derive(Clone, Debug)]
-pub(crate) struct Read {
+pub(crate) struct VerifiedChunk {
     pub(crate) number: u64,
     pub(crate) bytes: ChunkBytes,
     pub(crate) behind: Chain,
@@ -22,7 +22,7 @@ pub(crate) struct Read {
 
 /// Reads the chunks of one session in the order of their chain. It can be read on once there are more.
 #[derive(Clone, Debug)]
-pub struct Reader {
+pub struct ChunkReader {
     bucket: Bucket,
     chain: Chain,
     ignored: u64,
@@ -31,15 +31,15 @@ pub struct Reader {
     end: Option<u64>,
 }
 
-impl Reader {
+impl ChunkReader {
     /// Stands in front of the first chunk of a session, and asks the store for nothing.
-    pub fn new(bucket: Bucket, session: Uuid) -> Reader {
-        Reader::behind(bucket, Chain::new(session))
+    pub fn new(bucket: Bucket, session: Uuid) -> ChunkReader {
+        ChunkReader::behind(bucket, Chain::new(session))
     }
 
     /// Stands behind a chain that was read before, and asks the store for nothing.
-    pub(crate) fn behind(bucket: Bucket, chain: Chain) -> Reader {
-        Reader { bucket, chain, ignored: 0, shelf: Shelf::new(chain.session()), end: None }
+    pub(crate) fn behind(bucket: Bucket, chain: Chain) -> ChunkReader {
+        ChunkReader { bucket, chain, ignored: 0, shelf: Shelf::new(chain.session()), end: None }
     }
 
     /// Goes on behind a chain that was read before, once the store still has that chain's last chunk, in a volume or on its own.
@@ -47,8 +47,8 @@ impl Reader {
     /// # Errors
     ///
     /// [`Error::RemoteWentBack`] if that chunk is gone or another one, and [`Error::Store`].
-    pub async fn resume(bucket: Bucket, chain: Chain) -> Result<Reader> {
-        let reader = Reader::behind(bucket, chain);
+    pub async fn resume(bucket: Bucket, chain: Chain) -> Result<ChunkReader> {
+        let reader = ChunkReader::behind(bucket, chain);
         reader.require_last().await?;
         Ok(reader)
     }
@@ -57,7 +57,7 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// Those of [`Reader::resume`].
+    /// Those of [`ChunkReader::resume`].
     pub(crate) async fn require_last(&self) -> Result<()> {
         let Some((number, hash)) = self.chain.last() else { return Ok(()) };
         match has(&self.bucket, self.chain.session(), number, hash).await? {
@@ -80,16 +80,19 @@ impl Reader {
     }
 
     /// Reads the next chunk of the chain; `None` if there is none yet.
-    async fn take_next(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Option<Read>> {
+    async fn take_next(
+        &mut self,
+        each: &mut (dyn FnMut(&Chunk<'_>) + Send),
+    ) -> Result<Option<VerifiedChunk>> {
         loop {
             let number = self.chain.next_number();
             let Some(bytes) = self.shelf.find(&self.bucket, number).await? else { return Ok(None) };
             let is_next = match bytes.take_by(&mut self.chain) {
-                Ok(Taken::Next(chunk)) => {
+                Ok(TakenChunk::Next(chunk)) => {
                     each(&chunk);
                     true
                 }
-                Ok(Taken::Ignored(_)) => {
+                Ok(TakenChunk::Ignored(_)) => {
                     self.ignored += 1;
                     false
                 }
@@ -99,14 +102,17 @@ impl Reader {
             };
             self.shelf.note_taken(&self.bucket, number, bytes.len());
             if is_next {
-                return Ok(Some(Read { number, bytes, behind: self.chain }));
+                return Ok(Some(VerifiedChunk { number, bytes, behind: self.chain }));
             }
         }
     }
 
     /// Reads the next chunk of the chain; `None` at the end, of which it makes sure by [`log_end`]: behind a chunk that was lost stands
     /// another one.
-    async fn take_next_or_end(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Option<Read>> {
+    async fn take_next_or_end(
+        &mut self,
+        each: &mut (dyn FnMut(&Chunk<'_>) + Send),
+    ) -> Result<Option<VerifiedChunk>> {
         let mut missing = None;
         loop {
             if let Some(read) = self.take_next(each).await? {
@@ -124,9 +130,9 @@ impl Reader {
     }
 
     /// Reads the next chunks of the chain, which were verified: one, or as many as a volume has on hand. None at the end, which was made
-    /// sure of as [`Reader::read_to_end`] does.
-    pub(crate) async fn read_some(&mut self) -> Result<Vec<Read>> {
-        let mut some: Vec<Read> = self.take_next_or_end(&mut |_| {}).await?.into_iter().collect();
+    /// sure of as [`ChunkReader::read_to_end`] does.
+    pub(crate) async fn read_some(&mut self) -> Result<Vec<VerifiedChunk>> {
+        let mut some: Vec<VerifiedChunk> = self.take_next_or_end(&mut |_| {}).await?.into_iter().collect();
         while (1..BATCH).contains(&some.len()) && self.shelf.on_hand(self.chain.next_number()).is_some() {
             // What does not fit is met again by the next call.
             let Ok(Some(read)) = self.take_next(&mut |_| {}).await else { break };
@@ -136,7 +142,7 @@ impl Reader {
     }
 
     /// Returns what stands behind a number that nothing stands under.
-    async fn find_behind(&mut self, number: u64) -> Result<Option<Behind>> {
+    async fn find_behind(&mut self, number: u64) -> Result<Option<GapEnd>> {
         let session = self.chain.session();
         let mut found = log_end::next(&self.bucket, session, number).await?;
         if found.is_none() && self.end != Some(number) {
@@ -151,7 +157,7 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// Those of [`Reader::next`], and [`Error::Missing`] if a chunk is missing in front of what stands behind it.
+    /// Those of [`ChunkReader::next`], and [`Error::Missing`] if a chunk is missing in front of what stands behind it.
     pub async fn read_to_end(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<()> {
         while self.take_next_or_end(each).await?.is_some() {}
         Ok(())

@@ -3,24 +3,24 @@
 use std::collections::HashSet;
 
 use foldlog_codec::body::Dropped;
-use foldlog_codec::{Kind, Record, SequenceNumber, body};
+use foldlog_codec::{Record, RecordKind, SequenceNumber, body};
 
 /// Holds the hashes of the payloads and packs that a log names.
 #[derive(Debug, Default)]
-pub(crate) struct Needed {
+pub(crate) struct ReferencedPayloads {
     hashes: HashSet<[u8; 32]>,
     /// First record of which nobody can say here what it names.
     unknown: Option<SequenceNumber>,
 }
 
-impl Needed {
+impl ReferencedPayloads {
     /// Takes in what a record names.
     pub(crate) fn see(&mut self, record: &Record<'_>) {
         let is_read = record.kind.is_known() && body::check(record.kind, record.body).is_ok();
         if !is_read {
             self.unknown.get_or_insert(record.sequence);
         }
-        let known = (record.kind == Kind::DROPPED).then(|| Dropped::known(record.body));
+        let known = (record.kind == RecordKind::DROPPED).then(|| Dropped::known(record.body));
         let known = known.and_then(|known| known.ok().flatten());
         self.hashes.extend(record.objects().iter().chain(&known).map(|object| object.hash));
     }

@@ -12,10 +12,10 @@ use crate::bucket::Bucket;
 use crate::chain::Chain;
 use crate::chunk::{Chunk, Epoch, WriterId};
 use crate::error::{Error, Result};
-use crate::reader::Reader;
+use crate::reader::ChunkReader;
 use crate::retries::Retries;
 use crate::runtime::Runtime;
-use crate::writer::Writer;
+use crate::writer::ChunkWriter;
 
 /// Names a place of sessions in an object store, for callers that block. What reads chunks runs on the thread that speaks
 /// to the store, so it hands on what it wants to keep.
@@ -72,7 +72,7 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Those of [`Reader::read_to_end`].
+    /// Those of [`ChunkReader::read_to_end`].
     pub fn read(&self, session: Uuid, each: impl FnMut(&Chunk<'_>) + Send + 'static) -> Result<Chain> {
         self.read_behind(Chain::new(session), each)
     }
@@ -81,7 +81,7 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Those of [`Reader::resume`] and [`Reader::read_to_end`].
+    /// Those of [`ChunkReader::resume`] and [`ChunkReader::read_to_end`].
     pub fn read_behind(
         &self,
         chain: Chain,
@@ -89,7 +89,7 @@ impl Remote {
     ) -> Result<Chain> {
         let bucket = self.bucket.clone();
         self.runtime.run(async move {
-            let mut reader = Reader::resume(bucket, chain).await?;
+            let mut reader = ChunkReader::resume(bucket, chain).await?;
             reader.read_to_end(&mut each).await?;
             Ok(*reader.chain())
         })?
@@ -110,7 +110,7 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Those of [`Bucket::require_conditional_puts`] and [`Writer::claim`].
+    /// Those of [`Bucket::require_conditional_puts`] and [`ChunkWriter::claim`].
     pub fn claim(
         &self,
         session: Uuid,
@@ -120,7 +120,7 @@ impl Remote {
         let (bucket, note) = (self.bucket.clone(), note.to_owned());
         let claim = async move {
             bucket.require_conditional_puts(session).await?;
-            Writer::claim(Reader::new(bucket, session), &note, &mut each).await
+            ChunkWriter::claim(ChunkReader::new(bucket, session), &note, &mut each).await
         };
         self.writer_of(claim)
     }
@@ -128,7 +128,7 @@ impl Remote {
     /// Claims by a future, and returns the writer.
     pub(crate) fn writer_of(
         &self,
-        claim: impl Future<Output = Result<Writer>> + Send + 'static,
+        claim: impl Future<Output = Result<ChunkWriter>> + Send + 'static,
     ) -> Result<RemoteWriter> {
         let writer = self.runtime.run(claim)??;
         Ok(RemoteWriter { writer: Some(writer), runtime: self.runtime.clone() })
@@ -148,20 +148,20 @@ impl Remote {
     }
 }
 
-/// Appends to one session, for callers that block. See [`Writer`].
+/// Appends to one session, for callers that block. See [`ChunkWriter`].
 #[derive(Debug)]
 pub struct RemoteWriter {
     /// `None` once the thread has lost it.
-    writer: Option<Writer>,
+    writer: Option<ChunkWriter>,
     runtime: Runtime,
 }
 
 impl RemoteWriter {
-    /// Appends records, as [`Writer::append`] does, and returns the sequence number behind the last one.
+    /// Appends records, as [`ChunkWriter::append`] does, and returns the sequence number behind the last one.
     ///
     /// # Errors
     ///
-    /// Those of [`Writer::append`], and [`Error::NoRuntime`].
+    /// Those of [`ChunkWriter::append`], and [`Error::NoRuntime`].
     pub fn append<'a>(&mut self, records: impl IntoIterator<Item = Record<'a>>) -> Result<SequenceNumber> {
         self.append_with(None, records)
     }
@@ -189,11 +189,11 @@ impl RemoteWriter {
         }
     }
 
-    /// Puts what is still in doubt, as [`Writer::settle`] does.
+    /// Puts what is still in doubt, as [`ChunkWriter::settle`] does.
     ///
     /// # Errors
     ///
-    /// Those of [`Writer::settle`], and [`Error::NoRuntime`].
+    /// Those of [`ChunkWriter::settle`], and [`Error::NoRuntime`].
     pub fn settle(&mut self) -> Result<SequenceNumber> {
         let mut writer = self.writer.take().ok_or(Error::NoRuntime)?;
         let (writer, settled) = self.runtime.run(async move {
@@ -204,7 +204,7 @@ impl RemoteWriter {
         settled
     }
 
-    /// Ends the writer, as [`Writer::finish`] does.
+    /// Ends the writer, as [`ChunkWriter::finish`] does.
     pub fn finish(mut self) {
         if let Some(writer) = self.writer.take() {
             // Without a thread nobody puts anything.
@@ -214,7 +214,7 @@ impl RemoteWriter {
 
     /// Returns the writer itself, for what needs no store: where it stands, and what is in doubt. `None` once the thread
     /// has lost it, which [`Error::NoRuntime`] reported.
-    pub fn writer(&self) -> Option<&Writer> {
+    pub fn writer(&self) -> Option<&ChunkWriter> {
         self.writer.as_ref()
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replicator};
+use foldlog::replication::{CapturePacks, HeldPart, ReplicaError, ReplicaStatus, Replicator};
 use foldlog::{ObjectId, Record, SequenceNumber};
 use futures_lite::future;
 use object_store::ObjectStore;
@@ -20,12 +20,12 @@ use crate::lease::keeper::Keeper;
 use crate::lease::objects::ObjectLeases;
 use crate::lease::{LEASE_LENGTH, check_length};
 use crate::payloads::Payloads;
-use crate::reader::{Read, Reader};
+use crate::reader::{ChunkReader, VerifiedChunk};
 use crate::remote::{Remote, RemoteWriter};
 use crate::retries::Retries;
 use crate::slots::Slots;
 use crate::volume::MIN_AGE;
-use crate::writer::Writer;
+use crate::writer::ChunkWriter;
 
 const CONFIRM: &str = "confirm the session's claim";
 
@@ -58,7 +58,7 @@ pub struct ObjectReplicator {
     /// Where the sessions are, in words for people.
     at: String,
     name: String,
-    sessions: Slots<Reader, RemoteWriter>,
+    sessions: Slots<ChunkReader, RemoteWriter>,
     /// When each claim was last the newest one, and the chain then.
     confirmations: Confirmations<Chain>,
     /// For how long that counts.
@@ -175,7 +175,11 @@ impl Replicator for ObjectReplicator {
         self.name.clone()
     }
 
-    fn read(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
+    fn read(
+        &self,
+        session: Uuid,
+        visit: &mut dyn FnMut(HeldPart<'_>),
+    ) -> Result<ReplicaStatus, ReplicaError> {
         let mut claimed_by = String::new();
         let mut others_end = SequenceNumber::MIN;
         let mut each = |chunk: &Chunk<'_>| {
@@ -195,7 +199,7 @@ impl Replicator for ObjectReplicator {
         let chain = *reader.chain();
         self.sessions.note_read(session, reader);
         let (next, epoch) = (chain.next_sequence(), chain.epoch().get());
-        Ok(Held { next, epoch, is_ours: claimed_by == self.name, others_end })
+        Ok(ReplicaStatus { next, epoch, is_ours: claimed_by == self.name, others_end })
     }
 
     fn claim(&self, session: Uuid, expected: SequenceNumber) -> Result<u64, ReplicaError> {
@@ -205,7 +209,7 @@ impl Replicator for ObjectReplicator {
         let asked = bucket.now();
         let claim = async move {
             bucket.require_conditional_puts(session).await?;
-            let writer = Writer::claim_behind(reader, &name).await?;
+            let writer = ChunkWriter::claim_behind(reader, &name).await?;
             if let Some(lease) = lease {
                 lease.hold(session, writer.epoch().get()).await;
             }
@@ -321,9 +325,9 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Those of [`Reader::read_to_end`].
-    pub fn read_here(&self, session: Uuid, each: &mut dyn FnMut(&Chunk<'_>)) -> Result<Reader> {
-        let mut reader = Reader::new(self.bucket().clone(), session);
+    /// Those of [`ChunkReader::read_to_end`].
+    pub fn read_here(&self, session: Uuid, each: &mut dyn FnMut(&Chunk<'_>)) -> Result<ChunkReader> {
+        let mut reader = ChunkReader::new(self.bucket().clone(), session);
         self.read_here_behind(&mut reader, each)?;
         Ok(reader)
     }
@@ -333,8 +337,8 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Those of [`Reader::read_to_end`].
-    pub fn read_here_behind(&self, reader: &mut Reader, each: &mut dyn FnMut(&Chunk<'_>)) -> Result<()> {
+    /// Those of [`ChunkReader::read_to_end`].
+    pub fn read_here_behind(&self, reader: &mut ChunkReader, each: &mut dyn FnMut(&Chunk<'_>)) -> Result<()> {
         let (send, mut chunks) = mpsc::channel(AHEAD);
         let mut reads = reader.clone();
         self.runtime().spawn(async move {
@@ -350,7 +354,7 @@ impl Remote {
         loop {
             let (read, end) = future::block_on(chunks.recv()).ok_or(Error::NoRuntime)?;
             let ended = read.map(|some| {
-                some.iter().try_for_each(|Read { number, bytes, behind }| {
+                some.iter().try_for_each(|VerifiedChunk { number, bytes, behind }| {
                     each(&Chunk::decode_verified(bytes, *number)?);
                     *reader.chain_mut() = *behind;
                     Ok(())
@@ -374,7 +378,7 @@ async fn newest_claim(bucket: Bucket, chain: Chain, age: Duration) -> Result<(Ch
     if age < MIN_AGE / 2 && bucket.size(&key, CONFIRM).await?.is_none() {
         return Ok((chain, name));
     }
-    let mut reader = Reader::resume(bucket, chain).await?;
+    let mut reader = ChunkReader::resume(bucket, chain).await?;
     let mut each = |chunk: &Chunk<'_>| {
         if chunk.count == 0 {
             name.clone_from(&chunk.head.note);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{self, Instant};
 
-use crate::error::{Error, Failure, FailureDetails, Reason};
+use crate::error::{Error, FailureDetails, Reason, RemoteFailure};
 
 /// Bounds how long a request is tried. Each attempt waits twice as long as the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Retries {
 
     /// Begins to count the attempts of one request to a place, as errors are to call it.
     pub(crate) fn begin(self, place: Option<&Arc<str>>) -> Attempts {
-        let last = Failure::Unavailable.into();
+        let last = RemoteFailure::Unavailable.into();
         Attempts { retries: self, place: place.cloned(), began: Instant::now(), made: 0, last }
     }
 }
@@ -78,7 +78,7 @@ impl Attempts {
     /// Notes what the attempt came to. There is no other one where that stays so until somebody changes it.
     pub(crate) fn failed(&mut self, reason: impl Into<Reason>) {
         self.last = reason.into();
-        if self.last.failure == Failure::NotAFile {
+        if self.last.failure == RemoteFailure::NotAFile {
             self.made = u32::MAX;
         }
     }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     /// Tries a request that always fails so, and returns how often and how long.
-    fn tried(failure: Failure) -> (u32, Duration) {
+    fn tried(failure: RemoteFailure) -> (u32, Duration) {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_time().start_paused(true).build().unwrap().block_on(async {
             let began = Instant::now();
@@ -135,12 +135,12 @@ mod tests {
     #[test]
     fn what_may_pass_is_tried_for_a_minute_however_fast_it_fails() {
         for failure in [
-            Failure::Unavailable,
-            Failure::Conflict,
-            Failure::TimedOut,
-            Failure::Refused,
-            Failure::Unresolved,
-            Failure::Busy,
+            RemoteFailure::Unavailable,
+            RemoteFailure::Conflict,
+            RemoteFailure::TimedOut,
+            RemoteFailure::Refused,
+            RemoteFailure::Unresolved,
+            RemoteFailure::Busy,
         ] {
             let (made, took) = tried(failure);
             assert!((58..=62).contains(&took.as_secs()) && made > 30, "{failure}: {made} in {took:?}");
@@ -149,10 +149,15 @@ mod tests {
 
     #[test]
     fn what_a_store_refuses_is_not_tried_for_long() {
-        for failure in [Failure::Denied, Failure::Missing, Failure::NoCredentials, Failure::Untrusted] {
+        for failure in [
+            RemoteFailure::Denied,
+            RemoteFailure::Missing,
+            RemoteFailure::NoCredentials,
+            RemoteFailure::Untrusted,
+        ] {
             let (made, took) = tried(failure);
             assert!(made == 6 && took < Duration::from_secs(4), "{failure}: {made} in {took:?}");
         }
-        assert_eq!(tried(Failure::NotAFile).0, 1);
+        assert_eq!(tried(RemoteFailure::NotAFile).0, 1);
     }
 }

@@ -21,12 +21,12 @@ use tokio::sync::mpsc;
 
 use crate::error::{Error, Result};
 
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+type RuntimeTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Names a thread that runs futures. A clone names the same thread.
 #[derive(Clone)]
 pub struct Runtime {
-    queue: Arc<mpsc::UnboundedSender<Work>>,
+    queue: Arc<mpsc::UnboundedSender<RuntimeTask>>,
     /// Process that the thread belongs to.
     process: u32,
 }
@@ -44,7 +44,7 @@ impl Runtime {
     ///
     /// [`Error::NoRuntime`] if the system gives no thread.
     pub fn start() -> Result<Runtime> {
-        let (queue, mut work) = mpsc::unbounded_channel::<Work>();
+        let (queue, mut work) = mpsc::unbounded_channel::<RuntimeTask>();
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|_| Error::NoRuntime)?;
         let serve = move || {
             runtime.block_on(async {

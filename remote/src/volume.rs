@@ -57,18 +57,18 @@ pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(MIN_AGE.as_secs() / 2
 
 /// Says what the chunks of a volume are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum VolumeForm {
     /// Chunks as they were put.
     Whole,
     /// Compacted chunks.
     Compacted,
 }
 
-impl Form {
+impl VolumeForm {
     fn magic(self) -> [u8; 8] {
         match self {
-            Form::Whole => *b"FOLDVOL\n",
-            Form::Compacted => *b"FOLDVOC\n",
+            VolumeForm::Whole => *b"FOLDVOL\n",
+            VolumeForm::Compacted => *b"FOLDVOC\n",
         }
     }
 }
@@ -126,7 +126,7 @@ impl<'a> Volume<'a> {
     ///
     /// [`Error::Volume`] if the bytes do not have the hash at their end, or are no volume, or another one.
     pub fn decode(bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
-        Volume::decode_as(Form::Whole, bytes, session, extent)
+        Volume::decode_as(VolumeForm::Whole, bytes, session, extent)
     }
 
     /// Decodes and verifies the volume of these chunks of a session, which are in that form.
@@ -134,7 +134,7 @@ impl<'a> Volume<'a> {
     /// # Errors
     ///
     /// Those of [`Volume::decode`].
-    pub fn decode_as(form: Form, bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
+    pub fn decode_as(form: VolumeForm, bytes: &'a [u8], session: Uuid, extent: Extent) -> Result<Volume<'a>> {
         let Some((before, hash)) = bytes.split_last_chunk::<HASH_LEN>() else {
             return Err(extent.error("it is damaged: it has too few bytes"));
         };
@@ -147,7 +147,7 @@ impl<'a> Volume<'a> {
         let Some((head, rest)) = before.split_first_chunk::<HEAD_LEN>() else {
             return Err(extent.error("it ends within its head"));
         };
-        let reason = match Head::of(head) {
+        let reason = match VolumeHead::of(head) {
             head if head.magic != form.magic() => "it does not begin as a volume does",
             head if head.version > FORMAT_VERSION => "a later version of foldlog wrote it",
             head if head.version == 0 || usize::from(head.len) != HEAD_LEN => "its head does not decode",
@@ -188,7 +188,7 @@ impl<'a> Volume<'a> {
 }
 
 /// Holds the fields of a head as they stand there.
-struct Head {
+struct VolumeHead {
     magic: [u8; 8],
     version: u16,
     len: u16,
@@ -197,13 +197,13 @@ struct Head {
     count: u32,
 }
 
-impl Head {
-    fn of(bytes: &[u8; HEAD_LEN]) -> Head {
+impl VolumeHead {
+    fn of(bytes: &[u8; HEAD_LEN]) -> VolumeHead {
         let mut fields = bytes.iter().copied();
         let mut number = |len: u32| {
             (0..len).fold(0_u128, |sum, at| sum | u128::from(fields.next().unwrap_or(0)) << (8 * at))
         };
-        Head {
+        VolumeHead {
             magic: (number(8) as u64).to_le_bytes(),
             version: number(2) as u16,
             len: number(2) as u16,
@@ -247,7 +247,7 @@ pub fn encoded_len(count: u64, bytes: u64) -> u64 {
 /// # Ok::<(), foldlog_remote::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Encoder {
+pub struct VolumeEncoder {
     extent: Extent,
     /// Number of bytes that are to come.
     left: usize,
@@ -255,28 +255,32 @@ pub struct Encoder {
     bytes: Vec<u8>,
 }
 
-impl Encoder {
+impl VolumeEncoder {
     /// Begins a volume of chunks that have these lengths in bytes.
     ///
     /// # Errors
     ///
     /// [`Error::TooLarge`] if the volume would be longer than [`VOLUME_BYTES_MAX`], and [`Error::Volume`] if there are not so many
     /// lengths as chunks.
-    pub fn new(session: Uuid, extent: Extent, lengths: impl IntoIterator<Item = usize>) -> Result<Encoder> {
-        Encoder::new_as(Form::Whole, session, extent, lengths)
+    pub fn new(
+        session: Uuid,
+        extent: Extent,
+        lengths: impl IntoIterator<Item = usize>,
+    ) -> Result<VolumeEncoder> {
+        VolumeEncoder::new_as(VolumeForm::Whole, session, extent, lengths)
     }
 
     /// Begins a volume of chunks in that form that have these lengths in bytes.
     ///
     /// # Errors
     ///
-    /// Those of [`Encoder::new`].
+    /// Those of [`VolumeEncoder::new`].
     pub fn new_as(
-        form: Form,
+        form: VolumeForm,
         session: Uuid,
         extent: Extent,
         lengths: impl IntoIterator<Item = usize>,
-    ) -> Result<Encoder> {
+    ) -> Result<VolumeEncoder> {
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&form.magic());
         bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
@@ -300,7 +304,7 @@ impl Encoder {
         bytes.reserve(left + HASH_LEN);
         let mut hasher = blake3::Hasher::new();
         hasher.update(&bytes);
-        Ok(Encoder { extent, left, hasher, bytes })
+        Ok(VolumeEncoder { extent, left, hasher, bytes })
     }
 
     /// Returns the bytes of a bare volume.
@@ -310,7 +314,7 @@ impl Encoder {
     /// [`Error::TooLarge`] if there are too many chunks.
     pub fn bare(session: Uuid, extent: Extent) -> Result<Vec<u8>> {
         let count = usize::try_from(extent.count).unwrap_or(usize::MAX);
-        Encoder::new(session, extent, std::iter::repeat_n(0, count))?.finish()
+        VolumeEncoder::new(session, extent, std::iter::repeat_n(0, count))?.finish()
     }
 
     /// Adds the next bytes of the chunks.

@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::bucket::Bucket;
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
 use crate::error::{Error, Result};
-use crate::volume::{Encoder, Extent, KNOWN_FOR, VOLUME_BYTES_MAX, Volume};
+use crate::volume::{Extent, KNOWN_FOR, VOLUME_BYTES_MAX, Volume, VolumeEncoder};
 
 /// How many bytes of chunks a writer keeps for the volume of their range, and how many may wait for its task.
 const KEPT_BYTES_MAX: usize = 4 << 20;
@@ -35,7 +35,7 @@ const READ: &str = "read chunks for their volume";
 
 /// Says what came of making a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Made {
+pub(crate) enum VolumeOutcome {
     /// It was put.
     Put,
     /// It was there already.
@@ -52,14 +52,14 @@ pub(crate) struct Makers {
     /// Chunks of the range that is being filled, as they were put.
     kept: BTreeMap<u64, PutPayload>,
     kept_bytes: usize,
-    queue: Option<mpsc::UnboundedSender<Work>>,
+    queue: Option<mpsc::UnboundedSender<VolumeJob>>,
     task: Option<JoinHandle<()>>,
     /// Number of bytes that wait in the queue.
     waiting: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
-struct Work {
+struct VolumeJob {
     extent: Extent,
     /// All of its chunks, or none.
     kept: Vec<PutPayload>,
@@ -100,7 +100,7 @@ impl Makers {
             }
             let Some(queue) = self.queue() else { return };
             // The task ends behind this sender alone, or with the runtime.
-            let _ = queue.send(Work { extent, kept });
+            let _ = queue.send(VolumeJob { extent, kept });
         }
     }
 
@@ -114,7 +114,7 @@ impl Makers {
     }
 
     /// Returns the queue of the task, which is started with the first volume.
-    fn queue(&mut self) -> Option<&mpsc::UnboundedSender<Work>> {
+    fn queue(&mut self) -> Option<&mpsc::UnboundedSender<VolumeJob>> {
         if self.queue.is_none() {
             let runtime = Handle::try_current().ok()?;
             let (send, receive) = mpsc::unbounded_channel();
@@ -130,10 +130,10 @@ impl Makers {
 async fn serve(
     bucket: Bucket,
     session: Uuid,
-    mut queue: mpsc::UnboundedReceiver<Work>,
+    mut queue: mpsc::UnboundedReceiver<VolumeJob>,
     waiting: Arc<AtomicUsize>,
 ) {
-    while let Some(Work { extent, kept }) = queue.recv().await {
+    while let Some(VolumeJob { extent, kept }) = queue.recv().await {
         let bytes: usize = kept.iter().map(PutPayload::content_length).sum();
         let made = if !kept.is_empty() {
             put(&bucket, session, extent, kept.iter().map(whole).collect()).await
@@ -159,9 +159,9 @@ fn whole(payload: &PutPayload) -> Vec<u8> {
 /// # Errors
 ///
 /// [`Error::Store`].
-pub(crate) async fn make(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Made> {
+pub(crate) async fn make(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<VolumeOutcome> {
     if bucket.size(&bucket.volume_key(session, extent), READ).await?.is_some() {
-        return Ok(Made::There);
+        return Ok(VolumeOutcome::There);
     }
     let chunks = match extent.count == bucket.spans()[0] {
         true => chunks_of(bucket, session, extent).await?,
@@ -169,7 +169,7 @@ pub(crate) async fn make(bucket: &Bucket, session: Uuid, extent: Extent) -> Resu
     };
     match chunks {
         Some(chunks) => put(bucket, session, extent, chunks).await,
-        None => Ok(Made::Not),
+        None => Ok(VolumeOutcome::Not),
     }
 }
 
@@ -215,13 +215,13 @@ async fn chunks_of_small(bucket: &Bucket, session: Uuid, extent: Extent) -> Resu
 }
 
 /// Puts the volume of these chunks, unless it is there.
-async fn put(bucket: &Bucket, session: Uuid, extent: Extent, chunks: Vec<Vec<u8>>) -> Result<Made> {
+async fn put(bucket: &Bucket, session: Uuid, extent: Extent, chunks: Vec<Vec<u8>>) -> Result<VolumeOutcome> {
     if !bucket.has_volume_of(extent.count, chunks.iter().map(|chunk| chunk.len() as u64).sum()) {
-        return Ok(Made::Not);
+        return Ok(VolumeOutcome::Not);
     }
-    let mut encoder = match Encoder::new(session, extent, chunks.iter().map(Vec::len)) {
+    let mut encoder = match VolumeEncoder::new(session, extent, chunks.iter().map(Vec::len)) {
         Ok(encoder) => encoder,
-        Err(Error::TooLarge { .. }) => return Ok(Made::Not),
+        Err(Error::TooLarge { .. }) => return Ok(VolumeOutcome::Not),
         Err(error) => return Err(error),
     };
     let mut hashed = 0;
@@ -238,5 +238,5 @@ async fn put(bucket: &Bucket, session: Uuid, extent: Extent, chunks: Vec<Vec<u8>
     let payload = PutPayload::from(encoder.finish()?);
     let key = bucket.volume_key(session, extent);
     // Whoever put it put the same.
-    Ok(if bucket.create(&key, payload, PUT).await? { Made::Put } else { Made::There })
+    Ok(if bucket.create(&key, payload, PUT).await? { VolumeOutcome::Put } else { VolumeOutcome::There })
 }

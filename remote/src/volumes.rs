@@ -59,11 +59,11 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
-use crate::chain::{Chain, Taken};
+use crate::chain::{Chain, TakenChunk};
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkHash};
 use crate::compaction::{COMPACTION_BYTES_MAX, CompactedVolume, Compaction};
 use crate::error::{Error, Result};
-use crate::volume::{Extent, Form, KNOWN_FOR, VOLUME_BYTES_MAX, Volume};
+use crate::volume::{Extent, KNOWN_FOR, VOLUME_BYTES_MAX, Volume, VolumeForm};
 
 /// How many volumes that are missing are noted at most.
 const MISSING_MAX: usize = 1 << 16;
@@ -78,23 +78,23 @@ const READ_COMPACTION: &str = "read which volumes are compacted";
 pub(crate) struct ChunkBytes {
     whole: Arc<Vec<u8>>,
     place: Range<usize>,
-    form: Form,
+    form: VolumeForm,
 }
 
 impl ChunkBytes {
     /// Has a chain take the chunk.
-    pub(crate) fn take_by<'a>(&'a self, chain: &mut Chain) -> Result<Taken<'a>> {
+    pub(crate) fn take_by<'a>(&'a self, chain: &mut Chain) -> Result<TakenChunk<'a>> {
         match self.form {
-            Form::Whole => chain.take(self),
-            Form::Compacted => chain.take_compacted(self),
+            VolumeForm::Whole => chain.take(self),
+            VolumeForm::Compacted => chain.take_compacted(self),
         }
     }
 
     /// Decodes and verifies the chunk.
     fn decode(&self, number: u64) -> Result<Chunk<'_>> {
         match self.form {
-            Form::Whole => Chunk::decode(self, number),
-            Form::Compacted => Chunk::decode_compacted(self, number),
+            VolumeForm::Whole => Chunk::decode(self, number),
+            VolumeForm::Compacted => Chunk::decode_compacted(self, number),
         }
     }
 }
@@ -109,37 +109,37 @@ impl Deref for ChunkBytes {
 
 impl From<Vec<u8>> for ChunkBytes {
     fn from(bytes: Vec<u8>) -> ChunkBytes {
-        ChunkBytes { place: 0..bytes.len(), whole: Arc::new(bytes), form: Form::Whole }
+        ChunkBytes { place: 0..bytes.len(), whole: Arc::new(bytes), form: VolumeForm::Whole }
     }
 }
 
 /// Holds a volume that was read.
 #[derive(Clone, Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenVolume {
     extent: Extent,
     whole: Arc<Vec<u8>>,
     places: Vec<Range<usize>>,
-    form: Form,
+    form: VolumeForm,
 }
 
-impl Opened {
-    fn new(form: Form, bytes: Vec<u8>, session: Uuid, extent: Extent) -> Result<Opened> {
+impl OpenVolume {
+    fn new(form: VolumeForm, bytes: Vec<u8>, session: Uuid, extent: Extent) -> Result<OpenVolume> {
         let volume = Volume::decode_as(form, &bytes, session, extent)?;
         if volume.is_bare() {
             return Err(extent.error(BARE));
         }
         let places = volume.places().collect();
-        Ok(Opened { extent, whole: Arc::new(bytes), places, form })
+        Ok(OpenVolume { extent, whole: Arc::new(bytes), places, form })
     }
 
     /// Opens a compacted volume, whose bytes must be those that its compaction names.
-    pub(crate) fn compacted(bytes: Vec<u8>, session: Uuid, named: &CompactedVolume) -> Result<Opened> {
+    pub(crate) fn compacted(bytes: Vec<u8>, session: Uuid, named: &CompactedVolume) -> Result<OpenVolume> {
         if *blake3::hash(&bytes).as_bytes() != named.hash {
             return Err(named
                 .extent
                 .error("it is damaged: its bytes do not have the hash that its compaction names"));
         }
-        Opened::new(Form::Compacted, bytes, session, named.extent)
+        OpenVolume::new(VolumeForm::Compacted, bytes, session, named.extent)
     }
 
     /// Has a chain take all of its chunks.
@@ -160,7 +160,7 @@ impl Opened {
 
 /// Says of which numbers it is known that no volume held them at a moment.
 #[derive(Clone, Copy, Debug)]
-struct Uncovered {
+struct UncoveredRange {
     from: u64,
     /// Number of the last one.
     last: u64,
@@ -168,7 +168,7 @@ struct Uncovered {
 }
 
 /// Says what came of asking for the volume of a number.
-enum Looked {
+enum VolumeLookup {
     /// The volume is in [`Shelf::opened`].
     Opened,
     /// There is none.
@@ -181,8 +181,8 @@ enum Looked {
 #[derive(Clone, Debug)]
 pub(crate) struct Shelf {
     session: Uuid,
-    opened: Option<Opened>,
-    uncovered: Option<Uncovered>,
+    opened: Option<OpenVolume>,
+    uncovered: Option<UncoveredRange>,
     /// Range whose small volume is there and cannot be used, and why.
     unusable: Option<(Extent, Error)>,
     /// Newest compaction that is known.
@@ -191,7 +191,7 @@ pub(crate) struct Shelf {
     unfit: Option<(Extent, Error)>,
     /// Whether large volumes are asked for.
     large: bool,
-    walked: [Walked; 2],
+    walked: [RangeProgress; 2],
     missing: Vec<Extent>,
     verified: Vec<Extent>,
     long: Vec<Extent>,
@@ -199,7 +199,7 @@ pub(crate) struct Shelf {
 
 /// Notes what was met of a range that is read from its beginning.
 #[derive(Clone, Copy, Debug, Default)]
-struct Walked {
+struct RangeProgress {
     extent: Option<Extent>,
     bytes: u64,
     /// Number of chunks that stood in the range's own volume.
@@ -269,7 +269,7 @@ impl Shelf {
             if self.is_fresh(bucket, number) {
                 return Ok(None);
             }
-            if let Looked::Absent = self.look(bucket, number).await? {
+            if let VolumeLookup::Absent = self.look(bucket, number).await? {
                 return Ok(None);
             }
         }
@@ -282,7 +282,7 @@ impl Shelf {
                 }
                 // A compacted one stands for it by now.
                 let is_bare = matches!(error, Error::Volume { reason: BARE, .. });
-                match is_bare && matches!(self.look(bucket, number).await?, Looked::Opened) {
+                match is_bare && matches!(self.look(bucket, number).await?, VolumeLookup::Opened) {
                     true => Ok(self.on_hand(number)),
                     false => Err(error),
                 }
@@ -300,7 +300,7 @@ impl Shelf {
 
     /// Notes that nothing was ever put under this number, or under one behind it, before `since`.
     pub(crate) fn note_end(&mut self, number: u64, since: Duration) {
-        self.uncovered = Some(Uncovered { from: number, last: u64::MAX, since });
+        self.uncovered = Some(UncoveredRange { from: number, last: u64::MAX, since });
     }
 
     /// Forgets where the log ended, so that the volume is asked for again.
@@ -313,7 +313,7 @@ impl Shelf {
         let Some(opened) = self.opened.take_if(|opened| opened.extent.holds(number)) else { return false };
         self.uncovered = None;
         let small = Extent::around(number, bucket.spans()[0]);
-        if opened.form == Form::Compacted {
+        if opened.form == VolumeForm::Compacted {
             self.unfit = Some((opened.extent, opened.extent.error("one of its chunks does not fit the log")));
         } else if opened.extent.count > small.count {
             self.large = false;
@@ -333,21 +333,21 @@ impl Shelf {
     }
 
     /// Asks for the volume that holds a number.
-    async fn look(&mut self, bucket: &Bucket, number: u64) -> Result<Looked> {
+    async fn look(&mut self, bucket: &Bucket, number: u64) -> Result<VolumeLookup> {
         let [small, large] = bucket.spans().map(|span| Extent::around(number, span));
         let since = bucket.now();
         (self.opened, self.unusable) = (None, None);
         if let Some(Ok(opened)) = self.compacted(bucket, number).await? {
             self.opened = Some(opened);
-            return Ok(Looked::Opened);
+            return Ok(VolumeLookup::Opened);
         }
         match volume(bucket, self.session, small).await? {
-            Found::Nothing => {
-                self.uncovered = Some(Uncovered { from: small.first, last: small.last(), since });
-                return Ok(Looked::Absent);
+            SmallVolumeLookup::Nothing => {
+                self.uncovered = Some(UncoveredRange { from: small.first, last: small.last(), since });
+                return Ok(VolumeLookup::Absent);
             }
-            Found::Volume(Ok(opened)) => self.opened = Some(opened),
-            Found::Volume(Err(error)) => {
+            SmallVolumeLookup::Volume(Ok(opened)) => self.opened = Some(opened),
+            SmallVolumeLookup::Volume(Err(error)) => {
                 // A compacted one may stand for it already.
                 self.learn(bucket).await?;
                 match self.compacted(bucket, number).await? {
@@ -355,11 +355,11 @@ impl Shelf {
                     _ => self.unusable = Some((small, error)),
                 }
             }
-            Found::Mark => {
+            SmallVolumeLookup::Mark => {
                 self.learn(bucket).await?;
                 let gone = small.error("it is gone");
                 self.opened = Some(self.compacted(bucket, number).await?.unwrap_or(Err(gone))?);
-                return Ok(Looked::Opened);
+                return Ok(VolumeLookup::Opened);
             }
         }
         // It needs all small ones, and is worth asking for only where it is to be read from its beginning.
@@ -369,7 +369,7 @@ impl Shelf {
         {
             (self.opened, self.unusable) = (Some(opened), None);
         }
-        Ok(if self.opened.is_some() { Looked::Opened } else { Looked::Unusable })
+        Ok(if self.opened.is_some() { VolumeLookup::Opened } else { VolumeLookup::Unusable })
     }
 
     /// Finds the newest compaction, unless it is known, and returns the newest one that there is.
@@ -406,7 +406,7 @@ impl Shelf {
 
     /// Reads the compacted volume that holds a number by the newest compaction that is known, or by a newer one where that volume is gone.
     /// `None` if no compaction that is known has one; the inner error says why it cannot be used.
-    async fn compacted(&mut self, bucket: &Bucket, number: u64) -> Result<Option<Result<Opened>>> {
+    async fn compacted(&mut self, bucket: &Bucket, number: u64) -> Result<Option<Result<OpenVolume>>> {
         if let Some((_, error)) = self.unfit.clone().filter(|(extent, _)| extent.holds(number)) {
             return Ok(Some(Err(error)));
         }
@@ -418,7 +418,7 @@ impl Shelf {
             for _ in 0..2 {
                 match bucket.get(&key, VOLUME_BYTES_MAX, READ_VOLUME).await {
                     Ok(None) => break,
-                    Ok(Some(bytes)) => match Opened::compacted(bytes, self.session, named) {
+                    Ok(Some(bytes)) => match OpenVolume::compacted(bytes, self.session, named) {
                         Ok(opened) => return Ok(Some(Ok(opened))),
                         Err(error) => unusable = Some(error),
                     },
@@ -444,7 +444,7 @@ impl Shelf {
         if self
             .opened
             .as_ref()
-            .is_some_and(|opened| opened.form == Form::Compacted && opened.extent.holds(number))
+            .is_some_and(|opened| opened.form == VolumeForm::Compacted && opened.extent.holds(number))
         {
             // No volume is to hold again what a compacted one stands for.
             self.walked.iter_mut().for_each(|walked| walked.extent = None);
@@ -453,7 +453,7 @@ impl Shelf {
         for (walked, span) in self.walked.iter_mut().zip(bucket.spans()) {
             let extent = Extent::around(number, span);
             if number == extent.first {
-                *walked = Walked { extent: Some(extent), ..Walked::default() };
+                *walked = RangeProgress { extent: Some(extent), ..RangeProgress::default() };
             }
             if walked.extent != Some(extent) {
                 continue;
@@ -504,25 +504,25 @@ async fn object(bucket: &Bucket, session: Uuid, number: u64) -> Result<Option<Ve
 }
 
 /// Says what stands where a small volume is looked for.
-enum Found {
+enum SmallVolumeLookup {
     /// Neither a volume nor a mark: nothing was collected that no volume held.
     Nothing,
     /// A volume, or one that cannot be used.
-    Volume(Result<Opened>),
+    Volume(Result<OpenVolume>),
     /// A mark alone: the volume is gone, or a compacted one stands for it.
     Mark,
 }
 
 /// Looks for a small volume, and for its mark where there is none.
-async fn volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Found> {
+async fn volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<SmallVolumeLookup> {
     if let Some(read) = read_volume(bucket, session, extent).await? {
-        return Ok(Found::Volume(read));
+        return Ok(SmallVolumeLookup::Volume(read));
     }
     if !is_marked(bucket, session, extent).await? {
-        return Ok(Found::Nothing);
+        return Ok(SmallVolumeLookup::Nothing);
     }
     // Both may have been put in between.
-    Ok(read_volume(bucket, session, extent).await?.map_or(Found::Mark, Found::Volume))
+    Ok(read_volume(bucket, session, extent).await?.map_or(SmallVolumeLookup::Mark, SmallVolumeLookup::Volume))
 }
 
 /// Reads a compaction.
@@ -534,13 +534,13 @@ async fn read_compaction(bucket: &Bucket, session: Uuid, number: u64) -> Result<
 }
 
 /// Reads a volume, a second time if it does not verify.
-async fn read_volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Option<Result<Opened>>> {
+async fn read_volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<Option<Result<OpenVolume>>> {
     let key = bucket.volume_key(session, extent);
     let mut unusable = None;
     for _ in 0..2 {
         match bucket.get(&key, VOLUME_BYTES_MAX, READ_VOLUME).await {
             Ok(None) => return Ok(None),
-            Ok(Some(bytes)) => match Opened::new(Form::Whole, bytes, session, extent) {
+            Ok(Some(bytes)) => match OpenVolume::new(VolumeForm::Whole, bytes, session, extent) {
                 Ok(opened) => return Ok(Some(Ok(opened))),
                 Err(error @ Error::Volume { reason: BARE, .. }) => return Ok(Some(Err(error))),
                 Err(error) => unusable = Some(error),

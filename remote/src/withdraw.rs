@@ -22,35 +22,39 @@ use crate::bucket::{Bucket, age_at};
 use crate::error::Result;
 use crate::payloads::Withdrawn;
 use crate::place::CollectReport;
-use crate::referenced_payloads::Needed;
+use crate::referenced_payloads::ReferencedPayloads;
 use crate::withdrawal::{NAMES_MAX, Name, Withdrawal};
 
 const REMOVE: &str = "remove payloads that nothing names";
 
 /// Holds what is listed of a session's payloads.
-pub(crate) struct Listed {
+pub(crate) struct PayloadListing {
     /// Name, length in bytes, and when it was put.
     payloads: Vec<(Name, u64, DateTime<Utc>)>,
     /// The store's time in front of all that is read of the log.
     time: DateTime<Utc>,
 }
 
-impl Listed {
+impl PayloadListing {
     /// Lists a session's payloads, at the store's time `time` or later; `None` if there are none.
-    pub(crate) async fn of(bucket: &Bucket, session: Uuid, time: DateTime<Utc>) -> Result<Option<Listed>> {
+    pub(crate) async fn of(
+        bucket: &Bucket,
+        session: Uuid,
+        time: DateTime<Utc>,
+    ) -> Result<Option<PayloadListing>> {
         let listed = bucket.listed(session, "objects", REMOVE).await?;
         let payload = |found: object_store::ObjectMeta| {
             Some((Name::parse(found.location.filename()?)?, found.size, found.last_modified))
         };
         let payloads: Vec<_> = listed.into_iter().filter_map(payload).collect();
-        Ok((!payloads.is_empty()).then_some(Listed { payloads, time }))
+        Ok((!payloads.is_empty()).then_some(PayloadListing { payloads, time }))
     }
 
     /// Removes what is not needed and was withdrawn long enough ago, and withdraws what else is not needed.
     pub(crate) async fn collect(
         mut self,
         (bucket, session): (&Bucket, Uuid),
-        needed: &Needed,
+        needed: &ReferencedPayloads,
         (min_age, dry_run): (Duration, bool),
         report: &mut CollectReport,
     ) -> Result<()> {

@@ -27,8 +27,8 @@ use std::fmt;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
-use crate::fields::Fields;
-use crate::numbered_objects::Numbered;
+use crate::fields::FieldReader;
+use crate::numbered_objects::NumberedObjectFormat;
 
 /// Newest format version of withdrawals, the only one that there is.
 pub const FORMAT_VERSION: u16 = 1;
@@ -37,9 +37,9 @@ pub const FORMAT_VERSION: u16 = 1;
 pub const NAMES_MAX: usize = 1 << 16;
 
 /// Greatest length of a withdrawal in bytes.
-pub const WITHDRAWAL_BYTES_MAX: usize = Numbered::encoded_len(said_len(NAMES_MAX));
+pub const WITHDRAWAL_BYTES_MAX: usize = NumberedObjectFormat::encoded_len(said_len(NAMES_MAX));
 
-const FORM: Numbered = Numbered {
+const FORM: NumberedObjectFormat = NumberedObjectFormat {
     magic: *b"FOLDWDN\n",
     version: FORMAT_VERSION,
     head_len: 40,
@@ -129,7 +129,7 @@ impl Withdrawal {
     }
 }
 
-impl Fields<'_> {
+impl FieldReader<'_> {
     /// Takes the names, which are all that is left.
     fn names(&mut self) -> Option<Vec<Name>> {
         let count = self.u32()? as usize;

@@ -35,11 +35,11 @@ use foldlog_codec::{Record, SequenceNumber};
 use object_store::PutPayload;
 use uuid::Uuid;
 
-use crate::bucket::{Get, Put};
-use crate::chain::{Chain, Taken};
-use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkHash, ChunkHead, Encoder, Epoch, WriterId};
-use crate::error::{Error, Failure, Reason, Result};
-use crate::reader::Reader;
+use crate::bucket::{Get, PutOutcome};
+use crate::chain::{Chain, TakenChunk};
+use crate::chunk::{CHUNK_BYTES_MAX, Chunk, ChunkEncoder, ChunkHash, ChunkHead, Epoch, WriterId};
+use crate::error::{Error, Reason, RemoteFailure, Result};
+use crate::reader::ChunkReader;
 use crate::volume_builder::Makers;
 use crate::volumes::ChunkBytes;
 
@@ -48,12 +48,12 @@ const CLAIM_ROUNDS_MAX: u32 = 100;
 
 /// Appends to one session, as the writer of one epoch.
 #[derive(Debug)]
-pub struct Writer {
+pub struct ChunkWriter {
     /// Stands behind the last chunk whose fate is known.
-    reader: Reader,
+    reader: ChunkReader,
     id: WriterId,
     epoch: Epoch,
-    pending: Option<Pending>,
+    pending: Option<PendingChunk>,
     makers: Makers,
     /// Why this writer must not put anything any more.
     stopped: Option<Error>,
@@ -61,17 +61,17 @@ pub struct Writer {
 
 /// Holds a chunk whose fate is not known yet.
 #[derive(Debug)]
-struct Pending {
-    encoder: Encoder,
+struct PendingChunk {
+    encoder: ChunkEncoder,
     payload: PutPayload,
     hash: ChunkHash,
     /// When it was first put.
     since: Option<Duration>,
 }
 
-impl Pending {
+impl PendingChunk {
     /// Encodes the records under the head that they were gathered with, but for its place in the chain.
-    fn new(encoder: Encoder, chain: &Chain) -> Pending {
+    fn new(encoder: ChunkEncoder, chain: &Chain) -> PendingChunk {
         let head = ChunkHead {
             number: chain.next_number(),
             previous: chain.last_hash(),
@@ -79,20 +79,20 @@ impl Pending {
             ..encoder.head().clone()
         };
         let encoded = encoder.finish_as(&head);
-        Pending { encoder, payload: PutPayload::from(encoded.bytes), hash: encoded.hash, since: None }
+        PendingChunk { encoder, payload: PutPayload::from(encoded.bytes), hash: encoded.hash, since: None }
     }
 }
 
 /// Says what became of a chunk.
 #[derive(Debug)]
-enum Fate {
+enum ChunkFate {
     /// The chunk is in the chain.
     Acknowledged,
     /// Another chunk took the chunk's place in the chain: head of that one.
     Overtaken(ChunkHead),
 }
 
-impl Writer {
+impl ChunkWriter {
     /// Reads on to the end of the log, handing each chunk to `each`, and claims the session with the next epoch. From
     /// then on every earlier writer is fenced. `note` says who claims it, for those who read the log later.
     ///
@@ -102,12 +102,12 @@ impl Writer {
     /// - [`Error::Contended`] if the current writer appended faster than this one could claim.
     /// - [`Error::Unknown`] if the store does not say whether the claim was put. It may stand in the log, now or
     ///   later, and then the current writer is fenced by one that is not there: whoever claims the session next goes on.
-    /// - Those of [`Reader::read_to_end`], and [`Error::TooLarge`] for the note.
+    /// - Those of [`ChunkReader::read_to_end`], and [`Error::TooLarge`] for the note.
     pub async fn claim(
-        mut reader: Reader,
+        mut reader: ChunkReader,
         note: &str,
         each: &mut (dyn FnMut(&Chunk<'_>) + Send),
-    ) -> Result<Writer> {
+    ) -> Result<ChunkWriter> {
         let id = WriterId::random();
         reader.read_to_end(each).await?;
         let seen = reader.chain().epoch();
@@ -116,11 +116,11 @@ impl Writer {
             if chain.epoch() != seen {
                 return Err(Error::Fenced { epoch: chain.epoch(), by: chain.writer(), note: String::new() });
             }
-            let mut writer = Writer::claiming(reader, id, note)?;
+            let mut writer = ChunkWriter::claiming(reader, id, note)?;
             match writer.put_pending(each).await? {
-                Fate::Acknowledged => return Ok(writer),
-                Fate::Overtaken(other) if other.epoch != seen => return Err(fenced(&other)),
-                Fate::Overtaken(_) => {}
+                ChunkFate::Acknowledged => return Ok(writer),
+                ChunkFate::Overtaken(other) if other.epoch != seen => return Err(fenced(&other)),
+                ChunkFate::Overtaken(_) => {}
             }
             reader = writer.reader;
             reader.read_to_end(each).await?;
@@ -132,26 +132,26 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// [`Error::Fenced`] if another chunk stands there, of whatever writer, else those of [`Writer::claim`].
-    pub async fn claim_behind(reader: Reader, note: &str) -> Result<Writer> {
-        let mut writer = Writer::claiming(reader, WriterId::random(), note)?;
+    /// [`Error::Fenced`] if another chunk stands there, of whatever writer, else those of [`ChunkWriter::claim`].
+    pub async fn claim_behind(reader: ChunkReader, note: &str) -> Result<ChunkWriter> {
+        let mut writer = ChunkWriter::claiming(reader, WriterId::random(), note)?;
         match writer.put_pending(&mut |_| {}).await? {
-            Fate::Acknowledged => Ok(writer),
-            Fate::Overtaken(other) => Err(fenced(&other)),
+            ChunkFate::Acknowledged => Ok(writer),
+            ChunkFate::Overtaken(other) => Err(fenced(&other)),
         }
     }
 
     /// Returns a writer whose claim is pending behind all that was read.
-    fn claiming(reader: Reader, id: WriterId, note: &str) -> Result<Writer> {
+    fn claiming(reader: ChunkReader, id: WriterId, note: &str) -> Result<ChunkWriter> {
         let chain = *reader.chain();
         let epoch = chain.epoch().next().ok_or(Error::Malformed {
             chunk: chain.next_number().saturating_sub(1),
             reason: "no epoch follows its own",
         })?;
-        let encoder = Encoder::new(head(&chain, id, epoch, note))?;
-        let pending = Some(Pending::new(encoder, &chain));
+        let encoder = ChunkEncoder::new(head(&chain, id, epoch, note))?;
+        let pending = Some(PendingChunk::new(encoder, &chain));
         let makers = Makers::new(reader.bucket().clone(), chain.session());
-        Ok(Writer { reader, id, epoch, pending, makers, stopped: None })
+        Ok(ChunkWriter { reader, id, epoch, pending, makers, stopped: None })
     }
 
     /// Appends records and returns, once the log holds them all, the sequence number behind the last one. Records that
@@ -161,7 +161,7 @@ impl Writer {
     ///
     /// - [`Error::Fenced`] if another writer claimed the session, and for every later call.
     /// - [`Error::Unknown`] if the store does not say whether it holds them. What was taken is kept:
-    ///   [`Writer::next_sequence`] says up to where, and [`Writer::settle`] tries again.
+    ///   [`ChunkWriter::next_sequence`] says up to where, and [`ChunkWriter::settle`] tries again.
     /// - [`Error::OutOfOrder`], [`Error::TooLarge`] and [`Error::NotContent`] for a record that cannot be appended.
     ///   Records before it may have been.
     /// - Those of [`Chain::take`] if another chunk stands where the records were to be, and is none of the protocol's. The
@@ -180,12 +180,12 @@ impl Writer {
         }
     }
 
-    /// Takes as many records as fit into one chunk, in memory alone: [`Writer::settle`] puts it. `captures` are the packs that their
+    /// Takes as many records as fit into one chunk, in memory alone: [`ChunkWriter::settle`] puts it. `captures` are the packs that their
     /// captures add, which the store has, and the bytes of one more pack; `None` says nothing of captures.
     ///
     /// # Errors
     ///
-    /// Those of [`Writer::append`], and [`Error::Unknown`] if earlier records are still in doubt. On an error no record is taken.
+    /// Those of [`ChunkWriter::append`], and [`Error::Unknown`] if earlier records are still in doubt. On an error no record is taken.
     pub fn queue<'a, I>(
         &mut self,
         captures: Option<(&[ObjectId], &[u8])>,
@@ -197,11 +197,11 @@ impl Writer {
         self.check()?;
         if self.pending.is_some() {
             let mut attempts = self.reader.bucket().begin();
-            attempts.failed(Failure::TimedOut);
+            attempts.failed(RemoteFailure::TimedOut);
             return Err(attempts.last().unknown(self.next_sequence()));
         }
         let chain = self.reader.chain();
-        let mut encoder = Encoder::new(head(chain, self.id, self.epoch, ""))?;
+        let mut encoder = ChunkEncoder::new(head(chain, self.id, self.epoch, ""))?;
         if let Some((packs, inlined)) = captures {
             encoder.set_captures(packs, inlined)?;
         }
@@ -213,7 +213,7 @@ impl Writer {
             records.next();
         }
         if !encoder.is_empty() {
-            self.pending = Some(Pending::new(encoder, chain));
+            self.pending = Some(PendingChunk::new(encoder, chain));
         }
         Ok(())
     }
@@ -227,13 +227,13 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// Those of [`Writer::append`].
+    /// Those of [`ChunkWriter::append`].
     pub async fn settle(&mut self) -> Result<SequenceNumber> {
         self.check()?;
         if self.pending.is_some() {
             match self.put_pending(&mut |_| {}).await {
-                Ok(Fate::Acknowledged) => {}
-                Ok(Fate::Overtaken(other)) => return Err(self.stop(fenced(&other))),
+                Ok(ChunkFate::Acknowledged) => {}
+                Ok(ChunkFate::Overtaken(other)) => return Err(self.stop(fenced(&other))),
                 Err(error @ (Error::Unknown { .. } | Error::Store { .. })) => return Err(error),
                 Err(error) => return Err(self.stop(error)),
             }
@@ -243,24 +243,24 @@ impl Writer {
 
     /// Puts the pending chunk until its fate is known, by the module's rules. A chunk that overtook it is handed to
     /// `each`.
-    async fn put_pending(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Fate> {
+    async fn put_pending(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<ChunkFate> {
         let mut attempts = self.reader.bucket().begin();
         while attempts.another().await {
             let bucket = self.reader.bucket().clone();
-            let Some(pending) = &mut self.pending else { return Ok(Fate::Acknowledged) };
+            let Some(pending) = &mut self.pending else { return Ok(ChunkFate::Acknowledged) };
             pending.since.get_or_insert_with(|| bucket.now());
             let payload = pending.payload.clone();
             let chain = *self.reader.chain();
             let key = bucket.chunk_key(chain.session(), chain.next_number());
             let put = bucket.put_once(&key, &payload).await;
             let found = match put {
-                Put::Created => None,
+                PutOutcome::Created => None,
                 _ => match bucket.get_once(&key, CHUNK_BYTES_MAX).await {
                     Ok(Some(found)) => Some(ChunkBytes::from(found)),
                     Ok(None) => {
                         attempts.failed(match put {
-                            Put::Failed(reason) => reason,
-                            _ => Failure::Conflict.into(),
+                            PutOutcome::Failed(reason) => reason,
+                            _ => RemoteFailure::Conflict.into(),
                         });
                         continue;
                     }
@@ -283,7 +283,7 @@ impl Writer {
             };
             let Some(found) = found else {
                 self.acknowledge();
-                return Ok(Fate::Acknowledged);
+                return Ok(ChunkFate::Acknowledged);
             };
             match self.met(&found, each) {
                 Ok(Some(fate)) => return Ok(fate),
@@ -313,23 +313,27 @@ impl Writer {
 
     /// Decides what the object that stands under the pending chunk's number means. `None` if the chain ignores it: the
     /// pending chunk has moved to the next number.
-    fn met(&mut self, found: &ChunkBytes, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<Option<Fate>> {
+    fn met(
+        &mut self,
+        found: &ChunkBytes,
+        each: &mut (dyn FnMut(&Chunk<'_>) + Send),
+    ) -> Result<Option<ChunkFate>> {
         let ours = self.pending.as_ref().map(|pending| pending.hash);
         let chain = self.reader.chain_mut();
         let number = chain.next_number();
         let fate = match found.take_by(chain)? {
-            Taken::Next(chunk) if Some(chunk.hash) == ours => {
+            TakenChunk::Next(chunk) if Some(chunk.hash) == ours => {
                 self.acknowledge_behind();
-                return Ok(Some(Fate::Acknowledged));
+                return Ok(Some(ChunkFate::Acknowledged));
             }
-            Taken::Next(chunk) => {
+            TakenChunk::Next(chunk) => {
                 each(&chunk);
                 self.pending = None;
-                Some(Fate::Overtaken(chunk.head))
+                Some(ChunkFate::Overtaken(chunk.head))
             }
-            Taken::Ignored(_) => {
+            TakenChunk::Ignored(_) => {
                 let chain = *chain;
-                self.pending = self.pending.take().map(|pending| Pending::new(pending.encoder, &chain));
+                self.pending = self.pending.take().map(|pending| PendingChunk::new(pending.encoder, &chain));
                 None
             }
         };
@@ -415,7 +419,7 @@ impl Writer {
     }
 }
 
-/// Begins the head of a writer's next chunk. [`Pending::new`] says where it stands.
+/// Begins the head of a writer's next chunk. [`PendingChunk::new`] says where it stands.
 fn head(chain: &Chain, writer: WriterId, epoch: Epoch, note: &str) -> ChunkHead {
     ChunkHead {
         session: chain.session(),

@@ -135,9 +135,9 @@ impl StateCompression {
 
     /// Makes what stores `bytes` bytes of JSON text, which is plain, in `out` as [`compress`](StateCompression::compress) returns
     /// them.
-    pub(super) fn encoder<W: Write>(&self, bytes: u64, out: W) -> io::Result<Encoder<W>> {
+    pub(super) fn encoder<W: Write>(&self, bytes: u64, out: W) -> io::Result<CompressionEncoder<W>> {
         match bytes < self.threshold_bytes {
-            true => Ok(Encoder::Plain(out)),
+            true => Ok(CompressionEncoder::Plain(out)),
             false => self.encoder_of(self.algorithm, bytes, out),
         }
     }
@@ -147,20 +147,20 @@ impl StateCompression {
         algorithm: CompressionAlgorithm,
         bytes: u64,
         out: W,
-    ) -> io::Result<Encoder<W>> {
+    ) -> io::Result<CompressionEncoder<W>> {
         Ok(match algorithm {
-            CompressionAlgorithm::None => Encoder::Plain(out),
+            CompressionAlgorithm::None => CompressionEncoder::Plain(out),
             CompressionAlgorithm::Gzip => {
                 let level = flate2::Compression::new(self.level.min(9));
-                Encoder::Gzip(flate2::write::GzEncoder::new(out, level))
+                CompressionEncoder::Gzip(flate2::write::GzEncoder::new(out, level))
             }
             CompressionAlgorithm::Zstd => {
                 let level = i32::try_from(self.level.clamp(1, 22)).unwrap_or(22);
                 let mut encoder = zstd::stream::Encoder::new(out, level)?;
                 encoder.include_checksum(true)?;
-                Encoder::Zstd(encoder)
+                CompressionEncoder::Zstd(encoder)
             }
-            CompressionAlgorithm::Lz4 => Encoder::Lz4(Box::new(lz4(bytes, out))),
+            CompressionAlgorithm::Lz4 => CompressionEncoder::Lz4(Box::new(lz4(bytes, out))),
         })
     }
 
@@ -200,41 +200,41 @@ impl StateCompression {
 }
 
 /// Stores data as it is written.
-pub(super) enum Encoder<W: Write> {
+pub(super) enum CompressionEncoder<W: Write> {
     Plain(W),
     Gzip(flate2::write::GzEncoder<W>),
     Zstd(zstd::stream::Encoder<'static, W>),
     Lz4(Box<lz4_flex::frame::FrameEncoder<W>>),
 }
 
-impl<W: Write> Encoder<W> {
+impl<W: Write> CompressionEncoder<W> {
     /// Ends the frame, and returns where it was written to.
     pub(super) fn finish(self) -> io::Result<W> {
         match self {
-            Encoder::Plain(out) => Ok(out),
-            Encoder::Gzip(encoder) => encoder.finish(),
-            Encoder::Zstd(encoder) => encoder.finish(),
-            Encoder::Lz4(encoder) => encoder.finish().map_err(io::Error::other),
+            CompressionEncoder::Plain(out) => Ok(out),
+            CompressionEncoder::Gzip(encoder) => encoder.finish(),
+            CompressionEncoder::Zstd(encoder) => encoder.finish(),
+            CompressionEncoder::Lz4(encoder) => encoder.finish().map_err(io::Error::other),
         }
     }
 }
 
-impl<W: Write> Write for Encoder<W> {
+impl<W: Write> Write for CompressionEncoder<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Encoder::Plain(out) => out.write(bytes),
-            Encoder::Gzip(encoder) => encoder.write(bytes),
-            Encoder::Zstd(encoder) => encoder.write(bytes),
-            Encoder::Lz4(encoder) => encoder.write(bytes),
+            CompressionEncoder::Plain(out) => out.write(bytes),
+            CompressionEncoder::Gzip(encoder) => encoder.write(bytes),
+            CompressionEncoder::Zstd(encoder) => encoder.write(bytes),
+            CompressionEncoder::Lz4(encoder) => encoder.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Encoder::Plain(out) => out.flush(),
-            Encoder::Gzip(encoder) => encoder.flush(),
-            Encoder::Zstd(encoder) => encoder.flush(),
-            Encoder::Lz4(encoder) => encoder.flush(),
+            CompressionEncoder::Plain(out) => out.flush(),
+            CompressionEncoder::Gzip(encoder) => encoder.flush(),
+            CompressionEncoder::Zstd(encoder) => encoder.flush(),
+            CompressionEncoder::Lz4(encoder) => encoder.flush(),
         }
     }
 }

@@ -75,7 +75,7 @@ pub enum Error {
         reason: String,
     },
     /// Files of a tree are not what its manifest says.
-    #[error("the tree in {} is damaged: {}", escape::path(dir), Listed(files))]
+    #[error("the tree in {} is damaged: {}", escape::path(dir), DamageList(files))]
     Damaged {
         /// Folder of the session.
         dir: PathBuf,
@@ -171,7 +171,7 @@ pub struct DamagedFile {
     /// Path within the session's folder, `/` between names.
     pub path: String,
     /// What is wrong.
-    pub damage: Damage,
+    pub damage: FileDamage,
 }
 
 impl DamagedFile {
@@ -183,7 +183,7 @@ impl DamagedFile {
 
 /// Says what is wrong with a file of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Damage {
+pub enum FileDamage {
     /// The file is missing.
     Missing,
     /// The file's content is not that of its digest.
@@ -217,15 +217,15 @@ impl fmt::Display for DamagedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = escape::text(&self.path);
         match &self.damage {
-            Damage::Missing => write!(f, "{path} is missing"),
-            Damage::Differs { expected, found } => {
+            FileDamage::Missing => write!(f, "{path} is missing"),
+            FileDamage::Differs { expected, found } => {
                 write!(f, "{path} has the digest {found}, not {expected}")
             }
-            Damage::Length { expected, found } => write!(f, "{path} has {found} bytes, not {expected}"),
-            Damage::OtherKind(kind) => write!(f, "{path} is no file, but a {kind}"),
-            Damage::Extra => write!(f, "{path} is not named by the manifest"),
-            Damage::TooLong { bytes_max } => write!(f, "{path} has more than {bytes_max} bytes"),
-            Damage::Unreadable(reason) => write!(f, "{path} cannot be read: {}", escape::text(reason)),
+            FileDamage::Length { expected, found } => write!(f, "{path} has {found} bytes, not {expected}"),
+            FileDamage::OtherKind(kind) => write!(f, "{path} is no file, but a {kind}"),
+            FileDamage::Extra => write!(f, "{path} is not named by the manifest"),
+            FileDamage::TooLong { bytes_max } => write!(f, "{path} has more than {bytes_max} bytes"),
+            FileDamage::Unreadable(reason) => write!(f, "{path} cannot be read: {}", escape::text(reason)),
         }
     }
 }
@@ -233,9 +233,9 @@ impl fmt::Display for DamagedFile {
 /// Number of damaged files that an error's text lists.
 const LISTED_MAX: usize = 8;
 
-struct Listed<'a>(&'a [DamagedFile]);
+struct DamageList<'a>(&'a [DamagedFile]);
 
-impl fmt::Display for Listed<'_> {
+impl fmt::Display for DamageList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, file) in self.0.iter().take(LISTED_MAX).enumerate() {
             write!(f, "{}{file}", if place > 0 { "; " } else { "" })?;

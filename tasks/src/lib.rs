@@ -37,13 +37,13 @@ use foldlog::SessionTypesBuilder;
 pub use checkpoints::*;
 #[doc(no_inline)]
 pub use compression::{CompressionAlgorithm, StateCompression};
-pub use error::{Damage, DamagedFile, Error, Result};
+pub use error::{DamagedFile, Error, FileDamage, Result};
 #[doc(no_inline)]
 pub use files::{
     AccessPattern, AtomicPersistence, CheckpointFiles, ContentDigest, ExportReport, IMPORTED_FROM,
     ImportedSession, ImportedTree, LazyStateManager, ListedCheckpoint, LostFile, ManifestFile, PartialTree,
-    SessionIdentity, Tree, TreeContents, TreeExporter, TreeLimits, TreeManifest, export_session, export_tree,
-    import_session, import_tree, unfinished_imports,
+    SessionIdentity, SessionTree, TreeContents, TreeExporter, TreeLimits, TreeManifest, export_session,
+    export_tree, import_session, import_tree, unfinished_imports,
 };
 #[doc(no_inline)]
 pub use recovery::*;

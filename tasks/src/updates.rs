@@ -112,7 +112,7 @@ impl StateUpdate {
         stores: &WorkspaceStores,
     ) -> foldlog::Result<Vec<StateUpdate>> {
         let position = position.into();
-        let mut listed = Listed::default();
+        let mut listed = UpdateCollector::default();
         let conversations = super::state::conversations(log, position)?;
         walk(log, position, stores, &conversations, &mut listed)?;
         Ok(listed.updates)
@@ -121,11 +121,11 @@ impl StateUpdate {
 
 /// Collects updates.
 #[derive(Default)]
-pub(super) struct Listed {
+pub(super) struct UpdateCollector {
     pub(super) updates: Vec<StateUpdate>,
 }
 
-impl Visitor for Listed {
+impl Visitor for UpdateCollector {
     fn update(&mut self, at: super::state::walk::At<'_>, operation: UpdateOperation) {
         self.updates.push(StateUpdate {
             timestamp: at.time,

@@ -9,10 +9,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use foldlog::{Kind, Value};
+use foldlog::{RecordKind, Value};
 use foldlog_codec::body::{
-    Action, Added, Answer, ConversationScope, Declare, Dispatch, Effect, ExternalEffects, Idempotency, Input,
-    ObjectId, Outcome, Payload, Policy, Removed, Role, Rollback, SliceDeclaration, ToolBegin, ToolEnd,
+    Action, AddedItems, AnswerBody, ConversationScope, Declare, Dispatch, Effect, ExternalEffects,
+    Idempotency, Input, ObjectId, Outcome, Payload, Policy, RemovedItems, Role, Rollback, SliceDeclaration,
+    ToolBegin, ToolEnd,
 };
 use foldlog_tests::forge;
 
@@ -99,7 +100,7 @@ impl ForgedLog {
         ForgedLog { folder, log }
     }
 
-    fn record(&mut self, kind: Kind, body: &[u8]) -> u64 {
+    fn record(&mut self, kind: RecordKind, body: &[u8]) -> u64 {
         self.log.record(kind, body)
     }
 
@@ -114,7 +115,7 @@ impl ForgedLog {
             idempotency: Idempotency::Natural,
             ..ToolBegin::new("tool", Payload::new(&arguments))
         };
-        self.record(Kind::TOOL_BEGIN, &begin.encode())
+        self.record(RecordKind::TOOL_BEGIN, &begin.encode())
     }
 
     fn fail(&mut self, begin: u64, parent: Option<u64>) {
@@ -125,7 +126,7 @@ impl ForgedLog {
             elapsed_us: 1,
             ..ToolEnd::new(begin.into(), "tool", Outcome::Failed)
         };
-        self.record(Kind::TOOL_END, &end.encode());
+        self.record(RecordKind::TOOL_END, &end.encode());
     }
 
     fn dir(&self) -> PathBuf {
@@ -162,14 +163,16 @@ fn replaced_items(count: usize) -> ForgedLog {
     let mut forge = ForgedLog::new();
     let one = [1];
     for _ in 0..4 {
-        let added = Added::Items { items: vec![Payload::new(&one); count], version: 1 };
-        let effect = Effect { slice: 1, removed: Removed::All, added, before: None };
-        forge
-            .record(Kind::DISPATCH, &Dispatch { action: Action::Seed, effects: Some(vec![effect]) }.encode());
+        let added = AddedItems::Items { items: vec![Payload::new(&one); count], version: 1 };
+        let effect = Effect { slice: 1, removed: RemovedItems::All, added, before: None };
+        forge.record(
+            RecordKind::DISPATCH,
+            &Dispatch { action: Action::Seed, effects: Some(vec![effect]) }.encode(),
+        );
     }
     let last = forge.log.next();
     for to in last - 4..last {
-        forge.record(Kind::ROLLBACK, &Rollback { to: to.into(), preserve_logs: true }.encode());
+        forge.record(RecordKind::ROLLBACK, &Rollback { to: to.into(), preserve_logs: true }.encode());
     }
     forge.done()
 }
@@ -258,7 +261,7 @@ fn nested_calls_that_all_failed_cost_no_more_than_they_hold_or_are_refused() {
         item: "said".to_owned(),
     });
     let declare = Declare { events: Vec::new(), slices: slices.collect() };
-    forge.record(Kind::DECLARE, &declare.encode());
+    forge.record(RecordKind::DECLARE, &declare.encode());
     let mut open = Vec::new();
     let said = Value::from("said").encode();
     for _ in 0..1_000 {
@@ -478,10 +481,10 @@ fn two_sessions_of_many_items_are_refused_before_they_take_more_than_their_budge
         let mut forge = ForgedLog::new();
         let one = [byte];
         for _ in 0..10 {
-            let added = Added::Items { items: vec![Payload::new(&one); 20_000], version: 1 };
-            let effect = Effect { slice: 1, removed: Removed::None, added, before: None };
+            let added = AddedItems::Items { items: vec![Payload::new(&one); 20_000], version: 1 };
+            let effect = Effect { slice: 1, removed: RemovedItems::None, added, before: None };
             let dispatch = Dispatch { action: Action::Seed, effects: Some(vec![effect]) };
-            forge.record(Kind::DISPATCH, &dispatch.encode());
+            forge.record(RecordKind::DISPATCH, &dispatch.encode());
         }
         forge.done()
     };
@@ -558,9 +561,9 @@ fn a_transcript_of_a_hundred_thousand_messages_takes_a_stated_multiple_of_them()
     for number in 0..MESSAGES / 2 {
         let scope = || ConversationScope::new("long");
         let asked = Value::from(format!("What about number {number}?")).encode();
-        forge.record(Kind::INPUT, &Input::new(scope(), Role::User, Payload::new(&asked)).encode());
+        forge.record(RecordKind::INPUT, &Input::new(scope(), Role::User, Payload::new(&asked)).encode());
         let answered = Value::from(format!("Number {number} is as it should be.")).encode();
-        forge.record(Kind::ANSWER, &Answer::new(scope(), Some(Payload::new(&answered))).encode());
+        forge.record(RecordKind::ANSWER, &AnswerBody::new(scope(), Some(Payload::new(&answered))).encode());
     }
     let forge = forge.done();
     let session = text(&forge.dir());

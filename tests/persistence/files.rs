@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use foldlog::conversation::{ConversationMessage, Role};
 use foldlog::{SequenceNumber, Session};
 use foldlog_tasks::{
-    AtomicPersistence, CheckpointFiles, CompressionAlgorithm, Damage, DamagedFile, Error, ExportReport,
-    ImportedTree, SessionConfiguration, SessionIdentity, SessionState, StateComponent, StateCompression,
-    StateUpdate, TaskTreeState, Tree, TreeContents, TreeLimits, TreeManifest, export_tree, import_tree,
+    AtomicPersistence, CheckpointFiles, CompressionAlgorithm, DamagedFile, Error, ExportReport, FileDamage,
+    ImportedTree, SessionConfiguration, SessionIdentity, SessionState, SessionTree, StateComponent,
+    StateCompression, StateUpdate, TaskTreeState, TreeContents, TreeLimits, TreeManifest, export_tree,
+    import_tree,
 };
 use uuid::Uuid;
 
@@ -176,7 +177,7 @@ fn the_layout_is_the_one_of_the_specification() {
         let read: Result<serde_json::Value, _> = serde_json::from_slice(json);
         assert!(read.is_ok(), "{name}: {read:?}");
     }
-    let manifest = Tree::open(folder.path(), TreeLimits::default()).unwrap().manifest().clone();
+    let manifest = SessionTree::open(folder.path(), TreeLimits::default()).unwrap().manifest().clone();
     assert_eq!(manifest.session_id, told.state.session_id);
     for (name, file) in &manifest.files {
         assert_eq!(file.blake3, blake3::hash(&files[name]).to_hex().as_str());
@@ -323,11 +324,11 @@ fn missing_other_longer_and_additional_files_are_named_together() {
     assert_eq!(
         found,
         [
-            named("meta/session.json", Damage::Differs { expected: hex(&sound), found: hex(&other) }),
-            named("state/dependency_graph.json", Damage::Length { expected: shorter, found: 0 }),
-            named("state/task_tree.json", Damage::Missing),
-            named("logs/execution/task_z.json", Damage::Extra),
-            named("logs/notes.txt", Damage::Extra),
+            named("meta/session.json", FileDamage::Differs { expected: hex(&sound), found: hex(&other) }),
+            named("state/dependency_graph.json", FileDamage::Length { expected: shorter, found: 0 }),
+            named("state/task_tree.json", FileDamage::Missing),
+            named("logs/execution/task_z.json", FileDamage::Extra),
+            named("logs/notes.txt", FileDamage::Extra),
         ]
     );
     let report = told.export(folder.path(), &plain());
@@ -355,7 +356,7 @@ fn links_and_pipes_are_refused_where_files_and_folders_are_to_be() {
         0,
     )
     .unwrap();
-    let named = |path: &str, kind| DamagedFile { path: path.to_owned(), damage: Damage::OtherKind(kind) };
+    let named = |path: &str, kind| DamagedFile { path: path.to_owned(), damage: FileDamage::OtherKind(kind) };
     let expected = [named("filesystem/git_state.json", "FIFO"), named("meta/session.json", "link")];
     assert_eq!(damaged(import(folder.path())), expected);
     let kept = fs::read(&outside).unwrap();
@@ -407,7 +408,7 @@ fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
         });
         let found = damaged(import(folder.path()));
         assert!(
-            matches!(&found[..], [DamagedFile { damage: Damage::Unreadable(why), .. }] if why.contains("no tree has"))
+            matches!(&found[..], [DamagedFile { damage: FileDamage::Unreadable(why), .. }] if why.contains("no tree has"))
         );
     }
     fs::write(dir.join("meta/checkpoint_manifest.json"), &sound).unwrap();
@@ -416,7 +417,7 @@ fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
     assert!(
         found
             .iter()
-            .any(|file| matches!(file.damage, Damage::Length { expected, .. } if expected == 1 << 62))
+            .any(|file| matches!(file.damage, FileDamage::Length { expected, .. } if expected == 1 << 62))
     );
     // A claim of what it decompresses to.
     fs::write(dir.join("meta/checkpoint_manifest.json"), &sound).unwrap();
@@ -424,7 +425,7 @@ fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
         manifest.files.get_mut("state/task_tree.json").unwrap().content.as_mut().unwrap().bytes = 1 << 62;
     });
     let found = damaged(import(folder.path()));
-    assert!(matches!(&found[..], [DamagedFile { damage: Damage::TooLong { .. }, .. }]), "{found:?}");
+    assert!(matches!(&found[..], [DamagedFile { damage: FileDamage::TooLong { .. }, .. }]), "{found:?}");
     // A bomb whose claim is small, and one that is longer than the reader allows.
     fs::write(dir.join("meta/checkpoint_manifest.json"), &sound).unwrap();
     let bomb = by(CompressionAlgorithm::Gzip).compress(&vec![b' '; 4 << 20]).unwrap();
@@ -434,7 +435,7 @@ fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
         (file.bytes, file.blake3) = (bomb.len() as u64, blake3::hash(&bomb).to_hex().to_string());
     });
     let found = damaged(import(folder.path()));
-    assert!(matches!(&found[..], [DamagedFile { damage: Damage::Unreadable(_), .. }]), "{found:?}");
+    assert!(matches!(&found[..], [DamagedFile { damage: FileDamage::Unreadable(_), .. }]), "{found:?}");
     // One whose claim is true: little is stored for it.
     let long = vec![b' '; 65 << 20];
     let bomb = by(CompressionAlgorithm::Lz4).compress(&long).unwrap();
@@ -449,12 +450,12 @@ fn a_forged_manifest_leads_nowhere_and_claims_in_vain() {
     });
     let found = damaged(import(folder.path()));
     assert!(
-        matches!(&found[..], [DamagedFile { damage: Damage::TooLong { bytes_max: 0x0400_0000 }, .. }]),
+        matches!(&found[..], [DamagedFile { damage: FileDamage::TooLong { bytes_max: 0x0400_0000 }, .. }]),
         "{found:?}"
     );
     // A reader that may hold it reads it, and finds no tree of tasks.
     let found = damaged(import_tree(folder.path(), TreeLimits::of_bytes(128 << 20)));
-    assert!(matches!(&found[..], [DamagedFile { damage: Damage::Unreadable(_), .. }]), "{found:?}");
+    assert!(matches!(&found[..], [DamagedFile { damage: FileDamage::Unreadable(_), .. }]), "{found:?}");
     told.export(folder.path(), &by(CompressionAlgorithm::Gzip));
     let limits = TreeLimits { file_bytes_max: 100, ..TreeLimits::default() };
     assert!(damaged(import_tree(folder.path(), limits)).len() > 3);

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use foldlog_tasks::{
-    AtomicPersistence, CompressionAlgorithm, Error, SessionConfiguration, SessionState, StateComponent,
-    StateCompression, Tree, TreeContents, TreeLimits, export_tree,
+    AtomicPersistence, CompressionAlgorithm, Error, SessionConfiguration, SessionState, SessionTree,
+    StateComponent, StateCompression, TreeContents, TreeLimits, export_tree,
 };
 use foldlog_tests::child;
 use uuid::Uuid;
@@ -78,7 +78,7 @@ fn an_export_that_is_killed_at_any_call_leaves_the_old_tree_or_the_new_one() {
             1 => old += usize::from(read == state(1)),
             _ => new += usize::from(read == state(2)),
         }
-        let was_unfinished = Tree::open(folder.path(), TreeLimits::default()).unwrap().is_unfinished();
+        let was_unfinished = SessionTree::open(folder.path(), TreeLimits::default()).unwrap().is_unfinished();
         finished += usize::from(was_unfinished);
         // Whoever comes next, with whatever it has.
         export(if call.nth % 2 == 0 { 1 } else { 2 }, folder.path()).unwrap();

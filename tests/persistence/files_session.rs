@@ -9,8 +9,9 @@ use foldlog::{
 };
 use foldlog_tasks::{
     Checkpoint, CheckpointManager, CompressionAlgorithm, CrashRecoveryManager, Error, ImportedSession,
-    IncompleteWrite, RetentionPolicy, SessionState, StateCompression, TaskTreeState, Tree, TreeContents,
-    TreeLimits, WorkspaceStores, export_session, export_tree, import_session, unfinished_imports,
+    IncompleteWrite, RetentionPolicy, SessionState, SessionTree, StateCompression, TaskTreeState,
+    TreeContents, TreeLimits, WorkspaceStores, export_session, export_tree, import_session,
+    unfinished_imports,
 };
 
 use super::agent::{Agent, types};
@@ -108,7 +109,7 @@ fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all()
             state.claude_context.conversation_history.messages_len()
         );
     }
-    let opened = Tree::open(folder.path(), TreeLimits::default()).unwrap();
+    let opened = SessionTree::open(folder.path(), TreeLimits::default()).unwrap();
     let history = &opened.manifest().history;
     let listed: Vec<_> = history.iter().map(|one| (one.id, one.folder, one.removed.is_some())).collect();
     let ids: Vec<_> = at_each.iter().map(|(id, _)| *id).collect();
@@ -127,7 +128,7 @@ fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all()
     let snapshot: serde_json::Value = again.checkpoints[0].state_snapshot().unwrap();
     assert_eq!(snapshot["state"], "log");
     assert_eq!(snapshot["session_id"], agent.session.id().to_string());
-    let opened = Tree::open(&to, TreeLimits::default()).unwrap();
+    let opened = SessionTree::open(&to, TreeLimits::default()).unwrap();
     assert_eq!(opened.manifest().history.iter().map(|one| one.id).collect::<Vec<_>>(), ids[1..]);
 }
 
@@ -306,7 +307,7 @@ fn a_manifest_without_a_history_is_read() {
     std::fs::create_dir_all(&meta).unwrap();
     let sealed = format!("{{\"manifest\":{older},\"blake3\":\"{digest}\"}}");
     std::fs::write(meta.join("checkpoint_manifest.json"), sealed).unwrap();
-    let tree = Tree::open(folder.path(), TreeLimits::default()).unwrap();
+    let tree = SessionTree::open(folder.path(), TreeLimits::default()).unwrap();
     assert_eq!((tree.manifest().updates, tree.manifest().history.len()), (2, 0));
     assert_eq!(tree.damage().unwrap(), []);
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use foldlog::Store;
 use foldlog::conversation::{NewAnswer, NewInput, Role};
 use foldlog_tasks::{
-    CheckpointManager, CompressionAlgorithm, CrashRecoveryManager, Damage, Error, PartialTree,
+    CheckpointManager, CompressionAlgorithm, CrashRecoveryManager, Error, FileDamage, PartialTree,
     RecoveredSession, RecoveryAction, RecoveryStrategy::*, SessionState, StateComponent, TreeLimits,
     WorkspaceStores, export_session, import_tree,
 };
@@ -99,7 +99,7 @@ fn a_damaged_file_of_a_tree_costs_what_is_listed_of_its_part_and_nothing_of_anot
         let read = PartialTree::read(&tree, TreeLimits::default()).unwrap();
         let [lost] = &read.lost[..] else { panic!("{path}: {read:?}") };
         assert_eq!((&lost.file.path, recovered.lost[0].as_str()), (path, lost.to_string().as_str()));
-        assert!(matches!(lost.file.damage, Damage::Differs { .. }), "{lost}");
+        assert!(matches!(lost.file.damage, FileDamage::Differs { .. }), "{lost}");
         let (is, was) = (parts(&before_recovery(&state, &was)), parts(&was));
         let differing: Vec<_> = is.keys().filter(|part| is[part] != was[part]).collect();
         costly += usize::from(!differing.is_empty());

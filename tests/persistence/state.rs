@@ -8,8 +8,8 @@ use foldlog::filesystem::ChangeKind;
 use foldlog::inspect::LogReader;
 use foldlog::{Outcome, SessionOptions, SnapshotOptions};
 use foldlog_tasks::{
-    ArtifactBuilt, ArtifactKind, BuildArtifact, DependenciesResolved, DependencyResolution, ExecutionLogged,
-    GitObserved, GitState, Happened, InteractionKind, LogLevel, RecoveryAction, ResolvedDependency,
+    ArtifactBuilt, ArtifactKind, BuildArtifact, DependenciesResolved, DependencyResolution, ExecutionEvent,
+    ExecutionLogged, GitObserved, GitState, InteractionKind, LogLevel, RecoveryAction, ResolvedDependency,
     SessionConfiguration, SessionConfigured, SessionState, StateComponent, TaskStatus, UpdateOperation,
     WorkspaceStores,
 };
@@ -93,12 +93,13 @@ fn nine_parts_are_read_from_the_log_alone_and_come_back_from_their_json() {
     let logs = &state.execution_logs;
     let of_a: Vec<_> = logs.tasks[&id("a")].iter().map(|entry| &entry.what).collect();
     let ended = |outcome| {
-        let is =
-            |what: &&&Happened| matches!(what, Happened::ToolEnded { outcome: one, .. } if *one == outcome);
+        let is = |what: &&&ExecutionEvent| matches!(what, ExecutionEvent::ToolEnded { outcome: one, .. } if *one == outcome);
         of_a.iter().filter(is).count()
     };
     assert_eq!((ended(Outcome::Committed), ended(Outcome::Failed)), (2, 1));
-    assert!(of_a.contains(&&Happened::Message { level: LogLevel::Info, message: "halfway".to_owned() }));
+    assert!(
+        of_a.contains(&&ExecutionEvent::Message { level: LogLevel::Info, message: "halfway".to_owned() })
+    );
     let kinds: Vec<_> = logs.interactions.iter().map(|one| one.kind).collect();
     assert_eq!(kinds, [InteractionKind::Request, InteractionKind::Answer].repeat(2));
     let errors: Vec<_> = logs.errors.iter().map(|one| (one.tool.as_deref(), one.message.as_str())).collect();

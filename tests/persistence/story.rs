@@ -15,7 +15,7 @@ use foldlog::tools::{
 use foldlog::{Outcome, Session, Store};
 use foldlog_tasks::{
     ArtifactBuilt, ArtifactKind, Artifacts, BuildArtifact, CheckpointManager, CheckpointPolicy,
-    CrashRecoveryManager, Happened, NewTask, RecoveryAction, RecoveryActions, RecoveryStrategy,
+    CrashRecoveryManager, ExecutionEvent, NewTask, RecoveryAction, RecoveryActions, RecoveryStrategy,
     RestoreOptions, RetentionPolicy, SessionState, StateValidator, TaskCreated, TaskStatus,
     TaskStatusChanged, Tasks,
 };
@@ -512,8 +512,9 @@ fn four_days_of_crashes_moves_and_a_damaged_disk_come_to_what_the_model_says() {
     assert!(result.is_valid, "{:?}", result.issues);
     // It was not for nothing that all of this happened.
     let entries = state.execution_logs.tasks.values().flatten().chain(&state.execution_logs.system_events);
-    let is_interrupted =
-        |what: &Happened| matches!(what, Happened::ToolEnded { outcome: Outcome::Interrupted, .. });
+    let is_interrupted = |what: &ExecutionEvent| {
+        matches!(what, ExecutionEvent::ToolEnded { outcome: Outcome::Interrupted, .. })
+    };
     let interrupted = entries.filter(|entry| is_interrupted(&entry.what)).count();
     assert!(interrupted >= within - 3, "{interrupted} of {within}");
     assert!(state.resource_usage.tool_runs >= predicted.calls.len() as u64);

@@ -9,11 +9,11 @@ use foldlog::inspect::LogReader;
 use foldlog::storage::MemoryStorage;
 use foldlog_tasks::{
     ArtifactKind, BuildArtifact, ContextWindow, Dependency, DependencyAdded, DependencyRemoved,
-    DependencyType, FileModification, Finding, Happened, LogEntry, NotCompared, RecordedConversation, Repair,
-    RepairStep, SessionConfiguration, SessionConfigured, SessionState, StateComponent, StateUpdate,
-    StateValidator, TaskChanges, TaskModified, TaskRenumbered, TaskTreeState, UpdateOperation, UsedTokens,
-    ValidationError, ValidationResult, ValidationRule, ValidationRuleType, ValidationSeverity, Why,
-    WorkspaceStores,
+    DependencyType, ExecutionEvent, FileModification, LogEntry, NotCompared, RecordedConversation, Repair,
+    RepairObstacle, RepairStep, RuleViolation, SessionConfiguration, SessionConfigured, SessionState,
+    StateComponent, StateUpdate, StateValidator, TaskChanges, TaskModified, TaskRenumbered, TaskTreeState,
+    UpdateOperation, UsedTokens, ValidationError, ValidationResult, ValidationRule, ValidationRuleType,
+    ValidationSeverity, WorkspaceStores,
 };
 use uuid::Uuid;
 
@@ -124,7 +124,7 @@ fn only_what_is_critical_makes_a_state_invalid() {
         let repaired = SessionConfigured { configuration };
         let validator = StateValidator::new().with_rule(rule.clone(), move |state| {
             let repair = Some(Repair::of(RepairStep::SessionConfigured(repaired.clone())));
-            let finding = Finding { repair, ..Finding::other("no name\u{1b}") };
+            let finding = RuleViolation { repair, ..RuleViolation::other("no name\u{1b}") };
             if state.configuration.name.is_empty() { vec![finding] } else { Vec::new() }
         });
         let result = validator.validate(&empty());
@@ -330,7 +330,7 @@ fn each_change_of_a_file_begins_where_the_one_before_it_ended() {
     let broken =
         "error file-chain: record 9 changes `f\\u{1b}` of `workspace` from something else than record 3 left";
     assert_eq!(lines(&state), [broken]);
-    assert_eq!(validate(&state).repair_plan.unrepairable[0].why, Why::Unknown);
+    assert_eq!(validate(&state).repair_plan.unrepairable[0].why, RepairObstacle::Unknown);
     // Where captures in between were not compared nobody knows.
     let (workspace, reason) = ("workspace".to_owned(), "no store".to_owned());
     state.file_system.not_compared = vec![NotCompared { sequence: 6.into(), workspace, reason }];
@@ -366,7 +366,7 @@ fn what_names_a_task_or_bears_a_name_is_checked_too() {
         sequence: sequence.into(),
         at: at(0),
         is_live: true,
-        what: Happened::Created,
+        what: ExecutionEvent::Created,
     };
     state.execution_logs.tasks = BTreeMap::from([(id("t"), vec![entry(4), entry(4), entry(3)])]);
     assert_eq!(

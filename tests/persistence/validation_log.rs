@@ -5,13 +5,13 @@ use std::sync::Arc;
 use foldlog::inspect::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::storage::MemoryStorage;
-use foldlog::{BackgroundSync, FixedClock, Kind, SequenceNumber, Session, Store, StoreOptions};
+use foldlog::{BackgroundSync, FixedClock, RecordKind, SequenceNumber, Session, Store, StoreOptions};
 use foldlog_codec::body::Seal;
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::segment::{self, SegmentHeader};
 use foldlog_tasks::{
     Checkpoint, CheckpointCreated, CheckpointId, CheckpointManager, DependencyAdded, DependencyType, NewTask,
-    RetentionPolicy, StateValidator, TaskStatus, ValidationResult, Why, WorkspaceStores,
+    RepairObstacle, RetentionPolicy, StateValidator, TaskStatus, ValidationResult, WorkspaceStores,
 };
 
 use super::{BEGIN_US, change, create, id, refusal, store_on, task, types};
@@ -63,7 +63,10 @@ fn a_checkpoint_whose_record_was_altered_is_critical_and_the_others_are_not() {
     );
     assert!(found.len() == 1 && found[0].starts_with(&begin), "{found:#?}");
     let plan = result.repair_plan;
-    assert_eq!((result.is_valid, plan.steps.len(), plan.unrepairable[0].why), (false, 0, Why::Damaged));
+    assert_eq!(
+        (result.is_valid, plan.steps.len(), plan.unrepairable[0].why),
+        (false, 0, RepairObstacle::Damaged)
+    );
 }
 
 /// Protects: a record in front of a checkpoint that was altered, soundly framed, is told by the checkpoint.
@@ -111,7 +114,7 @@ fn a_seal_with_another_digest_than_its_records_is_critical() {
         let mut at = segment::HEADER_LEN;
         let (header, body) = loop {
             let frame = frame::decode(context, &bytes[at..]).unwrap();
-            if frame.header.kind == Kind::SEAL {
+            if frame.header.kind == RecordKind::SEAL {
                 let seal = Seal::decode(frame.body).unwrap();
                 break (frame.header, Seal { hash: [7; 32], ..seal }.encode());
             }

@@ -5,9 +5,10 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use foldlog_codec::body::{
-    Action, Binding, BuiltIn, Declare, Dispatch, EventDeclaration, Opened, Payload, Policy, SliceDeclaration,
+    Action, Binding, BuiltIn, Declare, Dispatch, EventDeclaration, Payload, Policy, SessionOpening,
+    SliceDeclaration,
 };
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::segment::SegmentHeader;
@@ -49,7 +50,7 @@ impl Forge {
     /// # Panics
     ///
     /// If no frame holds a body so long.
-    pub fn frame(&mut self, kind: Kind, body: &[u8]) -> Vec<u8> {
+    pub fn frame(&mut self, kind: RecordKind, body: &[u8]) -> Vec<u8> {
         let header = Header {
             crc: 0,
             predecessor_crc: self.predecessor_crc,
@@ -88,8 +89,8 @@ impl ForgedLog {
         let file = File::create(dir.join("0000000000.seg")).expect("the segment is made");
         let mut log = ForgedLog { dir, forge: Forge::default(), file: BufWriter::new(file), bytes: 0 };
         log.file.write_all(&Forge::head()).expect("the segment is written");
-        let opened = Opened { session: Forge::SESSION, seed: 1, tags: BTreeMap::new(), parent: None };
-        log.record(Kind::OPENED, &opened.encode());
+        let opened = SessionOpening { session: Forge::SESSION, seed: 1, tags: BTreeMap::new(), parent: None };
+        log.record(RecordKind::OPENED, &opened.encode());
         let bindings = vec![Binding { slice: 1, built_in: BuiltIn::Append }];
         let event =
             EventDeclaration { id: 0, name: "said".to_owned(), version: 1, bindings, implicit: false };
@@ -100,7 +101,7 @@ impl ForgedLog {
             item: "said".to_owned(),
         };
         let slices = vec![slice(0, "tool_invoked", Policy::Log), slice(1, "known", Policy::State)];
-        log.record(Kind::DECLARE, &Declare { events: vec![event], slices }.encode());
+        log.record(RecordKind::DECLARE, &Declare { events: vec![event], slices }.encode());
         log
     }
 
@@ -124,7 +125,7 @@ impl ForgedLog {
     /// # Panics
     ///
     /// If it cannot be written.
-    pub fn record(&mut self, kind: Kind, body: &[u8]) -> u64 {
+    pub fn record(&mut self, kind: RecordKind, body: &[u8]) -> u64 {
         let sequence = self.forge.next();
         let frame = self.forge.frame(kind, body);
         self.file.write_all(&frame).expect("the segment is written");
@@ -139,7 +140,7 @@ impl ForgedLog {
     /// If it cannot be written.
     pub fn event(&mut self, data: &[u8]) -> u64 {
         let action = Action::Event { event: 0, data: Payload::new(data) };
-        self.record(Kind::DISPATCH, &Dispatch { action, effects: None }.encode())
+        self.record(RecordKind::DISPATCH, &Dispatch { action, effects: None }.encode())
     }
 
     /// Writes what is left.

@@ -10,7 +10,8 @@ use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{Event, ExecutionState, Idempotency, ResourceRegistry, Session, SessionTypes, Slice, SliceOp};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
-    CancelToken, LlmConfig, Prepared, Provider, ProviderAnswer, ProviderError, ProviderRequest, SendOptions,
+    CancelToken, LlmConfig, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest,
+    SendOptions,
 };
 use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Prompt, ProviderAdapter, UserMessage};
 use serde::{Deserialize, Serialize};
@@ -227,13 +228,13 @@ impl Provider for Model {
         self.0.dialect()
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
-        Ok(Prepared { model: self.1.to_owned(), ..self.0.prepare(request)? })
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
+        Ok(PreparedRequest { model: self.1.to_owned(), ..self.0.prepare(request)? })
     }
 
     fn send(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedRequest,
         options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         self.0.send(prepared, options)

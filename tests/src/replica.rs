@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication, Replicator};
-use foldlog::{Kind, ObjectId, Record, SequenceNumber};
+use foldlog::replication::{CapturePacks, HeldPart, ReplicaError, ReplicaStatus, Replication, Replicator};
+use foldlog::{ObjectId, Record, RecordKind, SequenceNumber};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
 /// One record that is held: kind, time, body, and the name of the writer that appended it.
-type HeldRecord = (Kind, i64, Vec<u8>, String);
+type HeldRecord = (RecordKind, i64, Vec<u8>, String);
 
 #[derive(Debug, Default)]
 struct Sessions {
@@ -89,7 +89,11 @@ impl Replicator for MemoryReplica {
         true
     }
 
-    fn read(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
+    fn read(
+        &self,
+        session: Uuid,
+        visit: &mut dyn FnMut(HeldPart<'_>),
+    ) -> Result<ReplicaStatus, ReplicaError> {
         // The lock is not held while the engine makes something of a record.
         let records = self.sessions.lock().records.get(&session).cloned().unwrap_or_default();
         let mut others_end = 0;
@@ -107,7 +111,7 @@ impl Replicator for MemoryReplica {
         }
         let claim = self.sessions.lock().claims.get(&session).cloned();
         let (epoch, by) = claim.unwrap_or_default();
-        Ok(Held {
+        Ok(ReplicaStatus {
             next: (records.len() as u64).into(),
             epoch,
             is_ours: by == self.name,

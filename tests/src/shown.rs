@@ -12,7 +12,7 @@ use foldlog::{
     SessionOptions, SessionTypes, SnapshotOptions, Store, StoreOptions,
 };
 use foldlog_agent::events::{self, PromptExecuted};
-use foldlog_codec::body::Usage;
+use foldlog_codec::body::TokenUsage;
 use foldlog_tasks::{NewTask, TaskCreated, TaskId, TaskStatus, TaskStatusChanged, declare};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -358,15 +358,15 @@ pub fn spending(store: &Store) -> PathBuf {
             .record_request(&NewRequest { evaluation_id, attempt: 1, model, ..NewRequest::default() })
             .unwrap()
     };
-    let answered = |session: &Session, evaluation: &str, request, model: Option<&str>, usage: Usage| {
+    let answered = |session: &Session, evaluation: &str, request, model: Option<&str>, usage: TokenUsage| {
         let (evaluation_id, model) = (evaluation.to_owned(), model.map(str::to_owned));
         let content = Some(format!("It is {SECRET}."));
         let (usage, rest) = (Some(usage), NewAnswer::default());
         session.record_answer(&NewAnswer { evaluation_id, request, content, model, usage, ..rest }).unwrap()
     };
-    let used = |input, output| Usage { input, output, ..Usage::default() };
+    let used = |input, output| TokenUsage { input, output, ..TokenUsage::default() };
     session.record_input(&NewInput::new("main", Role::User, "How much is it?")).unwrap();
-    let cached = Usage { cache_read: 5, cache_write: 1, ..used(100, 10) };
+    let cached = TokenUsage { cache_read: 5, cache_write: 1, ..used(100, 10) };
     answered(&session, "main", Some(asked("small")), None, cached);
     let failure = NewRequestFailure::new("main", asked("large"), "cut", "the line broke");
     session.record_request_failure(&NewRequestFailure { usage: Some(used(50, 0)), ..failure }).unwrap();
@@ -443,7 +443,12 @@ fn say(session: &Session, turn: u64) -> (SequenceNumber, SequenceNumber) {
     let answer = NewAnswer {
         evaluation_id: "talk".to_owned(),
         content: Some(format!("Answer {turn}: {SECRET}")),
-        usage: Some(Usage { input: 1000 * turn, output: 70 * turn, cache_read: 10, ..Usage::default() }),
+        usage: Some(TokenUsage {
+            input: 1000 * turn,
+            output: 70 * turn,
+            cache_read: 10,
+            ..TokenUsage::default()
+        }),
         ..NewAnswer::default()
     };
     (asked, session.record_answer(&answer).unwrap())

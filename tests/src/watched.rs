@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::storage::{Access, Entry, HeldLock, Op, Stamp, Storage, StorageFile};
+use foldlog::storage::{Access, DirectoryEntry, HeldLock, Op, Stamp, Storage, StorageFile};
 use uuid::Uuid;
 
 /// Does what another disk does, after somebody has heard of the call.
@@ -37,12 +37,12 @@ impl<D: Storage> Storage for Watched<D> {
         self.disk.create_dir_all(path)
     }
 
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirectoryEntry>> {
         (self.hear)(Op::List, dir);
         self.disk.list(dir)
     }
 
-    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+    fn entry(&self, path: &Path) -> io::Result<Option<DirectoryEntry>> {
         (self.hear)(Op::Entry, path);
         self.disk.entry(path)
     }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldlog::storage::{CrashKind, Fault, Op, Storage};
 use foldlog::{
-    CollectOptions, CollectReport, Collected, CompactOptions, Durability, Error, Session, SessionOptions,
-    SnapshotOptions, Store,
+    CollectOptions, CollectReport, CollectedFiles, CompactOptions, Durability, Error, Session,
+    SessionOptions, SnapshotOptions, Store,
 };
 use foldlog_tests::crash::{BOOT, Machine, large_note, step};
 use foldlog_tests::host::{Draft, DraftEdited, Notes, types};
@@ -131,7 +131,7 @@ fn a_session_that_is_open_or_damaged_is_skipped_with_the_reason() {
     let session = machine.open(id, Durability::Boundary).unwrap();
     for options in [CollectOptions::default(), DRY] {
         let report = machine.process(Durability::Boundary).collect(&options).unwrap();
-        assert_eq!(report.all, Collected::default());
+        assert_eq!(report.all, CollectedFiles::default());
         assert!(report.skipped[&id].contains("open for writing"), "{report:?}");
     }
     session.close().unwrap();

@@ -7,7 +7,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use foldlog::Kind;
+use foldlog::RecordKind;
 use foldlog::inspect::walk_on;
 use foldlog_tests::crash::{BOOT, Chance, Machine};
 use foldlog_tests::fuzz::{Set, TARGETS, Target, mutated};
@@ -99,9 +99,9 @@ fn the_kept_inputs_hold_every_kind_of_record() {
     for (name, _) in TARGETS {
         assert!(kept(name).len() >= 4, "{name}");
     }
-    let bodies: BTreeSet<Kind> =
-        kept("record").values().filter_map(|input| Kind::from_byte(*input.first()?)).collect();
-    let built: BTreeSet<Kind> = Kind::ALL.iter().copied().collect();
+    let bodies: BTreeSet<RecordKind> =
+        kept("record").values().filter_map(|input| RecordKind::from_byte(*input.first()?)).collect();
+    let built: BTreeSet<RecordKind> = RecordKind::ALL.iter().copied().collect();
     assert!(bodies.is_superset(&built), "{bodies:?}");
 
     let mut in_logs = BTreeSet::new();
@@ -119,7 +119,7 @@ fn the_kept_inputs_hold_every_kind_of_record() {
         });
     }
     // A seal is no frame of the chain.
-    let framed: BTreeSet<Kind> = built.into_iter().filter(|kind| *kind != Kind::SEAL).collect();
+    let framed: BTreeSet<RecordKind> = built.into_iter().filter(|kind| *kind != RecordKind::SEAL).collect();
     assert!(in_logs.is_superset(&framed), "{in_logs:?}");
 }
 

@@ -7,9 +7,9 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog::inspect::{Followed, Follower, LogReader, walk};
+use foldlog::inspect::{Follower, LogReader, LogUpdate, walk};
 use foldlog::log::SegmentSizes;
-use foldlog::{Durability, Error, Kind, SequenceNumber, Session, SnapshotOptions, Store, StoreOptions};
+use foldlog::{Durability, Error, RecordKind, SequenceNumber, Session, SnapshotOptions, Store, StoreOptions};
 use foldlog_codec::body::Resumed;
 use foldlog_tests::child::{self, Started};
 use foldlog_tests::crash::Chance;
@@ -122,7 +122,7 @@ fn part_of_a_child_that_competes() {
 fn read_on(dir: &Path, writing: &AtomicBool) -> u64 {
     let mut follower = Follower::open(dir, 0).unwrap();
     let (mut followed, mut looks) = (Vec::new(), 0);
-    let mut before: Vec<(SequenceNumber, Kind, Vec<u8>)> = Vec::new();
+    let mut before: Vec<(SequenceNumber, RecordKind, Vec<u8>)> = Vec::new();
     loop {
         let last_look = !writing.load(Ordering::Acquire);
         let reader = LogReader::open(dir).unwrap_or_else(|error| panic!("look {looks}: {error}"));
@@ -139,7 +139,7 @@ fn read_on(dir: &Path, writing: &AtomicBool) -> u64 {
 
         let polled = follower.poll(|met| {
             match met {
-                Followed::Record { record, .. } => {
+                LogUpdate::Record { record, .. } => {
                     followed.push((record.sequence, record.kind, record.body.to_vec()));
                 }
                 other => panic!("look {looks}: {other:?}"),
@@ -260,10 +260,10 @@ fn one_after_the_other(dir: &Path, kept: &BTreeSet<Mark>) {
     let mut writers: BTreeMap<u64, BTreeSet<(u64, u64)>> = BTreeMap::new();
     walk(dir, &mut |frame| {
         let record = frame.record;
-        if record.kind == Kind::RESUMED {
+        if record.kind == RecordKind::RESUMED {
             opened_us = Resumed::decode(record.body).unwrap().clock_us;
             openings += 1;
-        } else if let Some(mark) = marks.get(&record.sequence).filter(|_| record.kind == Kind::DISPATCH)
+        } else if let Some(mark) = marks.get(&record.sequence).filter(|_| record.kind == RecordKind::DISPATCH)
             && record.time_us >= opened_us
         {
             writers.entry(openings).or_default().insert((mark.process, mark.opening));

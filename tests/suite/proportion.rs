@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use foldlog::inspect::LogReader;
 use foldlog::storage::{MemoryStorage, Op};
-use foldlog::{Durability, Kind, Policy, Store, StoreOptions};
+use foldlog::{Durability, Policy, RecordKind, Store, StoreOptions};
 use foldlog_cli::progress::Progress;
 use foldlog_cli::verbs::replay::replay;
 use foldlog_codec::body::*;
@@ -19,14 +19,18 @@ use uuid::Uuid;
 
 /// A log that nobody wrote record by record.
 struct Log {
-    records: Vec<(Kind, Vec<u8>)>,
+    records: Vec<(RecordKind, Vec<u8>)>,
 }
 
 impl Log {
     /// One event `said` that is appended to STATE, and the slice of tool calls.
     fn new() -> Log {
-        let opened =
-            Opened { session: Uuid::from_u128(0xf0_1d), seed: 1, tags: BTreeMap::new(), parent: None };
+        let opened = SessionOpening {
+            session: Uuid::from_u128(0xf0_1d),
+            seed: 1,
+            tags: BTreeMap::new(),
+            parent: None,
+        };
         let bindings = vec![Binding { slice: 0, built_in: BuiltIn::Append }];
         let event =
             EventDeclaration { id: 0, name: "said".to_owned(), version: 1, bindings, implicit: false };
@@ -38,7 +42,7 @@ impl Log {
         };
         let slices = vec![slice(0, "lines", Policy::State), slice(1, "tool_invoked", Policy::Log)];
         let declare = Declare { events: vec![event], slices };
-        Log { records: vec![(Kind::OPENED, opened.encode()), (Kind::DECLARE, declare.encode())] }
+        Log { records: vec![(RecordKind::OPENED, opened.encode()), (RecordKind::DECLARE, declare.encode())] }
     }
 
     fn next(&self) -> u64 {
@@ -51,11 +55,11 @@ impl Log {
         let action = Action::Event { event: 0, data: Payload::new(&line) };
         let effect = Effect { before, ..Effect::append(0) };
         let dispatch = Dispatch { action, effects: before.map(|_| vec![effect]) };
-        self.records.push((Kind::DISPATCH, dispatch.encode()));
+        self.records.push((RecordKind::DISPATCH, dispatch.encode()));
     }
 
     fn roll_back(&mut self, to: u64) {
-        self.records.push((Kind::ROLLBACK, Rollback { to: to.into(), preserve_logs: true }.encode()));
+        self.records.push((RecordKind::ROLLBACK, Rollback { to: to.into(), preserve_logs: true }.encode()));
     }
 
     /// A call that was interrupted, and that nobody has settled.
@@ -67,7 +71,8 @@ impl Log {
             slice: 1,
             ..ToolEnd::new(begin.into(), "send", Outcome::Interrupted)
         };
-        self.records.extend([(Kind::TOOL_BEGIN, begun.encode()), (Kind::TOOL_END, ended.encode())]);
+        self.records
+            .extend([(RecordKind::TOOL_BEGIN, begun.encode()), (RecordKind::TOOL_END, ended.encode())]);
     }
 
     /// The log as an auditor reads it, and the disk that it stands on.
@@ -170,7 +175,7 @@ impl Log {
     fn said(&mut self, evaluation: &str) {
         let text = msgpack::to_vec(&"What about it?").unwrap();
         let scope = ConversationScope::new(evaluation);
-        self.records.push((Kind::INPUT, Input::new(scope, Role::User, Payload::new(&text)).encode()));
+        self.records.push((RecordKind::INPUT, Input::new(scope, Role::User, Payload::new(&text)).encode()));
     }
 
     /// An answer that asks for a call, which is interrupted.
@@ -183,8 +188,9 @@ impl Log {
             incomplete: false,
         };
         let origin = Some(CallOrigin { answer: self.next().into(), ordinal: 0 });
-        let answer = Answer { calls: vec![call], ..Answer::new(ConversationScope::new(evaluation), None) };
-        self.records.push((Kind::ANSWER, answer.encode()));
+        let answer =
+            AnswerBody { calls: vec![call], ..AnswerBody::new(ConversationScope::new(evaluation), None) };
+        self.records.push((RecordKind::ANSWER, answer.encode()));
         let begin = self.next().into();
         let begun = ToolBegin { origin, ..ToolBegin::new("send", Payload::new(&arguments)) };
         let ended = ToolEnd {
@@ -193,12 +199,13 @@ impl Log {
             origin,
             ..ToolEnd::new(begin, "send", Outcome::Interrupted)
         };
-        self.records.extend([(Kind::TOOL_BEGIN, begun.encode()), (Kind::TOOL_END, ended.encode())]);
+        self.records
+            .extend([(RecordKind::TOOL_BEGIN, begun.encode()), (RecordKind::TOOL_END, ended.encode())]);
     }
 
     fn settle(&mut self, operation: u64) {
         let settle = Settle::new(operation.into(), Decision::Failed, "a person", "so it is");
-        self.records.push((Kind::SETTLE, settle.encode()));
+        self.records.push((RecordKind::SETTLE, settle.encode()));
     }
 }
 

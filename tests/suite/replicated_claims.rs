@@ -3,10 +3,11 @@
 use std::fmt;
 
 use foldlog::inspect::LogReader;
-use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication, Replicator};
+use foldlog::replication::{CapturePacks, HeldPart, ReplicaError, ReplicaStatus, Replication, Replicator};
 use foldlog::storage::Storage;
 use foldlog::{
-    Durability, Error, Kind, ObjectId, Policy, Record, SequenceNumber, Session, Slice, Store, StoreOptions,
+    Durability, Error, ObjectId, Policy, Record, RecordKind, SequenceNumber, Session, Slice, Store,
+    StoreOptions,
 };
 use foldlog_codec::body::{Action, Dispatch, Payload, Rollback};
 use foldlog_tests::crash::{Machine, count, large_note, write_steps};
@@ -44,7 +45,7 @@ fn a_session_that_is_not_sound_is_refused_before_it_is_claimed() {
     let data = Payload::new(b"\xc0");
     let undeclared = Dispatch { action: Action::Event { event: 999, data }, effects: None }.encode();
     let ahead = Rollback { to: SequenceNumber::new(77), preserve_logs: true }.encode();
-    for (kind, body) in [(Kind::DISPATCH, undeclared), (Kind::ROLLBACK, ahead)] {
+    for (kind, body) in [(RecordKind::DISPATCH, undeclared), (RecordKind::ROLLBACK, ahead)] {
         let replica = MemoryReplica::new("one");
         let machine = Machine::default();
         let session = store_over(&machine, replica.option()).create(&types()).unwrap();
@@ -53,7 +54,7 @@ fn a_session_that_is_not_sound_is_refused_before_it_is_claimed() {
         session.dispatch(large_note(1)).unwrap();
         session.close().unwrap();
         let held = replica.read(id, &mut |_| {}).unwrap();
-        let append = |sequence: SequenceNumber, kind: Kind, body: &[u8]| {
+        let append = |sequence: SequenceNumber, kind: RecordKind, body: &[u8]| {
             let record = Record { sequence, kind, time_us: 1, body };
             replica.append(id, held.epoch, None, &[record])
         };
@@ -72,7 +73,7 @@ fn a_session_that_is_not_sound_is_refused_before_it_is_claimed() {
         }
         assert_nothing_left(&other, &second);
         // Nobody was fenced.
-        append(held.next + 1, Kind::SNAPSHOT, &[]).unwrap();
+        append(held.next + 1, RecordKind::SNAPSHOT, &[]).unwrap();
         assert_eq!(replica.read(id, &mut |_| {}).unwrap().epoch, held.epoch);
     }
 }
@@ -129,7 +130,11 @@ impl Replicator for Meanwhile {
         self.replica.name()
     }
 
-    fn read(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
+    fn read(
+        &self,
+        session: Uuid,
+        visit: &mut dyn FnMut(HeldPart<'_>),
+    ) -> Result<ReplicaStatus, ReplicaError> {
         self.replica.read(session, visit)
     }
 

@@ -3,7 +3,7 @@
 
 use foldlog::replication::Replicator;
 use foldlog::storage::{CrashKind, Fault, Op};
-use foldlog::{CompactOptions, Durability, Error, Kind, Session, SessionOptions, Store, StoreOptions};
+use foldlog::{CompactOptions, Durability, Error, RecordKind, Session, SessionOptions, Store, StoreOptions};
 use foldlog_codec::body::{DROPPED_BODIES, Observed};
 use foldlog_tests::crash::{BOOT, Machine, count, large_note, write_steps};
 use foldlog_tests::host::{Notes, Plan, StepAdded, types};
@@ -224,8 +224,8 @@ fn said_and_dropped(machine: &Machine, id: Uuid) -> (Vec<String>, Vec<u64>) {
     let log = machine.audit(id).unwrap();
     log.records(0, log.last_position(), |record| {
         match record.kind {
-            Kind::OBSERVED => said.push(Observed::decode(record.body).unwrap().name),
-            Kind::DROPPED => dropped.push(record.sequence.get()),
+            RecordKind::OBSERVED => said.push(Observed::decode(record.body).unwrap().name),
+            RecordKind::DROPPED => dropped.push(record.sequence.get()),
             _ => {}
         }
         Ok(())

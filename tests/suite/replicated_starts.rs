@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication, Replicator};
+use foldlog::replication::{CapturePacks, HeldPart, ReplicaError, ReplicaStatus, Replication, Replicator};
 use foldlog::tools::{
     AsyncTool, ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{
-    Durability, Error, ExecutionState, Idempotency, Kind, ObjectId, Record, ResourceRegistry, SequenceNumber,
-    Session, Store, StoreOptions, schemars,
+    Durability, Error, ExecutionState, Idempotency, ObjectId, Record, RecordKind, ResourceRegistry,
+    SequenceNumber, Session, Store, StoreOptions, schemars,
 };
 use foldlog_tests::crash::Machine;
 use foldlog_tests::host::types;
@@ -43,7 +43,11 @@ impl Replicator for TakenOver {
         self.replica.name()
     }
 
-    fn read(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
+    fn read(
+        &self,
+        session: Uuid,
+        visit: &mut dyn FnMut(HeldPart<'_>),
+    ) -> Result<ReplicaStatus, ReplicaError> {
         self.replica.read(session, visit)
     }
 
@@ -67,7 +71,7 @@ impl Replicator for TakenOver {
         records: &[Record<'_>],
     ) -> Result<(), ReplicaError> {
         self.replica.append(session, epoch, captures, records)?;
-        let begins = records.last().filter(|record| record.kind == Kind::TOOL_BEGIN);
+        let begins = records.last().filter(|record| record.kind == RecordKind::TOOL_BEGIN);
         if let Some(begin) = begins
             && self.happens.load(Ordering::SeqCst)
         {

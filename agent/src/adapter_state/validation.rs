@@ -138,7 +138,7 @@ impl ResumeValidation {
         context: &ResumeContext,
         max_age: Duration,
     ) -> Result<(), ResumeRefusal> {
-        let checking = Checking { snapshot, context };
+        let checking = ResumeChecker { snapshot, context };
         if self != ResumeValidation::None
             && let Ok(Some(parts)) = snapshot.state.read::<CompositeAdapterState>()
         {
@@ -177,12 +177,12 @@ impl ResumeValidation {
 const ABANDONED: &str = "what a rollback abandoned";
 const LIVE: &str = "what is on the live path";
 
-struct Checking<'a> {
+struct ResumeChecker<'a> {
     snapshot: &'a AdapterStateSnapshot,
     context: &'a ResumeContext,
 }
 
-impl Checking<'_> {
+impl ResumeChecker<'_> {
     fn require(
         &self,
         holds: bool,

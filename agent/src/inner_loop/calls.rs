@@ -44,7 +44,7 @@ pub(super) enum NextCalls {
 
 /// Holds the calls of one answer, and which of them are closed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Calls {
+pub(super) struct AnswerToolCalls {
     pub(super) answer: Option<SequenceNumber>,
     pub(super) calls: Vec<ToolCallRecord>,
     pub(super) last_incomplete: bool,
@@ -59,7 +59,7 @@ pub(super) struct Calls {
     pub(super) missing: BTreeSet<u32>,
 }
 
-impl Calls {
+impl AnswerToolCalls {
     /// Returns what to do next. Calls from number `max` on do not run. `known` says of a tool that can run whether its calls
     /// may run together with those of other such tools.
     pub(super) fn next(

@@ -41,9 +41,9 @@ impl Drop for Ends {
 }
 
 /// Leaves a job behind when it is dropped before the job has ended.
-struct Wanted(Arc<Job>);
+struct DetachOnDrop(Arc<Job>);
 
-impl Drop for Wanted {
+impl Drop for DetachOnDrop {
     fn drop(&mut self) {
         let mut left = LEFT.lock();
         if !self.0.has_ended.load(Ordering::Acquire) {
@@ -60,7 +60,7 @@ pub(crate) async fn on_thread<T: Send + 'static>(
     let job = Arc::new(Job { session: session.id(), has_ended: AtomicBool::new(false) });
     let ends = Ends(Arc::clone(&job));
     // Declared before the task, so that a task that never ran is dropped first, and has ended.
-    let _wanted = Wanted(job);
+    let _wanted = DetachOnDrop(job);
     let task = unblock(move || {
         let _ends = ends;
         work()
@@ -84,7 +84,7 @@ pub(crate) async fn ended(session: &Session, deadline: Deadline, cancel: &Cancel
     or(ended, or(timer(deadline.instant()), cancel.cancelled())).await;
 }
 
-/// Waits on this thread as [`ended`] does.
+/// Waits on this thread as `ended` does.
 pub fn wait(session: &Session, deadline: Deadline, cancel: &CancelToken) {
     if session.inside_operation().is_none() && !session.replays() {
         block_on(ended(session, deadline, cancel));

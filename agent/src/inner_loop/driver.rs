@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use foldlog::Cause;
 use foldlog::tools::ToolCall;
 
-use super::evaluation::{Asked, Evaluation, Outcome, replayed, tool_call};
+use super::evaluation::{Evaluation, EvaluationTarget, Outcome, replayed, tool_call};
 use super::journal::Journal;
 use super::machine::InnerLoop;
-use super::steps::{CallToRun, Fact, Step};
+use super::steps::{CallToRun, Fact, LoopStep};
 use crate::adapter::OnTurn;
 use crate::error::{Error, Result};
 use crate::prompt::Prompt;
@@ -36,24 +36,24 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
         let mut fact = Fact::Begun;
         loop {
             let done = match machine.advance(fact) {
-                Step::Finish(last) => {
+                LoopStep::Finish(last) => {
                     let Evaluation { done, journal, .. } = self.evaluation;
                     return Ok((Outcome { last, ..done }, journal));
                 }
-                Step::Fail(error) => return Err(error),
+                LoopStep::Fail(error) => return Err(error),
                 step => self.perform(step),
             };
             fact = done.unwrap_or_else(Fact::Failed);
         }
     }
 
-    fn perform(&mut self, step: Step) -> Result<Fact> {
+    fn perform(&mut self, step: LoopStep) -> Result<Fact> {
         match step {
-            Step::Send => self.send(),
-            Step::Sleep(time) => self.sleep(time).map(|()| Fact::Done),
-            Step::RunTools(calls) => Ok(self.run_tools(&calls)),
-            Step::Close { call, cause, shown } => self.close(&call, cause, &shown),
-            Step::RecordTurn { .. } => {
+            LoopStep::Send => self.send(),
+            LoopStep::Sleep(time) => self.sleep(time).map(|()| Fact::Done),
+            LoopStep::RunTools(calls) => Ok(self.run_tools(&calls)),
+            LoopStep::Close { call, cause, shown } => self.close(&call, cause, &shown),
+            LoopStep::RecordTurn { .. } => {
                 let recorded = self.perform_alike(step)?;
                 if let (Some(on_turn), Some(session)) = (&mut self.on_turn, self.evaluation.journal.session())
                 {
@@ -66,10 +66,10 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
     }
 
     /// Performs a step that every driver performs alike.
-    fn perform_alike(&mut self, step: Step) -> Result<Fact> {
+    fn perform_alike(&mut self, step: LoopStep) -> Result<Fact> {
         let prepare = |request: &ProviderRequest<'_>| self.provider.prepare(request);
         let (prompt, config, provider) = (self.prompt, self.config, self.provider.name());
-        self.evaluation.perform(step, &Asked { prompt, config, provider, prepare: &prepare })
+        self.evaluation.perform(step, &EvaluationTarget { prompt, config, provider, prepare: &prepare })
     }
 
     fn send(&mut self) -> Result<Fact> {

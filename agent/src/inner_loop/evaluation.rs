@@ -15,16 +15,16 @@ use foldlog::tools::{ToolCall, ToolReport, ToolRunner};
 use foldlog::{CallOrigin, NotUndone, SequenceNumber, Session};
 
 use super::journal::{Journal, REFUSED_ID};
-use super::steps::{CallToRun, Fact, FinalText, Step, ToolEnded};
-use crate::budget::{Budget, Unmetered, track};
+use super::steps::{CallToRun, Fact, FinalText, LoopStep, ToolEnded};
+use crate::budget::{Budget, UnknownUsagePolicy, track};
 use crate::deadline::Deadline;
-use crate::error::{Error, Phase, Result, SuspendedCall};
+use crate::error::{Error, EvaluationPhase, Result, SuspendedCall};
 use crate::events;
 use crate::prompt::{OutputError, Prompt, VisibilityOverrides, overrides_from_json};
 use crate::provider::retry::RateLimiter;
 use crate::provider::{
-    CancelToken, LlmConfig, Prepared, ProviderAnswer, ProviderError, ProviderErrorKind, ProviderRequest,
-    ToolSpec,
+    CancelToken, LlmConfig, PreparedRequest, ProviderAnswer, ProviderError, ProviderErrorKind,
+    ProviderRequest, ToolSpec,
 };
 use crate::shortening::{ShortenOptions, ShortenReason, ShortenRequest};
 
@@ -45,17 +45,17 @@ pub(crate) struct Evaluation {
     /// Tools that the model may call now.
     pub(crate) tools: Vec<ToolSpec>,
     pub(crate) done: Outcome,
-    pub(crate) prepared: Option<Prepared>,
+    pub(crate) prepared: Option<PreparedRequest>,
     pub(crate) request: Option<SequenceNumber>,
     /// Number of the attempt that is under way, counted from 1.
     pub(crate) attempt: u64,
 }
 
 /// Makes a provider's request of the loop's.
-type Prepare<'a> = dyn Fn(&ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> + 'a;
+type Prepare<'a> = dyn Fn(&ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> + 'a;
 
 /// Names who is asked in an evaluation, and for what.
-pub(crate) struct Asked<'a, O> {
+pub(crate) struct EvaluationTarget<'a, O> {
     pub(crate) prompt: &'a Prompt<O>,
     pub(crate) config: &'a LlmConfig,
     /// Name of the provider.
@@ -80,45 +80,45 @@ pub struct Outcome {
 
 impl Evaluation {
     /// Performs a step that waits for nobody. The others are the driver's: `Done` is no fact that follows them.
-    pub(super) fn perform<O>(&mut self, step: Step, asked: &Asked<'_, O>) -> Result<Fact> {
+    pub(super) fn perform<O>(&mut self, step: LoopStep, asked: &EvaluationTarget<'_, O>) -> Result<Fact> {
         match step {
-            Step::Render(overrides) => self.render(overrides, asked),
-            Step::Check(_) => self.check().map(|()| Fact::Done),
-            Step::Shorten(reason) => self.shorten(reason),
-            Step::Prepare => self.prepare(asked),
-            Step::RecordRequest { attempt } => {
+            LoopStep::Render(overrides) => self.render(overrides, asked),
+            LoopStep::Check(_) => self.check().map(|()| Fact::Done),
+            LoopStep::Shorten(reason) => self.shorten(reason),
+            LoopStep::Prepare => self.prepare(asked),
+            LoopStep::RecordRequest { attempt } => {
                 let Some(prepared) = &self.prepared else { return Err(self.unprepared()) };
                 self.request = self.journal.request(attempt, self.identity.digest, prepared)?;
                 self.attempt = attempt;
                 Ok(Fact::Recorded(self.request))
             }
-            Step::RecordFailure { attempt, error } => {
+            LoopStep::RecordFailure { attempt, error } => {
                 let recorded = self.journal.failure(attempt, self.request, &error)?;
                 self.track();
                 Ok(Fact::Recorded(recorded))
             }
-            Step::RecordAnswer(answer) => self.record_answer(*answer),
-            Step::CheckOutput(last) => self.check_output(&last, asked.prompt),
-            Step::Tell { text, about } => {
+            LoopStep::RecordAnswer(answer) => self.record_answer(*answer),
+            LoopStep::CheckOutput(last) => self.check_output(&last, asked.prompt),
+            LoopStep::Tell { text, about } => {
                 let id = about.map(|answer| format!("{REFUSED_ID}{answer}"));
                 Ok(Fact::Recorded(self.journal.user(&text, id.as_deref())?))
             }
-            Step::RecordTurn { complete } => Ok(Fact::Recorded(self.journal.turn(complete)?)),
-            Step::Send
-            | Step::Sleep(_)
-            | Step::RunTools(_)
-            | Step::Close { .. }
-            | Step::Finish(_)
-            | Step::Fail(_) => Ok(Fact::Done),
+            LoopStep::RecordTurn { complete } => Ok(Fact::Recorded(self.journal.turn(complete)?)),
+            LoopStep::Send
+            | LoopStep::Sleep(_)
+            | LoopStep::RunTools(_)
+            | LoopStep::Close { .. }
+            | LoopStep::Finish(_)
+            | LoopStep::Fail(_) => Ok(Fact::Done),
         }
     }
 
     fn unprepared(&self) -> Error {
         let name = format!("{}:{}", self.identity.namespace, self.identity.key);
-        Error::evaluation(Phase::Request, name, "there is no request to be sent")
+        Error::evaluation(EvaluationPhase::Request, name, "there is no request to be sent")
     }
 
-    fn render<O>(&mut self, overrides: VisibilityOverrides, asked: &Asked<'_, O>) -> Result<Fact> {
+    fn render<O>(&mut self, overrides: VisibilityOverrides, asked: &EvaluationTarget<'_, O>) -> Result<Fact> {
         let rendered = asked.prompt.render(&overrides)?;
         let input = self.journal.system(&rendered.text, self.identity.clone())?;
         let names = (self.journal.evaluation(), asked.provider);
@@ -134,11 +134,11 @@ impl Evaluation {
             return Err(Error::Cancelled);
         }
         if self.deadline.is_past() {
-            return Err(Error::DeadlineExceeded { phase: Phase::Deadline });
+            return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Deadline });
         }
         let Some(budget) = self.budget else { return Ok(()) };
         let answers = self.journal.unmetered();
-        if answers > 0 && budget.unmetered == Unmetered::Refuse {
+        if answers > 0 && budget.unmetered == UnknownUsagePolicy::Refuse {
             return Err(Error::UsageUnknown { answers });
         }
         budget.check(&self.journal.estimated()?)
@@ -169,7 +169,7 @@ impl Evaluation {
         Ok(Fact::Recorded(self.journal.shorten(&shortening, reason)?))
     }
 
-    fn prepare<O>(&mut self, asked: &Asked<'_, O>) -> Result<Fact> {
+    fn prepare<O>(&mut self, asked: &EvaluationTarget<'_, O>) -> Result<Fact> {
         let messages = self.journal.messages()?;
         let streamed = self.is_shown.then(|| LlmConfig { stream: true, ..asked.config.clone() });
         let request = ProviderRequest {
@@ -188,7 +188,7 @@ impl Evaluation {
     }
 
     /// Returns the request that is to be sent.
-    pub(super) fn take_prepared(&mut self) -> Result<Prepared> {
+    pub(super) fn take_prepared(&mut self) -> Result<PreparedRequest> {
         self.prepared.take().ok_or_else(|| self.unprepared())
     }
 
@@ -200,7 +200,7 @@ impl Evaluation {
     /// Fails if a wait of that time cannot end before the deadline.
     pub(super) fn check_wait(&self, time: Duration) -> Result<()> {
         if time > self.deadline.remaining() {
-            return Err(Error::DeadlineExceeded { phase: Phase::Request });
+            return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Request });
         }
         Ok(())
     }

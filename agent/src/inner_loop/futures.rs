@@ -5,7 +5,7 @@
 //! | opening the conversation, preparing a request, asking a shortener, checking an output, making the response | a thread of the pool, for that long | what the thread has recorded by then and goes on to record; nothing, if it has not begun |
 //! | recording a request, a failure, an answer, a message, a turn | the future's own thread; a thread of the pool if records are synced | the record, or none: no record is written by halves |
 //! | what the host does after a turn | a thread of the pool | the turn, and what the host did |
-//! | sending | whoever polls the future; a thread of the pool for a provider that [blocks](crate::provider::Blocking) | the request, which has no answer: it is asked for again |
+//! | sending | whoever polls the future; a thread of the pool for a provider that [blocks](crate::provider::BlockingProvider) | the request, which has no answer: it is asked for again |
 //! | waiting before a request | nobody: a timer wakes the future | the failure that came before it |
 //! | running tools, closing calls | as [`execute_async`](foldlog::tools::ToolRunner::execute_async) says | calls that have begun are rolled back and closed as dropped or cancelled; the others run once the evaluation goes on |
 //!
@@ -22,10 +22,10 @@ use futures_lite::future::or;
 use futures_timer::Delay;
 
 use super::detached_jobs::on_thread;
-use super::evaluation::{Asked, Evaluation, Outcome, replayed, tool_call};
+use super::evaluation::{Evaluation, EvaluationTarget, Outcome, replayed, tool_call};
 use super::journal::Journal;
 use super::machine::InnerLoop;
-use super::steps::{CallToRun, Fact, Step};
+use super::steps::{CallToRun, Fact, LoopStep};
 use crate::adapter::{AsyncOnDelta, AsyncOnTurn, ProviderAdapter};
 use crate::error::{Error, Result};
 use crate::prompt::Prompt;
@@ -48,7 +48,7 @@ pub(crate) struct AsyncDriver<P, O> {
 }
 
 /// What moves to a thread of the pool and back.
-struct Moved {
+struct OffloadedStep {
     evaluation: Box<Evaluation>,
     on_turn: Option<Box<AsyncOnTurn>>,
     done: Result<Fact>,
@@ -64,15 +64,15 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
         let mut fact = Fact::Begun;
         loop {
             let done = match machine.advance(fact) {
-                Step::Finish(last) => {
+                LoopStep::Finish(last) => {
                     let Evaluation { done, journal, .. } = *evaluation;
                     return Ok((Outcome { last, ..done }, journal));
                 }
-                Step::Fail(error) => return Err(error),
-                Step::Send => self.send(&mut evaluation).await,
-                Step::Sleep(time) => sleep(&evaluation, time).await.map(|()| Fact::Done),
-                Step::RunTools(calls) => Ok(run_tools(&mut evaluation, &calls).await),
-                Step::Close { call, cause, shown } => match evaluation.close_unrecorded(&call, &shown) {
+                LoopStep::Fail(error) => return Err(error),
+                LoopStep::Send => self.send(&mut evaluation).await,
+                LoopStep::Sleep(time) => sleep(&evaluation, time).await.map(|()| Fact::Done),
+                LoopStep::RunTools(calls) => Ok(run_tools(&mut evaluation, &calls).await),
+                LoopStep::Close { call, cause, shown } => match evaluation.close_unrecorded(&call, &shown) {
                     Some(closed) => Ok(closed),
                     None => {
                         let closed = evaluation.runner.close_async(&tool_call(&call), cause, &shown).await;
@@ -93,13 +93,13 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
     }
 
     /// Returns whether a step reads little, and is not synced: the future's own thread does it.
-    fn is_short(&self, step: &Step, evaluation: &Evaluation) -> bool {
+    fn is_short(&self, step: &LoopStep, evaluation: &Evaluation) -> bool {
         match step {
-            Step::Prepare | Step::CheckOutput(_) => return false,
-            Step::Shorten(_) if evaluation.shorten.is_some() => return false,
+            LoopStep::Prepare | LoopStep::CheckOutput(_) => return false,
+            LoopStep::Shorten(_) if evaluation.shorten.is_some() => return false,
             // What unmetered answers have used is estimated from the whole conversation.
-            Step::Check(_) => return evaluation.budget.is_none() || evaluation.journal.unmetered() == 0,
-            Step::RecordTurn { .. } if self.on_turn.is_some() => return false,
+            LoopStep::Check(_) => return evaluation.budget.is_none() || evaluation.journal.unmetered() == 0,
+            LoopStep::RecordTurn { .. } if self.on_turn.is_some() => return false,
             _ => {}
         }
         !self.session.replays() && self.session.durability() == Durability::Process
@@ -109,12 +109,12 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
     async fn perform_on_thread(
         &mut self,
         mut evaluation: Box<Evaluation>,
-        step: Step,
+        step: LoopStep,
     ) -> (Box<Evaluation>, Result<Fact>) {
         let (adapter, prompt) = (Arc::clone(&self.adapter), Arc::clone(&self.prompt));
         let mut on_turn = self.on_turn.take();
         let moved = on_thread(&self.session, move || {
-            let is_turn = matches!(step, Step::RecordTurn { .. });
+            let is_turn = matches!(step, LoopStep::RecordTurn { .. });
             let mut done = perform(&adapter, &prompt, &mut evaluation, step);
             if let (Ok(_), true, Some(on_turn)) = (&done, is_turn, &mut on_turn)
                 && let Some(session) = evaluation.journal.session()
@@ -122,9 +122,9 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
             {
                 done = Err(error);
             }
-            Moved { evaluation, on_turn, done }
+            OffloadedStep { evaluation, on_turn, done }
         });
-        let Moved { evaluation, on_turn, done } = moved.await;
+        let OffloadedStep { evaluation, on_turn, done } = moved.await;
         self.on_turn = on_turn;
         (evaluation, done)
     }
@@ -141,7 +141,7 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
             return Ok(Evaluation::not_sent(&error));
         }
         let (deadline, cancel) = (evaluation.deadline.instant(), evaluation.cancel.clone());
-        let mut showing = Showing { on_delta: self.on_delta.as_deref_mut(), arrived: String::new() };
+        let mut showing = DeltaForwarder { on_delta: self.on_delta.as_deref_mut(), arrived: String::new() };
         let sent = {
             let mut show = |delta: Delta<'_>| showing.show(delta);
             let on_delta: Option<&mut (dyn FnMut(Delta<'_>) + Send)> = Some(&mut show);
@@ -166,21 +166,22 @@ fn perform<P: AsyncProvider, O>(
     adapter: &ProviderAdapter<P>,
     prompt: &Prompt<O>,
     evaluation: &mut Evaluation,
-    step: Step,
+    step: LoopStep,
 ) -> Result<Fact> {
     let (provider, config) = (adapter.provider(), adapter.config());
     let prepare = |request: &ProviderRequest<'_>| provider.prepare(request);
-    evaluation.perform(step, &Asked { prompt, config, provider: provider.name(), prepare: &prepare })
+    evaluation
+        .perform(step, &EvaluationTarget { prompt, config, provider: provider.name(), prepare: &prepare })
 }
 
 /// Shows what arrives of one answer, and keeps it until it is recorded.
-struct Showing<'a> {
+struct DeltaForwarder<'a> {
     on_delta: Option<&'a mut AsyncOnDelta>,
     /// Text that was shown and not discarded.
     arrived: String,
 }
 
-impl Showing<'_> {
+impl DeltaForwarder<'_> {
     fn show(&mut self, delta: Delta<'_>) {
         match delta {
             Delta::Text(text) => self.arrived.push_str(text),

@@ -2,9 +2,9 @@
 
 use chrono::{DateTime, Utc};
 use foldlog::conversation::{
-    Conversation, ConversationFollower, ConversationMessage, ConversationState, ConversationTurn, Entry,
-    EntryContent, NewAnswer, NewInput, NewRequest, NewRequestFailure, OriginalMessage, PromptIdentity, Role,
-    SentMessage, TokenUsage, ToolCallRecord,
+    Conversation, ConversationFollower, ConversationMessage, ConversationRecord, ConversationState,
+    ConversationTurn, EntryContent, NewAnswer, NewInput, NewRequest, NewRequestFailure, OriginalMessage,
+    PromptIdentity, Role, SentMessage, TokenUsage, ToolCallRecord,
 };
 use foldlog::tools::resources::Usage;
 use foldlog::{CallOrigin, SequenceNumber, Session};
@@ -14,8 +14,8 @@ use super::start::OpenTurn;
 use super::steps::CallToRun;
 use crate::budget::{self, Used, spend};
 use crate::error::{Error, Result};
-use crate::provider::{Prepared, ProviderAnswer, ProviderError};
-use crate::shortening::{ShortenReason, Shortening};
+use crate::provider::{PreparedRequest, ProviderAnswer, ProviderError};
+use crate::shortening::{ShortenReason, ShortenedRange};
 
 /// Prefix of the ids of messages that tell the model why its output was refused.
 pub(crate) const REFUSED_ID: &str = "foldlog.output_refused.";
@@ -129,7 +129,7 @@ impl Journal {
 
     /// Returns how many requests the log holds, and how many calls its answers asked for; `None` if nothing is recorded.
     pub fn counts(&mut self) -> Result<Option<(u64, u64)>> {
-        let count = |(requests, calls), entry: &Entry| match &entry.content {
+        let count = |(requests, calls), entry: &ConversationRecord| match &entry.content {
             EntryContent::Request { .. } => (requests + 1, calls),
             EntryContent::Answer { message, .. } => (requests, calls + message.tool_calls.len() as u64),
             _ => (requests, calls),
@@ -146,7 +146,7 @@ impl Journal {
             EntryContent::Answer { request, .. } => Some(request.unwrap_or(entry.sequence)),
             _ => None,
         });
-        let is_said = |entry: &Entry| match &entry.content {
+        let is_said = |entry: &ConversationRecord| match &entry.content {
             EntryContent::Input { message, id, .. } if message.role == Role::User => {
                 !id.as_deref().is_some_and(|id| id.starts_with(REFUSED_ID))
             }
@@ -161,7 +161,7 @@ impl Journal {
     pub fn last_call(&mut self, tools: [&str; 2]) -> Result<Option<String>> {
         let Some(conversation) = self.conversation()? else { return Ok(None) };
         let newest_first = conversation.entries().iter().rev();
-        let is_users = |entry: &&Entry| matches!(&entry.content, EntryContent::Input { message, .. } if message.role == Role::User);
+        let is_users = |entry: &&ConversationRecord| matches!(&entry.content, EntryContent::Input { message, .. } if message.role == Role::User);
         let calls =
             newest_first.take_while(|entry| !is_users(entry)).find_map(|entry| match &entry.content {
                 EntryContent::Answer { message, .. } => {
@@ -216,10 +216,10 @@ impl Journal {
     /// Records what is sent in place of a part of the conversation.
     pub fn shorten(
         &mut self,
-        shortening: &Shortening,
+        shortening: &ShortenedRange,
         reason: ShortenReason,
     ) -> Result<Option<SequenceNumber>> {
-        let Shortening { from, to, messages: texts } = shortening;
+        let ShortenedRange { from, to, messages: texts } = shortening;
         match &mut self.to {
             RecordsTo::Session(session, _) => {
                 Ok(Some(session.record_shortened(&self.evaluation, (*from, *to), texts, reason.name())?))
@@ -284,7 +284,7 @@ impl Journal {
         &mut self,
         attempt: u64,
         prompt: [u8; 32],
-        prepared: &Prepared,
+        prepared: &PreparedRequest,
     ) -> Result<Option<SequenceNumber>> {
         let RecordsTo::Session(session, _) = &self.to else { return Ok(None) };
         let request = NewRequest {

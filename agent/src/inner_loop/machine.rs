@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use foldlog::SequenceNumber;
 
-use super::calls::{Calls, NextCalls, Skip};
+use super::calls::{AnswerToolCalls, NextCalls, Skip};
 use super::start::{LoopStart, OpenTurn};
-use super::steps::{CallToRun, Fact, FinalText, Step, ToolEnded};
-use crate::error::{Error, Phase, SuspendedCall};
+use super::steps::{CallToRun, Fact, FinalText, LoopStep, ToolEnded};
+use crate::error::{Error, EvaluationPhase, SuspendedCall};
 use crate::prompt::VisibilityOverrides;
 use crate::provider::retry::RetryPolicy;
 use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
@@ -45,7 +45,7 @@ impl Default for LoopLimits {
     }
 }
 
-/// Decides what an evaluation does next. It does nothing itself: a driver performs each [`Step`], and passes the
+/// Decides what an evaluation does next. It does nothing itself: a driver performs each [`LoopStep`], and passes the
 /// [`Fact`] that came of it to [`advance`](InnerLoop::advance).
 #[derive(Debug)]
 pub struct InnerLoop {
@@ -87,7 +87,7 @@ struct OpenAnswer {
     content: Option<String>,
     stop: Option<String>,
     continues: bool,
-    calls: Calls,
+    calls: AnswerToolCalls,
     skip: Option<Skip>,
     asked: Option<VisibilityOverrides>,
 }
@@ -153,42 +153,42 @@ impl InnerLoop {
     }
 
     /// Takes the fact that came of the last step, and returns the next one. The first fact is [`Fact::Begun`]. Behind
-    /// [`Step::Finish`] and [`Step::Fail`] there is nothing to do, and a fact that does not belong to the last step is
+    /// [`LoopStep::Finish`] and [`LoopStep::Fail`] there is nothing to do, and a fact that does not belong to the last step is
     /// an error.
-    pub fn advance(&mut self, fact: Fact) -> Step {
+    pub fn advance(&mut self, fact: Fact) -> LoopStep {
         match (std::mem::replace(&mut self.state, State::Over), fact) {
             (State::CheckingTools(_), Fact::Failed(Error::Cancelled)) => {
                 self.turn.skip = Some(Skip::Cancelled);
                 self.failing = Some(Error::Cancelled);
                 self.next_calls()
             }
-            (_, Fact::Failed(error)) => Step::Fail(error),
+            (_, Fact::Failed(error)) => LoopStep::Fail(error),
             (State::Begin, Fact::Begun) => self.begin(),
             (State::Rendering { in_turn }, Fact::Rendered { tools }) => {
                 self.shown = tools.into_iter().collect();
                 if in_turn { self.record_turn(false) } else { self.go_on() }
             }
             (State::CheckingRequest, Fact::Done) => self.request_checked(),
-            (State::Shortening(None), Fact::Done) => self.go(State::Preparing, Step::Prepare),
+            (State::Shortening(None), Fact::Done) => self.go(State::Preparing, LoopStep::Prepare),
             (State::Shortening(None), Fact::Recorded(_)) => self.check_request(),
-            (State::Shortening(Some(error)), Fact::Done) => Step::Fail(Error::from(*error)),
+            (State::Shortening(Some(error)), Fact::Done) => LoopStep::Fail(Error::from(*error)),
             (State::Shortening(Some(_)), Fact::Recorded(_)) => {
                 self.attempt = self.attempt.saturating_add(1);
                 self.check_request()
             }
             (State::Preparing, Fact::Done) => {
                 let attempt = self.attempt_number();
-                self.go(State::RecordingRequest, Step::RecordRequest { attempt })
+                self.go(State::RecordingRequest, LoopStep::RecordRequest { attempt })
             }
             (State::Preparing, Fact::NotAnswered(error)) => self.given_up(error),
             (State::RecordingRequest, Fact::Recorded(_)) => {
                 self.requests = self.requests.saturating_add(1);
-                self.go(State::Sending, Step::Send)
+                self.go(State::Sending, LoopStep::Send)
             }
             (State::Sending, Fact::Answered(answer)) => self.answered(answer),
             (State::Sending, Fact::NotAnswered(error)) => self.not_answered(error),
             (State::RecordingFailure { retry: Some(delay), .. }, Fact::Recorded(_)) => {
-                self.go(State::Sleeping, Step::Sleep(delay))
+                self.go(State::Sleeping, LoopStep::Sleep(delay))
             }
             (State::RecordingFailure { retry: None, error }, Fact::Recorded(_)) => self.given_up(error),
             (State::Sleeping, Fact::Done) => {
@@ -201,7 +201,9 @@ impl InnerLoop {
                 (self.shortener.at_threshold, self.shortener.at_overflow) = (false, false);
                 self.next_calls()
             }
-            (State::CheckingTools(calls), Fact::Done) => self.go(State::RunningTools, Step::RunTools(calls)),
+            (State::CheckingTools(calls), Fact::Done) => {
+                self.go(State::RunningTools, LoopStep::RunTools(calls))
+            }
             (State::RunningTools, Fact::ToolsEnded(ended)) => self.tools_ended(ended),
             (State::Closing(ordinal), Fact::Recorded(_)) => {
                 self.turn.calls.closed.insert(ordinal);
@@ -216,7 +218,7 @@ impl InnerLoop {
             (State::RecordingTurn { complete }, Fact::Recorded(_)) => self.turn_recorded(complete),
             (state, fact) => {
                 let reason = format!("the driver of the loop told {fact:?} at {state:?}");
-                Step::Fail(Error::evaluation(Phase::Request, "", reason))
+                LoopStep::Fail(Error::evaluation(EvaluationPhase::Request, "", reason))
             }
         }
     }
@@ -226,26 +228,26 @@ impl InnerLoop {
         self.refused
     }
 
-    fn go(&mut self, state: State, step: Step) -> Step {
+    fn go(&mut self, state: State, step: LoopStep) -> LoopStep {
         self.state = state;
         step
     }
 
-    fn begin(&mut self) -> Step {
+    fn begin(&mut self) -> LoopStep {
         let LoopStart { is_rendered, open, complete, .. } = self.start.take().unwrap_or_default();
         if let Some(last) = complete {
-            return Step::Finish(last);
+            return LoopStep::Finish(last);
         }
         self.open = open;
         if !is_rendered {
             let overrides = self.overrides.clone();
-            return self.go(State::Rendering { in_turn: false }, Step::Render(overrides));
+            return self.go(State::Rendering { in_turn: false }, LoopStep::Render(overrides));
         }
         self.go_on()
     }
 
     /// Goes on with the answer whose turn is not recorded, or else with the next request.
-    fn go_on(&mut self) -> Step {
+    fn go_on(&mut self) -> LoopStep {
         let open = self.open.take().filter(|_| !sabotage::is(Breakage::AnswerAskedAgain));
         let Some(open) = open else { return self.check_request() };
         let OpenTurn {
@@ -260,7 +262,8 @@ impl InnerLoop {
             expansion,
         } = open;
         let last_incomplete = last_call_incomplete;
-        let calls = Calls { answer, calls, last_incomplete, closed, asked, ..Calls::default() };
+        let calls =
+            AnswerToolCalls { answer, calls, last_incomplete, closed, asked, ..AnswerToolCalls::default() };
         let skip = expansion.is_some().then_some(Skip::Expansion);
         self.turn = OpenAnswer { content, stop, continues, calls, skip, asked: expansion };
         self.next_calls()
@@ -270,53 +273,53 @@ impl InnerLoop {
         self.attempts_before.saturating_add(self.attempt.into())
     }
 
-    fn check_request(&mut self) -> Step {
-        self.go(State::CheckingRequest, Step::Check(Phase::Request))
+    fn check_request(&mut self) -> LoopStep {
+        self.go(State::CheckingRequest, LoopStep::Check(EvaluationPhase::Request))
     }
 
-    fn request_checked(&mut self) -> Step {
+    fn request_checked(&mut self) -> LoopStep {
         let max = self.limits.requests;
         if self.requests >= max {
-            return Step::Fail(Error::TooManyRequests { max });
+            return LoopStep::Fail(Error::TooManyRequests { max });
         }
         if self.shortener.exists && !std::mem::replace(&mut self.shortener.at_threshold, true) {
-            return self.go(State::Shortening(None), Step::Shorten(ShortenReason::Threshold));
+            return self.go(State::Shortening(None), LoopStep::Shorten(ShortenReason::Threshold));
         }
-        self.go(State::Preparing, Step::Prepare)
+        self.go(State::Preparing, LoopStep::Prepare)
     }
 
     /// Fails, unless the conversation is too long and a shortener was not asked yet.
-    fn given_up(&mut self, error: Box<ProviderError>) -> Step {
+    fn given_up(&mut self, error: Box<ProviderError>) -> LoopStep {
         let is_overflow = error.kind == ProviderErrorKind::ContextOverflow;
         if is_overflow && self.shortener.exists && !std::mem::replace(&mut self.shortener.at_overflow, true) {
-            return self.go(State::Shortening(Some(error)), Step::Shorten(ShortenReason::Overflow));
+            return self.go(State::Shortening(Some(error)), LoopStep::Shorten(ShortenReason::Overflow));
         }
-        Step::Fail(Error::from(*error))
+        LoopStep::Fail(Error::from(*error))
     }
 
-    fn answered(&mut self, answer: Box<ProviderAnswer>) -> Step {
+    fn answered(&mut self, answer: Box<ProviderAnswer>) -> LoopStep {
         self.turn = OpenAnswer {
             content: answer.content.clone(),
             stop: answer.stop.clone(),
             continues: answer.continues,
-            calls: Calls {
+            calls: AnswerToolCalls {
                 calls: answer.calls.clone(),
                 last_incomplete: answer.last_call_incomplete,
-                ..Calls::default()
+                ..AnswerToolCalls::default()
             },
             ..OpenAnswer::default()
         };
-        self.go(State::RecordingAnswer, Step::RecordAnswer(answer))
+        self.go(State::RecordingAnswer, LoopStep::RecordAnswer(answer))
     }
 
-    fn not_answered(&mut self, error: Box<ProviderError>) -> Step {
+    fn not_answered(&mut self, error: Box<ProviderError>) -> LoopStep {
         let retry = self.limits.retry.next_delay(self.attempt, &error);
         let state = State::RecordingFailure { retry, error: error.clone() };
         let attempt = self.attempt_number();
-        self.go(state, Step::RecordFailure { attempt, error })
+        self.go(state, LoopStep::RecordFailure { attempt, error })
     }
 
-    fn tools_ended(&mut self, ended: Vec<(u32, ToolEnded)>) -> Step {
+    fn tools_ended(&mut self, ended: Vec<(u32, ToolEnded)>) -> LoopStep {
         for (ordinal, ended) in ended {
             match ended {
                 ToolEnded::Unknown => {
@@ -339,33 +342,35 @@ impl InnerLoop {
             }
         }
         match self.failing.take() {
-            Some(error) => Step::Fail(error),
+            Some(error) => LoopStep::Fail(error),
             None => self.next_calls(),
         }
     }
 
-    fn next_calls(&mut self) -> Step {
+    fn next_calls(&mut self) -> LoopStep {
         let (runnable, shown) = (&self.runnable, &self.shown);
         let known = |name: &str| runnable.get(name).copied().filter(|_| shown.contains(name));
         match self.turn.calls.next(self.turn.skip, self.limits.calls_per_answer, known) {
-            NextCalls::Run(calls) => self.go(State::CheckingTools(calls), Step::Check(Phase::Tool)),
+            NextCalls::Run(calls) => {
+                self.go(State::CheckingTools(calls), LoopStep::Check(EvaluationPhase::Tool))
+            }
             NextCalls::Close { call, cause, shown } => {
-                self.go(State::Closing(call.ordinal), Step::Close { call, cause, shown })
+                self.go(State::Closing(call.ordinal), LoopStep::Close { call, cause, shown })
             }
             NextCalls::Closed => self.calls_closed(),
         }
     }
 
-    fn calls_closed(&mut self) -> Step {
+    fn calls_closed(&mut self) -> LoopStep {
         // The provider waits until all calls are closed, and so does all that the closed ones ask for.
         let suspended = std::mem::take(&mut self.turn.calls.suspended);
         if !suspended.is_empty() {
             let calls: Vec<SuspendedCall> = suspended.into_values().collect();
             let operations = calls.iter().map(|call| call.operation).collect();
-            return Step::Fail(self.failing.take().unwrap_or(Error::Suspended { operations, calls }));
+            return LoopStep::Fail(self.failing.take().unwrap_or(Error::Suspended { operations, calls }));
         }
         if let Some(error) = self.failing.take_if(|_| !self.turn.calls.are_closed()) {
-            return Step::Fail(error);
+            return LoopStep::Fail(error);
         }
         if let Some(asked) = self.turn.asked.take() {
             let max = self.limits.expansions;
@@ -376,37 +381,37 @@ impl InnerLoop {
             self.expansions += 1;
             self.overrides.extend(asked);
             let overrides = self.overrides.clone();
-            return self.go(State::Rendering { in_turn: true }, Step::Render(overrides));
+            return self.go(State::Rendering { in_turn: true }, LoopStep::Render(overrides));
         }
         if self.failing.is_some() || self.turn.continues || !self.turn.calls.calls.is_empty() {
             return self.record_turn(false);
         }
         let last = self.last();
-        self.go(State::CheckingOutput, Step::CheckOutput(last))
+        self.go(State::CheckingOutput, LoopStep::CheckOutput(last))
     }
 
     fn last(&self) -> FinalText {
         FinalText { text: self.turn.content.clone().unwrap_or_default(), stop: self.turn.stop.clone() }
     }
 
-    fn output_refused(&mut self, output: String, reason: String, text: String) -> Step {
+    fn output_refused(&mut self, output: String, reason: String, text: String) -> LoopStep {
         self.refused = self.refused.saturating_add(1);
         if self.refused > self.limits.output_retries {
             self.failing = Some(Error::OutputInvalid { output, attempts: self.refused, reason });
             return self.record_turn(true);
         }
         let about: Option<SequenceNumber> = self.turn.calls.answer;
-        self.go(State::Telling, Step::Tell { text, about })
+        self.go(State::Telling, LoopStep::Tell { text, about })
     }
 
-    fn record_turn(&mut self, complete: bool) -> Step {
-        self.go(State::RecordingTurn { complete }, Step::RecordTurn { complete })
+    fn record_turn(&mut self, complete: bool) -> LoopStep {
+        self.go(State::RecordingTurn { complete }, LoopStep::RecordTurn { complete })
     }
 
-    fn turn_recorded(&mut self, complete: bool) -> Step {
+    fn turn_recorded(&mut self, complete: bool) -> LoopStep {
         match self.failing.take() {
-            Some(error) => Step::Fail(error),
-            None if complete => Step::Finish(self.last()),
+            Some(error) => LoopStep::Fail(error),
+            None if complete => LoopStep::Finish(self.last()),
             None => self.check_request(),
         }
     }

@@ -1,6 +1,6 @@
 //! The loop between a provider and the tools: what an evaluation does next, and a driver that does it.
 //!
-//! [`InnerLoop`] is a state machine without I/O. It is told facts ([`Fact`]) and says what to do next ([`Step`]); a
+//! [`InnerLoop`] is a state machine without I/O. It is told facts ([`Fact`]) and says what to do next ([`LoopStep`]); a
 //! driver does it, and tells what came of it. This crate has two drivers behind
 //! [`ProviderAdapter`](crate::adapter::ProviderAdapter): one blocks its thread, and one is a future (feature `async`). What
 //! both do alike is one piece of code.
@@ -8,7 +8,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `machine` | [`InnerLoop`]: which step follows which fact |
-//! | `steps` | [`Step`] and [`Fact`]: what the state machine and its driver tell each other |
+//! | `steps` | [`LoopStep`] and [`Fact`]: what the state machine and its driver tell each other |
 //! | `calls` | which calls of an answer run next, and which are closed without running |
 //! | `start` | [`LoopStart`]: where a conversation stands, as its log says |
 //! | `journal` | where a driver records: a session, or the memory of the process |
@@ -61,4 +61,4 @@ pub use journal::Journal;
 pub(crate) use journal::answers;
 pub use machine::{InnerLoop, LoopLimits};
 pub use start::{LoopStart, OpenTurn};
-pub use steps::{CallToRun, Fact, FinalText, Step, ToolEnded};
+pub use steps::{CallToRun, Fact, FinalText, LoopStep, ToolEnded};

@@ -59,7 +59,7 @@ pub struct OpenTurn {
 
 /// Collects what the records of a conversation say.
 #[derive(Default)]
-struct Reading {
+struct LoopStartBuilder {
     start: LoopStart,
     /// Last answer: its turn, and whether this log holds its request.
     turn: Option<(OpenTurn, bool)>,
@@ -82,9 +82,9 @@ impl LoopStart {
         overrides: VisibilityOverrides,
     ) -> (LoopStart, bool) {
         let start = LoopStart { overrides, ..LoopStart::default() };
-        let mut reading = Reading { start, ..Reading::default() };
+        let mut reading = LoopStartBuilder { start, ..LoopStartBuilder::default() };
         conversation.entries().iter().for_each(|entry| reading.read(entry.sequence, &entry.content, prompt));
-        let Reading { mut start, turn, recorded, said, told_about, asked } = reading;
+        let LoopStartBuilder { mut start, turn, recorded, said, told_about, asked } = reading;
         let Some((mut turn, is_own)) = turn else { return (start, false) };
         match recorded {
             Some(true) if !said => {
@@ -105,7 +105,7 @@ impl LoopStart {
     }
 }
 
-impl Reading {
+impl LoopStartBuilder {
     fn read(&mut self, sequence: SequenceNumber, content: &EntryContent, follows: &PromptIdentity) {
         match content {
             EntryContent::Input { message, prompt, .. } if message.role == Role::System => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use foldlog::conversation::ToolCallRecord;
 use foldlog::{Cause, SequenceNumber};
 
-use crate::error::{Error, Phase, SuspendedCall};
+use crate::error::{Error, EvaluationPhase, SuspendedCall};
 use crate::prompt::VisibilityOverrides;
 use crate::provider::{ProviderAnswer, ProviderError};
 use crate::shortening::ShortenReason;
@@ -13,11 +13,11 @@ use crate::shortening::ShortenReason;
 /// Says what an evaluation does next. Each step names the facts that may follow it; [`Fact::Failed`] may follow every
 /// one.
 #[derive(Debug)]
-pub enum Step {
+pub enum LoopStep {
     /// Render the prompt with these overrides, and record the system message: [`Fact::Rendered`].
     Render(VisibilityOverrides),
     /// Check cancellation, deadline and budget before a request or a tool: [`Fact::Done`].
-    Check(Phase),
+    Check(EvaluationPhase),
     /// Ask the shortener; at the threshold only if it is reached: [`Fact::Recorded`] if a part was shortened, else
     /// [`Fact::Done`].
     Shorten(ShortenReason),

@@ -29,7 +29,7 @@ pub(super) fn digest<'a>(
     tools: impl ExactSizeIterator<Item = &'a ToolSpec>,
     output: Option<&OutputSpec>,
 ) -> [u8; 32] {
-    let mut bytes = Bytes(Hasher::new());
+    let mut bytes = IdentityHasher(Hasher::new());
     bytes.text(DOMAIN);
     bytes.sections(sections);
     bytes.number(tools.len());
@@ -46,9 +46,9 @@ pub(super) fn digest<'a>(
 }
 
 /// Takes the bytes that are digested.
-struct Bytes(Hasher);
+struct IdentityHasher(Hasher);
 
-impl Bytes {
+impl IdentityHasher {
     fn byte(&mut self, byte: u8) {
         self.0.update(&[byte]);
     }
@@ -62,7 +62,7 @@ impl Bytes {
         self.0.update(text.as_bytes());
     }
 
-    fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Bytes, T)) {
+    fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut IdentityHasher, T)) {
         self.byte(value.is_some().into());
         if let Some(value) = value {
             write(self, value);
@@ -75,7 +75,7 @@ impl Bytes {
             self.text(section.key());
             self.text(section.title());
             self.text(section.template());
-            self.option(section.summary(), Bytes::text);
+            self.option(section.summary(), IdentityHasher::text);
             self.byte(match section.visibility() {
                 SectionVisibility::Full => 0,
                 SectionVisibility::Summary => 1,

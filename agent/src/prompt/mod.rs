@@ -194,7 +194,7 @@ impl<O> Prompt<O> {
     pub fn render(&self, overrides: &VisibilityOverrides) -> Result<RenderedPrompt, PromptError> {
         let mut rendering = section::Rendering::new(overrides);
         rendering.sections(&self.sections, None)?;
-        let section::Rendered { text, shown, named_tools, shown_tools } = rendering.finish()?;
+        let section::RenderedSections { text, shown, named_tools, shown_tools } = rendering.finish()?;
         if let Some((section, tool)) =
             named_tools.iter().find(|(_, tool)| !self.tools.contains_key(tool.as_str()))
         {

@@ -53,10 +53,10 @@ struct Checker<'a> {
     root: &'a Value,
 }
 
-type Checked = Result<(), String>;
+type SchemaCheckResult = Result<(), String>;
 
 impl<'a> Checker<'a> {
-    fn check(&self, schema: &'a Value, value: &Value, at: &str, depth: usize) -> Checked {
+    fn check(&self, schema: &'a Value, value: &Value, at: &str, depth: usize) -> SchemaCheckResult {
         let keywords = match schema {
             Value::Bool(false) => return Err(format!("{} is not allowed", place(at))),
             Value::Object(keywords) if depth < DEPTH_MAX => keywords,
@@ -85,7 +85,7 @@ impl<'a> Checker<'a> {
         fields: &Map<String, Value>,
         at: &str,
         depth: usize,
-    ) -> Checked {
+    ) -> SchemaCheckResult {
         let required = keywords.get("required").and_then(Value::as_array).into_iter().flatten();
         if let Some(missing) = required.filter_map(Value::as_str).find(|name| !fields.contains_key(*name)) {
             return Err(format!("{} lacks the field `{missing}`", place(at)));
@@ -114,7 +114,7 @@ impl<'a> Checker<'a> {
         items: &[Value],
         at: &str,
         depth: usize,
-    ) -> Checked {
+    ) -> SchemaCheckResult {
         let first = keywords.get("prefixItems").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let rest = keywords.get("items");
         for (index, item) in items.iter().enumerate() {
@@ -131,7 +131,7 @@ impl<'a> Checker<'a> {
         value: &Value,
         at: &str,
         depth: usize,
-    ) -> Checked {
+    ) -> SchemaCheckResult {
         for schema in keywords.get("allOf").and_then(Value::as_array).into_iter().flatten() {
             self.check(schema, value, at, depth + 1)?;
         }
@@ -171,7 +171,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-fn check_kind(keywords: &Map<String, Value>, value: &Value, at: &str) -> Checked {
+fn check_kind(keywords: &Map<String, Value>, value: &Value, at: &str) -> SchemaCheckResult {
     let is_kind = |expected: &Value| match expected.as_str() {
         Some("integer") => {
             value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|n| n.fract() == 0.0)
@@ -199,7 +199,7 @@ fn check_kind(keywords: &Map<String, Value>, value: &Value, at: &str) -> Checked
     }
 }
 
-fn check_limits(keywords: &Map<String, Value>, value: &Value, at: &str) -> Checked {
+fn check_limits(keywords: &Map<String, Value>, value: &Value, at: &str) -> SchemaCheckResult {
     let (found, limits): (f64, &[(&str, bool, bool)]) = match value {
         Value::Number(number) => (
             number.as_f64().unwrap_or_default(),

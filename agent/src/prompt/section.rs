@@ -301,7 +301,7 @@ pub(super) struct Rendering<'a> {
 }
 
 /// Holds what sections were rendered to.
-pub(super) struct Rendered {
+pub(super) struct RenderedSections {
     pub(super) text: String,
     pub(super) shown: Vec<(SectionPath, SectionVisibility)>,
     /// Tools that sections name, whether these are shown or not.
@@ -380,11 +380,11 @@ impl<'a> Rendering<'a> {
         Ok(())
     }
 
-    pub(super) fn finish(self) -> Result<Rendered, PromptError> {
+    pub(super) fn finish(self) -> Result<RenderedSections, PromptError> {
         if let Some(path) = self.overrides.keys().find(|path| !self.known.contains(path)) {
             return Err(PromptError::NoSuchSection(path.clone()));
         }
-        Ok(Rendered {
+        Ok(RenderedSections {
             text: self.parts.join("\n\n"),
             shown: self.shown,
             named_tools: self.named_tools,

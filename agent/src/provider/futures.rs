@@ -12,8 +12,8 @@ use event_listener::EventListener;
 use foldlog::conversation::Dialect;
 
 use super::{
-    CancelToken, Cancelled, Delta, Prepared, Provider, ProviderAnswer, ProviderError, ProviderRequest,
-    SendOptions,
+    CancelState, CancelToken, Delta, PreparedRequest, Provider, ProviderAnswer, ProviderError,
+    ProviderRequest, SendOptions,
 };
 
 /// Asks a model as a future: over the HTTP client of the host's own runtime, for one. Everything else is as with a
@@ -71,7 +71,7 @@ pub trait AsyncProvider: Send + Sync {
     /// # Errors
     ///
     /// A [`ProviderError`] if the request cannot be made for this provider.
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>>;
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>>;
 
     /// Sends a request once, and returns its answer when that is complete. The caller decides about sending it again.
     ///
@@ -83,7 +83,7 @@ pub trait AsyncProvider: Send + Sync {
     /// A [`ProviderError`] if there is no complete answer.
     fn send(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedRequest,
         options: &mut AsyncSendOptions<'_>,
     ) -> impl Future<Output = Result<ProviderAnswer, Box<ProviderError>>> + Send;
 }
@@ -108,12 +108,12 @@ impl fmt::Debug for AsyncSendOptions<'_> {
 /// Lets the async loop ask a [`Provider`] that blocks: each request holds a thread of a pool until it ends. If the request is
 /// given up, its token is set, and the thread goes on until the provider has noticed.
 #[derive(Debug)]
-pub struct Blocking<P>(Arc<P>);
+pub struct BlockingProvider<P>(Arc<P>);
 
-impl<P: Provider + 'static> Blocking<P> {
+impl<P: Provider + 'static> BlockingProvider<P> {
     /// Makes an async provider of one that blocks.
-    pub fn new(provider: P) -> Blocking<P> {
-        Blocking(Arc::new(provider))
+    pub fn new(provider: P) -> BlockingProvider<P> {
+        BlockingProvider(Arc::new(provider))
     }
 
     /// Returns the provider that blocks.
@@ -123,7 +123,7 @@ impl<P: Provider + 'static> Blocking<P> {
 }
 
 /// What a thread tells of an answer that arrives.
-enum Told {
+enum OwnedDelta {
     Text(String),
     Discarded,
 }
@@ -137,7 +137,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-impl<P: Provider + 'static> AsyncProvider for Blocking<P> {
+impl<P: Provider + 'static> AsyncProvider for BlockingProvider<P> {
     fn name(&self) -> &str {
         self.0.name()
     }
@@ -150,13 +150,13 @@ impl<P: Provider + 'static> AsyncProvider for Blocking<P> {
         self.0.dialect()
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         self.0.prepare(request)
     }
 
     async fn send(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedRequest,
         options: &mut AsyncSendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         let (provider, prepared) = (Arc::clone(&self.0), prepared.clone());
@@ -166,8 +166,8 @@ impl<P: Provider + 'static> AsyncProvider for Blocking<P> {
         let sent = unblock(move || {
             let mut tell = |delta: Delta<'_>| {
                 let told = match delta {
-                    Delta::Text(text) => Told::Text(text.to_owned()),
-                    Delta::Discarded => Told::Discarded,
+                    Delta::Text(text) => OwnedDelta::Text(text.to_owned()),
+                    Delta::Discarded => OwnedDelta::Discarded,
                 };
                 // Nobody hears it if the request was given up.
                 let _ = tells.try_send(told);
@@ -179,8 +179,8 @@ impl<P: Provider + 'static> AsyncProvider for Blocking<P> {
         while let Ok(told) = told.recv().await {
             if let Some(on_delta) = &mut options.on_delta {
                 match &told {
-                    Told::Text(text) => on_delta(Delta::Text(text)),
-                    Told::Discarded => on_delta(Delta::Discarded),
+                    OwnedDelta::Text(text) => on_delta(Delta::Text(text)),
+                    OwnedDelta::Discarded => on_delta(Delta::Discarded),
                 }
             }
         }
@@ -206,7 +206,7 @@ impl CancelToken {
 
     /// Makes a token that is set by itself, or with this one.
     fn within(&self) -> CancelToken {
-        CancelToken(Arc::new(Cancelled { around: Some(self.clone()), ..Cancelled::default() }))
+        CancelToken(Arc::new(CancelState { around: Some(self.clone()), ..CancelState::default() }))
     }
 
     /// Returns the token and those that set it.

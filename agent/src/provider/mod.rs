@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 pub use api_key::ApiKey;
 use foldlog::conversation::{ContentBlocks, ConversationMessage, Dialect, TokenUsage, ToolCallRecord};
 #[cfg(feature = "async")]
-pub use futures::{AsyncProvider, AsyncSendOptions, Blocking};
+pub use futures::{AsyncProvider, AsyncSendOptions, BlockingProvider};
 #[cfg(any(feature = "openai", feature = "anthropic"))]
 pub use http::Timeouts;
 
@@ -108,7 +108,7 @@ pub struct ProviderRequest<'a> {
 
 /// Holds a request in the provider's form, ready to be sent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Prepared {
+pub struct PreparedRequest {
     /// Model that is asked.
     pub model: String,
     /// Parameters beside messages and tools, for the record: JSON.
@@ -156,11 +156,11 @@ pub enum Delta<'a> {
 
 /// Cancels an evaluation from another thread. Clones are the same token.
 #[derive(Clone, Debug, Default)]
-pub struct CancelToken(Arc<Cancelled>);
+pub struct CancelToken(Arc<CancelState>);
 
 /// Holds whether a token was set.
 #[derive(Debug, Default)]
-struct Cancelled {
+struct CancelState {
     is_set: AtomicBool,
     /// Is notified when the token is set.
     #[cfg(feature = "async")]
@@ -391,7 +391,7 @@ pub trait Provider: Send + Sync {
     /// # Errors
     ///
     /// A [`ProviderError`] if the request cannot be made for this provider.
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>>;
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>>;
 
     /// Sends a request once, and returns its answer when that is complete. The caller decides about sending it again.
     ///
@@ -402,7 +402,7 @@ pub trait Provider: Send + Sync {
     /// A [`ProviderError`] if there is no complete answer.
     fn send(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedRequest,
         options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>>;
 }
@@ -420,13 +420,13 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
         (**self).dialect()
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         (**self).prepare(request)
     }
 
     fn send(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedRequest,
         options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         (**self).send(prepared, options)

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-use super::{Prepared, ProviderError, ProviderErrorKind, ToolSpec};
+use super::{PreparedRequest, ProviderError, ProviderErrorKind, ToolSpec};
 
 /// Collects what a request holds.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Parameters {
     }
 
     /// Encodes the request.
-    pub(super) fn prepare(self, model: &str, stream: bool) -> Result<Prepared, Box<ProviderError>> {
+    pub(super) fn prepare(self, model: &str, stream: bool) -> Result<PreparedRequest, Box<ProviderError>> {
         let mut body = format!("{{\"model\":{}", serde_json::to_string(model).map_err(no_json)?);
         let mut add = |name: &str, value: &str| -> serde_json::Result<()> {
             body.push(',');
@@ -55,7 +55,7 @@ impl Parameters {
         }
         body.push('}');
         let parameters = Value::Object(self.set);
-        Ok(Prepared { model: model.to_owned(), parameters, body: body.into_bytes(), stream })
+        Ok(PreparedRequest { model: model.to_owned(), parameters, body: body.into_bytes(), stream })
     }
 }
 

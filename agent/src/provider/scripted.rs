@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    Delta, LlmConfig, Prepared, Provider, ProviderAnswer, ProviderError, ProviderErrorKind, ProviderRequest,
-    SendOptions,
+    Delta, LlmConfig, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderErrorKind,
+    ProviderRequest, SendOptions,
 };
 
 /// Model that the script stands in for.
@@ -101,7 +101,7 @@ impl ScriptedRequest {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Body {
+struct ScriptedBody {
     model: String,
     messages: Vec<ConversationMessage>,
     tools: Vec<String>,
@@ -219,13 +219,13 @@ impl Provider for ScriptedProvider {
         self.dialect
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         let timeless = |message: &ConversationMessage| {
             let mut message = message.clone();
             (message.created_at, message.message_id) = (DateTime::UNIX_EPOCH, Uuid::nil());
             message
         };
-        let body = Body {
+        let body = ScriptedBody {
             model: MODEL.to_owned(),
             messages: request.messages.iter().map(timeless).collect(),
             tools: request.tools.iter().map(|tool| tool.name.clone()).collect(),
@@ -235,19 +235,19 @@ impl Provider for ScriptedProvider {
         let body = serde_json::to_vec(&body)
             .map_err(|error| ProviderError::new(ProviderErrorKind::Unsupported, error.to_string()))?;
         let parameters = parameters(request.config);
-        Ok(Prepared { model: MODEL.to_owned(), parameters, body, stream: request.config.stream })
+        Ok(PreparedRequest { model: MODEL.to_owned(), parameters, body, stream: request.config.stream })
     }
 
     fn send(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedRequest,
         options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
-        let body: Body = serde_json::from_slice(&prepared.body)
+        let body: ScriptedBody = serde_json::from_slice(&prepared.body)
             .map_err(|error| ProviderError::new(ProviderErrorKind::Unsupported, error.to_string()))?;
         check(options)?;
         let number = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        let Body { messages, tools, stream, .. } = body;
+        let ScriptedBody { messages, tools, stream, .. } = body;
         let request = ScriptedRequest { number, messages, tools, stream };
         self.seen.lock().push(request.clone());
         match self.reply(&request) {

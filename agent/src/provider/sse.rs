@@ -2,7 +2,7 @@
 
 /// Holds one event of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Event {
+pub(super) struct SseEvent {
     /// Name of the event; empty if the stream gives none.
     pub(super) name: String,
     /// Lines of data, joined by newlines.
@@ -15,7 +15,7 @@ pub(super) struct Events {
     line: Vec<u8>,
     after_return: bool,
     begun: bool,
-    event: Event,
+    event: SseEvent,
     has_data: bool,
 }
 
@@ -24,7 +24,7 @@ impl Events {
     pub(super) fn push<E>(
         &mut self,
         bytes: &[u8],
-        mut take: impl FnMut(Event) -> Result<(), E>,
+        mut take: impl FnMut(SseEvent) -> Result<(), E>,
     ) -> Result<(), E> {
         for piece in bytes.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
             let (text, end) = match piece.split_last() {
@@ -49,7 +49,7 @@ impl Events {
     }
 
     /// Takes a line; an empty one completes the event before it.
-    fn end_line(&mut self, line: &[u8]) -> Option<Event> {
+    fn end_line(&mut self, line: &[u8]) -> Option<SseEvent> {
         let line = String::from_utf8_lossy(line);
         let line = if std::mem::replace(&mut self.begun, true) {
             &*line
@@ -78,12 +78,12 @@ impl Events {
 
 #[cfg(test)]
 mod tests {
-    use super::{Event, Events};
+    use super::{Events, SseEvent};
 
     fn events(pieces: &[&[u8]]) -> Vec<(String, String)> {
         let (mut events, mut taken) = (Events::default(), Vec::new());
         for piece in pieces {
-            let all: Result<(), ()> = events.push(piece, |Event { name, data }| {
+            let all: Result<(), ()> = events.push(piece, |SseEvent { name, data }| {
                 taken.push((name, data));
                 Ok(())
             });

@@ -14,12 +14,12 @@ use foldlog::tools::{
 use foldlog_agent::provider::retry::RetryPolicy;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
-    AsyncProvider, AsyncSendOptions, Blocking, CancelToken, Delta, Prepared, Provider, ProviderAnswer,
-    ProviderError, ProviderErrorKind, ProviderRequest, SendOptions,
+    AsyncProvider, AsyncSendOptions, BlockingProvider, CancelToken, Delta, PreparedRequest, Provider,
+    ProviderAnswer, ProviderError, ProviderErrorKind, ProviderRequest, SendOptions,
 };
 use foldlog_agent::{
-    AsyncEvaluateOptions, Deadline, Error, LoopLimits, Phase, ProviderAdapter, ShortenReason, ShortenRequest,
-    Shortener, Shortening,
+    AsyncEvaluateOptions, Deadline, Error, EvaluationPhase, LoopLimits, ProviderAdapter, ShortenReason,
+    ShortenRequest, ShortenedRange, Shortener,
 };
 use tokio::sync::Notify;
 
@@ -47,7 +47,7 @@ impl Drop for Counts {
     }
 }
 
-fn prepared(request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+fn prepared(request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
     ScriptedProvider::new(Vec::<ScriptedReply>::new()).prepare(request)
 }
 
@@ -60,13 +60,13 @@ impl AsyncProvider for Hangs {
         Dialect::OpenAi
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         prepared(request)
     }
 
     async fn send(
         &self,
-        _: &Prepared,
+        _: &PreparedRequest,
         options: &mut AsyncSendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         let _given_up = Counts(self.given_up.clone());
@@ -174,7 +174,7 @@ fn a_wait_before_a_request_hears_of_its_token_and_of_its_deadline() {
         let (desk, began) = (Desk::new(), Instant::now());
         let late = AsyncEvaluateOptions { deadline: Deadline::after(Duration::from_secs(60)), ..options() };
         let late = slow(cut(), limits).evaluate_async(&Arc::new(desk.prompt()), &desk.state, late).await;
-        assert!(matches!(late, Err(Error::DeadlineExceeded { phase: Phase::Request })), "{late:?}");
+        assert!(matches!(late, Err(Error::DeadlineExceeded { phase: EvaluationPhase::Request })), "{late:?}");
         assert!(began.elapsed() < Duration::from_secs(30));
     });
 }
@@ -191,13 +191,13 @@ impl Provider for Blocks {
         Dialect::OpenAi
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         prepared(request)
     }
 
     fn send(
         &self,
-        _: &Prepared,
+        _: &PreparedRequest,
         options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         if let Some(on_delta) = &mut options.on_delta {
@@ -221,7 +221,7 @@ fn a_provider_that_blocks_hears_that_its_conversation_was_dropped() {
     let options =
         AsyncEvaluateOptions { cancel: asked.clone(), on_delta: Some(Box::new(on_delta)), ..options() };
     single().block_on(async {
-        let adapter = Arc::new(ProviderAdapter::new(Blocking::new(Blocks(Mutex::new(tells)))));
+        let adapter = Arc::new(ProviderAdapter::new(BlockingProvider::new(Blocks(Mutex::new(tells)))));
         let evaluation = adapter.evaluate_async(&Arc::new(desk.prompt()), &desk.state, options);
         dropped_once(evaluation, shown.notified()).await;
         assert_eq!(told.recv_timeout(super::SOON), Ok("returned"));
@@ -234,7 +234,7 @@ fn a_provider_that_blocks_hears_that_its_conversation_was_dropped() {
 struct Ponders(Mutex<mpsc::Receiver<()>>, Arc<Notify>);
 
 impl Shortener for Ponders {
-    fn shorten(&self, asked: &ShortenRequest<'_>) -> foldlog_agent::Result<Option<Shortening>> {
+    fn shorten(&self, asked: &ShortenRequest<'_>) -> foldlog_agent::Result<Option<ShortenedRange>> {
         assert_eq!(asked.reason, ShortenReason::Threshold);
         self.1.notify_one();
         self.0.lock().unwrap().recv().unwrap();

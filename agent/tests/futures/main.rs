@@ -22,8 +22,8 @@ use foldlog::conversation::Dialect;
 use foldlog::tools::{AsyncTool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog_agent::provider::scripted::ScriptedProvider;
 use foldlog_agent::provider::{
-    AsyncProvider, AsyncSendOptions, Prepared, Provider, ProviderAnswer, ProviderError, ProviderRequest,
-    SendOptions,
+    AsyncProvider, AsyncSendOptions, PreparedRequest, Provider, ProviderAnswer, ProviderError,
+    ProviderRequest, SendOptions,
 };
 use foldlog_agent::{LoopLimits, ProviderAdapter};
 use story::Line;
@@ -66,13 +66,13 @@ impl AsyncProvider for Slow {
         self.0.dialect()
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         self.0.prepare(request)
     }
 
     async fn send(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedRequest,
         options: &mut AsyncSendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         yield_now().await;

@@ -13,7 +13,7 @@ use foldlog::tools::ToolRegistry;
 use foldlog::{BackgroundSync, Durability, ExecutionState, ResourceRegistry, Session, Store, StoreOptions};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
-    AsyncProvider, AsyncSendOptions, CancelToken, Prepared, Provider, ProviderAnswer, ProviderError,
+    AsyncProvider, AsyncSendOptions, CancelToken, PreparedRequest, Provider, ProviderAnswer, ProviderError,
     ProviderErrorKind, ProviderRequest,
 };
 use foldlog_agent::{
@@ -92,17 +92,17 @@ impl AsyncProvider for Model {
         Dialect::OpenAi
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         let answers = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
         let system = request.messages.first().and_then(|message| message.content.as_deref()).unwrap();
         let number = system.rsplit(' ').next().unwrap();
         let prepared = self.rendering.prepare(&ProviderRequest { messages: &[], ..*request })?;
-        Ok(Prepared { body: format!("{number} {answers}").into_bytes(), ..prepared })
+        Ok(PreparedRequest { body: format!("{number} {answers}").into_bytes(), ..prepared })
     }
 
     async fn send(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedRequest,
         options: &mut AsyncSendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         if self.asked.fetch_add(1, Ordering::SeqCst) + 1 == self.together {

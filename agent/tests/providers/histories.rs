@@ -3,7 +3,7 @@
 
 use foldlog::conversation::{ContentBlocks, ConversationMessage, Role, ToolCallRecord, repair, validate};
 use foldlog_agent::provider::{
-    LlmConfig, Prepared, Provider, ProviderErrorKind, ProviderRequest, SendOptions,
+    LlmConfig, PreparedRequest, Provider, ProviderErrorKind, ProviderRequest, SendOptions,
 };
 use serde_json::{Value, json};
 
@@ -214,7 +214,7 @@ fn the_servers_refuse_repeated_ids_and_empty_contents() {
         let provider = which.provider(&server);
         let send = |body: &Value| {
             let (model, parameters, body) = ("m".to_owned(), Value::Null, body.to_string().into_bytes());
-            let prepared = Prepared { model, parameters, body, stream: false };
+            let prepared = PreparedRequest { model, parameters, body, stream: false };
             provider.send(&prepared, &mut SendOptions::default()).err().map(|error| error.kind)
         };
         let refused = Some(ProviderErrorKind::BadRequest);

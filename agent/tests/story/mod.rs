@@ -11,7 +11,7 @@ use foldlog::tools::{
     ExecuteOptions, Question, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{
-    BackgroundSync, Durability, Event, ExecutionState, FixedClock, Idempotency, Kind, ResourceRegistry,
+    BackgroundSync, Durability, Event, ExecutionState, FixedClock, Idempotency, RecordKind, ResourceRegistry,
     Session, SessionTypes, Slice, Store, StoreOptions,
 };
 use foldlog_agent::events;
@@ -321,7 +321,7 @@ impl Desk {
                 Ok(())
             })
             .unwrap();
-        let first = kinds.iter().position(|kind| *kind == Kind::INPUT.name()).unwrap_or(kinds.len());
+        let first = kinds.iter().position(|kind| *kind == RecordKind::INPUT.name()).unwrap_or(kinds.len());
         kinds.drain(first..).filter(|kind| *kind != "declare" && *kind != "dispatch").collect()
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::contestants::{self, Contestant, Survives, Writer};
+use crate::contestants::{self, Contestant, Survives, ContestantWriter};
 use crate::measure::{Payload, Result, waited_ns};
 use crate::{steady, tau_bench};
 
@@ -19,7 +19,7 @@ use crate::{steady, tau_bench};
 const BETWEEN_LOOKS: u64 = 64;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
-pub enum Work {
+pub enum Workload {
     /// Appends records to a new log and times them.
     Append,
     /// Appends until it is killed, and tells how many appends have returned.
@@ -41,8 +41,8 @@ pub enum Work {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Task {
-    pub work: Work,
+pub struct ChildTask {
+    pub work: Workload,
     pub contestant: Contestant,
     pub dir: PathBuf,
     /// Bytes of a payload.
@@ -56,7 +56,7 @@ pub struct Task {
     /// File of recorded runs.
     pub file: PathBuf,
     /// Form in which they are written.
-    pub form: tau_bench::Form,
+    pub form: tau_bench::TauBenchForm,
 }
 
 /// Holds what a round came to.
@@ -97,7 +97,7 @@ impl Outcome {
     }
 }
 
-impl Task {
+impl ChildTask {
     fn child(&self) -> Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("--child").arg(serde_json::to_string(self)?);
@@ -149,29 +149,29 @@ fn kill(child: &mut Child) -> Result<()> {
 
 /// Does a task, in the process that was started for it.
 pub fn serve(task: &str) -> Result<()> {
-    let task: Task = serde_json::from_str(task)?;
+    let task: ChildTask = serde_json::from_str(task)?;
     let outcome = match task.work {
-        Work::Append => append(&task)?,
-        Work::AppendUntilKilled => append_until_killed(&task)?,
-        Work::Fill => fill(&task)?,
-        Work::FillAndWait => fill_and_wait(&task)?,
-        Work::Count => count(&task)?,
-        Work::Scan => scan(&task)?,
-        Work::Reopen => reopen(&task)?,
-        Work::Steady => steady::append(&task)?,
-        Work::TauBench => tau_bench::write(&task)?,
+        Workload::Append => append(&task)?,
+        Workload::AppendUntilKilled => append_until_killed(&task)?,
+        Workload::Fill => fill(&task)?,
+        Workload::FillAndWait => fill_and_wait(&task)?,
+        Workload::Count => count(&task)?,
+        Workload::Scan => scan(&task)?,
+        Workload::Reopen => reopen(&task)?,
+        Workload::Steady => steady::append(&task)?,
+        Workload::TauBench => tau_bench::write(&task)?,
     };
     println!("{}", serde_json::to_string(&outcome)?);
     // What the contestant's threads would still do is no part of the round.
     std::process::exit(0);
 }
 
-pub fn create(task: &Task) -> Result<Vec<Box<dyn Writer>>> {
+pub fn create(task: &ChildTask) -> Result<Vec<Box<dyn ContestantWriter>>> {
     contestants::create(task.contestant, &task.dir, task.survives, task.writers)
 }
 
 /// Appends records of a writer until there are as many, or the time is up. Returns how many there are.
-fn append_some(writer: &mut dyn Writer, task: &Task, ops: u64, start: Instant) -> Result<u64> {
+fn append_some(writer: &mut dyn ContestantWriter, task: &ChildTask, ops: u64, start: Instant) -> Result<u64> {
     let mut payload = Payload::new(task.size);
     for number in 0..ops {
         if number % BETWEEN_LOOKS == 0 && start.elapsed().as_secs_f64() > task.seconds {
@@ -182,7 +182,7 @@ fn append_some(writer: &mut dyn Writer, task: &Task, ops: u64, start: Instant) -
     Ok(ops)
 }
 
-fn append(task: &Task) -> Result<Outcome> {
+fn append(task: &ChildTask) -> Result<Outcome> {
     let mut writers = create(task)?;
     let ops = task.ops / task.writers as u64;
     let outcome = if let [writer] = &mut *writers {
@@ -197,7 +197,7 @@ fn append(task: &Task) -> Result<Outcome> {
 }
 
 /// Appends with each writer in a thread of its own.
-fn at_once(writers: &mut [Box<dyn Writer>], task: &Task, ops: u64) -> Result<Outcome> {
+fn at_once(writers: &mut [Box<dyn ContestantWriter>], task: &ChildTask, ops: u64) -> Result<Outcome> {
     let ready = Barrier::new(writers.len() + 1);
     thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -222,7 +222,7 @@ fn at_once(writers: &mut [Box<dyn Writer>], task: &Task, ops: u64) -> Result<Out
     })
 }
 
-fn append_until_killed(task: &Task) -> Result<Outcome> {
+fn append_until_killed(task: &ChildTask) -> Result<Outcome> {
     let mut writers = create(task)?;
     let writer = writers.first_mut().ok_or("there is no writer")?;
     let (mut payload, mut stdout) = (Payload::new(task.size), std::io::stdout());
@@ -236,7 +236,7 @@ fn append_until_killed(task: &Task) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
-fn filled(task: &Task) -> Result<Box<dyn Writer>> {
+fn filled(task: &ChildTask) -> Result<Box<dyn ContestantWriter>> {
     let mut writer = create(task)?.pop().ok_or("there is no writer")?;
     let mut payload = Payload::new(task.size);
     (0..task.ops).try_for_each(|number| writer.append(number, payload.of(number)))?;
@@ -244,12 +244,12 @@ fn filled(task: &Task) -> Result<Box<dyn Writer>> {
     Ok(writer)
 }
 
-fn fill(task: &Task) -> Result<Outcome> {
+fn fill(task: &ChildTask) -> Result<Outcome> {
     filled(task)?.close()?;
     Ok(Outcome { ops: task.ops, ..Outcome::default() })
 }
 
-fn fill_and_wait(task: &Task) -> Result<Outcome> {
+fn fill_and_wait(task: &ChildTask) -> Result<Outcome> {
     let _writer = filled(task)?;
     let mut stdout = std::io::stdout();
     stdout.write_all(&task.ops.to_le_bytes())?;
@@ -259,7 +259,7 @@ fn fill_and_wait(task: &Task) -> Result<Outcome> {
     }
 }
 
-fn count(task: &Task) -> Result<Outcome> {
+fn count(task: &ChildTask) -> Result<Outcome> {
     let mut found = 0;
     contestants::open(task.contestant, &task.dir)?.scan(&mut |payload| {
         if payload.len() != task.size || Payload::number(payload) != Some(found) {
@@ -271,19 +271,19 @@ fn count(task: &Task) -> Result<Outcome> {
     Ok(Outcome { ops: found, ..Outcome::default() })
 }
 
-fn all(found: u64, task: &Task) -> Result<u64> {
+fn all(found: u64, task: &ChildTask) -> Result<u64> {
     if found == task.ops {
         return Ok(found);
     }
     Err(format!("{}: {found} of {} records were read", task.contestant.name(), task.ops).into())
 }
 
-fn scan(task: &Task) -> Result<Outcome> {
+fn scan(task: &ChildTask) -> Result<Outcome> {
     let mut reader = contestants::open(task.contestant, &task.dir)?;
     Outcome::timed(|| all(reader.check(task.size)?, task))
 }
 
-fn reopen(task: &Task) -> Result<Outcome> {
+fn reopen(task: &ChildTask) -> Result<Outcome> {
     let mut reader = None;
     let outcome = Outcome::timed(|| {
         let reader = reader.insert(contestants::open(task.contestant, &task.dir)?);

@@ -32,9 +32,9 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/ta
 
 #[derive(Parser)]
 #[command(about = "Measures foldlog beside other logs and stores")]
-struct Arguments {
+struct Args {
     /// What to measure [default: everything].
-    works: Vec<Chosen>,
+    works: Vec<PeerBench>,
     /// Who takes part [default: everybody].
     #[arg(long, value_delimiter = ',')]
     only: Vec<Contestant>,
@@ -71,7 +71,7 @@ struct Arguments {
 }
 
 #[derive(Clone, Copy, ValueEnum, PartialEq)]
-enum Chosen {
+enum PeerBench {
     Kill,
     Append,
     Durable,
@@ -84,7 +84,7 @@ enum Chosen {
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+    let arguments = Args::parse();
     if let Some(task) = &arguments.child {
         return child::serve(task);
     }
@@ -94,22 +94,22 @@ fn main() -> Result<()> {
     };
     let works = Works { arguments: &arguments, dir: folder.path().to_owned() };
     measure::print_head(arguments.json);
-    for chosen in Chosen::value_variants() {
+    for chosen in PeerBench::value_variants() {
         if !arguments.works.is_empty() && !arguments.works.contains(chosen) {
             continue;
         }
         // How busy the machine is, for whoever reads the rows.
         eprint!("load {}", std::fs::read_to_string("/proc/loadavg").unwrap_or_default());
         match chosen {
-            Chosen::Kill => works.kill(),
-            Chosen::Append => works.append(),
-            Chosen::Durable => works.durable(1),
-            Chosen::Durable16 => works.durable(16),
-            Chosen::Durable64 => works.durable(64),
-            Chosen::Scan => works.scan(),
-            Chosen::Reopen => works.reopen(),
-            Chosen::Steady => works.steady(),
-            Chosen::TauBench => works.tau_bench(),
+            PeerBench::Kill => works.kill(),
+            PeerBench::Append => works.append(),
+            PeerBench::Durable => works.durable(1),
+            PeerBench::Durable16 => works.durable(16),
+            PeerBench::Durable64 => works.durable(64),
+            PeerBench::Scan => works.scan(),
+            PeerBench::Reopen => works.reopen(),
+            PeerBench::Steady => works.steady(),
+            PeerBench::TauBench => works.tau_bench(),
         }?;
     }
     Ok(())

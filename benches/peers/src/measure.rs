@@ -73,7 +73,7 @@ pub fn shown(value: f64) -> String {
 
 /// Is one line of the table.
 #[derive(Serialize)]
-pub struct Row {
+pub struct PeerRow {
     pub work: String,
     pub contestant: String,
     /// What the numbers are of, such as `ns a record`.
@@ -89,10 +89,10 @@ pub struct Row {
     pub note: String,
 }
 
-impl Row {
-    pub fn of(work: &str, contestant: &str, unit: &str, rounds: &[f64]) -> Row {
+impl PeerRow {
+    pub fn of(work: &str, contestant: &str, unit: &str, rounds: &[f64]) -> PeerRow {
         let rounds = sorted(rounds.to_vec());
-        Row {
+        PeerRow {
             work: work.to_owned(),
             contestant: contestant.to_owned(),
             unit: unit.to_owned(),
@@ -106,7 +106,7 @@ impl Row {
     }
 
     /// Says what the rounds, in this order, took without waiting for a processor, and notes how much that was, if much.
-    pub fn waited(mut self, rounds: &[f64], shares: &[f64]) -> Row {
+    pub fn waited(mut self, rounds: &[f64], shares: &[f64]) -> PeerRow {
         let running: Vec<f64> = rounds.iter().zip(shares).map(|(ns, share)| ns * (1.0 - share)).collect();
         self.running = Some(median(&running));
         let share = median(shares);
@@ -124,7 +124,7 @@ impl Row {
     }
 
     fn print(&self) {
-        let Row { work, contestant, unit, note, .. } = self;
+        let PeerRow { work, contestant, unit, note, .. } = self;
         let (median, least, most) = (shown(self.median), shown(self.least), shown(self.most));
         let running = self.running.map_or_else(|| "-".to_owned(), shown);
         let ratio = self.of_foldlog.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
@@ -135,7 +135,7 @@ impl Row {
 }
 
 /// Prints the rows of one work, each beside the row `ours`, or as JSON.
-pub fn print(mut rows: Vec<Row>, ours: &str, json: bool) -> Result<()> {
+pub fn print(mut rows: Vec<PeerRow>, ours: &str, json: bool) -> Result<()> {
     let own = rows.iter().find(|row| row.contestant == ours).map(|row| row.median);
     for row in &mut rows {
         row.of_foldlog = own.filter(|_| row.contestant != ours).map(|own| row.median / own);

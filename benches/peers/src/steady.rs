@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use crate::child::{Outcome, Task, create};
+use crate::child::{Outcome, ChildTask, create};
 use crate::contestants::rollovers;
 use crate::measure::{Payload, Result, median};
 
@@ -14,7 +14,7 @@ pub const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("slowest", 1.0)];
 
 /// Runs the child's part.
-pub fn append(task: &Task) -> Result<Outcome> {
+pub fn append(task: &ChildTask) -> Result<Outcome> {
     let mut writer = create(task)?.pop().ok_or("there is no writer")?;
     let mut payload = Payload::new(task.size);
     let mut times: Vec<u32> = Vec::with_capacity(task.ops as usize);

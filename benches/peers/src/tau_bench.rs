@@ -10,12 +10,12 @@ use rusqlite::params;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::child::{Outcome, Task, bytes_below};
-use crate::contestants::{Kept, Survives, connect, session_types};
+use crate::child::{Outcome, ChildTask, bytes_below};
+use crate::contestants::{PayloadEvent, Survives, connect, session_types};
 use crate::measure::Result;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-pub enum Form {
+pub enum TauBenchForm {
     /// A session of foldlog for each run, and an event for each message.
     Sessions,
     /// A row of SQLite for each message.
@@ -24,40 +24,40 @@ pub enum Form {
     Checkpoints,
 }
 
-impl Form {
-    pub const ALL: [Form; 3] = [Form::Sessions, Form::Rows, Form::Checkpoints];
+impl TauBenchForm {
+    pub const ALL: [TauBenchForm; 3] = [TauBenchForm::Sessions, TauBenchForm::Rows, TauBenchForm::Checkpoints];
 
     pub fn name(self) -> &'static str {
         match self {
-            Form::Sessions => "foldlog, a session a run",
-            Form::Rows => "SQLite (FULL), a row a message",
-            Form::Checkpoints => "SQLite (FULL), the whole history as a row a message",
+            TauBenchForm::Sessions => "foldlog, a session a run",
+            TauBenchForm::Rows => "SQLite (FULL), a row a message",
+            TauBenchForm::Checkpoints => "SQLite (FULL), the whole history as a row a message",
         }
     }
 }
 
 #[derive(Deserialize)]
-struct Run {
+struct RecordedRun {
     traj: Vec<Box<RawValue>>,
 }
 
-fn read(file: &Path) -> Result<Vec<Run>> {
+fn read(file: &Path) -> Result<Vec<RecordedRun>> {
     Ok(serde_json::from_str(&fs::read_to_string(file)?)?)
 }
 
 /// Runs the child's part.
-pub fn write(task: &Task) -> Result<Outcome> {
+pub fn write(task: &ChildTask) -> Result<Outcome> {
     let runs = read(&task.file)?;
     let outcome = match task.form {
-        Form::Sessions => sessions(&task.dir, &runs),
-        Form::Rows => rows(&task.dir, &runs, false),
-        Form::Checkpoints => rows(&task.dir, &runs, true),
+        TauBenchForm::Sessions => sessions(&task.dir, &runs),
+        TauBenchForm::Rows => rows(&task.dir, &runs, false),
+        TauBenchForm::Checkpoints => rows(&task.dir, &runs, true),
     }?;
     let (long, allocated) = bytes_below(&task.dir)?;
     Ok(outcome.with("bytes long", long as f64).with("bytes on disk", allocated as f64))
 }
 
-fn sessions(dir: &Path, runs: &[Run]) -> Result<Outcome> {
+fn sessions(dir: &Path, runs: &[RecordedRun]) -> Result<Outcome> {
     let types = session_types(Policy::Log)?;
     let options = StoreOptions { durability: Durability::Every, ..StoreOptions::default() };
     let store = Store::open_with(dir, options)?;
@@ -67,7 +67,7 @@ fn sessions(dir: &Path, runs: &[Run]) -> Result<Outcome> {
         for run in runs {
             let session = store.create(&types)?;
             for message in &run.traj {
-                session.dispatch(Kept(message.get().as_bytes().to_vec()))?;
+                session.dispatch(PayloadEvent(message.get().as_bytes().to_vec()))?;
                 messages += 1;
             }
             used += session.log_bytes();
@@ -78,7 +78,7 @@ fn sessions(dir: &Path, runs: &[Run]) -> Result<Outcome> {
     Ok(outcome.with("bytes used", used as f64))
 }
 
-fn rows(dir: &Path, runs: &[Run], whole: bool) -> Result<Outcome> {
+fn rows(dir: &Path, runs: &[RecordedRun], whole: bool) -> Result<Outcome> {
     let connection = connect(&dir.join("runs.sqlite"), Survives::PowerCut)?;
     connection.execute_batch(
         "CREATE TABLE message (run INTEGER, number INTEGER, body TEXT NOT NULL, PRIMARY KEY (run, number))",

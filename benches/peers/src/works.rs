@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::Arguments;
-use crate::child::{Outcome, Task, Work};
+use crate::Args;
+use crate::child::{Outcome, ChildTask, Workload};
 use crate::contestants::{Contestant, Survives};
-use crate::measure::{Result, Row, median, print, shown};
+use crate::measure::{Result, PeerRow, median, print, shown};
 use crate::steady::QUANTILES;
-use crate::tau_bench::Form;
+use crate::tau_bench::TauBenchForm;
 
 /// What survives a kill, and logdb, which loses its ring.
 const SURVIVORS: [Contestant; 11] = [
@@ -47,13 +47,13 @@ const RECORD: usize = 256;
 
 /// Runs tasks in a folder.
 pub struct Works<'a> {
-    pub arguments: &'a Arguments,
+    pub arguments: &'a Args,
     pub dir: PathBuf,
 }
 
 impl Works<'_> {
-    fn task(&self, work: Work, contestant: Contestant) -> Task {
-        Task {
+    fn task(&self, work: Workload, contestant: Contestant) -> ChildTask {
+        ChildTask {
             work,
             contestant,
             dir: self.dir.join("log"),
@@ -63,7 +63,7 @@ impl Works<'_> {
             survives: Survives::Kill,
             seconds: f64::MAX,
             file: self.arguments.file.clone(),
-            form: Form::Sessions,
+            form: TauBenchForm::Sessions,
         }
     }
 
@@ -73,7 +73,7 @@ impl Works<'_> {
     }
 
     /// Runs each task once a round, in a folder that is empty before and after, and with nothing left to be written.
-    fn rounds(&self, tasks: &[Task]) -> Result<Vec<Vec<Outcome>>> {
+    fn rounds(&self, tasks: &[ChildTask]) -> Result<Vec<Vec<Outcome>>> {
         let mut outcomes = vec![Vec::new(); tasks.len()];
         for _ in 0..self.arguments.rounds {
             for (task, outcomes) in tasks.iter().zip(&mut outcomes) {
@@ -90,12 +90,12 @@ impl Works<'_> {
         Ok(outcomes)
     }
 
-    fn print(&self, work: &str, tasks: &[Task], outcomes: &[Vec<Outcome>], ours: Contestant) -> Result<()> {
+    fn print(&self, work: &str, tasks: &[ChildTask], outcomes: &[Vec<Outcome>], ours: Contestant) -> Result<()> {
         let mut rows = Vec::new();
         for (task, outcomes) in tasks.iter().zip(outcomes) {
             let times: Vec<f64> = outcomes.iter().map(Outcome::ns_per_op).collect();
             let waited: Vec<f64> = outcomes.iter().map(|outcome| outcome.waited).collect();
-            let mut row = Row::of(work, task.contestant.name(), "ns a record", &times);
+            let mut row = PeerRow::of(work, task.contestant.name(), "ns a record", &times);
             if task.writers == 1 {
                 row = row.waited(&times, &waited);
             }
@@ -113,13 +113,13 @@ impl Works<'_> {
     pub fn append(&self) -> Result<()> {
         for size in [64, 256, 4_096] {
             let ops = (self.arguments.mib << 20) / size as u64;
-            let task = |contestant| Task {
+            let task = |contestant| ChildTask {
                 size,
                 ops,
                 seconds: self.arguments.seconds,
-                ..self.task(Work::Append, contestant)
+                ..self.task(Workload::Append, contestant)
             };
-            let tasks: Vec<Task> = self.chosen(&SURVIVORS).into_iter().map(task).collect();
+            let tasks: Vec<ChildTask> = self.chosen(&SURVIVORS).into_iter().map(task).collect();
             let work = format!("append {} B, {} MiB", shown(size as f64), self.arguments.mib);
             self.print(&work, &tasks, &self.rounds(&tasks)?, Contestant::FoldlogLog)?;
         }
@@ -131,13 +131,13 @@ impl Works<'_> {
         // A quarter of one writer's records is what each of several writes.
         let ops =
             if writers == 1 { self.arguments.durable } else { self.arguments.durable / 4 * writers as u64 };
-        let task = |contestant| Task {
+        let task = |contestant| ChildTask {
             ops,
             writers,
             survives: Survives::PowerCut,
-            ..self.task(Work::Append, contestant)
+            ..self.task(Workload::Append, contestant)
         };
-        let tasks: Vec<Task> = self.chosen(&DURABLE).into_iter().map(task).collect();
+        let tasks: Vec<ChildTask> = self.chosen(&DURABLE).into_iter().map(task).collect();
         let work = match writers {
             1 => "durable append, one writer".to_owned(),
             writers => format!("durable, {writers} sessions"),
@@ -149,9 +149,9 @@ impl Works<'_> {
     fn filled(
         &self,
         contestants: &[Contestant],
-        (first, then): (Work, Work),
-        fill: impl Fn(&Task) -> Result<()>,
-    ) -> Result<Vec<Task>> {
+        (first, then): (Workload, Workload),
+        fill: impl Fn(&ChildTask) -> Result<()>,
+    ) -> Result<Vec<ChildTask>> {
         let mut tasks = Vec::new();
         for contestant in self.chosen(contestants) {
             let mut task = self.task(first, contestant);
@@ -159,7 +159,7 @@ impl Works<'_> {
             (task.ops, task.survives) = (self.arguments.records, Survives::KillOnceSettled);
             fresh(&task.dir)?;
             fill(&task)?;
-            tasks.push(Task { work: then, ..task });
+            tasks.push(ChildTask { work: then, ..task });
         }
         Ok(tasks)
     }
@@ -168,7 +168,7 @@ impl Works<'_> {
     pub fn scan(&self) -> Result<()> {
         let contestants =
             [Contestant::Foldlog, Contestant::LogDb, Contestant::RaftEngine, Contestant::Sqlite];
-        let tasks = self.filled(&contestants, (Work::Fill, Work::Scan), |task| task.run().map(drop))?;
+        let tasks = self.filled(&contestants, (Workload::Fill, Workload::Scan), |task| task.run().map(drop))?;
         let outcomes = self.in_place(&tasks, |_| Ok(()))?;
         self.print(&format!("scan, {}", self.of_records()), &tasks, &outcomes, Contestant::Foldlog)?;
         tasks.iter().try_for_each(|task| remove(&task.dir))
@@ -178,17 +178,17 @@ impl Works<'_> {
     pub fn reopen(&self) -> Result<()> {
         let ours = Contestant::FoldlogState;
         let contestants = [ours, Contestant::RaftEngine, Contestant::Sqlite, Contestant::Redb];
-        let tasks = self.filled(&contestants, (Work::FillAndWait, Work::Reopen), |task| {
+        let tasks = self.filled(&contestants, (Workload::FillAndWait, Workload::Reopen), |task| {
             task.run_until_it_waits()?;
             Ok(fs::rename(&task.dir, left_by_kill(&task.dir))?)
         })?;
         // An opening may write: each has a copy of what the kill left, which is in memory.
         let outcomes = self.in_place(&tasks, |task| copy(&left_by_kill(&task.dir), &task.dir))?;
         self.print(&format!("reopen, {}", self.of_records()), &tasks, &outcomes, ours)?;
-        let memory = |(task, outcomes): (&Task, &Vec<Outcome>)| {
+        let memory = |(task, outcomes): (&ChildTask, &Vec<Outcome>)| {
             let mib: Vec<f64> =
                 outcomes.iter().map(|outcome| outcome.number("resident KiB") / 1024.0).collect();
-            Row::of("reopen, memory", task.contestant.name(), "MiB", &mib)
+            PeerRow::of("reopen, memory", task.contestant.name(), "MiB", &mib)
         };
         print(tasks.iter().zip(&outcomes).map(memory).collect(), ours.name(), self.arguments.json)?;
         for task in &tasks {
@@ -203,7 +203,7 @@ impl Works<'_> {
     }
 
     /// Runs each task once a round over the folder that it has.
-    fn in_place(&self, tasks: &[Task], prepare: impl Fn(&Task) -> Result<()>) -> Result<Vec<Vec<Outcome>>> {
+    fn in_place(&self, tasks: &[ChildTask], prepare: impl Fn(&ChildTask) -> Result<()>) -> Result<Vec<Vec<Outcome>>> {
         let mut outcomes = vec![Vec::new(); tasks.len()];
         for _ in 0..self.arguments.rounds {
             for (task, outcomes) in tasks.iter().zip(&mut outcomes) {
@@ -218,9 +218,9 @@ impl Works<'_> {
     /// Every single append of a long run.
     pub fn steady(&self) -> Result<()> {
         let ops = (self.arguments.steady_mib << 20) / RECORD as u64;
-        let task = |contestant| Task { ops, ..self.task(Work::Steady, contestant) };
+        let task = |contestant| ChildTask { ops, ..self.task(Workload::Steady, contestant) };
         let contestants = self.chosen(&[Contestant::Foldlog, Contestant::RaftEngine]);
-        let tasks: Vec<Task> = contestants.into_iter().map(task).collect();
+        let tasks: Vec<ChildTask> = contestants.into_iter().map(task).collect();
         let outcomes = self.rounds(&tasks)?;
         let work = format!("steady, {} MiB of {RECORD} B", self.arguments.steady_mib);
         let others = [
@@ -233,9 +233,9 @@ impl Works<'_> {
         ];
         let units = QUANTILES.iter().map(|(name, _)| (*name, "ns")).chain(others);
         for (name, unit) in units {
-            let row = |(task, outcomes): (&Task, &Vec<Outcome>)| {
+            let row = |(task, outcomes): (&ChildTask, &Vec<Outcome>)| {
                 let numbers: Vec<f64> = outcomes.iter().map(|outcome| outcome.number(name)).collect();
-                Row::of(&format!("{work}: {name}"), task.contestant.name(), unit, &numbers)
+                PeerRow::of(&format!("{work}: {name}"), task.contestant.name(), unit, &numbers)
             };
             let rows = tasks.iter().zip(&outcomes).map(row).collect();
             print(rows, Contestant::Foldlog.name(), self.arguments.json)?;
@@ -249,7 +249,7 @@ impl Works<'_> {
             eprintln!("tau-bench: skipped, there is no file {}", self.arguments.file.display());
             return Ok(());
         }
-        let tasks = Form::ALL.map(|form| Task { form, ..self.task(Work::TauBench, Contestant::Foldlog) });
+        let tasks = TauBenchForm::ALL.map(|form| ChildTask { form, ..self.task(Workload::TauBench, Contestant::Foldlog) });
         let outcomes = self.rounds(&tasks)?;
         let numbers: [(&str, fn(&Outcome) -> f64); 4] = [
             ("ns a message", Outcome::ns_per_op),
@@ -258,16 +258,16 @@ impl Works<'_> {
             ("KiB used within", |outcome| outcome.number("bytes used") / 1024.0),
         ];
         for (unit, number) in numbers {
-            let row = |(task, outcomes): (&Task, &Vec<Outcome>)| {
+            let row = |(task, outcomes): (&ChildTask, &Vec<Outcome>)| {
                 let numbers: Vec<f64> = outcomes.iter().map(number).collect();
                 let messages = outcomes.first().map_or(0, |outcome| outcome.ops);
                 let work = format!("tau-bench, {} messages", shown(messages as f64));
-                let row = Row::of(&work, task.form.name(), unit, &numbers);
+                let row = PeerRow::of(&work, task.form.name(), unit, &numbers);
                 let waited: Vec<f64> = outcomes.iter().map(|outcome| outcome.waited).collect();
                 if unit.starts_with("ns") { row.waited(&numbers, &waited) } else { row }
             };
             let rows = tasks.iter().zip(&outcomes).map(row).collect();
-            print(rows, Form::Sessions.name(), self.arguments.json)?;
+            print(rows, TauBenchForm::Sessions.name(), self.arguments.json)?;
         }
         Ok(())
     }
@@ -283,13 +283,13 @@ impl Works<'_> {
             if !is_asked || contestant == Contestant::FoldlogLog {
                 continue;
             }
-            let task = Task { survives, ..self.task(Work::AppendUntilKilled, contestant) };
+            let task = ChildTask { survives, ..self.task(Workload::AppendUntilKilled, contestant) };
             let mut lost = Vec::new();
             let mut note = String::new();
             for _ in 0..self.arguments.rounds {
                 fresh(&task.dir)?;
                 let returned = task.run_and_kill(UNTIL_KILLED)?;
-                match (Task { work: Work::Count, ..task.clone() }).run() {
+                match (ChildTask { work: Workload::Count, ..task.clone() }).run() {
                     Ok(found) => lost.push(returned.saturating_sub(found.ops) as f64),
                     Err(error) => note = error.to_string(),
                 }
@@ -299,7 +299,7 @@ impl Works<'_> {
             }
             remove(&task.dir)?;
             let work = if survives == Survives::Kill { "killed" } else { "killed, durable appends" };
-            let mut row = Row::of(work, contestant.name(), "records lost", &lost);
+            let mut row = PeerRow::of(work, contestant.name(), "records lost", &lost);
             if median(&lost) > 0.0 {
                 row.note("does not survive a kill");
             }

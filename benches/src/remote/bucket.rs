@@ -15,7 +15,7 @@ use futures_lite::stream::Boxed;
 
 /// Counts the puts of a store, and how far the session goes whose chunks are put.
 #[derive(Debug)]
-pub(super) struct Counting {
+pub(super) struct CountingStore {
     store: Arc<dyn ObjectStore>,
     pub(super) puts: AtomicU64,
     pub(super) last_len: AtomicUsize,
@@ -23,21 +23,21 @@ pub(super) struct Counting {
     pub(super) held: AtomicU64,
 }
 
-impl Counting {
-    pub(super) fn over(store: Arc<dyn ObjectStore>) -> Arc<Counting> {
+impl CountingStore {
+    pub(super) fn over(store: Arc<dyn ObjectStore>) -> Arc<CountingStore> {
         let (puts, last_len, held) = (AtomicU64::new(0), AtomicUsize::new(0), AtomicU64::new(0));
-        Arc::new(Counting { store, puts, last_len, held })
+        Arc::new(CountingStore { store, puts, last_len, held })
     }
 }
 
-impl fmt::Display for Counting {
+impl fmt::Display for CountingStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.store.fmt(f)
     }
 }
 
 #[async_trait]
-impl ObjectStore for Counting {
+impl ObjectStore for CountingStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.puts.fetch_add(1, Ordering::SeqCst);
         self.last_len.store(payload.content_length(), Ordering::SeqCst);

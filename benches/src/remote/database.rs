@@ -6,7 +6,7 @@ use foldlog_remote::{Database, PostgresReplicator, Retries, Runtime};
 use tokio_postgres::NoTls;
 
 use super::{ACKNOWLEDGED, BODY_BYTES, acknowledgement, appender};
-use crate::measure::{ROUNDS, Result, Row, take_turns, timed};
+use crate::measure::{BenchRow, ROUNDS, Result, take_turns, timed};
 
 const TABLES: &str = "
     DROP TABLE IF EXISTS bare_head, bare_records;
@@ -18,7 +18,7 @@ const APPEND: &str = "
     WITH head AS (UPDATE bare_head SET next = next + 1 WHERE id = 1 AND next = $1 RETURNING 1)
     INSERT INTO bare_records SELECT 1, $1, $2 FROM head";
 
-pub(super) fn acknowledged(url: &str) -> Result<Row> {
+pub(super) fn acknowledged(url: &str) -> Result<BenchRow> {
     let replicator = PostgresReplicator::new(Database::from_url(url)?, "bench", Retries::default())?;
     let mut append = appender(Arc::new(replicator.with_lease(foldlog_remote::LEASE_LENGTH_MAX)?))?;
     append()?;

@@ -17,8 +17,8 @@ use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{
-    Durability, ExecutionState, Idempotency, Kind, Record, ResourceRegistry, Session, SessionOptions, Store,
-    StoreOptions,
+    Durability, ExecutionState, Idempotency, Record, RecordKind, ResourceRegistry, Session, SessionOptions,
+    Store, StoreOptions,
 };
 use foldlog_remote::object_store::local::LocalFileSystem;
 use foldlog_remote::object_store::memory::InMemory;
@@ -29,8 +29,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use self::bucket::Counting;
-use crate::measure::{AtMost, Measured, ROUNDS, Result, Round, Row, take_turns, timed};
+use self::bucket::CountingStore;
+use crate::measure::{AtMost, BenchRow, Measurement, ROUNDS, Result, Round, take_turns, timed};
 use crate::subject::{append_types, fill, step};
 
 const BENCH: &str = "remote";
@@ -65,7 +65,7 @@ pub struct Sizes {
     database: Option<String>,
 }
 
-pub fn remote(dir: &Path, sizes: &Sizes) -> Result<Vec<Row>> {
+pub fn remote(dir: &Path, sizes: &Sizes) -> Result<Vec<BenchRow>> {
     let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let bucket = dir.join("bucket");
     std::fs::create_dir_all(&bucket)?;
@@ -98,7 +98,7 @@ fn appender(replicator: Arc<dyn Replicator>) -> Result<impl FnMut() -> Result<()
     let epoch = replicator.claim(session, held.next).map_err(said)?;
     let (mut next, body) = (held.next, vec![7; BODY_BYTES]);
     Ok(move || {
-        let record = Record { sequence: next, kind: Kind::OBSERVED, time_us: 0, body: &body };
+        let record = Record { sequence: next, kind: RecordKind::OBSERVED, time_us: 0, body: &body };
         replicator.append(session, epoch, None, &[record]).map_err(said)?;
         next += 1;
         Ok(())
@@ -106,8 +106,8 @@ fn appender(replicator: Arc<dyn Replicator>) -> Result<impl FnMut() -> Result<()
 }
 
 /// Makes the row of an acknowledgement beside its limit.
-fn acknowledgement(of: &str, measured: Measured, limit: Measured) -> Row {
-    let row = Row::beside(BENCH, "acknowledged record", of, measured, limit);
+fn acknowledgement(of: &str, measured: Measurement, limit: Measurement) -> BenchRow {
+    let row = BenchRow::beside(BENCH, "acknowledged record", of, measured, limit);
     row.at_most(if limit.median < SLOW_PUT_NS {
         AtMost::Ns(limit.median + MORE_NS)
     } else {
@@ -116,8 +116,8 @@ fn acknowledgement(of: &str, measured: Measured, limit: Measured) -> Row {
 }
 
 /// An acknowledged record beside a bare put of as many bytes, by a thread that waits for it.
-fn acknowledged(of: &str, store: &Arc<dyn ObjectStore>) -> Result<Row> {
-    let counting = Counting::over(Arc::clone(store));
+fn acknowledged(of: &str, store: &Arc<dyn ObjectStore>) -> Result<BenchRow> {
+    let counting = CountingStore::over(Arc::clone(store));
     let as_store: Arc<dyn ObjectStore> = Arc::clone(&counting) as _;
     let mut append = appender(replicator(&as_store, "one")?)?;
     append()?;
@@ -150,7 +150,7 @@ fn store(dir: &Path, bucket: Option<&Arc<dyn ObjectStore>>, durability: Durabili
 }
 
 /// Local appends with a replicator that is less behind than it may be, beside those without.
-fn appends(dir: &Path) -> Result<Row> {
+fn appends(dir: &Path) -> Result<BenchRow> {
     let types = append_types()?;
     let bucket: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let [held, plain] = [("held", Some(&bucket)), ("plain", None)].map(|(name, bucket)| {
@@ -166,12 +166,12 @@ fn appends(dir: &Path) -> Result<Row> {
     });
     let (mut held, mut plain) = (held, plain);
     let [measured, limit] = take_turns(ROUNDS, [&mut held, &mut plain])?;
-    let row = Row::beside(BENCH, "append at Process below the lag", APPENDS, measured, limit);
+    let row = BenchRow::beside(BENCH, "append at Process below the lag", APPENDS, measured, limit);
     Ok(row.at_most(AtMost::Ratio(1.05)))
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct Bytes {
+struct WriteParameters {
     count: usize,
 }
 
@@ -180,7 +180,7 @@ struct Writes;
 
 impl Tool for Writes {
     const NAME: &'static str = "writes";
-    type Parameters = Bytes;
+    type Parameters = WriteParameters;
     type Output = ();
 
     fn idempotency(&self) -> Idempotency {
@@ -189,7 +189,7 @@ impl Tool for Writes {
 
     fn call(
         &self,
-        Bytes { count }: Bytes,
+        WriteParameters { count }: WriteParameters,
         context: &ToolContext,
     ) -> std::result::Result<ToolResult<()>, ToolError> {
         let files = context
@@ -205,8 +205,8 @@ impl Tool for Writes {
 }
 
 /// Puts of a call, of which the begin is held before its handler runs.
-fn puts_of_calls(dir: &Path) -> Result<Vec<Row>> {
-    let counting = Counting::over(Arc::new(InMemory::new()));
+fn puts_of_calls(dir: &Path) -> Result<Vec<BenchRow>> {
+    let counting = CountingStore::over(Arc::new(InMemory::new()));
     let as_store: Arc<dyn ObjectStore> = Arc::clone(&counting) as _;
     let session =
         store(&dir.join("calls"), Some(&as_store), Durability::Boundary)?.create(&append_types()?)?;
@@ -228,13 +228,14 @@ fn puts_of_calls(dir: &Path) -> Result<Vec<Row>> {
         puts_of(count)?;
         puts_of(count)
     });
-    let row = |what, puts, most| Row::once(BENCH, "puts of a call", what, puts).at_most(AtMost::Amount(most));
+    let row =
+        |what, puts, most| BenchRow::once(BENCH, "puts of a call", what, puts).at_most(AtMost::Amount(most));
     Ok(vec![row("64 KiB changed", small?, 2.0), row("4 MiB changed", large?, 4.0)])
 }
 
 /// The records by which the bucket is behind at full speed, at most.
-fn lag(dir: &Path) -> Result<Row> {
-    let counting = Counting::over(Arc::new(InMemory::new()));
+fn lag(dir: &Path) -> Result<BenchRow> {
+    let counting = CountingStore::over(Arc::new(InMemory::new()));
     let as_store: Arc<dyn ObjectStore> = Arc::clone(&counting) as _;
     let session = store(&dir.join("lag"), Some(&as_store), Durability::Process)?.create(&append_types()?)?;
     session.sync()?;
@@ -248,7 +249,7 @@ fn lag(dir: &Path) -> Result<Row> {
     session.close()?;
     // The record whose write finds it so far behind waits, and is written.
     let bound = Replication::new(replicator(&as_store, "two")?).records_behind_max as f64 + 1.0;
-    let row = Row::once(
+    let row = BenchRow::once(
         BENCH,
         "records behind, at most",
         format!("{appended} appended, {rate:.0} a second"),
@@ -258,7 +259,7 @@ fn lag(dir: &Path) -> Result<Row> {
 }
 
 /// Taking over a session whose chunks have so many records.
-fn takeover(dir: &Path, records: u64, chunk: u64) -> Result<Row> {
+fn takeover(dir: &Path, records: u64, chunk: u64) -> Result<BenchRow> {
     let types = append_types()?;
     let bucket: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let session = Uuid::new_v4();
@@ -269,7 +270,7 @@ fn takeover(dir: &Path, records: u64, chunk: u64) -> Result<Row> {
     let ns = begun.elapsed().as_nanos() as f64;
     taken.close()?;
     std::fs::remove_dir_all(dir.join(format!("taken-{chunk}")))?;
-    let row = Row::once(BENCH, "takeover", format!("{records} records, {chunk} a chunk"), ns);
+    let row = BenchRow::once(BENCH, "takeover", format!("{records} records, {chunk} a chunk"), ns);
     Ok(row.at_most(AtMost::Ns(TAKEOVER_NS)))
 }
 
@@ -298,7 +299,7 @@ fn put_session(
     let epoch = replicator.claim(session, held.next).map_err(said)?;
     let log = foldlog::inspect::LogReader::open(&dir)?;
     let (mut bodies, mut from) = (Vec::new(), 0);
-    let put = |bodies: &mut Vec<(Kind, i64, Vec<u8>)>, from: &mut u64| -> Result<()> {
+    let put = |bodies: &mut Vec<(RecordKind, i64, Vec<u8>)>, from: &mut u64| -> Result<()> {
         let records: Vec<Record<'_>> = (*from..)
             .zip(bodies.iter())
             .map(|(sequence, (kind, time_us, body))| Record {

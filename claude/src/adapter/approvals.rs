@@ -77,7 +77,7 @@ pub(super) fn go_on(
 
 /// Holds the calls of the program's own tools that a person approved, and that the model has to repeat.
 #[derive(Debug, Default)]
-pub(super) struct Approved(Vec<ApprovedCall>);
+pub(super) struct ApprovedCalls(Vec<ApprovedCall>);
 
 #[derive(Debug)]
 struct ApprovedCall {
@@ -87,10 +87,10 @@ struct ApprovedCall {
     until: Option<DateTime<Utc>>,
 }
 
-impl Approved {
+impl ApprovedCalls {
     /// Reads which approved calls of an evaluation and its sub-agents were not repeated yet.
-    pub(super) fn of(session: &Session, evaluation: &str, options: &RunOptions) -> Result<Approved> {
-        let mut approved = Approved::default();
+    pub(super) fn of(session: &Session, evaluation: &str, options: &RunOptions) -> Result<ApprovedCalls> {
+        let mut approved = ApprovedCalls::default();
         if options.asks.is_empty() {
             return Ok(approved);
         }

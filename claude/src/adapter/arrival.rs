@@ -23,11 +23,11 @@ use foldlog::{Clock, FixedClock, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::channel::Event;
-use crate::server::{Asked, Pending};
+use crate::channel::ChannelEvent;
+use crate::server::{ProgramRequest, RequestResponder};
 use crate::{
-    Client, Error as ClientError, ErrorKind, HookCall, HookReply, Message, PermissionReply,
-    PermissionRequest, ToolCall, ToolReply, read_stream,
+    ClaudeMessage, Client, ClientError, ErrorKind, HookCall, HookReply, PermissionReply, PermissionRequest,
+    ToolCall, ToolReply, read_stream,
 };
 use foldlog_agent::error::Result;
 use foldlog_agent::provider::CancelToken;
@@ -61,7 +61,7 @@ pub(super) enum Arrival {
         tool_use_id: Option<String>,
     },
     /// The program ended. `None` if it ended well.
-    Ended(Option<Failure>),
+    Ended(Option<ClientFailure>),
     /// The deadline is near.
     Deadline,
     /// Somebody cancelled the run.
@@ -72,7 +72,7 @@ pub(super) enum Arrival {
 
 /// Holds an arrival with its time, as an observation holds it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Stamped {
+pub(super) struct TimedArrival {
     /// Time in microseconds since 1970-01-01 UTC.
     pub(super) at_us: i64,
     pub(super) arrival: Arrival,
@@ -80,8 +80,8 @@ pub(super) struct Stamped {
 
 /// Holds what is known of a client's failure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Failure {
-    pub(super) kind: FailureOf,
+pub(super) struct ClientFailure {
+    pub(super) kind: ClientFailureKind,
     pub(super) is_response: bool,
     pub(super) is_retryable: bool,
     /// What happened and what to do, with exit code and the end of the standard error.
@@ -94,18 +94,18 @@ pub(super) struct Failure {
 
 /// Names the failures that an evaluation tells apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum FailureOf {
+pub(super) enum ClientFailureKind {
     NotInstalled,
     Connection,
     UnknownSession,
     Other,
 }
 
-impl Failure {
+impl ClientFailure {
     /// Makes the failure of a run whose program was not started.
-    pub(super) fn before_start(reason: String) -> Failure {
-        Failure {
-            kind: FailureOf::Other,
+    pub(super) fn before_start(reason: String) -> ClientFailure {
+        ClientFailure {
+            kind: ClientFailureKind::Other,
             is_response: false,
             is_retryable: false,
             text: reason,
@@ -115,21 +115,21 @@ impl Failure {
         }
     }
 
-    pub(super) fn of(error: &ClientError) -> Failure {
+    pub(super) fn of(error: &ClientError) -> ClientFailure {
         use ErrorKind as Kind;
         let kind = match error.kind() {
-            Kind::ProgramNotFound => FailureOf::NotInstalled,
-            Kind::SessionNotFound => FailureOf::UnknownSession,
+            Kind::ProgramNotFound => ClientFailureKind::NotInstalled,
+            Kind::SessionNotFound => ClientFailureKind::UnknownSession,
             Kind::Spawn
             | Kind::Disconnected
             | Kind::InitializeTimeout
             | Kind::TimedOut
-            | Kind::FolderNotFound => FailureOf::Connection,
-            _ => FailureOf::Other,
+            | Kind::FolderNotFound => ClientFailureKind::Connection,
+            _ => ClientFailureKind::Other,
         };
-        Failure {
+        ClientFailure {
             kind,
-            is_response: error.phase() == foldlog_agent::error::Phase::Response,
+            is_response: error.phase() == foldlog_agent::error::EvaluationPhase::Response,
             is_retryable: error.is_retryable(),
             text: error.to_string(),
             exit_code: error.exit_code(),
@@ -141,7 +141,7 @@ impl Failure {
 
 /// Replies to the program, if it waits for a reply: in a replay it does not.
 #[derive(Default)]
-pub(super) struct ReplyTo(Option<Pending>);
+pub(super) struct ReplyTo(Option<RequestResponder>);
 
 impl ReplyTo {
     /// Replies to a call. A program that is gone needs no reply.
@@ -165,44 +165,45 @@ impl ReplyTo {
 }
 
 /// Holds an arrival, and who waits for its reply.
-pub(super) struct Arrived {
+pub(super) struct PendingArrival {
     pub(super) arrival: Arrival,
     pub(super) reply_to: ReplyTo,
     /// Message of the arrival, if it was read already.
-    pub(super) message: Option<Message>,
+    pub(super) message: Option<ClaudeMessage>,
 }
 
-impl Arrived {
-    fn alone(arrival: Arrival) -> Arrived {
-        Arrived { arrival, reply_to: ReplyTo::default(), message: None }
+impl PendingArrival {
+    fn alone(arrival: Arrival) -> PendingArrival {
+        PendingArrival { arrival, reply_to: ReplyTo::default(), message: None }
     }
 
-    fn of(event: Event) -> Arrived {
+    fn of(event: ChannelEvent) -> PendingArrival {
         match event {
-            Event::Message(message) => {
+            ChannelEvent::Message(message) => {
                 let arrival = Arrival::Message(message.line().to_owned());
-                Arrived { message: Some(message), ..Arrived::alone(arrival) }
+                PendingArrival { message: Some(message), ..PendingArrival::alone(arrival) }
             }
-            Event::Asked(asked, pending) => {
-                Arrived { reply_to: ReplyTo(Some(pending)), ..Arrived::alone(Arrival::asking(asked)) }
-            }
+            ChannelEvent::Asked(asked, pending) => PendingArrival {
+                reply_to: ReplyTo(Some(pending)),
+                ..PendingArrival::alone(Arrival::asking(asked))
+            },
         }
     }
 }
 
 impl Arrival {
-    fn asking(asked: Asked) -> Arrival {
+    fn asking(asked: ProgramRequest) -> Arrival {
         match asked {
-            Asked::Tool(ToolCall { name, arguments, tool_use_id, .. }) => {
+            ProgramRequest::Tool(ToolCall { name, arguments, tool_use_id, .. }) => {
                 Arrival::Call { name, arguments: arguments.to_string(), tool_use_id }
             }
-            Asked::Hook(HookCall { event, input, tool_use_id, .. }) => {
+            ProgramRequest::Hook(HookCall { event, input, tool_use_id, .. }) => {
                 let tool = input.get("tool_name").and_then(Value::as_str).unwrap_or_default().to_owned();
                 let tool_use_id =
                     tool_use_id.or_else(|| Some(input.get("tool_use_id")?.as_str()?.to_owned()));
                 Arrival::Hook { event, tool, input: input.to_string(), tool_use_id }
             }
-            Asked::Permission(PermissionRequest { tool_name, input, tool_use_id, .. }) => {
+            ProgramRequest::Permission(PermissionRequest { tool_name, input, tool_use_id, .. }) => {
                 Arrival::Permission { tool: tool_name, input: input.to_string(), tool_use_id }
             }
         }
@@ -217,7 +218,7 @@ pub(super) const POST_TOOL_USE: &str = "PostToolUse";
 pub(super) const POST_TOOL_USE_FAILURE: &str = "PostToolUseFailure";
 
 /// Reads a line that arrived as a message.
-pub(super) fn message_of(line: &str) -> Option<Message> {
+pub(super) fn message_of(line: &str) -> Option<ClaudeMessage> {
     read_stream(line.as_bytes(), usize::MAX).next()?.ok()
 }
 
@@ -254,20 +255,20 @@ impl Arrivals<'_> {
         until: Option<Instant>,
         answer_until: Option<Instant>,
         watch: bool,
-    ) -> Result<Arrived> {
+    ) -> Result<PendingArrival> {
         let (mut reply_to, mut read) = (ReplyTo::default(), None);
         let mut take = || {
             let arrived = match (self.first.take(), &self.from) {
-                (Some(first), _) => Arrived::alone(first),
+                (Some(first), _) => PendingArrival::alone(first),
                 (None, Some(from)) => receive(from, (until, answer_until), watch.then_some(&self.cancel)),
-                (None, None) => Arrived::alone(Arrival::Ended(None)),
+                (None, None) => PendingArrival::alone(Arrival::Ended(None)),
             };
             (reply_to, read) = (arrived.reply_to, arrived.message);
-            Stamped { at_us: self.clock.now_us(), arrival: arrived.arrival }
+            TimedArrival { at_us: self.clock.now_us(), arrival: arrived.arrival }
         };
         let stamped = if self.is_recorded { self.session.observe(ARRIVED, &mut take)? } else { take() };
         self.told.set_us(stamped.at_us);
-        Ok(Arrived { arrival: stamped.arrival, reply_to, message: read })
+        Ok(PendingArrival { arrival: stamped.arrival, reply_to, message: read })
     }
 }
 
@@ -275,24 +276,24 @@ fn receive(
     from: &Client,
     (until, answer_until): (Option<Instant>, Option<Instant>),
     cancel: Option<&CancelToken>,
-) -> Arrived {
+) -> PendingArrival {
     loop {
         if cancel.is_some_and(CancelToken::is_cancelled) {
-            return Arrived::alone(Arrival::Cancelled);
+            return PendingArrival::alone(Arrival::Cancelled);
         }
         let now = Instant::now();
         if until.is_some_and(|until| until <= now) {
-            return Arrived::alone(Arrival::Deadline);
+            return PendingArrival::alone(Arrival::Deadline);
         }
         if answer_until.is_some_and(|until| until <= now) {
-            return Arrived::alone(Arrival::NoAnswer);
+            return PendingArrival::alone(Arrival::NoAnswer);
         }
         let look = now + NOTICES_WITHIN;
         match from.next_event(Some(until.map_or(look, |until| until.min(look)))) {
-            Ok(Some(event)) => return Arrived::of(event),
-            Ok(None) => return Arrived::alone(Arrival::Ended(None)),
+            Ok(Some(event)) => return PendingArrival::of(event),
+            Ok(None) => return PendingArrival::alone(Arrival::Ended(None)),
             Err(error) if error.kind() == ErrorKind::TimedOut => {}
-            Err(error) => return Arrived::alone(Arrival::Ended(Some(Failure::of(&error)))),
+            Err(error) => return PendingArrival::alone(Arrival::Ended(Some(ClientFailure::of(&error)))),
         }
     }
 }
@@ -318,10 +319,10 @@ impl ProgramRuns {
             runs.started += u64::from(started.is_some());
             Ok(())
         })?;
-        session.observations(ARRIVED, &mut |_, stamped: Stamped| {
+        session.observations(ARRIVED, &mut |_, stamped: TimedArrival| {
             let Arrival::Message(line) = &stamped.arrival else { return Ok(()) };
             let result = line.contains(r#""result""#).then(|| message_of(line)).flatten();
-            let usage = result.as_ref().and_then(Message::result).and_then(|result| result.usage);
+            let usage = result.as_ref().and_then(ClaudeMessage::result).and_then(|result| result.usage);
             runs.told += u64::from(usage.is_some());
             Ok(())
         })?;

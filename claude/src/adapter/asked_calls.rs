@@ -25,7 +25,7 @@ use foldlog::{CallOrigin, SequenceNumber};
 use serde_json::Value;
 
 use super::calls::hosts_tool;
-use crate::{Assistant, Block};
+use crate::{Assistant, ClaudeBlock};
 
 /// Identifies a call of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +65,7 @@ fn own_name(tool: &str) -> &str {
 
 /// Says where a call stands in the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum AnswerPart {
     /// In a part of the answer whose turn is recorded.
     Past,
     /// In the recorded answer whose turn is not recorded.
@@ -90,7 +90,7 @@ pub(super) struct AskedCall {
     pub(super) record: ToolCallRecord,
     /// Id of the program's answer; `None` if it is unknown.
     message: Option<String>,
-    part: Part,
+    part: AnswerPart,
     /// Block that asks for the call; `None` if a hook alone named it.
     block: Option<SentBlock>,
     pub(super) has_begun: bool,
@@ -128,7 +128,7 @@ impl AskedCalls {
 
     /// Returns the calls of the open answer.
     pub(super) fn open(&self) -> impl Iterator<Item = (CallNumber, &AskedCall)> {
-        self.calls.iter().filter(|call| call.part == Part::Open).map(|call| (call.number, call))
+        self.calls.iter().filter(|call| call.part == AnswerPart::Open).map(|call| (call.number, call))
     }
 
     /// Returns whether the open answer asks for a call.
@@ -138,11 +138,11 @@ impl AskedCalls {
 
     /// Returns whether blocks that are not recorded ask for a call.
     pub(super) fn is_gathered(&self, number: CallNumber) -> bool {
-        self.get(number).is_some_and(|call| call.part == Part::Gathered)
+        self.get(number).is_some_and(|call| call.part == AnswerPart::Gathered)
     }
 
     pub(super) fn has_gathered(&self) -> bool {
-        self.calls.iter().any(|call| call.part == Part::Gathered)
+        self.calls.iter().any(|call| call.part == AnswerPart::Gathered)
     }
 
     fn of_id<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a AskedCall> + Clone {
@@ -151,7 +151,7 @@ impl AskedCalls {
 
     /// Returns whether the open answer or the gathered blocks ask for a call of an id.
     pub(super) fn asks_for(&self, id: &str) -> bool {
-        self.of_id(id).any(|call| call.part != Part::Past)
+        self.of_id(id).any(|call| call.part != AnswerPart::Past)
     }
 
     /// Returns the call that begins next of those that the program may mean.
@@ -179,7 +179,7 @@ impl AskedCalls {
         };
         let without = self.of_id(id).filter(|call| !call.is_told).filter(is_same);
         let ended = without.clone().filter(|call| call.ended.is_some()).min_by_key(|call| call.ended);
-        let mut current = without.filter(|call| call.part != Part::Past);
+        let mut current = without.filter(|call| call.part != AnswerPart::Past);
         // Only a call that runs can succeed.
         let running = current.clone().find(|call| call.has_begun && !is_error);
         ended.or(running).or_else(|| current.next()).map(|call| call.number)
@@ -198,7 +198,7 @@ impl AskedCalls {
             number,
             record,
             message,
-            part: Part::Gathered,
+            part: AnswerPart::Gathered,
             block,
             has_begun: false,
             is_denied: false,
@@ -216,18 +216,18 @@ impl AskedCalls {
     }
 
     /// Adds the calls of a line that it is the first to name. Returns the blocks of the line that were not sent before.
-    pub(super) fn hear<'a>(&mut self, said: &'a Assistant) -> Vec<&'a Block> {
+    pub(super) fn hear<'a>(&mut self, said: &'a Assistant) -> Vec<&'a ClaudeBlock> {
         // What an earlier answer asked for has its results.
         let message = said.id.as_ref();
         self.calls.retain(|call| {
             let is_same = call.message.is_none() || call.message.as_ref() == message;
-            call.part != Part::Past || (message.is_some() && is_same)
+            call.part != AnswerPart::Past || (message.is_some() && is_same)
         });
         let mut known = Vec::new();
         let mut new = Vec::new();
         let mut added = Vec::new();
         for (place, block) in said.content.iter().enumerate() {
-            if let Block::ToolUse { id, name, input } = block {
+            if let ClaudeBlock::ToolUse { id, name, input } = block {
                 let (sent, meant) =
                     (SentBlock { line: said.uuid.clone(), place }, MeantCall { id, tool: name, input });
                 if let Some(number) = self.named_by(meant, &sent, message, &known) {
@@ -259,7 +259,7 @@ impl AskedCalls {
         let calls = self.of_id(meant.id).filter(|call| {
             let is_of_answer = message.is_some() && call.message.as_ref() == message;
             let is_of_hook = call.message.is_none() && call.block.is_none();
-            (is_of_answer || is_of_hook || call.part == Part::Gathered) && !known.contains(&call.number)
+            (is_of_answer || is_of_hook || call.part == AnswerPart::Gathered) && !known.contains(&call.number)
         });
         let sent_as = |is: fn(&SentBlock, &SentBlock) -> bool| {
             calls.clone().filter(move |call| call.block.as_ref().is_some_and(|block| is(block, sent)))
@@ -273,7 +273,7 @@ impl AskedCalls {
 
     /// Takes it that the open answer, which a hook alone named so far, is the one with this id.
     pub(super) fn announce_open(&mut self, message: Option<&String>) {
-        for call in self.calls.iter_mut().filter(|call| call.part == Part::Open) {
+        for call in self.calls.iter_mut().filter(|call| call.part == AnswerPart::Open) {
             call.message = message.cloned();
         }
     }
@@ -282,16 +282,16 @@ impl AskedCalls {
     pub(super) fn is_announced_by(&self, said: &Assistant) -> bool {
         let unannounced = || self.open().filter(|(_, call)| call.block.is_none());
         said.content.iter().any(|block| {
-            let Block::ToolUse { id, .. } = block else { return false };
+            let ClaudeBlock::ToolUse { id, .. } = block else { return false };
             unannounced().any(|(_, call)| call.record.call_id == *id)
         })
     }
 
     /// Takes it that the gathered blocks are recorded, as the open answer.
     pub(super) fn record(&mut self) -> Vec<ToolCallRecord> {
-        let gathered = self.calls.iter_mut().filter(|call| call.part == Part::Gathered);
+        let gathered = self.calls.iter_mut().filter(|call| call.part == AnswerPart::Gathered);
         let recorded = gathered.map(|call| {
-            call.part = Part::Open;
+            call.part = AnswerPart::Open;
             call.record.clone()
         });
         recorded.collect()
@@ -299,8 +299,8 @@ impl AskedCalls {
 
     /// Takes it that the turn of the open answer is recorded.
     pub(super) fn end_turn(&mut self, answer: Option<SequenceNumber>) {
-        for (ordinal, call) in (0..).zip(self.calls.iter_mut().filter(|call| call.part == Part::Open)) {
-            call.part = Part::Past;
+        for (ordinal, call) in (0..).zip(self.calls.iter_mut().filter(|call| call.part == AnswerPart::Open)) {
+            call.part = AnswerPart::Past;
             call.is_closed = true;
             call.past = answer.map(|answer| CallOrigin { answer, ordinal });
         }

@@ -15,7 +15,7 @@ use foldlog_agent::adapter_state::{
     AdapterResume, AdapterState, AdapterStateSnapshot, AdapterStateType, CaptureOccasion,
     ClaudeAgentSDKState, ResumeMode, StatefulAdapter,
 };
-use foldlog_agent::error::{Error, Phase, Result};
+use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::evaluation::{Journal, asked_call, new_id, retire};
 use foldlog_agent::inner_loop::OpenTurn;
 
@@ -30,7 +30,7 @@ const GONE: &str = "The process ended before this call began. The call did not r
 
 /// Names the program's session that a run begins or resumes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Provided {
+pub(super) struct ProgramSession {
     /// Id that the host chose: of a fresh session, or of the copy of the one that is resumed.
     pub(super) begins: Option<String>,
     /// Id of the session that is resumed.
@@ -39,16 +39,20 @@ pub(super) struct Provided {
     pub(super) at_entry: Option<String>,
 }
 
-impl Provided {
+impl ProgramSession {
     /// Names a fresh session.
-    pub(super) fn fresh(id: String) -> Provided {
-        Provided { begins: Some(id), ..Provided::default() }
+    pub(super) fn fresh(id: String) -> ProgramSession {
+        ProgramSession { begins: Some(id), ..ProgramSession::default() }
     }
 
     /// Names the session of a state, or `copy` of it.
-    pub(super) fn resuming(resume: &AdapterResume, state: &ClaudeAgentSDKState, copy: String) -> Provided {
+    pub(super) fn resuming(
+        resume: &AdapterResume,
+        state: &ClaudeAgentSDKState,
+        copy: String,
+    ) -> ProgramSession {
         let is_copy = resume.mode == ResumeMode::Fork || resume.at_entry.is_some();
-        Provided {
+        ProgramSession {
             begins: is_copy.then_some(copy),
             resumes: Some(state.session_id.clone()),
             at_entry: resume.at_entry.clone(),
@@ -62,17 +66,17 @@ impl Provided {
 }
 
 /// Holds the session of the program in which a run begins or goes on.
-pub(super) struct Found {
-    pub(super) provided: Provided,
+pub(super) struct RunOrigin {
+    pub(super) provided: ProgramSession,
     /// Capture of the session that goes on.
     pub(super) resumed: Option<AdapterStateSnapshot>,
     /// Transcripts that the log holds, if they were read.
     pub(super) transcripts: Option<Transcripts>,
 }
 
-impl Found {
-    fn of(provided: Provided) -> Found {
-        Found { provided, resumed: None, transcripts: None }
+impl RunOrigin {
+    fn of(provided: ProgramSession) -> RunOrigin {
+        RunOrigin { provided, resumed: None, transcripts: None }
     }
 }
 
@@ -82,19 +86,19 @@ impl ClaudeAgentSDKAdapter {
         &self,
         given: Option<AdapterResume>,
         (session, evaluation, is_recorded): (&Session, &str, bool),
-    ) -> Result<Found> {
+    ) -> Result<RunOrigin> {
         let kept = self.kept.lock().clone().filter(|kept| kept.session == session.id() && given.is_none());
         let fork = kept.as_ref().and_then(|kept| kept.fork.clone());
         let id = choose_id((session, evaluation, is_recorded), fork)?;
         if let Some(kept) = kept {
             let begins = kept.fork.map(|_| id);
-            return Ok(Found::of(Provided { begins, resumes: Some(kept.id), at_entry: None }));
+            return Ok(RunOrigin::of(ProgramSession { begins, resumes: Some(kept.id), at_entry: None }));
         }
-        let Some(resume) = given else { return Ok(Found::of(Provided::fresh(id))) };
+        let Some(resume) = given else { return Ok(RunOrigin::of(ProgramSession::fresh(id))) };
         let Some(state) = resume.snapshot.state.read::<ClaudeAgentSDKState>()? else {
             let name = foldlog::escape::text(resume.snapshot.state.adapter_type()).to_string();
             let reason = format!("the state of adapter `{name}` is none of this one");
-            return Err(Error::evaluation(Phase::Request, "", reason));
+            return Err(Error::evaluation(EvaluationPhase::Request, "", reason));
         };
         let transcripts = match self.home {
             ProgramHome::Users => None,
@@ -109,8 +113,8 @@ impl ClaudeAgentSDKAdapter {
             let adapter = self.adapter_type().to_owned();
             return Err(Error::SessionExpired { adapter, session_id: state.session_id });
         }
-        let provided = Provided::resuming(&resume, &state, id);
-        Ok(Found { provided, resumed: Some(resume.snapshot), transcripts })
+        let provided = ProgramSession::resuming(&resume, &state, id);
+        Ok(RunOrigin { provided, resumed: Some(resume.snapshot), transcripts })
     }
 
     /// Returns whether a folder that the host keeps has the transcript of a session. A replay is told what was so then.

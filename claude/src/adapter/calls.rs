@@ -32,7 +32,7 @@ use foldlog::tools::{Operation, ToolReport, ToolRunner};
 use foldlog::{Cause, FixedClock};
 use serde_json::Value;
 
-use super::approvals::Approved;
+use super::approvals::ApprovedCalls;
 use super::arrival::{Arrival, POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE, ReplyTo};
 use super::asked_calls::{CallNumber, MeantCall};
 use super::config::RunOptions;
@@ -86,23 +86,23 @@ fn no_such_tool(name: &str) -> String {
 }
 
 /// Holds what the program asks for or tells of a call, and who waits for the reply.
-pub(super) struct Asking {
+pub(super) struct CallArrival {
     arrival: Arrival,
     /// JSON of a hook or of a permission, or the arguments of a call.
     input: Value,
     reply_to: ReplyTo,
 }
 
-impl Asking {
+impl CallArrival {
     /// Reads what arrived.
-    pub(super) fn read(arrival: Arrival, reply_to: ReplyTo) -> Asking {
+    pub(super) fn read(arrival: Arrival, reply_to: ReplyTo) -> CallArrival {
         let input = match &arrival {
             Arrival::Hook { input, .. }
             | Arrival::Permission { input, .. }
             | Arrival::Call { arguments: input, .. } => serde_json::from_str(input).unwrap_or_default(),
             _ => Value::Null,
         };
-        Asking { arrival, input, reply_to }
+        CallArrival { arrival, input, reply_to }
     }
 
     /// Returns the id of the call.
@@ -132,7 +132,7 @@ impl Asking {
 }
 
 /// Runs the calls of one run.
-pub(super) struct Calls<'a> {
+pub(super) struct CallRunner<'a> {
     pub(super) runner: ToolRunner,
     pub(super) options: &'a RunOptions,
     /// Names of the host's tools that the model may call now.
@@ -153,15 +153,15 @@ pub(super) struct Calls<'a> {
     /// What the model reads beside the results of such calls.
     pub(super) context_of: BTreeMap<CallNumber, String>,
     /// Calls of the program's own tools that a person approved and that have not run.
-    pub(super) approved: Approved,
+    pub(super) approved: ApprovedCalls,
     /// Calls that wait.
-    waiting: VecDeque<Asking>,
+    waiting: VecDeque<CallArrival>,
     /// Replies of calls that wait for a person.
     held: Vec<ReplyTo>,
     /// Whether the run is over, so that nothing begins any more.
     pub(super) is_over: bool,
     /// Why the host stopped the run, if it did.
-    pub(super) stopped: Option<Stopped>,
+    pub(super) stopped: Option<RunStopReason>,
     /// Output that the model gave by the tool `respond`.
     pub(super) responded: Option<String>,
 }
@@ -181,7 +181,7 @@ pub(super) struct OpenCall {
 
 /// Says why a run stopped. Where the host stopped it, the program tells the model of each call that this ends that the user rejected it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Stopped {
+pub(super) enum RunStopReason {
     /// The deadline is near.
     Deadline,
     /// Somebody cancelled the run.
@@ -192,12 +192,12 @@ pub(super) enum Stopped {
     Ended,
 }
 
-impl Stopped {
+impl RunStopReason {
     fn what(self) -> &'static str {
         match self {
-            Stopped::Deadline => "The run reached its deadline",
-            Stopped::Cancelled => "The run was interrupted",
-            Stopped::Answers | Stopped::Ended => "The run ended",
+            RunStopReason::Deadline => "The run reached its deadline",
+            RunStopReason::Cancelled => "The run was interrupted",
+            RunStopReason::Answers | RunStopReason::Ended => "The run ended",
         }
     }
 
@@ -214,7 +214,7 @@ impl Stopped {
 }
 
 /// Says what the run does behind a call.
-pub(super) enum Then {
+pub(super) enum RunAction {
     GoOn,
     /// End the run, whose conversation waits or cannot go on.
     Fail(Error),
@@ -240,15 +240,15 @@ pub(super) fn arguments_in(input: &Value) -> &Value {
     input.get("tool_input").unwrap_or(&Value::Null)
 }
 
-impl<'a> Calls<'a> {
+impl<'a> CallRunner<'a> {
     pub(super) fn new(
         runner: ToolRunner,
         options: &'a RunOptions,
-        (shown, approved): (Vec<String>, Approved),
+        (shown, approved): (Vec<String>, ApprovedCalls),
         (deadline, clock): (Deadline, &'a FixedClock),
         is_structured: bool,
-    ) -> Calls<'a> {
-        Calls {
+    ) -> CallRunner<'a> {
+        CallRunner {
             runner,
             options,
             shown,
@@ -291,20 +291,20 @@ impl<'a> Calls<'a> {
     }
 
     /// Takes a call of a tool, a question whether it may run, or what the program tells of one of its own. Returns what the
-    /// run does then. What begins a call waits until [`take_waiting`](Calls::take_waiting) takes it.
-    pub(super) fn take(&mut self, asking: Asking, heard: &mut Recorders<'_>) -> Result<Then> {
+    /// run does then. What begins a call waits until [`take_waiting`](CallRunner::take_waiting) takes it.
+    pub(super) fn take(&mut self, asking: CallArrival, heard: &mut Recorders<'_>) -> Result<RunAction> {
         if let Some(call_id) = asking.call_id().filter(|_| asking.is_before()) {
             heard.call_is_of(call_id, asking.input.get("agent_id").and_then(Value::as_str));
         }
         if self.begins(&asking).is_some() {
             self.waiting.push_back(asking);
-            return Ok(Then::GoOn);
+            return Ok(RunAction::GoOn);
         }
         self.take_now(asking, heard)
     }
 
     /// Takes the next call that need not wait; `None` if there is none.
-    pub(super) fn take_waiting(&mut self, heard: &mut Recorders<'_>) -> Result<Option<Then>> {
+    pub(super) fn take_waiting(&mut self, heard: &mut Recorders<'_>) -> Result<Option<RunAction>> {
         if self.open.is_empty() {
             heard.end_children(&self.runner)?;
         }
@@ -348,7 +348,7 @@ impl<'a> Calls<'a> {
     }
 
     fn unannounced(&self, heard: &Recorders<'_>) -> impl Iterator<Item = &str> {
-        let waiting = self.waiting.iter().filter_map(Asking::call_id);
+        let waiting = self.waiting.iter().filter_map(CallArrival::call_id);
         waiting.filter(|call_id| heard.is_unannounced(call_id))
     }
 
@@ -370,7 +370,7 @@ impl<'a> Calls<'a> {
 
     /// Returns whether the call that an arrival begins may run together with others; `None` if it begins none. One that is denied is closed
     /// at once, and changes nothing.
-    fn begins(&self, Asking { arrival, input, .. }: &Asking) -> Option<bool> {
+    fn begins(&self, CallArrival { arrival, input, .. }: &CallArrival) -> Option<bool> {
         match arrival {
             Arrival::Call { name, .. } => match self.refusal(&bridged(name), &Value::Null) {
                 None if self.is_respond(name) => None,
@@ -389,9 +389,9 @@ impl<'a> Calls<'a> {
 
     fn take_now(
         &mut self,
-        Asking { arrival, input, reply_to }: Asking,
+        CallArrival { arrival, input, reply_to }: CallArrival,
         heard: &mut Recorders<'_>,
-    ) -> Result<Then> {
+    ) -> Result<RunAction> {
         match arrival {
             Arrival::Call { name, arguments, tool_use_id } => {
                 let call_id = tool_use_id.unwrap_or_default();
@@ -399,7 +399,7 @@ impl<'a> Calls<'a> {
                 if let Some((cause, reason)) = self.refusal(&bridged(&call.name), &Value::Null) {
                     self.deny(&call, &input, (cause, &reason), heard)?;
                     reply_to.call(ToolReply::error(reason));
-                    return Ok(Then::GoOn);
+                    return Ok(RunAction::GoOn);
                 }
                 self.call(call, &input, reply_to, heard)
             }
@@ -421,16 +421,16 @@ impl<'a> Calls<'a> {
                     }
                     _ => reply_to.hook(HookReply::proceed()),
                 }
-                Ok(Then::GoOn)
+                Ok(RunAction::GoOn)
             }
             Arrival::Permission { tool, tool_use_id, .. } => {
                 reply_to.permission(match self.refuse((&tool, &input), &tool_use_id, heard)? {
                     Some(message) => PermissionReply::Deny { message, interrupt: false },
                     None => PermissionReply::Allow { updated_input: None },
                 });
-                Ok(Then::GoOn)
+                Ok(RunAction::GoOn)
             }
-            _ => Ok(Then::GoOn),
+            _ => Ok(RunAction::GoOn),
         }
     }
 
@@ -488,27 +488,27 @@ impl<'a> Calls<'a> {
         input: &Value,
         reply_to: ReplyTo,
         heard: &mut Recorders<'_>,
-    ) -> Result<Then> {
+    ) -> Result<RunAction> {
         let recorder = heard.asking(&recorded.call_id);
         let begun = recorder.begin(&recorded, input, &self.runner)?;
         if self.is_respond(&recorded.name) {
             self.responded = Some(recorded.arguments);
             reply_to.call(ToolReply::text("The answer is taken."));
-            return Ok(Then::GoOn);
+            return Ok(RunAction::GoOn);
         }
         match self.runner.execute(&asked_call(&recorded, begun.origin), &self.deadline.for_tools()) {
             Ok(report) => {
                 recorder.closed(begun.number);
                 reply_to.call(reply_of(&report));
-                Ok(self.leftover(&report).map_or(Then::GoOn, Then::Fail))
+                Ok(self.leftover(&report).map_or(RunAction::GoOn, RunAction::Fail))
             }
             Err(foldlog::Error::VisibilityExpansion { overrides, .. }) => {
                 recorder.closed(begun.number);
                 match overrides_from_json(&overrides) {
-                    Ok(overrides) => Ok(Then::Show(overrides, reply_to)),
+                    Ok(overrides) => Ok(RunAction::Show(overrides, reply_to)),
                     Err(error) => {
                         reply_to.call(ToolReply::error(EXPANDED_TEXT));
-                        Ok(Then::Fail(error.into()))
+                        Ok(RunAction::Fail(error.into()))
                     }
                 }
             }
@@ -516,14 +516,14 @@ impl<'a> Calls<'a> {
                 let reason = no_such_tool(&recorded.name);
                 self.close_denied(&recorded, begun, (Cause::UnknownTool, &reason), heard)?;
                 reply_to.call(ToolReply::error(reason));
-                Ok(Then::GoOn)
+                Ok(RunAction::GoOn)
             }
             Err(error @ foldlog::Error::Suspended { .. }) => {
-                Ok(Then::Ask { error: error.into(), call_id: recorded.call_id, reply_to })
+                Ok(RunAction::Ask { error: error.into(), call_id: recorded.call_id, reply_to })
             }
             Err(error) => {
                 reply_to.call(ToolReply::error("Tool error: the run ends here"));
-                Ok(Then::Fail(error.into()))
+                Ok(RunAction::Fail(error.into()))
             }
         }
     }

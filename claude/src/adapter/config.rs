@@ -9,7 +9,7 @@ use foldlog::tools::Question;
 use serde_json::{Map, Value, json};
 
 use crate::{PermissionMode, SettingSource};
-use foldlog_agent::error::{Error, Phase, Result};
+use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::provider::LlmConfig;
 
 /// Model that the specification names as the default. Its provider retired it on 15 June 2026, so the adapter does not ask for it:
@@ -120,7 +120,7 @@ impl ClaudeAgentSDKModelConfig {
         let names = names.join(" and ");
         let reason =
             format!("the program takes no {names}: leave it out, or ask the model with another provider");
-        Err(Error::evaluation(Phase::Request, prompt, reason))
+        Err(Error::evaluation(EvaluationPhase::Request, prompt, reason))
     }
 }
 
@@ -241,7 +241,7 @@ impl RunOptions {
         let name = foldlog::escape::text(name);
         let reason =
             format!("the host's tool `{name}` has the name of a tool of the program that may run: rename it");
-        Err(Error::evaluation(Phase::Request, prompt, reason))
+        Err(Error::evaluation(EvaluationPhase::Request, prompt, reason))
     }
 }
 

@@ -41,10 +41,10 @@ use serde_json::{Value, json};
 
 use super::asked_calls::{AskedCalls, CallNumber, MeantCall};
 use super::calls::begins_sub_agent;
-use crate::{Assistant, Block, TaskStarted, Usage};
+use crate::{Assistant, ClaudeBlock, ClaudeUsage, TaskStarted};
 use foldlog_agent::error::Result;
 use foldlog_agent::evaluation::{Journal, Outcome, Used, asked_call};
-use foldlog_agent::provider::{Prepared, ProviderAnswer, ProviderError};
+use foldlog_agent::provider::{PreparedRequest, ProviderAnswer, ProviderError};
 
 /// Form of blocks that are kept as they are.
 const BLOCKS: &str = "anthropic";
@@ -62,13 +62,13 @@ pub(super) struct Recorder {
     request: Option<SequenceNumber>,
     is_asked: bool,
     /// Blocks that are not recorded yet.
-    gathered: Option<Gathered>,
+    gathered: Option<PartialAnswer>,
     /// Answer whose turn is not recorded.
     open: Option<OpenAnswer>,
     /// Calls of both.
     asked: AskedCalls,
     /// Results of calls that wait until the sub-agents of the open answer have ended.
-    told_early: Vec<Told>,
+    told_early: Vec<EarlyCallResult>,
     /// What the recorded answers of this run say that they used.
     told: TokenUsage,
     /// What the run gave so far.
@@ -76,18 +76,18 @@ pub(super) struct Recorder {
 }
 
 #[derive(Debug, Default)]
-struct Gathered {
+struct PartialAnswer {
     id: Option<String>,
     model: Option<String>,
     text: Option<String>,
     blocks: Vec<Value>,
     is_plain: bool,
-    usage: Option<Usage>,
+    usage: Option<ClaudeUsage>,
 }
 
 /// Holds what the program told the model of a call.
 #[derive(Debug)]
-struct Told {
+struct EarlyCallResult {
     call: CallNumber,
     text: String,
     is_error: bool,
@@ -110,7 +110,7 @@ struct OpenAnswer {
 }
 
 /// Returns the tokens in the engine's terms.
-pub(super) fn token_usage(usage: &Usage) -> TokenUsage {
+pub(super) fn token_usage(usage: &ClaudeUsage) -> TokenUsage {
     TokenUsage {
         input: usage.input_tokens,
         output: usage.output_tokens,
@@ -150,7 +150,7 @@ impl Recorder {
     /// Records that the model is about to be asked, for the first time of a run or behind a turn.
     pub(super) fn ask(&mut self, attempt: u64, parameters: Value) -> Result<()> {
         let (model, body) = (self.model.clone(), Vec::new());
-        let prepared = Prepared { model, parameters, body, stream: true };
+        let prepared = PreparedRequest { model, parameters, body, stream: true };
         self.request = self.journal.request(attempt, self.prompt.digest, &prepared)?;
         self.is_asked = true;
         Ok(())
@@ -171,12 +171,12 @@ impl Recorder {
             return Ok(());
         }
         let is_same = self.open.as_ref().is_some_and(|open| open.id.is_some() && open.id == said.id);
-        let gathered = self.gathered.get_or_insert_with(|| Gathered {
+        let gathered = self.gathered.get_or_insert_with(|| PartialAnswer {
             id: said.id.clone(),
             is_plain: true,
             // The other part of the answer has told it.
             usage: said.usage.filter(|_| !is_same),
-            ..Gathered::default()
+            ..PartialAnswer::default()
         });
         gathered.model = said.model.clone().or(gathered.model.take());
         blocks.into_iter().for_each(|block| gathered.add(block));
@@ -207,8 +207,9 @@ impl Recorder {
         let number = match self.asked.next(meant) {
             Some(number) => number,
             None => {
-                let gathered =
-                    self.gathered.get_or_insert_with(|| Gathered { is_plain: true, ..Gathered::default() });
+                let gathered = self
+                    .gathered
+                    .get_or_insert_with(|| PartialAnswer { is_plain: true, ..PartialAnswer::default() });
                 gathered.add_call(meant);
                 self.asked.add_unannounced(call.clone(), gathered.id.clone())
             }
@@ -282,7 +283,7 @@ impl Recorder {
         self.asked.tell(call);
         if self.asked.is_gathered(call) {
             if self.has_sub_agent() {
-                self.told_early.push(Told { call, text: text.to_owned(), is_error });
+                self.told_early.push(EarlyCallResult { call, text: text.to_owned(), is_error });
                 return Ok(());
             }
             self.flush(None, None, runner)?;
@@ -296,7 +297,7 @@ impl Recorder {
         }
         self.closed(call);
         if !self.has_sub_agent() {
-            for Told { call, text, is_error } in std::mem::take(&mut self.told_early) {
+            for EarlyCallResult { call, text, is_error } in std::mem::take(&mut self.told_early) {
                 self.told(call, (&text, is_error), None, runner)?;
             }
         }
@@ -314,7 +315,7 @@ impl Recorder {
         let own = gathered.usage.as_ref().map(token_usage).unwrap_or_default();
         let usage = all.map_or(own, |all| all.minus(self.told));
         self.told = self.told.plus(usage);
-        let Gathered { id, model, text, blocks, is_plain, .. } = gathered;
+        let PartialAnswer { id, model, text, blocks, is_plain, .. } = gathered;
         let calls = self.asked.record();
         self.outcome.last.text = text.clone().unwrap_or_default();
         self.outcome.model = model.clone().or(self.outcome.model.take());
@@ -368,10 +369,11 @@ impl Recorder {
             if self.asked.has_gathered() {
                 self.flush(None, None, runner)?;
             }
-            self.gathered = Some(Gathered { text: Some(output), is_plain: true, ..Gathered::default() });
+            self.gathered =
+                Some(PartialAnswer { text: Some(output), is_plain: true, ..PartialAnswer::default() });
         } else if self.gathered.is_none() {
             // The run ended without a last word, such as behind a hook.
-            self.gathered = Some(Gathered { is_plain: true, ..Gathered::default() });
+            self.gathered = Some(PartialAnswer { is_plain: true, ..PartialAnswer::default() });
         }
         self.flush(usage, stop, runner)?;
         self.end_turn(true, runner)
@@ -399,25 +401,25 @@ impl Recorder {
     }
 }
 
-impl Gathered {
-    fn add(&mut self, block: &Block) {
+impl PartialAnswer {
+    fn add(&mut self, block: &ClaudeBlock) {
         match block {
-            Block::Text(text) => {
+            ClaudeBlock::Text(text) => {
                 self.text = Some(self.text.take().unwrap_or_default() + text);
                 self.blocks.push(json!({"type": "text", "text": text}));
             }
-            Block::ToolUse { id, name, input } => self.add_call(MeantCall { id, tool: name, input }),
-            Block::Thinking { thinking, signature } => {
+            ClaudeBlock::ToolUse { id, name, input } => self.add_call(MeantCall { id, tool: name, input }),
+            ClaudeBlock::Thinking { thinking, signature } => {
                 self.is_plain = false;
                 self.blocks.push(json!({"type": "thinking", "thinking": thinking, "signature": signature}));
             }
-            Block::ToolResult { tool_use_id, content, is_error } => {
+            ClaudeBlock::ToolResult { tool_use_id, content, is_error } => {
                 self.is_plain = false;
                 let (kind, id) = ("tool_result", tool_use_id);
                 self.blocks
                     .push(json!({"type": kind, "tool_use_id": id, "content": content, "is_error": is_error}));
             }
-            Block::Other(other) => {
+            ClaudeBlock::Other(other) => {
                 self.is_plain = false;
                 self.blocks.push(other.clone());
             }

@@ -10,10 +10,10 @@ use foldlog::tools::{ExecutionState, ToolRunner};
 use foldlog::{FixedClock, Session};
 use serde_json::json;
 
-use super::approvals::{self, Approved};
-use super::arrival::{Arrival, Arrivals, Failure};
-use super::begin::{self, Found, Provided, close_open};
-use super::calls::{Calls, RESPOND};
+use super::approvals::{self, ApprovedCalls};
+use super::arrival::{Arrival, Arrivals, ClientFailure};
+use super::begin::{self, ProgramSession, RunOrigin, close_open};
+use super::calls::{CallRunner, RESPOND};
 use super::config::OutputBy;
 use super::conversation::{Recorder, Recorders};
 use super::failure;
@@ -21,19 +21,19 @@ use super::home::Folders;
 use super::logs;
 use super::native;
 use super::recovery::{self, MARK, end_left};
-use super::run::Run;
-use super::sub_agents::Ending;
+use super::run::ProgramRun;
+use super::sub_agents::SubAgentCleanup;
 use super::transcript::{self, Lineage, Transcripts};
-use super::{ClaudeAgentSDKAdapter, Kept};
+use super::{ClaudeAgentSDKAdapter, StatefulSession};
 use crate::{BridgedTool, Client, ClientOptions, ErrorKind, TurnResult};
 use foldlog_agent::adapter::{EvaluateOptions, PromptResponse, ResumeFrom};
 use foldlog_agent::adapter_state::{
     AdapterStateOptions, AdapterStateSnapshot, AdapterStateType, CaptureOccasion, CapturedState,
     ClaudeAgentSDKState, StateCapture, StatefulAdapter,
 };
-use foldlog_agent::error::{Error, Phase, Result};
+use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::evaluation::{
-    Journal, Opened, Outcome, Timing, check_size, executed, last_incomplete, open, read_output,
+    Journal, OpenConversation, Outcome, Timing, check_size, executed, last_incomplete, open, read_output,
     record_rendered, response, track, without_output,
 };
 use foldlog_agent::inner_loop::{FinalText, LoopStart};
@@ -47,7 +47,7 @@ struct Ready<'a> {
     identity: PromptIdentity,
     is_recorded: bool,
     is_resume: bool,
-    provided: Provided,
+    provided: ProgramSession,
     /// Capture that the run's own supersede.
     resumed: Option<AdapterStateSnapshot>,
     /// Transcripts that the log holds; `None` if nobody has asked for them yet.
@@ -55,7 +55,7 @@ struct Ready<'a> {
     /// What the conversation says of the session that is resumed.
     lineage: Lineage,
     messages: Vec<ConversationMessage>,
-    approved: Approved,
+    approved: ApprovedCalls,
     began_us: i64,
 }
 
@@ -104,7 +104,7 @@ impl StatefulAdapter for ClaudeAgentSDKAdapter {
 }
 
 /// Holds how a run ended.
-struct Ended {
+struct FinishedRun {
     journal: Journal,
     outcome: Outcome,
     result: Option<Box<TurnResult>>,
@@ -131,10 +131,10 @@ impl ClaudeAgentSDKAdapter {
         self.options.check(&prompt.name(), &prompt.tools().names())?;
         if options.on_delta.is_some() {
             let reason = "this adapter streams no answers: leave `on_delta` out, or ask the model with another provider";
-            return Err(Error::evaluation(Phase::Request, prompt.name(), reason));
+            return Err(Error::evaluation(EvaluationPhase::Request, prompt.name(), reason));
         }
         if options.deadline.is_past() {
-            return Err(Error::DeadlineExceeded { phase: Phase::Deadline });
+            return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Deadline });
         }
         let given = match std::mem::take(&mut options.resume_from) {
             ResumeFrom::Adapter(resume) => Some(*resume),
@@ -149,7 +149,8 @@ impl ClaudeAgentSDKAdapter {
         if options.record {
             self.record_received(prompt, session, &runner, &options)?;
         }
-        let Opened { mut journal, mut start, identity, is_resume } = open(prompt, session, &mut options)?;
+        let OpenConversation { mut journal, mut start, identity, is_resume } =
+            open(prompt, session, &mut options)?;
         if let Some(last) = start.complete.clone() {
             if self.takes_response(prompt) && responded(&mut journal)?.is_none() {
                 return Ok((without_output(prompt, &journal, last), None));
@@ -166,7 +167,8 @@ impl ClaudeAgentSDKAdapter {
             let told = match journal.session() {
                 Some(session) => {
                     let (evaluation, prompt, deadline) = (journal.evaluation(), &identity, options.deadline);
-                    Ending { session, evaluation, prompt, runner: &runner, deadline }.sub_agents(open)?
+                    SubAgentCleanup { session, evaluation, prompt, runner: &runner, deadline }
+                        .sub_agents(open)?
                 }
                 None => BTreeMap::new(),
             };
@@ -189,7 +191,7 @@ impl ClaudeAgentSDKAdapter {
             record_rendered(session, names, &identity, &rendered, (input, start.overrides.clone()))?;
         }
         let is_recorded = options.record;
-        let Found { provided, resumed, transcripts } =
+        let RunOrigin { provided, resumed, transcripts } =
             self.provided(given, (session, journal.evaluation(), is_recorded))?;
         let lineage = match provided.resumes {
             Some(_) => lineage(prompt, &mut journal)?,
@@ -208,8 +210,8 @@ impl ClaudeAgentSDKAdapter {
             lineage,
             messages: journal.messages()?,
             approved: match is_recorded {
-                true => Approved::of(session, journal.evaluation(), &self.options)?,
-                false => Approved::default(),
+                true => ApprovedCalls::of(session, journal.evaluation(), &self.options)?,
+                false => ApprovedCalls::default(),
             },
             began_us: self.now_us(state, is_recorded)?,
         };
@@ -241,7 +243,8 @@ impl ClaudeAgentSDKAdapter {
         };
         let Some(evaluation) = evaluation else { return Ok(()) };
         let (identity, deadline) = (prompt.identity(), options.deadline);
-        let ending = Ending { session, evaluation: &evaluation, prompt: &identity, runner, deadline };
+        let ending =
+            SubAgentCleanup { session, evaluation: &evaluation, prompt: &identity, runner, deadline };
         ending.record_received(self.model.name())
     }
 
@@ -260,7 +263,7 @@ impl ClaudeAgentSDKAdapter {
         (journal, start): (Journal, LoopStart),
         mut ready: Ready<'_>,
         options: &EvaluateOptions<'_>,
-    ) -> Result<Ended> {
+    ) -> Result<FinishedRun> {
         let session = ready.session;
         // It tells the time of the last arrival, so that what depends on it is the same in a replay.
         let clock = Arc::new(FixedClock::new(ready.began_us));
@@ -284,7 +287,7 @@ impl ClaudeAgentSDKAdapter {
         let is_structured = prompt.output_spec().is_some();
         let mut recorder = Recorder::new(journal, ready.identity.clone(), self.model.name());
         recorder.ask(start.attempts + 1, parameters(&ready.provided))?;
-        let mut run = Run {
+        let mut run = ProgramRun {
             prompt,
             arrivals: Arrivals {
                 session,
@@ -296,7 +299,7 @@ impl ClaudeAgentSDKAdapter {
                 told: &clock,
             },
             client: None,
-            calls: Calls::new(
+            calls: CallRunner::new(
                 ready.runner.clone(),
                 &self.options,
                 (shown, std::mem::take(&mut ready.approved)),
@@ -343,7 +346,7 @@ impl ClaudeAgentSDKAdapter {
                 }
                 Err(Error::PromptEvaluation { reason, .. }) => {
                     run.arrivals.started(|| None)?;
-                    run.arrivals.first = Some(Arrival::Ended(Some(Failure::before_start(reason))));
+                    run.arrivals.first = Some(Arrival::Ended(Some(ClientFailure::before_start(reason))));
                     run.run()
                 }
                 Err(error) => return Err(error),
@@ -385,7 +388,7 @@ impl ClaudeAgentSDKAdapter {
     }
 
     /// Records how a run ended.
-    fn end<O>(&self, mut run: Run<'_, O>, ready: &Ready<'_>) -> Result<Ended> {
+    fn end<O>(&self, mut run: ProgramRun<'_, O>, ready: &Ready<'_>) -> Result<FinishedRun> {
         let mut failed = run.failure();
         run.calls.abort(&mut run.heard)?;
         let responded = match run.calls.responded.take() {
@@ -416,14 +419,14 @@ impl ClaudeAgentSDKAdapter {
         let (journal, outcome) = run.heard.own.into_parts();
         let (result, is_resume) = (run.result, ready.is_resume);
         let session_id = run.state.session_id;
-        Ok(Ended { journal, outcome, result, output, failed, captured, session_id, is_resume })
+        Ok(FinishedRun { journal, outcome, result, output, failed, captured, session_id, is_resume })
     }
 
     /// Remembers the program's session, if the adapter is stateful.
     fn keep(&self, ready: &Ready<'_>, id: &str) {
         if self.is_stateful {
             let (session, position) = (ready.session.id(), ready.session.position());
-            *self.kept.lock() = Some(Kept { session, position, id: id.to_owned(), fork: None });
+            *self.kept.lock() = Some(StatefulSession { session, position, id: id.to_owned(), fork: None });
         }
     }
 
@@ -457,11 +460,11 @@ impl ClaudeAgentSDKAdapter {
     fn finish<O>(
         &self,
         (prompt, session): (&Prompt<O>, &Session),
-        ended: Ended,
+        ended: FinishedRun,
         options: &EvaluateOptions<'_>,
         timing: Timing,
     ) -> Result<(PromptResponse<O>, Option<CapturedState>)> {
-        let Ended { mut journal, outcome, result, output, failed, captured, is_resume, .. } = ended;
+        let FinishedRun { mut journal, outcome, result, output, failed, captured, is_resume, .. } = ended;
         if let Some(tracker) = &options.tracker {
             track(tracker, journal.evaluation(), journal.spent());
         }
@@ -469,7 +472,7 @@ impl ClaudeAgentSDKAdapter {
             return Err(error);
         }
         if is_late(session, options)? {
-            return Err(Error::DeadlineExceeded { phase: Phase::Response });
+            return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Response });
         }
         let is_missing = output.is_none() && prompt.output_spec().is_some();
         if let Some(spec) = prompt.output_spec().filter(|_| is_missing && !self.takes_response(prompt)) {
@@ -490,7 +493,7 @@ impl ClaudeAgentSDKAdapter {
     /// Runs the program, and takes its arrivals until the run is over.
     fn drive<O>(
         &self,
-        run: &mut Run<'_, O>,
+        run: &mut ProgramRun<'_, O>,
         options: &ClientOptions,
         tools: Vec<BridgedTool>,
         say: &str,
@@ -503,7 +506,7 @@ impl ClaudeAgentSDKAdapter {
             Err(error) => {
                 run.arrivals.first = Some(match error.kind() {
                     ErrorKind::Cancelled => Arrival::Cancelled,
-                    _ => Arrival::Ended(Some(Failure::of(&error))),
+                    _ => Arrival::Ended(Some(ClientFailure::of(&error))),
                 });
                 return run.run();
             }
@@ -560,7 +563,7 @@ fn cost_micros(result: &TurnResult) -> Option<u64> {
 }
 
 /// Returns what the record of a request says of the program's session.
-fn parameters(provided: &Provided) -> serde_json::Value {
+fn parameters(provided: &ProgramSession) -> serde_json::Value {
     json!({
         "session_id": provided.begins,
         "resume": provided.resumes,

@@ -22,10 +22,10 @@ use foldlog::conversation::TokenUsage;
 use foldlog::escape;
 use serde_json::{Value, json};
 
-use super::arrival::{Failure, FailureOf};
+use super::arrival::{ClientFailure, ClientFailureKind};
 use crate::{FailureKind, TurnResult};
 use foldlog_agent::adapter_state::{AdapterStateType, ClaudeAgentSDKState};
-use foldlog_agent::error::{Error, Phase};
+use foldlog_agent::error::{Error, EvaluationPhase};
 use foldlog_agent::provider::{ProviderError, ProviderErrorKind, ThrottleDetails, ThrottleKind};
 
 /// Tells how the program ended: the source of the error of a run that ended with its program, by which a host can tell one end
@@ -124,20 +124,22 @@ fn throttled(kind: ThrottleKind, attempts: u32, message: String, payload: Option
 }
 
 /// Returns the error of a client that failed.
-pub(super) fn of_client(failure: &Failure, prompt: &str, session_id: &str) -> Error {
-    let Failure { kind, is_response, is_retryable, text, exit_code, signal, stderr } = failure;
+pub(super) fn of_client(failure: &ClientFailure, prompt: &str, session_id: &str) -> Error {
+    let ClientFailure { kind, is_response, is_retryable, text, exit_code, signal, stderr } = failure;
     let payload = (exit_code.is_some() || !stderr.is_empty())
         .then(|| json!({"exit_code": exit_code, "stderr": stderr}));
     match kind {
-        FailureOf::NotInstalled => Error::evaluation(
-            Phase::Request,
+        ClientFailureKind::NotInstalled => Error::evaluation(
+            EvaluationPhase::Request,
             prompt,
             format!("Claude Code was not found: {INSTALL} ({text})"),
         ),
-        FailureOf::UnknownSession => expired(session_id),
-        FailureOf::Connection if *is_retryable => throttled(ThrottleKind::Timeout, 1, text.clone(), payload),
+        ClientFailureKind::UnknownSession => expired(session_id),
+        ClientFailureKind::Connection if *is_retryable => {
+            throttled(ThrottleKind::Timeout, 1, text.clone(), payload)
+        }
         _ => {
-            let phase = if *is_response { Phase::Response } else { Phase::Request };
+            let phase = if *is_response { EvaluationPhase::Response } else { EvaluationPhase::Request };
             let exit = ProgramExit { exit_code: *exit_code, signal: *signal, stderr: stderr.clone() };
             let is_told = exit != ProgramExit::default();
             Error::PromptEvaluation {
@@ -182,24 +184,27 @@ pub(super) fn of_result(
         FailureKind::SessionNotFound => expired(session_id),
         FailureKind::MaxBudget => {
             let reason = "the run cost as much as `max_budget_usd` allows: resume with a larger one";
-            evaluation(Phase::Budget, reason.to_owned())
+            evaluation(EvaluationPhase::Budget, reason.to_owned())
         }
         FailureKind::Authentication => evaluation(
-            Phase::Request,
+            EvaluationPhase::Request,
             format!("the provider refuses the key: {text}: give the run another key"),
         ),
         FailureKind::ModelNotFound => evaluation(
-            Phase::Request,
+            EvaluationPhase::Request,
             format!(
                 "the provider does not know the model: {}: choose another one",
                 text.trim_end_matches('.')
             ),
         ),
-        FailureKind::Cut => {
-            evaluation(Phase::Response, "the answer was cut before its end: resume the run".to_owned())
+        FailureKind::Cut => evaluation(
+            EvaluationPhase::Response,
+            "the answer was cut before its end: resume the run".to_owned(),
+        ),
+        FailureKind::Aborted => {
+            evaluation(EvaluationPhase::Response, "the run was interrupted: resume it".to_owned())
         }
-        FailureKind::Aborted => evaluation(Phase::Response, "the run was interrupted: resume it".to_owned()),
-        _ => evaluation(Phase::Request, format!("the program gave no output: {text}")),
+        _ => evaluation(EvaluationPhase::Request, format!("the program gave no output: {text}")),
     }
 }
 
@@ -209,7 +214,7 @@ pub(super) fn not_offered(prompt: &str, tools: &[&str], version: Option<&str>) -
     let version = version.map(|version| format!(" {}", escape::text(version))).unwrap_or_default();
     let what = if names.len() == 1 { "no tool" } else { "no tools" };
     let reason = format!("Claude Code{version} offers {what} {}: leave them out", names.join(", "));
-    Error::evaluation(Phase::Request, prompt, reason)
+    Error::evaluation(EvaluationPhase::Request, prompt, reason)
 }
 
 /// Returns the form in which a failure is recorded. `usage` is what the run used, as far as the program told.
@@ -220,7 +225,7 @@ pub(super) fn recorded(error: &Error, usage: Option<TokenUsage>) -> ProviderErro
         Error::Refused(_) => ProviderErrorKind::Refused,
         Error::DeadlineExceeded { .. } => ProviderErrorKind::Deadline,
         Error::Cancelled => ProviderErrorKind::Cancelled,
-        Error::PromptEvaluation { phase: Phase::Response, .. } => ProviderErrorKind::Cut,
+        Error::PromptEvaluation { phase: EvaluationPhase::Response, .. } => ProviderErrorKind::Cut,
         _ => ProviderErrorKind::BadRequest,
     };
     ProviderError { usage, ..ProviderError::new(kind, error.to_string()) }

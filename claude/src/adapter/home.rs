@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use super::begin::Provided;
+use super::begin::ProgramSession;
 use super::config::ProgramHome;
-use foldlog_agent::error::{Error, Phase, Result};
+use foldlog_agent::error::{Error, EvaluationPhase, Result};
 
 /// Permissions of folders that hold transcripts and, maybe, credentials.
 const PRIVATE: u32 = 0o700;
@@ -164,7 +164,7 @@ impl Folders {
             Ok(Folders { home, tmpdir, config, cwd, _own: own, _outputs: outputs })
         };
         made().map_err(|error| Error::PromptEvaluation {
-            phase: Phase::Request,
+            phase: EvaluationPhase::Request,
             prompt: prompt.to_owned(),
             reason: format!("a folder of the run cannot be made: {error}"),
             source: Some(Box::new(error)),
@@ -177,7 +177,7 @@ impl Folders {
     /// # Errors
     ///
     /// [`Error::PromptEvaluation`] if another run has it.
-    pub(super) fn lock(&self, provided: &Provided, prompt: &str) -> Result<fs::File> {
+    pub(super) fn lock(&self, provided: &ProgramSession, prompt: &str) -> Result<fs::File> {
         let folder = self.config.clone().unwrap_or_else(|| std::env::temp_dir().join("foldlog-claude-locks"));
         let path = folder.join(format!("foldlog-{}.lock", provided.id()));
         let locked = || -> io::Result<Option<fs::File>> {
@@ -189,7 +189,7 @@ impl Folders {
                 Err(fs::TryLockError::Error(error)) => Err(error),
             }
         };
-        let refused = |reason: String| Error::evaluation(Phase::Request, prompt, reason);
+        let refused = |reason: String| Error::evaluation(EvaluationPhase::Request, prompt, reason);
         match locked() {
             Ok(Some(file)) => Ok(file),
             Ok(None) => Err(refused(format!(

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use super::ClaudeAgentSDKAdapter;
-use super::arrival::Failure;
+use super::arrival::ClientFailure;
 use super::config::{ProgramHome, canonical};
 use super::failure;
 use super::home::Folders;
 use crate::{
-    Body, Callbacks, Client, ClientOptions, Error as ClientError, ErrorKind, HookCall, HookMatcher,
+    Callbacks, ClaudeMessageBody, Client, ClientError, ClientOptions, ErrorKind, HookCall, HookMatcher,
     HookReply, Init, Stage,
 };
 use foldlog_agent::deadline::Deadline;
@@ -62,7 +62,7 @@ impl ClaudeAgentSDKAdapter {
             config_dir: folders.config.clone(),
             ..ClientOptions::new(&self.program, &folders.cwd)
         };
-        described(&options).map_err(|error| failure::of_client(&Failure::of(&error), "inspect", ""))
+        described(&options).map_err(|error| failure::of_client(&ClientFailure::of(&error), "inspect", ""))
     }
 
     /// Returns the version of the program that ran last, as it told it; `None` before the first run of this adapter.
@@ -93,7 +93,7 @@ fn described(options: &ClientOptions) -> Result<Init, ClientError> {
     let client = Client::start(options, Arc::new(EndsTurns))?;
     client.query("Name your tools.")?;
     while let Some(message) = client.next_message(Some(until))? {
-        if let Body::Init(init) = message.body {
+        if let ClaudeMessageBody::Init(init) = message.body {
             return Ok(init);
         }
     }

@@ -92,12 +92,12 @@ pub use self::recovery::{ProgramRecovery, end_programs};
 pub use self::tool_outcome::is_unclear;
 
 use self::arrival::{POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE};
-use self::begin::Provided;
+use self::begin::ProgramSession;
 use self::calls::{RESPOND, SERVER, STRUCTURED_OUTPUT};
 use self::config::{canonical, is_of_server};
 use self::home::Folders;
-use self::recovery::Searched;
-use crate::{BridgedTool, ClientOptions, HookMatcher, PermissionMode, SystemPrompt, Variables};
+use self::recovery::OrphanSearchProgress;
+use crate::{BridgedTool, ClientOptions, EnvironmentVariables, HookMatcher, PermissionMode, SystemPrompt};
 use foldlog_agent::adapter_state::AdapterStateOptions;
 use foldlog_agent::deadline::Deadline;
 use foldlog_agent::prompt::{Prompt, RenderedPrompt};
@@ -139,8 +139,8 @@ pub struct ClaudeAgentSDKAdapter {
     states: AdapterStateOptions,
     is_stateful: bool,
     /// What a stateful adapter goes on with, by the session that it belongs to.
-    kept: Mutex<Option<Kept>>,
-    searched: Searched,
+    kept: Mutex<Option<StatefulSession>>,
+    searched: OrphanSearchProgress,
     workspace: Option<String>,
     /// Version of the program that ran last.
     version: Mutex<Option<String>>,
@@ -148,7 +148,7 @@ pub struct ClaudeAgentSDKAdapter {
 
 /// Holds the program's session that a stateful adapter goes on with.
 #[derive(Clone, Debug)]
-struct Kept {
+struct StatefulSession {
     session: Uuid,
     /// Last record of that session when this was kept.
     position: Option<SequenceNumber>,
@@ -178,7 +178,7 @@ impl ClaudeAgentSDKAdapter {
             states: AdapterStateOptions::default(),
             is_stateful: false,
             kept: Mutex::new(None),
-            searched: Searched::default(),
+            searched: OrphanSearchProgress::default(),
             workspace: None,
             version: Mutex::new(None),
         }
@@ -269,7 +269,7 @@ impl ClaudeAgentSDKAdapter {
     fn client_options<O>(
         &self,
         (prompt, rendered): (&Prompt<O>, &RenderedPrompt),
-        provided: &Provided,
+        provided: &ProgramSession,
         folders: &Folders,
         (tools, deadline): (&[BridgedTool], Deadline),
     ) -> ClientOptions {
@@ -326,7 +326,7 @@ impl ClaudeAgentSDKAdapter {
         }
     }
 
-    fn variables(&self, deadline: Deadline) -> Variables {
+    fn variables(&self, deadline: Deadline) -> EnvironmentVariables {
         let own = [
             ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned()),
             ("DISABLE_AUTOUPDATER", "1".to_owned()),

@@ -12,21 +12,22 @@ use foldlog::process::StartMoment;
 use foldlog::tools::{
     ExecutionState, Tool, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
 };
-use foldlog::{Clock, Idempotency, Replaced};
+use foldlog::{Clock, Idempotency, ReplacedContent};
 use serde_json::Value;
 
 use super::arrival::ReplyTo;
 use super::asked_calls::{CallNumber, MeantCall};
 use super::calls::{
-    Calls, Hook, OpenCall, Stopped, Then, arguments_in, begins_sub_agent, is_no_call_of_its_own,
+    CallRunner, Hook, OpenCall, RunAction, RunStopReason, arguments_in, begins_sub_agent,
+    is_no_call_of_its_own,
 };
 use super::config::{OnLeftover, RunOptions};
 use super::conversation::{BegunCall, Recorder, Recorders};
 use super::logs;
 use super::recovery::end_left;
-use super::tool_outcome::{Ending, ToldError, time_of_command, unclear_result};
+use super::tool_outcome::{NativeToolOutcome, ToldError, time_of_command, unclear_result};
 use crate::HookReply;
-use foldlog_agent::error::{Error, Phase, Result};
+use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::evaluation::{asked_call, left_by, not_undone};
 
 /// Text that the model reads of an interrupted call of a tool that only reads.
@@ -101,10 +102,10 @@ fn unbegun(tool: &str) -> Error {
          workspace before you resume",
         foldlog::escape::text(tool)
     );
-    Error::evaluation(Phase::Tool, "", reason)
+    Error::evaluation(EvaluationPhase::Tool, "", reason)
 }
 
-impl Calls<'_> {
+impl CallRunner<'_> {
     /// Begins a call of a tool of the program's own, before that runs it. A call that a person has to approve is suspended
     /// instead, and does not run.
     pub(super) fn before(
@@ -112,11 +113,11 @@ impl Calls<'_> {
         hook: &Hook,
         reply_to: ReplyTo,
         heard: &mut Recorders<'_>,
-    ) -> Result<Then> {
+    ) -> Result<RunAction> {
         let Hook { tool, input: told, tool_use_id } = hook;
         let Some(call_id) = tool_use_id.clone() else {
             reply_to.hook(HookReply::deny("The program gave the call no id."));
-            return Ok(Then::GoOn);
+            return Ok(RunAction::GoOn);
         };
         let input = arguments_in(told);
         let arguments = if input.is_null() { "{}".to_owned() } else { input.to_string() };
@@ -130,7 +131,7 @@ impl Calls<'_> {
                 Ok(operation) => operation,
                 Err(error) => {
                     reply_to.hook(HookReply::deny("The call cannot begin, and the run ends here."));
-                    return Ok(Then::Fail(error.into()));
+                    return Ok(RunAction::Fail(error.into()));
                 }
             };
         let now = DateTime::from_timestamp_micros(self.clock.now_us()).unwrap_or_default();
@@ -138,7 +139,7 @@ impl Calls<'_> {
         if let Some(question) = question {
             return match operation.fail(ToolError::Ask(question.clone())) {
                 Err(error @ foldlog::Error::Suspended { .. }) => {
-                    Ok(Then::Ask { error: error.into(), call_id, reply_to })
+                    Ok(RunAction::Ask { error: error.into(), call_id, reply_to })
                 }
                 Err(error) => Err(error.into()),
                 // A call whose deadline passed meanwhile has failed, and asks nobody.
@@ -146,7 +147,7 @@ impl Calls<'_> {
                     heard.asking(&call_id).denied(number);
                     self.denied.insert(call_id);
                     reply_to.hook(HookReply::deny(report.message));
-                    Ok(Then::GoOn)
+                    Ok(RunAction::GoOn)
                 }
             };
         }
@@ -158,7 +159,7 @@ impl Calls<'_> {
         let times_out_us = time.map(|time| self.clock.now_us().saturating_add(time));
         self.open.insert(number, OpenCall { call: recorded, operation, together, since, times_out_us });
         reply_to.hook(HookReply::proceed());
-        Ok(Then::GoOn)
+        Ok(RunAction::GoOn)
     }
 
     /// Ends a call of a tool of the program's own.
@@ -168,10 +169,10 @@ impl Calls<'_> {
         has_failed: bool,
         reply_to: ReplyTo,
         heard: &mut Recorders<'_>,
-    ) -> Result<Then> {
+    ) -> Result<RunAction> {
         let Some(call_id) = &hook.tool_use_id else {
             reply_to.hook(HookReply::proceed());
-            return Ok(Then::GoOn);
+            return Ok(RunAction::GoOn);
         };
         if begins_sub_agent(&hook.tool)
             && let Some(text) = last_text_in(&hook.input)
@@ -182,10 +183,10 @@ impl Calls<'_> {
         let Some(number) = self.running(meant) else {
             if is_no_call_of_its_own(&hook.tool) || self.is_over(meant, has_failed, heard) {
                 reply_to.hook(HookReply::proceed());
-                return Ok(Then::GoOn);
+                return Ok(RunAction::GoOn);
             }
             reply_to.hook(HookReply::stop("a call ran that had not begun"));
-            return Ok(Then::Fail(unbegun(&hook.tool)));
+            return Ok(RunAction::Fail(unbegun(&hook.tool)));
         };
         let response = hook.input.get("tool_response").unwrap_or(&Value::Null);
         let error = hook.input.get("error").filter(|_| has_failed).unwrap_or(response);
@@ -194,22 +195,23 @@ impl Calls<'_> {
             let is_interrupt = hook.input.get("is_interrupt").and_then(Value::as_bool).unwrap_or_default();
             self.ending(Some(number), (&hook.tool, &shown), (is_interrupt, true))
         } else {
-            self.checked(Ending::of_answer(response))
+            self.checked(NativeToolOutcome::of_answer(response))
         };
         let report = self.end(number, ending, (&shown, error), heard)?;
         let mut reply = HookReply::proceed();
-        let mut then = Then::GoOn;
+        let mut then = RunAction::GoOn;
         match report {
-            Some(report) if report.success && ending == Ending::Unclear => {
+            Some(report) if report.success && ending == NativeToolOutcome::Unclear => {
                 reply.additional_context = Some(KEPT.to_owned());
             }
             Some(report) if !report.success => {
-                let files = Replaced::text(&report.replaced).map(|files| format!(" Restored: {files}."));
+                let files =
+                    ReplacedContent::text(&report.replaced).map(|files| format!(" Restored: {files}."));
                 let files = files.unwrap_or_default();
                 // A tool that only reads changes nothing.
                 reply.additional_context = (!self.runner.reads_only(&hook.tool))
                     .then(|| format!("{ROLLED_BACK}{files}{}", left_text(&report)));
-                then = self.leftover(&report).map_or(Then::GoOn, Then::Fail);
+                then = self.leftover(&report).map_or(RunAction::GoOn, RunAction::Fail);
             }
             _ => {}
         }
@@ -242,15 +244,22 @@ impl Calls<'_> {
         call: Option<CallNumber>,
         (tool, text): (&str, &str),
         (is_interrupt, is_hook): (bool, bool),
-    ) -> Ending {
+    ) -> NativeToolOutcome {
         let times_out_us = call.and_then(|call| self.open.get(&call)?.times_out_us);
         let is_late = times_out_us.is_some_and(|at| at <= self.clock.now_us());
         let is_over = self.is_over;
-        self.checked(Ending::of_error(ToldError { tool, text, is_interrupt, is_hook, is_late, is_over }))
+        self.checked(NativeToolOutcome::of_error(ToldError {
+            tool,
+            text,
+            is_interrupt,
+            is_hook,
+            is_late,
+            is_over,
+        }))
     }
 
     /// Returns an ending as the host wants it.
-    fn checked(&self, ending: Ending) -> Ending {
+    fn checked(&self, ending: NativeToolOutcome) -> NativeToolOutcome {
         if self.options.roll_back_failed { ending.strict() } else { ending }
     }
 
@@ -258,11 +267,11 @@ impl Calls<'_> {
     fn end(
         &mut self,
         number: CallNumber,
-        ending: Ending,
+        ending: NativeToolOutcome,
         (shown, response): (&str, &Value),
         heard: &mut Recorders<'_>,
     ) -> Result<Option<ToolReport>> {
-        let has_failed = ending == Ending::Failed;
+        let has_failed = ending == NativeToolOutcome::Failed;
         let Some(OpenCall { call, operation, together, since, .. }) = self.open.remove(&number) else {
             return Ok(None);
         };
@@ -271,20 +280,20 @@ impl Calls<'_> {
             end_left(heard.session(), Some(since));
         }
         let report = match (ending, self.stopped) {
-            (Ending::Failed, Some(stopped)) => operation.abort(&stopped.running(together)),
-            (Ending::Failed, None) => operation.fail(ToolError::failed(shown)),
-            (Ending::Unclear, _) => {
+            (NativeToolOutcome::Failed, Some(stopped)) => operation.abort(&stopped.running(together)),
+            (NativeToolOutcome::Failed, None) => operation.fail(ToolError::failed(shown)),
+            (NativeToolOutcome::Unclear, _) => {
                 if !heard.session().replays() {
                     logs::unclear(&call.call_id, shown);
                 }
                 operation.end(ToolResult::ok(shown, unclear_result(response)))
             }
-            (Ending::Ended(code), _) => {
+            (NativeToolOutcome::Ended(code), _) => {
                 operation.end(ToolResult::ok(shown, response.clone()).with_exit_code(code))
             }
         };
         let report = report?;
-        let is_error = !report.success || matches!(ending, Ending::Ended(Some(code)) if code != 0);
+        let is_error = !report.success || matches!(ending, NativeToolOutcome::Ended(Some(code)) if code != 0);
         // Of a call that the host stopped the program says that the user rejected it.
         if !(has_failed && self.stopped.is_some()) {
             self.shown_of.insert(number, (report.message.clone(), is_error));
@@ -300,7 +309,7 @@ impl Calls<'_> {
         call_id: &str,
         (content, is_error): (&Value, bool),
         heard: &mut Recorders<'_>,
-    ) -> Result<Then> {
+    ) -> Result<RunAction> {
         let mut text = text_of(content);
         let recorder = heard.asking(call_id);
         let number = recorder.asked().result_of(call_id, is_error);
@@ -317,7 +326,7 @@ impl Calls<'_> {
         let left = self.end_calls_of(call_id, number, heard)?;
         let ending = match is_error {
             true => self.ending(number, (&tool, &text), (false, false)),
-            false => Ending::Ended(None),
+            false => NativeToolOutcome::Ended(None),
         };
         let report =
             number.map(|number| self.end(number, ending, (&text, content), heard)).transpose()?.flatten();
@@ -332,7 +341,7 @@ impl Calls<'_> {
             heard.asking(call_id).told(number, (&text, is_error), shown, &self.runner)?;
         }
         let leftover = report.as_ref().and_then(|report| self.leftover(report));
-        Ok(leftover.or(left).or(unbegun).map_or(Then::GoOn, Then::Fail))
+        Ok(leftover.or(left).or(unbegun).map_or(RunAction::GoOn, RunAction::Fail))
     }
 
     /// Drops what waits of a call that is over, and ends the calls of the sub-agent that it began. Those that run were given up with
@@ -350,7 +359,7 @@ impl Calls<'_> {
         let left: Vec<CallNumber> = open.map(|(number, _)| *number).collect();
         let mut error = None;
         for number in left {
-            let report = self.end(number, Ending::Failed, (AGENT_ENDED, &Value::Null), heard)?;
+            let report = self.end(number, NativeToolOutcome::Failed, (AGENT_ENDED, &Value::Null), heard)?;
             error = error.or(report.as_ref().and_then(|report| self.leftover(report)));
         }
         Ok(error)
@@ -365,7 +374,7 @@ impl Calls<'_> {
     pub(super) fn abort(&mut self, heard: &mut Recorders<'_>) -> Result<()> {
         self.let_go();
         while let Some((number, OpenCall { call, operation, together, .. })) = self.open.pop_last() {
-            operation.abort(&self.stopped.unwrap_or(Stopped::Ended).running(together))?;
+            operation.abort(&self.stopped.unwrap_or(RunStopReason::Ended).running(together))?;
             heard.asking(&call.call_id).closed(number);
         }
         Ok(())

@@ -21,15 +21,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use foldlog::process::{ProcessIdentity, StartMoment, end_all_with};
-use foldlog::tools::{ExecuteOptions, ExecutionState, Recovered, Recovery};
-use foldlog::{Parent, Replaced, SequenceNumber, Session, Settlement};
+use foldlog::tools::{ExecuteOptions, ExecutionState, RecoveredOperation, Recovery};
+use foldlog::{Parent, ReplacedContent, SequenceNumber, Session, Settlement};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::ClaudeAgentSDKAdapter;
 use super::arrival::STARTED;
 use super::native;
-use foldlog_agent::error::{Error, Phase, Result};
+use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::prompt::Prompt;
 
 /// Time that a program has to end that outlived its host.
@@ -52,14 +52,14 @@ const PARTLY_UNDONE: &str = "The call was interrupted, and not all of its effect
 #[derive(Clone, Debug, Default)]
 pub struct ProgramRecovery {
     /// Unsettled operations that the recovery settled as failed: calls of the program's own tools.
-    pub undone: Vec<Recovered>,
+    pub undone: Vec<RecoveredOperation>,
     /// All others, as [`ToolRunner::recover`](foldlog::tools::ToolRunner::recover) reports them.
-    pub recovered: Vec<Recovered>,
+    pub recovered: Vec<RecoveredOperation>,
 }
 
 /// Remembers how far each session's log was searched for programs.
 #[derive(Debug, Default)]
-pub(super) struct Searched(Mutex<BTreeMap<Uuid, SequenceNumber>>);
+pub(super) struct OrphanSearchProgress(Mutex<BTreeMap<Uuid, SequenceNumber>>);
 
 /// Variable in the environment of a session's program, and so of the commands that it runs, even if these outlive it. Its value
 /// is the session's [`mark`].
@@ -86,10 +86,10 @@ pub(super) fn end_left(session: &Session, since: Option<StartMoment>) -> bool {
 ///
 /// [`Error::PromptEvaluation`] if something does not end, [`Error::Engine`] if the log cannot be read.
 pub fn end_programs(session: &Session) -> Result<()> {
-    Searched::default().end_orphan(session)
+    OrphanSearchProgress::default().end_orphan(session)
 }
 
-impl Searched {
+impl OrphanSearchProgress {
     /// Ends the program of an earlier process of this session, should it have outlived its host. Reads the records that were
     /// added since the last search alone.
     ///
@@ -111,11 +111,11 @@ impl Searched {
         if let Some(last) = last.as_ref().filter(|last| last.is_alive() && !last.end(ORPHAN_ENDS_WITHIN)) {
             let reason =
                 format!("the program of an earlier process does not end: {last:?}: end it, and resume");
-            return Err(Error::evaluation(Phase::Request, "", reason));
+            return Err(Error::evaluation(EvaluationPhase::Request, "", reason));
         }
         if last.is_some() && !end_left(session, None) {
             let reason = "a command that an earlier process left running does not end: end it, and resume";
-            return Err(Error::evaluation(Phase::Request, "", reason));
+            return Err(Error::evaluation(EvaluationPhase::Request, "", reason));
         }
         self.0.lock().insert(session.id(), position);
         Ok(())
@@ -160,14 +160,14 @@ impl ClaudeAgentSDKAdapter {
 }
 
 /// Returns what the model reads of an interrupted call.
-fn text_of(one: &Recovered) -> String {
+fn text_of(one: &RecoveredOperation) -> String {
     // What names no resource is no change.
     let changes = one.not_undone.iter().filter(|left| !left.resource.is_empty());
     let left: Vec<String> = changes.map(|left| format!("{}: {}", left.path, left.reason)).collect();
     let undone =
         if left.is_empty() { UNDONE.to_owned() } else { format!("{PARTLY_UNDONE} {}", left.join("; ")) };
     // Others may have changed them since, and the model may have read them.
-    match Replaced::text(&one.replaced) {
+    match ReplacedContent::text(&one.replaced) {
         Some(files) => format!("{undone} Files that are as before the call: {files}."),
         None => undone,
     }

@@ -13,28 +13,28 @@ use foldlog::conversation::TokenUsage;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::arrival::{ANSWERS_WITHIN, Arrival, Arrivals, Arrived, Failure, ReplyTo, message_of};
-use super::calls::{Asking, Calls, Stopped, Then};
+use super::arrival::{ANSWERS_WITHIN, Arrival, Arrivals, ClientFailure, PendingArrival, ReplyTo, message_of};
+use super::calls::{CallArrival, CallRunner, RunAction, RunStopReason};
 use super::config::RunOptions;
 use super::conversation::{Recorders, token_usage};
 use super::failure;
 use super::transcript::{calls_in, last_entry};
-use crate::{Block, Body, Client, Init, Message, ToolReply, TurnResult};
+use crate::{ClaudeBlock, ClaudeMessage, ClaudeMessageBody, Client, Init, ToolReply, TurnResult};
 use foldlog_agent::adapter_state::{CaptureOccasion, ClaudeAgentSDKState, StateCapture};
 use foldlog_agent::deadline::Deadline;
-use foldlog_agent::error::{Error, Phase, Result};
+use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::prompt::{Prompt, VisibilityOverrides};
 
 /// Number of visibility expansions that one run may have.
 const EXPANSIONS_MAX: u32 = 10;
 
 /// Holds a run.
-pub(super) struct Run<'a, O> {
+pub(super) struct ProgramRun<'a, O> {
     pub(super) prompt: &'a Prompt<O>,
     pub(super) arrivals: Arrivals<'a>,
     /// The program; `None` in a replay.
     pub(super) client: Option<Arc<Client>>,
-    pub(super) calls: Calls<'a>,
+    pub(super) calls: CallRunner<'a>,
     pub(super) heard: Recorders<'a>,
     pub(super) capture: StateCapture<'a>,
     pub(super) state: ClaudeAgentSDKState,
@@ -58,10 +58,10 @@ pub(super) struct Run<'a, O> {
     /// Ids of the model's answers to this run itself.
     pub(super) answers: BTreeSet<String>,
     pub(super) result: Option<Box<TurnResult>>,
-    pub(super) ended: Option<Failure>,
+    pub(super) ended: Option<ClientFailure>,
 }
 
-impl<O> Run<'_, O> {
+impl<O> ProgramRun<'_, O> {
     /// Takes arrivals until the run is over.
     pub(super) fn run(&mut self) -> Result<()> {
         loop {
@@ -73,7 +73,7 @@ impl<O> Run<'_, O> {
             }
             let watch = self.interrupted.is_none() && self.result.is_none();
             let answer_until = self.answer_until();
-            let Arrived { arrival, reply_to, message } =
+            let PendingArrival { arrival, reply_to, message } =
                 self.arrivals.next(self.until(), answer_until, watch)?;
             match arrival {
                 // A line of the log was read once already.
@@ -94,16 +94,20 @@ impl<O> Run<'_, O> {
                 arrival @ (Arrival::Deadline | Arrival::Cancelled) => {
                     let (error, stopped) = match arrival {
                         Arrival::Deadline => {
-                            let phase = if self.calls.open.is_empty() { Phase::Request } else { Phase::Tool };
-                            (Error::DeadlineExceeded { phase }, Stopped::Deadline)
+                            let phase = if self.calls.open.is_empty() {
+                                EvaluationPhase::Request
+                            } else {
+                                EvaluationPhase::Tool
+                            };
+                            (Error::DeadlineExceeded { phase }, RunStopReason::Deadline)
                         }
-                        _ => (Error::Cancelled, Stopped::Cancelled),
+                        _ => (Error::Cancelled, RunStopReason::Cancelled),
                     };
                     self.failing = Some(error);
                     self.interrupt(stopped);
                 }
                 arrival => {
-                    let then = self.calls.take(Asking::read(arrival, reply_to), &mut self.heard)?;
+                    let then = self.calls.take(CallArrival::read(arrival, reply_to), &mut self.heard)?;
                     self.then(then)?;
                 }
             }
@@ -133,7 +137,7 @@ impl<O> Run<'_, O> {
     }
 
     /// Asks the program to end the run and tell its result.
-    fn interrupt(&mut self, stopped: Stopped) {
+    fn interrupt(&mut self, stopped: RunStopReason) {
         self.calls.is_over = true;
         self.calls.stopped = Some(stopped);
         if let Some(client) = self.client.clone() {
@@ -167,16 +171,16 @@ impl<O> Run<'_, O> {
     }
 
     /// Takes a message of the program.
-    fn message(&mut self, message: Message) -> Result<()> {
+    fn message(&mut self, message: ClaudeMessage) -> Result<()> {
         if let Some(at) = DateTime::from_timestamp_micros(self.arrivals.told.now_us()) {
             self.state.last_activity_at = at;
         }
         match message.body {
-            Body::Init(init) => self.begun(init),
-            Body::Assistant(said) => {
+            ClaudeMessageBody::Init(init) => self.begun(init),
+            ClaudeMessageBody::Assistant(said) => {
                 for block in &said.content {
                     // The transcript may hold another call of this id.
-                    if let Block::ToolUse { id, .. } = block {
+                    if let ClaudeBlock::ToolUse { id, .. } = block {
                         self.mirrored.remove(id);
                     }
                 }
@@ -185,17 +189,17 @@ impl<O> Run<'_, O> {
                 self.state.message_count += 1;
                 self.count(said.id.filter(|_| parent.is_none()));
             }
-            Body::User(told) => {
+            ClaudeMessageBody::User(told) => {
                 self.state.message_count += 1;
                 for block in told.content {
-                    if let Block::ToolResult { tool_use_id, content, is_error } = block {
+                    if let ClaudeBlock::ToolResult { tool_use_id, content, is_error } = block {
                         let then = self.calls.told(&tool_use_id, (&content, is_error), &mut self.heard)?;
                         self.then(then)?;
                         self.captured(CaptureOccasion::Tool)?;
                     }
                 }
             }
-            Body::TranscriptMirror(mirror) => {
+            ClaudeMessageBody::TranscriptMirror(mirror) => {
                 self.entry = last_entry(&mirror, &self.state.session_id).or(self.entry.take());
                 self.mirrored.extend(calls_in(&mirror));
                 if self.unmirrored.as_ref().is_some_and(|call_id| self.mirrored.contains(call_id)) {
@@ -203,8 +207,8 @@ impl<O> Run<'_, O> {
                 }
                 self.captured(CaptureOccasion::Message)?;
             }
-            Body::TaskStarted(started) => self.heard.sub_agent_began(started),
-            Body::Result(result) => {
+            ClaudeMessageBody::TaskStarted(started) => self.heard.sub_agent_began(started),
+            ClaudeMessageBody::Result(result) => {
                 self.result = Some(result);
                 self.close();
             }
@@ -222,18 +226,18 @@ impl<O> Run<'_, O> {
         };
         if self.failing.is_none() {
             self.failing = Some(Error::TooManyRequests { max: max.into() });
-            self.interrupt(Stopped::Answers);
+            self.interrupt(RunStopReason::Answers);
         }
     }
 
-    fn then(&mut self, then: Then) -> Result<()> {
+    fn then(&mut self, then: RunAction) -> Result<()> {
         match then {
-            Then::GoOn => Ok(()),
-            Then::Fail(error) => {
+            RunAction::GoOn => Ok(()),
+            RunAction::Fail(error) => {
                 self.failing.get_or_insert(error);
                 Ok(())
             }
-            Then::Ask { error, call_id, reply_to } => {
+            RunAction::Ask { error, call_id, reply_to } => {
                 self.failing.get_or_insert(error);
                 self.calls.hold(reply_to);
                 if !self.mirrored.contains(&call_id) {
@@ -242,7 +246,7 @@ impl<O> Run<'_, O> {
                 }
                 Ok(())
             }
-            Then::Show(overrides, reply_to) => self.show(overrides, reply_to),
+            RunAction::Show(overrides, reply_to) => self.show(overrides, reply_to),
         }
     }
 
@@ -290,7 +294,7 @@ impl<O> Run<'_, O> {
             (None, Some(ended)) => Some(failure::of_client(ended, &prompt, session_id)),
             (None, None) => {
                 let reason = "the program ended without a result: resume the evaluation";
-                Some(Error::evaluation(Phase::Response, prompt, reason))
+                Some(Error::evaluation(EvaluationPhase::Response, prompt, reason))
             }
         }
     }

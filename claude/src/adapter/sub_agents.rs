@@ -25,11 +25,11 @@ use foldlog::{SequenceNumber, Session};
 use serde_json::Value;
 
 use super::approvals;
-use super::arrival::{ARRIVED, Arrival, STARTED, Stamped, message_of};
+use super::arrival::{ARRIVED, Arrival, STARTED, TimedArrival, message_of};
 use super::begin::close_open;
 use super::conversation::{Recorder, of_sub_agent};
 use super::transcript::SYNTHETIC;
-use crate::{Assistant, Block, Body};
+use crate::{Assistant, ClaudeBlock, ClaudeMessageBody};
 use foldlog_agent::deadline::Deadline;
 use foldlog_agent::error::Result;
 use foldlog_agent::evaluation::{Journal, Used, must_settle, shortened};
@@ -50,7 +50,7 @@ const RESULTS_MAX: usize = 12 << 10;
 const DEPTH_MAX: u32 = 16;
 
 /// Ends what an earlier process left open.
-pub(super) struct Ending<'a> {
+pub(super) struct SubAgentCleanup<'a> {
     pub(super) session: &'a Session,
     pub(super) evaluation: &'a str,
     pub(super) prompt: &'a PromptIdentity,
@@ -58,7 +58,7 @@ pub(super) struct Ending<'a> {
     pub(super) deadline: Deadline,
 }
 
-impl Ending<'_> {
+impl SubAgentCleanup<'_> {
     /// Goes on with the calls of sub-agents that waited for a person, and closes what these left open. Returns what the model
     /// reads of the calls of `open` that began them, by their ids.
     ///
@@ -82,7 +82,7 @@ impl Ending<'_> {
 
     /// Ends the conversation of the sub-agent that a call began. Returns what the model reads of the call; `None` if it has none.
     fn sub_agent(&self, call: &ToolCallRecord, depth: u32) -> Result<Option<String>> {
-        let Ending { session, prompt, runner, .. } = self;
+        let SubAgentCleanup { session, prompt, runner, .. } = self;
         let child = of_sub_agent(self.evaluation, &call.call_id);
         match session.resume(Some(&child))?.point {
             ResumePoint::NotRecorded => return Ok(None),
@@ -108,7 +108,7 @@ impl Ending<'_> {
     ///
     /// # Errors
     ///
-    /// Those of [`sub_agents`](Ending::sub_agents).
+    /// Those of [`sub_agents`](SubAgentCleanup::sub_agents).
     pub(super) fn record_received(&self, model: &str) -> Result<()> {
         if matches!(self.session.resume(Some(self.evaluation))?.point, ResumePoint::NeedsSettle(_)) {
             return Ok(());
@@ -132,14 +132,14 @@ impl Ending<'_> {
 }
 
 /// Holds an answer that was received and is not recorded.
-struct Received {
+struct UnrecordedAnswer {
     answer: Vec<Assistant>,
     /// Request that it answers, if no other answer does.
     request: Option<SequenceNumber>,
 }
 
 /// Reads the answer that was received last, if it asks for calls and is not recorded. A text alone may be a part of an answer.
-fn received(session: &Session, conversation: &Conversation) -> Result<Option<Received>> {
+fn received(session: &Session, conversation: &Conversation) -> Result<Option<UnrecordedAnswer>> {
     let (mut request, mut last, mut is_start) = (None, None, false);
     for entry in conversation.entries().iter().rev() {
         match &entry.content {
@@ -175,12 +175,12 @@ fn received(session: &Session, conversation: &Conversation) -> Result<Option<Rec
     });
     let session_id = parameters.filter_map(session_in).next();
     let mut answer: Vec<Assistant> = Vec::new();
-    session.observations_from(ARRIVED, last, &mut |at, stamped: Stamped| {
+    session.observations_from(ARRIVED, last, &mut |at, stamped: TimedArrival| {
         let Arrival::Message(line) = stamped.arrival else { return Ok(()) };
         if at >= end || !line.contains("\"assistant\"") {
             return Ok(());
         }
-        if let Some(Body::Assistant(said)) = message_of(&line).map(|message| message.body)
+        if let Some(ClaudeMessageBody::Assistant(said)) = message_of(&line).map(|message| message.body)
             && said.parent_tool_use_id.is_none()
             && said.model.as_deref() != Some(SYNTHETIC)
             && said.session_id == session_id
@@ -190,8 +190,9 @@ fn received(session: &Session, conversation: &Conversation) -> Result<Option<Rec
         }
         Ok(())
     })?;
-    let asks = |said: &Assistant| said.content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
-    Ok(answer.iter().any(asks).then_some(Received { answer, request }))
+    let asks =
+        |said: &Assistant| said.content.iter().any(|block| matches!(block, ClaudeBlock::ToolUse { .. }));
+    Ok(answer.iter().any(asks).then_some(UnrecordedAnswer { answer, request }))
 }
 
 /// Returns the id of the program's session that the parameters of a run's first request name; `None` for other requests.

@@ -43,7 +43,7 @@ const NOT_RUN: [&str; 3] = ["Permission to use ", "Claude requested permissions 
 
 /// Says how a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum NativeToolOutcome {
     /// The tool ended, and its changes are kept. Holds the exit code of its command, if it is known.
     Ended(Option<i32>),
     /// Whether the tool ended is unknown. Its changes are kept.
@@ -90,44 +90,44 @@ pub(super) struct ToldError<'a> {
     pub(super) is_over: bool,
 }
 
-impl Ending {
+impl NativeToolOutcome {
     /// Returns how a call ended of which the program tells an error.
-    pub(super) fn of_error(told: ToldError<'_>) -> Ending {
+    pub(super) fn of_error(told: ToldError<'_>) -> NativeToolOutcome {
         let ToldError { tool, text, is_interrupt, is_hook, is_late, is_over } = told;
         let says = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
         let did_not_run = !is_hook && NOT_RUN.iter().any(|begin| text.starts_with(begin));
         // 2.1.100 adds the text of an interrupt to each command that exits with 137, and then a hook tells of it.
         let is_stopped = is_interrupt || (!is_hook && (is_over || did_not_run || says(&INTERRUPTED)));
         if is_stopped || !COMMANDS.contains(&tool) {
-            return Ending::Failed;
+            return NativeToolOutcome::Failed;
         }
         match exit_code_in(text) {
-            Some(TERMINATED) if is_late || says_timed_out(text) => Ending::Failed,
-            Some(TERMINATED | KILLED) if is_over => Ending::Failed,
-            None if says_timed_out(text) => Ending::Failed,
-            Some(code) => Ending::Ended(Some(code)),
-            None => Ending::Unclear,
+            Some(TERMINATED) if is_late || says_timed_out(text) => NativeToolOutcome::Failed,
+            Some(TERMINATED | KILLED) if is_over => NativeToolOutcome::Failed,
+            None if says_timed_out(text) => NativeToolOutcome::Failed,
+            Some(code) => NativeToolOutcome::Ended(Some(code)),
+            None => NativeToolOutcome::Unclear,
         }
     }
 
     /// Returns how a call ended whose answer is known.
-    pub(super) fn of_answer(response: &Value) -> Ending {
+    pub(super) fn of_answer(response: &Value) -> NativeToolOutcome {
         let is_error = ["is_error", "isError", "interrupted"]
             .into_iter()
             .any(|name| response.get(name).and_then(Value::as_bool).unwrap_or_default());
         if is_error {
-            return Ending::Failed;
+            return NativeToolOutcome::Failed;
         }
         let code =
             ["exitCode", "exit_code", "code"].into_iter().find_map(|name| response.get(name)?.as_i64());
-        Ending::Ended(code.and_then(|code| i32::try_from(code).ok()))
+        NativeToolOutcome::Ended(code.and_then(|code| i32::try_from(code).ok()))
     }
 
     /// Returns the ending where another exit code than 0 is a failure, and so is an unclear ending.
-    pub(super) fn strict(self) -> Ending {
+    pub(super) fn strict(self) -> NativeToolOutcome {
         match self {
-            Ending::Ended(None | Some(0)) => self,
-            _ => Ending::Failed,
+            NativeToolOutcome::Ended(None | Some(0)) => self,
+            _ => NativeToolOutcome::Failed,
         }
     }
 }
@@ -166,40 +166,43 @@ mod tests {
     /// The texts are those of the two versions.
     #[test]
     fn texts_of_the_program_tell_what_ended_from_what_was_stopped() {
-        let of = |text| Ending::of_error(ToldError { text, ..TOLD });
-        let ended = |code| Ending::Ended(Some(code));
+        let of = |text| NativeToolOutcome::of_error(ToldError { text, ..TOLD });
+        let ended = |code| NativeToolOutcome::Ended(Some(code));
         assert_eq!(of("Exit code 3\nout\nerr"), ended(3));
         assert_eq!(of("Exit code 137\n[Request interrupted by user for tool use]"), ended(137));
         assert_eq!(of("Exit code 3\nout\nCommand timed out after 2s"), ended(3));
         assert_eq!(of("Exit code 143"), ended(143));
-        assert_eq!(of("Exit code 143\nCommand timed out after 1s\nearly"), Ending::Failed);
-        assert_eq!(of("spawn ENOENT"), Ending::Unclear);
+        assert_eq!(of("Exit code 143\nCommand timed out after 1s\nearly"), NativeToolOutcome::Failed);
+        assert_eq!(of("spawn ENOENT"), NativeToolOutcome::Unclear);
         let late = ToldError { is_late: true, ..TOLD };
-        assert_eq!(Ending::of_error(ToldError { text: "Exit code 143\nearly", ..late }), Ending::Failed);
-        assert_eq!(Ending::of_error(ToldError { text: "Exit code 3", ..late }), ended(3));
-        let interrupt = ToldError { text: "Exit code 3", is_interrupt: true, ..TOLD };
-        assert_eq!(Ending::of_error(interrupt), Ending::Failed);
         assert_eq!(
-            Ending::of_error(ToldError { tool: "Edit", text: "no such text", ..TOLD }),
-            Ending::Failed
+            NativeToolOutcome::of_error(ToldError { text: "Exit code 143\nearly", ..late }),
+            NativeToolOutcome::Failed
+        );
+        assert_eq!(NativeToolOutcome::of_error(ToldError { text: "Exit code 3", ..late }), ended(3));
+        let interrupt = ToldError { text: "Exit code 3", is_interrupt: true, ..TOLD };
+        assert_eq!(NativeToolOutcome::of_error(interrupt), NativeToolOutcome::Failed);
+        assert_eq!(
+            NativeToolOutcome::of_error(ToldError { tool: "Edit", text: "no such text", ..TOLD }),
+            NativeToolOutcome::Failed
         );
     }
 
     #[test]
     fn results_without_a_hook_tell_what_was_interrupted_or_did_not_run() {
-        let of = |text| Ending::of_error(ToldError { text, is_hook: false, ..TOLD });
-        assert_eq!(of("Exit code 3"), Ending::Ended(Some(3)));
+        let of = |text| NativeToolOutcome::of_error(ToldError { text, is_hook: false, ..TOLD });
+        assert_eq!(of("Exit code 3"), NativeToolOutcome::Ended(Some(3)));
         for text in [
             "Exit code 137\n[Request interrupted by user for tool use]\nhalf",
             "The user doesn't want to proceed with this tool use. The tool use was rejected",
             "Permission to use Bash has been denied because Claude Code is running in don't ask mode.",
             "<tool_use_error>File has not been read yet.</tool_use_error>",
         ] {
-            assert_eq!(of(text), Ending::Failed, "{text}");
+            assert_eq!(of(text), NativeToolOutcome::Failed, "{text}");
         }
-        assert_eq!(of("something else"), Ending::Unclear);
+        assert_eq!(of("something else"), NativeToolOutcome::Unclear);
         let over = ToldError { text: "something else", is_hook: false, is_over: true, ..TOLD };
-        assert_eq!(Ending::of_error(over), Ending::Failed);
+        assert_eq!(NativeToolOutcome::of_error(over), NativeToolOutcome::Failed);
     }
 
     #[test]

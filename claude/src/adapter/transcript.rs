@@ -39,10 +39,10 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::DEFAULT_MODEL;
-use super::arrival::{ARRIVED, Arrival, Stamped, message_of};
+use super::arrival::{ARRIVED, Arrival, TimedArrival, message_of};
 use super::native::text_of;
-use crate::{Body, TranscriptMirror};
-use foldlog_agent::error::{Error, Phase, Result};
+use crate::{ClaudeMessageBody, TranscriptMirror};
+use foldlog_agent::error::{Error, EvaluationPhase, Result};
 
 /// Begin of what the program tells the model of a call that the host stopped. Nobody rejected it.
 const REJECTED: &str = "The user doesn't want to proceed with this tool use.";
@@ -59,9 +59,9 @@ const PROJECT_NAME_MAX: usize = 200;
 /// Holds the mirrored lines of one session of the program.
 #[derive(Debug, Default)]
 pub(super) struct Transcript {
-    entries: Vec<Entry>,
+    entries: Vec<TranscriptEntry>,
     /// What the program told of the conversation and has not mirrored.
-    said: Vec<Entry>,
+    said: Vec<TranscriptEntry>,
 }
 
 /// Holds the transcripts of the program's sessions, by their ids.
@@ -69,16 +69,16 @@ pub(super) type Transcripts = BTreeMap<String, Transcript>;
 
 /// Holds one mirrored line.
 #[derive(Clone, Debug)]
-struct Entry {
+struct TranscriptEntry {
     line: String,
     /// What the line says; null if it is no JSON.
     json: Value,
 }
 
-impl Entry {
-    fn new(line: String) -> Entry {
+impl TranscriptEntry {
+    fn new(line: String) -> TranscriptEntry {
         let json = foldlog::escape::read_json(&line).unwrap_or_default();
-        Entry { line, json }
+        TranscriptEntry { line, json }
     }
 
     /// Returns what the blocks of a kind say under `name`.
@@ -155,7 +155,8 @@ fn mirrored(line: &str) -> Option<(String, Vec<String>)> {
     if !line.contains("transcript_mirror") {
         return None;
     }
-    let Body::TranscriptMirror(TranscriptMirror { file_path, entries }) = message_of(line)?.body else {
+    let ClaudeMessageBody::TranscriptMirror(TranscriptMirror { file_path, entries }) = message_of(line)?.body
+    else {
         return None;
     };
     let path = Path::new(&file_path);
@@ -175,14 +176,17 @@ fn model_of(entry: &Value) -> Option<&str> {
 
 /// Returns what an arrival tells of the program's own conversation, with the id of the session: an answer of the model or the
 /// results of calls.
-fn said(line: &str) -> Option<(String, Entry)> {
+fn said(line: &str) -> Option<(String, TranscriptEntry)> {
     let mut json: Value = foldlog::escape::read_json(line).ok()?;
     let id = json.get("session_id")?.as_str()?.to_owned();
     let told = json.as_object_mut()?;
     let is_own = told.remove("parent_tool_use_id").is_none_or(|parent| parent.is_null());
     let kind = told.get("type")?.as_str()?.to_owned();
     let (uuid, message) = (told.remove("uuid")?, told.remove("message")?);
-    let entry = Entry { line: String::new(), json: json!({"type": kind, "message": message, "uuid": uuid}) };
+    let entry = TranscriptEntry {
+        line: String::new(),
+        json: json!({"type": kind, "message": message, "uuid": uuid}),
+    };
     let is_message = match kind.as_str() {
         "assistant" => model_of(&entry.json) != Some(SYNTHETIC),
         "user" => !entry.ids("tool_result", "tool_use_id").is_empty(),
@@ -192,19 +196,19 @@ fn said(line: &str) -> Option<(String, Entry)> {
 }
 
 /// Removes what is mirrored from what was told: the program gives both the same id.
-fn without(said: &mut Vec<Entry>, mirrored: &[Entry]) {
-    let ids: BTreeSet<&str> = mirrored.iter().filter_map(Entry::uuid).collect();
+fn without(said: &mut Vec<TranscriptEntry>, mirrored: &[TranscriptEntry]) {
+    let ids: BTreeSet<&str> = mirrored.iter().filter_map(TranscriptEntry::uuid).collect();
     said.retain(|one| one.uuid().is_none_or(|uuid| !ids.contains(uuid)));
 }
 
 /// Reads the transcripts of all the program's sessions that the log holds, by their ids.
 pub(super) fn transcripts(session: &Session) -> Result<Transcripts> {
     let mut found = Transcripts::new();
-    session.observations(ARRIVED, &mut |_, stamped: Stamped| {
+    session.observations(ARRIVED, &mut |_, stamped: TimedArrival| {
         let Arrival::Message(line) = stamped.arrival else { return Ok(()) };
         if let Some((id, lines)) = mirrored(&line) {
             let transcript = found.entry(id).or_default();
-            let lines: Vec<Entry> = lines.into_iter().map(Entry::new).collect();
+            let lines: Vec<TranscriptEntry> = lines.into_iter().map(TranscriptEntry::new).collect();
             without(&mut transcript.said, &lines);
             transcript.entries.extend(lines);
         } else if let Some((id, entry)) = said(&line) {
@@ -227,17 +231,17 @@ pub(super) fn last_entry(mirror: &TranscriptMirror, id: &str) -> Option<String> 
 /// Returns the id of an entry, of which nothing else is read.
 fn uuid_in(entry: &str) -> Option<String> {
     #[derive(Deserialize)]
-    struct Named {
+    struct EntryUuid {
         uuid: Option<String>,
     }
-    serde_json::from_str::<Named>(entry).ok()?.uuid
+    serde_json::from_str::<EntryUuid>(entry).ok()?.uuid
 }
 
 /// Returns the ids of the calls for which the entries ask that a mirrored line holds.
 pub(super) fn calls_in(mirror: &TranscriptMirror) -> Vec<String> {
     // Most entries ask for none, and need not be read.
     let asking = mirror.entries.iter().filter(|entry| entry.get().contains("\"tool_use\""));
-    let entries = asking.map(|entry| Entry::new(entry.get().to_owned()));
+    let entries = asking.map(|entry| TranscriptEntry::new(entry.get().to_owned()));
     entries.flat_map(|entry| entry.ids("tool_use", "id")).collect()
 }
 
@@ -255,7 +259,7 @@ pub(super) struct CallResult {
 
 /// Holds a call for which the model asked.
 #[derive(Clone, Debug)]
-struct Asked {
+struct LineageCall {
     /// Id of the program's session in which it asked.
     session: String,
     call: ToolCallRecord,
@@ -268,7 +272,7 @@ pub(super) struct Lineage {
     /// Session from which each copy was made, and the entry behind which it was; `None` is its end.
     copies: BTreeMap<String, (String, Option<String>)>,
     /// Calls, in their order.
-    asked: Vec<Asked>,
+    asked: Vec<LineageCall>,
 }
 
 impl Lineage {
@@ -288,7 +292,7 @@ impl Lineage {
                     session = text("session_id").or(from).unwrap_or(session);
                 }
                 EntryContent::Answer { message, model, .. } => {
-                    let asked = message.tool_calls.iter().map(|call| Asked {
+                    let asked = message.tool_calls.iter().map(|call| LineageCall {
                         session: session.clone(),
                         call: ToolCallRecord { name: bridged(&call.name), ..call.clone() },
                         model: model.clone(),
@@ -322,11 +326,11 @@ impl Lineage {
 impl Transcript {
     /// Returns whether the transcript holds a message. The program takes one without any for none.
     pub(super) fn holds_messages(&self) -> bool {
-        self.entries.iter().any(Entry::is_message)
+        self.entries.iter().any(TranscriptEntry::is_message)
     }
 
     /// Adds what is missing behind the last line: what the program told, the results of calls, and calls of `asked` with theirs.
-    fn complete<'a>(&mut self, asked: impl Iterator<Item = &'a Asked>, results: &[CallResult]) {
+    fn complete<'a>(&mut self, asked: impl Iterator<Item = &'a LineageCall>, results: &[CallResult]) {
         let Some(like) = self.end().map(|entry| entry.json.clone()) else { return };
         // What was mirrored before it was told is there.
         without(&mut self.said, &self.entries);
@@ -348,7 +352,9 @@ impl Transcript {
             self.add_result(result, &like);
         }
         let model = self.entries.iter().rev().find_map(|entry| model_of(&entry.json)).map(str::to_owned);
-        for Asked { call, model: of_call, .. } in asked.filter(|asked| !held.contains(&asked.call.call_id)) {
+        for LineageCall { call, model: of_call, .. } in
+            asked.filter(|asked| !held.contains(&asked.call.call_id))
+        {
             let Some(result) = missing().find(|one| one.call_id == call.call_id) else { continue };
             let input = serde_json::from_str::<Value>(&call.arguments).unwrap_or_default();
             let uuid = name_of(&format!("call {}", call.call_id));
@@ -386,10 +392,12 @@ impl Transcript {
             "message": message,
             "uuid": uuid,
         });
-        let closes = Entry { line: String::new(), json: entry.clone() }.ids("tool_result", "tool_use_id");
-        let asks = |entry: &&Entry| entry.ids("tool_use", "id").iter().any(|id| closes.contains(id));
-        let call = self.entries.iter().rfind(asks).and_then(Entry::uuid);
-        let parent = call.or_else(|| self.end().and_then(Entry::uuid)).map(str::to_owned);
+        let closes =
+            TranscriptEntry { line: String::new(), json: entry.clone() }.ids("tool_result", "tool_use_id");
+        let asks =
+            |entry: &&TranscriptEntry| entry.ids("tool_use", "id").iter().any(|id| closes.contains(id));
+        let call = self.entries.iter().rfind(asks).and_then(TranscriptEntry::uuid);
+        let parent = call.or_else(|| self.end().and_then(TranscriptEntry::uuid)).map(str::to_owned);
         if let Some(entry) = entry.as_object_mut() {
             entry.insert("parentUuid".to_owned(), parent.into());
             for name in ["cwd", "sessionId", "version", "gitBranch"] {
@@ -397,15 +405,15 @@ impl Transcript {
             }
             entry.extend(self.next_time().map(|time| ("timestamp".to_owned(), time.into())));
         }
-        self.entries.push(Entry { line: entry.to_string(), json: entry });
+        self.entries.push(TranscriptEntry { line: entry.to_string(), json: entry });
     }
 
     /// Returns the entry with which the history ends: the latest one that no other follows. Mirrored lines may come in another
     /// order than that of the history.
-    fn end(&self) -> Option<&Entry> {
+    fn end(&self) -> Option<&TranscriptEntry> {
         let parents = self.entries.iter().filter_map(|entry| entry.json.get("parentUuid")?.as_str());
         let followed: BTreeSet<&str> = parents.collect();
-        let is_end = |entry: &&Entry| entry.uuid().is_some_and(|uuid| !followed.contains(uuid));
+        let is_end = |entry: &&TranscriptEntry| entry.uuid().is_some_and(|uuid| !followed.contains(uuid));
         // Times are written alike, so that they compare as texts; of equal ones the last counts.
         self.entries.iter().filter(is_end).max_by_key(|entry| entry.time())
     }
@@ -422,15 +430,17 @@ impl Transcript {
     /// Goes on with what was mirrored of a copy. The program writes the whole history into a copy again; if it was killed before
     /// all of it was mirrored, the lines of this transcript that are missing there stay.
     fn go_on(&mut self, copy: Transcript) {
-        let of_copy: BTreeSet<&str> = copy.entries.iter().filter_map(Entry::uuid).collect();
-        let mut messages = self.entries.iter().filter(|entry| entry.is_message()).filter_map(Entry::uuid);
+        let of_copy: BTreeSet<&str> = copy.entries.iter().filter_map(TranscriptEntry::uuid).collect();
+        let mut messages =
+            self.entries.iter().filter(|entry| entry.is_message()).filter_map(TranscriptEntry::uuid);
         if messages.all(|uuid| of_copy.contains(uuid)) {
             *self = copy;
             return;
         }
         self.said = copy.said;
-        let held: BTreeSet<String> = self.entries.iter().filter_map(Entry::uuid).map(str::to_owned).collect();
-        let is_new = |entry: &Entry| entry.uuid().is_none_or(|uuid| !held.contains(uuid));
+        let held: BTreeSet<String> =
+            self.entries.iter().filter_map(TranscriptEntry::uuid).map(str::to_owned).collect();
+        let is_new = |entry: &TranscriptEntry| entry.uuid().is_none_or(|uuid| !held.contains(uuid));
         self.entries.extend(copy.entries.into_iter().filter(is_new));
     }
 
@@ -500,12 +510,12 @@ pub(super) fn file_of(config: &Path, cwd: &Path, id: &str) -> PathBuf {
 /// Adds to the file of a transcript what it lacks: the program was killed before it wrote that.
 fn add_missing<'a>(
     file: &Path,
-    said: Vec<Entry>,
-    asked: impl Iterator<Item = &'a Asked>,
+    said: Vec<TranscriptEntry>,
+    asked: impl Iterator<Item = &'a LineageCall>,
     results: &[CallResult],
 ) -> io::Result<()> {
     let text = String::from_utf8_lossy(&fs::read(file)?).into_owned();
-    let entries = text.lines().map(|line| Entry::new(line.to_owned())).collect();
+    let entries = text.lines().map(|line| TranscriptEntry::new(line.to_owned())).collect();
     let mut held = Transcript { entries, said };
     let before = held.entries.len();
     held.complete(asked, results);
@@ -554,7 +564,7 @@ pub(super) fn write_back(
         file.flush()
     };
     written().map_err(|error| Error::PromptEvaluation {
-        phase: Phase::Request,
+        phase: EvaluationPhase::Request,
         prompt: prompt.to_owned(),
         reason: format!("the transcript cannot be written back to {}: {error}", file.display()),
         source: Some(Box::new(error)),

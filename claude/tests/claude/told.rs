@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::provider::CancelToken;
-use foldlog_agent::{Deadline, Error, EvaluateOptions, Phase};
+use foldlog_agent::{Deadline, Error, EvaluateOptions, EvaluationPhase};
 use foldlog_claude::{
-    ClaudeAgentSDKClientConfig, DEFAULT_MODEL, ProgramHome, RunOptions, SettingSource, Version,
+    ClaudeAgentSDKClientConfig, ClaudeVersion, DEFAULT_MODEL, ProgramHome, RunOptions, SettingSource,
 };
 use serde_json::json;
 
@@ -34,7 +34,7 @@ fn the_program_chooses_the_model_and_a_prompt_is_sent_as_it_is() {
     let sent = request["messages"].to_string();
     assert!(sent.contains(asked) && !sent.contains("command-name"), "{sent}");
     assert_eq!(said(&world.session)[1].1, asked);
-    assert!(Version::of(&adapter.program_version().unwrap()).is_some());
+    assert!(ClaudeVersion::of(&adapter.program_version().unwrap()).is_some());
 }
 
 /// The program tells the model that the user rejected a call which the host stopped.
@@ -73,7 +73,9 @@ fn a_call_that_was_stopped_is_not_said_to_be_rejected() {
             run.join().unwrap()
         });
         let (is_expected, what) = match &ran {
-            Err(Error::DeadlineExceeded { phase: Phase::Tool }) => (by_deadline, "reached its deadline"),
+            Err(Error::DeadlineExceeded { phase: EvaluationPhase::Tool }) => {
+                (by_deadline, "reached its deadline")
+            }
             other => (!by_deadline && matches!(other, Err(Error::Cancelled)), "was interrupted"),
         };
         assert!(is_expected, "{ran:?}");
@@ -100,7 +102,7 @@ fn an_answer_that_is_cut_behind_its_text_is_no_output() {
     let response = match evaluate() {
         Ok(response) => response,
         Err(error) => {
-            assert_eq!(error.phase(), Some(Phase::Response), "{error:?}");
+            assert_eq!(error.phase(), Some(EvaluationPhase::Response), "{error:?}");
             evaluate().unwrap()
         }
     };

@@ -12,7 +12,7 @@ use crate::readers::counted;
 
 /// Holds what came of one session. The fields are those of `gc URL --json`.
 #[derive(Debug, Serialize)]
-struct Row {
+struct CollectRow {
     session: Uuid,
     chunks: u64,
     bytes: u64,
@@ -34,7 +34,7 @@ struct Row {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`](crate::Failure::Usage) if the place cannot be opened or listed.
+/// [`Failure::Usage`](crate::CommandError::Usage) if the place cannot be opened or listed.
 pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u8> {
     let (place, sessions) = super::some_sessions_at(url)?;
     let mut options = CollectOptions::default();
@@ -65,7 +65,7 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
         let is_anything =
             chunks + volumes + dropped + waiting + payloads + payloads_left > 0 || undecoded.is_some();
         match output.json() {
-            true => output.value(&Row {
+            true => output.value(&CollectRow {
                 session,
                 chunks,
                 bytes,

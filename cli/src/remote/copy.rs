@@ -5,25 +5,25 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replication, Replicator};
+use foldlog::replication::{CapturePacks, HeldPart, ReplicaError, ReplicaStatus, Replication, Replicator};
 use foldlog::{ObjectId, Record, SequenceNumber, Store, StoreOptions};
 use foldlog_codec::escape;
-use foldlog_remote::{Met, Place, Standing};
+use foldlog_remote::{Place, PlaceItem, SessionStanding};
 use uuid::Uuid;
 
 use super::HeldSession;
-use super::rename::Renaming;
+use super::rename::PathRewriter;
 use super::temporary::TemporaryFolder;
-use crate::failure::{Failure, Result};
-use crate::hints::Places;
+use crate::failure::{CommandError, Result};
+use crate::hints::HintPaths;
 use crate::output::Output;
 
 /// Has `verb` read a copy of a session that a place holds. Where it prints the copy's path, the session's URL is printed.
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the place cannot be opened or asked, or a temporary folder cannot be made.
-/// - [`Failure::Engine`] if the place holds nothing of the session, or what no copy can be made of.
+/// - [`CommandError::Usage`] if the place cannot be opened or asked, or a temporary folder cannot be made.
+/// - [`CommandError::Engine`] if the place holds nothing of the session, or what no copy can be made of.
 /// - Those of the verb.
 pub(crate) fn with_copy(
     asked: &HeldSession,
@@ -39,10 +39,10 @@ pub(crate) fn with_copy(
         standing.epoch,
         escape::text(&standing.name)
     ));
-    let places = Places::of_held(&asked.url, &asked.to_string());
+    let places = HintPaths::of_held(&asked.url, &asked.to_string());
     let names = [(folder.path().to_owned(), asked.url.clone())];
     let (mut stdout, mut stderr) =
-        (Renaming::new(&mut *output.stdout, &names), Renaming::new(&mut *output.stderr, &names));
+        (PathRewriter::new(&mut *output.stdout, &names), PathRewriter::new(&mut *output.stderr, &names));
     let mut within = Output {
         stdout: &mut stdout,
         stderr: &mut stderr,
@@ -73,7 +73,7 @@ pub(crate) fn with_copy(
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the place cannot be opened or listed.
+/// - [`CommandError::Usage`] if the place cannot be opened or listed.
 /// - Those of `check`.
 pub(crate) fn with_each_copy(
     url: &str,
@@ -95,14 +95,14 @@ pub(crate) struct Copy {
     folder: TemporaryFolder,
     /// Folder of the session.
     pub(crate) dir: PathBuf,
-    standing: Standing,
+    standing: SessionStanding,
 }
 
 impl Copy {
     /// Makes a copy. Signals are handled where this is a process of its own.
     fn of(place: Arc<dyn Place>, session: Uuid, is_process: bool) -> Result<Copy> {
         let folder = TemporaryFolder::new(is_process)?;
-        let source = Arc::new(Source { place, standing: Mutex::default(), failed: Mutex::default() });
+        let source = Arc::new(CopyReplicator { place, standing: Mutex::default(), failed: Mutex::default() });
         let replication = Some(Replication::new(Arc::clone(&source) as Arc<dyn Replicator>));
         let store = Store::open_with(folder.path(), StoreOptions { replication, ..StoreOptions::default() })?;
         store.pull(session).map_err(|error| match source.failed.lock() {
@@ -115,7 +115,7 @@ impl Copy {
 }
 
 /// Returns a failure with the session's URL where its texts name the copy.
-fn renamed(failure: Failure, names: &[(PathBuf, String); 1]) -> Failure {
+fn renamed(failure: CommandError, names: &[(PathBuf, String); 1]) -> CommandError {
     let (text, next, code) = (failure.to_string(), failure.next(), failure.exit_code());
     let [(path, url)] = names;
     let path = path.display().to_string();
@@ -124,27 +124,27 @@ fn renamed(failure: Failure, names: &[(PathBuf, String); 1]) -> Failure {
     }
     let what = text.replace(&path, url);
     match code {
-        crate::failure::DOES_NOT_HOLD => Failure::Held(what),
-        _ => Failure::usage(what, next.unwrap_or_default().replace(&path, url)),
+        crate::failure::DOES_NOT_HOLD => CommandError::Held(what),
+        _ => CommandError::usage(what, next.unwrap_or_default().replace(&path, url)),
     }
 }
 
 /// Hands the engine what a place holds, to be copied. It claims nothing and holds nothing.
-struct Source {
+struct CopyReplicator {
     place: Arc<dyn Place>,
-    standing: Mutex<Standing>,
+    standing: Mutex<SessionStanding>,
     /// Why the place could not be read.
     failed: Mutex<Option<foldlog_remote::Error>>,
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for CopyReplicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Source").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
-impl Source {
-    fn standing(&self) -> Standing {
+impl CopyReplicator {
+    fn standing(&self) -> SessionStanding {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -159,7 +159,7 @@ fn reads_only<T>() -> Result<T, ReplicaError> {
     Err(ReplicaError::Failed { reason: "it is only read here".to_owned() })
 }
 
-impl Replicator for Source {
+impl Replicator for CopyReplicator {
     fn place(&self) -> String {
         self.place.url().to_owned()
     }
@@ -168,20 +168,24 @@ impl Replicator for Source {
         String::new()
     }
 
-    fn read(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
-        let mut standing = Standing::default();
+    fn read(
+        &self,
+        session: Uuid,
+        visit: &mut dyn FnMut(HeldPart<'_>),
+    ) -> Result<ReplicaStatus, ReplicaError> {
+        let mut standing = SessionStanding::default();
         let mut reader = self.place.reader(session).map_err(|error| self.failed(error))?;
         reader
             .read_on(&mut |met| {
                 standing.take(&met);
-                if let Met::Record(record) = met {
+                if let PlaceItem::Record(record) = met {
                     visit(HeldPart::Record(record));
                 }
             })
             .map_err(|error| self.failed(error))?;
         let (next, epoch) = (standing.next, standing.epoch);
         *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
-        Ok(Held { next, epoch, is_ours: false, others_end: next })
+        Ok(ReplicaStatus { next, epoch, is_ours: false, others_end: next })
     }
 
     fn claim(&self, _: Uuid, _: SequenceNumber) -> Result<u64, ReplicaError> {

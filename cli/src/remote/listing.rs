@@ -5,18 +5,20 @@ use std::time::Duration;
 
 use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
-use foldlog_remote::{LeaseStanding, LeaseWatch, Pacing, Place, SessionLease, Standing, SteadyPacing};
+use foldlog_remote::{
+    LeasePacer, LeaseStanding, LeaseWatch, Place, SessionLease, SessionStanding, SteadyPacing,
+};
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::failure::{Failure, HOLDS, Result, worse};
+use crate::failure::{CommandError, HOLDS, Result, worse};
 use crate::output::Output;
 use crate::style::HEADING;
-use crate::verbs::sessions::{Asked, Sort};
+use crate::verbs::sessions::{SessionsQuery, Sort};
 
 /// Holds the row of a session. The fields are those of `sessions URL --json`.
 #[derive(Debug, Serialize)]
-struct Row {
+struct RemoteSessionRow {
     session: Uuid,
     epoch: Option<u64>,
     by: Option<String>,
@@ -25,7 +27,7 @@ struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     worker: Option<Worker>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    lease: Option<Lease>,
+    lease: Option<LeaseRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(skip)]
@@ -67,7 +69,7 @@ impl Worker {
 }
 
 /// Watches the leases of the sessions whose workers may live, all at the same time.
-struct Watching {
+struct LeaseMonitor {
     pacing: SteadyPacing,
     watches: Vec<(usize, Uuid, LeaseWatch)>,
     longest: Duration,
@@ -78,10 +80,10 @@ struct Watching {
 /// How many times a lease is looked at in its length.
 const LOOKS: u32 = 6;
 
-impl Watching {
-    fn new() -> Watching {
+impl LeaseMonitor {
+    fn new() -> LeaseMonitor {
         let (pacing, watches) = (SteadyPacing::new(), Vec::new());
-        Watching { pacing, watches, longest: Duration::ZERO, pause: Duration::MAX }
+        LeaseMonitor { pacing, watches, longest: Duration::ZERO, pause: Duration::MAX }
     }
 
     /// Looks at the lease that a session was claimed under, which is that of the row that comes `at` this place.
@@ -97,7 +99,7 @@ impl Watching {
     }
 
     /// Looks again, until it is known of each session whether its worker lives.
-    fn wait(mut self, place: &dyn Place, rows: &mut [Row]) -> Result<()> {
+    fn wait(mut self, place: &dyn Place, rows: &mut [RemoteSessionRow]) -> Result<()> {
         while !self.watches.is_empty() && self.pacing.pause(self.pause.max(Duration::from_millis(1))) {
             for (at, session, mut watch) in std::mem::take(&mut self.watches) {
                 let asked = self.pacing.now();
@@ -107,7 +109,7 @@ impl Watching {
                 if worker == Worker::Unknown {
                     self.watches.push((at, session, watch));
                 } else if let Some(row) = rows.get_mut(at) {
-                    (row.worker, row.lease) = (Some(worker), lease.map(Lease::of));
+                    (row.worker, row.lease) = (Some(worker), lease.map(LeaseRow::of));
                 }
             }
         }
@@ -117,7 +119,7 @@ impl Watching {
 
 /// Holds what the place says of the lease of whoever claimed the session last.
 #[derive(Debug, Serialize)]
-struct Lease {
+struct LeaseRow {
     worker: Uuid,
     length_ms: u64,
     renewed_at: Option<String>,
@@ -125,10 +127,10 @@ struct Lease {
     left_ms: Option<u64>,
 }
 
-impl Lease {
-    fn of(lease: SessionLease) -> Lease {
+impl LeaseRow {
+    fn of(lease: SessionLease) -> LeaseRow {
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        Lease {
+        LeaseRow {
             worker: lease.worker,
             length_ms: milliseconds(lease.length),
             renewed_at: lease.renewed_us.map(time_text),
@@ -146,12 +148,12 @@ impl Lease {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if the place cannot be opened or listed, or does not hold the one session, or something is asked that only a
+/// [`CommandError::Usage`] if the place cannot be opened or listed, or does not hold the one session, or something is asked that only a
 /// store tells.
-pub(crate) fn list(url: &str, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
+pub(crate) fn list(url: &str, asked: &SessionsQuery, output: &mut Output<'_>) -> Result<u8> {
     let is_of_stores = matches!(asked.sort, Sort::Status | Sort::Created | Sort::Bytes);
     if !asked.status.is_empty() || !asked.tags.is_empty() || is_of_stores {
-        return Err(Failure::usage(
+        return Err(CommandError::usage(
             "a place tells of its sessions who claimed each, its records and the time of the last one, and no more",
             "copy them to ask for more: `foldlog pull URL --to STORE`",
         ));
@@ -159,18 +161,18 @@ pub(crate) fn list(url: &str, asked: &Asked, output: &mut Output<'_>) -> Result<
     let only = super::HeldSession::of(url);
     let (place, sessions) = super::sessions_at(url)?;
     let mut code = HOLDS;
-    let (mut rows, mut watching) = (Vec::new(), Watching::new());
+    let (mut rows, mut watching) = (Vec::new(), LeaseMonitor::new());
     let mut progress = output.progress("reading sessions", sessions.len() as u64);
     for (done, id) in sessions.into_iter().map(|held| held.session).enumerate() {
         // The lease of an earlier claim says nothing.
-        let lease = |standing: &Standing| {
+        let lease = |standing: &SessionStanding| {
             place.lease(id).map(|lease| lease.filter(|lease| lease.epoch == standing.epoch))
         };
         let read = place.standing(id);
         match read.and_then(|standing| standing.map(|read| Ok((lease(&read)?, read))).transpose()) {
             Ok(Some((lease, standing))) => {
                 let worker = watching.begin(rows.len(), id, lease.as_ref());
-                rows.push(Row::of(id, standing, worker, lease.map(Lease::of)));
+                rows.push(RemoteSessionRow::of(id, standing, worker, lease.map(LeaseRow::of)));
             }
             // Whoever was to claim it has put a probe or a payload at most.
             Ok(None) => {}
@@ -178,7 +180,7 @@ pub(crate) fn list(url: &str, asked: &Asked, output: &mut Output<'_>) -> Result<
                 let failure = super::failure(error);
                 output.error(format_args!("session {id}: {failure}"));
                 code = worse(code, failure.exit_code());
-                rows.push(Row::unread(id, failure.to_string()));
+                rows.push(RemoteSessionRow::unread(id, failure.to_string()));
             }
         }
         progress.at(done as u64 + 1);
@@ -222,10 +224,15 @@ pub(crate) fn list(url: &str, asked: &Asked, output: &mut Output<'_>) -> Result<
 
 const HEADINGS: &str = "session                                epoch  last_activity                      records  worker   lease_renewed                     claimed_by";
 
-impl Row {
-    fn of(session: Uuid, standing: Standing, worker: Worker, lease: Option<Lease>) -> Row {
-        let Standing { next, epoch, name, last_time_us, .. } = standing;
-        Row {
+impl RemoteSessionRow {
+    fn of(
+        session: Uuid,
+        standing: SessionStanding,
+        worker: Worker,
+        lease: Option<LeaseRow>,
+    ) -> RemoteSessionRow {
+        let SessionStanding { next, epoch, name, last_time_us, .. } = standing;
+        RemoteSessionRow {
             session,
             epoch: Some(epoch),
             by: Some(name),
@@ -238,9 +245,9 @@ impl Row {
         }
     }
 
-    fn unread(session: Uuid, error: String) -> Row {
+    fn unread(session: Uuid, error: String) -> RemoteSessionRow {
         let error = Some(error);
-        Row {
+        RemoteSessionRow {
             session,
             epoch: None,
             by: None,
@@ -263,7 +270,7 @@ impl Row {
             (None, None) => "-".to_owned(),
         };
         let worker = self.worker.map_or("-", Worker::text);
-        let lease = self.lease.as_ref().map_or("-", Lease::text);
+        let lease = self.lease.as_ref().map_or("-", LeaseRow::text);
         format!("{}  {epoch:>6}  {last_at:<32}  {records:>8}  {worker:<7}  {lease:<32}  {what}", self.session)
     }
 }

@@ -62,7 +62,7 @@ fn shown(url: &str) -> String {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`](crate::Failure::Usage) if the place cannot be opened or listed.
+/// [`Failure::Usage`](crate::CommandError::Usage) if the place cannot be opened or listed.
 #[cfg(feature = "object-store")]
 fn sessions_at(
     url: &str,
@@ -88,16 +88,16 @@ fn some_sessions_at(
     url: &str,
 ) -> crate::failure::Result<(std::sync::Arc<dyn foldlog_remote::Place>, Vec<HeldSession>)> {
     match sessions_at(url)? {
-        (_, sessions) if sessions.is_empty() => Err(crate::Failure::usage(NO_SESSION, WHERE)),
+        (_, sessions) if sessions.is_empty() => Err(crate::CommandError::usage(NO_SESSION, WHERE)),
         found => Ok(found),
     }
 }
 
 /// Says that a place holds nothing of a session.
 #[cfg(feature = "object-store")]
-fn nothing_held(session: Uuid) -> crate::Failure {
+fn nothing_held(session: Uuid) -> crate::CommandError {
     let what = format!("nothing is held of session {session} there");
-    crate::Failure::usage(what, "`foldlog sessions URL` lists what is held")
+    crate::CommandError::usage(what, "`foldlog sessions URL` lists what is held")
 }
 
 /// Names a session in a place: the place's URL, and the session's id.
@@ -148,25 +148,25 @@ pub(crate) fn joined(arguments: Vec<OsString>) -> Vec<OsString> {
 
 /// Says that a URL names a place where a session is asked for.
 #[cfg(feature = "object-store")]
-pub(crate) fn no_session(url: &str) -> crate::Failure {
+pub(crate) fn no_session(url: &str) -> crate::CommandError {
     let what = format!("{} names no session", shown(url));
-    crate::Failure::usage(
+    crate::CommandError::usage(
         what,
         "give URL/sessions/ID, in front of a `?`, or the URL and the id; `foldlog sessions URL` lists them",
     )
 }
 
 /// Says that a verb writes, and a place is read.
-pub(crate) fn not_written(url: &str) -> crate::Failure {
+pub(crate) fn not_written(url: &str) -> crate::CommandError {
     let what = format!("{} is a place, and this verb is for a folder", shown(url));
     let next = "read it there by another verb, or get a copy by `foldlog pull`; whoever is to write goes on with it by `foldlog takeover`";
-    crate::Failure::usage(what, next)
+    crate::CommandError::usage(what, next)
 }
 
 /// Says that the program reaches no places.
 #[cfg(not(feature = "object-store"))]
-pub(crate) fn not_built() -> crate::Failure {
-    crate::Failure::usage(
+pub(crate) fn not_built() -> crate::CommandError {
+    crate::CommandError::usage(
         "this program was built without what speaks to places of sessions",
         "build it in: `cargo install --path cli --features object-store`, or `--features s3`, `gcs`, `azure` or `postgres`",
     )

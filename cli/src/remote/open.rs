@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog_remote::{Answer, Error, FailureDetails, Place, Retries, SqlState, open_place};
+use foldlog_remote::{Error, FailureDetails, Place, Retries, ServerAnswer, SqlState, open_place};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 
 /// How long a person waits for a place that does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -14,13 +14,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if it is none, or none that this program reaches.
+/// [`CommandError::Usage`] if it is none, or none that this program reaches.
 pub(crate) fn place(url: &str) -> Result<Arc<dyn Place>> {
     open_place(url, Retries { within: PATIENCE, ..Retries::default() }).map_err(failure)
 }
 
 /// Says why a place did not do what it was asked for, and what to do next.
-pub(crate) fn failure(error: Error) -> Failure {
+pub(crate) fn failure(error: Error) -> CommandError {
     let next = match error {
         Error::NotBuiltIn { .. } => {
             "build it with what does: `cargo install --path cli --features s3` (or gcs, azure, postgres)"
@@ -42,15 +42,15 @@ pub(crate) fn failure(error: Error) -> Failure {
         | Error::Volume { .. }
         | Error::Row { .. }
         | Error::DatabaseWentBack { .. }
-        | Error::Payload { .. } => return Failure::Held(error.to_string()),
+        | Error::Payload { .. } => return CommandError::Held(error.to_string()),
         _ => "check the place, and the way to it",
     };
-    Failure::usage(error.to_string(), next)
+    CommandError::usage(error.to_string(), next)
 }
 
 /// Says what to do after a failure of a store.
-fn after(failure: foldlog_remote::Failure, details: &FailureDetails) -> &'static str {
-    use foldlog_remote::Failure::{
+fn after(failure: foldlog_remote::RemoteFailure, details: &FailureDetails) -> &'static str {
+    use foldlog_remote::RemoteFailure::{
         Busy, ClockSkew, Denied, Elsewhere, Full, Missing, NoCredentials, NoDatabase, NoRight, NoTls,
         NotAFile, Password, ReadOnly, Refused, TimedOut, Unresolved, Untrusted,
     };
@@ -89,7 +89,11 @@ fn after(failure: foldlog_remote::Failure, details: &FailureDetails) -> &'static
         NoTls => {
             "give the endpoint that speaks TLS; or, if the way there is safe, one that begins with http://"
         }
-        Busy if matches!(details.answer, Some(Answer::Sql { state: SqlState([b'5', b'3', ..]), .. })) => {
+        Busy if matches!(
+            details.answer,
+            Some(ServerAnswer::Sql { state: SqlState([b'5', b'3', ..]), .. })
+        ) =>
+        {
             "close other connections to the server, or raise its max_connections"
         }
         Busy => "try again a little later",
@@ -102,7 +106,7 @@ fn after(failure: foldlog_remote::Failure, details: &FailureDetails) -> &'static
 
 /// Says what to do after a store did not let these credentials do something.
 fn after_denial(details: &FailureDetails) -> &'static str {
-    let Some(Answer::Http { code: Some(code), .. }) = &details.answer else { return CHECK_KEYS };
+    let Some(ServerAnswer::Http { code: Some(code), .. }) = &details.answer else { return CHECK_KEYS };
     match code.as_str() {
         "InvalidAccessKeyId" => "check AWS_ACCESS_KEY_ID: the store knows no key of that id",
         "SignatureDoesNotMatch" => "check AWS_SECRET_ACCESS_KEY: it is not the one of that key",

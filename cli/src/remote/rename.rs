@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 /// Writes lines on, with another name in the place of a path.
-pub(super) struct Renaming<'a> {
+pub(super) struct PathRewriter<'a> {
     inner: &'a mut dyn Write,
     from: String,
     to: String,
@@ -12,11 +12,11 @@ pub(super) struct Renaming<'a> {
     line: Vec<u8>,
 }
 
-impl<'a> Renaming<'a> {
+impl<'a> PathRewriter<'a> {
     /// Has the first of the pair called as the second says.
-    pub(super) fn new(inner: &'a mut dyn Write, names: &[(PathBuf, String); 1]) -> Renaming<'a> {
+    pub(super) fn new(inner: &'a mut dyn Write, names: &[(PathBuf, String); 1]) -> PathRewriter<'a> {
         let [(from, to)] = names;
-        Renaming { inner, from: from.display().to_string(), to: to.clone(), line: Vec::new() }
+        PathRewriter { inner, from: from.display().to_string(), to: to.clone(), line: Vec::new() }
     }
 
     fn pass_on(&mut self, upto: usize) -> io::Result<()> {
@@ -31,7 +31,7 @@ impl<'a> Renaming<'a> {
     }
 }
 
-impl Write for Renaming<'_> {
+impl Write for PathRewriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.line.extend_from_slice(bytes);
         if let Some(end) = bytes.iter().rposition(|byte| *byte == b'\n') {
@@ -57,7 +57,7 @@ mod tests {
         let text = "at /tmp/foldlog-x/sessions\nand /tmp/foldlog-x, /tmp/foldlog-x";
         for size in 1..text.len() {
             let mut written = Vec::new();
-            let mut stream = Renaming::new(&mut written, &names);
+            let mut stream = PathRewriter::new(&mut written, &names);
             text.as_bytes().chunks(size).for_each(|piece| stream.write_all(piece).unwrap());
             stream.flush().unwrap();
             let expected = "at s3://bucket/sessions\nand s3://bucket, s3://bucket";

@@ -4,17 +4,17 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use foldlog::{Kind, LivePath, Record, SequenceNumber};
+use foldlog::{LivePath, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{Declare, Rollback, ToolEnd};
 use foldlog_codec::escape;
-use foldlog_codec::record::Names;
-use foldlog_remote::{Met, PlaceReader};
+use foldlog_codec::record::RecordNames;
+use foldlog_remote::{PlaceItem, PlaceReader};
 
 use super::HeldSession;
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::verbs::show::{LIVE, Standing, Timeline, line, value};
-use crate::verbs::tail::Start;
+use crate::verbs::show::{LIVE, RecordStanding, Timeline, line, value};
+use crate::verbs::tail::TailStart;
 
 /// Most bytes of records that are kept to be printed last, if the command line says nothing.
 const KEPT_BYTES_MAX: u64 = 64 << 20;
@@ -24,43 +24,46 @@ const KEPT_BYTES_MAX: u64 = 64 << 20;
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the place cannot be opened or asked, or holds no record `start` yet and nobody waits for it.
-/// - [`Failure::Held`] if what it holds does not verify.
+/// - [`CommandError::Usage`] if the place cannot be opened or asked, or holds no record `start` yet and nobody waits for it.
+/// - [`CommandError::Held`] if what it holds does not verify.
 pub(crate) fn tail(
     asked: &HeldSession,
-    start: Start,
+    start: TailStart,
     every: Option<Duration>,
     output: &mut Output<'_>,
 ) -> Result<u8> {
     if every.is_some() {
         // The signals are handled before the first line, so that whoever has seen a line can ask this process to end.
-        (output.pause)(Duration::ZERO).map_err(Failure::Wait)?;
+        (output.pause)(Duration::ZERO).map_err(CommandError::Wait)?;
     }
     let place = super::place(&asked.url)?;
     let mut reader = place.reader(asked.session).map_err(super::failure)?;
     let keep = match start {
-        Start::Last(count) => count,
-        Start::From(_) => 0,
+        TailStart::Last(count) => count,
+        TailStart::From(_) => 0,
     };
-    let mut ahead =
-        Ahead { keep, bytes_max: output.memory_bytes.unwrap_or(KEPT_BYTES_MAX), ..Ahead::default() };
+    let mut ahead = TailLookahead {
+        keep,
+        bytes_max: output.memory_bytes.unwrap_or(KEPT_BYTES_MAX),
+        ..TailLookahead::default()
+    };
     reader.read_on(&mut |met| ahead.take(&met)).map_err(super::failure)?;
     if let Some(failure) = ahead.failure.take() {
         return Err(failure);
     }
     check_start(asked, &ahead, start, every.is_some())?;
-    let mut printing = Printing::behind(&ahead);
+    let mut printing = TailPrinter::behind(&ahead);
     if !output.json() {
         output.line(Timeline::HEADINGS)?;
     }
     match start {
-        Start::Last(_) => {
+        TailStart::Last(_) => {
             for kept in &ahead.kept {
                 printing.print(&kept.record(), output)?;
             }
             printing.claimed = Some(ahead.epoch);
         }
-        Start::From(from) => {
+        TailStart::From(from) => {
             printing.from = from;
             // From its beginning, since what stands there was not kept.
             reader = place.reader(asked.session).map_err(super::failure)?;
@@ -70,24 +73,24 @@ pub(crate) fn tail(
     }
     output.stdout.flush()?;
     let Some(every) = every else { return Ok(HOLDS) };
-    while (output.pause)(every).map_err(Failure::Wait)? {
+    while (output.pause)(every).map_err(CommandError::Wait)? {
         printing.read_on(reader.as_mut(), output)?;
         output.stdout.flush()?;
     }
     Ok(HOLDS)
 }
 
-fn check_start(asked: &HeldSession, ahead: &Ahead, start: Start, waits: bool) -> Result<()> {
+fn check_start(asked: &HeldSession, ahead: &TailLookahead, start: TailStart, waits: bool) -> Result<()> {
     if ahead.epoch == 0 {
         return Err(super::nothing_held(asked.session));
     }
     let first = match start {
-        Start::Last(_) => SequenceNumber::MIN,
-        Start::From(from) => from,
+        TailStart::Last(_) => SequenceNumber::MIN,
+        TailStart::From(from) => from,
     };
     if !waits && first >= ahead.next {
         let what = format!("there is no record {first} yet: the session has {}", ahead.next);
-        return Err(Failure::usage(what, "give an earlier one, or --follow to wait for it"));
+        return Err(CommandError::usage(what, "give an earlier one, or --follow to wait for it"));
     }
     Ok(())
 }
@@ -95,31 +98,31 @@ fn check_start(asked: &HeldSession, ahead: &Ahead, start: Start, waits: bool) ->
 /// Holds what is known of a session before its first record is printed, so that records that a later rollback abandoned are printed
 /// as abandoned.
 #[derive(Debug, Default)]
-struct Ahead {
+struct TailLookahead {
     next: SequenceNumber,
     epoch: u64,
     path: LivePath,
     declared: Declared,
     /// The last records, of which `keep` are to be printed.
-    kept: VecDeque<Kept>,
+    kept: VecDeque<TailRecord>,
     keep: u64,
     bytes: u64,
     bytes_max: u64,
-    failure: Option<Failure>,
+    failure: Option<CommandError>,
 }
 
 /// Is a record with its own bytes.
 #[derive(Debug)]
-struct Kept {
+struct TailRecord {
     sequence: SequenceNumber,
-    kind: Kind,
+    kind: RecordKind,
     time_us: i64,
     body: Vec<u8>,
 }
 
-impl Kept {
+impl TailRecord {
     fn record(&self) -> Record<'_> {
-        let Kept { sequence, kind, time_us, body } = self;
+        let TailRecord { sequence, kind, time_us, body } = self;
         Record { sequence: *sequence, kind: *kind, time_us: *time_us, body }
     }
 }
@@ -127,7 +130,7 @@ impl Kept {
 /// Holds what a session has declared so far.
 #[derive(Debug, Default)]
 struct Declared {
-    names: Names,
+    names: RecordNames,
     events: BTreeMap<u32, foldlog_codec::body::EventDeclaration>,
     slices: BTreeMap<u32, foldlog_codec::body::SliceDeclaration>,
 }
@@ -135,7 +138,7 @@ struct Declared {
 impl Declared {
     fn take(&mut self, record: &Record<'_>) {
         // What does not decode is named by its numbers.
-        if let (Kind::DECLARE, Ok(declare)) = (record.kind, Declare::decode(record.body)) {
+        if let (RecordKind::DECLARE, Ok(declare)) = (record.kind, Declare::decode(record.body)) {
             self.names.learn(&declare);
             self.events.extend(declare.events.into_iter().map(|event| (event.id, event)));
             self.slices.extend(declare.slices.into_iter().map(|slice| (slice.id, slice)));
@@ -143,11 +146,11 @@ impl Declared {
     }
 }
 
-impl Ahead {
-    fn take(&mut self, met: &Met<'_>) {
+impl TailLookahead {
+    fn take(&mut self, met: &PlaceItem<'_>) {
         let record = match met {
-            Met::Record(record) => record,
-            Met::Claim { epoch, .. } => {
+            PlaceItem::Record(record) => record,
+            PlaceItem::Claim { epoch, .. } => {
                 self.epoch = *epoch;
                 return;
             }
@@ -156,9 +159,9 @@ impl Ahead {
         self.next = record.sequence + 1;
         self.declared.take(record);
         let to = match record.kind {
-            Kind::ROLLBACK => Rollback::decode(record.body).map(|rollback| Some(rollback.to)),
+            RecordKind::ROLLBACK => Rollback::decode(record.body).map(|rollback| Some(rollback.to)),
             // The end of a call that was not committed is the rollback to its begin.
-            Kind::TOOL_END => ToolEnd::decode(record.body).map(|end| end.rolled_back_to()),
+            RecordKind::TOOL_END => ToolEnd::decode(record.body).map(|end| end.rolled_back_to()),
             _ => Ok(None),
         };
         match to {
@@ -166,7 +169,7 @@ impl Ahead {
             Ok(None) => {}
             Err(error) => {
                 let text = format!("record {} does not decode: {}", record.sequence, escape::shown(error));
-                self.failure = Some(Failure::Held(text));
+                self.failure = Some(CommandError::Held(text));
             }
         }
         self.keep(record);
@@ -177,7 +180,7 @@ impl Ahead {
             return;
         }
         let Record { sequence, kind, time_us, body } = *record;
-        self.kept.push_back(Kept { sequence, kind, time_us, body: body.to_owned() });
+        self.kept.push_back(TailRecord { sequence, kind, time_us, body: body.to_owned() });
         self.bytes += body.len() as u64;
         while self.kept.len() as u64 > self.keep || self.bytes > self.bytes_max {
             let Some(dropped) = self.kept.pop_front() else { return };
@@ -188,28 +191,28 @@ impl Ahead {
 
 /// Prints what a reader meets.
 #[derive(Debug)]
-struct Printing {
+struct TailPrinter {
     from: SequenceNumber,
     /// Sequence number behind what was there before the first line: what comes later is live when it is printed.
     known: SequenceNumber,
-    standing: Standing,
+    standing: RecordStanding,
     declared: Declared,
     /// Epoch of the claim that was told last; `None` where the session is read from its beginning.
     claimed: Option<u64>,
 }
 
-impl Printing {
-    fn behind(ahead: &Ahead) -> Printing {
+impl TailPrinter {
+    fn behind(ahead: &TailLookahead) -> TailPrinter {
         let Declared { names, events, slices } = &ahead.declared;
         let declared = Declare {
             events: events.values().cloned().collect(),
             slices: slices.values().cloned().collect(),
         };
         let live = ahead.next.checked_sub(1).map(|last| ahead.path.live_at(last)).unwrap_or_default();
-        Printing {
+        TailPrinter {
             from: SequenceNumber::MIN,
             known: ahead.next,
-            standing: Standing::new(live, &declared),
+            standing: RecordStanding::new(live, &declared),
             declared: Declared { names: names.clone(), ..Declared::default() },
             claimed: None,
         }
@@ -229,13 +232,13 @@ impl Printing {
         }
     }
 
-    fn take(&mut self, met: &Met<'_>, output: &mut Output<'_>) -> Result<()> {
+    fn take(&mut self, met: &PlaceItem<'_>, output: &mut Output<'_>) -> Result<()> {
         match met {
-            Met::Record(record) => {
+            PlaceItem::Record(record) => {
                 self.declared.take(record);
                 if record.sequence >= self.from { self.print(record, output) } else { Ok(()) }
             }
-            Met::Claim { epoch, name } => {
+            PlaceItem::Claim { epoch, name } => {
                 if self.claimed.is_some_and(|told| told < *epoch) {
                     output.stdout.flush()?;
                     output.note(format_args!(

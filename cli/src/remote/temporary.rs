@@ -24,7 +24,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{SigId, flag, low_level};
 use tempfile::TempDir;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 
 /// What the names of the folders begin with. Those of earlier versions, which held no lock, had no `held` in them.
 const PREFIX: &str = "foldlog-held-";
@@ -50,7 +50,7 @@ impl TemporaryFolder {
     pub(super) fn new(is_process: bool) -> Result<TemporaryFolder> {
         let refused = |error: io::Error| {
             let what = format!("no temporary folder can be made: {}", escape::shown(error));
-            Failure::usage(what, "name another place for temporary files by TMPDIR")
+            CommandError::usage(what, "name another place for temporary files by TMPDIR")
         };
         let alone = Permissions::from_mode(0o700);
         let folder = tempfile::Builder::new().prefix(PREFIX).permissions(alone).tempdir().map_err(refused)?;

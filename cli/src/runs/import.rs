@@ -10,13 +10,13 @@ use foldlog::{
     SessionOptions, SessionTypes, SmolStr, Store, StoreOptions, Value,
 };
 
-use super::openai::{self, Said};
-use super::{Run, Step, ToolCalled, ToolCounted, ToolCounts};
+use super::openai::{self, ChatFileMessage};
+use super::{AgentRun, RunStep, ToolCalled, ToolCounted, ToolCounts};
 use crate::failure::Result;
 
 /// Counts what was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct ImportCounts {
     /// Number of sessions.
     pub sessions: u64,
     /// Number of messages.
@@ -29,8 +29,8 @@ pub struct Written {
     pub log_bytes: u64,
 }
 
-impl std::ops::AddAssign for Written {
-    fn add_assign(&mut self, other: Written) {
+impl std::ops::AddAssign for ImportCounts {
+    fn add_assign(&mut self, other: ImportCounts) {
         self.sessions += other.sessions;
         self.messages += other.messages;
         self.records += other.records;
@@ -62,7 +62,7 @@ fn options(bytes: u64) -> StoreOptions {
 }
 
 /// Returns the most bytes that the records of a run take.
-fn bytes_of(run: &Run) -> u64 {
+fn bytes_of(run: &AgentRun) -> u64 {
     let object_bytes_min = StoreOptions::default().object_bytes_min;
     let payload =
         |bytes: usize| Some(bytes as u64).filter(|bytes| *bytes <= object_bytes_min).unwrap_or_default();
@@ -80,7 +80,7 @@ fn bytes_of(run: &Run) -> u64 {
 /// # Errors
 ///
 /// The engine's error if the store or the session cannot be written.
-pub fn run(root: &Path, types: &SessionTypes, run: &Run) -> foldlog::Result<Written> {
+pub fn run(root: &Path, types: &SessionTypes, run: &AgentRun) -> foldlog::Result<ImportCounts> {
     let store = Store::open_with(root, options(bytes_of(run)))?;
     let options = SessionOptions::default().tag("task_id", &run.task_id).tag("trial", &run.trial);
     let session = store.create_with(types, options)?;
@@ -93,10 +93,10 @@ pub fn run(root: &Path, types: &SessionTypes, run: &Run) -> foldlog::Result<Writ
     written
 }
 
-fn write(session: Session, run: &Run) -> foldlog::Result<Written> {
+fn write(session: Session, run: &AgentRun) -> foldlog::Result<ImportCounts> {
     let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
     let runner = ToolRunner::new(state, ToolRegistry::new());
-    let mut talk = Talk::new(&session, format!("{}/{}", run.task_id, run.trial));
+    let mut talk = ConversationWriter::new(&session, format!("{}/{}", run.task_id, run.trial));
     let mut rollbacks = 0;
     for step in &run.steps {
         match &step.call {
@@ -109,20 +109,20 @@ fn write(session: Session, run: &Run) -> foldlog::Result<Written> {
     }
     drop(runner);
     let messages = run.steps.len() as u64;
-    Ok(Written { messages, rollbacks, ..closed(session)? })
+    Ok(ImportCounts { messages, rollbacks, ..closed(session)? })
 }
 
 /// Closes a session, and counts what it holds.
-pub(super) fn closed(session: Session) -> foldlog::Result<Written> {
+pub(super) fn closed(session: Session) -> foldlog::Result<ImportCounts> {
     // A second handle outlives the closing, which writes the last bytes.
     let closed = session.clone();
     session.close()?;
     let records = closed.position().map_or(0, |last| last.get() + 1);
-    Ok(Written { sessions: 1, records, log_bytes: closed.log_bytes(), ..Written::default() })
+    Ok(ImportCounts { sessions: 1, records, log_bytes: closed.log_bytes(), ..ImportCounts::default() })
 }
 
 /// Writes a conversation.
-struct Talk<'a> {
+struct ConversationWriter<'a> {
     session: &'a Session,
     evaluation: String,
     /// Last answer.
@@ -131,9 +131,9 @@ struct Talk<'a> {
     calls: Vec<(String, bool)>,
 }
 
-impl<'a> Talk<'a> {
-    fn new(session: &'a Session, evaluation: String) -> Talk<'a> {
-        Talk { session, evaluation, answer: None, calls: Vec::new() }
+impl<'a> ConversationWriter<'a> {
+    fn new(session: &'a Session, evaluation: String) -> ConversationWriter<'a> {
+        ConversationWriter { session, evaluation, answer: None, calls: Vec::new() }
     }
 
     fn input(&self, role: Role) -> NewInput {
@@ -168,7 +168,7 @@ impl<'a> Talk<'a> {
     }
 
     /// Writes a message of a run that is no result.
-    fn step(&mut self, step: &Step) -> foldlog::Result<()> {
+    fn step(&mut self, step: &RunStep) -> foldlog::Result<()> {
         let message = &step.message;
         let (content, blocks) = content(message.get("content"));
         let payload = further_fields(message);
@@ -183,8 +183,8 @@ impl<'a> Talk<'a> {
     }
 
     /// Writes a message of an OpenAI file.
-    fn said(&mut self, said: Said) -> foldlog::Result<()> {
-        let Said { role, content, blocks, name, call_id, calls } = said;
+    fn said(&mut self, said: ChatFileMessage) -> foldlog::Result<()> {
+        let ChatFileMessage { role, content, blocks, name, call_id, calls } = said;
         if role == Role::Assistant {
             return self.answered(&NewAnswer { content, blocks, calls, ..self.answer() });
         }
@@ -256,9 +256,9 @@ fn tool_call(
 ///
 /// # Errors
 ///
-/// [`Failure::Malformed`](crate::Failure::Malformed) if the text holds something else than messages, and
-/// [`Failure::Engine`](crate::Failure::Engine) if the store or the session cannot be written.
-pub fn messages(root: &Path, path: &Path, text: &str, name: Option<&str>) -> Result<Written> {
+/// [`Failure::Malformed`](crate::CommandError::Malformed) if the text holds something else than messages, and
+/// [`Failure::Engine`](crate::CommandError::Engine) if the store or the session cannot be written.
+pub fn messages(root: &Path, path: &Path, text: &str, name: Option<&str>) -> Result<ImportCounts> {
     // Each message is looked at before the first one is written, so that a malformed file leaves no session behind.
     let mut bytes = 0;
     openai::each(path, text, &mut |said| {
@@ -284,12 +284,12 @@ pub fn messages(root: &Path, path: &Path, text: &str, name: Option<&str>) -> Res
     written
 }
 
-fn write_messages(session: Session, path: &Path, text: &str) -> Result<Written> {
-    let mut talk = Talk::new(&session, "imported".to_owned());
+fn write_messages(session: Session, path: &Path, text: &str) -> Result<ImportCounts> {
+    let mut talk = ConversationWriter::new(&session, "imported".to_owned());
     let mut messages = 0;
     openai::each(path, text, &mut |said| {
         messages += 1;
         Ok(talk.said(said)?)
     })?;
-    Ok(Written { messages, ..closed(session)? })
+    Ok(ImportCounts { messages, ..closed(session)? })
 }

@@ -34,7 +34,7 @@ use foldlog::Value;
 use foldlog::conversation::ToolCallRecord;
 use foldlog_codec::escape;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 
 pub use swe_agent::read as read_swe_agent;
 pub use tau_bench::read as read_tau_bench;
@@ -42,18 +42,18 @@ pub use types::{ToolCalled, ToolCounted, ToolCounts, types};
 
 /// Holds one run of an agent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Run {
+pub struct AgentRun {
     /// Name of the task, which becomes the session's tag `task_id`.
     pub task_id: String,
     /// Name of the attempt, which becomes the session's tag `trial`.
     pub trial: String,
     /// Messages, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RunStep>,
 }
 
 /// Holds one message, the calls that it makes, and the call whose result it is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct RunStep {
     /// The message object, as it is in the file.
     pub message: Value,
     /// Calls that the message makes, by ordinal.
@@ -64,14 +64,14 @@ pub struct Step {
 
 /// Holds a call that an assistant's message makes.
 #[derive(Clone, Debug, PartialEq)]
-struct Call {
+struct RunCall {
     id: Option<String>,
     tool: String,
     arguments: Value,
     ordinal: u32,
 }
 
-impl Call {
+impl RunCall {
     fn record(&self) -> ToolCallRecord {
         ToolCallRecord {
             call_id: self.id.clone().unwrap_or_default(),
@@ -92,18 +92,18 @@ fn arguments_text(arguments: &Value) -> String {
 /// Turns messages into steps, and pairs results with calls.
 #[derive(Debug, Default)]
 struct Pairing {
-    open: VecDeque<Call>,
-    steps: Vec<Step>,
+    open: VecDeque<RunCall>,
+    steps: Vec<RunStep>,
 }
 
 impl Pairing {
     /// Takes a message that is not a tool's result. If it makes calls itself, calls that are still open got no result.
-    fn message(&mut self, message: &Value, calls: Option<Vec<Call>>) {
-        let records = calls.iter().flatten().map(Call::record).collect();
+    fn message(&mut self, message: &Value, calls: Option<Vec<RunCall>>) {
+        let records = calls.iter().flatten().map(RunCall::record).collect();
         if let Some(calls) = calls {
             self.open = calls.into();
         }
-        self.steps.push(Step { message: message.clone(), calls: records, call: None });
+        self.steps.push(RunStep { message: message.clone(), calls: records, call: None });
     }
 
     /// Takes a message that is the result of the next open call.
@@ -111,9 +111,9 @@ impl Pairing {
         let call = self.open.pop_front().ok_or("it is a tool's result, but no call waits for one")?;
         let result = message.get("content").cloned().unwrap_or_default();
         let failed = result_text(&result).is_some_and(|text| text.starts_with("Error"));
-        let Call { id, tool, arguments, ordinal } = call;
+        let RunCall { id, tool, arguments, ordinal } = call;
         let call = ToolCalled { call: id, tool, arguments, result, failed, ordinal };
-        self.steps.push(Step { message: message.clone(), calls: Vec::new(), call: Some(call) });
+        self.steps.push(RunStep { message: message.clone(), calls: Vec::new(), call: Some(call) });
         Ok(())
     }
 }
@@ -127,17 +127,17 @@ fn result_text(result: &Value) -> Option<&str> {
 }
 
 /// Returns the calls in a message's `tool_calls`, or `None` if there are none.
-fn tool_calls(message: &Value) -> Result<Option<Vec<Call>>, String> {
+fn tool_calls(message: &Value) -> Result<Option<Vec<RunCall>>, String> {
     let calls = match message.get("tool_calls") {
         None | Some(Value::Nil) => return Ok(None),
         Some(calls) => calls.as_array().ok_or("`tool_calls` is not an array")?,
     };
-    let calls: Result<Vec<Call>, String> = (0..)
+    let calls: Result<Vec<RunCall>, String> = (0..)
         .zip(calls)
         .map(|(ordinal, call)| {
             let function = call.get("function").ok_or("a tool call has no `function`")?;
             let tool = function.get("name").and_then(Value::as_str).ok_or("a tool call has no name")?;
-            Ok(Call {
+            Ok(RunCall {
                 id: call.get("id").and_then(Value::as_str).map(str::to_owned),
                 tool: tool.to_owned(),
                 arguments: function.get("arguments").cloned().unwrap_or_default(),
@@ -150,12 +150,12 @@ fn tool_calls(message: &Value) -> Result<Option<Vec<Call>>, String> {
 
 /// Reads the JSON value that a file holds.
 fn read_json(path: &Path) -> Result<Value> {
-    let text = std::fs::read(path).map_err(|source| Failure::File { path: path.to_owned(), source })?;
+    let text = std::fs::read(path).map_err(|source| CommandError::File { path: path.to_owned(), source })?;
     let text = String::from_utf8(text)
         .map_err(|error| malformed(path, None, format!("the file is not JSON: {}", error.utf8_error())))?;
     escape::read_json(&text).map_err(|error| malformed(path, None, format!("the file is not JSON: {error}")))
 }
 
-fn malformed(path: &Path, run: Option<usize>, reason: impl Into<String>) -> Failure {
-    Failure::Malformed { path: path.to_owned(), run, reason: reason.into() }
+fn malformed(path: &Path, run: Option<usize>, reason: impl Into<String>) -> CommandError {
+    CommandError::Malformed { path: path.to_owned(), run, reason: reason.into() }
 }

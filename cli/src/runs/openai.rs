@@ -14,14 +14,14 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 use serde_json::value::RawValue;
 
 use super::malformed;
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 
 /// Most bytes of a file that is read: it is held in memory as a whole.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// Holds a message of the file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Said {
+pub struct ChatFileMessage {
     /// Who speaks; a developer counts as the system.
     pub role: Role,
     /// Text; `None` if the message has none.
@@ -40,9 +40,9 @@ pub struct Said {
 ///
 /// # Errors
 ///
-/// [`Failure::File`] if the file cannot be read, [`Failure::Malformed`] if it is not UTF-8, or too large.
+/// [`CommandError::File`] if the file cannot be read, [`CommandError::Malformed`] if it is not UTF-8, or too large.
 pub fn read(path: &Path) -> Result<String> {
-    let failed = |source| Failure::File { path: path.to_owned(), source };
+    let failed = |source| CommandError::File { path: path.to_owned(), source };
     let mut bytes = Vec::new();
     let mut file = File::open(path).map_err(failed)?.take(FILE_BYTES_MAX + 1);
     file.read_to_end(&mut bytes).map_err(failed)?;
@@ -59,9 +59,9 @@ pub fn read(path: &Path) -> Result<String> {
 ///
 /// # Errors
 ///
-/// [`Failure::Malformed`] with the place of the message and the field if the text holds something else, or the error of
+/// [`CommandError::Malformed`] with the place of the message and the field if the text holds something else, or the error of
 /// `visit`.
-pub fn each(path: &Path, text: &str, visit: &mut dyn FnMut(Said) -> Result<()>) -> Result<()> {
+pub fn each(path: &Path, text: &str, visit: &mut dyn FnMut(ChatFileMessage) -> Result<()>) -> Result<()> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut failure = None;
     if text.trim_start().starts_with('[') {
@@ -93,7 +93,7 @@ pub fn each(path: &Path, text: &str, visit: &mut dyn FnMut(Said) -> Result<()>) 
 /// Visits the elements of an array one after the other, so that they are never held together.
 struct Elements<'a, 'f> {
     visit: &'a mut dyn FnMut(&RawValue) -> Result<()>,
-    failure: &'f mut Option<Failure>,
+    failure: &'f mut Option<CommandError>,
 }
 
 impl<'de> DeserializeSeed<'de> for Elements<'_, '_> {
@@ -137,13 +137,13 @@ struct Fields<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fields<'a>, D::Error> {
-        deserializer.deserialize_map(Of(std::marker::PhantomData))
+        deserializer.deserialize_map(FieldsVisitor(std::marker::PhantomData))
     }
 }
 
-struct Of<'a>(std::marker::PhantomData<&'a ()>);
+struct FieldsVisitor<'a>(std::marker::PhantomData<&'a ()>);
 
-impl<'de: 'a, 'a> Visitor<'de> for Of<'a> {
+impl<'de: 'a, 'a> Visitor<'de> for FieldsVisitor<'a> {
     type Value = Fields<'a>;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -176,7 +176,7 @@ impl<'de: 'a, 'a> Visitor<'de> for Of<'a> {
 }
 
 /// Reads one message. The error says which field is wrong.
-fn said(raw: &RawValue) -> Result<Said, String> {
+fn said(raw: &RawValue) -> Result<ChatFileMessage, String> {
     let fields: Fields<'_> = serde_json::from_str(raw.get()).map_err(|error| unplaced(&error))?;
     let role = text("role", fields.role)?.ok_or("field `role`: it is missing")?;
     let (role, developer) = match role.as_str() {
@@ -203,7 +203,7 @@ fn said(raw: &RawValue) -> Result<Said, String> {
     let blocks =
         json.map(|json| ContentBlocks { format: Dialect::OpenAi.name().to_owned(), json: json.to_owned() });
     let call_id = call_id.filter(|_| role == Role::Tool);
-    Ok(Said { role, content, blocks, name: text("name", fields.name)?, call_id, calls })
+    Ok(ChatFileMessage { role, content, blocks, name: text("name", fields.name)?, call_id, calls })
 }
 
 fn text(field: &str, raw: Option<&RawValue>) -> Result<Option<String>, String> {
@@ -231,7 +231,7 @@ fn content(raw: Option<&RawValue>) -> Result<(Option<String>, Option<&str>), Str
 }
 
 #[derive(Deserialize)]
-struct Call<'a> {
+struct OpenAiCall<'a> {
     #[serde(borrow, default)]
     id: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -250,7 +250,7 @@ struct Function<'a> {
 
 fn calls(raw: Option<&RawValue>) -> Result<Vec<ToolCallRecord>, String> {
     let Some(raw) = raw else { return Ok(Vec::new()) };
-    let calls: Vec<Call<'_>> = serde_json::from_str(raw.get())
+    let calls: Vec<OpenAiCall<'_>> = serde_json::from_str(raw.get())
         .map_err(|error| format!("field `tool_calls`: it is no array of calls: {}", unplaced(&error)))?;
     let calls = calls.into_iter().enumerate().map(|(ordinal, call)| {
         let field = |name: &str| format!("tool_calls[{ordinal}].{name}");

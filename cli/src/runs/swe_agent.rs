@@ -9,16 +9,16 @@ use std::path::Path;
 
 use foldlog::Value;
 
-use super::{Call, Pairing, Run, malformed, read_json, tool_calls};
+use super::{AgentRun, Pairing, RunCall, malformed, read_json, tool_calls};
 use crate::failure::Result;
 
 /// Reads the run of a file.
 ///
 /// # Errors
 ///
-/// [`Failure::File`](crate::Failure::File) if the file cannot be read, [`Failure::Malformed`](crate::Failure::Malformed) if it
+/// [`Failure::File`](crate::CommandError::File) if the file cannot be read, [`Failure::Malformed`](crate::CommandError::Malformed) if it
 /// holds something else.
-pub fn read(path: &Path) -> Result<Run> {
+pub fn read(path: &Path) -> Result<AgentRun> {
     let file = read_json(path)?;
     let wrong = |reason: String| malformed(path, Some(0), reason);
     let Some(messages) = file.get("history").and_then(Value::as_array) else {
@@ -31,7 +31,7 @@ pub fn read(path: &Path) -> Result<Run> {
     for (index, message) in messages.iter().enumerate() {
         take(&mut pairing, message).map_err(|reason| wrong(format!("message {index}: {reason}")))?;
     }
-    Ok(Run { task_id: task_id.to_owned(), trial: "0".to_owned(), steps: pairing.steps })
+    Ok(AgentRun { task_id: task_id.to_owned(), trial: "0".to_owned(), steps: pairing.steps })
 }
 
 fn take(pairing: &mut Pairing, message: &Value) -> Result<(), String> {
@@ -50,8 +50,8 @@ fn take(pairing: &mut Pairing, message: &Value) -> Result<(), String> {
 }
 
 /// Returns the call that an action stands for.
-fn action(message: &Value) -> Option<Call> {
+fn action(message: &Value) -> Option<RunCall> {
     let action = message.get("action")?;
     let tool = action.as_str()?.split_whitespace().next()?;
-    Some(Call { id: None, tool: tool.to_owned(), arguments: action.clone(), ordinal: 0 })
+    Some(RunCall { id: None, tool: tool.to_owned(), arguments: action.clone(), ordinal: 0 })
 }

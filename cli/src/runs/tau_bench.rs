@@ -4,16 +4,16 @@ use std::path::Path;
 
 use foldlog::Value;
 
-use super::{Pairing, Run, malformed, read_json, tool_calls};
+use super::{AgentRun, Pairing, malformed, read_json, tool_calls};
 use crate::failure::Result;
 
 /// Reads the runs of a file.
 ///
 /// # Errors
 ///
-/// [`Failure::File`](crate::Failure::File) if the file cannot be read, [`Failure::Malformed`](crate::Failure::Malformed), with
+/// [`Failure::File`](crate::CommandError::File) if the file cannot be read, [`Failure::Malformed`](crate::CommandError::Malformed), with
 /// the index of the run, if it holds something else.
-pub fn read(path: &Path) -> Result<Vec<Run>> {
+pub fn read(path: &Path) -> Result<Vec<AgentRun>> {
     let file = read_json(path)?;
     let Some(runs) = file.as_array() else {
         return Err(malformed(path, None, "the file does not hold an array of runs"));
@@ -22,7 +22,7 @@ pub fn read(path: &Path) -> Result<Vec<Run>> {
     runs.map(|(index, value)| run(value).map_err(|reason| malformed(path, Some(index), reason))).collect()
 }
 
-fn run(value: &Value) -> Result<Run, String> {
+fn run(value: &Value) -> Result<AgentRun, String> {
     let task_id = tag(value, "task_id")?;
     let trial = tag(value, "trial")?;
     let messages = value.get("traj").and_then(Value::as_array).ok_or("it has no array `traj`")?;
@@ -30,7 +30,7 @@ fn run(value: &Value) -> Result<Run, String> {
     for (index, message) in messages.iter().enumerate() {
         take(&mut pairing, message).map_err(|reason| format!("message {index}: {reason}"))?;
     }
-    Ok(Run { task_id, trial, steps: pairing.steps })
+    Ok(AgentRun { task_id, trial, steps: pairing.steps })
 }
 
 fn take(pairing: &mut Pairing, message: &Value) -> Result<(), String> {

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use foldlog::inspect;
 use foldlog::{BackupOptions, BackupReport, CapturesElsewhere, Error, Store};
 use serde::Serialize;
@@ -10,7 +9,7 @@ use uuid::Uuid;
 
 use foldlog_codec::escape;
 
-use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
+use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::readers::{counted, holds_anything, lost_segments, open_store, pass_over};
 use crate::verbs::run::quoted;
@@ -31,9 +30,9 @@ With --json one object:
   passed_over  number of folders of a store that hold no records";
 
 /// Holds what the command line asks of `foldlog backup`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = BACKUP_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The session's folder, or the store's.
     #[arg(value_name = "SESSION|STORE")]
     pub from: PathBuf,
@@ -48,7 +47,7 @@ pub struct Arguments {
     pub check_captures: bool,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -63,13 +62,13 @@ impl Arguments {
 /// Holds what was copied. The fields are those of `backup --json`.
 #[derive(Debug, Default, Serialize)]
 struct Document {
-    copied: Vec<Copied>,
-    failed: Vec<Failed>,
+    copied: Vec<BackupRow>,
+    failed: Vec<BackupFailure>,
     passed_over: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct Copied {
+struct BackupRow {
     session: Uuid,
     #[serde(serialize_with = "escape::serialize_path")]
     dir: PathBuf,
@@ -84,12 +83,12 @@ struct Copied {
     captures_absent: u64,
     captures_healed: u64,
     elsewhere: Vec<Elsewhere>,
-    damaged: Vec<Damaged>,
+    damaged: Vec<CaptureDamage>,
     damaged_more: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct Damaged {
+struct CaptureDamage {
     #[serde(serialize_with = "escape::serialize_path")]
     path: PathBuf,
     reason: String,
@@ -103,7 +102,7 @@ struct Elsewhere {
 }
 
 #[derive(Debug, Serialize)]
-struct Failed {
+struct BackupFailure {
     session: Uuid,
     reason: String,
 }
@@ -113,9 +112,9 @@ struct Failed {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if `to` is the folder that is to be copied, or the store that the session is in, or lies within either.
-/// - [`Failure::DoesNotHold`] if a session of a store is damaged, after the result is printed.
-/// - [`Failure::Engine`] if `from` is neither a session nor a store, if a session that was named cannot be copied, or if the
+/// - [`CommandError::Usage`] if `to` is the folder that is to be copied, or the store that the session is in, or lies within either.
+/// - [`CommandError::DoesNotHold`] if a session of a store is damaged, after the result is printed.
+/// - [`CommandError::Engine`] if `from` is neither a session nor a store, if a session that was named cannot be copied, or if the
 ///   other store cannot be made.
 pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'_>) -> Result<u8> {
     // A session that was copied by hand may be in no store.
@@ -124,7 +123,7 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
         let Some(folder) = folder.filter(|folder| inspect::is_within_folder(to, folder)) else { continue };
         let (to, folder) = (escape::path(to), escape::path(folder));
         let what = format!("{to} is or lies within {folder}, {what} is to be copied");
-        return Err(Failure::usage(what, "give a folder outside of it: `--to DIR`"));
+        return Err(CommandError::usage(what, "give a folder outside of it: `--to DIR`"));
     }
     let mut document = Document::default();
     let mut damaged = 0;
@@ -141,10 +140,10 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
                 continue;
             }
             match copies.backup_from(&dir, options) {
-                Ok(report) => document.copied.push(Copied::of(report)),
+                Ok(report) => document.copied.push(BackupRow::of(report)),
                 Err(error) => {
                     damaged += usize::from(error.is_damage() || lost_segments(&dir).is_some());
-                    document.failed.push(Failed { session, reason: error.to_string() });
+                    document.failed.push(BackupFailure { session, reason: error.to_string() });
                 }
             }
             progress.at(done);
@@ -157,30 +156,32 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
         }
         document
             .copied
-            .push(Copied::of(Store::open_with(to, output.store_options())?.backup_from(from, options)?));
+            .push(BackupRow::of(Store::open_with(to, output.store_options())?.backup_from(from, options)?));
     }
     print(&document, output)?;
-    let of_captures = |copied: &&Copied| !copied.damaged.is_empty();
+    let of_captures = |copied: &&BackupRow| !copied.damaged.is_empty();
     let damaged_captures = document.copied.iter().filter(of_captures).count() as u64;
     match (damaged, document.failed.is_empty()) {
         (0, is_all) if damaged_captures > 0 => {
             let sessions = counted(damaged_captures, "session");
             let rest = if is_all { "all else was copied" } else { "other sessions could not be copied" };
-            Err(Failure::DamagedCaptures(format!("captures of {sessions} are damaged; {rest}")))
+            Err(CommandError::DamagedCaptures(format!("captures of {sessions} are damaged; {rest}")))
         }
         (0, true) => Ok(HOLDS),
         (0, false) => Ok(UNUSABLE),
         (damaged, _) => {
             let sessions = counted(damaged as u64, "session");
-            Err(Failure::DoesNotHold(format!("{sessions} could not be copied, since the log is damaged")))
+            Err(CommandError::DoesNotHold(format!(
+                "{sessions} could not be copied, since the log is damaged"
+            )))
         }
     }
 }
 
-impl Copied {
-    fn of(report: BackupReport) -> Copied {
+impl BackupRow {
+    fn of(report: BackupReport) -> BackupRow {
         let (damaged, elsewhere) = (report.damaged.into_iter(), report.elsewhere.into_iter());
-        Copied {
+        BackupRow {
             session: report.session,
             dir: report.dir,
             records: report.records,
@@ -194,7 +195,7 @@ impl Copied {
             captures_absent: report.captures_absent,
             captures_healed: report.captures_healed,
             elsewhere: elsewhere.map(Elsewhere::of).collect(),
-            damaged: damaged.map(|one| Damaged { path: one.path, reason: one.reason }).collect(),
+            damaged: damaged.map(|one| CaptureDamage { path: one.path, reason: one.reason }).collect(),
             damaged_more: report.damaged_more,
         }
     }
@@ -251,7 +252,7 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         for elsewhere in &copied.elsewhere {
             elsewhere.print(output)?;
         }
-        for Damaged { path, reason } in &copied.damaged {
+        for CaptureDamage { path, reason } in &copied.damaged {
             let (path, reason) = (escape::path(path), escape::text(reason));
             output.line(format_args!("  damaged capture: {path}: {reason}"))?;
         }

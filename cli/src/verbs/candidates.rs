@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use foldlog::inspect;
 use foldlog_codec::escape;
 
@@ -15,7 +15,7 @@ use crate::readers::{open_sound_outline, open_store};
 
 /// Names what a word may be completed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
+pub enum CandidateKind {
     /// Ids of the sessions of a store.
     Sessions,
     /// Tags: of a session those of its snapshots, which name positions; of a store those of its sessions, as KEY=VALUE.
@@ -23,10 +23,10 @@ pub enum Kind {
 }
 
 /// Holds what the command line asks of `foldlog candidates`.
-#[derive(Clone, Debug, Args)]
-pub struct Arguments {
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
     /// What the word may be.
-    pub kind: Kind,
+    pub kind: CandidateKind,
     /// The folder of a store or a session.
     pub path: PathBuf,
     /// The beginning of the word.
@@ -39,12 +39,14 @@ pub struct Arguments {
 ///
 /// # Errors
 ///
-/// [`Failure::Output`](crate::Failure::Output) if the candidates cannot be printed.
-pub fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
+/// [`Failure::Output`](crate::CommandError::Output) if the candidates cannot be printed.
+pub fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
     let found = match arguments.kind {
-        Kind::Sessions => sessions(&arguments.path, output),
-        Kind::Tags if inspect::is_store(&arguments.path) => tags_of_sessions(&arguments.path, output),
-        Kind::Tags => tags_of_snapshots(&arguments.path, output),
+        CandidateKind::Sessions => sessions(&arguments.path, output),
+        CandidateKind::Tags if inspect::is_store(&arguments.path) => {
+            tags_of_sessions(&arguments.path, output)
+        }
+        CandidateKind::Tags => tags_of_snapshots(&arguments.path, output),
     };
     for candidate in found.unwrap_or_default() {
         if candidate.starts_with(&arguments.prefix) && !candidate.contains(escape::is_escaped) {

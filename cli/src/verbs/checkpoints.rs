@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use foldlog_codec::escape;
 use foldlog_tasks::{Checkpoint, CheckpointHistory, CheckpointId};
 use serde::Serialize;
 
-use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
+use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{counted, open_session};
 
@@ -21,14 +20,14 @@ With --json one object:
                conversation_messages_count, storage_size_bytes, dependencies";
 
 /// Holds what the command line asks of `foldlog checkpoints`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = CHECKPOINTS_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The session's folder.
     pub session: PathBuf,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -52,8 +51,8 @@ struct Document<'a> {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the session has no checkpoints.
-/// - [`Failure::Engine`] if the session is corrupt or cannot be read.
+/// - [`CommandError::Usage`] if the session has no checkpoints.
+/// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
 pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
     let log = open_session(session, output)?;
     let history = CheckpointHistory::read(&log)?;
@@ -69,7 +68,7 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
     }
     if checkpoints.is_empty() {
         let next = "its host creates them; those that an imported session had are positions of the log that it was exported from";
-        return Err(Failure::usage("the session has no checkpoints", next));
+        return Err(CommandError::usage("the session has no checkpoints", next));
     }
     for checkpoint in checkpoints {
         let name = checkpoint.name.as_deref().map(|name| format!("  \"{}\"", escape::text(name)));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use foldlog::inspect;
 use foldlog::{
     CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber, Store,
@@ -13,9 +13,9 @@ use foldlog::{
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
+use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::readers::{Position, Writing, counted, in_store, open_session, record_at};
+use crate::readers::{Position, WriteArgs, counted, in_store, open_session, record_at};
 
 /// Describes the fields of `compact --json`.
 const COMPACT_JSON: &str = "\
@@ -36,15 +36,15 @@ Of a whole store:
   failed     sessions that could not be compacted: session, reason";
 
 /// Holds what the command line asks of `foldlog compact`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = COMPACT_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The session's folder, or a store's: then each of its sessions that is not open is compacted.
     #[arg(value_name = "SESSION|STORE")]
     pub path: PathBuf,
     /// Which snapshots keep their positions.
     #[arg(long, value_enum, default_value_t)]
-    pub keep: Kept,
+    pub keep: SnapshotRetention,
     /// Another position that is kept: a number or a snapshot's tag; may be given several times.
     #[arg(long = "keep-position", value_name = "POSITION")]
     pub positions: Vec<Position>,
@@ -62,18 +62,18 @@ pub struct Arguments {
     pub dry_run: bool,
     /// Whether sessions that a replica holds are written.
     #[command(flatten)]
-    pub writing: Writing,
+    pub writing: WriteArgs,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Arguments { path, keep, positions, days, compress, compress_from, dry_run, writing } = self;
-        let asked = Asked { keep, positions, days, compress, compress_from, dry_run, writing };
+        let Args { path, keep, positions, days, compress, compress_from, dry_run, writing } = self;
+        let asked = CompactCommand { keep, positions, days, compress, compress_from, dry_run, writing };
         run(&path, &asked, output)
     }
 }
@@ -83,7 +83,7 @@ pub(super) const DAY_SECONDS: u64 = 24 * 60 * 60;
 
 /// Names the snapshots whose positions are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Kept {
+pub enum SnapshotRetention {
     /// Those with a tag.
     #[default]
     Tagged,
@@ -93,12 +93,12 @@ pub enum Kept {
     None,
 }
 
-impl From<Kept> for KeptSnapshots {
-    fn from(kept: Kept) -> KeptSnapshots {
+impl From<SnapshotRetention> for KeptSnapshots {
+    fn from(kept: SnapshotRetention) -> KeptSnapshots {
         match kept {
-            Kept::Tagged => KeptSnapshots::Tagged,
-            Kept::All => KeptSnapshots::All,
-            Kept::None => KeptSnapshots::None,
+            SnapshotRetention::Tagged => KeptSnapshots::Tagged,
+            SnapshotRetention::All => KeptSnapshots::All,
+            SnapshotRetention::None => KeptSnapshots::None,
         }
     }
 }
@@ -126,9 +126,9 @@ impl From<Compress> for Compression {
 
 /// Says what is to be kept.
 #[derive(Debug)]
-pub struct Asked {
+pub struct CompactCommand {
     /// Snapshots whose positions are kept.
-    pub keep: Kept,
+    pub keep: SnapshotRetention,
     /// Further positions.
     pub positions: Vec<Position>,
     /// Age in days up to which bodies are kept.
@@ -140,7 +140,7 @@ pub struct Asked {
     /// Whether nothing is changed.
     pub dry_run: bool,
     /// Whether a session that a replica holds is written: a compaction may finish its last segment by a record.
-    pub writing: Writing,
+    pub writing: WriteArgs,
 }
 
 /// Says what became of the sessions of a store.
@@ -149,12 +149,12 @@ struct Document {
     compacted: Vec<CompactReport>,
     unchanged: u64,
     open: Vec<Uuid>,
-    failed: Vec<Failed>,
+    failed: Vec<CompactFailure>,
 }
 
 /// Says why a session was not compacted.
 #[derive(Debug, Serialize)]
-struct Failed {
+struct CompactFailure {
     session: Uuid,
     reason: String,
 }
@@ -163,14 +163,14 @@ struct Failed {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if `path` is neither a store nor a session in one, or positions are named for a
-/// whole store; [`Failure::Engine`] if the session is open for writing, was interrupted or is
+/// [`CommandError::Usage`] if `path` is neither a store nor a session in one, or positions are named for a
+/// whole store; [`CommandError::Engine`] if the session is open for writing, was interrupted or is
 /// damaged, or the disk has no room.
-pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
+pub fn run(path: &Path, asked: &CompactCommand, output: &mut Output<'_>) -> Result<u8> {
     let is_store = inspect::is_store(path);
     if is_store && !asked.positions.is_empty() {
         let what = "the sessions of a store have no positions in common".to_owned();
-        return Err(Failure::usage(what, "give the folder of a session with `--keep-position`"));
+        return Err(CommandError::usage(what, "give the folder of a session with `--keep-position`"));
     }
     let positions = positions(path, &asked.positions, output)?;
     let younger_than = asked.days.map(|days| Duration::from_secs(days.saturating_mul(DAY_SECONDS)));
@@ -181,7 +181,7 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
         younger_than,
         compression,
         compress_bytes_min: asked.compress_from,
-        keep_bodies: compression.is_some() && asked.keep == Kept::All,
+        keep_bodies: compression.is_some() && asked.keep == SnapshotRetention::All,
         dry_run: asked.dry_run,
     };
     if is_store {
@@ -213,7 +213,8 @@ fn positions(dir: &Path, asked: &[Position], output: &mut Output<'_>) -> Result<
 fn all(store: &Store, options: &CompactOptions, output: &mut Output<'_>) -> Result<u8> {
     let report = store.compact_all(options)?;
     let failed = report.failed.iter();
-    let failed = failed.map(|(session, error)| Failed { session: *session, reason: error.to_string() });
+    let failed =
+        failed.map(|(session, error)| CompactFailure { session: *session, reason: error.to_string() });
     let document = Document {
         failed: failed.collect(),
         compacted: report.compacted,
@@ -229,7 +230,7 @@ fn all(store: &Store, options: &CompactOptions, output: &mut Output<'_>) -> Resu
         for session in &document.open {
             output.line(format_args!("session {session}: open for writing, left as it is"))?;
         }
-        for Failed { session, reason } in &document.failed {
+        for CompactFailure { session, reason } in &document.failed {
             output.line(format_args!("session {session}: not compacted: {reason}"))?;
         }
         output.line(format_args!("{} with nothing to drop", counted(document.unchanged, "session")))?;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use clap::{Args, Command};
+use clap::Command;
 use clap_complete::Shell;
 
 use crate::failure::{HOLDS, Result};
@@ -17,8 +17,8 @@ const ZSH: &str = include_str!("completions/live.zsh");
 const FISH: &str = include_str!("completions/live.fish");
 
 /// Holds what the command line asks of `foldlog completions`.
-#[derive(Clone, Debug, Args)]
-pub struct Arguments {
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
     /// The shell.
     pub shell: Shell,
 }
@@ -27,8 +27,8 @@ pub struct Arguments {
 ///
 /// # Errors
 ///
-/// [`Failure::Output`](crate::Failure::Output) if the script cannot be printed.
-pub fn run(arguments: &Arguments, command: &mut Command, output: &mut Output<'_>) -> Result<u8> {
+/// [`Failure::Output`](crate::CommandError::Output) if the script cannot be printed.
+pub fn run(arguments: &Args, command: &mut Command, output: &mut Output<'_>) -> Result<u8> {
     // Built in memory first: the generator panics where it cannot write.
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, command, "foldlog", &mut script);

@@ -2,17 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
-use foldlog::inspect::{Difference, DifferenceKind, LogReader, Parting};
+use foldlog::inspect::{Difference, DifferenceKind, LogDivergence, LogReader};
 use foldlog::{Parent, SequenceNumber, Value};
 use foldlog_codec::escape;
 use serde::Serialize;
 use serde_json::Value as Json;
 
 use crate::diff::{beside, conversations, states};
-use crate::failure::{Failure, Result};
-use crate::first_difference::{self, Parted, Side};
-use crate::hints::Places;
+use crate::failure::{CommandError, Result};
+use crate::first_difference::{self, DifferingValue, FirstDifference};
+use crate::hints::HintPaths;
 use crate::output::Output;
 use crate::readers::{Position, code_of, counted, open_sound, position, shortened};
 use crate::style::{BAD, CAUTION, GOOD, HEADING};
@@ -36,9 +35,9 @@ and with --with or --parent first one line:
                 where the object cannot be read or is over a mebibyte; null where the record has the value itself";
 
 /// Holds what the command line asks of `foldlog diff`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = DIFF_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The position before; with another session that in SESSION, its last one if not given.
@@ -55,18 +54,18 @@ pub struct Arguments {
     pub parent: bool,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
     ///
-    /// - [`Failure::Usage`] if a log has no such position, or if the session has no parent in its store.
-    /// - [`Failure::Engine`] if a position is not in the sound part of its log, or a session cannot be read or takes more
+    /// - [`CommandError::Usage`] if a log has no such position, or if the session has no parent in its store.
+    /// - [`CommandError::Engine`] if a position is not in the sound part of its log, or a session cannot be read or takes more
     ///   memory than it may.
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let reader = open_sound(&self.session, output)?;
         let at = position(&reader, self.before)?;
-        let mut printed = Printed::default();
+        let mut printed = DifferencePrinter::default();
         let other = match (self.with, self.parent) {
             (Some(other), _) => other,
             (None, true) => parent_of(&reader)?,
@@ -78,7 +77,7 @@ impl Arguments {
             }
         };
         // What is said of the other session is to be done with that one.
-        let places = Places::of(&other);
+        let places = HintPaths::of(&other);
         let own = std::mem::replace(&mut output.places, places.clone());
         let other = open_sound(&other, output)?;
         output.places = own;
@@ -120,25 +119,25 @@ fn parent_of(reader: &LogReader) -> Result<PathBuf> {
             return Err(end.damage.clone().into());
         }
         let what = format!("{} comes from no other session", escape::path(reader.dir()));
-        return Err(Failure::usage(what, "name another session by `--with OTHER`".to_owned()));
+        return Err(CommandError::usage(what, "name another session by `--with OTHER`".to_owned()));
     };
     let beside = reader.dir().parent().unwrap_or(Path::new(".."));
     let parent = beside.join(session.to_string());
     if !parent.is_dir() {
         let what = format!("the parent {session} is not beside {}", escape::path(reader.dir()));
-        return Err(Failure::usage(what, "say where it is by `--with OTHER`".to_owned()));
+        return Err(CommandError::usage(what, "say where it is by `--with OTHER`".to_owned()));
     }
     Ok(parent)
 }
 
 /// Knows what was printed last.
 #[derive(Default)]
-struct Printed {
+struct DifferencePrinter {
     heading: Option<String>,
     parts: bool,
 }
 
-impl Printed {
+impl DifferencePrinter {
     fn difference(&mut self, difference: Difference, output: &mut Output<'_>) -> Result<()> {
         if output.json() {
             return output.value(&difference);
@@ -156,10 +155,15 @@ impl Printed {
         output.styled(style, text(&difference))
     }
 
-    fn parting(&mut self, parting: &Parting, parted: Option<&Parted>, output: &mut Output<'_>) -> Result<()> {
+    fn parting(
+        &mut self,
+        parting: &LogDivergence,
+        parted: Option<&FirstDifference>,
+        output: &mut Output<'_>,
+    ) -> Result<()> {
         #[derive(Serialize)]
         struct Line<'a> {
-            parting: &'a Parting,
+            parting: &'a LogDivergence,
             #[serde(skip_serializing_if = "Option::is_none")]
             objects: Option<Json>,
         }
@@ -183,13 +187,13 @@ impl Printed {
                 None => {}
             }
         }
-        if let (Some(difference), Some(Parted { path, sides })) = (&parting.difference, parted) {
+        if let (Some(difference), Some(FirstDifference { path, sides })) = (&parting.difference, parted) {
             let (path, slice) = (escape::text(path), difference.slice.as_deref().map(escape::text));
             let of = slice.map_or_else(String::new, |slice| format!(" of slice `{slice}`"));
             let [here, there] = first_difference::shown(sides, VALUE_CHARS_MAX);
             output.styled(CAUTION, format!("  ~ {path}{of}  {here} -> {there}"))?;
             for (place, side) in ["here", "there"].into_iter().zip(sides) {
-                if let Some(object) = side.as_ref().and_then(Side::object_text) {
+                if let Some(object) = side.as_ref().and_then(DifferingValue::object_text) {
                     output.line(format_args!("    {place:<5}  {}", escape::text(&object)))?;
                 }
             }

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use foldlog::{Policy, SequenceNumber, Store};
 use foldlog_tasks::{CompressionAlgorithm, ExportReport, StateCompression, WorkspaceStores, export_session};
 use serde::Serialize;
 
 use super::show::Timeline;
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{
     Position, code_of, counted, each_record, open_session, open_sound, open_sound_outline, position,
@@ -18,8 +18,8 @@ use crate::readers::{
 use crate::runs::claude_code;
 
 /// Holds what the command line asks of `foldlog export`.
-#[derive(Clone, Debug, Args)]
-pub struct Arguments {
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
     /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The position [default: the last one].
@@ -39,14 +39,14 @@ pub struct Arguments {
     pub compress: Option<Compress>,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Arguments { session, at, format, out, to, compress } = self;
+        let Args { session, at, format, out, to, compress } = self;
         run(&session, at, format, &Target { out, to, compress }, output)
     }
 }
@@ -109,10 +109,10 @@ struct TreeDocument {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the log has no such position, if the options are not the format's, or if the session holds no
+/// - [`CommandError::Usage`] if the log has no such position, if the options are not the format's, or if the session holds no
 ///   transcript that can be written.
-/// - [`Failure::File`] if a file of a transcript cannot be written, or is there already.
-/// - [`Failure::Engine`] if the session is corrupt or cannot be read.
+/// - [`CommandError::File`] if a file of a transcript cannot be written, or is there already.
+/// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
 pub fn run(
     session: &Path,
     at: Option<Position>,
@@ -121,10 +121,10 @@ pub fn run(
     output: &mut Output<'_>,
 ) -> Result<u8> {
     if target.out.is_some() && format != Format::ClaudeCode {
-        return Err(Failure::usage("--out is of the format claude-code only", "leave it out"));
+        return Err(CommandError::usage("--out is of the format claude-code only", "leave it out"));
     }
     if (target.to.is_some() || target.compress.is_some()) && format != Format::Aca {
-        return Err(Failure::usage("--to and --compress are of the format aca only", "leave them out"));
+        return Err(CommandError::usage("--to and --compress are of the format aca only", "leave them out"));
     }
     match format {
         Format::ClaudeCode => return transcript(session, at, target.out.as_deref(), output),
@@ -158,7 +158,7 @@ pub fn run(
 fn tree(session: &Path, at: Option<Position>, target: &Target, output: &mut Output<'_>) -> Result<u8> {
     let Some(to) = &target.to else {
         let next = "name the folder that `.aca` is to be in: `--to DIR`";
-        return Err(Failure::usage("the format aca writes files", next));
+        return Err(CommandError::usage("the format aca writes files", next));
     };
     let algorithm = match target.compress.unwrap_or(Compress::None) {
         Compress::Zstd => CompressionAlgorithm::Zstd,
@@ -176,7 +176,7 @@ fn tree(session: &Path, at: Option<Position>, target: &Target, output: &mut Outp
         }
         (at, _) => position(&reader, at)?,
     };
-    std::fs::create_dir_all(to).map_err(|source| Failure::File { path: to.clone(), source })?;
+    std::fs::create_dir_all(to).map_err(|source| CommandError::File { path: to.clone(), source })?;
     let stores = WorkspaceStores::beside(session);
     let report = export_session(&reader, at, &stores, to, &StateCompression::new(algorithm))?;
     if output.json() {
@@ -204,7 +204,7 @@ fn transcript(
 ) -> Result<u8> {
     if at.is_some() {
         let what = "--at is not of the format claude-code: it writes the files as they were imported";
-        return Err(Failure::usage(what, "leave it out"));
+        return Err(CommandError::usage(what, "leave it out"));
     }
     let reader = open_session(session, output)?;
     let Some(out) = out else {

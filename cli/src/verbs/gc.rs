@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
 use foldlog::inspect;
-use foldlog::{CollectOptions, CollectReport, Collected, LeftAlone, Store, escape};
+use foldlog::{CollectOptions, CollectReport, CollectedFiles, LeftAlone, Store, escape};
 
-use super::compact::{DAY_SECONDS, Kept};
-use crate::failure::{Failure, HOLDS, Result};
+use super::compact::{DAY_SECONDS, SnapshotRetention};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{counted, in_store};
 use crate::remote;
@@ -33,15 +32,15 @@ With --json of a place one object a line, for each session: session, chunks, byt
             of which this version cannot say what it names, so that no payload goes";
 
 /// Holds what the command line asks of `foldlog gc`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = GC_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The folder of a store, or of a session of one; or the URL of a bucket that holds sessions, or of one of them.
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
     /// Which snapshots keep their captures.
     #[arg(long, value_enum, default_value_t)]
-    pub keep: Kept,
+    pub keep: SnapshotRetention,
     /// Keep the captures of the latest N calls of each session [default: 100].
     #[arg(long = "keep-calls", value_name = "N")]
     pub calls: Option<u64>,
@@ -53,17 +52,17 @@ pub struct Arguments {
     pub yes: bool,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Arguments { path, keep, calls, days, yes } = self;
+        let Args { path, keep, calls, days, yes } = self;
         if let Some(url) = remote::url(&path) {
-            if calls.is_some() || days.is_some() || keep != Kept::default() {
-                return Err(Failure::usage(
+            if calls.is_some() || days.is_some() || keep != SnapshotRetention::default() {
+                return Err(CommandError::usage(
                     "--keep, --keep-calls and --keep-days are for a store: a place keeps all captures",
                     "leave them out",
                 ));
@@ -76,15 +75,15 @@ impl Arguments {
                 return Err(remote::not_built());
             }
         }
-        run(&path, &Asked { keep, calls, days, yes }, output)
+        run(&path, &GcCommand { keep, calls, days, yes }, output)
     }
 }
 
 /// Says what is to be kept.
 #[derive(Debug)]
-pub struct Asked {
+pub struct GcCommand {
     /// Snapshots whose captures are kept.
-    pub keep: Kept,
+    pub keep: SnapshotRetention,
     /// Number of latest calls of each session whose captures are kept.
     pub calls: Option<u64>,
     /// Age in days up to which captures are kept.
@@ -97,9 +96,9 @@ pub struct Asked {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if `path` is no store and no session of one; [`Failure::Engine`] if the store takes no writes, or a file cannot
+/// [`CommandError::Usage`] if `path` is no store and no session of one; [`CommandError::Engine`] if the store takes no writes, or a file cannot
 /// be removed.
-pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
+pub fn run(path: &Path, asked: &GcCommand, output: &mut Output<'_>) -> Result<u8> {
     let (root, session) = match inspect::is_store(path) {
         true => (path.to_owned(), None),
         false => {
@@ -131,7 +130,7 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     for LeftAlone { path, what, .. } in left {
         output.line(format_args!("{}: left alone: it is {what}", escape::path(path)))?;
     }
-    match (*all == Collected::default(), asked.yes) {
+    match (*all == CollectedFiles::default(), asked.yes) {
         (true, _) => output.line(format_args!("nothing to remove"))?,
         (false, true) => output.line(format_args!("removed {}", told(all)))?,
         (false, false) => output.line(format_args!("would remove {}; --yes removes them", told(all)))?,
@@ -139,9 +138,9 @@ pub fn run(path: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
     Ok(HOLDS)
 }
 
-fn no_store(path: &Path, failure: Failure) -> Failure {
+fn no_store(path: &Path, failure: CommandError) -> CommandError {
     match failure {
-        Failure::Usage { .. } => Failure::usage(
+        CommandError::Usage { .. } => CommandError::usage(
             format!("{} is no store and no session of one", escape::path(path)),
             "give the folder of a store, or of a session: STORE/sessions/ID",
         ),
@@ -150,7 +149,7 @@ fn no_store(path: &Path, failure: Failure) -> Failure {
 }
 
 /// Returns what was collected, in words.
-fn told(collected: &Collected) -> String {
+fn told(collected: &CollectedFiles) -> String {
     let parts = [
         (collected.objects, "object"),
         (collected.captures, "object of captures"),

@@ -17,9 +17,9 @@ use super::strategies::print_outlook;
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::readers::counted;
-use crate::runs::claude_code::{Finding, FindingKind, import as import_transcripts};
-use crate::runs::import::{Written, messages, run as write_run};
-use crate::runs::{Run, openai, read_swe_agent, read_tau_bench, types};
+use crate::runs::claude_code::{FindingKind, TranscriptFinding, import as import_transcripts};
+use crate::runs::import::{ImportCounts, messages, run as write_run};
+use crate::runs::{AgentRun, openai, read_swe_agent, read_tau_bench, types};
 
 /// Describes the fields of `import claude-code --json`.
 const CLAUDE_CODE_JSON: &str = "\
@@ -51,7 +51,7 @@ With --json one object:
 
 /// Holds what the command line asks of `foldlog import`.
 #[derive(Clone, Debug, Subcommand)]
-pub enum Arguments {
+pub enum Args {
     /// Import a file of tau-bench: an array of runs with `task_id`, `trial` and `traj`.
     TauBench {
         /// The file.
@@ -127,7 +127,7 @@ pub enum Arguments {
     },
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -135,15 +135,15 @@ impl Arguments {
     /// Those of [`tau_bench`], [`swe_agent`], [`claude_code`], [`aca`], [`snapshot_json`] and [`openai()`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         match self {
-            Arguments::TauBench { file, store } => tau_bench(&file, &store, output),
-            Arguments::SweAgent { files, store } => swe_agent(&files, &store, output),
-            Arguments::ClaudeCode { files, store } => claude_code(&files, &store, output),
-            Arguments::Aca { dir, store, partial, by, reason } => {
+            Args::TauBench { file, store } => tau_bench(&file, &store, output),
+            Args::SweAgent { files, store } => swe_agent(&files, &store, output),
+            Args::ClaudeCode { files, store } => claude_code(&files, &store, output),
+            Args::Aca { dir, store, partial, by, reason } => {
                 let partial = partial.then(|| Partial { by: by.as_deref().zip(reason.as_deref()) });
                 aca(&dir, &store, partial.as_ref(), output)
             }
-            Arguments::SnapshotJson { file, store } => snapshot_json(&file, &store, output),
-            Arguments::Openai { file, store } => openai(&file, &store, output),
+            Args::SnapshotJson { file, store } => snapshot_json(&file, &store, output),
+            Args::Openai { file, store } => openai(&file, &store, output),
         }
     }
 }
@@ -158,7 +158,7 @@ struct TranscriptDocument<'a> {
     lines: u64,
     rewinds: u64,
     agents: u64,
-    findings: &'a [Finding],
+    findings: &'a [TranscriptFinding],
 }
 
 #[derive(Debug, Serialize)]
@@ -175,9 +175,9 @@ struct Document {
 ///
 /// # Errors
 ///
-/// - [`Failure::File`](crate::Failure::File) or [`Failure::Malformed`](crate::Failure::Malformed) if the file cannot be read
+/// - [`Failure::File`](crate::CommandError::File) or [`Failure::Malformed`](crate::CommandError::Malformed) if the file cannot be read
 ///   or holds something else; nothing is imported then.
-/// - [`Failure::Engine`](crate::Failure::Engine) if the store cannot be written; runs before the one that failed stay.
+/// - [`Failure::Engine`](crate::CommandError::Engine) if the store cannot be written; runs before the one that failed stay.
 pub fn tau_bench(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let runs = read_tau_bench(file)?;
@@ -188,20 +188,20 @@ pub fn tau_bench(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u
 ///
 /// # Errors
 ///
-/// - [`Failure::File`](crate::Failure::File) or [`Failure::Malformed`](crate::Failure::Malformed) if a file cannot be read or
+/// - [`Failure::File`](crate::CommandError::File) or [`Failure::Malformed`](crate::CommandError::Malformed) if a file cannot be read or
 ///   holds something else; nothing is imported then.
-/// - [`Failure::Engine`](crate::Failure::Engine) if the store cannot be written; runs before the one that failed stay.
+/// - [`Failure::Engine`](crate::CommandError::Engine) if the store cannot be written; runs before the one that failed stay.
 pub fn swe_agent(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
-    let runs: Result<Vec<Run>> = files.iter().map(|file| read_swe_agent(file)).collect();
+    let runs: Result<Vec<AgentRun>> = files.iter().map(|file| read_swe_agent(file)).collect();
     write(&runs?, store, since, output)
 }
 
-fn write(runs: &[Run], store: &Path, since: Instant, output: &mut Output<'_>) -> Result<u8> {
+fn write(runs: &[AgentRun], store: &Path, since: Instant, output: &mut Output<'_>) -> Result<u8> {
     // The store is created even if there are no runs, so that `sessions` finds it.
     Store::open(store)?;
     let types = types()?;
-    let mut written = Written::default();
+    let mut written = ImportCounts::default();
     let mut progress = output.progress("importing runs", runs.len() as u64);
     for (done, run) in (1..).zip(runs) {
         written += write_run(store, &types, run)?;
@@ -215,9 +215,9 @@ fn write(runs: &[Run], store: &Path, since: Instant, output: &mut Output<'_>) ->
 ///
 /// # Errors
 ///
-/// - [`Failure::File`](crate::Failure::File) or [`Failure::Malformed`](crate::Failure::Malformed) if the file cannot be read
+/// - [`Failure::File`](crate::CommandError::File) or [`Failure::Malformed`](crate::CommandError::Malformed) if the file cannot be read
 ///   or holds something else; nothing is imported then.
-/// - [`Failure::Engine`](crate::Failure::Engine) if the store cannot be written.
+/// - [`Failure::Engine`](crate::CommandError::Engine) if the store cannot be written.
 pub fn openai(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let text = openai::read(file)?;
@@ -280,7 +280,7 @@ fn aca_partly(dir: &Path, store: &Path, partial: &Partial<'_>, output: &mut Outp
     if partial.by.is_some() {
         return from_sound_files(dir, Store::open(store)?, partial.by, output);
     }
-    let unmade = |source| crate::Failure::File { path: std::env::temp_dir(), source };
+    let unmade = |source| crate::CommandError::File { path: std::env::temp_dir(), source };
     let nowhere = tempfile::tempdir().map_err(unmade)?;
     from_sound_files(dir, Store::open(nowhere.path())?, None, output)
 }
@@ -327,8 +327,8 @@ struct TreeDocument {
 ///
 /// # Errors
 ///
-/// - [`Failure::Tasks`](crate::Failure::Tasks) if the tree is damaged, or there is none; nothing is imported then.
-/// - [`Failure::Engine`](crate::Failure::Engine) if the store cannot be written.
+/// - [`Failure::Tasks`](crate::CommandError::Tasks) if the tree is damaged, or there is none; nothing is imported then.
+/// - [`Failure::Engine`](crate::CommandError::Engine) if the store cannot be written.
 pub fn aca(dir: &Path, store: &Path, partial: Option<&Partial<'_>>, output: &mut Output<'_>) -> Result<u8> {
     if let Some(partial) = partial {
         return aca_partly(dir, store, partial, output);
@@ -387,9 +387,9 @@ struct SnapshotDocument {
 ///
 /// # Errors
 ///
-/// - [`Failure::File`](crate::Failure::File) if the file cannot be read, and [`Failure::Engine`](crate::Failure::Engine) if it
+/// - [`Failure::File`](crate::CommandError::File) if the file cannot be read, and [`Failure::Engine`](crate::CommandError::Engine) if it
 ///   holds something else, or was exported while calls were open. Nothing is imported then.
-/// - [`Failure::Engine`](crate::Failure::Engine) if the store cannot be written.
+/// - [`Failure::Engine`](crate::CommandError::Engine) if the store cannot be written.
 pub fn snapshot_json(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let text = openai::read(file)?;
     // Read first, so that no store is made for a file that is none.
@@ -420,14 +420,14 @@ pub fn snapshot_json(file: &Path, store: &Path, output: &mut Output<'_>) -> Resu
 }
 
 impl Document {
-    fn of(written: Written, since: Instant) -> Document {
-        let Written { sessions, messages, records, rollbacks, log_bytes } = written;
+    fn of(written: ImportCounts, since: Instant) -> Document {
+        let ImportCounts { sessions, messages, records, rollbacks, log_bytes } = written;
         let seconds = since.elapsed().as_secs_f64();
         Document { sessions, messages, records, rollbacks, log_bytes, seconds }
     }
 }
 
-fn report(written: Written, since: Instant, output: &mut Output<'_>) -> Result<u8> {
+fn report(written: ImportCounts, since: Instant, output: &mut Output<'_>) -> Result<u8> {
     let written = Document::of(written, since);
     if output.json() {
         output.value(&written)?;

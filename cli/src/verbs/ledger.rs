@@ -4,9 +4,8 @@ pub(crate) mod operation;
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
-use foldlog::inspect::{ChildFate, Fate, FateInParent, LedgerEntry, LogReader, Settled};
-use foldlog::{OperationId, Replaced};
+use foldlog::inspect::{ChildFate, FateInParent, LedgerEntry, LogReader, OperationStatus, Settled};
+use foldlog::{OperationId, ReplacedContent};
 use foldlog_codec::escape;
 
 use crate::failure::Result;
@@ -41,16 +40,16 @@ With OPERATION and --json one object: these fields, and
   decide       what can be decided: meaning, command";
 
 /// Holds what the command line asks of `foldlog ledger`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = LEDGER_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The operation's id: what a person needs to decide about it, and what can be decided.
     pub operation: Option<OperationId>,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -66,7 +65,7 @@ impl Arguments {
 ///
 /// # Errors
 ///
-/// [`Failure::Engine`](crate::Failure::Engine) if nothing in the session is sound, or it cannot be read.
+/// [`Failure::Engine`](crate::CommandError::Engine) if nothing in the session is sound, or it cannot be read.
 pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_sound_outline(session, output)?;
     let ledger = reader.ledger()?;
@@ -123,16 +122,16 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
         };
         output.line(format_args!("operation {operation} of its parent {parent} {fate}"))?;
     }
-    let of = |fate: Fate| ledger.iter().filter(|entry| entry.outcome == fate).count() as u64;
+    let of = |fate: OperationStatus| ledger.iter().filter(|entry| entry.outcome == fate).count() as u64;
     let fates = [
-        Fate::Committed,
-        Fate::Failed,
-        Fate::Interrupted,
-        Fate::Suspended,
-        Fate::Settled,
-        Fate::Abandoned,
-        Fate::Unknown,
-        Fate::Open,
+        OperationStatus::Committed,
+        OperationStatus::Failed,
+        OperationStatus::Interrupted,
+        OperationStatus::Suspended,
+        OperationStatus::Settled,
+        OperationStatus::Abandoned,
+        OperationStatus::Unknown,
+        OperationStatus::Open,
     ];
     let fates = fates.into_iter().filter(|fate| of(*fate) > 0);
     let fates: Vec<String> = fates.map(|fate| format!("{} {}", of(fate), fate.name())).collect();
@@ -143,8 +142,8 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
 }
 
 /// Names what a rollback replaced or removed in a resource, in one line.
-fn replaced_text(one: &Replaced) -> String {
-    escape::text(&Replaced::text(std::slice::from_ref(one)).unwrap_or_default()).into_owned()
+fn replaced_text(one: &ReplacedContent) -> String {
+    escape::text(&ReplacedContent::text(std::slice::from_ref(one)).unwrap_or_default()).into_owned()
 }
 
 /// Returns all that is known of an operation, as `ledger SESSION OPERATION --json` prints it; without what it was given and what
@@ -152,7 +151,7 @@ fn replaced_text(one: &Replaced) -> String {
 ///
 /// # Errors
 ///
-/// [`Failure::Engine`](crate::Failure::Engine) if the log cannot be read.
+/// [`Failure::Engine`](crate::CommandError::Engine) if the log cannot be read.
 pub(crate) fn account(
     reader: &LogReader,
     ledger: &[LedgerEntry],
@@ -190,11 +189,11 @@ fn approved(settled: &Settled) -> Option<String> {
 /// Returns the style of an outcome: green what was kept, red what failed, yellow what waits for somebody, or is to be looked at.
 fn style_of(entry: &LedgerEntry) -> Style {
     match entry.outcome {
-        Fate::Committed if entry.has_unknown_end => CAUTION,
-        Fate::Committed => GOOD,
-        Fate::Failed | Fate::Unknown => BAD,
-        Fate::Interrupted | Fate::Suspended | Fate::Open => CAUTION,
-        Fate::Abandoned => GONE,
+        OperationStatus::Committed if entry.has_unknown_end => CAUTION,
+        OperationStatus::Committed => GOOD,
+        OperationStatus::Failed | OperationStatus::Unknown => BAD,
+        OperationStatus::Interrupted | OperationStatus::Suspended | OperationStatus::Open => CAUTION,
+        OperationStatus::Abandoned => GONE,
         _ => PLAIN,
     }
 }

@@ -4,14 +4,14 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Command};
+use clap::Command;
 use clap_mangen::Man;
 use foldlog_codec::escape;
 use serde::Serialize;
 
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::output_file::{Unplaced, check_replaced};
+use crate::output_file::{StagedFile, check_replaced};
 use crate::readers::counted;
 
 /// Describes the fields of `man --json`.
@@ -20,9 +20,9 @@ With --out and --json one object:
   dir, pages   the folder, and the names of the pages that were written";
 
 /// Holds what the command line asks of `foldlog man`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = MAN_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The verb whose page is printed, such as `show` or `import aca` [default: the page of foldlog]
     #[arg(value_name = "VERB", conflicts_with = "out")]
     pub verb: Vec<String>,
@@ -36,7 +36,7 @@ pub struct Arguments {
 
 /// Describes what was written. The fields are those of `man --json`.
 #[derive(Debug, Serialize)]
-struct Written<'a> {
+struct ManPages<'a> {
     #[serde(serialize_with = "escape::serialize_path")]
     dir: &'a Path,
     pages: Vec<&'a str>,
@@ -46,9 +46,9 @@ struct Written<'a> {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if there is no such verb.
-/// - [`Failure::File`] if a page is there already, or cannot be written. If one is there, none is written.
-pub fn run(arguments: &Arguments, command: Command, output: &mut Output<'_>) -> Result<u8> {
+/// - [`CommandError::Usage`] if there is no such verb.
+/// - [`CommandError::File`] if a page is there already, or cannot be written. If one is there, none is written.
+pub fn run(arguments: &Args, command: Command, output: &mut Output<'_>) -> Result<u8> {
     let mut command = command.disable_help_subcommand(true);
     // Gives each verb its whole name, and the options that all verbs have.
     command.build();
@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments, command: Command, output: &mut Output<'_>) -> 
     write(dir, &pages, arguments.force)?;
     let names = pages.iter().map(|(name, _)| name.as_str());
     if output.json() {
-        output.value(&Written { dir, pages: names.collect() })?;
+        output.value(&ManPages { dir, pages: names.collect() })?;
     } else {
         output.line(format_args!("{}: {}", escape::path(dir), counted(pages.len() as u64, "page")))?;
     }
@@ -74,7 +74,7 @@ fn find<'a>(command: &'a Command, words: &[String]) -> Result<&'a Command> {
         let found = command.get_subcommands().find(|verb| verb.get_name() == word && !verb.is_hide_set());
         found.ok_or_else(|| {
             let of = command.get_display_name().unwrap_or("foldlog").replace('-', " ");
-            Failure::usage(
+            CommandError::usage(
                 format!("`{of}` has no verb `{}`", escape::text(word)),
                 "`foldlog help` lists the verbs",
             )
@@ -126,7 +126,7 @@ fn roff(line: &str) -> String {
 fn write(dir: &Path, pages: &[(String, Vec<u8>)], force: bool) -> Result<()> {
     let failed = |path: &Path| {
         let path = path.to_owned();
-        move |source| Failure::File { path, source }
+        move |source| CommandError::File { path, source }
     };
     fs::create_dir_all(dir).map_err(failed(dir))?;
     let paths = || pages.iter().map(|(name, page)| (dir.join(name), page));
@@ -134,7 +134,7 @@ fn write(dir: &Path, pages: &[(String, Vec<u8>)], force: bool) -> Result<()> {
     for (path, page) in paths() {
         if force {
             // A page takes its name once it is whole, and the place of a link, not of what that leads to.
-            let mut unplaced = Unplaced::beside(&path).map_err(failed(dir))?;
+            let mut unplaced = StagedFile::beside(&path).map_err(failed(dir))?;
             unplaced.file().write_all(page).map_err(failed(&path))?;
             readable(unplaced.file()).map_err(failed(&path))?;
             unplaced.place(&path, force).map_err(failed(&path))?;

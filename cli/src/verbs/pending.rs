@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use clap::Args;
 use foldlog::inspect::{self, LogReader};
 use foldlog::{
     CallOrigin, Clock, OpenOperation, OperationId, PendingQuestion, SequenceNumber, SuspensionForm,
@@ -20,7 +19,7 @@ use uuid::Uuid;
 use crate::failure::{HOLDS, Result, worse};
 use crate::output::Output;
 use crate::readers::{self, digest_text};
-use crate::verbs::ledger::operation::{Choice, choices, text_of, unread};
+use crate::verbs::ledger::operation::{DecisionChoice, choices, text_of, unread};
 use crate::verbs::run::quoted;
 
 /// Describes the fields of `pending --json`.
@@ -38,15 +37,15 @@ With --json one object a line:
   decide               what can be decided: meaning, command";
 
 /// Holds what the command line asks of `foldlog pending`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = PENDING_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The store's folder.
     #[arg(value_name = "STORE")]
     pub dir: PathBuf,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -58,7 +57,7 @@ impl Arguments {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct PendingRow {
     session: Uuid,
     operation: OperationId,
     tool: String,
@@ -71,7 +70,7 @@ struct Row {
     digest: String,
     asked_at: String,
     expires_at: Option<String>,
-    decide: Vec<Choice>,
+    decide: Vec<DecisionChoice>,
 }
 
 /// Question about a call of a session that is still to be recovered.
@@ -80,11 +79,11 @@ const UNRECOVERED: &str = "Its process ended before it did, and nobody has recov
 /// Question about a call of which nobody knows whether it did its work.
 const INTERRUPTED: &str = "Its process ended before it did. Did it do its work?";
 
-impl Row {
-    fn of(reader: &LogReader, pending: PendingQuestion) -> Row {
+impl PendingRow {
+    fn of(reader: &LogReader, pending: PendingQuestion) -> PendingRow {
         let time = |time: DateTime<Utc>| time.to_rfc3339_opts(SecondsFormat::Micros, true);
         let decide = choices(reader, pending.operation, Some(&pending), &quoted(reader.dir().as_os_str()));
-        Row {
+        PendingRow {
             session: pending.session,
             operation: pending.operation,
             tool: pending.tool.to_string(),
@@ -106,19 +105,19 @@ impl Row {
     }
 
     /// Describes a call that was interrupted and that only a person or its host can judge.
-    fn of_unsettled(reader: &LogReader, unsettled: &UnsettledOperation) -> Result<Row> {
+    fn of_unsettled(reader: &LogReader, unsettled: &UnsettledOperation) -> Result<PendingRow> {
         let decide = choices(reader, unsettled.operation, None, &quoted(reader.dir().as_os_str()));
-        Row::of_call(reader, (unsettled.operation, unsettled.begin), ("decision", INTERRUPTED), decide)
+        PendingRow::of_call(reader, (unsettled.operation, unsettled.begin), ("decision", INTERRUPTED), decide)
     }
 
     /// Describes a call whose process is gone and whose session nobody has recovered since.
-    fn of_open(reader: &LogReader, open: &OpenOperation) -> Result<Row> {
+    fn of_open(reader: &LogReader, open: &OpenOperation) -> Result<PendingRow> {
         let dir = quoted(reader.dir().as_os_str());
-        let recover = Choice {
+        let recover = DecisionChoice {
             meaning: "its host does not come back: restore what it worked on, with `--workspace` for each folder",
             command: format!("foldlog recover {dir}"),
         };
-        Row::of_call(reader, (open.operation, open.begin), ("recovery", UNRECOVERED), vec![recover])
+        PendingRow::of_call(reader, (open.operation, open.begin), ("recovery", UNRECOVERED), vec![recover])
     }
 
     /// Describes a call that no question speaks of.
@@ -126,9 +125,9 @@ impl Row {
         reader: &LogReader,
         (operation, begin): (OperationId, SequenceNumber),
         (waits_for, question): (&'static str, &str),
-        decide: Vec<Choice>,
-    ) -> Result<Row> {
-        let mut row = Row {
+        decide: Vec<DecisionChoice>,
+    ) -> Result<PendingRow> {
+        let mut row = PendingRow {
             session: reader.opened().session,
             operation,
             tool: String::new(),
@@ -157,15 +156,16 @@ impl Row {
 }
 
 /// Returns what waits for a person in a session, in the order of the operations' ids.
-fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<Row>> {
+fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<PendingRow>> {
     let waits = |one: &&UnsettledOperation| one.idempotency.needs_settling() && !one.run_again;
     let unsettled = reader.report().unsettled.iter().filter(waits);
-    let mut rows: Vec<Row> = unsettled.map(|one| Row::of_unsettled(reader, one)).collect::<Result<_>>()?;
-    rows.extend(reader.pending(now())?.into_iter().map(|one| Row::of(reader, one)));
+    let mut rows: Vec<PendingRow> =
+        unsettled.map(|one| PendingRow::of_unsettled(reader, one)).collect::<Result<_>>()?;
+    rows.extend(reader.pending(now())?.into_iter().map(|one| PendingRow::of(reader, one)));
     // What runs again by itself once its host is back waits for no person.
     let is_stuck = |one: &&OpenOperation| one.parent.is_none() && one.idempotency.needs_settling();
     for open in reader.report().interrupted.iter().filter(|_| !is_running).filter(is_stuck) {
-        rows.push(Row::of_open(reader, open)?);
+        rows.push(PendingRow::of_open(reader, open)?);
     }
     rows.sort_by_key(|row| row.operation);
     Ok(rows)
@@ -181,8 +181,8 @@ pub fn now() -> DateTime<Utc> {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`](crate::failure::Failure::Usage) if there is no store at `dir`,
-/// [`Failure::Engine`](crate::failure::Failure::Engine) if the store cannot be read.
+/// [`Failure::Usage`](crate::failure::CommandError::Usage) if there is no store at `dir`,
+/// [`Failure::Engine`](crate::failure::CommandError::Engine) if the store cannot be read.
 pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
     let store = readers::open_store(dir, output)?;
     let (mut code, mut found) = (HOLDS, false);
@@ -213,11 +213,11 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
     Ok(code)
 }
 
-fn show(row: &Row, output: &mut Output<'_>) -> Result<()> {
+fn show(row: &PendingRow, output: &mut Output<'_>) -> Result<()> {
     if output.json() {
         return output.value(row);
     }
-    let Row { session, operation, waits_for, digest, asked_at, .. } = row;
+    let PendingRow { session, operation, waits_for, digest, asked_at, .. } = row;
     output.line(format_args!("session {session}  operation {operation}  `{}`", escape::text(&row.tool)))?;
     match row.expires_at.as_deref() {
         Some(expires) => {
@@ -231,7 +231,7 @@ fn show(row: &Row, output: &mut Output<'_>) -> Result<()> {
     output.line(format_args!("  {}", escape::text(&row.question)))?;
     output.line(format_args!("  arguments {}", escape::text(&row.arguments)))?;
     output.line(format_args!("  digest    {digest}"))?;
-    for Choice { meaning, command } in &row.decide {
+    for DecisionChoice { meaning, command } in &row.decide {
         output.line(format_args!("  # {meaning}"))?;
         output.line(format_args!("  {command}"))?;
     }

@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use foldlog::filesystem::{self, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind};
 use foldlog::inspect::captures_dir;
 use foldlog::storage::{EntryKind, FileStorage, Storage};
 use foldlog::tools::resources::Snapshotable;
 use foldlog::tools::{ExecuteOptions, ToolRegistry, ToolRunner};
 use foldlog::{
-    ExecutionState, NotUndone, OpenOperation, OperationId, Replaced, ResourceRegistry, Session,
+    ExecutionState, NotUndone, OpenOperation, OperationId, ReplacedContent, ResourceRegistry, Session,
     UnsettledOperation,
 };
 use foldlog_claude::end_programs;
@@ -22,9 +21,9 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::strategies;
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{Writing, in_store};
+use crate::readers::{WriteArgs, in_store};
 use crate::verbs::run::quoted;
 
 /// Says what a recovery does, and describes the fields of `recover --json`.
@@ -54,9 +53,9 @@ With --strategy and --json one object:
   workspaces    restored: name, root of each workspace that went back; left: names of resources that stay as they are";
 
 /// Holds what the command line asks of `foldlog recover`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = RECOVER_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The session's folder.
     pub session: PathBuf,
     /// The folder of a workspace that the call worked on. `NAME=` may be left out if there is one workspace only.
@@ -100,17 +99,17 @@ pub struct Arguments {
     pub reason: Option<String>,
     /// Whether a session that a replica holds is written.
     #[command(flatten)]
-    pub writing: Writing,
+    pub writing: WriteArgs,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let folders = &Asked {
+        let folders = &WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,
             overwrite: self.overwrite,
@@ -122,7 +121,7 @@ impl Arguments {
         if !self.strategies && self.strategy.is_none() && self.tree.is_none() {
             return run(&self.session, folders, output);
         }
-        let asked = strategies::Asked {
+        let asked = strategies::RecoveryCommand {
             strategy: self.strategy.as_deref(),
             to: self.to.as_deref(),
             by: self.by.as_deref(),
@@ -139,7 +138,7 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Holds what a person says of the workspaces. Each folder is given as `NAME=DIR`, or as `DIR` if there is one workspace only.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct WorkspaceOptions<'a> {
     /// Folders that the call worked on.
     pub workspaces: &'a [String],
     /// Folders that take the place of workspaces which are gone or were replaced.
@@ -153,27 +152,27 @@ pub struct Asked<'a> {
     /// Whether another session's mark, which keeps this session away, is removed.
     pub force: bool,
     /// Whether a session that a replica holds is written.
-    pub writing: Writing,
+    pub writing: WriteArgs,
 }
 
 #[derive(Serialize)]
 struct Document {
     session: Uuid,
-    ended: Vec<Operation>,
+    ended: Vec<RecoverOperationRow>,
     workspaces: Vec<Workspace>,
     /// Folders given with `--force` while no call has a workspace to be restored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    marks: Vec<Mark>,
+    marks: Vec<DirectoryMark>,
     /// Note on options that changed nothing.
     #[serde(skip)]
     idle: Option<&'static str>,
     not_undone: Vec<NotUndone>,
-    replaced: Vec<Replaced>,
-    unsettled: Vec<Operation>,
+    replaced: Vec<ReplacedContent>,
+    unsettled: Vec<RecoverOperationRow>,
 }
 
 #[derive(Serialize)]
-struct Operation {
+struct RecoverOperationRow {
     operation: OperationId,
     tool: String,
     call_id: Option<String>,
@@ -196,24 +195,24 @@ struct Workspace {
 
 /// Holds a folder that no open call works on, and its mark.
 #[derive(Serialize)]
-struct Mark {
+struct DirectoryMark {
     #[serde(serialize_with = "escape::serialize_path")]
     root: PathBuf,
     /// Text of the mark that was removed; `None` if the folder had none.
     removed_mark: Option<String>,
 }
 
-impl From<&OpenOperation> for Operation {
-    fn from(open: &OpenOperation) -> Operation {
+impl From<&OpenOperation> for RecoverOperationRow {
+    fn from(open: &OpenOperation) -> RecoverOperationRow {
         let call_id = open.call_id.as_ref().map(ToString::to_string);
-        Operation { operation: open.operation, tool: open.tool.to_string(), call_id }
+        RecoverOperationRow { operation: open.operation, tool: open.tool.to_string(), call_id }
     }
 }
 
-impl From<&UnsettledOperation> for Operation {
-    fn from(unsettled: &UnsettledOperation) -> Operation {
+impl From<&UnsettledOperation> for RecoverOperationRow {
+    fn from(unsettled: &UnsettledOperation) -> RecoverOperationRow {
         let call_id = unsettled.call_id.as_ref().map(ToString::to_string);
-        Operation { operation: unsettled.operation, tool: unsettled.tool.to_string(), call_id }
+        RecoverOperationRow { operation: unsettled.operation, tool: unsettled.tool.to_string(), call_id }
     }
 }
 
@@ -221,10 +220,10 @@ impl From<&UnsettledOperation> for Operation {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the session is in no store, or no folder is given for a workspace.
-/// - [`Failure::Engine`] if another process has the session open for writing; if a workspace cannot be restored, or another
+/// - [`CommandError::Usage`] if the session is in no store, or no folder is given for a workspace.
+/// - [`CommandError::Engine`] if another process has the session open for writing; if a workspace cannot be restored, or another
 ///   session has worked on it since; or if the call worked on a resource that is not a folder, which only the host restores.
-pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
+pub fn run(dir: &Path, asked: &WorkspaceOptions<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
     let session = asked.writing.open(&root, output)?.open_to_recover(id)?;
     let recovered = recover(&session, dir, asked);
@@ -239,7 +238,7 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
     Ok(HOLDS)
 }
 
-fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document> {
+fn recover(session: &Session, dir: &Path, asked: &WorkspaceOptions<'_>) -> Result<Document> {
     let open = session.open_operations();
     let mut workspaces = Vec::new();
     let mut resources = ResourceRegistry::builder();
@@ -250,7 +249,7 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
     };
     for place in places {
         let files = Arc::new(place.open(asked.overwrite)?);
-        let Place { name, rebound, snapshots, taken, .. } = place;
+        let RestoreTarget { name, rebound, snapshots, taken, .. } = place;
         let removed_mark = match asked.force {
             true => {
                 // A folder that this call never worked on may bear a true mark, which stays.
@@ -268,7 +267,8 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
     let state = state.without_capture(asked.without_capture).build();
     let runner = ToolRunner::new(state, ToolRegistry::new());
     // A command of `foldlog run` may have outlived it, and would go on to change the workspace.
-    end_programs(session).map_err(|error| Failure::usage(error.to_string(), "end it, and recover again"))?;
+    end_programs(session)
+        .map_err(|error| CommandError::usage(error.to_string(), "end it, and recover again"))?;
     let recovered =
         runner.recover(&ExecuteOptions { deadline: Some(WAIT_MAX), ..ExecuteOptions::default() })?;
     let (mut not_undone, mut replaced) = (Vec::new(), Vec::new());
@@ -278,13 +278,13 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
     }
     Ok(Document {
         session: session.id(),
-        ended: open.iter().map(Operation::from).collect(),
+        ended: open.iter().map(RecoverOperationRow::from).collect(),
         workspaces,
         marks,
         idle,
         not_undone,
         replaced,
-        unsettled: session.unsettled_operations().iter().map(Operation::from).collect(),
+        unsettled: session.unsettled_operations().iter().map(RecoverOperationRow::from).collect(),
     })
 }
 
@@ -292,7 +292,7 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
 fn take_place(files: &HostFilesystem, overwrite: bool) -> Result<()> {
     let rebind = if overwrite { Rebind::Overwrite } else { Rebind::IfEmpty };
     files.rebind(rebind).map_err(|error| match error {
-        filesystem::Error::Path { .. } if !overwrite => Failure::usage(
+        filesystem::Error::Path { .. } if !overwrite => CommandError::usage(
             error.to_string(),
             "give an empty folder, or add --overwrite, which removes the files that the capture does not hold",
         ),
@@ -301,7 +301,7 @@ fn take_place(files: &HostFilesystem, overwrite: bool) -> Result<()> {
 }
 
 /// Removes the marks of the folders given with `--force` while there is no workspace to restore.
-fn unmark(dir: &Path, asked: &Asked<'_>) -> Result<Vec<Mark>> {
+fn unmark(dir: &Path, asked: &WorkspaceOptions<'_>) -> Result<Vec<DirectoryMark>> {
     let forced = if asked.force { asked.workspaces } else { &[] };
     let mark = |given: &String| {
         // Without an open call no workspace has a name, so any `NAME=` is accepted.
@@ -311,13 +311,13 @@ fn unmark(dir: &Path, asked: &Asked<'_>) -> Result<Vec<Mark>> {
         };
         let files = HostFilesystem::open(folder, captures_dir(dir), HostFilesystemOptions::default())?;
         let removed_mark = files.remove_mark(Instant::now() + WAIT_MAX)?;
-        Ok(Mark { root: files.root().to_owned(), removed_mark })
+        Ok(DirectoryMark { root: files.root().to_owned(), removed_mark })
     };
     forced.iter().map(mark).collect()
 }
 
 /// Returns the note on options that change nothing while there is no workspace to restore.
-fn idle(asked: &Asked<'_>) -> Option<&'static str> {
+fn idle(asked: &WorkspaceOptions<'_>) -> Option<&'static str> {
     match (asked.force, asked.workspaces.is_empty(), asked.rebound.is_empty()) {
         (true, true, _) => {
             Some("no mark was removed: --force removes the mark of a folder given by --workspace DIR")
@@ -332,7 +332,7 @@ fn idle(asked: &Asked<'_>) -> Option<&'static str> {
 }
 
 /// Holds a workspace that is to be restored: its folder, and its capture.
-pub(super) struct Place {
+pub(super) struct RestoreTarget {
     pub(super) name: String,
     root: PathBuf,
     rebound: bool,
@@ -340,7 +340,7 @@ pub(super) struct Place {
     taken: FilesystemSnapshot,
 }
 
-impl Place {
+impl RestoreTarget {
     /// Opens the folder, which takes the place of another one if a person said so.
     pub(super) fn open(&self, overwrite: bool) -> Result<HostFilesystem> {
         let mut options = HostFilesystemOptions::default().gitignore(self.taken.gitignore);
@@ -358,8 +358,8 @@ impl Place {
 pub(super) fn places(
     captured: BTreeMap<String, Option<Vec<u8>>>,
     dir: &Path,
-    asked: &Asked<'_>,
-) -> Result<Vec<Place>> {
+    asked: &WorkspaceOptions<'_>,
+) -> Result<Vec<RestoreTarget>> {
     let taken: BTreeMap<String, FilesystemSnapshot> = captured
         .into_iter()
         .filter_map(|(name, recorded)| Some((name, HostFilesystem::recall(&recorded?).ok()?)))
@@ -375,7 +375,7 @@ pub(super) fn places(
                 (None, Some(root)) => (root, true),
                 (Some(_), Some(_)) => {
                     let what = format!("the workspace `{name}` is given twice: by --workspace and by --rebind");
-                    return Err(Failure::usage(
+                    return Err(CommandError::usage(
                         what,
                         "give --workspace if it is the folder that the call worked on, --rebind if it is another one",
                     ));
@@ -390,14 +390,14 @@ pub(super) fn places(
                         None => (String::new(), "DIR".to_owned()),
                     };
                     let next = format!("give its folder: --workspace {name}={dir}");
-                    return Err(Failure::usage(format!("{what}{last}"), next));
+                    return Err(CommandError::usage(format!("{what}{last}"), next));
                 }
             };
             let snapshots = match snapshots.remove(&name) {
                 Some(given) => given,
                 None => kept_in(dir, &name, &taken.commit)?,
             };
-            Ok(Place { name, root, rebound, snapshots, taken })
+            Ok(RestoreTarget { name, root, rebound, snapshots, taken })
         })
         .collect()
 }
@@ -423,12 +423,12 @@ fn named(
                         taken.keys().map(|name| format!("{option} {}=DIR", escape::text(name))).collect();
                     let one = escape::text(one);
                     let what = format!("`{one}` names none of the session's workspaces, which are {names}");
-                    return Err(Failure::usage(what, format!("give each: {}", each.join(" "))));
+                    return Err(CommandError::usage(what, format!("give each: {}", each.join(" "))));
                 }
             },
         };
         if named.insert(name.to_owned(), PathBuf::from(folder)).is_some() {
-            return Err(Failure::usage(
+            return Err(CommandError::usage(
                 format!("the workspace `{name}` is given twice by {option}"),
                 format!("give {option} once for each workspace"),
             ));
@@ -444,7 +444,8 @@ fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
         parts.is_some_and(|(first, rest)| folder.join("objects").join(first).join(rest).is_file())
     };
     let own = Some(name).filter(|name| !name.contains(['/', '\0']) && !matches!(*name, "." | ".."));
-    let listed = std::fs::read_dir(dir).map_err(|source| Failure::File { path: dir.to_owned(), source })?;
+    let listed =
+        std::fs::read_dir(dir).map_err(|source| CommandError::File { path: dir.to_owned(), source })?;
     let mut others: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
     others.sort();
     let found = own.map(|name| dir.join(name)).into_iter().chain(others).find(|folder| holds(folder));
@@ -452,13 +453,16 @@ fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
         let irregular = |(first, rest)| irregular(&captures_dir(dir), ["objects", first, rest]);
         if let Some((path, found, wanted)) = parts.and_then(irregular) {
             let what = format!("{} is {}", escape::path(&path), found.in_place_of(wanted));
-            return Failure::usage(
+            return CommandError::usage(
                 what,
                 "move it away, and put back what was there, from a backup for instance",
             );
         }
         let what = format!("the session's folder does not hold the capture of the workspace `{name}`");
-        Failure::usage(what, format!("give the folder in which the host keeps it: --snapshots {name}=DIR"))
+        CommandError::usage(
+            what,
+            format!("give the folder in which the host keeps it: --snapshots {name}=DIR"),
+        )
     })
 }
 
@@ -489,7 +493,7 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
             ));
         }
     }
-    for Mark { root, .. } in marks.iter().filter(|mark| mark.removed_mark.is_none()) {
+    for DirectoryMark { root, .. } in marks.iter().filter(|mark| mark.removed_mark.is_none()) {
         output.note(format_args!("note: {} has no mark", escape::path(root)));
     }
     if let Some(idle) = idle {
@@ -518,7 +522,7 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
             ))?;
         }
     }
-    for Replaced { resource, changed, removed, more } in replaced {
+    for ReplacedContent { resource, changed, removed, more } in replaced {
         let resource = escape::text(resource);
         for (path, what) in of_each(changed, "replaced").chain(of_each(removed, "removed")) {
             output.line(format_args!("  {what} in `{resource}`: {}", escape::text(path)))?;
@@ -536,10 +540,10 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         let command = format!("`foldlog rewind SESSION --undo --by WHO --reason WHY {folder}`");
         output.line(format_args!("{} brings back what was there", output.places.put_into(&command)))?;
     }
-    for Operation { operation, tool, .. } in ended {
+    for RecoverOperationRow { operation, tool, .. } in ended {
         output.line(format_args!("operation {operation} (`{tool}`) was ended as interrupted"))?;
     }
-    for Operation { operation, tool, .. } in unsettled {
+    for RecoverOperationRow { operation, tool, .. } in unsettled {
         let commands = output.places.put_into(&format!("`foldlog ledger SESSION {operation}`"));
         output.line(format_args!(
             "operation {operation} (`{tool}`) waits: its host (or `foldlog run --resume`) runs it again if it may, or a person decides: {commands} prints the \

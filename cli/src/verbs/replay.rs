@@ -8,7 +8,6 @@
 //! 4. LOG only grows: at each rollback that is checked, a LOG slice holds all that it held at the rollback checked before,
 //!    and the rollback itself changes no LOG slice.
 
-use clap::Args;
 use foldlog::SequenceNumber;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -16,22 +15,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::inspect::{
-    AlongPath, Comparison, DifferenceKind, ItemName, LogReader, ReadOptions, SliceReader, StateReader,
+    AlongPath, DifferenceKind, FoldComparison, ItemName, LogReader, ReadOptions, SliceReader, StateReader,
 };
 use foldlog::storage::FileStorage;
-use foldlog::{Divergence, DivergenceKind, Kind, LaneName, Parent, Policy, Store, Value};
+use foldlog::{Divergence, DivergenceKind, LaneName, Parent, Policy, RecordKind, Store, Value};
 use foldlog_codec::body::Lane;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::readers::{counted, digest_text, open_session, stopped, store_of};
 
 /// Holds what the command line asks of `foldlog replay`.
-#[derive(Clone, Debug, Args)]
-pub struct Arguments {
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
     /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// Check every rollback, not only 16 of them.
@@ -39,7 +38,7 @@ pub struct Arguments {
     pub thorough: bool,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -55,7 +54,7 @@ const SAMPLE: usize = 16;
 
 /// Reports what a replay found. The fields are those of `replay --json`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Replayed {
+pub struct ReplayCheckReport {
     /// Id of the session.
     pub session: Uuid,
     /// Number of records that were folded.
@@ -102,7 +101,7 @@ impl Unlike {
             lane = Lane::of(record.kind, record.body).unwrap_or_default().into();
             let value = record.to_value(&names).unwrap_or_default();
             let of = ["event", "operation"].iter().find_map(|field| value.get(field)?.as_str());
-            name = match of.filter(|_| record.kind == Kind::DISPATCH) {
+            name = match of.filter(|_| record.kind == RecordKind::DISPATCH) {
                 Some(of) => format!("{} {of}", record.kind),
                 None => record.kind.to_string(),
             };
@@ -127,8 +126,8 @@ impl Unlike {
 ///
 /// # Errors
 ///
-/// - [`Failure::DoesNotHold`] if the log diverges, with the first difference.
-/// - [`Failure::Engine`] if the session is corrupt or cannot be read.
+/// - [`CommandError::DoesNotHold`] if the log diverges, with the first difference.
+/// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
 pub fn run(session: &Path, thorough: bool, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_session(session, output)?;
     let progress = output.progress("replaying records", reader.records_len());
@@ -156,7 +155,7 @@ pub fn run(session: &Path, thorough: bool, output: &mut Output<'_>) -> Result<u8
             output.line("the log holds: a fold from its first record contradicts nothing in it")?;
             Ok(HOLDS)
         }
-        Some(difference) => Err(Failure::DoesNotHold(difference.to_string())),
+        Some(difference) => Err(CommandError::DoesNotHold(difference.to_string())),
     }
 }
 
@@ -183,8 +182,8 @@ fn lineage(reader: &LogReader, output: &mut Output<'_>) -> Result<bool> {
 ///
 /// # Errors
 ///
-/// [`Failure::Engine`] if the log is corrupt, contradicts itself, or cannot be read.
-pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Result<Replayed> {
+/// [`CommandError::Engine`] if the log is corrupt, contradicts itself, or cannot be read.
+pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Result<ReplayCheckReport> {
     let rollbacks: BTreeMap<SequenceNumber, SequenceNumber> =
         reader.rollbacks().filter(|(at, to)| reader.is_known(*at) && reader.is_known(*to)).collect();
     let all = reader.rollbacks().count() as u64;
@@ -194,7 +193,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
         rollbacks: &rollbacks,
         last: None,
         along: reader.along().expecting(chosen.iter().filter_map(|at| rollbacks.get(at)).copied()),
-        comparison: Comparison::default(),
+        comparison: FoldComparison::default(),
         whole: 0,
     };
     let (mut next, mut difference, mut failure) = (SequenceNumber::MIN, None, None);
@@ -225,7 +224,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
     if difference.is_none() {
         difference = first_unlike(next.saturating_sub(1), &reader.state_reader()?, &end, |_| true)?;
     }
-    Ok(Replayed {
+    Ok(ReplayCheckReport {
         session: reader.opened().session,
         records: next.get(),
         rollbacks: all,
@@ -254,7 +253,7 @@ struct Checks<'a> {
     last: Option<StateReader>,
     /// Folds STATE along the path to each target, mostly on from the last target.
     along: AlongPath<'a>,
-    comparison: Comparison,
+    comparison: FoldComparison,
     /// Number of items looked at, not counting those that `comparison` counts.
     whole: u64,
 }

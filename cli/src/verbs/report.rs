@@ -2,19 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use foldlog::SequenceNumber;
 use foldlog::inspect::{self, LogReader};
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 use crate::output::Output;
-use crate::output_file::{Unplaced, check_replaced};
+use crate::output_file::{StagedFile, check_replaced};
 use crate::readers::{Position, code_of, counted, open_sound, position, position_at, record_at};
-use crate::view::report::{self, Asked};
-use crate::view::{Payloads, Range};
+use crate::view::report::{self, ReportSelection};
+use crate::view::{Payloads, RecordRange};
 
 /// Number of records that one report lists at most.
 const RECORDS_MAX: u64 = 100_000;
@@ -30,9 +29,9 @@ With --json one object:
   payload_bytes  length of the longest value that is included, or null if values are left out";
 
 /// Holds what the command line asks of a report.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = REPORT_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// File that is written. One that is there stays as it is, but with --force.
@@ -60,7 +59,7 @@ pub struct Arguments {
 
 /// Describes a report that was written. The fields are those of `report --json`.
 #[derive(Debug, Serialize)]
-struct Written {
+struct ReportFile {
     #[serde(serialize_with = "escape::serialize_path")]
     file: PathBuf,
     bytes: u64,
@@ -82,7 +81,7 @@ fn check_outside(path: &Path, session: &Path) -> Result<()> {
         return Ok(());
     }
     let what = format!("{} lies within a session, or among those of its store", escape::path(path));
-    Err(Failure::usage(what, "name a file outside of the store"))
+    Err(CommandError::usage(what, "name a file outside of the store"))
 }
 
 /// Writes a session as one HTML file, which makes no request and needs nothing beside it. The file takes its name once it is
@@ -90,10 +89,10 @@ fn check_outside(path: &Path, session: &Path) -> Result<()> {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if there is no such position, or more records are to be listed than a report takes.
-/// - [`Failure::File`] if the file is there already, or cannot be written.
-/// - [`Failure::Engine`] if nothing of the session is sound, or it cannot be read or takes more memory than it may.
-pub fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
+/// - [`CommandError::Usage`] if there is no such position, or more records are to be listed than a report takes.
+/// - [`CommandError::File`] if the file is there already, or cannot be written.
+/// - [`CommandError::Engine`] if nothing of the session is sound, or it cannot be read or takes more memory than it may.
+pub fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
     let path = &arguments.html;
     check_replaced(path, arguments.force)?;
     let reader = open_sound(&arguments.session, output)?;
@@ -105,15 +104,15 @@ pub fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
     };
     if !(range.from..=range.last).contains(&at) {
         let what = format!("the report lists records {} to {}, and not {at}", range.from, range.last);
-        return Err(Failure::usage(
+        return Err(CommandError::usage(
             what,
             "give a position among them by --at, or other ones by --from and --to",
         ));
     }
     let limit = arguments.payloads.then(|| arguments.limit.unwrap_or(PAYLOAD_BYTES));
-    let asked = Asked { range, at, payloads: Payloads::up_to(limit) };
+    let asked = ReportSelection { range, at, payloads: Payloads::up_to(limit) };
     let bytes = write(&reader, &asked, path, arguments.force, output.memory_bytes)?;
-    let written = Written {
+    let written = ReportFile {
         file: path.clone(),
         bytes,
         session: reader.opened().session,
@@ -134,22 +133,22 @@ pub fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
     Ok(code_of(&reader, output))
 }
 
-fn range(reader: &LogReader, arguments: &Arguments) -> Result<Range> {
+fn range(reader: &LogReader, arguments: &Args) -> Result<RecordRange> {
     let from = record_at(reader, arguments.from.as_ref())?.unwrap_or_default();
     let from = position_at(reader, Some(from))?;
     let last = position(reader, arguments.to.clone())?;
-    let range = Range { from, last };
+    let range = RecordRange { from, last };
     if range.len() == 0 {
         let what = format!("record {from} is behind record {last}");
-        return Err(Failure::usage(what, "give --from a number that is not above that of --to"));
+        return Err(CommandError::usage(what, "give --from a number that is not above that of --to"));
     }
     if range.last.get() > u64::from(u32::MAX) {
         let what = format!("a report lists records up to {}", u32::MAX);
-        return Err(Failure::usage(what, "give an earlier last record by --to"));
+        return Err(CommandError::usage(what, "give an earlier last record by --to"));
     }
     if range.len() > RECORDS_MAX {
         let what = format!("a report lists {RECORDS_MAX} records at most, not {}", range.len());
-        return Err(Failure::usage(what, "give a range of records by --from and --to"));
+        return Err(CommandError::usage(what, "give a range of records by --from and --to"));
     }
     Ok(range)
 }
@@ -157,13 +156,13 @@ fn range(reader: &LogReader, arguments: &Arguments) -> Result<Range> {
 /// Writes the file without a name, and gives it its name once it is whole: whatever ends the process leaves no half of it. Returns its length in bytes.
 fn write(
     reader: &LogReader,
-    asked: &Asked,
+    asked: &ReportSelection,
     path: &Path,
     force: bool,
     memory_bytes: Option<u64>,
 ) -> Result<u64> {
-    let failed = |source| Failure::File { path: path.to_owned(), source };
-    let mut unplaced = Unplaced::beside(path).map_err(failed)?;
+    let failed = |source| CommandError::File { path: path.to_owned(), source };
+    let mut unplaced = StagedFile::beside(path).map_err(failed)?;
     report::write(reader, asked, memory_bytes, (unplaced.file(), path))?;
     let bytes = unplaced.file().metadata().map_err(failed)?.len();
     unplaced.place(path, force).map_err(failed)?;

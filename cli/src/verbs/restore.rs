@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use foldlog::{ExecutionState, SequenceNumber};
 use foldlog_codec::escape;
 use foldlog_tasks::{
@@ -13,10 +12,10 @@ use serde::Serialize;
 
 use super::checkpoints::held;
 use super::recover;
-use super::workspaces::{self, Given, Workspaces};
-use crate::failure::{Failure, HOLDS, Result};
+use super::workspaces::{self, CheckpointWorkspaces, Workspaces};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{Writing, counted, in_store, open_session};
+use crate::readers::{WriteArgs, counted, in_store, open_session};
 
 /// Describes the fields of `restore --json`.
 const RESTORE_JSON: &str = "\
@@ -30,9 +29,9 @@ With --json one object:
   workspaces            restored: name, root of each workspace that was; left: names of resources that stay as they are";
 
 /// Holds what the command line asks of `foldlog restore`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = RESTORE_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The session's folder.
     pub session: PathBuf,
     /// The checkpoint, as `foldlog checkpoints` lists it, or `latest`.
@@ -61,17 +60,17 @@ pub struct Arguments {
     pub snapshots: Vec<String>,
     /// Whether a session that a replica holds is written.
     #[command(flatten)]
-    pub writing: Writing,
+    pub writing: WriteArgs,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let folders = &recover::Asked {
+        let folders = &recover::WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,
             overwrite: self.overwrite,
@@ -80,7 +79,7 @@ impl Arguments {
             force: false,
             writing: self.writing,
         };
-        let asked = Asked {
+        let asked = RestoreCommand {
             checkpoint: &self.checkpoint,
             by: &self.by,
             reason: &self.reason,
@@ -93,7 +92,7 @@ impl Arguments {
 
 /// Holds what a person says of the restore.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct RestoreCommand<'a> {
     /// The checkpoint, or `latest`.
     pub checkpoint: &'a str,
     /// Who restores the session.
@@ -103,7 +102,7 @@ pub struct Asked<'a> {
     /// Whether later events of tasks are applied again.
     pub apply_later: bool,
     /// Folders of the workspaces that are restored too.
-    pub folders: &'a super::recover::Asked<'a>,
+    pub folders: &'a super::recover::WorkspaceOptions<'a>,
 }
 
 #[derive(Serialize)]
@@ -129,11 +128,11 @@ struct Refused {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the session is in no store, or has no such checkpoint, or folders are given for some of its
+/// - [`CommandError::Usage`] if the session is in no store, or has no such checkpoint, or folders are given for some of its
 ///   workspaces only.
-/// - [`Failure::DoesNotHold`] if the records are not those of the checkpoint's hash.
-/// - [`Failure::Engine`] if another process has the session open for writing, if it is to be recovered first, or is corrupt.
-pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
+/// - [`CommandError::DoesNotHold`] if the records are not those of the checkpoint's hash.
+/// - [`CommandError::Engine`] if another process has the session open for writing, if it is to be recovered first, or is corrupt.
+pub fn run(dir: &Path, asked: &RestoreCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
     let log = open_session(dir, output)?;
     let history = CheckpointHistory::read(&log)?;
@@ -142,13 +141,13 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
         "latest" => history.latest_on(log.live_path(), end).ok_or(foldlog_tasks::Error::NoCheckpoint)?,
         text => {
             let id: CheckpointId = text.parse().map_err(|error: foldlog_tasks::InvalidCheckpointId| {
-                Failure::usage(error.to_string(), "`foldlog checkpoints SESSION` lists them")
+                CommandError::usage(error.to_string(), "`foldlog checkpoints SESSION` lists them")
             })?;
             history.get(id)?
         }
     };
     let store = asked.folders.writing.open(&root, output)?;
-    let Given { resources, report: given } =
+    let CheckpointWorkspaces { resources, report: given } =
         workspaces::given((&store, id, dir), Some(checkpoint), asked.folders, false)?;
     let (session, _) = open_without_host(&store, id)?;
     if !output.json() {

@@ -5,12 +5,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::Args;
-use foldlog::filesystem::{self, ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound, FileUnknown};
+use foldlog::filesystem::{self, ChangeKind, ContentDiff, FileBrief, FileRewound, FileUnknown, KeptFile};
 use foldlog::inspect::{Difference, LedgerEntry, LogReader};
 use foldlog::tools::{
-    CaptureMoment, CaptureTaken, ResourceLeft, ResourcePreview, ResourceRewound, RewindOptions,
-    RewindPreview, RewindReport,
+    CaptureMoment, CaptureTaken, ResourcePreview, ResourceRewound, RewindOptions, RewindPreview,
+    RewindReport, SkippedResource,
 };
 use foldlog::{Error, ExecutionState, OperationId, ResourceRegistry, SequenceNumber, Session};
 use foldlog_codec::escape;
@@ -18,9 +17,9 @@ use foldlog_tasks::open_without_host;
 
 use super::recover::{self, named_part, places};
 use super::run::resume_command::quoted;
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{Position, Writing, counted, in_store, open_session, position};
+use crate::readers::{Position, WriteArgs, counted, in_store, open_session, position};
 
 /// Says what a rewind does, and describes the fields of `rewind --json`.
 const REWIND_JSON: &str = "\
@@ -55,9 +54,9 @@ foldlog rewind [OPTIONS] <SESSION> <TO> --workspace <NAME=DIR> --by <WHO> --reas
        foldlog rewind [OPTIONS] <SESSION> <TO> --preview --workspace <NAME=DIR>";
 
 /// Holds what the command line asks of `foldlog rewind`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = REWIND_JSON, override_usage = USAGE)]
-pub struct Arguments {
+pub struct Args {
     /// The session's folder.
     pub session: PathBuf,
     /// The position to go back to, or the tag of a snapshot.
@@ -93,17 +92,17 @@ pub struct Arguments {
     pub rebind: Vec<String>,
     /// Whether a session that a replica holds is written.
     #[command(flatten)]
-    pub writing: Writing,
+    pub writing: WriteArgs,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let folders = &recover::Asked {
+        let folders = &recover::WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,
             overwrite: false,
@@ -111,18 +110,18 @@ impl Arguments {
             without_capture: false,
             force: false,
             // A preview writes nothing.
-            writing: Writing { unreplicated: self.writing.unreplicated || self.preview },
+            writing: WriteArgs { unreplicated: self.writing.unreplicated || self.preview },
         };
         let (by, reason) = (self.by.as_deref(), self.reason.as_deref());
-        let Arguments { to, preview, overwrite, of, .. } = self;
-        let asked = Asked { to, preview, overwrite, of, by, reason, folders };
+        let Args { to, preview, overwrite, of, .. } = self;
+        let asked = RewindCommand { to, preview, overwrite, of, by, reason, folders };
         run(&self.session, &asked, output)
     }
 }
 
 /// Holds what a person says of the rewind.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct RewindCommand<'a> {
     /// Where to; `None` undoes the last rewind.
     pub to: Option<Position>,
     /// Whether to tell only what the rewind would do.
@@ -136,17 +135,17 @@ pub struct Asked<'a> {
     /// Why.
     pub reason: Option<&'a str>,
     /// Folders of the workspaces.
-    pub folders: &'a recover::Asked<'a>,
+    pub folders: &'a recover::WorkspaceOptions<'a>,
 }
 
 /// Rewinds a session and its workspaces, or tells what that would do.
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the session is in no store, has no such position or tag, or the folder of a workspace is not given.
-/// - [`Failure::Engine`] if another process has the session open for writing, if it is to be recovered first, or is corrupt; if
+/// - [`CommandError::Usage`] if the session is in no store, has no such position or tag, or the folder of a workspace is not given.
+/// - [`CommandError::Engine`] if another process has the session open for writing, if it is to be recovered first, or is corrupt; if
 ///   there is no rewind to be undone; or if a workspace cannot go back.
-pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
+pub fn run(dir: &Path, asked: &RewindCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
     let log = open_session(dir, output)?;
     let to = asked.to.clone().map(|to| position(&log, Some(to))).transpose()?;
@@ -178,20 +177,29 @@ impl At<'_> {
 }
 
 /// Says what to do about a session that was interrupted, and about a position within a call.
-fn told(failure: Failure, log: &LogReader, at: At<'_>, folders: &recover::Asked<'_>) -> Failure {
+fn told(
+    failure: CommandError,
+    log: &LogReader,
+    at: At<'_>,
+    folders: &recover::WorkspaceOptions<'_>,
+) -> CommandError {
     match failure {
-        Failure::Engine(error @ Error::InsideTransaction { position, .. }) => match outside(log, position) {
-            Some(next) => Failure::usage(error.to_string(), next),
-            None => Failure::Engine(error),
-        },
-        Failure::Engine(error @ Error::Interrupted { .. }) => Failure::usage(
+        CommandError::Engine(error @ Error::InsideTransaction { position, .. }) => {
+            match outside(log, position) {
+                Some(next) => CommandError::usage(error.to_string(), next),
+                None => CommandError::Engine(error),
+            }
+        }
+        CommandError::Engine(error @ Error::Interrupted { .. }) => CommandError::usage(
             error.to_string(),
             format!("let its host recover it, or do so by `{}`", recovery(at, folders)),
         ),
-        Failure::Engine(error @ Error::Filesystem(filesystem::Error::NotRestored { .. })) => Failure::usage(
-            error.to_string(),
-            "the session is as it was, and so are the other files; remove what is in the way, and rewind again",
-        ),
+        CommandError::Engine(error @ Error::Filesystem(filesystem::Error::NotRestored { .. })) => {
+            CommandError::usage(
+                error.to_string(),
+                "the session is as it was, and so are the other files; remove what is in the way, and rewind again",
+            )
+        }
         failure => failure,
     }
 }
@@ -210,7 +218,7 @@ fn outside(log: &LogReader, position: SequenceNumber) -> Option<String> {
 }
 
 /// Returns the command that recovers the session on the folders that were given.
-fn recovery(at: At<'_>, folders: &recover::Asked<'_>) -> String {
+fn recovery(at: At<'_>, folders: &recover::WorkspaceOptions<'_>) -> String {
     let mut command = format!("foldlog recover {}{}", quoted(at.dir.as_os_str()), at.option());
     let given = [
         ("--workspace", folders.workspaces),
@@ -229,7 +237,7 @@ fn rewind(
     session: &Session,
     at: At<'_>,
     to: Option<SequenceNumber>,
-    asked: &Asked<'_>,
+    asked: &RewindCommand<'_>,
     output: &mut Output<'_>,
 ) -> Result<()> {
     let (state, roots) = run_of(session, at.dir, asked)?;
@@ -272,7 +280,7 @@ fn rewind(
 fn run_of(
     session: &Session,
     dir: &Path,
-    asked: &Asked<'_>,
+    asked: &RewindCommand<'_>,
 ) -> Result<(ExecutionState, BTreeMap<String, PathBuf>)> {
     let captured = session.recorded_captures()?.into_iter();
     let mut captured: BTreeMap<_, _> = captured.map(|(name, recorded)| (name, Some(recorded))).collect();
@@ -282,7 +290,10 @@ fn run_of(
     }
     let places = places(captured, dir, asked.folders)?;
     if places.is_empty() && !(asked.folders.workspaces.is_empty() && asked.folders.rebound.is_empty()) {
-        return Err(Failure::usage("the session has no captures of a workspace", "leave out --workspace"));
+        return Err(CommandError::usage(
+            "the session has no captures of a workspace",
+            "leave out --workspace",
+        ));
     }
     let (mut roots, mut resources) = (BTreeMap::new(), ResourceRegistry::builder());
     for place in places {
@@ -466,8 +477,8 @@ fn print_file(file: &FileRewound, output: &mut Output<'_>) -> Result<()> {
     Ok(())
 }
 
-fn print_kept(kept: &[FileKept], left_out: u64, output: &mut Output<'_>) -> Result<()> {
-    for FileKept { path, by_hand, in_place_of, .. } in kept {
+fn print_kept(kept: &[KeptFile], left_out: u64, output: &mut Output<'_>) -> Result<()> {
+    for KeptFile { path, by_hand, in_place_of, .. } in kept {
         let instead = in_place_of.as_ref().map(|other| format!(", in place of {}", escape::text(other)));
         let path = escape::text(path);
         output.line(format_args!("  kept {path}: {by_hand} by hand{}", instead.unwrap_or_default()))?;
@@ -490,8 +501,8 @@ fn print_unknown(unknown: &[FileUnknown], more: u64, output: &mut Output<'_>) ->
     }
 }
 
-fn print_left(left: &[ResourceLeft], output: &mut Output<'_>) {
-    for ResourceLeft { name, reason } in left {
+fn print_left(left: &[SkippedResource], output: &mut Output<'_>) {
+    for SkippedResource { name, reason } in left {
         let (name, reason) = (escape::text(name), escape::text(reason));
         output.note(format_args!("note: `{name}` stays as it is: {reason}"));
     }

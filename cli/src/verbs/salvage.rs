@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use clap::Args;
 use foldlog::{
     Error, MissingObject, OperationId, SalvageReport, SequenceNumber, SessionOptions, SkippedBytes, SmolStr,
     Store,
@@ -13,7 +12,7 @@ use uuid::Uuid;
 
 use foldlog_codec::escape;
 
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{counted, note_interrupted};
 
@@ -33,9 +32,9 @@ With --json one object:
   beside           other files in the session's folder, which were not copied";
 
 /// Holds what the command line asks of `foldlog salvage`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = SALVAGE_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The damaged session's folder.
     pub session: PathBuf,
     /// The store of the new session; it is created if it does not exist.
@@ -43,7 +42,7 @@ pub struct Arguments {
     pub to: PathBuf,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -67,23 +66,23 @@ struct Document {
     #[serde(serialize_with = "escape::serialize_path")]
     segment: PathBuf,
     offset: u64,
-    mended: Vec<Place>,
-    left: Vec<Left>,
+    mended: Vec<SegmentOffset>,
+    left: Vec<SkippedBytesRow>,
     missing_objects: Vec<Missing>,
-    open: Vec<Operation>,
-    unsettled: Vec<Operation>,
+    open: Vec<SalvageOperationRow>,
+    unsettled: Vec<SalvageOperationRow>,
     beside: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct Place {
+struct SegmentOffset {
     #[serde(serialize_with = "escape::serialize_path")]
     segment: PathBuf,
     offset: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct Left {
+struct SkippedBytesRow {
     #[serde(serialize_with = "escape::serialize_path")]
     segment: PathBuf,
     offset: u64,
@@ -103,14 +102,14 @@ struct Missing {
 }
 
 #[derive(Debug, Serialize)]
-struct Operation {
+struct SalvageOperationRow {
     operation: OperationId,
     tool: String,
 }
 
 impl Document {
     fn of(salvaged: &SalvageReport) -> Document {
-        let left = |left: &SkippedBytes| Left {
+        let left = |left: &SkippedBytes| SkippedBytesRow {
             segment: left.segment.clone(),
             offset: left.offset,
             bytes: left.bytes,
@@ -126,8 +125,10 @@ impl Document {
         };
         let open = salvaged.open.iter().map(|open| (open.operation, &open.tool));
         let unsettled = salvaged.unsettled.iter().map(|unsettled| (unsettled.operation, &unsettled.tool));
-        let operation =
-            |(operation, tool): (OperationId, &SmolStr)| Operation { operation, tool: tool.to_string() };
+        let operation = |(operation, tool): (OperationId, &SmolStr)| SalvageOperationRow {
+            operation,
+            tool: tool.to_string(),
+        };
         Document {
             session: salvaged.session,
             dir: salvaged.dir.clone(),
@@ -140,7 +141,7 @@ impl Document {
             mended: salvaged
                 .mended
                 .iter()
-                .map(|(segment, offset)| Place { segment: segment.clone(), offset: *offset })
+                .map(|(segment, offset)| SegmentOffset { segment: segment.clone(), offset: *offset })
                 .collect(),
             left: salvaged.left.iter().map(left).collect(),
             missing_objects: salvaged.missing_objects.iter().map(missing).collect(),
@@ -156,8 +157,8 @@ impl Document {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if `to` is a link, is inside the session's folder, or holds anything but a store.
-/// - [`Failure::Engine`] if nothing in the session is sound, it cannot be read, or a process has it open for writing.
+/// - [`CommandError::Usage`] if `to` is a link, is inside the session's folder, or holds anything but a store.
+/// - [`CommandError::Engine`] if nothing in the session is sound, it cannot be read, or a process has it open for writing.
 pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
     let session = match session.canonicalize() {
         Ok(session) if session.is_dir() => session,
@@ -192,8 +193,8 @@ pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
 /// Checks that `to` is a store or can become one, and returns whether nothing is there yet.
 fn check_target(session: &Path, to: &Path) -> Result<bool> {
     let next = "give the folder of a store, or one that is new or empty";
-    let wrong = |what: &str| Err(Failure::usage(format!("{} {what}", escape::path(to)), next));
-    let failed = |source| Failure::File { path: to.to_owned(), source };
+    let wrong = |what: &str| Err(CommandError::usage(format!("{} {what}", escape::path(to)), next));
+    let failed = |source| CommandError::File { path: to.to_owned(), source };
     let resolved = resolve(to).map_err(failed)?;
     let Some(resolved) = resolved else { return wrong("has `..` behind a folder that does not exist") };
     if resolved.starts_with(session) {

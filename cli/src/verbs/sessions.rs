@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use foldlog::conversation::ResumePoint;
-use foldlog::inspect::{self, Fenced, ResumableConversation, SessionOverview, StandingOperation};
+use foldlog::inspect::{self, ResumableConversation, SessionFence, SessionOverview, StandingOperation};
 use foldlog::{Error, Holder, OperationId, Parent, Replicated, SequenceNumber, Store};
 use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
@@ -18,7 +18,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::pending::now;
-use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result, worse};
+use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result, worse};
 use crate::output::Output;
 use crate::readers;
 use crate::remote;
@@ -49,9 +49,9 @@ lives only to whoever watches it for the length of its lease, as --wait does. le
 by the place's clock, and left_ms where the place can tell: 0 once it has run out.";
 
 /// Holds what the command line asks of `foldlog sessions`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = SESSIONS_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The store's folder, or the URL of a place that holds sessions.
     #[arg(value_name = "STORE")]
     pub dir: PathBuf,
@@ -72,15 +72,15 @@ pub struct Arguments {
     pub wait: bool,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Arguments { dir, status, since, tags, sort, wait } = self;
-        let asked = Asked { status, since, tags, sort, wait };
+        let Args { dir, status, since, tags, sort, wait } = self;
+        let asked = SessionsQuery { status, since, tags, sort, wait };
         match remote::url(&dir) {
             #[cfg(feature = "object-store")]
             Some(url) => remote::list(url, &asked, output),
@@ -88,7 +88,7 @@ impl Arguments {
             Some(_) => Err(remote::not_built()),
             None if wait => {
                 let next = "a store knows at once: leave out --wait";
-                Err(Failure::usage("--wait is for the sessions of a place", next))
+                Err(CommandError::usage("--wait is for the sessions of a place", next))
             }
             None => run(&dir, &asked, output),
         }
@@ -191,7 +191,7 @@ impl std::str::FromStr for Since {
 
 /// Says which sessions are listed, and in which order.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct SessionsQuery {
     /// Sessions of which one of these is true; all if it is empty.
     pub status: Vec<Status>,
     /// Sessions with a record since then.
@@ -206,7 +206,7 @@ pub struct Asked {
 
 /// Holds the row of a session. The fields are those of `sessions --json`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct SessionListRow {
     session: Uuid,
     status: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -224,12 +224,12 @@ pub(crate) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     replicated: Option<ReplicatedRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    fenced: Option<Fenced>,
+    fenced: Option<SessionFence>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    running: Option<Writer>,
-    open: Vec<Operation>,
-    unsettled: Vec<Operation>,
-    suspended: Vec<Operation>,
+    running: Option<WriterProcess>,
+    open: Vec<SessionOperationRow>,
+    unsettled: Vec<SessionOperationRow>,
+    suspended: Vec<SessionOperationRow>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     resumable: Vec<Resumable>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -274,7 +274,7 @@ struct ReplicatedRow {
 
 /// Names the process that has a session open, as far as it left a note.
 #[derive(Debug, Serialize)]
-struct Writer {
+struct WriterProcess {
     pid: Option<u32>,
     host: Option<String>,
     since: Option<String>,
@@ -282,7 +282,7 @@ struct Writer {
 }
 
 #[derive(Debug, Serialize)]
-struct Operation {
+struct SessionOperationRow {
     operation: OperationId,
     tool: String,
     since: String,
@@ -350,8 +350,8 @@ fn is_nothing(found: &Result<SessionOverview, Error>, dir: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if there is no store at `dir`, [`Failure::Engine`] if the store cannot be read.
-pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
+/// [`CommandError::Usage`] if there is no store at `dir`, [`CommandError::Engine`] if the store cannot be read.
+pub fn run(dir: &Path, asked: &SessionsQuery, output: &mut Output<'_>) -> Result<u8> {
     let store = readers::open_store(dir, output)?;
     let ids = store.session_ids()?;
     note_exposed(&store, &ids, output);
@@ -367,7 +367,7 @@ pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
             readers::pass_over(&dir, output);
             continue;
         }
-        rows.push(Row::of(id, &dir, found, running.remove(&id)));
+        rows.push(SessionListRow::of(id, &dir, found, running.remove(&id)));
     }
     rows.retain(|row| row.is_asked(asked));
     sort(&mut rows, asked.sort);
@@ -396,15 +396,15 @@ pub fn run(dir: &Path, asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
 ///
 /// # Errors
 ///
-/// [`Failure::Engine`] if the store cannot be read.
+/// [`CommandError::Engine`] if the store cannot be read.
 #[cfg(feature = "view")]
-pub(crate) fn rows_of(store: &Store, ids: &[Uuid], memory_bytes: Option<u64>) -> Result<Vec<Row>> {
+pub(crate) fn rows_of(store: &Store, ids: &[Uuid], memory_bytes: Option<u64>) -> Result<Vec<SessionListRow>> {
     let mut running = inspect::running(store.path(), ids)?;
     let now_us = now().timestamp_micros();
     let rows = ids.iter().filter_map(|id| {
         let dir = store.session_dir(*id);
         let found = inspect::overview(&dir, now_us, memory_bytes);
-        (!is_nothing(&found, &dir)).then(|| Row::of(*id, &dir, found, running.remove(id)))
+        (!is_nothing(&found, &dir)).then(|| SessionListRow::of(*id, &dir, found, running.remove(id)))
     });
     Ok(rows.collect())
 }
@@ -422,13 +422,18 @@ fn note_exposed(store: &Store, ids: &[Uuid], output: &mut Output<'_>) {
     readers::note_exposed(exposed.as_ref(), output);
 }
 
-impl Row {
-    fn of(session: Uuid, dir: &Path, found: Result<SessionOverview, Error>, holder: Option<Holder>) -> Row {
+impl SessionListRow {
+    fn of(
+        session: Uuid,
+        dir: &Path,
+        found: Result<SessionOverview, Error>,
+        holder: Option<Holder>,
+    ) -> SessionListRow {
         let running = holder.map(|holder| {
             let Holder { pid, host, since, ended } = holder;
-            Writer { pid, host, since, ended }
+            WriterProcess { pid, host, since, ended }
         });
-        let row = Row {
+        let row = SessionListRow {
             session,
             status: Status::Unreadable,
             records: None,
@@ -458,7 +463,7 @@ impl Row {
     }
 
     /// Adds what was read of the session.
-    fn read(mut self, overview: SessionOverview) -> Row {
+    fn read(mut self, overview: SessionOverview) -> SessionListRow {
         let SessionOverview { records, log_bytes, created_at_us, last_at_us, closed, .. } = overview;
         (self.records, self.log_bytes) = (Some(records), Some(log_bytes));
         (self.created_at, self.last_at) = (Some(Time(created_at_us)), Some(Time(last_at_us)));
@@ -467,12 +472,12 @@ impl Row {
         self.parent = overview.parent.map(ParentRow::of);
         self.replicated =
             overview.replicated.map(|Replicated { at, by, epoch }| ReplicatedRow { at, by, epoch });
-        self.open = overview.open.iter().map(Operation::of).collect();
-        self.unsettled = overview.unsettled.iter().map(Operation::of).collect();
-        self.suspended = overview.suspended.iter().map(Operation::of).collect();
+        self.open = overview.open.iter().map(SessionOperationRow::of).collect();
+        self.unsettled = overview.unsettled.iter().map(SessionOperationRow::of).collect();
+        self.suspended = overview.suspended.iter().map(SessionOperationRow::of).collect();
         self.resumable = overview.resumable.iter().map(Resumable::of).collect();
         if let Some(end) = overview.sound_end {
-            let failure = Failure::from(end.damage);
+            let failure = CommandError::from(end.damage);
             self.error = Some(failure.to_string());
             self.failure = Some((failure.to_string(), failure.exit_code()));
             self.damage =
@@ -499,14 +504,14 @@ impl Row {
     }
 
     /// Adds why the session cannot be read.
-    fn unread(mut self, dir: &Path, error: Error) -> Row {
+    fn unread(mut self, dir: &Path, error: Error) -> SessionListRow {
         // Of a folder that cannot be looked at, the error tells.
         (self.objects, self.object_bytes) = inspect::kept_objects(dir).unwrap_or_default();
         let lost = readers::lost_segments(dir).filter(|_| matches!(error, Error::NotASession { .. }));
         let (text, code) = match lost {
             Some(reason) => (format!("{}: {reason}", escape::path(dir)), DOES_NOT_HOLD),
             None => {
-                let failure = Failure::from(error);
+                let failure = CommandError::from(error);
                 (failure.to_string(), failure.exit_code())
             }
         };
@@ -520,7 +525,7 @@ impl Row {
         self
     }
 
-    fn is_asked(&self, asked: &Asked) -> bool {
+    fn is_asked(&self, asked: &SessionsQuery) -> bool {
         let has = |tag: &String| match tag.split_once('=') {
             Some((key, value)) => self.tags.get(key).is_some_and(|found| found == value),
             None => self.tags.contains_key(tag),
@@ -562,7 +567,7 @@ impl Row {
         );
         let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
         let (records, log_bytes) = (number(self.records), number(self.log_bytes));
-        let Row { object_bytes, .. } = self;
+        let SessionListRow { object_bytes, .. } = self;
         let (pad, last_at) = ("", self.last_at.map_or_else(|| "-".to_owned(), |Time(last)| time_text(last)));
         let width = STATUS_CHARS.saturating_sub(self.status.name().len());
         let row = format!(
@@ -633,16 +638,16 @@ fn more(all: usize, before: &str, behind: &str) -> String {
 }
 
 /// Names operations to a person: the first, and how many there are more.
-fn named(operations: &[Operation]) -> String {
+fn named(operations: &[SessionOperationRow]) -> String {
     let Some(first) = operations.first() else { return String::new() };
     let more = more(operations.len(), ", and ", " more");
     let (tool, paths) = (escape::text(&first.tool), first.paths());
     format!("`{tool}` (operation {}) since {}{paths}{more}", first.operation, first.since)
 }
 
-impl Writer {
+impl WriterProcess {
     fn text(&self) -> String {
-        let Writer { pid: Some(pid), host, since, ended } = self else {
+        let WriterProcess { pid: Some(pid), host, since, ended } = self else {
             return "a process that left no note".to_owned();
         };
         let host = host.as_deref().map(|host| format!(" on {}", escape::text(host))).unwrap_or_default();
@@ -653,11 +658,17 @@ impl Writer {
     }
 }
 
-impl Operation {
-    fn of(operation: &StandingOperation) -> Operation {
+impl SessionOperationRow {
+    fn of(operation: &StandingOperation) -> SessionOperationRow {
         let StandingOperation { operation, tool, begun_at_us, workspaces } = operation;
         let (since, workspaces) = (time_text(*begun_at_us), workspaces.clone());
-        Operation { operation: *operation, tool: tool.to_string(), since, since_us: *begun_at_us, workspaces }
+        SessionOperationRow {
+            operation: *operation,
+            tool: tool.to_string(),
+            since,
+            since_us: *begun_at_us,
+            workspaces,
+        }
     }
 
     /// Says where the workspaces were.
@@ -681,8 +692,8 @@ impl ParentRow {
 }
 
 /// Sorts rows. Those that are alike stay in the order of their ids.
-fn sort(rows: &mut [Row], sort: Sort) {
-    let bytes = |row: &Row| row.log_bytes.unwrap_or(0).saturating_add(row.object_bytes);
+fn sort(rows: &mut [SessionListRow], sort: Sort) {
+    let bytes = |row: &SessionListRow| row.log_bytes.unwrap_or(0).saturating_add(row.object_bytes);
     match sort {
         Sort::Id => {}
         Sort::Status => rows.sort_by_key(|row| row.status),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use foldlog::inspect;
 use foldlog::{
     Error, Holder, LeftDecision, LeftFate, OperationId, PendingQuestion, SequenceNumber, Settlement, Value,
@@ -14,15 +14,15 @@ use foldlog::{
 use foldlog_codec::escape;
 use serde::Serialize;
 
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{DIGEST_DIGITS, Writing, digest_text, in_store, open_session};
+use crate::readers::{DIGEST_DIGITS, WriteArgs, digest_text, in_store, open_session};
 use crate::verbs::pending::now;
 
 /// Holds what the command line asks of `foldlog settle`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = SETTLE_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The session's folder.
     pub session: PathBuf,
     /// The operation's id, as `foldlog ledger` lists it.
@@ -53,7 +53,7 @@ pub struct Arguments {
     pub wait: u64,
     /// Whether a session that a replica holds is written.
     #[command(flatten)]
-    pub writing: Writing,
+    pub writing: WriteArgs,
 }
 
 /// Seconds for which an open host is waited for if the command line says nothing: one that waits for decisions takes one at once.
@@ -69,14 +69,14 @@ With --json one object:
   sequence     the record that holds the decision; null if no process has taken it yet
   left         the file in which it was left, if no process has taken it yet";
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let decided = Decided {
+        let decided = SettleCommand {
             operation: self.operation,
             decision: self.decision,
             by: &self.by,
@@ -107,7 +107,7 @@ pub enum Settled {
 
 /// Holds a person's decision about an operation.
 #[derive(Debug)]
-pub struct Decided<'a> {
+pub struct SettleCommand<'a> {
     /// Operation id: the sequence number of the operation's first begin.
     pub operation: OperationId,
     /// What is decided.
@@ -127,7 +127,7 @@ pub struct Decided<'a> {
     /// Longest time to wait until a process that has the session open has taken the decision.
     pub wait: Duration,
     /// Whether a session that a replica holds is written.
-    pub writing: Writing,
+    pub writing: WriteArgs,
 }
 
 #[derive(Serialize)]
@@ -142,13 +142,13 @@ struct Document {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the session is in no store, the result is not JSON, something is given that the decision has no
+/// - [`CommandError::Usage`] if the session is in no store, the result is not JSON, something is given that the decision has no
 ///   use for, no question that waits has the arguments that are approved, or the open host refused the decision.
-/// - [`Failure::Engine`] if the operation does not wait for this, or the decision cannot be written.
-pub fn run(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> Result<u8> {
+/// - [`CommandError::Engine`] if the operation does not wait for this, or the decision cannot be written.
+pub fn run(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(session)?;
     let settlement = settlement(session, decided, output)?;
-    let Decided { operation, by, reason, .. } = *decided;
+    let SettleCommand { operation, by, reason, .. } = *decided;
     let store = decided.writing.open(&root, output)?;
     let sequence = match store.settle(id, operation, &settlement, by, reason) {
         Err(Error::Locked { holder, .. }) => {
@@ -183,12 +183,12 @@ pub fn run(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> Re
     Ok(HOLDS)
 }
 
-fn refused(operation: OperationId, reason: &str) -> Failure {
+fn refused(operation: OperationId, reason: &str) -> CommandError {
     let what = format!(
         "the process that has the session open refused the decision about operation {operation}: {}",
         escape::text(reason)
     );
-    Failure::usage(
+    CommandError::usage(
         what,
         "nothing was recorded; `foldlog pending` lists what waits, and `foldlog ledger` what became of each call",
     )
@@ -196,7 +196,7 @@ fn refused(operation: OperationId, reason: &str) -> Failure {
 
 /// Says that a decision was left, and that no process has taken it yet.
 fn tell_left(
-    decided: &Decided<'_>,
+    decided: &SettleCommand<'_>,
     left: &LeftDecision,
     holder: &Holder,
     output: &mut Output<'_>,
@@ -217,19 +217,22 @@ fn tell_left(
 }
 
 /// Makes the decision of what the command line says.
-fn settlement(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> Result<Settlement> {
-    let Decided { decision, result, shown, arguments, until, .. } = *decided;
+fn settlement(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'_>) -> Result<Settlement> {
+    let SettleCommand { decision, result, shown, arguments, until, .. } = *decided;
     let result: Option<Value> = result.map(serde_json::from_str).transpose().map_err(|error| {
-        Failure::usage(format!("the result is not JSON: {error}"), "give JSON, such as '{\"sent\": true}'")
+        CommandError::usage(
+            format!("the result is not JSON: {error}"),
+            "give JSON, such as '{\"sent\": true}'",
+        )
     })?;
     if result.is_some() && decision != Settled::Committed {
         let name = decision.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         let what = format!("a call that is settled as `{name}` has no result");
-        return Err(Failure::usage(what, "leave out --result, or settle the call as `committed`"));
+        return Err(CommandError::usage(what, "leave out --result, or settle the call as `committed`"));
     }
     if (arguments.is_some() || until.is_some()) && decision != Settled::Approved {
         let what = "--arguments and --until belong to an approval";
-        return Err(Failure::usage(what, "leave them out, or settle the call as `approved`"));
+        return Err(CommandError::usage(what, "leave them out, or settle the call as `approved`"));
     }
     let settlement = match decision {
         Settled::Committed => Settlement::committed(result),
@@ -242,16 +245,16 @@ fn settlement(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) ->
 }
 
 /// Returns the digest of the arguments that a person approves, of which the command line gives the first digits.
-fn approved(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> Result<[u8; 32]> {
+fn approved(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'_>) -> Result<[u8; 32]> {
     let list = "`foldlog pending` lists each question with the digest of its arguments";
     let Some(digits) = decided.arguments.filter(|digits| digits.len() >= DIGEST_DIGITS) else {
         let what =
             format!("an approval names at least {DIGEST_DIGITS} digits of the digest of the arguments");
-        return Err(Failure::usage(what, list));
+        return Err(CommandError::usage(what, list));
     };
     let pending = open_session(session, output)?.pending(now())?;
     let Some(asked) = pending.iter().find(|one| one.operation == decided.operation) else {
-        return Err(Failure::usage(format!("operation {} asks for nothing", decided.operation), list));
+        return Err(CommandError::usage(format!("operation {} asks for nothing", decided.operation), list));
     };
     let PendingQuestion { digest, .. } = asked;
     if !digest_text(digest).starts_with(&digits.to_ascii_lowercase()) {
@@ -260,7 +263,7 @@ fn approved(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> R
             decided.operation,
             digest_text(digest)
         );
-        return Err(Failure::usage(what, list));
+        return Err(CommandError::usage(what, list));
     }
     Ok(*digest)
 }

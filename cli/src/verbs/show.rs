@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use foldlog::inspect::{FrameInfo, LogReader};
-use foldlog::{Kind, Policy, Record, SequenceNumber, Value};
-use foldlog_codec::body::{Action, Added, BuiltIn, Declare, Dispatch, EventDeclaration, Import, ToolEnd};
+use foldlog::{Policy, Record, RecordKind, SequenceNumber, Value};
+use foldlog_codec::body::{
+    Action, AddedItems, BuiltIn, Declare, Dispatch, EventDeclaration, Import, ToolEnd,
+};
 use foldlog_codec::escape;
-use foldlog_codec::record::{Names, RecordJson, time_text};
+use foldlog_codec::record::{RecordJson, RecordNames, time_text};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 use crate::output::Output;
 use crate::payload;
 use crate::readers::{
@@ -21,8 +22,8 @@ use crate::readers::{
 use crate::style::{BAD, CAUTION, GONE, HEADING, PLAIN, Style};
 
 /// Holds what the command line asks of `foldlog show`.
-#[derive(Clone, Debug, Args)]
-pub struct Arguments {
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
     /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The first record: its number, or a snapshot's tag [default: 0].
@@ -42,15 +43,15 @@ pub struct Arguments {
     pub beyond_damage: bool,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Arguments { session, from, to, kind, payload, beyond_damage } = self;
-        let asked = Asked { from, to, kind: kind.as_deref(), payload, beyond_damage };
+        let Args { session, from, to, kind, payload, beyond_damage } = self;
+        let asked = ShowQuery { from, to, kind: kind.as_deref(), payload, beyond_damage };
         run(&session, &asked, output)
     }
 }
@@ -63,7 +64,7 @@ const KIND_CHARS: usize = 10;
 
 /// Says which records are listed, and how.
 #[derive(Clone, Debug, Default)]
-pub struct Asked<'a> {
+pub struct ShowQuery<'a> {
     /// First record; `None` stands for the first one of the log.
     pub from: Option<Position>,
     /// Last record; `None` stands for the last one of the log.
@@ -81,9 +82,9 @@ pub struct Asked<'a> {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if there is no such kind or position.
-/// - [`Failure::Engine`] if no such record is sound, or the session cannot be read.
-pub fn run(session: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
+/// - [`CommandError::Usage`] if there is no such kind or position.
+/// - [`CommandError::Engine`] if no such record is sound, or the session cannot be read.
+pub fn run(session: &Path, asked: &ShowQuery<'_>, output: &mut Output<'_>) -> Result<u8> {
     let kind = asked.kind.map(known_kind).transpose()?;
     let reader = open_sound_outline(session, output)?;
     let end = reader.sound_end().filter(|_| asked.beyond_damage).map(|end| end.sequence);
@@ -151,18 +152,18 @@ pub(crate) fn each_beyond(
     }
 }
 
-fn known_kind(name: &str) -> Result<Kind> {
-    if let Some(kind) = Kind::from_name(name).filter(|kind| !kind.is_envelope()) {
+fn known_kind(name: &str) -> Result<RecordKind> {
+    if let Some(kind) = RecordKind::from_name(name).filter(|kind| !kind.is_envelope()) {
         return Ok(kind);
     }
-    let kinds = Kind::ALL.iter().filter(|kind| !kind.is_envelope()).map(|kind| kind.name());
+    let kinds = RecordKind::ALL.iter().filter(|kind| !kind.is_envelope()).map(|kind| kind.name());
     let next = format!("the kinds are {}", kinds.collect::<Vec<_>>().join(", "));
-    Err(Failure::usage(format!("there is no kind of record called `{}`", escape::text(name)), next))
+    Err(CommandError::usage(format!("there is no kind of record called `{}`", escape::text(name)), next))
 }
 
 /// Tells the words for where records stand.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(crate) struct RecordStanding {
     /// Ranges of records that no rollback has abandoned.
     pub(super) live: Vec<RangeInclusive<SequenceNumber>>,
     /// LOG slices.
@@ -171,8 +172,8 @@ pub(crate) struct Standing {
     logged: BTreeSet<u32>,
 }
 
-impl Standing {
-    pub(crate) fn new(live: Vec<RangeInclusive<SequenceNumber>>, declared: &Declare) -> Standing {
+impl RecordStanding {
+    pub(crate) fn new(live: Vec<RangeInclusive<SequenceNumber>>, declared: &Declare) -> RecordStanding {
         let logs = declared.slices.iter().filter(|slice| slice.policy == Policy::Log);
         let logs: BTreeSet<u32> = logs.map(|slice| slice.id).collect();
         let is_logged = |event: &&EventDeclaration| {
@@ -180,7 +181,7 @@ impl Standing {
             built_in.any(|binding| logs.contains(&binding.slice))
         };
         let logged = declared.events.iter().filter(is_logged).map(|event| event.id).collect();
-        Standing { live, logs, logged }
+        RecordStanding { live, logs, logged }
     }
 
     fn is_live(&self, sequence: SequenceNumber) -> bool {
@@ -199,19 +200,24 @@ impl Standing {
     /// Returns whether a record has added an item to a LOG slice.
     fn is_logged(&self, record: &Record<'_>) -> bool {
         match record.kind {
-            Kind::DISPATCH => Dispatch::decode(record.body).is_ok_and(|dispatch| match dispatch.effects {
-                Some(effects) => effects.iter().any(|effect| {
-                    let adds = !matches!(&effect.added, Added::Items { items, .. } if items.is_empty());
-                    adds && self.logs.contains(&effect.slice)
-                }),
-                None => {
-                    matches!(dispatch.action, Action::Event { event, .. } if self.logged.contains(&event))
-                }
-            }),
-            Kind::IMPORT => Import::decode(record.body).is_ok_and(|import| {
+            RecordKind::DISPATCH => {
+                Dispatch::decode(record.body).is_ok_and(|dispatch| match dispatch.effects {
+                    Some(effects) => effects.iter().any(|effect| {
+                        let adds =
+                            !matches!(&effect.added, AddedItems::Items { items, .. } if items.is_empty());
+                        adds && self.logs.contains(&effect.slice)
+                    }),
+                    None => {
+                        matches!(dispatch.action, Action::Event { event, .. } if self.logged.contains(&event))
+                    }
+                })
+            }
+            RecordKind::IMPORT => Import::decode(record.body).is_ok_and(|import| {
                 import.slices.iter().any(|slice| !slice.items.is_empty() && self.logs.contains(&slice.slice))
             }),
-            Kind::TOOL_END => ToolEnd::decode(record.body).is_ok_and(|end| self.logs.contains(&end.slice)),
+            RecordKind::TOOL_END => {
+                ToolEnd::decode(record.body).is_ok_and(|end| self.logs.contains(&end.slice))
+            }
             _ => false,
         }
     }
@@ -220,8 +226,8 @@ impl Standing {
 /// Lists the records of a log, each with its name and the word for where it stands.
 #[derive(Debug)]
 pub struct Timeline {
-    names: Names,
-    standing: Standing,
+    names: RecordNames,
+    standing: RecordStanding,
 }
 
 impl Timeline {
@@ -231,7 +237,7 @@ impl Timeline {
     /// Reads from a log what its last record leaves live, and the names that it declares.
     pub fn of(reader: &LogReader) -> Timeline {
         let live = reader.live_path().live_at(reader.last_position());
-        Timeline { names: reader.names(), standing: Standing::new(live, &reader.declared()) }
+        Timeline { names: reader.names(), standing: RecordStanding::new(live, &reader.declared()) }
     }
 
     /// Returns whether the record of this sequence number is live, that is, not abandoned by a later rollback.
@@ -245,7 +251,7 @@ impl Timeline {
     }
 
     /// Returns the names that the log declares.
-    pub(crate) fn names(&self) -> &Names {
+    pub(crate) fn names(&self) -> &RecordNames {
         &self.names
     }
 
@@ -278,7 +284,7 @@ const ABANDONED: &str = "abandoned";
 pub(crate) const UNATTACHED: &str = "unattached";
 
 /// Writes a record as one line for a person. `path` is the word for where it stands.
-pub(crate) fn line(record: &Record<'_>, names: &Names, path: &str) -> String {
+pub(crate) fn line(record: &Record<'_>, names: &RecordNames, path: &str) -> String {
     let (time, name) = (time_text(record.time_us), record_name(record, names));
     let (sequence, kind, bytes) = (record.sequence, record.kind.to_string(), record.body.len());
     // A kind with a long name takes what is over from the name, so that the columns behind it stay in line.
@@ -292,13 +298,13 @@ pub(super) fn style_of(record: &Record<'_>, path: &str) -> Style {
     match path {
         UNATTACHED => BAD,
         LOG_ONLY | ABANDONED => GONE,
-        _ if record.kind == Kind::ROLLBACK => CAUTION,
+        _ if record.kind == RecordKind::ROLLBACK => CAUTION,
         _ => PLAIN,
     }
 }
 
 /// Returns a record's JSON form, with its name, the word for where it stands, and whether it is live.
-pub(crate) fn value<'a>(record: &Record<'a>, names: &Names, path: &str) -> RecordJson<'a> {
+pub(crate) fn value<'a>(record: &Record<'a>, names: &RecordNames, path: &str) -> RecordJson<'a> {
     let mut value = record.to_json(names).unwrap_or_else(|error| {
         // A record without a JSON form of its own still has a sequence number, a time and a kind.
         let mut value = RecordJson::default();

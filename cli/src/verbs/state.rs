@@ -3,20 +3,19 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use foldlog::inspect::{SliceReader, StateReader};
 use foldlog::{Error, SequenceNumber};
 use foldlog_codec::escape;
-use foldlog_codec::msgpack::{Limits, Streamed};
+use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 
-use crate::conversations::{Summary, summaries};
-use crate::failure::{Failure, Result};
+use crate::conversations::{ConversationSummary, summaries};
+use crate::failure::{CommandError, Result};
 use crate::output::Output;
 use crate::readers::{Position, code_of, counted, open_sound, position, shortened, written};
 
 /// Holds what the command line asks of `foldlog state`.
-#[derive(Clone, Debug, Args)]
-pub struct Arguments {
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
     /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The position [default: the last one].
@@ -27,7 +26,7 @@ pub struct Arguments {
     pub slice: Option<String>,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -46,8 +45,8 @@ const ITEM_CHARS_MAX: usize = 160;
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if there is no such position, or no such slice there.
-/// - [`Failure::Engine`] if nothing before `at` is sound, or the session cannot be read.
+/// - [`CommandError::Usage`] if there is no such position, or no such slice there.
+/// - [`CommandError::Engine`] if nothing before `at` is sound, or the session cannot be read.
 pub fn run(session: &Path, at: Option<Position>, slice: Option<&str>, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_sound(session, output)?;
     let at = position(&reader, at)?;
@@ -80,10 +79,10 @@ fn must_be_there(state: &StateReader, name: &str, at: SequenceNumber) -> Result<
         [] => "give a later position: no slice is declared at this one".to_owned(),
         names => format!("the slices are {}", escape::text(&names.join(", "))),
     };
-    Err(Failure::usage(format!("there is no slice `{}` at position {at}", escape::text(name)), next))
+    Err(CommandError::usage(format!("there is no slice `{}` at position {at}", escape::text(name)), next))
 }
 
-fn summary(conversation: &Summary, output: &mut Output<'_>) -> Result<()> {
+fn summary(conversation: &ConversationSummary, output: &mut Output<'_>) -> Result<()> {
     let (messages, turns) = (counted(conversation.messages, "message"), counted(conversation.turns, "turn"));
     let mut line =
         format!("conversation of `{}` ({messages}, {turns}", escape::text(&conversation.evaluation_id));
@@ -109,7 +108,7 @@ fn text(slice: &SliceReader<'_>, output: &mut Output<'_>) -> Result<()> {
     output.line(format_args!("{} ({}, {items})", escape::text(slice.name()), slice.policy().name()))?;
     let (mut place, mut failure) = (0_u64, None);
     let read = slice.read(|name, bytes| {
-        let value = Streamed::new(bytes, Limits::default()).map_err(|error| Error::Decode {
+        let value = JsonStream::new(bytes, ValueLimits::default()).map_err(|error| Error::Decode {
             name: slice.name().to_owned(),
             sequence: name.sequence,
             reason: error.to_string(),

@@ -13,21 +13,21 @@ use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use foldlog::inspect::{self, FrameInfo, LogReader, SegmentInfo, StateReader};
-use foldlog::{Compression, Error, Kind, Record, SequenceNumber};
+use foldlog::{Compression, Error, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{
-    Action, Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ObjectId, Payload, ToolEnd,
+    Action, AddedItems, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ObjectId, Payload,
+    ToolEnd,
 };
 use foldlog_codec::escape;
 use foldlog_codec::segment::HEADER_LEN;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 use crate::output::Output;
 use crate::readers::{code_of, counted, open_sound};
-use crate::spend::{Sources, Spent};
+use crate::spend::{SpendReader, Spent};
 
 mod spent;
 
@@ -56,14 +56,14 @@ Tokens of the cache are not among input_tokens. cost_micros is in millionths of 
 has said it. What a rollback abandoned was spent too.";
 
 /// Holds what the command line asks of `foldlog stats`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = STATS_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -206,7 +206,7 @@ pub struct ImageStats {
 ///
 /// # Errors
 ///
-/// [`Failure::Engine`] if the session is corrupt or cannot be read, [`Failure::File`] if its folder of objects or images cannot
+/// [`CommandError::Engine`] if the session is corrupt or cannot be read, [`CommandError::File`] if its folder of objects or images cannot
 /// be read.
 pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_sound(session, output)?;
@@ -223,20 +223,20 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
 ///
 /// # Errors
 ///
-/// [`Failure::Engine`] if the log is corrupt or cannot be read, [`Failure::File`] if its folder of objects or images cannot be
+/// [`CommandError::Engine`] if the log is corrupt or cannot be read, [`CommandError::File`] if its folder of objects or images cannot be
 /// read.
 pub fn stats(reader: &LogReader) -> Result<Stats> {
     let segments = reader.segments()?;
     let state = reader.state_reader()?;
-    let mut counts = Counts { state: Some(&state), ..Counts::default() };
-    let (mut spending, mut sources) = (spent::Spending::default(), Sources::of(reader));
+    let mut counts = FrameCounts { state: Some(&state), ..FrameCounts::default() };
+    let (mut spending, mut sources) = (spent::SpendTally::default(), SpendReader::of(reader));
     reader.frames(|frame| {
         spending.take(&frame.record, &mut sources);
         counts.frame(frame)
     })?;
     let (models, tools) = spending.models_and_tools();
     let seals = segments.iter().filter(|segment| segment.seal_bytes > 0);
-    seals.for_each(|segment| counts.add(Kind::SEAL, segment.seal_bytes));
+    seals.for_each(|segment| counts.add(RecordKind::SEAL, segment.seal_bytes));
     let records = reader.records_len();
     let live = reader.live_path().live_at(reader.last_position());
     let live_records = live.iter().map(|range| *range.end() - *range.start() + 1).sum::<u64>().min(records);
@@ -246,8 +246,8 @@ pub fn stats(reader: &LogReader) -> Result<Stats> {
         records,
         live_records,
         abandoned_records: records - live_records,
-        snapshots: of_kind(Kind::SNAPSHOT),
-        rollbacks: of_kind(Kind::ROLLBACK),
+        snapshots: of_kind(RecordKind::SNAPSHOT),
+        rollbacks: of_kind(RecordKind::ROLLBACK),
         used_bytes: segments.iter().map(|segment| segment.used_bytes).sum(),
         allocated_bytes: segments.iter().map(|segment| segment.allocated_bytes).sum(),
         segment_header_bytes: HEADER_LEN as u64 * segments.len() as u64,
@@ -287,20 +287,20 @@ fn count(sum: &mut Sum, bytes: u64) {
 
 /// Holds what is counted as the frames are read.
 #[derive(Default)]
-struct Counts<'a> {
+struct FrameCounts<'a> {
     /// Slices at the log's end.
     state: Option<&'a StateReader>,
     /// Bytes of the items that each slice holds at the log's end.
     live_bytes: BTreeMap<u32, u64>,
-    kinds: BTreeMap<Kind, Sum>,
+    kinds: BTreeMap<RecordKind, Sum>,
     declared: BTreeMap<u32, EventDeclaration>,
     events: BTreeMap<u32, Sum>,
     slices: BTreeMap<u32, Sum>,
     objects: BTreeSet<ObjectId>,
 }
 
-impl Counts<'_> {
-    fn add(&mut self, kind: Kind, bytes: u64) {
+impl FrameCounts<'_> {
+    fn add(&mut self, kind: RecordKind, bytes: u64) {
         count(self.kinds.entry(kind).or_default(), bytes);
     }
 
@@ -313,18 +313,18 @@ impl Counts<'_> {
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), foldlog_codec::Error> {
         match record.kind {
-            Kind::DECLARE => {
+            RecordKind::DECLARE => {
                 let declare = Declare::decode(record.body)?;
                 self.declared.extend(declare.events.into_iter().map(|event| (event.id, event)));
             }
-            Kind::DISPATCH => self.dispatch(record.sequence, Dispatch::decode(record.body)?),
-            Kind::IMPORT => {
+            RecordKind::DISPATCH => self.dispatch(record.sequence, Dispatch::decode(record.body)?),
+            RecordKind::IMPORT => {
                 for slice in Import::decode(record.body)?.slices {
                     let items = slice.items.iter().map(|(item, _)| *item);
                     self.items((slice.slice, record.sequence), items);
                 }
             }
-            Kind::TOOL_END => {
+            RecordKind::TOOL_END => {
                 let end = ToolEnd::decode(record.body)?;
                 self.items((end.slice, record.sequence), [Payload::new(&end.invoked())]);
             }
@@ -347,8 +347,8 @@ impl Counts<'_> {
         // Removed items make no difference to the number of added ones.
         for effect in dispatch.effects.unwrap_or(bound) {
             match effect.added {
-                Added::Event => self.items((effect.slice, sequence), event_data),
-                Added::Items { items, .. } => self.items((effect.slice, sequence), items),
+                AddedItems::Event => self.items((effect.slice, sequence), event_data),
+                AddedItems::Items { items, .. } => self.items((effect.slice, sequence), items),
             }
         }
     }
@@ -401,7 +401,7 @@ fn payload_bytes(payload: Payload<'_>) -> u64 {
     payload.object().map_or(payload.bytes().len() as u64, |object| object.len)
 }
 
-fn slices(state: &StateReader, counts: &Counts<'_>) -> Vec<SliceStats> {
+fn slices(state: &StateReader, counts: &FrameCounts<'_>) -> Vec<SliceStats> {
     let slices = state.slices().map(|slice| {
         let ever = counts.slices.get(&slice.id()).copied().unwrap_or_default();
         SliceStats {
@@ -416,7 +416,7 @@ fn slices(state: &StateReader, counts: &Counts<'_>) -> Vec<SliceStats> {
     slices.collect()
 }
 
-fn objects(session: &Path, counts: &Counts<'_>) -> Result<ObjectStats> {
+fn objects(session: &Path, counts: &FrameCounts<'_>) -> Result<ObjectStats> {
     let (count, bytes) = inspect::kept_objects(session)?;
     Ok(ObjectStats {
         named_count: counts.objects.len() as u64,
@@ -433,7 +433,7 @@ fn images(session: &Path) -> Result<Vec<ImageStats>> {
 
 /// Returns the regular files of a folder by name, each with its length in bytes; none if there is no folder.
 fn files(dir: &Path) -> Result<BTreeMap<String, u64>> {
-    let failed = |source| Failure::File { path: dir.to_owned(), source };
+    let failed = |source| CommandError::File { path: dir.to_owned(), source };
     let mut found = BTreeMap::new();
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),

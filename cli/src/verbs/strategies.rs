@@ -12,14 +12,14 @@ use foldlog_tasks::{
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::workspaces::{self, Given, Workspaces};
-use crate::failure::{Failure, HOLDS, Result};
+use super::workspaces::{self, CheckpointWorkspaces, Workspaces};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{counted, in_store};
 
 /// Holds what a person says of the recovery.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct RecoveryCommand<'a> {
     /// The strategy: `latest`, `checkpoint:ID`, `updates` or `partial`; `None` if all are only told.
     pub strategy: Option<&'a str>,
     /// Store of a new session; the session's own by default.
@@ -31,17 +31,17 @@ pub struct Asked<'a> {
     /// Tree of files of the session.
     pub tree: Option<&'a Path>,
     /// Folders of the workspaces that go back with the session.
-    pub folders: &'a super::recover::Asked<'a>,
+    pub folders: &'a super::recover::WorkspaceOptions<'a>,
 }
 
 #[derive(Serialize)]
-struct Told {
+struct StrategiesDocument {
     crash: Option<CrashState>,
     strategies: Vec<RecoveryOutlook>,
 }
 
 #[derive(Serialize)]
-struct Done {
+struct RecoveryDocument {
     session: Uuid,
     strategy: String,
     tasks: u64,
@@ -56,9 +56,9 @@ struct Done {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the session is in no store, the strategy is none or cannot be followed, or nobody is named.
-/// - [`Failure::Engine`] if another process has the session open for writing, or it cannot be read.
-pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
+/// - [`CommandError::Usage`] if the session is in no store, the strategy is none or cannot be followed, or nobody is named.
+/// - [`CommandError::Engine`] if another process has the session open for writing, or it cannot be read.
+pub fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
     let store = asked.folders.writing.open(&root, output)?;
     let manager = CrashRecoveryManager::new(store.clone(), id);
@@ -68,9 +68,13 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
     };
     let Some(strategy) = asked.strategy else { return tell(&manager, output) };
     let list = "`foldlog recover SESSION --strategies` tells what each would bring back";
-    let strategy: RecoveryStrategy = strategy.parse().map_err(|error: String| Failure::usage(error, list))?;
+    let strategy: RecoveryStrategy =
+        strategy.parse().map_err(|error: String| CommandError::usage(error, list))?;
     let (Some(by), Some(reason)) = (asked.by, asked.reason) else {
-        return Err(Failure::usage("nobody is named who recovers the session", "add --by WHO --reason WHY"));
+        return Err(CommandError::usage(
+            "nobody is named who recovers the session",
+            "add --by WHO --reason WHY",
+        ));
     };
     let outlook = manager.plan(strategy)?;
     if !output.json() {
@@ -91,7 +95,16 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
     if output.json() {
         let strategy = strategy.to_string();
         let workspaces = given.report;
-        let done = Done { session, strategy, tasks, messages, lost_updates, lost, differences, workspaces };
+        let done = RecoveryDocument {
+            session,
+            strategy,
+            tasks,
+            messages,
+            lost_updates,
+            lost,
+            differences,
+            workspaces,
+        };
         output.value(&done)?;
         return Ok(HOLDS);
     }
@@ -107,17 +120,17 @@ pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8>
 fn given(
     (store, id, dir): (&Store, Uuid, &Path),
     strategy: RecoveryStrategy,
-    asked: &Asked<'_>,
-) -> Result<Given> {
+    asked: &RecoveryCommand<'_>,
+) -> Result<CheckpointWorkspaces> {
     let folders = asked.folders;
     let is_new =
         matches!(strategy, RecoveryStrategy::IncrementalReconstruction | RecoveryStrategy::PartialRecovery);
     if is_new {
         if !folders.workspaces.is_empty() || !folders.rebound.is_empty() {
             let what = format!("`{strategy}` makes a new session, and workspaces stay as they are");
-            return Err(Failure::usage(what, "leave out --workspace and --rebind"));
+            return Err(CommandError::usage(what, "leave out --workspace and --rebind"));
         }
-        return Ok(Given { resources: None, report: Workspaces::default() });
+        return Ok(CheckpointWorkspaces { resources: None, report: Workspaces::default() });
     }
     let log = store.read_log(id)?;
     let history = CheckpointHistory::read(&log)?;
@@ -134,7 +147,7 @@ fn tell(manager: &CrashRecoveryManager, output: &mut Output<'_>) -> Result<u8> {
     let crash = manager.detect_crash_state(now)?;
     let outlooks = manager.plan_all()?;
     if output.json() {
-        output.value(&Told { crash, strategies: outlooks })?;
+        output.value(&StrategiesDocument { crash, strategies: outlooks })?;
         return Ok(HOLDS);
     }
     match crash {

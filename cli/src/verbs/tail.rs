@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
-use foldlog::inspect::{Followed, Follower, Progress};
-use foldlog::{Error, Kind, LivePath, Record, SequenceNumber};
+use foldlog::inspect::{Follower, LogUpdate, Progress};
+use foldlog::{Error, LivePath, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{Rollback, ToolEnd};
 
-use super::show::{LIVE, Standing, Timeline, line, value};
-use crate::failure::{Failure, HOLDS, Result};
+use super::show::{LIVE, RecordStanding, Timeline, line, value};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{
     Position, code_of, each_record, note_torn, open_sound_outline, position, position_at, position_of,
@@ -18,8 +17,8 @@ use crate::readers::{
 use crate::remote;
 
 /// Holds what the command line asks of `foldlog tail`.
-#[derive(Clone, Debug, Args)]
-pub struct Arguments {
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
     /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// How many records before the end.
@@ -37,7 +36,7 @@ pub struct Arguments {
     pub every: u64,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -48,11 +47,11 @@ impl Arguments {
             return self.held(url, output);
         }
         let start = match self.from {
-            None => Start::Last(self.lines),
-            Some(Position::At(from)) => Start::From(from),
+            None => TailStart::Last(self.lines),
+            Some(Position::At(from)) => TailStart::From(from),
             Some(tagged) => {
                 let reader = open_sound_outline(&self.session, output)?;
-                Start::From(position(&reader, Some(tagged))?)
+                TailStart::From(position(&reader, Some(tagged))?)
             }
         };
         run(&self.session, start, self.follow, output)
@@ -61,10 +60,10 @@ impl Arguments {
     #[cfg(feature = "object-store")]
     fn held(&self, url: &str, output: &mut Output<'_>) -> Result<u8> {
         let start = match &self.from {
-            None => Start::Last(self.lines),
-            Some(Position::At(from)) => Start::From(*from),
+            None => TailStart::Last(self.lines),
+            Some(Position::At(from)) => TailStart::From(*from),
             Some(Position::Tagged(_)) => {
-                return Err(Failure::usage(
+                return Err(CommandError::usage(
                     "tags are not looked for in a place",
                     "give the number of a record; `foldlog show SESSION` lists them",
                 ));
@@ -91,7 +90,7 @@ const RECORDS_BETWEEN_ASKING: u64 = 1024;
 
 /// Names the first record of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum TailStart {
     /// The listing begins this many records before the end.
     Last(u64),
     /// The listing begins with the record of this sequence number.
@@ -105,27 +104,27 @@ pub enum Start {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if, without `follow`, the session has no record `start` yet.
-/// - [`Failure::Deleted`] if the session is deleted meanwhile.
-/// - [`Failure::Engine`] if the session cannot be read, if nothing before its damage is sound, or if it turns out to be damaged
+/// - [`CommandError::Usage`] if, without `follow`, the session has no record `start` yet.
+/// - [`CommandError::Deleted`] if the session is deleted meanwhile.
+/// - [`CommandError::Engine`] if the session cannot be read, if nothing before its damage is sound, or if it turns out to be damaged
 ///   meanwhile.
-pub fn run(session: &Path, start: Start, follow: bool, output: &mut Output<'_>) -> Result<u8> {
+pub fn run(session: &Path, start: TailStart, follow: bool, output: &mut Output<'_>) -> Result<u8> {
     if follow {
         // The signals are handled before the first line, so that whoever has seen a line can ask this process to end.
         pause(Duration::ZERO, output)?;
     }
     let opened = match start {
-        Start::Last(count) => Follower::open_last(session, count),
-        Start::From(from) => Follower::open(session, from),
+        TailStart::Last(count) => Follower::open_last(session, count),
+        TailStart::From(from) => Follower::open(session, from),
     };
-    let opened = opened.and_then(|follower| Ok((Known::of(&follower)?, follower)));
+    let opened = opened.and_then(|follower| Ok((TailBaseline::of(&follower)?, follower)));
     let (known, mut follower) = match opened {
         // Nothing can be written behind damage, so there is nothing to follow.
         Err(error) if error.is_damage() && session.exists() => return sound(session, start, output),
         opened => opened.map_err(|error| ended(session, error.into()))?,
     };
     match print(&mut follower, &known, (start, follow), output) {
-        Err(Failure::Engine(error)) if error.is_damage() && session.exists() => {
+        Err(CommandError::Engine(error)) if error.is_damage() && session.exists() => {
             // All records before the damage were printed. What the sound part is, a reader tells.
             Ok(code_of(&open_sound_outline(session, output)?, output))
         }
@@ -134,12 +133,12 @@ pub fn run(session: &Path, start: Start, follow: bool, output: &mut Output<'_>) 
 }
 
 /// Lists the records of the sound part of a damaged session.
-fn sound(session: &Path, start: Start, output: &mut Output<'_>) -> Result<u8> {
+fn sound(session: &Path, start: TailStart, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_sound_outline(session, output)?;
     let last = reader.last_position();
     let from = match start {
-        Start::Last(count) => (last + 1).saturating_sub(count),
-        Start::From(from) => position_at(&reader, Some(from))?,
+        TailStart::Last(count) => (last + 1).saturating_sub(count),
+        TailStart::From(from) => position_at(&reader, Some(from))?,
     };
     let timeline = Timeline::of(&reader);
     if !output.json() {
@@ -152,28 +151,28 @@ fn sound(session: &Path, start: Start, output: &mut Output<'_>) -> Result<u8> {
     Ok(code_of(&reader, output))
 }
 
-fn ended(session: &Path, failure: Failure) -> Failure {
+fn ended(session: &Path, failure: CommandError) -> CommandError {
     match failure {
         // Whichever call failed, it failed because the session is gone.
-        Failure::Engine(_) if !session.exists() => Failure::Deleted { path: session.to_owned() },
+        CommandError::Engine(_) if !session.exists() => CommandError::Deleted { path: session.to_owned() },
         failure => failure,
     }
 }
 
 fn print(
     follower: &mut Follower,
-    known: &Known,
-    (start, follow): (Start, bool),
+    known: &TailBaseline,
+    (start, follow): (TailStart, bool),
     output: &mut Output<'_>,
 ) -> Result<u8> {
     if !follow {
         let Some(last) = known.next.checked_sub(1) else {
-            return Err(Failure::usage(
+            return Err(CommandError::usage(
                 "the session has no record yet",
                 "give --follow to wait for the first one",
             ));
         };
-        if let Start::From(from) = start {
+        if let TailStart::From(from) = start {
             position_of(last, Some(from))?;
         }
     }
@@ -196,26 +195,26 @@ fn print(
 }
 
 fn pause(wait: Duration, output: &Output<'_>) -> Result<bool> {
-    (output.pause)(wait).map_err(Failure::Wait)
+    (output.pause)(wait).map_err(CommandError::Wait)
 }
 
 /// Holds what is known of the log before the first record is printed: its length, and where its records stand.
-struct Known {
+struct TailBaseline {
     next: SequenceNumber,
-    standing: Standing,
+    standing: RecordStanding,
 }
 
-impl Known {
+impl TailBaseline {
     /// Reads ahead to the present end, so that records that a later rollback abandoned are printed as abandoned.
-    fn of(follower: &Follower) -> Result<Known, Error> {
+    fn of(follower: &Follower) -> Result<TailBaseline, Error> {
         let mut path = LivePath::default();
         let mut ahead = follower.clone();
         ahead.poll(|met| {
-            let Followed::Record { record, .. } = met else { return Ok(()) };
+            let LogUpdate::Record { record, .. } = met else { return Ok(()) };
             let to = match record.kind {
-                Kind::ROLLBACK => Rollback::decode(record.body).map(|rollback| Some(rollback.to)),
+                RecordKind::ROLLBACK => Rollback::decode(record.body).map(|rollback| Some(rollback.to)),
                 // The end of a call that was not committed is the rollback to its begin.
-                Kind::TOOL_END => ToolEnd::decode(record.body).map(|end| end.rolled_back_to()),
+                RecordKind::TOOL_END => ToolEnd::decode(record.body).map(|end| end.rolled_back_to()),
                 _ => Ok(None),
             };
             let sequence = record.sequence;
@@ -227,7 +226,7 @@ impl Known {
         })?;
         let next = SequenceNumber::new(ahead.records_len());
         let live = next.checked_sub(1).map(|last| path.live_at(last)).unwrap_or_default();
-        Ok(Known { next, standing: Standing::new(live, &ahead.declared()) })
+        Ok(TailBaseline { next, standing: RecordStanding::new(live, &ahead.declared()) })
     }
 
     /// Returns the word for where a record stands. What is written from now on is live when it is printed.
@@ -239,15 +238,15 @@ impl Known {
 /// Prints the records written since the last look. Returns `None` if the process was asked to end meanwhile.
 fn poll(
     follower: &mut Follower,
-    known: &Known,
+    known: &TailBaseline,
     follow: bool,
     output: &mut Output<'_>,
 ) -> Result<Option<Progress>> {
     let session = follower.session();
     let (mut printed, mut failure) = (0_u64, None);
-    let mut one = |met: Followed<'_>| -> Result<bool> {
+    let mut one = |met: LogUpdate<'_>| -> Result<bool> {
         match met {
-            Followed::Record { record, names } => {
+            LogUpdate::Record { record, names } => {
                 let path = known.path_of(&record);
                 if output.json() {
                     output.value(&value(&record, names, path))?;
@@ -255,7 +254,7 @@ fn poll(
                     output.line(line(&record, names, path))?;
                 }
             }
-            Followed::Replaced { from, through } => {
+            LogUpdate::Replaced { from, through } => {
                 output.stdout.flush()?;
                 output.note(format_args!(
                     "note: session {session} was recovered: records {from} to {through}, as printed above, are no longer \

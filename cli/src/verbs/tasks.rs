@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use foldlog_codec::escape;
 use foldlog_tasks::{BlockedTask, Task, TaskId, TaskStatus, TaskTreeState, Waits};
 
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{Position, counted, open_session, position};
 
@@ -25,9 +24,9 @@ With --json one object:
   scheduling_state  ready, blocked (task, waits), in_progress, failed";
 
 /// Holds what the command line asks of `foldlog tasks`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = TASKS_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The position [default: the last one].
@@ -35,7 +34,7 @@ pub struct Arguments {
     pub at: Option<Position>,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -54,8 +53,8 @@ const LEVELS_MAX: usize = 40;
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if there is no such position, or the session has no tasks there.
-/// - [`Failure::Engine`] if the session is corrupt or cannot be read.
+/// - [`CommandError::Usage`] if there is no such position, or the session has no tasks there.
+/// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
 pub fn run(session: &Path, at: Option<Position>, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_session(session, output)?;
     let at = position(&reader, at)?;
@@ -66,10 +65,10 @@ pub fn run(session: &Path, at: Option<Position>, output: &mut Output<'_>) -> Res
     }
     if tree.tasks.is_empty() {
         let next = "`foldlog state` shows what it holds".to_owned();
-        return Err(Failure::usage(format!("the session has no tasks at position {at}"), next));
+        return Err(CommandError::usage(format!("the session has no tasks at position {at}"), next));
     }
     output.line(format_args!("position {at} of {}: {}", reader.last_position(), counts(&tree)))?;
-    Drawing::of(&tree).draw(output)?;
+    TaskTreePrinter::of(&tree).draw(output)?;
     let ready: Vec<&str> = tree.scheduling_state.ready.iter().map(TaskId::as_str).collect();
     let next = if ready.is_empty() { "nothing".to_owned() } else { ready.join(", ") };
     output.line(format_args!("next: {next}"))?;
@@ -110,16 +109,16 @@ fn mark(status: TaskStatus) -> char {
 }
 
 /// Draws a tree.
-struct Drawing<'a> {
+struct TaskTreePrinter<'a> {
     tree: &'a TaskTreeState,
     children: BTreeMap<&'a TaskId, Vec<&'a Task>>,
     waits: BTreeMap<&'a TaskId, &'a Waits>,
 }
 
-impl<'a> Drawing<'a> {
-    fn of(tree: &'a TaskTreeState) -> Drawing<'a> {
+impl<'a> TaskTreePrinter<'a> {
+    fn of(tree: &'a TaskTreeState) -> TaskTreePrinter<'a> {
         let waits = tree.scheduling_state.blocked.iter().map(|BlockedTask { task, waits }| (task, waits));
-        Drawing { tree, children: tree.children(), waits: waits.collect() }
+        TaskTreePrinter { tree, children: tree.children(), waits: waits.collect() }
     }
 
     fn draw(&self, output: &mut Output<'_>) -> Result<()> {

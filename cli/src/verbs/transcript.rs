@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use foldlog::SequenceNumber;
 use foldlog::conversation::{
     Conversation, ConversationMessage, Dialect, PairingRule, Role, close_open, validate,
@@ -14,7 +13,7 @@ use foldlog_agent::provider::rendering::{
 };
 use foldlog_codec::escape;
 
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{Position, open_session, position};
 use crate::style::{BAD, GONE, GOOD, PLAIN, SPEAKER};
@@ -27,9 +26,9 @@ With --json and the formats text and markdown one object a line, for each messag
 With --json and the format anthropic one object: system, messages.";
 
 /// Holds what the command line asks of `foldlog transcript`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = TRANSCRIPT_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The session's folder, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The evaluation whose conversation is printed; may be left out if there is only one.
@@ -50,15 +49,16 @@ pub struct Arguments {
     pub format: Format,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let Arguments { session, evaluation, at, as_recorded, close_open, format } = self;
-        let asked = Asked { evaluation: evaluation.as_deref(), at, as_recorded, close_open, format };
+        let Args { session, evaluation, at, as_recorded, close_open, format } = self;
+        let asked =
+            TranscriptQuery { evaluation: evaluation.as_deref(), at, as_recorded, close_open, format };
         run(&session, asked, output)
     }
 }
@@ -91,7 +91,7 @@ impl Format {
 
 /// Says what to print of a session.
 #[derive(Clone, Debug)]
-pub struct Asked<'a> {
+pub struct TranscriptQuery<'a> {
     /// Id of the evaluation; may be left out if the session holds one conversation only.
     pub evaluation: Option<&'a str>,
     /// Position; the last one if left out.
@@ -108,9 +108,9 @@ pub struct Asked<'a> {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if there is no such position or conversation, or if no provider of the format accepts the messages.
-/// - [`Failure::Engine`] if the session is corrupt or cannot be read.
-pub fn run(session: &Path, asked: Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
+/// - [`CommandError::Usage`] if there is no such position or conversation, or if no provider of the format accepts the messages.
+/// - [`CommandError::Engine`] if the session is corrupt or cannot be read.
+pub fn run(session: &Path, asked: TranscriptQuery<'_>, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_session(session, output)?;
     let at = position(&reader, asked.at)?;
     let mut messages = {
@@ -156,18 +156,21 @@ fn conversation(reader: &LogReader, evaluation: Option<&str>, at: SequenceNumber
     let evaluation = match (evaluation, evaluations.as_slice()) {
         (_, []) => {
             let what = format!("there is no conversation at position {at}");
-            return Err(Failure::usage(what, "`foldlog show SESSION` lists the records, and which are live"));
+            return Err(CommandError::usage(
+                what,
+                "`foldlog show SESSION` lists the records, and which are live",
+            ));
         }
         (Some(asked), _) => asked,
         (None, [only]) => only.as_str(),
         (None, _) => {
             let what = format!("the session holds {} conversations", evaluations.len());
-            return Err(Failure::usage(what, format!("give one by --evaluation: {names}")));
+            return Err(CommandError::usage(what, format!("give one by --evaluation: {names}")));
         }
     };
     reader.conversation_at(evaluation, at)?.ok_or_else(|| {
         let what = format!("there is no conversation of {} at position {at}", quoted(evaluation));
-        Failure::usage(what, format!("the conversations are those of {names}"))
+        CommandError::usage(what, format!("the conversations are those of {names}"))
     })
 }
 
@@ -193,7 +196,7 @@ fn check(dialect: Dialect, messages: &[ConversationMessage]) -> Result<()> {
         }
         false => "--as-recorded prints the messages as they are",
     };
-    Err(Failure::usage(what, next))
+    Err(CommandError::usage(what, next))
 }
 
 /// Returns whether rendering makes right what breaks a rule: it gives calls ids of their own and names that fit, leaves out

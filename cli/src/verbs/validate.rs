@@ -4,20 +4,19 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::Args;
 use foldlog::inspect::{LogReader, ReadOptions};
 use foldlog::storage::FileStorage;
 use foldlog::{Error, Event, SequenceNumber, Session, SessionTypes};
 use foldlog_codec::escape;
 use foldlog_tasks::{
-    RecoveryAction, RepairPlan, RepairReport, SessionState, StateValidator, ValidationIssue,
-    ValidationResult, ValidationSeverity, Why, WorkspaceStores, declare, open_without_host,
+    RecoveryAction, RepairObstacle, RepairPlan, RepairReport, SessionState, StateValidator, ValidationIssue,
+    ValidationResult, ValidationSeverity, WorkspaceStores, declare, open_without_host,
 };
 use serde::Serialize;
 
-use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
+use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{Position, Writing, counted, in_store, open_session, position};
+use crate::readers::{Position, WriteArgs, counted, in_store, open_session, position};
 
 /// Describes the fields of `validate --json`.
 const VALIDATE_JSON: &str = "\
@@ -28,9 +27,9 @@ The exit code is 1 if something critical is left. With --json one object:
   repair       with --repair: done (rule, step, record), refused, result (is_valid, issues, repair_plan) afterwards";
 
 /// Holds what the command line asks of `foldlog validate`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = VALIDATE_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The session's folder.
     pub session: PathBuf,
     /// The position [default: the last one].
@@ -47,10 +46,10 @@ pub struct Arguments {
     pub reason: String,
     /// Whether a session that a replica holds is written.
     #[command(flatten)]
-    pub writing: Writing,
+    pub writing: WriteArgs,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -71,7 +70,7 @@ pub struct Repairer<'a> {
     /// Why.
     pub reason: &'a str,
     /// Whether a session that a replica holds is written.
-    pub writing: Writing,
+    pub writing: WriteArgs,
 }
 
 #[derive(Serialize)]
@@ -87,9 +86,9 @@ struct Document<'a> {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if there is no such position, if a session is to be repaired that is in no store, or whose host takes
+/// - [`CommandError::Usage`] if there is no such position, if a session is to be repaired that is in no store, or whose host takes
 ///   events of the repair into slices of its own.
-/// - [`Failure::Engine`] if the session is corrupt or cannot be read; if it is to be repaired, also if another process has
+/// - [`CommandError::Engine`] if the session is corrupt or cannot be read; if it is to be repaired, also if another process has
 ///   it open for writing, or it was interrupted and not recovered.
 pub fn run(
     session: &Path,
@@ -165,7 +164,7 @@ fn repair(
         RepairReport { done: Vec::new(), refused: None, result: result.clone() }
     } else {
         let opened = open_for(plan, folder, repairer.writing, output);
-        if matches!(opened, Err(Failure::Engine(Error::Locked { .. }))) {
+        if matches!(opened, Err(CommandError::Engine(Error::Locked { .. }))) {
             output.note(format_args!(
                 "note: the process that has the session open repairs it itself, by `StateValidator::apply`"
             ));
@@ -203,9 +202,9 @@ fn repair(
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if the host takes an event of the repair into a slice of its own: what it keeps there would miss the repair.
+/// [`CommandError::Usage`] if the host takes an event of the repair into a slice of its own: what it keeps there would miss the repair.
 /// Nothing is written then. Else those of [`open_without_host`].
-fn open_for(plan: &RepairPlan, folder: &Path, writing: Writing, output: &Output<'_>) -> Result<Session> {
+fn open_for(plan: &RepairPlan, folder: &Path, writing: WriteArgs, output: &Output<'_>) -> Result<Session> {
     let (root, id) = in_store(folder)?;
     let store = writing.open(&root, output)?;
     let missing = match store.open_session(id, &declare(SessionTypes::builder()).build()?) {
@@ -223,7 +222,7 @@ fn open_for(plan: &RepairPlan, folder: &Path, writing: Writing, output: &Output<
             let what = format!(
                 "the session's host takes `{event}` into {slices} too, which a repair without it would leave out"
             );
-            Err(Failure::usage(
+            Err(CommandError::usage(
                 what,
                 "nothing was changed; the host repairs the session itself, by `StateValidator::apply`",
             ))
@@ -233,5 +232,5 @@ fn open_for(plan: &RepairPlan, folder: &Path, writing: Writing, output: &Output<
 
 fn why(issue: &ValidationIssue, result: &ValidationResult) -> &'static str {
     let left = result.repair_plan.unrepairable.iter().find(|left| left.issue.error == issue.error);
-    left.map_or(Why::StillThere, |left| left.why).text()
+    left.map_or(RepairObstacle::StillThere, |left| left.why).text()
 }

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::Args;
 use foldlog::inspect::{self, DamagedPlace, FrameInfo, LogReader, ReadOptions, SoundStretch};
 use foldlog::storage::FileStorage;
 use foldlog::{Corruption, Error, Record, RecoveryReport, SequenceNumber};
@@ -17,7 +16,7 @@ use uuid::Uuid;
 
 #[cfg(feature = "object-store")]
 use crate::failure::DOES_NOT_HOLD;
-use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
+use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::readers::{counted, holds_anything, lost_segments, open_store, pass_over, segments};
 use crate::remote;
@@ -35,9 +34,9 @@ With --json one object:
   unsupported  session, sequence, kind; exposed: session, path, mode; unreadable: path, reason";
 
 /// Holds what the command line asks of `foldlog verify`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = VERIFY_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// Folders of sessions or stores, or URLs of sessions or places.
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
@@ -46,7 +45,7 @@ pub struct Arguments {
     pub captures: bool,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -59,7 +58,7 @@ impl Arguments {
 
 /// Reports what a verification found. The fields are those of `verify --json`.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Verified {
+pub struct VerifyReport {
     /// Number of sessions that were checked.
     pub sessions: u64,
     /// Number of folders in stores that were passed over because they hold no records.
@@ -72,21 +71,21 @@ pub struct Verified {
     /// Bytes of torn tails, which were never acknowledged as durable.
     pub torn_bytes: u64,
     /// Damage.
-    pub corrupt: Vec<Damage>,
+    pub corrupt: Vec<SessionDamage>,
     /// Places that lack something and are sound otherwise, as in a copy that was taken while the session was written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub incomplete: Vec<Damage>,
+    pub incomplete: Vec<SessionDamage>,
     /// Torn tails.
-    pub torn: Vec<Torn>,
+    pub torn: Vec<TornTailRow>,
     /// Captures of workspaces, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub captures: Option<captures::Counted>,
+    pub captures: Option<captures::CaptureCounts>,
     /// First record of each session that this version shows but cannot fold.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unsupported: Vec<Unsupported>,
     /// First file of each session that others than its owner may read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub exposed: Vec<Open>,
+    pub exposed: Vec<ExposedPath>,
     /// Sessions that could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<Unreadable>,
@@ -94,7 +93,7 @@ pub struct Verified {
 
 /// Describes damage in a session, with what is known of its place.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Damage {
+pub struct SessionDamage {
     /// Id of the session; `None` if it cannot be known.
     pub session: Option<Uuid>,
     /// The damaged or missing file.
@@ -133,7 +132,7 @@ pub struct Follows {
 
 /// Describes a torn tail.
 #[derive(Clone, Debug, Serialize)]
-pub struct Torn {
+pub struct TornTailRow {
     /// Id of the session.
     pub session: Uuid,
     /// Segment in which the sound part ends.
@@ -160,7 +159,7 @@ pub struct Unsupported {
 
 /// Names a file that others than its owner may read.
 #[derive(Clone, Debug, Serialize)]
-pub struct Open {
+pub struct ExposedPath {
     /// Id of the session.
     pub session: Uuid,
     /// The file or folder.
@@ -190,12 +189,12 @@ fn is_zero(count: &u64) -> bool {
 ///
 /// # Errors
 ///
-/// - [`Failure::DoesNotHold`] if something is damaged, [`Failure::DamagedCaptures`] if only captures are, and
-///   [`Failure::Incomplete`] if nothing is wrong but what is lacking, each after the result is printed.
-/// - [`Failure::Engine`] if the only path is neither a session nor a store, or the session that it names cannot be read.
+/// - [`CommandError::DoesNotHold`] if something is damaged, [`CommandError::DamagedCaptures`] if only captures are, and
+///   [`CommandError::Incomplete`] if nothing is wrong but what is lacking, each after the result is printed.
+/// - [`CommandError::Engine`] if the only path is neither a session nor a store, or the session that it names cannot be read.
 pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result<u8> {
     let mut verified =
-        Verified { captures: captures.then(captures::Counted::default), ..Verified::default() };
+        VerifyReport { captures: captures.then(captures::CaptureCounts::default), ..VerifyReport::default() };
     let (urls, folders): (Vec<&PathBuf>, Vec<&PathBuf>) =
         paths.iter().partition(|path| remote::url(path).is_some());
     let dirs = session_dirs(&folders, paths.len() > 1, &mut verified, output)?;
@@ -203,7 +202,7 @@ pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result
     for (done, dir) in (1..).zip(&dirs) {
         let found = session(&dir.path, output.memory_bytes, &mut verified);
         match found.and_then(|()| captures::add(&dir.path, &mut verified)) {
-            Err(Failure::Engine(error)) if dir.is_one_of_several => {
+            Err(CommandError::Engine(error)) if dir.is_one_of_several => {
                 verified.unreadable.push(Unreadable::of(&dir.path, &error));
             }
             other => other?,
@@ -222,12 +221,16 @@ pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result
     match (verified.corrupt.len(), verified.incomplete.len(), verified.unreadable.is_empty()) {
         (0, 0, true) => Ok(HOLDS),
         (0, 0, false) => Ok(UNUSABLE),
-        (0, older, _) => Err(Failure::Incomplete(places(older, "incomplete"))),
+        (0, older, _) => Err(CommandError::Incomplete(places(older, "incomplete"))),
         (corrupt, ..) => {
             let places = places(corrupt, "corrupt");
             let of_captures = verified.captures.as_ref().map_or(0, |captures| captures.damaged);
             let is_log = verified.corrupt.len() > of_captures;
-            Err(if is_log { Failure::DoesNotHold(places) } else { Failure::DamagedCaptures(places) })
+            Err(if is_log {
+                CommandError::DoesNotHold(places)
+            } else {
+                CommandError::DamagedCaptures(places)
+            })
         }
     }
 }
@@ -242,7 +245,7 @@ struct SessionDir {
 fn session_dirs(
     paths: &[&PathBuf],
     is_one_of_several: bool,
-    verified: &mut Verified,
+    verified: &mut VerifyReport,
     output: &mut Output<'_>,
 ) -> Result<Vec<SessionDir>> {
     let mut dirs = Vec::new();
@@ -253,7 +256,7 @@ fn session_dirs(
         }
         let listed = open_store(path, output).and_then(|store| Ok((store.session_ids()?, store)));
         let (ids, store) = match listed {
-            Err(Failure::Engine(error)) if is_one_of_several => {
+            Err(CommandError::Engine(error)) if is_one_of_several => {
                 verified.unreadable.push(Unreadable::of(path, &error));
                 continue;
             }
@@ -277,7 +280,7 @@ fn session_dirs(
 fn held_sessions(
     url: &str,
     is_one_of_several: bool,
-    verified: &mut Verified,
+    verified: &mut VerifyReport,
     output: &mut Output<'_>,
 ) -> Result<()> {
     let is_only = !is_one_of_several && remote::HeldSession::of(url).is_some();
@@ -293,7 +296,7 @@ fn held_sessions(
         match found {
             Err(failure) if is_only => return Err(failure),
             Err(failure) if failure.exit_code() == DOES_NOT_HOLD => {
-                verified.corrupt.push(Damage::of_held(held.session, path, failure.to_string()));
+                verified.corrupt.push(SessionDamage::of_held(held.session, path, failure.to_string()));
             }
             Err(failure) => verified.unreadable.push(Unreadable { path, reason: failure.to_string() }),
             Ok(()) => {}
@@ -303,7 +306,7 @@ fn held_sessions(
 }
 
 #[cfg(not(feature = "object-store"))]
-fn held_sessions(_: &str, _: bool, _: &mut Verified, _: &mut Output<'_>) -> Result<()> {
+fn held_sessions(_: &str, _: bool, _: &mut VerifyReport, _: &mut Output<'_>) -> Result<()> {
     Err(remote::not_built())
 }
 
@@ -311,8 +314,8 @@ fn held_sessions(_: &str, _: bool, _: &mut Verified, _: &mut Output<'_>) -> Resu
 ///
 /// # Errors
 ///
-/// [`Failure::Engine`] if the folder holds no session, the session cannot be read, or it takes more memory than it may.
-pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut Verified) -> Result<()> {
+/// [`CommandError::Engine`] if the folder holds no session, the session cannot be read, or it takes more memory than it may.
+pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut VerifyReport) -> Result<()> {
     let (mut records, mut bytes, mut damage) = (0, 0, Vec::new());
     let walked = inspect::walk(dir, &mut |frame| {
         if !frame.record.kind.is_envelope() {
@@ -320,7 +323,7 @@ pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut Verified) -
         }
         bytes += frame.bytes;
         if let Err(error) = foldlog_codec::body::check(frame.record.kind, frame.record.body) {
-            damage.push(Damage::at(frame, error.to_string()));
+            damage.push(SessionDamage::at(frame, error.to_string()));
         }
         Ok(())
     });
@@ -368,18 +371,18 @@ pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut Verified) -
     Ok(())
 }
 
-fn add_report(verified: &mut Verified, session: Uuid, report: RecoveryReport) {
+fn add_report(verified: &mut VerifyReport, session: Uuid, report: RecoveryReport) {
     if let Some((sequence, kind)) = report.unsupported {
         verified.unsupported.push(Unsupported { session, sequence, kind: kind.to_string() });
     }
     if let Some(exposed) = report.exposed {
         let mode = format!("{:04o}", exposed.mode);
-        verified.exposed.push(Open { session, path: exposed.path, mode });
+        verified.exposed.push(ExposedPath { session, path: exposed.path, mode });
     }
     if let Some(torn) = report.torn {
         let (segment, offset, sequence, bytes) = (torn.segment, torn.offset, torn.sequence, torn.bytes);
         verified.torn_bytes += bytes;
-        verified.torn.push(Torn { session, segment, offset, sequence, bytes });
+        verified.torn.push(TornTailRow { session, segment, offset, sequence, bytes });
     }
 }
 
@@ -388,7 +391,7 @@ fn add_report(verified: &mut Verified, session: Uuid, report: RecoveryReport) {
 fn folded(
     dir: &Path,
     memory_bytes: Option<u64>,
-    damage: &mut Vec<Damage>,
+    damage: &mut Vec<SessionDamage>,
 ) -> Result<Option<RecoveryReport>, Error> {
     let options = ReadOptions { memory_bytes, ..ReadOptions::default() };
     match LogReader::open_with(Arc::new(FileStorage::new()), dir, options) {
@@ -409,7 +412,7 @@ fn folded(
 
 /// Returns all damaged places of a log whose walk ended with `first`, and the objects that its sound records miss. `bodies` are
 /// the places that the walk found before.
-fn places(dir: &Path, first: Damage, bodies: Vec<Damage>) -> Result<Vec<Damage>, Error> {
+fn places(dir: &Path, first: SessionDamage, bodies: Vec<SessionDamage>) -> Result<Vec<SessionDamage>, Error> {
     let mut objects = BTreeMap::new();
     let found = match inspect::damaged_places(dir, &mut |frame| {
         note_objects(frame, &mut objects);
@@ -422,8 +425,8 @@ fn places(dir: &Path, first: Damage, bodies: Vec<Damage>) -> Result<Vec<Damage>,
         }
         Err(error) => return Err(error),
     };
-    let mut all: Vec<Damage> = found.into_iter().map(Damage::of).collect();
-    let is_first = |place: &&mut Damage| {
+    let mut all: Vec<SessionDamage> = found.into_iter().map(SessionDamage::of).collect();
+    let is_first = |place: &&mut SessionDamage| {
         place.segment == first.segment && (first.offset.is_none() || place.offset == first.offset)
     };
     match all.iter_mut().find(is_first) {
@@ -431,7 +434,7 @@ fn places(dir: &Path, first: Damage, bodies: Vec<Damage>) -> Result<Vec<Damage>,
         Some(place) => {
             let (follows, searched) = (place.follows.take(), true);
             let (offset, sequence) = (first.offset.or(place.offset), first.sequence.or(place.sequence));
-            *place = Damage { follows, searched, offset, sequence, ..first };
+            *place = SessionDamage { follows, searched, offset, sequence, ..first };
         }
         None => all.insert(0, first),
     }
@@ -464,7 +467,7 @@ fn named_objects(dir: &Path) -> NamedObjects {
 
 /// Returns a place for each object that is missing or damaged, in the order of the records that name them first. Those
 /// that are missing behind all others that are there are younger than the folder `objects` of a copy.
-fn damaged_objects(dir: &Path, objects: NamedObjects) -> Vec<Damage> {
+fn damaged_objects(dir: &Path, objects: NamedObjects) -> Vec<SessionDamage> {
     let mut objects: Vec<_> = objects.into_iter().collect();
     objects.sort_by_key(|(_, (_, _, sequence))| *sequence);
     let mut is_older = true;
@@ -474,7 +477,14 @@ fn damaged_objects(dir: &Path, objects: NamedObjects) -> Vec<Damage> {
         is_older &= matches!(&checked, Err(Error::Object { path, .. }) if !path.exists());
         if let Err(error @ Error::Object { .. }) = checked {
             let (offset, sequence, reason) = (Some(offset), Some(sequence), error.to_string());
-            damaged.push(Damage { segment, offset, sequence, reason, is_older, ..Damage::default() });
+            damaged.push(SessionDamage {
+                segment,
+                offset,
+                sequence,
+                reason,
+                is_older,
+                ..SessionDamage::default()
+            });
         }
     }
     damaged.reverse();
@@ -487,29 +497,29 @@ impl Unreadable {
     }
 }
 
-impl Damage {
+impl SessionDamage {
     #[cfg(feature = "object-store")]
-    fn of_held(session: Uuid, segment: PathBuf, reason: String) -> Damage {
-        Damage { session: Some(session), segment, reason, ..Damage::default() }
+    fn of_held(session: Uuid, segment: PathBuf, reason: String) -> SessionDamage {
+        SessionDamage { session: Some(session), segment, reason, ..SessionDamage::default() }
     }
 
-    fn at(frame: &FrameInfo<'_>, reason: String) -> Damage {
-        Damage {
+    fn at(frame: &FrameInfo<'_>, reason: String) -> SessionDamage {
+        SessionDamage {
             segment: frame.segment.to_owned(),
             offset: Some(frame.offset),
             sequence: Some(frame.record.sequence),
             reason,
-            ..Damage::default()
+            ..SessionDamage::default()
         }
     }
 
-    fn of(place: DamagedPlace) -> Damage {
+    fn of(place: DamagedPlace) -> SessionDamage {
         let DamagedPlace { segment, offset, sequence, reason, is_older, follows } = place;
         let follows = follows.map(|follows| {
             let SoundStretch { segment, offset, records, sequences, .. } = follows;
             Follows { segment, offset, records, sequences }
         });
-        Damage { session: None, segment, offset, sequence, reason, follows, searched: true, is_older }
+        SessionDamage { session: None, segment, offset, sequence, reason, follows, searched: true, is_older }
     }
 }
 
@@ -536,15 +546,15 @@ fn named(dir: &Path) -> Option<Uuid> {
 }
 
 /// Returns the damage that an error describes. Errors that describe none are handed back.
-fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
+fn damage_of(dir: &Path, error: Error) -> Result<SessionDamage, Error> {
     let reason = error.to_string();
-    let at = |session, segment, place: Option<(u64, SequenceNumber)>| Damage {
+    let at = |session, segment, place: Option<(u64, SequenceNumber)>| SessionDamage {
         session,
         segment,
         offset: place.map(|(offset, _)| offset),
         sequence: place.map(|(_, sequence)| sequence),
         reason: reason.clone(),
-        ..Damage::default()
+        ..SessionDamage::default()
     };
     Ok(match error {
         Error::Corrupt(corruption) => {
@@ -552,7 +562,7 @@ fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
             at(session, segment, Some((offset, sequence)))
         }
         Error::OlderThanSuccessor { session, segment, offset, sequence, .. } => {
-            Damage { is_older: true, ..at(Some(session), segment, Some((offset, sequence))) }
+            SessionDamage { is_older: true, ..at(Some(session), segment, Some((offset, sequence))) }
         }
         Error::MissingSegment { session, path, .. } => at(Some(session), path, None),
         Error::WrongSession { expected, path, .. } => at(Some(expected), path, None),
@@ -568,12 +578,12 @@ fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
         Error::Inconsistent { sequence, .. } => {
             match first_place(dir, |record| record.sequence == sequence) {
                 Some((segment, offset, sequence)) => at(None, segment, Some((offset, sequence))),
-                None => Damage { sequence: Some(sequence), ..at(None, dir.to_owned(), None) },
+                None => SessionDamage { sequence: Some(sequence), ..at(None, dir.to_owned(), None) },
             }
         }
         Error::NotASession { .. } if lost_segments(dir).is_some() => {
             let reason = lost_segments(dir).unwrap_or_default();
-            Damage { reason, ..at(None, dir.to_owned(), None) }
+            SessionDamage { reason, ..at(None, dir.to_owned(), None) }
         }
         // There are bytes behind a header that does not check, so this was a session.
         Error::NotASession { .. } if named(dir).is_some() && holds_anything(dir) => {
@@ -601,7 +611,7 @@ fn first_place(
     place
 }
 
-fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
+fn print(verified: &VerifyReport, output: &mut Output<'_>) -> Result<()> {
     if output.json() {
         return output.value(verified);
     }

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
-
 use crate::failure::Result;
 use crate::output::Output;
 
@@ -13,9 +11,9 @@ With --json one object, before the first page is asked for:
   url, port    the address with its token; nobody but you should know it";
 
 /// Holds what the command line asks of the viewer.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = VIEW_JSON)]
-pub struct Arguments {
+pub struct Args {
     /// The store's folder, or that of one session.
     #[arg(value_name = "SESSION|STORE")]
     pub path: PathBuf,
@@ -32,12 +30,12 @@ pub struct Arguments {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`](crate::Failure::Usage) if there is neither a store nor a session, the port is taken, or this program was
+/// - [`Failure::Usage`](crate::CommandError::Usage) if there is neither a store nor a session, the port is taken, or this program was
 ///   built without the feature `view`.
-/// - [`Failure::Engine`](crate::Failure::Engine) if nothing of a session is sound, or it cannot be read.
+/// - [`Failure::Engine`](crate::CommandError::Engine) if nothing of a session is sound, or it cannot be read.
 #[cfg(not(feature = "view"))]
-pub fn run(_: &Arguments, _: &mut Output<'_>) -> Result<u8> {
-    Err(crate::Failure::usage(
+pub fn run(_: &Args, _: &mut Output<'_>) -> Result<u8> {
+    Err(crate::CommandError::usage(
         "this program was built without its viewer",
         "build it with the viewer: `cargo install --path cli --features view`; `foldlog report` writes a page without it",
     ))
@@ -48,10 +46,10 @@ pub fn run(_: &Arguments, _: &mut Output<'_>) -> Result<u8> {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`](crate::Failure::Usage) if there is neither a store nor a session, or the port cannot be listened at.
-/// - [`Failure::Engine`](crate::Failure::Engine) if nothing of a session is sound, or it cannot be read.
+/// - [`Failure::Usage`](crate::CommandError::Usage) if there is neither a store nor a session, or the port cannot be listened at.
+/// - [`Failure::Engine`](crate::CommandError::Engine) if nothing of a session is sound, or it cannot be read.
 #[cfg(feature = "view")]
-pub fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
+pub fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
     serving::run(arguments, output)
 }
 
@@ -67,23 +65,23 @@ mod serving {
     use serde_json::json;
     use tempfile::TempDir;
 
-    use super::Arguments;
-    use crate::failure::{Failure, HOLDS, Result};
+    use super::Args;
+    use crate::failure::{CommandError, HOLDS, Result};
     use crate::output::Output;
     use crate::readers::{open_sound_outline, open_store};
-    use crate::view::server::{Server, Shown};
+    use crate::view::server::{Server, ServerScope};
 
     /// Wait between two looks whether the process was asked to end; a signal ends it.
     const WAIT: Duration = Duration::from_secs(60);
 
-    pub(super) fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<u8> {
+    pub(super) fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
         let shown = shown(&arguments.path, output)?;
         // Signals are handled before anybody can know the address, so that whoever does can ask this process to end.
-        (output.pause)(Duration::ZERO).map_err(Failure::Wait)?;
+        (output.pause)(Duration::ZERO).map_err(CommandError::Wait)?;
         let port = arguments.port;
         let server = Server::start(shown, port, output.memory_bytes).map_err(|error| {
             let what = format!("port {port} of 127.0.0.1 cannot be listened at: {}", escape::shown(error));
-            Failure::usage(what, "leave out --port to take one that is free")
+            CommandError::usage(what, "leave out --port to take one that is free")
         })?;
         let url = server.url();
         if output.json() {
@@ -96,19 +94,20 @@ mod serving {
         if !output.json() {
             output.note("the address lets in whoever knows it; Ctrl-C ends");
         }
-        while (output.pause)(WAIT).map_err(Failure::Wait)? {}
+        while (output.pause)(WAIT).map_err(CommandError::Wait)? {}
         drop((redirect, server));
         Ok(HOLDS)
     }
 
-    fn shown(path: &Path, output: &mut Output<'_>) -> Result<Shown> {
+    fn shown(path: &Path, output: &mut Output<'_>) -> Result<ServerScope> {
         if inspect::is_store(path) {
-            return Ok(Shown::Store(open_store(path, output)?));
+            return Ok(ServerScope::Store(open_store(path, output)?));
         }
         // What is wrong with the session is said here before a page says it.
         let reader = open_sound_outline(path, output)?;
-        let dir = path.canonicalize().map_err(|source| Failure::File { path: path.to_owned(), source })?;
-        Ok(Shown::Session(reader.opened().session, dir))
+        let dir =
+            path.canonicalize().map_err(|source| CommandError::File { path: path.to_owned(), source })?;
+        Ok(ServerScope::Session(reader.opened().session, dir))
     }
 
     /// Opens a browser at an address, which no other process gets to see: arguments are public, so the browser is given a file

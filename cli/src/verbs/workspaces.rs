@@ -14,15 +14,15 @@ use foldlog_tasks::{Checkpoint, LeftAlone};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::recover::{Asked, places};
-use crate::failure::{Failure, Result};
+use super::recover::{WorkspaceOptions, places};
+use crate::failure::{CommandError, Result};
 use crate::output::Output;
 
 /// Captures by the names of their resources.
-type Captured = BTreeMap<String, Option<Vec<u8>>>;
+type ResourceCaptures = BTreeMap<String, Option<Vec<u8>>>;
 
 /// Holds what a session that goes back to a checkpoint works on.
-pub(super) struct Given {
+pub(super) struct CheckpointWorkspaces {
     /// The folders that were given, and stand-ins for what is no folder; `None` if no folder was given.
     pub(super) resources: Option<ResourceRegistry>,
     pub(super) report: Workspaces,
@@ -32,7 +32,7 @@ pub(super) struct Given {
 #[derive(Default, Serialize)]
 pub(super) struct Workspaces {
     /// Workspaces that are restored.
-    pub(super) restored: Vec<Restored>,
+    pub(super) restored: Vec<RestoredWorkspace>,
     /// Names of resources that stay as they are.
     pub(super) left: Vec<String>,
     /// Whether the checkpoint could restore any of these.
@@ -44,7 +44,7 @@ pub(super) struct Workspaces {
 }
 
 #[derive(Serialize)]
-pub(super) struct Restored {
+pub(super) struct RestoredWorkspace {
     name: String,
     #[serde(serialize_with = "escape::serialize_path")]
     root: PathBuf,
@@ -54,16 +54,16 @@ pub(super) struct Restored {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if a folder is given and the checkpoint has no captures, if some are given but not all, or if the folder of
+/// [`CommandError::Usage`] if a folder is given and the checkpoint has no captures, if some are given but not all, or if the folder of
 /// a workspace is not given that an open call worked on.
 pub(super) fn given(
     (store, id, dir): (&Store, Uuid, &Path),
     checkpoint: Option<&Checkpoint>,
-    asked: &Asked<'_>,
+    asked: &WorkspaceOptions<'_>,
     ends_calls: bool,
-) -> Result<Given> {
+) -> Result<CheckpointWorkspaces> {
     let session = store.open_to_recover(id)?;
-    let open = if ends_calls { session.open_captures() } else { Ok(Captured::new()) };
+    let open = if ends_calls { session.open_captures() } else { Ok(ResourceCaptures::new()) };
     session.close()?;
     let open = open?;
     let kept = checkpoint.and_then(|checkpoint| checkpoint.resources.as_deref());
@@ -74,10 +74,10 @@ pub(super) fn given(
             || "the session has no checkpoint to go back to".to_owned(),
             |checkpoint| format!("{} has no captures of workspaces", checkpoint.id),
         );
-        return Err(Failure::usage(what, "leave out --workspace: the workspaces stay as they are"));
+        return Err(CommandError::usage(what, "leave out --workspace: the workspaces stay as they are"));
     }
     if !is_given && open.is_empty() {
-        return Ok(Given { resources: None, report: left_alone(kept, checkpoint) });
+        return Ok(CheckpointWorkspaces { resources: None, report: left_alone(kept, checkpoint) });
     }
     let others: Vec<String> = kept.iter().flatten().map(|(name, _)| name.clone()).collect();
     let mut captured = kept.unwrap_or_default();
@@ -89,7 +89,7 @@ pub(super) fn given(
         let files = Arc::new(place.open(asked.overwrite)?);
         let root = files.root().to_owned();
         resources = resources.named(place.name.clone(), files);
-        report.restored.push(Restored { name: place.name, root });
+        report.restored.push(RestoredWorkspace { name: place.name, root });
     }
     // What an open call worked on beside folders, only the host restores.
     let is_other = |name: &String| {
@@ -99,11 +99,11 @@ pub(super) fn given(
     for name in &report.left {
         resources = resources.named(name.clone(), Arc::new(LeftAlone));
     }
-    Ok(Given { resources: Some(resources.build()?), report })
+    Ok(CheckpointWorkspaces { resources: Some(resources.build()?), report })
 }
 
 /// Names what stays as it is, since no folder was given.
-fn left_alone(kept: Option<Captured>, checkpoint: Option<&Checkpoint>) -> Workspaces {
+fn left_alone(kept: Option<ResourceCaptures>, checkpoint: Option<&Checkpoint>) -> Workspaces {
     let is_folder = |recorded: &Option<Vec<u8>>| {
         recorded.as_deref().is_some_and(|recorded| HostFilesystem::recall(recorded).is_ok())
     };
@@ -118,7 +118,7 @@ fn left_alone(kept: Option<Captured>, checkpoint: Option<&Checkpoint>) -> Worksp
 /// Says what became of the resources at a checkpoint.
 pub(super) fn print(workspaces: &Workspaces, output: &mut Output<'_>) -> Result<()> {
     let when = if workspaces.before_call { "before the open call" } else { "then" };
-    for Restored { name, root } in &workspaces.restored {
+    for RestoredWorkspace { name, root } in &workspaces.restored {
         let (name, root) = (escape::text(name), escape::path(root));
         output.line(format_args!("workspace `{name}` is as it was {when}: {root}"))?;
     }

@@ -11,9 +11,9 @@ use foldlog_codec::escape;
 use serde::Serialize;
 
 use super::Payloads;
-use super::blocks::{Blocks, Lines};
+use super::blocks::{Blocks, LineBlocks};
 use super::walk::{document_line, line};
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 use crate::readers::record_name;
 use crate::verbs::show::{Timeline, UNATTACHED, each_beyond};
 
@@ -22,7 +22,7 @@ const LISTED_MAX: u64 = 20_000;
 
 /// Describes the damage that ends the sound part of a log. The fields are those of `damage` in a page's head.
 #[derive(Debug, Serialize)]
-pub(crate) struct Damage {
+pub(crate) struct DamageHead {
     /// First record that is not part of what is sound.
     sequence: SequenceNumber,
     segment: String,
@@ -40,7 +40,7 @@ pub(crate) struct Damage {
 
 /// A record behind damage, as a row of the timeline.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct AfterDamageRow {
     sequence: SequenceNumber,
     kind: String,
     name: String,
@@ -52,8 +52,8 @@ pub(crate) struct Row {
 
 /// Holds the sound records behind damage, as far as a page lists them.
 #[derive(Debug, Default)]
-pub(crate) struct Beyond {
-    pub(crate) rows: Vec<Row>,
+pub(crate) struct RecordsAfterDamage {
+    pub(crate) rows: Vec<AfterDamageRow>,
     total: u64,
 }
 
@@ -64,14 +64,14 @@ pub(crate) struct BeyondPlaces {
     documents: Vec<(u64, u32)>,
 }
 
-impl Beyond {
+impl RecordsAfterDamage {
     /// Reads the records behind the damage of a log; none of a log without damage.
     ///
     /// # Errors
     ///
     /// The engine's error if the files cannot be read.
-    pub(crate) fn read(reader: &LogReader, timeline: &Timeline) -> Result<Beyond> {
-        let mut beyond = Beyond::default();
+    pub(crate) fn read(reader: &LogReader, timeline: &Timeline) -> Result<RecordsAfterDamage> {
+        let mut beyond = RecordsAfterDamage::default();
         if reader.sound_end().is_none() {
             return Ok(beyond);
         }
@@ -86,11 +86,11 @@ impl Beyond {
     }
 
     /// Describes the damage in front of the records; `None` of a log without damage.
-    pub(crate) fn damage(&self, reader: &LogReader) -> Option<Damage> {
+    pub(crate) fn damage(&self, reader: &LogReader) -> Option<DamageHead> {
         let SoundEnd { segment, offset, sequence, damage, .. } = reader.sound_end()?;
-        let place = Place::of(damage);
+        let place = DamageLocation::of(damage);
         let segment = place.segment.unwrap_or_else(|| escape::path(segment));
-        Some(Damage {
+        Some(DamageHead {
             sequence: *sequence,
             segment,
             offset: place.offset.unwrap_or(*offset),
@@ -113,7 +113,7 @@ impl Beyond {
         payloads: Payloads,
         blocks: &mut Blocks<W>,
     ) -> Result<BeyondPlaces> {
-        let (mut rows, mut documents) = (Lines::default(), Lines::default());
+        let (mut rows, mut documents) = (LineBlocks::default(), LineBlocks::default());
         for row in &self.rows {
             rows.push(&line(b'=', row)?, blocks)?;
         }
@@ -158,7 +158,7 @@ fn each_listed(reader: &LogReader, mut visit: impl FnMut(u64, &FrameInfo<'_>) ->
     let read = each_beyond(reader, |frame| {
         if next >= LISTED_MAX || !visit(next, frame)? {
             is_over = true;
-            return Err(Failure::DoesNotHold(String::new()));
+            return Err(CommandError::DoesNotHold(String::new()));
         }
         next += 1;
         Ok(())
@@ -166,9 +166,9 @@ fn each_listed(reader: &LogReader, mut visit: impl FnMut(u64, &FrameInfo<'_>) ->
     if is_over { Ok(()) } else { read }
 }
 
-fn row(frame: &FrameInfo<'_>, timeline: &Timeline) -> Row {
+fn row(frame: &FrameInfo<'_>, timeline: &Timeline) -> AfterDamageRow {
     let record = &frame.record;
-    Row {
+    AfterDamageRow {
         sequence: record.sequence,
         kind: record.kind.to_string(),
         name: record_name(record, timeline.names()),
@@ -188,39 +188,39 @@ fn document(frame: &FrameInfo<'_>, timeline: &Timeline, payloads: Payloads) -> R
 
 /// Says of damage where it is, and what was expected and found there, as far as the error knows.
 #[derive(Default)]
-struct Place {
+struct DamageLocation {
     segment: Option<String>,
     offset: Option<u64>,
     expected: Option<String>,
     found: Option<String>,
 }
 
-impl Place {
-    fn of(damage: &Error) -> Place {
+impl DamageLocation {
+    fn of(damage: &Error) -> DamageLocation {
         let path = |path: &std::path::Path| Some(escape::path(path));
         match damage {
             Error::Corrupt(corruption) => {
                 let checksum = |crc: u32| format!("checksum {crc:#010x}");
-                Place {
+                DamageLocation {
                     segment: path(&corruption.segment),
                     offset: Some(corruption.offset),
                     expected: corruption.expected_crc.map(checksum),
                     found: corruption.found_crc.map(checksum),
                 }
             }
-            Error::OlderThanSuccessor { segment, offset, end, .. } => Place {
+            Error::OlderThanSuccessor { segment, offset, end, .. } => DamageLocation {
                 segment: path(segment),
                 offset: Some(*offset),
                 expected: Some(format!("frames up to byte {end}")),
                 found: Some(format!("the end of the file at byte {offset}")),
             },
-            Error::MissingSegment { ordinal, path: missing, .. } => Place {
+            Error::MissingSegment { ordinal, path: missing, .. } => DamageLocation {
                 segment: path(missing),
                 offset: Some(0),
                 expected: Some(format!("segment {ordinal}")),
                 found: Some("no file".to_owned()),
             },
-            _ => Place::default(),
+            _ => DamageLocation::default(),
         }
     }
 }

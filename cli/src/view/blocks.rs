@@ -60,7 +60,7 @@ impl<W: Write> Blocks<W> {
 
 /// Gathers lines of text into blocks: each holds whole lines, with a newline between two.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub(crate) struct LineBlocks {
     text: Vec<u8>,
     count: u64,
     first: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Lines {
     blocks: Vec<(u64, u32)>,
 }
 
-impl Lines {
+impl LineBlocks {
     /// Adds a line, which holds no newline.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn lines_of_several_blocks_are_found_by_their_numbers() {
         let mut blocks = Blocks::new(Vec::new());
-        let mut lines = Lines::default();
+        let mut lines = LineBlocks::default();
         let line = vec![b'x'; BLOCK_BYTES / 2];
         (0..5).for_each(|_| lines.push(&line, &mut blocks).unwrap());
         assert_eq!(lines.finish(&mut blocks).unwrap(), [(0, 0), (2, 1), (4, 2)]);

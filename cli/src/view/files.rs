@@ -11,17 +11,17 @@ use std::sync::Arc;
 
 use foldlog::filesystem::{FileFacts, FileKind, FilesystemSnapshot, SnapshotReader};
 use foldlog::inspect::{LogReader, captures_dir};
-use foldlog::{Kind, Outcome, Record, SequenceNumber};
+use foldlog::{Outcome, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{ResourceSnapshot, ToolBegin, ToolEnd};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use super::blocks::{Blocks, Lines};
+use super::blocks::{Blocks, LineBlocks};
 use super::lists::ListHistory;
 use super::walk::{ListPlaces, line, names_block};
-use super::{Payloads, Range};
+use super::{Payloads, RecordRange};
 use crate::failure::Result;
 
 /// Number of versions of files that a page has of one workspace at most.
@@ -48,19 +48,22 @@ pub(crate) struct FilesDocument {
 }
 
 /// What of each workspace was captured last.
-pub(super) type Captured = Arc<BTreeMap<String, FilesystemSnapshot>>;
+pub(super) type WorkspaceCaptures = Arc<BTreeMap<String, FilesystemSnapshot>>;
 
 /// A version of a file: the record from which on it is there, its path, and what it is.
-type Version = (SequenceNumber, String, FileFacts);
+type FileVersion = (SequenceNumber, String, FileFacts);
 
 /// How a workspace changed at a position: paths that went, and versions that came.
-type Change = (SequenceNumber, Vec<String>, Vec<(String, FileFacts)>);
+type WorkspaceChange = (SequenceNumber, Vec<String>, Vec<(String, FileFacts)>);
 
 /// Returns what was captured last at each position at which that changed.
-pub(super) fn captures(reader: &LogReader, range: &Range) -> Result<BTreeMap<SequenceNumber, Captured>> {
+pub(super) fn captures(
+    reader: &LogReader,
+    range: &RecordRange,
+) -> Result<BTreeMap<SequenceNumber, WorkspaceCaptures>> {
     let rollbacks: BTreeMap<_, _> = reader.rollbacks().collect();
-    let mut history: BTreeMap<SequenceNumber, Captured> = BTreeMap::new();
-    let mut now = Captured::default();
+    let mut history: BTreeMap<SequenceNumber, WorkspaceCaptures> = BTreeMap::new();
+    let mut now = WorkspaceCaptures::default();
     reader.records(SequenceNumber::MIN, range.last, |record| {
         let before = Arc::clone(&now);
         if let Some(to) = rollbacks.get(&record.sequence) {
@@ -82,8 +85,10 @@ pub(super) fn captures(reader: &LogReader, range: &Range) -> Result<BTreeMap<Seq
 /// Returns the captures of workspaces that hold from a record on.
 fn captured(reader: &LogReader, record: &Record<'_>) -> Vec<(String, FilesystemSnapshot)> {
     let resources: Vec<ResourceSnapshot<'_>> = match record.kind {
-        Kind::TOOL_BEGIN => ToolBegin::decode(record.body).map(|begin| begin.resources).unwrap_or_default(),
-        Kind::TOOL_END => match ToolEnd::decode(record.body) {
+        RecordKind::TOOL_BEGIN => {
+            ToolBegin::decode(record.body).map(|begin| begin.resources).unwrap_or_default()
+        }
+        RecordKind::TOOL_END => match ToolEnd::decode(record.body) {
             Ok(end) if matches!(end.outcome, Outcome::Committed | Outcome::Suspended) && !end.rolls_back => {
                 end.resources
             }
@@ -101,15 +106,15 @@ fn captured(reader: &LogReader, record: &Record<'_>) -> Vec<(String, FilesystemS
 
 /// Collects how the files of one workspace changed.
 #[derive(Default)]
-struct Changes {
+struct ChangeCollector {
     before: Option<FilesystemSnapshot>,
     paths: BTreeSet<String>,
-    changes: Vec<Change>,
+    changes: Vec<WorkspaceChange>,
     versions: usize,
     gaps: Vec<(SequenceNumber, String)>,
 }
 
-impl Changes {
+impl ChangeCollector {
     /// Notes what was captured last at a position.
     fn at(&mut self, position: SequenceNumber, now: Option<&FilesystemSnapshot>, store: &mut SnapshotReader) {
         if self.before.as_ref() == now {
@@ -160,7 +165,7 @@ impl Changes {
 /// The engine's error if the log cannot be read, or that of the writer. Captures that cannot be read are gaps.
 pub(crate) fn files<W: Write>(
     reader: &LogReader,
-    range: &Range,
+    range: &RecordRange,
     payloads: Payloads,
     blocks: &mut Blocks<W>,
 ) -> Result<FilesDocument> {
@@ -170,15 +175,15 @@ pub(crate) fn files<W: Write>(
         return Ok(document);
     }
     let mut contents =
-        Contents { payloads, lines: Lines::default(), known: HashMap::new(), bytes: 0, count: 0 };
+        Contents { payloads, lines: LineBlocks::default(), known: HashMap::new(), bytes: 0, count: 0 };
     let names: BTreeSet<&String> = history.values().flat_map(|captured| captured.keys()).collect();
     for name in names {
         let mut store = SnapshotReader::open(store_of(reader.dir(), name));
-        let mut changes = Changes::default();
+        let mut changes = ChangeCollector::default();
         for (position, captured) in &history {
             changes.at(*position, captured.get(name), &mut store);
         }
-        let Changes { changes, gaps, .. } = changes;
+        let ChangeCollector { changes, gaps, .. } = changes;
         let list = workspace(changes, &mut store, &mut contents, blocks)?;
         document.workspaces.push(WorkspaceDocument { name: name.clone(), list, gaps });
     }
@@ -205,7 +210,7 @@ pub(super) fn store_of(session: &Path, workspace: &str) -> PathBuf {
 }
 
 fn workspace<W: Write>(
-    changes: Vec<Change>,
+    changes: Vec<WorkspaceChange>,
     store: &mut SnapshotReader,
     contents: &mut Contents,
     blocks: &mut Blocks<W>,
@@ -215,7 +220,7 @@ fn workspace<W: Write>(
     let places: HashMap<String, u32> = paths.into_iter().cloned().zip(0..).collect();
     let place = |path: &String| places.get(path).copied();
     let mut history = ListHistory::<u32>::default();
-    let mut versions: Vec<Version> = Vec::new();
+    let mut versions: Vec<FileVersion> = Vec::new();
     for (position, removed, added) in changes {
         let mut went: Vec<u32> = removed.iter().filter_map(place).collect();
         went.sort_unstable();
@@ -227,7 +232,7 @@ fn workspace<W: Write>(
         came.sort_unstable();
         history.change(position, &went, &came);
     }
-    let mut lines = Lines::default();
+    let mut lines = LineBlocks::default();
     for (_, path, facts) in &versions {
         let mut file = described(path, facts);
         file["content"] = json!(contents.of(facts, store, blocks)?);
@@ -256,7 +261,7 @@ pub(super) fn described(path: &str, facts: &FileFacts) -> Json {
 /// Writes the contents of files, each once.
 struct Contents {
     payloads: Payloads,
-    lines: Lines,
+    lines: LineBlocks,
     /// Line of each content, by its digest and form; `None` if it was left out.
     known: HashMap<(String, u8), Option<u64>>,
     bytes: u64,

@@ -40,7 +40,7 @@ struct Node<P> {
 
 /// Holds one version: from which position on it holds, of which tree, and how many of its items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
+struct ListVersion {
     position: SequenceNumber,
     tree: u32,
     len: u32,
@@ -56,7 +56,7 @@ pub(crate) struct ListHistory<P> {
     /// Length of the list now: of the tree's items, those that count.
     len: u32,
     roots: Vec<u32>,
-    versions: Vec<Version>,
+    versions: Vec<ListVersion>,
 }
 
 impl<P> Default for ListHistory<P> {
@@ -118,7 +118,7 @@ impl<P: Ord + Copy> ListHistory<P> {
     }
 
     fn note(&mut self, position: SequenceNumber) {
-        let version = Version { position, tree: self.roots.len() as u32, len: self.len };
+        let version = ListVersion { position, tree: self.roots.len() as u32, len: self.len };
         match self.versions.last_mut().filter(|last| last.position == position) {
             Some(last) => *last = version,
             None => self.versions.push(version),

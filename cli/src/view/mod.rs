@@ -72,12 +72,12 @@ impl Payloads {
 
 /// Holds the records that a page lists: from the first through the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct RecordRange {
     pub(crate) from: SequenceNumber,
     pub(crate) last: SequenceNumber,
 }
 
-impl Range {
+impl RecordRange {
     fn contains(&self, sequence: SequenceNumber) -> bool {
         (self.from..=self.last).contains(&sequence)
     }

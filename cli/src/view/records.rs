@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use foldlog::inspect::LogReader;
-use foldlog::{Kind, OperationId, Outcome, Record, SequenceNumber};
+use foldlog::{OperationId, Outcome, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{Lane, Request, ToolBegin, ToolEnd};
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ const STRETCHES: u64 = 600;
 /// Holds the columns of some records that follow each other. Numbers in `name`, `tool` and `outcome` are places in `texts`,
 /// counted from 1; 0 stands for none. Numbers in `slices` are places in `sets`.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Chunk {
+pub(crate) struct RecordColumns {
     texts: Vec<String>,
     sets: Vec<Vec<u32>>,
     kind: Vec<u32>,
@@ -47,7 +47,7 @@ pub(crate) struct Chunk {
     set_places: BTreeMap<Vec<u32>, u32>,
 }
 
-impl Chunk {
+impl RecordColumns {
     pub(crate) fn len(&self) -> usize {
         self.kind.len()
     }
@@ -85,7 +85,7 @@ impl Chunk {
 
     /// Returns the places of the records that the facets allow. `kinds` are the names of the kinds by their numbers.
     #[cfg(feature = "view")]
-    pub(crate) fn allowed(&self, facets: &Facets, kinds: &[String]) -> Vec<usize> {
+    pub(crate) fn allowed(&self, facets: &RecordFilter, kinds: &[String]) -> Vec<usize> {
         let is_in = |wanted: &[String], text: Option<&str>| {
             wanted.is_empty() || text.is_some_and(|text| wanted.iter().any(|one| one == text))
         };
@@ -119,7 +119,7 @@ impl Chunk {
 /// Says which records are asked for. Empty lists allow everything.
 #[cfg(feature = "view")]
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Facets {
+pub(crate) struct RecordFilter {
     pub(crate) kinds: Vec<String>,
     /// Ids of slices.
     pub(crate) slices: Vec<u32>,
@@ -176,7 +176,7 @@ impl Density {
 
 /// Describes an operation that has begun.
 #[derive(Clone, Debug)]
-pub(crate) struct Begun {
+pub(crate) struct RunningOperation {
     operation: OperationId,
     tool: String,
     nesting: u32,
@@ -186,11 +186,11 @@ pub(crate) struct Begun {
 #[derive(Debug)]
 pub(crate) struct Columns<'a> {
     timeline: &'a Timeline,
-    chunk: Chunk,
+    chunk: RecordColumns,
     kinds: Vec<String>,
     paths: Vec<&'static str>,
     /// Runs by their begins.
-    begun: BTreeMap<SequenceNumber, Begun>,
+    begun: BTreeMap<SequenceNumber, RunningOperation>,
     /// Nesting of each operation.
     nesting: BTreeMap<OperationId, u32>,
     /// Ends of the rollbacks that go past the record that comes next, by the record that each goes back to.
@@ -221,7 +221,7 @@ impl<'a> Columns<'a> {
         };
         Columns {
             timeline,
-            chunk: Chunk::default(),
+            chunk: RecordColumns::default(),
             kinds: Vec::new(),
             paths: Vec::new(),
             begun: BTreeMap::new(),
@@ -241,7 +241,7 @@ impl<'a> Columns<'a> {
         reader: &LogReader,
         timeline: &'a Timeline,
         from: SequenceNumber,
-        (begun, nesting): (BTreeMap<SequenceNumber, Begun>, BTreeMap<OperationId, u32>),
+        (begun, nesting): (BTreeMap<SequenceNumber, RunningOperation>, BTreeMap<OperationId, u32>),
     ) -> Columns<'a> {
         let mut columns = Columns::new(reader, timeline, (from, 0));
         columns.around =
@@ -253,20 +253,25 @@ impl<'a> Columns<'a> {
 
     /// Returns the runs that have begun and not ended, by their begins.
     #[cfg(feature = "view")]
-    pub(crate) fn running(&self) -> &BTreeMap<SequenceNumber, Begun> {
+    pub(crate) fn running(&self) -> &BTreeMap<SequenceNumber, RunningOperation> {
         &self.begun
     }
 
     /// Ends, and returns the last chunk, what was gathered, and how deep each operation is nested.
     #[cfg(feature = "view")]
-    pub(crate) fn into_parts(mut self) -> (Chunk, Gathered, BTreeMap<OperationId, u32>) {
+    pub(crate) fn into_parts(mut self) -> (RecordColumns, ColumnLegend, BTreeMap<OperationId, u32>) {
         let nesting = std::mem::take(&mut self.nesting);
         let (chunk, gathered) = self.finish();
         (chunk, gathered, nesting)
     }
 
     /// Adds a record, and the slices that it changed, by their ids. Returns a chunk that is full.
-    pub(crate) fn push(&mut self, record: &Record<'_>, slices: Vec<u32>, is_listed: bool) -> Option<Chunk> {
+    pub(crate) fn push(
+        &mut self,
+        record: &Record<'_>,
+        slices: Vec<u32>,
+        is_listed: bool,
+    ) -> Option<RecordColumns> {
         let sequence = record.sequence;
         self.around.retain(|end| *end > sequence);
         let depth = self.around.len() as u32;
@@ -305,27 +310,27 @@ impl<'a> Columns<'a> {
     }
 
     /// Returns the operation that a record belongs to, and the outcome that the record tells.
-    fn belongs(&mut self, record: &Record<'_>) -> (Option<Begun>, String) {
+    fn belongs(&mut self, record: &Record<'_>) -> (Option<RunningOperation>, String) {
         let sequence = record.sequence;
         match record.kind {
-            Kind::TOOL_BEGIN => {
+            RecordKind::TOOL_BEGIN => {
                 let Ok(begin) = ToolBegin::decode(record.body) else { return (None, String::new()) };
                 let operation = begin.again.unwrap_or(sequence.into());
                 let around = begin.parent.and_then(|parent| self.nesting.get(&parent));
                 let nesting = around.map_or(0, |around| around + 1);
-                let begun = Begun { operation, tool: begin.tool.into_owned(), nesting };
+                let begun = RunningOperation { operation, tool: begin.tool.into_owned(), nesting };
                 self.nesting.insert(operation, nesting);
                 self.begun.insert(sequence, begun.clone());
                 (Some(begun), String::new())
             }
-            Kind::TOOL_END => {
+            RecordKind::TOOL_END => {
                 let Ok(end) = ToolEnd::decode(record.body) else { return (None, String::new()) };
                 (self.begun.remove(&end.begin), end.outcome.name().to_owned())
             }
             kind => {
                 let within = Lane::of(kind, record.body).ok().and_then(|lane| lane.within);
                 let begun = within.and_then(|within| self.begun.get(&within)).cloned();
-                let failed = kind == Kind::REQUEST
+                let failed = kind == RecordKind::REQUEST
                     && Request::decode(record.body).is_ok_and(|request| request.failure.is_some());
                 (begun, if failed { Outcome::Failed.name().to_owned() } else { String::new() })
             }
@@ -345,21 +350,21 @@ impl<'a> Columns<'a> {
         if failed {
             add(&mut self.density.failed);
         }
-        if record.kind == Kind::ROLLBACK {
+        if record.kind == RecordKind::ROLLBACK {
             add(&mut self.density.rollbacks);
         }
     }
 
     /// Returns the last chunk, and what was gathered over all records.
-    pub(crate) fn finish(self) -> (Chunk, Gathered) {
+    pub(crate) fn finish(self) -> (RecordColumns, ColumnLegend) {
         let Columns { chunk, kinds, paths, density, failures, .. } = self;
-        (chunk, Gathered { kinds, paths, density, failures })
+        (chunk, ColumnLegend { kinds, paths, density, failures })
     }
 }
 
 /// Holds what the columns refer to, and what is known of all records together.
 #[derive(Debug, Serialize)]
-pub(crate) struct Gathered {
+pub(crate) struct ColumnLegend {
     /// Names of the kinds, by their numbers in the columns.
     pub(crate) kinds: Vec<String>,
     /// Words for where records stand, by their numbers in the columns.

@@ -7,23 +7,23 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use foldlog::inspect::{Fate, LogReader};
+use foldlog::inspect::{LogReader, OperationStatus};
 use foldlog::{Clock, SequenceNumber, SystemClock};
 use foldlog_codec::record::time_text;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 use uuid::Uuid;
 
-use super::after_damage::{Beyond, BeyondPlaces, Damage};
+use super::after_damage::{BeyondPlaces, DamageHead, RecordsAfterDamage};
 use super::blocks::{Blocks, markup_json};
 use super::files::{FilesDocument, files};
 use super::walk::{WalkDocument, walk};
-use super::{Payloads, Range};
-use crate::failure::{Failure, Result};
+use super::{Payloads, RecordRange};
+use crate::failure::{CommandError, Result};
 use crate::verbs::ledger;
 use crate::verbs::show::Timeline;
 use crate::verbs::stats::stats;
-use crate::verbs::verify::{self, Verified};
+use crate::verbs::verify::{self, VerifyReport};
 
 /// The page, into which everything else is put.
 const PAGE: &str = include_str!("pages/report.html");
@@ -58,8 +58,8 @@ const WAITING_MAX: usize = 100;
 
 /// Says what a report holds.
 #[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) range: Range,
+pub(crate) struct ReportSelection {
+    pub(crate) range: RecordRange,
     /// Step at which the report opens.
     pub(crate) at: SequenceNumber,
     pub(crate) payloads: Payloads,
@@ -67,7 +67,7 @@ pub(crate) struct Asked {
 
 /// What a page knows of the session before it reads any block.
 #[derive(Serialize)]
-struct Head<'a> {
+struct ReportHead<'a> {
     /// Number of this form of a report.
     format: u32,
     foldlog: &'static str,
@@ -82,7 +82,7 @@ struct Head<'a> {
     payload_bytes: Option<u64>,
     parent: Json,
     rollbacks: Vec<(SequenceNumber, SequenceNumber)>,
-    damage: Option<Damage>,
+    damage: Option<DamageHead>,
     /// Records behind the damage.
     beyond: BeyondPlaces,
     #[serde(flatten)]
@@ -97,11 +97,11 @@ struct Head<'a> {
 ///
 /// # Errors
 ///
-/// The engine's error if the session cannot be read or takes more memory than it may, or [`Failure::File`] with `path` if the
+/// The engine's error if the session cannot be read or takes more memory than it may, or [`CommandError::File`] with `path` if the
 /// report cannot be written.
 pub(crate) fn write(
     reader: &LogReader,
-    asked: &Asked,
+    asked: &ReportSelection,
     memory_bytes: Option<u64>,
     (out, path): (&mut File, &Path),
 ) -> Result<()> {
@@ -116,10 +116,10 @@ pub(crate) fn write(
     let integrity = blocks.add_json(&integrity(reader, memory_bytes)?).map_err(of_file(path))?;
     let statistics = blocks.add_json(&stats(reader)?).map_err(of_file(path))?;
     let timeline = Timeline::of(reader);
-    let beyond = Beyond::read(reader, &timeline)?;
+    let beyond = RecordsAfterDamage::read(reader, &timeline)?;
     let unattached =
         beyond.write((reader, &timeline), asked.payloads, &mut blocks).map_err(|error| named(error, path))?;
-    let head = Head {
+    let head = ReportHead {
         format: 1,
         foldlog: env!("CARGO_PKG_VERSION"),
         session: reader.opened().session,
@@ -203,15 +203,15 @@ fn nonce() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
-fn of_file(path: &Path) -> impl Fn(io::Error) -> Failure {
+fn of_file(path: &Path) -> impl Fn(io::Error) -> CommandError {
     let path = path.to_owned();
-    move |source| Failure::File { path: path.clone(), source }
+    move |source| CommandError::File { path: path.clone(), source }
 }
 
 /// Names the file of the report in an error of its writer.
-fn named(error: Failure, path: &Path) -> Failure {
+fn named(error: CommandError, path: &Path) -> CommandError {
     match error {
-        Failure::Output(source) => Failure::File { path: path.to_owned(), source },
+        CommandError::Output(source) => CommandError::File { path: path.to_owned(), source },
         error => error,
     }
 }
@@ -219,7 +219,15 @@ fn named(error: Failure, path: &Path) -> Failure {
 /// Returns the ledger, and all that is known of the operations that wait for somebody.
 pub(super) fn operations(reader: &LogReader, payloads: Payloads) -> Result<Json> {
     let entries = reader.ledger()?;
-    let waits = |fate: Fate| matches!(fate, Fate::Open | Fate::Interrupted | Fate::Suspended | Fate::Unknown);
+    let waits = |fate: OperationStatus| {
+        matches!(
+            fate,
+            OperationStatus::Open
+                | OperationStatus::Interrupted
+                | OperationStatus::Suspended
+                | OperationStatus::Unknown
+        )
+    };
     let waiting = entries.iter().filter(|entry| waits(entry.outcome)).take(WAITING_MAX);
     let accounts = waiting.map(|entry| {
         ledger::account(reader, &entries, entry, payloads.are_asked_for())
@@ -231,7 +239,7 @@ pub(super) fn operations(reader: &LogReader, payloads: Payloads) -> Result<Json>
 
 /// Returns what `verify` finds, when, and how far it looked.
 pub(super) fn integrity(reader: &LogReader, memory_bytes: Option<u64>) -> Result<Json> {
-    let mut verified = Verified::default();
+    let mut verified = VerifyReport::default();
     verify::session(reader.dir(), memory_bytes, &mut verified)?;
     Ok(json!({
         "verified_at": time_text(SystemClock.now_us()),

@@ -12,7 +12,7 @@ use crate::failure::Result;
 
 /// A summary as a page shows it.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Summary {
+pub(crate) struct SummaryRow {
     /// Record of the summary.
     sequence: SequenceNumber,
     /// First and last record that it replaces.
@@ -25,7 +25,7 @@ pub(crate) struct Summary {
     counts: Vec<(SequenceNumber, SequenceNumber)>,
 }
 
-impl Summary {
+impl SummaryRow {
     /// Returns whether the summary counts at a position.
     #[cfg(feature = "view")]
     pub(crate) fn counts_at(&self, position: SequenceNumber) -> bool {
@@ -38,12 +38,12 @@ impl Summary {
 /// # Errors
 ///
 /// The engine's error if the log cannot be read.
-pub(crate) fn summaries(reader: &LogReader, evaluation: &str, payloads: Payloads) -> Result<Vec<Summary>> {
+pub(crate) fn summaries(reader: &LogReader, evaluation: &str, payloads: Payloads) -> Result<Vec<SummaryRow>> {
     let parts = reader.shortened_parts(evaluation)?;
-    let mut found: Vec<Summary> = parts
+    let mut found: Vec<SummaryRow> = parts
         .iter()
         .filter_map(|entry| match &entry.content {
-            EntryContent::Shortened { from, to, messages, reason } => Some(Summary {
+            EntryContent::Shortened { from, to, messages, reason } => Some(SummaryRow {
                 sequence: entry.sequence,
                 from: *from,
                 to: *to,
@@ -61,7 +61,7 @@ pub(crate) fn summaries(reader: &LogReader, evaluation: &str, payloads: Payloads
 }
 
 /// Finds the positions at which summaries count: only a rollback changes that.
-fn count(reader: &LogReader, summaries: &mut [Summary]) {
+fn count(reader: &LogReader, summaries: &mut [SummaryRow]) {
     let last = reader.last_position();
     let rollbacks: Vec<SequenceNumber> = reader.rollbacks().map(|(at, _)| at).collect();
     let lives: Vec<_> = rollbacks.iter().map(|at| reader.live_path().live_at(*at)).collect();

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::Payloads;
-use super::blocks::{Blocks, Lines};
+use super::blocks::{Blocks, LineBlocks};
 use super::lists::ListHistory;
 use super::walk::{ListPlaces, line, names_block};
 use crate::failure::Result;
@@ -19,7 +19,7 @@ use crate::verbs::tasks::waits_text;
 
 /// A task as a page shows it. Numbers are those of the tasks' creation.
 #[derive(Debug, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct TaskRow {
     number: u64,
     /// Number of the task that this one is a part of.
     parent: Option<u64>,
@@ -42,7 +42,7 @@ pub(crate) struct Row {
 
 /// Returns the tasks at a position, in the order of their creation; none if the session has no tasks, or slices of these names
 /// hold something else.
-pub(crate) fn rows(state: &StateReader, payloads: Payloads) -> Vec<Row> {
+pub(crate) fn rows(state: &StateReader, payloads: Payloads) -> Vec<TaskRow> {
     let Some(slice) = state.slice(Tasks::NAME).filter(|slice| slice.item() == Tasks::ITEM_NAME) else {
         return Vec::new();
     };
@@ -54,10 +54,10 @@ pub(crate) fn rows(state: &StateReader, payloads: Payloads) -> Vec<Row> {
         schedule.blocked.iter().map(|blocked| (&blocked.task, waits_text(&blocked.waits))).collect();
     let next: BTreeMap<&TaskId, usize> = schedule.ready.iter().zip(1..).collect();
     let text = |text: &str| text_of(text, payloads);
-    let mut rows: Vec<Row> = tree
+    let mut rows: Vec<TaskRow> = tree
         .tasks
         .values()
-        .map(|task| Row {
+        .map(|task| TaskRow {
             number: task.number,
             parent: task.parent.as_ref().and_then(|id| tree.tasks.get(id)).map(|parent| parent.number),
             id: text(task.id.as_str()),
@@ -81,12 +81,12 @@ pub(crate) fn rows(state: &StateReader, payloads: Payloads) -> Vec<Row> {
 /// Returns the record that wrote each task, by the task's id.
 fn records(slice: &foldlog::inspect::SliceReader<'_>) -> BTreeMap<String, SequenceNumber> {
     #[derive(serde::Deserialize)]
-    struct Named {
+    struct TaskIdField {
         id: TaskId,
     }
     let mut records = BTreeMap::new();
     let read = slice.read(|name, bytes| {
-        if let Ok(Named { id }) = foldlog_codec::msgpack::from_slice(bytes) {
+        if let Ok(TaskIdField { id }) = foldlog_codec::msgpack::from_slice(bytes) {
             records.insert(id.as_str().to_owned(), name.sequence);
         }
         Ok(std::ops::ControlFlow::Continue(()))
@@ -119,7 +119,7 @@ impl TaskLists {
     /// # Errors
     ///
     /// The error of a row's JSON.
-    pub(crate) fn note(&mut self, position: SequenceNumber, rows: &[Row]) -> Result<()> {
+    pub(crate) fn note(&mut self, position: SequenceNumber, rows: &[TaskRow]) -> Result<()> {
         let mut now = BTreeMap::new();
         for row in rows {
             let line = line(b'=', row)?;
@@ -155,7 +155,7 @@ impl TaskLists {
         }
         let versions = blocks.add(&self.history.encode())?;
         let names = blocks.add(&names_block(self.lines.iter().map(|(position, _)| (*position, 0, 0))))?;
-        let mut lines = Lines::default();
+        let mut lines = LineBlocks::default();
         for (_, line) in &self.lines {
             lines.push(line, blocks)?;
         }

@@ -10,20 +10,20 @@ use foldlog::inspect::{
 };
 use foldlog::{Error, Policy, Record, SequenceNumber, Slice};
 use foldlog_codec::escape;
-use foldlog_codec::msgpack::{LeftOut, Limits, Streamed, left_out_digest};
+use foldlog_codec::msgpack::{JsonStream, LeftOut, ValueLimits, left_out_digest};
 use foldlog_codec::record::RecordJson;
 use foldlog_tasks::Tasks;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use super::blocks::{Blocks, Lines};
+use super::blocks::{Blocks, LineBlocks};
 use super::lists::ListHistory;
-use super::records::{Columns, Gathered};
+use super::records::{ColumnLegend, Columns};
 use super::summaries;
 use super::tasks::{self, TaskLists};
-use super::{Payloads, Range};
+use super::{Payloads, RecordRange};
 use crate::failure::Result;
-use crate::spend::{Accounts, Sources, Spent};
+use crate::spend::{Accounts, SpendReader, Spent};
 use crate::verbs::show::Timeline;
 
 /// Number of characters of a value that a page has where the value is longer than asked for.
@@ -75,7 +75,7 @@ pub(crate) struct WalkDocument {
     /// Number of the first record of each block of documents, counted from the first one listed, and the block.
     documents: Vec<(u64, u32)>,
     #[serde(flatten)]
-    gathered: Gathered,
+    gathered: ColumnLegend,
     slices: Vec<SliceDocument>,
     conversations: Vec<ConversationDocument>,
     /// Block of what evaluations have spent, record by record.
@@ -105,7 +105,7 @@ pub(super) struct UsageLog {
 }
 
 impl UsageLog {
-    pub(super) fn take(&mut self, record: &Record<'_>, sources: &mut Sources<'_>) {
+    pub(super) fn take(&mut self, record: &Record<'_>, sources: &mut SpendReader<'_>) {
         let Some(told) = sources.told(record) else { return };
         let sequence = record.sequence;
         let rows = self.accounts.take(&told).into_iter();
@@ -204,15 +204,15 @@ pub(super) fn unknown(compacted: &[CompactedRange]) -> Vec<(SequenceNumber, Sequ
 /// The engine's error if the log cannot be read or takes more memory than it may, or that of the writer.
 pub(crate) fn walk<W: Write>(
     reader: &LogReader,
-    range: &Range,
+    range: &RecordRange,
     payloads: Payloads,
     blocks: &mut Blocks<W>,
 ) -> Result<WalkDocument> {
     let timeline = Timeline::of(reader);
     let unknown = unknown(&reader.compacted());
     let mut columns = Columns::new(reader, &timeline, (range.from, range.len()));
-    let (mut follow, mut documents, mut records) = (Follow::default(), Lines::default(), Vec::new());
-    let (mut usage, mut sources) = (UsageLog::default(), Sources::of(reader));
+    let (mut follow, mut documents, mut records) = (Follow::default(), LineBlocks::default(), Vec::new());
+    let (mut usage, mut sources) = (UsageLog::default(), SpendReader::of(reader));
     let mut failure = None;
     let walked = reader.fold(|record, state| {
         let sequence = record.sequence;
@@ -285,7 +285,7 @@ pub(super) fn line(mark: u8, value: &(impl Serialize + ?Sized)) -> Result<Vec<u8
 
 /// Returns an item's line: `=` and the JSON that `state --json` prints, or `-` and what stands for it.
 pub(super) fn item_line(slice: &str, name: ItemName, bytes: &[u8], payloads: Payloads) -> Result<Vec<u8>> {
-    let value = Streamed::new(bytes, Limits::default()).map_err(|error| {
+    let value = JsonStream::new(bytes, ValueLimits::default()).map_err(|error| {
         let (name, sequence) = (slice.to_owned(), name.sequence);
         Error::Decode { name, sequence, reason: error.to_string() }
     })?;
@@ -293,7 +293,7 @@ pub(super) fn item_line(slice: &str, name: ItemName, bytes: &[u8], payloads: Pay
 }
 
 /// Returns a value's line, whose bytes these are: `=` and its JSON, or `-` and what stands for it.
-pub(super) fn value_line(value: &Streamed<'_>, bytes: &[u8], payloads: Payloads) -> Result<Vec<u8>> {
+pub(super) fn value_line(value: &JsonStream<'_>, bytes: &[u8], payloads: Payloads) -> Result<Vec<u8>> {
     if bytes.len() as u64 <= payloads.bytes_max() {
         return line(b'=', value);
     }
@@ -318,7 +318,7 @@ fn slices<W: Write>(
         let versions = blocks.add(&history.encode())?;
         let names = names_block(items.iter().map(|name| (name.sequence, name.ordinal, name.version)));
         let names = blocks.add(&names)?;
-        let mut lines = Lines::default();
+        let mut lines = LineBlocks::default();
         if let Some(slice) = last.slice_of(id) {
             let mut failure = None;
             let read = slice.read_these(items.iter().copied(), |item, bytes| {
@@ -338,13 +338,13 @@ fn slices<W: Write>(
 
 fn conversations<W: Write>(
     reader: &LogReader,
-    range: &Range,
+    range: &RecordRange,
     payloads: Payloads,
     blocks: &mut Blocks<W>,
 ) -> Result<Vec<ConversationDocument>> {
     let mut documents = Vec::new();
     for evaluation in reader.evaluations_through(range.last) {
-        let mut lines = Lines::default();
+        let mut lines = LineBlocks::default();
         let history = history(reader, &evaluation, |message| match message.sequence <= range.last {
             true => Ok(lines.push(&message_line(&message.message, payloads)?, blocks)?),
             false => Ok(()),

@@ -16,7 +16,7 @@ use std::path::Path;
 
 use foldlog::replication::Replication;
 use foldlog::{ResourceRegistry, Session, Store, StoreOptions};
-use foldlog_remote::{Variables, open_place_with};
+use foldlog_remote::{PlaceEnvironment, open_place_with};
 use serde_json::Value;
 
 use notes::{call, note, runner_over, texts, types};
@@ -36,7 +36,7 @@ fn json(words: &[&str]) -> Value {
 }
 
 fn store(folder: &Path, url: &str, name: &str) -> Store {
-    let place = open_place_with(url, server::hasty(), &Variables::new()).unwrap();
+    let place = open_place_with(url, server::hasty(), &PlaceEnvironment::new()).unwrap();
     let replication = Some(Replication::new(place.replicator(name).unwrap()));
     Store::open_with(folder, StoreOptions { replication, ..StoreOptions::default() }).unwrap()
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::fields::{bad, fixed, list, required, walk, walk_map};
 use super::{ItemId, ObjectId, Observed, Payload, SLICES_MAX};
-use crate::msgpack::Writer;
-use crate::{Error, Kind, Record, SequenceNumber};
+use crate::msgpack::MsgpackWriter;
+use crate::{Error, Record, RecordKind, SequenceNumber};
 
 /// Length in bytes of a packed [`ItemRun`].
 const RUN_LEN: usize = 8 + 4 + 4 + 4;
@@ -14,7 +14,7 @@ const RUN_LEN: usize = 8 + 4 + 4 + 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dropped {
     /// Kind of the record.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// Length of the body in bytes.
     pub len: u64,
     /// BLAKE3 of the body, so that a copy that somebody holds can be shown to be what was dropped.
@@ -23,13 +23,13 @@ pub struct Dropped {
 
 impl Dropped {
     /// Describes the body of a record that is about to be dropped.
-    pub fn of(kind: Kind, body: &[u8]) -> Dropped {
+    pub fn of(kind: RecordKind, body: &[u8]) -> Dropped {
         Dropped { kind, len: body.len() as u64, hash: *blake3::hash(body).as_bytes() }
     }
 
     /// Encodes the body of a `dropped` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::with_capacity(64);
+        let mut writer = MsgpackWriter::with_capacity(64);
         writer.map(3).str("k").unsigned(self.kind.byte().into());
         writer.str("len").unsigned(self.len).str("hash").bin(&self.hash);
         writer.finish()
@@ -37,7 +37,7 @@ impl Dropped {
 
     /// Encodes the body with which a replica holds the record: that of the log, and the id of an object with [`KnownPositions`].
     pub fn encode_held(&self, known: ObjectId) -> Vec<u8> {
-        let mut writer = Writer::with_capacity(128);
+        let mut writer = MsgpackWriter::with_capacity(128);
         writer.map(4).str("k").unsigned(self.kind.byte().into());
         writer.str("len").unsigned(self.len).str("hash").bin(&self.hash);
         writer.str("known").raw(&known.reference());
@@ -73,7 +73,7 @@ impl Dropped {
         let (mut kind, mut len, mut hash) = (None, None, None);
         walk(KIND, bytes, |name, value| {
             match name {
-                "k" => kind = u8::try_from(value.unsigned()?).ok().and_then(Kind::from_byte),
+                "k" => kind = u8::try_from(value.unsigned()?).ok().and_then(RecordKind::from_byte),
                 "len" => len = Some(value.unsigned()?),
                 "hash" => hash = Some(fixed(value)?),
                 _ => {}
@@ -81,7 +81,7 @@ impl Dropped {
             Ok(())
         })?;
         let kind = required(KIND, "k", kind)?;
-        if kind.is_envelope() || kind == Kind::DROPPED {
+        if kind.is_envelope() || kind == RecordKind::DROPPED {
             return Err(bad(KIND, format!("a body of kind {kind} is never dropped")));
         }
         Ok(Dropped { kind, len: required(KIND, "len", len)?, hash: required(KIND, "hash", hash)? })
@@ -196,7 +196,7 @@ impl ItemRun {
 impl Base {
     /// Encodes the body of a `base` frame as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         writer.map(2 + usize::from(self.goes_on)).str("at").unsigned(self.position.get());
         if self.goes_on {
             writer.str("more").bool(true);
@@ -273,7 +273,7 @@ pub struct KnownPositions {
 impl KnownPositions {
     /// Encodes it as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         writer.map(2).str("ends").array(self.ends.len());
         for end in &self.ends {
             writer.unsigned(end.get());
@@ -332,7 +332,7 @@ impl DroppedBodies {
     /// Returns the data of the observation that says which bodies were dropped, if `record` is one; it may be in an object.
     pub fn observed_in<'a>(record: &Record<'a>) -> Option<Payload<'a>> {
         let observed =
-            (record.kind == Kind::OBSERVED).then(|| Observed::decode(record.body).ok()).flatten()?;
+            (record.kind == RecordKind::OBSERVED).then(|| Observed::decode(record.body).ok()).flatten()?;
         (observed.name == DROPPED_BODIES).then_some(observed.data)
     }
 
@@ -420,7 +420,7 @@ impl DroppedBodies {
             varint(&mut packed, *count);
             next = *first + *count;
         }
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         writer.map(2).str("known").bin(&self.known.encode()).str("dropped").bin(&packed);
         writer.finish()
     }
@@ -523,12 +523,12 @@ mod tests {
 
     #[test]
     fn what_a_replica_holds_of_a_dropped_record_is_read_as_what_the_log_has() {
-        let dropped = Dropped::of(Kind::DISPATCH, b"a body");
+        let dropped = Dropped::of(RecordKind::DISPATCH, b"a body");
         let object = ObjectId::of(b"known positions");
         let held = dropped.encode_held(object);
         assert_eq!((Dropped::decode(&held), Dropped::known(&held)), (Ok(dropped), Ok(Some(object))));
         assert_eq!(Dropped::known(&dropped.encode()), Ok(None));
-        let mut wrong = Writer::new();
+        let mut wrong = MsgpackWriter::new();
         wrong.map(1).str("known").unsigned(7);
         assert!(Dropped::known(&wrong.finish()).is_err());
         for len in 0..held.len() {

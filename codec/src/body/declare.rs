@@ -3,7 +3,7 @@
 use super::Policy;
 use super::fields::{bad, list, required, walk, walk_map};
 use crate::Error;
-use crate::msgpack::{Reader, Writer};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 
 const KIND: &str = "declare";
 
@@ -93,7 +93,7 @@ pub struct SliceDeclaration {
 impl Declare {
     /// Encodes the body of a declaration as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         writer.map(usize::from(!self.events.is_empty()) + usize::from(!self.slices.is_empty()));
         if !self.events.is_empty() {
             writer.str("events").array(self.events.len());
@@ -151,7 +151,7 @@ impl EventDeclaration {
         FIELDS_BYTES + self.name.len() + BINDING_BYTES * self.bindings.len()
     }
 
-    fn write(&self, writer: &mut Writer) {
+    fn write(&self, writer: &mut MsgpackWriter) {
         let versioned = self.version != 1;
         writer.map(3 + usize::from(versioned) + usize::from(self.implicit));
         writer.str("id").unsigned(u64::from(self.id)).str("name").str(&self.name);
@@ -167,7 +167,7 @@ impl EventDeclaration {
         }
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<EventDeclaration, Error> {
+    fn read(reader: &mut MsgpackReader<'_>) -> Result<EventDeclaration, Error> {
         let (mut id, mut event_name, mut version, mut bindings, mut implicit) =
             (None, None, 1, Vec::new(), false);
         walk_map(reader, |name, value| {
@@ -191,7 +191,7 @@ impl EventDeclaration {
     }
 }
 
-fn read_bindings(reader: &mut Reader<'_>) -> Result<Vec<Binding>, Error> {
+fn read_bindings(reader: &mut MsgpackReader<'_>) -> Result<Vec<Binding>, Error> {
     let numbers = list(reader, |reader| reader.unsigned32())?;
     let (pairs, rest) = numbers.as_chunks::<2>();
     if !rest.is_empty() {
@@ -214,7 +214,7 @@ impl SliceDeclaration {
         FIELDS_BYTES + self.name.len() + item
     }
 
-    fn write(&self, writer: &mut Writer) {
+    fn write(&self, writer: &mut MsgpackWriter) {
         let (stated, typed) = (self.policy != Policy::State, self.item != self.name);
         writer.map(2 + usize::from(stated) + usize::from(typed));
         writer.str("id").unsigned(u64::from(self.id)).str("name").str(&self.name);
@@ -226,7 +226,7 @@ impl SliceDeclaration {
         }
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<SliceDeclaration, Error> {
+    fn read(reader: &mut MsgpackReader<'_>) -> Result<SliceDeclaration, Error> {
         let (mut id, mut slice_name, mut policy, mut item) = (None, None, Policy::State, None);
         walk_map(reader, |name, value| {
             match name {

@@ -2,7 +2,7 @@
 
 use super::fields::{bad, list, required, walk, walk_map};
 use super::{Lane, Payload, SLICES_MAX};
-use crate::msgpack::{Limits, Reader, Token, Writer, scan};
+use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter, ValueLimits, scan};
 use crate::{Error, SequenceNumber};
 
 const KIND: &str = "dispatch";
@@ -72,16 +72,16 @@ pub struct Effect<'a> {
     /// Id of the slice.
     pub slice: u32,
     /// Items that the record removed.
-    pub removed: Removed,
+    pub removed: RemovedItems,
     /// Items that the record added.
-    pub added: Added<'a>,
+    pub added: AddedItems<'a>,
     /// Item in front of which the added ones are inserted; `None` inserts them at the end.
     pub before: Option<ItemId>,
 }
 
 /// Names the items that an effect removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Removed {
+pub enum RemovedItems {
     /// The effect removed no item.
     None,
     /// The effect removed all items of the slice.
@@ -92,7 +92,7 @@ pub enum Removed {
 
 /// Holds the items that an effect added.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Added<'a> {
+pub enum AddedItems<'a> {
     /// The effect added the dispatched event itself.
     Event,
     /// The effect added items of its own.
@@ -107,48 +107,48 @@ pub enum Added<'a> {
 impl<'a> Effect<'a> {
     /// Creates the effect that appends the event to a slice.
     pub fn append(slice: u32) -> Effect<'a> {
-        Effect { slice, removed: Removed::None, added: Added::Event, before: None }
+        Effect { slice, removed: RemovedItems::None, added: AddedItems::Event, before: None }
     }
 
     /// Creates the effect that replaces all items of a slice with the event.
     pub fn replace(slice: u32) -> Effect<'a> {
-        Effect { removed: Removed::All, ..Effect::append(slice) }
+        Effect { removed: RemovedItems::All, ..Effect::append(slice) }
     }
 
-    fn write(&self, writer: &mut Writer) {
-        let event_behind_all = self.added == Added::Event && self.before.is_none();
+    fn write(&self, writer: &mut MsgpackWriter) {
+        let event_behind_all = self.added == AddedItems::Event && self.before.is_none();
         match &self.removed {
-            Removed::None if event_behind_all => {
+            RemovedItems::None if event_behind_all => {
                 writer.unsigned(2 * u64::from(self.slice));
                 return;
             }
-            Removed::All if event_behind_all => {
+            RemovedItems::All if event_behind_all => {
                 writer.unsigned(2 * u64::from(self.slice) + 1);
                 return;
             }
             _ => {}
         }
         let version = match &self.added {
-            Added::Items { version, .. } if *version != 1 => Some(*version),
+            AddedItems::Items { version, .. } if *version != 1 => Some(*version),
             _ => None,
         };
         let fields = 1
-            + usize::from(self.removed != Removed::None)
-            + usize::from(self.added != Added::Event)
+            + usize::from(self.removed != RemovedItems::None)
+            + usize::from(self.added != AddedItems::Event)
             + usize::from(self.before.is_some())
             + usize::from(version.is_some());
         writer.map(fields).str("s").unsigned(u64::from(self.slice));
         match &self.removed {
-            Removed::None => {}
-            Removed::All => {
+            RemovedItems::None => {}
+            RemovedItems::All => {
                 writer.str("r").bool(true);
             }
-            Removed::Items(ids) => {
+            RemovedItems::Items(ids) => {
                 writer.str("r").array(2 * ids.len());
                 ids.iter().for_each(|id| write_id(writer, *id));
             }
         }
-        if let Added::Items { items, .. } = &self.added {
+        if let AddedItems::Items { items, .. } = &self.added {
             writer.str("a").array(items.len());
             items.iter().for_each(|item| item.write(writer));
         }
@@ -161,15 +161,15 @@ impl<'a> Effect<'a> {
         }
     }
 
-    fn read(reader: &mut Reader<'a>) -> Result<Effect<'a>, Error> {
+    fn read(reader: &mut MsgpackReader<'a>) -> Result<Effect<'a>, Error> {
         let mut ahead = *reader;
-        if let Token::Unsigned(code) = ahead.token()? {
+        if let MsgpackToken::Unsigned(code) = ahead.token()? {
             *reader = ahead;
             let slice = u32::try_from(code / 2).map_err(|_| bad(KIND, "a slice id is over 32 bits"))?;
             return Ok(if code % 2 == 0 { Effect::append(slice) } else { Effect::replace(slice) });
         }
         let (mut slice, mut removed, mut added, mut before, mut version) =
-            (None, Removed::None, None, None, 1);
+            (None, RemovedItems::None, None, None, 1);
         walk_map(reader, |name, value| {
             match name {
                 "s" => slice = Some(value.unsigned32()?),
@@ -181,32 +181,32 @@ impl<'a> Effect<'a> {
             }
             Ok(())
         })?;
-        let added = added.map_or(Added::Event, |items| Added::Items { items, version });
+        let added = added.map_or(AddedItems::Event, |items| AddedItems::Items { items, version });
         Ok(Effect { slice: required(KIND, "x.s", slice)?, removed, added, before })
     }
 }
 
-fn write_id(writer: &mut Writer, id: ItemId) {
+fn write_id(writer: &mut MsgpackWriter, id: ItemId) {
     writer.unsigned(id.sequence.get()).unsigned(u64::from(id.ordinal));
 }
 
-fn read_id(reader: &mut Reader<'_>) -> Result<ItemId, Error> {
+fn read_id(reader: &mut MsgpackReader<'_>) -> Result<ItemId, Error> {
     Ok(ItemId { sequence: reader.unsigned()?.into(), ordinal: reader.unsigned32()? })
 }
 
-fn read_anchor(reader: &mut Reader<'_>) -> Result<ItemId, Error> {
+fn read_anchor(reader: &mut MsgpackReader<'_>) -> Result<ItemId, Error> {
     match reader.array()? {
         2 => read_id(reader),
         _ => Err(bad(KIND, "an item is named by sequence and ordinal")),
     }
 }
 
-fn write_effects(writer: &mut Writer, effects: &[Effect<'_>]) {
+fn write_effects(writer: &mut MsgpackWriter, effects: &[Effect<'_>]) {
     writer.array(effects.len());
     effects.iter().for_each(|effect| effect.write(writer));
 }
 
-fn read_effects<'a>(reader: &mut Reader<'a>) -> Result<Vec<Effect<'a>>, Error> {
+fn read_effects<'a>(reader: &mut MsgpackReader<'a>) -> Result<Vec<Effect<'a>>, Error> {
     let mut ahead = *reader;
     let len = ahead.array()? as usize;
     if len > SLICES_MAX {
@@ -215,24 +215,24 @@ fn read_effects<'a>(reader: &mut Reader<'a>) -> Result<Vec<Effect<'a>>, Error> {
     list(reader, Effect::read)
 }
 
-fn read_removed(reader: &mut Reader<'_>) -> Result<Removed, Error> {
+fn read_removed(reader: &mut MsgpackReader<'_>) -> Result<RemovedItems, Error> {
     let mut ahead = *reader;
     let len = match ahead.token()? {
-        Token::Bool(true) => return Ok(Removed::All),
-        Token::Array(len) if len % 2 == 0 => len / 2,
+        MsgpackToken::Bool(true) => return Ok(RemovedItems::All),
+        MsgpackToken::Array(len) if len % 2 == 0 => len / 2,
         _ => return Err(bad(KIND, "removed items are `true` or pairs of sequence and ordinal")),
     };
     let mut ids = Vec::new();
     for _ in 0..len {
         ids.push(read_id(&mut ahead)?);
     }
-    Ok(Removed::Items(ids))
+    Ok(RemovedItems::Items(ids))
 }
 
 impl<'a> Dispatch<'a> {
     /// Encodes the body of a dispatch as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::with_capacity(self.size_hint());
+        let mut writer = MsgpackWriter::with_capacity(self.size_hint());
         self.write(&mut writer);
         writer.finish()
     }
@@ -243,15 +243,15 @@ impl<'a> Dispatch<'a> {
         const REST_BYTES: usize = 48;
         let data = if let Action::Event { data, .. } = &self.action { data.bytes().len() } else { 0 };
         let added = |effect: &Effect<'_>| match &effect.added {
-            Added::Event => 0,
-            Added::Items { items, .. } => items.iter().map(|item| item.bytes().len()).sum(),
+            AddedItems::Event => 0,
+            AddedItems::Items { items, .. } => items.iter().map(|item| item.bytes().len()).sum(),
         };
         let effects = self.effects.iter().flatten();
         REST_BYTES + data + effects.map(|effect| REST_BYTES + added(effect)).sum::<usize>()
     }
 
     /// Appends the encoded body of a dispatch to a writer.
-    pub fn write(&self, writer: &mut Writer) {
+    pub fn write(&self, writer: &mut MsgpackWriter) {
         let fields = match &self.action {
             Action::Event { .. } => 2,
             Action::Tag { value: Some(_), .. } => 3,
@@ -293,10 +293,10 @@ impl<'a> Dispatch<'a> {
     /// Returns `None` for any other body, valid or not: [`decode`](Dispatch::decode) tells which.
     pub fn plain_event(bytes: &'a [u8]) -> Option<(u32, Payload<'a>)> {
         let (fields @ 0x82..=0x84, rest) = bytes.split_first()? else { return None };
-        let mut reader = Reader::new(rest.strip_prefix(b"\xa1e")?);
+        let mut reader = MsgpackReader::new(rest.strip_prefix(b"\xa1e")?);
         let event = reader.unsigned32().ok()?;
         let data = reader.rest().strip_prefix(b"\xa1d")?;
-        let end = scan(data, Limits::default()).ok()?;
+        let end = scan(data, ValueLimits::default()).ok()?;
         let (data, lane) = data.split_at_checked(end)?;
         if !lane.is_empty() || *fields != 0x82 {
             Lane::ends(u32::from(fields - 0x82), lane)?;
@@ -313,11 +313,11 @@ impl<'a> Dispatch<'a> {
                 let mut effect = effects.part()?;
                 // Effects that list nothing are numbers.
                 let mut ahead = effect;
-                if !matches!(ahead.token()?, Token::Map(_)) {
+                if !matches!(ahead.token()?, MsgpackToken::Map(_)) {
                     continue;
                 }
                 walk_map(&mut effect, |name, value| {
-                    if let ("a" | "r", Token::Array(len)) = (name, value.token()?) {
+                    if let ("a" | "r", MsgpackToken::Array(len)) = (name, value.token()?) {
                         listed += u64::from(len);
                     }
                     Ok(())
@@ -363,7 +363,8 @@ impl<'a> Dispatch<'a> {
             (Some(_), Some(_)) => return Err(bad(KIND, "an event and an action")),
             (None, Some(other)) => return Err(bad(KIND, format!("no known action: {other:?}"))),
         };
-        let adds_event = effects.iter().flatten().any(|effect: &Effect<'_>| effect.added == Added::Event);
+        let adds_event =
+            effects.iter().flatten().any(|effect: &Effect<'_>| effect.added == AddedItems::Event);
         if adds_event && !matches!(action, Action::Event { .. }) {
             return Err(bad(KIND, "an effect adds the event, but there is none"));
         }

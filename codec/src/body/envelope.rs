@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::fields::{fixed, list, required, walk};
-use crate::msgpack::Writer;
+use crate::msgpack::MsgpackWriter;
 use crate::{Error, SequenceNumber};
 
 /// Envelope: states that the session was opened for writing. The writer appends it before its first record.
@@ -27,7 +27,7 @@ pub struct Resumed {
 impl Resumed {
     /// Encodes the body of a `resumed` frame as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         let optional = usize::from(self.boot_id.is_some())
             + usize::from(self.recovered.is_some())
             + usize::from(!self.began.is_empty());
@@ -86,7 +86,7 @@ pub struct Seal {
 impl Seal {
     /// Encodes the body of a seal as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         writer.map(3).str("next").unsigned(u64::from(self.next));
         writer.str("records").unsigned(self.records).str("hash").bin(&self.hash);
         writer.finish()

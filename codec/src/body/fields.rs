@@ -1,7 +1,7 @@
 //! Walks the fields of a body.
 
 use super::Payload;
-use crate::msgpack::{Reader, Writer};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
 
 /// Newest version of a body, for every kind: no kind has had a second version yet.
@@ -12,9 +12,9 @@ const VERSION: u64 = 1;
 pub(crate) fn walk<'a>(
     kind: &'static str,
     bytes: &'a [u8],
-    mut read: impl FnMut(&str, &mut Reader<'a>) -> Result<(), Error>,
+    mut read: impl FnMut(&str, &mut MsgpackReader<'a>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = MsgpackReader::new(bytes);
     let walked = walk_map(&mut reader, |name, value| match name {
         "v" => match value.unsigned()? {
             VERSION => Ok(()),
@@ -31,8 +31,8 @@ pub(crate) fn walk<'a>(
 
 /// Walks the pairs of one map: calls `read` with each key and a reader over exactly its value.
 pub(crate) fn walk_map<'a>(
-    reader: &mut Reader<'a>,
-    mut read: impl FnMut(&str, &mut Reader<'a>) -> Result<(), Error>,
+    reader: &mut MsgpackReader<'a>,
+    mut read: impl FnMut(&str, &mut MsgpackReader<'a>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     for _ in 0..reader.map()? {
         let name = reader.str()?;
@@ -43,8 +43,8 @@ pub(crate) fn walk_map<'a>(
 
 /// Decodes an array that has passed the pre-scan, one element after the other.
 pub(crate) fn list<'a, T>(
-    reader: &mut Reader<'a>,
-    mut read: impl FnMut(&mut Reader<'a>) -> Result<T, Error>,
+    reader: &mut MsgpackReader<'a>,
+    mut read: impl FnMut(&mut MsgpackReader<'a>) -> Result<T, Error>,
 ) -> Result<Vec<T>, Error> {
     let len = reader.array()?;
     let mut items = Vec::new();
@@ -68,7 +68,7 @@ pub(crate) fn required<T>(kind: &'static str, field: &str, value: Option<T>) -> 
 }
 
 /// Decodes a byte string of exactly `N` bytes.
-pub(crate) fn fixed<const N: usize>(reader: &mut Reader<'_>) -> Result<[u8; N], Error> {
+pub(crate) fn fixed<const N: usize>(reader: &mut MsgpackReader<'_>) -> Result<[u8; N], Error> {
     let bytes = reader.bin()?;
     bytes.try_into().map_err(|_| Error::Malformed {
         offset: reader.offset(),
@@ -79,17 +79,17 @@ pub(crate) fn fixed<const N: usize>(reader: &mut Reader<'_>) -> Result<[u8; N], 
 /// Collects the fields of a body and counts them, so that their number can stand before them.
 pub(crate) struct FieldWriter {
     count: usize,
-    fields: Writer,
+    fields: MsgpackWriter,
 }
 
 impl FieldWriter {
     /// Begins a body of no fields, for fields of about `bytes` bytes.
     pub(crate) fn with_capacity(bytes: usize) -> FieldWriter {
-        FieldWriter { count: 0, fields: Writer::with_capacity(bytes) }
+        FieldWriter { count: 0, fields: MsgpackWriter::with_capacity(bytes) }
     }
 
     /// Begins a field. The caller writes exactly one value.
-    pub(crate) fn field(&mut self, name: &str) -> &mut Writer {
+    pub(crate) fn field(&mut self, name: &str) -> &mut MsgpackWriter {
         self.count += 1;
         self.fields.str(name)
     }
@@ -135,7 +135,7 @@ impl FieldWriter {
     }
 
     /// Writes the fields of a map within a body, which are those collected so far, behind their number.
-    pub(crate) fn into_map(self, writer: &mut Writer) {
+    pub(crate) fn into_map(self, writer: &mut MsgpackWriter) {
         writer.map(self.count).raw(&self.fields.finish());
     }
 
@@ -143,7 +143,7 @@ impl FieldWriter {
     pub(crate) fn finish(self) -> Vec<u8> {
         let FieldWriter { count, fields } = self;
         let fields = fields.finish();
-        let mut writer = Writer::with_capacity(fields.len() + 5);
+        let mut writer = MsgpackWriter::with_capacity(fields.len() + 5);
         writer.map(count).raw(&fields);
         writer.finish()
     }

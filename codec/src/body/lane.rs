@@ -13,8 +13,8 @@
 use std::borrow::Cow;
 
 use super::fields::{FieldWriter, walk};
-use crate::msgpack::{Reader, Writer};
-use crate::{Error, Kind, SequenceNumber};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
+use crate::{Error, RecordKind, SequenceNumber};
 
 /// Names through which handle of the host a record was written.
 ///
@@ -56,25 +56,29 @@ impl<'a> Lane<'a> {
     /// [`Error::Body`] if the body is not one MessagePack map within the default limits, if its version is newer than
     /// this crate reads, or if a field of the lane is malformed. A body that decodes as one of its kind has no malformed
     /// lane.
-    pub fn of(kind: Kind, body: &'a [u8]) -> Result<Lane<'a>, Error> {
+    pub fn of(kind: RecordKind, body: &'a [u8]) -> Result<Lane<'a>, Error> {
         let has_lane = match kind {
             // Two fields are an event's own, and nearly all events have no others.
-            Kind::DISPATCH => !body.starts_with(b"\x82\xa1e"),
-            Kind::SNAPSHOT | Kind::ROLLBACK | Kind::TOOL_BEGIN | Kind::OBSERVED | Kind::SETTLE => true,
-            Kind::INPUT
-            | Kind::REQUEST
-            | Kind::ANSWER
-            | Kind::TURN
-            | Kind::SHORTENED
-            | Kind::PROMPT_ACCEPTED
-            | Kind::ADAPTER_STATE => true,
+            RecordKind::DISPATCH => !body.starts_with(b"\x82\xa1e"),
+            RecordKind::SNAPSHOT
+            | RecordKind::ROLLBACK
+            | RecordKind::TOOL_BEGIN
+            | RecordKind::OBSERVED
+            | RecordKind::SETTLE => true,
+            RecordKind::INPUT
+            | RecordKind::REQUEST
+            | RecordKind::ANSWER
+            | RecordKind::TURN
+            | RecordKind::SHORTENED
+            | RecordKind::PROMPT_ACCEPTED
+            | RecordKind::ADAPTER_STATE => true,
             _ => false,
         };
         let mut lane = Lane::default();
         if has_lane {
             walk(kind.name(), body, |name, value| lane.take(name, value).map(drop))?;
         }
-        if kind == Kind::TOOL_BEGIN {
+        if kind == RecordKind::TOOL_BEGIN {
             lane.within = None;
         }
         Ok(lane)
@@ -84,7 +88,7 @@ impl<'a> Lane<'a> {
     /// buffer as it is for the main lane, and if no map begins there.
     pub fn add_to(&self, buffer: &mut Vec<u8>, start: usize) {
         let fields = self.fields();
-        let mut body = Reader::new(buffer.get(start..).unwrap_or_default());
+        let mut body = MsgpackReader::new(buffer.get(start..).unwrap_or_default());
         let Ok(others) = body.map() else { return };
         if fields == 0 {
             return;
@@ -94,12 +98,12 @@ impl<'a> Lane<'a> {
             // The head of a map of at most 15 fields is one byte, which ends with their number.
             Some(head) if others as usize + fields <= 15 => *head += fields as u8,
             _ => {
-                let mut head = Writer::new();
+                let mut head = MsgpackWriter::new();
                 head.map(others as usize + fields);
                 drop(buffer.splice(start..start + head_len, head.finish()));
             }
         }
-        let mut writer = Writer::appending(std::mem::take(buffer));
+        let mut writer = MsgpackWriter::appending(std::mem::take(buffer));
         if let Some(within) = self.within {
             writer.str(WITHIN).unsigned(within.get());
         }
@@ -120,7 +124,7 @@ impl<'a> Lane<'a> {
     }
 
     /// Takes a field if it is one of a lane's, and returns whether it was.
-    pub(super) fn take(&mut self, name: &str, value: &mut Reader<'a>) -> Result<bool, Error> {
+    pub(super) fn take(&mut self, name: &str, value: &mut MsgpackReader<'a>) -> Result<bool, Error> {
         match name {
             WITHIN => self.within = Some(value.unsigned()?.into()),
             NAME => self.name = Some(Cow::Borrowed(value.str()?)),
@@ -130,13 +134,13 @@ impl<'a> Lane<'a> {
     }
 
     /// Checks a field that a body's own decoder does not know: a malformed lane is refused, any other field is skipped.
-    pub(super) fn check(name: &str, value: &mut Reader<'a>) -> Result<(), Error> {
+    pub(super) fn check(name: &str, value: &mut MsgpackReader<'a>) -> Result<(), Error> {
         Lane::default().take(name, value).map(drop)
     }
 
     /// Checks that nothing but `fields` fields of a lane follows. Returns `None` if something else does.
     pub(super) fn ends(fields: u32, bytes: &'a [u8]) -> Option<()> {
-        let (mut reader, mut lane) = (Reader::new(bytes), Lane::default());
+        let (mut reader, mut lane) = (MsgpackReader::new(bytes), Lane::default());
         for _ in 0..fields {
             let name = reader.str().ok()?;
             lane.take(name, &mut reader).ok().filter(|taken| *taken)?;

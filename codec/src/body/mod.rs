@@ -78,20 +78,20 @@ pub use compaction::{
     Base, BaseSlice, Compacted, DROPPED_BODIES, Dropped, DroppedBodies, ItemRun, KnownPositions,
 };
 pub use conversation::{
-    AdapterState, Answer, AnsweredCall, Blocks, ConversationScope, Input, Original, PromptAccepted,
-    PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn, Usage,
+    AdapterState, AnswerBody, AnsweredCall, Blocks, ConversationScope, Input, Original, PromptAccepted,
+    PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, TokenUsage, Turn,
 };
 pub use declare::{Binding, BuiltIn, Declare, EventDeclaration, SliceDeclaration};
-pub use dispatch::{Action, Added, Dispatch, Effect, ItemId, Removed};
+pub use dispatch::{Action, AddedItems, Dispatch, Effect, ItemId, RemovedItems};
 pub use envelope::{Resumed, Seal};
 pub use lane::Lane;
 pub use observed::Observed;
-pub use opened::{Opened, Parent};
+pub use opened::{Parent, SessionOpening};
 pub use operation::{
-    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, NotUndone, OtherName, Outcome, Replaced,
+    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, NotUndone, OtherName, Outcome, ReplacedParts,
     ResourceSnapshot, SuspensionForm,
 };
-pub use position::{Import, ImportedSlice, Rollback, Snapshot};
+pub use position::{Import, ImportedSlice, Rollback, SnapshotBody};
 pub use replicated::Replicated;
 pub use settle::Settle;
 pub use suspension::{InnerCall, Suspension};
@@ -100,8 +100,8 @@ pub use tool_end::ToolEnd;
 
 use serde::{Deserialize, Serialize};
 
-use crate::msgpack::{Reader, Token, Writer};
-use crate::{Error, Kind};
+use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter};
+use crate::{Error, RecordKind};
 
 /// Names what a rollback does to a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -197,7 +197,7 @@ impl ObjectId {
         let mut reference = [0; REFERENCE_LEN];
         let bytes = self.hash.iter().copied().chain(self.len.to_le_bytes());
         reference.iter_mut().zip(bytes).for_each(|(slot, byte)| *slot = byte);
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         writer.ext(OBJECT_EXT, &reference);
         writer.finish()
     }
@@ -223,18 +223,18 @@ impl<'a> Payload<'a> {
     }
 
     fn reference(&self) -> Option<ObjectId> {
-        let mut reader = Reader::new(self.bytes);
-        let Ok(Token::Ext(OBJECT_EXT, reference)) = reader.token() else { return None };
+        let mut reader = MsgpackReader::new(self.bytes);
+        let Ok(MsgpackToken::Ext(OBJECT_EXT, reference)) = reader.token() else { return None };
         let (hash, len) = reference.split_first_chunk::<32>()?;
         let len = len.try_into().ok()?;
         Some(ObjectId { hash: *hash, len: u64::from_le_bytes(len) })
     }
 
-    fn read(reader: &mut Reader<'a>) -> Result<Payload<'a>, Error> {
+    fn read(reader: &mut MsgpackReader<'a>) -> Result<Payload<'a>, Error> {
         Ok(Payload { bytes: reader.value()? })
     }
 
-    fn write(&self, writer: &mut Writer) {
+    fn write(&self, writer: &mut MsgpackWriter) {
         writer.raw(self.bytes);
     }
 }
@@ -242,10 +242,10 @@ impl<'a> Payload<'a> {
 /// Counts the items that a body lists for slices, and the names of items that it removes, without decoding them: each takes
 /// memory when the body is decoded, and a body may list one for each of its bytes. Returns 0 for a body that lists none, and for
 /// one that does not decode.
-pub fn listed_items(kind: Kind, body: &[u8]) -> u64 {
+pub fn listed_items(kind: RecordKind, body: &[u8]) -> u64 {
     let listed = match kind {
-        Kind::DISPATCH => Dispatch::listed_items(body),
-        Kind::IMPORT => Import::listed_items(body),
+        RecordKind::DISPATCH => Dispatch::listed_items(body),
+        RecordKind::IMPORT => Import::listed_items(body),
         _ => Ok(0),
     };
     listed.unwrap_or_default()
@@ -258,33 +258,33 @@ pub fn listed_items(kind: Kind, body: &[u8]) -> u64 {
 ///
 /// [`Error::Body`] if the body does not decode as one of its kind. For a kind that this version does not decode:
 /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the body is not exactly one MessagePack value,
-/// [`Error::Limit`] if it is over the [default limits](crate::msgpack::Limits).
-pub fn check(kind: Kind, body: &[u8]) -> Result<(), Error> {
+/// [`Error::Limit`] if it is over the [default limits](crate::msgpack::ValueLimits).
+pub fn check(kind: RecordKind, body: &[u8]) -> Result<(), Error> {
     match kind {
-        Kind::OPENED => Opened::decode(body).map(drop),
-        Kind::DECLARE | Kind::DECLARED => Declare::decode(body).map(drop),
-        Kind::DISPATCH => Dispatch::decode(body).map(drop),
-        Kind::SNAPSHOT => Snapshot::decode(body).map(drop),
-        Kind::ROLLBACK => Rollback::decode(body).map(drop),
-        Kind::TOOL_BEGIN => ToolBegin::decode(body).map(drop),
-        Kind::TOOL_END => ToolEnd::decode(body).map(drop),
-        Kind::SETTLE => Settle::decode(body).map(drop),
-        Kind::OBSERVED => Observed::decode(body).map(drop),
-        Kind::IMPORT => Import::decode(body).map(drop),
-        Kind::REPLICATED => Replicated::decode(body).map(drop),
-        Kind::INPUT => Input::decode(body).map(drop),
-        Kind::REQUEST => Request::decode(body).map(drop),
-        Kind::ANSWER => Answer::decode(body).map(drop),
-        Kind::TURN => Turn::decode(body).map(drop),
-        Kind::SHORTENED => Shortened::decode(body).map(drop),
-        Kind::PROMPT_ACCEPTED => PromptAccepted::decode(body).map(drop),
-        Kind::ADAPTER_STATE => AdapterState::decode(body).map(drop),
-        Kind::RESUMED => Resumed::decode(body).map(drop),
-        Kind::SEAL => Seal::decode(body).map(drop),
-        Kind::DROPPED => Dropped::decode(body).map(drop),
-        Kind::COMPACTED => Compacted::decode(body).map(drop),
-        Kind::BASE => Base::decode(body).map(drop),
-        Kind::SYNCED | Kind::CLOSED => Ok(()),
+        RecordKind::OPENED => SessionOpening::decode(body).map(drop),
+        RecordKind::DECLARE | RecordKind::DECLARED => Declare::decode(body).map(drop),
+        RecordKind::DISPATCH => Dispatch::decode(body).map(drop),
+        RecordKind::SNAPSHOT => SnapshotBody::decode(body).map(drop),
+        RecordKind::ROLLBACK => Rollback::decode(body).map(drop),
+        RecordKind::TOOL_BEGIN => ToolBegin::decode(body).map(drop),
+        RecordKind::TOOL_END => ToolEnd::decode(body).map(drop),
+        RecordKind::SETTLE => Settle::decode(body).map(drop),
+        RecordKind::OBSERVED => Observed::decode(body).map(drop),
+        RecordKind::IMPORT => Import::decode(body).map(drop),
+        RecordKind::REPLICATED => Replicated::decode(body).map(drop),
+        RecordKind::INPUT => Input::decode(body).map(drop),
+        RecordKind::REQUEST => Request::decode(body).map(drop),
+        RecordKind::ANSWER => AnswerBody::decode(body).map(drop),
+        RecordKind::TURN => Turn::decode(body).map(drop),
+        RecordKind::SHORTENED => Shortened::decode(body).map(drop),
+        RecordKind::PROMPT_ACCEPTED => PromptAccepted::decode(body).map(drop),
+        RecordKind::ADAPTER_STATE => AdapterState::decode(body).map(drop),
+        RecordKind::RESUMED => Resumed::decode(body).map(drop),
+        RecordKind::SEAL => Seal::decode(body).map(drop),
+        RecordKind::DROPPED => Dropped::decode(body).map(drop),
+        RecordKind::COMPACTED => Compacted::decode(body).map(drop),
+        RecordKind::BASE => Base::decode(body).map(drop),
+        RecordKind::SYNCED | RecordKind::CLOSED => Ok(()),
         _ => crate::msgpack::check(body),
     }
 }

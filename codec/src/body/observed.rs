@@ -3,7 +3,7 @@
 use super::fields::{required, walk};
 use super::{Lane, Payload};
 use crate::Error;
-use crate::msgpack::Writer;
+use crate::msgpack::MsgpackWriter;
 
 const OBSERVED: &str = "observed";
 
@@ -19,7 +19,7 @@ pub struct Observed<'a> {
 impl<'a> Observed<'a> {
     /// Encodes the body of an observation as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         writer.map(2).str("n").str(&self.name).str("d");
         self.data.write(&mut writer);
         writer.finish()

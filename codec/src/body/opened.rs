@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::fields::{bad, fixed, required, walk, walk_map};
-use crate::msgpack::{Reader, Writer};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, OperationId, SequenceNumber};
 
 const KIND: &str = "opened";
 
 /// Begins a session. It is the session's first record; in a fork, the first record behind those shared with the parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opened {
+pub struct SessionOpening {
     /// Id of the session.
     pub session: Uuid,
     /// Seed of the session's random generator.
@@ -54,10 +54,10 @@ impl Parent {
     }
 }
 
-impl Opened {
+impl SessionOpening {
     /// Encodes the body of an `opened` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         let fields = 2 + usize::from(!self.tags.is_empty()) + usize::from(self.parent.is_some());
         writer.map(fields);
         writer.str("session").bin(self.session.as_bytes());
@@ -90,7 +90,7 @@ impl Opened {
     ///
     /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
     /// this crate reads, or if a field is missing or malformed.
-    pub fn decode(bytes: &[u8]) -> Result<Opened, Error> {
+    pub fn decode(bytes: &[u8]) -> Result<SessionOpening, Error> {
         let (mut session, mut seed, mut tags, mut parent) = (None, None, BTreeMap::new(), None);
         walk(KIND, bytes, |name, value| {
             match name {
@@ -102,7 +102,7 @@ impl Opened {
             }
             Ok(())
         })?;
-        Ok(Opened {
+        Ok(SessionOpening {
             session: required(KIND, "session", session)?,
             seed: required(KIND, "seed", seed)?,
             tags,
@@ -111,7 +111,7 @@ impl Opened {
     }
 }
 
-fn read_parent(reader: &mut Reader<'_>) -> Result<Parent, Error> {
+fn read_parent(reader: &mut MsgpackReader<'_>) -> Result<Parent, Error> {
     let (mut session, mut how, mut position, mut chain, mut operation) = (None, None, None, None, None);
     walk_map(reader, |name, value| {
         match name {
@@ -137,14 +137,14 @@ fn read_parent(reader: &mut Reader<'_>) -> Result<Parent, Error> {
     }
 }
 
-pub(crate) fn write_tags(writer: &mut Writer, tags: &BTreeMap<String, String>) {
+pub(crate) fn write_tags(writer: &mut MsgpackWriter, tags: &BTreeMap<String, String>) {
     writer.map(tags.len());
     for (key, value) in tags {
         writer.str(key).str(value);
     }
 }
 
-pub(crate) fn read_tags(reader: &mut Reader<'_>) -> Result<BTreeMap<String, String>, Error> {
+pub(crate) fn read_tags(reader: &mut MsgpackReader<'_>) -> Result<BTreeMap<String, String>, Error> {
     let mut tags = BTreeMap::new();
     walk_map(reader, |name, value| {
         tags.insert(name.to_owned(), value.str()?.to_owned());

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Payload;
 use super::fields::{bad, list, required, walk_map};
-use crate::msgpack::{Reader, Writer};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
 
 pub(super) const BEGIN: &str = "tool_begin";
@@ -260,7 +260,7 @@ pub struct ResourceSnapshot<'a> {
 }
 
 impl<'a> ResourceSnapshot<'a> {
-    pub(super) fn write(&self, writer: &mut Writer) {
+    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
         writer.map(1 + usize::from(self.snapshot.is_some())).str("r").str(&self.resource);
         if let Some(snapshot) = &self.snapshot {
             writer.str("s");
@@ -268,7 +268,10 @@ impl<'a> ResourceSnapshot<'a> {
         }
     }
 
-    pub(super) fn read(kind: &'static str, reader: &mut Reader<'a>) -> Result<ResourceSnapshot<'a>, Error> {
+    pub(super) fn read(
+        kind: &'static str,
+        reader: &mut MsgpackReader<'a>,
+    ) -> Result<ResourceSnapshot<'a>, Error> {
         let (mut resource, mut snapshot) = (None, None);
         walk_map(reader, |name, value| {
             match name {
@@ -294,11 +297,11 @@ pub struct NotUndone<'a> {
 }
 
 impl<'a> NotUndone<'a> {
-    pub(super) fn write(&self, writer: &mut Writer) {
+    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
         writer.map(3).str("r").str(&self.resource).str("p").str(&self.path).str("w").str(&self.reason);
     }
 
-    pub(super) fn read(reader: &mut Reader<'a>) -> Result<NotUndone<'a>, Error> {
+    pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<NotUndone<'a>, Error> {
         let (mut resource, mut path, mut reason) = (None, None, None);
         walk_map(reader, |name, value| {
             match name {
@@ -324,7 +327,7 @@ impl<'a> NotUndone<'a> {
 
 /// Names what the rollback of an operation replaced or removed in a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replaced<'a> {
+pub struct ReplacedParts<'a> {
     /// Name of the resource.
     pub resource: Cow<'a, str>,
     /// Parts of the resource that were given an earlier content, such as paths in a workspace.
@@ -335,8 +338,8 @@ pub struct Replaced<'a> {
     pub more: u64,
 }
 
-impl<'a> Replaced<'a> {
-    pub(super) fn write(&self, writer: &mut Writer) {
+impl<'a> ReplacedParts<'a> {
+    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
         let fields = 1
             + usize::from(!self.changed.is_empty())
             + usize::from(!self.removed.is_empty())
@@ -355,7 +358,7 @@ impl<'a> Replaced<'a> {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'a>) -> Result<Replaced<'a>, Error> {
+    pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<ReplacedParts<'a>, Error> {
         let (mut resource, mut changed, mut removed, mut more) = (None, Vec::new(), Vec::new(), 0);
         walk_map(reader, |name, value| {
             match name {
@@ -367,7 +370,7 @@ impl<'a> Replaced<'a> {
             }
             Ok(())
         })?;
-        Ok(Replaced { resource: required(END, "rep.r", resource)?, changed, removed, more })
+        Ok(ReplacedParts { resource: required(END, "rep.r", resource)?, changed, removed, more })
     }
 
     /// Returns about how many bytes the entry takes in a body.
@@ -394,7 +397,7 @@ pub(super) fn text_len(text: Option<&str>) -> usize {
     text.map_or(0, str::len)
 }
 
-pub(super) fn write_resources(writer: &mut Writer, resources: &[ResourceSnapshot<'_>]) {
+pub(super) fn write_resources(writer: &mut MsgpackWriter, resources: &[ResourceSnapshot<'_>]) {
     if !resources.is_empty() {
         writer.str("res").array(resources.len());
         resources.iter().for_each(|resource| resource.write(writer));
@@ -404,7 +407,7 @@ pub(super) fn write_resources(writer: &mut Writer, resources: &[ResourceSnapshot
 pub(super) fn read_named<T>(
     kind: &'static str,
     field: &str,
-    reader: &mut Reader<'_>,
+    reader: &mut MsgpackReader<'_>,
     from_name: fn(&str) -> Option<T>,
 ) -> Result<T, Error> {
     let name = reader.str()?;
@@ -434,11 +437,11 @@ impl From<CallOrigin> for (u64, u32) {
 }
 
 impl CallOrigin {
-    pub(crate) fn write(self, writer: &mut Writer) {
+    pub(crate) fn write(self, writer: &mut MsgpackWriter) {
         writer.array(2).unsigned(self.answer.get()).unsigned(u64::from(self.ordinal));
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<CallOrigin, Error> {
+    pub(crate) fn read(reader: &mut MsgpackReader<'_>) -> Result<CallOrigin, Error> {
         match reader.array()? {
             2 => Ok(CallOrigin { answer: reader.unsigned()?.into(), ordinal: reader.unsigned32()? }),
             _ => Err(Error::Malformed {

@@ -8,14 +8,14 @@ use super::fields::{bad, fixed, list, required, walk, walk_map};
 use super::opened::{read_tags, write_tags};
 use super::operation::write_resources;
 use super::{Lane, Payload, Policy, ResourceSnapshot};
-use crate::msgpack::{Reader, Writer};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
 
 const SNAPSHOT: &str = "snapshot";
 
 /// Marks a position, that of the record itself, for a later rollback.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Snapshot<'a> {
+pub struct SnapshotBody<'a> {
     /// Tag that the host gave the snapshot.
     pub tag: Option<String>,
     /// Policies of the slices that the snapshot covers, in ascending order.
@@ -25,7 +25,7 @@ pub struct Snapshot<'a> {
     pub resources: Vec<ResourceSnapshot<'a>>,
 }
 
-impl<'a> Snapshot<'a> {
+impl<'a> SnapshotBody<'a> {
     /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
         self.resources.iter_mut().filter_map(|resource| resource.snapshot.as_mut())
@@ -33,7 +33,7 @@ impl<'a> Snapshot<'a> {
 
     /// Encodes the body of a snapshot as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         let stated = self.policies != [Policy::State];
         writer.map(
             usize::from(self.tag.is_some()) + usize::from(stated) + usize::from(!self.resources.is_empty()),
@@ -57,7 +57,7 @@ impl<'a> Snapshot<'a> {
     ///
     /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
     /// this crate reads, or if a field is missing or malformed.
-    pub fn decode(bytes: &'a [u8]) -> Result<Snapshot<'a>, Error> {
+    pub fn decode(bytes: &'a [u8]) -> Result<SnapshotBody<'a>, Error> {
         let (mut tag, mut policies, mut resources) = (None, vec![Policy::State], Vec::new());
         walk(SNAPSHOT, bytes, |name, value| {
             match name {
@@ -68,11 +68,11 @@ impl<'a> Snapshot<'a> {
             }
             Ok(())
         })?;
-        Ok(Snapshot { tag, policies, resources })
+        Ok(SnapshotBody { tag, policies, resources })
     }
 }
 
-fn read_policy(reader: &mut Reader<'_>) -> Result<Policy, Error> {
+fn read_policy(reader: &mut MsgpackReader<'_>) -> Result<Policy, Error> {
     let name = reader.str()?;
     Policy::from_name(name).ok_or_else(|| bad(SNAPSHOT, format!("policy `{name}` is not known")))
 }
@@ -89,7 +89,7 @@ pub struct Rollback {
 impl Rollback {
     /// Encodes the body of a rollback as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         writer.map(1 + usize::from(!self.preserve_logs)).str("to").unsigned(self.to.get());
         if !self.preserve_logs {
             writer.str("logs").bool(false);
@@ -143,7 +143,7 @@ pub struct ImportedSlice<'a> {
 impl<'a> Import<'a> {
     /// Encodes the body of an import as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         let fields = 1
             + usize::from(self.from.is_some())
             + usize::from(self.exported_at_us.is_some())
@@ -215,7 +215,7 @@ impl<'a> Import<'a> {
 }
 
 impl<'a> ImportedSlice<'a> {
-    fn read(reader: &mut Reader<'a>) -> Result<ImportedSlice<'a>, Error> {
+    fn read(reader: &mut MsgpackReader<'a>) -> Result<ImportedSlice<'a>, Error> {
         let (mut slice, mut items, mut versions) = (None, Vec::new(), None::<Vec<u32>>);
         walk_map(reader, |name, value| {
             match name {

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::fields::{FieldWriter, bad, fixed, required, walk_map};
 use super::operation::{END, SuspensionForm, read_named};
-use crate::msgpack::{Reader, Writer};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, OperationId};
 
 /// Says what a suspended call waits for.
@@ -43,7 +43,7 @@ impl Suspension {
         Suspension { form, arguments, expires_us: None, inner: None }
     }
 
-    pub(crate) fn write(&self, writer: &mut Writer) {
+    pub(crate) fn write(&self, writer: &mut MsgpackWriter) {
         let mut fields = FieldWriter::with_capacity(96);
         fields.text("is", Some(self.form.name()));
         fields.bytes("args", Some(&self.arguments));
@@ -60,7 +60,7 @@ impl Suspension {
         fields.into_map(writer);
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Suspension, Error> {
+    pub(crate) fn read(reader: &mut MsgpackReader<'_>) -> Result<Suspension, Error> {
         let (mut form, mut arguments, mut expires_us, mut inner) = (None, None, None, None);
         walk_map(reader, |name, value| {
             match name {
@@ -78,7 +78,7 @@ impl Suspension {
 }
 
 impl InnerCall {
-    fn read(reader: &mut Reader<'_>) -> Result<InnerCall, Error> {
+    fn read(reader: &mut MsgpackReader<'_>) -> Result<InnerCall, Error> {
         let len = reader.array()?;
         if !(1..=2).contains(&len) {
             return Err(bad(END, "a call within is its operation and at most a session"));

@@ -8,7 +8,7 @@ use super::operation::{
     resources_len, text_len, write_resources,
 };
 use super::{Lane, Payload};
-use crate::msgpack::{Reader, Writer};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, OperationId};
 
 /// Records that a tool is about to run, or that a call is closed without running.
@@ -53,12 +53,12 @@ pub struct ClosedCall<'a> {
 }
 
 impl<'a> ClosedCall<'a> {
-    fn write(&self, writer: &mut Writer) {
+    fn write(&self, writer: &mut MsgpackWriter) {
         writer.array(2).str(self.cause.name());
         self.shown.write(writer);
     }
 
-    fn read(name: &str, reader: &mut Reader<'a>) -> Result<ClosedCall<'a>, Error> {
+    fn read(name: &str, reader: &mut MsgpackReader<'a>) -> Result<ClosedCall<'a>, Error> {
         match reader.array()? {
             2 => {
                 let cause = read_named(BEGIN, name, reader, Cause::from_recorded)?;
@@ -124,7 +124,7 @@ impl<'a> ToolBegin<'a> {
             + resources_len(&self.resources);
         buffer.clear();
         buffer.reserve(FIELDS_BYTES + names + payloads);
-        let mut writer = Writer::reusing(buffer);
+        let mut writer = MsgpackWriter::reusing(buffer);
         writer.map(fields).str("t").str(&self.tool);
         if let Some(call_id) = &self.call_id {
             writer.str("call").str(call_id);

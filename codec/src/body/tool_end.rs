@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use super::Payload;
 use super::fields::{bad, list, required, walk};
 use super::operation::{
-    CallOrigin, Cause, END, ExternalEffects, FIELDS_BYTES, NotUndone, Outcome, Replaced, ResourceSnapshot,
-    payload_len, read_named, resources_len, text_len, write_resources,
+    CallOrigin, Cause, END, ExternalEffects, FIELDS_BYTES, NotUndone, Outcome, ReplacedParts,
+    ResourceSnapshot, payload_len, read_named, resources_len, text_len, write_resources,
 };
 use super::suspension::Suspension;
-use crate::msgpack::{Value, Writer};
+use crate::msgpack::{MsgpackWriter, Value};
 use crate::{Error, OperationId, SequenceNumber};
 
 /// Field of a result in which a tool says that it is unknown whether its work ended, and its value.
@@ -63,7 +63,7 @@ pub struct ToolEnd<'a> {
     /// Changes of resources that the rollback did not undo.
     pub not_undone: Vec<NotUndone<'a>>,
     /// What the rollback replaced or removed in resources. `resources` still has it.
-    pub replaced: Vec<Replaced<'a>>,
+    pub replaced: Vec<ReplacedParts<'a>>,
     /// Id of the LOG slice to which the record adds the item [`invoked`](ToolEnd::invoked).
     pub slice: u32,
 }
@@ -134,7 +134,7 @@ impl<'a> ToolEnd<'a> {
             + usize::from(self.cause.is_some())
             + usize::from(self.exit_code.is_some());
         let names = self.tool.len() + text_len(self.call_id.as_deref());
-        let mut writer = Writer::with_capacity(FIELDS_BYTES + names);
+        let mut writer = MsgpackWriter::with_capacity(FIELDS_BYTES + names);
         writer
             .map(fields)
             .str("operation")
@@ -193,10 +193,10 @@ impl<'a> ToolEnd<'a> {
         let payloads_len: usize = payloads.iter().map(|(_, payload)| payload_len(*payload)).sum();
         let resources = resources_len(&self.resources);
         let not_undone: usize = self.not_undone.iter().map(NotUndone::len).sum();
-        let replaced: usize = self.replaced.iter().map(Replaced::len).sum();
+        let replaced: usize = self.replaced.iter().map(ReplacedParts::len).sum();
         buffer.clear();
         buffer.reserve(FIELDS_BYTES + names + payloads_len + resources + not_undone + replaced);
-        let mut writer = Writer::reusing(buffer);
+        let mut writer = MsgpackWriter::reusing(buffer);
         writer.map(fields).str("op").unsigned(self.begin.get());
         for (field, number) in numbers {
             if let Some(number) = number {
@@ -282,7 +282,7 @@ impl<'a> ToolEnd<'a> {
                 "over" => end.overrides = Some(Payload::new(value.rest())),
                 "res" => end.resources = list(value, |value| ResourceSnapshot::read(END, value))?,
                 "left" => end.not_undone = list(value, NotUndone::read)?,
-                "rep" => end.replaced = list(value, Replaced::read)?,
+                "rep" => end.replaced = list(value, ReplacedParts::read)?,
                 "s" => slice = Some(value.unsigned32()?),
                 _ => {}
             }
@@ -305,7 +305,7 @@ impl<'a> ToolEnd<'a> {
 /// Returns whether a value is a map whose field [`ENDED`] is [`UNKNOWN`]. Few results have the two beside each other, and no other is
 /// decoded.
 fn says_unknown(bytes: &[u8]) -> bool {
-    let mut writer = Writer::new();
+    let mut writer = MsgpackWriter::new();
     writer.str(ENDED).str(UNKNOWN);
     let field = writer.finish();
     bytes.windows(field.len()).any(|at| at == field)

@@ -4,9 +4,9 @@ use crate::Error;
 use crate::SequenceNumber;
 use crate::body::CallOrigin;
 use crate::body::fields::{bad, list};
-use crate::msgpack::{Reader, Writer};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 
-use super::{KIND, Packed};
+use super::{KIND, PackedReader};
 
 /// Says what a record is to a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl<'a> ConversationsImage<'a> {
         self.evaluations.is_empty()
     }
 
-    pub(super) fn write(&self, writer: &mut Writer) {
+    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
         writer.array(4).array(self.evaluations.len());
         self.evaluations.iter().for_each(|evaluation| {
             writer.str(evaluation);
@@ -156,12 +156,12 @@ impl<'a> ConversationsImage<'a> {
         writer.bin(&packed);
     }
 
-    pub(super) fn read(reader: &mut Reader<'a>) -> Result<ConversationsImage<'a>, Error> {
+    pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<ConversationsImage<'a>, Error> {
         if reader.array()? != 4 {
             return Err(bad(KIND, "field `conversations` is not an array of four"));
         }
         let evaluations = list(reader, |value| value.str())?;
-        let entries = Packed(reader.bin()?).all(|packed| {
+        let entries = PackedReader(reader.bin()?).all(|packed| {
             let (sequence, kind, flags) = (packed.sequence()?, packed.u8()?, packed.u8()?);
             let kind = EntryKind::ALL.get(usize::from(kind)).copied();
             let kind = kind.ok_or_else(|| bad(KIND, "an entry of a conversation is of no known kind"))?;
@@ -174,7 +174,7 @@ impl<'a> ConversationsImage<'a> {
         if entries.iter().any(|(_, entry)| entry.evaluation as usize >= evaluations.len()) {
             return Err(bad(KIND, "an entry of a conversation names no evaluation"));
         }
-        let runs = Packed(reader.bin()?).all(|packed| {
+        let runs = PackedReader(reader.bin()?).all(|packed| {
             let (begin, parent, end) = (packed.sequence()?, optional(packed.u64()?), optional(packed.u64()?));
             let committed = packed.u8()? != 0;
             Ok((begin, RunFate { parent, ended: end.map(|end| (end, committed)) }))
@@ -182,7 +182,8 @@ impl<'a> ConversationsImage<'a> {
         if runs.iter().any(|(begin, fate)| fate.parent.is_some_and(|parent| parent >= *begin)) {
             return Err(bad(KIND, "a run of a tool is within a later one"));
         }
-        let rollbacks = Packed(reader.bin()?).all(|packed| Ok((packed.sequence()?, packed.sequence()?)))?;
+        let rollbacks =
+            PackedReader(reader.bin()?).all(|packed| Ok((packed.sequence()?, packed.sequence()?)))?;
         Ok(ConversationsImage { evaluations, entries, runs, rollbacks })
     }
 }

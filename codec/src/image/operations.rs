@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{ItemImage, KIND};
 use crate::body::fields::{FieldWriter, bad, list, required, walk_map};
 use crate::body::{CallOrigin, Decision, Idempotency, Suspension};
-use crate::msgpack::{Reader, Writer};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, OperationId, SequenceNumber};
 
 /// Describes an operation that has begun and not ended, with its texts held as `T`.
@@ -204,7 +204,7 @@ pub struct BegunSlice<'a> {
 }
 
 impl<'a> OpenOperation<&'a str> {
-    pub(super) fn write(&self, writer: &mut Writer) {
+    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
         let numbers = [("in", self.parent), ("undo", self.undoes), ("verify", self.verifies)];
         let flags = [("ro", self.reads_only), ("oo", self.outside_only), ("fx", self.had_effects_within)];
         let stated = self.idempotency != Idempotency::Manual;
@@ -236,7 +236,7 @@ impl<'a> OpenOperation<&'a str> {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'a>) -> Result<OpenOperation<&'a str>, Error> {
+    pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<OpenOperation<&'a str>, Error> {
         let (mut read, mut origin) = (Fields::default(), None);
         walk_map(reader, |name, value| match name {
             "by" => {
@@ -263,7 +263,7 @@ impl<'a> OpenOperation<&'a str> {
 }
 
 impl<'a> UnsettledOperation<&'a str> {
-    pub(super) fn write(&self, writer: &mut Writer) {
+    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
         let flags = [("undone", self.undone), ("again", self.run_again)];
         let stated = self.idempotency != Idempotency::Manual;
         let optional = flags.iter().filter(|(_, flag)| *flag).count();
@@ -282,7 +282,7 @@ impl<'a> UnsettledOperation<&'a str> {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'a>) -> Result<UnsettledOperation<&'a str>, Error> {
+    pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<UnsettledOperation<&'a str>, Error> {
         let mut read = Fields::default();
         walk_map(reader, |name, value| read.take(name, value))?;
         Ok(UnsettledOperation {
@@ -298,7 +298,7 @@ impl<'a> UnsettledOperation<&'a str> {
 }
 
 impl<'a> SuspendedOperation<&'a str> {
-    pub(super) fn write(&self, writer: &mut Writer) {
+    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
         let mut fields = FieldWriter::with_capacity(160);
         fields.number("op", Some(self.operation.get()));
         fields.sequence("begin", Some(self.begin));
@@ -323,7 +323,7 @@ impl<'a> SuspendedOperation<&'a str> {
         fields.into_map(writer);
     }
 
-    pub(super) fn read(reader: &mut Reader<'a>) -> Result<SuspendedOperation<&'a str>, Error> {
+    pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<SuspendedOperation<&'a str>, Error> {
         let mut read = Fields::default();
         let (mut end, mut origin, mut suspension, mut decided) = (None, None, None, None);
         walk_map(reader, |name, value| {
@@ -352,7 +352,7 @@ impl<'a> SuspendedOperation<&'a str> {
 }
 
 impl SuspensionDecision {
-    fn read(reader: &mut Reader<'_>) -> Result<SuspensionDecision, Error> {
+    fn read(reader: &mut MsgpackReader<'_>) -> Result<SuspensionDecision, Error> {
         let len = reader.array()?;
         if !(2..=3).contains(&len) {
             return Err(bad(KIND, "a decision is its number, its name and at most a time"));
@@ -384,7 +384,7 @@ struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    fn take(&mut self, name: &str, value: &mut Reader<'a>) -> Result<(), Error> {
+    fn take(&mut self, name: &str, value: &mut MsgpackReader<'a>) -> Result<(), Error> {
         match name {
             "op" => self.operation = Some(value.unsigned()?.into()),
             "begin" => self.begin = Some(value.unsigned()?.into()),
@@ -411,7 +411,7 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> BegunImage<'a> {
-    pub(super) fn write(&self, writer: &mut Writer) {
+    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
         writer.array(2).unsigned(self.begin.get()).array(self.slices.len());
         for BegunSlice { slice, kept, len, .. } in &self.slices {
             writer.array(3).unsigned(u64::from(*slice)).unsigned(*kept).unsigned(*len);
@@ -419,8 +419,8 @@ impl<'a> BegunImage<'a> {
     }
 
     /// Decodes all but the items, which follow the image's map.
-    pub(super) fn read(reader: &mut Reader<'a>) -> Result<BegunImage<'a>, Error> {
-        let slice = |reader: &mut Reader<'a>| match reader.array()? {
+    pub(super) fn read(reader: &mut MsgpackReader<'a>) -> Result<BegunImage<'a>, Error> {
+        let slice = |reader: &mut MsgpackReader<'a>| match reader.array()? {
             3 => Ok(BegunSlice {
                 slice: reader.unsigned32()?,
                 kept: reader.unsigned()?,

@@ -65,31 +65,31 @@ impl Value {
     /// [`NotJson`] names the first part that JSON cannot hold: bytes, an extension, a number that is not finite, a key that is
     /// no text, the second of two equal keys, or a value nested deeper than 128 levels.
     pub fn to_json(&self) -> Result<serde_json::Value, NotJson> {
-        converted(self, &Place::Root, 0)
+        converted(self, &JsonPath::Root, 0)
     }
 }
 
 /// Names the place of a value within those around it.
-enum Place<'a> {
+enum JsonPath<'a> {
     Root,
-    Field(&'a Place<'a>, &'a str),
-    Index(&'a Place<'a>, usize),
-    Key(&'a Place<'a>, &'a Value),
+    Field(&'a JsonPath<'a>, &'a str),
+    Index(&'a JsonPath<'a>, usize),
+    Key(&'a JsonPath<'a>, &'a Value),
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for JsonPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Root => f.write_char('$'),
-            Place::Index(around, at) => write!(f, "{around}[{at}]"),
-            Place::Field(around, name) => {
+            JsonPath::Root => f.write_char('$'),
+            JsonPath::Index(around, at) => write!(f, "{around}[{at}]"),
+            JsonPath::Field(around, name) => {
                 let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
                 match !name.is_empty() && name.chars().all(plain) {
                     true => write!(f, "{around}.{name}"),
                     false => write!(f, "{around}[\"{}\"]", escape::text(name)),
                 }
             }
-            Place::Key(around, key) => {
+            JsonPath::Key(around, key) => {
                 let key = escape::json_beginning(key, 40);
                 write!(f, "{around}[{key}]")
             }
@@ -97,9 +97,9 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-fn converted(value: &Value, place: &Place<'_>, depth: usize) -> Result<serde_json::Value, NotJson> {
+fn converted(value: &Value, place: &JsonPath<'_>, depth: usize) -> Result<serde_json::Value, NotJson> {
     let not = |reason| Err(NotJson { path: place.to_string(), reason });
-    if depth > super::Limits::default().depth_max {
+    if depth > super::ValueLimits::default().depth_max {
         return not("the value is nested too deeply");
     }
     let number = |number: f64| match serde_json::Number::from_f64(number) {
@@ -117,17 +117,17 @@ fn converted(value: &Value, place: &Place<'_>, depth: usize) -> Result<serde_jso
         Value::Bin(_) => return not("JSON has no bytes"),
         Value::Ext(..) => return not("JSON has no extensions"),
         Value::Array(items) => {
-            let item = |(at, item)| converted(item, &Place::Index(place, at), depth + 1);
+            let item = |(at, item)| converted(item, &JsonPath::Index(place, at), depth + 1);
             serde_json::Value::Array(items.iter().enumerate().map(item).collect::<Result<_, _>>()?)
         }
         Value::Map(pairs) => {
             let mut object = serde_json::Map::new();
             for (key, value) in pairs {
                 let Some(name) = key.as_str() else {
-                    let path = Place::Key(place, key).to_string();
+                    let path = JsonPath::Key(place, key).to_string();
                     return Err(NotJson { path, reason: "JSON has no key that is not text" });
                 };
-                let place = Place::Field(place, name);
+                let place = JsonPath::Field(place, name);
                 let value = converted(value, &place, depth + 1)?;
                 if object.insert(name.to_owned(), value).is_some() {
                     return Err(NotJson { path: place.to_string(), reason: "the map has the key twice" });

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::{Limits, Value, from_json};
+use super::{Value, ValueLimits, from_json};
 use crate::Error;
 
 /// Field of a byte string: its hexadecimal digits.
@@ -268,7 +268,7 @@ fn untagged(name: &str, value: &Value) -> Result<Value, Unlike> {
             _ => None,
         },
         (MSGPACK, Value::Str(digits)) => {
-            from_hex(digits).and_then(|bytes| Value::decode_within(&bytes, Limits::of_payload()).ok())
+            from_hex(digits).and_then(|bytes| Value::decode_within(&bytes, ValueLimits::of_payload()).ok())
         }
         (OBJECT, _) => return Err(Unlike::new("it refers to an object, whose bytes are elsewhere")),
         _ => None,

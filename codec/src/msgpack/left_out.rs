@@ -3,7 +3,7 @@
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::{Hex, Reader, Token};
+use super::{Hex, MsgpackReader, MsgpackToken};
 
 /// Name of the field that says that a value is left out, and of which type the value is.
 const LEFT_OUT: &str = "$left_out";
@@ -34,15 +34,20 @@ impl LeftOut<'_> {
     /// Returns the name of the value's type: `nil`, `bool`, `number`, `text`, `bytes`, `extension`, `array` or `map`;
     /// `unknown` if the bytes are not MessagePack.
     pub fn type_name(&self) -> &'static str {
-        match Reader::new(self.0).token() {
-            Ok(Token::Nil) => "nil",
-            Ok(Token::Bool(_)) => "bool",
-            Ok(Token::Unsigned(_) | Token::Signed(_) | Token::F32(_) | Token::F64(_)) => "number",
-            Ok(Token::Str(_)) => "text",
-            Ok(Token::Bin(_)) => "bytes",
-            Ok(Token::Ext(..)) => "extension",
-            Ok(Token::Array(_)) => "array",
-            Ok(Token::Map(_)) => "map",
+        match MsgpackReader::new(self.0).token() {
+            Ok(MsgpackToken::Nil) => "nil",
+            Ok(MsgpackToken::Bool(_)) => "bool",
+            Ok(
+                MsgpackToken::Unsigned(_)
+                | MsgpackToken::Signed(_)
+                | MsgpackToken::F32(_)
+                | MsgpackToken::F64(_),
+            ) => "number",
+            Ok(MsgpackToken::Str(_)) => "text",
+            Ok(MsgpackToken::Bin(_)) => "bytes",
+            Ok(MsgpackToken::Ext(..)) => "extension",
+            Ok(MsgpackToken::Array(_)) => "array",
+            Ok(MsgpackToken::Map(_)) => "map",
             Err(_) => "unknown",
         }
     }

@@ -9,7 +9,7 @@
 //! # JSON forms
 //!
 //! A record, a state and an export are JSON documents in which each value of a host stands in its *JSON form*
-//! ([`Value::json_form`]; [`Streamed`] writes it without decoding the value). The form is exact:
+//! ([`Value::json_form`]; [`JsonStream`] writes it without decoding the value). The form is exact:
 //! [`Value::into_exact`] returns the value that was written, to the bit.
 //!
 //! | MessagePack | JSON form |
@@ -26,7 +26,7 @@
 //! | text keys that are `$bytes`, `$f32`, `$f64`, `$ext`, `$msgpack` or `$object`, or begin with `$key:` | as `$key:"$bytes"` |
 //!
 //! `{"$object": "name", "bytes": 7}` in a record's JSON is a reference to an object, and `{"$msgpack": "hex"}` a payload
-//! over [`Limits::of_payload`]. JSON that a host or a provider wrote is no JSON form: [`from_json`] takes it as it is,
+//! over [`ValueLimits::of_payload`]. JSON that a host or a provider wrote is no JSON form: [`from_json`] takes it as it is,
 //! and [`Value`] serializes to the same JSON again. Of values that JSON lacks, `Value`'s own JSON is an approximation
 //! for whoever shows it: bytes are an array of integers, infinities and NaN `null`, keys their JSON text.
 
@@ -44,10 +44,10 @@ pub use json::from_json;
 pub use json_form::JsonForm;
 pub(crate) use json_form::{Hex, MSGPACK, OBJECT, tagged};
 pub use left_out::{LeftOut, left_out_digest};
-pub use reader::{Limits, Reader, Token, scan};
-pub use to_json::Streamed;
+pub use reader::{MsgpackReader, MsgpackToken, ValueLimits, scan};
+pub use to_json::JsonStream;
 pub use value::Value;
-pub use write::Writer;
+pub use write::MsgpackWriter;
 
 use std::io;
 
@@ -72,7 +72,7 @@ pub fn payload_fits(bytes: usize) -> bool {
 /// # Errors
 ///
 /// - [`Error::Value`] if the type's `Serialize` fails.
-/// - [`Error::Limit`] if the value is over [`Limits::of_payload`] or over [`OBJECT_BYTES_MAX`].
+/// - [`Error::Limit`] if the value is over [`ValueLimits::of_payload`] or over [`OBJECT_BYTES_MAX`].
 /// - [`Error::Truncated`] or [`Error::Malformed`] if the type's `Serialize` wrote fewer or more values than it
 ///   announced. The host learns of it now rather than when the log is opened again.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
@@ -90,12 +90,12 @@ pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
 /// Nothing is appended in any of these cases.
 ///
 /// - [`Error::Value`] if the type's `Serialize` fails.
-/// - [`Error::Limit`] if the value is over [`Limits::of_payload`] or over [`OBJECT_BYTES_MAX`].
+/// - [`Error::Limit`] if the value is over [`ValueLimits::of_payload`] or over [`OBJECT_BYTES_MAX`].
 /// - [`Error::Truncated`] or [`Error::Malformed`] if the type's `Serialize` wrote fewer or more values than it
 ///   announced.
 pub fn append<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), Error> {
     let start = out.len();
-    let mut bounded = Bounded { out: std::mem::take(out), start, over: false };
+    let mut bounded = BoundedBuffer { out: std::mem::take(out), start, over: false };
     let written = rmp_serde::encode::write_named(&mut bounded, value);
     *out = bounded.out;
     let written = match bounded.over {
@@ -114,16 +114,16 @@ pub fn append<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(),
 
 /// Collects a payload, and refuses bytes that would make it too large before they are copied.
 ///
-/// `Bounded` checks only when the buffer has to grow, so that small values pay nothing. The check of the whole payload finds a
+/// `BoundedBuffer` checks only when the buffer has to grow, so that small values pay nothing. The check of the whole payload finds a
 /// payload that is too large although the buffer already had the capacity.
-struct Bounded {
+struct BoundedBuffer {
     out: Vec<u8>,
     /// Offset, in bytes, at which the payload begins in `out`.
     start: usize,
     over: bool,
 }
 
-impl io::Write for Bounded {
+impl io::Write for BoundedBuffer {
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_all(bytes).map(|()| bytes.len())
@@ -159,7 +159,7 @@ impl io::Write for Bounded {
 /// # Errors
 ///
 /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not exactly one MessagePack
-/// value, [`Error::Limit`] if it is over the default [`Limits`], [`Error::Value`] if it is not a value of the type.
+/// value, [`Error::Limit`] if it is over the default [`ValueLimits`], [`Error::Value`] if it is not a value of the type.
 pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     check(bytes)?;
     from_scanned(bytes)
@@ -181,17 +181,17 @@ pub fn from_scanned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     rmp_serde::from_slice(bytes).map_err(|error| Error::Value(error.to_string()))
 }
 
-/// Checks that the bytes are exactly one MessagePack value within the default [`Limits`].
+/// Checks that the bytes are exactly one MessagePack value within the default [`ValueLimits`].
 ///
 /// # Errors
 ///
 /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack or continue
 /// after the value, [`Error::Limit`] if the value is over the limits.
 pub fn check(bytes: &[u8]) -> Result<(), Error> {
-    check_within(bytes, Limits::default())
+    check_within(bytes, ValueLimits::default())
 }
 
-/// Checks that the bytes are exactly one MessagePack value within [`Limits::of_payload`] and [`OBJECT_BYTES_MAX`], as
+/// Checks that the bytes are exactly one MessagePack value within [`ValueLimits::of_payload`] and [`OBJECT_BYTES_MAX`], as
 /// every payload is.
 ///
 /// # Errors
@@ -202,10 +202,10 @@ pub fn check_payload(bytes: &[u8]) -> Result<(), Error> {
     if !payload_fits(bytes.len()) {
         return Err(Error::Limit { offset: 0, limit: "payload length", max: OBJECT_BYTES_MAX });
     }
-    check_within(bytes, Limits::of_payload())
+    check_within(bytes, ValueLimits::of_payload())
 }
 
-fn check_within(bytes: &[u8], limits: Limits) -> Result<(), Error> {
+fn check_within(bytes: &[u8], limits: ValueLimits) -> Result<(), Error> {
     let end = scan(bytes, limits)?;
     if end == bytes.len() {
         Ok(())

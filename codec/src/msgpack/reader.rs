@@ -6,25 +6,25 @@ use crate::Error;
 
 /// Bounds how deep a value may nest and how many values it may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ValueLimits {
     /// Greatest depth of nested arrays and maps; a limit over 128 counts as 128.
     pub depth_max: usize,
     /// Greatest number of values in all, keys and the outermost value included.
     pub items_max: u64,
 }
 
-impl Default for Limits {
+impl Default for ValueLimits {
     /// Returns the limits of a reader: 128 levels and 4,194,304 values.
     fn default() -> Self {
-        Limits { depth_max: DEPTH_MAX, items_max: 1 << 22 }
+        ValueLimits { depth_max: DEPTH_MAX, items_max: 1 << 22 }
     }
 }
 
-impl Limits {
+impl ValueLimits {
     /// Returns the limits of a value that a host hands in: 112 levels and 2,097,152 values. They are below a reader's
     /// limits, so that the record around the value stays within the reader's limits too.
-    pub fn of_payload() -> Limits {
-        Limits { depth_max: 112, items_max: 1 << 21 }
+    pub fn of_payload() -> ValueLimits {
+        ValueLimits { depth_max: 112, items_max: 1 << 21 }
     }
 }
 
@@ -32,7 +32,7 @@ const DEPTH_MAX: usize = 128;
 
 /// Holds a scalar value, or the length of an array or map whose values follow.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Token<'a> {
+pub enum MsgpackToken<'a> {
     /// Nil, the absence of a value.
     Nil,
     /// Boolean.
@@ -59,15 +59,15 @@ pub enum Token<'a> {
 
 /// Reads MessagePack from a byte slice, token by token. A copy of a reader can look ahead.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'a> {
+pub struct MsgpackReader<'a> {
     bytes: &'a [u8],
     offset: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> MsgpackReader<'a> {
     /// Creates a reader at the start of the bytes.
-    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { bytes, offset: 0 }
+    pub fn new(bytes: &'a [u8]) -> MsgpackReader<'a> {
+        MsgpackReader { bytes, offset: 0 }
     }
 
     /// Returns the offset, in bytes, of the next token.
@@ -113,33 +113,33 @@ impl<'a> Reader<'a> {
     ///
     /// [`Error::Truncated`] if the token ends early or declares more bytes or values than there are bytes left,
     /// [`Error::Malformed`] for the byte 0xc1, which MessagePack never uses.
-    pub fn token(&mut self) -> Result<Token<'a>, Error> {
+    pub fn token(&mut self) -> Result<MsgpackToken<'a>, Error> {
         let start = self.offset;
         let [marker] = self.fixed()?;
         let token = match Marker::from_u8(marker) {
-            Marker::FixPos(value) => Token::Unsigned(u64::from(value)),
-            Marker::FixNeg(value) => Token::Signed(i64::from(value)),
-            Marker::Null => Token::Nil,
-            Marker::True => Token::Bool(true),
-            Marker::False => Token::Bool(false),
-            Marker::U8 => Token::Unsigned(u64::from(u8::from_be_bytes(self.fixed()?))),
-            Marker::U16 => Token::Unsigned(u64::from(u16::from_be_bytes(self.fixed()?))),
-            Marker::U32 => Token::Unsigned(u64::from(u32::from_be_bytes(self.fixed()?))),
-            Marker::U64 => Token::Unsigned(u64::from_be_bytes(self.fixed()?)),
+            Marker::FixPos(value) => MsgpackToken::Unsigned(u64::from(value)),
+            Marker::FixNeg(value) => MsgpackToken::Signed(i64::from(value)),
+            Marker::Null => MsgpackToken::Nil,
+            Marker::True => MsgpackToken::Bool(true),
+            Marker::False => MsgpackToken::Bool(false),
+            Marker::U8 => MsgpackToken::Unsigned(u64::from(u8::from_be_bytes(self.fixed()?))),
+            Marker::U16 => MsgpackToken::Unsigned(u64::from(u16::from_be_bytes(self.fixed()?))),
+            Marker::U32 => MsgpackToken::Unsigned(u64::from(u32::from_be_bytes(self.fixed()?))),
+            Marker::U64 => MsgpackToken::Unsigned(u64::from_be_bytes(self.fixed()?)),
             Marker::I8 => integer(i64::from(i8::from_be_bytes(self.fixed()?))),
             Marker::I16 => integer(i64::from(i16::from_be_bytes(self.fixed()?))),
             Marker::I32 => integer(i64::from(i32::from_be_bytes(self.fixed()?))),
             Marker::I64 => integer(i64::from_be_bytes(self.fixed()?)),
-            Marker::F32 => Token::F32(f32::from_be_bytes(self.fixed()?)),
-            Marker::F64 => Token::F64(f64::from_be_bytes(self.fixed()?)),
-            Marker::FixStr(len) => Token::Str(self.take(u64::from(len))?),
+            Marker::F32 => MsgpackToken::F32(f32::from_be_bytes(self.fixed()?)),
+            Marker::F64 => MsgpackToken::F64(f64::from_be_bytes(self.fixed()?)),
+            Marker::FixStr(len) => MsgpackToken::Str(self.take(u64::from(len))?),
             Marker::Str8 | Marker::Str16 | Marker::Str32 => {
                 let len = self.length(marker - 0xd9)?;
-                Token::Str(self.take(len)?)
+                MsgpackToken::Str(self.take(len)?)
             }
             Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => {
                 let len = self.length(marker - 0xc4)?;
-                Token::Bin(self.take(len)?)
+                MsgpackToken::Bin(self.take(len)?)
             }
             Marker::FixExt1 | Marker::FixExt2 | Marker::FixExt4 | Marker::FixExt8 | Marker::FixExt16 => {
                 self.ext(1 << (marker - 0xd4))?
@@ -148,19 +148,19 @@ impl<'a> Reader<'a> {
                 let len = self.length(marker - 0xc7)?;
                 self.ext(len)?
             }
-            Marker::FixArray(len) => Token::Array(u32::from(len)),
-            Marker::Array16 => Token::Array(u32::from(u16::from_be_bytes(self.fixed()?))),
-            Marker::Array32 => Token::Array(u32::from_be_bytes(self.fixed()?)),
-            Marker::FixMap(len) => Token::Map(u32::from(len)),
-            Marker::Map16 => Token::Map(u32::from(u16::from_be_bytes(self.fixed()?))),
-            Marker::Map32 => Token::Map(u32::from_be_bytes(self.fixed()?)),
+            Marker::FixArray(len) => MsgpackToken::Array(u32::from(len)),
+            Marker::Array16 => MsgpackToken::Array(u32::from(u16::from_be_bytes(self.fixed()?))),
+            Marker::Array32 => MsgpackToken::Array(u32::from_be_bytes(self.fixed()?)),
+            Marker::FixMap(len) => MsgpackToken::Map(u32::from(len)),
+            Marker::Map16 => MsgpackToken::Map(u32::from(u16::from_be_bytes(self.fixed()?))),
+            Marker::Map32 => MsgpackToken::Map(u32::from_be_bytes(self.fixed()?)),
             Marker::Reserved => {
                 return Err(Error::Malformed { offset: start, reason: "the byte 0xc1 is never used" });
             }
         };
         let needed = match token {
-            Token::Array(len) => u64::from(len),
-            Token::Map(len) => 2 * u64::from(len),
+            MsgpackToken::Array(len) => u64::from(len),
+            MsgpackToken::Map(len) => 2 * u64::from(len),
             _ => 0,
         };
         if needed > self.remaining() as u64 {
@@ -178,12 +178,12 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn ext(&mut self, len: u64) -> Result<Token<'a>, Error> {
+    fn ext(&mut self, len: u64) -> Result<MsgpackToken<'a>, Error> {
         let [kind] = self.fixed()?;
-        Ok(Token::Ext(kind as i8, self.take(len)?))
+        Ok(MsgpackToken::Ext(kind as i8, self.take(len)?))
     }
 
-    /// Skips one whole value within the default [`Limits`] and returns its bytes.
+    /// Skips one whole value within the default [`ValueLimits`] and returns its bytes.
     ///
     /// # Errors
     ///
@@ -191,21 +191,21 @@ impl<'a> Reader<'a> {
     /// it is over the limits. The offset of the error counts from the start of the value.
     pub fn value(&mut self) -> Result<&'a [u8], Error> {
         let rest = self.bytes.get(self.offset..).unwrap_or_default();
-        let len = scan(rest, Limits::default())?;
+        let len = scan(rest, ValueLimits::default())?;
         self.take(len as u64)
     }
 
-    /// Skips one whole value within the default [`Limits`] and returns a reader over exactly that value, which keeps
+    /// Skips one whole value within the default [`ValueLimits`] and returns a reader over exactly that value, which keeps
     /// counting offsets from this reader's start.
     ///
     /// # Errors
     ///
     /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if it is not MessagePack, [`Error::Limit`] if
     /// it is over the limits. The offset of the error counts from the start of the value.
-    pub fn part(&mut self) -> Result<Reader<'a>, Error> {
+    pub fn part(&mut self) -> Result<MsgpackReader<'a>, Error> {
         let start = self.offset;
         self.value()?;
-        Ok(Reader { bytes: self.bytes.get(..self.offset).unwrap_or_default(), offset: start })
+        Ok(MsgpackReader { bytes: self.bytes.get(..self.offset).unwrap_or_default(), offset: start })
     }
 
     /// Reads all bytes that are left.
@@ -222,7 +222,7 @@ impl<'a> Reader<'a> {
     /// [`Error::Malformed`] if the next token is not an array, [`Error::Truncated`] if it ends early.
     pub fn array(&mut self) -> Result<u32, Error> {
         match self.token()? {
-            Token::Array(len) => Ok(len),
+            MsgpackToken::Array(len) => Ok(len),
             _ => Err(self.unexpected("an array was expected")),
         }
     }
@@ -234,7 +234,7 @@ impl<'a> Reader<'a> {
     /// [`Error::Malformed`] if the next token is not a map, [`Error::Truncated`] if it ends early.
     pub fn map(&mut self) -> Result<u32, Error> {
         match self.token()? {
-            Token::Map(len) => Ok(len),
+            MsgpackToken::Map(len) => Ok(len),
             _ => Err(self.unexpected("a map was expected")),
         }
     }
@@ -246,7 +246,9 @@ impl<'a> Reader<'a> {
     /// [`Error::Malformed`] if the next token is not text or not UTF-8, [`Error::Truncated`] if it ends early.
     pub fn str(&mut self) -> Result<&'a str, Error> {
         match self.token()? {
-            Token::Str(bytes) => std::str::from_utf8(bytes).map_err(|_| self.unexpected("text is not UTF-8")),
+            MsgpackToken::Str(bytes) => {
+                std::str::from_utf8(bytes).map_err(|_| self.unexpected("text is not UTF-8"))
+            }
             _ => Err(self.unexpected("text was expected")),
         }
     }
@@ -258,7 +260,7 @@ impl<'a> Reader<'a> {
     /// [`Error::Malformed`] if the next token is not a byte string, [`Error::Truncated`] if it ends early.
     pub fn bin(&mut self) -> Result<&'a [u8], Error> {
         match self.token()? {
-            Token::Bin(bytes) => Ok(bytes),
+            MsgpackToken::Bin(bytes) => Ok(bytes),
             _ => Err(self.unexpected("bytes were expected")),
         }
     }
@@ -270,7 +272,7 @@ impl<'a> Reader<'a> {
     /// [`Error::Malformed`] if the next token is not an integer of 0 or more, [`Error::Truncated`] if it ends early.
     pub fn unsigned(&mut self) -> Result<u64, Error> {
         match self.token()? {
-            Token::Unsigned(value) => Ok(value),
+            MsgpackToken::Unsigned(value) => Ok(value),
             _ => Err(self.unexpected("an integer of 0 or more was expected")),
         }
     }
@@ -291,8 +293,8 @@ impl<'a> Reader<'a> {
     /// [`Error::Malformed`] if the next token is not an integer in that range, [`Error::Truncated`] if it ends early.
     pub fn signed(&mut self) -> Result<i64, Error> {
         match self.token()? {
-            Token::Signed(value) => Ok(value),
-            Token::Unsigned(value) => {
+            MsgpackToken::Signed(value) => Ok(value),
+            MsgpackToken::Unsigned(value) => {
                 i64::try_from(value).map_err(|_| self.unexpected("an integer is over 63 bits"))
             }
             _ => Err(self.unexpected("an integer was expected")),
@@ -306,7 +308,7 @@ impl<'a> Reader<'a> {
     /// [`Error::Malformed`] if the next token is not a boolean, [`Error::Truncated`] if it ends early.
     pub fn bool(&mut self) -> Result<bool, Error> {
         match self.token()? {
-            Token::Bool(value) => Ok(value),
+            MsgpackToken::Bool(value) => Ok(value),
             _ => Err(self.unexpected("true or false was expected")),
         }
     }
@@ -318,8 +320,8 @@ impl<'a> Reader<'a> {
 
 /// Returns the token of an integer that was encoded as signed: the same token as if it was encoded as unsigned, if it
 /// is 0 or more.
-fn integer<'a>(value: i64) -> Token<'a> {
-    u64::try_from(value).map_or(Token::Signed(value), Token::Unsigned)
+fn integer<'a>(value: i64) -> MsgpackToken<'a> {
+    u64::try_from(value).map_or(MsgpackToken::Signed(value), MsgpackToken::Unsigned)
 }
 
 /// Walks the value at the start of `bytes`, without recursion or allocation, and returns its length in bytes. This is
@@ -329,7 +331,7 @@ fn integer<'a>(value: i64) -> Token<'a> {
 ///
 /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if it is not MessagePack, [`Error::Limit`] if it
 /// nests deeper or holds more values than `limits` allow.
-pub fn scan(bytes: &[u8], limits: Limits) -> Result<usize, Error> {
+pub fn scan(bytes: &[u8], limits: ValueLimits) -> Result<usize, Error> {
     // Nearly every value is valid and shallow. Only for the others is a stack of all levels made, and only bytes that are
     // not a valid value are walked token by token, to report what is wrong with them and where.
     match end_of_value::<SHALLOW>(bytes, limits).or_else(|| end_of_value::<DEPTH_MAX>(bytes, limits)) {
@@ -343,7 +345,7 @@ const SHALLOW: usize = 16;
 
 /// Returns the length of a value that is complete, within the limits and at most `LEVELS` deep. `None` decides nothing:
 /// [`walk`] decides then. So this function may refuse a valid value, but must never accept an invalid one.
-fn end_of_value<const LEVELS: usize>(bytes: &[u8], limits: Limits) -> Option<usize> {
+fn end_of_value<const LEVELS: usize>(bytes: &[u8], limits: ValueLimits) -> Option<usize> {
     // How many values each level around the present one still owes.
     let mut around = [0_u64; LEVELS];
     let (mut depth, mut at) = (0_usize, 0_usize);
@@ -468,8 +470,8 @@ fn length32(bytes: &[u8], at: usize) -> Option<usize> {
 
 /// Walks a value token by token: slower than [`end_of_value`], but it reports what is wrong and where.
 #[cold]
-fn walk(bytes: &[u8], limits: Limits) -> Result<usize, Error> {
-    let mut reader = Reader::new(bytes);
+fn walk(bytes: &[u8], limits: ValueLimits) -> Result<usize, Error> {
+    let mut reader = MsgpackReader::new(bytes);
     // How many values are still owed on each level; a map owes two for each pair.
     let mut owed = [0_u64; DEPTH_MAX + 1];
     let mut depth = 0;
@@ -494,8 +496,8 @@ fn walk(bytes: &[u8], limits: Limits) -> Result<usize, Error> {
             return Err(over("number of values", limits.items_max, reader.offset()));
         }
         let inner = match reader.token()? {
-            Token::Array(len) => u64::from(len),
-            Token::Map(len) => 2 * u64::from(len),
+            MsgpackToken::Array(len) => u64::from(len),
+            MsgpackToken::Map(len) => 2 * u64::from(len),
             _ => continue,
         };
         depth += 1;
@@ -525,7 +527,10 @@ mod tests {
             &[0xdb, 0xff, 0xff, 0xff, 0xff, b'a'],
             &[0xc9, 0xff, 0xff, 0xff, 0xff, 1],
         ] {
-            assert!(matches!(scan(bytes, Limits::default()), Err(Error::Truncated { .. })), "{bytes:02x?}");
+            assert!(
+                matches!(scan(bytes, ValueLimits::default()), Err(Error::Truncated { .. })),
+                "{bytes:02x?}"
+            );
         }
     }
 
@@ -536,10 +541,10 @@ mod tests {
             bytes.push(0xc0);
             bytes
         };
-        assert!(scan(&deep(128), Limits::default()).is_ok());
-        assert!(matches!(scan(&deep(129), Limits::default()), Err(Error::Limit { limit: "depth", .. })));
-        assert!(scan(&deep(1_000_000), Limits::default()).is_err());
-        let few = Limits { items_max: 3, ..Limits::default() };
+        assert!(scan(&deep(128), ValueLimits::default()).is_ok());
+        assert!(matches!(scan(&deep(129), ValueLimits::default()), Err(Error::Limit { limit: "depth", .. })));
+        assert!(scan(&deep(1_000_000), ValueLimits::default()).is_err());
+        let few = ValueLimits { items_max: 3, ..ValueLimits::default() };
         assert!(scan(&[0x92, 0xc0, 0xc0], few).is_ok());
         assert!(scan(&[0x93, 0xc0, 0xc0, 0xc0], few).is_err());
     }
@@ -547,7 +552,7 @@ mod tests {
     #[test]
     fn a_value_ends_where_it_ends() {
         let bytes = [0x82, 0xa1, b'a', 0x92, 1, 2, 0xa1, b'b', 0xc7, 2, 5, 9, 9, 0xff];
-        assert_eq!(scan(&bytes, Limits::default()), Ok(13));
+        assert_eq!(scan(&bytes, ValueLimits::default()), Ok(13));
         assert!(super::super::check(&bytes).is_err());
     }
 }

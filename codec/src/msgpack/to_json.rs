@@ -1,6 +1,6 @@
 //! Serializes MessagePack as JSON, token by token.
 //!
-//! A [`Value`] takes up to 64 times the memory of its bytes. Printing needs none of that memory: [`Streamed`] walks the
+//! A [`Value`] takes up to 64 times the memory of its bytes. Printing needs none of that memory: [`JsonStream`] walks the
 //! bytes and serializes each token when it comes to it. The JSON is the [JSON form](Value::json_form) of the value.
 
 use std::cell::RefCell;
@@ -8,37 +8,37 @@ use std::cell::RefCell;
 use serde::ser::{Error as _, Serialize, SerializeMap, SerializeSeq, Serializer};
 
 use super::json_form::{BYTES, EXT, Hex, MSGPACK, f32, f64, is_reserved, key_text, tagged};
-use super::{Limits, Reader, Token, Value, scan};
+use super::{MsgpackReader, MsgpackToken, Value, ValueLimits, scan};
 use crate::Error;
 
 /// Holds MessagePack that serializes to the [JSON form](Value::json_form) of its [`Value`], without the memory that the
 /// value would take.
 #[derive(Clone, Copy, Debug)]
-pub struct Streamed<'a> {
+pub struct JsonStream<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Streamed<'a> {
+impl<'a> JsonStream<'a> {
     /// Wraps bytes that are exactly one value, and checks them.
     ///
     /// # Errors
     ///
     /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue
     /// after the value or hold text that is not UTF-8, [`Error::Limit`] if the value is over `limits`.
-    pub fn new(bytes: &'a [u8], limits: Limits) -> Result<Streamed<'a>, Error> {
+    pub fn new(bytes: &'a [u8], limits: ValueLimits) -> Result<JsonStream<'a>, Error> {
         let end = scan(bytes, limits)?;
         if end != bytes.len() {
             return Err(Error::Malformed { offset: end, reason: "bytes follow the value" });
         }
-        let mut reader = Reader::new(bytes);
+        let mut reader = MsgpackReader::new(bytes);
         while !reader.is_done() {
-            if let Token::Str(text) = reader.token()?
+            if let MsgpackToken::Str(text) = reader.token()?
                 && std::str::from_utf8(text).is_err()
             {
                 return Err(Error::Malformed { offset: reader.offset(), reason: "text is not UTF-8" });
             }
         }
-        Ok(Streamed { bytes })
+        Ok(JsonStream { bytes })
     }
 
     /// Returns the MessagePack.
@@ -53,29 +53,29 @@ impl<'a> Streamed<'a> {
     }
 }
 
-impl Serialize for Streamed<'_> {
+impl Serialize for JsonStream<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Next { reader: &RefCell::new(Reader::new(self.bytes)), in_key: false }.serialize(serializer)
+        Next { reader: &RefCell::new(MsgpackReader::new(self.bytes)), in_key: false }.serialize(serializer)
     }
 }
 
 /// Serializes the value that a reader comes to next. The pre-scan has bounded the depth, so the recursion is bounded
 /// too.
 struct Next<'r, 'a> {
-    reader: &'r RefCell<Reader<'a>>,
+    reader: &'r RefCell<MsgpackReader<'a>>,
     /// Whether the value is within a key that is not text, where a map is its MessagePack.
     in_key: bool,
 }
 
 impl<'a> Next<'_, 'a> {
-    fn token<E: serde::ser::Error>(&self) -> Result<Token<'a>, E> {
+    fn token<E: serde::ser::Error>(&self) -> Result<MsgpackToken<'a>, E> {
         self.reader.borrow_mut().token().map_err(E::custom)
     }
 
     /// Reads a key of any type, and returns the text that stands for it in JSON.
     fn key<E: serde::ser::Error>(&self) -> Result<String, E> {
         let before = *self.reader.borrow();
-        if let Token::Str(text) = self.token()?
+        if let MsgpackToken::Str(text) = self.token()?
             && let Some(text) =
                 Some(std::str::from_utf8(text).map_err(E::custom)?).filter(|it| !is_reserved(it))
         {
@@ -95,31 +95,31 @@ impl Serialize for Next<'_, '_> {
         if self.in_key {
             let mut reader = self.reader.borrow_mut();
             let mut ahead = *reader;
-            if let Token::Map(_) = ahead.token().map_err(S::Error::custom)? {
+            if let MsgpackToken::Map(_) = ahead.token().map_err(S::Error::custom)? {
                 let map = reader.value().map_err(S::Error::custom)?;
                 return tagged(serializer, MSGPACK, &Hex(map));
             }
         }
         match self.token()? {
-            Token::Nil => serializer.serialize_unit(),
-            Token::Bool(value) => serializer.serialize_bool(value),
-            Token::Unsigned(value) => serializer.serialize_u64(value),
-            Token::Signed(value) => serializer.serialize_i64(value),
-            Token::F32(value) => f32(serializer, value),
-            Token::F64(value) => f64(serializer, value),
-            Token::Str(text) => {
+            MsgpackToken::Nil => serializer.serialize_unit(),
+            MsgpackToken::Bool(value) => serializer.serialize_bool(value),
+            MsgpackToken::Unsigned(value) => serializer.serialize_u64(value),
+            MsgpackToken::Signed(value) => serializer.serialize_i64(value),
+            MsgpackToken::F32(value) => f32(serializer, value),
+            MsgpackToken::F64(value) => f64(serializer, value),
+            MsgpackToken::Str(text) => {
                 serializer.serialize_str(std::str::from_utf8(text).map_err(S::Error::custom)?)
             }
-            Token::Bin(bytes) => tagged(serializer, BYTES, &Hex(bytes)),
-            Token::Ext(kind, bytes) => tagged(serializer, EXT, &(kind, Hex(bytes))),
-            Token::Array(len) => {
+            MsgpackToken::Bin(bytes) => tagged(serializer, BYTES, &Hex(bytes)),
+            MsgpackToken::Ext(kind, bytes) => tagged(serializer, EXT, &(kind, Hex(bytes))),
+            MsgpackToken::Array(len) => {
                 let mut seq = serializer.serialize_seq(Some(len as usize))?;
                 for _ in 0..len {
                     seq.serialize_element(&self.again())?;
                 }
                 seq.end()
             }
-            Token::Map(len) => {
+            MsgpackToken::Map(len) => {
                 let mut map = serializer.serialize_map(Some(len as usize))?;
                 for _ in 0..len {
                     let key: String = self.key()?;
@@ -168,7 +168,7 @@ mod tests {
         #[test]
         fn the_json_is_that_of_the_value(value in values()) {
             let bytes = value.encode();
-            let streamed = Streamed::new(&bytes, Limits::default()).unwrap();
+            let streamed = JsonStream::new(&bytes, ValueLimits::default()).unwrap();
             let json = serde_json::to_string(&value.json_form()).unwrap();
             prop_assert_eq!(serde_json::to_string(&streamed).unwrap(), json);
         }
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn what_is_no_value_is_told_before_anything_is_written() {
         for bytes in [&[0xa1, 0xff][..], &[0x92, 1], &[1, 2], &[0xc1], &[]] {
-            let streamed = Streamed::new(bytes, Limits::default()).map(|_| ()).unwrap_err();
+            let streamed = JsonStream::new(bytes, ValueLimits::default()).map(|_| ()).unwrap_err();
             assert_eq!(streamed, Value::decode(bytes).unwrap_err());
         }
     }

@@ -3,7 +3,7 @@
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
-use super::{Limits, Reader, Token, Writer, scan};
+use super::{MsgpackReader, MsgpackToken, MsgpackWriter, ValueLimits, scan};
 use crate::{Error, escape};
 
 /// Holds a MessagePack value of any type. Maps keep the order of their pairs, which is part of what was recorded.
@@ -46,7 +46,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Decodes exactly one value within the default [`Limits`]. The value takes at most 64 times the memory of the
+    /// Decodes exactly one value within the default [`ValueLimits`]. The value takes at most 64 times the memory of the
     /// bytes.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl Value {
     /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue
     /// after the value or hold text that is not UTF-8, [`Error::Limit`] if the value is over the limits.
     pub fn decode(bytes: &[u8]) -> Result<Value, Error> {
-        Value::decode_within(bytes, Limits::default())
+        Value::decode_within(bytes, ValueLimits::default())
     }
 
     /// Decodes exactly one value within the caller's limits. The value takes at most 64 times the memory of the bytes.
@@ -63,32 +63,32 @@ impl Value {
     ///
     /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue
     /// after the value or hold text that is not UTF-8, [`Error::Limit`] if the value is over `limits`.
-    pub fn decode_within(bytes: &[u8], limits: Limits) -> Result<Value, Error> {
+    pub fn decode_within(bytes: &[u8], limits: ValueLimits) -> Result<Value, Error> {
         let end = scan(bytes, limits)?;
         if end != bytes.len() {
             return Err(Error::Malformed { offset: end, reason: "bytes follow the value" });
         }
         // The scan has bounded the depth, so the recursion below is bounded too.
-        Value::read(&mut Reader::new(bytes))
+        Value::read(&mut MsgpackReader::new(bytes))
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Value, Error> {
+    fn read(reader: &mut MsgpackReader<'_>) -> Result<Value, Error> {
         Ok(match reader.token()? {
-            Token::Nil => Value::Nil,
-            Token::Bool(value) => Value::Bool(value),
-            Token::Unsigned(value) => Value::Unsigned(value),
-            Token::Signed(value) => Value::from(value),
-            Token::F32(value) => Value::F32(value),
-            Token::F64(value) => Value::F64(value),
-            Token::Str(bytes) => match std::str::from_utf8(bytes) {
+            MsgpackToken::Nil => Value::Nil,
+            MsgpackToken::Bool(value) => Value::Bool(value),
+            MsgpackToken::Unsigned(value) => Value::Unsigned(value),
+            MsgpackToken::Signed(value) => Value::from(value),
+            MsgpackToken::F32(value) => Value::F32(value),
+            MsgpackToken::F64(value) => Value::F64(value),
+            MsgpackToken::Str(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => Value::Str(text.to_owned()),
                 Err(_) => {
                     return Err(Error::Malformed { offset: reader.offset(), reason: "text is not UTF-8" });
                 }
             },
-            Token::Bin(bytes) => Value::Bin(bytes.to_vec()),
-            Token::Ext(kind, bytes) => Value::Ext(kind, bytes.to_vec()),
-            Token::Array(len) => {
+            MsgpackToken::Bin(bytes) => Value::Bin(bytes.to_vec()),
+            MsgpackToken::Ext(kind, bytes) => Value::Ext(kind, bytes.to_vec()),
+            MsgpackToken::Array(len) => {
                 // The pre-scan has seen that many values, so the length may decide the capacity.
                 let mut items = Vec::with_capacity(len as usize);
                 for _ in 0..len {
@@ -96,7 +96,7 @@ impl Value {
                 }
                 Value::Array(items)
             }
-            Token::Map(len) => {
+            MsgpackToken::Map(len) => {
                 let mut pairs = Vec::with_capacity(len as usize);
                 for _ in 0..len {
                     pairs.push((Value::read(reader)?, Value::read(reader)?));
@@ -108,13 +108,13 @@ impl Value {
 
     /// Encodes the value as MessagePack; integers take their shortest form.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         self.write(&mut writer);
         writer.finish()
     }
 
     /// Appends the value's MessagePack to a writer; integers take their shortest form.
-    pub fn write(&self, writer: &mut Writer) {
+    pub fn write(&self, writer: &mut MsgpackWriter) {
         match self {
             Value::Nil => writer.nil(),
             Value::Bool(value) => writer.bool(*value),

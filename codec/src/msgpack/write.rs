@@ -2,30 +2,30 @@
 
 /// Writes MessagePack into a growing buffer; integers take their shortest form.
 #[derive(Debug, Default)]
-pub struct Writer {
+pub struct MsgpackWriter {
     out: Vec<u8>,
 }
 
-impl Writer {
+impl MsgpackWriter {
     /// Creates an empty writer.
-    pub fn new() -> Writer {
-        Writer::default()
+    pub fn new() -> MsgpackWriter {
+        MsgpackWriter::default()
     }
 
     /// Creates an empty writer that takes `bytes` bytes before its buffer grows.
-    pub fn with_capacity(bytes: usize) -> Writer {
-        Writer { out: Vec::with_capacity(bytes) }
+    pub fn with_capacity(bytes: usize) -> MsgpackWriter {
+        MsgpackWriter { out: Vec::with_capacity(bytes) }
     }
 
     /// Creates an empty writer in the allocation of `out`, whose content is discarded.
-    pub fn reusing(mut out: Vec<u8>) -> Writer {
+    pub fn reusing(mut out: Vec<u8>) -> MsgpackWriter {
         out.clear();
-        Writer { out }
+        MsgpackWriter { out }
     }
 
     /// Creates a writer that goes on behind the content of `out`.
-    pub(crate) fn appending(out: Vec<u8>) -> Writer {
-        Writer { out }
+    pub(crate) fn appending(out: Vec<u8>) -> MsgpackWriter {
+        MsgpackWriter { out }
     }
 
     /// Returns the written bytes.

@@ -1,6 +1,6 @@
 //! JSON forms of what a compaction writes.
 
-use super::{Budget, Names, Object, Part, hex};
+use super::{Budget, Object, Part, RecordNames, hex};
 use crate::Error;
 use crate::body::{Base, Compacted, Dropped};
 use crate::msgpack::Value;
@@ -22,7 +22,7 @@ pub(super) fn compacted(object: &mut Object<'_>, compacted: Compacted) {
 pub(super) fn base<'a>(
     object: &mut Object<'a>,
     base: Base,
-    names: &Names,
+    names: &RecordNames,
     budget: &mut Budget,
 ) -> Result<(), Error> {
     object.set("position", Value::from(base.position));

@@ -8,14 +8,14 @@ use std::collections::BTreeSet;
 use super::operation::asked_by;
 use super::{Object, Part, array, hex, optional, payload, time_text};
 use crate::body::{
-    AdapterState, Answer, Blocks, ConversationScope, Input, ObjectId, Payload, PromptAccepted,
-    PromptIdentity, Request, RequestFailure, Shortened, Turn, Usage,
+    AdapterState, AnswerBody, Blocks, ConversationScope, Input, ObjectId, Payload, PromptAccepted,
+    PromptIdentity, Request, RequestFailure, Shortened, TokenUsage, Turn,
 };
 use crate::msgpack::Value;
-use crate::{Error, Kind, SequenceNumber};
+use crate::{Error, RecordKind, SequenceNumber};
 
 /// Returns the objects to which a record of one of these kinds refers; none if its body does not decode.
-pub(super) fn objects(kind: Kind, body: &[u8]) -> BTreeSet<ObjectId> {
+pub(super) fn objects(kind: RecordKind, body: &[u8]) -> BTreeSet<ObjectId> {
     fn named<'a, 'p>(payloads: impl Iterator<Item = &'p mut Payload<'a>>) -> BTreeSet<ObjectId>
     where
         'a: 'p,
@@ -23,11 +23,11 @@ pub(super) fn objects(kind: Kind, body: &[u8]) -> BTreeSet<ObjectId> {
         payloads.filter_map(|payload| payload.object()).collect()
     }
     let objects = match kind {
-        Kind::INPUT => Input::decode(body).map(|mut input| named(input.payloads_mut())),
-        Kind::REQUEST => Request::decode(body).map(|mut request| named(request.payloads_mut())),
-        Kind::ANSWER => Answer::decode(body).map(|mut answer| named(answer.payloads_mut())),
-        Kind::SHORTENED => Shortened::decode(body).map(|mut shortened| named(shortened.payloads_mut())),
-        Kind::ADAPTER_STATE => AdapterState::decode(body).map(|mut state| named(state.payloads_mut())),
+        RecordKind::INPUT => Input::decode(body).map(|mut input| named(input.payloads_mut())),
+        RecordKind::REQUEST => Request::decode(body).map(|mut request| named(request.payloads_mut())),
+        RecordKind::ANSWER => AnswerBody::decode(body).map(|mut answer| named(answer.payloads_mut())),
+        RecordKind::SHORTENED => Shortened::decode(body).map(|mut shortened| named(shortened.payloads_mut())),
+        RecordKind::ADAPTER_STATE => AdapterState::decode(body).map(|mut state| named(state.payloads_mut())),
         _ => Ok(BTreeSet::new()),
     };
     objects.unwrap_or_default()
@@ -75,7 +75,7 @@ fn failure(failure: RequestFailure<'_>) -> Result<Part<'_>, Error> {
     Ok(object.into_part())
 }
 
-pub(super) fn answer<'a>(object: &mut Object<'a>, answer: Answer<'a>) -> Result<(), Error> {
+pub(super) fn answer<'a>(object: &mut Object<'a>, answer: AnswerBody<'a>) -> Result<(), Error> {
     scope(object, answer.scope);
     object.set("request", sequence(answer.request));
     object.set("content", optional(answer.content)?);
@@ -191,7 +191,7 @@ fn prompt<'a>(prompt: PromptIdentity<'_>) -> Part<'a> {
     object.into_part()
 }
 
-fn usage<'a>(usage: Option<Usage>) -> Part<'a> {
+fn usage<'a>(usage: Option<TokenUsage>) -> Part<'a> {
     let Some(usage) = usage else { return Part::Value(Value::Nil) };
     let mut object = Object::of(5);
     object.set("input_tokens", Value::from(usage.input));

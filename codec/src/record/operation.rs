@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::{Budget, Names, Object, Part, array, hex, optional, payload};
+use super::{Budget, Object, Part, RecordNames, array, hex, optional, payload};
 use crate::body::{
-    CallOrigin, NotUndone, Replaced, ResourceSnapshot, Settle, Suspension, ToolBegin, ToolEnd,
+    CallOrigin, NotUndone, ReplacedParts, ResourceSnapshot, Settle, Suspension, ToolBegin, ToolEnd,
 };
 use crate::msgpack::Value;
 use crate::{Error, OperationId};
@@ -28,7 +28,7 @@ fn not_undone(not_undone: Vec<NotUndone<'_>>) -> Result<Part<'_>, Error> {
     })
 }
 
-fn replaced(replaced: Vec<Replaced<'_>>) -> Result<Part<'_>, Error> {
+fn replaced(replaced: Vec<ReplacedParts<'_>>) -> Result<Part<'_>, Error> {
     let paths = |paths: Vec<Cow<'_, str>>| {
         Value::Array(paths.into_iter().map(|path| Value::from(path.into_owned())).collect())
     };
@@ -62,7 +62,7 @@ pub(super) fn tool_begin<'a>(object: &mut Object<'a>, begin: ToolBegin<'a>) -> R
 pub(super) fn tool_end<'a>(
     object: &mut Object<'a>,
     end: ToolEnd<'a>,
-    names: &Names,
+    names: &RecordNames,
     budget: &mut Budget,
 ) -> Result<(), Error> {
     object.set("begin", Value::from(end.begin));

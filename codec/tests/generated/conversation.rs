@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 
 use foldlog_codec::body::{
-    AdapterState, Answer, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, Original,
-    PromptAccepted, PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn, Usage,
+    AdapterState, AnswerBody, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, Original,
+    PromptAccepted, PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, TokenUsage,
+    Turn,
 };
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use proptest::prelude::*;
 
 use super::{lane, payload, text, unsigned, unsigned32};
@@ -53,10 +54,10 @@ fn prompt() -> impl Strategy<Value = PromptIdentity<'static>> {
     })
 }
 
-fn usage() -> impl Strategy<Value = Option<Usage>> {
+fn usage() -> impl Strategy<Value = Option<TokenUsage>> {
     let tokens = || prop_oneof![Just(0), unsigned()];
     prop::option::of((tokens(), tokens(), tokens(), tokens(), tokens()).prop_map(
-        |(input, output, cache_read, cache_write, reasoning)| Usage {
+        |(input, output, cache_read, cache_write, reasoning)| TokenUsage {
             input,
             output,
             cache_read,
@@ -124,7 +125,7 @@ pub(crate) fn request() -> impl Strategy<Value = Request<'static>> {
     )
 }
 
-pub(crate) fn answer() -> impl Strategy<Value = Answer<'static>> {
+pub(crate) fn answer() -> impl Strategy<Value = AnswerBody<'static>> {
     let call = (words(), words(), payload(), any::<bool>())
         .prop_map(|(id, name, arguments, incomplete)| AnsweredCall { id, name, arguments, incomplete });
     let calls = prop::collection::vec(call, 0..18);
@@ -134,7 +135,7 @@ pub(crate) fn answer() -> impl Strategy<Value = Answer<'static>> {
     (scope(), prop::option::of(sequence()), payloads, calls, blocks(), texts, any::<bool>(), cost).prop_map(
         |(scope, request, [content, payload], calls, blocks, texts, continues, (usage, rate_limits))| {
             let [stop, model, request_id] = texts;
-            Answer {
+            AnswerBody {
                 scope,
                 request,
                 content,
@@ -198,14 +199,14 @@ pub(crate) fn adapter_state() -> impl Strategy<Value = AdapterState<'static>> {
 }
 
 /// Draws one of these kinds and the bytes of a body of that kind.
-pub(super) fn body() -> impl Strategy<Value = (Kind, Vec<u8>)> {
+pub(super) fn body() -> impl Strategy<Value = (RecordKind, Vec<u8>)> {
     prop_oneof![
-        input().prop_map(|body| (Kind::INPUT, body.encode())),
-        request().prop_map(|body| (Kind::REQUEST, body.encode())),
-        answer().prop_map(|body| (Kind::ANSWER, body.encode())),
-        turn().prop_map(|body| (Kind::TURN, body.encode())),
-        shortened().prop_map(|body| (Kind::SHORTENED, body.encode())),
-        prompt_accepted().prop_map(|body| (Kind::PROMPT_ACCEPTED, body.encode())),
-        adapter_state().prop_map(|body| (Kind::ADAPTER_STATE, body.encode())),
+        input().prop_map(|body| (RecordKind::INPUT, body.encode())),
+        request().prop_map(|body| (RecordKind::REQUEST, body.encode())),
+        answer().prop_map(|body| (RecordKind::ANSWER, body.encode())),
+        turn().prop_map(|body| (RecordKind::TURN, body.encode())),
+        shortened().prop_map(|body| (RecordKind::SHORTENED, body.encode())),
+        prompt_accepted().prop_map(|body| (RecordKind::PROMPT_ACCEPTED, body.encode())),
+        adapter_state().prop_map(|body| (RecordKind::ADAPTER_STATE, body.encode())),
     ]
 }

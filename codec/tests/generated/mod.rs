@@ -4,13 +4,13 @@ pub(crate) mod conversation;
 
 use std::collections::BTreeMap;
 
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use foldlog_codec::body::{
-    Action, Added, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Decision, Declare, Dispatch, Effect,
+    Action, AddedItems, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Decision, Declare, Dispatch, Effect,
     EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, InnerCall, ItemId, Lane,
-    NotUndone, ObjectId, Observed, Opened, Outcome, Parent, Payload, Policy, Removed, Replaced, Replicated,
-    ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot, Suspension,
-    SuspensionForm, ToolBegin, ToolEnd,
+    NotUndone, ObjectId, Observed, Outcome, Parent, Payload, Policy, RemovedItems, ReplacedParts, Replicated,
+    ResourceSnapshot, Resumed, Rollback, Seal, SessionOpening, Settle, SliceDeclaration, SnapshotBody,
+    Suspension, SuspensionForm, ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{Context, Header, TIME_US_MAX, TIME_US_MIN};
 use foldlog_codec::msgpack::Value;
@@ -151,7 +151,7 @@ fn payload() -> impl Strategy<Value = Payload<'static>> {
     .prop_map(|bytes| Payload::new(bytes.leak()))
 }
 
-pub(crate) fn opened() -> impl Strategy<Value = Opened> {
+pub(crate) fn opened() -> impl Strategy<Value = SessionOpening> {
     let parent = prop_oneof![
         Just(None),
         (uuid(), unsigned(), unsigned32()).prop_map(|(session, position, chain)| Some(Parent::Fork {
@@ -164,7 +164,7 @@ pub(crate) fn opened() -> impl Strategy<Value = Opened> {
             operation: operation.map(Into::into)
         })),
     ];
-    (uuid(), unsigned(), tags(), parent).prop_map(|(session, seed, tags, parent)| Opened {
+    (uuid(), unsigned(), tags(), parent).prop_map(|(session, seed, tags, parent)| SessionOpening {
         session,
         seed,
         tags,
@@ -202,13 +202,13 @@ fn item_id() -> impl Strategy<Value = ItemId> {
 
 fn effect(adds_event: bool) -> impl Strategy<Value = Effect<'static>> {
     let removed = prop_oneof![
-        Just(Removed::None),
-        Just(Removed::All),
-        prop::collection::vec(item_id(), 0..20).prop_map(Removed::Items),
+        Just(RemovedItems::None),
+        Just(RemovedItems::All),
+        prop::collection::vec(item_id(), 0..20).prop_map(RemovedItems::Items),
     ];
     let items = (prop::collection::vec(payload(), 0..4), prop_oneof![Just(1), unsigned32()])
-        .prop_map(|(items, version)| Added::Items { items, version });
-    let added = if adds_event { prop_oneof![Just(Added::Event), items].boxed() } else { items.boxed() };
+        .prop_map(|(items, version)| AddedItems::Items { items, version });
+    let added = if adds_event { prop_oneof![Just(AddedItems::Event), items].boxed() } else { items.boxed() };
     (unsigned32(), removed, added, prop::option::of(item_id()))
         .prop_map(|(slice, removed, added, before)| Effect { slice, removed, added, before })
 }
@@ -233,9 +233,9 @@ pub(crate) fn dispatch() -> impl Strategy<Value = Dispatch<'static>> {
     prop_oneof![dispatch_of(event, true), dispatch_of(own, false)]
 }
 
-pub(crate) fn snapshot() -> impl Strategy<Value = Snapshot<'static>> {
+pub(crate) fn snapshot() -> impl Strategy<Value = SnapshotBody<'static>> {
     (prop::option::of(text()), prop::collection::vec(policy(), 0..4), resources())
-        .prop_map(|(tag, policies, resources)| Snapshot { tag, policies, resources })
+        .prop_map(|(tag, policies, resources)| SnapshotBody { tag, policies, resources })
 }
 
 pub(crate) fn rollback() -> impl Strategy<Value = Rollback> {
@@ -325,7 +325,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
     });
     let paths = || prop::collection::vec(text().prop_map(Into::into), 0..3);
     let replaced = (text(), paths(), paths(), unsigned()).prop_map(|(resource, changed, removed, more)| {
-        Replaced { resource: resource.into(), changed, removed, more }
+        ReplacedParts { resource: resource.into(), changed, removed, more }
     });
     let replaced = prop::collection::vec(replaced, 0..3);
     let values = (payloads, resources(), not_undone, replaced, suspension());
@@ -431,8 +431,8 @@ pub(crate) fn seal() -> impl Strategy<Value = Seal> {
 }
 
 /// Returns a kind that only a later version can name.
-fn later() -> Kind {
-    Kind::from_byte(77).expect("only 0 is no kind")
+fn later() -> RecordKind {
+    RecordKind::from_byte(77).expect("only 0 is no kind")
 }
 
 /// Draws the main lane, or one that is named, within a tool, or both.
@@ -442,39 +442,39 @@ fn lane() -> impl Strategy<Value = Lane<'static>> {
 }
 
 /// Draws a kind to whose bodies a lane is added, the bytes of a body of that kind in the main lane, and a lane.
-pub(crate) fn body_and_lane() -> impl Strategy<Value = (Kind, Vec<u8>, Lane<'static>)> {
+pub(crate) fn body_and_lane() -> impl Strategy<Value = (RecordKind, Vec<u8>, Lane<'static>)> {
     let body = prop_oneof![
-        3 => dispatch().prop_map(|body| (Kind::DISPATCH, body.encode())),
-        1 => snapshot().prop_map(|body| (Kind::SNAPSHOT, body.encode())),
-        1 => rollback().prop_map(|body| (Kind::ROLLBACK, body.encode())),
-        1 => tool_begin().prop_map(|body| (Kind::TOOL_BEGIN, body.encode())),
-        1 => observed().prop_map(|body| (Kind::OBSERVED, body.encode())),
-        1 => settle().prop_map(|body| (Kind::SETTLE, body.encode())),
+        3 => dispatch().prop_map(|body| (RecordKind::DISPATCH, body.encode())),
+        1 => snapshot().prop_map(|body| (RecordKind::SNAPSHOT, body.encode())),
+        1 => rollback().prop_map(|body| (RecordKind::ROLLBACK, body.encode())),
+        1 => tool_begin().prop_map(|body| (RecordKind::TOOL_BEGIN, body.encode())),
+        1 => observed().prop_map(|body| (RecordKind::OBSERVED, body.encode())),
+        1 => settle().prop_map(|body| (RecordKind::SETTLE, body.encode())),
     ];
     (body, lane()).prop_map(|((kind, body), lane)| {
         // The begin of a tool names its parent in a field of its own.
-        let within = lane.within.filter(|_| kind != Kind::TOOL_BEGIN);
+        let within = lane.within.filter(|_| kind != RecordKind::TOOL_BEGIN);
         (kind, body, Lane { within, ..lane })
     })
 }
 
 /// Draws a kind and the bytes of a body of that kind.
-pub(crate) fn body() -> impl Strategy<Value = (Kind, Vec<u8>)> {
+pub(crate) fn body() -> impl Strategy<Value = (RecordKind, Vec<u8>)> {
     prop_oneof![
-        1 => opened().prop_map(|body| (Kind::OPENED, body.encode())),
-        1 => declare().prop_map(|body| (Kind::DECLARE, body.encode())),
-        1 => declare().prop_map(|body| (Kind::DECLARED, body.encode())),
+        1 => opened().prop_map(|body| (RecordKind::OPENED, body.encode())),
+        1 => declare().prop_map(|body| (RecordKind::DECLARE, body.encode())),
+        1 => declare().prop_map(|body| (RecordKind::DECLARED, body.encode())),
         6 => body_and_lane().prop_map(|(kind, mut body, lane)| {
             lane.add_to(&mut body, 0);
             (kind, body)
         }),
-        1 => import().prop_map(|body| (Kind::IMPORT, body.encode())),
-        1 => replicated().prop_map(|body| (Kind::REPLICATED, body.encode())),
-        1 => tool_end().prop_map(|body| (Kind::TOOL_END, body.encode())),
-        1 => resumed().prop_map(|body| (Kind::RESUMED, body.encode())),
-        1 => seal().prop_map(|body| (Kind::SEAL, body.encode())),
-        1 => Just((Kind::SYNCED, Vec::new())),
-        1 => Just((Kind::CLOSED, Vec::new())),
+        1 => import().prop_map(|body| (RecordKind::IMPORT, body.encode())),
+        1 => replicated().prop_map(|body| (RecordKind::REPLICATED, body.encode())),
+        1 => tool_end().prop_map(|body| (RecordKind::TOOL_END, body.encode())),
+        1 => resumed().prop_map(|body| (RecordKind::RESUMED, body.encode())),
+        1 => seal().prop_map(|body| (RecordKind::SEAL, body.encode())),
+        1 => Just((RecordKind::SYNCED, Vec::new())),
+        1 => Just((RecordKind::CLOSED, Vec::new())),
         7 => conversation::body(),
         1 => value().prop_map(|body| (later(), body.encode())),
     ]
@@ -482,7 +482,7 @@ pub(crate) fn body() -> impl Strategy<Value = (Kind, Vec<u8>)> {
 
 /// Draws what a frame can hold: a watermark not above the record's sequence number, and less than 2^32 - 1 below it.
 pub(crate) fn frame() -> impl Strategy<Value = (Context, Header)> {
-    let kind = (1..=u8::MAX).prop_filter_map("0 is no kind", Kind::from_byte);
+    let kind = (1..=u8::MAX).prop_filter_map("0 is no kind", RecordKind::from_byte);
     let time = prop_oneof![Just(TIME_US_MIN), Just(TIME_US_MAX), TIME_US_MIN..=TIME_US_MAX, -2_i64..=2];
     (any::<u64>(), unsigned(), unsigned32(), unsigned32(), any::<u32>(), kind, time).prop_map(
         |(salt, first_sequence, relative, lag, predecessor_crc, kind, time_us)| {

@@ -1,12 +1,12 @@
 //! Bodies of conversations that take the most memory for the fewest bytes.
 
-use foldlog_codec::msgpack::Writer;
+use foldlog_codec::msgpack::MsgpackWriter;
 
 use super::{array, many, map};
 
 /// Begins a body of an evaluation without a name, and of `fields` other fields.
-fn body(fields: usize) -> Writer {
-    let mut writer = Writer::new();
+fn body(fields: usize) -> MsgpackWriter {
+    let mut writer = MsgpackWriter::new();
     writer.map(1 + fields).str("ev").str("");
     writer
 }
@@ -19,7 +19,7 @@ fn with(name: &str, value: &[u8]) -> Vec<u8> {
 
 /// Returns such bodies, each with a name.
 pub(super) fn greedy_conversations(count: usize) -> Vec<(&'static str, Vec<u8>)> {
-    let call = |writer: &mut Writer| {
+    let call = |writer: &mut MsgpackWriter| {
         writer.map(3).str("id").str("").str("n").str("").str("a").nil();
     };
     let calls = many(count, array, |writer, _| call(writer));

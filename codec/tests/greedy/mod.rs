@@ -3,27 +3,31 @@
 mod conversation;
 
 use foldlog_codec::body::SLICES_MAX;
-use foldlog_codec::msgpack::Writer;
+use foldlog_codec::msgpack::MsgpackWriter;
 
 /// Encodes an array or a map of `count` entries: `head` writes its beginning, `one` writes each entry.
-fn many(count: usize, head: fn(&mut Writer, usize), one: impl Fn(&mut Writer, usize)) -> Vec<u8> {
-    let mut writer = Writer::new();
+fn many(
+    count: usize,
+    head: fn(&mut MsgpackWriter, usize),
+    one: impl Fn(&mut MsgpackWriter, usize),
+) -> Vec<u8> {
+    let mut writer = MsgpackWriter::new();
     head(&mut writer, count);
     (0..count).for_each(|at| one(&mut writer, at));
     writer.finish()
 }
 
-fn array(writer: &mut Writer, len: usize) {
+fn array(writer: &mut MsgpackWriter, len: usize) {
     writer.array(len);
 }
 
-fn map(writer: &mut Writer, len: usize) {
+fn map(writer: &mut MsgpackWriter, len: usize) {
     writer.map(len);
 }
 
 /// Encodes a body of one field.
 pub(crate) fn field(name: &str, value: &[u8]) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = MsgpackWriter::new();
     writer.map(1).str(name).raw(value);
     writer.finish()
 }
@@ -149,12 +153,12 @@ pub(crate) fn greedy_bodies(count: usize) -> Vec<(&'static str, Vec<u8>)> {
 
 fn greedy_records(count: usize) -> Vec<(&'static str, Vec<u8>)> {
     let effects = |value: &[u8]| {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         writer.map(3).str("e").unsigned(0).str("d").nil().str("x").raw(value);
         writer.finish()
     };
     let of = |field: &str, value: &[u8]| {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         writer.array(1).map(2).str("s").unsigned(0).str(field).raw(value);
         writer.finish()
     };
@@ -166,7 +170,7 @@ fn greedy_records(count: usize) -> Vec<(&'static str, Vec<u8>)> {
     });
     let slices = SLICES_MAX.min(count);
     let bound_to = |name: &str, bindings: usize| {
-        let mut writer = Writer::new();
+        let mut writer = MsgpackWriter::new();
         writer.map(2).str("events").array(1).map(3).str("id").unsigned(0).str("name").str("").str("to");
         writer.array(2 * bindings);
         (0..bindings).for_each(|_| {
@@ -198,7 +202,7 @@ fn greedy_records(count: usize) -> Vec<(&'static str, Vec<u8>)> {
             let value = many(slices, array, |writer, _| {
                 writer.unsigned(1);
             });
-            let mut writer = Writer::new();
+            let mut writer = MsgpackWriter::new();
             writer.map(4).str("e").unsigned(0).str("d").nil().str("x").raw(&value).str("x").raw(&value);
             writer.finish()
         }),
@@ -226,7 +230,7 @@ fn greedy_records(count: usize) -> Vec<(&'static str, Vec<u8>)> {
             field("tags", &tags)
         }),
         ("tags of a session", {
-            let mut writer = Writer::new();
+            let mut writer = MsgpackWriter::new();
             writer.map(3).str("session").bin(&[0; 16]).str("seed").unsigned(0).str("tags");
             writer.raw(&many(count, map, |writer, at| {
                 writer.str(&format!("{at:x}")).str("");
@@ -263,7 +267,7 @@ fn greedy_records(count: usize) -> Vec<(&'static str, Vec<u8>)> {
         ("bindings", bound_to("", count)),
         ("bindings to a slice of a long name", bound_to(&"n".repeat(count.min(1 << 16)), count)),
         ("events bound to a slice of a long name", {
-            let mut writer = Writer::new();
+            let mut writer = MsgpackWriter::new();
             writer.map(2).str("events").array(count / 16);
             for _ in 0..count / 16 {
                 writer
@@ -303,7 +307,7 @@ fn greedy_records(count: usize) -> Vec<(&'static str, Vec<u8>)> {
         ("slices of an import that are none", field("slices", &nothing)),
         ("items of an import", field("slices", &of("items", &nothing))),
         ("items of an import and their versions", {
-            let mut writer = Writer::new();
+            let mut writer = MsgpackWriter::new();
             writer.map(1).str("slices").array(1).map(3).str("s").unsigned(0);
             writer.str("items").raw(&nothing).str("vers").raw(&nothing);
             writer.finish()

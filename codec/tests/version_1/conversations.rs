@@ -1,10 +1,11 @@
 //! The golden frames of conversations and adapters' states: of each kind one with the least that it may hold, and one
 //! with every field.
 
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use foldlog_codec::body::{
-    AdapterState, Answer, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, Original, Payload,
-    PromptAccepted, PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn, Usage,
+    AdapterState, AnswerBody, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, Original, Payload,
+    PromptAccepted, PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, TokenUsage,
+    Turn,
 };
 
 use super::frames::{golden, lane, object_reference};
@@ -40,11 +41,11 @@ fn inputs() -> Vec<Golden> {
     let system = Input { role: Role::System, prompt: Some(prompt(0x11)), ..least.clone() };
     let silent = Input { role: Role::Assistant, content: None, ..least.clone() };
     vec![
-        golden("input", Kind::INPUT, Body::Input(least)),
-        golden("input-system", Kind::INPUT, Body::Input(system)),
-        golden("input-without-text", Kind::INPUT, Body::Input(silent)),
-        golden("input-full", Kind::INPUT, Body::Input(whole)),
-        golden("input-failed", Kind::INPUT, Body::Input(failed)),
+        golden("input", RecordKind::INPUT, Body::Input(least)),
+        golden("input-system", RecordKind::INPUT, Body::Input(system)),
+        golden("input-without-text", RecordKind::INPUT, Body::Input(silent)),
+        golden("input-full", RecordKind::INPUT, Body::Input(whole)),
+        golden("input-failed", RecordKind::INPUT, Body::Input(failed)),
     ]
 }
 
@@ -68,12 +69,12 @@ fn requests() -> Vec<Golden> {
     let failed = |failure| Request { failure: Some(failure), ..Request::new(plain(), 1) };
     let least = failed(RequestFailure::new(1_011.into(), "cut", "the connection was closed"));
     vec![
-        golden("request", Kind::REQUEST, Body::Request(Request::new(plain(), 1))),
-        golden("request-full", Kind::REQUEST, Body::Request(whole.clone())),
-        golden("request-failed", Kind::REQUEST, Body::Request(least)),
+        golden("request", RecordKind::REQUEST, Body::Request(Request::new(plain(), 1))),
+        golden("request-full", RecordKind::REQUEST, Body::Request(whole.clone())),
+        golden("request-failed", RecordKind::REQUEST, Body::Request(least)),
         golden(
             "request-failed-full",
-            Kind::REQUEST,
+            RecordKind::REQUEST,
             Body::Request(Request { failure: Some(failure), ..whole }),
         ),
     ]
@@ -86,7 +87,7 @@ fn answers() -> Vec<Golden> {
         arguments: Payload::new(arguments),
         incomplete,
     };
-    let whole = Answer {
+    let whole = AnswerBody {
         scope: scope(),
         request: Some(1_011.into()),
         content: Some(Payload::new(TEXT)),
@@ -105,10 +106,14 @@ fn answers() -> Vec<Golden> {
         payload: Some(Payload::new(JSON)),
     };
     vec![
-        golden("answer", Kind::ANSWER, Body::Answer(Answer::new(plain(), Some(Payload::new(TEXT))))),
-        golden("answer-of-nothing", Kind::ANSWER, Body::Answer(Answer::new(plain(), None))),
-        golden("answer-full", Kind::ANSWER, Body::Answer(whole)),
-        golden("answer-imported", Kind::ANSWER, Body::Answer(Answer::new(imported(), None))),
+        golden(
+            "answer",
+            RecordKind::ANSWER,
+            Body::Answer(AnswerBody::new(plain(), Some(Payload::new(TEXT)))),
+        ),
+        golden("answer-of-nothing", RecordKind::ANSWER, Body::Answer(AnswerBody::new(plain(), None))),
+        golden("answer-full", RecordKind::ANSWER, Body::Answer(whole)),
+        golden("answer-imported", RecordKind::ANSWER, Body::Answer(AnswerBody::new(imported(), None))),
     ]
 }
 
@@ -129,7 +134,10 @@ fn turns() -> Vec<Golden> {
         ends: vec![70_004.into(), 70_003.into()],
         complete: true,
     };
-    vec![golden("turn", Kind::TURN, Body::Turn(least)), golden("turn-full", Kind::TURN, Body::Turn(whole))]
+    vec![
+        golden("turn", RecordKind::TURN, Body::Turn(least)),
+        golden("turn-full", RecordKind::TURN, Body::Turn(whole)),
+    ]
 }
 
 /// Returns what the host decides about a conversation: to shorten it, to go on with another prompt.
@@ -157,12 +165,16 @@ fn decisions() -> Vec<Golden> {
         reason: reason.into(),
     };
     vec![
-        golden("shortened", Kind::SHORTENED, Body::Shortened(least)),
-        golden("shortened-full", Kind::SHORTENED, Body::Shortened(whole)),
-        golden("prompt-accepted", Kind::PROMPT_ACCEPTED, Body::PromptAccepted(accepted(plain(), "", ""))),
+        golden("shortened", RecordKind::SHORTENED, Body::Shortened(least)),
+        golden("shortened-full", RecordKind::SHORTENED, Body::Shortened(whole)),
+        golden(
+            "prompt-accepted",
+            RecordKind::PROMPT_ACCEPTED,
+            Body::PromptAccepted(accepted(plain(), "", "")),
+        ),
         golden(
             "prompt-accepted-full",
-            Kind::PROMPT_ACCEPTED,
+            RecordKind::PROMPT_ACCEPTED,
             Body::PromptAccepted(accepted(scope(), "a person", "only a tool's description changed")),
         ),
     ]
@@ -189,11 +201,11 @@ pub(super) fn adapter_states() -> Vec<Golden> {
         occasion: "complete".into(),
     };
     vec![
-        golden("adapter-state", Kind::ADAPTER_STATE, Body::AdapterState(least.clone())),
-        golden("adapter-state-full", Kind::ADAPTER_STATE, Body::AdapterState(whole)),
+        golden("adapter-state", RecordKind::ADAPTER_STATE, Body::AdapterState(least.clone())),
+        golden("adapter-state-full", RecordKind::ADAPTER_STATE, Body::AdapterState(whole)),
         golden(
             "adapter-state-object",
-            Kind::ADAPTER_STATE,
+            RecordKind::ADAPTER_STATE,
             Body::AdapterState(AdapterState { state: Payload::new(object_reference()), ..least }),
         ),
     ]
@@ -221,8 +233,8 @@ fn prompt(digest: u8) -> PromptIdentity<'static> {
     PromptIdentity { namespace: "agents".into(), key: "reviewer".into(), digest: [digest; 32] }
 }
 
-fn usage() -> Usage {
-    Usage { input: 1_200, output: 80, cache_read: 70_000, cache_write: 0, reasoning: 64 }
+fn usage() -> TokenUsage {
+    TokenUsage { input: 1_200, output: 80, cache_read: 70_000, cache_write: 0, reasoning: 64 }
 }
 
 fn rate_limits() -> Vec<(std::borrow::Cow<'static, str>, std::borrow::Cow<'static, str>)> {

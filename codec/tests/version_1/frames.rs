@@ -2,13 +2,13 @@
 
 use std::sync::OnceLock;
 
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use foldlog_codec::body::{
-    Action, Added, Base, BaseSlice, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Compacted, Decision,
-    Declare, Dispatch, Dropped, Effect, EventDeclaration, ExternalEffects, Idempotency, Import,
-    ImportedSlice, InnerCall, ItemId, ItemRun, Lane, NotUndone, ObjectId, Observed, Opened, Outcome, Parent,
-    Payload, Policy, Removed, Replaced, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration,
-    Snapshot, Suspension, SuspensionForm, ToolBegin, ToolEnd,
+    Action, AddedItems, Base, BaseSlice, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Compacted,
+    Decision, Declare, Dispatch, Dropped, Effect, EventDeclaration, ExternalEffects, Idempotency, Import,
+    ImportedSlice, InnerCall, ItemId, ItemRun, Lane, NotUndone, ObjectId, Observed, Outcome, Parent, Payload,
+    Policy, RemovedItems, ReplacedParts, ResourceSnapshot, Resumed, Rollback, Seal, SessionOpening, Settle,
+    SliceDeclaration, SnapshotBody, Suspension, SuspensionForm, ToolBegin, ToolEnd,
 };
 
 use super::conversations::{TEXT, adapter_states, conversations};
@@ -33,7 +33,7 @@ pub(crate) fn goldens() -> Vec<Golden> {
     .collect()
 }
 
-pub(super) fn golden(name: &'static str, kind: Kind, body: Body) -> Golden {
+pub(super) fn golden(name: &'static str, kind: RecordKind, body: Body) -> Golden {
     Golden { name, kind, body, lane: Lane::default() }
 }
 
@@ -49,24 +49,24 @@ fn in_lanes() -> Vec<Golden> {
     let event = Action::Event { event: 0, data: Payload::new(EVENT) };
     let dispatch = |action| Body::Dispatch(Dispatch { action, effects: None });
     let tag = Action::Tag { key: "team".to_owned(), value: Some("red".to_owned()) };
-    let snapshot = Snapshot { tag: None, policies: vec![Policy::State], resources: Vec::new() };
+    let snapshot = SnapshotBody { tag: None, policies: vec![Policy::State], resources: Vec::new() };
     let settle = Settle::new(1_005.into(), Decision::Failed, "the host", "");
     let observed = Observed { name: "host.mail".to_owned(), data: Payload::new(EVENT) };
     let (within, named) = (Lane { name: None, ..lane() }, Lane { within: None, ..lane() });
     vec![
-        laned("dispatch-within", Kind::DISPATCH, dispatch(event.clone()), within.clone()),
-        laned("dispatch-lane", Kind::DISPATCH, dispatch(event), lane()),
-        laned("dispatch-tag-lane", Kind::DISPATCH, dispatch(tag), named.clone()),
-        laned("snapshot-lane", Kind::SNAPSHOT, Body::Snapshot(snapshot), lane()),
+        laned("dispatch-within", RecordKind::DISPATCH, dispatch(event.clone()), within.clone()),
+        laned("dispatch-lane", RecordKind::DISPATCH, dispatch(event), lane()),
+        laned("dispatch-tag-lane", RecordKind::DISPATCH, dispatch(tag), named.clone()),
+        laned("snapshot-lane", RecordKind::SNAPSHOT, Body::Snapshot(snapshot), lane()),
         laned(
             "rollback-within",
-            Kind::ROLLBACK,
+            RecordKind::ROLLBACK,
             Body::Rollback(Rollback { to: 1_006.into(), preserve_logs: true }),
             within,
         ),
-        laned("tool-begin-lane", Kind::TOOL_BEGIN, Body::ToolBegin(begin()), named.clone()),
-        laned("settle-lane", Kind::SETTLE, Body::Settle(settle), named),
-        laned("observed-lane", Kind::OBSERVED, Body::Observed(observed), lane()),
+        laned("tool-begin-lane", RecordKind::TOOL_BEGIN, Body::ToolBegin(begin()), named.clone()),
+        laned("settle-lane", RecordKind::SETTLE, Body::Settle(settle), named),
+        laned("observed-lane", RecordKind::OBSERVED, Body::Observed(observed), lane()),
     ]
 }
 
@@ -75,8 +75,8 @@ fn opened_and_declared() -> Vec<Golden> {
     let opened = |name, tags, parent| {
         golden(
             name,
-            Kind::OPENED,
-            Body::Opened(Opened { session: SESSION, seed: 0xfeed_f00d_dead_beef, tags, parent }),
+            RecordKind::OPENED,
+            Body::Opened(SessionOpening { session: SESSION, seed: 0xfeed_f00d_dead_beef, tags, parent }),
         )
     };
     vec![
@@ -97,10 +97,10 @@ fn opened_and_declared() -> Vec<Golden> {
             tags([]),
             Some(Parent::Child { session: OTHER, operation: Some(88_888.into()) }),
         ),
-        golden("declare", Kind::DECLARE, Body::Declare(declaration())),
+        golden("declare", RecordKind::DECLARE, Body::Declare(declaration())),
         golden(
             "declare-one-slice",
-            Kind::DECLARE,
+            RecordKind::DECLARE,
             Body::Declare(Declare { events: vec![], slices: declaration().slices.split_off(3) }),
         ),
     ]
@@ -108,11 +108,12 @@ fn opened_and_declared() -> Vec<Golden> {
 
 /// Returns dispatches: effects as declared and written out, and actions of the engine.
 fn dispatches() -> Vec<Golden> {
-    let dispatch =
-        |name, action, effects| golden(name, Kind::DISPATCH, Body::Dispatch(Dispatch { action, effects }));
+    let dispatch = |name, action, effects| {
+        golden(name, RecordKind::DISPATCH, Body::Dispatch(Dispatch { action, effects }))
+    };
     let event = |data| Action::Event { event: 0, data: Payload::new(data) };
     let id = |sequence, ordinal| ItemId { sequence, ordinal };
-    let items = |items: Vec<Payload<'static>>, version| Added::Items { items, version };
+    let items = |items: Vec<Payload<'static>>, version| AddedItems::Items { items, version };
     vec![
         dispatch("dispatch-as-declared", event(EVENT), None),
         dispatch(
@@ -126,7 +127,7 @@ fn dispatches() -> Vec<Golden> {
             event(EVENT),
             Some(vec![Effect {
                 slice: 0,
-                removed: Removed::Items(vec![id(12.into(), 0), id(900.into(), 65_536)]),
+                removed: RemovedItems::Items(vec![id(12.into(), 0), id(900.into(), 65_536)]),
                 added: items(vec![Payload::new(ITEM), Payload::new(EVENT)], 3),
                 before: Some(id(901.into(), 1)),
             }]),
@@ -141,7 +142,7 @@ fn dispatches() -> Vec<Golden> {
             event(EVENT),
             Some(vec![Effect {
                 slice: 1,
-                removed: Removed::All,
+                removed: RemovedItems::All,
                 added: items(vec![Payload::new(ITEM)], 1),
                 before: None,
             }]),
@@ -152,7 +153,7 @@ fn dispatches() -> Vec<Golden> {
             Action::Seed,
             Some(vec![Effect {
                 slice: 2,
-                removed: Removed::None,
+                removed: RemovedItems::None,
                 added: items(vec![Payload::new(ITEM), Payload::new(b"\xa5hello")], 1),
                 before: None,
             }]),
@@ -162,7 +163,7 @@ fn dispatches() -> Vec<Golden> {
             Action::Clear,
             Some(vec![Effect {
                 slice: 0,
-                removed: Removed::Items(vec![id(0.into(), 0), id(1.into(), 2)]),
+                removed: RemovedItems::Items(vec![id(0.into(), 0), id(1.into(), 2)]),
                 added: items(vec![], 1),
                 before: None,
             }]),
@@ -191,13 +192,13 @@ fn positions() -> Vec<Golden> {
     vec![
         golden(
             "snapshot-plain",
-            Kind::SNAPSHOT,
-            Body::Snapshot(Snapshot { tag: None, policies: vec![Policy::State], resources: Vec::new() }),
+            RecordKind::SNAPSHOT,
+            Body::Snapshot(SnapshotBody { tag: None, policies: vec![Policy::State], resources: Vec::new() }),
         ),
         golden(
             "snapshot-tagged",
-            Kind::SNAPSHOT,
-            Body::Snapshot(Snapshot {
+            RecordKind::SNAPSHOT,
+            Body::Snapshot(SnapshotBody {
                 tag: Some("before the refactoring".to_owned()),
                 policies: vec![Policy::State, Policy::Log],
                 resources: Vec::new(),
@@ -205,8 +206,8 @@ fn positions() -> Vec<Golden> {
         ),
         golden(
             "snapshot-captured",
-            Kind::SNAPSHOT,
-            Body::Snapshot(Snapshot {
+            RecordKind::SNAPSHOT,
+            Body::Snapshot(SnapshotBody {
                 tag: Some("with the workspace".to_owned()),
                 policies: vec![Policy::State],
                 resources: vec![ResourceSnapshot {
@@ -217,12 +218,12 @@ fn positions() -> Vec<Golden> {
         ),
         golden(
             "rollback-keeping-logs",
-            Kind::ROLLBACK,
+            RecordKind::ROLLBACK,
             Body::Rollback(Rollback { to: 1_001.into(), preserve_logs: true }),
         ),
         golden(
             "rollback-of-everything",
-            Kind::ROLLBACK,
+            RecordKind::ROLLBACK,
             Body::Rollback(Rollback { to: 0.into(), preserve_logs: false }),
         ),
     ]
@@ -231,10 +232,10 @@ fn positions() -> Vec<Golden> {
 /// Returns begins and ends of operations.
 fn calls() -> Vec<Golden> {
     vec![
-        golden("tool-begin", Kind::TOOL_BEGIN, Body::ToolBegin(begin())),
+        golden("tool-begin", RecordKind::TOOL_BEGIN, Body::ToolBegin(begin())),
         golden(
             "tool-begin-nested-and-again",
-            Kind::TOOL_BEGIN,
+            RecordKind::TOOL_BEGIN,
             Body::ToolBegin(ToolBegin {
                 call_id: Some("call_7".into()),
                 origin: Some(CallOrigin { answer: 1_001.into(), ordinal: 2 }),
@@ -249,7 +250,7 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-begin-closed",
-            Kind::TOOL_BEGIN,
+            RecordKind::TOOL_BEGIN,
             Body::ToolBegin(ToolBegin {
                 origin: Some(CallOrigin { answer: 1_001.into(), ordinal: 3 }),
                 idempotency: Idempotency::Natural,
@@ -260,12 +261,12 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-begin-outside",
-            Kind::TOOL_BEGIN,
+            RecordKind::TOOL_BEGIN,
             Body::ToolBegin(ToolBegin { reads_only: true, outside_only: true, ..begin() }),
         ),
         golden(
             "tool-begin-verifying",
-            Kind::TOOL_BEGIN,
+            RecordKind::TOOL_BEGIN,
             Body::ToolBegin(ToolBegin {
                 idempotency: Idempotency::Verify,
                 verifies: Some(1_004.into()),
@@ -274,13 +275,13 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-end-verifying",
-            Kind::TOOL_END,
+            RecordKind::TOOL_END,
             Body::ToolEnd(ToolEnd { verifies: Some(1_004.into()), ..end() }),
         ),
-        golden("tool-end-committed", Kind::TOOL_END, Body::ToolEnd(end())),
+        golden("tool-end-committed", RecordKind::TOOL_END, Body::ToolEnd(end())),
         golden(
             "tool-end-failed",
-            Kind::TOOL_END,
+            RecordKind::TOOL_END,
             Body::ToolEnd(ToolEnd {
                 outcome: Outcome::Failed,
                 cause: Some(Cause::Expansion),
@@ -294,7 +295,7 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-end-not-undone",
-            Kind::TOOL_END,
+            RecordKind::TOOL_END,
             Body::ToolEnd(ToolEnd {
                 outcome: Outcome::Failed,
                 cause: Some(Cause::Error),
@@ -311,13 +312,13 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-end-replaced",
-            Kind::TOOL_END,
+            RecordKind::TOOL_END,
             Body::ToolEnd(ToolEnd {
                 outcome: Outcome::Failed,
                 cause: Some(Cause::Error),
                 rolls_back: true,
                 result: None,
-                replaced: vec![Replaced {
+                replaced: vec![ReplacedParts {
                     resource: "workspace".into(),
                     changed: vec!["src/main.rs".into(), "src/lib.rs".into()],
                     removed: vec!["notes.txt".into()],
@@ -328,7 +329,7 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-end-interrupted",
-            Kind::TOOL_END,
+            RecordKind::TOOL_END,
             Body::ToolEnd(ToolEnd {
                 again: Some(1_001.into()),
                 call_id: Some("call_7".into()),
@@ -345,7 +346,7 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-end-asks",
-            Kind::TOOL_END,
+            RecordKind::TOOL_END,
             Body::ToolEnd(ToolEnd {
                 outcome: Outcome::Suspended,
                 rolls_back: true,
@@ -355,10 +356,14 @@ fn calls() -> Vec<Golden> {
                 ..end()
             }),
         ),
-        golden("tool-end-exit-code", Kind::TOOL_END, Body::ToolEnd(ToolEnd { exit_code: Some(3), ..end() })),
+        golden(
+            "tool-end-exit-code",
+            RecordKind::TOOL_END,
+            Body::ToolEnd(ToolEnd { exit_code: Some(3), ..end() }),
+        ),
         golden(
             "tool-end-awaits",
-            Kind::TOOL_END,
+            RecordKind::TOOL_END,
             Body::ToolEnd(ToolEnd {
                 outcome: Outcome::Suspended,
                 result: None,
@@ -371,7 +376,7 @@ fn calls() -> Vec<Golden> {
         ),
         golden(
             "tool-end-suspended-within",
-            Kind::TOOL_END,
+            RecordKind::TOOL_END,
             Body::ToolEnd(ToolEnd {
                 outcome: Outcome::Suspended,
                 rolls_back: true,
@@ -392,7 +397,7 @@ fn decisions_and_observations() -> Vec<Golden> {
     vec![
         golden(
             "settle-committed",
-            Kind::SETTLE,
+            RecordKind::SETTLE,
             Body::Settle(Settle {
                 result: Some(Payload::new(EVENT)),
                 ..Settle::new(1_005.into(), Decision::Committed, "a person", "the mail was sent")
@@ -400,12 +405,12 @@ fn decisions_and_observations() -> Vec<Golden> {
         ),
         golden(
             "settle-run-again",
-            Kind::SETTLE,
+            RecordKind::SETTLE,
             Body::Settle(Settle::new(1_005.into(), Decision::RunAgain, "the host", "")),
         ),
         golden(
             "settle-approved",
-            Kind::SETTLE,
+            RecordKind::SETTLE,
             Body::Settle(Settle {
                 arguments: Some([0xa5; 32]),
                 until_us: Some(1_767_323_045_006_007),
@@ -414,7 +419,7 @@ fn decisions_and_observations() -> Vec<Golden> {
         ),
         golden(
             "settle-shown",
-            Kind::SETTLE,
+            RecordKind::SETTLE,
             Body::Settle(Settle {
                 shown: Some(Payload::new(TEXT)),
                 ..Settle::new(1_005.into(), Decision::Failed, "a person", "not now")
@@ -422,10 +427,10 @@ fn decisions_and_observations() -> Vec<Golden> {
         ),
         golden(
             "observed",
-            Kind::OBSERVED,
+            RecordKind::OBSERVED,
             Body::Observed(Observed { name: "host.mail".to_owned(), data: Payload::new(EVENT) }),
         ),
-        golden("replicated", Kind::REPLICATED, Body::Replicated(super::replicated())),
+        golden("replicated", RecordKind::REPLICATED, Body::Replicated(super::replicated())),
     ]
 }
 
@@ -434,7 +439,7 @@ fn imports() -> Vec<Golden> {
     vec![
         golden(
             "import",
-            Kind::IMPORT,
+            RecordKind::IMPORT,
             Body::Import(Import {
                 from: Some(OTHER),
                 exported_at_us: Some(-1_234_567),
@@ -451,7 +456,7 @@ fn imports() -> Vec<Golden> {
         ),
         golden(
             "import-bare",
-            Kind::IMPORT,
+            RecordKind::IMPORT,
             Body::Import(Import { from: None, exported_at_us: None, tags: tags([]), slices: vec![] }),
         ),
     ]
@@ -460,21 +465,25 @@ fn imports() -> Vec<Golden> {
 /// Returns envelope frames, and frames of kinds of a later version.
 fn envelopes() -> Vec<Golden> {
     vec![
-        golden("synced", Kind::SYNCED, Body::Bytes(b"")),
-        golden("closed", Kind::CLOSED, Body::Bytes(b"")),
+        golden("synced", RecordKind::SYNCED, Body::Bytes(b"")),
+        golden("closed", RecordKind::CLOSED, Body::Bytes(b"")),
         golden(
             "seal",
-            Kind::SEAL,
+            RecordKind::SEAL,
             Body::Seal(Seal { next: 8, records: 4_321, hash: ObjectId::of(b"records").hash }),
         ),
         golden(
             "dropped",
-            Kind::DROPPED,
-            Body::Dropped(Dropped { kind: Kind::DISPATCH, len: 300, hash: ObjectId::of(b"dropped").hash }),
+            RecordKind::DROPPED,
+            Body::Dropped(Dropped {
+                kind: RecordKind::DISPATCH,
+                len: 300,
+                hash: ObjectId::of(b"dropped").hash,
+            }),
         ),
         golden(
             "compacted",
-            Kind::COMPACTED,
+            RecordKind::COMPACTED,
             Body::Compacted(Compacted {
                 through: 987.into(),
                 end: 1_234,
@@ -484,7 +493,7 @@ fn envelopes() -> Vec<Golden> {
         ),
         golden(
             "base",
-            Kind::BASE,
+            RecordKind::BASE,
             Body::Base(Base {
                 position: 987.into(),
                 goes_on: false,
@@ -496,12 +505,12 @@ fn envelopes() -> Vec<Golden> {
         ),
         golden(
             "base-that-goes-on",
-            Kind::BASE,
+            RecordKind::BASE,
             Body::Base(Base { position: 987.into(), goes_on: true, slices: Vec::new() }),
         ),
         golden(
             "resumed",
-            Kind::RESUMED,
+            RecordKind::RESUMED,
             Body::Resumed(Resumed {
                 epoch: 5,
                 boot_id: Some(OTHER),
@@ -512,7 +521,7 @@ fn envelopes() -> Vec<Golden> {
         ),
         golden(
             "resumed-by-a-recovery",
-            Kind::RESUMED,
+            RecordKind::RESUMED,
             Body::Resumed(Resumed {
                 epoch: 6,
                 boot_id: Some(OTHER),
@@ -523,7 +532,7 @@ fn envelopes() -> Vec<Golden> {
         ),
         golden(
             "resumed-behind-others",
-            Kind::RESUMED,
+            RecordKind::RESUMED,
             Body::Resumed(Resumed {
                 epoch: 7,
                 boot_id: Some(OTHER),
@@ -534,7 +543,7 @@ fn envelopes() -> Vec<Golden> {
         ),
         golden(
             "resumed-on-an-unknown-machine",
-            Kind::RESUMED,
+            RecordKind::RESUMED,
             Body::Resumed(Resumed {
                 epoch: 0,
                 boot_id: None,
@@ -543,7 +552,7 @@ fn envelopes() -> Vec<Golden> {
                 began: Vec::new(),
             }),
         ),
-        golden("declared", Kind::DECLARED, Body::Declare(declaration())),
+        golden("declared", RecordKind::DECLARED, Body::Declare(declaration())),
         // Kinds of a later version: a value, and bytes that are none.
         golden("unknown-content", later(77), Body::Bytes(b"\x82\xa1n\x2a\xa4list\x92\xc0\xc4\x02\x00\xff")),
         golden("unknown-envelope", later(200), Body::Bytes(b"\xc1 no MessagePack")),
@@ -647,8 +656,8 @@ pub(super) fn object_reference() -> &'static [u8] {
     REFERENCE.get_or_init(|| ObjectId::of(&[0x5a; 100_000]).reference())
 }
 /// Returns the kind of a byte that only a later version can name.
-pub(crate) fn later(byte: u8) -> Kind {
-    Kind::from_byte(byte).expect("only 0 is no kind")
+pub(crate) fn later(byte: u8) -> RecordKind {
+    RecordKind::from_byte(byte).expect("only 0 is no kind")
 }
 
 fn run(sequence: u64, ordinal: u32, version: u32, count: u32) -> ItemRun {

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{
-    CallOrigin, Decision, Declare, Idempotency, InnerCall, ItemId, Opened, Policy, Rollback,
+    CallOrigin, Decision, Declare, Idempotency, InnerCall, ItemId, Policy, Rollback, SessionOpening,
     SliceDeclaration, Suspension, SuspensionForm,
 };
 use foldlog_codec::image::{
-    BegunImage, BegunSlice, ConversationEntry, ConversationsImage, EntryKind, Image, Indexed, ItemImage,
-    LastFrame, OpenOperation, RunFate, SliceImage, SuspendedOperation, SuspensionDecision,
+    BegunImage, BegunSlice, ConversationEntry, ConversationsImage, EntryKind, Image, ItemImage, LastFrame,
+    OpenOperation, RecordLocation, RunFate, SliceImage, SuspendedOperation, SuspensionDecision,
     UnsettledOperation,
 };
 use uuid::Uuid;
@@ -21,7 +21,7 @@ use super::{PREDECESSOR_CRC, SESSION, context, tags};
 /// conversations, one with suspended calls, and one of a session that a replica holds.
 pub(crate) fn images() -> [(&'static str, Image<'static>); 6] {
     let item = |sequence, ordinal, bytes| ItemImage { id: ItemId { sequence, ordinal }, version: 2, bytes };
-    let opened = Opened { session: SESSION, seed: 3, tags: BTreeMap::new(), parent: None };
+    let opened = SessionOpening { session: SESSION, seed: 3, tags: BTreeMap::new(), parent: None };
     let slice = |id, name: &str, policy| SliceDeclaration {
         id,
         name: name.to_owned(),
@@ -37,7 +37,7 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 6] {
         watermark: 40.into(),
         openings: vec![(0.into(), opened)],
         rollbacks: vec![(9.into(), Rollback { to: 3.into(), preserve_logs: true })],
-        index: vec![Indexed { sequence: 0.into(), ordinal: 0, offset: 84 }],
+        index: vec![RecordLocation { sequence: 0.into(), ordinal: 0, offset: 84 }],
         compacted: Vec::new(),
         unsealed: Vec::new(),
         declared: Declare {

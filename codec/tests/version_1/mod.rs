@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use foldlog_codec::body::{
-    AdapterState, Answer, Base, Compacted, Declare, Dispatch, Dropped, Import, Input, Lane, Observed, Opened,
-    PromptAccepted, Replicated, Request, Resumed, Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin,
-    ToolEnd, Turn,
+    AdapterState, AnswerBody, Base, Compacted, Declare, Dispatch, Dropped, Import, Input, Lane, Observed,
+    PromptAccepted, Replicated, Request, Resumed, Rollback, Seal, SessionOpening, Settle, Shortened,
+    SnapshotBody, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Context, Header};
-use foldlog_codec::record::Names;
+use foldlog_codec::record::RecordNames;
 use foldlog_codec::segment::{Previous, SegmentHeader};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
 pub(crate) use frames::{declaration, end, goldens, lane, later};
@@ -40,17 +40,17 @@ pub(crate) const ITEM: &[u8] = b"\x81\xa4step\x07";
 /// One golden frame: the name of its file, its kind, its body, and the lane that is added to the body.
 pub(crate) struct Golden {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: RecordKind,
     pub(crate) body: Body,
     pub(crate) lane: Lane<'static>,
 }
 
 /// A body of any kind.
 pub(crate) enum Body {
-    Opened(Opened),
+    Opened(SessionOpening),
     Declare(Declare),
     Dispatch(Dispatch<'static>),
-    Snapshot(Snapshot<'static>),
+    Snapshot(SnapshotBody<'static>),
     Rollback(Rollback),
     Import(Import<'static>),
     ToolBegin(ToolBegin<'static>),
@@ -60,7 +60,7 @@ pub(crate) enum Body {
     Replicated(Replicated),
     Input(Input<'static>),
     Request(Request<'static>),
-    Answer(Answer<'static>),
+    Answer(AnswerBody<'static>),
     Turn(Turn<'static>),
     Shortened(Shortened<'static>),
     PromptAccepted(PromptAccepted<'static>),
@@ -110,10 +110,10 @@ impl Body {
             assert_eq!(&found, expected, "{name} decodes to something else");
         }
         match self {
-            Body::Opened(body) => same(name, Opened::decode(bytes), body),
+            Body::Opened(body) => same(name, SessionOpening::decode(bytes), body),
             Body::Declare(body) => same(name, Declare::decode(bytes), body),
             Body::Dispatch(body) => same(name, Dispatch::decode(bytes), body),
-            Body::Snapshot(body) => same(name, Snapshot::decode(bytes), body),
+            Body::Snapshot(body) => same(name, SnapshotBody::decode(bytes), body),
             Body::Rollback(body) => same(name, Rollback::decode(bytes), body),
             Body::Import(body) => same(name, Import::decode(bytes), body),
             Body::ToolBegin(body) => same(name, ToolBegin::decode(bytes), body),
@@ -123,7 +123,7 @@ impl Body {
             Body::Observed(body) => same(name, Observed::decode(bytes), body),
             Body::Input(body) => same(name, Input::decode(bytes), body),
             Body::Request(body) => same(name, Request::decode(bytes), body),
-            Body::Answer(body) => same(name, Answer::decode(bytes), body),
+            Body::Answer(body) => same(name, AnswerBody::decode(bytes), body),
             Body::Turn(body) => same(name, Turn::decode(bytes), body),
             Body::Shortened(body) => same(name, Shortened::decode(bytes), body),
             Body::PromptAccepted(body) => same(name, PromptAccepted::decode(bytes), body),
@@ -148,8 +148,8 @@ pub(crate) fn tags<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String,
 }
 
 /// Returns the names with which the JSON forms are made: those of [`declaration`].
-pub(crate) fn names() -> Names {
-    let mut names = Names::default();
+pub(crate) fn names() -> RecordNames {
+    let mut names = RecordNames::default();
     names.learn(&declaration());
     names
 }
@@ -160,7 +160,7 @@ pub(crate) fn header(golden: &Golden) -> Header {
         predecessor_crc: PREDECESSOR_CRC,
         body_len: 0,
         sequence: SEQUENCE,
-        watermark: if golden.kind == Kind::OPENED { 0.into() } else { WATERMARK },
+        watermark: if golden.kind == RecordKind::OPENED { 0.into() } else { WATERMARK },
         kind: golden.kind,
         time_us: TIME_US,
     }

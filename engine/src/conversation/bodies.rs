@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use foldlog_codec::body::{Blocks, Payload};
-use foldlog_codec::msgpack::Writer;
+use foldlog_codec::msgpack::MsgpackWriter;
 
 /// Encodes a text as one MessagePack string, which a body holds as a payload.
 pub(crate) fn text_payload(text: &str) -> Vec<u8> {
-    let mut writer = Writer::with_capacity(text.len() + 5);
+    let mut writer = MsgpackWriter::with_capacity(text.len() + 5);
     writer.str(text);
     writer.finish()
 }

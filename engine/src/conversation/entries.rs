@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
-use foldlog_codec::body::{CallOrigin, Cause, Decision, Outcome, Role, Usage};
+use foldlog_codec::body::{CallOrigin, Cause, Decision, Outcome, Role, TokenUsage};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, SequenceNumber};
 use uuid::Uuid;
@@ -43,7 +43,7 @@ pub(crate) fn settled_text(
 
 /// Holds one record of a conversation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct ConversationRecord {
     /// Sequence number of the record.
     pub sequence: SequenceNumber,
     /// Time of the record.
@@ -93,7 +93,7 @@ pub enum EntryContent {
         /// Text that had arrived.
         arrived: Option<String>,
         /// What the request used.
-        usage: Option<Usage>,
+        usage: Option<TokenUsage>,
     },
     /// An answer.
     Answer {
@@ -112,7 +112,7 @@ pub enum EntryContent {
         /// Id that the provider gave the request.
         request_id: Option<String>,
         /// What the request used.
-        usage: Option<Usage>,
+        usage: Option<TokenUsage>,
         /// Headers of the reply that say how many requests are allowed.
         rate_limits: Vec<(String, String)>,
         /// Whatever else was kept of the answer: JSON.
@@ -217,8 +217,8 @@ impl SentMessage {
 pub struct Conversation {
     pub(crate) session: Uuid,
     pub(crate) evaluation_id: String,
-    pub(crate) entries: Vec<Entry>,
-    pub(crate) abandoned: Vec<Entry>,
+    pub(crate) entries: Vec<ConversationRecord>,
+    pub(crate) abandoned: Vec<ConversationRecord>,
     /// Id and time of the state that was imported.
     pub(crate) imported: Option<(Uuid, DateTime<Utc>)>,
 }
@@ -267,12 +267,12 @@ impl Conversation {
     }
 
     /// Returns the records that count, in their order.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[ConversationRecord] {
         &self.entries
     }
 
     /// Returns the records that a rollback, or the failure of the tool that wrote them, has abandoned.
-    pub fn abandoned(&self) -> &[Entry] {
+    pub fn abandoned(&self) -> &[ConversationRecord] {
         &self.abandoned
     }
 
@@ -291,13 +291,13 @@ impl Conversation {
     }
 
     /// Returns what all answers and failed requests have used, abandoned ones included.
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> TokenUsage {
         let all = self.entries.iter().chain(&self.abandoned);
         let used = all.filter_map(|entry| match &entry.content {
             EntryContent::Answer { usage, .. } | EntryContent::RequestFailed { usage, .. } => *usage,
             _ => None,
         });
-        used.fold(Usage::default(), Usage::plus)
+        used.fold(TokenUsage::default(), TokenUsage::plus)
     }
 
     /// Returns the last answer: its record, and the message.
@@ -420,7 +420,7 @@ impl Conversation {
     /// Returns the state of the conversation: its prompt and its complete turns. `None` before a prompt was rendered and a
     /// turn was completed. Without a rendered prompt, the system message has no content.
     pub fn state(&self) -> Option<ConversationState> {
-        let rendered = |entry: &Entry| match &entry.content {
+        let rendered = |entry: &ConversationRecord| match &entry.content {
             EntryContent::Input { message, .. } if message.role == Role::System => Some(message.clone()),
             _ => None,
         };
@@ -442,7 +442,7 @@ impl Conversation {
     }
 
     fn turns(&self) -> Vec<ConversationTurn> {
-        let by_sequence: BTreeMap<SequenceNumber, &Entry> =
+        let by_sequence: BTreeMap<SequenceNumber, &ConversationRecord> =
             self.entries.iter().map(|entry| (entry.sequence, entry)).collect();
         let closed = self.closed();
         // An answer is of one turn, the last that names it, and an input of the first: a log may claim otherwise.
@@ -461,7 +461,7 @@ impl Conversation {
             }
             _ => None,
         };
-        let turn = |entry: &Entry| {
+        let turn = |entry: &ConversationRecord| {
             let EntryContent::Turn { number, inputs, answer, .. } = &entry.content else { return None };
             if last_of.get(answer) != Some(&entry.sequence) {
                 return None;
@@ -541,7 +541,7 @@ pub(crate) fn message_id(session: Uuid, sequence: SequenceNumber, ordinal: u32) 
 }
 
 /// Returns which call a record closes, and how.
-pub(super) fn closing(entry: &Entry) -> Option<(CallOrigin, Closed)> {
+pub(super) fn closing(entry: &ConversationRecord) -> Option<(CallOrigin, Closed)> {
     let (sequence, time) = (entry.sequence, entry.time);
     let (name, call_id, blocks) = (None, None, None);
     let at = Closed { sequence, message_id: None, shown: None, is_error: false, name, call_id, time, blocks };

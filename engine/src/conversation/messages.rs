@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use foldlog_codec::SequenceNumber;
 use uuid::Uuid;
 
-use super::entries::{Entry, EntryContent, closing, result_of};
+use super::entries::{ConversationRecord, EntryContent, closing, result_of};
 use super::model::{ConversationMessage, ToolCallRecord};
 
 /// Makes the messages of one conversation. Of the answers that it was shown it holds the ids and names of their calls.
@@ -22,7 +22,7 @@ impl RecordedMessages {
 
     /// Returns the message that a record brought, which comes behind those that this was asked about before; `None` if it brought
     /// none, as the end of a call does whose answer is not among these.
-    pub(crate) fn message(&mut self, entry: &Entry) -> Option<ConversationMessage> {
+    pub(crate) fn message(&mut self, entry: &ConversationRecord) -> Option<ConversationMessage> {
         match &entry.content {
             EntryContent::Input { message, .. } => Some(message.clone()),
             EntryContent::Answer { message, .. } => {

@@ -20,8 +20,8 @@ pub mod pairing;
 mod records;
 mod resume;
 
-pub use entries::{Conversation, EXPANDED_TEXT, Entry, EntryContent, SKIPPED_TEXT, SentMessage};
-pub use foldlog_codec::body::{Role, Usage as TokenUsage};
+pub use entries::{Conversation, ConversationRecord, EXPANDED_TEXT, EntryContent, SKIPPED_TEXT, SentMessage};
+pub use foldlog_codec::body::{Role, TokenUsage};
 pub use model::{
     AdapterStateSnapshot, ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, Dialect,
     OriginalMessage, PromptIdentity, ToolCallRecord,

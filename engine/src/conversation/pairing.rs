@@ -128,7 +128,7 @@ fn shown(text: &str) -> String {
 
 /// Holds the numbers and characters in which providers differ.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct DialectLimits {
     dialect: Dialect,
     /// Greatest number of characters of a call's id.
     id_chars_max: usize,
@@ -138,12 +138,14 @@ struct Limits {
     tool_chars_max: usize,
 }
 
-impl Limits {
-    fn of(dialect: Dialect) -> Limits {
+impl DialectLimits {
+    fn of(dialect: Dialect) -> DialectLimits {
         match dialect {
-            Dialect::OpenAi => Limits { dialect, id_chars_max: 40, id_is_word: false, tool_chars_max: 64 },
+            Dialect::OpenAi => {
+                DialectLimits { dialect, id_chars_max: 40, id_is_word: false, tool_chars_max: 64 }
+            }
             Dialect::Anthropic => {
-                Limits { dialect, id_chars_max: usize::MAX, id_is_word: true, tool_chars_max: 128 }
+                DialectLimits { dialect, id_chars_max: usize::MAX, id_is_word: true, tool_chars_max: 128 }
             }
         }
     }
@@ -229,7 +231,7 @@ fn result_id(message: &ConversationMessage) -> &str {
 /// ```
 pub fn validate(dialect: Dialect, messages: &[ConversationMessage]) -> Result<(), Vec<PairingViolation>> {
     let mut check = Check {
-        limits: Limits::of(dialect),
+        limits: DialectLimits::of(dialect),
         violations: Vec::new(),
         ids: HashSet::new(),
         answer: 0,
@@ -251,7 +253,7 @@ pub fn validate(dialect: Dialect, messages: &[ConversationMessage]) -> Result<()
 
 /// Walks over a list of messages and collects what it breaks.
 struct Check<'a> {
-    limits: Limits,
+    limits: DialectLimits,
     violations: Vec<PairingViolation>,
     /// Ids of all calls so far.
     ids: HashSet<&'a str>,

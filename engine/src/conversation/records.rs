@@ -1,7 +1,7 @@
 //! What a host hands over to be recorded of a conversation.
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{CallOrigin, Role, Usage};
+use foldlog_codec::body::{CallOrigin, Role, TokenUsage};
 
 use super::model::{ContentBlocks, OriginalMessage, PromptIdentity, ToolCallRecord};
 
@@ -122,7 +122,7 @@ pub struct NewRequestFailure {
     /// Id that the provider gave the request.
     pub request_id: Option<String>,
     /// What the request used, as far as the provider said.
-    pub usage: Option<Usage>,
+    pub usage: Option<TokenUsage>,
     /// Headers of the reply that say how many requests are allowed.
     pub rate_limits: Vec<(String, String)>,
 }
@@ -174,7 +174,7 @@ pub struct NewAnswer {
     /// Id that the provider gave the request.
     pub request_id: Option<String>,
     /// What the request used.
-    pub usage: Option<Usage>,
+    pub usage: Option<TokenUsage>,
     /// Headers of the reply that say how many requests are allowed.
     pub rate_limits: Vec<(String, String)>,
     /// Whatever else is to be kept of the answer.

@@ -39,7 +39,7 @@ pub enum ResumePoint {
 
 /// Holds what became of one call of an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Call {
+enum CallDisposition {
     Open,
     Closed,
     NeedsSettle(OperationId),
@@ -106,13 +106,13 @@ fn resume_point<'a>(
                 }
                 let operation = OperationId::from(entry.number);
                 let call = match kind {
-                    EntryKind::Committed | EntryKind::Failed | EntryKind::Result => Call::Closed,
-                    EntryKind::Settled if !entry.flag => Call::Closed,
-                    EntryKind::Decided if !entry.flag => Call::Closed,
+                    EntryKind::Committed | EntryKind::Failed | EntryKind::Result => CallDisposition::Closed,
+                    EntryKind::Settled if !entry.flag => CallDisposition::Closed,
+                    EntryKind::Decided if !entry.flag => CallDisposition::Closed,
                     EntryKind::Interrupted | EntryKind::Suspended => {
-                        waits_for(operation).map_or(Call::Open, Call::NeedsSettle)
+                        waits_for(operation).map_or(CallDisposition::Open, CallDisposition::NeedsSettle)
                     }
-                    EntryKind::Settled => Call::Open,
+                    EntryKind::Settled => CallDisposition::Open,
                     _ => continue,
                 };
                 calls.insert(ordinal, call);
@@ -122,12 +122,12 @@ fn resume_point<'a>(
     let Some((sequence, entry)) = answer else {
         return (None, if any { ResumePoint::AwaitProvider } else { ResumePoint::NotRecorded });
     };
-    let call = |ordinal: u32| calls.get(&ordinal).copied().unwrap_or(Call::Open);
+    let call = |ordinal: u32| calls.get(&ordinal).copied().unwrap_or(CallDisposition::Open);
     let all = 0..u32::try_from(entry.number).unwrap_or(u32::MAX);
-    let open: Vec<u32> = all.clone().filter(|ordinal| call(*ordinal) == Call::Open).collect();
+    let open: Vec<u32> = all.clone().filter(|ordinal| call(*ordinal) == CallDisposition::Open).collect();
     let settle: BTreeSet<OperationId> = all
         .filter_map(|ordinal| match call(ordinal) {
-            Call::NeedsSettle(operation) => Some(operation),
+            CallDisposition::NeedsSettle(operation) => Some(operation),
             _ => None,
         })
         .collect();

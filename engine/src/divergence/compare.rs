@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    Action, Added, BuiltIn, Dispatch, Effect, Input, ItemId, Lane, ObjectId, Observed, Outcome, Payload,
-    Removed, ToolEnd,
+    Action, AddedItems, BuiltIn, Dispatch, Effect, Input, ItemId, Lane, ObjectId, Observed, Outcome, Payload,
+    RemovedItems, ToolEnd,
 };
-use foldlog_codec::msgpack::{Limits, Value};
-use foldlog_codec::{Kind, Record, SequenceNumber, record};
+use foldlog_codec::msgpack::{Value, ValueLimits};
+use foldlog_codec::{Record, RecordKind, SequenceNumber, record};
 
 use super::Difference;
 use super::left_out::{LeaveOut, always, drawn_anew, json_texts};
-use super::walk::{Contents, Found, Walk};
-use crate::names::Names;
+use super::walk::{Contents, DifferenceFlow, ValueComparer};
+use crate::names::DeclaredNames;
 use crate::operation::PROGRAMS;
 
 /// Fields of a record's JSON form that its body does not hold.
@@ -21,10 +21,10 @@ const OF_RECORD: [&str; 4] = ["sequence", "time", "kind", "bytes"];
 /// Compares two bodies of one kind, and returns the first difference; `None` if they differ in nothing that is compared. The
 /// module's docs say what that is.
 pub(crate) fn compare(
-    kind: Kind,
+    kind: RecordKind,
     recorded: &[u8],
     produced: &[u8],
-    names: &Names,
+    names: &DeclaredNames,
     leave_out: &LeaveOut,
     contents: &Contents<'_>,
 ) -> Option<Difference> {
@@ -41,18 +41,18 @@ pub(crate) fn compare(
 
 /// Compares what two bodies of one kind decode to. Returns the first difference, and whether there is one that is not compared.
 pub(crate) fn compare_values(
-    kind: Kind,
+    kind: RecordKind,
     recorded: &[u8],
     produced: &[u8],
-    names: &Names,
+    names: &DeclaredNames,
     leave_out: &LeaveOut,
     contents: &Contents<'_>,
 ) -> (Option<Difference>, bool) {
-    let mut walk = Walk::everything();
+    let mut walk = ValueComparer::everything();
     walk.contents = contents;
     (walk.json_texts, walk.addresses) = (json_texts(kind), false);
     walk.left_out.extend(always(kind));
-    let found = if kind == Kind::DISPATCH {
+    let found = if kind == RecordKind::DISPATCH {
         dispatches(&mut walk, (recorded, produced), names, leave_out)
     } else {
         others(&mut walk, kind, (recorded, produced), names)
@@ -63,20 +63,20 @@ pub(crate) fn compare_values(
 /// Compares two bodies of one kind that stand in two logs, each with the names that its log declared. Returns the first difference.
 /// What is made anew in each run is not compared: a provider's ids, captures, times.
 pub(crate) fn between_logs(
-    kind: Kind,
-    (one, of_one): (&[u8], &Names),
-    (two, of_two): (&[u8], &Names),
+    kind: RecordKind,
+    (one, of_one): (&[u8], &DeclaredNames),
+    (two, of_two): (&[u8], &DeclaredNames),
 ) -> Option<Difference> {
-    let mut walk = Walk::everything();
+    let mut walk = ValueComparer::everything();
     (walk.json_texts, walk.addresses) = (json_texts(kind), false);
     walk.left_out.extend(always(kind));
     walk.left_out.extend(drawn_anew(kind));
     walk.left_out.extend(error_text(kind, one, two));
     walk.left_out.extend(process_ids(kind, one, two));
-    let form = |body: &[u8], names: &Names| {
+    let form = |body: &[u8], names: &DeclaredNames| {
         let mut form = named_form(kind, body, names);
         if let Value::Map(pairs) = &mut form
-            && kind == Kind::DISPATCH
+            && kind == RecordKind::DISPATCH
         {
             // By the names of a divergence's paths.
             let renamed = |from: &str, to: &str, pairs: &mut Vec<(Value, Value)>| {
@@ -92,12 +92,12 @@ pub(crate) fn between_logs(
 }
 
 /// Returns the JSON form of a record's body with the names of its fields, or its digits if it does not decode.
-pub(super) fn named_form(kind: Kind, body: &[u8], names: &Names) -> Value {
+pub(super) fn named_form(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> Value {
     form(kind, body, names).unwrap_or_else(|| digits(body))
 }
 
-fn form(kind: Kind, body: &[u8], names: &Names) -> Option<Value> {
-    let mut known = record::Names::default();
+fn form(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> Option<Value> {
+    let mut known = record::RecordNames::default();
     known.learn(&names.all());
     let record = Record { sequence: SequenceNumber::MIN, kind, time_us: 0, body };
     let mut value = record.to_value(&known).ok()?;
@@ -111,49 +111,54 @@ fn form(kind: Kind, body: &[u8], names: &Names) -> Option<Value> {
 }
 
 /// Returns the name of an event, or a substitute if the log has not declared it.
-pub(super) fn event_name(event: u32, names: &Names) -> String {
+pub(super) fn event_name(event: u32, names: &DeclaredNames) -> String {
     names.event(event).map_or_else(|| format!("event-{event}"), |event| event.name.clone())
 }
 
-fn others(walk: &mut Walk<'_>, kind: Kind, (old, new): (&[u8], &[u8]), names: &Names) -> Found {
+fn others(
+    walk: &mut ValueComparer<'_>,
+    kind: RecordKind,
+    (old, new): (&[u8], &[u8]),
+    names: &DeclaredNames,
+) -> DifferenceFlow {
     walk.left_out.extend(error_text(kind, old, new));
     walk.left_out.extend(process_ids(kind, old, new));
     match (form(kind, old, names), form(kind, new, names)) {
         (Some(old), Some(new)) => walk.values(&old, &new),
-        _ => Found::Continue(()),
+        _ => DifferenceFlow::Continue(()),
     }
 }
 
 /// Returns the path of what two records say in words, if it is an error's text in both.
-fn error_text(kind: Kind, one: &[u8], two: &[u8]) -> Option<&'static str> {
+fn error_text(kind: RecordKind, one: &[u8], two: &[u8]) -> Option<&'static str> {
     let both = holds_error(kind, one) && holds_error(kind, two);
-    both.then_some(if kind == Kind::INPUT { "$.content" } else { "$.shown" })
+    both.then_some(if kind == RecordKind::INPUT { "$.content" } else { "$.shown" })
 }
 
 /// Returns the path of the programs of a call, if both records say which it runs: their ids are drawn by the system.
-fn process_ids(kind: Kind, one: &[u8], two: &[u8]) -> Option<&'static str> {
+fn process_ids(kind: RecordKind, one: &[u8], two: &[u8]) -> Option<&'static str> {
     let are_programs = |body: &[u8]| Observed::decode(body).is_ok_and(|observed| observed.name == PROGRAMS);
-    (kind == Kind::OBSERVED && are_programs(one) && are_programs(two)).then_some("$.data")
+    (kind == RecordKind::OBSERVED && are_programs(one) && are_programs(two)).then_some("$.data")
 }
 
 /// Returns whether what a record says in words is an error's text.
-fn holds_error(kind: Kind, body: &[u8]) -> bool {
+fn holds_error(kind: RecordKind, body: &[u8]) -> bool {
     match kind {
-        Kind::TOOL_END => ToolEnd::decode(body)
+        RecordKind::TOOL_END => ToolEnd::decode(body)
             .is_ok_and(|end| !matches!(end.outcome, Outcome::Committed | Outcome::Suspended)),
-        Kind::INPUT => Input::decode(body).is_ok_and(|input| input.is_error),
+        RecordKind::INPUT => Input::decode(body).is_ok_and(|input| input.is_error),
         _ => false,
     }
 }
 
 fn dispatches<'a>(
-    walk: &mut Walk<'a>,
+    walk: &mut ValueComparer<'a>,
     (old_body, new_body): (&[u8], &[u8]),
-    names: &Names,
+    names: &DeclaredNames,
     leave_out: &'a LeaveOut,
-) -> Found {
+) -> DifferenceFlow {
     let (Ok(old), Ok(new)) = (Dispatch::decode(old_body), Dispatch::decode(new_body)) else {
-        return Found::Continue(());
+        return DifferenceFlow::Continue(());
     };
     if let Action::Event { event, .. } = old.action {
         let left_out = leave_out.of(&event_name(event, names));
@@ -166,7 +171,12 @@ fn dispatches<'a>(
 }
 
 /// Compares what was dispatched.
-fn actions(walk: &mut Walk<'_>, old: &Action<'_>, new: &Action<'_>, names: &Names) -> Found {
+fn actions(
+    walk: &mut ValueComparer<'_>,
+    old: &Action<'_>,
+    new: &Action<'_>,
+    names: &DeclaredNames,
+) -> DifferenceFlow {
     match (old, new) {
         (Action::Event { event: old, data: old_data }, Action::Event { event: new, data: new_data }) => {
             let (old_name, new_name) = (event_name(*old, names), event_name(*new, names));
@@ -196,9 +206,10 @@ fn actions(walk: &mut Walk<'_>, old: &Action<'_>, new: &Action<'_>, names: &Name
     }
 }
 
-fn lanes(walk: &mut Walk<'_>, old: &[u8], new: &[u8]) -> Found {
-    let (Ok(old), Ok(new)) = (Lane::of(Kind::DISPATCH, old), Lane::of(Kind::DISPATCH, new)) else {
-        return Found::Continue(());
+fn lanes(walk: &mut ValueComparer<'_>, old: &[u8], new: &[u8]) -> DifferenceFlow {
+    let (Ok(old), Ok(new)) = (Lane::of(RecordKind::DISPATCH, old), Lane::of(RecordKind::DISPATCH, new))
+    else {
+        return DifferenceFlow::Continue(());
     };
     walk.at(".within", |walk| walk.options(old.within.map(Value::from), new.within.map(Value::from)))?;
     let name = |lane: &Lane<'_>| lane.name.as_deref().map(Value::from);
@@ -206,7 +217,7 @@ fn lanes(walk: &mut Walk<'_>, old: &[u8], new: &[u8]) -> Found {
 }
 
 /// Returns the effects of a dispatch; where the record holds none, those that its event was declared with.
-pub(crate) fn resolved<'a>(dispatch: &Dispatch<'a>, names: &Names) -> Vec<Effect<'a>> {
+pub(crate) fn resolved<'a>(dispatch: &Dispatch<'a>, names: &DeclaredNames) -> Vec<Effect<'a>> {
     if let Some(effects) = &dispatch.effects {
         return effects.clone();
     }
@@ -222,11 +233,11 @@ pub(crate) fn resolved<'a>(dispatch: &Dispatch<'a>, names: &Names) -> Vec<Effect
 
 /// Compares what two dispatches did to each slice.
 fn effects(
-    walk: &mut Walk<'_>,
+    walk: &mut ValueComparer<'_>,
     (old, of_old): (&Dispatch<'_>, &[Effect<'_>]),
     (new, of_new): (&Dispatch<'_>, &[Effect<'_>]),
-    names: &Names,
-) -> Found {
+    names: &DeclaredNames,
+) -> DifferenceFlow {
     let by_slice: BTreeMap<u32, &Effect<'_>> = of_new.iter().map(|effect| (effect.slice, effect)).collect();
     let known: BTreeMap<u32, &Effect<'_>> = of_old.iter().map(|effect| (effect.slice, effect)).collect();
     for effect in of_old {
@@ -249,7 +260,7 @@ fn effects(
     };
     let (old, new) = (order(of_old), order(of_new));
     if old == new {
-        return Found::Continue(());
+        return DifferenceFlow::Continue(());
     }
     walk.at(".effects", |walk| walk.differ(Some(old), Some(new), Some("order of slices".to_owned())))
 }
@@ -263,13 +274,13 @@ pub(crate) fn compare_effects(
     leave_out: &LeaveOut,
     contents: &Contents<'_>,
 ) -> Option<Difference> {
-    let mut walk = Walk::everything();
+    let mut walk = ValueComparer::everything();
     walk.contents = contents;
     walk.slice = Some(slice.to_owned());
     walk.addresses = false;
     walk.left_out.extend(leave_out.of(event).iter().map(String::as_str));
     let found = match (recorded, produced) {
-        (None, None) => Found::Continue(()),
+        (None, None) => DifferenceFlow::Continue(()),
         (Some(old), Some(new)) => {
             slice_effects(&mut walk, (old, Some(data), version), (new, Some(data), version))
         }
@@ -280,25 +291,33 @@ pub(crate) fn compare_effects(
 
 /// Returns the first difference of two values below `path`.
 pub(crate) fn first_difference(path: &str, old: &Value, new: &Value) -> Option<Difference> {
-    let mut walk = Walk::everything();
+    let mut walk = ValueComparer::everything();
     walk.at(path, |walk| walk.values(old, new)).break_value()
 }
 
 /// Holds an effect with the event and the version that an appended event has.
 type InDispatch<'a, 'b> = (&'b Effect<'a>, Option<Payload<'a>>, u32);
 
-fn in_dispatch<'a, 'b>(dispatch: &Dispatch<'a>, effect: &'b Effect<'a>, names: &Names) -> InDispatch<'a, 'b> {
+fn in_dispatch<'a, 'b>(
+    dispatch: &Dispatch<'a>,
+    effect: &'b Effect<'a>,
+    names: &DeclaredNames,
+) -> InDispatch<'a, 'b> {
     let Action::Event { event, data } = dispatch.action else { return (effect, None, 1) };
     (effect, Some(data), names.event(event).map_or(1, |event| event.version))
 }
 
-fn slice_effects(walk: &mut Walk<'_>, old: InDispatch<'_, '_>, new: InDispatch<'_, '_>) -> Found {
+fn slice_effects(
+    walk: &mut ValueComparer<'_>,
+    old: InDispatch<'_, '_>,
+    new: InDispatch<'_, '_>,
+) -> DifferenceFlow {
     let ((old_effect, ..), (new_effect, ..)) = (&old, &new);
     if old_effect.removed != new_effect.removed {
         let removed = |effect: &Effect<'_>| removed_value(&effect.removed);
         walk.at(".removed", |walk| walk.options(removed(old_effect), removed(new_effect)))?;
     }
-    if old_effect.added != Added::Event || new_effect.added != Added::Event {
+    if old_effect.added != AddedItems::Event || new_effect.added != AddedItems::Event {
         let ((old, old_version), (new, new_version)) = (added(old), added(new));
         if !old.is_empty() && !new.is_empty() {
             let version = |version| Value::from(u64::from(version));
@@ -319,22 +338,22 @@ fn slice_effects(walk: &mut Walk<'_>, old: InDispatch<'_, '_>, new: InDispatch<'
 /// Returns the items that an effect added, and their version.
 fn added<'a>((effect, event, version): InDispatch<'a, '_>) -> (Vec<Payload<'a>>, u32) {
     match &effect.added {
-        Added::Event => (event.into_iter().collect(), version),
-        Added::Items { items, version } => (items.clone(), *version),
+        AddedItems::Event => (event.into_iter().collect(), version),
+        AddedItems::Items { items, version } => (items.clone(), *version),
     }
 }
 
-fn payloads(walk: &mut Walk<'_>, old: Payload<'_>, new: Payload<'_>) -> Found {
+fn payloads(walk: &mut ValueComparer<'_>, old: Payload<'_>, new: Payload<'_>) -> DifferenceFlow {
     if old.bytes() == new.bytes() {
-        return Found::Continue(());
+        return DifferenceFlow::Continue(());
     }
     let object = |payload: Payload<'_>| payload.object().unwrap_or_else(|| ObjectId::of(payload.bytes()));
     if (old.object().is_some() || new.object().is_some()) && object(old) == object(new) {
-        return Found::Continue(());
+        return DifferenceFlow::Continue(());
     }
     let content = |payload: Payload<'_>| {
         let bytes = payload.object().and_then(|object| (walk.contents)(&object));
-        let value = bytes.and_then(|bytes| Value::decode_within(&bytes, Limits::of_payload()).ok());
+        let value = bytes.and_then(|bytes| Value::decode_within(&bytes, ValueLimits::of_payload()).ok());
         value.unwrap_or_else(|| payload_value(payload))
     };
     let (old, new) = (content(old), content(new));
@@ -348,7 +367,7 @@ pub(super) fn payload_value(payload: Payload<'_>) -> Value {
             (Value::from("$object"), Value::from(object.file_name())),
             (Value::from("bytes"), Value::from(object.len)),
         ]),
-        None => Value::decode_within(payload.bytes(), Limits::of_payload())
+        None => Value::decode_within(payload.bytes(), ValueLimits::of_payload())
             .unwrap_or_else(|_| digits(payload.bytes())),
     }
 }
@@ -357,11 +376,11 @@ fn digits(bytes: &[u8]) -> Value {
     Value::Str(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn removed_value(removed: &Removed) -> Option<Value> {
+fn removed_value(removed: &RemovedItems) -> Option<Value> {
     match removed {
-        Removed::None => None,
-        Removed::All => Some(Value::from("all")),
-        Removed::Items(ids) => Some(Value::Array(ids.iter().copied().map(id_value).collect())),
+        RemovedItems::None => None,
+        RemovedItems::All => Some(Value::from("all")),
+        RemovedItems::Items(ids) => Some(Value::Array(ids.iter().copied().map(id_value).collect())),
     }
 }
 
@@ -371,8 +390,8 @@ fn id_value(id: ItemId) -> Value {
 
 pub(crate) fn effect_value(effect: &Effect<'_>) -> Value {
     let added = match &effect.added {
-        Added::Event => Value::from("event"),
-        Added::Items { items, .. } => Value::Array(items.iter().copied().map(payload_value).collect()),
+        AddedItems::Event => Value::from("event"),
+        AddedItems::Items { items, .. } => Value::Array(items.iter().copied().map(payload_value).collect()),
     };
     let removed = removed_value(&effect.removed).map(|removed| (Value::from("removed"), removed));
     let before = effect.before.map(|before| (Value::from("before"), id_value(before)));
@@ -383,7 +402,7 @@ pub(crate) fn effect_value(effect: &Effect<'_>) -> Value {
 /// first byte.
 fn raw(recorded: &[u8], produced: &[u8]) -> Difference {
     if let (Ok(old), Ok(new)) = (Value::decode(recorded), Value::decode(produced))
-        && let Found::Break(difference) = Walk::everything().values(&old, &new)
+        && let DifferenceFlow::Break(difference) = ValueComparer::everything().values(&old, &new)
     {
         let note = difference.note.or_else(|| Some("in a field as it is recorded".to_owned()));
         return Difference { note, ..difference };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 
 /// Lists paths of values that a replay does not compare, for each event.
 ///
@@ -52,35 +52,37 @@ impl LeaveOut {
 
 /// Returns the paths that are never compared in records of a kind. Those that hold an error's text on some conditions
 /// only are added by `compare`.
-pub(super) fn always(kind: Kind) -> &'static [&'static str] {
+pub(super) fn always(kind: RecordKind) -> &'static [&'static str] {
     match kind {
-        Kind::SNAPSHOT => &["$.resources"],
-        Kind::TOOL_BEGIN => &["$.resources", "$.shown"],
-        Kind::TOOL_END => &["$.elapsed_us", "$.not_undone[*].reason"],
-        Kind::REQUEST => &["$.failure.message"],
+        RecordKind::SNAPSHOT => &["$.resources"],
+        RecordKind::TOOL_BEGIN => &["$.resources", "$.shown"],
+        RecordKind::TOOL_END => &["$.elapsed_us", "$.not_undone[*].reason"],
+        RecordKind::REQUEST => &["$.failure.message"],
         _ => &[],
     }
 }
 
 /// Returns the paths of what is made anew in each run, and of digests that cover it: a provider's ids, what is left of its limits,
 /// and captures, which hold times of files. Two runs that differ in nothing else say the same.
-pub(super) fn drawn_anew(kind: Kind) -> &'static [&'static str] {
+pub(super) fn drawn_anew(kind: RecordKind) -> &'static [&'static str] {
     match kind {
-        Kind::TOOL_BEGIN | Kind::TOOL_END => &["$.call_id", "$.resources"],
-        Kind::INPUT => &["$.id", "$.call_id"],
-        Kind::REQUEST => &["$.sent_digest", "$.failure.request_id", "$.failure.rate_limits"],
-        Kind::ANSWER => &["$.tool_calls[*].id", "$.request_id", "$.rate_limits", "$.provider_payload.id"],
+        RecordKind::TOOL_BEGIN | RecordKind::TOOL_END => &["$.call_id", "$.resources"],
+        RecordKind::INPUT => &["$.id", "$.call_id"],
+        RecordKind::REQUEST => &["$.sent_digest", "$.failure.request_id", "$.failure.rate_limits"],
+        RecordKind::ANSWER => {
+            &["$.tool_calls[*].id", "$.request_id", "$.rate_limits", "$.provider_payload.id"]
+        }
         _ => &[],
     }
 }
 
 /// Returns the paths of texts that hold JSON.
-pub(super) fn json_texts(kind: Kind) -> &'static [&'static str] {
+pub(super) fn json_texts(kind: RecordKind) -> &'static [&'static str] {
     match kind {
-        Kind::TOOL_BEGIN => &["$.arguments"],
-        Kind::INPUT => &["$.blocks.json", "$.provider_payload"],
-        Kind::REQUEST => &["$.parameters"],
-        Kind::ANSWER => &["$.tool_calls[*].arguments", "$.blocks.json", "$.provider_payload"],
+        RecordKind::TOOL_BEGIN => &["$.arguments"],
+        RecordKind::INPUT => &["$.blocks.json", "$.provider_payload"],
+        RecordKind::REQUEST => &["$.parameters"],
+        RecordKind::ANSWER => &["$.tool_calls[*].arguments", "$.blocks.json", "$.provider_payload"],
         _ => &[],
     }
 }

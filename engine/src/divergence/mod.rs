@@ -57,10 +57,10 @@ use std::fmt;
 
 use foldlog_codec::body::{Action, Dispatch, Input, Lane, Observed, Payload, Request, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::{Kind, SequenceNumber, escape};
+use foldlog_codec::{RecordKind, SequenceNumber, escape};
 use serde::Serialize;
 
-use crate::names::Names;
+use crate::names::DeclaredNames;
 
 pub use left_out::LeaveOut;
 
@@ -219,8 +219,8 @@ impl Divergence {
     pub(crate) fn missing(
         sequence: SequenceNumber,
         lane: LaneName,
-        (kind, body): (Kind, &[u8]),
-        names: &Names,
+        (kind, body): (RecordKind, &[u8]),
+        names: &DeclaredNames,
     ) -> Divergence {
         let extra = Divergence::extra(sequence, lane, (kind, body), names);
         Divergence { divergence: DivergenceKind::Missing, recorded: extra.produced, produced: None, ..extra }
@@ -230,8 +230,8 @@ impl Divergence {
     pub(crate) fn extra(
         sequence: SequenceNumber,
         lane: LaneName,
-        (kind, body): (Kind, &[u8]),
-        names: &Names,
+        (kind, body): (RecordKind, &[u8]),
+        names: &DeclaredNames,
     ) -> Divergence {
         Divergence {
             sequence,
@@ -249,21 +249,23 @@ impl Divergence {
 }
 
 /// Returns the kind of a record, and what it is about, as a [`Divergence`] shows both.
-pub(crate) fn shown_name(kind: Kind, body: &[u8], names: &Names) -> String {
+pub(crate) fn shown_name(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> String {
     let about = match kind {
-        Kind::TOOL_BEGIN => ToolBegin::decode(body).ok().map(|begin| begin.tool.into_owned()),
-        Kind::TOOL_END => ToolEnd::decode(body).ok().map(|end| end.tool.into_owned()),
-        Kind::INPUT => Input::decode(body).ok().map(|input| input.scope.evaluation.into_owned()),
-        Kind::REQUEST => Request::decode(body).ok().map(|request| request.scope.evaluation.into_owned()),
+        RecordKind::TOOL_BEGIN => ToolBegin::decode(body).ok().map(|begin| begin.tool.into_owned()),
+        RecordKind::TOOL_END => ToolEnd::decode(body).ok().map(|end| end.tool.into_owned()),
+        RecordKind::INPUT => Input::decode(body).ok().map(|input| input.scope.evaluation.into_owned()),
+        RecordKind::REQUEST => {
+            Request::decode(body).ok().map(|request| request.scope.evaluation.into_owned())
+        }
         _ => return record_name(kind, body, names),
     };
     about.map_or_else(|| kind.to_string(), |about| format!("{kind} {about}"))
 }
 
 /// Displays a record's kind and what it is about.
-struct Shown<'a>(&'a str);
+struct RecordLabel<'a>(&'a str);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for RecordLabel<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.split_once(' ') {
             Some((kind, name)) => write!(f, "{} `{}`", escape::text(kind), escape::text(name)),
@@ -273,13 +275,13 @@ impl fmt::Display for Shown<'_> {
 }
 
 /// Returns the kind of a record, and for a dispatch a space and the name of its event or action.
-pub(crate) fn record_name(kind: Kind, body: &[u8], names: &Names) -> String {
-    if kind == Kind::OBSERVED
+pub(crate) fn record_name(kind: RecordKind, body: &[u8], names: &DeclaredNames) -> String {
+    if kind == RecordKind::OBSERVED
         && let Ok(observed) = Observed::decode(body)
     {
         return format!("{kind} {}", observed.name);
     }
-    if kind != Kind::DISPATCH {
+    if kind != RecordKind::DISPATCH {
         return kind.to_string();
     }
     let Ok(dispatch) = Dispatch::decode(body) else { return kind.to_string() };
@@ -294,7 +296,7 @@ pub(crate) fn record_name(kind: Kind, body: &[u8], names: &Names) -> String {
 
 impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let record = Shown(&self.record);
+        let record = RecordLabel(&self.record);
         let lane = if self.lane.is_main() { String::new() } else { format!(", {}", self.lane) };
         let sequence = self.sequence;
         match self.divergence {
@@ -302,7 +304,7 @@ impl fmt::Display for Divergence {
                 write!(f, "record {sequence} ({record}{lane}) was not produced")?;
                 return match &self.other {
                     Some(OtherRecord { sequence, record }) => {
-                        write!(f, ": the host went on with record {sequence} ({})", Shown(record))
+                        write!(f, ": the host went on with record {sequence} ({})", RecordLabel(record))
                     }
                     None => Ok(()),
                 };
@@ -310,7 +312,7 @@ impl fmt::Display for Divergence {
             DivergenceKind::Extra => {
                 return match &self.other {
                     Some(OtherRecord { sequence, record: recorded }) => {
-                        let recorded = Shown(recorded);
+                        let recorded = RecordLabel(recorded);
                         let lane =
                             if self.lane.is_main() { String::new() } else { format!(" ({})", self.lane) };
                         write!(

@@ -1,9 +1,9 @@
 //! Whatever differs between two records is found, and its path leads to it.
 
 use foldlog_codec::body::{
-    Action, Added, Answer, AnsweredCall, Binding, BuiltIn, ConversationScope, Declare, Dispatch, Effect,
-    EventDeclaration, Input, ItemId, ObjectId, Observed, Outcome, Payload, Policy, Removed, Role, Rollback,
-    SliceDeclaration, ToolBegin, ToolEnd,
+    Action, AddedItems, AnswerBody, AnsweredCall, Binding, BuiltIn, ConversationScope, Declare, Dispatch,
+    Effect, EventDeclaration, Input, ItemId, ObjectId, Observed, Outcome, Payload, Policy, RemovedItems,
+    Role, Rollback, SliceDeclaration, ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::HEADER_LEN;
 use foldlog_codec::msgpack::to_vec;
@@ -14,7 +14,7 @@ use crate::generator::Generator;
 /// Offset of a frame's kind in its header.
 const KIND_AT: usize = 20;
 
-fn names() -> Names {
+fn names() -> DeclaredNames {
     let slice = |id: u32, name: &str| SliceDeclaration {
         id,
         name: name.to_owned(),
@@ -22,7 +22,7 @@ fn names() -> Names {
         item: name.to_owned(),
     };
     let to = |slice, built_in| Binding { slice, built_in };
-    let mut names = Names::default();
+    let mut names = DeclaredNames::default();
     names.learn(Declare {
         slices: vec![slice(0, "chat"), slice(1, "plan")],
         events: vec![EventDeclaration {
@@ -36,11 +36,11 @@ fn names() -> Names {
     names
 }
 
-fn found(kind: Kind, recorded: &[u8], produced: &[u8]) -> Option<Difference> {
+fn found(kind: RecordKind, recorded: &[u8], produced: &[u8]) -> Option<Difference> {
     compare(kind, recorded, produced, &names(), &LeaveOut::new(), &|_| None)
 }
 
-fn path(kind: Kind, recorded: &[u8], produced: &[u8]) -> String {
+fn path(kind: RecordKind, recorded: &[u8], produced: &[u8]) -> String {
     found(kind, recorded, produced).map_or_else(|| "none".to_owned(), |found| found.path)
 }
 
@@ -126,19 +126,23 @@ fn one_value_that_is_flipped_anywhere_in_a_payload_is_found_at_its_path() {
             continue;
         }
         let (old, new) = (said(&data, None), said(&flipped, None));
-        assert_eq!(path(Kind::DISPATCH, &old, &new), format!("$.event{to}"), "{data:?} and {flipped:?}");
-        assert_eq!(found(Kind::DISPATCH, &old, &old), None);
+        assert_eq!(
+            path(RecordKind::DISPATCH, &old, &new),
+            format!("$.event{to}"),
+            "{data:?} and {flipped:?}"
+        );
+        assert_eq!(found(RecordKind::DISPATCH, &old, &old), None);
 
         // The same value as an observation, and as the second item that a reducer added.
         let (old, new) = (data.encode(), flipped.encode());
         let observed = |data| Observed { name: "flag".to_owned(), data: Payload::new(data) }.encode();
-        assert_eq!(path(Kind::OBSERVED, &observed(&old), &observed(&new)), format!("$.data{to}"));
+        assert_eq!(path(RecordKind::OBSERVED, &observed(&old), &observed(&new)), format!("$.data{to}"));
         let effect = |item| {
             let items = vec![Payload::new(b"\x01"), Payload::new(item)];
-            let added = Added::Items { items, version: 1 };
+            let added = AddedItems::Items { items, version: 1 };
             said(&Value::Nil, Some(vec![Effect::append(0), Effect { added, ..Effect::append(1) }]))
         };
-        let difference = found(Kind::DISPATCH, &effect(&old), &effect(&new)).unwrap();
+        let difference = found(RecordKind::DISPATCH, &effect(&old), &effect(&new)).unwrap();
         assert_eq!((difference.slice.as_deref(), difference.path), (Some("plan"), format!("$.added[1]{to}")));
     }
 }
@@ -147,7 +151,7 @@ fn one_value_that_is_flipped_anywhere_in_a_payload_is_found_at_its_path() {
 fn a_difference_that_json_does_not_show_is_named() {
     let note = |old: Value, new: Value| {
         let (old, new) = (said(&old, None), said(&new, None));
-        found(Kind::DISPATCH, &old, &new).and_then(|found| found.note)
+        found(RecordKind::DISPATCH, &old, &new).and_then(|found| found.note)
     };
     let keys = note(json(r#"{"a":1,"b":2}"#), json(r#"{"b":2,"a":1}"#));
     assert_eq!(keys.as_deref(), Some("order of keys"));
@@ -168,14 +172,14 @@ fn what_a_reducer_did_is_compared_slice_by_slice() {
     let (one, two) = ([1], [2]);
     let items = |bytes: &'static [u8]| {
         let items = bytes.iter().map(std::slice::from_ref).map(Payload::new).collect();
-        Effect { added: Added::Items { items, version: 1 }, ..Effect::append(1) }
+        Effect { added: AddedItems::Items { items, version: 1 }, ..Effect::append(1) }
     };
     let at = |old: Vec<Effect<'_>>, new: Vec<Effect<'_>>| {
         let (old, new) = (said(&Value::Nil, Some(old)), said(&Value::Nil, Some(new)));
-        let Some(found) = found(Kind::DISPATCH, &old, &new) else { return "none".to_owned() };
+        let Some(found) = found(RecordKind::DISPATCH, &old, &new) else { return "none".to_owned() };
         format!("{} {}", found.slice.unwrap_or_default(), found.path)
     };
-    let removed = |ids: Vec<ItemId>| Effect { removed: Removed::Items(ids), ..items(b"\x01") };
+    let removed = |ids: Vec<ItemId>| Effect { removed: RemovedItems::Items(ids), ..items(b"\x01") };
     assert_eq!(at(vec![items(&[1, 2])], vec![items(&[1, 3])]), "plan $.added[1]");
     assert_eq!(at(vec![items(&[1, 2])], vec![items(&[1])]), "plan $.added[1]");
     assert_eq!(
@@ -183,7 +187,7 @@ fn what_a_reducer_did_is_compared_slice_by_slice() {
         "plan $.removed[1][1]"
     );
     assert_eq!(
-        at(vec![removed(vec![id(3, 0)])], vec![Effect { removed: Removed::All, ..items(b"\x01") }]),
+        at(vec![removed(vec![id(3, 0)])], vec![Effect { removed: RemovedItems::All, ..items(b"\x01") }]),
         "plan $.removed"
     );
     assert_eq!(
@@ -198,11 +202,11 @@ fn what_a_reducer_did_is_compared_slice_by_slice() {
     );
     // Without effects of its own, the event was appended to `chat`.
     let (declared, replaced) = (said(&Value::Nil, None), said(&Value::Nil, Some(vec![Effect::replace(0)])));
-    assert_eq!(path(Kind::DISPATCH, &declared, &replaced), "$.removed");
+    assert_eq!(path(RecordKind::DISPATCH, &declared, &replaced), "$.removed");
     // An object and its bytes are the same item.
     let (large, other) = (ObjectId::of(&one).reference(), ObjectId::of(&two).reference());
     let of = |bytes| Effect {
-        added: Added::Items { items: vec![Payload::new(bytes)], version: 1 },
+        added: AddedItems::Items { items: vec![Payload::new(bytes)], version: 1 },
         ..Effect::append(1)
     };
     assert_eq!(at(vec![of(&large)], vec![of(&other)]), "plan $.added[0]");
@@ -219,12 +223,15 @@ fn error_text_durations_and_addresses_are_not_compared() {
         end.encode()
     };
     let failed = end(Outcome::Failed, 7, "no such file", "x");
-    assert_eq!(found(Kind::TOOL_END, &failed, &end(Outcome::Failed, 9, "gone", "x")), None);
-    assert_eq!(path(Kind::TOOL_END, &failed, &end(Outcome::Failed, 9, "gone", "y")), "$.result");
+    assert_eq!(found(RecordKind::TOOL_END, &failed, &end(Outcome::Failed, 9, "gone", "x")), None);
+    assert_eq!(path(RecordKind::TOOL_END, &failed, &end(Outcome::Failed, 9, "gone", "y")), "$.result");
     let done = end(Outcome::Committed, 7, "at 0x7ffd5e8a1b2c", "x");
-    assert_eq!(found(Kind::TOOL_END, &done, &end(Outcome::Committed, 9, "at 0x7ffc00000000", "x")), None);
-    assert_eq!(path(Kind::TOOL_END, &done, &end(Outcome::Committed, 7, "on", "x")), "$.shown");
-    assert_eq!(path(Kind::TOOL_END, &done, &failed), "$.outcome");
+    assert_eq!(
+        found(RecordKind::TOOL_END, &done, &end(Outcome::Committed, 9, "at 0x7ffc00000000", "x")),
+        None
+    );
+    assert_eq!(path(RecordKind::TOOL_END, &done, &end(Outcome::Committed, 7, "on", "x")), "$.shown");
+    assert_eq!(path(RecordKind::TOOL_END, &done, &failed), "$.outcome");
 
     let result = |content: &str, is_error| {
         let content = to_vec(content).unwrap();
@@ -233,9 +240,9 @@ fn error_text_durations_and_addresses_are_not_compared() {
         input.is_error = is_error;
         input.encode()
     };
-    assert_eq!(found(Kind::INPUT, &result("a", true), &result("b", true)), None);
-    assert_eq!(path(Kind::INPUT, &result("a", true), &result("a", false)), "$.is_error");
-    assert_eq!(path(Kind::INPUT, &result("a", false), &result("b", false)), "$.content");
+    assert_eq!(found(RecordKind::INPUT, &result("a", true), &result("b", true)), None);
+    assert_eq!(path(RecordKind::INPUT, &result("a", true), &result("a", false)), "$.is_error");
+    assert_eq!(path(RecordKind::INPUT, &result("a", false), &result("b", false)), "$.content");
 }
 
 #[test]
@@ -245,7 +252,7 @@ fn paths_of_an_event_that_are_left_out_are_not_compared() {
     let leave_out = LeaveOut::new().path("chat.said", "$.event.took");
     let at = |old: &Value, new: &Value, leave_out: &LeaveOut| {
         let found =
-            compare(Kind::DISPATCH, &said(old, None), &said(new, None), &names(), leave_out, &|_| None);
+            compare(RecordKind::DISPATCH, &said(old, None), &said(new, None), &names(), leave_out, &|_| None);
         found.map(|found| found.path)
     };
     assert_eq!(at(&old, &new, &leave_out).as_deref(), Some("$.event.steps[0].ms"));
@@ -263,9 +270,12 @@ fn text_that_is_json_is_compared_as_json() {
         ToolBegin::new("read", Payload::new(&arguments)).encode()
     };
     let old = begin(r#"{"path":"a","lines":[1,2]}"#);
-    assert_eq!(path(Kind::TOOL_BEGIN, &old, &begin(r#"{"path":"a","lines":[1,3]}"#)), "$.arguments.lines[1]");
-    assert_eq!(path(Kind::TOOL_BEGIN, &old, &begin(r#"{"path": "a","lines":[1,2]}"#)), "$.arguments");
-    assert_eq!(path(Kind::TOOL_BEGIN, &old, &begin("{")), "$.arguments");
+    assert_eq!(
+        path(RecordKind::TOOL_BEGIN, &old, &begin(r#"{"path":"a","lines":[1,3]}"#)),
+        "$.arguments.lines[1]"
+    );
+    assert_eq!(path(RecordKind::TOOL_BEGIN, &old, &begin(r#"{"path": "a","lines":[1,2]}"#)), "$.arguments");
+    assert_eq!(path(RecordKind::TOOL_BEGIN, &old, &begin("{")), "$.arguments");
     let answer = |arguments: &str| {
         let arguments = to_vec(arguments).unwrap();
         let call = |id: &'static str| AnsweredCall {
@@ -274,25 +284,30 @@ fn text_that_is_json_is_compared_as_json() {
             arguments: Payload::new(&arguments),
             incomplete: false,
         };
-        let mut answer = Answer::new(ConversationScope::new("e"), None);
+        let mut answer = AnswerBody::new(ConversationScope::new("e"), None);
         answer.calls = vec![call("1"), call("2")];
         answer.encode()
     };
     let (old, new) = (answer(r#"{"a":1}"#), answer(r#"{"a":2}"#));
-    assert_eq!(path(Kind::ANSWER, &old, &new), "$.tool_calls[0].arguments.a");
+    assert_eq!(path(RecordKind::ANSWER, &old, &new), "$.tool_calls[0].arguments.a");
 }
 
 #[test]
 fn bodies_that_decoding_shows_alike_differ_at_a_byte_and_hostile_ones_too() {
     let rollback = Rollback { to: 5.into(), preserve_logs: true }.encode();
     let longer = [b"\x81\xa2to".as_slice(), b"\xcc\x05"].concat();
-    assert_eq!(path(Kind::ROLLBACK, &rollback, &longer), "$[byte 4]");
+    assert_eq!(path(RecordKind::ROLLBACK, &rollback, &longer), "$[byte 4]");
     let unknown = [b"\x82\xa2to\x05".as_slice(), b"\xa1?\x01"].concat();
-    let difference = found(Kind::ROLLBACK, &rollback, &unknown).unwrap();
+    let difference = found(RecordKind::ROLLBACK, &rollback, &unknown).unwrap();
     assert_eq!((difference.path.as_str(), difference.note.is_some()), ("$[\"?\"]", true));
-    for kind in
-        [Kind::DISPATCH, Kind::TOOL_BEGIN, Kind::TOOL_END, Kind::ANSWER, Kind::OBSERVED, Kind::ROLLBACK]
-    {
+    for kind in [
+        RecordKind::DISPATCH,
+        RecordKind::TOOL_BEGIN,
+        RecordKind::TOOL_END,
+        RecordKind::ANSWER,
+        RecordKind::OBSERVED,
+        RecordKind::ROLLBACK,
+    ] {
         let mut generator = Generator::from_seed(7);
         let bodies = [
             rollback.clone(),
@@ -322,8 +337,8 @@ fn bodies_that_decoding_shows_alike_differ_at_a_byte_and_hostile_ones_too() {
 fn a_divergence_reads_as_one_line_and_serializes_as_one_object() {
     let (old, new) = (said(&json(r#"{"text":"a\u001b[2J"}"#), None), said(&json(r#"{"text":"b"}"#), None));
     let lane = LaneName { within: None, name: Some("mail\u{7}box".to_owned()) };
-    let record = record_name(Kind::DISPATCH, &old, &names());
-    let difference = found(Kind::DISPATCH, &old, &new).unwrap();
+    let record = record_name(RecordKind::DISPATCH, &old, &names());
+    let difference = found(RecordKind::DISPATCH, &old, &new).unwrap();
     let changed = Divergence::changed(17.into(), lane, record, difference);
     assert_eq!(
         changed.to_string(),
@@ -337,16 +352,17 @@ fn a_divergence_reads_as_one_line_and_serializes_as_one_object() {
         )
     );
     let main = LaneName::default();
-    let missing = Divergence::missing(3.into(), main.clone(), (Kind::DISPATCH, &old), &names());
+    let missing = Divergence::missing(3.into(), main.clone(), (RecordKind::DISPATCH, &old), &names());
     assert_eq!(missing.to_string(), "record 3 (dispatch `chat.said`) was not produced");
     assert!(missing.recorded.is_some() && missing.produced.is_none());
-    let extra = Divergence::extra(4.into(), main.clone(), (Kind::ROLLBACK, b"\x81\xa2to\x05"), &names());
+    let extra =
+        Divergence::extra(4.into(), main.clone(), (RecordKind::ROLLBACK, b"\x81\xa2to\x05"), &names());
     assert_eq!(extra.to_string(), "record 4 (rollback) was produced and is not recorded");
     assert!(extra.recorded.is_none() && extra.produced.is_some());
 
     // Two long texts are shown where they differ.
     let long = |last: &str| said(&Value::Str(format!("{}{last}", "a".repeat(5000))), None);
-    let difference = found(Kind::DISPATCH, &long("x"), &long("y")).unwrap();
+    let difference = found(RecordKind::DISPATCH, &long("x"), &long("y")).unwrap();
     let line = Divergence::changed(5.into(), main, "dispatch chat.said".to_owned(), difference).to_string();
     let (recorded, produced) = line.split_once(", produced ").unwrap();
     assert!(
@@ -357,7 +373,7 @@ fn a_divergence_reads_as_one_line_and_serializes_as_one_object() {
 }
 
 /// The bodies of all records that format version 1 writes, from the codec's golden files: each a frame behind its header.
-fn golden() -> Vec<(String, Kind, Vec<u8>)> {
+fn golden() -> Vec<(String, RecordKind, Vec<u8>)> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../codec/tests/golden");
     let mut bodies = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -370,7 +386,7 @@ fn golden() -> Vec<(String, Kind, Vec<u8>)> {
         let (Some(kind), Some(body)) = (bytes.get(KIND_AT).copied(), bytes.get(HEADER_LEN..)) else {
             continue;
         };
-        let Some(kind) = Kind::from_byte(kind).filter(|_| is_frame) else { continue };
+        let Some(kind) = RecordKind::from_byte(kind).filter(|_| is_frame) else { continue };
         let decodes = foldlog_codec::body::check(kind, body).is_ok() && Value::decode(body).is_ok();
         if decodes && !kind.is_envelope() {
             bodies.push((name, kind, body.to_vec()));
@@ -417,7 +433,7 @@ fn flip_leaf(value: &mut Value, mut number: usize) -> Result<(), usize> {
 fn one_value_that_is_flipped_anywhere_in_a_record_of_any_kind_is_found() {
     let (mut flipped, mut not_compared) = (0, std::collections::BTreeSet::new());
     let bodies = golden();
-    let kinds: std::collections::BTreeSet<Kind> = bodies.iter().map(|(_, kind, _)| *kind).collect();
+    let kinds: std::collections::BTreeSet<RecordKind> = bodies.iter().map(|(_, kind, _)| *kind).collect();
     assert!(kinds.len() >= 17, "{kinds:?}");
     for (name, kind, body) in &bodies {
         let value = Value::decode(body).unwrap();

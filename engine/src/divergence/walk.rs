@@ -12,7 +12,7 @@ use super::left_out::{covers, same_text};
 use crate::sabotage::{self, Breakage};
 
 /// Ends a walk at the first difference.
-pub(super) type Found = ControlFlow<Difference>;
+pub(super) type DifferenceFlow = ControlFlow<Difference>;
 
 /// Returns the content of an object; `None` if it is not available.
 pub(crate) type Contents<'a> = dyn Fn(&ObjectId) -> Option<Vec<u8>> + 'a;
@@ -22,7 +22,7 @@ fn no_contents(_: &ObjectId) -> Option<Vec<u8>> {
 }
 
 /// Walks two values side by side. Decoding has bounded their depth.
-pub(super) struct Walk<'a> {
+pub(super) struct ValueComparer<'a> {
     /// Path of the values that are compared.
     path: String,
     /// Slice that the path begins at.
@@ -39,10 +39,10 @@ pub(super) struct Walk<'a> {
     pub(super) skipped: bool,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ValueComparer<'a> {
     /// Begins at the whole record, compares everything, and takes no text for JSON.
-    pub(super) fn everything() -> Walk<'a> {
-        Walk {
+    pub(super) fn everything() -> ValueComparer<'a> {
+        ValueComparer {
             path: "$".to_owned(),
             slice: None,
             left_out: Vec::new(),
@@ -54,7 +54,11 @@ impl<'a> Walk<'a> {
     }
 
     /// Compares what is one step further, such as `.name` or `[3]`.
-    pub(super) fn at(&mut self, step: impl Display, compare: impl FnOnce(&mut Self) -> Found) -> Found {
+    pub(super) fn at(
+        &mut self,
+        step: impl Display,
+        compare: impl FnOnce(&mut Self) -> DifferenceFlow,
+    ) -> DifferenceFlow {
         use std::fmt::Write as _;
         let len = self.path.len();
         // Writing into a `String` never fails.
@@ -70,31 +74,31 @@ impl<'a> Walk<'a> {
         recorded: Option<Value>,
         produced: Option<Value>,
         note: Option<String>,
-    ) -> Found {
+    ) -> DifferenceFlow {
         if self.left_out.iter().any(|pattern| covers(pattern, &self.path)) {
             self.skipped = true;
-            return Found::Continue(());
+            return DifferenceFlow::Continue(());
         }
         let (slice, path) = (self.slice.clone(), self.path.clone());
-        Found::Break(Difference { slice, path, recorded, produced, note })
+        DifferenceFlow::Break(Difference { slice, path, recorded, produced, note })
     }
 
     /// Compares two values, one of which may be absent.
-    pub(super) fn options(&mut self, old: Option<Value>, new: Option<Value>) -> Found {
+    pub(super) fn options(&mut self, old: Option<Value>, new: Option<Value>) -> DifferenceFlow {
         match (old, new) {
             (Some(old), Some(new)) => self.values(&old, &new),
-            (None, None) => Found::Continue(()),
+            (None, None) => DifferenceFlow::Continue(()),
             (old, new) => self.differ(old, new, None),
         }
     }
 
     /// Compares two values.
-    pub(super) fn values(&mut self, old: &Value, new: &Value) -> Found {
+    pub(super) fn values(&mut self, old: &Value, new: &Value) -> DifferenceFlow {
         match (old, new) {
             (Value::Map(old_pairs), Value::Map(new_pairs)) => {
                 if is_reference(old_pairs) || is_reference(new_pairs) {
                     if identical(old, new) {
-                        return Found::Continue(());
+                        return DifferenceFlow::Continue(());
                     }
                     return self.differ(Some(old.clone()), Some(new.clone()), None);
                 }
@@ -103,31 +107,33 @@ impl<'a> Walk<'a> {
             (Value::Array(old), Value::Array(new)) => self.arrays(old, new),
             (Value::Str(old_text), Value::Str(new_text)) => {
                 if old_text == new_text {
-                    return Found::Continue(());
+                    return DifferenceFlow::Continue(());
                 }
                 if !self.addresses && same_text(old_text, new_text) {
                     self.skipped = true;
-                    return Found::Continue(());
+                    return DifferenceFlow::Continue(());
                 }
                 self.json(old_text, new_text)?;
                 self.differ(Some(old.clone()), Some(new.clone()), None)
             }
-            (old, new) if identical(old, new) => Found::Continue(()),
+            (old, new) if identical(old, new) => DifferenceFlow::Continue(()),
             (Value::F32(old), Value::F64(new)) | (Value::F64(new), Value::F32(old))
                 if f64::from(*old) == *new && sabotage::is(Breakage::FloatsByValue) =>
             {
-                Found::Continue(())
+                DifferenceFlow::Continue(())
             }
             (old, new) => self.differ(Some(old.clone()), Some(new.clone()), note(old, new)),
         }
     }
 
     /// Compares two texts as JSON, where they are that.
-    fn json(&mut self, old: &str, new: &str) -> Found {
+    fn json(&mut self, old: &str, new: &str) -> DifferenceFlow {
         if !self.json_texts.iter().any(|pattern| covers(pattern, &self.path)) {
-            return Found::Continue(());
+            return DifferenceFlow::Continue(());
         }
-        let (Ok(old), Ok(new)) = (from_json(old), from_json(new)) else { return Found::Continue(()) };
+        let (Ok(old), Ok(new)) = (from_json(old), from_json(new)) else {
+            return DifferenceFlow::Continue(());
+        };
         // Strings within are no JSON texts again.
         let json_texts = std::mem::take(&mut self.json_texts);
         let found = self.values(&old, &new);
@@ -135,7 +141,7 @@ impl<'a> Walk<'a> {
         found
     }
 
-    fn arrays(&mut self, old: &[Value], new: &[Value]) -> Found {
+    fn arrays(&mut self, old: &[Value], new: &[Value]) -> DifferenceFlow {
         for (place, (old, new)) in old.iter().zip(new).enumerate() {
             self.at(format_args!("[{place}]"), |walk| walk.values(old, new))?;
         }
@@ -145,17 +151,17 @@ impl<'a> Walk<'a> {
         for (place, new) in new.iter().enumerate().skip(old.len()) {
             self.at(format_args!("[{place}]"), |walk| walk.differ(None, Some(new.clone()), None))?;
         }
-        Found::Continue(())
+        DifferenceFlow::Continue(())
     }
 
-    fn maps(&mut self, old: &[(Value, Value)], new: &[(Value, Value)]) -> Found {
+    fn maps(&mut self, old: &[(Value, Value)], new: &[(Value, Value)]) -> DifferenceFlow {
         let same_keys =
             old.len() == new.len() && old.iter().zip(new).all(|(old, new)| identical(&old.0, &new.0));
         if same_keys {
             for ((key, old), (_, new)) in old.iter().zip(new) {
                 self.at(key.path_step(), |walk| walk.values(old, new))?;
             }
-            return Found::Continue(());
+            return DifferenceFlow::Continue(());
         }
         // A map of a hostile log may hold a key more than once: the first of each belong together.
         let mut places: BTreeMap<Vec<u8>, VecDeque<usize>> = BTreeMap::new();
@@ -181,7 +187,7 @@ impl<'a> Walk<'a> {
             self.at(key.path_step(), |walk| walk.differ(None, Some(new.clone()), None))?;
         }
         if common.is_sorted() || sabotage::is(Breakage::KeyOrderIgnored) {
-            return Found::Continue(());
+            return DifferenceFlow::Continue(());
         }
         let keys =
             |pairs: &[(Value, Value)]| Value::Array(pairs.iter().map(|(key, _)| key.clone()).collect());

@@ -9,7 +9,7 @@ use foldlog_filesystem as filesystem;
 
 use super::Error;
 use crate::sabotage::{self, Breakage};
-use crate::storage::{Entry, EntryKind, Storage};
+use crate::storage::{DirectoryEntry, EntryKind, Storage};
 
 impl Error {
     pub(crate) fn io(op: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Error {
@@ -24,7 +24,7 @@ impl Error {
         source: std::io::Error,
     ) -> Error {
         if source.kind() == ErrorKind::InvalidInput
-            && let Ok(Some(Entry { kind, .. })) = storage.entry(path)
+            && let Ok(Some(DirectoryEntry { kind, .. })) = storage.entry(path)
             && kind != EntryKind::File
         {
             return Error::NotAFile { path: path.to_owned(), found: kind };

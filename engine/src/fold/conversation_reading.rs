@@ -6,18 +6,18 @@ use std::path::Path;
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::{
-    AdapterState, Answer, CallOrigin, Decision, Input, Original, Payload, PromptAccepted, Request, Settle,
-    Shortened, ToolEnd, Turn,
+    AdapterState, AnswerBody, CallOrigin, Decision, Input, Original, Payload, PromptAccepted, Request,
+    Settle, Shortened, ToolEnd, Turn,
 };
 use foldlog_codec::image::EntryKind;
-use foldlog_codec::msgpack::{Reader, Value};
-use foldlog_codec::{Kind, Record, SequenceNumber, escape};
+use foldlog_codec::msgpack::{MsgpackReader, Value};
+use foldlog_codec::{Record, RecordKind, SequenceNumber, escape};
 use uuid::Uuid;
 
 use super::conversations::Conversations;
 use super::log_source::{LogSource, NEAR_RECORDS};
 use crate::conversation::{
-    AdapterStateSnapshot, ContentBlocks, Conversation, ConversationMessage, Entry, EntryContent,
+    AdapterStateSnapshot, ContentBlocks, Conversation, ConversationMessage, ConversationRecord, EntryContent,
     PromptIdentity, ToolCallRecord, message_id, settled_text,
 };
 use crate::error::{Error, Result};
@@ -68,14 +68,14 @@ pub(crate) fn update(
         .map(|(sequence, entry)| (sequence, entry.origin, live.holds(sequence, entry)))
         .collect();
     let Conversation { session, entries, abandoned, imported, .. } = conversation;
-    let reading = Reading { source, session: *session, budget, imported: Cell::new(*imported) };
+    let reading = ConversationReader { source, session: *session, budget, imported: Cell::new(*imported) };
     let sequences: Vec<SequenceNumber> = wanted.iter().map(|(sequence, ..)| *sequence).collect();
     let mut rest = wanted.iter();
     read_records(source, &sequences, &mut |record| {
         let Some((_, origin, is_live)) = rest.next() else { return Ok(()) };
         let to = if *is_live { &mut *entries } else { &mut *abandoned };
         to.extend(reading.entry(record, *origin)?);
-        reading.hold(record.sequence, size_of::<Entry>() as u64)
+        reading.hold(record.sequence, size_of::<ConversationRecord>() as u64)
     })?;
     *imported = reading.imported.get();
     Ok(())
@@ -93,7 +93,7 @@ pub(crate) fn each_entry(
     (session, evaluation): (Uuid, &str),
     budget: &TextBudget<'_>,
     wanted: impl Fn(EntryKind) -> bool,
-    visit: &mut dyn FnMut(Entry) -> Result<u64>,
+    visit: &mut dyn FnMut(ConversationRecord) -> Result<u64>,
 ) -> Result<bool> {
     let Some(place) = conversations.place(evaluation) else { return Ok(false) };
     let entries = conversations.entries_of(place, (SequenceNumber::MIN, SequenceNumber::MAX));
@@ -103,7 +103,7 @@ pub(crate) fn each_entry(
         .filter(|(_, entry)| wanted(entry.kind))
         .map(|(sequence, entry)| (sequence, entry.origin))
         .collect();
-    let reading = Reading { source, session, budget: Some(budget), imported: Cell::default() };
+    let reading = ConversationReader { source, session, budget: Some(budget), imported: Cell::default() };
     let sequences: Vec<SequenceNumber> = wanted.iter().map(|(sequence, _)| *sequence).collect();
     let mut rest = wanted.iter();
     read_records(source, &sequences, &mut |record| {
@@ -133,7 +133,7 @@ pub(crate) fn adapter_states(
     position: SequenceNumber,
     budget: Option<&TextBudget<'_>>,
 ) -> Result<Vec<AdapterStateSnapshot>> {
-    let reading = Reading { source, session, budget, imported: Cell::default() };
+    let reading = ConversationReader { source, session, budget, imported: Cell::default() };
     let live = conversations.live_at(position);
     let captured: Vec<(SequenceNumber, bool)> = conversations
         .entries()
@@ -188,7 +188,7 @@ pub(crate) fn read_records(
 /// Reads the text of a payload, which is one MessagePack string.
 pub(crate) fn text(source: &LogSource, sequence: SequenceNumber, payload: Payload<'_>) -> Result<String> {
     let bytes = source.objects.resolve(payload)?;
-    Reader::new(&bytes).str().map(str::to_owned).map_err(Error::unread(sequence))
+    MsgpackReader::new(&bytes).str().map(str::to_owned).map_err(Error::unread(sequence))
 }
 
 /// Limits the memory that texts and states of conversations take together, for a reader of logs that may come from anywhere:
@@ -226,7 +226,7 @@ impl TextBudget<'_> {
 /// Maximum bytes that a value takes for each byte that it is decoded from: `nil` is one of these.
 const VALUE_PER_BYTE: u64 = size_of::<Value>() as u64 * 2;
 
-struct Reading<'a> {
+struct ConversationReader<'a> {
     source: &'a LogSource,
     session: Uuid,
     budget: Option<&'a TextBudget<'a>>,
@@ -234,7 +234,7 @@ struct Reading<'a> {
     imported: Cell<Option<(Uuid, DateTime<Utc>)>>,
 }
 
-impl Reading<'_> {
+impl ConversationReader<'_> {
     /// Counts bytes that are held from now on.
     fn hold(&self, sequence: SequenceNumber, bytes: u64) -> Result<()> {
         self.budget.map_or(Ok(()), |budget| budget.hold(sequence, bytes))
@@ -269,34 +269,34 @@ impl Reading<'_> {
         Ok(value)
     }
 
-    fn entry(&self, record: &Record<'_>, origin: Option<CallOrigin>) -> Result<Option<Entry>> {
+    fn entry(&self, record: &Record<'_>, origin: Option<CallOrigin>) -> Result<Option<ConversationRecord>> {
         let (sequence, body, bad) = (record.sequence, record.body, Error::unread(record.sequence));
         let text = |payload: Payload<'_>| self.text(sequence, payload);
         let time = time(record.time_us);
         let content = match record.kind {
-            Kind::INPUT => self.input(record, &Input::decode(body).map_err(bad)?)?,
-            Kind::REQUEST => self.request(sequence, Request::decode(body).map_err(bad)?)?,
-            Kind::ANSWER => self.answer(record, &Answer::decode(body).map_err(bad)?)?,
-            Kind::TOOL_END => match origin {
+            RecordKind::INPUT => self.input(record, &Input::decode(body).map_err(bad)?)?,
+            RecordKind::REQUEST => self.request(sequence, Request::decode(body).map_err(bad)?)?,
+            RecordKind::ANSWER => self.answer(record, &AnswerBody::decode(body).map_err(bad)?)?,
+            RecordKind::TOOL_END => match origin {
                 Some(origin) => self.end(sequence, origin, &ToolEnd::decode(body).map_err(bad)?)?,
                 None => return Ok(None),
             },
-            Kind::SETTLE => match origin {
+            RecordKind::SETTLE => match origin {
                 Some(origin) => self.settled(sequence, origin, &Settle::decode(body).map_err(bad)?)?,
                 None => return Ok(None),
             },
-            Kind::TURN => {
+            RecordKind::TURN => {
                 let Turn { number, inputs, answer, ends, complete, .. } = Turn::decode(body).map_err(bad)?;
                 EntryContent::Turn { number, inputs, answer, ends, complete }
             }
-            Kind::SHORTENED => {
+            RecordKind::SHORTENED => {
                 let Shortened { from, to, messages, reason, .. } = Shortened::decode(body).map_err(bad)?;
                 let message =
                     |one: &foldlog_codec::body::ShortenedMessage<'_>| Ok((one.role, text(one.content)?));
                 let messages = messages.iter().map(message).collect::<Result<_>>()?;
                 EntryContent::Shortened { from, to, messages, reason: reason.into_owned() }
             }
-            Kind::PROMPT_ACCEPTED => {
+            RecordKind::PROMPT_ACCEPTED => {
                 let PromptAccepted { was, now, by, reason, .. } =
                     PromptAccepted::decode(body).map_err(bad)?;
                 let (was, now) = (identity(&was), identity(&now));
@@ -304,7 +304,7 @@ impl Reading<'_> {
             }
             _ => return Ok(None),
         };
-        Ok(Some(Entry { sequence, time, content }))
+        Ok(Some(ConversationRecord { sequence, time, content }))
     }
 
     /// Makes the message of a record, which keeps the id and time of the one that it was imported from.
@@ -370,7 +370,7 @@ impl Reading<'_> {
         })
     }
 
-    fn answer(&self, record: &Record<'_>, answer: &Answer<'_>) -> Result<EntryContent> {
+    fn answer(&self, record: &Record<'_>, answer: &AnswerBody<'_>) -> Result<EntryContent> {
         let sequence = record.sequence;
         let call = |call: &foldlog_codec::body::AnsweredCall<'_>| {
             let arguments = self.json(sequence, call.arguments)?;

@@ -20,15 +20,15 @@ use std::sync::{Arc, LazyLock};
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{
-    AdapterState, Answer, CallOrigin, ConversationScope, Decision, Input, Outcome, PromptAccepted, Request,
-    Role, Settle, Shortened, SuspensionForm, ToolEnd, Turn,
+    AdapterState, AnswerBody, CallOrigin, ConversationScope, Decision, Input, Outcome, PromptAccepted,
+    Request, Role, Settle, Shortened, SuspensionForm, ToolEnd, Turn,
 };
 use foldlog_codec::image::{ConversationEntry, ConversationsImage, EntryKind, RunFate};
 use smol_str::SmolStr;
 
 use super::operations::Operations;
 use super::record_body::RecordBody;
-use crate::items::tree::{Tree, Weigh};
+use crate::items::tree::{CowTree, Weigh};
 
 /// Holds what the fold takes from a record of a conversation.
 #[derive(Debug)]
@@ -67,8 +67,8 @@ impl From<&Request<'_>> for ConversationNote {
     }
 }
 
-impl From<&Answer<'_>> for ConversationNote {
-    fn from(answer: &Answer<'_>) -> ConversationNote {
+impl From<&AnswerBody<'_>> for ConversationNote {
+    fn from(answer: &AnswerBody<'_>) -> ConversationNote {
         let (number, flag) = (answer.calls.len() as u64, answer.continues);
         ConversationNote { number, flag, ..ConversationNote::new(&answer.scope, EntryKind::Answer) }
     }
@@ -129,7 +129,7 @@ const EVALUATION_BYTES: u64 = 160;
 /// Bytes of a run, and of a rollback.
 const RUN_BYTES: u64 = 96;
 
-type Index<K, V> = Tree<K, V, 32, 16>;
+type Index<K, V> = CowTree<K, V, 32, 16>;
 
 impl Weigh for ConversationEntry {}
 impl Weigh for RunFate {}
@@ -137,7 +137,7 @@ impl Weigh for RunFate {}
 /// Locates the records of all conversations of a log. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Conversations {
-    inner: Arc<Inner>,
+    inner: Arc<ConversationIndex>,
 }
 
 impl Default for Conversations {
@@ -149,7 +149,7 @@ impl Default for Conversations {
 
 /// Holds the index. A copy costs little, however long the index is: what did not change since is shared.
 #[derive(Clone, Default)]
-struct Inner {
+struct ConversationIndex {
     /// Ids of evaluations, in the order of their first records.
     evaluations: Index<u32, SmolStr>,
     /// Places in `evaluations`.
@@ -179,7 +179,7 @@ impl std::fmt::Debug for Conversations {
 }
 
 /// What all logs without a conversation share.
-static NONE: LazyLock<Arc<Inner>> = LazyLock::new(Arc::default);
+static NONE: LazyLock<Arc<ConversationIndex>> = LazyLock::new(Arc::default);
 
 /// Returns whether a record counts where another one does, in place of being judged by where it stands: that a call was
 /// interrupted, or what was decided about a call.
@@ -198,7 +198,7 @@ fn judged_by(entry: &ConversationEntry) -> Option<SequenceNumber> {
 impl Conversations {
     /// Takes what an image holds.
     pub(super) fn restored(image: &ConversationsImage<'_>) -> Conversations {
-        let mut inner = Inner::default();
+        let mut inner = ConversationIndex::default();
         for evaluation in &image.evaluations {
             inner.place_or_add(&SmolStr::new(evaluation));
         }
@@ -493,7 +493,7 @@ impl Conversations {
     }
 }
 
-impl Inner {
+impl ConversationIndex {
     fn place_or_add(&mut self, evaluation: &SmolStr) -> u32 {
         if let Some(place) = self.places.get(evaluation) {
             return *place;
@@ -548,7 +548,7 @@ impl Inner {
 /// Tells which records of conversations count at one position. Follows the path that leads there only as far down as it
 /// is asked.
 pub(crate) struct LiveEntries<'a> {
-    of: &'a Inner,
+    of: &'a ConversationIndex,
     position: SequenceNumber,
     /// Ranges of the path in descending order, as far as they were asked for.
     path: RefCell<Vec<RangeInclusive<SequenceNumber>>>,

@@ -5,10 +5,10 @@ use foldlog_codec::body::{Declare, SLICES_MAX};
 use foldlog_codec::frame::BODY_LEN_MAX;
 
 use crate::error::{Error, Result};
-use crate::names::Names;
+use crate::names::DeclaredNames;
 use crate::sabotage::{self, Breakage};
 
-impl Names {
+impl DeclaredNames {
     /// Checks a declaration against those before it.
     ///
     /// # Errors

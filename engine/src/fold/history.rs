@@ -6,16 +6,16 @@ use std::path::Path as FilePath;
 use std::sync::Arc;
 
 use foldlog_codec::body::Rollback;
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
-use super::live::{LiveState, Sources};
+use super::live::{FoldSources, LiveState};
 use super::memory::Watch;
 use super::path::Path;
-use super::projection::{DecodedValues, Folding, LogSlices, Projection};
+use super::projection::{DecodedValues, FoldContext, LogSlices, Projection};
 use super::record_body::RecordBody;
 use crate::error::Result;
 use crate::log::objects::Objects;
-use crate::log::reader::Places;
+use crate::log::reader::RecordLocator;
 use crate::log::scan::Location;
 use crate::options::MemoryLimit;
 use crate::storage::Storage;
@@ -24,7 +24,7 @@ use crate::types::SessionTypes;
 /// Holds a log that can be read: its places, its objects and its rollbacks.
 pub(crate) struct History<'a> {
     pub(crate) storage: &'a Arc<dyn Storage>,
-    pub(crate) places: &'a Places,
+    pub(crate) places: &'a RecordLocator,
     pub(crate) objects: &'a Objects,
     pub(crate) rollbacks: &'a BTreeMap<SequenceNumber, Rollback>,
     /// Folder of the log, and how much memory a fold of it may take.
@@ -91,7 +91,7 @@ impl History<'_> {
         types: Option<&SessionTypes>,
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
     ) -> Result<LiveState> {
-        let sources = Sources { objects: self.objects, types };
+        let sources = FoldSources { objects: self.objects, types };
         let next = folded.projection.next_sequence();
         if next >= end {
             return Ok(folded);
@@ -142,7 +142,7 @@ impl History<'_> {
             if !on_path {
                 return projection.pass_over(&record);
             }
-            if record.kind == Kind::ROLLBACK {
+            if record.kind == RecordKind::ROLLBACK {
                 return projection.pass_on_path(&record);
             }
             if let Some(watch) = watch {
@@ -157,7 +157,7 @@ impl History<'_> {
     }
 
     fn apply_along(&self, projection: &mut Projection, record: &Record<'_>) -> Result<()> {
-        let folding = Folding { objects: self.objects, types: None, frozen: &|_| None };
+        let folding = FoldContext { objects: self.objects, types: None, frozen: &|_| None };
         match RecordBody::of(record)? {
             // Operations are not rolled back with STATE, so a path has none: a begin may be on it without
             // its end.

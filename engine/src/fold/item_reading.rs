@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use foldlog_codec::body::{ItemId, ObjectId, Payload};
 
 use super::log_source::{LogSource, NEAR_RECORDS};
@@ -23,7 +23,7 @@ const CHUNK_ITEMS: usize = 4096;
 const ASIDE_BYTES_MAX: usize = 4 << 20;
 
 /// Visits an item's name, its version and its bytes.
-pub(crate) type Visit<'a> = dyn FnMut(ItemId, u32, &[u8]) -> Result<ControlFlow<()>> + 'a;
+pub(crate) type ItemVisitor<'a> = dyn FnMut(ItemId, u32, &[u8]) -> Result<ControlFlow<()>> + 'a;
 
 /// Visits an item's name, its version and its payload.
 type VisitPayload<'a> = dyn FnMut((ItemId, u32), Payload<'_>) -> Result<ControlFlow<()>> + 'a;
@@ -39,7 +39,7 @@ impl LogSource {
         &self,
         slice: u32,
         names: impl Iterator<Item = (ItemId, u32)>,
-        visit: &mut Visit<'_>,
+        visit: &mut ItemVisitor<'_>,
     ) -> Result<()> {
         let mut object: Option<(ObjectId, Arc<[u8]>)> = None;
         self.read_payloads(slice, names, &mut |(id, version), payload| {
@@ -148,7 +148,7 @@ fn each_payload(
             if rest.first().is_none_or(|(id, _)| id.sequence != record.sequence) {
                 return Ok(ControlFlow::Continue(()));
             }
-            if record.kind == Kind::DROPPED {
+            if record.kind == RecordKind::DROPPED {
                 let (position, earliest) = (record.sequence, source.places.next_sequence.saturating_sub(1));
                 return Err(Error::Compacted { position, earliest });
             }

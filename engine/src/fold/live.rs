@@ -15,12 +15,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldlog_codec::body::{Dispatch, Payload, Rollback};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
 use super::memory::{KeptFor, Watch};
 use super::path::Path;
 use super::positions::Positions;
-use super::projection::{DecodedValues, Folding, LogSlices, Projection};
+use super::projection::{DecodedValues, FoldContext, LogSlices, Projection};
 use super::record_body::RecordBody;
 use crate::error::Result;
 use crate::items::AnyValue;
@@ -30,7 +30,7 @@ use crate::types::SessionTypes;
 
 /// Holds what a fold needs beside the records.
 #[derive(Clone, Copy)]
-pub(crate) struct Sources<'a> {
+pub(crate) struct FoldSources<'a> {
     /// Object folder that holds large payloads.
     pub(crate) objects: &'a Objects,
     /// Types of the host. Without them items stay undecoded.
@@ -60,8 +60,8 @@ impl LiveState {
     ///
     /// Those of [`apply`](LiveState::apply); [`Error::OverBudget`](crate::Error::OverBudget) if the fold
     /// takes more memory than it may.
-    pub(crate) fn apply_record(&mut self, record: &Record<'_>, sources: Sources<'_>) -> Result<()> {
-        if record.kind == Kind::DISPATCH
+    pub(crate) fn apply_record(&mut self, record: &Record<'_>, sources: FoldSources<'_>) -> Result<()> {
+        if record.kind == RecordKind::DISPATCH
             && let Some((event, data)) = Dispatch::plain_event(record.body)
         {
             return match self.projection.log_slices() {
@@ -91,7 +91,7 @@ impl LiveState {
         sequence: SequenceNumber,
         event: (u32, Payload<'_>, Option<AnyValue>),
         len: usize,
-        sources: Sources<'_>,
+        sources: FoldSources<'_>,
     ) -> Result<()> {
         if let (Some(watch), Some(object)) = (&mut self.watch, event.1.object())
             && !matches!(self.projection.log_slices(), LogSlices::Unread | LogSlices::Outline)
@@ -133,7 +133,7 @@ impl LiveState {
         sequence: SequenceNumber,
         content: RecordBody<'_>,
         decoded_values: DecodedValues<'_>,
-        sources: Sources<'_>,
+        sources: FoldSources<'_>,
     ) -> Result<()> {
         let log_slices = self.projection.log_slices();
         let rollback = content.rollback();
@@ -147,8 +147,8 @@ impl LiveState {
             self.forget_kept(KeptFor::Operation, begin);
         }
         self.positions.before_change(&self.projection);
-        let (positions, Sources { objects, types }) = (&self.positions, sources);
-        let folding = Folding { objects, types, frozen: &|to| positions.get(to) };
+        let (positions, FoldSources { objects, types }) = (&self.positions, sources);
+        let folding = FoldContext { objects, types, frozen: &|to| positions.get(to) };
         self.projection.apply(sequence, content, decoded_values, &folding)?;
         if log_slices == LogSlices::Outline {
             return Ok(());
@@ -195,10 +195,10 @@ impl LiveState {
         &mut self,
         sequence: SequenceNumber,
         event: (u32, Payload<'_>, Option<V>),
-        Sources { objects, types }: Sources<'_>,
+        FoldSources { objects, types }: FoldSources<'_>,
     ) -> Result<()> {
         self.positions.before_change(&self.projection);
-        let folding = Folding { objects, types, frozen: &|_| None };
+        let folding = FoldContext { objects, types, frozen: &|_| None };
         self.projection.apply_event(sequence, event, &folding)?;
         self.keep_target(sequence);
         Ok(())

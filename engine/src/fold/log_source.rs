@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Action, Added, BuiltIn, Dispatch, Import, ItemId, Payload, ToolEnd};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::body::{Action, AddedItems, BuiltIn, Dispatch, Import, ItemId, Payload, ToolEnd};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
 use super::projection::{INVOKED_VERSION, Projection};
 use crate::error::{Error, Result};
-use crate::items::Items;
-use crate::items::log_items::{LogItems, Mark};
+use crate::items::SliceItems;
+use crate::items::log_items::{ItemMark, LogItems};
 use crate::items::row::RowRef;
 use crate::log::objects::Objects;
-use crate::log::reader::Places;
-use crate::names::Names;
+use crate::log::reader::RecordLocator;
+use crate::names::DeclaredNames;
 use crate::storage::Storage;
 
 /// Holds an item as it was recorded.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct EncodedItem {
     pub(crate) place: u64,
     pub(crate) id: ItemId,
     pub(crate) version: u32,
@@ -55,9 +55,9 @@ impl RecordedItems {
 #[derive(Clone, Debug)]
 pub(crate) struct LogSource {
     pub(crate) storage: Arc<dyn Storage>,
-    pub(crate) places: Places,
+    pub(crate) places: RecordLocator,
     pub(crate) objects: Arc<Objects>,
-    pub(crate) names: Arc<Names>,
+    pub(crate) names: Arc<DeclaredNames>,
 }
 
 impl LogSource {
@@ -68,8 +68,8 @@ impl LogSource {
         slice: u32,
         items: &LogItems,
         from: u64,
-        near: Option<Mark>,
-        visit: &mut dyn FnMut(Mark, Stored) -> Result<ControlFlow<()>>,
+        near: Option<ItemMark>,
+        visit: &mut dyn FnMut(ItemMark, EncodedItem) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         if from >= items.len() {
             return Ok(());
@@ -91,7 +91,7 @@ impl LogSource {
                 if place >= from {
                     let id = ItemId { sequence: record.sequence, ordinal };
                     let bytes = Arc::from(self.objects.resolve(Payload::new(&payload))?);
-                    if visit(at, Stored { place, id, version, bytes })?.is_break() {
+                    if visit(at, EncodedItem { place, id, version, bytes })?.is_break() {
                         return Ok(ControlFlow::Break(()));
                     }
                 }
@@ -106,7 +106,7 @@ impl LogSource {
     pub(crate) fn recorded(&self, projection: &Projection) -> Result<RecordedItems> {
         let mut wanted = Vec::new();
         for (slice, items) in (0..).zip(projection.slices()) {
-            if let Items::Held(rows) = items {
+            if let SliceItems::Held(rows) = items {
                 let unknown = rows.iter().filter(|row| row.bytes().is_none());
                 wanted.extend(unknown.map(|row| (row.id, slice)));
             }
@@ -181,7 +181,7 @@ impl LogSource {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         let body = |error: foldlog_codec::Error| bad(error.to_string());
         match record.kind {
-            Kind::DISPATCH => {
+            RecordKind::DISPATCH => {
                 let dispatch = Dispatch::decode(record.body).map_err(body)?;
                 let event = match dispatch.action {
                     Action::Event { event, data } => {
@@ -213,7 +213,7 @@ impl LogSource {
                         .collect(),
                 })
             }
-            Kind::IMPORT => {
+            RecordKind::IMPORT => {
                 let import = Import::decode(record.body).map_err(body)?;
                 let slices = import.slices.into_iter().filter(|imported| imported.slice == slice);
                 let items = slices.flat_map(|imported| imported.items);
@@ -222,7 +222,7 @@ impl LogSource {
                     .map(|(ordinal, (item, version))| (ordinal, Cow::from(item.bytes()), version))
                     .collect())
             }
-            Kind::TOOL_END => {
+            RecordKind::TOOL_END => {
                 let end = ToolEnd::decode(record.body).map_err(body)?;
                 let invoked = (end.slice == slice).then(|| (0, Cow::from(end.invoked()), INVOKED_VERSION));
                 Ok(invoked.into_iter().collect())
@@ -236,11 +236,11 @@ impl LogSource {
 pub(super) type AddedItem<'a> = (u32, Cow<'a, [u8]>, u32);
 
 /// Returns the items that an effect adds. `event` is the record's event, if it has one.
-fn added<'a>(added: Added<'a>, event: Option<(Payload<'a>, u32)>) -> Vec<AddedItem<'a>> {
+fn added<'a>(added: AddedItems<'a>, event: Option<(Payload<'a>, u32)>) -> Vec<AddedItem<'a>> {
     let item = |ordinal, payload: Payload<'a>, version| (ordinal, Cow::from(payload.bytes()), version);
     match added {
-        Added::Event => event.map(|(data, version)| item(0, data, version)).into_iter().collect(),
-        Added::Items { items, version } => {
+        AddedItems::Event => event.map(|(data, version)| item(0, data, version)).into_iter().collect(),
+        AddedItems::Items { items, version } => {
             (0..).zip(items).map(|(ordinal, payload)| item(ordinal, payload, version)).collect()
         }
     }

@@ -29,8 +29,8 @@ use foldlog_codec::image::{Image, SuspensionDecision};
 use smol_str::SmolStr;
 
 use crate::error::{Error, Result};
-use crate::items::tree::Tree;
-use crate::operation::{OpenOperation, SuspendedOperation, UnsettledOperation, Waiting as _};
+use crate::items::tree::CowTree;
+use crate::operation::{OpenOperation, SuspendedOperation, SuspendedOperationExt as _, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
 
 /// Holds the open and unsettled operations of a log. Each kept position shares them, and nearly every one is
@@ -38,13 +38,13 @@ use crate::sabotage::{self, Breakage};
 #[derive(Clone, Default)]
 pub(crate) struct Operations {
     /// Open operations by the sequence numbers of their begins.
-    open: Tree<SequenceNumber, Arc<OpenOperation>, 16, 16>,
+    open: CowTree<SequenceNumber, Arc<OpenOperation>, 16, 16>,
     /// Unsettled operations by their ids.
-    unsettled: Tree<OperationId, Arc<UnsettledOperation>, 16, 16>,
+    unsettled: CowTree<OperationId, Arc<UnsettledOperation>, 16, 16>,
     /// Suspended operations by their ids.
-    suspended: Tree<OperationId, Arc<SuspendedOperation>, 16, 16>,
+    suspended: CowTree<OperationId, Arc<SuspendedOperation>, 16, 16>,
     /// Suspended operations that ran within another one, by that one's id and their own.
-    inner: Tree<(OperationId, OperationId), (), 16, 16>,
+    inner: CowTree<(OperationId, OperationId), (), 16, 16>,
 }
 
 impl std::fmt::Debug for Operations {
@@ -56,14 +56,15 @@ impl std::fmt::Debug for Operations {
 impl Operations {
     /// Takes the operations that an image holds.
     pub(super) fn restored(image: &Image<'_>) -> Operations {
-        let (mut open, mut unsettled, mut suspended) = (Tree::default(), Tree::default(), Tree::default());
+        let (mut open, mut unsettled, mut suspended) =
+            (CowTree::default(), CowTree::default(), CowTree::default());
         for one in &image.open {
             open.insert(one.begin, Arc::new(one.with_texts(SmolStr::new)));
         }
         for one in &image.unsettled {
             unsettled.insert(one.operation, Arc::new(one.with_texts(SmolStr::new)));
         }
-        let mut inner = Tree::default();
+        let mut inner = CowTree::default();
         for one in &image.suspended {
             suspended.insert(one.operation, Arc::new(one.with_texts(SmolStr::new)));
             if let Some(parent) = one.parent {
@@ -225,7 +226,7 @@ impl Operations {
         match end.suspension {
             Some(suspension) => self.suspend(sequence, &open, suspension),
             None if end.outcome != Outcome::Interrupted => self.withdraw_within(open.operation),
-            None if sabotage::is(Breakage::QuestionsDropped) => self.suspended = Tree::default(),
+            None if sabotage::is(Breakage::QuestionsDropped) => self.suspended = CowTree::default(),
             None => {}
         }
         // What a verification that was interrupted asked about is unsettled still.

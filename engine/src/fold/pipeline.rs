@@ -18,15 +18,15 @@ use std::panic;
 use std::thread;
 
 use foldlog_codec::body::{BuiltIn, Dispatch, Payload};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use parking_lot::{Condvar, Mutex};
 
-use super::live::{LiveState, Sources};
+use super::live::{FoldSources, LiveState};
 use super::record_body::RecordBody;
 use crate::error::Result;
 use crate::items::AnyValue;
-use crate::names::Names;
-use crate::types::{Decoder, Recorded, SessionTypes};
+use crate::names::DeclaredNames;
+use crate::types::{Decoder, RecordedBytes, SessionTypes};
 
 /// Bytes of records that one thread hands to the other at a time. Waiting batches stay in the process's
 /// memory, so this is small beside a session.
@@ -47,7 +47,7 @@ const BEHIND: usize = 6;
 /// Holds a fold in progress.
 pub(crate) struct Fold<'a> {
     pub(crate) folded: LiveState,
-    pub(crate) sources: Sources<'a>,
+    pub(crate) sources: FoldSources<'a>,
     /// Whether a record could not be folded. Nothing is folded after it.
     pub(crate) failed: bool,
 }
@@ -76,18 +76,18 @@ impl Fold<'_> {
         }
     }
 
-    fn fold_batch(&mut self, batch: &mut Batch) {
-        let Batch { bytes, entries } = batch;
+    fn fold_batch(&mut self, batch: &mut RecordBatch) {
+        let RecordBatch { bytes, entries } = batch;
         for entry in entries.drain(..) {
             match entry {
-                Entry::Value { sequence, event, value, len } => {
+                BatchEntry::Value { sequence, event, value, len } => {
                     self.fold_event(sequence, (event, Payload::new(&[]), Some(value)), len);
                 }
-                Entry::Event { sequence, event, at } => {
+                BatchEntry::Event { sequence, event, at } => {
                     let data = Payload::new(bytes.get(at).unwrap_or_default());
                     self.fold_event(sequence, (event, data, None), data.bytes().len());
                 }
-                Entry::Record { sequence, kind, time_us, at } => {
+                BatchEntry::Record { sequence, kind, time_us, at } => {
                     let body = bytes.get(at).unwrap_or_default();
                     self.fold(&Record { sequence, kind, time_us, body });
                 }
@@ -99,18 +99,18 @@ impl Fold<'_> {
 
 /// Holds records that were read.
 #[derive(Default)]
-struct Batch {
+struct RecordBatch {
     bytes: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<BatchEntry>,
 }
 
 /// Bytes that are allocated for a batch. Allocators take pieces of this size from the system one by one and
 /// return each when it is freed; smaller ones would stay in the process. Only the filled part takes memory.
 const ROOM_BYTES: usize = 256 << 10;
 
-impl Batch {
-    fn roomy() -> Batch {
-        Batch { bytes: Vec::with_capacity(ROOM_BYTES), entries: Vec::new() }
+impl RecordBatch {
+    fn roomy() -> RecordBatch {
+        RecordBatch { bytes: Vec::with_capacity(ROOM_BYTES), entries: Vec::new() }
     }
 
     /// Copies bytes into the batch, and returns their range.
@@ -122,13 +122,13 @@ impl Batch {
 }
 
 /// Holds one record of a batch.
-enum Entry {
+enum BatchEntry {
     /// A plain event whose value is decoded, from a body of `len` bytes.
     Value { sequence: SequenceNumber, event: u32, value: AnyValue, len: usize },
     /// A plain event whose payload, which has passed the pre-scan, is in the batch.
     Event { sequence: SequenceNumber, event: u32, at: Range<usize> },
     /// Any record. Its body is in the batch.
-    Record { sequence: SequenceNumber, kind: Kind, time_us: i64, at: Range<usize> },
+    Record { sequence: SequenceNumber, kind: RecordKind, time_us: i64, at: Range<usize> },
 }
 
 /// Passes batches from the reading thread to the folding one, and empty ones back.
@@ -141,11 +141,11 @@ struct Queue {
 /// Holds the batches of a queue.
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<Batch>,
+    waiting: VecDeque<RecordBatch>,
     /// Bytes of the waiting batches.
     bytes: usize,
     /// Folded batches, kept for their memory.
-    spare: Vec<Batch>,
+    spare: Vec<RecordBatch>,
     /// Set when one of the threads has finished.
     ended: bool,
 }
@@ -163,7 +163,7 @@ impl Drop for EndSignal<'_> {
 impl Queue {
     /// Hands over a batch. Returns an empty one, and whether the folding thread is behind. If that thread has
     /// finished, the batch is dropped.
-    fn put(&self, batch: Batch) -> (Batch, bool) {
+    fn put(&self, batch: RecordBatch) -> (RecordBatch, bool) {
         let mut state = self.state.lock();
         while !state.ended
             && (state.waiting.len() >= WAITING_MAX
@@ -172,15 +172,15 @@ impl Queue {
             self.changed.wait(&mut state);
         }
         if state.ended {
-            return (Batch::default(), false);
+            return (RecordBatch::default(), false);
         }
         state.bytes += batch.bytes.len();
         state.waiting.push_back(batch);
         self.changed.notify_all();
-        (state.spare.pop().unwrap_or_else(Batch::roomy), state.waiting.len() >= BEHIND)
+        (state.spare.pop().unwrap_or_else(RecordBatch::roomy), state.waiting.len() >= BEHIND)
     }
 
-    fn take(&self) -> Option<Batch> {
+    fn take(&self) -> Option<RecordBatch> {
         let mut state = self.state.lock();
         loop {
             if let Some(batch) = state.waiting.pop_front() {
@@ -207,15 +207,15 @@ impl Queue {
 }
 
 /// Decodes events before they are folded.
-struct Decoding<'a> {
+struct EventDecoder<'a> {
     types: &'a SessionTypes,
-    names: Names,
+    names: DeclaredNames,
     /// Event that was decoded last: its id, its version, and what decodes its item, if that can
     /// be done ahead.
     latest: Option<(u32, u32, Option<Decoder>)>,
 }
 
-impl Decoding<'_> {
+impl EventDecoder<'_> {
     /// Learns what a record declares before the batch that holds it is folded.
     fn learn(&mut self, record: &Record<'_>) {
         if let Ok(RecordBody::Declare(declare)) = RecordBody::of(record)
@@ -244,47 +244,52 @@ impl Decoding<'_> {
         if data.object().is_some() {
             return None;
         }
-        decoder.alone(*version, sequence, Recorded::InBody(data.bytes())).ok()
+        decoder.alone(*version, sequence, RecordedBytes::InBody(data.bytes())).ok()
     }
 }
 
 /// Collects batches on the reading thread.
-struct Reader<'a> {
+struct BatchReader<'a> {
     queue: &'a Queue,
-    decoding: Option<Decoding<'a>>,
-    batch: Batch,
+    decoding: Option<EventDecoder<'a>>,
+    batch: RecordBatch,
     /// Bytes that were read for the batch.
     batch_bytes: usize,
     /// Whether the folding thread is behind, so that this one decodes.
     behind: bool,
 }
 
-impl Reader<'_> {
+impl BatchReader<'_> {
     fn record(&mut self, record: &Record<'_>) {
         let Record { sequence, kind, time_us, body } = *record;
-        if kind == Kind::DECLARE
+        if kind == RecordKind::DECLARE
             && let Some(decoding) = &mut self.decoding
         {
             decoding.learn(record);
         }
-        let event = if kind == Kind::DISPATCH { Dispatch::plain_event(body) } else { None };
+        let event = if kind == RecordKind::DISPATCH { Dispatch::plain_event(body) } else { None };
         // Each entry is made in its place: moving it there would wait for its stores.
         match event {
             Some((event, data)) => {
                 let decoding = self.decoding.as_mut().filter(|_| self.behind);
                 match decoding.and_then(|decoding| decoding.decoded(sequence, event, data)) {
                     Some(value) => {
-                        self.batch.entries.push(Entry::Value { sequence, event, value, len: body.len() });
+                        self.batch.entries.push(BatchEntry::Value {
+                            sequence,
+                            event,
+                            value,
+                            len: body.len(),
+                        });
                     }
                     None => {
                         let at = self.batch.take_in(data.bytes());
-                        self.batch.entries.push(Entry::Event { sequence, event, at });
+                        self.batch.entries.push(BatchEntry::Event { sequence, event, at });
                     }
                 }
             }
             None => {
                 let at = self.batch.take_in(body);
-                self.batch.entries.push(Entry::Record { sequence, kind, time_us, at });
+                self.batch.entries.push(BatchEntry::Record { sequence, kind, time_us, at });
             }
         }
         self.batch_bytes += body.len();
@@ -319,15 +324,16 @@ fn fold_beside<T: Send>(
     folding: &mut Fold<'_>,
     read: &(impl Fn(&mut dyn FnMut(&Record<'_>)) -> Result<T> + Sync),
 ) -> Option<Result<T>> {
-    let names = Names::clone(&folding.folded.projection.names);
-    let decoding = folding.sources.types.map(|types| Decoding { types, names, latest: None });
+    let names = DeclaredNames::clone(&folding.folded.projection.names);
+    let decoding = folding.sources.types.map(|types| EventDecoder { types, names, latest: None });
     let queue = &Queue::default();
     thread::scope(|scope| {
         // If reading fails or panics, the folding thread has to know, and the other way round.
         let signal = EndSignal(queue);
         let reading = move || {
             let _signal = signal;
-            let mut reader = Reader { queue, decoding, batch: Batch::roomy(), batch_bytes: 0, behind: false };
+            let mut reader =
+                BatchReader { queue, decoding, batch: RecordBatch::roomy(), batch_bytes: 0, behind: false };
             let done = read(&mut |record| reader.record(record));
             reader.hand_over();
             done
@@ -353,7 +359,7 @@ mod tests {
     use super::*;
     use crate::error::Error;
     use crate::fold::projection::LogSlices;
-    use crate::items::Items;
+    use crate::items::SliceItems;
     use crate::items::runs::Value;
     use crate::log::objects::Objects;
     use crate::storage::MemoryStorage;
@@ -398,27 +404,29 @@ mod tests {
         Dispatch { action, effects }.encode()
     }
 
-    fn records() -> Vec<(Kind, Vec<u8>)> {
-        let mut records: Vec<(Kind, Vec<u8>)> = (0..3).map(|id| (Kind::DECLARE, declare(id))).collect();
+    fn records() -> Vec<(RecordKind, Vec<u8>)> {
+        let mut records: Vec<(RecordKind, Vec<u8>)> =
+            (0..3).map(|id| (RecordKind::DECLARE, declare(id))).collect();
         for number in 0..30_000_u32 {
             let text = format!("word {number}");
-            records.push((Kind::DISPATCH, dispatch(number % 3, &text, None)));
+            records.push((RecordKind::DISPATCH, dispatch(number % 3, &text, None)));
             if number % 8_000 == 7_999 {
                 let to = u64::from(number) / 2 + 3;
-                records.push((Kind::ROLLBACK, Rollback { to: to.into(), preserve_logs: true }.encode()));
+                records
+                    .push((RecordKind::ROLLBACK, Rollback { to: to.into(), preserve_logs: true }.encode()));
             }
         }
         records
     }
 
-    fn targets(records: &[(Kind, Vec<u8>)]) -> LiveState {
-        let rollbacks = records.iter().filter(|(kind, _)| *kind == Kind::ROLLBACK);
+    fn targets(records: &[(RecordKind, Vec<u8>)]) -> LiveState {
+        let rollbacks = records.iter().filter(|(kind, _)| *kind == RecordKind::ROLLBACK);
         let mut live = LiveState::new(LogSlices::Held);
         rollbacks.for_each(|(_, body)| live.positions.expect_target(Rollback::decode(body).unwrap().to));
         live
     }
 
-    fn bytes(records: &[(Kind, Vec<u8>)]) -> u64 {
+    fn bytes(records: &[(RecordKind, Vec<u8>)]) -> u64 {
         let bytes = records.iter().map(|(_, body)| body.len() as u64).sum();
         assert!(bytes > HELPED_BYTES_MIN);
         bytes
@@ -428,7 +436,7 @@ mod tests {
     /// how far all were folded.
     fn folded(folded: &LiveState) -> (Vec<(SequenceNumber, String)>, Vec<bool>, SequenceNumber) {
         let rows = |name: &str| match folded.projection.items_named(name) {
-            Some((_, Items::Held(rows))) => rows.clone(),
+            Some((_, SliceItems::Held(rows))) => rows.clone(),
             other => panic!("{other:?}"),
         };
         let text = |value: &Value| value.downcast_ref::<Word>().unwrap().text.clone();
@@ -437,7 +445,7 @@ mod tests {
         (words, others, folded.projection.next_sequence())
     }
 
-    fn as_record((sequence, (kind, body)): (u64, &(Kind, Vec<u8>))) -> Record<'_> {
+    fn as_record((sequence, (kind, body)): (u64, &(RecordKind, Vec<u8>))) -> Record<'_> {
         Record { sequence: sequence.into(), kind: *kind, time_us: 0, body }
     }
 
@@ -446,7 +454,7 @@ mod tests {
         let types = SessionTypes::builder().slice::<Words>().append_all::<Words>().build().unwrap();
         let objects = Objects::new(Arc::new(MemoryStorage::new()), "/objects".as_ref());
         let records = records();
-        let sources = Sources { objects: &objects, types: Some(&types) };
+        let sources = FoldSources { objects: &objects, types: Some(&types) };
         let mut alone = targets(&records);
         for record in (0..).zip(&records).map(as_record) {
             alone.apply_record(&record, sources).unwrap();
@@ -468,10 +476,10 @@ mod tests {
     fn a_record_that_contradicts_those_before_it_ends_the_fold_and_not_the_reading() {
         let objects = Objects::new(Arc::new(MemoryStorage::new()), "/objects".as_ref());
         let mut records = records();
-        records.insert(25_000, (Kind::DISPATCH, dispatch(77, "never declared", None)));
+        records.insert(25_000, (RecordKind::DISPATCH, dispatch(77, "never declared", None)));
         let start = targets(&records);
         let folding =
-            Fold { folded: start, sources: Sources { objects: &objects, types: None }, failed: false };
+            Fold { folded: start, sources: FoldSources { objects: &objects, types: None }, failed: false };
         let (read, together) = fold_while_reading(folding, bytes(&records), |take| {
             (0..).zip(&records).map(as_record).for_each(|record| take(&record));
             Ok(records.len())
@@ -487,7 +495,7 @@ mod tests {
         let records = records();
         let start = targets(&records);
         let folding =
-            Fold { folded: start, sources: Sources { objects: &objects, types: None }, failed: false };
+            Fold { folded: start, sources: FoldSources { objects: &objects, types: None }, failed: false };
         let answer = fold_while_reading(folding, bytes(&records), |take| {
             (0..).zip(&records).map(as_record).for_each(|record| take(&record));
             Err::<(), _>(Error::Export("no further".to_owned()))

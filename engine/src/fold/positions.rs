@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
 
-use super::projection::{Frozen, Projection};
+use super::projection::{FrozenProjection, Projection};
 
 /// Number of snapshots whose positions are kept.
 const KEPT_MAX: usize = 256;
@@ -18,12 +18,12 @@ const KEPT_MAX: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Positions {
     /// Positions of the latest snapshots.
-    snapshots: BTreeMap<SequenceNumber, Arc<Frozen>>,
+    snapshots: BTreeMap<SequenceNumber, Arc<FrozenProjection>>,
     /// Targets of rollbacks in the log: how many of these are still to come, and the projection there.
-    targets: BTreeMap<SequenceNumber, (usize, Option<Arc<Frozen>>)>,
+    targets: BTreeMap<SequenceNumber, (usize, Option<Arc<FrozenProjection>>)>,
     /// Begins of operations that have not ended, a few at most. `None` at the last one as long as nothing has
     /// changed since.
-    begun: Vec<(SequenceNumber, Option<Arc<Frozen>>)>,
+    begun: Vec<(SequenceNumber, Option<Arc<FrozenProjection>>)>,
 }
 
 impl Positions {
@@ -38,14 +38,14 @@ impl Positions {
     }
 
     /// Keeps the target of a rollback in the log.
-    pub(crate) fn keep_target(&mut self, sequence: SequenceNumber, frozen: Arc<Frozen>) {
+    pub(crate) fn keep_target(&mut self, sequence: SequenceNumber, frozen: Arc<FrozenProjection>) {
         if let Some((_, slot)) = self.targets.get_mut(&sequence) {
             *slot = Some(frozen);
         }
     }
 
     /// Returns the targets of rollbacks to come that are kept, in ascending order.
-    pub(crate) fn into_targets(self) -> Vec<(SequenceNumber, Arc<Frozen>)> {
+    pub(crate) fn into_targets(self) -> Vec<(SequenceNumber, Arc<FrozenProjection>)> {
         self.targets.into_iter().filter_map(|(to, (_, frozen))| Some((to, frozen?))).collect()
     }
 
@@ -53,7 +53,7 @@ impl Positions {
     pub(crate) fn keep_snapshot(
         &mut self,
         sequence: SequenceNumber,
-        frozen: Arc<Frozen>,
+        frozen: Arc<FrozenProjection>,
     ) -> Option<SequenceNumber> {
         self.snapshots.insert(sequence, frozen);
         if self.snapshots.len() <= KEPT_MAX {
@@ -63,7 +63,7 @@ impl Positions {
     }
 
     /// Returns the projection at a position, if it is kept.
-    pub(crate) fn get(&self, sequence: SequenceNumber) -> Option<Arc<Frozen>> {
+    pub(crate) fn get(&self, sequence: SequenceNumber) -> Option<Arc<FrozenProjection>> {
         let target = || self.targets.get(&sequence).and_then(|(_, frozen)| frozen.clone());
         let begun = || self.begun.iter().find(|(begin, _)| *begin == sequence)?.1.as_ref();
         self.snapshots.get(&sequence).or_else(begun).cloned().or_else(target)
@@ -71,7 +71,7 @@ impl Positions {
 
     /// Keeps the position at which an operation began, until it ends. Without `frozen` it is kept [before
     /// anything changes](Positions::before_change), which spares operations that change nothing the cost.
-    pub(crate) fn begin(&mut self, sequence: SequenceNumber, frozen: Option<Arc<Frozen>>) {
+    pub(crate) fn begin(&mut self, sequence: SequenceNumber, frozen: Option<Arc<FrozenProjection>>) {
         self.begun.push((sequence, frozen));
     }
 
@@ -85,8 +85,8 @@ impl Positions {
     }
 
     /// Returns the positions at which open operations began. `present` is the present projection.
-    pub(crate) fn begun(&self, present: &Projection) -> Vec<(SequenceNumber, Arc<Frozen>)> {
-        let state = |frozen: &Option<Arc<Frozen>>| match frozen {
+    pub(crate) fn begun(&self, present: &Projection) -> Vec<(SequenceNumber, Arc<FrozenProjection>)> {
+        let state = |frozen: &Option<Arc<FrozenProjection>>| match frozen {
             Some(frozen) => Arc::clone(frozen),
             None => Arc::new(present.freeze()),
         };
@@ -99,7 +99,7 @@ impl Positions {
     }
 
     /// Keeps a position for a rollback that is about to be written.
-    pub(crate) fn hold(&mut self, sequence: SequenceNumber, frozen: Arc<Frozen>) {
+    pub(crate) fn hold(&mut self, sequence: SequenceNumber, frozen: Arc<FrozenProjection>) {
         self.expect_target(sequence);
         self.keep_target(sequence, frozen);
     }

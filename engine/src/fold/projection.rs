@@ -18,16 +18,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldlog_codec::body::{
-    Action, Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Outcome, Payload,
-    Policy, Removed, Replicated, Rollback, SuspensionForm, ToolEnd,
+    Action, AddedItems, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Outcome,
+    Payload, Policy, RemovedItems, Replicated, Rollback, SuspensionForm, ToolEnd,
 };
 use foldlog_codec::image::Image;
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
-pub(crate) use rollback::Frozen;
+pub(crate) use rollback::FrozenProjection;
 pub(super) use slice_state::SliceState;
 
-use compacted_range::Gathering;
+use compacted_range::CompactedRangeFold;
 use slice_state::{bound_slice, new_item, new_rows, put, put_value};
 
 use super::conversations::Conversations;
@@ -36,13 +36,15 @@ use super::record_body::RecordBody;
 use super::unread;
 use crate::error::{Error, Result};
 use crate::items::AnyValue;
-use crate::items::Items;
+use crate::items::SliceItems;
 use crate::items::log_items::LogItems;
-use crate::items::row::{ItemRef, Row, RowItem, RowRef};
+use crate::items::row::{ItemRef, RowItem, RowRef, SliceRow};
 use crate::items::rows::NewValue;
 use crate::log::objects::Objects;
-use crate::names::Names;
-use crate::types::{Recorded, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations, ToolInvoked};
+use crate::names::DeclaredNames;
+use crate::types::{
+    RecordedBytes, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations, ToolInvoked,
+};
 
 /// Version of the items that ends of tool calls add.
 pub(super) const INVOKED_VERSION: u32 = ToolInvocations::ITEM_VERSION;
@@ -86,38 +88,38 @@ impl DecodedValues<'_> {
 }
 
 /// Holds what applying a record needs beside the record.
-pub(crate) struct Folding<'a> {
+pub(crate) struct FoldContext<'a> {
     /// Object folder that holds large payloads.
     pub(crate) objects: &'a Objects,
     /// Types of the host. Without them items stay undecoded.
     pub(crate) types: Option<&'a SessionTypes>,
     /// Returns the slices at the target of a rollback record.
-    pub(crate) frozen: &'a dyn Fn(SequenceNumber) -> Option<Arc<Frozen>>,
+    pub(crate) frozen: &'a dyn Fn(SequenceNumber) -> Option<Arc<FrozenProjection>>,
 }
 
 /// Holds what all records so far amount to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Projection {
-    pub(crate) names: Arc<Names>,
+    pub(crate) names: Arc<DeclaredNames>,
     slices: Vec<SliceState>,
     pub(crate) tags: Arc<BTreeMap<String, String>>,
     /// What says that a replica holds the session's records; `None` if none does.
     pub(crate) replicated: Option<Arc<Replicated>>,
     /// Sequence number and kind of the first record of a kind that this version cannot fold.
-    pub(crate) unsupported: Option<(SequenceNumber, Kind)>,
+    pub(crate) unsupported: Option<(SequenceNumber, RecordKind)>,
     pub(crate) operations: Arc<Operations>,
     pub(crate) conversations: Conversations,
     next_sequence: SequenceNumber,
     log_slices: LogSlices,
     /// Compacted ranges that were not passed yet; `None` in nearly every log.
-    gathering: Option<Box<Gathering>>,
+    gathering: Option<Box<CompactedRangeFold>>,
 }
 
 /// Describes the change of one slice by a record, checked and with its items decoded.
 struct SliceChange {
     slice: usize,
-    removed: Removed,
-    added: Vec<Row>,
+    removed: RemovedItems,
+    added: Vec<SliceRow>,
     before: Option<ItemId>,
 }
 
@@ -128,7 +130,11 @@ impl Projection {
     }
 
     /// Makes the projection of the records that an image covers.
-    pub(super) fn restored(names: Arc<Names>, slices: Vec<SliceState>, image: &Image<'_>) -> Projection {
+    pub(super) fn restored(
+        names: Arc<DeclaredNames>,
+        slices: Vec<SliceState>,
+        image: &Image<'_>,
+    ) -> Projection {
         Projection {
             names,
             slices,
@@ -145,7 +151,7 @@ impl Projection {
 
     /// Makes the outline of the records that an image covers.
     pub(super) fn restored_outline(
-        names: Arc<Names>,
+        names: Arc<DeclaredNames>,
         slices: Vec<SliceState>,
         image: &Image<'_>,
     ) -> Projection {
@@ -153,12 +159,12 @@ impl Projection {
     }
 
     /// Returns the items of all slices, in the order of their ids.
-    pub(super) fn slices(&self) -> impl Iterator<Item = &Items> {
+    pub(super) fn slices(&self) -> impl Iterator<Item = &SliceItems> {
         self.slices.iter().map(|slice| &slice.items)
     }
 
     /// Returns the items of those slices of which more than the names is held.
-    pub(super) fn read_slices(&self) -> impl Iterator<Item = &Items> {
+    pub(super) fn read_slices(&self) -> impl Iterator<Item = &SliceItems> {
         self.slices.iter().filter(|slice| !slice.unread).map(|slice| &slice.items)
     }
 
@@ -173,12 +179,12 @@ impl Projection {
     }
 
     /// Returns the policy and the items of the slice with this id.
-    pub(crate) fn items(&self, slice: u32) -> Option<(Policy, &Items)> {
+    pub(crate) fn items(&self, slice: u32) -> Option<(Policy, &SliceItems)> {
         self.slices.get(slice as usize).map(|slice| (slice.policy, &slice.items))
     }
 
     /// Returns the policy and the items of the slice of this name.
-    pub(crate) fn items_named(&self, name: &str) -> Option<(Policy, &Items)> {
+    pub(crate) fn items_named(&self, name: &str) -> Option<(Policy, &SliceItems)> {
         self.items(self.names.slice_named(name)?.id)
     }
 
@@ -188,7 +194,8 @@ impl Projection {
         slice: u32,
         decode: &dyn Fn(RowRef<'_>) -> Result<AnyValue>,
     ) -> Result<()> {
-        let Some(SliceState { items: Items::Held(rows), .. }) = self.slices.get_mut(slice as usize) else {
+        let Some(SliceState { items: SliceItems::Held(rows), .. }) = self.slices.get_mut(slice as usize)
+        else {
             return Ok(());
         };
         if rows.iter().all(|row| row.typed().is_some()) {
@@ -199,7 +206,7 @@ impl Projection {
                 ItemRef::Bytes(_) => RowItem::Typed(decode(row)?),
                 ItemRef::Typed(_) | ItemRef::InRun(..) => return Ok(row.to_row()),
             };
-            Ok::<Row, Error>(Row { id: row.id, version: row.version, item })
+            Ok::<SliceRow, Error>(SliceRow { id: row.id, version: row.version, item })
         })?;
         Ok(())
     }
@@ -216,7 +223,7 @@ impl Projection {
         sequence: SequenceNumber,
         content: RecordBody<'_>,
         decoded_values: DecodedValues<'_>,
-        folding: &Folding<'_>,
+        folding: &FoldContext<'_>,
     ) -> Result<()> {
         self.begin(sequence)?;
         let mut content = content;
@@ -245,7 +252,7 @@ impl Projection {
                 let form = end.suspension.map(|suspension| suspension.form);
                 if matches!(end.outcome, Outcome::Other(_)) || matches!(form, Some(SuspensionForm::Other(_)))
                 {
-                    self.unsupported.get_or_insert((sequence, Kind::TOOL_END));
+                    self.unsupported.get_or_insert((sequence, RecordKind::TOOL_END));
                 }
             }
             RecordBody::Settle(settle) => Arc::make_mut(&mut self.operations).settle(sequence, &settle)?,
@@ -271,7 +278,7 @@ impl Projection {
         &mut self,
         sequence: SequenceNumber,
         (event, data, value): (u32, Payload<'_>, Option<V>),
-        folding: &Folding<'_>,
+        folding: &FoldContext<'_>,
     ) -> Result<()> {
         self.begin(sequence)?;
         self.as_declared(sequence, (event, data, value), folding)?;
@@ -295,7 +302,7 @@ impl Projection {
         &mut self,
         sequence: SequenceNumber,
         (event, data, value): (u32, Payload<'_>, Option<V>),
-        folding: &Folding<'_>,
+        folding: &FoldContext<'_>,
     ) -> Result<()> {
         let gathers = self.gathers();
         let declared = declared(&self.names, sequence, event)?;
@@ -309,20 +316,20 @@ impl Projection {
         match (value, slice.decoder.as_ref()) {
             (Some(value), _) => put_value(slice, (binding, gathers), id, version, value),
             (None, Some(decoder)) if data.object().is_none() => {
-                let recorded = Recorded::InBody(data.bytes());
+                let recorded = RecordedBytes::InBody(data.bytes());
                 match &mut slice.items {
-                    Items::Held(rows) if binding.built_in != BuiltIn::Replace => {
+                    SliceItems::Held(rows) if binding.built_in != BuiltIn::Replace => {
                         decoder.behind(rows, version, sequence, recorded)?;
                     }
                     _ => {
                         let item = RowItem::Typed(decoder.alone(version, sequence, recorded)?);
-                        put(slice, (binding, gathers), Row { id, version, item });
+                        put(slice, (binding, gathers), SliceRow { id, version, item });
                     }
                 }
             }
             (None, _) => {
                 let item = new_item(slice, sequence, (data, version), None, folding)?;
-                put(slice, (binding, gathers), Row { id, version, item });
+                put(slice, (binding, gathers), SliceRow { id, version, item });
             }
         }
         Ok(())
@@ -369,7 +376,7 @@ impl Projection {
     ///
     /// [`Error::Inconsistent`] if a declaration contradicts those before it.
     pub(crate) fn pass_over(&mut self, record: &Record<'_>) -> Result<()> {
-        if record.kind == Kind::DECLARE
+        if record.kind == RecordKind::DECLARE
             && let RecordBody::Declare(declare) = RecordBody::of(record)?
         {
             self.declare(record.sequence, declare, None)?;
@@ -407,9 +414,9 @@ impl Projection {
             let types = types.filter(|_| !unread).and_then(|types| types.slice(&slice.name));
             let items = match self.log_slices {
                 LogSlices::InLog | LogSlices::StateUnread if is_log => {
-                    Items::InLog(LogItems::new(types.map_or(TAIL_ITEMS, |types| types.tail_items)))
+                    SliceItems::InLog(LogItems::new(types.map_or(TAIL_ITEMS, |types| types.tail_items)))
                 }
-                _ => Items::Held(SliceTypes::no_rows(types)),
+                _ => SliceItems::Held(SliceTypes::no_rows(types)),
             };
             let decoder =
                 if unread { Some(unread::DECODER) } else { types.map(|types| types.decoder.clone()) };
@@ -424,7 +431,7 @@ impl Projection {
         sequence: SequenceNumber,
         dispatch: Dispatch<'_>,
         decoded_values: DecodedValues<'_>,
-        folding: &Folding<'_>,
+        folding: &FoldContext<'_>,
     ) -> Result<()> {
         let mut event_row = None;
         let effects = match (&dispatch.action, dispatch.effects) {
@@ -461,7 +468,7 @@ impl Projection {
         effect: Effect<'_>,
         event: Option<(Payload<'_>, u32)>,
         decoded_values: &DecodedValues<'_>,
-        folding: &Folding<'_>,
+        folding: &FoldContext<'_>,
     ) -> Result<SliceChange> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         let slice = self
@@ -470,17 +477,17 @@ impl Projection {
             .ok_or_else(|| bad(format!("slice {} was never declared", effect.slice)))?;
         let id = effect.slice;
         let name = || self.names.slice_name(id);
-        if slice.policy == Policy::Log && (effect.removed != Removed::None || effect.before.is_some()) {
+        if slice.policy == Policy::Log && (effect.removed != RemovedItems::None || effect.before.is_some()) {
             return Err(bad(format!("LOG slice `{}` only grows", name())));
         }
         let rows = slice.items.held();
         // What was removed in a compacted range may never have been gathered.
         let gathers = self.gathers() && slice.policy != Policy::Log;
         let effect = match gathers {
-            true => Effect { removed: Removed::None, before: None, ..effect },
+            true => Effect { removed: RemovedItems::None, before: None, ..effect },
             false => effect,
         };
-        if let Removed::Items(ids) = &effect.removed {
+        if let RemovedItems::Items(ids) = &effect.removed {
             let mut seen = std::collections::BTreeSet::new();
             // Nearly always there is one alone.
             let mut is_new = |id: ItemId| ids.len() == 1 || seen.insert(id);
@@ -490,9 +497,9 @@ impl Projection {
             }
         }
         let gone = |id: &ItemId| match &effect.removed {
-            Removed::None => false,
-            Removed::All => true,
-            Removed::Items(ids) => ids.contains(id),
+            RemovedItems::None => false,
+            RemovedItems::All => true,
+            RemovedItems::Items(ids) => ids.contains(id),
         };
         if let Some(id) = effect.before.filter(|id| !rows.contains(*id) || gone(id)) {
             let (at, ordinal) = (id.sequence, id.ordinal);
@@ -500,8 +507,8 @@ impl Projection {
         }
         let place = (effect.slice, sequence);
         let added = match effect.added {
-            Added::Event => new_rows(slice, place, event, decoded_values, folding)?,
-            Added::Items { items, version } => new_rows(
+            AddedItems::Event => new_rows(slice, place, event, decoded_values, folding)?,
+            AddedItems::Items { items, version } => new_rows(
                 slice,
                 place,
                 items.into_iter().map(|item| (item, version)),
@@ -520,14 +527,14 @@ impl Projection {
     fn carry_out(&mut self, changes: Vec<SliceChange>) {
         for change in changes {
             let Some(slice) = self.slices.get_mut(change.slice) else { continue };
-            let Items::Held(rows) = &mut slice.items else {
+            let SliceItems::Held(rows) = &mut slice.items else {
                 // A LOG slice only grows, as was checked.
                 change.added.into_iter().for_each(|row| slice.items.push(row));
                 continue;
             };
             let SliceChange { removed, mut added, before, .. } = change;
             // As an upsert does.
-            if let (Removed::Items(ids), None, 1) = (&removed, before, added.len())
+            if let (RemovedItems::Items(ids), None, 1) = (&removed, before, added.len())
                 && let [id] = ids.as_slice()
                 && let Some(row) = added.pop()
             {
@@ -535,9 +542,9 @@ impl Projection {
                 continue;
             }
             match removed {
-                Removed::None => {}
-                Removed::All => rows.clear(),
-                Removed::Items(ids) => ids.into_iter().for_each(|id| rows.remove(id)),
+                RemovedItems::None => {}
+                RemovedItems::All => rows.clear(),
+                RemovedItems::Items(ids) => ids.into_iter().for_each(|id| rows.remove(id)),
             }
             match before {
                 Some(anchor) => rows.insert_before(anchor, added),
@@ -546,7 +553,12 @@ impl Projection {
         }
     }
 
-    fn import(&mut self, sequence: SequenceNumber, import: Import<'_>, folding: &Folding<'_>) -> Result<()> {
+    fn import(
+        &mut self,
+        sequence: SequenceNumber,
+        import: Import<'_>,
+        folding: &FoldContext<'_>,
+    ) -> Result<()> {
         let mut changes = Vec::new();
         for imported in import.slices {
             let Some(slice) = self.slices.get(imported.slice as usize) else {
@@ -561,7 +573,7 @@ impl Projection {
                 folding,
             )?;
             let slice = imported.slice as usize;
-            changes.push(SliceChange { slice, removed: Removed::None, added, before: None });
+            changes.push(SliceChange { slice, removed: RemovedItems::None, added, before: None });
         }
         Arc::make_mut(&mut self.tags).extend(import.tags);
         self.carry_out(changes);
@@ -570,7 +582,12 @@ impl Projection {
 
     /// Ends an operation: rolls back the tool's changes unless the end is a commit, and adds the call's item
     /// to LOG.
-    fn tool_end(&mut self, sequence: SequenceNumber, end: &ToolEnd<'_>, folding: &Folding<'_>) -> Result<()> {
+    fn tool_end(
+        &mut self,
+        sequence: SequenceNumber,
+        end: &ToolEnd<'_>,
+        folding: &FoldContext<'_>,
+    ) -> Result<()> {
         self.operations.check_end(end).map_err(|(operation, reason)| Error::Inconsistent {
             sequence,
             reason: format!("operation {operation}: {reason}"),
@@ -596,7 +613,7 @@ impl Projection {
         &mut self,
         sequence: SequenceNumber,
         end: &ToolEnd<'_>,
-        folding: &Folding<'_>,
+        folding: &FoldContext<'_>,
     ) -> Result<()> {
         self.begin(sequence)?;
         let row = self.invoked(sequence, end, folding)?;
@@ -605,14 +622,19 @@ impl Projection {
         self.end_gathering(sequence)
     }
 
-    fn push_invoked(&mut self, end: &ToolEnd<'_>, row: Row) {
+    fn push_invoked(&mut self, end: &ToolEnd<'_>, row: SliceRow) {
         if let Some(slice) = self.slices.get_mut(end.slice as usize) {
             slice.items.push(row);
         }
     }
 
     /// Makes the item that the end of an operation adds to its LOG slice.
-    fn invoked(&self, sequence: SequenceNumber, end: &ToolEnd<'_>, folding: &Folding<'_>) -> Result<Row> {
+    fn invoked(
+        &self,
+        sequence: SequenceNumber,
+        end: &ToolEnd<'_>,
+        folding: &FoldContext<'_>,
+    ) -> Result<SliceRow> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         let slice = self.slices.get(end.slice as usize).filter(|slice| slice.policy == Policy::Log);
         let Some(slice) = slice else { return Err(bad(format!("slice {} is no LOG slice", end.slice))) };
@@ -625,12 +647,12 @@ impl Projection {
             true => RowItem::Typed(Arc::new(ToolInvoked::of(end))),
             false => new_item(slice, sequence, (Payload::new(&end.invoked()), version), None, folding)?,
         };
-        Ok(Row { id, version, item })
+        Ok(SliceRow { id, version, item })
     }
 }
 
 #[inline]
-fn declared(names: &Names, sequence: SequenceNumber, event: u32) -> Result<&EventDeclaration> {
+fn declared(names: &DeclaredNames, sequence: SequenceNumber, event: u32) -> Result<&EventDeclaration> {
     let reason = || format!("event {event} was never declared");
     names.event(event).ok_or_else(|| Error::Inconsistent { sequence, reason: reason() })
 }
@@ -640,7 +662,7 @@ fn as_declared_many(
     slices: &mut [SliceState],
     (sequence, declared): (SequenceNumber, &EventDeclaration),
     (data, value): (Payload<'_>, Option<AnyValue>),
-    folding: &Folding<'_>,
+    folding: &FoldContext<'_>,
     gathers: bool,
 ) -> Result<()> {
     let (id, version) = (ItemId { sequence, ordinal: 0 }, declared.version);
@@ -654,7 +676,7 @@ fn as_declared_many(
     }
     for (binding, item) in items {
         if let Some(slice) = slices.get_mut(binding.slice as usize) {
-            put(slice, (binding, gathers), Row { id, version, item });
+            put(slice, (binding, gathers), SliceRow { id, version, item });
         }
     }
     Ok(())

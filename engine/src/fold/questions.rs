@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::{CallOrigin, Payload, SuspensionForm, ToolBegin, ToolEnd};
-use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
@@ -64,11 +64,11 @@ pub(crate) fn read(
         read_records(source, &[one.begin, one.end], &mut |record| {
             let bad = Error::unread(record.sequence);
             match record.kind {
-                Kind::TOOL_BEGIN => {
+                RecordKind::TOOL_BEGIN => {
                     let begin = ToolBegin::decode(record.body).map_err(bad)?;
                     arguments = held(record.sequence, begin.arguments)?;
                 }
-                Kind::TOOL_END => {
+                RecordKind::TOOL_END => {
                     let end = ToolEnd::decode(record.body).map_err(bad)?;
                     let shown = end.shown.map(|shown| held(record.sequence, shown)).transpose()?;
                     (question, asked_us) = (shown.unwrap_or_default(), record.time_us);

@@ -3,10 +3,10 @@
 use std::ops::Deref;
 
 use foldlog_codec::body::{
-    AdapterState, Answer, Declare, Dispatch, Import, Input, Opened, PromptAccepted, Replicated, Request,
-    Rollback, Settle, Shortened, ToolBegin, ToolEnd, Turn,
+    AdapterState, AnswerBody, Declare, Dispatch, Import, Input, PromptAccepted, Replicated, Request,
+    Rollback, SessionOpening, Settle, Shortened, ToolBegin, ToolEnd, Turn,
 };
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Record, RecordKind};
 
 use super::conversations::ConversationNote;
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ impl<T> Deref for MaybeOwned<'_, T> {
 /// Holds a decoded body. A writer passes the parts from which it encoded the body.
 #[derive(Debug)]
 pub(crate) enum RecordBody<'a> {
-    Opened(Opened),
+    Opened(SessionOpening),
     Declare(Declare),
     Dispatch(Dispatch<'a>),
     Import(Import<'a>),
@@ -50,7 +50,7 @@ pub(crate) enum RecordBody<'a> {
     /// A record of a conversation, of which the fold holds only where it is. The fold takes the note.
     Conversation(Option<ConversationNote>),
     /// A record of a kind that this version cannot fold.
-    Unsupported(Kind),
+    Unsupported(RecordKind),
 }
 
 impl<'a> RecordBody<'a> {
@@ -72,30 +72,32 @@ impl<'a> RecordBody<'a> {
         let Record { sequence, kind, body, .. } = *record;
         let conversation = |note: ConversationNote| RecordBody::Conversation(Some(note));
         let content = match kind {
-            Kind::OPENED => Opened::decode(body).map(RecordBody::Opened),
-            Kind::DECLARE => Declare::decode(body).map(RecordBody::Declare),
-            Kind::DISPATCH => Dispatch::decode(body).map(RecordBody::Dispatch),
-            Kind::IMPORT => Import::decode(body).map(RecordBody::Import),
-            Kind::ROLLBACK => Rollback::decode(body).map(RecordBody::Rollback),
+            RecordKind::OPENED => SessionOpening::decode(body).map(RecordBody::Opened),
+            RecordKind::DECLARE => Declare::decode(body).map(RecordBody::Declare),
+            RecordKind::DISPATCH => Dispatch::decode(body).map(RecordBody::Dispatch),
+            RecordKind::IMPORT => Import::decode(body).map(RecordBody::Import),
+            RecordKind::ROLLBACK => Rollback::decode(body).map(RecordBody::Rollback),
             // The snapshot's tag and policies matter for exports only.
-            Kind::SNAPSHOT => Ok(RecordBody::Snapshot),
-            Kind::OBSERVED => Ok(RecordBody::Observed),
-            Kind::DROPPED => Ok(RecordBody::Dropped),
-            Kind::TOOL_BEGIN => {
+            RecordKind::SNAPSHOT => Ok(RecordBody::Snapshot),
+            RecordKind::OBSERVED => Ok(RecordBody::Observed),
+            RecordKind::DROPPED => Ok(RecordBody::Dropped),
+            RecordKind::TOOL_BEGIN => {
                 ToolBegin::decode(body).map(|begin| RecordBody::ToolBegin(MaybeOwned::Owned(Box::new(begin))))
             }
-            Kind::TOOL_END => {
+            RecordKind::TOOL_END => {
                 ToolEnd::decode(body).map(|end| RecordBody::ToolEnd(MaybeOwned::Owned(Box::new(end))))
             }
-            Kind::SETTLE => Settle::decode(body).map(RecordBody::Settle),
-            Kind::REPLICATED => Replicated::decode(body).map(RecordBody::Replicated),
-            Kind::INPUT => Input::decode(body).map(|body| conversation((&body).into())),
-            Kind::REQUEST => Request::decode(body).map(|body| conversation((&body).into())),
-            Kind::ANSWER => Answer::decode(body).map(|body| conversation((&body).into())),
-            Kind::TURN => Turn::decode(body).map(|body| conversation((&body).into())),
-            Kind::SHORTENED => Shortened::decode(body).map(|body| conversation((&body).into())),
-            Kind::PROMPT_ACCEPTED => PromptAccepted::decode(body).map(|body| conversation((&body).into())),
-            Kind::ADAPTER_STATE => AdapterState::decode(body).map(|body| conversation((&body).into())),
+            RecordKind::SETTLE => Settle::decode(body).map(RecordBody::Settle),
+            RecordKind::REPLICATED => Replicated::decode(body).map(RecordBody::Replicated),
+            RecordKind::INPUT => Input::decode(body).map(|body| conversation((&body).into())),
+            RecordKind::REQUEST => Request::decode(body).map(|body| conversation((&body).into())),
+            RecordKind::ANSWER => AnswerBody::decode(body).map(|body| conversation((&body).into())),
+            RecordKind::TURN => Turn::decode(body).map(|body| conversation((&body).into())),
+            RecordKind::SHORTENED => Shortened::decode(body).map(|body| conversation((&body).into())),
+            RecordKind::PROMPT_ACCEPTED => {
+                PromptAccepted::decode(body).map(|body| conversation((&body).into()))
+            }
+            RecordKind::ADAPTER_STATE => AdapterState::decode(body).map(|body| conversation((&body).into())),
             kind => Ok(RecordBody::Unsupported(kind)),
         };
         content.map_err(Error::unread(sequence))

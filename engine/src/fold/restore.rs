@@ -9,23 +9,23 @@ use foldlog_codec::body::{OPEN_OPERATIONS_MAX, Policy};
 use foldlog_codec::image::{BegunImage, BegunSlice, Image, ItemImage, SliceImage};
 
 use super::log_source::LogSource;
-use super::projection::{Frozen, Projection, SliceState};
+use super::projection::{FrozenProjection, Projection, SliceState};
 use crate::error::{Error, Result};
-use crate::items::Items;
-use crate::items::log_items::{LogItems, Mark};
-use crate::items::row::{Row, RowItem, RowRef};
+use crate::items::SliceItems;
+use crate::items::log_items::{ItemMark, LogItems};
+use crate::items::row::{RowItem, RowRef, SliceRow};
 use crate::items::rows::{Rows, in_order};
 use crate::log::objects::Objects;
-use crate::log::reader::Places;
-use crate::names::Names;
+use crate::log::reader::RecordLocator;
+use crate::names::DeclaredNames;
 use crate::storage::Storage;
-use crate::types::{Recorded, SessionTypes, SliceTypes, TAIL_ITEMS};
+use crate::types::{RecordedBytes, SessionTypes, SliceTypes, TAIL_ITEMS};
 
 /// Returns the slices of a projection for an image, with the number of their items but without the items.
 pub(crate) fn slices(projection: &Projection) -> Vec<SliceImage<'static>> {
-    let slice = |items: &Items| match items {
-        Items::Held(rows) => SliceImage::Held { len: rows.len() as u64, items: Vec::new() },
-        Items::InLog(items) => SliceImage::InLog {
+    let slice = |items: &SliceItems| match items {
+        SliceItems::Held(rows) => SliceImage::Held { len: rows.len() as u64, items: Vec::new() },
+        SliceItems::InLog(items) => SliceImage::InLog {
             len: items.len(),
             marks: items.marks().iter().map(|mark| (mark.place, mark.sequence)).collect(),
             undone: items.rolled_back().to_vec(),
@@ -38,9 +38,9 @@ pub(crate) fn slices(projection: &Projection) -> Vec<SliceImage<'static>> {
 /// [`items_apart`] returns.
 pub(crate) fn begun(
     projection: &Projection,
-    begun: &[(SequenceNumber, Arc<Frozen>)],
+    begun: &[(SequenceNumber, Arc<FrozenProjection>)],
 ) -> Vec<BegunImage<'static>> {
-    let slice = |id: u32, then: &Frozen| {
+    let slice = |id: u32, then: &FrozenProjection| {
         let (now, then) = (state_rows(projection, id)?, state_rows(then.projection(), id)?);
         let kept = now.iter().zip(then.iter()).take_while(|(now, then)| now.id == then.id).count();
         let len = then.len() - kept;
@@ -51,7 +51,7 @@ pub(crate) fn begun(
             items: Vec::new(),
         })
     };
-    let ids = |then: &Frozen| 0..then.projection().names.slices().len() as u32;
+    let ids = |then: &FrozenProjection| 0..then.projection().names.slices().len() as u32;
     begun
         .iter()
         .map(|(begin, then)| BegunImage {
@@ -63,7 +63,7 @@ pub(crate) fn begun(
 
 fn state_rows(projection: &Projection, slice: u32) -> Option<&Rows> {
     match projection.items(slice) {
-        Some((Policy::State, Items::Held(rows))) => Some(rows),
+        Some((Policy::State, SliceItems::Held(rows))) => Some(rows),
         _ => None,
     }
 }
@@ -72,14 +72,16 @@ fn state_rows(projection: &Projection, slice: u32) -> Option<&Rows> {
 /// items of the projection, then those of the begins in `heads`.
 pub(crate) fn items_apart<'a>(
     projection: &'a Projection,
-    begun: &'a [(SequenceNumber, Arc<Frozen>)],
+    begun: &'a [(SequenceNumber, Arc<FrozenProjection>)],
     heads: &'a [BegunImage<'_>],
 ) -> impl Iterator<Item = (u32, Box<dyn Iterator<Item = RowRef<'a>> + 'a>)> {
     /// A slice's id, and its items in order.
     type Stream<'a> = (u32, Box<dyn Iterator<Item = RowRef<'a>> + 'a>);
     let held = (0..).zip(projection.slices()).filter_map(|(slice, items)| match items {
-        Items::Held(rows) => Some((slice, Box::new(rows.iter()) as Box<dyn Iterator<Item = RowRef<'a>>>)),
-        Items::InLog(_) => None,
+        SliceItems::Held(rows) => {
+            Some((slice, Box::new(rows.iter()) as Box<dyn Iterator<Item = RowRef<'a>>>))
+        }
+        SliceItems::InLog(_) => None,
     });
     let begun = begun.iter().zip(heads).flat_map(|((_, then), head)| {
         head.slices.iter().filter_map(|slice| -> Option<Stream<'a>> {
@@ -91,17 +93,17 @@ pub(crate) fn items_apart<'a>(
 }
 
 /// Holds what the last items of LOG slices are read from.
-pub(crate) struct Ground<'a> {
+pub(crate) struct TailSource<'a> {
     pub(crate) storage: &'a Arc<dyn Storage>,
-    pub(crate) places: Places,
+    pub(crate) places: RecordLocator,
     pub(crate) objects: &'a Arc<Objects>,
 }
 
 /// Holds what was read from an image.
-pub(crate) struct Restored {
+pub(crate) struct LoadedImage {
     pub(crate) projection: Projection,
     /// STATE at the begins of open operations that may change something.
-    pub(crate) begun: Vec<(SequenceNumber, Arc<Frozen>)>,
+    pub(crate) begun: Vec<(SequenceNumber, Arc<FrozenProjection>)>,
 }
 
 /// Makes the projection of a session from an image, and STATE at the begins of open operations.
@@ -114,10 +116,10 @@ pub(crate) struct Restored {
 pub(crate) fn projection(
     image: &Image<'_>,
     types: Option<&SessionTypes>,
-    ground: Ground<'_>,
-) -> Result<Restored> {
+    ground: TailSource<'_>,
+) -> Result<LoadedImage> {
     let bad = |reason: &str| Error::Inconsistent { sequence: image.next_sequence, reason: reason.to_owned() };
-    let mut names = Names::default();
+    let mut names = DeclaredNames::default();
     names.check(image.next_sequence, &image.declared)?;
     names.learn(image.declared.clone());
     if names.slices().len() != image.slices.len() {
@@ -138,13 +140,14 @@ pub(crate) fn projection(
         let types = types.and_then(|types| types.slice(&declared.name));
         let items = match slice {
             SliceImage::Held { items, .. } if declared.policy != Policy::Log => {
-                Items::Held(rows(items, types)?)
+                SliceItems::Held(rows(items, types)?)
             }
             SliceImage::InLog { len, marks, undone } if declared.policy == Policy::Log => {
-                let marks = marks.iter().map(|(place, sequence)| Mark { place: *place, sequence: *sequence });
+                let marks =
+                    marks.iter().map(|(place, sequence)| ItemMark { place: *place, sequence: *sequence });
                 let tail_max = types.map_or(TAIL_ITEMS, |types| types.tail_items);
                 let items = LogItems::restored(*len, marks.collect(), undone.clone(), tail_max);
-                Items::InLog(with_tail(items, declared.id, &source, types)?)
+                SliceItems::InLog(with_tail(items, declared.id, &source, types)?)
             }
             _ => return Err(bad("a slice is held otherwise than its policy asks for")),
         };
@@ -161,7 +164,7 @@ pub(crate) fn projection(
     if !begins.eq(begun.iter().map(|(begin, _)| *begin)) {
         return Err(bad("the image does not hold STATE where its open operations began"));
     }
-    Ok(Restored { projection, begun })
+    Ok(LoadedImage { projection, begun })
 }
 
 /// Makes the outline of a session from an image: names, tags and operations, without items.
@@ -170,12 +173,12 @@ pub(crate) fn projection(
 ///
 /// [`Error::Inconsistent`] if the declarations that the image holds contradict each other.
 pub(crate) fn outline(image: &Image<'_>) -> Result<Projection> {
-    let mut names = Names::default();
+    let mut names = DeclaredNames::default();
     names.check(image.next_sequence, &image.declared)?;
     names.learn(image.declared.clone());
     let slices = names.slices().iter().map(|declared| SliceState {
         policy: declared.policy,
-        items: Items::Held(SliceTypes::no_rows(None)),
+        items: SliceItems::Held(SliceTypes::no_rows(None)),
         decoder: None,
         unread: false,
     });
@@ -188,7 +191,7 @@ fn begun_states(
     image: &Image<'_>,
     projection: &Projection,
     types: Option<&SessionTypes>,
-) -> Result<Vec<(SequenceNumber, Arc<Frozen>)>> {
+) -> Result<Vec<(SequenceNumber, Arc<FrozenProjection>)>> {
     let bad = || Error::Inconsistent {
         sequence: image.next_sequence,
         reason: "the image shows an item at the begin of an operation that its slice does not hold"
@@ -223,7 +226,7 @@ fn rows(items: &[ItemImage<'_>], types: Option<&SliceTypes>) -> Result<Rows> {
         match types {
             Some(types) if item.id.ordinal == 0 => {
                 let (version, sequence) = (item.version, item.id.sequence);
-                types.decoder.behind(&mut rows, version, sequence, Recorded::Elsewhere(item.bytes))?;
+                types.decoder.behind(&mut rows, version, sequence, RecordedBytes::Elsewhere(item.bytes))?;
             }
             _ => rows.push(row(item, types)?),
         }
@@ -241,14 +244,14 @@ fn rows(items: &[ItemImage<'_>], types: Option<&SliceTypes>) -> Result<Rows> {
     Ok(rows)
 }
 
-fn row(item: &ItemImage<'_>, types: Option<&SliceTypes>) -> Result<Row> {
+fn row(item: &ItemImage<'_>, types: Option<&SliceTypes>) -> Result<SliceRow> {
     let ItemImage { id, version, bytes } = *item;
-    let recorded = Recorded::Elsewhere(bytes);
+    let recorded = RecordedBytes::Elsewhere(bytes);
     let item = match types {
         Some(types) => RowItem::Typed(types.decoder.alone(version, id.sequence, recorded)?),
         None => RowItem::Bytes(Arc::from(bytes)),
     };
-    Ok(Row { id, version, item })
+    Ok(SliceRow { id, version, item })
 }
 
 /// Reads the last items of a LOG slice, which its reducers see.
@@ -280,7 +283,7 @@ mod tests {
 
     #[test]
     fn items_come_back_in_their_order_and_can_be_gone_on_with() {
-        let row = |sequence: u64| Row {
+        let row = |sequence: u64| SliceRow {
             id: ItemId { sequence: sequence.into(), ordinal: 0 },
             version: 1,
             item: RowItem::Bytes(Arc::from([sequence as u8])),

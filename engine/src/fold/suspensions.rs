@@ -23,7 +23,7 @@ use crate::sabotage::{self, Breakage};
 
 /// Says how a suspended operation stands at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum SuspensionStatus {
     /// This operation waits for a person or the host: the suspended one, or one within it.
     Waits(OperationId),
     /// The operation may run again. It was approved by this record, or it waits for something that its tool asks for itself.
@@ -47,7 +47,7 @@ pub(crate) struct Standings<'a> {
 
 impl<'a> Standings<'a> {
     /// Returns how an operation stands; `None` if it is withdrawn.
-    pub(crate) fn of_live(&self, suspended: &SuspendedOperation) -> Option<Standing> {
+    pub(crate) fn of_live(&self, suspended: &SuspendedOperation) -> Option<SuspensionStatus> {
         self.is_live(suspended).then(|| self.standing(suspended))
     }
 
@@ -59,14 +59,15 @@ impl<'a> Standings<'a> {
     /// Returns the operation that somebody has to settle before this one goes on; `None` if nobody has to.
     pub(crate) fn waits_for(&self, operation: OperationId) -> Option<OperationId> {
         match self.of_live(self.operations.suspended_one(operation)?)? {
-            Standing::Waits(operation) => Some(operation),
-            Standing::MayRun(_) | Standing::Expired => None,
+            SuspensionStatus::Waits(operation) => Some(operation),
+            SuspensionStatus::MayRun(_) | SuspensionStatus::Expired => None,
         }
     }
 
     /// Returns the operations whose questions nobody has answered.
     pub(crate) fn waiting(&self) -> Vec<SuspendedOperation> {
-        let waits = |one: &&SuspendedOperation| self.of_live(one) == Some(Standing::Waits(one.operation));
+        let waits =
+            |one: &&SuspendedOperation| self.of_live(one) == Some(SuspensionStatus::Waits(one.operation));
         self.operations.suspended().filter(waits).cloned().collect()
     }
 
@@ -91,7 +92,7 @@ impl<'a> Standings<'a> {
         self.path.is_live(outermost.end, self.position) || sabotage::is(Breakage::QuestionNotWithdrawn)
     }
 
-    pub(crate) fn standing(&self, suspended: &SuspendedOperation) -> Standing {
+    pub(crate) fn standing(&self, suspended: &SuspendedOperation) -> SuspensionStatus {
         let is_over = |until_us: Option<i64>| {
             until_us.is_some_and(|until_us| until_us <= self.now_us) && !sabotage::is(Breakage::ExpiryIgnored)
         };
@@ -105,16 +106,16 @@ impl<'a> Standings<'a> {
         let approved = decided.filter(|decided| decided.decision == Decision::RunAgain);
         match (suspended.suspension.form, approved) {
             (SuspensionForm::Within, _) => self.within(suspended),
-            (SuspensionForm::Asks, Some(approved)) if is_over(approved.until_us) => Standing::Expired,
-            (SuspensionForm::Asks, Some(approved)) => Standing::MayRun(Some(approved.sequence)),
-            _ if decided.is_some() => Standing::MayRun(decided.map(|decided| decided.sequence)),
-            _ if is_over(suspended.suspension.expires_us) => Standing::Expired,
-            _ => Standing::Waits(suspended.operation),
+            (SuspensionForm::Asks, Some(approved)) if is_over(approved.until_us) => SuspensionStatus::Expired,
+            (SuspensionForm::Asks, Some(approved)) => SuspensionStatus::MayRun(Some(approved.sequence)),
+            _ if decided.is_some() => SuspensionStatus::MayRun(decided.map(|decided| decided.sequence)),
+            _ if is_over(suspended.suspension.expires_us) => SuspensionStatus::Expired,
+            _ => SuspensionStatus::Waits(suspended.operation),
         }
     }
 
     /// Returns how an operation stands that waits for one within it.
-    fn within(&self, suspended: &SuspendedOperation) -> Standing {
+    fn within(&self, suspended: &SuspendedOperation) -> SuspensionStatus {
         let inner_of = |outer: &SuspendedOperation| {
             let own = outer.suspension.inner.filter(|inner| inner.session.is_none());
             own.map(|inner| inner.operation)
@@ -128,12 +129,12 @@ impl<'a> Standings<'a> {
             match inner.suspension.form {
                 SuspensionForm::Within => next = inner_of(inner),
                 _ => match self.standing(inner) {
-                    Standing::Waits(operation) => return Standing::Waits(operation),
-                    Standing::MayRun(_) | Standing::Expired => break,
+                    SuspensionStatus::Waits(operation) => return SuspensionStatus::Waits(operation),
+                    SuspensionStatus::MayRun(_) | SuspensionStatus::Expired => break,
                 },
             }
         }
-        Standing::MayRun(None)
+        SuspensionStatus::MayRun(None)
     }
 
     /// Returns why a suspended operation cannot be settled like this.
@@ -153,7 +154,7 @@ impl<'a> Standings<'a> {
         };
         match (suspended.suspension.form, self.of_live(suspended)) {
             (_, None) => Some("its question was withdrawn by a rollback"),
-            (_, Some(Standing::Expired)) => {
+            (_, Some(SuspensionStatus::Expired)) => {
                 Some("its question or its approval has expired, so the call has failed")
             }
             (SuspensionForm::Within, _) if decision == Decision::Failed => None,

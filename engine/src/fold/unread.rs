@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock};
 use crate::error::Error;
 use crate::items::AnyValue;
 use crate::items::rows::Rows;
-use crate::types::{Decoded, Decoder, Recorded};
+use crate::types::{Decoded, Decoder, RecordedBytes};
 
 /// Stands for the content of an unread item.
 struct Unread;
@@ -30,7 +30,7 @@ pub(super) fn value() -> AnyValue {
 /// Decodes every item to a value that stands for an unread one.
 pub(super) const DECODER: Decoder = Decoder::Typed { alone, behind };
 
-fn alone(_: u32, _: SequenceNumber, _: Recorded<'_>) -> Decoded {
+fn alone(_: u32, _: SequenceNumber, _: RecordedBytes<'_>) -> Decoded {
     Ok(value())
 }
 
@@ -38,7 +38,7 @@ fn behind(
     rows: &mut Rows,
     version: u32,
     sequence: SequenceNumber,
-    _: Recorded<'_>,
+    _: RecordedBytes<'_>,
 ) -> std::result::Result<(), Box<Error>> {
     rows.push_value(sequence, version, &mut Some(Unread));
     Ok(())

@@ -19,20 +19,21 @@ use std::ops::ControlFlow;
 
 use foldlog_codec::body::Policy;
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use serde::Serialize;
 use similar::{Algorithm, DiffOp, capture_diff_slices};
 use smol_str::SmolStr;
 
 use super::differences::{
-    Difference, DifferenceKind, Unpaired, VisitDifference, gathered, hold_decoded, message_value, of_both,
+    Difference, DifferenceKind, UnpairedItems, VisitDifference, gathered, hold_decoded, message_value,
+    of_both,
 };
 use super::{ItemName, LogReader, SliceReader, StateReader};
 use crate::conversation::ConversationMessage;
 use crate::divergence::{self, Divergence, LaneName, OtherRecord};
 use crate::error::Result;
 use crate::fold::conversation_reading::TextBudget;
-use crate::names::Names;
+use crate::names::DeclaredNames;
 use crate::types::{Slice, ToolInvocations};
 
 /// Bytes of bodies that are read of one log before the other is read as far.
@@ -46,7 +47,7 @@ const MADE_ANEW: [&str; 2] = ["elapsed_us", "call_id"];
 
 /// Names where two logs part.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Parting {
+pub struct LogDivergence {
     /// Number of records with which both logs begin and that say the same.
     pub alike: u64,
     /// The first record of this log that the other does not have; `None` where this log ends there.
@@ -59,7 +60,7 @@ pub struct Parting {
     pub difference: Option<Divergence>,
 }
 
-impl Parting {
+impl LogDivergence {
     /// Returns whether both logs say the same from their first to their last record.
     pub fn is_none(&self) -> bool {
         self.here.is_none() && self.there.is_none()
@@ -67,33 +68,33 @@ impl Parting {
 }
 
 /// Holds a record that was read.
-struct Held {
-    kind: Kind,
+struct QueuedRecord {
+    kind: RecordKind,
     body: Vec<u8>,
 }
 
 /// Reads one log a part at a time.
-struct Ahead<'a> {
+struct BufferedLogReader<'a> {
     reader: &'a LogReader,
-    names: &'a Names,
+    names: &'a DeclaredNames,
     next: u64,
-    held: VecDeque<Held>,
+    held: VecDeque<QueuedRecord>,
 }
 
-impl<'a> Ahead<'a> {
-    fn of(reader: &'a LogReader) -> Ahead<'a> {
-        Ahead { reader, names: &reader.outline.names, next: 0, held: VecDeque::new() }
+impl<'a> BufferedLogReader<'a> {
+    fn of(reader: &'a LogReader) -> BufferedLogReader<'a> {
+        BufferedLogReader { reader, names: &reader.outline.names, next: 0, held: VecDeque::new() }
     }
 
     /// Returns the next record; `None` at the end of the log.
-    fn next(&mut self) -> Result<Option<Held>> {
+    fn next(&mut self) -> Result<Option<QueuedRecord>> {
         if self.held.is_empty() && self.next < self.reader.records_len() {
             let (held, mut bytes) = (&mut self.held, 0);
             let places = &self.reader.places;
             let (from, through) = (SequenceNumber::new(self.next), SequenceNumber::MAX);
             places.read_until(&self.reader.storage, from, through, &mut |record| {
                 bytes += record.body.len();
-                held.push_back(Held { kind: record.kind, body: record.body.to_vec() });
+                held.push_back(QueuedRecord { kind: record.kind, body: record.body.to_vec() });
                 let is_enough = bytes >= READ_BYTES;
                 Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             })?;
@@ -112,14 +113,14 @@ impl LogReader {
     ///
     /// [`Error::Io`](crate::Error::Io) if a segment of either can no longer be read, [`Error::OverBudget`](crate::Error::OverBudget)
     /// if two records that differ would take more memory than the [reader may](LogReader::memory_bytes).
-    pub fn parting(&self, other: &LogReader) -> Result<Parting> {
-        let (mut here, mut there) = (Ahead::of(self), Ahead::of(other));
+    pub fn parting(&self, other: &LogReader) -> Result<LogDivergence> {
+        let (mut here, mut there) = (BufferedLogReader::of(self), BufferedLogReader::of(other));
         // Equal bytes say the same where both logs mean the same by the numbers of their declarations.
         let is_declared_alike = here.names.all() == there.names.all();
         let mut alike = 0;
         loop {
             let sequence = SequenceNumber::new(alike);
-            let shown = |side: &Ahead<'_>, record: &Held| OtherRecord {
+            let shown = |side: &BufferedLogReader<'_>, record: &QueuedRecord| OtherRecord {
                 sequence,
                 record: divergence::shown_name(record.kind, &record.body, side.names),
             };
@@ -127,12 +128,12 @@ impl LogReader {
             let (Some(one), Some(two)) = (&ours, &theirs) else {
                 let (here, there) =
                     (ours.map(|record| shown(&here, &record)), theirs.map(|record| shown(&there, &record)));
-                return Ok(Parting { alike, here, there, difference: None });
+                return Ok(LogDivergence { alike, here, there, difference: None });
             };
             // What a session says of itself stands first in every log.
-            let is_head = sequence == SequenceNumber::MIN && one.kind == Kind::OPENED;
+            let is_head = sequence == SequenceNumber::MIN && one.kind == RecordKind::OPENED;
             // Who holds a session says nothing of what was done in it.
-            let is_head = is_head || one.kind == Kind::REPLICATED;
+            let is_head = is_head || one.kind == RecordKind::REPLICATED;
             let is_equal = is_declared_alike && one.body == two.body;
             if one.kind == two.kind && !is_head && !is_equal {
                 let budget = TextBudget::new(&self.dir, self.memory_bytes());
@@ -153,7 +154,7 @@ impl LogReader {
             let divergence =
                 |difference| Divergence::changed(sequence, LaneName::default(), record, difference);
             let difference = difference.map(divergence);
-            return Ok(Parting { alike, here: Some(here), there: Some(there), difference });
+            return Ok(LogDivergence { alike, here: Some(here), there: Some(there), difference });
         }
     }
 }
@@ -310,7 +311,7 @@ impl StateReader {
                 }
             }
             let stays = |places: Vec<bool>| move |place: usize, _: ItemName| places.get(place) == Some(&true);
-            Ok((Unpaired::of(here, stays(here_stays)), Unpaired::of(there, stays(there_stays))))
+            Ok((UnpairedItems::of(here, stays(here_stays)), UnpairedItems::of(there, stays(there_stays))))
         })
     }
 

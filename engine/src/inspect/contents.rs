@@ -10,8 +10,8 @@ use foldlog_codec::body::{
 };
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::msgpack::{self, Value};
-use foldlog_codec::record::Names;
-use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+use foldlog_codec::record::RecordNames;
+use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
 use serde::de::DeserializeOwned;
 
 use super::LogReader;
@@ -23,7 +23,7 @@ use crate::types::{Event, read_event};
 
 /// Holds a record as [`LogReader::contents`] hands it on.
 #[derive(Debug)]
-pub struct Recorded<'a> {
+pub struct DecodedRecord<'a> {
     /// Sequence number of the record.
     pub sequence: SequenceNumber,
     /// Time of the record.
@@ -49,7 +49,7 @@ pub enum RecordedContent {
     /// [`contents_left`](LogReader::contents_left) hands such a record over.
     Dropped,
     /// Any other record.
-    Other(Kind),
+    Other(RecordKind),
 }
 
 /// Holds an event that was dispatched.
@@ -190,14 +190,14 @@ impl RecordedObservation {
     }
 }
 
-impl<'a> Recorded<'a> {
-    fn of(record: &'a Record<'a>, content: RecordedContent) -> Recorded<'a> {
+impl<'a> DecodedRecord<'a> {
+    fn of(record: &'a Record<'a>, content: RecordedContent) -> DecodedRecord<'a> {
         let time = DateTime::from_timestamp_micros(record.time_us).unwrap_or_default();
-        Recorded { sequence: record.sequence, time, content, record }
+        DecodedRecord { sequence: record.sequence, time, content, record }
     }
 }
 
-impl Recorded<'_> {
+impl DecodedRecord<'_> {
     /// Returns the length of what the record holds, or held, in bytes, the objects that it names left out.
     pub fn len(&self) -> u64 {
         let dropped = matches!(self.content, RecordedContent::Dropped);
@@ -244,7 +244,7 @@ impl LogReader {
         &self,
         from: impl Into<SequenceNumber>,
         through: impl Into<SequenceNumber>,
-        mut visit: impl FnMut(Recorded<'_>) -> Result<()>,
+        mut visit: impl FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
         self.reading(from.into(), through.into(), |reading, record| visit(reading.recorded(record)?))
     }
@@ -259,7 +259,7 @@ impl LogReader {
         &self,
         from: impl Into<SequenceNumber>,
         through: impl Into<SequenceNumber>,
-        mut visit: impl FnMut(Recorded<'_>) -> Result<()>,
+        mut visit: impl FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
         self.reading(from.into(), through.into(), |reading, record| visit(reading.left(record)?))
     }
@@ -288,7 +288,7 @@ impl Session {
         &self,
         from: impl Into<SequenceNumber>,
         through: impl Into<SequenceNumber>,
-        mut visit: impl FnMut(Recorded<'_>) -> Result<()>,
+        mut visit: impl FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
         self.reading(from.into(), through.into(), |reading, record| visit(reading.recorded(record)?))
     }
@@ -302,7 +302,7 @@ impl Session {
         &self,
         from: impl Into<SequenceNumber>,
         through: impl Into<SequenceNumber>,
-        mut visit: impl FnMut(Recorded<'_>) -> Result<()>,
+        mut visit: impl FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
         self.reading(from.into(), through.into(), |reading, record| visit(reading.left(record)?))
     }
@@ -314,7 +314,7 @@ impl Session {
         mut visit: impl FnMut(&ContentReading<'_>, &Record<'_>) -> Result<()>,
     ) -> Result<()> {
         let source = self.log_source();
-        let mut names = Names::default();
+        let mut names = RecordNames::default();
         names.learn(&source.names.all());
         let compaction = source.places.compaction.as_deref();
         let reading = ContentReading { names: &names, objects: &source.objects, compaction };
@@ -324,19 +324,19 @@ impl Session {
 
 /// Reads what records hold: what the names in them stand for, and where their objects are.
 pub(super) struct ContentReading<'a> {
-    pub(super) names: &'a Names,
+    pub(super) names: &'a RecordNames,
     pub(super) objects: &'a Objects,
     pub(super) compaction: Option<&'a Compaction>,
 }
 
 impl ContentReading<'_> {
-    pub(super) fn recorded<'a>(&self, record: &'a Record<'a>) -> Result<Recorded<'a>> {
-        Ok(Recorded::of(record, self.content_of(record)?))
+    pub(super) fn recorded<'a>(&self, record: &'a Record<'a>) -> Result<DecodedRecord<'a>> {
+        Ok(DecodedRecord::of(record, self.content_of(record)?))
     }
 
-    fn left<'a>(&self, record: &'a Record<'a>) -> Result<Recorded<'a>> {
+    fn left<'a>(&self, record: &'a Record<'a>) -> Result<DecodedRecord<'a>> {
         match record.kind {
-            Kind::DROPPED => Ok(Recorded::of(record, RecordedContent::Dropped)),
+            RecordKind::DROPPED => Ok(DecodedRecord::of(record, RecordedContent::Dropped)),
             _ => self.recorded(record),
         }
     }
@@ -349,7 +349,7 @@ impl ContentReading<'_> {
         let sequence = record.sequence;
         let bad = Error::unread(sequence);
         let content = match record.kind {
-            Kind::DISPATCH => match Dispatch::decode(record.body).map_err(bad)?.action {
+            RecordKind::DISPATCH => match Dispatch::decode(record.body).map_err(bad)?.action {
                 Action::Event { event, data } => {
                     let declared = self.names.events.get(&event).cloned();
                     let (name, version) = declared.unwrap_or_else(|| (format!("#{event}"), 0));
@@ -358,12 +358,12 @@ impl ContentReading<'_> {
                 }
                 _ => RecordedContent::Other(record.kind),
             },
-            Kind::OBSERVED => {
+            RecordKind::OBSERVED => {
                 let Observed { name, data, .. } = Observed::decode(record.body).map_err(bad)?;
                 let bytes = self.payload(data)?;
                 RecordedContent::Observed(RecordedObservation { name, sequence, bytes })
             }
-            Kind::TOOL_BEGIN => {
+            RecordKind::TOOL_BEGIN => {
                 let begin = ToolBegin::decode(record.body).map_err(bad)?;
                 RecordedContent::CallBegun(RecordedBegin {
                     operation: begin.again.unwrap_or(OperationId::from(sequence)),
@@ -375,7 +375,7 @@ impl ContentReading<'_> {
                     before: self.captures(sequence, begin.resources)?,
                 })
             }
-            Kind::TOOL_END => {
+            RecordKind::TOOL_END => {
                 let end = ToolEnd::decode(record.body).map_err(bad)?;
                 let shown = end.shown.map(|shown| self.text(sequence, shown)).transpose()?;
                 RecordedContent::CallEnded(RecordedEnd {
@@ -392,7 +392,7 @@ impl ContentReading<'_> {
                     after: self.captures(sequence, end.resources)?,
                 })
             }
-            Kind::DROPPED => {
+            RecordKind::DROPPED => {
                 let nothing = Error::Compacted { position: sequence, earliest: sequence };
                 return Err(self.compaction.map_or(nothing, |compaction| compaction.unknown(sequence)));
             }

@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
 use crate::log::scan::sound::scan_sound;
-use crate::log::scan::survey::{self, Place, Stretch};
-use crate::log::scan::{self, Scan};
+use crate::log::scan::survey::{self, DamageSite, Stretch};
+use crate::log::scan::{self, LogScan};
 use crate::options::MemoryLimit;
 use crate::session::{cut, read_outline_by};
 use crate::storage::{FileStorage, Storage};
@@ -62,9 +62,9 @@ pub struct SoundEnd {
     pub damage: Error,
 }
 
-impl From<Place> for DamagedPlace {
-    fn from(place: Place) -> DamagedPlace {
-        let Place { path, offset, sequence, reason, is_older, follows } = place;
+impl From<DamageSite> for DamagedPlace {
+    fn from(place: DamageSite) -> DamagedPlace {
+        let DamageSite { path, offset, sequence, reason, is_older, follows } = place;
         let follows = follows.map(|Stretch { path, offset, records, sequences }| SoundStretch {
             segment: path,
             offset,
@@ -283,7 +283,7 @@ struct SoundPart {
 }
 
 /// Cuts a scan before the record `below`.
-fn cut_scan(storage: &Arc<dyn Storage>, scan: &mut Scan, below: SequenceNumber) -> Result<()> {
+fn cut_scan(storage: &Arc<dyn Storage>, scan: &mut LogScan, below: SequenceNumber) -> Result<()> {
     let (places, located) = cut(storage, scan.places(), below.saturating_sub(1))?;
     (scan.segments, scan.index, scan.next_sequence) = (places.segments, places.index, places.next_sequence);
     scan.compaction = places.compaction;

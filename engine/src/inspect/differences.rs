@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Policy;
-use foldlog_codec::msgpack::{Reader, Value};
+use foldlog_codec::msgpack::{MsgpackReader, Value};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::SmolStr;
 use uuid::Uuid;
@@ -166,8 +166,8 @@ impl StateReader {
                 slice.is_some_and(|slice| slice.contains(name.sequence, name.ordinal))
             };
             Ok((
-                Unpaired::of(before, move |_, name| is_in(after, name)),
-                Unpaired::of(after, move |_, name| is_in(before, name)),
+                UnpairedItems::of(before, move |_, name| is_in(after, name)),
+                UnpairedItems::of(after, move |_, name| is_in(before, name)),
             ))
         })
     }
@@ -182,7 +182,7 @@ impl StateReader {
         unpaired: impl Fn(
             Option<SliceReader<'a>>,
             Option<SliceReader<'a>>,
-        ) -> Result<(Unpaired<'a>, Unpaired<'a>)>,
+        ) -> Result<(UnpairedItems<'a>, UnpairedItems<'a>)>,
     ) -> Result<()> {
         let slices = self.slices().chain(other.slices());
         let named: BTreeMap<&str, Policy> = slices.map(|slice| (slice.name(), slice.policy())).collect();
@@ -200,10 +200,10 @@ impl StateReader {
     /// Compares the items of a slice that only one of two states has, one pair at a time.
     fn compare_unpaired(
         &self,
-        (mut went, mut came): (Unpaired<'_>, Unpaired<'_>),
+        (mut went, mut came): (UnpairedItems<'_>, UnpairedItems<'_>),
         other: &StateReader,
         collector: &mut Collector<'_, '_>,
-    ) -> Compared {
+    ) -> VisitorFlow {
         loop {
             let (goes, comes) = (went.gap()?, came.gap()?);
             let takes_old = goes.is_some_and(|goes| comes.is_none_or(|comes| goes <= comes));
@@ -263,7 +263,7 @@ impl StateReader {
 
 /// Counts what MessagePack takes once it is decoded: many small values take many times their bytes.
 pub(super) fn hold_decoded(budget: &TextBudget<'_>, sequence: SequenceNumber, bytes: &[u8]) -> Result<()> {
-    let mut tokens = Reader::new(bytes);
+    let mut tokens = MsgpackReader::new(bytes);
     let mut values = 0;
     while tokens.token().is_ok() {
         values += 1;
@@ -283,7 +283,7 @@ const TOGETHER_ITEMS: usize = 256;
 const TOGETHER_BYTES: usize = 1 << 20;
 
 /// Reads the items of a slice that another state does not have, a few at a time.
-pub(super) struct Unpaired<'a> {
+pub(super) struct UnpairedItems<'a> {
     slice: Option<SliceReader<'a>>,
     /// The items that are still to be read: the gap between items of both states in which it is, its place, and its name.
     names: Box<dyn Iterator<Item = (usize, usize, ItemName)> + 'a>,
@@ -291,12 +291,12 @@ pub(super) struct Unpaired<'a> {
     read: VecDeque<(usize, usize, StoredItem)>,
 }
 
-impl<'a> Unpaired<'a> {
+impl<'a> UnpairedItems<'a> {
     /// Reads those items that are not `in_both` states, by their places and names.
     pub(super) fn of(
         slice: Option<SliceReader<'a>>,
         in_both: impl Fn(usize, ItemName) -> bool + 'a,
-    ) -> Unpaired<'a> {
+    ) -> UnpairedItems<'a> {
         let mut gap = 0;
         let names = slice.into_iter().flat_map(|slice| slice.names().enumerate());
         let names = names.filter_map(move |(place, name)| {
@@ -304,7 +304,7 @@ impl<'a> Unpaired<'a> {
             gap += usize::from(is_in_both);
             (!is_in_both).then_some((gap, place, name))
         });
-        Unpaired { slice, names: Box::new(names), named: VecDeque::new(), read: VecDeque::new() }
+        UnpairedItems { slice, names: Box::new(names), named: VecDeque::new(), read: VecDeque::new() }
     }
 
     /// Returns the gap of the next item; `None` if there is none.
@@ -427,7 +427,7 @@ pub(super) fn message_value(message: &ConversationMessage) -> Value {
 }
 
 /// Says whether the visitor wants more.
-pub(super) type Compared = Result<ControlFlow<()>>;
+pub(super) type VisitorFlow = Result<ControlFlow<()>>;
 
 struct Collector<'a, 'b> {
     slice: Option<&'a String>,
@@ -435,13 +435,13 @@ struct Collector<'a, 'b> {
 }
 
 impl Collector<'_, '_> {
-    fn push(&mut self, path: String, change: DifferenceKind, before: Value, after: Value) -> Compared {
+    fn push(&mut self, path: String, change: DifferenceKind, before: Value, after: Value) -> VisitorFlow {
         let slice = self.slice.cloned();
         (self.visit)(Difference { slice, conversation: None, path, change, before, after })
     }
 
     /// Compares two values field by field. Decoding has bounded the depth of values from a log.
-    fn values(&mut self, path: &str, before: &Value, after: &Value) -> Compared {
+    fn values(&mut self, path: &str, before: &Value, after: &Value) -> VisitorFlow {
         match (before, after) {
             (before, after) if before == after => Ok(ControlFlow::Continue(())),
             (Value::Map(old), Value::Map(new)) => self.fields(path, old, new),
@@ -463,7 +463,7 @@ impl Collector<'_, '_> {
         }
     }
 
-    fn fields(&mut self, path: &str, old: &[(Value, Value)], new: &[(Value, Value)]) -> Compared {
+    fn fields(&mut self, path: &str, old: &[(Value, Value)], new: &[(Value, Value)]) -> VisitorFlow {
         for (key, value) in old {
             let path = format!("{path}{}", key.path_step());
             unless_broken!(match new.iter().find(|(other, _)| other == key) {

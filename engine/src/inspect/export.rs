@@ -6,7 +6,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 
 use foldlog_codec::body::Policy;
-use foldlog_codec::msgpack::{Limits, Streamed};
+use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 use foldlog_codec::{SequenceNumber, escape};
 use serde::ser::{Error as _, Serialize, SerializeMap, SerializeSeq, Serializer};
 use uuid::Uuid;
@@ -19,25 +19,25 @@ use crate::snapshot_json::{ExportHead, item_versions};
 impl SliceReader<'_> {
     /// Returns the items as a list that serde writes. Each item is read from the log when it is written.
     pub fn streamed(&self) -> impl Serialize + '_ {
-        Items { slice: self, failure: None }
+        StreamedItems { slice: self, failure: None }
     }
 }
 
 /// Holds an error of the log while a serializer, which cannot carry it, unwinds.
-type Failure = RefCell<Option<Error>>;
+type DeferredError = RefCell<Option<Error>>;
 
 /// Serializes the items of a slice, reading each from the log when it is written.
-struct Items<'a> {
+struct StreamedItems<'a> {
     slice: &'a SliceReader<'a>,
-    failure: Option<&'a Failure>,
+    failure: Option<&'a DeferredError>,
 }
 
-impl Serialize for Items<'_> {
+impl Serialize for StreamedItems<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut seq = serializer.serialize_seq(Some(self.slice.len()))?;
         let mut failed = None;
         let read = self.slice.read(|name, bytes| {
-            let item = Streamed::new(bytes, Limits::default()).map_err(|error| Error::Decode {
+            let item = JsonStream::new(bytes, ValueLimits::default()).map_err(|error| Error::Decode {
                 name: self.slice.name().to_owned(),
                 sequence: name.sequence,
                 reason: error.to_string(),
@@ -63,7 +63,7 @@ impl Serialize for Items<'_> {
 struct Slices<'a> {
     state: &'a StateReader,
     only: Option<&'a str>,
-    failure: &'a Failure,
+    failure: &'a DeferredError,
 }
 
 impl Serialize for Slices<'_> {
@@ -80,14 +80,14 @@ impl Serialize for Slices<'_> {
 /// Serializes a slice as its policy and its items.
 struct OneSlice<'a> {
     slice: &'a SliceReader<'a>,
-    failure: &'a Failure,
+    failure: &'a DeferredError,
 }
 
 impl Serialize for OneSlice<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("policy", self.slice.policy().name())?;
-        map.serialize_entry("items", &Items { slice: self.slice, failure: Some(self.failure) })?;
+        map.serialize_entry("items", &StreamedItems { slice: self.slice, failure: Some(self.failure) })?;
         map.end()
     }
 }
@@ -126,7 +126,7 @@ impl StateReader {
         beside: Option<(&str, &impl Serialize)>,
         out: impl Write,
     ) -> Result<()> {
-        let failure = Failure::default();
+        let failure = DeferredError::default();
         let slices = Slices { state: self, only, failure: &failure };
         let document = Document { sequence: self.position().unwrap_or_default(), slices, beside };
         let written = escape::write_json(out, &document);
@@ -135,7 +135,7 @@ impl StateReader {
 }
 
 /// Converts what a serializer returned to the log's error or to that of the output.
-fn told(written: serde_json::Result<()>, failure: &Failure) -> Result<()> {
+fn told(written: serde_json::Result<()>, failure: &DeferredError) -> Result<()> {
     written.map_err(|error| match failure.take() {
         Some(failure) => failure,
         None if error.is_io() => Error::io("write", "the output", error.into()),
@@ -144,12 +144,12 @@ fn told(written: serde_json::Result<()>, failure: &Failure) -> Result<()> {
 }
 
 /// Serializes an export: its head, then its slices.
-struct Exported<'a> {
+struct ExportDocument<'a> {
     head: &'a ExportHead,
     slices: ExportedSlices<'a>,
 }
 
-impl Serialize for Exported<'_> {
+impl Serialize for ExportDocument<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         self.head.serialize_into(&mut map)?;
@@ -163,7 +163,7 @@ struct ExportedSlices<'a> {
     slices: &'a [SliceReader<'a>],
     /// Slices of conversations and adapters' states, which stand among the others by their names.
     conversations: &'a [crate::ExportedSlice],
-    failure: &'a Failure,
+    failure: &'a DeferredError,
 }
 
 impl Serialize for ExportedSlices<'_> {
@@ -186,7 +186,7 @@ impl Serialize for ExportedSlices<'_> {
 /// Serializes a slice as [`ExportedSlice`](crate::ExportedSlice) is.
 struct ExportedSlice<'a> {
     slice: &'a SliceReader<'a>,
-    failure: &'a Failure,
+    failure: &'a DeferredError,
 }
 
 impl Serialize for ExportedSlice<'_> {
@@ -194,7 +194,7 @@ impl Serialize for ExportedSlice<'_> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("slice_type", self.slice.name())?;
         map.serialize_entry("item_type", self.slice.item())?;
-        map.serialize_entry("items", &Items { slice: self.slice, failure: Some(self.failure) })?;
+        map.serialize_entry("items", &StreamedItems { slice: self.slice, failure: Some(self.failure) })?;
         let versions = item_versions(|| self.slice.names().map(|name| name.version));
         if !versions.is_empty() {
             map.serialize_entry("item_versions", &versions)?;
@@ -204,7 +204,7 @@ impl Serialize for ExportedSlice<'_> {
 }
 
 /// Names what an export holds.
-struct Wanted<'a> {
+struct ExportRequest<'a> {
     position: SequenceNumber,
     policies: &'a BTreeSet<Policy>,
     left_out: &'a [&'a str],
@@ -229,7 +229,7 @@ impl LogReader {
         children: Vec<Uuid>,
         out: impl Write,
     ) -> Result<()> {
-        let of = Wanted { position: position.into(), policies, left_out: &[], children };
+        let of = ExportRequest { position: position.into(), policies, left_out: &[], children };
         self.write_exported(of, |exported| escape::write_json_pretty(out, exported))
     }
 
@@ -246,14 +246,14 @@ impl LogReader {
         left_out: &[&str],
         out: impl Write,
     ) -> Result<()> {
-        let of = Wanted { position: position.into(), policies, left_out, children: Vec::new() };
+        let of = ExportRequest { position: position.into(), policies, left_out, children: Vec::new() };
         self.write_exported(of, |exported| escape::write_json(out, exported))
     }
 
     fn write_exported(
         &self,
-        Wanted { position, policies, left_out, children }: Wanted<'_>,
-        write: impl FnOnce(&Exported<'_>) -> serde_json::Result<()>,
+        ExportRequest { position, policies, left_out, children }: ExportRequest<'_>,
+        write: impl FnOnce(&ExportDocument<'_>) -> serde_json::Result<()>,
     ) -> Result<()> {
         let state = self.state_reader_at(position)?;
         let mut time_us = 0;
@@ -279,8 +279,8 @@ impl LogReader {
         let head = ExportHead::new(time_us, (parent, children), state.tags().clone(), policies)?
             .within(state.open_operations())
             .waiting(self.suspended_at(position));
-        let failure = Failure::default();
+        let failure = DeferredError::default();
         let slices = ExportedSlices { slices: &slices, conversations: &conversations, failure: &failure };
-        told(write(&Exported { head: &head, slices }), &failure)
+        told(write(&ExportDocument { head: &head, slices }), &failure)
     }
 }

@@ -16,22 +16,22 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::{Rollback, ToolEnd};
-use foldlog_codec::record::Names;
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::record::RecordNames;
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::LogReader;
 use super::contents::{ContentReading, RecordedContent, RecordedEvent};
-use super::follow::{Followed, Follower};
-use crate::changes::Changes;
+use super::follow::{Follower, LogUpdate};
+use crate::changes::ChangeNotifier;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::fold::path::Path as LivePath;
 use crate::log::chain;
 use crate::log::compaction::Compaction;
 use crate::log::objects::Objects;
-use crate::session::{Listening, Session};
+use crate::session::{Session, SubscriptionGuard};
 use crate::storage::{FileStorage, Storage};
 
 /// Greatest number of events and rollbacks that a feed reads ahead.
@@ -82,11 +82,11 @@ pub struct EventFeed {
     /// What stopped the reading, behind what was read.
     failed: Option<Error>,
     /// Who says that there is more; `None` if another process may write the log.
-    told: Option<(Arc<Told>, Listening)>,
+    told: Option<(Arc<FeedSignal>, SubscriptionGuard)>,
     /// Time until the next look if nobody says that there is more.
     pause: Duration,
     #[cfg(feature = "async")]
-    look: Option<crate::offload::Boxed<()>>,
+    look: Option<crate::offload::BoxedFuture<()>>,
 }
 
 /// Describes what an [`EventFeed`] hands over.
@@ -133,9 +133,9 @@ pub struct FedEvent {
 
 /// Passes on from a session to a feed that there is more.
 #[derive(Debug, Default)]
-struct Told {
+struct FeedSignal {
     state: Mutex<ToldState>,
-    changes: Changes,
+    changes: ChangeNotifier,
 }
 
 #[derive(Debug, Default)]
@@ -145,7 +145,7 @@ struct ToldState {
     ended: bool,
 }
 
-impl Told {
+impl FeedSignal {
     fn tell(&self, change: impl FnOnce(&mut ToldState)) {
         change(&mut self.state.lock());
         self.changes.notify_all();
@@ -153,7 +153,7 @@ impl Told {
 }
 
 /// Tells a feed that its session was closed, once the session drops this with the subscription.
-struct Tells(Arc<Told>);
+struct Tells(Arc<FeedSignal>);
 
 impl Drop for Tells {
     fn drop(&mut self) {
@@ -297,10 +297,10 @@ impl EventFeed {
                 return Err(enough());
             }
             match met {
-                Followed::Record { record, .. } if record.kind == Kind::DROPPED => {
+                LogUpdate::Record { record, .. } if record.kind == RecordKind::DROPPED => {
                     return Err(dropped(storage.as_ref(), dir, record.sequence)?);
                 }
-                Followed::Record { record, names } => match rolled_back_to(&record)? {
+                LogUpdate::Record { record, names } => match rolled_back_to(&record)? {
                     Some(to) => {
                         let known = match path.take() {
                             Some(path) => path,
@@ -312,7 +312,7 @@ impl EventFeed {
                     }
                     None => read.extend(event(&record, names, objects)?.map(Fed::Event)),
                 },
-                Followed::Replaced { from, through } => {
+                LogUpdate::Replaced { from, through } => {
                     *path = None;
                     read.push_back(Fed::Replaced { from, through });
                 }
@@ -340,7 +340,7 @@ fn path_before(storage: &Arc<dyn Storage>, dir: &Path, end: SequenceNumber) -> R
     let mut path = LivePath::default();
     let mut is_over = false;
     let polled = Follower::open_on(Arc::clone(storage), dir, SequenceNumber::MIN)?.poll(|met| {
-        let Followed::Record { record, .. } = met else { return Ok(()) };
+        let LogUpdate::Record { record, .. } = met else { return Ok(()) };
         is_over = record.sequence >= end;
         if is_over {
             return Err(enough());
@@ -366,16 +366,16 @@ fn rolled_back(path: &LivePath, at: SequenceNumber, to: SequenceNumber) -> Fed {
 fn rolled_back_to(record: &Record<'_>) -> Result<Option<SequenceNumber>> {
     let bad = Error::unread(record.sequence);
     Ok(match record.kind {
-        Kind::ROLLBACK => Some(Rollback::decode(record.body).map_err(bad)?.to),
+        RecordKind::ROLLBACK => Some(Rollback::decode(record.body).map_err(bad)?.to),
         // The end of a call that was not committed is the rollback to its begin.
-        Kind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.rolled_back_to(),
+        RecordKind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.rolled_back_to(),
         _ => None,
     })
 }
 
 /// Returns the event of a record, if it holds one.
-fn event(record: &Record<'_>, names: &Names, objects: &Objects) -> Result<Option<FedEvent>> {
-    if record.kind != Kind::DISPATCH {
+fn event(record: &Record<'_>, names: &RecordNames, objects: &Objects) -> Result<Option<FedEvent>> {
+    if record.kind != RecordKind::DISPATCH {
         return Ok(None);
     }
     let recorded = ContentReading { names, objects, compaction: None }.recorded(record)?;
@@ -406,7 +406,7 @@ impl Session {
     ///
     /// Those of [`EventFeed::open`].
     pub fn events_from(&self, from: impl Into<SequenceNumber>) -> Result<EventFeed> {
-        let told = Arc::<Told>::default();
+        let told = Arc::<FeedSignal>::default();
         let tells = Tells(Arc::clone(&told));
         let listening = self.listen(move |_| tells.0.tell(|told| told.more = true));
         let feed = EventFeed::open_on(Arc::clone(self.storage()), self.dir(), from)?;

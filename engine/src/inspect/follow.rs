@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::body::{Declare, EventDeclaration, SliceDeclaration};
-use foldlog_codec::record::Names;
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::record::RecordNames;
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
@@ -33,19 +33,19 @@ const MARKS_MAX: usize = 1 << 17;
 #[derive(Clone, Debug)]
 pub struct Follower {
     cursor: Cursor,
-    handed: Handed,
+    handed: DeliveryState,
 }
 
 /// Describes what a [`Follower`] hands over.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Followed<'a> {
+pub enum LogUpdate<'a> {
     /// A record was appended.
     Record {
         /// The record.
         record: Record<'a>,
         /// What the names in the record stand for.
-        names: &'a Names,
+        names: &'a RecordNames,
     },
     /// A recovery of the log changed or removed records that were handed over. The records that replace them
     /// follow.
@@ -70,21 +70,21 @@ pub struct Progress {
 
 /// Holds what was handed over.
 #[derive(Clone, Debug)]
-struct Handed {
+struct DeliveryState {
     from: SequenceNumber,
     /// Sequence number of the next record that was never handed over, or was and has been replaced.
     next: SequenceNumber,
-    names: Names,
+    names: RecordNames,
     events: BTreeMap<u32, EventDeclaration>,
     slices: BTreeMap<u32, SliceDeclaration>,
     /// Marks of the records before `next`.
-    marks: VecDeque<Mark>,
+    marks: VecDeque<RecordFingerprint>,
 }
 
 /// Tells a record from another one that a recovery wrote in its place. Those that a recovery rewrites unchanged have the CRCs of
 /// other frames, since these cover more than a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
+struct RecordFingerprint {
     time_us: i64,
     len: usize,
     /// CRC of the kind and the body.
@@ -117,10 +117,10 @@ impl Follower {
     ) -> Result<Follower> {
         let from = from.into();
         let cursor = Cursor::open(&storage, dir.as_ref(), from)?;
-        let handed = Handed {
+        let handed = DeliveryState {
             from,
             next: from,
-            names: Names::default(),
+            names: RecordNames::default(),
             events: BTreeMap::new(),
             slices: BTreeMap::new(),
             marks: VecDeque::new(),
@@ -152,7 +152,7 @@ impl Follower {
     /// Returns what the log had declared at the last poll: events with the slices that they are bound to, and slices with
     /// their policies.
     pub fn declared(&self) -> Declare {
-        let Handed { events, slices, .. } = &self.handed;
+        let DeliveryState { events, slices, .. } = &self.handed;
         Declare { events: events.values().cloned().collect(), slices: slices.values().cloned().collect() }
     }
 
@@ -164,7 +164,7 @@ impl Follower {
     /// [`Error::Corrupt`], [`Error::MissingSegment`], [`Error::WrongSession`] or [`Error::Inconsistent`] if
     /// the log is damaged, once all records before the damage were handed over; [`Error::NotASession`] if the
     /// session was deleted; [`Error::Io`] if a file cannot be read; the error of `visit`.
-    pub fn poll(&mut self, mut visit: impl FnMut(Followed<'_>) -> Result<()>) -> Result<Progress> {
+    pub fn poll(&mut self, mut visit: impl FnMut(LogUpdate<'_>) -> Result<()>) -> Result<Progress> {
         let mut records = 0;
         let handed = &mut self.handed;
         let torn = self.cursor.step(&mut |at| {
@@ -174,16 +174,16 @@ impl Follower {
         // A recovery whose log is shorter has removed the rest, for now.
         let end = self.cursor.next_sequence().max(handed.from);
         if end < handed.next {
-            visit(Followed::Replaced { from: end, through: handed.next - 1 })?;
+            visit(LogUpdate::Replaced { from: end, through: handed.next - 1 })?;
             handed.forget_from(end);
         }
         Ok(Progress { records, torn })
     }
 }
 
-impl Handed {
+impl DeliveryState {
     /// Takes a frame, and returns whether its record was handed over.
-    fn take(&mut self, at: &FrameAt<'_>, visit: &mut dyn FnMut(Followed<'_>) -> Result<()>) -> Result<bool> {
+    fn take(&mut self, at: &FrameAt<'_>, visit: &mut dyn FnMut(LogUpdate<'_>) -> Result<()>) -> Result<bool> {
         let header = at.frame.header;
         let record = at.record();
         let Record { sequence, kind, .. } = record;
@@ -192,20 +192,20 @@ impl Handed {
         if kind.is_envelope() || sequence < self.from {
             return Ok(false);
         }
-        let mark = Mark::of(&record);
+        let mark = RecordFingerprint::of(&record);
         if sequence < self.next {
             // A record whose body was dropped since was handed over as it was.
-            if kind == Kind::DROPPED {
+            if kind == RecordKind::DROPPED {
                 return Ok(false);
             }
             // A record without a mark was durable when it was handed over, and no recovery rewrites it.
             if self.mark_of(sequence).is_none_or(|known| *known == mark) {
                 return Ok(false);
             }
-            visit(Followed::Replaced { from: sequence, through: self.next - 1 })?;
+            visit(LogUpdate::Replaced { from: sequence, through: self.next - 1 })?;
             self.forget_from(sequence);
         }
-        visit(Followed::Record { record, names: &self.names })?;
+        visit(LogUpdate::Record { record, names: &self.names })?;
         self.next = sequence + 1;
         self.marks.push_back(mark);
         if self.marks.len() > MARKS_MAX {
@@ -216,7 +216,7 @@ impl Handed {
 
     /// Learns the names that a record declares, or that a segment's head repeats.
     fn learn(&mut self, record: &Record<'_>) -> Result<()> {
-        if !matches!(record.kind, Kind::DECLARE | Kind::DECLARED) {
+        if !matches!(record.kind, RecordKind::DECLARE | RecordKind::DECLARED) {
             return Ok(());
         }
         match Declare::decode(record.body) {
@@ -226,13 +226,13 @@ impl Handed {
                 self.slices.extend(declare.slices.into_iter().map(|slice| (slice.id, slice)));
             }
             // What a segment's head repeats is no content, and no fold reads it.
-            Err(_) if record.kind == Kind::DECLARED => {}
+            Err(_) if record.kind == RecordKind::DECLARED => {}
             Err(error) => return Err(Error::unread(record.sequence)(error)),
         }
         Ok(())
     }
 
-    fn mark_of(&self, sequence: SequenceNumber) -> Option<&Mark> {
+    fn mark_of(&self, sequence: SequenceNumber) -> Option<&RecordFingerprint> {
         let back = usize::try_from(self.next.checked_since(sequence)?).ok()?;
         self.marks.get(self.marks.len().checked_sub(back)?)
     }
@@ -252,10 +252,10 @@ impl Handed {
     }
 }
 
-impl Mark {
-    fn of(record: &Record<'_>) -> Mark {
+impl RecordFingerprint {
+    fn of(record: &Record<'_>) -> RecordFingerprint {
         let mut crc = crc32fast::Hasher::new_with_initial(u32::from(record.kind.byte()));
         crc.update(record.body);
-        Mark { time_us: record.time_us, len: record.body.len(), crc: crc.finalize() }
+        RecordFingerprint { time_us: record.time_us, len: record.body.len(), crc: crc.finalize() }
     }
 }

@@ -10,7 +10,7 @@ use foldlog_codec::body::{
     CallOrigin, Cause, Decision, ExternalEffects, Idempotency, Observed, Outcome, Parent, Settle,
     SuspensionForm, ToolBegin, ToolEnd,
 };
-use foldlog_codec::{Kind, OperationId, Record, SequenceNumber, msgpack};
+use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber, msgpack};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use uuid::Uuid;
@@ -18,13 +18,13 @@ use uuid::Uuid;
 use super::{LogReader, ReadOptions};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
-use crate::operation::{CHILD_SESSION, ChildAnnounced, NotUndone, Replaced};
+use crate::operation::{CHILD_SESSION, ChildAnnounced, NotUndone, ReplacedContent};
 use crate::sabotage::{self, Breakage};
 
 /// Names what became of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fate {
+pub enum OperationStatus {
     /// The operation has begun and not ended.
     Open,
     /// The operation succeeded, and its changes stay.
@@ -45,18 +45,18 @@ pub enum Fate {
     Unknown,
 }
 
-impl Fate {
+impl OperationStatus {
     /// Returns the name that listings and JSON use.
     pub fn name(self) -> &'static str {
         match self {
-            Fate::Open => "open",
-            Fate::Committed => "committed",
-            Fate::Failed => "failed",
-            Fate::Interrupted => "interrupted",
-            Fate::Suspended => "suspended",
-            Fate::Settled => "settled",
-            Fate::Abandoned => "abandoned",
-            Fate::Unknown => "unknown",
+            OperationStatus::Open => "open",
+            OperationStatus::Committed => "committed",
+            OperationStatus::Failed => "failed",
+            OperationStatus::Interrupted => "interrupted",
+            OperationStatus::Suspended => "suspended",
+            OperationStatus::Settled => "settled",
+            OperationStatus::Abandoned => "abandoned",
+            OperationStatus::Unknown => "unknown",
         }
     }
 }
@@ -198,7 +198,7 @@ pub struct LedgerEntry {
     /// What may be done with the operation if it is interrupted.
     pub idempotency: Idempotency,
     /// What became of the operation.
-    pub outcome: Fate,
+    pub outcome: OperationStatus,
     /// Why the operation failed, if it did.
     pub cause: Option<Cause>,
     /// Exit code of the command that the tool ran, if it is known.
@@ -218,7 +218,7 @@ pub struct LedgerEntry {
     pub not_undone: Vec<NotUndone>,
     /// What the rollback of the operation replaced or removed in its resources.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub replaced: Vec<Replaced>,
+    pub replaced: Vec<ReplacedContent>,
     /// Sequence number of the operation's latest `tool_begin`.
     pub begin: SequenceNumber,
     /// Sequence number of the end of that run. `None` while it is open.
@@ -251,16 +251,16 @@ impl Ledger {
         let sequence = record.sequence;
         let bad = Error::unread(sequence);
         match record.kind {
-            Kind::TOOL_BEGIN => self.begin(sequence, ToolBegin::decode(record.body).map_err(bad)?),
-            Kind::TOOL_END => self.end(sequence, &ToolEnd::decode(record.body).map_err(bad)?),
-            Kind::OBSERVED => self.observed(sequence, &Observed::decode(record.body).map_err(bad)?),
-            Kind::SETTLE => {
+            RecordKind::TOOL_BEGIN => self.begin(sequence, ToolBegin::decode(record.body).map_err(bad)?),
+            RecordKind::TOOL_END => self.end(sequence, &ToolEnd::decode(record.body).map_err(bad)?),
+            RecordKind::OBSERVED => self.observed(sequence, &Observed::decode(record.body).map_err(bad)?),
+            RecordKind::SETTLE => {
                 let Settle { operation, decision, by, reason, arguments, until_us, .. } =
                     Settle::decode(record.body).map_err(bad)?;
                 let until = until_us.map(conversation_reading::time);
                 if let Some(entry) = self.entries.get_mut(&operation) {
                     if decision != Decision::RunAgain {
-                        (entry.outcome, entry.waits_for) = (Fate::Settled, None);
+                        (entry.outcome, entry.waits_for) = (OperationStatus::Settled, None);
                     }
                     entry.settled = Some(Settled { decision, by, reason, sequence, arguments, until });
                 }
@@ -282,7 +282,7 @@ impl Ledger {
             call_id: begin.call_id.map(Cow::into_owned),
             tool: begin.tool.into_owned(),
             idempotency: begin.idempotency,
-            outcome: Fate::Open,
+            outcome: OperationStatus::Open,
             cause: None,
             exit_code: None,
             has_unknown_end: false,
@@ -299,7 +299,7 @@ impl Ledger {
         });
         entry.runs += 1;
         entry.begin = sequence;
-        (entry.outcome, entry.cause, entry.effects) = (Fate::Open, None, None);
+        (entry.outcome, entry.cause, entry.effects) = (OperationStatus::Open, None, None);
         (entry.waits_for, entry.exit_code, entry.has_unknown_end) = (None, None, false);
         (entry.end, entry.elapsed_us) = (None, None);
         entry.not_undone.clear();
@@ -327,18 +327,18 @@ impl Ledger {
         let Some(operation) = self.open.remove(&end.begin) else { return };
         let Some(entry) = self.entries.get_mut(&operation) else { return };
         entry.outcome = match end.outcome {
-            Outcome::Committed => Fate::Committed,
-            Outcome::Failed => Fate::Failed,
-            Outcome::Interrupted => Fate::Interrupted,
-            Outcome::Suspended => Fate::Suspended,
-            Outcome::Other(_) => Fate::Unknown,
+            Outcome::Committed => OperationStatus::Committed,
+            Outcome::Failed => OperationStatus::Failed,
+            Outcome::Interrupted => OperationStatus::Interrupted,
+            Outcome::Suspended => OperationStatus::Suspended,
+            Outcome::Other(_) => OperationStatus::Unknown,
         };
         (entry.cause, entry.exit_code) = (end.cause, end.exit_code);
         entry.has_unknown_end = end.has_unknown_end();
         entry.waits_for = end.suspension.map(|suspension| suspension.form);
         entry.effects = Some(end.outside);
         entry.not_undone = end.not_undone.iter().map(NotUndone::of_record).collect();
-        entry.replaced = end.replaced.iter().map(Replaced::from).collect();
+        entry.replaced = end.replaced.iter().map(ReplacedContent::from).collect();
         entry.end = Some(sequence);
         entry.elapsed_us = Some(end.elapsed_us);
     }
@@ -349,8 +349,8 @@ impl LedgerEntry {
     /// operation within another one never runs again.
     fn may_run(&self) -> bool {
         match self.outcome {
-            Fate::Open | Fate::Suspended | Fate::Unknown => true,
-            Fate::Interrupted => self.parent.is_none(),
+            OperationStatus::Open | OperationStatus::Suspended | OperationStatus::Unknown => true,
+            OperationStatus::Interrupted => self.parent.is_none(),
             _ => false,
         }
     }
@@ -359,7 +359,7 @@ impl LedgerEntry {
 impl LogReader {
     /// Returns what became of each operation, in the order of their first begins.
     ///
-    /// For a child session, what its [parent](LogReader::fate_in_parent) has abandoned is [`Fate::Abandoned`]. Where that
+    /// For a child session, what its [parent](LogReader::fate_in_parent) has abandoned is [`OperationStatus::Abandoned`]. Where that
     /// is not known, the log alone decides.
     ///
     /// # Errors
@@ -419,8 +419,9 @@ impl LogReader {
         };
         // What was suspended within another operation was rolled back with it, and counts while that one does.
         let standings = self.standings(i64::MIN);
-        let withdrawn =
-            |entry: &&LedgerEntry| entry.outcome == Fate::Suspended && !standings.counts(entry.operation);
+        let withdrawn = |entry: &&LedgerEntry| {
+            entry.outcome == OperationStatus::Suspended && !standings.counts(entry.operation)
+        };
         let withdrawn: BTreeSet<OperationId> =
             ledger.entries.values().filter(withdrawn).map(|entry| entry.operation).collect();
         let mut entries: Vec<LedgerEntry> = ledger.entries.into_values().collect();
@@ -429,19 +430,19 @@ impl LogReader {
         for entry in &mut entries {
             let may_run = entry.may_run() && !withdrawn.contains(&entry.operation);
             let abandoned = match entry.outcome {
-                Fate::Committed => is_abandoned || !entry.end.is_some_and(is_live),
-                Fate::Suspended => is_abandoned || withdrawn.contains(&entry.operation),
+                OperationStatus::Committed => is_abandoned || !entry.end.is_some_and(is_live),
+                OperationStatus::Suspended => is_abandoned || withdrawn.contains(&entry.operation),
                 _ => false,
             };
             if abandoned {
-                entry.outcome = Fate::Abandoned;
+                entry.outcome = OperationStatus::Abandoned;
             }
             for child in &mut entry.children {
                 // An earlier run's record that announces the child was rolled back with that run.
                 child.fate = match entry.outcome {
                     _ if is_abandoned => ChildFate::Abandoned,
                     _ if may_run => ChildFate::Undecided,
-                    Fate::Committed if is_live(child.announced) => ChildFate::Kept,
+                    OperationStatus::Committed if is_live(child.announced) => ChildFate::Kept,
                     _ => ChildFate::Abandoned,
                 };
             }

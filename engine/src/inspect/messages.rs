@@ -6,7 +6,7 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::image::EntryKind;
 
 use super::LogReader;
-use crate::conversation::{ConversationMessage, Entry, EntryContent, RecordedMessages};
+use crate::conversation::{ConversationMessage, ConversationRecord, EntryContent, RecordedMessages};
 use crate::error::Result;
 use crate::fold::conversation_reading;
 
@@ -78,7 +78,7 @@ impl LogReader {
     /// # Errors
     ///
     /// Those of [`conversation_at`](LogReader::conversation_at).
-    pub fn shortened_parts(&self, evaluation_id: &str) -> Result<Vec<Entry>> {
+    pub fn shortened_parts(&self, evaluation_id: &str) -> Result<Vec<ConversationRecord>> {
         let mut parts = Vec::new();
         self.each_entry(evaluation_id, |kind| kind == EntryKind::Shortened, &mut |entry| {
             let texts = match &entry.content {
@@ -88,7 +88,7 @@ impl LogReader {
                 _ => 0,
             };
             parts.push(entry);
-            Ok((size_of::<Entry>() + texts) as u64)
+            Ok((size_of::<ConversationRecord>() + texts) as u64)
         })?;
         Ok(parts)
     }
@@ -97,7 +97,7 @@ impl LogReader {
         &self,
         evaluation_id: &str,
         wanted: impl Fn(EntryKind) -> bool,
-        visit: &mut dyn FnMut(Entry) -> Result<u64>,
+        visit: &mut dyn FnMut(ConversationRecord) -> Result<u64>,
     ) -> Result<bool> {
         conversation_reading::each_entry(
             &self.outline.conversations,
@@ -117,7 +117,7 @@ fn brings_a_message(kind: EntryKind) -> bool {
 }
 
 /// Returns the answer whose call a record ended.
-fn answer_of(entry: &Entry) -> Option<SequenceNumber> {
+fn answer_of(entry: &ConversationRecord) -> Option<SequenceNumber> {
     match &entry.content {
         EntryContent::CallEnded { origin, .. } | EntryContent::CallSettled { origin, .. } => {
             Some(origin.answer)

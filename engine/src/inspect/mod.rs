@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::Record;
-use foldlog_codec::body::{Declare, Opened, Parent, Payload, Replicated};
+use foldlog_codec::body::{Declare, Parent, Payload, Replicated, SessionOpening};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{Frame, Header};
 use uuid::Uuid;
@@ -46,15 +46,15 @@ use crate::fold::log_source::LogSource;
 use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
-use crate::log::reader::Places;
-use crate::log::scan::{self, Scan};
-use crate::log::{self, Exposed, layout, partial_creation};
+use crate::log::reader::RecordLocator;
+use crate::log::scan::{self, LogScan};
+use crate::log::{self, FileExposure, layout, partial_creation};
 use crate::options::MemoryLimit;
 use crate::session::{RecoveryReport, Snapshot, State, read_outline, snapshots_of};
 use crate::storage::StoreAccess;
 use crate::storage::{FileStorage, Storage};
 
-pub use crate::log::fence::Fenced;
+pub use crate::log::fence::SessionFence;
 pub use crate::log::layout::{captures_dir, is_store, is_within_folder, is_within_store, store_around};
 pub use crate::names::UnregisteredEvent;
 #[cfg(feature = "host-filesystem")]
@@ -63,9 +63,9 @@ pub(crate) use captures::{NamedCaptures, captures_named};
 #[cfg(feature = "host-filesystem")]
 pub(crate) use captures::{folder_of, snapshots};
 pub use changes::{ItemPlace, SliceChanges};
-pub use compare_logs::{ConversationBeside, MessageRow, Parting};
+pub use compare_logs::{ConversationBeside, LogDivergence, MessageRow};
 pub use contents::{
-    Recorded, RecordedBegin, RecordedCaptures, RecordedContent, RecordedEnd, RecordedEvent,
+    DecodedRecord, RecordedBegin, RecordedCaptures, RecordedContent, RecordedEnd, RecordedEvent,
     RecordedObservation,
 };
 pub use damage::{DamagedPlace, SoundEnd, SoundStretch, check_object, damaged_places, damaged_places_on};
@@ -73,9 +73,9 @@ pub use differences::{Difference, DifferenceKind, VisitDifference};
 pub(crate) use differences::{messages_of, value_bytes};
 pub use feed::{EventFeed, Fed, FedEvent};
 /// What the names in records stand for, as [`Record::to_json`] asks for it.
-pub use foldlog_codec::record::Names;
-pub use follow::{Followed, Follower, Progress};
-pub use ledger::{ChildFate, Fate, FateInParent, LedgerChild, LedgerEntry, Settled};
+pub use foldlog_codec::record::RecordNames;
+pub use follow::{Follower, LogUpdate, Progress};
+pub use ledger::{ChildFate, FateInParent, LedgerChild, LedgerEntry, OperationStatus, Settled};
 pub use messages::{MessageHistory, MessagesChange, RecordedMessage};
 pub(crate) use overview::overview_on;
 pub use overview::{
@@ -84,11 +84,11 @@ pub use overview::{
 pub use points::FoldPoint;
 pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers};
 pub use seals::damaged_seals;
-pub(crate) use seals::{Sealed, check_compacted};
+pub(crate) use seals::{SealVerifier, check_compacted};
 pub use segments::SegmentInfo;
-pub use shared::Comparison;
+pub use shared::FoldComparison;
 pub use state::{ItemName, SliceReader, StateReader};
-pub use versions::{VersionOf, VersionOutcome, VersionRow, VersionsReplayed, replay_versions};
+pub use versions::{VersionOutcome, VersionRow, VersionSubject, VersionsReplayed, replay_versions};
 pub use walk::AlongPath;
 
 /// Describes one frame of a log. Envelope frames, which hold no record of the session, are included.
@@ -116,7 +116,7 @@ impl<'a> FrameInfo<'a> {
 
 /// Reports what a walk over a log's frames found.
 #[derive(Clone, Debug)]
-pub struct Walked {
+pub struct WalkSummary {
     /// Id of the session.
     pub session: Uuid,
     /// Number of records.
@@ -157,14 +157,14 @@ pub struct LogReader {
     dir: PathBuf,
     options: ReadOptions,
     objects: Arc<Objects>,
-    places: Places,
+    places: RecordLocator,
     rollbacks: BTreeMap<SequenceNumber, foldlog_codec::body::Rollback>,
     path: LivePath,
     outline: Projection,
     /// Slices at the end of the log. `None` with [`ReadOptions::outline`].
     folded: Option<Projection>,
-    openings: Vec<(SequenceNumber, Opened)>,
-    opened: Opened,
+    openings: Vec<(SequenceNumber, SessionOpening)>,
+    opened: SessionOpening,
     opened_sequence: SequenceNumber,
     log_bytes: u64,
     report: RecoveryReport,
@@ -175,13 +175,13 @@ pub struct LogReader {
 /// Lends what a reader has read, for a replay of the host.
 pub(crate) struct RecordedLog<'a> {
     pub(crate) storage: &'a Arc<dyn Storage>,
-    pub(crate) places: &'a Places,
+    pub(crate) places: &'a RecordLocator,
     pub(crate) objects: &'a Objects,
     pub(crate) rollbacks: &'a BTreeMap<SequenceNumber, foldlog_codec::body::Rollback>,
     /// All that the log declares.
-    pub(crate) names: &'a crate::names::Names,
-    /// `Opened` records of the session and its ancestors, each with its sequence number.
-    pub(crate) openings: &'a [(SequenceNumber, Opened)],
+    pub(crate) names: &'a crate::names::DeclaredNames,
+    /// `SessionOpening` records of the session and its ancestors, each with its sequence number.
+    pub(crate) openings: &'a [(SequenceNumber, SessionOpening)],
 }
 
 /// Returns whether a session's folder in a store holds only what a crash left before the session's first
@@ -202,7 +202,7 @@ pub fn is_leftover(dir: &Path) -> Result<bool> {
 /// # Errors
 ///
 /// Those of [`LogReader::open`], except for objects and the fold, and the error of `visit`.
-pub fn walk(dir: &Path, visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>) -> Result<Walked> {
+pub fn walk(dir: &Path, visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>) -> Result<WalkSummary> {
     let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
     walk_on(&storage, dir, visit)
 }
@@ -217,7 +217,7 @@ pub fn walk_on(
     storage: &Arc<dyn Storage>,
     dir: &Path,
     visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>,
-) -> Result<Walked> {
+) -> Result<WalkSummary> {
     // Where a segment was replaced meanwhile, goes on behind the last record that was handed over.
     let mut next = SequenceNumber::MIN;
     let scan = scan::whole(|| {
@@ -235,15 +235,15 @@ pub fn walk_on(
     let report =
         RecoveryReport { exposed: exposed_on(storage.as_ref(), dir), ..RecoveryReport::of(&scan, None) };
     let (session, records) = (scan.session, scan.next_sequence.get());
-    Ok(Walked { session, records, log_bytes: scan.used_bytes, report })
+    Ok(WalkSummary { session, records, log_bytes: scan.used_bytes, report })
 }
 
 /// Finds a file of the session in the folder `dir` that users other than its owner can read.
-pub fn exposed(dir: &Path) -> Option<Exposed> {
+pub fn exposed(dir: &Path) -> Option<FileExposure> {
     exposed_on(&FileStorage::new(), dir)
 }
 
-fn exposed_on(storage: &dyn Storage, dir: &Path) -> Option<Exposed> {
+fn exposed_on(storage: &dyn Storage, dir: &Path) -> Option<FileExposure> {
     log::exposure::find(storage, dir, StoreAccess::Private)
 }
 
@@ -378,7 +378,7 @@ impl LogReader {
         dir: PathBuf,
         objects: Arc<Objects>,
         options: ReadOptions,
-        scan: Scan,
+        scan: LogScan,
         outline: Projection,
     ) -> LogReader {
         let exposed = exposed_on(storage.as_ref(), &dir);
@@ -415,7 +415,7 @@ impl LogReader {
     }
 
     /// Returns the session's own first record: its id, its seed, its tags at creation, its parent.
-    pub fn opened(&self) -> &Opened {
+    pub fn opened(&self) -> &SessionOpening {
         &self.opened
     }
 
@@ -452,8 +452,8 @@ impl LogReader {
     }
 
     /// Returns what the names in records stand for.
-    pub fn names(&self) -> Names {
-        let mut names = Names::default();
+    pub fn names(&self) -> RecordNames {
+        let mut names = RecordNames::default();
         names.learn(&self.outline.names.all());
         names
     }

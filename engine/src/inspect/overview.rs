@@ -5,9 +5,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::body::{ObjectId, Opened, Parent, Replicated, ResourceSnapshot, ToolBegin};
+use foldlog_codec::body::{ObjectId, Parent, Replicated, ResourceSnapshot, SessionOpening, ToolBegin};
 use foldlog_codec::image::{EntryKind as ConversationKind, Image};
-use foldlog_codec::{Kind, OperationId, Record, SequenceNumber, msgpack};
+use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber, msgpack};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
@@ -19,14 +19,14 @@ use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::fold::restore;
 use crate::fold::suspensions::Standings;
-use crate::log::fence::Fenced;
+use crate::log::fence::SessionFence;
 use crate::log::objects::Objects;
-use crate::log::reader::Places;
-use crate::log::scan::{Scan, Scanner};
+use crate::log::reader::RecordLocator;
+use crate::log::scan::{LogScan, Scanner};
 use crate::log::{images, layout, lock};
 use crate::options::MemoryLimit;
 use crate::session::{VisitFrame, read_outline_by, settle};
-use crate::storage::{Entry, EntryKind, FileStorage, Storage};
+use crate::storage::{DirectoryEntry, EntryKind, FileStorage, Storage};
 
 /// Says how a session stands, as its log tells.
 #[derive(Clone, Debug)]
@@ -104,7 +104,7 @@ pub fn running(store: &Path, sessions: &[Uuid]) -> Result<BTreeMap<Uuid, Holder>
 
 /// Returns whether the writer of the session in the folder `dir` was fenced by another one, and from which record on its log was not
 /// acknowledged; `None` if it left no such note, or has opened the session with its replicator since.
-pub fn fenced(dir: &Path) -> Option<Fenced> {
+pub fn fenced(dir: &Path) -> Option<SessionFence> {
     crate::log::fence::read(&FileStorage::new(), dir)
 }
 
@@ -163,7 +163,7 @@ fn kept_objects_on(storage: &dyn Storage, dir: &Path) -> Result<(u64, u64)> {
         entries => entries.map_err(|error| Error::io("list", &folder, error))?,
     };
     // A file that a crash left half-written has a name of another form.
-    let is_object = |entry: &&Entry| {
+    let is_object = |entry: &&DirectoryEntry| {
         entry.kind == EntryKind::File && ObjectId::from_file_name(&entry.name, entry.len).is_some()
     };
     let objects = entries.iter().filter(is_object);
@@ -171,8 +171,8 @@ fn kept_objects_on(storage: &dyn Storage, dir: &Path) -> Result<(u64, u64)> {
 }
 
 /// Holds what was read of a session.
-struct Read {
-    scan: Scan,
+struct OverviewScan {
+    scan: LogScan,
     outline: Projection,
     /// Time of the session's own first record, if the record was among those read.
     created_at_us: Option<i64>,
@@ -182,24 +182,27 @@ fn read(
     sources: (&Arc<dyn Storage>, &Objects, MemoryLimit),
     dir: &Path,
     begun: &Projection,
-    walk: impl FnOnce(&mut VisitFrame<'_>) -> Result<Scan>,
-) -> Result<Read> {
+    walk: impl FnOnce(&mut VisitFrame<'_>) -> Result<LogScan>,
+) -> Result<OverviewScan> {
     let mut created_at_us = None;
     let (scan, outline) = read_outline_by(sources, dir, begun, |visit| {
         walk(&mut |at| {
             let Record { kind, time_us, .. } = at.record();
-            if kind == Kind::OPENED {
+            if kind == RecordKind::OPENED {
                 created_at_us = Some(time_us);
             }
             visit(at)
         })
     })?;
-    Ok(Read { scan, outline: outline?, created_at_us })
+    Ok(OverviewScan { scan, outline: outline?, created_at_us })
 }
 
 /// Reads the records behind the newest image that the log confirms. `None` if there is none, or if anything contradicts it:
 /// then all records are read, which also tells what is wrong.
-fn read_behind_image(sources: (&Arc<dyn Storage>, &Objects, MemoryLimit), dir: &Path) -> Option<Read> {
+fn read_behind_image(
+    sources: (&Arc<dyn Storage>, &Objects, MemoryLimit),
+    dir: &Path,
+) -> Option<OverviewScan> {
     let storage = sources.0;
     for (_, path) in images::list(storage.as_ref(), dir) {
         let bytes = images::read(storage.as_ref(), &path).unwrap_or_default();
@@ -213,9 +216,9 @@ fn read_behind_image(sources: (&Arc<dyn Storage>, &Objects, MemoryLimit), dir: &
     None
 }
 
-impl Read {
+impl OverviewScan {
     fn overview(self, storage: &Arc<dyn Storage>, now_us: i64) -> Result<SessionOverview> {
-        let Read { scan, outline, created_at_us } = self;
+        let OverviewScan { scan, outline, created_at_us } = self;
         let places = scan.places();
         let path = LivePath::new(scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to)));
         let standings = Standings {
@@ -228,7 +231,7 @@ impl Read {
         let source = (&places, storage);
         let time_of = |sequence: SequenceNumber| time_of(source, sequence);
         let created_at_us = created_at_us.map_or_else(|| time_of(scan.opened_sequence), Ok)?;
-        let Opened { session, parent, .. } = scan.opened;
+        let SessionOpening { session, parent, .. } = scan.opened;
         Ok(SessionOverview {
             session,
             records: scan.next_sequence.get(),
@@ -287,14 +290,14 @@ fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
 
 fn standing<'a>(
     operations: impl Iterator<Item = (OperationId, &'a SmolStr, SequenceNumber)>,
-    (places, storage): (&Places, &Arc<dyn Storage>),
+    (places, storage): (&RecordLocator, &Arc<dyn Storage>),
 ) -> Result<Vec<StandingOperation>> {
     let named = operations.map(|(operation, tool, begin)| {
         let (mut begun_at_us, mut workspaces) = (0, BTreeMap::new());
         places.read(storage, begin, begin, &mut |record| {
             begun_at_us = record.time_us;
             // What does not decode is damage of another record's kind, of which the log tells elsewhere.
-            if let (Kind::TOOL_BEGIN, Ok(begin)) = (record.kind, ToolBegin::decode(record.body)) {
+            if let (RecordKind::TOOL_BEGIN, Ok(begin)) = (record.kind, ToolBegin::decode(record.body)) {
                 workspaces = begin.resources.iter().filter_map(workspace).collect();
             }
             Ok(())
@@ -307,13 +310,13 @@ fn standing<'a>(
 /// Returns the name of a workspace and the path that its folder had when it was captured. `None` for other resources.
 fn workspace(captured: &ResourceSnapshot<'_>) -> Option<(String, String)> {
     #[derive(serde::Deserialize)]
-    struct Captured {
+    struct CapturedWorkspace {
         path: String,
         // Tells a workspace from a host's own resource.
         #[serde(rename = "commit")]
         _commit: serde::de::IgnoredAny,
     }
-    let Captured { path, .. } = msgpack::from_slice(captured.snapshot.as_ref()?.bytes()).ok()?;
+    let CapturedWorkspace { path, .. } = msgpack::from_slice(captured.snapshot.as_ref()?.bytes()).ok()?;
     Some((captured.resource.clone().into_owned(), path))
 }
 
@@ -348,7 +351,7 @@ fn resumable(
     Ok(found)
 }
 
-fn time_of((places, storage): (&Places, &Arc<dyn Storage>), sequence: SequenceNumber) -> Result<i64> {
+fn time_of((places, storage): (&RecordLocator, &Arc<dyn Storage>), sequence: SequenceNumber) -> Result<i64> {
     let mut time_us = 0;
     places.read(storage, sequence, sequence, &mut |record| {
         time_us = record.time_us;

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::fold::live::LiveState;
 use crate::fold::memory::Watch;
 use crate::fold::positions::Positions;
-use crate::fold::projection::{Frozen, LogSlices, Projection};
+use crate::fold::projection::{FrozenProjection, LogSlices, Projection};
 
 /// Holds the slices of a log at one position, and at those earlier positions that later records go back to. Points of one log
 /// share what they have in common, so one takes little memory beside another.
@@ -17,7 +17,7 @@ use crate::fold::projection::{Frozen, LogSlices, Projection};
 pub struct FoldPoint {
     projection: Projection,
     /// Positions before this one that a later record rolls back to.
-    targets: Vec<(SequenceNumber, Arc<Frozen>)>,
+    targets: Vec<(SequenceNumber, Arc<FrozenProjection>)>,
     watch: Option<Watch>,
 }
 

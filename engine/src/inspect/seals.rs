@@ -85,7 +85,7 @@ pub(crate) fn check_compacted(storage: &dyn Storage, segment: &Segment) -> Resul
 fn mismatch(storage: &dyn Storage, segment: &Segment) -> Result<Option<Result<()>>> {
     // What stands before the segment's end is read by whoever walks its frames.
     let damage = || compressed::damage(storage, &segment.path, segment.end.unwrap_or(0));
-    let Some(mut sealed) = Sealed::of(storage, segment)? else {
+    let Some(mut sealed) = SealVerifier::of(storage, segment)? else {
         let damage = damage()?;
         let damage = if damage.is_none() { damage_behind(storage, segment, 0)? } else { damage };
         return Ok(damage.map(Err));
@@ -149,18 +149,18 @@ fn corrupt(segment: &Segment, at: Spot, reason: impl Into<String>) -> Error {
 }
 
 /// Compares the records of a finished segment with its seal, while somebody walks them.
-pub(crate) struct Sealed {
+pub(crate) struct SealVerifier {
     seal: Seal,
     /// Length of the seal's frame in bytes.
     len: u64,
     digest: SegmentDigest,
 }
 
-impl Sealed {
+impl SealVerifier {
     /// Begins before the first frame of a segment; `None` if the segment has no seal.
-    pub(crate) fn of(storage: &dyn Storage, segment: &Segment) -> Result<Option<Sealed>> {
+    pub(crate) fn of(storage: &dyn Storage, segment: &Segment) -> Result<Option<SealVerifier>> {
         let seal = if segment.end.is_some() { segment.seal(storage)? } else { None };
-        Ok(seal.map(|(seal, len)| Sealed { seal, len, digest: SegmentDigest::new() }))
+        Ok(seal.map(|(seal, len)| SealVerifier { seal, len, digest: SegmentDigest::new() }))
     }
 
     /// Adds the next frame of the segment.
@@ -173,7 +173,7 @@ impl Sealed {
 
     /// Fails with [`Error::Corrupt`] if the frames up to the segment's `end` are not those that the seal is of.
     pub(crate) fn check(self, segment: &Segment, end: Spot) -> Result<()> {
-        let Sealed { seal, digest, .. } = self;
+        let SealVerifier { seal, digest, .. } = self;
         // A recovery or a fork may have cut the segment short of what was sealed.
         if digest.records() != seal.records || digest.finish() == seal.hash {
             return Ok(());

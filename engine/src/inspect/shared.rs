@@ -20,13 +20,13 @@ impl StateReader {
 /// Compares the slices of two folds of one log that advance side by side. Items that were found equal are not
 /// visited again: as long as both folds change them alike, they stay equal.
 #[derive(Debug, Default)]
-pub struct Comparison {
+pub struct FoldComparison {
     /// Items of each STATE slice when both folds last had the same ones. Empty if they differed.
     same: Vec<(Rows, Rows)>,
     items: u64,
 }
 
-impl Comparison {
+impl FoldComparison {
     /// Returns how many items were visited so far.
     pub fn items(&self) -> u64 {
         self.items

@@ -14,7 +14,7 @@ use crate::fold::projection::Projection;
 use crate::items::row::RowRef;
 use crate::items::rows::Rows;
 use crate::session::{SliceState, State, StoredItem};
-use crate::types::{Recorded, SessionTypes, Slice};
+use crate::types::{RecordedBytes, SessionTypes, Slice};
 
 /// Reads the slices at one position. The items' bytes stay in the log until they are read, so a reader takes
 /// a few bytes for each item, however large it is. Cheap to clone.
@@ -124,7 +124,7 @@ impl StateReader {
         let Some(slice) = self.slice(S::NAME) else { return Ok(Vec::new()) };
         let mut items = Vec::with_capacity(slice.len());
         slice.read(|name, bytes| {
-            let item = types.decoder.alone(name.version, name.sequence, Recorded::Elsewhere(bytes))?;
+            let item = types.decoder.alone(name.version, name.sequence, RecordedBytes::Elsewhere(bytes))?;
             items.push(item.downcast().map_err(|_| refused("its items are of another type"))?);
             Ok(ControlFlow::Continue(()))
         })?;

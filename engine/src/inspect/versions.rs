@@ -12,17 +12,17 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Action, Added, Dispatch, Import, Payload};
-use foldlog_codec::{Kind, Record, SequenceNumber, escape};
+use foldlog_codec::body::{Action, AddedItems, Dispatch, Import, Payload};
+use foldlog_codec::{Record, RecordKind, SequenceNumber, escape};
 use serde::Serialize;
 
 use super::{LogReader, ReadOptions};
 use crate::error::{Error, Result};
 use crate::log::layout;
-use crate::names::Names;
+use crate::names::DeclaredNames;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, FileStorage, Storage};
-use crate::types::{Decoder, Recorded, SessionTypes};
+use crate::types::{Decoder, RecordedBytes, SessionTypes};
 
 /// Reports how a host reads the logs of a store. Displays as a table, one row for each event or slice and version;
 /// serializes as one object.
@@ -42,7 +42,7 @@ pub struct VersionsReplayed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VersionRow {
     /// Whether these are events or the items of a slice.
-    pub of: VersionOf,
+    pub of: VersionSubject,
     /// Name of the event or of the slice.
     pub name: String,
     /// Version of the recordings.
@@ -62,7 +62,7 @@ pub struct VersionRow {
 /// Names what a [`VersionRow`] counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum VersionOf {
+pub enum VersionSubject {
     /// Events.
     Event,
     /// Items that reducers, seeds and imports made. Events that were added to a slice count as events.
@@ -117,7 +117,7 @@ pub fn replay_versions(store: &Path, types: &SessionTypes) -> Result<VersionsRep
         .filter(|dir| layout::session_of(dir).is_some())
         .collect();
     dirs.sort_unstable();
-    let mut counting = Counting { types, rows: BTreeMap::new() };
+    let mut counting = VersionCounter { types, rows: BTreeMap::new() };
     let mut report = VersionsReplayed::default();
     for dir in dirs {
         match counting.session(&storage, &dir) {
@@ -131,12 +131,12 @@ pub fn replay_versions(store: &Path, types: &SessionTypes) -> Result<VersionsRep
     Ok(report)
 }
 
-struct Counting<'a> {
+struct VersionCounter<'a> {
     types: &'a SessionTypes,
-    rows: BTreeMap<(VersionOf, String, u32), VersionRow>,
+    rows: BTreeMap<(VersionSubject, String, u32), VersionRow>,
 }
 
-impl Counting<'_> {
+impl VersionCounter<'_> {
     /// Reads one session, and returns the number of its records.
     fn session(&mut self, storage: &Arc<dyn Storage>, dir: &Path) -> Result<u64> {
         let options = ReadOptions { outline: true, ..ReadOptions::default() };
@@ -148,22 +148,22 @@ impl Counting<'_> {
         Ok(reader.records_len())
     }
 
-    fn record(&mut self, reader: &LogReader, names: &Names, record: &Record<'_>) -> Result<()> {
+    fn record(&mut self, reader: &LogReader, names: &DeclaredNames, record: &Record<'_>) -> Result<()> {
         let unread = Error::unread(record.sequence);
         match record.kind {
-            Kind::DISPATCH => {
+            RecordKind::DISPATCH => {
                 let dispatch = Dispatch::decode(record.body).map_err(unread)?;
                 if let Action::Event { event, data } = dispatch.action {
                     self.event(reader, names, record, (event, data));
                 }
                 for effect in dispatch.effects.iter().flatten() {
-                    if let Added::Items { items, version } = &effect.added {
+                    if let AddedItems::Items { items, version } = &effect.added {
                         let items = items.iter().map(|item| (*item, *version));
                         self.items(reader, names, record, (effect.slice, items));
                     }
                 }
             }
-            Kind::IMPORT => {
+            RecordKind::IMPORT => {
                 for slice in Import::decode(record.body).map_err(unread)?.slices {
                     self.items(reader, names, record, (slice.slice, slice.items.into_iter()));
                 }
@@ -176,27 +176,27 @@ impl Counting<'_> {
     fn event(
         &mut self,
         reader: &LogReader,
-        names: &Names,
+        names: &DeclaredNames,
         record: &Record<'_>,
         (event, data): (u32, Payload<'_>),
     ) {
         let Some(declared) = names.event(event) else { return };
         let known = self.types.event(&declared.name).map(|known| (known.version, &known.decoder));
-        let of = (VersionOf::Event, declared.name.as_str(), declared.version);
+        let of = (VersionSubject::Event, declared.name.as_str(), declared.version);
         self.count(reader, record, of, data, known);
     }
 
     fn items<'a>(
         &mut self,
         reader: &LogReader,
-        names: &Names,
+        names: &DeclaredNames,
         record: &Record<'_>,
         (slice, items): (u32, impl Iterator<Item = (Payload<'a>, u32)>),
     ) {
         let name = names.slice_name(slice);
         let known = self.types.slice(&name).map(|known| (known.item_version, &known.decoder));
         for (item, version) in items {
-            self.count(reader, record, (VersionOf::Item, &name, version), item, known);
+            self.count(reader, record, (VersionSubject::Item, &name, version), item, known);
         }
     }
 
@@ -204,7 +204,7 @@ impl Counting<'_> {
         &mut self,
         reader: &LogReader,
         record: &Record<'_>,
-        (of, name, version): (VersionOf, &str, u32),
+        (of, name, version): (VersionSubject, &str, u32),
         payload: Payload<'_>,
         known: Option<(u32, &Decoder)>,
     ) {
@@ -227,10 +227,9 @@ impl Counting<'_> {
         if version < present && sabotage::is(Breakage::OlderVersionsBelieved) {
             return;
         }
-        let decoded = reader
-            .objects
-            .resolve(payload)
-            .and_then(|bytes| Ok(decoder.alone(version, record.sequence, Recorded::Elsewhere(&bytes))?));
+        let decoded = reader.objects.resolve(payload).and_then(|bytes| {
+            Ok(decoder.alone(version, record.sequence, RecordedBytes::Elsewhere(&bytes))?)
+        });
         if let Err(error) = decoded {
             (row.failed, row.outcome) = (row.failed + 1, VersionOutcome::Failed);
             let session = reader.opened.session;
@@ -243,7 +242,7 @@ impl Counting<'_> {
 impl fmt::Display for VersionsReplayed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |row: &VersionRow| {
-            let of = if row.of == VersionOf::Event { "event" } else { "items of" };
+            let of = if row.of == VersionSubject::Event { "event" } else { "items of" };
             format!("{of} `{}`", escape::text(&row.name))
         };
         let width = self.rows.iter().map(|row| name(row).chars().count()).max().unwrap_or_default().max(9);

@@ -18,7 +18,7 @@ use crate::session::State;
 #[derive(Debug)]
 pub struct AlongPath<'a> {
     reader: &'a LogReader,
-    held: BTreeMap<SequenceNumber, Held>,
+    held: BTreeMap<SequenceNumber, PositionFold>,
     /// Position that was asked for last.
     last: Option<SequenceNumber>,
     /// How often each position will be asked for.
@@ -31,7 +31,7 @@ pub struct AlongPath<'a> {
 
 /// The fold along the path of a position.
 #[derive(Clone, Debug)]
-struct Held {
+struct PositionFold {
     projection: Projection,
     /// What the fold had read.
     read: ReadSoFar,
@@ -78,7 +78,7 @@ impl<'a> AlongPath<'a> {
         self.reader.check_position(position)?;
         let (base, live) = self.way_to(position);
         let base = base.and_then(|base| self.held.get(&base)).cloned();
-        let Held { mut projection, read } = base.unwrap_or_else(|| Held {
+        let PositionFold { mut projection, read } = base.unwrap_or_else(|| PositionFold {
             projection: self.reader.history().along(),
             read: ReadSoFar::default(),
         });
@@ -142,7 +142,7 @@ impl<'a> AlongPath<'a> {
             watch.keep(KeptFor::Rollback, position, projection);
             read = watch.read_so_far();
         }
-        self.held.insert(position, Held { projection: projection.clone(), read });
+        self.held.insert(position, PositionFold { projection: projection.clone(), read });
     }
 
     /// Holds a position no longer, unless it will be asked for.

@@ -10,7 +10,7 @@ use foldlog_codec::body::ItemId;
 
 use super::row::RowRef;
 use super::runs::Value;
-use super::tree::{Tree, Weigh};
+use super::tree::{CowTree, Weigh};
 
 /// Indexes the items of one slice by a key that the host computes. Views share it as they share the items.
 ///
@@ -35,110 +35,110 @@ pub(crate) trait KeyIndex: Send + Sync {
 }
 
 /// The host's function that computes an item's key.
-pub(crate) type KeyOf<T, K> = Arc<dyn Fn(&T) -> K + Send + Sync>;
+pub(crate) type KeyFn<T, K> = Arc<dyn Fn(&T) -> K + Send + Sync>;
 
 /// Indexes items of type `T` by keys of type `K`.
 pub(crate) struct Keys<T, K: Ord> {
-    key_of: KeyOf<T, K>,
-    ids: Tree<Held<K>, Ids, 16, 8>,
+    key_of: KeyFn<T, K>,
+    ids: CowTree<IndexKey<K>, ItemIds, 16, 8>,
 }
 
 /// Holds a key in the tree. Cloning a block clones many keys, so keys that own memory are counted.
 #[derive(Clone)]
-enum Held<K> {
+enum IndexKey<K> {
     Plain(K),
     Counted(Arc<K>),
 }
 
-impl<K> Held<K> {
-    fn new(key: K) -> Held<K> {
-        if std::mem::needs_drop::<K>() { Held::Counted(Arc::new(key)) } else { Held::Plain(key) }
+impl<K> IndexKey<K> {
+    fn new(key: K) -> IndexKey<K> {
+        if std::mem::needs_drop::<K>() { IndexKey::Counted(Arc::new(key)) } else { IndexKey::Plain(key) }
     }
 
     /// Counts the key if it owns memory.
-    fn counted(self) -> Held<K> {
+    fn counted(self) -> IndexKey<K> {
         match self {
-            Held::Plain(key) => Held::new(key),
+            IndexKey::Plain(key) => IndexKey::new(key),
             counted => counted,
         }
     }
 
     fn key(&self) -> &K {
         match self {
-            Held::Plain(key) => key,
-            Held::Counted(key) => key,
+            IndexKey::Plain(key) => key,
+            IndexKey::Counted(key) => key,
         }
     }
 }
 
-impl<K> Borrow<K> for Held<K> {
+impl<K> Borrow<K> for IndexKey<K> {
     fn borrow(&self) -> &K {
         self.key()
     }
 }
 
-impl<K: Ord> Ord for Held<K> {
+impl<K: Ord> Ord for IndexKey<K> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.key().cmp(other.key())
     }
 }
 
-impl<K: Ord> PartialOrd for Held<K> {
+impl<K: Ord> PartialOrd for IndexKey<K> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<K: Ord> PartialEq for Held<K> {
+impl<K: Ord> PartialEq for IndexKey<K> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl<K: Ord> Eq for Held<K> {}
+impl<K: Ord> Eq for IndexKey<K> {}
 
 /// Holds the items of one key. There is hardly ever more than one, which costs no memory of its own.
 #[derive(Clone)]
-enum Ids {
+enum ItemIds {
     One(ItemId),
     Many(Arc<[ItemId]>),
 }
 
-impl Weigh for Ids {}
+impl Weigh for ItemIds {}
 
-impl Ids {
+impl ItemIds {
     fn as_slice(&self) -> &[ItemId] {
         match self {
-            Ids::One(id) => std::slice::from_ref(id),
-            Ids::Many(ids) => ids,
+            ItemIds::One(id) => std::slice::from_ref(id),
+            ItemIds::Many(ids) => ids,
         }
     }
 
-    fn of(ids: impl Iterator<Item = ItemId>) -> Option<Ids> {
+    fn of(ids: impl Iterator<Item = ItemId>) -> Option<ItemIds> {
         let mut ids: Vec<ItemId> = ids.collect();
         ids.sort_unstable();
         match ids.as_slice() {
             [] => None,
-            [id] => Some(Ids::One(*id)),
-            ids => Some(Ids::Many(Arc::from(ids))),
+            [id] => Some(ItemIds::One(*id)),
+            ids => Some(ItemIds::Many(Arc::from(ids))),
         }
     }
 
-    fn with(&self, id: ItemId) -> Option<Ids> {
-        Ids::of(self.as_slice().iter().copied().chain([id]))
+    fn with(&self, id: ItemId) -> Option<ItemIds> {
+        ItemIds::of(self.as_slice().iter().copied().chain([id]))
     }
 
-    fn without(&self, id: ItemId) -> Option<Ids> {
+    fn without(&self, id: ItemId) -> Option<ItemIds> {
         match self {
-            Ids::One(only) if *only == id => None,
-            ids => Ids::of(ids.as_slice().iter().copied().filter(|present| *present != id)),
+            ItemIds::One(only) if *only == id => None,
+            ids => ItemIds::of(ids.as_slice().iter().copied().filter(|present| *present != id)),
         }
     }
 }
 
 impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> Keys<T, K> {
-    pub(crate) fn new(key_of: KeyOf<T, K>) -> Keys<T, K> {
-        Keys { key_of, ids: Tree::default() }
+    pub(crate) fn new(key_of: KeyFn<T, K>) -> Keys<T, K> {
+        Keys { key_of, ids: CowTree::default() }
     }
 
     fn key(&self, value: &Value) -> Option<K> {
@@ -147,7 +147,7 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> Keys<T, K> {
     }
 
     fn ids_of(&self, key: &K) -> &[ItemId] {
-        self.ids.get(key).map(Ids::as_slice).unwrap_or_default()
+        self.ids.get(key).map(ItemIds::as_slice).unwrap_or_default()
     }
 
     fn key_of_row(&self, row: RowRef<'_>) -> Option<K> {
@@ -165,8 +165,9 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K>
     }
 
     fn insert(&mut self, row: RowRef<'_>) -> bool {
-        let Some(key) = self.key_of_row(row).map(Held::new) else { return false };
-        if let Some(ids) = self.ids.insert(key.clone(), Ids::One(row.id)).and_then(|ids| ids.with(row.id)) {
+        let Some(key) = self.key_of_row(row).map(IndexKey::new) else { return false };
+        if let Some(ids) = self.ids.insert(key.clone(), ItemIds::One(row.id)).and_then(|ids| ids.with(row.id))
+        {
             self.ids.insert(key, ids);
         }
         true
@@ -174,7 +175,7 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K>
 
     fn remove(&mut self, row: RowRef<'_>) -> bool {
         let Some(key) = self.key_of_row(row) else { return false };
-        let held = Held::Plain(key);
+        let held = IndexKey::Plain(key);
         if let Some(ids) = self.ids.remove(&held).and_then(|ids| ids.without(row.id)) {
             self.ids.insert(held.counted(), ids);
         }
@@ -184,7 +185,7 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K>
     fn exchange(&mut self, old: RowRef<'_>, new: RowRef<'_>) -> bool {
         let (Some(before), Some(after)) = (self.key_of_row(old), self.key_of_row(new)) else { return false };
         if before == after
-            && let Some(Ids::One(only)) = self.ids.get_mut(&after)
+            && let Some(ItemIds::One(only)) = self.ids.get_mut(&after)
             && *only == old.id
         {
             *only = new.id;
@@ -206,15 +207,15 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K>
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::row::{Row, RowItem};
+    use super::super::row::{RowItem, SliceRow};
     use super::super::rows::Rows;
     use super::*;
     use crate::generator::Generator;
     use crate::items::AnyValue;
 
-    fn row(sequence: u64, value: u64) -> Row {
+    fn row(sequence: u64, value: u64) -> SliceRow {
         let id = ItemId { sequence: sequence.into(), ordinal: 0 };
-        Row { id, version: 1, item: RowItem::Typed(Arc::new(value)) }
+        SliceRow { id, version: 1, item: RowItem::Typed(Arc::new(value)) }
     }
 
     /// Upserts and plain items alternate, under keys of which some are shared.
@@ -263,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_key_function_that_panics_costs_the_index_and_a_view_keeps_its_own() {
-        let key_of: KeyOf<u64, u64> = Arc::new(|value| if *value == 13 { panic!("no key") } else { *value });
+        let key_of: KeyFn<u64, u64> = Arc::new(|value| if *value == 13 { panic!("no key") } else { *value });
         let mut rows = Rows::indexed(Some(Box::new(Keys::new(key_of))));
         rows.push(row(1, 1));
         let view = rows.clone();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
 
-use super::row::Row;
+use super::row::SliceRow;
 use super::rows::Rows;
 
 /// Maximum number of items between two marks.
@@ -20,7 +20,7 @@ const MARK_RECORDS: u64 = 4096;
 
 /// Locates an item: its place in the slice, and the record that inserted it as its first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct ItemMark {
     pub(crate) place: u64,
     pub(crate) sequence: SequenceNumber,
 }
@@ -32,7 +32,7 @@ pub(crate) struct LogItems {
     /// The last items, at most `tail_max`.
     tail: Rows,
     tail_max: usize,
-    marks: Arc<Vec<Mark>>,
+    marks: Arc<Vec<ItemMark>>,
     /// Ranges of records whose items were rolled back, which only tests can do.
     rolled_back: Arc<Vec<RangeInclusive<SequenceNumber>>>,
 }
@@ -53,7 +53,7 @@ impl LogItems {
     /// Makes a slice of `len` items with these marks. Its last items are still to be read.
     pub(crate) fn restored(
         len: u64,
-        marks: Vec<Mark>,
+        marks: Vec<ItemMark>,
         rolled_back: Vec<RangeInclusive<SequenceNumber>>,
         tail_max: usize,
     ) -> LogItems {
@@ -70,7 +70,7 @@ impl LogItems {
         self.tail = tail;
     }
 
-    pub(crate) fn marks(&self) -> &[Mark] {
+    pub(crate) fn marks(&self) -> &[ItemMark] {
         &self.marks
     }
 
@@ -92,15 +92,15 @@ impl LogItems {
     }
 
     /// Appends an item.
-    pub(crate) fn push(&mut self, row: Row) {
+    pub(crate) fn push(&mut self, row: SliceRow) {
         let sequence = row.id.sequence;
-        let near = |mark: &Mark| {
+        let near = |mark: &ItemMark| {
             mark.sequence == sequence
                 || (self.len < mark.place + MARK_ITEMS && sequence < mark.sequence + MARK_RECORDS)
         };
         // The first item of its record, or a walk from the mark would miss those before it.
         if row.id.ordinal == 0 && !self.marks.last().is_some_and(near) {
-            Arc::make_mut(&mut self.marks).push(Mark { place: self.len, sequence });
+            Arc::make_mut(&mut self.marks).push(ItemMark { place: self.len, sequence });
         }
         self.len += 1;
         if self.tail_max == 1 {
@@ -131,7 +131,7 @@ impl LogItems {
     }
 
     /// Returns the last mark at or before a place.
-    pub(crate) fn mark(&self, place: u64) -> Option<Mark> {
+    pub(crate) fn mark(&self, place: u64) -> Option<ItemMark> {
         let after = self.marks.partition_point(|mark| mark.place <= place);
         self.marks.get(after.checked_sub(1)?).copied()
     }

@@ -22,7 +22,7 @@ pub(crate) mod runs;
 pub(crate) mod tree;
 
 use log_items::LogItems;
-use row::Row;
+use row::SliceRow;
 use rows::Rows;
 
 /// Value of a type that only the host knows.
@@ -30,41 +30,41 @@ pub(crate) type AnyValue = Arc<dyn Any + Send + Sync>;
 
 /// Holds the items of one slice.
 #[derive(Clone, Debug)]
-pub(crate) enum Items {
+pub(crate) enum SliceItems {
     /// All items.
     Held(Rows),
     /// The last items of a LOG slice. The others are read from the log.
     InLog(LogItems),
 }
 
-impl Items {
+impl SliceItems {
     pub(crate) fn is_empty(&self) -> bool {
         match self {
-            Items::Held(rows) => rows.is_empty(),
-            Items::InLog(items) => items.len() == 0,
+            SliceItems::Held(rows) => rows.is_empty(),
+            SliceItems::InLog(items) => items.len() == 0,
         }
     }
 
     /// Returns the items in memory: all, or the last ones of a LOG slice.
     pub(crate) fn held(&self) -> &Rows {
         match self {
-            Items::Held(rows) => rows,
-            Items::InLog(items) => items.tail(),
+            SliceItems::Held(rows) => rows,
+            SliceItems::InLog(items) => items.tail(),
         }
     }
 
     /// Returns all items, unless they are in the log.
     pub(crate) fn held_rows(&self) -> Option<&Rows> {
         match self {
-            Items::Held(rows) => Some(rows),
-            Items::InLog(_) => None,
+            SliceItems::Held(rows) => Some(rows),
+            SliceItems::InLog(_) => None,
         }
     }
 
-    pub(crate) fn push(&mut self, row: Row) {
+    pub(crate) fn push(&mut self, row: SliceRow) {
         match self {
-            Items::Held(rows) => rows.push(row),
-            Items::InLog(items) => items.push(row),
+            SliceItems::Held(rows) => rows.push(row),
+            SliceItems::InLog(items) => items.push(row),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One item of a slice, owned ([`Row`]) or borrowed from wherever it is kept ([`RowRef`]).
+//! One item of a slice, owned ([`SliceRow`]) or borrowed from wherever it is kept ([`RowRef`]).
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::items::AnyValue;
 
 /// Holds one item.
 #[derive(Clone)]
-pub(crate) struct Row {
+pub(crate) struct SliceRow {
     pub(crate) id: ItemId,
     /// Version that the item was recorded at.
     pub(crate) version: u32,
@@ -27,7 +27,7 @@ pub(crate) enum RowItem {
     InRun(Arc<dyn AnyRun>, usize),
 }
 
-impl Row {
+impl SliceRow {
     pub(crate) fn borrow(&self) -> RowRef<'_> {
         let item = match &self.item {
             RowItem::Bytes(bytes) => ItemRef::Bytes(bytes),
@@ -71,17 +71,17 @@ impl<'a> RowRef<'a> {
         }
     }
 
-    pub(crate) fn to_row(self) -> Row {
+    pub(crate) fn to_row(self) -> SliceRow {
         let item = match self.item {
             ItemRef::Bytes(bytes) => RowItem::Bytes(Arc::clone(bytes)),
             ItemRef::Typed(value) => RowItem::Typed(Arc::clone(value)),
             ItemRef::InRun(run, at) => RowItem::InRun(Arc::from(run.again()), at),
         };
-        Row { id: self.id, version: self.version, item }
+        SliceRow { id: self.id, version: self.version, item }
     }
 }
 
-impl std::fmt::Debug for Row {
+impl std::fmt::Debug for SliceRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.borrow().fmt(f)
     }

@@ -23,9 +23,9 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::ItemId;
 
 use super::index::KeyIndex;
-use super::row::{ItemRef, Row, RowItem, RowRef};
+use super::row::{ItemRef, RowItem, RowRef, SliceRow};
 use super::runs::{self, AnyRun};
-use super::tree::{Tree, Weigh};
+use super::tree::{CowTree, Weigh};
 use crate::items::AnyValue;
 
 mod changes;
@@ -35,14 +35,14 @@ mod gaps;
 pub(crate) type Key = u128;
 
 // Small blocks: a row holds two counted pointers, and a change beside a view counts all those of a leaf.
-type ByKey = Tree<Key, Slot, 8, 8>;
+type ByKey = CowTree<Key, Slot, 8, 8>;
 /// Keys of items that were inserted before others or moved, by their names.
-type Displaced = Tree<ItemId, Key, 8, 8>;
+type DisplacedKeys = CowTree<ItemId, Key, 8, 8>;
 
 /// Holds what is under one key of the map.
 #[derive(Clone)]
 enum Slot {
-    Row(Row),
+    Row(SliceRow),
     /// A run, under the key of its first item.
     Run(Arc<dyn AnyRun>),
 }
@@ -74,7 +74,7 @@ fn rows_of<'a>(run: &'a (dyn AnyRun + 'static)) -> impl DoubleEndedIterator<Item
 /// Holds the items of one slice, in order.
 pub(crate) struct Rows {
     by_key: ByKey,
-    displaced: Displaced,
+    displaced: DisplacedKeys,
     /// The last run, to which dispatched values are appended.
     open: Option<Box<dyn AnyRun>>,
     len: usize,
@@ -130,7 +130,7 @@ pub(crate) fn in_order(ids: impl DoubleEndedIterator<Item = ItemId>) -> Vec<bool
 impl Rows {
     /// Makes an empty slice with an index of its items.
     pub(crate) fn indexed(index: Option<Box<dyn KeyIndex>>) -> Rows {
-        let (by_key, displaced) = (Tree::default(), Tree::default());
+        let (by_key, displaced) = (CowTree::default(), CowTree::default());
         Rows { by_key, displaced, open: None, len: 0, index: index.map(Arc::from) }
     }
 
@@ -163,7 +163,7 @@ impl Rows {
         }
     }
 
-    fn place(&mut self, key: Key, row: Row) {
+    fn place(&mut self, key: Key, row: SliceRow) {
         self.tell_index(|index| index.insert(row.borrow()));
         self.by_key.insert(key, Slot::Row(row));
         self.len += 1;
@@ -231,7 +231,7 @@ impl Rows {
         for at in 0..run.len() {
             let (id, version) = (run.id(at), run.version());
             let item = RowItem::InRun(Arc::clone(&run), at);
-            self.by_key.insert(natural_key(id), Slot::Row(Row { id, version, item }));
+            self.by_key.insert(natural_key(id), Slot::Row(SliceRow { id, version, item }));
         }
         Some(natural_key(id))
     }
@@ -255,7 +255,7 @@ impl Rows {
     }
 
     /// Removes an item and appends another one, whose name must be higher than all before.
-    pub(crate) fn exchange(&mut self, id: ItemId, row: Row) {
+    pub(crate) fn exchange(&mut self, id: ItemId, row: SliceRow) {
         let removed = self.loosen(id).and_then(|key| self.by_key.remove(&key));
         self.seal();
         match removed {
@@ -276,7 +276,7 @@ impl Rows {
     }
 
     /// Appends an item, whose name must be higher than all before.
-    pub(crate) fn push(&mut self, row: Row) {
+    pub(crate) fn push(&mut self, row: SliceRow) {
         self.seal();
         self.place(natural_key(row.id), row);
     }
@@ -321,7 +321,7 @@ impl Rows {
             return;
         }
         let id = ItemId { sequence, ordinal: 0 };
-        self.place(natural_key(id), Row { id, version, item: RowItem::Typed(Arc::new(value)) });
+        self.place(natural_key(id), SliceRow { id, version, item: RowItem::Typed(Arc::new(value)) });
     }
 
     /// Appends a shared value, whose name must be higher than all before. The row is made in its place, from
@@ -333,15 +333,15 @@ impl Rows {
         let is_plain = self.index.is_none() && self.open.is_none();
         match if is_plain { self.by_key.room_behind(&key) } else { None } {
             Some(room) => {
-                room.push(key, Slot::Row(Row { id, version, item: RowItem::Typed(value) }));
+                room.push(key, Slot::Row(SliceRow { id, version, item: RowItem::Typed(value) }));
                 self.len += 1;
             }
-            None => self.push(Row { id, version, item: RowItem::Typed(value) }),
+            None => self.push(SliceRow { id, version, item: RowItem::Typed(value) }),
         }
     }
 
     /// Keeps this item alone, in the memory of the one before if no view shares it.
-    pub(crate) fn hold_only(&mut self, row: Row) {
+    pub(crate) fn hold_only(&mut self, row: SliceRow) {
         if self.index.is_some() || !self.displaced.is_empty() {
             self.clear();
             self.push(row);
@@ -354,7 +354,7 @@ impl Rows {
 
     /// Appends items that are in any order to an empty slice. Items that a reducer once inserted before older ones get their
     /// keys from the items that they precede, as they did then.
-    pub(crate) fn arranged(mut self, items: Vec<Row>) -> Rows {
+    pub(crate) fn arranged(mut self, items: Vec<SliceRow>) -> Rows {
         let in_order = in_order(items.iter().map(|row| row.id));
         for (row, _) in items.iter().zip(&in_order).filter(|(_, in_order)| **in_order) {
             self.push(row.clone());
@@ -371,8 +371,8 @@ impl Rows {
     }
 
     /// Returns the same items in the same order, after making those that are in no run anew.
-    pub(crate) fn map<E>(&self, make: impl Fn(RowRef<'_>) -> Result<Row, E>) -> Result<Rows, E> {
-        let mut by_key = Tree::default();
+    pub(crate) fn map<E>(&self, make: impl Fn(RowRef<'_>) -> Result<SliceRow, E>) -> Result<Rows, E> {
+        let mut by_key = CowTree::default();
         for (key, slot) in self.by_key.iter() {
             let slot = match slot {
                 Slot::Row(row) => Slot::Row(make(row.borrow())?),
@@ -384,8 +384,8 @@ impl Rows {
     }
 
     /// Returns items of the same names in the same order, each made anew, without an index.
-    pub(crate) fn remade<E>(&self, make: impl Fn(RowRef<'_>) -> Result<Row, E>) -> Result<Rows, E> {
-        let mut by_key = Tree::default();
+    pub(crate) fn remade<E>(&self, make: impl Fn(RowRef<'_>) -> Result<SliceRow, E>) -> Result<Rows, E> {
+        let mut by_key = CowTree::default();
         for (key, slot) in self.by_key.iter() {
             for row in slot.rows() {
                 let key = if matches!(slot, Slot::Run(_)) { natural_key(row.id) } else { *key };
@@ -484,8 +484,8 @@ mod tests {
     use super::*;
     use crate::generator::Generator;
 
-    fn row(sequence: u64, ordinal: u32) -> Row {
-        Row {
+    fn row(sequence: u64, ordinal: u32) -> SliceRow {
+        SliceRow {
             id: ItemId { sequence: sequence.into(), ordinal },
             version: 1,
             item: RowItem::Bytes(Arc::from([])),
@@ -597,7 +597,7 @@ mod tests {
                     (0..4, Some((anchor, ordinal))) => {
                         // Often before the same item, so that gaps are used up.
                         let added = 1 + numbers.below(3) as u32;
-                        let new: Vec<Row> = (0..added).map(|ordinal| row(sequence, ordinal)).collect();
+                        let new: Vec<SliceRow> = (0..added).map(|ordinal| row(sequence, ordinal)).collect();
                         rows.insert_before(ItemId { sequence: anchor.into(), ordinal }, new);
                         wanted.splice(at..at, (0..added).map(|ordinal| (sequence, ordinal)));
                     }

@@ -31,27 +31,27 @@ pub(crate) const VALUE_BYTES_MAX: usize = 1 << 10;
 pub(crate) type Value = dyn Any + Send + Sync;
 
 /// Holds a value of a run, and the sequence number of the record that inserted it.
-struct Entry<T> {
+struct RunEntry<T> {
     sequence: SequenceNumber,
     value: T,
 }
 
 /// Holds values of one type. An `Arc` without weak handles counts its owners, so that a writer sees with a
 /// plain read whether it shares the run.
-pub(crate) struct Run<T> {
+pub(crate) struct ValueRun<T> {
     version: u32,
-    first: Entry<T>,
-    others: Vec<Entry<T>>,
+    first: RunEntry<T>,
+    others: Vec<RunEntry<T>>,
 }
 
-impl<T> Run<T> {
+impl<T> ValueRun<T> {
     /// Number of items of type `T` that a run holds at most.
     const ITEMS_MAX: usize = {
-        let fit = RUN_BYTES_MAX / size_of::<Entry<T>>();
+        let fit = RUN_BYTES_MAX / size_of::<RunEntry<T>>();
         if fit < RUN_ITEMS_MAX { fit } else { RUN_ITEMS_MAX }
     };
 
-    fn entry(&self, at: usize) -> &Entry<T> {
+    fn entry(&self, at: usize) -> &RunEntry<T> {
         at.checked_sub(1).and_then(|at| self.others.get(at)).unwrap_or(&self.first)
     }
 
@@ -78,7 +78,7 @@ pub(crate) trait AnyRun: Send + Sync {
     fn value(&self, at: usize) -> &Value;
 }
 
-impl<T: Send + Sync + 'static> AnyRun for Arc<Run<T>> {
+impl<T: Send + Sync + 'static> AnyRun for Arc<ValueRun<T>> {
     fn again(&self) -> Box<dyn AnyRun> {
         Box::new(Arc::clone(self))
     }
@@ -114,7 +114,7 @@ impl<T: Send + Sync + 'static> AnyRun for Arc<Run<T>> {
 
 /// Returns whether values of a type are small enough for a run to hold more than one.
 pub(crate) fn is_for<T>() -> bool {
-    Run::<T>::ITEMS_MAX > 1
+    ValueRun::<T>::ITEMS_MAX > 1
 }
 
 /// Makes a run of one value, the first of its record. Allocates all of its memory if `many` are expected.
@@ -124,14 +124,14 @@ pub(crate) fn begin<T: Send + Sync + 'static>(
     value: T,
     many: bool,
 ) -> Box<dyn AnyRun> {
-    let others = Vec::with_capacity(if many { Run::<T>::ITEMS_MAX.saturating_sub(1) } else { 0 });
-    Box::new(Arc::new(Run { version, first: Entry { sequence, value }, others }))
+    let others = Vec::with_capacity(if many { ValueRun::<T>::ITEMS_MAX.saturating_sub(1) } else { 0 });
+    Box::new(Arc::new(ValueRun { version, first: RunEntry { sequence, value }, others }))
 }
 
 /// Gives room for one value at the end of a run.
-pub(crate) struct Room<'a, T>(&'a mut Run<T>);
+pub(crate) struct VacantRunEntry<'a, T>(&'a mut ValueRun<T>);
 
-impl<T> Room<'_, T> {
+impl<T> VacantRunEntry<'_, T> {
     /// Appends a value of a later record than all before.
     #[inline]
     pub(crate) fn push(self, sequence: SequenceNumber, value: T) {
@@ -139,28 +139,31 @@ impl<T> Room<'_, T> {
         // Both branches name the entry, so that the value moves from its old place to its new one directly.
         // It would otherwise be stored on the way, and read again before it is written out.
         if others.len() < others.capacity() {
-            others.push(Entry { sequence, value });
+            others.push(RunEntry { sequence, value });
         } else {
-            push_into_more(others, Entry { sequence, value });
+            push_into_more(others, RunEntry { sequence, value });
         }
     }
 }
 
 #[cold]
-fn push_into_more<T>(others: &mut Vec<Entry<T>>, entry: Entry<T>) {
+fn push_into_more<T>(others: &mut Vec<RunEntry<T>>, entry: RunEntry<T>) {
     others.push(entry);
 }
 
 /// Returns room for a value of this type and version, if the run has any and is not shared.
 #[inline]
-pub(crate) fn room<T: Send + Sync + 'static>(run: &mut dyn AnyRun, version: u32) -> Option<Room<'_, T>> {
-    let run = Arc::get_mut(run.as_any_mut().downcast_mut::<Arc<Run<T>>>()?)?;
-    (run.version == version && run.others.len() + 1 < Run::<T>::ITEMS_MAX).then_some(Room(run))
+pub(crate) fn room<T: Send + Sync + 'static>(
+    run: &mut dyn AnyRun,
+    version: u32,
+) -> Option<VacantRunEntry<'_, T>> {
+    let run = Arc::get_mut(run.as_any_mut().downcast_mut::<Arc<ValueRun<T>>>()?)?;
+    (run.version == version && run.others.len() + 1 < ValueRun::<T>::ITEMS_MAX).then_some(VacantRunEntry(run))
 }
 
 /// Returns the run by its type.
-pub(crate) fn of_type<T: 'static>(run: &dyn AnyRun) -> Option<Arc<Run<T>>> {
-    run.as_any().downcast_ref::<Arc<Run<T>>>().cloned()
+pub(crate) fn of_type<T: 'static>(run: &dyn AnyRun) -> Option<Arc<ValueRun<T>>> {
+    run.as_any().downcast_ref::<Arc<ValueRun<T>>>().cloned()
 }
 
 /// Returns the place of an item in a run.

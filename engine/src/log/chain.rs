@@ -20,7 +20,7 @@ use std::sync::Arc;
 use foldlog_codec::body::{Compacted, Seal};
 use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN};
 use foldlog_codec::segment::{HEADER_LEN, Previous, SegmentHeader};
-use foldlog_codec::{Error as CodecError, Kind, SequenceNumber};
+use foldlog_codec::{Error as CodecError, RecordKind, SequenceNumber};
 
 use super::open_files::HeldFile;
 use super::{compressed, layout};
@@ -116,13 +116,13 @@ impl Segment {
         let read = self.open(storage)?.read_at(&mut bytes, end).map_err(io)?;
         let decoded = frame::decode(self.context(), bytes.get(..read).unwrap_or_default());
         let Ok(frame) = decoded else { return Ok(None) };
-        let seal = (frame.header.kind == Kind::SEAL).then(|| Seal::decode(frame.body).ok()).flatten();
+        let seal = (frame.header.kind == RecordKind::SEAL).then(|| Seal::decode(frame.body).ok()).flatten();
         Ok(seal.map(|seal| (frame.header.predecessor_crc, seal, frame.len() as u64)))
     }
 
     /// Fails with [`Error::CompactedMeanwhile`] if a compaction has replaced the segment's file since its header was read.
     pub(crate) fn check_not_replaced(&self, storage: &dyn Storage) -> Result<()> {
-        let found = Beyond::read(storage, self.path.clone(), self.header.ordinal)?;
+        let found = SegmentFile::read(storage, self.path.clone(), self.header.ordinal)?;
         match found.is_some_and(|found| self.is_replaced_by(&found)) {
             true => Err(Error::CompactedMeanwhile { path: self.path.clone() }),
             false => Ok(()),
@@ -130,7 +130,7 @@ impl Segment {
     }
 
     /// Returns whether a file holds the compacted segment that stands for this one.
-    pub(crate) fn is_replaced_by(&self, found: &Beyond) -> bool {
+    pub(crate) fn is_replaced_by(&self, found: &SegmentFile) -> bool {
         let is_another = |header: SegmentHeader| {
             header != self.header && SegmentHeader { salt: self.header.salt, ..header } == self.header
         };
@@ -185,7 +185,7 @@ impl Segment {
 
 /// Describes a segment file by its header. Behind the chain, such a file is evidence of what was once there.
 #[derive(Clone, Debug)]
-pub(crate) struct Beyond {
+pub(crate) struct SegmentFile {
     pub(crate) path: PathBuf,
     /// Ordinal in the file's name.
     pub(crate) named: u32,
@@ -201,7 +201,7 @@ pub(crate) struct Beyond {
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
     pub(crate) segments: Vec<Segment>,
-    pub(crate) beyond: Vec<Beyond>,
+    pub(crate) beyond: Vec<SegmentFile>,
     /// Ordinal of the segment whose absence cut the chain off from what stands beyond.
     pub(crate) missing: Option<u32>,
     /// Highest ordinal that any file uses, half-built ones included.
@@ -243,7 +243,7 @@ pub(super) fn discover_above(storage: &dyn Storage, dir: &Path, floor: Option<u3
         let reason = "it holds no segments".to_owned();
         return Err(Error::NotASession { path: dir.to_owned(), reason });
     };
-    let Followed { segments, beyond, missing } = follow(found, floor)?;
+    let FollowedChain { segments, beyond, missing } = follow(found, floor)?;
     Ok(Chain { segments, beyond, missing, ordinal_max, half_built })
 }
 
@@ -265,8 +265,8 @@ fn not_a_session_or_io(dir: &Path, error: std::io::Error) -> Error {
 }
 
 /// Reads the header of the segment at a path. `None` where the file no longer exists.
-pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, named: u32) -> Result<Option<Beyond>> {
-    let Some(file) = Beyond::read(storage, path, named)? else { return Ok(None) };
+pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, named: u32) -> Result<Option<SegmentFile>> {
+    let Some(file) = SegmentFile::read(storage, path, named)? else { return Ok(None) };
     match file.header {
         Some(header) if header.ordinal != named => Err(Error::Corrupt(Box::new(Corruption {
             session: Some(header.session),
@@ -281,8 +281,8 @@ pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, named: u32) -> R
     }
 }
 
-impl Beyond {
-    fn read(storage: &dyn Storage, path: PathBuf, named: u32) -> Result<Option<Beyond>> {
+impl SegmentFile {
+    fn read(storage: &dyn Storage, path: PathBuf, named: u32) -> Result<Option<SegmentFile>> {
         let file = match compressed::open(storage, &path) {
             Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(None);
@@ -302,9 +302,9 @@ impl Beyond {
         let compacted = header.and_then(|header| {
             let context = Context::new(header.salt, header.first_sequence);
             let frame = frame::decode(context, bytes.get(HEADER_LEN..)?).ok()?;
-            (frame.header.kind == Kind::COMPACTED).then(|| Compacted::decode(frame.body).ok()).flatten()
+            (frame.header.kind == RecordKind::COMPACTED).then(|| Compacted::decode(frame.body).ok()).flatten()
         });
-        Ok(Some(Beyond { path, named, header, salts, compacted }))
+        Ok(Some(SegmentFile { path, named, header, salts, compacted }))
     }
 }
 
@@ -312,9 +312,9 @@ impl Beyond {
 #[derive(Clone, Debug, Default)]
 pub(super) struct SegmentFiles {
     /// Files with a sound header, by the ordinals that their headers state: a file may have another segment's name.
-    pub(super) sound: BTreeMap<u32, Beyond>,
+    pub(super) sound: BTreeMap<u32, SegmentFile>,
     /// Files without a sound header, and files that state an ordinal which another file has.
-    pub(super) others: Vec<Beyond>,
+    pub(super) others: Vec<SegmentFile>,
     /// Entries with a segment's name that are no regular files. The engine never opens them.
     pub(super) irregular: Vec<PathBuf>,
 }
@@ -331,7 +331,7 @@ pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<Segment
             files.irregular.push(path);
             continue;
         }
-        let Some(mut file) = Beyond::read(storage, path, named)? else { continue };
+        let Some(mut file) = SegmentFile::read(storage, path, named)? else { continue };
         // A header that names its own segment, or a later one, as the predecessor would lead around in a circle; and
         // behind the last ordinal of all there is no room for another.
         file.header = file.header.filter(|header| {
@@ -360,15 +360,15 @@ pub(super) fn follow_sound(files: &SegmentFiles) -> Result<Vec<Segment>> {
     Ok(follow(files.sound.clone(), None)?.segments)
 }
 
-struct Followed {
+struct FollowedChain {
     segments: Vec<Segment>,
-    beyond: Vec<Beyond>,
+    beyond: Vec<SegmentFile>,
     missing: Option<u32>,
 }
 
 /// Follows the headers from the highest ordinal back, down to `floor`. Where a header is broken or missing, starts anew
 /// below it.
-fn follow(found: BTreeMap<u32, Beyond>, floor: Option<u32>) -> Result<Followed> {
+fn follow(found: BTreeMap<u32, SegmentFile>, floor: Option<u32>) -> Result<FollowedChain> {
     let mut start = found.keys().next_back().copied();
     let mut missing = None;
     'starts: while let Some(top) = start {
@@ -403,7 +403,7 @@ fn follow(found: BTreeMap<u32, Beyond>, floor: Option<u32>) -> Result<Followed> 
         }
         segments.reverse();
         let beyond = found.into_iter().filter(|(ordinal, _)| *ordinal > top).map(|(_, file)| file).collect();
-        return Ok(Followed { segments, beyond, missing });
+        return Ok(FollowedChain { segments, beyond, missing });
     }
-    Ok(Followed { segments: Vec::new(), beyond: found.into_values().collect(), missing })
+    Ok(FollowedChain { segments: Vec::new(), beyond: found.into_values().collect(), missing })
 }

@@ -14,7 +14,7 @@ use foldlog_codec::body::{BaseSlice, Compacted, Dropped, Resumed, Seal};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 
 use super::chain::Segment;
 use super::compaction::parted;
@@ -29,7 +29,7 @@ use crate::storage::{Storage, StorageFile};
 const GATHERED_BYTES: usize = 256 << 10;
 
 /// Says how a segment is written anew.
-pub(crate) struct Rewriting<'a> {
+pub(crate) struct SegmentRewrite<'a> {
     pub(crate) storage: &'a dyn Storage,
     pub(crate) dir: &'a Path,
     /// Segment to be replaced, whose successor is known.
@@ -45,7 +45,7 @@ pub(crate) struct Rewriting<'a> {
 }
 
 /// Writes frames one behind the other.
-struct Writing<'a> {
+struct FrameWriter<'a> {
     file: Arc<dyn StorageFile>,
     path: &'a Path,
     context: Context,
@@ -54,7 +54,7 @@ struct Writing<'a> {
     gathered: Vec<u8>,
 }
 
-impl Writing<'_> {
+impl FrameWriter<'_> {
     fn frame(&mut self, header: Header, body: &[u8]) -> Result<()> {
         let header = Header { predecessor_crc: self.last_crc, ..header };
         let unwritten = |error: foldlog_codec::Error| Error::Inconsistent {
@@ -75,7 +75,7 @@ impl Writing<'_> {
     }
 }
 
-impl Rewriting<'_> {
+impl SegmentRewrite<'_> {
     /// Writes the segment anew and gives it the name of the old one. Both the bytes and the name are durable then.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Rewriting<'_> {
             end += (FRAME_HEADER_LEN + body.len()) as u64;
             Ok(())
         })?;
-        last.kind = Kind::SEAL;
+        last.kind = RecordKind::SEAL;
         let (replaced_end, replaced_crc) =
             match (old.compacted.filter(|_| old.replaced_crc.is_some()), self.next.previous) {
                 (Some(before), _) => (before.replaced_end, before.replaced_crc),
@@ -110,7 +110,7 @@ impl Rewriting<'_> {
         let unmade = |op, error| Error::unmade(op, building, end + seal_len as u64, error);
         let file = self.storage.create(building, end).map_err(|error| unmade("create", error))?;
         let context = Context::new(salt, header.first_sequence);
-        let mut writing = Writing {
+        let mut writing = FrameWriter {
             file,
             path: building,
             context,
@@ -119,7 +119,7 @@ impl Rewriting<'_> {
             gathered: header.encode().to_vec(),
         };
         let first = Header { sequence: header.first_sequence, watermark: header.first_sequence, ..last };
-        writing.frame(Header { kind: Kind::COMPACTED, ..first }, &compacted.encode())?;
+        writing.frame(Header { kind: RecordKind::COMPACTED, ..first }, &compacted.encode())?;
         for (kind, body) in &head {
             writing.frame(Header { kind: *kind, ..first }, body)?;
         }
@@ -187,16 +187,18 @@ impl Rewriting<'_> {
             let header = Header { watermark: frame.header.sequence, ..frame.header };
             last = Some(header);
             match header.kind {
-                Kind::COMPACTED | Kind::BASE | Kind::SEAL => Ok(()),
+                RecordKind::COMPACTED | RecordKind::BASE | RecordKind::SEAL => Ok(()),
                 // What a recovery attests of its own segment belongs to it.
-                Kind::SYNCED if attests.take_if(|through| *through == header.sequence).is_none() => Ok(()),
-                Kind::RESUMED => {
+                RecordKind::SYNCED if attests.take_if(|through| *through == header.sequence).is_none() => {
+                    Ok(())
+                }
+                RecordKind::RESUMED => {
                     attests = Resumed::decode(frame.body).ok().and_then(|resumed| resumed.recovered);
                     visit(header, frame.body)
                 }
                 kind if !kind.is_envelope() && (self.drops)(header.sequence) => {
                     let body = Dropped::of(kind, frame.body).encode();
-                    visit(Header { kind: Kind::DROPPED, ..header }, &body)
+                    visit(Header { kind: RecordKind::DROPPED, ..header }, &body)
                 }
                 _ => visit(header, frame.body),
             }
@@ -233,12 +235,12 @@ pub(super) fn replace<T>(
 }
 
 /// Returns the base frames, which come before all others.
-fn head(bases: &[(SequenceNumber, Vec<BaseSlice>)]) -> Vec<(Kind, Vec<u8>)> {
+fn head(bases: &[(SequenceNumber, Vec<BaseSlice>)]) -> Vec<(RecordKind, Vec<u8>)> {
     let bases = bases.iter().map(|(position, slices)| (*position, slices.as_slice()));
-    parted(bases).iter().map(|base| (Kind::BASE, base.encode())).collect()
+    parted(bases).iter().map(|base| (RecordKind::BASE, base.encode())).collect()
 }
 
-fn len_of(head: &[(Kind, Vec<u8>)]) -> u64 {
+fn len_of(head: &[(RecordKind, Vec<u8>)]) -> u64 {
     let bases: usize = head.iter().map(|(_, body)| FRAME_HEADER_LEN + body.len()).sum();
     (FRAME_HEADER_LEN + Compacted::LEN + bases) as u64
 }

@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{Base, BaseSlice, KnownPositions};
 use foldlog_codec::segment::HEADER_LEN;
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 
 use super::chain::Segment;
 use super::window::Window;
@@ -98,8 +98,8 @@ impl Compaction {
         let (mut going_on, mut head): (Option<(SequenceNumber, Vec<BaseSlice>)>, u64) = (None, 0);
         while let Ok(frame) = window.frame(context, offset).map_err(io)? {
             match frame.header.kind {
-                Kind::COMPACTED | Kind::DECLARED => {}
-                Kind::BASE => {
+                RecordKind::COMPACTED | RecordKind::DECLARED => {}
+                RecordKind::BASE => {
                     let Ok(Base { position, goes_on, slices }) = Base::decode(frame.body) else { break };
                     let mut all = match going_on.take() {
                         Some((at, all)) if at == position => all,
@@ -115,7 +115,7 @@ impl Compaction {
                 _ => break,
             }
             offset += frame.len() as u64;
-            if frame.header.kind != Kind::DECLARED {
+            if frame.header.kind != RecordKind::DECLARED {
                 head += frame.len() as u64;
             }
         }

@@ -36,7 +36,7 @@ use uuid::Uuid;
 
 use super::layout;
 use crate::error::{Error, Result};
-use crate::storage::{Access, Entry, EntryKind, Storage};
+use crate::storage::{Access, DirectoryEntry, EntryKind, Storage};
 
 const MAGIC: [u8; 8] = *b"FOLDDECI";
 const VERSION: u32 = 1;
@@ -73,7 +73,7 @@ pub(crate) struct LeftBody {
 /// Says what became of a decision that was left for an open host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub(crate) enum DecisionOutcome {
     /// This record holds it.
     Sequence(SequenceNumber),
     /// It did not fit, for this reason.
@@ -138,13 +138,13 @@ fn write_new(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> io::Result<()>
 
 /// Returns the decisions that were left for a session, the earliest first, and at most [`TAKEN_MAX`] of them. Removes the oldest
 /// answers if too many were left unread.
-pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Result<Vec<Entry>> {
+pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Result<Vec<DirectoryEntry>> {
     let folder = layout::decisions_dir(dir);
     let entries = match storage.list(&folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(|error| Error::io("list", &folder, error))?,
     };
-    let (mut found, answers): (Vec<Entry>, Vec<Entry>) =
+    let (mut found, answers): (Vec<DirectoryEntry>, Vec<DirectoryEntry>) =
         entries.into_iter().filter(is_own).partition(|entry| entry.name.ends_with(DECISION_SUFFIX));
     found.truncate(TAKEN_MAX);
     let answers = answers.iter().filter(|entry| entry.name.ends_with(ANSWER_SUFFIX));
@@ -155,7 +155,7 @@ pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Result<Vec<Entry>> {
 }
 
 /// Returns whether a file of the folder has a name that this module gives, as only such files are ever touched.
-fn is_own(entry: &Entry) -> bool {
+fn is_own(entry: &DirectoryEntry) -> bool {
     let stem =
         [BUILDING_SUFFIX, DECISION_SUFFIX, ANSWER_SUFFIX].iter().find_map(|it| entry.name.strip_suffix(it));
     let named = stem.and_then(|stem| stem.split_once('-'));
@@ -167,7 +167,7 @@ fn is_own(entry: &Entry) -> bool {
 
 /// Returns whether a file of the folder is left over once no process has the session open: whoever waited for an answer is told
 /// by the log.
-pub(crate) fn is_leftover(entry: &Entry) -> bool {
+pub(crate) fn is_leftover(entry: &DirectoryEntry) -> bool {
     is_own(entry) && !entry.name.ends_with(DECISION_SUFFIX)
 }
 
@@ -186,7 +186,7 @@ pub(crate) fn read(storage: &dyn Storage, path: &Path) -> std::result::Result<Le
 }
 
 /// Says what became of a decision, and removes it. An answer that cannot be written is not missed: the log tells.
-pub(crate) fn answer(storage: &dyn Storage, decision: &Path, answer: &Answer) {
+pub(crate) fn answer(storage: &dyn Storage, decision: &Path, answer: &DecisionOutcome) {
     let path = answer_file(decision);
     if let Ok(bytes) = serde_json::to_vec(answer) {
         let _ = write_new(storage, &path, &bytes);
@@ -195,7 +195,7 @@ pub(crate) fn answer(storage: &dyn Storage, decision: &Path, answer: &Answer) {
 }
 
 /// Returns what became of a decision; `None` if nothing has yet.
-pub(crate) fn read_answer(storage: &dyn Storage, decision: &Path) -> Option<Answer> {
+pub(crate) fn read_answer(storage: &dyn Storage, decision: &Path) -> Option<DecisionOutcome> {
     super::notes::read(storage, &answer_file(decision), ANSWER_BYTES_MAX)
 }
 

@@ -12,7 +12,7 @@ use crate::storage::{EntryKind, Storage, StoreAccess};
 /// Reports a file of a session that others may read or write than the store's access allows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Exposed {
+pub struct FileExposure {
     /// Path of the first such file.
     pub path: PathBuf,
     /// Permission bits that the file has.
@@ -21,16 +21,16 @@ pub struct Exposed {
     pub expected: u32,
 }
 
-impl std::fmt::Display for Exposed {
+impl std::fmt::Display for FileExposure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Exposed { path, mode, expected } = self;
+        let FileExposure { path, mode, expected } = self;
         write!(f, "{} is {mode:04o} and not {expected:04o}: others may read it", escape::path(path))
     }
 }
 
 /// Finds a file in the session's folder that others may read or write than `access` allows, and can: a folder on the
 /// way that they may not pass keeps them out. Skips what cannot be looked at.
-pub(crate) fn find(storage: &dyn Storage, dir: &Path, access: StoreAccess) -> Option<Exposed> {
+pub(crate) fn find(storage: &dyn Storage, dir: &Path, access: StoreAccess) -> Option<FileExposure> {
     let expected = access.file_mode();
     let mut passable = 0o077;
     for folder in std::path::absolute(dir).ok()?.ancestors() {
@@ -45,5 +45,5 @@ pub(crate) fn find(storage: &dyn Storage, dir: &Path, access: StoreAccess) -> Op
     let listed = storage.list(dir).ok()?.into_iter().filter(|entry| entry.kind == EntryKind::File);
     let mut found = listed.filter_map(|entry| Some((dir.join(&entry.name), entry.mode?)));
     let (path, mode) = found.find(|(_, mode)| mode & others != 0)?;
-    Some(Exposed { path, mode, expected })
+    Some(FileExposure { path, mode, expected })
 }

@@ -19,7 +19,7 @@ const NOTE_BYTES_MAX: u64 = 16 << 10;
 /// Says that another writer claimed a session while this folder's had it open.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
-pub struct Fenced {
+pub struct SessionFence {
     /// First record of the local log that was not acknowledged: it and all behind it count nowhere, unless the replicator
     /// says otherwise.
     pub from: SequenceNumber,
@@ -30,7 +30,7 @@ pub struct Fenced {
 }
 
 /// Leaves the note.
-pub(crate) fn note(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, fenced: &Fenced) {
+pub(crate) fn note(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, fenced: &SessionFence) {
     notes::leave(storage, (store, &layout::fenced_file(store, session)), fenced, NOTE_BYTES_MAX);
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn forget(storage: &dyn Storage, store: &Path, session: Uuid) {
 }
 
 /// Returns what the note of the session in the folder `dir` says; `None` if there is none.
-pub(crate) fn read(storage: &dyn Storage, dir: &Path) -> Option<Fenced> {
+pub(crate) fn read(storage: &dyn Storage, dir: &Path) -> Option<SessionFence> {
     let (session, store) = (layout::session_of(dir)?, layout::store_of(dir)?);
     notes::read(storage, &layout::fenced_file(store, session), NOTE_BYTES_MAX)
 }

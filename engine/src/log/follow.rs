@@ -30,10 +30,10 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{Resumed, Seal};
 use foldlog_codec::segment::HEADER_LEN;
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use uuid::Uuid;
 
-use super::chain::{self, Beyond, Chain, Segment};
+use super::chain::{self, Chain, Segment, SegmentFile};
 use super::layout;
 use super::scan::{self, BadSpot, FrameAt, TornTail};
 use super::window::Window;
@@ -63,12 +63,12 @@ pub(crate) struct Cursor {
     boot_id: Option<Option<Uuid>>,
     /// Segments of the chain behind the present one, as far as they are known.
     ahead: VecDeque<Segment>,
-    verdict: Option<Verdict>,
+    verdict: Option<TailVerdict>,
 }
 
 /// Holds what was found at a place where no sound frame stands.
 #[derive(Clone, Debug)]
-struct Verdict {
+struct TailVerdict {
     ordinal: u32,
     offset: u64,
     near: [u8; 32],
@@ -239,11 +239,11 @@ impl Cursor {
             let mut boot_id = self.boot_id;
             match header.kind {
                 // A seal stands outside the chain, behind the end that a later segment names.
-                Kind::SEAL if self.segment.end.is_none() => {
+                RecordKind::SEAL if self.segment.end.is_none() => {
                     let seal = Seal::decode(frame.body).map_err(body)?;
                     return Ok(Stop::Sealed { seal, behind: self.offset + frame.len() as u64 });
                 }
-                Kind::RESUMED => boot_id = Some(Resumed::decode(frame.body).map_err(body)?.boot_id),
+                RecordKind::RESUMED => boot_id = Some(Resumed::decode(frame.body).map_err(body)?.boot_id),
                 _ => {}
             }
             visit(&FrameAt { frame, segment: &self.segment, offset: self.offset })?;
@@ -395,7 +395,7 @@ impl Cursor {
     }
 
     /// Tells a place that is only not yet written from damage.
-    fn judge(&mut self, beyond: Vec<Beyond>, spot: BadSpot) -> Result<Around> {
+    fn judge(&mut self, beyond: Vec<SegmentFile>, spot: BadSpot) -> Result<Around> {
         let near = self.near(spot.offset)?;
         let behind = (self.ahead.len(), beyond.len());
         if near.is_none() && behind == (0, 0) {
@@ -418,7 +418,7 @@ impl Cursor {
         let chain = Chain { segments, beyond, missing: None, ordinal_max: ordinal, half_built: Vec::new() };
         let standing = (self.next_sequence, self.boot_at_end()?);
         let torn = scan::judge(self.storage.as_ref(), &self.dir, chain, standing, &spot)?;
-        let verdict = Verdict { ordinal, offset: spot.offset, near, behind, torn: torn.clone(), age: 0 };
+        let verdict = TailVerdict { ordinal, offset: spot.offset, near, behind, torn: torn.clone(), age: 0 };
         self.verdict = Some(verdict);
         Ok(Around::Settled(torn))
     }
@@ -432,7 +432,7 @@ impl Cursor {
         let mut found = None;
         scan::scan(self.storage.as_ref(), &self.dir, &mut |at| {
             let header = at.frame.header;
-            if header.kind == Kind::RESUMED && header.sequence <= self.next_sequence {
+            if header.kind == RecordKind::RESUMED && header.sequence <= self.next_sequence {
                 found = Resumed::decode(at.frame.body).ok().and_then(|resumed| resumed.boot_id);
             }
             Ok(())

@@ -48,7 +48,7 @@ pub(crate) fn kept(
 }
 
 /// Removes a session's images and gives up the one that is being written, so that the disk has their room.
-pub(crate) fn remove_all(storage: &dyn Storage, dir: &Path, unfinished: &Unfinished) {
+pub(crate) fn remove_all(storage: &dyn Storage, dir: &Path, unfinished: &UnfinishedImage) {
     let mut unfinished = unfinished.0.lock();
     if let Some(unfinished) = unfinished.take() {
         unfinished.remove(storage);
@@ -63,7 +63,7 @@ pub(crate) fn remove_all(storage: &dyn Storage, dir: &Path, unfinished: &Unfinis
 /// The lock is held while the image grows and while it gets its name: no part of it is written behind
 /// [`remove_all`], and an image is either removed by it or not yet there.
 #[derive(Debug, Default)]
-pub(crate) struct Unfinished(Mutex<Option<UnfinishedFile>>);
+pub(crate) struct UnfinishedImage(Mutex<Option<UnfinishedFile>>);
 
 #[derive(Debug)]
 struct UnfinishedFile {
@@ -111,7 +111,7 @@ const GATHERED_BYTES: usize = 256 << 10;
 pub(crate) struct Building {
     storage: Arc<dyn Storage>,
     path: PathBuf,
-    unfinished: Arc<Unfinished>,
+    unfinished: Arc<UnfinishedImage>,
     front: Front,
     /// Offset at which the gathered bytes belong.
     offset: u64,
@@ -124,7 +124,7 @@ impl Building {
         storage: &Arc<dyn Storage>,
         dir: &Path,
         next_sequence: SequenceNumber,
-        unfinished: &Arc<Unfinished>,
+        unfinished: &Arc<UnfinishedImage>,
     ) -> std::io::Result<Building> {
         let path = layout::image_file(dir, next_sequence);
         let building = path.with_extension("image.new");

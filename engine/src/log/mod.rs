@@ -49,6 +49,6 @@ mod window;
 pub(crate) mod writer;
 
 pub use compressed::Compression;
-pub use exposure::Exposed;
+pub use exposure::FileExposure;
 pub use scan::TornTail;
 pub use writer::SegmentSizes;

@@ -55,7 +55,7 @@ pub(crate) struct Objects {
 
 /// Holds what a sync has to make durable before the log.
 #[derive(Debug, Default)]
-pub(crate) struct Unsynced {
+pub(crate) struct UnsyncedObjects {
     pub(crate) files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
     /// What the files hold, in the same order.
     objects: Vec<ObjectId>,
@@ -63,7 +63,7 @@ pub(crate) struct Unsynced {
     pool: Option<PathBuf>,
 }
 
-impl Unsynced {
+impl UnsyncedObjects {
     /// Gives the objects, which have become durable, names in the pool. One that gets none costs room and nothing else.
     pub(crate) fn pool(&self, storage: &dyn Storage) {
         let Some(pool) = &self.pool else { return };
@@ -347,16 +347,16 @@ impl Objects {
     }
 
     /// Returns what the next sync has to make durable, and forgets it.
-    pub(crate) fn take_unsynced(&self) -> Unsynced {
+    pub(crate) fn take_unsynced(&self) -> UnsyncedObjects {
         let unsynced = std::mem::take(&mut *self.unsynced.lock());
         if unsynced.is_empty() {
-            return Unsynced::default();
+            return UnsyncedObjects::default();
         }
         // Where that sync fails, nothing is written any more.
         self.written.lock().extend(unsynced.keys().copied());
         let (objects, files) =
             unsynced.into_iter().map(|(object, file)| (object, (self.path(&object), file))).unzip();
-        Unsynced {
+        UnsyncedObjects {
             files,
             objects,
             // The name of the object folder stands in the session's folder.
@@ -366,8 +366,8 @@ impl Objects {
     }
 
     /// Takes back what a sync was to make durable that could not begin.
-    pub(crate) fn put_back(&self, unsynced: Unsynced) {
-        let Unsynced { files, objects, dirs: _, pool: _ } = unsynced;
+    pub(crate) fn put_back(&self, unsynced: UnsyncedObjects) {
+        let UnsyncedObjects { files, objects, dirs: _, pool: _ } = unsynced;
         self.unsynced.lock().extend(objects.into_iter().zip(files.into_iter().map(|(_, file)| file)));
     }
 }

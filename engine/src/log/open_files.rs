@@ -19,28 +19,28 @@ static HELD: AtomicU64 = AtomicU64::new(0);
 /// Holds a file of a segment open. Its clones hold the same one.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldFile {
-    held: Arc<Held>,
+    held: Arc<CountedFile>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct CountedFile {
     file: Arc<dyn StorageFile>,
-    _room: Room,
+    _room: FilePermit,
 }
 
 /// Stands for one file of those that may be held.
 #[derive(Debug)]
-struct Room;
+struct FilePermit;
 
-impl Room {
-    fn take() -> Option<Room> {
+impl FilePermit {
+    fn take() -> Option<FilePermit> {
         let most = getrlimit(Resource::Nofile).current.map_or(HELD_MAX, |files| HELD_MAX.min(files / 4));
         let more = |held: u64| (held < most).then_some(held + 1);
-        HELD.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Room)
+        HELD.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| FilePermit)
     }
 }
 
-impl Drop for Room {
+impl Drop for FilePermit {
     fn drop(&mut self) {
         HELD.fetch_sub(1, Ordering::Relaxed);
     }
@@ -49,8 +49,8 @@ impl Drop for Room {
 impl HeldFile {
     /// Holds the file that `open` opens. `None` if it opens none, or there is no room for another.
     pub(super) fn hold(open: impl FnOnce() -> Option<Arc<dyn StorageFile>>) -> Option<HeldFile> {
-        let room = Room::take()?;
-        Some(HeldFile { held: Arc::new(Held { file: open()?, _room: room }) })
+        let room = FilePermit::take()?;
+        Some(HeldFile { held: Arc::new(CountedFile { file: open()?, _room: room }) })
     }
 
     /// Returns the file.

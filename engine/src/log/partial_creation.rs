@@ -25,9 +25,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
-use foldlog_codec::msgpack::{self, Limits};
+use foldlog_codec::msgpack::{self, ValueLimits};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, SegmentHeader};
-use foldlog_codec::{Error as CodecError, Kind, SequenceNumber};
+use foldlog_codec::{Error as CodecError, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
 use super::window::Window;
@@ -121,12 +121,12 @@ fn holds_no_record(storage: &dyn Storage, path: &Path, (session, ordinal): (Uuid
         }
         _ => return Ok(false),
     };
-    let mut next = Kind::RESUMED;
+    let mut next = RecordKind::RESUMED;
     loop {
         match window.frame(context, offset).map_err(io)? {
-            Ok(frame) if next == Kind::RESUMED && is_first(&frame.header, next) => {
+            Ok(frame) if next == RecordKind::RESUMED && is_first(&frame.header, next) => {
                 offset += frame.len() as u64;
-                next = Kind::OPENED;
+                next = RecordKind::OPENED;
             }
             Ok(_) => return Ok(false),
             Err(_) => break,
@@ -147,10 +147,10 @@ fn holds_no_record(storage: &dyn Storage, path: &Path, (session, ordinal): (Uuid
     let len = used - header_end;
     let bytes = window.bytes(header_end, len).map_err(io)?;
     let body = usize::try_from(len).ok().and_then(|len| bytes.get(..len)).unwrap_or_default();
-    Ok(matches!(msgpack::scan(body, Limits::default()), Err(CodecError::Truncated { .. })))
+    Ok(matches!(msgpack::scan(body, ValueLimits::default()), Err(CodecError::Truncated { .. })))
 }
 
 /// Returns whether a frame says that it is of this kind, and of the beginning of a log.
-fn is_first(header: &Header, kind: Kind) -> bool {
+fn is_first(header: &Header, kind: RecordKind) -> bool {
     header.kind == kind && header.sequence == 0
 }

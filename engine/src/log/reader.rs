@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::frame::{Frame, Header};
-use foldlog_codec::image::Indexed;
+use foldlog_codec::image::RecordLocation;
 use foldlog_codec::segment::HEADER_LEN;
 use foldlog_codec::{Record, SequenceNumber};
 
@@ -50,7 +50,7 @@ impl Index {
 
 /// Holds what is needed to find a log's records: its segments and the index. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct RecordLocator {
     pub(crate) segments: Arc<Vec<Segment>>,
     pub(crate) index: Index,
     pub(crate) next_sequence: SequenceNumber,
@@ -59,9 +59,9 @@ pub(crate) struct Places {
 }
 
 /// Takes the place of a frame's segment in the chain, the frame's offset there, and the frame.
-type Visit<'a> = dyn FnMut(usize, u64, Frame<'_>) -> Result<ControlFlow<()>> + 'a;
+type SegmentFrameVisitor<'a> = dyn FnMut(usize, u64, Frame<'_>) -> Result<ControlFlow<()>> + 'a;
 
-impl Places {
+impl RecordLocator {
     /// Holds the files of the segments open, as far as there is [room](super::open_files): all that these places read of them from then on
     /// is what was found, whatever a compaction replaces. The others are opened by their names, time and again.
     ///
@@ -74,10 +74,10 @@ impl Places {
     }
 
     /// Returns the places that the index keeps, each with its segment's ordinal.
-    pub(crate) fn indexed(&self) -> Vec<Indexed> {
+    pub(crate) fn indexed(&self) -> Vec<RecordLocation> {
         let indexed = |(sequence, at): &(SequenceNumber, Location)| {
             let ordinal = self.segments.get(at.segment)?.header.ordinal;
-            Some(Indexed { sequence: *sequence, ordinal, offset: at.offset })
+            Some(RecordLocation { sequence: *sequence, ordinal, offset: at.offset })
         };
         self.index.places.iter().filter_map(indexed).collect()
     }
@@ -114,7 +114,7 @@ impl Places {
         self.read_until(storage, from, through, &mut |record| visit(record).map(ControlFlow::Continue))
     }
 
-    /// Hands the records from `from` through `through` to `visit`, as [`read`](Places::read) does, for a fold: fails with
+    /// Hands the records from `from` through `through` to `visit`, as [`read`](RecordLocator::read) does, for a fold: fails with
     /// [`Error::CompactedMeanwhile`] if a compaction has replaced a segment, since what it has left is to be known beforehand.
     pub(crate) fn read_for_fold(
         &self,
@@ -148,9 +148,9 @@ impl Places {
     pub(crate) fn whole<T>(
         &self,
         storage: &Arc<dyn Storage>,
-        mut read: impl FnMut(&Places) -> Result<T>,
+        mut read: impl FnMut(&RecordLocator) -> Result<T>,
     ) -> Result<T> {
-        let mut again: Option<Places> = None;
+        let mut again: Option<RecordLocator> = None;
         scan::whole(|| {
             let read = read(again.as_ref().unwrap_or(self));
             if let Err(Error::CompactedMeanwhile { path }) = &read {
@@ -166,7 +166,7 @@ impl Places {
     }
 
     /// Finds the segments of the same records anew, after a compaction has replaced that of `path`. Records are found by walking.
-    fn found_again(&self, storage: &Arc<dyn Storage>, path: &Path) -> Result<Places> {
+    fn found_again(&self, storage: &Arc<dyn Storage>, path: &Path) -> Result<RecordLocator> {
         let dir = path.parent().unwrap_or(path);
         let mut segments = chain::discover(storage.as_ref(), dir)?.segments;
         segments.retain(|segment| segment.header.first_sequence < self.next_sequence);
@@ -176,7 +176,12 @@ impl Places {
         }
         let compaction = Compaction::of(storage.as_ref(), &segments)?;
         let compaction = compaction.and_then(|compaction| compaction.below(self.next_sequence));
-        Ok(Places { segments: Arc::new(segments), index, compaction, next_sequence: self.next_sequence })
+        Ok(RecordLocator {
+            segments: Arc::new(segments),
+            index,
+            compaction,
+            next_sequence: self.next_sequence,
+        })
     }
 
     /// Hands the records from `from` through `through` to `visit`, for a caller that reads one stretch after the other.
@@ -198,10 +203,14 @@ impl Places {
     }
 
     /// Returns where the frame of the record `sequence` ends, and its checksum.
-    pub(crate) fn locate(&self, storage: &Arc<dyn Storage>, sequence: SequenceNumber) -> Result<Located> {
+    pub(crate) fn locate(
+        &self,
+        storage: &Arc<dyn Storage>,
+        sequence: SequenceNumber,
+    ) -> Result<FrameLocation> {
         let mut located = None;
         self.walk(storage, sequence, sequence, &mut |segment, offset, frame| {
-            located = Some(Located {
+            located = Some(FrameLocation {
                 segment,
                 offset,
                 time_us: frame.header.time_us,
@@ -268,7 +277,7 @@ impl Places {
         storage: &Arc<dyn Storage>,
         from: SequenceNumber,
         through: SequenceNumber,
-        visit: &mut Visit<'_>,
+        visit: &mut SegmentFrameVisitor<'_>,
     ) -> Result<()> {
         self.walk_from(storage, (from, through), None, visit)
     }
@@ -280,7 +289,7 @@ impl Places {
         storage: &Arc<dyn Storage>,
         (from, through): (SequenceNumber, SequenceNumber),
         start: Option<(SequenceNumber, Location)>,
-        visit: &mut Visit<'_>,
+        visit: &mut SegmentFrameVisitor<'_>,
     ) -> Result<()> {
         let through = through.min(self.next_sequence.saturating_sub(1));
         if from > through || self.next_sequence == 0 {
@@ -337,7 +346,7 @@ impl Places {
 
 /// Names where a frame ends, and its checksum.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Located {
+pub(crate) struct FrameLocation {
     pub(crate) segment: usize,
     pub(crate) offset: u64,
     pub(crate) time_us: i64,

@@ -26,26 +26,26 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{BaseSlice, Dropped, KnownPositions, Opened, Parent};
+use foldlog_codec::body::{BaseSlice, Dropped, KnownPositions, Parent, SessionOpening};
 use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
-use super::compact::Rewriting;
+use super::compact::SegmentRewrite;
 use super::compaction::go_on;
-use super::reader::Located;
-use super::writer::{AppendContext, Body, Ground, Log};
+use super::reader::FrameLocation;
+use super::writer::{AppendBody, AppendContext, LogEnvironment, LogWriter};
 use crate::error::Result;
 
 /// Says why no log can be made of the records.
-pub(crate) type Refusal = &'static str;
+pub(crate) type RebuildRefusal = &'static str;
 
-const UNKNOWN: Refusal = "bodies of it were dropped before they were held, and nothing that is held says what \
+const UNKNOWN: RebuildRefusal = "bodies of it were dropped before they were held, and nothing that is held says what \
                           the session knew: an earlier version held it";
-const IN_PART: Refusal =
+const IN_PART: RebuildRefusal =
     "it holds a compacted session in part only: where its records end, nobody knows what the session knew";
-const NO_BASE: Refusal = "what it holds of a compacted session contradicts itself";
-const NO_FORK: Refusal = "a record begins a session that does not follow those before it";
+const NO_BASE: RebuildRefusal = "what it holds of a compacted session contradicts itself";
+const NO_FORK: RebuildRefusal = "a record begins a session that does not follow those before it";
 
 /// Follows what was dropped of the records so far.
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ impl Ranges {
     }
 
     /// Begins a range with a dropped record, or lets the one that it is in reach as far as is known. Returns whether it is a new one.
-    fn take(&mut self, sequence: SequenceNumber) -> Result<bool, Refusal> {
+    fn take(&mut self, sequence: SequenceNumber) -> Result<bool, RebuildRefusal> {
         let end = self.ends.iter().copied().find(|end| *end >= sequence).ok_or(UNKNOWN)?;
         match self.ranges.last_mut().filter(|_| self.is_open) {
             Some((_, known)) => *known = end,
@@ -91,7 +91,7 @@ impl Ranges {
     }
 
     /// Checks that what the slices hold is known where each range ends, and behind the last record, which is the one before `next`.
-    fn check(&self, next: SequenceNumber) -> Result<(), Refusal> {
+    fn check(&self, next: SequenceNumber) -> Result<(), RebuildRefusal> {
         if self.is_open && !self.is_behind(next) {
             return Err(IN_PART);
         }
@@ -110,10 +110,10 @@ impl Ranges {
 /// Holds a log that is made of records which are held elsewhere.
 #[derive(Debug)]
 pub(crate) struct RemadeLog {
-    pub(crate) log: Log,
+    pub(crate) log: LogWriter,
     dir: PathBuf,
     /// What new logs stand on, and the session of the last one; `None` if the log was there before.
-    ground: Option<(Ground, Uuid)>,
+    ground: Option<(LogEnvironment, Uuid)>,
     dropped: Ranges,
     /// Checksums that the segments behind these, by their ordinals, name as their last frames'.
     chains: BTreeMap<u32, u32>,
@@ -121,14 +121,14 @@ pub(crate) struct RemadeLog {
 
 impl RemadeLog {
     /// Begins the log of a new session in the folder `dir`.
-    pub(crate) fn new(ground: &Ground, dir: &Path, opened: &Opened) -> RemadeLog {
+    pub(crate) fn new(ground: &LogEnvironment, dir: &Path, opened: &SessionOpening) -> RemadeLog {
         let identity = (opened.session, opened.seed);
-        let log = Log::create(ground, dir, identity, Default::default(), Vec::new());
+        let log = LogWriter::create(ground, dir, identity, Default::default(), Vec::new());
         RemadeLog { ground: Some((ground.clone(), opened.session)), ..RemadeLog::of(log, dir) }
     }
 
     /// Goes on with a log that is there, behind which nothing but plain records can be appended.
-    pub(crate) fn of(log: Log, dir: &Path) -> RemadeLog {
+    pub(crate) fn of(log: LogWriter, dir: &Path) -> RemadeLog {
         let (dropped, chains) = (Ranges::default(), BTreeMap::new());
         RemadeLog { log, dir: dir.to_owned(), ground: None, dropped, chains }
     }
@@ -149,17 +149,17 @@ impl RemadeLog {
         record: &Record<'_>,
         known: Option<KnownPositions>,
         context: &AppendContext<'_>,
-    ) -> Result<Result<(), Refusal>> {
+    ) -> Result<Result<(), RebuildRefusal>> {
         let sequence = record.sequence;
         let mut begins = self.dropped.pass(sequence);
         let dropped;
         let mut body = record.body;
-        if record.kind == Kind::OPENED && sequence > SequenceNumber::MIN {
+        if record.kind == RecordKind::OPENED && sequence > SequenceNumber::MIN {
             if let Err(refusal) = self.begin_fork(record)? {
                 return Ok(Err(refusal));
             }
             begins = false;
-        } else if record.kind == Kind::DROPPED {
+        } else if record.kind == RecordKind::DROPPED {
             if let Some(known) = known {
                 self.dropped.learn(sequence, known);
             }
@@ -173,7 +173,7 @@ impl RemadeLog {
         if begins {
             self.begin_segment((record.body.len(), record.time_us), context)?;
         }
-        self.log.append(record.kind, record.time_us, Body::Alone(body), context)?;
+        self.log.append(record.kind, record.time_us, AppendBody::Alone(body), context)?;
         Ok(Ok(()))
     }
 
@@ -193,24 +193,24 @@ impl RemadeLog {
     }
 
     /// Goes over to the log of a fork, whose first record comes next.
-    fn begin_fork(&mut self, record: &Record<'_>) -> Result<Result<(), Refusal>> {
-        let opened = Opened::decode(record.body)?;
+    fn begin_fork(&mut self, record: &Record<'_>) -> Result<Result<(), RebuildRefusal>> {
+        let opened = SessionOpening::decode(record.body)?;
         let Some(Parent::Fork { position, chain, .. }) = opened.parent else { return Ok(Err(NO_FORK)) };
         let last = self.log.last_frame().filter(|_| position.checked_add(1) == Some(record.sequence));
         let (Some((ground, session)), Some(last)) = (&mut self.ground, last) else { return Ok(Err(NO_FORK)) };
         let (places, epoch, time_us) = (self.log.places.clone(), self.log.epoch(), self.log.last_time_us());
         let segment = places.segments.len().saturating_sub(1);
-        let located = Located { segment, offset: last.offset, time_us, crc: chain, end: last.end };
+        let located = FrameLocation { segment, offset: last.offset, time_us, crc: chain, end: last.end };
         self.log.finish()?;
         self.log.sync_plan().run(ground.storage.as_ref(), &|| ())?;
-        self.log = Log::fork(ground, &self.dir, opened.session, opened.seed, places, (located, epoch));
+        self.log = LogWriter::fork(ground, &self.dir, opened.session, opened.seed, places, (located, epoch));
         *session = opened.session;
         self.chains.insert(last.ordinal, chain);
         Ok(Ok(()))
     }
 
     /// Says why no log can be made of the records so far.
-    pub(crate) fn check(&self) -> Result<(), Refusal> {
+    pub(crate) fn check(&self) -> Result<(), RebuildRefusal> {
         self.dropped.check(self.log.next_sequence())
     }
 
@@ -221,7 +221,7 @@ impl RemadeLog {
 
     /// Writes the segments anew that need it, and returns the log, which was [checked](RemadeLog::check). Segments of one that needs none
     /// are not sealed yet.
-    pub(crate) fn finish(mut self, context: &AppendContext<'_>) -> Result<Log> {
+    pub(crate) fn finish(mut self, context: &AppendContext<'_>) -> Result<LogWriter> {
         let next = self.log.next_sequence();
         if self.dropped.ranges.last().is_some_and(|(_, end)| *end + 1 == next) {
             // A segment is written anew only where another one follows it.
@@ -255,8 +255,16 @@ impl RemadeLog {
             let storage = ground.storage.as_ref();
             let segment = super::chain::Segment { replaced_crc: chain, ..segment.clone() };
             let (next, drops) = (&next.header, &|_| false);
-            Rewriting { storage, dir: &self.dir, segment: &segment, next, through, bases: &bases, drops }
-                .run()?;
+            SegmentRewrite {
+                storage,
+                dir: &self.dir,
+                segment: &segment,
+                next,
+                through,
+                bases: &bases,
+                drops,
+            }
+            .run()?;
         }
         Ok(self.log)
     }

@@ -37,10 +37,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Opened, Parent, Resumed, Rollback, Seal, ToolEnd};
+use foldlog_codec::body::{Parent, Resumed, Rollback, Seal, SessionOpening, ToolEnd};
 use foldlog_codec::frame::Frame;
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
-use foldlog_codec::{Error as CodecError, Kind, Record, SequenceNumber};
+use foldlog_codec::{Error as CodecError, Record, RecordKind, SequenceNumber};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -48,7 +48,7 @@ use super::chain::{self, Chain, Segment};
 use super::compaction::Compaction;
 use super::compressed;
 use super::layout;
-use super::reader::{Index, Places};
+use super::reader::{Index, RecordLocator};
 use super::window::Window;
 use crate::error::{Corruption, Error, Result};
 use crate::sabotage::{self, Breakage};
@@ -93,17 +93,17 @@ pub struct TornTail {
 
 /// Holds what a walk over a log found.
 #[derive(Debug)]
-pub(crate) struct Scan {
+pub(crate) struct LogScan {
     pub(crate) segments: Arc<Vec<Segment>>,
     /// What compactions have left of the log, if there were any.
     pub(crate) compaction: Option<Arc<Compaction>>,
     pub(crate) ordinal_max: u32,
     pub(crate) session: Uuid,
-    /// The session's own `Opened` record; `opened_sequence` separates its records from those it shares with its parent.
-    pub(crate) opened: Opened,
+    /// The session's own `SessionOpening` record; `opened_sequence` separates its records from those it shares with its parent.
+    pub(crate) opened: SessionOpening,
     pub(crate) opened_sequence: SequenceNumber,
-    /// The `Opened` records of the session and its ancestors, each with its sequence number.
-    pub(crate) openings: Vec<(SequenceNumber, Opened)>,
+    /// The `SessionOpening` records of the session and its ancestors, each with its sequence number.
+    pub(crate) openings: Vec<(SequenceNumber, SessionOpening)>,
     pub(crate) next_sequence: SequenceNumber,
     pub(crate) watermark: SequenceNumber,
     /// Sequence number below which everything is durable, the names of the segments included. It is less than the
@@ -140,10 +140,10 @@ pub(crate) struct Scan {
     pub(crate) boot_id: Option<Uuid>,
 }
 
-impl Scan {
+impl LogScan {
     /// Returns the places of the records.
-    pub(crate) fn places(&self) -> Places {
-        Places {
+    pub(crate) fn places(&self) -> RecordLocator {
+        RecordLocator {
             segments: Arc::clone(&self.segments),
             index: self.index.clone(),
             next_sequence: self.next_sequence,
@@ -197,14 +197,14 @@ pub(crate) fn scan(
     storage: &dyn Storage,
     dir: &Path,
     visit: &mut dyn FnMut(FrameAt<'_>) -> Result<()>,
-) -> Result<Scan> {
+) -> Result<LogScan> {
     Scanner::new(storage, dir)?.run(visit)
 }
 
 /// Holds a log whose segments are known and which is about to be walked.
 #[derive(Clone)]
 pub(crate) struct Scanner<'a> {
-    walk: Walk<'a>,
+    walk: ChainWalk<'a>,
     /// Where the walk begins: the place of a segment in the chain, and an offset in it.
     start: (usize, u64),
 }
@@ -213,7 +213,7 @@ impl<'a> Scanner<'a> {
     /// Finds the segments of the log in `dir`, for a walk that begins with the first.
     pub(crate) fn new(storage: &'a dyn Storage, dir: &'a Path) -> Result<Scanner<'a>> {
         let chain = chain::discover(storage, dir)?;
-        Ok(Scanner { walk: Walk::new(storage, dir, chain), start: (0, SEGMENT_HEADER_LEN as u64) })
+        Ok(Scanner { walk: ChainWalk::new(storage, dir, chain), start: (0, SEGMENT_HEADER_LEN as u64) })
     }
 
     /// Returns what compactions have left of the log, if there were any.
@@ -230,7 +230,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Walks the log, and hands each sound frame to `visit` in order.
-    pub(crate) fn run(mut self, visit: &mut dyn FnMut(FrameAt<'_>) -> Result<()>) -> Result<Scan> {
+    pub(crate) fn run(mut self, visit: &mut dyn FnMut(FrameAt<'_>) -> Result<()>) -> Result<LogScan> {
         let walk = &mut self.walk;
         if walk.chain.segments.is_empty() {
             // If the records behind the lost headers were attested, this was a session.
@@ -250,12 +250,12 @@ impl<'a> Scanner<'a> {
 }
 
 #[derive(Clone)]
-struct Walk<'a> {
+struct ChainWalk<'a> {
     storage: &'a dyn Storage,
     dir: &'a Path,
     chain: Chain,
     boot_id: Option<Uuid>,
-    openings: Vec<(SequenceNumber, Opened)>,
+    openings: Vec<(SequenceNumber, SessionOpening)>,
     next_sequence: SequenceNumber,
     watermark: SequenceNumber,
     /// The recovery that began the last segment, as long as nothing stands behind what it wrote.
@@ -270,7 +270,7 @@ struct Walk<'a> {
     rollbacks: BTreeMap<SequenceNumber, Rollback>,
     index: Index,
     torn: Option<TornTail>,
-    last_kind: Option<Kind>,
+    last_kind: Option<RecordKind>,
     last_seal: Option<(u32, Seal)>,
     used_bytes: u64,
     /// Whether the session's own first record may be behind the end of the walk, as in a fork of which damage leaves what it
@@ -290,9 +290,9 @@ struct Recovery {
     attested: bool,
 }
 
-impl<'a> Walk<'a> {
-    fn new(storage: &'a dyn Storage, dir: &'a Path, chain: Chain) -> Walk<'a> {
-        Walk {
+impl<'a> ChainWalk<'a> {
+    fn new(storage: &'a dyn Storage, dir: &'a Path, chain: Chain) -> ChainWalk<'a> {
+        ChainWalk {
             storage,
             dir,
             chain,
@@ -430,7 +430,7 @@ impl<'a> Walk<'a> {
         (self.last_crc, self.last_offset) = (header.crc, Some(at.offset));
         self.last_kind = Some(header.kind);
         self.recovery = self.recovery.filter(|recovery| !recovery.attested).map(|recovery| Recovery {
-            attested: header.kind == Kind::SYNCED && header.sequence == recovery.through,
+            attested: header.kind == RecordKind::SYNCED && header.sequence == recovery.through,
             ..recovery
         });
         let body = |error: CodecError| {
@@ -443,26 +443,26 @@ impl<'a> Walk<'a> {
             )
         };
         match header.kind {
-            Kind::RESUMED => {
+            RecordKind::RESUMED => {
                 let resumed = Resumed::decode(at.frame.body).map_err(body)?;
                 self.epoch = self.epoch.max(Some(resumed.epoch));
                 self.boot_id = resumed.boot_id;
                 let below = at.segment.header.watermark;
                 self.recovery = resumed.recovered.map(|through| Recovery { through, below, attested: false });
             }
-            Kind::SEAL => {
+            RecordKind::SEAL => {
                 let seal = Seal::decode(at.frame.body).map_err(body)?;
                 self.last_seal = Some((at.segment.header.ordinal, seal));
             }
-            Kind::OPENED => {
-                let opened = Opened::decode(at.frame.body).map_err(body)?;
+            RecordKind::OPENED => {
+                let opened = SessionOpening::decode(at.frame.body).map_err(body)?;
                 self.openings.push((header.sequence, opened));
             }
-            Kind::ROLLBACK => {
+            RecordKind::ROLLBACK => {
                 let rollback = Rollback::decode(at.frame.body).map_err(body)?;
                 self.rollbacks.insert(header.sequence, rollback);
             }
-            Kind::TOOL_END => {
+            RecordKind::TOOL_END => {
                 // A tool's end that rolls back the tool's changes is a rollback to its begin.
                 let end = ToolEnd::decode(at.frame.body).map_err(body)?;
                 let rollback = end.rolled_back_to().map(|to| Rollback { to, preserve_logs: true });
@@ -521,7 +521,7 @@ impl<'a> Walk<'a> {
         }))
     }
 
-    fn finish(mut self) -> Result<Scan> {
+    fn finish(mut self) -> Result<LogScan> {
         if self.torn.is_none() && !self.chain.beyond.is_empty() {
             self.judge_lost_headers()?;
         }
@@ -549,13 +549,13 @@ impl<'a> Walk<'a> {
         let clean = self.torn.is_none()
             && self.chain.beyond.is_empty()
             && !self.last_compressed
-            && matches!(self.last_kind, Some(Kind::SYNCED | Kind::CLOSED))
+            && matches!(self.last_kind, Some(RecordKind::SYNCED | RecordKind::CLOSED))
             && self.chain.segments.last().is_some_and(|last| last.header.first_sequence < self.next_sequence)
             && self.watermark == self.next_sequence;
         let mut leftovers: Vec<PathBuf> = self.chain.beyond.iter().map(|file| file.path.clone()).collect();
         leftovers.append(&mut self.chain.half_built);
         let compaction = Compaction::of(self.storage, &self.chain.segments)?;
-        Ok(Scan {
+        Ok(LogScan {
             compaction,
             ordinal_max: self.chain.ordinal_max,
             segments: Arc::new(self.chain.segments),
@@ -577,7 +577,7 @@ impl<'a> Walk<'a> {
             leftovers,
             sealed_next,
             clean,
-            closed: clean && self.last_kind == Some(Kind::CLOSED),
+            closed: clean && self.last_kind == Some(RecordKind::CLOSED),
             used_bytes: self.used_bytes,
             same_boot,
             boot_id: self.boot_id,

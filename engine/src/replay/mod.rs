@@ -91,7 +91,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldlog_codec::body::{Outcome, Resumed, ToolEnd};
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use serde::Serialize;
 
 use crate::divergence::{Divergence, LeaveOut};
@@ -100,10 +100,10 @@ use crate::fold::history::History;
 use crate::fold::live::LiveState;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::inspect::{LogReader, RecordedLog};
-use crate::log::reader::Places;
+use crate::log::reader::RecordLocator;
 use crate::options::{MemoryLimit, SessionOptions, StoreOptions};
 use crate::sabotage::{self, Breakage};
-use crate::session::recorded_log::{Recording, Rules};
+use crate::session::recorded_log::{ReplayLog, Rules};
 use crate::session::{RecordedPart, Session, check_declared, open_recorded};
 use crate::store::Store;
 use crate::types::SessionTypes;
@@ -299,10 +299,10 @@ impl<'a> Replay<'a> {
         let closed = closed && self.log.report().closed;
         for (from, end) in bounds.iter().zip(bounds.iter().skip(1)) {
             let (from, end) = (*from, *end);
-            let places = |next_sequence| Places { next_sequence, ..recorded.places.clone() };
+            let places = |next_sequence| RecordLocator { next_sequence, ..recorded.places.clone() };
             let closed = closed && end == recorded.places.next_sequence;
             let source = (Arc::clone(recorded.storage), recorded.places.clone());
-            let recording = Recording::new(source, (from, end, closed), rules.clone());
+            let recording = ReplayLog::new(source, (from, end, closed), rules.clone());
             if !self.is_hosts(from, end)? {
                 live = self.continued(live, &recorded, end)?;
                 continue;
@@ -464,10 +464,10 @@ impl<'a> Replay<'a> {
                 return Ok(());
             }
             // Whoever wrote no record says nothing about the one before it.
-            if frame.record.kind == Kind::CLOSED && frame.record.sequence == end {
+            if frame.record.kind == RecordKind::CLOSED && frame.record.sequence == end {
                 closed |= last_began < Some(end);
             }
-            if frame.record.kind == Kind::RESUMED && !sabotage::is(Breakage::ReplayAsOneProcess) {
+            if frame.record.kind == RecordKind::RESUMED && !sabotage::is(Breakage::ReplayAsOneProcess) {
                 let at = frame.record.sequence;
                 let resumed = Resumed::decode(frame.record.body).map_err(Error::unread(at))?;
                 // A recovery rewrites what earlier processes wrote, and says where those began.
@@ -491,14 +491,18 @@ impl<'a> Replay<'a> {
         let mut begun = false;
         self.log.records(from, end.saturating_sub(1), |record| {
             is_hosts |= match record.kind {
-                Kind::SETTLE | Kind::DECLARE | Kind::OPENED | Kind::IMPORT | Kind::REPLICATED => false,
-                Kind::TOOL_END => {
+                RecordKind::SETTLE
+                | RecordKind::DECLARE
+                | RecordKind::OPENED
+                | RecordKind::IMPORT
+                | RecordKind::REPLICATED => false,
+                RecordKind::TOOL_END => {
                     let end = ToolEnd::decode(record.body).map_err(Error::unread(record.sequence))?;
                     begun || end.outcome != Outcome::Interrupted
                 }
                 _ => true,
             };
-            begun |= record.kind == Kind::TOOL_BEGIN;
+            begun |= record.kind == RecordKind::TOOL_BEGIN;
             Ok(())
         })?;
         Ok(is_hosts)

@@ -9,7 +9,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use foldlog_codec::body::{Opened, Parent};
+use foldlog_codec::body::{Parent, SessionOpening};
 use uuid::Uuid;
 
 use super::open_store::OpenStore;
@@ -21,7 +21,7 @@ use crate::storage::EntryKind;
 const GENERATIONS_MAX: usize = 64;
 
 /// Returns the sessions that a session works for, in this store: its parent, that one's, and so on.
-pub(super) fn ancestors(store: &OpenStore, opened: &Opened) -> Vec<Uuid> {
+pub(super) fn ancestors(store: &OpenStore, opened: &SessionOpening) -> Vec<Uuid> {
     let mut ancestors = Vec::new();
     let mut parent = opened.parent;
     while let Some(Parent::Child { session, .. }) = parent {
@@ -46,7 +46,7 @@ pub(super) fn home(store: &OpenStore, dir: &Path, ancestors: &[Uuid]) -> PathBuf
 }
 
 /// Brings the captures of a child session that are in its own folder to where they are looked for.
-pub(super) fn bring_home(store: &OpenStore, dir: &Path, opened: &Opened) -> Result<()> {
+pub(super) fn bring_home(store: &OpenStore, dir: &Path, opened: &SessionOpening) -> Result<()> {
     let (storage, own) = (store.options.storage.as_ref(), layout::captures_dir(dir));
     if !matches!(opened.parent, Some(Parent::Child { .. })) {
         return Ok(());

@@ -16,12 +16,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use foldlog_codec::body::{DROPPED_BODIES, DroppedBodies, ObjectId, Observed, Payload};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
 use super::replica::replica_error;
 use super::write::PendingRecord;
-use super::{Inner, WriterState};
+use super::{SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::record_body::RecordBody;
 use crate::replication::Replicator;
@@ -35,7 +35,7 @@ pub(super) struct SaidDropped {
 
 impl SaidDropped {
     pub(super) fn see(&mut self, record: &Record<'_>) {
-        if record.kind == Kind::OPENED {
+        if record.kind == RecordKind::OPENED {
             self.newest = None;
         } else if let Some(data) = DroppedBodies::observed_in(record) {
             self.newest = Some((record.sequence, data.bytes().to_vec()));
@@ -72,7 +72,7 @@ impl SaidDropped {
     }
 }
 
-impl Inner {
+impl SessionInner {
     /// Records which bodies compactions have dropped, if the replica holds any of them and no record says so. A session that takes no
     /// record is left as it is.
     pub(super) fn note_dropped(self: &Arc<Self>) -> Result<()> {
@@ -85,7 +85,7 @@ impl Inner {
         let mut dropped =
             DroppedBodies { known: compaction.known_from(SequenceNumber::MIN), runs: Vec::new() };
         places.read(&self.store.options.storage, SequenceNumber::MIN, last, &mut |record| {
-            if record.kind == Kind::DROPPED {
+            if record.kind == RecordKind::DROPPED {
                 dropped.push(record.sequence);
             }
             Ok(())
@@ -102,7 +102,7 @@ impl Inner {
         let reference = self.recorded(&state, &data)?;
         let data = Payload::new(reference.as_deref().unwrap_or(&data));
         let body = Observed { name: DROPPED_BODIES.to_owned(), data }.encode();
-        let pending = PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed);
+        let pending = PendingRecord::new(RecordKind::OBSERVED, &body, RecordBody::Observed);
         let sequence = self.write_pending(&mut state, time_us, pending, true)?;
         replica.note_said(Arc::new(dropped));
         self.finish_write(state, sequence, false).map(drop)

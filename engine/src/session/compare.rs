@@ -5,24 +5,24 @@
 
 use std::collections::BTreeMap;
 
-use foldlog_codec::Kind;
-use foldlog_codec::body::{Action, Added, Dispatch, Effect, Lane, ObjectId, Payload};
+use foldlog_codec::RecordKind;
+use foldlog_codec::body::{Action, AddedItems, Dispatch, Effect, Lane, ObjectId, Payload};
 
-use super::recorded_log::Recorded;
+use super::recorded_log::ReplayRecord;
 use crate::divergence::{
     Difference, LeaveOut, OtherRecord, compare, compare_values, record_name, resolved, shown_name,
 };
 use crate::error::Error;
 use crate::log::objects::Objects;
-use crate::names::Names;
-use crate::types::{Recorded as Stored, SessionTypes};
+use crate::names::DeclaredNames;
+use crate::types::{RecordedBytes, SessionTypes};
 
 /// Compares records with one that the host has produced.
-pub(super) struct Comparison<'a> {
-    pub(super) kind: Kind,
+pub(super) struct RecordComparison<'a> {
+    pub(super) kind: RecordKind,
     pub(super) produced: &'a [u8],
     /// Names of the log, and those that the host has declared for the record.
-    pub(super) names: &'a Names,
+    pub(super) names: &'a DeclaredNames,
     pub(super) left_out: &'a LeaveOut,
     /// The host's types; `None` if nothing is brought up to date.
     pub(super) types: Option<&'a SessionTypes>,
@@ -37,21 +37,21 @@ struct UpToDate {
     version: u32,
 }
 
-impl Comparison<'_> {
+impl RecordComparison<'_> {
     /// Returns whether a recorded record is of the produced one's kind and name.
-    pub(super) fn is_alike(&self, recorded: &Recorded) -> bool {
+    pub(super) fn is_alike(&self, recorded: &ReplayRecord) -> bool {
         let name = |body| record_name(self.kind, body, self.names);
         self.kind == recorded.kind && name(&recorded.body) == name(self.produced)
     }
 
     /// Names a recorded record.
-    pub(super) fn other(&self, recorded: &Recorded) -> OtherRecord {
+    pub(super) fn other(&self, recorded: &ReplayRecord) -> OtherRecord {
         let record = shown_name(recorded.kind, &recorded.body, self.names);
         OtherRecord { sequence: recorded.sequence, record }
     }
 
     /// Returns the first difference to a recorded record that is alike; `None` if nothing that is compared differs.
-    pub(super) fn difference(&self, recorded: &Recorded) -> Option<Difference> {
+    pub(super) fn difference(&self, recorded: &ReplayRecord) -> Option<Difference> {
         let (kind, produced, names, left_out) = (self.kind, self.produced, self.names, self.left_out);
         let contents = |object: &ObjectId| {
             self.produced_objects.get(object).cloned().or_else(|| self.objects.get(object).ok())
@@ -65,8 +65,8 @@ impl Comparison<'_> {
 
     /// Returns the body of a recorded dispatch with what is of an older version than the host's brought up to date; `None` if
     /// nothing is.
-    fn up_to_date(&self, recorded: &Recorded) -> Result<Option<Vec<u8>>, Box<Difference>> {
-        let Some(types) = self.types.filter(|_| self.kind == Kind::DISPATCH) else { return Ok(None) };
+    fn up_to_date(&self, recorded: &ReplayRecord) -> Result<Option<Vec<u8>>, Box<Difference>> {
+        let Some(types) = self.types.filter(|_| self.kind == RecordKind::DISPATCH) else { return Ok(None) };
         let (Ok(old), Ok(new)) = (Dispatch::decode(&recorded.body), Dispatch::decode(self.produced)) else {
             return Ok(None);
         };
@@ -86,7 +86,7 @@ impl Comparison<'_> {
         let effects = effects.into_iter().zip(&items).map(|(effect, items)| match items {
             Some(UpToDate { items, version }) => {
                 let items = items.iter().map(|item| Payload::new(item)).collect();
-                Effect { added: Added::Items { items, version: *version }, ..effect }
+                Effect { added: AddedItems::Items { items, version: *version }, ..effect }
             }
             None => effect,
         });
@@ -98,7 +98,7 @@ impl Comparison<'_> {
     /// Returns the bytes of a recorded event brought up to date; `None` if it is of the host's version.
     fn event_up_to_date(
         &self,
-        recorded: &Recorded,
+        recorded: &ReplayRecord,
         dispatch: &Dispatch<'_>,
         types: &SessionTypes,
     ) -> Result<Option<Vec<u8>>, Box<Difference>> {
@@ -109,7 +109,7 @@ impl Comparison<'_> {
         };
         let bytes = self.objects.resolve(data).and_then(|bytes| {
             let value =
-                types.decoder.alone(declared.version, recorded.sequence, Stored::Elsewhere(&bytes))?;
+                types.decoder.alone(declared.version, recorded.sequence, RecordedBytes::Elsewhere(&bytes))?;
             types.encode(value.as_ref())
         });
         bytes.map(Some).map_err(|error| unread("$.event", data, &error))
@@ -118,11 +118,11 @@ impl Comparison<'_> {
     /// Returns the items that a recorded dispatch added to a slice brought up to date; `None` if they are of the host's version.
     fn items_up_to_date(
         &self,
-        recorded: &Recorded,
+        recorded: &ReplayRecord,
         effect: &Effect<'_>,
         types: &SessionTypes,
     ) -> Result<Option<UpToDate>, Box<Difference>> {
-        let Added::Items { items, version: old } = &effect.added else { return Ok(None) };
+        let AddedItems::Items { items, version: old } = &effect.added else { return Ok(None) };
         let name = self.names.slice_name(effect.slice);
         let Some(types) = types.slice(&name).filter(|types| types.item_version > *old) else {
             return Ok(None);
@@ -140,7 +140,7 @@ impl Comparison<'_> {
     }
 
     /// Returns whether nothing that is compared differs from a recorded record.
-    pub(super) fn is_same(&self, recorded: &Recorded) -> bool {
+    pub(super) fn is_same(&self, recorded: &ReplayRecord) -> bool {
         recorded.is(self.kind, self.produced)
             || self.is_alike(recorded) && self.difference(recorded).is_none()
     }

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use super::replica::{Replica, replica_error};
-use super::{Inner, Session};
+use super::{Session, SessionInner};
 use crate::error::{Error, Result};
-use crate::log::fence::Fenced;
+use crate::log::fence::SessionFence;
 #[cfg(feature = "async")]
 use crate::offload::offload;
 use crate::options::Durability;
@@ -49,7 +49,7 @@ impl Session {
     }
 }
 
-impl Inner {
+impl SessionInner {
     /// Returns the replica that has to confirm the claim before a tool starts, if there is one.
     fn confirms(&self) -> Option<&Replica> {
         let waits = self.durability != Durability::Process && !sabotage::is(Breakage::StartedUnconfirmed);
@@ -88,7 +88,7 @@ impl Inner {
     fn unconfirmed(&self, error: ReplicaError) -> Error {
         let Some(replica) = &self.replica else { return replica_error(self.id, error) };
         if let ReplicaError::Fenced { epoch, by } = &error {
-            self.note_fenced(Fenced { from: replica.held(), epoch: *epoch, by: by.clone() });
+            self.note_fenced(SessionFence { from: replica.held(), epoch: *epoch, by: by.clone() });
         }
         self.stop_for(&replica.fail(replica_error(self.id, error)))
     }

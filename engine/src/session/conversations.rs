@@ -7,11 +7,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    AdapterState, Answer, AnsweredCall, CallOrigin, ConversationScope, Input, Payload, PromptAccepted,
+    AdapterState, AnswerBody, AnsweredCall, CallOrigin, ConversationScope, Input, Payload, PromptAccepted,
     Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn,
 };
 use foldlog_codec::image::{ConversationEntry, EntryKind};
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 use smol_str::SmolStr;
 
@@ -106,7 +106,7 @@ impl Session {
             is_error: input.is_error,
             payload: payload.as_deref().map(Payload::new),
         };
-        write_body!(self, state, Kind::INPUT, body)
+        write_body!(self, state, RecordKind::INPUT, body)
     }
 
     /// Records that a provider is about to be asked.
@@ -124,7 +124,7 @@ impl Session {
             sent: request.sent,
             ..Request::new(self.scope(&request.evaluation_id), request.attempt.max(1))
         };
-        write_body!(self, state, Kind::REQUEST, body)
+        write_body!(self, state, RecordKind::REQUEST, body)
     }
 
     /// Records that a request got no answer, and what is known of what it cost.
@@ -146,7 +146,7 @@ impl Session {
             }),
             ..Request::new(self.scope(&failure.evaluation_id), failure.attempt.max(1))
         };
-        write_body!(self, state, Kind::REQUEST, body)
+        write_body!(self, state, RecordKind::REQUEST, body)
     }
 
     /// Records a complete answer. Nothing that it asks for may run before this returns.
@@ -171,7 +171,7 @@ impl Session {
                 arguments: Payload::new(arguments),
                 incomplete: answer.last_call_incomplete && place == last,
             });
-        let mut body = Answer {
+        let mut body = AnswerBody {
             request: answer.request,
             calls: calls.collect(),
             blocks: blocks_of(blocks.as_ref()),
@@ -182,12 +182,12 @@ impl Session {
             usage: answer.usage,
             rate_limits: pairs(&answer.rate_limits),
             payload: payload.as_deref().map(Payload::new),
-            ..Answer::new(
+            ..AnswerBody::new(
                 self.scope_of(&answer.evaluation_id, answer.original),
                 content.as_deref().map(Payload::new),
             )
         };
-        write_body!(self, state, Kind::ANSWER, body)
+        write_body!(self, state, RecordKind::ANSWER, body)
     }
 
     /// Records that the last answer and all its calls are over, and which records the turn consists of. Returns the
@@ -220,7 +220,7 @@ impl Session {
             Turn { scope, number: parts.number, inputs: parts.inputs, answer: parts.answer, ends, complete };
         let time_us = self.inner.now_us();
         let note = ConversationNote::from(&body);
-        self.write_note(state, time_us, Kind::TURN, &body.encode(), note)
+        self.write_note(state, time_us, RecordKind::TURN, &body.encode(), note)
     }
 
     /// Records that a provider is sent `messages` in place of the records from `from` through `to`. The log keeps those.
@@ -256,7 +256,7 @@ impl Session {
                 .collect(),
             reason: Cow::from(reason),
         };
-        write_body!(self, state, Kind::SHORTENED, body)
+        write_body!(self, state, RecordKind::SHORTENED, body)
     }
 
     /// Records that a conversation goes on with a changed prompt.
@@ -282,7 +282,7 @@ impl Session {
         };
         let note = ConversationNote::from(&body);
         let time_us = self.inner.now_us();
-        self.write_note(state, time_us, Kind::PROMPT_ACCEPTED, &body.encode(), note)
+        self.write_note(state, time_us, RecordKind::PROMPT_ACCEPTED, &body.encode(), note)
     }
 
     /// Records the state of an adapter. No rollback touches the record.
@@ -302,7 +302,7 @@ impl Session {
             entry: captured.entry.as_deref().map(Cow::from),
             occasion: Cow::from(&captured.occasion),
         };
-        write_body!(self, state, Kind::ADAPTER_STATE, body)
+        write_body!(self, state, RecordKind::ADAPTER_STATE, body)
     }
 
     /// Returns the states that adapters have recorded, in the order of their records, those on paths that a rollback has
@@ -465,7 +465,7 @@ impl Session {
         &self,
         state: MutexGuard<'_, WriterState>,
         time_us: i64,
-        kind: Kind,
+        kind: RecordKind,
         body: &[u8],
         note: ConversationNote,
     ) -> Result<SequenceNumber> {

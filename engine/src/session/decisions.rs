@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::Settle;
-use foldlog_codec::msgpack::{Reader, Value};
-use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use foldlog_codec::msgpack::{MsgpackReader, Value};
+use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use parking_lot::Mutex;
 
-use super::recorded_log::Whose;
+use super::recorded_log::RecordProducer;
 use super::replay::Waits;
 use super::settle::{RecordedSettlement, Settlement, waits_for};
-use super::subscribers::Listening;
-use super::{Inner, Session};
-use crate::changes::Changes;
+use super::subscribers::SubscriptionGuard;
+use super::{Session, SessionInner};
+use crate::changes::ChangeNotifier;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
-use crate::log::decisions::{self, Answer, LeftBody};
+use crate::log::decisions::{self, DecisionOutcome, LeftBody};
 use crate::log::layout;
 use crate::storage::{FolderWatch, Storage};
 
@@ -85,7 +85,7 @@ pub struct DecisionWait {
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     rung: Mutex<bool>,
-    changes: Changes,
+    changes: ChangeNotifier,
 }
 
 impl Bell {
@@ -123,7 +123,7 @@ pub(crate) fn look_again(until: Instant) -> Instant {
 struct Rings {
     bell: Arc<Bell>,
     _files: Option<Box<dyn FolderWatch>>,
-    _records: Option<Listening>,
+    _records: Option<SubscriptionGuard>,
 }
 
 impl Session {
@@ -251,7 +251,10 @@ impl Session {
         let files = bell.watch(self.inner.store.options.storage.as_ref(), &self.inner.dir);
         let heard = Arc::clone(&bell);
         let records = self.listen(move |record| {
-            if matches!(record.kind(), Kind::SETTLE | Kind::ROLLBACK | Kind::TOOL_BEGIN | Kind::TOOL_END) {
+            if matches!(
+                record.kind(),
+                RecordKind::SETTLE | RecordKind::ROLLBACK | RecordKind::TOOL_BEGIN | RecordKind::TOOL_END
+            ) {
                 heard.ring();
             }
         });
@@ -270,7 +273,7 @@ impl Session {
     }
 
     /// Records a decision that was left, if it fits, and returns the answer.
-    fn take(&self, left: &LeftBody, path: &Path, report: &mut DecisionsTaken) -> Result<Answer> {
+    fn take(&self, left: &LeftBody, path: &Path, report: &mut DecisionsTaken) -> Result<DecisionOutcome> {
         let Ok(settle) = Settle::decode(&left.settle) else {
             return Ok(report.refuse(path, None, "it holds no decision"));
         };
@@ -328,7 +331,7 @@ impl Session {
         };
         let Some(begin) = begin else { return Ok(None) };
         let arguments = self.read_begin(begin, |begin| begin.arguments)?;
-        let text = Reader::new(&arguments).str().map_err(Error::unread(begin))?;
+        let text = MsgpackReader::new(&arguments).str().map_err(Error::unread(begin))?;
         Ok(Some(*blake3::hash(text.as_bytes()).as_bytes()))
     }
 
@@ -337,7 +340,7 @@ impl Session {
         let source = self.log_source();
         let mut found = None;
         source.places.read(&source.storage, settle.operation.into(), SequenceNumber::MAX, &mut |record| {
-            if record.kind == Kind::SETTLE {
+            if record.kind == RecordKind::SETTLE {
                 let recorded = Settle::decode(record.body).map_err(Error::unread(record.sequence))?;
                 let key = |one: &Settle<'_>| (one.operation, one.decision, one.arguments, one.until_us);
                 let said = |one: &Settle<'_>| (one.by.clone(), one.reason.clone());
@@ -371,14 +374,14 @@ impl Session {
     fn next_replayed(&self) -> Result<Option<(OperationId, i64, RecordedSettlement)>> {
         let source = self.log_source();
         let mut state = self.inner.state.lock();
-        let own = Whose::Lane(self.lane_name());
+        let own = RecordProducer::Lane(self.lane_name());
         // What nobody brings stands before it.
         self.inner.move_on(&mut state, Waits::Others, |recording| {
-            let is_engines = matches!(recording.head()?, Some((_, Whose::Engine)));
+            let is_engines = matches!(recording.head()?, Some((_, RecordProducer::Engine)));
             Ok((!is_engines).then_some(()))
         })?;
         let Some((head, whose)) = state.recording()?.head()? else { return Ok(None) };
-        if head.kind != Kind::SETTLE || whose != own {
+        if head.kind != RecordKind::SETTLE || whose != own {
             return Ok(None);
         }
         let settle = Settle::decode(&head.body).map_err(Error::unread(head.sequence))?;
@@ -395,7 +398,7 @@ impl Session {
 
     /// Takes the decisions from the log that ended the wait. Waits for what other lanes bring before, until `until` at the latest.
     fn wait_replayed(&self, operations: &[OperationId], until: Instant) -> Result<DecisionWait> {
-        let own = Whose::Lane(self.lane_name());
+        let own = RecordProducer::Lane(self.lane_name());
         loop {
             self.take_replayed()?;
             let decided = self.inner.decided(operations);
@@ -406,7 +409,7 @@ impl Session {
             let recording = state.recording()?;
             let over_at = clock::after(recording.rules.patience).min(until);
             let is_others =
-                recording.head()?.is_some_and(|(_, whose)| whose != own && whose != Whose::Engine);
+                recording.head()?.is_some_and(|(_, whose)| whose != own && whose != RecordProducer::Engine);
             // The wait ended with nothing, or the host's next call brings what comes next.
             if !is_others || self.inner.schedule.wait_until(&mut state, over_at).timed_out() {
                 return Ok(DecisionWait::default());
@@ -420,7 +423,7 @@ fn value(operation: OperationId, bytes: &[u8]) -> Result<Value> {
     Value::decode(bytes).map_err(unread)
 }
 
-impl Inner {
+impl SessionInner {
     /// Returns which of the operations wait for nobody.
     fn decided(&self, operations: &[OperationId]) -> Vec<OperationId> {
         let state = self.state.lock();
@@ -436,16 +439,16 @@ impl DecisionsTaken {
         operation: OperationId,
         by: String,
         sequence: SequenceNumber,
-    ) -> Answer {
+    ) -> DecisionOutcome {
         let decided_at = conversation_reading::time(left.decided_us);
         self.taken.push(TakenDecision { operation, by, decided_at, sequence });
-        Answer::Sequence(sequence)
+        DecisionOutcome::Sequence(sequence)
     }
 
-    fn refuse(&mut self, file: &Path, of: Option<(OperationId, String)>, reason: &str) -> Answer {
+    fn refuse(&mut self, file: &Path, of: Option<(OperationId, String)>, reason: &str) -> DecisionOutcome {
         let (operation, by) = of.unzip();
         let (file, reason) = (file.to_owned(), reason.to_owned());
         self.refused.push(RefusedDecision { file, operation, by, reason: reason.clone() });
-        Answer::Refused(reason)
+        DecisionOutcome::Refused(reason)
     }
 }

@@ -7,13 +7,13 @@ use foldlog_codec::body::{Binding, BuiltIn, Declare, EventDeclaration, SliceDecl
 use smol_str::SmolStr;
 
 use super::event_plan::{EventFacts, EventPlan};
-use super::{Inner, WriterState};
+use super::{SessionInner, WriterState};
 use crate::error::{Error, Result};
-use crate::names::Names;
+use crate::names::DeclaredNames;
 use crate::options::UndeclaredEvents;
 use crate::types::{Event, ItemType, SessionTypes, default_policy};
 
-impl Inner {
+impl SessionInner {
     /// Returns the plan of an event, and what has to be declared before it can be recorded.
     pub(super) fn plan<E: Event>(
         &self,
@@ -70,7 +70,7 @@ impl Inner {
             None => Ok((Arc::new(EventPlan::of(event, types, names)?), None)),
             Some(declare) => {
                 names.check_len(&declare)?;
-                let mut names = Names::clone(names);
+                let mut names = DeclaredNames::clone(names);
                 names.learn(declare.clone());
                 Ok((Arc::new(EventPlan::of(event, types, &names)?), Some(declare)))
             }
@@ -79,7 +79,7 @@ impl Inner {
 }
 
 /// Returns what has to be declared before an event can be recorded.
-fn declaration(event: &EventFacts, types: &SessionTypes, names: &Names) -> Result<Option<Declare>> {
+fn declaration(event: &EventFacts, types: &SessionTypes, names: &DeclaredNames) -> Result<Option<Declare>> {
     let mut declare = Declare::default();
     let mut slice_id = |name: &str, implicit: bool| -> Result<u32> {
         if let Some(slice) = names.slice_named(name) {
@@ -144,7 +144,7 @@ fn declaration(event: &EventFacts, types: &SessionTypes, names: &Names) -> Resul
 }
 
 /// Checks that the implicit slice of an undeclared event, which has the event's name, is not another one's.
-fn check_implicit(event: &EventFacts, types: &SessionTypes, names: &Names) -> Result<()> {
+fn check_implicit(event: &EventFacts, types: &SessionTypes, names: &DeclaredNames) -> Result<()> {
     let name = event.name.as_str();
     let taken = |reason| Err(Error::NoSuchSlice { slice: name.to_owned(), reason });
     let is_other = |slice: ItemType| match event.event_type {

@@ -5,9 +5,10 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use foldlog_codec::body::{
-    Action, Added, BuiltIn, Declare, Dispatch, Effect, Lane, Payload, Policy, Removed, SliceDeclaration,
+    Action, AddedItems, BuiltIn, Declare, Dispatch, Effect, Lane, Payload, Policy, RemovedItems,
+    SliceDeclaration,
 };
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 use smol_str::SmolStr;
 
@@ -16,12 +17,12 @@ use super::event_plan::{EncodeBuffer, EventPlan, FastPath, PlannedReducer};
 use super::rejected_writes::Attempt;
 use super::schedule::WriteScope;
 use super::write::{PendingEvent, PendingRecord, promises_sync};
-use super::{Inner, Session, WriterState};
+use super::{Session, SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::projection::DecodedValues;
 use crate::fold::record_body::RecordBody;
 use crate::items::rows::{NewValue, OwnedValue, Rows};
-use crate::items::{AnyValue, Items, runs};
+use crate::items::{AnyValue, SliceItems, runs};
 use crate::types::{
     Clear, Event, ItemCoding, NewItem, NewItems, ReduceCall, ReducerContext, SessionTypes, Slice,
     SliceEffect, SliceOp, SliceTypes, default_policy, new_items, resolve_op,
@@ -112,7 +113,7 @@ impl Session {
                 inner.write_fast(state, time_us, path, value, (buffer, lane.as_ref()))
             }
             fast_path => {
-                let event = (DispatchedEvent::held(Arc::new(event)), E::NAME, Inner::plan::<E>);
+                let event = (DispatchedEvent::held(Arc::new(event)), E::NAME, SessionInner::plan::<E>);
                 inner.write_shared(state, (time_us, fast_path), event, (buffer, lane))
             }
         }
@@ -127,7 +128,7 @@ impl Session {
         }
         let fast_path =
             |state: &WriterState| state.plans.get(&TypeId::of::<E>()).and_then(|plan| plan.fast_path);
-        self.write_again((DispatchedEvent::held(event), E::NAME, Inner::plan::<E>), buffer, fast_path)
+        self.write_again((DispatchedEvent::held(event), E::NAME, SessionInner::plan::<E>), buffer, fast_path)
     }
 
     /// Dispatches an event by its name, whose encoded payload is in `buffer`.
@@ -139,7 +140,7 @@ impl Session {
     ) -> Result<SequenceNumber> {
         let inner = &self.inner;
         if self.replays() {
-            let plan = |inner: &Inner, state: &mut WriterState| inner.plan_named(state, name);
+            let plan = |inner: &SessionInner, state: &mut WriterState| inner.plan_named(state, name);
             let fast_path = |state: &WriterState| state.named_plans.get(name).and_then(|plan| plan.fast_path);
             return self.write_again((event, name, plan), buffer, fast_path);
         }
@@ -157,7 +158,7 @@ impl Session {
         buffer: Box<EncodeBuffer>,
     ) -> Result<SequenceNumber> {
         let inner = &self.inner;
-        let plan = |inner: &Inner, state: &mut WriterState| inner.plan_named(state, name);
+        let plan = |inner: &SessionInner, state: &mut WriterState| inner.plan_named(state, name);
         let fast_path = state.named_plans.get(name).and_then(|plan| plan.fast_path);
         let fast_path = fast_path.filter(|_| !inner.is_large(buffer.payload()));
         let lane = self.own_lane();
@@ -167,7 +168,7 @@ impl Session {
     /// Writes an event, whose encoded payload is in `buffer`, in a replay.
     fn write_again(
         &self,
-        (event, name, plan): (DispatchedEvent, &str, impl PlanOf),
+        (event, name, plan): (DispatchedEvent, &str, impl PlanLookup),
         buffer: Box<EncodeBuffer>,
         fast_path: impl Fn(&WriterState) -> Option<FastPath>,
     ) -> Result<SequenceNumber> {
@@ -240,8 +241,8 @@ impl Session {
             .filter(|slice| state.live.projection.items(slice.id).is_some_and(|(_, items)| !items.is_empty()))
             .map(|slice| Effect {
                 slice: slice.id,
-                removed: Removed::All,
-                added: Added::Items { items: Vec::new(), version: 1 },
+                removed: RemovedItems::All,
+                added: AddedItems::Items { items: Vec::new(), version: 1 },
                 before: None,
             })
             .collect();
@@ -250,7 +251,7 @@ impl Session {
         inner.write(
             state,
             time_us,
-            [PendingRecord::new(Kind::DISPATCH, &body, RecordBody::Dispatch(dispatch))],
+            [PendingRecord::new(RecordKind::DISPATCH, &body, RecordBody::Dispatch(dispatch))],
         )
     }
 
@@ -281,7 +282,7 @@ impl Session {
         inner.write(
             state,
             time_us,
-            [PendingRecord::new(Kind::DISPATCH, &body, RecordBody::Dispatch(dispatch))],
+            [PendingRecord::new(RecordKind::DISPATCH, &body, RecordBody::Dispatch(dispatch))],
         )
     }
 
@@ -292,7 +293,8 @@ impl Session {
         operation: &'static str,
         resolve: impl FnOnce(&Rows, u32) -> Result<SliceEffect>,
     ) -> Result<SequenceNumber> {
-        let slice = ChangedSlice { name: S::NAME, version: S::ITEM_VERSION, ready: Inner::decode_slice::<S> };
+        let slice =
+            ChangedSlice { name: S::NAME, version: S::ITEM_VERSION, ready: SessionInner::decode_slice::<S> };
         self.change_named(&slice, action, operation, resolve)
     }
 
@@ -312,7 +314,7 @@ impl Session {
         let attempt = Attempt {
             brings: &|recorded, _| {
                 let dispatch = Dispatch::decode(&recorded.body);
-                recorded.kind == Kind::DISPATCH
+                recorded.kind == RecordKind::DISPATCH
                     && dispatch.is_ok_and(|dispatch| changes_same(&dispatch.action))
             },
             refused: &mut |state| inner.changeable(state, slice, operation).map(drop),
@@ -326,12 +328,12 @@ impl Session {
         let empty = Rows::default();
         let items = state.live.projection.items(declared.id).map(|(_, items)| items);
         let version = types.map_or(slice.version, |types| types.item_version);
-        let mut effect = resolve(items.map_or(&empty, Items::held), version)?;
+        let mut effect = resolve(items.map_or(&empty, SliceItems::held), version)?;
         let mut decoded = Vec::new();
         ready(inner, &state, (declared.id, &mut effect), &mut decoded)?;
         let dispatch = Dispatch { action, effects: Some(vec![effect.to_record(declared.id)]) };
         let body = self.in_lane(dispatch.encode());
-        let pending = PendingRecord::new(Kind::DISPATCH, &body, RecordBody::Dispatch(dispatch));
+        let pending = PendingRecord::new(RecordKind::DISPATCH, &body, RecordBody::Dispatch(dispatch));
         let pending = PendingRecord { decoded_values: DecodedValues::Items(&decoded), ..pending };
         inner.write_declared(state, time_us, declare, pending)
     }
@@ -351,9 +353,9 @@ impl DispatchedEvent {
 }
 
 /// Returns the plan of an event, and what has to be declared before it can be recorded.
-trait PlanOf: Fn(&Inner, &mut WriterState) -> Result<(Arc<EventPlan>, Option<Declare>)> {}
+trait PlanLookup: Fn(&SessionInner, &mut WriterState) -> Result<(Arc<EventPlan>, Option<Declare>)> {}
 
-impl<F: Fn(&Inner, &mut WriterState) -> Result<(Arc<EventPlan>, Option<Declare>)>> PlanOf for F {}
+impl<F: Fn(&SessionInner, &mut WriterState) -> Result<(Arc<EventPlan>, Option<Declare>)>> PlanLookup for F {}
 
 /// Names a slice that is changed without an event.
 pub(super) struct ChangedSlice<'a> {
@@ -361,7 +363,7 @@ pub(super) struct ChangedSlice<'a> {
     /// Version of new items of a slice that the host does not declare.
     pub(super) version: u32,
     /// Has the items in memory in the form that the change asks for.
-    pub(super) ready: fn(&Inner, &mut WriterState) -> Result<()>,
+    pub(super) ready: fn(&SessionInner, &mut WriterState) -> Result<()>,
 }
 
 /// Returns what events of this name change: LOG alone if all their slices are LOG slices.
@@ -377,7 +379,7 @@ pub(super) fn types_change(types: Option<&SessionTypes>, event: &str) -> WriteSc
     if all_log { WriteScope::Log } else { WriteScope::State }
 }
 
-impl Inner {
+impl SessionInner {
     pub(super) fn types(&self) -> Result<&SessionTypes> {
         self.types.as_ref().ok_or(Error::Untyped { session: self.id })
     }
@@ -406,7 +408,8 @@ impl Inner {
             }
         };
         let items = state.live.projection.items(declared.id).map(|(_, items)| items);
-        if declared.policy == Policy::Log && !(operation == "seed" && items.is_none_or(Items::is_empty)) {
+        if declared.policy == Policy::Log && !(operation == "seed" && items.is_none_or(SliceItems::is_empty))
+        {
             return Err(Error::LogOnlyGrows { slice: declared.name, operation });
         }
         Ok((declare, declared))
@@ -417,7 +420,7 @@ impl Inner {
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
         (time_us, fast_path): (i64, Option<FastPath>),
-        (event, name, plan): (DispatchedEvent, &str, impl PlanOf),
+        (event, name, plan): (DispatchedEvent, &str, impl PlanLookup),
         (buffer, lane): (Box<EncodeBuffer>, Option<Lane<'_>>),
     ) -> Result<SequenceNumber> {
         if let Some(fast_path) = fast_path.filter(|_| event.is_held) {
@@ -442,7 +445,7 @@ impl Inner {
         (value, told): (impl NewValue, Option<AnyValue>),
         (mut buffer, lane): (Box<EncodeBuffer>, Option<&Lane<'_>>),
     ) -> Result<SequenceNumber> {
-        let kind = Kind::DISPATCH;
+        let kind = RecordKind::DISPATCH;
         let FastPath { event, version, .. } = fast_path;
         let body = (kind, buffer.body(&fast_path, lane));
         let sequence = self.append(&mut state, time_us, body, |live, sequence, sources| {
@@ -465,7 +468,7 @@ impl Inner {
         (time_us, is_declared): (i64, bool),
         plan: &EventPlan,
         value: &AnyValue,
-    ) -> Result<Reduced> {
+    ) -> Result<ReducerOutput> {
         let sequence = state.log.next_sequence() + u64::from(is_declared);
         let context = ReducerContext { seed: state.seed(), sequence, time_us };
         let mut decoded = Vec::new();
@@ -484,7 +487,7 @@ impl Inner {
             effects.push((reducer.slice, effect));
         }
         decoded.sort_by_key(|(place, _)| *place);
-        Ok(Reduced { decoded, effects, as_declared })
+        Ok(ReducerOutput { decoded, effects, as_declared })
     }
 
     /// Runs the reducers of an event and writes what they resolve, after its declaration if one is needed.
@@ -495,7 +498,7 @@ impl Inner {
         (declare, plan): (Option<Declare>, &EventPlan),
         (event, payload, lane): (&DispatchedEvent, &[u8], Lane<'_>),
     ) -> Result<SequenceNumber> {
-        let Reduced { decoded, effects, as_declared } =
+        let ReducerOutput { decoded, effects, as_declared } =
             self.reduced(&state, (time_us, declare.is_some()), plan, &event.value)?;
         let data = self.recorded(&state, payload)?;
         let data: &[u8] = data.as_deref().unwrap_or(payload);
@@ -511,14 +514,14 @@ impl Inner {
             (false, _) => DecodedValues::Nothing,
         };
         let event = Some(PendingEvent { name: plan.name.clone(), version: plan.version, value: told });
-        let (kind, content) = (Kind::DISPATCH, RecordBody::Dispatch(dispatch));
+        let (kind, content) = (RecordKind::DISPATCH, RecordBody::Dispatch(dispatch));
         let pending = PendingRecord { kind, body: &body, content, decoded_values, event };
         self.write_declared(state, time_us, declare, pending)
     }
 }
 
 /// Holds what the reducers of an event resolved.
-struct Reduced {
+struct ReducerOutput {
     /// Values of the items that are added, each with its slice and place.
     decoded: Vec<((u32, u32), AnyValue)>,
     /// Effects, each with its slice.
@@ -540,7 +543,7 @@ fn reduce(
     let none = OnceCell::new();
     let no_items = || {
         let types = types.and_then(|types| types.slice(&reducer.name));
-        none.get_or_init(|| Items::Held(SliceTypes::no_rows(types)))
+        none.get_or_init(|| SliceItems::Held(SliceTypes::no_rows(types)))
     };
     let items = state.live.projection.items(reducer.slice).map_or_else(no_items, |(_, items)| items);
     let call = ReduceCall {
@@ -556,7 +559,7 @@ fn reduce(
 /// Prepares an effect for its record: replaces large items by references to objects, and adds the values of
 /// the items to `decoded`.
 fn ready(
-    inner: &Inner,
+    inner: &SessionInner,
     state: &WriterState,
     (slice, effect): (u32, &mut SliceEffect),
     decoded: &mut Vec<((u32, u32), AnyValue)>,

@@ -8,8 +8,8 @@ use foldlog_codec::frame::HEADER_LEN;
 use smol_str::SmolStr;
 
 use crate::error::{Error, Result};
-use crate::log::writer::Body;
-use crate::names::Names;
+use crate::log::writer::AppendBody;
+use crate::names::DeclaredNames;
 use crate::types::{Event, ItemType, Reduce, SessionTypes, encode_into};
 
 /// Says which event is dispatched: by its Rust type, or by its name alone.
@@ -78,7 +78,7 @@ pub(super) struct PlannedReducer {
 }
 
 impl EventPlan {
-    pub(super) fn of(event: &EventFacts, types: &SessionTypes, names: &Names) -> Result<EventPlan> {
+    pub(super) fn of(event: &EventFacts, types: &SessionTypes, names: &DeclaredNames) -> Result<EventPlan> {
         let EventFacts { name: event_name, version, .. } = event;
         let declared = names.event_named(event_name).ok_or_else(|| Error::Inconsistent {
             sequence: SequenceNumber::MIN,
@@ -170,7 +170,7 @@ impl EncodeBuffer {
     /// Returns the body of a plain event's record, behind the room for its frame's header. `lane` is `None` for the
     /// main lane.
     #[inline(always)]
-    pub(super) fn body(&mut self, fast_path: &FastPath, lane: Option<&Lane<'_>>) -> Body<'_> {
+    pub(super) fn body(&mut self, fast_path: &FastPath, lane: Option<&Lane<'_>>) -> AppendBody<'_> {
         if let Some(room) = self.bytes.get_mut(HEADER_LEN..).and_then(<[u8]>::first_chunk_mut) {
             *room = fast_path.prefix.to_le_bytes();
         }
@@ -178,6 +178,6 @@ impl EncodeBuffer {
         if let Some(lane) = lane {
             lane.add_to(&mut self.bytes, HEADER_LEN + start);
         }
-        Body::Roomy(self.bytes.get_mut(start..).unwrap_or_default())
+        AppendBody::Roomy(self.bytes.get_mut(start..).unwrap_or_default())
     }
 }

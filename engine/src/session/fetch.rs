@@ -16,23 +16,25 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Dropped, DroppedBodies, KnownPositions, ObjectId, Opened, Parent, Replicated};
+use foldlog_codec::body::{
+    Dropped, DroppedBodies, KnownPositions, ObjectId, Parent, Replicated, SessionOpening,
+};
 use foldlog_codec::digest::SegmentDigest;
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
 use super::compaction_notice::SaidDropped;
-use super::held_captures::{HeldFrom, Receiving};
-use super::open::{OpenAs, Read, ReadGround, open_read};
+use super::held_captures::{CaptureReceiver, HeldFrom};
+use super::open::{LoadedSession, OpenAs, ReadGround, open_read};
 use super::open_store::OpenStore;
-use super::replica::{self, Claimed, Replica, replica_error};
+use super::replica::{self, Replica, ReplicaClaim, replica_error};
 use crate::error::{Error, Result};
-use crate::fold::live::{LiveState, Sources};
+use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::projection::LogSlices;
-use crate::log::reader::Places;
+use crate::log::reader::RecordLocator;
 use crate::log::rebuild::RemadeLog;
-use crate::log::writer::{AppendContext, Ground, Log};
-use crate::replication::{Held, HeldPart, Replication, Replicator};
+use crate::log::writer::{AppendContext, LogEnvironment, LogWriter};
+use crate::replication::{HeldPart, ReplicaStatus, Replication, Replicator};
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 use crate::types::SessionTypes;
@@ -53,8 +55,8 @@ pub(super) fn claim(
     store: &Arc<OpenStore>,
     dir: &Path,
     open_as: &OpenAs,
-    read: Read,
-) -> Result<(Read, Option<Replica>)> {
+    read: LoadedSession,
+) -> Result<(LoadedSession, Option<Replica>)> {
     let session = read.scan.session;
     if open_as.lock.is_none() || open_as.read_only.is_some() {
         return Ok((read, None));
@@ -108,7 +110,7 @@ pub(super) fn claim(
 fn check_place(
     replication: &Replication,
     session: Uuid,
-    held: &Held,
+    held: &ReplicaStatus,
     named: Option<&Replicated>,
 ) -> Result<()> {
     match named.filter(|named| held.epoch < named.epoch && !sabotage::is(Breakage::HeldElsewhere)) {
@@ -129,12 +131,12 @@ fn check_place(
 fn fetch_behind(
     store: &Arc<OpenStore>,
     dir: &Path,
-    read: Read,
+    read: LoadedSession,
     types: Option<&SessionTypes>,
     replicator: &dyn Replicator,
-) -> Result<Read> {
+) -> Result<LoadedSession> {
     let (session, storage) = (read.scan.session, &store.options.storage);
-    let log = Log::open(&store.ground(), dir, read.scan);
+    let log = LogWriter::open(&store.ground(), dir, read.scan);
     let mut fetch = Fetch::behind((session, dir), replicator, storage, (log, read.folded));
     let end = fetch.read()?.next;
     let mut log = fetch.finish()?;
@@ -166,7 +168,7 @@ pub(crate) fn pull(
 pub(super) fn claim_new(store: &Arc<OpenStore>, dir: &Path, session: Uuid) -> Result<Option<Replica>> {
     let Some(replication) = &store.options.replication else { return Ok(None) };
     let compared =
-        replica::compare_to_write(replication, session, &store.options.storage, &Places::default())?;
+        replica::compare_to_write(replication, session, &store.options.storage, &RecordLocator::default())?;
     match compared.held.next {
         SequenceNumber::MIN => Replica::claim(replication, (session, dir), &compared).map(Some),
         held => Err(Error::ReplicaAhead { session, local: SequenceNumber::MIN, held }),
@@ -177,7 +179,7 @@ pub(super) fn claim_new(store: &Arc<OpenStore>, dir: &Path, session: Uuid) -> Re
 pub(super) fn claimed(
     store: &Arc<OpenStore>,
     (session, dir): (Uuid, &Path),
-    claimed: Claimed,
+    claimed: ReplicaClaim,
 ) -> Option<Replica> {
     store.options.replication.as_ref().map(|replication| Replica::of(replication, (session, dir), claimed))
 }
@@ -197,15 +199,15 @@ pub(crate) struct Fetch<'a> {
     /// The log, and what its records amount to; `None` before the first record of a new one.
     live: Option<(RemadeLog, LiveState)>,
     /// What a new log stands on; `None` for one that goes on.
-    ground: Option<&'a Ground>,
+    ground: Option<&'a LogEnvironment>,
     /// Whether a new log was settled, and goes on since.
     is_settled: bool,
     /// The last record that was read, if it is not appended yet.
-    last: Option<(SequenceNumber, Kind, i64)>,
+    last: Option<(SequenceNumber, RecordKind, i64)>,
     /// Body of that record.
     body: Vec<u8>,
     /// Makes what captures need, which is durable before the records that name them.
-    captures: Receiving,
+    captures: CaptureReceiver,
     /// Whether a new log is that of a child session.
     is_child: bool,
     /// Object with the last known positions that were read.
@@ -214,7 +216,7 @@ pub(crate) struct Fetch<'a> {
 
 /// Says how far a log goes that was fetched.
 #[derive(Clone, Debug)]
-pub(crate) struct Fetched {
+pub(crate) struct FetchedExtent {
     /// Sequence number behind the last record.
     pub(crate) next: SequenceNumber,
     /// Sequence number of the first record of those at the end whose captures are held.
@@ -237,7 +239,7 @@ impl<'a> Fetch<'a> {
     pub(crate) fn anew(
         (session, dir): (Uuid, &'a Path),
         replicator: &'a dyn Replicator,
-        ground: &'a Ground,
+        ground: &'a LogEnvironment,
     ) -> Fetch<'a> {
         Fetch {
             session,
@@ -249,7 +251,7 @@ impl<'a> Fetch<'a> {
             is_settled: false,
             last: None,
             body: Vec::new(),
-            captures: Receiving::new(dir),
+            captures: CaptureReceiver::new(dir),
             is_child: false,
             known: None,
         }
@@ -260,10 +262,10 @@ impl<'a> Fetch<'a> {
         (session, dir): (Uuid, &'a Path),
         replicator: &'a dyn Replicator,
         storage: &'a Arc<dyn Storage>,
-        (log, folded): (Log, LiveState),
+        (log, folded): (LogWriter, LiveState),
     ) -> Fetch<'a> {
         let live = Some((RemadeLog::of(log, dir), folded));
-        let captures = Receiving::new(dir);
+        let captures = CaptureReceiver::new(dir);
         Fetch {
             session,
             dir,
@@ -286,7 +288,7 @@ impl<'a> Fetch<'a> {
     ///
     /// [`Error::ReplicaFailed`] if the replicator cannot be asked, holds what no log can be made of, or holds fewer records than the log
     /// has; those of the log, and of the folder of captures.
-    pub(crate) fn read(&mut self) -> Result<Fetched> {
+    pub(crate) fn read(&mut self) -> Result<FetchedExtent> {
         let mut result = Ok(());
         let (mut from, mut said) = (HeldFrom::default(), SaidDropped::default());
         let replicator = self.replicator;
@@ -299,14 +301,14 @@ impl<'a> Fetch<'a> {
                 result = self.take(part);
             }
         });
-        let Held { next, .. } = read.map_err(|error| replica_error(self.session, error))?;
+        let ReplicaStatus { next, .. } = read.map_err(|error| replica_error(self.session, error))?;
         result?;
         self.append_last(false)?;
         if next != self.next() {
             return Err(self.refused("it holds fewer records than it did"));
         }
         let said_dropped = said.read(self.session, replicator)?;
-        Ok(Fetched { next, captures_from: from.from(), said_dropped })
+        Ok(FetchedExtent { next, captures_from: from.from(), said_dropped })
     }
 
     fn take(&mut self, part: HeldPart<'_>) -> Result<()> {
@@ -318,7 +320,7 @@ impl<'a> Fetch<'a> {
                 if self.goes_on() { self.captures.sync() } else { Ok(()) }
             }
             HeldPart::Record(record) if record.sequence >= self.next() => {
-                self.append_last(record.kind == Kind::OPENED)?;
+                self.append_last(record.kind == RecordKind::OPENED)?;
                 self.last = Some((record.sequence, record.kind, record.time_us));
                 self.body.clear();
                 self.body.extend_from_slice(record.body);
@@ -378,7 +380,7 @@ impl<'a> Fetch<'a> {
     }
 
     /// Makes what was appended durable, and returns the log. Its name may still be a temporary one.
-    pub(crate) fn finish(mut self) -> Result<Log> {
+    pub(crate) fn finish(mut self) -> Result<LogWriter> {
         self.settle()?;
         let nothing = self.refused("it holds nothing of that session");
         let Some((mut log, _)) = self.live.take() else { return Err(nothing) };
@@ -414,7 +416,7 @@ impl<'a> Fetch<'a> {
     fn append(&mut self, record: &Record<'_>, begins_segment: bool) -> Result<()> {
         if self.live.is_none() {
             self.live = Some(self.begun(record)?);
-        } else if self.goes_on() && matches!(record.kind, Kind::OPENED | Kind::DROPPED) {
+        } else if self.goes_on() && matches!(record.kind, RecordKind::OPENED | RecordKind::DROPPED) {
             return Err(self.refused(BEHIND));
         }
         let known = self.known_beside(record)?;
@@ -435,12 +437,12 @@ impl<'a> Fetch<'a> {
         let names = &live.projection.names;
         let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
         // A fork's first record begins a segment of the fork: one more before it would be empty.
-        if begins_segment && record.kind != Kind::OPENED {
+        if begins_segment && record.kind != RecordKind::OPENED {
             log.begin_segment((record.body.len(), record.time_us), &context)?;
         }
         log.append(record, known, &context)?.map_err(refused)?;
         match log.is_new() {
-            true => live.apply_record(record, Sources { objects: &log.log.objects, types: None })?,
+            true => live.apply_record(record, FoldSources { objects: &log.log.objects, types: None })?,
             false => live.projection.pass_over(record)?,
         }
         if log.log.unsynced_files() >= UNSYNCED_FILES_MAX {
@@ -451,7 +453,7 @@ impl<'a> Fetch<'a> {
 
     /// Returns what a dropped record says of where the slices are known.
     fn known_beside(&mut self, record: &Record<'_>) -> Result<Option<KnownPositions>> {
-        if record.kind != Kind::DROPPED {
+        if record.kind != RecordKind::DROPPED {
             return Ok(None);
         }
         let Some(object) = Dropped::known(record.body)? else { return Ok(None) };
@@ -469,10 +471,10 @@ impl<'a> Fetch<'a> {
 
     /// Begins a new log for its first record.
     fn begun(&mut self, record: &Record<'_>) -> Result<(RemadeLog, LiveState)> {
-        if record.kind != Kind::OPENED {
+        if record.kind != RecordKind::OPENED {
             return Err(self.refused("its first record begins no session"));
         }
-        let opened = Opened::decode(record.body)?;
+        let opened = SessionOpening::decode(record.body)?;
         let ground = self.ground.ok_or_else(|| self.refused(BEHIND))?;
         self.is_child = matches!(opened.parent, Some(Parent::Child { .. }));
         Ok((RemadeLog::new(ground, self.dir, &opened), LiveState::new(LogSlices::Outline)))

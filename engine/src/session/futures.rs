@@ -13,7 +13,7 @@
 use std::future::Future;
 
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 use smol_str::SmolStr;
 
@@ -31,7 +31,7 @@ use crate::offload::{offload, woken};
 use crate::types::Event;
 
 /// What came of a write that the schedule had to allow; or what was to be written, as it was given.
-type Attempted<A, T> = std::result::Result<Result<T>, A>;
+type WriteAttempt<A, T> = std::result::Result<Result<T>, A>;
 
 /// An event's name, its value, and its encoded payload.
 type NamedEvent = (SmolStr, DispatchedEvent, Box<EncodeBuffer>);
@@ -75,7 +75,7 @@ impl Session {
                 return offload(move || session.dispatch(event)).await;
             }
             let access = Access::Write(types_change(session.inner.types.as_ref(), E::NAME));
-            session.when_allowed(access, Kind::DISPATCH, event, Session::try_dispatch).await
+            session.when_allowed(access, RecordKind::DISPATCH, event, Session::try_dispatch).await
         }
     }
 
@@ -98,12 +98,16 @@ impl Session {
             let access = Access::Write(types_change(session.inner.types.as_ref(), &event));
             let (dispatched, buffer) = session.event_of_value(&event, value)?;
             let asked = (event, dispatched, buffer);
-            session.when_allowed(access, Kind::DISPATCH, asked, Session::try_dispatch_named).await
+            session.when_allowed(access, RecordKind::DISPATCH, asked, Session::try_dispatch_named).await
         }
     }
 
     /// Dispatches an event by its name if the schedule allows that now, and else gives it back.
-    fn try_dispatch_named(&self, access: Access, event: NamedEvent) -> Attempted<NamedEvent, SequenceNumber> {
+    fn try_dispatch_named(
+        &self,
+        access: Access,
+        event: NamedEvent,
+    ) -> WriteAttempt<NamedEvent, SequenceNumber> {
         match self.try_turn(access) {
             Ok(Some(state)) => {
                 let (name, event, buffer) = event;
@@ -115,7 +119,7 @@ impl Session {
     }
 
     /// Dispatches an event if the schedule allows that now, and else gives it back.
-    fn try_dispatch<E: Event>(&self, access: Access, event: E) -> Attempted<E, SequenceNumber> {
+    fn try_dispatch<E: Event>(&self, access: Access, event: E) -> WriteAttempt<E, SequenceNumber> {
         let mut buffer = EncodeBuffer::take();
         if let Err(error) = buffer.encode(&event) {
             return Ok(Err(error));
@@ -143,12 +147,16 @@ impl Session {
                 return offload(move || session.snapshot(options)).await;
             }
             let access = Access::Write(WriteScope::State);
-            session.when_allowed(access, Kind::SNAPSHOT, options, Session::try_snapshot).await
+            session.when_allowed(access, RecordKind::SNAPSHOT, options, Session::try_snapshot).await
         }
     }
 
     /// Takes a snapshot if the schedule allows that now, and else gives its options back.
-    fn try_snapshot(&self, access: Access, options: SnapshotOptions) -> Attempted<SnapshotOptions, Snapshot> {
+    fn try_snapshot(
+        &self,
+        access: Access,
+        options: SnapshotOptions,
+    ) -> WriteAttempt<SnapshotOptions, Snapshot> {
         match self.try_turn(access) {
             Ok(Some(state)) => Ok(self.snapshot_now(state, options, Vec::new())),
             Ok(None) => Err(options),
@@ -208,12 +216,16 @@ impl Session {
                 return offload(move || session.rollback_to(to)).await;
             }
             let access = Access::Write(WriteScope::State);
-            session.when_allowed(access, Kind::ROLLBACK, to, Session::try_roll_back).await
+            session.when_allowed(access, RecordKind::ROLLBACK, to, Session::try_roll_back).await
         }
     }
 
     /// Rolls back if the schedule allows that now, and else gives the position back.
-    fn try_roll_back(&self, access: Access, to: SequenceNumber) -> Attempted<SequenceNumber, RollbackReport> {
+    fn try_roll_back(
+        &self,
+        access: Access,
+        to: SequenceNumber,
+    ) -> WriteAttempt<SequenceNumber, RollbackReport> {
         match self.try_turn(access) {
             Ok(Some(state)) => Ok(self.roll_back_now(state, (to, true), None)),
             Ok(None) => Err(to),
@@ -244,12 +256,12 @@ impl Session {
     async fn when_allowed<A: Send + 'static, T: Send + 'static>(
         self,
         access: Access,
-        kind: Kind,
+        kind: RecordKind,
         mut asked: A,
-        attempt: fn(&Session, Access, A) -> Attempted<A, T>,
+        attempt: fn(&Session, Access, A) -> WriteAttempt<A, T>,
     ) -> Result<T> {
         let patience = self.patience_of_future();
-        let blocks = promises_sync(self.durability(), kind) || kind == Kind::ROLLBACK;
+        let blocks = promises_sync(self.durability(), kind) || kind == RecordKind::ROLLBACK;
         loop {
             self.until_allowed(access, &patience).await?;
             let attempted = if blocks {

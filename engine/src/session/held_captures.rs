@@ -18,16 +18,16 @@ use std::sync::Arc;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::ObjectId;
 
-use super::Inner;
+use super::SessionInner;
 use crate::log::objects::Objects;
-use crate::log::reader::Places;
+use crate::log::reader::RecordLocator;
 use crate::replication::HeldPart;
 use crate::storage::Storage;
 
 #[cfg(feature = "host-filesystem")]
-pub(super) use holding::{Holding, Receiving};
+pub(super) use holding::{CaptureReceiver, ReplicatedCaptures};
 #[cfg(not(feature = "host-filesystem"))]
-pub(super) use nothing::{Holding, Receiving};
+pub(super) use nothing::{CaptureReceiver, ReplicatedCaptures};
 
 /// Follows from which record on the captures are held that records name.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,16 +54,16 @@ impl HeldFrom {
 
 /// Names where records stand, what they name, and the session that they are of.
 #[derive(Clone, Copy)]
-pub(super) struct Sources<'a> {
+pub(super) struct CaptureSources<'a> {
     pub(super) storage: &'a Arc<dyn Storage>,
-    pub(super) places: &'a Places,
+    pub(super) places: &'a RecordLocator,
     pub(super) objects: &'a Objects,
-    pub(super) session: &'a Inner,
+    pub(super) session: &'a SessionInner,
 }
 
 /// Holds packs of what captures add, as they are appended.
 #[derive(Debug, Default)]
-pub(super) struct Packed {
+pub(super) struct AppendedPacks {
     pub(super) packs: Vec<ObjectId>,
     pub(super) inlined: Vec<u8>,
 }
@@ -82,11 +82,11 @@ mod holding {
     };
     use uuid::Uuid;
 
-    use super::{Packed, Sources};
+    use super::{AppendedPacks, CaptureSources};
     use crate::error::{Error, Result};
     use crate::log::layout;
     use crate::log::objects::Objects;
-    use crate::log::reader::Places;
+    use crate::log::reader::RecordLocator;
     use crate::replication::{CapturePacks, INLINED_BYTES_MAX, Replicator};
     use crate::sabotage::{self, Breakage};
     use crate::session::child_captures;
@@ -102,17 +102,17 @@ mod holding {
 
     /// Holds what the replicator is known to have of a session's captures.
     #[derive(Debug)]
-    pub(in crate::session) struct Holding {
+    pub(in crate::session) struct ReplicatedCaptures {
         dir: PathBuf,
         /// Sequence number of the first record of those whose captures were held when the session was opened.
         from: SequenceNumber,
         packer: Option<SnapshotPacker>,
     }
 
-    impl Holding {
+    impl ReplicatedCaptures {
         /// Follows the captures of the session in the folder `dir`, which are held that records from `from` on name.
-        pub(in crate::session) fn new(dir: &Path, from: SequenceNumber) -> Holding {
-            Holding { dir: dir.to_owned(), from, packer: None }
+        pub(in crate::session) fn new(dir: &Path, from: SequenceNumber) -> ReplicatedCaptures {
+            ReplicatedCaptures { dir: dir.to_owned(), from, packer: None }
         }
 
         /// Puts what the captures need that these records name, and is not held; `None` if the replicator holds no captures. The records
@@ -120,13 +120,13 @@ mod holding {
         pub(in crate::session) fn put(
             &mut self,
             (session, replicator): (Uuid, &dyn Replicator),
-            sources: Sources<'_>,
+            sources: CaptureSources<'_>,
             records: &[Record<'_>],
-        ) -> Result<Option<Packed>> {
+        ) -> Result<Option<AppendedPacks>> {
             if !replicator.holds_captures() {
                 return Ok(None);
             }
-            let mut packed = Packed::default();
+            let mut packed = AppendedPacks::default();
             if sabotage::is(Breakage::CapturesUnheld) {
                 return Ok(Some(packed));
             }
@@ -139,7 +139,7 @@ mod holding {
                 Some(packer) => packer,
                 None => self.packer_behind(sources, first.sequence)?,
             };
-            let Packed { packs, inlined } = &mut packed;
+            let AppendedPacks { packs, inlined } = &mut packed;
             let mut put = |pack: &[u8]| {
                 let id = ObjectId::of(pack);
                 replicator.put_object(session, id, pack).map_err(|error| replica_error(session, error))?;
@@ -158,8 +158,8 @@ mod holding {
 
         /// Returns a packer that knows of the newest captures that records before `end` name, and of those of the sessions that this one works
         /// for, as far as they are held.
-        fn packer_behind(&self, sources: Sources<'_>, end: SequenceNumber) -> Result<SnapshotPacker> {
-            let Sources { storage, places, objects, session } = sources;
+        fn packer_behind(&self, sources: CaptureSources<'_>, end: SequenceNumber) -> Result<SnapshotPacker> {
+            let CaptureSources { storage, places, objects, session } = sources;
             let store = &session.store;
             let ancestors = child_captures::ancestors(store, &session.opened());
             let home = child_captures::home(store, &self.dir, &ancestors);
@@ -176,7 +176,7 @@ mod holding {
 
     /// Returns the newest captures that records name.
     fn newest(
-        (storage, places, objects): (&Arc<dyn Storage>, &Places, &Objects),
+        (storage, places, objects): (&Arc<dyn Storage>, &RecordLocator, &Objects),
         records: Range<SequenceNumber>,
     ) -> Result<VecDeque<FilesystemSnapshot>> {
         let Range { start, end } = records;
@@ -207,26 +207,31 @@ mod holding {
 
     /// Makes the objects of packs that are held, in the folder of a session.
     #[derive(Debug)]
-    pub(in crate::session) struct Receiving {
+    pub(in crate::session) struct CaptureReceiver {
         dir: PathBuf,
         receiver: Option<PackReceiver>,
         /// Records whose captures were all received, up to the last ones that were.
         received: Range<SequenceNumber>,
-        unpacked: Unpacked,
+        unpacked: MissingCaptures,
     }
 
     /// Holds the captures that records name and no pack had.
     #[derive(Debug, Default)]
-    struct Unpacked {
+    struct MissingCaptures {
         /// Names of the resources of which packs had captures.
         resources: HashSet<String>,
         snapshots: BTreeMap<String, Vec<FilesystemSnapshot>>,
     }
 
-    impl Receiving {
-        pub(in crate::session) fn new(dir: &Path) -> Receiving {
+    impl CaptureReceiver {
+        pub(in crate::session) fn new(dir: &Path) -> CaptureReceiver {
             let received = SequenceNumber::MIN..SequenceNumber::MIN;
-            Receiving { dir: dir.to_owned(), receiver: None, received, unpacked: Unpacked::default() }
+            CaptureReceiver {
+                dir: dir.to_owned(),
+                receiver: None,
+                received,
+                unpacked: MissingCaptures::default(),
+            }
         }
 
         /// Notes which captures a record of a new log names that no pack had.
@@ -327,38 +332,38 @@ mod nothing {
     use foldlog_codec::{Record, SequenceNumber};
     use uuid::Uuid;
 
-    use super::{Packed, Sources};
+    use super::{AppendedPacks, CaptureSources};
     use crate::error::Result;
     use crate::log::objects::Objects;
     use crate::replication::{CapturePacks, Replicator};
 
     /// Holds nothing: without real folders as workspaces no capture outlives its process.
     #[derive(Debug)]
-    pub(in crate::session) struct Holding;
+    pub(in crate::session) struct ReplicatedCaptures;
 
-    impl Holding {
-        pub(in crate::session) fn new(_: &Path, _: SequenceNumber) -> Holding {
-            Holding
+    impl ReplicatedCaptures {
+        pub(in crate::session) fn new(_: &Path, _: SequenceNumber) -> ReplicatedCaptures {
+            ReplicatedCaptures
         }
 
         pub(in crate::session) fn put(
             &mut self,
             (_, replicator): (Uuid, &dyn Replicator),
-            Sources { storage, places, objects, session }: Sources<'_>,
+            CaptureSources { storage, places, objects, session }: CaptureSources<'_>,
             _: &[Record<'_>],
-        ) -> Result<Option<Packed>> {
+        ) -> Result<Option<AppendedPacks>> {
             let _ = (storage, places, objects, session);
-            Ok(replicator.holds_captures().then(Packed::default))
+            Ok(replicator.holds_captures().then(AppendedPacks::default))
         }
     }
 
     /// Leaves captures where they are held.
     #[derive(Debug)]
-    pub(in crate::session) struct Receiving;
+    pub(in crate::session) struct CaptureReceiver;
 
-    impl Receiving {
-        pub(in crate::session) fn new(_: &Path) -> Receiving {
-            Receiving
+    impl CaptureReceiver {
+        pub(in crate::session) fn new(_: &Path) -> CaptureReceiver {
+            CaptureReceiver
         }
 
         pub(in crate::session) fn take(

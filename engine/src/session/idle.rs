@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use super::{Inner, Session, WriterState};
-use crate::background::{Background, Left};
+use super::{Session, SessionInner, WriterState};
+use crate::background::{Background, RemainingWork};
 use crate::error::{Error, Result};
 
 impl Session {
@@ -48,7 +48,7 @@ impl Session {
     }
 }
 
-impl Inner {
+impl SessionInner {
     /// Closes the files of a session all of whose records are durable. Returns whether there were any.
     fn rest(&self, state: &mut WriterState) -> Result<bool> {
         if !self.is_durable(state) {
@@ -73,7 +73,7 @@ impl Inner {
             if let Some(session) = session.upgrade() {
                 session.look(seen);
             }
-            Left::Nothing
+            RemainingWork::Nothing
         });
     }
 

@@ -30,19 +30,19 @@
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{ItemId, Opened, Rollback};
+use foldlog_codec::body::{ItemId, Rollback, SessionOpening};
 use foldlog_codec::image::{BegunImage, IMAGE_BYTES_MAX, Image, ItemImage, LastFrame};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use super::{Inner, WriterState};
-use crate::background::{Background, Left, Rank};
+use super::{SessionInner, WriterState};
+use crate::background::{Background, Rank, RemainingWork};
 use crate::error::{Error, Result};
 use crate::fold::log_source::LogSource;
-use crate::fold::projection::{Frozen, Projection};
+use crate::fold::projection::{FrozenProjection, Projection};
 use crate::fold::restore;
 use crate::items::row::RowRef;
-use crate::log::images::{Building, Unfinished};
+use crate::log::images::{Building, UnfinishedImage};
 use crate::sabotage::{self, Breakage};
 
 /// Number of items that are measured to estimate the size of an image.
@@ -56,7 +56,7 @@ const STEP_ITEMS: u64 = 4096;
 
 /// Holds what is known of the last image.
 #[derive(Debug, Default)]
-pub(super) struct Imaged {
+pub(super) struct ImageStatus {
     /// Length of the image in bytes; 0 if there is none.
     bytes: u64,
     /// Bytes of the log that the image covers.
@@ -75,7 +75,7 @@ pub(super) struct Imaged {
     opened_at: u32,
 }
 
-impl Imaged {
+impl ImageStatus {
     /// Describes an image of `bytes` bytes, which covers `log_bytes` bytes and the records before `next_sequence` of a log that ended
     /// with the segment `opened_at`, and whose last writer closed it, or not.
     pub(super) fn behind(
@@ -83,10 +83,10 @@ impl Imaged {
         (log_bytes, next_sequence): (u64, SequenceNumber),
         opened_at: u32,
         closed: bool,
-    ) -> Imaged {
+    ) -> ImageStatus {
         let left_out = !closed && !sabotage::is(Breakage::ImageLeftOut);
         let rolled_over = left_out;
-        Imaged {
+        ImageStatus {
             bytes,
             log_bytes,
             next_sequence,
@@ -99,7 +99,7 @@ impl Imaged {
     }
 }
 
-impl Imaged {
+impl ImageStatus {
     /// Has the next image be due as if there were none, if the log is rolled back to a position before this one: no opening can go on
     /// from it.
     pub(super) fn rolled_back_to(&mut self, position: SequenceNumber) {
@@ -110,28 +110,28 @@ impl Imaged {
 }
 
 /// Holds the content of an image, taken at one moment.
-struct Taken {
+struct ImageContent {
     /// Bytes of the log at that moment.
     log_bytes: u64,
     projection: Projection,
     /// STATE at the begins of open operations.
-    begun: Vec<(SequenceNumber, Arc<Frozen>)>,
+    begun: Vec<(SequenceNumber, Arc<FrozenProjection>)>,
     source: LogSource,
     last: LastFrame,
     time_us: i64,
     epoch: u64,
     boot_id: Option<Uuid>,
     watermark: SequenceNumber,
-    openings: Vec<(SequenceNumber, Opened)>,
+    openings: Vec<(SequenceNumber, SessionOpening)>,
     rollbacks: Vec<(SequenceNumber, Rollback)>,
     /// Ordinal of the segment with which the log ended when it was opened.
     opened_at: u32,
     /// Place of the file that is being written.
-    unfinished: Arc<Unfinished>,
+    unfinished: Arc<UnfinishedImage>,
 }
 
 /// Names what became of an image.
-enum Made {
+enum ImageOutcome {
     /// The image was written, with this length in bytes.
     Written(u64),
     /// The image would have this length in bytes, and was not begun or not finished.
@@ -140,7 +140,7 @@ enum Made {
     Not,
 }
 
-impl Taken {
+impl ImageContent {
     /// Returns the image without its items, which are written behind it.
     fn head<'a>(&'a self, begun: Vec<BegunImage<'a>>, unsealed: Vec<(u32, u64)>) -> Image<'a> {
         let operations = &self.projection.operations;
@@ -211,7 +211,7 @@ impl Taken {
     }
 
     /// Writes the image. Asks `goes_on` between its parts, which lets more urgent work pass.
-    fn make(&self, session: &Arc<Inner>, goes_on: &dyn Fn() -> bool) -> Result<Made> {
+    fn make(&self, session: &Arc<SessionInner>, goes_on: &dyn Fn() -> bool) -> Result<ImageOutcome> {
         let next_sequence = self.projection.next_sequence();
         let heads = restore::begun(&self.projection, &self.begun);
         let storage = &session.store.options.storage;
@@ -219,12 +219,12 @@ impl Taken {
         let head = self.head(heads.clone(), unsealed).head();
         let estimated = head.len() as u64 + self.items_estimated(&heads)?;
         if estimated > IMAGE_BYTES_MAX {
-            return Ok(Made::TooLarge(estimated));
+            return Ok(ImageOutcome::TooLarge(estimated));
         }
         let failed = |error| Error::io("write", &session.dir, error);
         let free = storage.free_bytes(&session.dir).map_err(failed)?;
         if estimated > free / 4 && !sabotage::is(Breakage::ImageTakesTheLastRoom) {
-            return Ok(Made::Not);
+            return Ok(ImageOutcome::Not);
         }
         if !sabotage::is(Breakage::ImageBeforeLog) {
             session.sync_through(next_sequence)?;
@@ -250,21 +250,21 @@ impl Taken {
                 let mean = (building.len() - before) / some.len().max(1) as u64;
                 step = (STEP_BYTES / mean.max(1)).clamp(1, STEP_ITEMS);
                 if building.len() > IMAGE_BYTES_MAX {
-                    return Ok(Made::TooLarge(building.len().max(estimated)));
+                    return Ok(ImageOutcome::TooLarge(building.len().max(estimated)));
                 }
                 if !goes_on() {
-                    return Ok(Made::Not);
+                    return Ok(ImageOutcome::Not);
                 }
             }
         }
-        building.finish(&session.dir, next_sequence).map(Made::Written).map_err(failed)
+        building.finish(&session.dir, next_sequence).map(ImageOutcome::Written).map_err(failed)
     }
 }
 
-impl Inner {
+impl SessionInner {
     /// Takes the content of an image, if one is due after an image that was taken when the log had `since`
     /// bytes.
-    fn take_image(&self, state: &mut WriterState, since: u64) -> Option<Taken> {
+    fn take_image(&self, state: &mut WriterState, since: u64) -> Option<ImageContent> {
         let log_bytes = state.log.used_bytes();
         let grown = log_bytes.saturating_sub(since);
         let due = self.store.options.image_bytes_min.max(2 * state.imaged.bytes);
@@ -277,7 +277,7 @@ impl Inner {
             true => Vec::new(),
             false => state.live.positions.begun(&state.live.projection),
         };
-        Some(Taken {
+        Some(ImageContent {
             projection: state.live.projection.clone(),
             begun,
             source: self.log_source(state),
@@ -295,18 +295,18 @@ impl Inner {
     }
 
     /// Writes an image. One that cannot be made costs the next opening time, and nothing else.
-    fn make_image(self: &Arc<Self>, taken: &Taken, goes_on: &dyn Fn() -> bool) {
-        let made = taken.make(self, goes_on).unwrap_or(Made::Not);
+    fn make_image(self: &Arc<Self>, taken: &ImageContent, goes_on: &dyn Fn() -> bool) {
+        let made = taken.make(self, goes_on).unwrap_or(ImageOutcome::Not);
         let imaged = &mut self.state.lock().imaged;
         match made {
-            Made::Written(bytes) => {
+            ImageOutcome::Written(bytes) => {
                 (imaged.bytes, imaged.log_bytes) = (bytes, taken.log_bytes);
                 imaged.next_sequence = taken.projection.next_sequence();
             }
             // Counted as if it were written: it is not tried again before the log has grown by as much as it
             // would ask for.
-            Made::TooLarge(bytes) => (imaged.bytes, imaged.log_bytes) = (bytes, taken.log_bytes),
-            Made::Not => {}
+            ImageOutcome::TooLarge(bytes) => (imaged.bytes, imaged.log_bytes) = (bytes, taken.log_bytes),
+            ImageOutcome::Not => {}
         }
     }
 
@@ -334,7 +334,7 @@ impl Inner {
             let mut taken = Some(taken);
             background.offer(Rank::Image, move || {
                 let (Some(session), Some(taken)) = (session.upgrade(), taken.take()) else {
-                    return Left::Nothing;
+                    return RemainingWork::Nothing;
                 };
                 let _imaging = session.imaging.lock();
                 // Once the session is closed, its folder may be another writer's, or gone.
@@ -347,7 +347,7 @@ impl Inner {
                 }
                 drop(taken);
                 session.state.lock().imaged.waits = false;
-                Left::Nothing
+                RemainingWork::Nothing
             });
         })
     }

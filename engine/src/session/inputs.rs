@@ -8,7 +8,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::{Lane, Observed, Payload};
 use foldlog_codec::msgpack;
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use super::open::open_read;
 use super::schedule::WriteScope;
 use super::write::PendingRecord;
-use super::{Inner, Session, WriterState};
+use super::{Session, SessionInner, WriterState};
 use crate::divergence::Difference;
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
@@ -140,7 +140,7 @@ impl Session {
     ) -> Result<()> {
         let source = self.inner.log_source(&self.inner.state.lock());
         source.places.read(&source.storage, from, through, &mut |record| {
-            if record.kind == Kind::OBSERVED {
+            if record.kind == RecordKind::OBSERVED {
                 let bad = Error::unread(record.sequence);
                 let observed = Observed::decode(record.body).map_err(bad)?;
                 if observed.name == name {
@@ -186,7 +186,7 @@ impl Session {
         self.inner.roll_over(&mut state)?;
         let data = encode(name, &before)?;
         let body = Observed { name: name.to_owned(), data: Payload::new(&data) }.encode();
-        let pending = PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed);
+        let pending = PendingRecord::new(RecordKind::OBSERVED, &body, RecordBody::Observed);
         let time_us = self.inner.now_us();
         self.inner.write(state, time_us, [pending]).map(drop)
     }
@@ -212,7 +212,7 @@ impl Session {
 
     /// Returns the recorded value of the observation that comes next in a replay.
     fn observe_again<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
-        let recorded = match self.next_recorded(&[Kind::OBSERVED])? {
+        let recorded = match self.next_recorded(&[RecordKind::OBSERVED])? {
             Some((sequence, _, body)) => self.observed_as(name, &body)?.map(|data| (sequence, data)),
             None => None,
         };
@@ -226,7 +226,7 @@ impl Session {
         let source = self.inner.log_source(&self.inner.state.lock());
         let mut found = None;
         source.places.read(&source.storage, sequence, sequence, &mut |record| {
-            if record.kind == Kind::OBSERVED {
+            if record.kind == RecordKind::OBSERVED {
                 found = self.observed_as(name, record.body)?;
             }
             Ok(())
@@ -284,7 +284,7 @@ impl Session {
     }
 }
 
-impl Inner {
+impl SessionInner {
     fn write_observed(
         self: &Arc<Self>,
         state: MutexGuard<'_, WriterState>,
@@ -296,6 +296,6 @@ impl Inner {
         let data = Payload::new(reference.as_deref().unwrap_or(data));
         let mut body = Observed { name: name.to_owned(), data }.encode();
         lane.add_to(&mut body, 0);
-        self.write(state, time_us, [PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed)])
+        self.write(state, time_us, [PendingRecord::new(RecordKind::OBSERVED, &body, RecordBody::Observed)])
     }
 }

@@ -54,7 +54,7 @@ impl Quiet {
     pub(super) fn note(
         &self,
         (sequence, bytes, time_us): (SequenceNumber, u64, i64),
-        behind: Behind,
+        behind: ReplicaLag,
         (records_max, bytes_max): (u64, u64),
     ) {
         // Halfway to the bound there is another look.
@@ -68,7 +68,7 @@ impl Quiet {
 
 /// Says where the log stood at one moment.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct LagMark {
     /// First record of those that the mark is for.
     first: SequenceNumber,
     /// Bytes of the log before it.
@@ -80,7 +80,7 @@ struct Mark {
 /// Follows what was written and is not held.
 #[derive(Debug, Default)]
 pub(super) struct Lag {
-    marks: VecDeque<Mark>,
+    marks: VecDeque<LagMark>,
     /// Sequence number behind the last record.
     end: SequenceNumber,
     /// Bytes of the log up to there.
@@ -91,13 +91,13 @@ pub(super) struct Lag {
 
 /// Says how far a replicator is behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Behind {
+pub(super) struct ReplicaLag {
     pub(super) records: u64,
     pub(super) bytes: u64,
     pub(super) time: Duration,
 }
 
-impl Behind {
+impl ReplicaLag {
     /// Returns whether that is further than it may be.
     pub(super) fn is_too_far(&self, replication: &Replication) -> bool {
         self.records > replication.records_behind_max
@@ -111,7 +111,7 @@ impl Lag {
     /// the last one that was.
     pub(super) fn note(&mut self, sequence: SequenceNumber, bytes: u64, now_us: i64) {
         if self.marks.is_empty() && self.end < sequence && self.bytes > 0 {
-            self.marks.push_back(Mark { first: self.end, bytes: self.bytes, since_us: self.noted_us });
+            self.marks.push_back(LagMark { first: self.end, bytes: self.bytes, since_us: self.noted_us });
         }
         let is_marked = self.marks.back().is_some_and(|last| {
             self.bytes.saturating_sub(last.bytes) < MARK_BYTES
@@ -119,22 +119,22 @@ impl Lag {
         });
         if !is_marked {
             let before = if self.bytes == 0 { bytes } else { self.bytes };
-            self.marks.push_back(Mark { first: sequence, bytes: before, since_us: now_us });
+            self.marks.push_back(LagMark { first: sequence, bytes: before, since_us: now_us });
         }
         (self.end, self.bytes, self.noted_us) = (sequence + 1, bytes, now_us);
     }
 
     /// Returns how far a replicator is behind that holds the records below `held`.
-    pub(super) fn behind(&mut self, held: SequenceNumber, now_us: i64) -> Behind {
+    pub(super) fn behind(&mut self, held: SequenceNumber, now_us: i64) -> ReplicaLag {
         while self.marks.get(1).is_some_and(|next| next.first <= held) {
             self.marks.pop_front();
         }
         if self.end <= held {
             self.marks.clear();
         }
-        let Some(first) = self.marks.front() else { return Behind::default() };
+        let Some(first) = self.marks.front() else { return ReplicaLag::default() };
         let time_us = now_us.saturating_sub(first.since_us);
-        Behind {
+        ReplicaLag {
             records: self.end.since(held.min(self.end)),
             bytes: self.bytes.saturating_sub(first.bytes),
             time: Duration::from_micros(u64::try_from(time_us).unwrap_or(0)),
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn what_is_held_is_behind_no_longer_and_bytes_and_time_are_never_told_too_low() {
         let mut lag = Lag::default();
-        assert_eq!(lag.behind(0.into(), 5), Behind::default());
+        assert_eq!(lag.behind(0.into(), 5), ReplicaLag::default());
         for n in 0..1_000_u64 {
             lag.note(n.into(), (n + 1) * 1_000, i64::try_from(n).unwrap() * 1_000);
         }
@@ -166,23 +166,23 @@ mod tests {
             let since_us = 2_000_000 - held * 1_000;
             assert!((since_us..=since_us + 100_000).contains(&time_us), "{held}: {behind:?}");
         }
-        assert_eq!(lag.behind(1_000.into(), 9_000_000), Behind::default());
+        assert_eq!(lag.behind(1_000.into(), 9_000_000), ReplicaLag::default());
         // Whoever writes again begins anew.
         lag.note(1_000.into(), 1_001_000, 9_000_000);
         let behind = lag.behind(1_000.into(), 9_000_010);
-        assert_eq!(behind, Behind { records: 1, bytes: 1_000, time: Duration::from_micros(10) });
+        assert_eq!(behind, ReplicaLag { records: 1, bytes: 1_000, time: Duration::from_micros(10) });
     }
 
     #[test]
     fn records_without_a_look_are_as_old_as_the_last_one_that_had_one() {
         let mut lag = Lag::default();
         lag.note(0.into(), 1_000, 5);
-        assert_eq!(lag.behind(1.into(), 6), Behind::default());
+        assert_eq!(lag.behind(1.into(), 6), ReplicaLag::default());
         // Three had none, and nothing was written for a second.
         lag.note(4.into(), 5_000, 1_000_005);
         let behind = lag.behind(1.into(), 1_000_005);
         let time = Duration::from_secs(1);
-        assert_eq!(behind, Behind { records: 4, bytes: 4_000, time });
+        assert_eq!(behind, ReplicaLag { records: 4, bytes: 4_000, time });
         assert_eq!(lag.behind(4.into(), 1_000_005).records, 1);
     }
 
@@ -191,7 +191,7 @@ mod tests {
         let (quiet, name) = (Quiet::default(), SequenceNumber::new);
         let bounds = (1_000, 1 << 20);
         assert!(!quiet.holds(name(0), 10, 0));
-        let behind = |records, bytes| Behind { records, bytes, time: Duration::ZERO };
+        let behind = |records, bytes| ReplicaLag { records, bytes, time: Duration::ZERO };
         quiet.note((name(9), 500, 70), behind(10, 500), bounds);
         assert!(quiet.holds(name(10), 600, 70) && quiet.holds(name(73), 600, 1_069));
         assert!(!quiet.holds(name(74), 600, 70), "64 records had none");

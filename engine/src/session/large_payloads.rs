@@ -2,10 +2,10 @@
 
 use foldlog_codec::body::{ObjectId, Payload};
 
-use super::{Inner, WriterState};
+use super::{SessionInner, WriterState};
 use crate::error::Result;
 
-impl Inner {
+impl SessionInner {
     pub(super) fn is_large(&self, bytes: &[u8]) -> bool {
         bytes.len() as u64 > self.store.options.object_bytes_min
     }
@@ -24,7 +24,7 @@ impl Inner {
         Ok(references)
     }
 
-    /// Replaces the large payloads by the references that [`references`](Inner::references) made for them.
+    /// Replaces the large payloads by the references that [`references`](SessionInner::references) made for them.
     pub(super) fn refer<'p, 'a: 'p>(
         &self,
         payloads: impl Iterator<Item = &'p mut Payload<'a>>,

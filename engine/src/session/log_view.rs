@@ -8,10 +8,10 @@ use std::ops::ControlFlow;
 use foldlog_codec::SequenceNumber;
 
 use crate::error::{Error, Result};
-use crate::fold::log_source::{LogSource, Stored};
+use crate::fold::log_source::{EncodedItem, LogSource};
 use crate::items::AnyValue;
-use crate::items::log_items::{LogItems, Mark};
-use crate::types::{Decoder, Item, Recorded};
+use crate::items::log_items::{ItemMark, LogItems};
+use crate::types::{Decoder, Item, RecordedBytes};
 
 /// Number of items that are read at a time.
 const BATCH_ITEMS: usize = 256;
@@ -21,13 +21,13 @@ const BATCH_ITEMS: usize = 256;
 /// the session is closed, as long as its folder exists.
 pub struct LogView<T> {
     /// `None` if the log has not declared the slice yet.
-    slice: Option<Viewed>,
+    slice: Option<ViewedSlice>,
     of: PhantomData<fn() -> T>,
 }
 
 /// Holds a LOG slice as a view reads it: its items, the log that holds them, and how they are decoded.
 #[derive(Clone)]
-pub(super) struct Viewed {
+pub(super) struct ViewedSlice {
     pub(super) id: u32,
     pub(super) items: LogItems,
     pub(super) source: LogSource,
@@ -48,7 +48,7 @@ impl<T> fmt::Debug for LogView<T> {
 }
 
 impl<T: Send + Sync + 'static> LogView<T> {
-    pub(super) fn new(slice: Option<Viewed>) -> LogView<T> {
+    pub(super) fn new(slice: Option<ViewedSlice>) -> LogView<T> {
         LogView { slice, of: PhantomData }
     }
 
@@ -102,22 +102,28 @@ impl<T: Send + Sync + 'static> LogView<T> {
         self.items_from(place).skip_while(move |item| item.as_ref().is_ok_and(is_before))
     }
 
-    fn items_from(&self, place: u64) -> Items<'_, T> {
-        Items { slice: self.slice.as_ref(), next: place, near: None, read: VecDeque::new(), of: PhantomData }
+    fn items_from(&self, place: u64) -> LogViewIter<'_, T> {
+        LogViewIter {
+            slice: self.slice.as_ref(),
+            next: place,
+            near: None,
+            read: VecDeque::new(),
+            of: PhantomData,
+        }
     }
 }
 
 /// Iterates over the items from some place on.
-struct Items<'a, T> {
-    slice: Option<&'a Viewed>,
+struct LogViewIter<'a, T> {
+    slice: Option<&'a ViewedSlice>,
     next: u64,
-    near: Option<Mark>,
-    read: VecDeque<Stored>,
+    near: Option<ItemMark>,
+    read: VecDeque<EncodedItem>,
     of: PhantomData<fn() -> T>,
 }
 
-impl<T> Items<'_, T> {
-    fn read_on(&mut self, slice: &Viewed) -> Result<()> {
+impl<T> LogViewIter<'_, T> {
+    fn read_on(&mut self, slice: &ViewedSlice) -> Result<()> {
         let (read, near) = (&mut self.read, &mut self.near);
         slice.source.read(slice.id, &slice.items, self.next, *near, &mut |mark, stored| {
             *near = Some(mark);
@@ -127,7 +133,7 @@ impl<T> Items<'_, T> {
     }
 }
 
-impl<T: Send + Sync + 'static> Iterator for Items<'_, T> {
+impl<T: Send + Sync + 'static> Iterator for LogViewIter<'_, T> {
     type Item = Result<Item<T>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -145,7 +151,7 @@ impl<T: Send + Sync + 'static> Iterator for Items<'_, T> {
         self.next = stored.place + 1;
         let item = slice
             .decoder
-            .alone(stored.version, stored.id.sequence, Recorded::Elsewhere(&stored.bytes))
+            .alone(stored.version, stored.id.sequence, RecordedBytes::Elsewhere(&stored.bytes))
             .map_err(Error::from)
             .and_then(|value| {
                 Item::read(stored.id, value).ok_or_else(|| Error::NoSuchSlice {

@@ -94,7 +94,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{DroppedBodies, Lane, Opened, Parent, Replicated};
+use foldlog_codec::body::{DroppedBodies, Lane, Parent, Replicated, SessionOpening};
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
@@ -102,12 +102,12 @@ use uuid::Uuid;
 
 use self::open_store::OpenStore;
 use crate::background::Background;
-use crate::changes::Changes;
+use crate::changes::ChangeNotifier;
 use crate::error::{Error, Result};
 use crate::fold::live::LiveState;
 use crate::log::lock::WriterLock;
 use crate::log::publish::SyncGate;
-use crate::log::writer::Log;
+use crate::log::writer::LogWriter;
 use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, process_mark};
@@ -115,7 +115,7 @@ use crate::types::SessionTypes;
 
 pub use conversation_follower::ConversationFollower;
 pub use decisions::{DecisionWait, DecisionsTaken, RefusedDecision, TakenDecision};
-pub(crate) use fetch::{Fetch, Fetched, pull};
+pub(crate) use fetch::{Fetch, FetchedExtent, pull};
 pub use log_view::LogView;
 pub(crate) use positions::list as snapshots_of;
 pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};
@@ -123,15 +123,15 @@ pub use queries::{SliceState, State, StoredItem};
 pub(crate) use rebuilt_log::MadeLog;
 pub use recorded_replies::RecordedReply;
 pub use recovery_report::RecoveryReport;
-pub(crate) use replica::{Claimed, replica_error};
+pub(crate) use replica::{ReplicaClaim, replica_error};
 pub use settle::Settlement;
-pub(crate) use subscribers::Listening;
+pub(crate) use subscribers::SubscriptionGuard;
 pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
 #[cfg(feature = "testkit")]
-pub(crate) use write::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
+pub(crate) use write::{SyncRequest, due, failed, promises_sync, sync_in_time, sync_through};
 
 pub(crate) use open::{
-    Images, OpenAs, Read, ReadGround, RecordedPart, SessionSeed, VisitFrame, begin, check_declared,
+    Images, LoadedSession, OpenAs, ReadGround, RecordedPart, SessionSeed, VisitFrame, begin, check_declared,
     left_open, lock_or_read_only, lock_to_write, open, open_as_read, open_claimed, open_read, open_recorded,
     open_to_preview, read_outline, read_outline_by,
 };
@@ -167,7 +167,7 @@ pub(crate) trait SyncCaptures: Send + Sync {
 /// wait for the disk as their [`Durability`] says.
 #[derive(Clone)]
 pub struct Session {
-    inner: Arc<Inner>,
+    inner: Arc<SessionInner>,
     /// `None` for handles that must not keep the session open.
     _handles: Option<Arc<Handles>>,
     /// Operation whose handle this is. It may write while others wait.
@@ -180,7 +180,7 @@ pub struct Session {
 
 /// Counts the handles of a session. The background thread has none: it may hold on to the session while it
 /// syncs it or writes an image.
-struct Handles(Arc<Inner>);
+struct Handles(Arc<SessionInner>);
 
 impl Drop for Handles {
     fn drop(&mut self) {
@@ -190,7 +190,7 @@ impl Drop for Handles {
 }
 
 /// Holds what all handles of a session share.
-pub(crate) struct Inner {
+pub(crate) struct SessionInner {
     id: Uuid,
     dir: PathBuf,
     store: Arc<OpenStore>,
@@ -200,7 +200,7 @@ pub(crate) struct Inner {
     report: RecoveryReport,
     state: Mutex<WriterState>,
     /// Notified whenever an operation is over, for those that wait to write.
-    schedule: Changes,
+    schedule: ChangeNotifier,
     /// Held while the session is recovered.
     recovering: Mutex<()>,
     /// Held while decisions are taken that other processes have left.
@@ -219,18 +219,18 @@ pub(crate) struct Inner {
     /// Mark of the process that opened the session; see [`process_mark`].
     process: u32,
     /// What is known without the lock of the replay; `None` for a live session.
-    replayed: Option<replay::Replayed>,
+    replayed: Option<replay::ReplayClock>,
 }
 
 /// Holds what the writer changes, under one lock.
 struct WriterState {
-    log: Log,
+    log: LogWriter,
     live: LiveState,
-    /// `Opened` records of the session and its ancestors, each with its sequence number.
-    openings: Vec<(SequenceNumber, Opened)>,
-    imaged: images::Imaged,
+    /// `SessionOpening` records of the session and its ancestors, each with its sequence number.
+    openings: Vec<(SequenceNumber, SessionOpening)>,
+    imaged: images::ImageStatus,
     first_unsynced_us: Option<i64>,
-    asked: write::Asked,
+    asked: write::SyncRequest,
     /// Whether the background was asked to rest the session.
     asked_to_rest: bool,
     /// Plans of the events dispatched so far, by their Rust types.
@@ -246,7 +246,7 @@ struct WriterState {
     /// have not been recovered since.
     interrupted: bool,
     /// Records that the host is run over again; `None` for a live session.
-    recording: Option<Box<recorded_log::Recording>>,
+    recording: Option<Box<recorded_log::ReplayLog>>,
 }
 
 impl std::fmt::Debug for Session {
@@ -459,7 +459,7 @@ impl Session {
     }
 }
 
-impl Inner {
+impl SessionInner {
     /// Reads the session's clock, or that of the recorded run, and clamps the time to what a record can hold, so that reducers and
     /// subscribers see the recorded time.
     fn now_us(&self) -> i64 {
@@ -561,7 +561,7 @@ impl Inner {
 
 impl Session {
     /// Makes the first handle of a session.
-    fn of(inner: Arc<Inner>) -> Session {
+    fn of(inner: Arc<SessionInner>) -> Session {
         Session::with(Arc::new(Handles(inner)))
     }
 

@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{Action, Dispatch};
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 use smol_str::SmolStr;
 
 use super::schedule::{RUNS_AGAIN, inside};
 use super::write::PendingEvent;
-use super::{Inner, WriterState};
+use super::{SessionInner, WriterState};
 use crate::items::AnyValue;
 use crate::log::objects::Objects;
-use crate::names::Names;
-use crate::types::Recorded as Stored;
+use crate::names::DeclaredNames;
+use crate::types::RecordedBytes;
 
 impl WriterState {
     /// Returns an operation of the replayed process whose end a subscriber must not wait for.
@@ -29,15 +29,15 @@ impl WriterState {
     }
 }
 
-impl Inner {
+impl SessionInner {
     /// Returns what subscribers are told of a recorded event, brought up to date; `None` if it is none, or cannot be read.
     pub(super) fn recorded_event(
         &self,
         record: &Record<'_>,
-        names: &Names,
+        names: &DeclaredNames,
         objects: &Objects,
     ) -> Option<PendingEvent> {
-        if record.kind != Kind::DISPATCH {
+        if record.kind != RecordKind::DISPATCH {
             return None;
         }
         let Action::Event { event, data } = Dispatch::decode(record.body).ok()?.action else { return None };
@@ -49,7 +49,7 @@ impl Inner {
             return Some(PendingEvent { name, version: declared.version, value });
         };
         let value = objects.resolve(data).ok().and_then(|bytes| {
-            types.decoder.alone(declared.version, record.sequence, Stored::Elsewhere(&bytes)).ok()
+            types.decoder.alone(declared.version, record.sequence, RecordedBytes::Elsewhere(&bytes)).ok()
         });
         Some(PendingEvent { name: types.name.clone(), version: types.version, value })
     }

@@ -7,45 +7,45 @@ use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use foldlog_codec::body::{Opened, Rollback};
+use foldlog_codec::body::{Rollback, SessionOpening};
 use foldlog_codec::image::{Image, SliceImage};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::child_captures;
 use super::fetch::{claim, claim_new, claimed};
-use super::images::Imaged;
+use super::images::ImageStatus;
 use super::open_store::OpenStore;
 use super::rebuilt_log::{Digests, MadeLog};
-use super::recorded_log::Recording;
+use super::recorded_log::ReplayLog;
 use super::recovery_report::RecoveryReport;
-use super::replay::Replayed;
-use super::replica::{Claimed, Replica};
+use super::replay::ReplayClock;
+use super::replica::{Replica, ReplicaClaim};
 use super::schedule::{RunningCalls, WriteScope};
-use super::write::{Asked, PendingRecord};
-use super::{Inner, Session, WriterState};
-use crate::changes::Changes;
+use super::write::{PendingRecord, SyncRequest};
+use super::{Session, SessionInner, WriterState};
+use crate::changes::ChangeNotifier;
 use crate::error::{Error, Result};
 use crate::fold::history::History;
-use crate::fold::live::{LiveState, Sources};
+use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::memory::Watch;
 use crate::fold::path::Path;
 use crate::fold::pipeline::{Fold, fold_while_reading};
 use crate::fold::positions::Positions;
-use crate::fold::projection::{Frozen, LogSlices, Projection};
+use crate::fold::projection::{FrozenProjection, LogSlices, Projection};
 use crate::fold::record_body::RecordBody;
-use crate::fold::restore::{self, Restored};
+use crate::fold::restore::{self, LoadedImage};
 use crate::log::TornTail;
 use crate::log::exposure;
 use crate::log::images;
 use crate::log::lock::{self, WriterLock};
 use crate::log::objects::Objects;
 use crate::log::publish::SyncGate;
-use crate::log::reader::Places;
-use crate::log::scan::{self, FrameAt, Scan, Scanner};
-use crate::log::writer::Log;
-use crate::names::Names;
+use crate::log::reader::RecordLocator;
+use crate::log::scan::{self, FrameAt, LogScan, Scanner};
+use crate::log::writer::LogWriter;
+use crate::names::DeclaredNames;
 use crate::operation::OpenOperation;
 use crate::options::{Durability, MemoryLimit, StoreOptions};
 use crate::sabotage::{self, Breakage};
@@ -54,7 +54,7 @@ use crate::types::SessionTypes;
 
 /// Holds what a new session is made of.
 pub(crate) struct SessionSeed {
-    pub(crate) opened: Opened,
+    pub(crate) opened: SessionOpening,
     pub(crate) durability: Durability,
     pub(crate) types: SessionTypes,
     pub(crate) lock: WriterLock,
@@ -83,8 +83,8 @@ impl<'a> ReadGround<'a> {
 }
 
 /// Holds a session that was read: its scan and its fold.
-pub(crate) struct Read {
-    pub(crate) scan: Scan,
+pub(crate) struct LoadedSession {
+    pub(crate) scan: LogScan,
     pub(crate) folded: LiveState,
     pub(crate) images: Images,
     /// Number of records that the log had lost and the store's replicator gave back.
@@ -98,7 +98,7 @@ pub(crate) fn open_read(
     dir: &FilePath,
     types: Option<&SessionTypes>,
     log_slices: LogSlices,
-) -> Result<Read> {
+) -> Result<LoadedSession> {
     scan::whole(|| open_read_once(ground, dir, types, log_slices, &mut None))
 }
 
@@ -109,7 +109,7 @@ pub(super) fn open_read_once(
     types: Option<&SessionTypes>,
     log_slices: LogSlices,
     digests: &mut Option<Digests>,
-) -> Result<Read> {
+) -> Result<LoadedSession> {
     let ReadGround { storage, memory } = ground;
     let objects = Arc::new(Objects::new(Arc::clone(storage), dir));
     let mut images = Images::default();
@@ -124,7 +124,7 @@ pub(super) fn open_read_once(
     };
     images.watch = images.watch.take().or_else(|| Watch::of(dir, memory));
     let folded = images.folded(&projection);
-    let folding = Fold { folded, sources: Sources { objects: &objects, types }, failed: false };
+    let folding = Fold { folded, sources: FoldSources { objects: &objects, types }, failed: false };
     let is_digested = digests.is_some();
     let ((mut scan, read), folding) = fold_while_reading(folding, scanner.finished_bytes(), |take| {
         let mut digests = is_digested.then(Digests::default);
@@ -171,7 +171,7 @@ pub(super) fn open_read_once(
     if let Some(compaction) = &scan.compaction {
         compaction.check_end(scan.next_sequence)?;
     }
-    Ok(Read { scan, folded, images, fetched: 0 })
+    Ok(LoadedSession { scan, folded, images, fetched: 0 })
 }
 
 /// Reads names, tags, operations and rollbacks of the log in `dir`, without items. Memory does not grow with
@@ -182,7 +182,7 @@ pub(crate) fn read_outline(
     dir: &FilePath,
     objects: &Objects,
     limit: MemoryLimit,
-) -> Result<(Scan, Result<Projection>)> {
+) -> Result<(LogScan, Result<Projection>)> {
     let none = Projection::new(LogSlices::Outline);
     let sources = (storage, objects, limit);
     scan::whole(|| {
@@ -199,12 +199,12 @@ pub(crate) fn read_outline_by(
     (storage, objects, limit): (&Arc<dyn Storage>, &Objects, MemoryLimit),
     dir: &FilePath,
     begun: &Projection,
-    walk: impl FnOnce(&mut VisitFrame<'_>) -> Result<Scan>,
-) -> Result<(Scan, Result<Projection>)> {
+    walk: impl FnOnce(&mut VisitFrame<'_>) -> Result<LogScan>,
+) -> Result<(LogScan, Result<Projection>)> {
     let watch = || Watch::of(dir, limit);
     let outline =
         || LiveState { watch: watch(), projection: begun.clone(), ..LiveState::new(LogSlices::Outline) };
-    let sources = Sources { objects, types: None };
+    let sources = FoldSources { objects, types: None };
     let (mut folded, mut failed) = (outline(), None);
     let mut scan = walk(&mut |at| {
         let record = at.record();
@@ -238,7 +238,7 @@ pub(crate) struct Images {
     pub(super) next_sequence: Option<SequenceNumber>,
     projection: Option<Projection>,
     /// STATE at the begins of operations that were open at the image's position.
-    begun: Vec<(SequenceNumber, Arc<Frozen>)>,
+    begun: Vec<(SequenceNumber, Arc<FrozenProjection>)>,
     rollbacks: BTreeMap<SequenceNumber, Rollback>,
     /// Length of the image in bytes.
     pub(crate) bytes: u64,
@@ -251,12 +251,12 @@ pub(crate) struct Images {
 
 impl Images {
     /// Describes the image in use to whoever writes the next one; none if no opening can go on from it.
-    fn imaged(&self, opened_at: u32, closed: bool) -> Imaged {
+    fn imaged(&self, opened_at: u32, closed: bool) -> ImageStatus {
         let (bytes, log_bytes, next_sequence) = match self.next_sequence {
             Some(next_sequence) => (self.bytes, self.log_bytes, next_sequence),
             None => (0, 0, SequenceNumber::MIN),
         };
-        Imaged::behind(bytes, (log_bytes, next_sequence), opened_at, closed)
+        ImageStatus::behind(bytes, (log_bytes, next_sequence), opened_at, closed)
     }
 
     /// Returns the fold as it is behind the image, whose projection is `projection`.
@@ -295,8 +295,8 @@ impl Images {
                     scanner = Scanner::new(storage.as_ref(), dir)?;
                     continue;
                 }
-                let ground = restore::Ground { storage, places, objects };
-                if let Ok(Restored { projection, begun }) = restore::projection(image, types, ground) {
+                let ground = restore::TailSource { storage, places, objects };
+                if let Ok(LoadedImage { projection, begun }) = restore::projection(image, types, ground) {
                     self.next_sequence = Some(image.next_sequence);
                     (self.projection, self.begun) = (Some(projection), begun);
                     self.rollbacks = image.rollbacks.iter().copied().collect();
@@ -332,7 +332,7 @@ fn held_by(image: &Image<'_>) -> (u64, u64) {
     items.fold((0, 0), |(count, bytes): (u64, u64), item| (count + 1, bytes + item.bytes.len() as u64))
 }
 
-impl Read {
+impl LoadedSession {
     /// Reads what stands behind what was read, if the log in `dir`, whose folder may have got another name since, still ends as it
     /// did, and folds it. `None` if it does not, or what is new cannot be folded onto what was: the log is to be read from its beginning.
     pub(super) fn behind(
@@ -340,7 +340,7 @@ impl Read {
         storage: &Arc<dyn Storage>,
         dir: &FilePath,
         types: Option<&SessionTypes>,
-    ) -> Result<Option<Read>> {
+    ) -> Result<Option<LoadedSession>> {
         let Some(passed) = self.scan.passed() else { return Ok(None) };
         let mut scanner = Scanner::new(storage.as_ref(), dir)?;
         if scanner.go_on_from(&passed)?.is_none() {
@@ -348,7 +348,7 @@ impl Read {
         }
         let objects = Objects::new(Arc::clone(storage), dir);
         let mut folding =
-            Fold { folded: self.folded, sources: Sources { objects: &objects, types }, failed: false };
+            Fold { folded: self.folded, sources: FoldSources { objects: &objects, types }, failed: false };
         let scan = scanner.run(&mut |at| {
             let record = at.record();
             if !record.kind.is_envelope() {
@@ -357,11 +357,11 @@ impl Read {
             Ok(())
         })?;
         let Fold { folded, failed, .. } = folding;
-        Ok((!failed).then_some(Read { scan, folded, ..self }))
+        Ok((!failed).then_some(LoadedSession { scan, folded, ..self }))
     }
 
     /// Returns the places of the session's records.
-    pub(crate) fn places(&self) -> Places {
+    pub(crate) fn places(&self) -> RecordLocator {
         self.scan.places()
     }
 }
@@ -370,7 +370,7 @@ impl Read {
 /// have reached the disk before its object, and is then a torn tail, as a half-written record is.
 fn leave_out_records_without_objects(
     storage: &Arc<dyn Storage>,
-    scan: &mut Scan,
+    scan: &mut LogScan,
     objects: &Objects,
 ) -> Result<()> {
     if scan.same_boot || sabotage::is(Breakage::RecordWithoutObject) {
@@ -409,7 +409,7 @@ pub(crate) fn left_open(
     session: Uuid,
 ) -> Result<Option<OpenOperation>> {
     let storage = ground.storage;
-    let Read { scan, folded, .. } = match open_read(ground, dir, None, LogSlices::InLog) {
+    let LoadedSession { scan, folded, .. } = match open_read(ground, dir, None, LogSlices::InLog) {
         Ok(read) => read,
         Err(Error::NotASession { .. }) => return Ok(None),
         // The session may have been deleted while it was read.
@@ -444,7 +444,7 @@ pub(crate) fn open_claimed(
     dir: &FilePath,
     mut open_as: OpenAs,
     made: MadeLog,
-    (by, said): (Claimed, Option<(&str, &str)>),
+    (by, said): (ReplicaClaim, Option<(&str, &str)>),
 ) -> Result<Session> {
     let read = made.read_on(ReadGround::of(&store.options), dir, open_as.types.as_ref())?;
     let session = read.scan.session;
@@ -463,7 +463,7 @@ pub(crate) fn open_as_read(
     store: &Arc<OpenStore>,
     dir: &FilePath,
     mut open_as: OpenAs,
-    read: Read,
+    read: LoadedSession,
 ) -> Result<Session> {
     if let Some(types) = &open_as.types {
         check_declared(types, &read.folded.projection.names)?;
@@ -483,7 +483,7 @@ fn open_beside(
     store: &Arc<OpenStore>,
     dir: &FilePath,
     open_as: OpenAs,
-    read: Read,
+    read: LoadedSession,
     replica: Option<Replica>,
 ) -> Result<Session> {
     if let Some(types) = &open_as.types {
@@ -495,7 +495,7 @@ fn open_beside(
     let options = &store.options;
     let exposed = exposure::find(options.storage.as_ref(), dir, options.access);
     let report = RecoveryReport { exposed, ..RecoveryReport::of_read(&read) };
-    let Read { scan, mut folded, images, .. } = read;
+    let LoadedSession { scan, mut folded, images, .. } = read;
     // What the session takes while it is written is its host's.
     folded.watch = None;
     // A read-only handle has nothing to recover: the operations may be another process's, and run.
@@ -507,7 +507,7 @@ fn open_beside(
     let gate = SyncGate::new(if own { scan.durable.min(scan.next_sequence) } else { SequenceNumber::MIN });
     let (openings, closed) = (scan.openings.clone(), scan.closed);
     let opened_at = scan.segments.last().map_or(0, |last| last.header.ordinal);
-    let log = Log::open(&store.ground(), dir, scan);
+    let log = LogWriter::open(&store.ground(), dir, scan);
     let mut state = WriterState {
         imaged: images.imaged(opened_at, closed),
         interrupted,
@@ -524,11 +524,11 @@ fn open_beside(
 pub(crate) struct RecordedPart {
     /// State behind the last record before the part.
     pub(crate) live: LiveState,
-    /// `Opened` records of the session and its ancestors, each with its sequence number.
-    pub(crate) openings: Vec<(SequenceNumber, Opened)>,
-    pub(crate) recording: Recording,
+    /// `SessionOpening` records of the session and its ancestors, each with its sequence number.
+    pub(crate) openings: Vec<(SequenceNumber, SessionOpening)>,
+    pub(crate) recording: ReplayLog,
     /// Places of the records before the part.
-    pub(crate) places: Places,
+    pub(crate) places: RecordLocator,
 }
 
 /// Opens a session that replays a recorded part, and writes nothing.
@@ -548,7 +548,7 @@ pub(crate) fn open_recorded(
     };
     show_state_before_open_calls(&mut live);
     let opened = openings.last().map(|(_, opened)| (opened.session, opened.seed));
-    let log = Log::recorded(&store.ground(), dir, opened.unwrap_or_default(), places);
+    let log = LogWriter::recorded(&store.ground(), dir, opened.unwrap_or_default(), places);
     let state = WriterState {
         interrupted: !report.interrupted.is_empty(),
         recording: Some(Box::new(recording)),
@@ -575,8 +575,8 @@ pub(crate) fn begin(
     store: &Arc<OpenStore>,
     dir: &FilePath,
     seed: SessionSeed,
-    log: Log,
-    rest: Vec<(Kind, Vec<u8>)>,
+    log: LogWriter,
+    rest: Vec<(RecordKind, Vec<u8>)>,
 ) -> Result<Session> {
     let (id, body) = (seed.opened.session, seed.opened.encode());
     let openings = vec![(SequenceNumber::MIN, seed.opened)];
@@ -590,11 +590,11 @@ pub(crate) fn begin(
     };
     lock_folder(dir, &mut open_as, id)?;
     let replica = claim_new(store, dir, id)?;
-    let note = replica.as_ref().map(|replica| (Kind::REPLICATED, replica.note().encode()));
+    let note = replica.as_ref().map(|replica| (RecordKind::REPLICATED, replica.note().encode()));
     let session =
         assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MIN), (state, replica))?;
     let time_us = session.inner.now_us();
-    let opened = (Kind::OPENED, body);
+    let opened = (RecordKind::OPENED, body);
     let records: Result<Vec<PendingRecord<'_>>> = std::iter::once(&opened)
         .chain(&rest)
         .chain(&note)
@@ -620,7 +620,7 @@ fn assemble(
 ) -> Result<Session> {
     let id = state.opened().session;
     let replays = state.recording.is_some();
-    let inner = Arc::new(Inner {
+    let inner = Arc::new(SessionInner {
         id,
         dir: dir.to_owned(),
         store: Arc::clone(store),
@@ -629,7 +629,7 @@ fn assemble(
         read_only: open_as.read_only,
         report,
         state: Mutex::new(state),
-        schedule: Changes::default(),
+        schedule: ChangeNotifier::default(),
         recovering: Mutex::default(),
         taking: Mutex::default(),
         gate,
@@ -640,7 +640,7 @@ fn assemble(
         imaging: Mutex::default(),
         captured: Mutex::default(),
         process: process_mark(),
-        replayed: replays.then(Replayed::default),
+        replayed: replays.then(ReplayClock::default),
     });
     if let Some(replica) = &inner.replica {
         replica.start(Arc::downgrade(&inner));
@@ -657,7 +657,7 @@ fn assemble(
 }
 
 /// Checks what the log has declared against what the host declares.
-pub(crate) fn check_declared(types: &SessionTypes, names: &Names) -> Result<()> {
+pub(crate) fn check_declared(types: &SessionTypes, names: &DeclaredNames) -> Result<()> {
     for slice in names.slices() {
         let declared = types.slice(&slice.name).map(|slice| slice.policy);
         if let Some(declared) = declared.filter(|declared| *declared != slice.policy) {
@@ -703,14 +703,14 @@ pub(crate) fn lock_or_read_only(
 
 impl WriterState {
     /// Makes the state of a session that has just been opened, with nothing left open and nothing to replay.
-    fn new(log: Log, live: LiveState, openings: Vec<(SequenceNumber, Opened)>) -> WriterState {
+    fn new(log: LogWriter, live: LiveState, openings: Vec<(SequenceNumber, SessionOpening)>) -> WriterState {
         WriterState {
             log,
             live,
             openings,
-            imaged: Imaged::default(),
+            imaged: ImageStatus::default(),
             first_unsynced_us: None,
-            asked: Asked::default(),
+            asked: SyncRequest::default(),
             asked_to_rest: false,
             plans: BTreeMap::new(),
             named_plans: BTreeMap::new(),
@@ -722,10 +722,15 @@ impl WriterState {
         }
     }
 
-    /// Returns the session's own `Opened` record.
-    pub(super) fn opened(&self) -> Opened {
+    /// Returns the session's own `SessionOpening` record.
+    pub(super) fn opened(&self) -> SessionOpening {
         let last = self.openings.last().map(|(_, opened)| opened.clone());
-        last.unwrap_or_else(|| Opened { session: Uuid::nil(), seed: 0, tags: BTreeMap::new(), parent: None })
+        last.unwrap_or_else(|| SessionOpening {
+            session: Uuid::nil(),
+            seed: 0,
+            tags: BTreeMap::new(),
+            parent: None,
+        })
     }
 
     /// Returns the seed that counts for the next record.

@@ -7,10 +7,10 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::{Handles, Inner, Session};
+use super::{Handles, Session, SessionInner};
 use crate::background::Background;
 use crate::generator::Generator;
-use crate::log::writer::Ground;
+use crate::log::writer::LogEnvironment;
 use crate::options::StoreOptions;
 
 /// Holds an open store, as its sessions see it.
@@ -25,8 +25,8 @@ pub(crate) struct OpenStore {
 
 impl OpenStore {
     /// Returns what the logs of this store need: storage, access, sizes.
-    pub(crate) fn ground(&self) -> Ground {
-        Ground {
+    pub(crate) fn ground(&self) -> LogEnvironment {
+        LogEnvironment {
             storage: Arc::clone(&self.options.storage),
             sizes: self.options.segments,
             background: self.background.clone(),
@@ -37,12 +37,12 @@ impl OpenStore {
 /// Holds the sessions that are open for writing in this store.
 #[derive(Default)]
 pub(crate) struct Writers {
-    sessions: Mutex<BTreeMap<Uuid, Writer>>,
+    sessions: Mutex<BTreeMap<Uuid, WeakSession>>,
 }
 
 /// Finds a session's writer and its handles, without keeping it open.
-struct Writer {
-    inner: Weak<Inner>,
+struct WeakSession {
+    inner: Weak<SessionInner>,
     handles: Weak<Handles>,
 }
 
@@ -56,7 +56,7 @@ impl Writers {
     /// Registers a session's writer by its first handle, without keeping it open.
     pub(super) fn register(&self, first: &Session) {
         let handles = first._handles.as_ref().map(Arc::downgrade).unwrap_or_default();
-        let writer = Writer { inner: Arc::downgrade(&first.inner), handles };
+        let writer = WeakSession { inner: Arc::downgrade(&first.inner), handles };
         self.sessions.lock().insert(first.inner.id, writer);
     }
 
@@ -69,7 +69,7 @@ impl Writers {
     }
 
     /// Returns the session's writer, if it is open in this store.
-    pub(crate) fn get(&self, session: Uuid) -> Option<Arc<Inner>> {
+    pub(crate) fn get(&self, session: Uuid) -> Option<Arc<SessionInner>> {
         self.sessions.lock().get(&session)?.inner.upgrade()
     }
 

@@ -9,7 +9,7 @@ use foldlog_codec::body::{
     Suspension, ToolBegin, ToolEnd,
 };
 use foldlog_codec::msgpack::{self, Value};
-use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -21,7 +21,7 @@ use crate::fold::conversation_reading;
 use crate::fold::log_source::LogSource;
 use crate::log::objects::Objects;
 use crate::operation::{
-    CHILD_SESSION, ChildAnnounced, NotUndone, PutBack, ROLLBACK, Replaced, RollbackBegun,
+    CHILD_SESSION, ChildAnnounced, NotUndone, PutBack, ROLLBACK, ReplacedContent, RollbackBegun,
 };
 use crate::options::Durability;
 use crate::types::{ToolInvocations, ToolInvoked, encode};
@@ -68,10 +68,10 @@ fn answered(end: SequenceNumber, body: &ToolEnd<'_>, source: &LogSource) -> Resu
 pub(crate) fn captures_named_by(record: &Record<'_>, objects: &Objects) -> Result<RecordedCaptures> {
     let bad = Error::unread(record.sequence);
     let resources = match record.kind {
-        Kind::TOOL_BEGIN => ToolBegin::decode(record.body).map_err(bad)?.resources,
-        Kind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.resources,
-        Kind::SNAPSHOT => body::Snapshot::decode(record.body).map_err(bad)?.resources,
-        Kind::OBSERVED => {
+        RecordKind::TOOL_BEGIN => ToolBegin::decode(record.body).map_err(bad)?.resources,
+        RecordKind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.resources,
+        RecordKind::SNAPSHOT => body::SnapshotBody::decode(record.body).map_err(bad)?.resources,
+        RecordKind::OBSERVED => {
             let observed = Observed::decode(record.body).map_err(bad)?;
             let begun = RollbackBegun::read(&observed, objects);
             return Ok(begun.map(RollbackBegun::into_recorded).unwrap_or_default());
@@ -333,8 +333,8 @@ impl Session {
     ///
     /// [`Error::NoSuchOperation`](crate::Error::NoSuchOperation) if `end` is not the end of a call, [`Error::Io`](crate::Error::Io)
     /// if the log cannot be read.
-    pub fn replaced_by(&self, end: SequenceNumber) -> Result<Vec<Replaced>> {
-        self.read_tool_end(end, |body, _| Ok(body.replaced.iter().map(Replaced::from).collect()))
+    pub fn replaced_by(&self, end: SequenceNumber) -> Result<Vec<ReplacedContent>> {
+        self.read_tool_end(end, |body, _| Ok(body.replaced.iter().map(ReplacedContent::from).collect()))
     }
 
     /// Returns whether the rollback of a call replaced something of which its record names a capture, so that it can be undone.
@@ -389,7 +389,7 @@ impl Session {
                 suspension: body.suspension,
                 put_back: PutBack {
                     not_undone: body.not_undone.iter().map(NotUndone::of_record).collect(),
-                    replaced: body.replaced.iter().map(Replaced::from).collect(),
+                    replaced: body.replaced.iter().map(ReplacedContent::from).collect(),
                 },
             })
         })
@@ -425,10 +425,10 @@ impl Session {
         source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
             let bad = Error::unread(record.sequence);
             // The record at which its last run began is the begin of a run again itself, where it had run before.
-            if record.kind == Kind::TOOL_BEGIN && record.sequence != from && !ran_again {
+            if record.kind == RecordKind::TOOL_BEGIN && record.sequence != from && !ran_again {
                 ran_again = ToolBegin::decode(record.body).map_err(bad)?.again == Some(operation);
             }
-            if record.kind != Kind::SETTLE || ran_again {
+            if record.kind != RecordKind::SETTLE || ran_again {
                 return Ok(());
             }
             let settle = Settle::decode(record.body).map_err(bad)?;
@@ -459,7 +459,7 @@ impl Session {
         let from = operation.sequence().max(opened);
         let mut found = None;
         source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
-            if record.kind != Kind::SETTLE {
+            if record.kind != RecordKind::SETTLE {
                 return Ok(());
             }
             let sequence = record.sequence;

@@ -18,20 +18,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foldlog_codec::body::{Declare, Lane, ToolBegin, ToolEnd};
-use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use super::declare::slice_declaration;
-use super::schedule::{Abandon, Access, Admitted, CallScope, RUNS_AGAIN, Stop, runs_here};
+use super::schedule::{Abandon, Access, AdmittedOperation, CallScope, RUNS_AGAIN, Stop, runs_here};
 use super::wait::{Asker, Patience};
 use super::write::{PendingRecord, promises_sync};
-use super::{Inner, Session, WriterState};
+use super::{Session, SessionInner, WriterState};
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
 use crate::fold::live::LiveState;
 use crate::fold::record_body::{MaybeOwned, RecordBody};
-use crate::log::writer::{END_BYTES, Room, check_body_len};
+use crate::log::writer::{END_BYTES, ReservationKind, check_body_len};
 #[cfg(feature = "async")]
 use crate::offload::offload;
 use crate::operation::OpenOperation;
@@ -53,7 +53,7 @@ impl Session {
         let ticket = running_calls.next;
         running_calls.next += 1;
         let parent_ticket = parent.map(|parent| parent.ticket);
-        running_calls.admitted.push(Admitted {
+        running_calls.admitted.push(AdmittedOperation {
             ticket,
             parent: parent_ticket,
             reads_only,
@@ -242,7 +242,7 @@ impl Guest {
 
 /// Handles an operation that has begun and not ended. Does not keep its session open.
 pub(crate) struct ActiveCall {
-    inner: Arc<Inner>,
+    inner: Arc<SessionInner>,
     pub(crate) within: Arc<CallScope>,
     pub(crate) begin: SequenceNumber,
     /// Time of the begin, in microseconds since 1970-01-01 UTC.
@@ -250,7 +250,7 @@ pub(crate) struct ActiveCall {
 }
 
 /// Describes an operation that has ended.
-pub(crate) struct Ended {
+pub(crate) struct OperationEnd {
     pub(crate) end: SequenceNumber,
     pub(crate) elapsed_us: u64,
 }
@@ -321,7 +321,7 @@ impl Admission<'_> {
         let names = begin.tool.len() + begin.call_id.as_deref().map_or(0, str::len);
         check_body_len(names.saturating_add(END_BYTES as usize))?;
         let bodies = declare_body.iter().chain([&body]).map(Vec::as_slice);
-        inner.reserve(&mut state, time_us, bodies, Room::Call)?;
+        inner.reserve(&mut state, time_us, bodies, ReservationKind::Call)?;
         if let Some((declare, body)) = declare.zip(declare_body.as_ref()) {
             let pending = PendingRecord::declare(declare, body);
             inner.write_pending(&mut state, time_us, pending, inner.durability == Durability::Every)?;
@@ -330,10 +330,13 @@ impl Admission<'_> {
             let frozen = Arc::new(state.live.projection.freeze());
             state.live.positions.keep_snapshot(before, frozen);
         }
-        let pending =
-            PendingRecord::new(Kind::TOOL_BEGIN, &body, RecordBody::ToolBegin(MaybeOwned::Borrowed(&begin)));
+        let pending = PendingRecord::new(
+            RecordKind::TOOL_BEGIN,
+            &body,
+            RecordBody::ToolBegin(MaybeOwned::Borrowed(&begin)),
+        );
         // The begin of a call that only reads is synced only if every record is.
-        let promised = promises_sync(inner.durability, Kind::TOOL_BEGIN)
+        let promised = promises_sync(inner.durability, RecordKind::TOOL_BEGIN)
             && (!only_reads || inner.durability == Durability::Every);
         let promised = promised && !sabotage::is(Breakage::BeginNotDurable);
         let sequence = inner.write_pending(&mut state, time_us, pending, promised)?;
@@ -423,7 +426,7 @@ impl ActiveCall {
     /// Records the end, and revokes the operation's handle. Fills in how long the operation took. `keep`
     /// keeps the position, for checkpoints. If this fails, the operation is still open, and is to be ended
     /// again or given up.
-    pub(crate) fn end(&self, end: ToolEnd<'_>, keep: bool) -> Result<Ended> {
+    pub(crate) fn end(&self, end: ToolEnd<'_>, keep: bool) -> Result<OperationEnd> {
         let inner = &self.inner;
         let state = inner.settleable()?;
         // Only a recovery ends what was left open within this operation, and so this one too.
@@ -434,7 +437,7 @@ impl ActiveCall {
         let elapsed_us = u64::try_from(time_us.saturating_sub(self.began_us)).unwrap_or_default();
         let end = ToolEnd { elapsed_us, ..end };
         let end = inner.write_end(state, (time_us, end), Some(self.within.ticket), keep)?;
-        Ok(Ended { end, elapsed_us })
+        Ok(OperationEnd { end, elapsed_us })
     }
 
     /// Lets this thread wait for the operation, since another one ends it.
@@ -468,7 +471,7 @@ impl ActiveCall {
         state.running_calls.tell_to_stop(ticket, false);
         MutexGuard::unlocked(&mut state, || inner.schedule.notify_all());
         loop {
-            let own = |admitted: &Admitted| {
+            let own = |admitted: &AdmittedOperation| {
                 admitted.ticket != ticket && state.running_calls.is_within(admitted.ticket, ticket)
             };
             let Some(at) = state.running_calls.admitted.iter().rposition(own) else { return Ok(()) };
@@ -494,7 +497,7 @@ impl ActiveCall {
 }
 
 /// Ends the operations that were abandoned. One that cannot be ended is left open, to be recovered.
-pub(super) fn end_abandoned(inner: &Inner) {
+pub(super) fn end_abandoned(inner: &SessionInner) {
     loop {
         let abandon = inner.state.lock().running_calls.take_abandoned(None);
         match abandon {
@@ -505,7 +508,7 @@ pub(super) fn end_abandoned(inner: &Inner) {
 }
 
 /// Waits until nobody is ending an abandoned operation any more, but no longer than the grace.
-pub(super) fn await_abandoned(inner: &Inner) {
+pub(super) fn await_abandoned(inner: &SessionInner) {
     let mut state = inner.state.lock();
     let mut until = None;
     while state.running_calls.is_any_being_ended() {
@@ -523,7 +526,7 @@ fn leave(state: &mut WriterState, ticket: u64) {
     }
 }
 
-impl Inner {
+impl SessionInner {
     /// Tells an operation and its nested calls to stop, and wakes those that wait for them.
     pub(super) fn cancel(&self, mut state: MutexGuard<'_, WriterState>, within: &CallScope) {
         // Under the lock: a thread that has checked and not yet begun to wait would never be woken.
@@ -609,9 +612,9 @@ impl Inner {
         end.rolls_back &= !sabotage::is(Breakage::EndWithoutRollback);
         let body = end.encode_into(std::mem::take(&mut state.body));
         let pending =
-            PendingRecord::new(Kind::TOOL_END, &body, RecordBody::ToolEnd(MaybeOwned::Borrowed(&end)));
+            PendingRecord::new(RecordKind::TOOL_END, &body, RecordBody::ToolEnd(MaybeOwned::Borrowed(&end)));
         let promised =
-            promises_sync(self.durability, Kind::TOOL_END) && !sabotage::is(Breakage::EndNotDurable);
+            promises_sync(self.durability, RecordKind::TOOL_END) && !sabotage::is(Breakage::EndNotDurable);
         let sequence = self.write_pending(&mut state, time_us, pending, promised)?;
         state.body = body;
         if keep {

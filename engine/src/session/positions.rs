@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use foldlog_codec::body::{self, ExternalEffects, Outcome, Policy, ResourceSnapshot};
-use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
@@ -14,11 +14,11 @@ use uuid::Uuid;
 use super::rejected_writes::Attempt;
 use super::schedule::WriteScope;
 use super::write::PendingRecord;
-use super::{Inner, Session, WriterState};
+use super::{Session, SessionInner, WriterState};
 use crate::error::{Error, Result};
-use crate::fold::projection::Frozen;
+use crate::fold::projection::FrozenProjection;
 use crate::fold::record_body::RecordBody;
-use crate::log::reader::Places;
+use crate::log::reader::RecordLocator;
 use crate::storage::Storage;
 use crate::types::{ToolInvocations, ToolInvoked};
 
@@ -94,13 +94,17 @@ pub struct RollbackReport {
 }
 
 /// Lists the snapshots in a log, for the session that the log is read for.
-pub(crate) fn list(places: &Places, storage: &Arc<dyn Storage>, session: Uuid) -> Result<Vec<Snapshot>> {
+pub(crate) fn list(
+    places: &RecordLocator,
+    storage: &Arc<dyn Storage>,
+    session: Uuid,
+) -> Result<Vec<Snapshot>> {
     let mut found = Vec::new();
     places.read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
-        if record.kind == Kind::SNAPSHOT {
+        if record.kind == RecordKind::SNAPSHOT {
             let (position, time_us) = (record.sequence, record.time_us);
-            let body::Snapshot { tag, policies, .. } =
-                body::Snapshot::decode(record.body).map_err(Error::unread(position))?;
+            let body::SnapshotBody { tag, policies, .. } =
+                body::SnapshotBody::decode(record.body).map_err(Error::unread(position))?;
             let policies = policies.into_iter().collect();
             found.push(Snapshot { session, position, time_us, tag, policies });
         }
@@ -167,11 +171,11 @@ impl Session {
         let inner = &self.inner;
         let time_us = inner.now_us();
         let policies = options.policies.iter().copied().collect();
-        let mut body = body::Snapshot { tag: options.tag.clone(), policies, resources };
+        let mut body = body::SnapshotBody { tag: options.tag.clone(), policies, resources };
         let references = inner.references(&state, body.payloads_mut())?;
         inner.refer(body.payloads_mut(), &references);
         let body = self.in_lane(body.encode());
-        let pending = PendingRecord::new(Kind::SNAPSHOT, &body, RecordBody::Snapshot);
+        let pending = PendingRecord::new(RecordKind::SNAPSHOT, &body, RecordBody::Snapshot);
         let position = inner.write(state, time_us, [pending])?;
         let SnapshotOptions { tag, policies } = options;
         Ok(Snapshot { session: inner.id, position, time_us, tag, policies })
@@ -303,7 +307,7 @@ impl Session {
     ) -> Result<RollbackReport> {
         let inner = &self.inner;
         let attempt = Attempt {
-            brings: &|recorded, _| recorded.kind == Kind::ROLLBACK,
+            brings: &|recorded, _| recorded.kind == RecordKind::ROLLBACK,
             refused: &mut |state| inner.target(state, to, past).map(drop),
         };
         let state = match self.replays() {
@@ -328,7 +332,7 @@ impl Session {
         let outside = inner.calls_with_effects(&mut state, &abandoned)?;
         let rollback = body::Rollback { to, preserve_logs };
         let body = self.in_lane(rollback.encode());
-        let pending = PendingRecord::new(Kind::ROLLBACK, &body, RecordBody::Rollback(rollback));
+        let pending = PendingRecord::new(RecordKind::ROLLBACK, &body, RecordBody::Rollback(rollback));
         state.live.positions.hold(to, frozen);
         let result = inner.write(state, time_us, [pending]);
         let mut state = inner.state.lock();
@@ -357,14 +361,14 @@ impl Session {
     }
 }
 
-impl Inner {
+impl SessionInner {
     /// Returns the slices at `to`, if STATE can be rolled back to there now. The operation `past` may have begun later.
     pub(super) fn target(
         &self,
         state: &WriterState,
         to: SequenceNumber,
         past: Option<OperationId>,
-    ) -> Result<Arc<Frozen>> {
+    ) -> Result<Arc<FrozenProjection>> {
         let next = state.log.next_sequence();
         if to >= next {
             return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
@@ -410,7 +414,11 @@ impl Inner {
     }
 
     /// Returns the slices at a position, from a kept projection or by folding.
-    pub(super) fn frozen_at(&self, state: &WriterState, position: SequenceNumber) -> Result<Arc<Frozen>> {
+    pub(super) fn frozen_at(
+        &self,
+        state: &WriterState,
+        position: SequenceNumber,
+    ) -> Result<Arc<FrozenProjection>> {
         state.log.places.check_known(position)?;
         self.check_held(state, position)?;
         if let Some(frozen) = state.live.positions.get(position).filter(|frozen| frozen.is_whole()) {

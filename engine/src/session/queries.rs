@@ -9,17 +9,17 @@ use foldlog_codec::body::{ItemId, Policy};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, Record, SequenceNumber};
 
-use super::log_view::{LogView, Viewed};
-use super::{Inner, Session, WriterState};
+use super::log_view::{LogView, ViewedSlice};
+use super::{Session, SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::history::History;
-use crate::fold::log_source::{LogSource, Stored};
+use crate::fold::log_source::{EncodedItem, LogSource};
 use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
-use crate::items::Items;
+use crate::items::SliceItems;
 use crate::items::row::RowRef;
 use crate::types::{
-    Decoder, Item, Recorded, SessionTypes, Slice, SliceTypes, ToolInvocations, View, append_item,
+    Decoder, Item, RecordedBytes, SessionTypes, Slice, SliceTypes, ToolInvocations, View, append_item,
     decode_item, default_policy,
 };
 
@@ -126,7 +126,8 @@ impl State {
         let types = types.slice(S::NAME).ok_or_else(|| refused("the types do not declare it"))?;
         let stored = self.slices.get(S::NAME).into_iter().flat_map(|slice| &slice.items);
         let read = stored.map(|item| {
-            let value = types.decoder.alone(item.version, item.sequence, Recorded::Elsewhere(&item.bytes))?;
+            let value =
+                types.decoder.alone(item.version, item.sequence, RecordedBytes::Elsewhere(&item.bytes))?;
             value.downcast().map_err(|_| refused("its items are of another type"))
         });
         read.collect()
@@ -153,13 +154,13 @@ impl State {
             let Some((policy, items)) = projection.items(slice.id) else { continue };
             let mut stored = Vec::new();
             match items {
-                Items::Held(rows) => {
+                SliceItems::Held(rows) => {
                     for row in rows.iter() {
                         stored.push(StoredItem::of(row, recorded.bytes(slice.id, row)?));
                     }
                 }
-                Items::InLog(items) => source.read(slice.id, items, 0, None, &mut |_, item| {
-                    let Stored { id, version, bytes, .. } = item;
+                SliceItems::InLog(items) => source.read(slice.id, items, 0, None, &mut |_, item| {
+                    let EncodedItem { id, version, bytes, .. } = item;
                     stored.push(StoredItem { sequence: id.sequence, ordinal: id.ordinal, version, bytes });
                     Ok(ControlFlow::Continue(()))
                 })?,
@@ -272,7 +273,7 @@ impl Session {
     }
 
     /// Returns the policy and the items of a slice. The items are `None` if the log has not declared it yet.
-    fn read<S: Slice>(&self) -> Result<(Policy, Option<Items>)> {
+    fn read<S: Slice>(&self) -> Result<(Policy, Option<SliceItems>)> {
         self.inner.read::<S>(&mut self.inner.state.lock())
     }
 
@@ -366,7 +367,7 @@ impl Session {
     }
 }
 
-impl Inner {
+impl SessionInner {
     /// Returns the log as it is now, from which items can be read later.
     pub(super) fn log_source(&self, state: &WriterState) -> LogSource {
         LogSource {
@@ -390,14 +391,14 @@ impl Inner {
     /// Reads a LOG slice for [`Session::log`].
     pub(super) fn log<S: Slice>(&self, state: &mut WriterState) -> Result<LogView<S::Item>> {
         let viewed = match self.read::<S>(state)? {
-            (Policy::Log, Some(Items::InLog(items))) => {
+            (Policy::Log, Some(SliceItems::InLog(items))) => {
                 let id = state.live.projection.names.slice_named(S::NAME).map_or(0, |slice| slice.id);
                 let types = self.types.as_ref().and_then(|types| types.slice(S::NAME));
                 let decoder = match types {
                     Some(slice) => slice.decoder.clone(),
                     None => Decoder::Typed { alone: decode_item::<S>, behind: append_item::<S> },
                 };
-                Some(Viewed { id, items, source: self.log_source(state), decoder })
+                Some(ViewedSlice { id, items, source: self.log_source(state), decoder })
             }
             (Policy::Log, _) => None,
             _ => {
@@ -410,7 +411,7 @@ impl Inner {
         Ok(LogView::new(viewed))
     }
 
-    fn read<S: Slice>(&self, state: &mut WriterState) -> Result<(Policy, Option<Items>)> {
+    fn read<S: Slice>(&self, state: &mut WriterState) -> Result<(Policy, Option<SliceItems>)> {
         self.decode_slice::<S>(state)?;
         if let Some((policy, items)) = state.live.projection.items_named(S::NAME) {
             return Ok((policy, Some(items.clone())));
@@ -444,15 +445,15 @@ impl Inner {
             return Ok(());
         };
         state.live.projection.decode_rows(id, &|row| {
-            let recorded = Recorded::Elsewhere(row.bytes().map_or(&[][..], |bytes| bytes));
+            let recorded = RecordedBytes::Elsewhere(row.bytes().map_or(&[][..], |bytes| bytes));
             Ok(decode_item::<S>(row.version, row.id.sequence, recorded)?)
         })?;
         let all = state.live.projection.items(id).is_none_or(|(_, items)| match items {
-            Items::Held(rows) => {
+            SliceItems::Held(rows) => {
                 rows.iter().all(|row| row.typed().is_some_and(|typed| typed.is::<S::Item>()))
             }
             // These are decoded as the type that is asked for, when they are read.
-            Items::InLog(_) => true,
+            SliceItems::InLog(_) => true,
         });
         if all { Ok(()) } else { Err(other()) }
     }

@@ -14,7 +14,7 @@ use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::{Record, SequenceNumber};
 
 use super::fetch::Fetch;
-use super::open::{Read, ReadGround, check_declared, open_read, open_read_once};
+use super::open::{LoadedSession, ReadGround, check_declared, open_read, open_read_once};
 use crate::error::{Corruption, Error, Result};
 use crate::fold::projection::LogSlices;
 use crate::inspect::check_compacted;
@@ -41,7 +41,7 @@ impl Digests {
 
 /// Holds what was read back of a log that was made of what is held.
 pub(crate) struct MadeLog {
-    read: Read,
+    read: LoadedSession,
     log_slices: LogSlices,
 }
 
@@ -82,7 +82,7 @@ impl MadeLog {
         ground: ReadGround<'_>,
         dir: &Path,
         types: Option<&SessionTypes>,
-    ) -> Result<Read> {
+    ) -> Result<LoadedSession> {
         let log_slices = self.log_slices;
         match self.read.behind(ground.storage, dir, types)? {
             Some(read) => Ok(read),

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldlog_codec::body::{Decision, Declare, Lane, ObjectId, Observed, Settle, ToolBegin, ToolEnd};
-use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
 use parking_lot::Mutex;
 
-use super::compare::Comparison;
+use super::compare::RecordComparison;
 use crate::divergence::{Divergence, LaneName, LeaveOut};
 use crate::error::{Error, Result};
-use crate::log::reader::Places;
+use crate::log::reader::RecordLocator;
 use crate::log::scan::Location;
 use crate::operation::ROLLBACK;
 use crate::storage::Storage;
@@ -42,7 +42,7 @@ pub(crate) struct Rules {
 
 /// Names who brings a record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Whose {
+pub(super) enum RecordProducer {
     /// Names the engine, which takes it from the log.
     Engine,
     /// Names the host, which writes through a handle of this lane.
@@ -51,21 +51,21 @@ pub(super) enum Whose {
     End(SequenceNumber),
 }
 
-impl Whose {
+impl RecordProducer {
     /// Returns the lane to be named in a report.
     pub(super) fn lane(self) -> LaneName {
         match self {
-            Whose::Lane(lane) => lane,
-            Whose::End(begin) => LaneName { within: Some(begin), name: None },
-            Whose::Engine => LaneName::default(),
+            RecordProducer::Lane(lane) => lane,
+            RecordProducer::End(begin) => LaneName { within: Some(begin), name: None },
+            RecordProducer::Engine => LaneName::default(),
         }
     }
 }
 
 /// Holds a record that was read ahead.
-pub(super) struct Recorded {
+pub(super) struct ReplayRecord {
     pub(super) sequence: SequenceNumber,
-    pub(super) kind: Kind,
+    pub(super) kind: RecordKind,
     pub(super) time_us: i64,
     pub(super) body: Vec<u8>,
     role: Role,
@@ -84,18 +84,20 @@ enum Role {
 }
 
 impl Role {
-    fn of(kind: Kind, sequence: SequenceNumber, body: &[u8]) -> Result<Role> {
+    fn of(kind: RecordKind, sequence: SequenceNumber, body: &[u8]) -> Result<Role> {
         let bad = Error::unread(sequence);
         Ok(match kind {
-            Kind::OPENED | Kind::DECLARE | Kind::IMPORT | Kind::REPLICATED => Role::Engines,
-            Kind::OBSERVED if Observed::decode(body).map_err(bad)?.name == ROLLBACK => Role::Engines,
-            Kind::TOOL_BEGIN => {
+            RecordKind::OPENED | RecordKind::DECLARE | RecordKind::IMPORT | RecordKind::REPLICATED => {
+                Role::Engines
+            }
+            RecordKind::OBSERVED if Observed::decode(body).map_err(bad)?.name == ROLLBACK => Role::Engines,
+            RecordKind::TOOL_BEGIN => {
                 let begin = ToolBegin::decode(body).map_err(bad)?;
                 let operation = begin.again.unwrap_or(sequence.into());
                 let lane = Lane::of(kind, body).map_err(bad)?.into();
                 Role::Begin { operation, parent: begin.parent, lane }
             }
-            Kind::TOOL_END => {
+            RecordKind::TOOL_END => {
                 let end = ToolEnd::decode(body).map_err(bad)?;
                 Role::End { begin: end.begin, operation: end.operation() }
             }
@@ -104,8 +106,8 @@ impl Role {
     }
 }
 
-impl Recorded {
-    pub(super) fn is(&self, kind: Kind, body: &[u8]) -> bool {
+impl ReplayRecord {
+    pub(super) fn is(&self, kind: RecordKind, body: &[u8]) -> bool {
         self.kind == kind && self.body == body
     }
 
@@ -116,9 +118,9 @@ impl Recorded {
     }
 
     /// Returns whether this is an observation of the produced one's name: a replay produces no more of it.
-    pub(super) fn is_observed_as(&self, kind: Kind, body: &[u8]) -> bool {
+    pub(super) fn is_observed_as(&self, kind: RecordKind, body: &[u8]) -> bool {
         let name = |body| Observed::decode(body).ok().map(|observed| observed.name);
-        self.kind == kind && kind == Kind::OBSERVED && name(&self.body) == name(body)
+        self.kind == kind && kind == RecordKind::OBSERVED && name(&self.body) == name(body)
     }
 }
 
@@ -132,11 +134,11 @@ pub(super) enum FromLog {
 }
 
 /// Holds the recorded part of a log that a host is run over.
-pub(crate) struct Recording {
+pub(crate) struct ReplayLog {
     storage: Arc<dyn Storage>,
-    places: Places,
+    places: RecordLocator,
     at: Option<(SequenceNumber, Location)>,
-    pub(super) ahead: VecDeque<Recorded>,
+    pub(super) ahead: VecDeque<ReplayRecord>,
     read_through: SequenceNumber,
     /// Sequence number behind the last record of this process.
     end: SequenceNumber,
@@ -148,13 +150,13 @@ pub(crate) struct Recording {
     /// Ends of the runs that came from the log and that nobody has asked for yet.
     pub(super) ends: BTreeMap<SequenceNumber, SequenceNumber>,
     /// Record that each lane brought last, of the [`LANES_MAX`] lanes that wrote last.
-    pub(super) last: BTreeMap<LaneName, Recorded>,
+    pub(super) last: BTreeMap<LaneName, ReplayRecord>,
     /// Last record of which subscribers were notified.
     pub(super) told: Option<SequenceNumber>,
     /// Whether any record of this process has come.
     pub(super) begun: bool,
     /// Those who did not bring their record until the patience was over, and who have not come since.
-    pub(super) gone: BTreeSet<Whose>,
+    pub(super) gone: BTreeSet<RecordProducer>,
     found: Vec<Divergence>,
     /// Whether the replay has stopped at a divergence.
     pub(super) stopped: bool,
@@ -170,15 +172,15 @@ pub(crate) struct Recording {
     pub(super) produced_objects: Mutex<BTreeMap<ObjectId, Vec<u8>>>,
 }
 
-impl Recording {
+impl ReplayLog {
     /// Returns the records from `from` to before `end`, of a log with these places. `closed` says that the process closed its
     /// session there.
     pub(crate) fn new(
-        (storage, places): (Arc<dyn Storage>, Places),
+        (storage, places): (Arc<dyn Storage>, RecordLocator),
         (from, end, closed): (SequenceNumber, SequenceNumber, bool),
         rules: Rules,
-    ) -> Recording {
-        Recording {
+    ) -> ReplayLog {
+        ReplayLog {
             storage,
             places,
             at: None,
@@ -215,7 +217,7 @@ impl Recording {
         self.places.read_on(&self.storage, (from, through), &mut self.at, &mut |record| {
             let Record { sequence, kind, time_us, body } = record;
             let role = Role::of(kind, sequence, body)?;
-            ahead.push_back(Recorded { sequence, kind, time_us, body: body.to_vec(), role });
+            ahead.push_back(ReplayRecord { sequence, kind, time_us, body: body.to_vec(), role });
             Ok(())
         })?;
         self.read_through = through + 1;
@@ -245,7 +247,7 @@ impl Recording {
     }
 
     /// Returns the next record and who brings it; `None` behind the last.
-    pub(super) fn head(&mut self) -> Result<Option<(&Recorded, Whose)>> {
+    pub(super) fn head(&mut self) -> Result<Option<(&ReplayRecord, RecordProducer)>> {
         self.fill()?;
         let Some(head) = self.ahead.front() else { return Ok(None) };
         let whose = self.whose(head);
@@ -260,22 +262,22 @@ impl Recording {
 
     /// Returns the time of the next record if that settles something or the process begins there.
     pub(super) fn judging_us(&self) -> Option<i64> {
-        let head = self.ahead.front().filter(|head| !self.begun || head.kind == Kind::SETTLE);
+        let head = self.ahead.front().filter(|head| !self.begun || head.kind == RecordKind::SETTLE);
         head.map(|head| head.time_us)
     }
 
-    pub(super) fn whose(&self, record: &Recorded) -> Whose {
+    pub(super) fn whose(&self, record: &ReplayRecord) -> RecordProducer {
         let (within, lane) = match &record.role {
-            Role::Engines => return Whose::Engine,
-            Role::End { begin, .. } if self.from_log.contains_key(begin) => return Whose::Engine,
-            Role::End { begin, .. } => return Whose::End(*begin),
+            Role::Engines => return RecordProducer::Engine,
+            Role::End { begin, .. } if self.from_log.contains_key(begin) => return RecordProducer::Engine,
+            Role::End { begin, .. } => return RecordProducer::End(*begin),
             // One that was read ahead may be within a call that is still to begin.
             Role::Begin { parent, lane, .. } => (parent.map(|parent| self.run_of(parent)), lane),
             Role::Other(lane) => (lane.within, lane),
         };
         match within {
-            Some(run) if self.from_log.contains_key(&run) => Whose::Engine,
-            within => Whose::Lane(LaneName { within, name: lane.name.clone() }),
+            Some(run) if self.from_log.contains_key(&run) => RecordProducer::Engine,
+            within => RecordProducer::Lane(LaneName { within, name: lane.name.clone() }),
         }
     }
 
@@ -290,13 +292,13 @@ impl Recording {
     }
 
     /// Takes the next record, which is applied now.
-    pub(super) fn take(&mut self, whose: &Whose) -> Option<Recorded> {
+    pub(super) fn take(&mut self, whose: &RecordProducer) -> Option<ReplayRecord> {
         let head = self.ahead.pop_front()?;
         self.begun = true;
         match head.role {
             Role::Begin { operation, .. } => {
                 self.runs.insert(operation, head.sequence);
-                if *whose == Whose::Engine {
+                if *whose == RecordProducer::Engine {
                     self.from_log.insert(head.sequence, FromLog::Within);
                 }
             }
@@ -313,8 +315,8 @@ impl Recording {
     }
 
     /// Remembers the record that a lane brought last, and forgets that of the lane whose own is the oldest if there are too many.
-    pub(super) fn remember(&mut self, whose: Whose, record: Recorded) {
-        let Whose::Lane(lane) = whose else { return };
+    pub(super) fn remember(&mut self, whose: RecordProducer, record: ReplayRecord) {
+        let RecordProducer::Lane(lane) = whose else { return };
         self.last.insert(lane, record);
         if self.last.len() > LANES_MAX {
             let oldest = self.last.iter().min_by_key(|(_, record)| record.sequence);
@@ -329,25 +331,25 @@ impl Recording {
         let of_run = |lane: &LaneName| lane.within == Some(begin);
         self.last.retain(|lane, _| !of_run(lane));
         self.gone.retain(|whose| match whose {
-            Whose::Lane(lane) => !of_run(lane),
-            Whose::End(of) => *of != begin,
-            Whose::Engine => false,
+            RecordProducer::Lane(lane) => !of_run(lane),
+            RecordProducer::End(of) => *of != begin,
+            RecordProducer::Engine => false,
         });
     }
 
     /// Returns the time at which this lane's handle settles an operation since nobody answered in time, if that and calls that go on
     /// are all that the lane brings before.
     pub(super) fn expires_us(&self, lane: &LaneName, operation: OperationId) -> Option<i64> {
-        let lanes = Whose::Lane(lane.clone());
+        let lanes = RecordProducer::Lane(lane.clone());
         for record in self.ahead.iter().filter(|record| self.whose(record) == lanes) {
             match record.kind {
-                Kind::SETTLE => {
+                RecordKind::SETTLE => {
                     let settle = Settle::decode(&record.body).ok()?;
                     if settle.operation == operation && settle.decision == Decision::Failed {
                         return Some(record.time_us);
                     }
                 }
-                Kind::TOOL_BEGIN if ToolBegin::decode(&record.body).ok()?.again.is_some() => {}
+                RecordKind::TOOL_BEGIN if ToolBegin::decode(&record.body).ok()?.again.is_some() => {}
                 _ => return None,
             }
         }
@@ -359,24 +361,24 @@ impl Recording {
     pub(super) fn equal_behind(
         &self,
         lane: &LaneName,
-        produced: &Comparison<'_>,
-    ) -> Option<(usize, &Recorded)> {
-        let lanes = Whose::Lane(lane.clone());
+        produced: &RecordComparison<'_>,
+    ) -> Option<(usize, &ReplayRecord)> {
+        let lanes = RecordProducer::Lane(lane.clone());
         let mut own = self.ahead.iter().filter(|record| self.whose(record) == lanes).enumerate().skip(1);
         // One name says little, so of an observation only the record behind the next one counts.
-        let is_it = |before: usize, record: &Recorded| {
+        let is_it = |before: usize, record: &ReplayRecord| {
             produced.is_same(record) || before == 1 && record.is_observed_as(produced.kind, produced.produced)
         };
         own.find(|(before, record)| is_it(*before, record))
     }
 
     /// Returns the next record that somebody brings, if it was read ahead.
-    pub(super) fn next_of(&self, whose: &Whose) -> Option<&Recorded> {
+    pub(super) fn next_of(&self, whose: &RecordProducer) -> Option<&ReplayRecord> {
         self.ahead.iter().find(|record| self.whose(record) == *whose)
     }
 
     /// Returns the record behind the next one of a lane, if it was read ahead.
-    pub(super) fn behind_next(&self, lane: &Whose) -> Option<&Recorded> {
+    pub(super) fn behind_next(&self, lane: &RecordProducer) -> Option<&ReplayRecord> {
         self.ahead.iter().skip(1).find(|record| self.whose(record) == *lane)
     }
 
@@ -408,7 +410,7 @@ mod tests {
     use super::*;
     use crate::storage::FileStorage;
 
-    fn recording() -> Recording {
+    fn recording() -> ReplayLog {
         let rules = Rules {
             all: true,
             patience: Duration::ZERO,
@@ -417,15 +419,15 @@ mod tests {
             checks_objects: false,
         };
         let nowhere = (SequenceNumber::MIN, SequenceNumber::MIN, false);
-        Recording::new((Arc::new(FileStorage::new()), Places::default()), nowhere, rules)
+        ReplayLog::new((Arc::new(FileStorage::new()), RecordLocator::default()), nowhere, rules)
     }
 
-    fn remember(recording: &mut Recording, sequence: u64, within: Option<u64>, name: Option<String>) {
+    fn remember(recording: &mut ReplayLog, sequence: u64, within: Option<u64>, name: Option<String>) {
         let lane = LaneName { within: within.map(Into::into), name };
         let role = Role::Other(lane.clone());
-        let (kind, body) = (Kind::DISPATCH, vec![0; 16]);
-        let record = Recorded { sequence: sequence.into(), kind, time_us: 0, body, role };
-        recording.remember(Whose::Lane(lane), record);
+        let (kind, body) = (RecordKind::DISPATCH, vec![0; 16]);
+        let record = ReplayRecord { sequence: sequence.into(), kind, time_us: 0, body, role };
+        recording.remember(RecordProducer::Lane(lane), record);
     }
 
     /// The last record of each run's lane and of each named lane was kept for as long as the replay went on.
@@ -434,7 +436,7 @@ mod tests {
         let mut recording = recording();
         for begin in 0..10_000 {
             remember(&mut recording, begin, Some(begin), None);
-            recording.gone.insert(Whose::End(begin.into()));
+            recording.gone.insert(RecordProducer::End(begin.into()));
             recording.forget_run(begin.into());
         }
         assert!(recording.last.is_empty() && recording.gone.is_empty());

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use foldlog_codec::body::{Answer, Payload, Request};
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::body::{AnswerBody, Payload, Request};
+use foldlog_codec::{RecordKind, SequenceNumber};
 
 use super::Session;
 use crate::conversation::{ContentBlocks, NewAnswer, NewRequestFailure, ToolCallRecord};
@@ -37,14 +37,15 @@ impl Session {
     /// stopped; [`Error::Object`] if an object is missing or damaged; [`Error::NoSuchPosition`] if the session does not
     /// replay.
     pub fn recorded_reply(&self) -> Result<Option<RecordedReply>> {
-        let Some((sequence, kind, body)) = self.next_recorded(&[Kind::ANSWER, Kind::REQUEST])? else {
+        let Some((sequence, kind, body)) = self.next_recorded(&[RecordKind::ANSWER, RecordKind::REQUEST])?
+        else {
             return Ok(None);
         };
         let source = self.inner.log_source(&self.inner.state.lock());
-        let reading = Reading { source: &source, sequence };
+        let reading = ReplyReader { source: &source, sequence };
         let bad = Error::unread(sequence);
-        if kind == Kind::ANSWER {
-            let answer = reading.answer(Answer::decode(&body).map_err(bad)?)?;
+        if kind == RecordKind::ANSWER {
+            let answer = reading.answer(AnswerBody::decode(&body).map_err(bad)?)?;
             return Ok(Some(RecordedReply::Answered(Box::new(answer))));
         }
         let Some(failure) = reading.failure(Request::decode(&body).map_err(bad)?)? else { return Ok(None) };
@@ -53,12 +54,12 @@ impl Session {
     }
 }
 
-struct Reading<'a> {
+struct ReplyReader<'a> {
     source: &'a LogSource,
     sequence: SequenceNumber,
 }
 
-impl Reading<'_> {
+impl ReplyReader<'_> {
     fn text(&self, payload: Payload<'_>) -> Result<String> {
         conversation_reading::text(self.source, self.sequence, payload)
     }
@@ -67,7 +68,7 @@ impl Reading<'_> {
         payload.map(|payload| self.text(payload)).transpose()
     }
 
-    fn answer(&self, answer: Answer<'_>) -> Result<NewAnswer> {
+    fn answer(&self, answer: AnswerBody<'_>) -> Result<NewAnswer> {
         let last_call_incomplete = answer.calls.last().is_some_and(|call| call.incomplete);
         let call = |call: &foldlog_codec::body::AnsweredCall<'_>| {
             let (call_id, name) = (call.id.clone().into_owned(), call.name.clone().into_owned());

@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use serde::{Deserialize, Serialize};
 
-use super::open::Read;
+use super::open::LoadedSession;
 use crate::fold::projection::Projection;
 use crate::log::TornTail;
-use crate::log::exposure::Exposed;
-use crate::log::scan::Scan;
+use crate::log::exposure::FileExposure;
+use crate::log::scan::LogScan;
 use crate::operation::{OpenOperation, UnsettledOperation};
 
 /// Reports what opening a session found.
@@ -30,7 +30,7 @@ pub struct RecoveryReport {
     pub closed: bool,
     /// First record of a kind that this version cannot fold. With such a record, the session can be read but
     /// not written.
-    pub unsupported: Option<(SequenceNumber, Kind)>,
+    pub unsupported: Option<(SequenceNumber, RecordKind)>,
     /// Number of records that an image spared the fold. `None` if all were folded.
     pub from_image: Option<SequenceNumber>,
     /// Images that were damaged or not of this log. They are replaced in time.
@@ -47,12 +47,12 @@ pub struct RecoveryReport {
     /// [access](crate::StoreOptions::access), if there is one: an earlier version wrote it, or it was copied. A
     /// [`LogReader`](crate::inspect::LogReader), which has no such option, reports a file that users other than
     /// its owner can read.
-    pub exposed: Option<Exposed>,
+    pub exposed: Option<FileExposure>,
 }
 
 impl RecoveryReport {
     /// Reports on a log that was read with its images.
-    pub(super) fn of_read(read: &Read) -> RecoveryReport {
+    pub(super) fn of_read(read: &LoadedSession) -> RecoveryReport {
         RecoveryReport {
             from_image: read.images.next_sequence,
             dropped_images: read.images.dropped.clone(),
@@ -62,7 +62,7 @@ impl RecoveryReport {
     }
 
     /// Reports on a log that was folded.
-    pub(crate) fn of_folded(scan: &Scan, projection: &Projection) -> RecoveryReport {
+    pub(crate) fn of_folded(scan: &LogScan, projection: &Projection) -> RecoveryReport {
         RecoveryReport {
             interrupted: projection.operations.open().cloned().collect(),
             unsettled: projection.operations.unsettled().cloned().collect(),
@@ -71,7 +71,7 @@ impl RecoveryReport {
         }
     }
 
-    pub(crate) fn of(scan: &Scan, unsupported: Option<(SequenceNumber, Kind)>) -> RecoveryReport {
+    pub(crate) fn of(scan: &LogScan, unsupported: Option<(SequenceNumber, RecordKind)>) -> RecoveryReport {
         RecoveryReport {
             from_image: None,
             dropped_images: Vec::new(),

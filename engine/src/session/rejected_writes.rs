@@ -13,27 +13,32 @@
 //! Only the last two can differ from the live run, where what refuses a write was written by another lane: a host whose threads do
 //! not read what other lanes write is not told of it.
 
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use foldlog_codec::body::{Action, Dispatch};
 use parking_lot::MutexGuard;
 
-use super::recorded_log::{Recorded, Whose};
+use super::recorded_log::{RecordProducer, ReplayRecord};
 use super::schedule::{Access, WriteScope, runs_again_here};
 use super::{Session, WriterState};
 use crate::error::{Error, Result};
-use crate::names::Names;
+use crate::names::DeclaredNames;
 
 /// Describes a write to a replay, before its turn.
 pub(super) struct Attempt<'a> {
     /// Returns whether a recorded record may be the one that the write brings.
-    pub(super) brings: &'a dyn Fn(&Recorded, &Names) -> bool,
+    pub(super) brings: &'a dyn Fn(&ReplayRecord, &DeclaredNames) -> bool,
     /// Returns the error with which the state refuses the write, if it does.
     pub(super) refused: &'a mut dyn FnMut(&mut WriterState) -> Result<()>,
 }
 
 impl Attempt<'_> {
     /// Fails if the write is refused now. `waited` says that it has waited for its turn as long as a replay waits.
-    pub(super) fn check(&mut self, state: &mut WriterState, whose: &Whose, waited: bool) -> Result<()> {
+    pub(super) fn check(
+        &mut self,
+        state: &mut WriterState,
+        whose: &RecordProducer,
+        waited: bool,
+    ) -> Result<()> {
         if !waited && let Some(recording) = &state.recording {
             let names = &state.live.projection.names;
             if recording.next_of(whose).is_some_and(|record| (self.brings)(record, names)) {
@@ -44,11 +49,11 @@ impl Attempt<'_> {
     }
 }
 
-impl Recorded {
+impl ReplayRecord {
     /// Returns whether this is an event of that name with that payload, or one with a payload that is stored elsewhere.
-    pub(super) fn is_event(&self, name: &str, payload: &[u8], names: &Names) -> bool {
+    pub(super) fn is_event(&self, name: &str, payload: &[u8], names: &DeclaredNames) -> bool {
         match Dispatch::decode(&self.body).map(|dispatch| dispatch.action) {
-            Ok(Action::Event { event, data }) if self.kind == Kind::DISPATCH => {
+            Ok(Action::Event { event, data }) if self.kind == RecordKind::DISPATCH => {
                 names.event(event).is_some_and(|event| event.name == name)
                     && (data.object().is_some() || data.bytes() == payload)
             }
@@ -66,7 +71,7 @@ impl Session {
         mut attempt: Attempt<'_>,
     ) -> Result<MutexGuard<'a, WriterState>> {
         self.check_handle(&state, Access::Write(change))?;
-        self.inner.turn(state, &Whose::Lane(self.lane_name()), Some(&mut attempt))
+        self.inner.turn(state, &RecordProducer::Lane(self.lane_name()), Some(&mut attempt))
     }
 
     /// Fails if this is the handle of a call that ran again and is over, or of one that only reads and the write changes STATE,

@@ -28,37 +28,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use foldlog_codec::body::{Declare, Lane, ObjectId, ToolBegin};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 
-use super::compare::Comparison;
-use super::recorded_log::{Recording, Whose};
+use super::compare::RecordComparison;
+use super::recorded_log::{RecordProducer, ReplayLog};
 use super::rejected_writes::Attempt;
-use super::{Inner, Session, WriterState};
+use super::{Session, SessionInner, WriterState};
 use crate::clock;
 use crate::divergence::{Difference, Divergence, LaneName, OtherRecord, shown_name};
 use crate::error::{Error, Result};
-use crate::fold::live::{LiveState, Sources};
-use crate::log::writer::Body;
+use crate::fold::live::{FoldSources, LiveState};
+use crate::log::writer::AppendBody;
 use crate::operation::{RESTORE, RestoreArguments};
 use crate::sabotage::{self, Breakage};
 use crate::types::SessionTypes;
 
 /// Holds what a session needs to know of its replay without its lock.
 #[derive(Debug, Default)]
-pub(crate) struct Replayed {
+pub(crate) struct ReplayClock {
     /// Time of the record whose turn it is, in microseconds since 1970.
     now_us: AtomicI64,
 }
 
-impl Replayed {
+impl ReplayClock {
     pub(super) fn now_us(&self) -> i64 {
         self.now_us.load(Ordering::Relaxed)
     }
 }
 
 /// Says what to do with a record that the host produced in the place of a recorded one.
-enum Verdict {
+enum ReplayVerdict {
     /// Applies the recorded one: nothing that is compared differs.
     Same,
     /// Reports that it has changed, and applies the recorded one.
@@ -72,7 +72,7 @@ enum Verdict {
 /// Says what a thread of the host waits for.
 pub(super) enum Waits<'w, 'a> {
     /// For the turn of its own record, and of which write.
-    Turn(&'w Whose, Option<&'w mut Attempt<'a>>),
+    Turn(&'w RecordProducer, Option<&'w mut Attempt<'a>>),
     /// For the end of its call, which comes from the log.
     End,
     /// For what others bring before the next record of its lane.
@@ -80,7 +80,7 @@ pub(super) enum Waits<'w, 'a> {
 }
 
 impl WriterState {
-    pub(super) fn recording(&mut self) -> Result<&mut Recording> {
+    pub(super) fn recording(&mut self) -> Result<&mut ReplayLog> {
         let none = Error::NoSuchPosition { position: self.log.next_sequence(), last: None };
         self.recording.as_deref_mut().ok_or(none)
     }
@@ -88,10 +88,10 @@ impl WriterState {
     /// Compares what the host produced with the record whose turn it is.
     fn judge(
         &mut self,
-        (kind, produced): (Kind, &[u8]),
+        (kind, produced): (RecordKind, &[u8]),
         produced_objects: &BTreeMap<ObjectId, Vec<u8>>,
         types: Option<&SessionTypes>,
-    ) -> Result<Verdict> {
+    ) -> Result<ReplayVerdict> {
         let objects = Arc::clone(&self.log.objects);
         let mut names = self.live.projection.names.clone();
         let recording = self.recording()?;
@@ -99,7 +99,7 @@ impl WriterState {
             Arc::make_mut(&mut names).learn(declare);
         }
         let rules = recording.rules.clone();
-        let comparison = Comparison {
+        let comparison = RecordComparison {
             kind,
             produced,
             names: &names,
@@ -112,29 +112,29 @@ impl WriterState {
         let lane = whose.lane();
         let difference = match comparison.is_alike(head) {
             true => match comparison.difference(head) {
-                None => return Ok(Verdict::Same),
+                None => return Ok(ReplayVerdict::Same),
                 difference => difference,
             },
             false => None,
         };
         let (sequence, other) = (head.sequence, comparison.other(head));
         if let Some((missing, behind)) = recording.equal_behind(&lane, &comparison) {
-            return Ok(Verdict::Missing(missing, comparison.other(behind)));
+            return Ok(ReplayVerdict::Missing(missing, comparison.other(behind)));
         }
         let repeats = recording.last.get(&lane).is_some_and(|last| comparison.is_same(last));
         Ok(match difference {
             Some(difference) if !repeats => {
-                Verdict::Changed(Divergence::changed(sequence, lane, other.record, difference))
+                ReplayVerdict::Changed(Divergence::changed(sequence, lane, other.record, difference))
             }
             _ => {
                 let extra = Divergence::extra(sequence, lane, (kind, produced), &names);
-                Verdict::Extra(Divergence { other: Some(other), ..extra })
+                ReplayVerdict::Extra(Divergence { other: Some(other), ..extra })
             }
         })
     }
 
     /// Notes that the host brought a record behind the last one, and returns the error that says so.
-    fn too_many(&mut self, kind: Kind, produced: &[u8]) -> Result<Error> {
+    fn too_many(&mut self, kind: RecordKind, produced: &[u8]) -> Result<Error> {
         let (mut names, next) = (self.live.projection.names.clone(), self.log.next_sequence());
         let recording = self.recording()?;
         if let Some(declare) = recording.declared.take() {
@@ -170,7 +170,7 @@ fn ended(next: SequenceNumber) -> Error {
     Error::ReplayEnded { position: next.saturating_sub(1) }
 }
 
-impl Inner {
+impl SessionInner {
     /// Applies the next record from the log.
     pub(super) fn apply_recorded(&self, state: &mut WriterState) -> Result<()> {
         let WriterState { log, live, recording, .. } = state;
@@ -183,7 +183,10 @@ impl Inner {
         let record =
             Record { sequence: head.sequence, kind: head.kind, time_us: head.time_us, body: &head.body };
         log.pass_recorded();
-        live.apply_record(&record, Sources { objects: log.objects.as_ref(), types: self.types.as_ref() })?;
+        live.apply_record(
+            &record,
+            FoldSources { objects: log.objects.as_ref(), types: self.types.as_ref() },
+        )?;
         if let Some((sequence, kind)) = live.projection.unsupported {
             return Err(Error::UnsupportedKind { sequence, kind });
         }
@@ -210,7 +213,7 @@ impl Inner {
         &self,
         state: &mut MutexGuard<'_, WriterState>,
         mut waits: Waits<'_, '_>,
-        mut ready: impl FnMut(&mut Recording) -> Result<Option<T>>,
+        mut ready: impl FnMut(&mut ReplayLog) -> Result<Option<T>>,
     ) -> Result<T> {
         let mut is_checked = false;
         loop {
@@ -234,7 +237,7 @@ impl Inner {
             // Whoever was waited for in vain is not waited for once more.
             let is_gone = brings.as_ref().is_some_and(|brings| recording.gone.contains(brings));
             match brings {
-                Some(Whose::Engine) => {
+                Some(RecordProducer::Engine) => {
                     self.apply_recorded(state)?;
                     continue;
                 }
@@ -274,7 +277,7 @@ impl Inner {
     pub(super) fn turn<'a>(
         &'a self,
         mut state: MutexGuard<'a, WriterState>,
-        whose: &Whose,
+        whose: &RecordProducer,
         attempt: Option<&mut Attempt<'_>>,
     ) -> Result<MutexGuard<'a, WriterState>> {
         state.recording()?.gone.remove(whose);
@@ -284,9 +287,9 @@ impl Inner {
                 // Whoever brings a record too many is told so once it is known.
                 None => is_too_many.then_some(None),
                 Some((head, next)) => {
-                    let any = next != Whose::Engine && sabotage::is(Breakage::ReplayInAnyOrder);
+                    let any = next != RecordProducer::Engine && sabotage::is(Breakage::ReplayInAnyOrder);
                     // Whatever else somebody brings of a call whose end comes next is one record too many.
-                    let is_behind = matches!((&next, whose), (Whose::End(begin), Whose::Lane(lane)) if lane.within == Some(*begin));
+                    let is_behind = matches!((&next, whose), (RecordProducer::End(begin), RecordProducer::Lane(lane)) if lane.within == Some(*begin));
                     (next == *whose || is_behind || any).then_some(Some(head.time_us))
                 }
             })
@@ -298,18 +301,18 @@ impl Inner {
     }
 
     /// Compares a record that the host produced with the recorded one, and applies it. Whoever calls this has waited for
-    /// its [`turn`](Inner::turn). Returns the sequence number of the record that was applied last.
+    /// its [`turn`](SessionInner::turn). Returns the sequence number of the record that was applied last.
     pub(super) fn append_replayed(
         &self,
         state: &mut MutexGuard<'_, WriterState>,
-        (kind, body): (Kind, Body<'_>),
-        apply: impl FnOnce(&mut LiveState, SequenceNumber, Sources<'_>) -> Result<()>,
+        (kind, body): (RecordKind, AppendBody<'_>),
+        apply: impl FnOnce(&mut LiveState, SequenceNumber, FoldSources<'_>) -> Result<()>,
     ) -> Result<SequenceNumber> {
         let produced = body.bytes();
         let next = state.log.next_sequence();
         let recording = state.recording()?;
         recording.fill()?;
-        if kind == Kind::DECLARE {
+        if kind == RecordKind::DECLARE {
             // The record that it is made for says what differs.
             recording.declared = Declare::decode(produced).ok();
             return Ok(next.saturating_sub(1));
@@ -328,28 +331,28 @@ impl Inner {
                 recording.remember(whose, taken);
             }
             log.pass_recorded();
-            let sources = Sources { objects: log.objects.as_ref(), types: self.types.as_ref() };
+            let sources = FoldSources { objects: log.objects.as_ref(), types: self.types.as_ref() };
             apply(live, next, sources).map_err(|error| self.failed(error))?;
             self.schedule.notify_all();
             return Ok(next);
         }
         let verdict = match sabotage::is(Breakage::ReplayUncompared) {
-            true => Verdict::Same,
+            true => ReplayVerdict::Same,
             false => state.judge((kind, produced), &produced_objects, self.types.as_ref())?,
         };
         match verdict {
-            Verdict::Same => self.apply_recorded(state)?,
-            Verdict::Changed(divergence) => {
+            ReplayVerdict::Same => self.apply_recorded(state)?,
+            ReplayVerdict::Changed(divergence) => {
                 state.recording()?.note(divergence);
                 self.go_on(state)?;
                 self.apply_recorded(state)?;
             }
-            Verdict::Extra(divergence) => {
+            ReplayVerdict::Extra(divergence) => {
                 state.recording()?.note(divergence);
                 self.go_on(state)?;
                 return Ok(next.saturating_sub(1));
             }
-            Verdict::Missing(count, other) => {
+            ReplayVerdict::Missing(count, other) => {
                 self.pass_all_missing(state, count, &other)?;
                 self.apply_recorded(state)?;
             }
@@ -407,11 +410,14 @@ impl Session {
         if !self.replays() {
             return Ok(state);
         }
-        self.inner.turn(state, &Whose::Lane(self.lane_name()), None)
+        self.inner.turn(state, &RecordProducer::Lane(self.lane_name()), None)
     }
 
     /// Returns the record whose turn it is in this handle's lane, if its kind is one of these.
-    pub(super) fn next_recorded(&self, kinds: &[Kind]) -> Result<Option<(SequenceNumber, Kind, Vec<u8>)>> {
+    pub(super) fn next_recorded(
+        &self,
+        kinds: &[RecordKind],
+    ) -> Result<Option<(SequenceNumber, RecordKind, Vec<u8>)>> {
         let mut state = self.in_turn(self.inner.writable()?)?;
         let head = state.recording()?.head()?;
         let head = head.filter(|(head, _)| kinds.contains(&head.kind));
@@ -420,7 +426,9 @@ impl Session {
 
     /// Returns whether the record whose turn it is in this handle's lane begins a fill of folders.
     pub(crate) fn is_next_a_fill(&self) -> Result<bool> {
-        let Some((sequence, _, body)) = self.next_recorded(&[Kind::TOOL_BEGIN])? else { return Ok(false) };
+        let Some((sequence, _, body)) = self.next_recorded(&[RecordKind::TOOL_BEGIN])? else {
+            return Ok(false);
+        };
         let begin = ToolBegin::decode(&body).map_err(Error::unread(sequence))?;
         let arguments = (begin.tool == RESTORE).then(|| RestoreArguments::read(begin.arguments.bytes()));
         Ok(arguments.flatten().and_then(|read| read.rewind).is_some_and(|rewind| rewind.fills))
@@ -431,8 +439,8 @@ impl Session {
         let mut state = self.in_turn(self.inner.writable()?)?;
         let recording = state.recording()?;
         recording.fill()?;
-        let behind = recording.behind_next(&Whose::Lane(self.lane_name()));
-        Ok(behind.is_some_and(|record| record.kind == Kind::REQUEST))
+        let behind = recording.behind_next(&RecordProducer::Lane(self.lane_name()));
+        Ok(behind.is_some_and(|record| record.kind == RecordKind::REQUEST))
     }
 
     /// Notes that an observation of this handle's lane has changed, and returns the error that says so.
@@ -442,7 +450,7 @@ impl Session {
         name: &str,
         difference: Difference,
     ) -> Error {
-        let record = format!("{} {name}", Kind::OBSERVED);
+        let record = format!("{} {name}", RecordKind::OBSERVED);
         let divergence = Divergence::changed(sequence, self.lane_name(), record, difference);
         let mut state = self.inner.state.lock();
         match state.recording() {
@@ -497,7 +505,7 @@ impl Session {
             }
             match recording.head()?.map(|(_, whose)| whose) {
                 None => break,
-                Some(Whose::Engine) => inner.apply_recorded(&mut state)?,
+                Some(RecordProducer::Engine) => inner.apply_recorded(&mut state)?,
                 Some(_) if sabotage::is(Breakage::ReplayEndUnchecked) => break,
                 Some(_) => inner.pass_missing(&mut state, None)?,
             }

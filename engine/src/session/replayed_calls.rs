@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{Lane, Observed, ToolBegin, ToolEnd};
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 
 use super::Session;
 use super::operation_records::{RecordedCaptures, captures_of};
-use super::operations::{ActiveCall, Ended};
-use super::recorded_log::{FromLog, Whose};
+use super::operations::{ActiveCall, OperationEnd};
+use super::recorded_log::{FromLog, RecordProducer};
 use super::replay::Waits;
 use super::schedule::Access;
 use super::write::PendingRecord;
@@ -40,7 +40,7 @@ impl Session {
         self.check_handle(&state, Access::Begin { reads_only: begin.reads_only })?;
         let mut state = self.in_turn(state)?;
         let next = state.log.next_sequence();
-        let recorded = state.recording()?.head()?.filter(|(head, _)| head.kind == Kind::TOOL_BEGIN);
+        let recorded = state.recording()?.head()?.filter(|(head, _)| head.kind == RecordKind::TOOL_BEGIN);
         let recorded = recorded.map(|(head, _)| head.body.clone()).unwrap_or_default();
         let mut produced = begin.clone();
         if let Ok(recorded) = ToolBegin::decode(&recorded) {
@@ -56,7 +56,7 @@ impl Session {
         let sequence = inner.write_pending(
             &mut state,
             inner.now_us(),
-            PendingRecord::new(Kind::TOOL_BEGIN, &body, content),
+            PendingRecord::new(RecordKind::TOOL_BEGIN, &body, content),
             false,
         )?;
         let recording = state.recording()?;
@@ -84,7 +84,7 @@ impl Session {
     /// Waits for the turn of the end of a call, whose tool ran again, and returns the captures that the recorded end holds.
     pub(crate) fn captures_at_end(&self, begin: SequenceNumber) -> Result<RecordedCaptures> {
         let inner = &self.inner;
-        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin), None)?;
+        let mut state = inner.turn(inner.settleable()?, &RecordProducer::End(begin), None)?;
         let objects = state.log.objects.clone();
         let Some((head, _)) = state.recording()?.head()? else { return Ok(RecordedCaptures::new()) };
         match ToolEnd::decode(&head.body) {
@@ -98,7 +98,7 @@ impl Session {
         let mut state = self.inner.state.lock();
         let objects = state.log.objects.clone();
         let first = state.recording()?.look_ahead(|record| {
-            if record.kind != Kind::TOOL_BEGIN {
+            if record.kind != RecordKind::TOOL_BEGIN {
                 return Ok(None);
             }
             match ToolBegin::decode(record.body) {
@@ -116,10 +116,10 @@ impl Session {
         let begin = recording.head()?.map(|(head, _)| head.sequence);
         let opened = recording.look_ahead(|record| {
             Ok(match record.kind {
-                Kind::OBSERVED => Observed::decode(record.body)
+                RecordKind::OBSERVED => Observed::decode(record.body)
                     .is_ok_and(|observed| observed.name == CHILD_SESSION)
                     .then_some(true),
-                Kind::TOOL_END => {
+                RecordKind::TOOL_END => {
                     ToolEnd::decode(record.body).is_ok_and(|end| Some(end.begin) == begin).then_some(false)
                 }
                 _ => None,
@@ -134,9 +134,9 @@ impl Session {
         &self,
         end: &ToolEnd<'_>,
         left: BTreeMap<String, Vec<String>>,
-    ) -> Result<Ended> {
+    ) -> Result<OperationEnd> {
         let inner = &self.inner;
-        let mut state = inner.turn(inner.settleable()?, &Whose::End(end.begin), None)?;
+        let mut state = inner.turn(inner.settleable()?, &RecordProducer::End(end.begin), None)?;
         for (resource, paths) in left {
             state.note_left_otherwise(&resource, paths)?;
         }
@@ -158,9 +158,9 @@ impl Session {
         inner.refer(end.payloads_mut(), &references);
         let body = end.encode();
         let content = RecordBody::ToolEnd(MaybeOwned::Borrowed(&end));
-        let pending = PendingRecord::new(Kind::TOOL_END, &body, content);
+        let pending = PendingRecord::new(RecordKind::TOOL_END, &body, content);
         let sequence = inner.write_pending(&mut state, inner.now_us(), pending, false)?;
-        Ok(Ended { end: inner.finish_write(state, sequence, false)?, elapsed_us: end.elapsed_us })
+        Ok(OperationEnd { end: inner.finish_write(state, sequence, false)?, elapsed_us: end.elapsed_us })
     }
 
     /// Returns whether this session replays and lets tools run again.
@@ -179,7 +179,7 @@ impl Session {
     /// Takes from the log the end of a call that an earlier process left open.
     pub(crate) fn end_left_open_replayed(&self, begin: SequenceNumber) -> Result<SequenceNumber> {
         let inner = &self.inner;
-        let mut state = inner.turn(inner.settleable()?, &Whose::End(begin), None)?;
+        let mut state = inner.turn(inner.settleable()?, &RecordProducer::End(begin), None)?;
         let end = state.log.next_sequence();
         inner.apply_recorded(&mut state)?;
         let left = state.left_open().next().is_some();

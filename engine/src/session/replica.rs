@@ -11,29 +11,29 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread;
 
-use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId, Observed, Opened, Payload, Replicated};
+use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId, Observed, Payload, Replicated, SessionOpening};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 use super::compaction_notice::SaidDropped;
-use super::held_captures::{HeldFrom, Holding, Packed, Sources};
-use super::lag::{Behind, Lag, Quiet};
+use super::held_captures::{AppendedPacks, CaptureSources, HeldFrom, ReplicatedCaptures};
+use super::lag::{Lag, Quiet, ReplicaLag};
 use super::write::PendingRecord;
-use super::{Inner, WriterState};
+use super::{SessionInner, WriterState};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fold::record_body::RecordBody;
 use crate::log::compaction::Compaction;
-use crate::log::fence::{self, Fenced};
+use crate::log::fence::{self, SessionFence};
 #[cfg(feature = "host-filesystem")]
 use crate::log::objects::Objects;
 use crate::log::publish::{NotSynced, SyncGate};
-use crate::log::reader::Places;
+use crate::log::reader::RecordLocator;
 use crate::replication::{
-    CapturePacks, Held, HeldPart, ReplicaError, Replication, Replicator, TAKEN_OVER, WhenBehind,
+    CapturePacks, HeldPart, ReplicaError, ReplicaStatus, Replication, Replicator, TAKEN_OVER, WhenBehind,
 };
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
@@ -55,7 +55,7 @@ pub(super) struct Replica {
     epoch: u64,
     /// Everything below its end is held.
     gate: SyncGate<Error>,
-    feeding: Arc<Feeding>,
+    feeding: Arc<FeederWakeup>,
     /// What was written since.
     lag: Mutex<Lag>,
     quiet: Quiet,
@@ -63,15 +63,15 @@ pub(super) struct Replica {
     #[cfg(feature = "host-filesystem")]
     captures_from: SequenceNumber,
     /// What is held of captures; locked by the one thread that feeds.
-    captures: Mutex<Holding>,
+    captures: Mutex<ReplicatedCaptures>,
     /// The compaction of which is held where the slices are known, from the first dropped record on that was fed since.
     compaction: Mutex<Option<Arc<Compaction>>>,
-    dropped: Mutex<Dropping>,
+    dropped: Mutex<DroppedBodiesNotice>,
 }
 
 /// Holds what records say to the replicator of bodies that compactions have dropped.
 #[derive(Debug, Default)]
-struct Dropping {
+struct DroppedBodiesNotice {
     /// What the newest record says that the log has.
     said: Option<Arc<DroppedBodies>>,
     /// Whether the replica holds bodies that were dropped, and no record says so.
@@ -80,20 +80,20 @@ struct Dropping {
 
 /// Wakes the thread that feeds what no call waits for.
 #[derive(Debug, Default)]
-struct Feeding {
-    asked: Mutex<Asked>,
+struct FeederWakeup {
+    asked: Mutex<FeedRequest>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Asked {
+struct FeedRequest {
     feed: bool,
     ended: bool,
 }
 
 /// Says that this process claimed a session.
 #[derive(Clone, Debug)]
-pub(crate) struct Claimed {
+pub(crate) struct ReplicaClaim {
     /// Epoch of the claim.
     pub(crate) epoch: u64,
     /// Sequence number behind the last record that was held then.
@@ -106,11 +106,11 @@ pub(crate) struct Claimed {
 
 /// Says how a local log stands beside what is held.
 #[derive(Clone, Debug)]
-pub(super) struct Compared {
-    pub(super) held: Held,
-    /// As in [`Claimed`].
+pub(super) struct ReplicaExtent {
+    pub(super) held: ReplicaStatus,
+    /// As in [`ReplicaClaim`].
     pub(super) captures_from: SequenceNumber,
-    /// As in [`Claimed`].
+    /// As in [`ReplicaClaim`].
     said_dropped: Option<Arc<DroppedBodies>>,
     /// Whether bodies are held that the local log has dropped, and no record that is held says so.
     is_to_say: bool,
@@ -125,9 +125,9 @@ pub(super) fn compare(
     replication: &Replication,
     session: Uuid,
     storage: &Arc<dyn Storage>,
-    places: &Places,
-) -> Result<Compared> {
-    let mut comparison = Comparison {
+    places: &RecordLocator,
+) -> Result<ReplicaExtent> {
+    let mut comparison = ReplicaComparison {
         storage,
         places,
         records: Vec::new(),
@@ -152,7 +152,7 @@ pub(super) fn compare(
     let mut dropped_here = comparison.dropped_here.sequences();
     let is_to_say =
         dropped_here.any(|sequence| said_dropped.as_ref().is_none_or(|said| !said.holds(sequence)));
-    Ok(Compared { held, captures_from: from.from(), said_dropped, is_to_say })
+    Ok(ReplicaExtent { held, captures_from: from.from(), said_dropped, is_to_say })
 }
 
 /// Does what [`compare`] does, for a log that is about to be written.
@@ -164,8 +164,8 @@ pub(super) fn compare_to_write(
     replication: &Replication,
     session: Uuid,
     storage: &Arc<dyn Storage>,
-    places: &Places,
-) -> Result<Compared> {
+    places: &RecordLocator,
+) -> Result<ReplicaExtent> {
     let compared = compare(replication, session, storage, places)?;
     let held = &compared.held;
     if held.next < places.next_sequence && held.epoch > 0 && !held.is_ours {
@@ -179,21 +179,25 @@ impl Replica {
     pub(super) fn claim(
         replication: &Replication,
         (session, dir): (Uuid, &Path),
-        compared: &Compared,
+        compared: &ReplicaExtent,
     ) -> Result<Replica> {
         let (held, captures_from) = (compared.held.next, compared.captures_from);
         let epoch = replication.replicator.claim(session, held);
         let epoch = epoch.map_err(|error| replica_error(session, error))?;
         let said_dropped = compared.said_dropped.clone();
-        let claimed = Claimed { epoch, held, captures_from, said_dropped };
+        let claimed = ReplicaClaim { epoch, held, captures_from, said_dropped };
         let replica = Replica::of(replication, (session, dir), claimed);
         replica.dropped.lock().is_to_say = compared.is_to_say && !sabotage::is(Breakage::DroppedUnsaid);
         Ok(replica)
     }
 
     /// Feeds under a claim that was made.
-    pub(super) fn of(replication: &Replication, (session, dir): (Uuid, &Path), claimed: Claimed) -> Replica {
-        let Claimed { epoch, held, captures_from, said_dropped } = claimed;
+    pub(super) fn of(
+        replication: &Replication,
+        (session, dir): (Uuid, &Path),
+        claimed: ReplicaClaim,
+    ) -> Replica {
+        let ReplicaClaim { epoch, held, captures_from, said_dropped } = claimed;
         Replica {
             replication: replication.clone(),
             session,
@@ -204,9 +208,9 @@ impl Replica {
             quiet: Quiet::default(),
             #[cfg(feature = "host-filesystem")]
             captures_from,
-            captures: Mutex::new(Holding::new(dir, captures_from)),
+            captures: Mutex::new(ReplicatedCaptures::new(dir, captures_from)),
             compaction: Mutex::default(),
-            dropped: Mutex::new(Dropping { said: said_dropped, is_to_say: false }),
+            dropped: Mutex::new(DroppedBodiesNotice { said: said_dropped, is_to_say: false }),
         }
     }
 
@@ -227,7 +231,7 @@ impl Replica {
 
     /// Notes that a record says which bodies were dropped.
     pub(super) fn note_said(&self, dropped: Arc<DroppedBodies>) {
-        *self.dropped.lock() = Dropping { said: Some(dropped), is_to_say: false };
+        *self.dropped.lock() = DroppedBodiesNotice { said: Some(dropped), is_to_say: false };
     }
 
     /// Returns the epoch of the claim.
@@ -286,7 +290,7 @@ impl Replica {
     }
 
     /// Returns how far the replicator is behind, if writes are refused for that.
-    pub(super) fn refuses(&self, clock: &dyn Clock) -> Option<Behind> {
+    pub(super) fn refuses(&self, clock: &dyn Clock) -> Option<ReplicaLag> {
         if self.replication.when_behind == WhenBehind::Wait {
             return None;
         }
@@ -296,8 +300,8 @@ impl Replica {
 
     /// Returns what is to be held beside a record of which a compaction has dropped the body: where the slices are known from there on.
     /// `None` for one behind which it is held, and for any other record.
-    fn known_beside(&self, record: &Record<'_>, places: &Places) -> Option<(Vec<u8>, ObjectId)> {
-        if record.kind != Kind::DROPPED || sabotage::is(Breakage::BasesUnheld) {
+    fn known_beside(&self, record: &Record<'_>, places: &RecordLocator) -> Option<(Vec<u8>, ObjectId)> {
+        if record.kind != RecordKind::DROPPED || sabotage::is(Breakage::BasesUnheld) {
             return None;
         }
         let compaction = places.compaction.as_ref()?;
@@ -323,7 +327,7 @@ impl Replica {
     }
 
     /// Starts the session's own thread. Without one, what no call waits for is fed by the next call that does.
-    pub(super) fn start(&self, session: Weak<Inner>) {
+    pub(super) fn start(&self, session: Weak<SessionInner>) {
         let feeding = Arc::clone(&self.feeding);
         let feed = move || {
             loop {
@@ -353,7 +357,7 @@ impl Drop for Replica {
     }
 }
 
-impl Inner {
+impl SessionInner {
     /// Records that the session is held, where no record says so yet, and makes that durable: from then on nobody writes the session
     /// unawares without its replicator. A session that takes no record is left as it is.
     pub(super) fn note_replica(self: &Arc<Self>) -> Result<()> {
@@ -366,7 +370,7 @@ impl Inner {
         }
         let (note, time_us) = (replica.note(), self.now_us());
         let body = note.encode();
-        let pending = PendingRecord::new(Kind::REPLICATED, &body, RecordBody::Replicated(note));
+        let pending = PendingRecord::new(RecordKind::REPLICATED, &body, RecordBody::Replicated(note));
         let sequence = self.write_pending(&mut state, time_us, pending, true)?;
         self.finish_write(state, sequence, false)?;
         if sabotage::is(Breakage::HoldNotDurable) {
@@ -384,7 +388,7 @@ impl Inner {
         let data = data.encode();
         let body = Observed { name: TAKEN_OVER.to_owned(), data: Payload::new(&data) }.encode();
         let mut state = self.settleable()?;
-        let pending = PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed);
+        let pending = PendingRecord::new(RecordKind::OBSERVED, &body, RecordBody::Observed);
         let sequence = self.write_pending(&mut state, self.now_us(), pending, true)?;
         self.finish_write(state, sequence, true).map(drop)
     }
@@ -422,7 +426,7 @@ impl Inner {
 
     /// Returns how far the replicator is behind, if writes are refused for that, and has it fed.
     #[inline]
-    pub(super) fn behind(&self) -> Option<Behind> {
+    pub(super) fn behind(&self) -> Option<ReplicaLag> {
         let replica = self.replica.as_ref()?;
         let behind = replica.refuses(self.store.options.clock.as_ref())?;
         replica.wake();
@@ -437,7 +441,7 @@ impl Inner {
 
     /// Returns where the session's records stand, and which of them are held with the captures that they name; `None` without a replicator.
     #[cfg(feature = "host-filesystem")]
-    pub(super) fn held_with_captures(&self) -> Option<(Places, Arc<Objects>, Range<SequenceNumber>)> {
+    pub(super) fn held_with_captures(&self) -> Option<(RecordLocator, Arc<Objects>, Range<SequenceNumber>)> {
         let replica = self.replica.as_ref()?;
         let held = replica.captures_from..replica.held();
         let state = self.state.lock();
@@ -450,8 +454,8 @@ impl Inner {
         self.replica.as_ref().is_some_and(|replica| replica.replication.replicator.holds_captures())
     }
 
-    /// Returns the session's own `Opened` record.
-    pub(super) fn opened(&self) -> Opened {
+    /// Returns the session's own `SessionOpening` record.
+    pub(super) fn opened(&self) -> SessionOpening {
         self.state.lock().opened()
     }
 
@@ -465,7 +469,7 @@ impl Inner {
         let (session, epoch, replicator) = (replica.session, replica.epoch, &replica.replication.replicator);
         let mut next = replica.held();
         while next < end {
-            let mut batch = Batch::default();
+            let mut batch = ReplicaBatch::default();
             let mut known = None;
             places.read_until(&self.store.options.storage, next, end.saturating_sub(1), &mut |record| {
                 match replica.known_beside(&record, &places) {
@@ -490,15 +494,15 @@ impl Inner {
                 put(object, &objects.get(&object)?)?;
             }
             let storage = &self.store.options.storage;
-            let sources = Sources { storage, places: &places, objects: &objects, session: self };
+            let sources = CaptureSources { storage, places: &places, objects: &objects, session: self };
             let packed = replica.captures.lock().put((session, replicator.as_ref()), sources, &records)?;
-            let captures = packed.as_ref().map(|Packed { packs, inlined }| CapturePacks {
+            let captures = packed.as_ref().map(|AppendedPacks { packs, inlined }| CapturePacks {
                 packs: packs.as_slice(),
                 inlined: inlined.as_slice(),
             });
             replicator.append(session, epoch, captures, &records).map_err(|error| {
                 if let ReplicaError::Fenced { epoch, by } = &error {
-                    self.note_fenced(Fenced { from: next, epoch: *epoch, by: by.clone() });
+                    self.note_fenced(SessionFence { from: next, epoch: *epoch, by: by.clone() });
                 }
                 replica_error(session, error)
             })?;
@@ -508,7 +512,7 @@ impl Inner {
     }
 
     /// Leaves word of what was not acknowledged, for whoever reads this log.
-    pub(super) fn note_fenced(&self, fenced: Fenced) {
+    pub(super) fn note_fenced(&self, fenced: SessionFence) {
         let (storage, root) = (&self.store.options.storage, &self.store.root);
         fence::note(storage, root, self.id, &fenced);
     }
@@ -534,13 +538,13 @@ pub(crate) fn replica_error(session: Uuid, error: ReplicaError) -> Error {
 
 /// Holds copies of some records.
 #[derive(Default)]
-struct Batch {
+struct ReplicaBatch {
     bodies: Vec<u8>,
     /// Sequence number, kind, time and length of the body of each.
-    records: Vec<(SequenceNumber, Kind, i64, usize)>,
+    records: Vec<(SequenceNumber, RecordKind, i64, usize)>,
 }
 
-impl Batch {
+impl ReplicaBatch {
     fn take(&mut self, record: &Record<'_>) {
         self.bodies.extend_from_slice(record.body);
         self.records.push((record.sequence, record.kind, record.time_us, record.body.len()));
@@ -562,9 +566,9 @@ impl Batch {
 }
 
 /// Compares the content of records that arrive in order with those of the local log.
-struct Comparison<'a> {
+struct ReplicaComparison<'a> {
     storage: &'a Arc<dyn Storage>,
-    places: &'a Places,
+    places: &'a RecordLocator,
     /// Content of records that were not compared yet, and whether their bodies are held.
     records: Vec<([u8; 32], bool)>,
     /// First of them.
@@ -575,9 +579,9 @@ struct Comparison<'a> {
     dropped_here: DroppedBodies,
 }
 
-impl Comparison<'_> {
+impl ReplicaComparison<'_> {
     fn take(&mut self, record: &Record<'_>) {
-        self.records.push((content(record), record.kind != Kind::DROPPED));
+        self.records.push((content(record), record.kind != RecordKind::DROPPED));
         if self.records.len() >= COMPARED_RECORDS {
             self.compare();
         }
@@ -597,7 +601,7 @@ impl Comparison<'_> {
             if let Some((hash, is_whole)) = records.next()
                 && hash == content(&record)
             {
-                if is_whole && record.kind == Kind::DROPPED {
+                if is_whole && record.kind == RecordKind::DROPPED {
                     dropped_here.push(record.sequence);
                 }
                 return Ok(ControlFlow::Continue(()));

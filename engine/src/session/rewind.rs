@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::fold::conversation_reading::TextBudget;
 use crate::fold::log_source::LogSource;
 use crate::fold::projection::Projection;
-use crate::items::Items;
+use crate::items::SliceItems;
 use crate::operation::RESTORE;
 use crate::types::{Item, ToolInvocations, ToolInvoked};
 
@@ -24,7 +24,7 @@ const CALLS: u64 = 64;
 
 /// Holds the capture of a resource as a record names it.
 #[derive(Clone)]
-pub(crate) struct CaptureFound {
+pub(crate) struct LoggedCapture {
     /// Record that names the capture.
     pub(crate) record: SequenceNumber,
     /// Whether that is the end of a call; otherwise it is the begin of one.
@@ -112,7 +112,7 @@ impl Session {
         &self,
         to: SequenceNumber,
         names: &Sought<'_>,
-    ) -> Result<BTreeMap<String, CaptureFound>> {
+    ) -> Result<BTreeMap<String, LoggedCapture>> {
         let path = self.live_path();
         let mut found = self.last_captures(names, &|end| end <= to && path.is_live(end, to))?;
         if found.len() == names.names.len() {
@@ -140,7 +140,7 @@ impl Session {
         &self,
         begin: SequenceNumber,
         names: &Sought<'_>,
-    ) -> Result<BTreeMap<String, CaptureFound>> {
+    ) -> Result<BTreeMap<String, LoggedCapture>> {
         Ok(taken(names, self.read_begin(begin, |begin| begin.resources)?, (begin, false)))
     }
 
@@ -149,7 +149,7 @@ impl Session {
         &self,
         end: SequenceNumber,
         names: &Sought<'_>,
-    ) -> Result<BTreeMap<String, CaptureFound>> {
+    ) -> Result<BTreeMap<String, LoggedCapture>> {
         Ok(taken(names, self.captures_at_end_of(end)?, (end, true)))
     }
 
@@ -159,7 +159,7 @@ impl Session {
         &self,
         (begin, end): (SequenceNumber, SequenceNumber),
         names: &Sought<'_>,
-    ) -> Result<BTreeMap<String, CaptureFound>> {
+    ) -> Result<BTreeMap<String, LoggedCapture>> {
         let mut replaced = self.captures_replaced_at(end)?;
         for (name, first) in self.captures_before_rollback(begin, end)? {
             replaced.entry(name).and_modify(|found| *found = first);
@@ -187,7 +187,7 @@ impl Session {
         &self,
         names: &Sought<'_>,
         wanted: &dyn Fn(SequenceNumber) -> bool,
-    ) -> Result<BTreeMap<String, CaptureFound>> {
+    ) -> Result<BTreeMap<String, LoggedCapture>> {
         let mut found = BTreeMap::new();
         self.calls_back(&mut |item| {
             let Some((end, _)) = item.position().filter(|(end, _)| wanted(*end)) else { return Ok(true) };
@@ -313,7 +313,7 @@ fn taken(
     sought: &Sought<'_>,
     captured: RecordedCaptures,
     of: (SequenceNumber, bool),
-) -> BTreeMap<String, CaptureFound> {
+) -> BTreeMap<String, LoggedCapture> {
     let mut found = BTreeMap::new();
     take(&mut found, sought, captured, of);
     found
@@ -321,7 +321,7 @@ fn taken(
 
 /// Adds those of the wanted captures that are not found yet.
 pub(crate) fn take(
-    found: &mut BTreeMap<String, CaptureFound>,
+    found: &mut BTreeMap<String, LoggedCapture>,
     sought: &Sought<'_>,
     captured: RecordedCaptures,
     (record, is_end): (SequenceNumber, bool),
@@ -329,7 +329,7 @@ pub(crate) fn take(
     let wanted =
         captured.into_iter().filter(|(name, recorded)| sought.wants(record, name, recorded.as_deref()));
     for (name, recorded) in wanted {
-        found.entry(name).or_insert(CaptureFound { record, is_end, recorded });
+        found.entry(name).or_insert(LoggedCapture { record, is_end, recorded });
     }
 }
 
@@ -347,7 +347,7 @@ impl SlicesBeside {
 /// Counts what of a slice goes and comes back; `None` if it stays as it is.
 fn slice_rewound(now: &Projection, then: &Projection, id: u32) -> Option<SliceCounts> {
     let name = now.names.slice(id)?.name.clone();
-    let (policy, Items::Held(now)) = now.items(id)? else { return None };
+    let (policy, SliceItems::Held(now)) = now.items(id)? else { return None };
     let before = now.len() as u64;
     let counts = |after, removed, added| {
         (removed > 0 || added > 0).then_some(SliceCounts { name, policy, before, after, removed, added })
@@ -356,7 +356,7 @@ fn slice_rewound(now: &Projection, then: &Projection, id: u32) -> Option<SliceCo
         return counts(0, before, 0);
     }
     let then = match then.items(id) {
-        Some((_, Items::Held(then))) => Some(then),
+        Some((_, SliceItems::Held(then))) => Some(then),
         _ => None,
     };
     let in_then = |item: ItemId| then.is_some_and(|then| then.contains(item));

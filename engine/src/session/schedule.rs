@@ -37,7 +37,7 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
-use super::recorded_log::Whose;
+use super::recorded_log::RecordProducer;
 use super::wait::{Asker, Patience};
 use super::{Session, WriterState};
 #[cfg(feature = "async")]
@@ -77,7 +77,12 @@ impl Access {
 
     /// Returns whether the operation `other` must end before this can be done within the operation with the
     /// ticket `asker`.
-    fn is_blocked_by(self, other: &Admitted, running_calls: &RunningCalls, asker: Option<u64>) -> bool {
+    fn is_blocked_by(
+        self,
+        other: &AdmittedOperation,
+        running_calls: &RunningCalls,
+        asker: Option<u64>,
+    ) -> bool {
         match self {
             Access::Write(WriteScope::State) => running_calls.changes(other, asker),
             Access::Write(WriteScope::Log) => false,
@@ -213,11 +218,11 @@ pub(super) enum Turn {
 #[derive(Default)]
 pub(super) struct RunningCalls {
     pub(super) next: u64,
-    pub(super) admitted: Vec<Admitted>,
+    pub(super) admitted: Vec<AdmittedOperation>,
 }
 
 /// Holds an operation that the schedule has admitted, before and after its begin.
-pub(super) struct Admitted {
+pub(super) struct AdmittedOperation {
     pub(super) ticket: u64,
     /// Ticket of the operation within which this one runs.
     pub(super) parent: Option<u64>,
@@ -242,7 +247,7 @@ pub(super) struct Admitted {
     pub(super) ends_soon: bool,
 }
 
-impl Admitted {
+impl AdmittedOperation {
     /// Returns the operation id, once the operation has begun.
     pub(super) fn operation(&self) -> Option<OperationId> {
         self.begun.as_ref().map(|begun| begun.operation)
@@ -275,14 +280,15 @@ impl RunningCalls {
         self.admitted.is_empty()
     }
 
-    pub(super) fn get(&self, ticket: u64) -> Option<&Admitted> {
+    pub(super) fn get(&self, ticket: u64) -> Option<&AdmittedOperation> {
         self.admitted.iter().find(|admitted| admitted.ticket == ticket)
     }
 
     /// Returns the operations that have begun and still run although their grace is over.
     pub(super) fn stuck(&self, grace: Duration) -> impl Iterator<Item = OperationId> {
-        let is_stuck = move |admitted: &&Admitted| admitted.stuck_at(grace).is_some_and(clock::is_past);
-        self.admitted.iter().filter(is_stuck).filter_map(Admitted::operation)
+        let is_stuck =
+            move |admitted: &&AdmittedOperation| admitted.stuck_at(grace).is_some_and(clock::is_past);
+        self.admitted.iter().filter(is_stuck).filter_map(AdmittedOperation::operation)
     }
 
     /// Returns the operation that becomes stuck first, and when, of those that have to end before `access` can
@@ -293,13 +299,14 @@ impl RunningCalls {
         asker: Option<u64>,
         grace: Duration,
     ) -> Option<(Instant, OperationId)> {
-        let ends_first = |one: &&Admitted| {
-            let waits_for_it = |other: &Admitted| {
+        let ends_first = |one: &&AdmittedOperation| {
+            let waits_for_it = |other: &AdmittedOperation| {
                 access.is_blocked_by(other, self, asker) && self.is_within(one.ticket, other.ticket)
             };
             self.admitted.iter().any(waits_for_it)
         };
-        let stuck = |one: &Admitted| Some((one.stuck_at(grace)?, one.operation().unwrap_or_default()));
+        let stuck =
+            |one: &AdmittedOperation| Some((one.stuck_at(grace)?, one.operation().unwrap_or_default()));
         self.admitted.iter().filter(ends_first).filter_map(stuck).min_by_key(|(at, _)| *at)
     }
 
@@ -334,14 +341,14 @@ impl RunningCalls {
     }
 
     /// Returns whether `other` must end before an operation within `parent` may begin.
-    fn conflicts(&self, other: &Admitted, parent: Option<u64>, reads_only: bool) -> bool {
+    fn conflicts(&self, other: &AdmittedOperation, parent: Option<u64>, reads_only: bool) -> bool {
         let ancestor = parent.is_some_and(|parent| self.is_within(parent, other.ticket));
         let together = other.reads_only && reads_only;
         !ancestor && !together
     }
 
     /// Returns whether `other` may change STATE, and runs within `below` if that is given.
-    fn changes(&self, other: &Admitted, below: Option<u64>) -> bool {
+    fn changes(&self, other: &AdmittedOperation, below: Option<u64>) -> bool {
         let counts = below.is_none_or(|of| other.ticket != of && self.is_within(other.ticket, of));
         counts && !other.reads_only && !other.is_guest
     }
@@ -349,8 +356,10 @@ impl RunningCalls {
     /// Takes what ends an abandoned operation. Skips operations within which somebody still works, be it the
     /// asker. From then on nobody can begin anything within the operation, so nothing delays its end.
     pub(super) fn take_abandoned(&mut self, asker: Option<u64>) -> Option<Abandon> {
-        let is_free = |of: &Admitted| {
-            let works = |other: &Admitted| other.abandon.is_none() && self.is_within(other.ticket, of.ticket);
+        let is_free = |of: &AdmittedOperation| {
+            let works = |other: &AdmittedOperation| {
+                other.abandon.is_none() && self.is_within(other.ticket, of.ticket)
+            };
             of.abandon.is_some()
                 && !self.admitted.iter().any(works)
                 && asker.is_none_or(|asker| !self.is_within(asker, of.ticket))
@@ -387,7 +396,7 @@ impl RunningCalls {
     #[cfg(feature = "async")]
     pub(super) fn stopping(&self, grace: Duration) -> Option<Instant> {
         const BEGINS_WITHIN: Duration = Duration::from_millis(2);
-        let look_again = |one: &Admitted| {
+        let look_again = |one: &AdmittedOperation| {
             if one.begun.is_none() {
                 return Some(clock::after(BEGINS_WITHIN));
             }
@@ -421,14 +430,14 @@ pub(super) fn inside<T>(
     (session, ticket, operation): (Uuid, u64, OperationId),
     run: impl FnOnce() -> T,
 ) -> T {
-    struct Left;
-    impl Drop for Left {
+    struct InsideGuard;
+    impl Drop for InsideGuard {
         fn drop(&mut self) {
             INSIDE.with_borrow_mut(|inside| inside.pop());
         }
     }
     INSIDE.with_borrow_mut(|inside| inside.push((session, ticket, operation)));
-    let _left = Left;
+    let _left = InsideGuard;
     run()
 }
 
@@ -467,7 +476,7 @@ impl RunningCalls {
     /// Returns the operation, if any, that this thread began, has to end, and would have to end before the one with `ticket`
     /// can.
     fn waits_for_own(&self, ticket: u64) -> Option<OperationId> {
-        let is_own = |one: &&Admitted| {
+        let is_own = |one: &&AdmittedOperation| {
             one.abandon.is_none() && one.asker.is_held_here() && self.is_within(one.ticket, ticket)
         };
         self.admitted.iter().rfind(is_own)?.operation()
@@ -503,7 +512,7 @@ impl Session {
     ) -> Result<MutexGuard<'a, WriterState>> {
         if self.inner.replayed.is_some() {
             self.check_handle(&state, Access::Write(change()))?;
-            return self.inner.turn(state, &Whose::Lane(self.lane_name()), None);
+            return self.inner.turn(state, &RecordProducer::Lane(self.lane_name()), None);
         }
         if state.running_calls.is_empty() && self.within.is_none() {
             return Ok(state);
@@ -558,7 +567,7 @@ impl Session {
                 return Err(Error::ReadsOnly { operation, tried });
             }
         }
-        let blocks = |other: &&Admitted| access.is_blocked_by(other, running_calls, asker);
+        let blocks = |other: &&AdmittedOperation| access.is_blocked_by(other, running_calls, asker);
         let Some(other) = running_calls.admitted.iter().find(blocks) else { return Ok(Turn::Now) };
         if let Some(operation) = running_calls.waits_for_itself(self.inner.id, other.ticket) {
             return Err(Error::InsideOperation { operation });

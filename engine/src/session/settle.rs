@@ -3,19 +3,19 @@
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::{Decision, Payload, Settle};
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 
 use super::rejected_writes::Attempt;
 use super::schedule::WriteScope;
 use super::write::PendingRecord;
-use super::{Inner, Session, WriterState};
+use super::{Session, SessionInner, WriterState};
 use crate::conversation::{settled_text, text_payload};
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::fold::questions::{self, PendingQuestion};
 use crate::fold::record_body::RecordBody;
-use crate::fold::suspensions::{Standing, Standings};
+use crate::fold::suspensions::{Standings, SuspensionStatus};
 use crate::operation::{SuspendedOperation, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
 use crate::types::encode;
@@ -189,7 +189,7 @@ impl Session {
             return Err(Error::Blank { argument: "by" });
         }
         let attempt = Attempt {
-            brings: &|recorded, _| recorded.kind == Kind::SETTLE,
+            brings: &|recorded, _| recorded.kind == RecordKind::SETTLE,
             refused: &mut |state| inner.settles(state, operation, settlement),
         };
         let state = match self.replays() {
@@ -206,7 +206,7 @@ impl Session {
     }
 
     /// Returns a suspended operation and how it stands, if it counts.
-    pub(crate) fn suspended(&self, operation: OperationId) -> Option<(SuspendedOperation, Standing)> {
+    pub(crate) fn suspended(&self, operation: OperationId) -> Option<(SuspendedOperation, SuspensionStatus)> {
         let state = self.inner.state.lock();
         let suspended = state.live.projection.operations.suspended_one(operation)?;
         let standings = self.inner.standings_of(&state, self, suspended);
@@ -229,7 +229,7 @@ impl Session {
         &self,
         tool: &str,
         arguments: &str,
-    ) -> Option<(SuspendedOperation, Standing)> {
+    ) -> Option<(SuspendedOperation, SuspensionStatus)> {
         let parent = self.within.as_deref()?.operation();
         let state = self.inner.state.lock();
         let operations = &state.live.projection.operations;
@@ -256,7 +256,7 @@ impl Session {
 
     /// Returns the suspended operations within no other that go on without anybody's doing: those that were approved, those
     /// that have expired, and those that wait for a call within them that waits no more.
-    pub(crate) fn due(&self) -> Vec<(SuspendedOperation, Standing)> {
+    pub(crate) fn due(&self) -> Vec<(SuspendedOperation, SuspensionStatus)> {
         let state = self.inner.state.lock();
         let standings = self.inner.standings(&state);
         let outer = standings.operations.suspended().filter(|one| one.parent.is_none());
@@ -266,9 +266,11 @@ impl Session {
             one.origin.is_none() || one.suspension.inner.is_some_and(|inner| inner.session.is_none())
         };
         let due = outer.filter_map(|one| match self.inner.standings_of(&state, self, one).of_live(one)? {
-            standing @ (Standing::MayRun(Some(_)) | Standing::Expired) => Some((one.clone(), standing)),
-            standing @ Standing::MayRun(None) => is_asked(one).then(|| (one.clone(), standing)),
-            Standing::Waits(_) => None,
+            standing @ (SuspensionStatus::MayRun(Some(_)) | SuspensionStatus::Expired) => {
+                Some((one.clone(), standing))
+            }
+            standing @ SuspensionStatus::MayRun(None) => is_asked(one).then(|| (one.clone(), standing)),
+            SuspensionStatus::Waits(_) => None,
         });
         due.collect()
     }
@@ -278,7 +280,7 @@ impl Session {
         let state = self.in_turn(self.inner.settleable()?)?;
         let standings = self.inner.standings(&state);
         let suspended = standings.operations.suspended_one(operation);
-        if suspended.map(|suspended| standings.standing(suspended)) != Some(Standing::Expired) {
+        if suspended.map(|suspended| standings.standing(suspended)) != Some(SuspensionStatus::Expired) {
             return Ok(());
         }
         self.write_settlement(state, operation, settlement, (by, "nobody answered in time")).map(drop)
@@ -289,7 +291,7 @@ impl Session {
         let source = self.log_source();
         let mut found = None;
         source.places.read(&source.storage, operation.into(), SequenceNumber::MAX, &mut |record| {
-            if record.kind == Kind::SETTLE {
+            if record.kind == RecordKind::SETTLE {
                 let settle = Settle::decode(record.body).map_err(Error::unread(record.sequence))?;
                 if settle.operation == operation {
                     let Settle { decision, arguments, by, .. } = settle;
@@ -316,14 +318,18 @@ impl Session {
         let references = inner.references(&state, settle.payloads_mut())?;
         inner.refer(settle.payloads_mut(), &references);
         let body = self.in_lane(settle.encode());
-        inner.write(state, time_us, [PendingRecord::new(Kind::SETTLE, &body, RecordBody::Settle(settle))])
+        inner.write(
+            state,
+            time_us,
+            [PendingRecord::new(RecordKind::SETTLE, &body, RecordBody::Settle(settle))],
+        )
     }
 }
 
 /// Why an operation cannot be settled that waits for no decision.
 const WAITS_FOR_NOBODY: &str = "it is not one that was interrupted or suspended and waits to be settled";
 
-impl Inner {
+impl SessionInner {
     /// Fails if an operation cannot be settled so now.
     fn settles(&self, state: &WriterState, operation: OperationId, settlement: &Settlement) -> Result<()> {
         check(&self.standings(state), operation, settlement)

@@ -5,15 +5,15 @@ use std::path::Path as FilePath;
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{Opened, Rollback};
+use foldlog_codec::body::{Rollback, SessionOpening};
 
-use super::open::{Read, ReadGround, open_read};
-use super::{Inner, WriterState};
+use super::open::{LoadedSession, ReadGround, open_read};
+use super::{SessionInner, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
-use crate::log::reader::{Located, Places};
+use crate::log::reader::{FrameLocation, RecordLocator};
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 use crate::types::SessionTypes;
@@ -21,14 +21,14 @@ use crate::types::SessionTypes;
 /// Holds the records that a fork shares with its parent, and their projection.
 pub(crate) struct SharedPrefix {
     /// Places of the records, up to the last one that is shared.
-    pub(crate) places: Places,
+    pub(crate) places: RecordLocator,
     /// Location of the last shared record.
-    pub(crate) located: Located,
+    pub(crate) located: FrameLocation,
     /// Sequence number below which every record is known to be durable.
     pub(crate) watermark: SequenceNumber,
     /// Number of times that the log was opened for writing, openings after the shared records included.
     pub(crate) epoch: u64,
-    pub(crate) openings: Vec<(SequenceNumber, Opened)>,
+    pub(crate) openings: Vec<(SequenceNumber, SessionOpening)>,
     pub(crate) rollbacks: BTreeMap<SequenceNumber, Rollback>,
     pub(crate) projection: Projection,
 }
@@ -40,7 +40,7 @@ impl SharedPrefix {
     pub(crate) fn new(
         ground: ReadGround<'_>,
         dir: &FilePath,
-        writer: Option<&Arc<Inner>>,
+        writer: Option<&Arc<SessionInner>>,
         position: SequenceNumber,
         types: &SessionTypes,
     ) -> Result<SharedPrefix> {
@@ -56,7 +56,7 @@ impl SharedPrefix {
         let storage = ground.storage;
         let read = open_read(ground, dir, Some(types), LogSlices::InLog)?;
         let (places, located) = cut(storage, read.places(), position)?;
-        let Read { scan, folded, .. } = read;
+        let LoadedSession { scan, folded, .. } = read;
         let mut rollbacks = scan.rollbacks;
         rollbacks.split_off(&(position + 1));
         let mut projection = folded.projection;
@@ -74,7 +74,7 @@ impl SharedPrefix {
     }
 }
 
-impl Inner {
+impl SessionInner {
     fn shared_prefix(&self, state: &WriterState, position: SequenceNumber) -> Result<SharedPrefix> {
         let (places, located) = cut(&self.store.options.storage, state.log.places.clone(), position)?;
         let mut projection = self.frozen_at(state, position)?.projection().clone().behind_ranges();
@@ -92,9 +92,9 @@ impl Inner {
 /// Returns the places of a log's records through `position`, and the location of the last.
 pub(crate) fn cut(
     storage: &Arc<dyn Storage>,
-    mut places: Places,
+    mut places: RecordLocator,
     position: SequenceNumber,
-) -> Result<(Places, Located)> {
+) -> Result<(RecordLocator, FrameLocation)> {
     if position >= places.next_sequence {
         let last = places.next_sequence.checked_sub(1);
         return Err(Error::NoSuchPosition { position, last });
@@ -112,6 +112,9 @@ pub(crate) fn cut(
     Ok((places, located))
 }
 
-fn shared(position: SequenceNumber, openings: &[(SequenceNumber, Opened)]) -> Vec<(SequenceNumber, Opened)> {
+fn shared(
+    position: SequenceNumber,
+    openings: &[(SequenceNumber, SessionOpening)],
+) -> Vec<(SequenceNumber, SessionOpening)> {
     openings.iter().filter(|(sequence, _)| *sequence <= position).cloned().collect()
 }

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
 use super::write::PendingEvent;
-use super::{Inner, Session};
+use super::{Session, SessionInner};
 use crate::error::panic_message;
 use crate::items::AnyValue;
 use crate::types::Event;
@@ -25,7 +25,7 @@ const WARNINGS_MAX: usize = 64;
 pub struct RecordNotification {
     sequence: SequenceNumber,
     time_us: i64,
-    kind: Kind,
+    kind: RecordKind,
     name: Option<SmolStr>,
     version: u32,
     event: Option<AnyValue>,
@@ -45,7 +45,7 @@ impl RecordNotification {
     pub(super) fn of(
         sequence: SequenceNumber,
         time_us: i64,
-        kind: Kind,
+        kind: RecordKind,
         event: Option<PendingEvent>,
     ) -> RecordNotification {
         let (name, version, event) = match event {
@@ -66,7 +66,7 @@ impl RecordNotification {
     }
 
     /// Returns the kind of the record.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> RecordKind {
         self.kind
     }
 
@@ -103,7 +103,7 @@ type Subscriber = dyn Fn(&RecordNotification) + Send + Sync;
 
 /// Holds a subscriber that is notified of the records from `since` on.
 #[derive(Clone)]
-struct Subscribed {
+struct SubscriberEntry {
     id: u64,
     since: SequenceNumber,
     subscriber: Arc<Subscriber>,
@@ -112,7 +112,7 @@ struct Subscribed {
 /// Holds the subscribers of a session, the notifications to deliver, and the panics to report.
 #[derive(Default)]
 pub(super) struct Subscribers {
-    subscribers: Mutex<Vec<Subscribed>>,
+    subscribers: Mutex<Vec<SubscriberEntry>>,
     count: AtomicUsize,
     next: AtomicU64,
     /// Notifications, each with the sequence number below which all records must be durable before it is
@@ -199,18 +199,18 @@ impl Subscribers {
 }
 
 /// Holds a subscription, which ends when this is dropped.
-pub(crate) struct Listening {
-    session: Weak<Inner>,
+pub(crate) struct SubscriptionGuard {
+    session: Weak<SessionInner>,
     subscription: Subscription,
 }
 
-impl fmt::Debug for Listening {
+impl fmt::Debug for SubscriptionGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.subscription.fmt(f)
     }
 }
 
-impl Drop for Listening {
+impl Drop for SubscriptionGuard {
     fn drop(&mut self) {
         if let Some(session) = self.session.upgrade() {
             session.subscribers.remove(self.subscription);
@@ -267,7 +267,7 @@ impl Session {
         // Records before this one may still be queued for others.
         let state = self.inner.state.lock();
         let since = state.log.next_sequence();
-        subscribers.subscribers.lock().push(Subscribed { id, since, subscriber: Arc::new(subscriber) });
+        subscribers.subscribers.lock().push(SubscriberEntry { id, since, subscriber: Arc::new(subscriber) });
         subscribers.count.fetch_add(1, Ordering::Release);
         Subscription(id)
     }
@@ -284,7 +284,7 @@ impl Session {
     pub(crate) fn listen(
         &self,
         subscriber: impl Fn(&RecordNotification) + Send + Sync + 'static,
-    ) -> Option<Listening> {
+    ) -> Option<SubscriptionGuard> {
         if self.inner.types.is_none() || self.inner.read_only.is_some() {
             return None;
         }
@@ -292,7 +292,7 @@ impl Session {
         if self.inner.state.lock().closed {
             self.inner.subscribers.end();
         }
-        Some(Listening { session: Arc::downgrade(&self.inner), subscription })
+        Some(SubscriptionGuard { session: Arc::downgrade(&self.inner), subscription })
     }
 
     /// Returns the panics of subscribers since the last call, at most the last 64.

@@ -9,14 +9,14 @@ use foldlog_codec::msgpack::Value;
 
 use super::dispatch::{ChangedSlice, DispatchedEvent};
 use super::event_plan::EncodeBuffer;
-use super::log_view::{LogView, Viewed};
-use super::{Inner, Session, WriterState};
+use super::log_view::{LogView, ViewedSlice};
+use super::{Session, SessionInner, WriterState};
 use crate::error::{Error, Result};
-use crate::items::row::{Row, RowItem};
+use crate::items::row::{RowItem, SliceRow};
 use crate::items::rows::Rows;
-use crate::items::{AnyValue, Items};
+use crate::items::{AnyValue, SliceItems};
 use crate::types::{
-    Clear, Decoder, EventTypes, Item, ItemCoding, NewItem, Recorded, SliceEffect, SliceOp, SliceTypes,
+    Clear, Decoder, EventTypes, Item, ItemCoding, NewItem, RecordedBytes, SliceEffect, SliceOp, SliceTypes,
     ValueDecoder, View, default_policy, encode_value, read_value, resolve_op,
 };
 
@@ -113,12 +113,12 @@ impl Session {
     /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, or if it is not LOG.
     pub fn log_values(&self, slice: &str) -> Result<LogView<Value>> {
         let viewed = match self.read_named(slice)? {
-            (Policy::Log, Some(Items::InLog(items))) => {
+            (Policy::Log, Some(SliceItems::InLog(items))) => {
                 let state = self.inner.state.lock();
                 let id = state.live.projection.names.slice_named(slice).map_or(0, |slice| slice.id);
                 let types = self.inner.types.as_ref().and_then(|types| types.slice(slice));
                 let decoder = types.map_or_else(|| untyped(slice), SliceTypes::value_decoder);
-                Some(Viewed { id, items, source: self.inner.log_source(&state), decoder })
+                Some(ViewedSlice { id, items, source: self.inner.log_source(&state), decoder })
             }
             (Policy::Log, _) => None,
             _ => {
@@ -192,7 +192,7 @@ impl Session {
     }
 
     /// Returns the policy and the items of a slice. The items are `None` if the log has not declared it yet.
-    fn read_named(&self, slice: &str) -> Result<(Policy, Option<Items>)> {
+    fn read_named(&self, slice: &str) -> Result<(Policy, Option<SliceItems>)> {
         let state = self.inner.state.lock();
         if let Some((policy, items)) = state.live.projection.items_named(slice) {
             return Ok((policy, Some(items.clone())));
@@ -214,7 +214,7 @@ impl Session {
             state.live.projection.names.event_named(name).map(|event| event.version)
         };
         let version = declared.or_else(recorded).unwrap_or(1);
-        ChangedSlice { name, version, ready: |_: &Inner, _: &mut WriterState| Ok(()) }
+        ChangedSlice { name, version, ready: |_: &SessionInner, _: &mut WriterState| Ok(()) }
     }
 
     /// Returns the event of this name that is declared without a slice, so that it has an implicit one.
@@ -242,9 +242,9 @@ impl Session {
         let event = self.implicit_event(slice);
         let decoder = event.map_or_else(|| untyped(slice), |event| event.decoder.clone());
         rows.remade(|row| {
-            let bytes = Recorded::Elsewhere(recorded.bytes(id, row)?);
+            let bytes = RecordedBytes::Elsewhere(recorded.bytes(id, row)?);
             let value = decoder.alone(row.version, row.id.sequence, bytes)?;
-            Ok(Row { item: RowItem::Typed(value), ..row.to_row() })
+            Ok(SliceRow { item: RowItem::Typed(value), ..row.to_row() })
         })
     }
 }
@@ -263,7 +263,7 @@ fn new_item(slice: &str, types: Option<&SliceTypes>, value: Value) -> Result<New
     if types.item_type.is_dynamic() {
         return Ok(NewItem { bytes, typed: Some(Arc::new(value)) });
     }
-    let recorded = Recorded::Elsewhere(&bytes);
+    let recorded = RecordedBytes::Elsewhere(&bytes);
     let typed: AnyValue = types.decoder.alone(types.item_version, SequenceNumber::MIN, recorded)?;
     Ok(NewItem { bytes: types.encode(typed.as_ref())?, typed: Some(typed) })
 }
@@ -276,6 +276,6 @@ fn values_of(types: &SliceTypes, rows: &Rows) -> Result<Rows> {
     rows.remade(|row| {
         let bytes = row.typed().map(|typed| types.encode(typed)).transpose()?;
         let value = bytes.map(|bytes| read_value(&types.name, &bytes)).transpose()?;
-        Ok(Row { item: RowItem::Typed(Arc::new(value.unwrap_or_default())), ..row.to_row() })
+        Ok(SliceRow { item: RowItem::Typed(Arc::new(value.unwrap_or_default())), ..row.to_row() })
     })
 }

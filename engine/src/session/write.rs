@@ -3,24 +3,24 @@
 use std::sync::Arc;
 
 use foldlog_codec::body::Declare;
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use parking_lot::MutexGuard;
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use super::lag::Behind;
+use super::lag::ReplicaLag;
 use super::schedule::inside;
 use super::subscribers::RecordNotification;
-use super::{Inner, WriterState};
-use crate::background::{Background, Left, Rank};
+use super::{SessionInner, WriterState};
+use crate::background::{Background, Rank, RemainingWork};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::fold::live::{LiveState, Sources};
+use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::projection::DecodedValues;
 use crate::fold::record_body::RecordBody;
 use crate::items::AnyValue;
 use crate::log::publish::{NotSynced, SyncGate};
-use crate::log::writer::{AppendContext, Body, Log, Room, SyncPlan};
+use crate::log::writer::{AppendBody, AppendContext, LogWriter, ReservationKind, SyncPlan};
 use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
@@ -40,7 +40,7 @@ const OPEN_FILES_MAX: usize = 256;
 
 /// Names what the background thread was asked for since the last sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Asked {
+pub(crate) enum SyncRequest {
     #[default]
     Nothing,
     /// A sync within a second.
@@ -51,7 +51,7 @@ pub(crate) enum Asked {
 
 /// Holds a record that is about to be written.
 pub(super) struct PendingRecord<'a> {
-    pub(super) kind: Kind,
+    pub(super) kind: RecordKind,
     pub(super) body: &'a [u8],
     /// What the body was encoded from.
     pub(super) content: RecordBody<'a>,
@@ -70,40 +70,45 @@ pub(super) struct PendingEvent {
 }
 
 impl<'a> PendingRecord<'a> {
-    pub(super) fn new(kind: Kind, body: &'a [u8], content: RecordBody<'a>) -> PendingRecord<'a> {
+    pub(super) fn new(kind: RecordKind, body: &'a [u8], content: RecordBody<'a>) -> PendingRecord<'a> {
         PendingRecord { kind, body, content, decoded_values: DecodedValues::Nothing, event: None }
     }
 
     /// Makes the record of a declaration, whose encoded body is `body`.
     pub(super) fn declare(declare: Declare, body: &'a [u8]) -> PendingRecord<'a> {
-        PendingRecord::new(Kind::DECLARE, body, RecordBody::Declare(declare))
+        PendingRecord::new(RecordKind::DECLARE, body, RecordBody::Declare(declare))
     }
 }
 
 /// Returns whether a durability promises that a record of this kind is durable when the call returns.
-pub(crate) fn promises_sync(durability: Durability, kind: Kind) -> bool {
+pub(crate) fn promises_sync(durability: Durability, kind: RecordKind) -> bool {
     match durability {
         Durability::Process => false,
-        _ if kind == Kind::SETTLE && sabotage::is(Breakage::DecisionNotDurable) => false,
+        _ if kind == RecordKind::SETTLE && sabotage::is(Breakage::DecisionNotDurable) => false,
         Durability::Boundary => !matches!(
             kind,
-            Kind::DISPATCH | Kind::DECLARE | Kind::OBSERVED | Kind::OPENED | Kind::REQUEST | Kind::REPLICATED
+            RecordKind::DISPATCH
+                | RecordKind::DECLARE
+                | RecordKind::OBSERVED
+                | RecordKind::OPENED
+                | RecordKind::REQUEST
+                | RecordKind::REPLICATED
         ),
         Durability::Every => true,
     }
 }
 
-/// Names why a session takes no record. Small, since each write asks; [`Inner::refused`] makes the full
+/// Names why a session takes no record. Small, since each write asks; [`SessionInner::refused`] makes the full
 /// error.
-pub(super) enum Refusal {
+pub(super) enum WriteRefusal {
     Untyped,
     Poisoned(Arc<Error>),
     ReadOnly,
     Closed,
     /// Sequence number and kind of the record that this version cannot fold.
-    UnsupportedKind(SequenceNumber, Kind),
+    UnsupportedKind(SequenceNumber, RecordKind),
     Interrupted,
-    ReplicaBehind(Behind),
+    ReplicaBehind(ReplicaLag),
 }
 
 /// Names what a writer does about a sync that no call waits for.
@@ -134,7 +139,7 @@ impl WriterState {
 pub(crate) fn due(
     background: &Background,
     (first_unsynced_us, unsynced_bytes, unsynced_files): (&mut Option<i64>, u64, usize),
-    asked: &mut Asked,
+    asked: &mut SyncRequest,
     clock: &dyn Clock,
 ) -> Due {
     if unsynced_files >= OPEN_FILES_MAX && !sabotage::is(Breakage::UnsyncedFilesKept) {
@@ -143,7 +148,7 @@ pub(crate) fn due(
     let many_files = unsynced_files >= UNSYNCED_FILES_MAX && !sabotage::is(Breakage::UnsyncedFilesKept);
     let is_overdue = unsynced_bytes >= UNSYNCED_BYTES_MAX || many_files;
     let before = *asked;
-    *asked = if is_overdue { Asked::AtOnce } else { before.max(Asked::Later) };
+    *asked = if is_overdue { SyncRequest::AtOnce } else { before.max(SyncRequest::Later) };
     match background {
         Background::Inline if is_overdue || is_late(first_unsynced_us, now_us(clock)) => Due::Sync,
         Background::Thread(_) if before < *asked => {
@@ -172,7 +177,7 @@ fn is_late(first_unsynced_us: &mut Option<i64>, now_us: i64) -> bool {
 
 /// Has records that no call waits for synced in time: by `sync_now` if there is no background thread, else by
 /// the task that `sync` makes, if one is needed.
-pub(crate) fn sync_in_time<T: FnMut() -> Left + Send + 'static>(
+pub(crate) fn sync_in_time<T: FnMut() -> RemainingWork + Send + 'static>(
     background: &Background,
     session: Uuid,
     due: Due,
@@ -241,7 +246,7 @@ pub(crate) fn sync_through(
     }
 }
 
-impl Inner {
+impl SessionInner {
     /// Completes what the background was asked to do for the log.
     pub(super) fn finish(&self) -> Result<()> {
         let mut state = self.sound()?;
@@ -258,10 +263,10 @@ impl Inner {
         self.check_process()?;
         let state = self.state.lock();
         let recovered = !state.interrupted || sabotage::is(Breakage::InterruptedWrittenOn);
-        let untyped = self.types.is_none().then_some(Refusal::Untyped);
-        let interrupted = || (!recovered).then_some(Refusal::Interrupted);
+        let untyped = self.types.is_none().then_some(WriteRefusal::Untyped);
+        let interrupted = || (!recovered).then_some(WriteRefusal::Interrupted);
         let refusal = untyped.or_else(|| self.refusal(&state)).or_else(interrupted);
-        let refusal = refusal.or_else(|| self.behind().map(Refusal::ReplicaBehind));
+        let refusal = refusal.or_else(|| self.behind().map(WriteRefusal::ReplicaBehind));
         self.unless(refusal, state)
     }
 
@@ -283,29 +288,33 @@ impl Inner {
     }
 
     #[inline(always)]
-    fn poisoned(&self) -> Option<Refusal> {
-        self.gate.failure().filter(|_| !sabotage::is(Breakage::PoisonIgnored)).map(Refusal::Poisoned)
+    fn poisoned(&self) -> Option<WriteRefusal> {
+        self.gate.failure().filter(|_| !sabotage::is(Breakage::PoisonIgnored)).map(WriteRefusal::Poisoned)
     }
 
     /// Returns why no record can be written, whatever it holds.
     #[inline(always)]
-    pub(super) fn refusal(&self, state: &WriterState) -> Option<Refusal> {
+    pub(super) fn refusal(&self, state: &WriterState) -> Option<WriteRefusal> {
         if let poisoned @ Some(_) = self.poisoned() {
             return poisoned;
         }
         if self.read_only.is_some() {
-            return Some(Refusal::ReadOnly);
+            return Some(WriteRefusal::ReadOnly);
         }
         if state.closed {
-            return Some(Refusal::Closed);
+            return Some(WriteRefusal::Closed);
         }
-        state.live.projection.unsupported.map(|(sequence, kind)| Refusal::UnsupportedKind(sequence, kind))
+        state
+            .live
+            .projection
+            .unsupported
+            .map(|(sequence, kind)| WriteRefusal::UnsupportedKind(sequence, kind))
     }
 
     #[inline(always)]
     pub(super) fn unless<'a>(
         &self,
-        refusal: Option<Refusal>,
+        refusal: Option<WriteRefusal>,
         state: MutexGuard<'a, WriterState>,
     ) -> Result<MutexGuard<'a, WriterState>> {
         match refusal {
@@ -316,31 +325,31 @@ impl Inner {
 
     /// Makes the error that operations were left open.
     pub(super) fn interrupted(&self, state: &WriterState) -> Error {
-        self.refused(Refusal::Interrupted, state)
+        self.refused(WriteRefusal::Interrupted, state)
     }
 
     #[cold]
-    pub(super) fn refused(&self, refusal: Refusal, state: &WriterState) -> Error {
+    pub(super) fn refused(&self, refusal: WriteRefusal, state: &WriterState) -> Error {
         let session = self.id;
         match refusal {
-            Refusal::Untyped => Error::Untyped { session },
-            Refusal::Poisoned(cause) => Error::Poisoned { cause },
-            Refusal::ReadOnly => {
+            WriteRefusal::Untyped => Error::Untyped { session },
+            WriteRefusal::Poisoned(cause) => Error::Poisoned { cause },
+            WriteRefusal::ReadOnly => {
                 Error::ReadOnly { session, reason: self.read_only.clone().unwrap_or_default() }
             }
-            Refusal::Closed => Error::Closed { session },
-            Refusal::ReplicaBehind(Behind { records, bytes, time }) => {
+            WriteRefusal::Closed => Error::Closed { session },
+            WriteRefusal::ReplicaBehind(ReplicaLag { records, bytes, time }) => {
                 Error::ReplicaBehind { session, records, bytes, time }
             }
-            Refusal::UnsupportedKind(sequence, kind) => Error::UnsupportedKind { sequence, kind },
-            Refusal::Interrupted => Error::Interrupted {
+            WriteRefusal::UnsupportedKind(sequence, kind) => Error::UnsupportedKind { sequence, kind },
+            WriteRefusal::Interrupted => Error::Interrupted {
                 session,
                 operations: state.live.projection.operations.open().cloned().collect(),
             },
         }
     }
 
-    /// Writes a record, and before it what has to be declared for it; else as [`write`](Inner::write) does.
+    /// Writes a record, and before it what has to be declared for it; else as [`write`](SessionInner::write) does.
     pub(super) fn write_declared(
         self: &Arc<Self>,
         state: MutexGuard<'_, WriterState>,
@@ -366,7 +375,12 @@ impl Inner {
         records: impl AsRef<[PendingRecord<'a>]> + IntoIterator<Item = PendingRecord<'a>>,
     ) -> Result<SequenceNumber> {
         if let several @ [_, _, ..] = records.as_ref() {
-            self.reserve(&mut state, time_us, several.iter().map(|pending| pending.body), Room::Records)?;
+            self.reserve(
+                &mut state,
+                time_us,
+                several.iter().map(|pending| pending.body),
+                ReservationKind::Records,
+            )?;
         }
         let mut last = None;
         for pending in records {
@@ -392,7 +406,7 @@ impl Inner {
     ) -> Result<SequenceNumber> {
         let PendingRecord { kind, body, content, decoded_values, event } = pending;
         let sequence =
-            self.append(state, time_us, (kind, Body::Alone(body)), |live, sequence, sources| {
+            self.append(state, time_us, (kind, AppendBody::Alone(body)), |live, sequence, sources| {
                 live.apply(sequence, content, decoded_values, sources)
             })?;
         if self.is_news(state, sequence) {
@@ -404,7 +418,7 @@ impl Inner {
     /// Queues a notification of a record, if there are subscribers.
     pub(super) fn notify(
         &self,
-        (sequence, time_us, kind): (SequenceNumber, i64, Kind),
+        (sequence, time_us, kind): (SequenceNumber, i64, RecordKind),
         promised: bool,
         event: impl FnOnce() -> Option<PendingEvent>,
     ) {
@@ -426,7 +440,7 @@ impl Inner {
         if asks { self.see_to_write(state, sequence, promised, due, || ()) } else { Ok(sequence) }
     }
 
-    /// Does the rest of [`finish_write`](Inner::finish_write) if there is more to do than to unlock. Calls `unlocked` as soon as the
+    /// Does the rest of [`finish_write`](SessionInner::finish_write) if there is more to do than to unlock. Calls `unlocked` as soon as the
     /// state is not locked any more.
     pub(super) fn see_to_write(
         self: &Arc<Self>,
@@ -474,7 +488,7 @@ impl Inner {
                         let _ = session.sync_in_background(Due::AskLater, target);
                     }
                 }
-                Left::Nothing
+                RemainingWork::Nothing
             }
         };
         let sync_now = || {
@@ -491,7 +505,7 @@ impl Inner {
         state: &mut WriterState,
         time_us: i64,
         bodies: impl Iterator<Item = &'b [u8]>,
-        room: Room,
+        room: ReservationKind,
     ) -> Result<()> {
         if state.recording.is_some() {
             return Ok(());
@@ -503,7 +517,7 @@ impl Inner {
     fn prepare(
         &self,
         state: &mut WriterState,
-        prepare: impl FnOnce(&mut Log, &AppendContext<'_>) -> Result<()>,
+        prepare: impl FnOnce(&mut LogWriter, &AppendContext<'_>) -> Result<()>,
     ) -> Result<()> {
         let WriterState { log, live, .. } = state;
         let names = &live.projection.names;
@@ -520,8 +534,8 @@ impl Inner {
         &self,
         state: &mut MutexGuard<'_, WriterState>,
         time_us: i64,
-        (kind, body): (Kind, Body<'_>),
-        apply: impl FnOnce(&mut LiveState, SequenceNumber, Sources<'_>) -> Result<()>,
+        (kind, body): (RecordKind, AppendBody<'_>),
+        apply: impl FnOnce(&mut LiveState, SequenceNumber, FoldSources<'_>) -> Result<()>,
     ) -> Result<SequenceNumber> {
         if state.recording.is_some() {
             return self.append_replayed(state, (kind, body), apply);
@@ -536,7 +550,7 @@ impl Inner {
             self.gate.raise(log.recovered());
         }
         imaged.rolled_over |= segments != log.places.segments.len();
-        let sources = Sources { objects: log.objects.as_ref(), types: self.types.as_ref() };
+        let sources = FoldSources { objects: log.objects.as_ref(), types: self.types.as_ref() };
         apply(live, sequence, sources).map_err(|error| self.failed(error))?;
         Ok(sequence)
     }
@@ -575,7 +589,7 @@ impl Inner {
         let plan = || {
             let mut state = self.state.lock();
             state.first_unsynced_us = None;
-            state.asked = Asked::Nothing;
+            state.asked = SyncRequest::Nothing;
             state.log.sync_plan()
         };
         // A session that failed meanwhile is not written any more. If this fails, that is noted under the lock, so that nobody

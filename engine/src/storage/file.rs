@@ -17,7 +17,9 @@ use uuid::Uuid;
 
 use super::mapped::{MappedFile, process_mark};
 use super::preallocation::keeps_allocations;
-use super::{Access, Entry, EntryKind, FolderWatch, HeldLock, Stamp, Storage, StorageFile, StoreAccess};
+use super::{
+    Access, DirectoryEntry, EntryKind, FolderWatch, HeldLock, Stamp, Storage, StorageFile, StoreAccess,
+};
 use crate::sabotage::{self, Breakage};
 
 mod locks;
@@ -150,7 +152,7 @@ impl Storage for FileStorage {
         }
     }
 
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirectoryEntry>> {
         require_folder(&fs::symlink_metadata(dir)?, dir)?;
         let mut entries = Vec::new();
         for found in fs::read_dir(dir)? {
@@ -166,7 +168,7 @@ impl Storage for FileStorage {
         Ok(entries)
     }
 
-    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+    fn entry(&self, path: &Path) -> io::Result<Option<DirectoryEntry>> {
         match fs::symlink_metadata(path) {
             Ok(metadata) => {
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into();
@@ -486,22 +488,22 @@ fn retry_interrupted(mut call: impl FnMut() -> nix::Result<()>) -> nix::Result<(
     }
 }
 
-fn describe(name: String, metadata: &Metadata) -> Entry {
+fn describe(name: String, metadata: &Metadata) -> DirectoryEntry {
     let (kind, mode) = (metadata.file_type(), Some(metadata.permissions().mode() & 0o7777));
     if kind.is_file() {
-        Entry { name, kind: EntryKind::File, len: metadata.len(), mode }
+        DirectoryEntry { name, kind: EntryKind::File, len: metadata.len(), mode }
     } else if kind.is_dir() {
-        Entry { name, kind: EntryKind::Folder, len: 0, mode }
+        DirectoryEntry { name, kind: EntryKind::Folder, len: 0, mode }
     } else if kind.is_symlink() {
-        Entry { name, kind: EntryKind::Link, len: 0, mode }
+        DirectoryEntry { name, kind: EntryKind::Link, len: 0, mode }
     } else if kind.is_fifo() {
-        Entry { name, kind: EntryKind::Pipe, len: 0, mode }
+        DirectoryEntry { name, kind: EntryKind::Pipe, len: 0, mode }
     } else if kind.is_socket() {
-        Entry { name, kind: EntryKind::Socket, len: 0, mode }
+        DirectoryEntry { name, kind: EntryKind::Socket, len: 0, mode }
     } else if kind.is_block_device() || kind.is_char_device() {
-        Entry { name, kind: EntryKind::Device, len: 0, mode }
+        DirectoryEntry { name, kind: EntryKind::Device, len: 0, mode }
     } else {
-        Entry { name, kind: EntryKind::Other, len: 0, mode }
+        DirectoryEntry { name, kind: EntryKind::Other, len: 0, mode }
     }
 }
 

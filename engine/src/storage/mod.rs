@@ -116,7 +116,7 @@ impl EntryKind {
 /// Describes one name in a folder. Where a name is not valid UTF-8, `name` shows it with replacement characters: the
 /// engine never made such a name and never opens it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct DirectoryEntry {
     /// Last component of the path.
     pub name: String,
     /// Kind of what stands behind the name; links are not followed.
@@ -156,10 +156,10 @@ pub trait Storage: Send + Sync + Debug {
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
 
     /// Returns the names in a folder, sorted by name.
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirectoryEntry>>;
 
     /// Returns what stands at a path, without following a link. `None` if nothing stands there.
-    fn entry(&self, path: &Path) -> io::Result<Option<Entry>>;
+    fn entry(&self, path: &Path) -> io::Result<Option<DirectoryEntry>>;
 
     /// Makes a new file of `allocate_bytes` zeros whose space is really allocated. Fails with
     /// [`io::ErrorKind::AlreadyExists`] where the name is taken. If the allocation fails, no file is left behind.
@@ -249,15 +249,15 @@ pub trait Storage: Send + Sync + Debug {
     /// which only one path leads to a folder, locks nothing.
     fn try_lock_folder(&self, path: &Path) -> io::Result<Option<Box<dyn HeldLock>>> {
         let _ = path;
-        Ok(Some(Box::new(Unlocked)))
+        Ok(Some(Box::new(NoopLock)))
     }
 }
 
 /// Stands for a lock where there is nothing to lock.
 #[derive(Debug)]
-struct Unlocked;
+struct NoopLock;
 
-impl HeldLock for Unlocked {}
+impl HeldLock for NoopLock {}
 
 /// Reads and writes one open file at given positions; there is no cursor.
 pub trait StorageFile: Send + Sync + Debug {

@@ -16,15 +16,15 @@ pub trait FolderWatch: Send + Sync + Debug {}
 
 /// Watches a folder by the system's notifications. A thread sleeps in the system until there is one.
 #[derive(Debug)]
-pub(super) struct Notified {
+pub(super) struct InotifyWatch {
     notifications: Arc<OwnedFd>,
     watch: i32,
 }
 
-impl FolderWatch for Notified {}
+impl FolderWatch for InotifyWatch {}
 
 /// Calls `changed` whenever a file takes its name in the folder, until what this returns is dropped.
-pub(super) fn watch(folder: &Path, changed: Box<dyn Fn() + Send>) -> io::Result<Notified> {
+pub(super) fn watch(folder: &Path, changed: Box<dyn Fn() + Send>) -> io::Result<InotifyWatch> {
     let notifications = Arc::new(inotify::init(CreateFlags::CLOEXEC)?);
     let what = WatchFlags::MOVED_TO | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
     let watch = inotify::add_watch(&notifications, folder, what)?;
@@ -42,10 +42,10 @@ pub(super) fn watch(folder: &Path, changed: Box<dyn Fn() + Send>) -> io::Result<
             }
         }
     })?;
-    Ok(Notified { notifications, watch })
+    Ok(InotifyWatch { notifications, watch })
 }
 
-impl Drop for Notified {
+impl Drop for InotifyWatch {
     fn drop(&mut self) {
         // The thread hears of it, and ends.
         let _ = inotify::remove_watch(&self.notifications, self.watch);

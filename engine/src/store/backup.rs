@@ -64,7 +64,7 @@ use crate::log::copy::{Extent, copy_bytes, copy_plain, extent};
 use crate::log::{images, layout, scan};
 use crate::session::lock_to_write;
 use crate::storage::{EntryKind, Storage, whole_path};
-use check::Part;
+use check::SegmentPart;
 use extend::Tip;
 
 /// Holds the options of a backup.
@@ -260,7 +260,7 @@ impl Store {
         let tip = if is_folder { Tip::of(self.storage().as_ref(), &to) } else { None };
         let source = extent(self.storage(), dir, tip.as_ref().map(Tip::end))?;
         let mark = if is_folder { captures::mark_of(self.storage().as_ref(), &to, session)? } else { None };
-        let copying = Copying { store: self, from: dir, to: &to, session, source, options, mark };
+        let copying = BackupRun { store: self, from: dir, to: &to, session, source, options, mark };
         let copied = match there {
             None => copying.first(),
             Some(_) if is_folder => copying.again(tip),
@@ -300,7 +300,7 @@ fn session_of(source: &Extent, dir: &Path) -> Result<Uuid> {
 }
 
 /// Holds a backup in progress: from the folder `from` into the folder `to` of `store`.
-struct Copying<'a> {
+struct BackupRun<'a> {
     store: &'a Store,
     from: &'a Path,
     to: &'a Path,
@@ -313,7 +313,7 @@ struct Copying<'a> {
 
 /// Counts what was copied.
 #[derive(Default)]
-struct Copied {
+struct CopyTotals {
     segments: u64,
     objects: u64,
     files: u64,
@@ -329,7 +329,7 @@ struct Copied {
     beside: BTreeSet<PathBuf>,
 }
 
-impl Copying<'_> {
+impl BackupRun<'_> {
     fn storage(&self) -> &Arc<dyn Storage> {
         self.store.storage()
     }
@@ -338,9 +338,9 @@ impl Copying<'_> {
         Error::NotACopy { session: self.session, path: self.to.to_owned(), reason: reason.into() }
     }
 
-    fn report(&self, mut copied: Copied) -> Result<BackupReport> {
+    fn report(&self, mut copied: CopyTotals) -> Result<BackupReport> {
         let read = self.read_captures(&mut copied)?;
-        let Copied { segments, objects, files, bytes, verified, before, .. } = copied;
+        let CopyTotals { segments, objects, files, bytes, verified, before, .. } = copied;
         Ok(BackupReport {
             session: self.session,
             dir: self.to.to_owned(),
@@ -371,11 +371,11 @@ impl Copying<'_> {
         copied.and_then(|copied| self.report(copied))
     }
 
-    fn lay(&self, building: &Path) -> Result<Copied> {
+    fn lay(&self, building: &Path) -> Result<CopyTotals> {
         let storage = self.storage();
         let io = |op, error| Error::io(op, building, error);
         self.store.make_building(building)?;
-        let mut copied = Copied::default();
+        let mut copied = CopyTotals::default();
         let checked = self.check_meanwhile(|hand_over| {
             for (place, segment) in self.source.segments.iter().enumerate() {
                 let path = layout::segment_file(building, segment.header.ordinal);
@@ -383,7 +383,7 @@ impl Copying<'_> {
                 if !self.link(segment, &path)? {
                     self.copy(segment, &path, &mut copied, has_successor)?;
                 }
-                hand_over(Part::whole(segment, path));
+                hand_over(SegmentPart::whole(segment, path));
             }
             Ok(())
         })?;
@@ -409,7 +409,7 @@ impl Copying<'_> {
 
     /// Copies a segment up to its end, or with its seal. With its seal, a compressed one is copied as it is, unless it holds more
     /// than that; else the copy is a plain segment.
-    fn copy(&self, segment: &Segment, to: &Path, copied: &mut Copied, sealed: bool) -> Result<()> {
+    fn copy(&self, segment: &Segment, to: &Path, copied: &mut CopyTotals, sealed: bool) -> Result<()> {
         let storage = self.storage().as_ref();
         let end = segment.end.unwrap_or(0);
         let seal = if sealed { segment.seal(storage)?.map_or(0, |(_, len)| len) } else { 0 };
@@ -449,7 +449,7 @@ impl Copying<'_> {
 
     /// Copies the newest image that covers no more than the copy, if that is asked for, and removes those that the session no
     /// longer has. An image is a cache: one that cannot be copied is not missed.
-    fn copy_images(&self, dir: &Path, copied: &mut Copied) {
+    fn copy_images(&self, dir: &Path, copied: &mut CopyTotals) {
         if !self.options.images {
             return;
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::Store;
 use crate::error::{Error, Result};
 use crate::log::layout;
-use crate::log::writer::Log;
+use crate::log::writer::LogWriter;
 
 impl Store {
     /// Makes an empty folder under a temporary name, in the place of one that a kill left.
@@ -20,7 +20,7 @@ impl Store {
     }
 
     /// Gives a folder in the making the session's name, and has its log attest itself, which it may only once that name is durable.
-    pub(super) fn name_building(&self, building: &Path, dir: &Path, log: &mut Log) -> Result<()> {
+    pub(super) fn name_building(&self, building: &Path, dir: &Path, log: &mut LogWriter) -> Result<()> {
         let storage = self.storage();
         storage.rename(building, dir).map_err(|error| Error::io("rename", dir, error))?;
         self.sync_names_above()?;

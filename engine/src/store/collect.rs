@@ -46,7 +46,7 @@ use crate::log::layout;
 use crate::log::lock::{self, WriterLock};
 use crate::options::KeptSnapshots;
 use crate::sabotage::{self, Breakage};
-use crate::session::{Read, lock_to_write, open_read};
+use crate::session::{LoadedSession, lock_to_write, open_read};
 use crate::storage::{EntryKind, HeldLock, Storage};
 
 mod captures;
@@ -54,7 +54,7 @@ mod leftovers;
 mod sweep;
 
 pub use captures::CapturesInUse;
-use sweep::Sweeping;
+use sweep::FileSweeper;
 pub(super) use sweep::removed;
 
 /// Number of calls whose captures a collection keeps if nothing else is said.
@@ -90,7 +90,7 @@ impl Default for CollectOptions {
 /// Counts files that were collected, or would be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Collected {
+pub struct CollectedFiles {
     /// Number of objects of sessions.
     pub objects: u64,
     /// Number of objects of captures.
@@ -103,8 +103,8 @@ pub struct Collected {
     pub bytes: u64,
 }
 
-impl Collected {
-    fn add(&mut self, other: Collected) {
+impl CollectedFiles {
+    fn add(&mut self, other: CollectedFiles) {
         self.objects += other.objects;
         self.captures += other.captures;
         self.images += other.images;
@@ -129,7 +129,7 @@ pub struct LeftAlone {
 #[non_exhaustive]
 pub struct CollectReport {
     /// What was collected of each session of which anything was.
-    pub sessions: BTreeMap<Uuid, Collected>,
+    pub sessions: BTreeMap<Uuid, CollectedFiles>,
     /// Sessions of which nothing, or of whose captures nothing, was collected, and why.
     pub skipped: BTreeMap<Uuid, String>,
     /// What bears the name of a file that a collection looks at, such as an object, and is no regular file; or of a folder with such
@@ -137,11 +137,11 @@ pub struct CollectReport {
     #[serde(default)]
     pub left: Vec<LeftAlone>,
     /// What was collected of the whole store, that of the sessions included.
-    pub all: Collected,
+    pub all: CollectedFiles,
 }
 
 /// Keeps writers away from a session while it is looked at.
-enum Kept {
+enum WriterGuard {
     Locked { _lock: WriterLock },
     Watched { _held: Option<Box<dyn HeldLock>> },
 }
@@ -191,10 +191,10 @@ impl Store {
             Some(only) => self.existing(only).map(|_| vec![only])?,
             None => self.session_ids()?,
         };
-        let (mut families, mut recordless) = (Families::default(), BTreeSet::new());
+        let (mut families, mut recordless) = (SessionLineage::default(), BTreeSet::new());
         for id in ids {
             match self.collect_session(id, options, &mut families, &mut report) {
-                Ok(collected) if collected == Collected::default() => {}
+                Ok(collected) if collected == CollectedFiles::default() => {}
                 Ok(collected) => drop(report.sessions.insert(id, collected)),
                 // A folder without a record is a leftover, or about to be a session that has nothing to collect yet.
                 Err(Error::NotASession { .. }) => drop(recordless.insert(id)),
@@ -208,7 +208,7 @@ impl Store {
             self.collect_unfinished(options, &recordless, &mut report)?;
         }
         // Behind all that had names for what is in it.
-        let mut pool = Sweeping::of(self, options.dry_run);
+        let mut pool = FileSweeper::of(self, options.dry_run);
         pool.pool()?;
         pool.end(&mut report);
         Ok(report)
@@ -261,7 +261,7 @@ impl Store {
     }
 
     /// Takes in the parents of sessions that were created since the last look.
-    fn look_for_families(&self, families: &mut Families) -> Result<()> {
+    fn look_for_families(&self, families: &mut SessionLineage) -> Result<()> {
         for id in self.session_ids()? {
             if families.parents.contains_key(&id) {
                 continue;
@@ -285,7 +285,7 @@ impl Store {
     fn may_name_captures_of(
         &self,
         id: Uuid,
-        families: &mut Families,
+        families: &mut SessionLineage,
     ) -> Result<Result<BTreeSet<Uuid>, String>> {
         self.look_for_families(families)?;
         if let Some(unread) = families.unread {
@@ -303,16 +303,16 @@ impl Store {
         Ok(Ok(families.parents.keys().copied().filter(|of| *of != id && is_one(*of)).collect()))
     }
 
-    fn keep(&self, session: Uuid, dry_run: bool) -> Result<Kept> {
+    fn keep(&self, session: Uuid, dry_run: bool) -> Result<WriterGuard> {
         if dry_run {
             let held = lock::keep_writers_away(self.storage(), &self.session_dir(session))?;
-            return Ok(Kept::Watched { _held: held });
+            return Ok(WriterGuard::Watched { _held: held });
         }
-        Ok(Kept::Locked { _lock: lock_to_write(&self.inner, session)? })
+        Ok(WriterGuard::Locked { _lock: lock_to_write(&self.inner, session)? })
     }
 
     /// Reads all records of a session.
-    fn read_whole(&self, dir: &Path) -> Result<Read> {
+    fn read_whole(&self, dir: &Path) -> Result<LoadedSession> {
         let read = open_read(self.read_ground(), dir, None, LogSlices::Unread)?;
         match read.folded.projection.unsupported {
             Some((sequence, kind)) => Err(Error::UnsupportedKind { sequence, kind }),
@@ -324,13 +324,13 @@ impl Store {
         &self,
         id: Uuid,
         options: &CollectOptions,
-        families: &mut Families,
+        families: &mut SessionLineage,
         report: &mut CollectReport,
-    ) -> Result<Collected> {
+    ) -> Result<CollectedFiles> {
         let dir = self.session_dir(id);
         let _kept = self.keep(id, options.dry_run)?;
         let read = self.read_whole(&dir)?;
-        let mut sweeping = Sweeping::of(self, options.dry_run);
+        let mut sweeping = FileSweeper::of(self, options.dry_run);
         let named = named_objects(self.storage(), &read)?;
         if !options.dry_run && !sabotage::is(Breakage::CollectedBeforeDurable) {
             self.storage().sync_dir(&dir).map_err(|error| Error::io("sync", &dir, error))?;
@@ -355,10 +355,10 @@ impl Store {
     /// alone if nobody knows which are needed.
     fn collect_captures(
         &self,
-        (id, dir, read): (Uuid, &Path, &Read),
-        families: &mut Families,
+        (id, dir, read): (Uuid, &Path, &LoadedSession),
+        families: &mut SessionLineage,
         options: &CollectOptions,
-        sweeping: &mut Sweeping<'_>,
+        sweeping: &mut FileSweeper<'_>,
     ) -> Result<Option<String>> {
         let may_name = match self.may_name_captures_of(id, families)? {
             Ok(may_name) => may_name,
@@ -405,13 +405,13 @@ enum Ancestry {
 
 /// Holds which sessions were forked from which, or created for which.
 #[derive(Default)]
-struct Families {
+struct SessionLineage {
     parents: BTreeMap<Uuid, Option<Uuid>>,
     /// A session that cannot be read.
     unread: Option<Uuid>,
 }
 
-impl Families {
+impl SessionLineage {
     fn ancestry(&self, of: Uuid, ancestor: Uuid) -> Ancestry {
         let (mut at, mut seen) = (of, BTreeSet::new());
         while seen.insert(at) {
@@ -427,7 +427,7 @@ impl Families {
 }
 
 /// Returns what is to be done before the captures that a log names can be collected: its last records may not be durable.
-fn undurable(session: Uuid, read: &Read) -> Option<String> {
+fn undurable(session: Uuid, read: &LoadedSession) -> Option<String> {
     let records = read.scan.next_sequence.checked_since(read.scan.durable).filter(|records| *records > 0)?;
     if sabotage::is(Breakage::CollectedBeforeDurable) {
         return None;
@@ -442,7 +442,7 @@ fn undurable(session: Uuid, read: &Read) -> Option<String> {
 /// # Errors
 ///
 /// [`Error::Inconsistent`] if the body of a record does not decode: nobody can say what it names.
-fn named_objects(storage: &Arc<dyn Storage>, read: &Read) -> Result<BTreeSet<String>> {
+fn named_objects(storage: &Arc<dyn Storage>, read: &LoadedSession) -> Result<BTreeSet<String>> {
     let mut named = BTreeSet::new();
     read.places().read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
         body::check(record.kind, record.body).map_err(Error::unread(record.sequence))?;

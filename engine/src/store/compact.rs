@@ -43,10 +43,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::body::{
-    Action, BaseSlice, BuiltIn, Dispatch, Dropped, ItemRun, Outcome, Payload, Policy, Snapshot, ToolBegin,
-    ToolEnd,
+    Action, BaseSlice, BuiltIn, Dispatch, Dropped, ItemRun, Outcome, Payload, Policy, SnapshotBody,
+    ToolBegin, ToolEnd,
 };
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -54,23 +54,23 @@ mod compress;
 
 use super::Store;
 pub use compress::CompressReport;
-use compress::{Wanted, is_worth_finishing};
+use compress::{TargetCompression, is_worth_finishing};
 
 use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
-use crate::items::Items;
+use crate::items::SliceItems;
 use crate::log::chain::Segment;
-use crate::log::compact::{self, Rewriting};
+use crate::log::compact::{self, SegmentRewrite};
 use crate::log::images;
 use crate::log::objects::Objects;
-use crate::log::reader::Places;
-use crate::names::Names;
+use crate::log::reader::RecordLocator;
+use crate::names::DeclaredNames;
 use crate::operation::{RESTORE, RestoreArguments};
 use crate::options::CompactOptions;
 use crate::sabotage::{self, Breakage};
-use crate::session::{Read, Session, lock_to_write, open_read};
+use crate::session::{LoadedSession, Session, lock_to_write, open_read};
 
 /// Bytes that it takes to finish a segment: the observation, and the head of the segment that begins with it.
 const FINISHING_BYTES: u64 = 512;
@@ -110,9 +110,9 @@ impl CompactReport {
 
 /// Set of records, by their sequence numbers.
 #[derive(Default)]
-struct Records(Vec<u64>);
+struct RecordSet(Vec<u64>);
 
-impl Records {
+impl RecordSet {
     fn add(&mut self, sequence: SequenceNumber) {
         let (word, bit) = (sequence.get() / 64, sequence.get() % 64);
         let Ok(word) = usize::try_from(word) else { return };
@@ -136,10 +136,10 @@ impl Records {
 }
 
 /// Says what a compaction drops.
-struct Plan {
+struct CompactionPlan {
     through: SequenceNumber,
     bases: Vec<(SequenceNumber, Vec<BaseSlice>)>,
-    drops: Records,
+    drops: RecordSet,
     dropped: u64,
     /// Bytes that the segments have less, what says so in them left out.
     bytes: u64,
@@ -148,7 +148,7 @@ struct Plan {
 }
 
 /// Describes a segment that is written anew.
-struct Replaced<'a> {
+struct SegmentReplacement<'a> {
     segment: &'a Segment,
     /// Segment behind it; `None` for one that is yet to be finished.
     next: Option<&'a Segment>,
@@ -218,7 +218,8 @@ impl Store {
             let read = open_read(self.read_ground(), &dir, None, LogSlices::Unread)?;
             let chosen = self.choose(&dir, &read, options)?;
             let report = chosen.map_or(nothing, |(plan, _)| plan.report(session, 0));
-            let compressed = Wanted::of(storage, &read, options)?.carry_out(storage, &dir, options)?;
+            let compressed =
+                TargetCompression::of(storage, &read, options)?.carry_out(storage, &dir, options)?;
             return Ok(CompactReport { compressed, ..report });
         }
         if !self.finish_last_segment(session, &dir, options)? && options.compression.is_none() {
@@ -238,7 +239,7 @@ impl Store {
     fn compact_finished(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<CompactReport> {
         let storage = self.storage().as_ref();
         let read = open_read(self.read_ground(), dir, None, LogSlices::Unread)?;
-        let wanted = Wanted::of(storage, &read, options)?;
+        let wanted = TargetCompression::of(storage, &read, options)?;
         let report = match self.plan(dir, &read, options, false)? {
             Some(plan) => self.carry_out(dir, &read, plan)?,
             None => CompactReport { session, ..CompactReport::default() },
@@ -282,9 +283,14 @@ impl Store {
 
     /// Chooses what to drop, and whether the last segment is to be finished for it; `None` if there is nothing to drop. What is
     /// written there may be all that something in an earlier segment is dropped for.
-    fn choose(&self, dir: &Path, read: &Read, options: &CompactOptions) -> Result<Option<(Plan, bool)>> {
+    fn choose(
+        &self,
+        dir: &Path,
+        read: &LoadedSession,
+        options: &CompactOptions,
+    ) -> Result<Option<(CompactionPlan, bool)>> {
         let (whole, finished) = (self.plan(dir, read, options, true)?, self.plan(dir, read, options, false)?);
-        let saved = |plan: &Plan| plan.bytes.saturating_add(plan.object_bytes);
+        let saved = |plan: &CompactionPlan| plan.bytes.saturating_add(plan.object_bytes);
         let without = finished.as_ref().map_or(0, saved);
         Ok(match whole {
             Some(whole) if saved(&whole) > without + FINISHING_BYTES => Some((whole, true)),
@@ -293,7 +299,13 @@ impl Store {
     }
 
     /// Chooses what to drop; `None` if there is nothing.
-    fn plan(&self, dir: &Path, read: &Read, options: &CompactOptions, whole: bool) -> Result<Option<Plan>> {
+    fn plan(
+        &self,
+        dir: &Path,
+        read: &LoadedSession,
+        options: &CompactOptions,
+        whole: bool,
+    ) -> Result<Option<CompactionPlan>> {
         if options.keep_bodies {
             return Ok(None);
         }
@@ -353,17 +365,17 @@ impl Store {
             .collect();
         let (rollbacks, limit) = (&scan.rollbacks, (dir, self.inner.options.memory));
         let history = History { storage, places: &places, objects: &objects, rollbacks, limit };
-        let Some(plan) = Plan::of(&history, through, &kept)? else { return Ok(None) };
+        let Some(plan) = CompactionPlan::of(&history, through, &kept)? else { return Ok(None) };
         let (mut gained, mut spent) = (plan.bytes, 0);
-        for Replaced { segment, bases, .. } in plan.replaces(&scan.segments) {
+        for SegmentReplacement { segment, bases, .. } in plan.replaces(&scan.segments) {
             gained += before.map_or(0, |before| before.head_bytes(segment));
             spent += compact::head_bytes(&bases);
         }
         let bytes = gained.saturating_sub(spent);
-        Ok((bytes > 0 || plan.object_bytes > 0).then_some(Plan { bytes, ..plan }))
+        Ok((bytes > 0 || plan.object_bytes > 0).then_some(CompactionPlan { bytes, ..plan }))
     }
 
-    fn marks(&self, places: &Places, options: &CompactOptions) -> Result<Marks> {
+    fn marks(&self, places: &RecordLocator, options: &CompactOptions) -> Result<Marks> {
         let young = self.inner.options.old_until_us(options.younger_than);
         let (mut marks, mut is_young, mut begun) = (Marks::default(), false, BTreeSet::new());
         places.read(self.storage(), SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
@@ -373,17 +385,17 @@ impl Store {
             }
             let bad = Error::unread(record.sequence);
             match record.kind {
-                Kind::SNAPSHOT => {
-                    let tagged = Snapshot::decode(record.body).map_err(bad)?.tag.is_some();
+                RecordKind::SNAPSHOT => {
+                    let tagged = SnapshotBody::decode(record.body).map_err(bad)?.tag.is_some();
                     marks.snapshots.push((record.sequence, tagged));
                 }
-                Kind::TOOL_BEGIN => {
+                RecordKind::TOOL_BEGIN => {
                     let begin = ToolBegin::decode(record.body).map_err(bad)?;
                     if begin.tool == RESTORE && is_rewind(begin.arguments) {
                         begun.insert(record.sequence);
                     }
                 }
-                Kind::TOOL_END => {
+                RecordKind::TOOL_END => {
                     let end = ToolEnd::decode(record.body).map_err(bad)?;
                     marks.runs.push((end.begin, record.sequence));
                     if begun.remove(&end.begin) && end.outcome == Outcome::Committed {
@@ -397,16 +409,16 @@ impl Store {
         Ok(marks)
     }
 
-    fn carry_out(&self, dir: &Path, read: &Read, plan: Plan) -> Result<CompactReport> {
+    fn carry_out(&self, dir: &Path, read: &LoadedSession, plan: CompactionPlan) -> Result<CompactReport> {
         let (mut written, storage) = (0, self.storage().as_ref());
         let mut replaced = plan.replaces(&read.scan.segments);
         if !sabotage::is(Breakage::OldestCompactedFirst) {
             replaced.reverse();
         }
-        for Replaced { segment, next, bases } in replaced {
+        for SegmentReplacement { segment, next, bases } in replaced {
             let Some(next) = next else { continue };
             let bases = if sabotage::is(Breakage::BaseLeftOut) { Vec::new() } else { bases };
-            Rewriting {
+            SegmentRewrite {
                 storage,
                 dir,
                 segment,
@@ -454,26 +466,26 @@ impl Session {
     }
 }
 
-impl Plan {
+impl CompactionPlan {
     /// Plans to drop what is at or before `through` and no kept position needs.
     fn of(
         history: &History<'_>,
         through: SequenceNumber,
         kept: &BTreeSet<SequenceNumber>,
-    ) -> Result<Option<Plan>> {
-        let mut plan = Plan {
+    ) -> Result<Option<CompactionPlan>> {
+        let mut plan = CompactionPlan {
             through,
             bases: Vec::new(),
-            drops: Records::default(),
+            drops: RecordSet::default(),
             dropped: 0,
             bytes: 0,
             object_bytes: 0,
         };
         let mut saving: Vec<(SequenceNumber, u32, u64)> = Vec::new();
-        let mut needed = Records::default();
+        let mut needed = RecordSet::default();
         history.fold(through + 1, None, LogSlices::Unread, &mut |record, projection| {
             // The last record stays, so that whoever reads on from the position has nothing of the range before it.
-            let may_go = record.kind == Kind::DISPATCH
+            let may_go = record.kind == RecordKind::DISPATCH
                 && record.sequence < through
                 && is_droppable(record, &projection.names)?;
             if may_go {
@@ -503,7 +515,7 @@ impl Plan {
     }
 
     /// Returns the segments that are written anew, oldest first.
-    fn replaces<'a>(&self, segments: &'a [Segment]) -> Vec<Replaced<'a>> {
+    fn replaces<'a>(&self, segments: &'a [Segment]) -> Vec<SegmentReplacement<'a>> {
         let first = self.drops.first();
         let nexts = segments.iter().skip(1).map(Some).chain([None]);
         let replaced = segments.iter().zip(nexts).filter_map(|(segment, next)| {
@@ -511,7 +523,7 @@ impl Plan {
             let below = next.map_or(SequenceNumber::MAX, |next| next.header.first_sequence);
             let bases = self.bases.iter().filter(|(position, _)| (from..below).contains(position));
             let is_replaced = from <= self.through && first.is_some_and(|first| first < below);
-            is_replaced.then(|| Replaced { segment, next, bases: bases.cloned().collect() })
+            is_replaced.then(|| SegmentReplacement { segment, next, bases: bases.cloned().collect() })
         });
         replaced.collect()
     }
@@ -552,7 +564,7 @@ fn saved_by(record: &Record<'_>) -> u32 {
 }
 
 /// Returns whether a dispatch changed slices, and none of them is LOG.
-fn is_droppable(record: &Record<'_>, names: &Names) -> Result<bool> {
+fn is_droppable(record: &Record<'_>, names: &DeclaredNames) -> Result<bool> {
     let Dispatch { action, effects } =
         Dispatch::decode(record.body).map_err(Error::unread(record.sequence))?;
     let is_log = |slice: u32| names.slice(slice).is_none_or(|slice| slice.policy == Policy::Log);
@@ -572,7 +584,7 @@ fn is_droppable(record: &Record<'_>, names: &Names) -> Result<bool> {
 fn names_in(projection: &Projection) -> Vec<BaseSlice> {
     let mut base = Vec::new();
     for id in 0..projection.names.slices().len() as u32 {
-        let Some((policy, Items::Held(rows))) = projection.items(id) else { continue };
+        let Some((policy, SliceItems::Held(rows))) = projection.items(id) else { continue };
         if policy == Policy::Log || rows.is_empty() {
             continue;
         }

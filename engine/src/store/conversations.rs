@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::{
-    AdapterState, Answer, AnsweredCall, CallOrigin, ConversationScope, Input, ObjectId, Payload,
+    AdapterState, AnswerBody, AnsweredCall, CallOrigin, ConversationScope, Input, ObjectId, Payload,
     PromptIdentity, Role, Turn,
 };
-use foldlog_codec::{Kind, SequenceNumber, escape};
+use foldlog_codec::{RecordKind, SequenceNumber, escape};
 use uuid::Uuid;
 
 use crate::conversation::{
@@ -22,7 +22,7 @@ use crate::types::encode;
 
 /// Makes the records of imported conversations, whose first one gets the sequence number `next`.
 pub(super) struct ImportedConversations {
-    pub(super) records: Vec<(Kind, Vec<u8>)>,
+    pub(super) records: Vec<(RecordKind, Vec<u8>)>,
     /// Payloads that become objects.
     pub(super) large: Vec<Vec<u8>>,
     next: u64,
@@ -74,7 +74,7 @@ impl ImportedConversations {
                 occasion: Cow::from(&state.occasion),
             };
             let body = body.encode();
-            let sequence = self.push(Kind::ADAPTER_STATE, body);
+            let sequence = self.push(RecordKind::ADAPTER_STATE, body);
             known.insert(state.sequence, sequence);
             last_of.insert(state.evaluation_id, sequence);
         }
@@ -120,7 +120,7 @@ impl ImportedConversations {
             let complete = is_last && complete.unwrap_or(guessed);
             let body =
                 Turn { scope: scope.clone(), number: turn.turn_number, inputs, answer, ends, complete };
-            self.push(Kind::TURN, body.encode());
+            self.push(RecordKind::TURN, body.encode());
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ impl ImportedConversations {
             ..Input::new(self.scope_of(scope, message), message.role, Payload::new(&[]))
         };
         let body = body.encode();
-        self.push(Kind::INPUT, body)
+        self.push(RecordKind::INPUT, body)
     }
 
     fn answer(
@@ -195,14 +195,14 @@ impl ImportedConversations {
             arguments: Payload::new(arguments),
             incomplete: false,
         });
-        let body = Answer {
+        let body = AnswerBody {
             calls: calls.collect(),
             blocks: blocks_of(blocks.as_ref()),
             payload: payload.as_deref().map(Payload::new),
-            ..Answer::new(self.scope_of(scope, message), content.as_deref().map(Payload::new))
+            ..AnswerBody::new(self.scope_of(scope, message), content.as_deref().map(Payload::new))
         };
         let body = body.encode();
-        self.push(Kind::ANSWER, body)
+        self.push(RecordKind::ANSWER, body)
     }
 
     /// Returns the scope of a message, which keeps its id and time.
@@ -234,7 +234,7 @@ impl ImportedConversations {
         reference
     }
 
-    fn push(&mut self, kind: Kind, body: Vec<u8>) -> SequenceNumber {
+    fn push(&mut self, kind: RecordKind, body: Vec<u8>) -> SequenceNumber {
         let sequence = SequenceNumber::new(self.next);
         self.next += 1;
         self.records.push((kind, body));

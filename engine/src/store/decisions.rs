@@ -11,7 +11,7 @@ use super::Store;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::inspect::{LogReader, ReadOptions};
-use crate::log::decisions::{self, Answer, LeftBody};
+use crate::log::decisions::{self, DecisionOutcome, LeftBody};
 use crate::session::Settlement;
 use crate::session::decisions::{Bell, look_again};
 use crate::storage::Storage;
@@ -107,8 +107,8 @@ impl LeftDecision {
     /// [`Error::Io`] if that cannot be found out.
     pub fn fate(&self) -> Result<LeftFate> {
         match decisions::read_answer(self.storage.as_ref(), &self.path) {
-            Some(Answer::Sequence(sequence)) => Ok(LeftFate::Taken(sequence)),
-            Some(Answer::Refused(reason)) => Ok(LeftFate::Refused(reason)),
+            Some(DecisionOutcome::Sequence(sequence)) => Ok(LeftFate::Taken(sequence)),
+            Some(DecisionOutcome::Refused(reason)) => Ok(LeftFate::Refused(reason)),
             None => Ok(LeftFate::Waits),
         }
     }

@@ -3,7 +3,7 @@
 use foldlog_codec::{OperationId, SequenceNumber};
 use std::collections::{BTreeMap, BTreeSet};
 
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use foldlog_codec::body::{Declare, Import, ImportedSlice, Payload, Policy, SliceDeclaration};
 use foldlog_codec::msgpack::Value;
 use smol_str::SmolStr;
@@ -13,11 +13,11 @@ use super::conversations::ImportedConversations;
 use crate::conversation::{ADAPTER_STATES, AdapterStateSnapshot, CONVERSATION, Conversation, exported};
 use crate::error::{Error, Result};
 use crate::inspect::LogReader;
-use crate::names::Names;
+use crate::names::DeclaredNames;
 use crate::options::SessionOptions;
 use crate::session::{Session, Snapshot, State};
 use crate::snapshot_json::{Export, ExportHead, ExportedSlice, item_versions};
-use crate::types::{Recorded, SessionTypes, Slice, ToolInvocations, check_payload, default_policy};
+use crate::types::{RecordedBytes, SessionTypes, Slice, ToolInvocations, check_payload, default_policy};
 
 /// Items as they are recorded, each with its version.
 type RecordedItems = Vec<(Vec<u8>, u32)>;
@@ -251,7 +251,7 @@ impl Store {
             recorded.push((id, import_items(types, slice, export.is_exact())?));
             declare.slices.push(SliceDeclaration { id, name, policy, item });
         }
-        Names::default().check_len(&declare)?;
+        DeclaredNames::default().check_len(&declare)?;
         let mut large = self.import_large(&mut recorded);
         let parts = parts(&recorded);
         // `Opened`, `Declare` and all of `Import` come first.
@@ -269,12 +269,12 @@ impl Store {
             tags: tags.map(|(key, value)| (key.clone(), value.clone())).collect(),
             slices: Vec::new(),
         };
-        let mut rest = vec![(Kind::DECLARE, declare.encode())];
+        let mut rest = vec![(RecordKind::DECLARE, declare.encode())];
         for slices in parts {
             let later =
                 Import { from: None, exported_at_us: None, tags: BTreeMap::new(), slices: Vec::new() };
             let import = Import { slices, ..std::mem::replace(&mut first, later) };
-            rest.push((Kind::IMPORT, import.encode()));
+            rest.push((RecordKind::IMPORT, import.encode()));
         }
         rest.append(&mut conversations.records);
         self.begin(types, options.session, None, rest, &large)
@@ -383,7 +383,7 @@ fn import_items(types: &SessionTypes, slice: &ExportedSlice, exact: bool) -> Res
             // An item of an older version stays as it was recorded; reading it brings it up to date.
             if version != known.item_version {
                 check_payload(&slice.slice_type, &bytes)?;
-                known.decoder.alone(version, SequenceNumber::MIN, Recorded::Elsewhere(&bytes))?;
+                known.decoder.alone(version, SequenceNumber::MIN, RecordedBytes::Elsewhere(&bytes))?;
                 return Ok((bytes, version));
             }
             if exact {

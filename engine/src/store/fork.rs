@@ -19,24 +19,24 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::body::{ObjectId, Opened, Parent};
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::body::{ObjectId, Parent, SessionOpening};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use uuid::Uuid;
 
 use super::backup::is_unfinished;
 use super::{SessionOptions, Store};
 use crate::error::{Error, Result};
-use crate::fold::live::{LiveState, Sources};
+use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::path::Path as LivePath;
 use crate::fold::projection::DecodedValues;
 use crate::fold::record_body::RecordBody;
 use crate::log::copy::copy_plain;
-use crate::log::reader::Places;
-use crate::log::scan::{self, Scan};
-use crate::log::writer::{AppendContext, Body, Log};
+use crate::log::reader::RecordLocator;
+use crate::log::scan::{self, LogScan};
+use crate::log::writer::{AppendBody, AppendContext, LogWriter};
 use crate::log::{images, layout};
 use crate::sabotage::{self, Breakage};
-use crate::session::{Images, OpenAs, Read, Session, SharedPrefix, lock_to_write, open_as_read};
+use crate::session::{Images, LoadedSession, OpenAs, Session, SharedPrefix, lock_to_write, open_as_read};
 use crate::storage::{Access, EntryKind};
 use crate::types::SessionTypes;
 
@@ -124,7 +124,7 @@ impl Store {
         let lock = lock_to_write(&self.inner, id)?;
         let building = layout::building_session_dir(&self.inner.root, id);
         let chain = Parent::Fork { session: parent, position, chain: shared_prefix.located.crc };
-        let opened = Opened { session: id, seed, tags: options.tags, parent: Some(chain) };
+        let opened = SessionOpening { session: id, seed, tags: options.tags, parent: Some(chain) };
         let dir = self.session_dir(id);
         let linked = self.link(&shared_prefix.places, shared_prefix.watermark, &parent_dir, &building);
         let first = linked.and_then(|places| self.write_first(&building, &opened, places, &shared_prefix));
@@ -155,13 +155,13 @@ impl Store {
     fn write_first(
         &self,
         dir: &Path,
-        opened: &Opened,
-        places: Places,
+        opened: &SessionOpening,
+        places: RecordLocator,
         shared_prefix: &SharedPrefix,
-    ) -> Result<Log> {
+    ) -> Result<LogWriter> {
         let shared = places.next_sequence;
         let (session, seed) = (opened.session, opened.seed);
-        let mut log = Log::fork(
+        let mut log = LogWriter::fork(
             &self.inner.ground(),
             dir,
             session,
@@ -171,7 +171,12 @@ impl Store {
         );
         let names = &shared_prefix.projection.names;
         let context = AppendContext { synced: shared, declared: &|| names.all() };
-        log.append(Kind::OPENED, self.inner.options.clock.now_us(), Body::Alone(&opened.encode()), &context)?;
+        log.append(
+            RecordKind::OPENED,
+            self.inner.options.clock.now_us(),
+            AppendBody::Alone(&opened.encode()),
+            &context,
+        )?;
         // Before the folder is renamed: under the new name nobody would find the segments that were made
         // ahead.
         log.finish()?;
@@ -184,12 +189,18 @@ impl Store {
 
     /// Returns what reading the new fork in `dir` would return: it was closed with its first record, and its
     /// shared records are known.
-    fn as_read(&self, log: &Log, dir: &Path, opened: Opened, shared_prefix: SharedPrefix) -> Result<Read> {
+    fn as_read(
+        &self,
+        log: &LogWriter,
+        dir: &Path,
+        opened: SessionOpening,
+        shared_prefix: SharedPrefix,
+    ) -> Result<LoadedSession> {
         let SharedPrefix { mut openings, rollbacks, projection, .. } = shared_prefix;
         let opened_sequence = log.next_sequence() - 1;
         let path = LivePath::new(rollbacks.iter().map(|(at, rollback)| (*at, rollback.to)));
         let mut folded = LiveState { projection, rollbacks: rollbacks.clone(), path, ..LiveState::default() };
-        let sources = Sources { objects: &log.objects, types: None };
+        let sources = FoldSources { objects: &log.objects, types: None };
         folded.apply(opened_sequence, RecordBody::Opened(opened.clone()), DecodedValues::Nothing, sources)?;
         openings.push((opened_sequence, opened.clone()));
         let mut segments = Vec::new();
@@ -205,7 +216,7 @@ impl Store {
             sequence: opened_sequence,
             reason: "the fork's own segment holds no frame".to_owned(),
         })?;
-        let scan = Scan {
+        let scan = LogScan {
             compaction: log.places.compaction.clone(),
             segments: Arc::new(segments),
             ordinal_max: last.ordinal,
@@ -232,12 +243,18 @@ impl Store {
             same_boot: true,
             boot_id: self.storage().boot_id(),
         };
-        Ok(Read { scan, folded, images: Images::default(), fetched: 0 })
+        Ok(LoadedSession { scan, folded, images: Images::default(), fetched: 0 })
     }
 
     /// Links the parent's segments and objects into the new folder and syncs it. Segments with records from
     /// `watermark` on are copied.
-    fn link(&self, places: &Places, watermark: SequenceNumber, parent: &Path, dir: &Path) -> Result<Places> {
+    fn link(
+        &self,
+        places: &RecordLocator,
+        watermark: SequenceNumber,
+        parent: &Path,
+        dir: &Path,
+    ) -> Result<RecordLocator> {
         let storage = self.storage();
         let io = |op, path: &Path, error| Error::io(op, path, error);
         self.make_building(dir)?;
@@ -245,8 +262,10 @@ impl Store {
         let (mut behind, mut captures_behind) = (BTreeSet::new(), false);
         places.read(storage, watermark, SequenceNumber::MAX, &mut |record| {
             behind.extend(record.objects().iter().map(ObjectId::file_name));
-            captures_behind |=
-                matches!(record.kind, Kind::TOOL_BEGIN | Kind::TOOL_END | Kind::OBSERVED | Kind::SNAPSHOT);
+            captures_behind |= matches!(
+                record.kind,
+                RecordKind::TOOL_BEGIN | RecordKind::TOOL_END | RecordKind::OBSERVED | RecordKind::SNAPSHOT
+            );
             Ok(())
         })?;
         // A segment that others follow may end with frames that are no records, such as the `Resumed` of the
@@ -287,7 +306,7 @@ impl Store {
         self.link_images(places.next_sequence, parent, dir);
         storage.sync_dir(dir).map_err(|error| io("sync", dir, error))?;
         let compaction = places.compaction.as_ref().and_then(|all| all.below(places.next_sequence));
-        Ok(Places { segments: Arc::new(linked), compaction, ..places.clone() })
+        Ok(RecordLocator { segments: Arc::new(linked), compaction, ..places.clone() })
     }
 
     /// Links the images of the shared records, so that opening the fork need not fold all of them. Skips an
@@ -307,7 +326,7 @@ impl Store {
 
     /// Links an object. One that a collection has removed since its folder was listed was dropped by a compaction before; if that
     /// came in between too, the fork begins anew.
-    fn link_object(&self, from: &Path, to: &Path, places: &Places) -> Result<()> {
+    fn link_object(&self, from: &Path, to: &Path, places: &RecordLocator) -> Result<()> {
         match self.link_file(from, to) {
             Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
                 let storage = self.storage().as_ref();

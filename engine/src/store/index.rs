@@ -42,7 +42,7 @@
 
 use std::path::Path;
 
-use foldlog_codec::body::{Opened, Parent, Replicated};
+use foldlog_codec::body::{Parent, Replicated, SessionOpening};
 use uuid::Uuid;
 
 use crate::inspect::SessionOverview;
@@ -102,23 +102,23 @@ impl Stamps {
 
 /// Holds what was read of a session, and the stamps that its files had then.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct IndexEntry {
     pub(super) stamps: Stamps,
     pub(super) overview: SessionOverview,
 }
 
-impl Entry {
+impl IndexEntry {
     /// Returns an entry for what was read of a session at the time `now_us`. `None` if it is not to be kept.
-    pub(super) fn of(stamps: Stamps, overview: &SessionOverview, now_us: i64) -> Option<Entry> {
+    pub(super) fn of(stamps: Stamps, overview: &SessionOverview, now_us: i64) -> Option<IndexEntry> {
         let SessionOverview { closed, open, unsettled, suspended, resumable, sound_end, .. } = overview;
         let is_at_rest =
             open.is_empty() && unsettled.is_empty() && suspended.is_empty() && resumable.is_empty();
         let is_kept = *closed && is_at_rest && sound_end.is_none() && stamps.are_settled(now_us);
-        is_kept.then(|| Entry { stamps, overview: overview.clone() })
+        is_kept.then(|| IndexEntry { stamps, overview: overview.clone() })
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        let Entry { stamps, overview } = self;
+        let IndexEntry { stamps, overview } = self;
         let begin = out.len();
         out.extend_from_slice(&[0; 4]);
         encode_stamp(stamps.folder, out);
@@ -135,7 +135,7 @@ impl Entry {
         out.extend_from_slice(&u32::try_from(replicated.len()).unwrap_or(u32::MAX).to_le_bytes());
         out.extend_from_slice(&replicated);
         let (tags, parent) = (overview.tags.clone(), overview.parent);
-        out.extend_from_slice(&Opened { session, seed: 0, tags, parent }.encode());
+        out.extend_from_slice(&SessionOpening { session, seed: 0, tags, parent }.encode());
         let len = out.len() - begin - 4;
         match u32::try_from(len) {
             Ok(counted) if len <= ENTRY_BYTES_MAX => {
@@ -146,7 +146,7 @@ impl Entry {
         }
     }
 
-    fn decode(mut bytes: &[u8]) -> Option<Entry> {
+    fn decode(mut bytes: &[u8]) -> Option<IndexEntry> {
         let bytes = &mut bytes;
         let (folder, ordinal, segment) = (stamp(bytes)?, number::<4>(bytes)?, stamp(bytes)?);
         let objects = Some(stamp(bytes)?).filter(|stamp| *stamp != Stamp::default());
@@ -161,9 +161,9 @@ impl Entry {
             [] => None,
             body => Some(Replicated::decode(body).ok()?),
         };
-        let Opened { session, tags, parent, .. } = Opened::decode(opened).ok()?;
+        let SessionOpening { session, tags, parent, .. } = SessionOpening::decode(opened).ok()?;
         let at_rest = Rest { session, records, log_bytes, created_at_us, last_at_us, objects, object_bytes };
-        Some(Entry { stamps, overview: at_rest.overview(tags, parent, replicated) })
+        Some(IndexEntry { stamps, overview: at_rest.overview(tags, parent, replicated) })
     }
 }
 
@@ -228,7 +228,7 @@ fn number<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 
 /// Returns the entries of the store's index in ascending order of their sessions; none where it cannot be used. Reads at most what
 /// an index of so many sessions may take.
-pub(super) fn read(storage: &dyn Storage, store: &Path, sessions: usize) -> Vec<Entry> {
+pub(super) fn read(storage: &dyn Storage, store: &Path, sessions: usize) -> Vec<IndexEntry> {
     decode(&bytes_of(storage, store, sessions).unwrap_or_default()).unwrap_or_default()
 }
 
@@ -242,17 +242,17 @@ fn bytes_of(storage: &dyn Storage, store: &Path, sessions: usize) -> Option<Vec<
     (read == len).then_some(bytes)
 }
 
-fn decode(bytes: &[u8]) -> Option<Vec<Entry>> {
+fn decode(bytes: &[u8]) -> Option<Vec<IndexEntry>> {
     let mut rest = bytes.strip_prefix(&MAGIC)?;
     let (version, crc) = (number::<4>(&mut rest)?, number::<4>(&mut rest)?);
     if u32::from_le_bytes(version) != VERSION || u32::from_le_bytes(crc) != crc32fast::hash(rest) {
         return None;
     }
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<IndexEntry> = Vec::new();
     while !rest.is_empty() {
         let len = usize::try_from(u32::from_le_bytes(number::<4>(&mut rest)?)).ok()?;
         let (entry, behind) = rest.split_at_checked(len)?;
-        let entry = Entry::decode(entry)?;
+        let entry = IndexEntry::decode(entry)?;
         if entries.last().is_some_and(|last| last.overview.session >= entry.overview.session) {
             return None;
         }
@@ -263,7 +263,7 @@ fn decode(bytes: &[u8]) -> Option<Vec<Entry>> {
 }
 
 /// Writes the index of the store anew. Where that fails, which is no error, the old one stays, or none.
-pub(super) fn write<'a>(storage: &dyn Storage, store: &Path, entries: impl Iterator<Item = &'a Entry>) {
+pub(super) fn write<'a>(storage: &dyn Storage, store: &Path, entries: impl Iterator<Item = &'a IndexEntry>) {
     let mut bytes = vec![0; HEADER_LEN];
     entries.for_each(|entry| entry.encode(&mut bytes));
     let crc = crc32fast::hash(bytes.get(HEADER_LEN..).unwrap_or_default());

@@ -10,7 +10,7 @@ use std::thread;
 use uuid::Uuid;
 
 use super::Store;
-use super::index::{self, Entry, Stamps};
+use super::index::{self, IndexEntry, Stamps};
 use crate::error::Result;
 use crate::inspect::{SessionOverview, overview_on};
 use crate::log::{layout, lock};
@@ -24,10 +24,10 @@ const READ_ANEW_MAX: usize = 64;
 const SESSIONS_PER_THREAD: usize = 64;
 
 /// Holds what was found of a session, and whether that stood in the index.
-struct Found<'a> {
+struct ListedSession<'a> {
     session: Uuid,
     overview: Result<SessionOverview>,
-    entry: Option<Cow<'a, Entry>>,
+    entry: Option<Cow<'a, IndexEntry>>,
     was_read: bool,
 }
 
@@ -88,23 +88,23 @@ impl Store {
     fn look_at<'a>(
         &self,
         session: Uuid,
-        known: Option<&'a Entry>,
+        known: Option<&'a IndexEntry>,
         (now_us, memory_bytes): (i64, Option<u64>),
-    ) -> Found<'a> {
+    ) -> ListedSession<'a> {
         let (storage, dir) = (self.storage(), self.session_dir(session));
-        let stands = |entry: &&'a Entry| {
+        let stands = |entry: &&'a IndexEntry| {
             entry.stamps.stand(storage.as_ref(), &dir) || sabotage::is(Breakage::ListedUnlooked)
         };
         if let Some(entry) = known.filter(stands) {
             let overview = Ok(entry.overview.clone());
-            return Found { session, overview, entry: Some(Cow::Borrowed(entry)), was_read: false };
+            return ListedSession { session, overview, entry: Some(Cow::Borrowed(entry)), was_read: false };
         }
         let before = Stamps::before(storage.as_ref(), &dir);
         let overview = overview_on(storage, &dir, now_us, memory_bytes);
         let stood = before.filter(|before| before.stand(storage.as_ref(), &dir));
         let entry = stood.zip(overview.as_ref().ok());
-        let entry = entry.and_then(|(stamps, overview)| Entry::of(stamps, overview, now_us));
-        Found { session, overview, entry: entry.map(Cow::Owned), was_read: true }
+        let entry = entry.and_then(|(stamps, overview)| IndexEntry::of(stamps, overview, now_us));
+        ListedSession { session, overview, entry: entry.map(Cow::Owned), was_read: true }
     }
 
     /// Returns the sessions that a process may be writing, or was when it ended. `None` if nobody can tell.
@@ -129,9 +129,9 @@ fn notes_of_writers(storage: &dyn Storage, store: &Path) -> Option<Vec<Uuid>> {
 /// Looks at the sessions, several at a time, and returns what was found of each, in their order.
 fn in_parallel<'a>(
     sessions: &[Uuid],
-    look: &(dyn Fn(Uuid) -> Found<'a> + Sync),
+    look: &(dyn Fn(Uuid) -> ListedSession<'a> + Sync),
     progress: &mut dyn FnMut(u64),
-) -> Vec<Found<'a>> {
+) -> Vec<ListedSession<'a>> {
     let next = AtomicUsize::new(0);
     let work = |mut progress: Option<&mut dyn FnMut(u64)>| {
         let mut found = Vec::new();

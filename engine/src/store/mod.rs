@@ -23,8 +23,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Opened, Parent};
-use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use foldlog_codec::body::{Parent, SessionOpening};
+use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::inspect::{LogReader, ReadOptions};
 use crate::log::partial_creation::{self, PartialCreation};
-use crate::log::writer::Log;
+use crate::log::writer::LogWriter;
 use crate::log::{fence, layout};
 use crate::options::{BackgroundSync, Durability, MemoryLimit, SessionOptions, StoreOptions};
 use crate::session::open_store::{OpenStore, Writers};
@@ -45,7 +45,7 @@ use crate::storage::{EntryKind, Storage};
 use crate::types::SessionTypes;
 
 pub use backup::{BackupOptions, BackupReport, CapturesElsewhere, DamagedCapture};
-pub use collect::{CapturesInUse, CollectOptions, CollectReport, Collected, LeftAlone};
+pub use collect::{CapturesInUse, CollectOptions, CollectReport, CollectedFiles, LeftAlone};
 pub use compact::{CompactReport, CompressReport};
 pub use decisions::{LeftDecision, LeftFate};
 pub use export::ImportOptions;
@@ -290,7 +290,7 @@ impl Store {
         types: &SessionTypes,
         options: SessionOptions,
         parent: Option<Parent>,
-        rest: Vec<(Kind, Vec<u8>)>,
+        rest: Vec<(RecordKind, Vec<u8>)>,
         large: &[Vec<u8>],
     ) -> Result<Session> {
         let (id, seed) = match options.id {
@@ -307,9 +307,9 @@ impl Store {
         let partial_creation = self.partial_creation(id)?;
         self.storage().create_dir_all(&dir).map_err(|error| Error::unmade("create", &dir, 0, error))?;
         let parents = layout::folders_above_session(&self.inner.root).into();
-        let log = Log::create(&self.inner.ground(), &dir, (id, seed), partial_creation, parents);
+        let log = LogWriter::create(&self.inner.ground(), &dir, (id, seed), partial_creation, parents);
         let kept: Result<()> = large.iter().try_for_each(|bytes| log.objects.put(bytes).map(drop));
-        let opened = Opened { session: id, seed, tags: options.tags, parent };
+        let opened = SessionOpening { session: id, seed, tags: options.tags, parent };
         let durability = options.durability.unwrap_or(self.inner.options.durability);
         let seed = SessionSeed { opened, durability, types: types.clone(), lock };
         let begun = kept.and_then(|()| begin(&self.inner, &dir, seed, log, rest));

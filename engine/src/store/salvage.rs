@@ -2,7 +2,7 @@
 //!
 //! The sound part of the damaged log ([`crate::log::scan::salvage`]) is copied frame for frame, so that
 //! sequence numbers, times and bodies stay the same, and the new session continues behind it as a fork does:
-//! its `Opened` record names the session and the record that it continues from. The record after that,
+//! its `SessionOpening` record names the session and the record that it continues from. The record after that,
 //! `foldlog.salvaged`, says where the records came from, why, and what was skipped. Everything is built in a
 //! folder with a temporary name and read once more, as an audit reads; only then is the folder renamed. The
 //! damaged session is opened for reading only.
@@ -12,7 +12,7 @@
 //!
 //! An operation that is open at the end of the sound part stays open under its operation id, to be recovered
 //! by its host; a host whose names for external effects include the session finds the old session's id in the
-//! `Opened` record. Other files in the session's folder are named in the report and not copied; images are
+//! `SessionOpening` record. Other files in the session's folder are named in the report and not copied; images are
 //! made anew.
 //!
 //! A fork alone says what it shares: if its first record is sound, or its first segment follows the shared
@@ -23,9 +23,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{ObjectId, Observed, Opened, Parent, Payload, Rollback};
+use foldlog_codec::body::{ObjectId, Observed, Parent, Payload, Rollback, SessionOpening};
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use uuid::Uuid;
 
 use super::{SessionOptions, Store};
@@ -35,9 +35,9 @@ use crate::fold::projection::LogSlices;
 use crate::log::chain::Segment;
 use crate::log::copy::copy_plain;
 use crate::log::objects::Objects;
-use crate::log::reader::{Located, Places};
-use crate::log::scan::salvage::{Behind, Mend, SoundPart, sound_part};
-use crate::log::writer::{AppendContext, Body, Log};
+use crate::log::reader::{FrameLocation, RecordLocator};
+use crate::log::scan::salvage::{SegmentPatch, SoundPart, UnsoundPart, sound_part};
+use crate::log::writer::{AppendBody, AppendContext, LogWriter};
 use crate::log::{layout, lock};
 use crate::operation::{OpenOperation, UnsettledOperation};
 use crate::options::MemoryLimit;
@@ -117,8 +117,8 @@ pub struct MissingObject {
 }
 
 /// Holds the sound part of a session, copied into the folder in which the new session is built.
-struct Laid {
-    places: Places,
+struct SalvagedCopy {
+    places: RecordLocator,
     objects: u64,
 }
 
@@ -164,7 +164,7 @@ impl Store {
         let _lock = lock_to_write(&self.inner, id)?;
         let building = layout::building_session_dir(&self.inner.root, id);
         let salvaged =
-            Salvaging { store: self, dir, building: &building, part, damage }.run(id, seed, options);
+            SalvageRun { store: self, dir, building: &building, part, damage }.run(id, seed, options);
         if salvaged.is_err() {
             // Nobody was told of the session, so nothing of it is to stay.
             let _ = self.storage().remove_dir_all(&building);
@@ -174,7 +174,7 @@ impl Store {
 }
 
 /// Holds a salvage in progress: from `dir` into the temporary folder `building`.
-struct Salvaging<'a> {
+struct SalvageRun<'a> {
     store: &'a Store,
     dir: &'a Path,
     building: &'a Path,
@@ -182,7 +182,7 @@ struct Salvaging<'a> {
     damage: Option<Error>,
 }
 
-impl Salvaging<'_> {
+impl SalvageRun<'_> {
     fn run(self, id: Uuid, seed: u64, options: SessionOptions) -> Result<SalvageReport> {
         let storage = self.store.storage();
         let mut places = self.part.places.clone();
@@ -199,7 +199,7 @@ impl Salvaging<'_> {
             damage.get_or_insert(unsound.error);
             places = match unsound.sequence.checked_sub(1) {
                 Some(last) => self.cut_source(&places, &laid.0.places, last)?,
-                None => Places::default(),
+                None => RecordLocator::default(),
             };
         };
         let behind = self.part.behind(storage.as_ref(), &places)?;
@@ -227,7 +227,7 @@ impl Salvaging<'_> {
     }
 
     /// Copies the sound part into a new folder, mended, with the objects that it names, and folds it.
-    fn lay(&self, places: &Places) -> Result<(Laid, Option<Unsound>)> {
+    fn lay(&self, places: &RecordLocator) -> Result<(SalvagedCopy, Option<Unsound>)> {
         let storage = self.store.storage();
         let building = self.building;
         let io = |op, error| Error::io(op, building, error);
@@ -238,15 +238,15 @@ impl Salvaging<'_> {
             let mends = self.part.mends(places).filter(|mend| mend.ordinal == segment.header.ordinal);
             segments.push(self.lay_segment(segment, &mends.collect::<Vec<_>>(), is_last)?);
         }
-        let laid = Places { segments: Arc::new(segments), ..places.clone() };
+        let laid = RecordLocator { segments: Arc::new(segments), ..places.clone() };
         let (objects, unsound) = self.lay_objects(&laid)?;
         let below = unsound.as_ref().map_or(laid.next_sequence, |unsound| unsound.sequence);
         let unsound = self.fold(&laid, below)?.or(unsound);
         storage.sync_dir(building).map_err(|error| io("sync", error))?;
-        Ok((Laid { places: laid, objects }, unsound))
+        Ok((SalvagedCopy { places: laid, objects }, unsound))
     }
 
-    fn lay_segment(&self, segment: &Segment, mends: &[&Mend], is_last: bool) -> Result<Segment> {
+    fn lay_segment(&self, segment: &Segment, mends: &[&SegmentPatch], is_last: bool) -> Result<Segment> {
         let storage = self.store.storage();
         let path = layout::segment_file(self.building, segment.header.ordinal);
         let end = segment.end.unwrap_or(0);
@@ -265,7 +265,7 @@ impl Salvaging<'_> {
     }
 
     /// Copies the objects that the records name, up to the first that is not sound.
-    fn lay_objects(&self, laid: &Places) -> Result<(u64, Option<Unsound>)> {
+    fn lay_objects(&self, laid: &RecordLocator) -> Result<(u64, Option<Unsound>)> {
         let storage = self.store.storage();
         let (from, to) =
             (Objects::new(Arc::clone(storage), self.dir), Objects::new(Arc::clone(storage), self.building));
@@ -300,7 +300,7 @@ impl Salvaging<'_> {
     }
 
     /// Folds the records below `below`, and returns the first one that cannot be folded.
-    fn fold(&self, laid: &Places, below: SequenceNumber) -> Result<Option<Unsound>> {
+    fn fold(&self, laid: &RecordLocator, below: SequenceNumber) -> Result<Option<Unsound>> {
         let storage = self.store.storage();
         // Within a compacted range nobody knows what the slices held.
         if let (Some(compaction), Some(position)) = (&laid.compaction, below.checked_sub(1)) {
@@ -336,19 +336,24 @@ impl Salvaging<'_> {
 
     /// Returns the places in the damaged log up to the record `last`. It is looked up in the copy, where the
     /// chain is mended.
-    fn cut_source(&self, places: &Places, laid: &Places, last: SequenceNumber) -> Result<Places> {
-        let (cut, Located { end, .. }) = cut(self.store.storage(), laid.clone(), last)?;
+    fn cut_source(
+        &self,
+        places: &RecordLocator,
+        laid: &RecordLocator,
+        last: SequenceNumber,
+    ) -> Result<RecordLocator> {
+        let (cut, FrameLocation { end, .. }) = cut(self.store.storage(), laid.clone(), last)?;
         let mut segments: Vec<Segment> = places.segments.iter().take(cut.segments.len()).cloned().collect();
         if let Some(last) = segments.last_mut() {
             last.end = Some(end);
         }
-        Ok(Places { segments: Arc::new(segments), ..cut })
+        Ok(RecordLocator { segments: Arc::new(segments), ..cut })
     }
 
     /// Adds every missing object that the records from `from` on name.
     fn name_missing(
         &self,
-        laid: &Places,
+        laid: &RecordLocator,
         from: SequenceNumber,
         missing: &mut Vec<MissingObject>,
     ) -> Result<()> {
@@ -375,13 +380,13 @@ impl Salvaging<'_> {
 
     /// Returns the session that is salvaged. The sound records in its folder may belong to the session that
     /// it was forked from, or to a stranger.
-    fn source(&self, places: &Places, behind: &[Behind]) -> Result<Uuid> {
+    fn source(&self, places: &RecordLocator, behind: &[UnsoundPart]) -> Result<Uuid> {
         let Some((_, opened)) = self.opened_below(places.next_sequence) else {
             return Err(nothing_sound(self.dir));
         };
         let found = opened.session;
         let Some(expected) = layout::session_of(self.dir) else { return Ok(found) };
-        let openings: Vec<&Opened> = self
+        let openings: Vec<&SessionOpening> = self
             .part
             .openings
             .iter()
@@ -405,19 +410,19 @@ impl Salvaging<'_> {
     }
 
     /// Returns the session that wrote the last of the records below `next_sequence`.
-    fn opened_below(&self, next_sequence: SequenceNumber) -> Option<&(SequenceNumber, Opened)> {
+    fn opened_below(&self, next_sequence: SequenceNumber) -> Option<&(SequenceNumber, SessionOpening)> {
         self.part.openings.iter().rfind(|(sequence, _)| *sequence < next_sequence)
     }
 
     fn left(
         &self,
-        places: &Places,
-        behind: &[Behind],
+        places: &RecordLocator,
+        behind: &[UnsoundPart],
         from: Uuid,
         damage: Option<&Error>,
     ) -> Vec<SkippedBytes> {
         let last = places.segments.last().map(|last| last.path.as_path());
-        let reason = |behind: &Behind| match (behind.session, damage) {
+        let reason = |behind: &UnsoundPart| match (behind.session, damage) {
             _ if behind.more && behind.bytes == 0 => "it is no regular file".to_owned(),
             (_, Some(Error::Corrupt(corruption))) if last == Some(&behind.path) => corruption.reason.clone(),
             (_, Some(damage)) if last == Some(&behind.path) => damage.to_string(),
@@ -466,7 +471,7 @@ impl Salvaging<'_> {
         id: Uuid,
         seed: u64,
         options: SessionOptions,
-        laid: Laid,
+        laid: SalvagedCopy,
         salvaged: &mut SalvageReport,
     ) -> Result<()> {
         let (store, storage) = (self.store, self.store.storage());
@@ -476,7 +481,7 @@ impl Salvaging<'_> {
         let located = places.locate(storage, position)?;
         let parent = self.opened_below(shared).map(|(_, opened)| opened.session).unwrap_or_default();
         let parent = Some(Parent::Fork { session: parent, position, chain: located.crc });
-        let opened = Opened { session: id, seed, tags: options.tags, parent };
+        let opened = SessionOpening { session: id, seed, tags: options.tags, parent };
         let objects = Objects::new(Arc::clone(storage), self.building);
         let rollbacks = self.rollbacks(shared);
         let limit = self.limit();
@@ -484,13 +489,13 @@ impl Salvaging<'_> {
         let names = history.fold(shared, None, LogSlices::Outline, &mut |_, _| Ok(()))?.projection.names;
         let ground = store.inner.ground();
         let epoch = self.part.epoch;
-        let mut log = Log::fork(&ground, self.building, id, seed, places.clone(), (located, epoch));
+        let mut log = LogWriter::fork(&ground, self.building, id, seed, places.clone(), (located, epoch));
         let context = AppendContext { synced: shared, declared: &|| names.all() };
         let now_us = store.inner.options.clock.now_us();
-        log.append(Kind::OPENED, now_us, Body::Alone(&opened.encode()), &context)?;
+        log.append(RecordKind::OPENED, now_us, AppendBody::Alone(&opened.encode()), &context)?;
         let data = account(salvaged).encode();
         let observed = Observed { name: SALVAGED.to_owned(), data: Payload::new(&data) }.encode();
-        log.append(Kind::OBSERVED, now_us, Body::Alone(&observed), &context)?;
+        log.append(RecordKind::OBSERVED, now_us, AppendBody::Alone(&observed), &context)?;
         log.finish()?;
         log.sync_plan().run(storage.as_ref(), &|| ())?;
         let reader = store.read_log_in(self.building)?;

@@ -34,10 +34,11 @@ use crate::error::{Error, Result};
 use crate::fold::projection::LogSlices;
 use crate::log::layout;
 use crate::log::lock::WriterLock;
-use crate::log::writer::Log;
+use crate::log::writer::LogWriter;
 use crate::replication::{ReplicaError, Replicator};
 use crate::session::{
-    Claimed, Fetch, Fetched, MadeLog, OpenAs, Session, lock_to_write, open_claimed, pull, replica_error,
+    Fetch, FetchedExtent, MadeLog, OpenAs, ReplicaClaim, Session, lock_to_write, open_claimed, pull,
+    replica_error,
 };
 use crate::types::SessionTypes;
 
@@ -174,14 +175,14 @@ impl Store {
         replicator: &dyn Replicator,
         building: &Path,
         types: Option<&SessionTypes>,
-    ) -> Result<(Log, MadeLog, Claimed)> {
+    ) -> Result<(LogWriter, MadeLog, ReplicaClaim)> {
         let ground = self.inner.ground();
         let mut fetch = Fetch::anew((session, building), replicator, &ground);
         let mut last =
             ReplicaError::Failed { reason: "its writer appends faster than it can be claimed".to_owned() };
         let mut before = None;
         for _ in 0..CLAIMS_MAX {
-            let Fetched { next: held, captures_from, said_dropped } = fetch.read()?;
+            let FetchedExtent { next: held, captures_from, said_dropped } = fetch.read()?;
             if held == 0 {
                 let reason =
                     "it holds nothing of that session: its id, or where the replicator looks, is another one";
@@ -193,7 +194,7 @@ impl Store {
             match replicator.claim(session, held) {
                 Ok(epoch) => {
                     let finished = fetch.finish().inspect_err(|_| replicator.release(session, epoch));
-                    return Ok((finished?, made, Claimed { epoch, held, captures_from, said_dropped }));
+                    return Ok((finished?, made, ReplicaClaim { epoch, held, captures_from, said_dropped }));
                 }
                 // Its writer appended, or somebody else claimed: what is held now says which.
                 Err(error @ ReplicaError::Fenced { .. }) => last = error,

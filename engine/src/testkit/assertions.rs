@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use foldlog_codec::body::Policy;
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use proptest::sample::Index;
 
-use super::history::{Action, History, Step};
+use super::history::{Action, History, HistoryStep};
 use crate::clock::FixedClock;
 use crate::error::{Error, Result};
 use crate::inspect::{LogReader, ReplayReducers};
@@ -90,17 +90,17 @@ pub fn assert_deterministic(types: &SessionTypes, history: &History) {
 }
 
 /// Holds the parts of a record that two runs must agree on.
-struct Content {
+struct RecordContent {
     sequence: SequenceNumber,
-    kind: Kind,
+    kind: RecordKind,
     time_us: i64,
     body: Vec<u8>,
 }
 
 /// Returns a record in a form that a person can compare. Leaves out the body of a fork's first record: it holds the
 /// checksum of a frame of the parent, which depends on when the parent was synced.
-fn shown(record: &Content) -> (Kind, i64, String) {
-    if record.kind == Kind::OPENED {
+fn shown(record: &RecordContent) -> (RecordKind, i64, String) {
+    if record.kind == RecordKind::OPENED {
         return (record.kind, record.time_us, String::new());
     }
     let value = Value::decode(&record.body).ok().and_then(|body| serde_json::to_string(&body).ok());
@@ -145,21 +145,23 @@ impl<'a> Life<'a> {
         SequenceNumber::new(index.index(records) as u64)
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, step: &HistoryStep) {
         self.clock.advance_us(STEP_US);
         match step {
-            Step::Act(action) => self.act(action),
-            Step::Snapshot => self.snapshots.push(done(self.session.snapshot(SnapshotOptions::default()))),
-            Step::RollBack(at) => self.roll_back(self.at(at)),
-            Step::RollBackToSnapshot(at) => {
+            HistoryStep::Act(action) => self.act(action),
+            HistoryStep::Snapshot => {
+                self.snapshots.push(done(self.session.snapshot(SnapshotOptions::default())));
+            }
+            HistoryStep::RollBack(at) => self.roll_back(self.at(at)),
+            HistoryStep::RollBackToSnapshot(at) => {
                 if !self.snapshots.is_empty() {
                     let position = at.get(&self.snapshots).position;
                     self.roll_back(position);
                 }
             }
-            Step::Reopen => self.reopen(false),
-            Step::Kill => self.reopen(true),
-            Step::Fork(at) => self.fork(self.at(at)),
+            HistoryStep::Reopen => self.reopen(false),
+            HistoryStep::Kill => self.reopen(true),
+            HistoryStep::Fork(at) => self.fork(self.at(at)),
         }
     }
 
@@ -236,11 +238,11 @@ impl<'a> Life<'a> {
         assert!(replayed.holds(), "the reducers resolve something else when they run again: {replayed}");
     }
 
-    fn content(&self) -> Vec<Content> {
+    fn content(&self) -> Vec<RecordContent> {
         let mut content = Vec::new();
         done(self.session.records(0, u64::MAX, |record| {
             let (sequence, kind, time_us) = (record.sequence, record.kind, record.time_us);
-            content.push(Content { sequence, kind, time_us, body: record.body.to_vec() });
+            content.push(RecordContent { sequence, kind, time_us, body: record.body.to_vec() });
             Ok(())
         }));
         content

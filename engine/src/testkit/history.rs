@@ -12,13 +12,13 @@ use crate::error::Result;
 use crate::session::Session;
 use crate::types::{Event, encode, known};
 
-type Run = dyn Fn(&Session) -> Result<()> + Send + Sync;
+type ActionFn = dyn Fn(&Session) -> Result<()> + Send + Sync;
 
 /// Holds something that a host does with its session.
 #[derive(Clone)]
 pub struct Action {
     label: String,
-    run: Arc<Run>,
+    run: Arc<ActionFn>,
 }
 
 impl fmt::Debug for Action {
@@ -78,7 +78,7 @@ pub fn dispatch_value(event: impl Into<String>, value: impl Into<Shape>) -> Acti
 
 /// Names one step of a history.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum HistoryStep {
     /// The host does something with its session.
     Act(Action),
     /// The host takes a snapshot.
@@ -97,7 +97,7 @@ pub enum Step {
 
 /// Names a step without its argument.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum StepKind {
     Act,
     Snapshot,
     RollBack,
@@ -111,7 +111,7 @@ enum Kind {
 #[derive(Clone, Debug)]
 pub struct History {
     /// Steps, in the order in which they happen.
-    pub steps: Vec<Step>,
+    pub steps: Vec<HistoryStep>,
 }
 
 /// Generates histories of up to 32 steps, about half of which are one of these actions.
@@ -129,23 +129,23 @@ pub fn histories_of(
     // a step does not shrink: no shrinking would then leave out the simpler kind.
     let kept = prop::bool::weighted(0.999);
     let kind = prop_oneof![
-        8 => Just(Kind::Act),
-        1 => Just(Kind::Snapshot),
-        2 => Just(Kind::RollBack),
-        1 => Just(Kind::RollBackToSnapshot),
-        1 => Just(Kind::Reopen),
-        1 => Just(Kind::Kill),
-        1 => Just(Kind::Fork),
+        8 => Just(StepKind::Act),
+        1 => Just(StepKind::Snapshot),
+        2 => Just(StepKind::RollBack),
+        1 => Just(StepKind::RollBackToSnapshot),
+        1 => Just(StepKind::Reopen),
+        1 => Just(StepKind::Kill),
+        1 => Just(StepKind::Fork),
     ];
     let step = (kept, kind.no_shrink(), actions, any::<Index>()).prop_map(|(kept, kind, action, at)| {
         kept.then(|| match kind {
-            Kind::Act => Step::Act(action),
-            Kind::Snapshot => Step::Snapshot,
-            Kind::RollBack => Step::RollBack(at),
-            Kind::RollBackToSnapshot => Step::RollBackToSnapshot(at),
-            Kind::Reopen => Step::Reopen,
-            Kind::Kill => Step::Kill,
-            Kind::Fork => Step::Fork(at),
+            StepKind::Act => HistoryStep::Act(action),
+            StepKind::Snapshot => HistoryStep::Snapshot,
+            StepKind::RollBack => HistoryStep::RollBack(at),
+            StepKind::RollBackToSnapshot => HistoryStep::RollBackToSnapshot(at),
+            StepKind::Reopen => HistoryStep::Reopen,
+            StepKind::Kill => HistoryStep::Kill,
+            StepKind::Fork => HistoryStep::Fork(at),
         })
     });
     prop::collection::vec(step, steps)

@@ -64,7 +64,7 @@ mod replays;
 
 pub use assertions::{assert_deterministic, assert_rollback_equivalence};
 pub use equivalence::{runs_equivalent, snapshots_equivalent};
-pub use history::{Action, History, Step, dispatch, dispatch_value, histories, histories_of};
+pub use history::{Action, History, HistoryStep, dispatch, dispatch_value, histories, histories_of};
 pub use proptest;
 pub use raw_log::RawLog;
 pub use replays::{assert_host_replays, assert_reducers_replay, assert_versions_replay};

@@ -4,18 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::body::Declare;
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
-use crate::background::{Background, Left};
+use crate::background::{Background, RemainingWork};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::log::partial_creation::PartialCreation;
 use crate::log::publish::SyncGate;
-use crate::log::writer::{AppendContext, Body, Ground, Log, SyncPlan};
+use crate::log::writer::{AppendBody, AppendContext, LogEnvironment, LogWriter, SyncPlan};
 use crate::options::{BackgroundSync, Durability, StoreOptions};
-use crate::session::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
+use crate::session::{SyncRequest, due, failed, promises_sync, sync_in_time, sync_through};
 
 /// Appends records to a log without events and slices, by the code that sessions use.
 ///
@@ -23,13 +23,13 @@ use crate::session::{Asked, due, failed, promises_sync, sync_in_time, sync_throu
 /// that are due. The type is there for measurements: its folder holds sound frames, but no session.
 #[derive(Debug)]
 pub struct RawLog {
-    shared: Arc<Shared>,
+    shared: Arc<RawLogInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RawLogInner {
     id: Uuid,
-    ground: Ground,
+    ground: LogEnvironment,
     clock: Arc<dyn Clock>,
     seed: u64,
     state: Mutex<State>,
@@ -38,9 +38,9 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    log: Log,
+    log: LogWriter,
     first_unsynced_us: Option<i64>,
-    asked: Asked,
+    asked: SyncRequest,
     closed: bool,
 }
 
@@ -57,7 +57,7 @@ impl RawLog {
             BackgroundSync::Inline => Background::Inline,
         };
         let storage = Arc::clone(&options.storage);
-        let ground = Ground { storage, sizes: options.segments, background };
+        let ground = LogEnvironment { storage, sizes: options.segments, background };
         RawLog::on(ground, Arc::clone(&options.clock), options.seed.unwrap_or_default(), dir.as_ref())
     }
 
@@ -68,18 +68,18 @@ impl RawLog {
     ///
     /// [`Error::Io`] where the folder cannot be made.
     pub fn create_beside(&self, dir: impl AsRef<Path>) -> Result<RawLog> {
-        let Shared { ground, clock, seed, .. } = &*self.shared;
+        let RawLogInner { ground, clock, seed, .. } = &*self.shared;
         RawLog::on(ground.clone(), Arc::clone(clock), *seed, dir.as_ref())
     }
 
-    fn on(ground: Ground, clock: Arc<dyn Clock>, seed: u64, dir: &Path) -> Result<RawLog> {
+    fn on(ground: LogEnvironment, clock: Arc<dyn Clock>, seed: u64, dir: &Path) -> Result<RawLog> {
         ground.storage.create_dir_all(dir).map_err(|error| Error::io("create", dir, error))?;
         #[expect(clippy::disallowed_methods, reason = "no test names the session of a bare log")]
         let id = Uuid::new_v4();
-        let log = Log::create(&ground, dir, (id, seed), PartialCreation::default(), Vec::new());
-        let state = State { log, first_unsynced_us: None, asked: Asked::default(), closed: false };
+        let log = LogWriter::create(&ground, dir, (id, seed), PartialCreation::default(), Vec::new());
+        let state = State { log, first_unsynced_us: None, asked: SyncRequest::default(), closed: false };
         let (state, gate) = (Mutex::new(state), SyncGate::new(SequenceNumber::MIN));
-        Ok(RawLog { shared: Arc::new(Shared { id, ground, clock, seed, state, gate }) })
+        Ok(RawLog { shared: Arc::new(RawLogInner { id, ground, clock, seed, state, gate }) })
     }
 
     /// Appends a record with this body, which may be any bytes, and returns its sequence number. Returns once the
@@ -89,7 +89,7 @@ impl RawLog {
     ///
     /// The errors of [`Session::dispatch`](crate::Session::dispatch) other than those of reducers and encoding.
     pub fn append(&self, body: &[u8], durability: Durability) -> Result<SequenceNumber> {
-        let (shared, kind) = (&self.shared, Kind::DISPATCH);
+        let (shared, kind) = (&self.shared, RecordKind::DISPATCH);
         let mut state = shared.sound()?;
         if state.closed {
             return Err(Error::Closed { session: shared.id });
@@ -98,7 +98,7 @@ impl RawLog {
         let State { log, first_unsynced_us, asked, .. } = &mut *state;
         let context = AppendContext { synced: shared.gate.synced(), declared: &Declare::default };
         let sequence = log
-            .append(kind, time_us, Body::Alone(body), &context)
+            .append(kind, time_us, AppendBody::Alone(body), &context)
             .map_err(|error| failed(&shared.gate, error))?;
         let background = &shared.ground.background;
         let unsynced = (first_unsynced_us, log.unsynced_bytes, log.unsynced_files());
@@ -115,7 +115,7 @@ impl RawLog {
                     // A failure poisons the log, and the next call on it returns that failure.
                     let _ = shared.sync();
                 }
-                Left::Nothing
+                RemainingWork::Nothing
             }
         };
         let sync_now = || shared.sync_through(sequence + 1);
@@ -148,7 +148,7 @@ impl RawLog {
     }
 }
 
-impl Shared {
+impl RawLogInner {
     /// Locks the log. Fails if a write or sync has failed.
     fn sound(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.state.lock();
@@ -172,7 +172,7 @@ impl Shared {
     fn plan(&self) -> SyncPlan {
         let mut state = self.state.lock();
         state.first_unsynced_us = None;
-        state.asked = Asked::Nothing;
+        state.asked = SyncRequest::Nothing;
         state.log.sync_plan()
     }
 

@@ -1,6 +1,6 @@
 //! Captures all resources of a run, and restores them.
 //!
-//! [`Captures`] holds what each resource was at one moment. [`CompositeSnapshot`] adds the position of the
+//! [`CaptureSet`] holds what each resource was at one moment. [`CompositeSnapshot`] adds the position of the
 //! session at that moment, and has a JSON form from which another process can restore both.
 
 use std::borrow::Cow;
@@ -8,26 +8,26 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldlog_codec::body::{Payload, ResourceSnapshot};
-use foldlog_codec::msgpack::{self, Limits, Value};
+use foldlog_codec::msgpack::{self, Value, ValueLimits};
 use foldlog_codec::{OperationId, SequenceNumber};
-use foldlog_filesystem::{ChangeKind, FileKept, FileRewound, FileUnknown, Unrestored};
+use foldlog_filesystem::{ChangeKind, FileRewound, FileUnknown, KeptFile, UnrestoredPath};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
 use crate::error::{Error, Result, caught};
-use crate::operation::{NotUndone, PutBack, Replaced};
+use crate::operation::{NotUndone, PutBack, ReplacedContent};
 use crate::session::Snapshot;
 use crate::session::operation_records::RecordedCaptures;
 use crate::tools::resources::{
-    AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, RestoreReport, Rewinding,
+    AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, RestoreReport, RewindRequest,
     Rewound, Snapshotable,
 };
 
 /// Says when a composite snapshot was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
+pub enum SnapshotPhase {
     /// Before a tool ran.
     PreTool,
     /// After a tool ended.
@@ -50,12 +50,12 @@ pub struct SnapshotMetadata {
     /// Name of that call's tool.
     pub tool_name: Option<SmolStr>,
     /// Moment at which the snapshot was taken.
-    pub phase: Phase,
+    pub phase: SnapshotPhase,
 }
 
 /// Holds a capture of one resource. Cheap to clone.
 #[derive(Clone)]
-struct Captured {
+struct ResourceCapture {
     /// Name of the resource.
     name: Cow<'static, str>,
     /// Capture as the resource made it; `None` if only its recorded form was read.
@@ -64,20 +64,20 @@ struct Captured {
     recorded: Option<Arc<[u8]>>,
 }
 
-impl Captured {
+impl ResourceCapture {
     /// Captures a resource as it is.
     fn of(
         (name, resource): (&Cow<'static, str>, &dyn AnyResource),
         options: &CaptureOptions<'_>,
-        limits: Limits,
-    ) -> Result<Captured> {
+        limits: ValueLimits,
+    ) -> Result<ResourceCapture> {
         let snapshot = resource.snapshot(options)?;
         let recorded = resource.record(&snapshot)?;
         if let Some(recorded) = &recorded {
             check_recorded(name, recorded, limits)?;
         }
         let recorded = recorded.map(Arc::from);
-        Ok(Captured { name: name.clone(), snapshot: Some(snapshot), recorded })
+        Ok(ResourceCapture { name: name.clone(), snapshot: Some(snapshot), recorded })
     }
 
     /// Returns whether the resource says that it is still as it was when it was captured.
@@ -88,30 +88,30 @@ impl Captured {
 
 /// Holds a capture of each resource, as they were together at one moment. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct Captures {
+pub(crate) struct CaptureSet {
     /// Captures in ascending order of the resources' names.
-    of_each: Arc<Vec<Captured>>,
+    of_each: Arc<Vec<ResourceCapture>>,
     /// Operation that a restore of these captures undoes; `None` if it undoes no call.
     undoes: Option<OperationId>,
 }
 
-impl FromIterator<Captured> for Captures {
-    fn from_iter<T: IntoIterator<Item = Captured>>(captured: T) -> Captures {
-        Captures { of_each: Arc::new(captured.into_iter().collect()), undoes: None }
+impl FromIterator<ResourceCapture> for CaptureSet {
+    fn from_iter<T: IntoIterator<Item = ResourceCapture>>(captured: T) -> CaptureSet {
+        CaptureSet { of_each: Arc::new(captured.into_iter().collect()), undoes: None }
     }
 }
 
 /// Returns the limits of one resource's recorded form, so that a record that holds those of all `resources`
 /// can be read.
-fn limits_of_each(resources: usize) -> Limits {
-    let Limits { depth_max, items_max } = Limits::of_payload();
+fn limits_of_each(resources: usize) -> ValueLimits {
+    let ValueLimits { depth_max, items_max } = ValueLimits::of_payload();
     let resources = u64::try_from(resources.max(1)).unwrap_or(u64::MAX);
-    Limits { depth_max, items_max: items_max / resources }
+    ValueLimits { depth_max, items_max: items_max / resources }
 }
 
 /// Checks that a resource's recorded form is one MessagePack value within the limits. Other bytes would make
 /// the log unreadable from their record on.
-fn check_recorded(name: &str, recorded: &[u8], limits: Limits) -> Result<()> {
+fn check_recorded(name: &str, recorded: &[u8], limits: ValueLimits) -> Result<()> {
     let refused = |reason: String| {
         let reason = format!("its recorded form cannot be written to a log: {reason}");
         Err(Error::Resource { resource: name.to_owned(), reason })
@@ -126,30 +126,32 @@ fn check_recorded(name: &str, recorded: &[u8], limits: Limits) -> Result<()> {
     }
 }
 
-impl Captures {
+impl CaptureSet {
     /// Captures every resource as it is. A resource that says that it is still as it was in `latest` keeps
     /// that capture.
     pub(super) fn of(
         resources: &ResourceRegistry,
         options: &CaptureOptions<'_>,
-        latest: &Captures,
-    ) -> Result<Captures> {
+        latest: &CaptureSet,
+    ) -> Result<CaptureSet> {
         let limits = limits_of_each(resources.captured().len());
         let captured = resources.captured().iter().map(|(name, resource)| {
             if let Some(unchanged) = latest.unchanged(name, resource.as_ref()) {
                 return Ok(unchanged.clone());
             }
-            Captured::of((name, resource.as_ref()), options, limits)
+            ResourceCapture::of((name, resource.as_ref()), options, limits)
         });
         captured.collect()
     }
 
     /// Captures those resources that are not rolled back with a tool that fails.
-    pub(super) fn of_kept(resources: &ResourceRegistry) -> Result<Captures> {
+    pub(super) fn of_kept(resources: &ResourceRegistry) -> Result<CaptureSet> {
         let limits = limits_of_each(resources.captured().len());
         let kept = resources.captured().iter().filter(|(_, resource)| !resource.rolls_back());
         let captured = kept.map(|(name, resource)| {
-            caught(name, || Captured::of((name, resource.as_ref()), &CaptureOptions::default(), limits))
+            caught(name, || {
+                ResourceCapture::of((name, resource.as_ref()), &CaptureOptions::default(), limits)
+            })
         });
         captured.collect()
     }
@@ -165,13 +167,13 @@ impl Captures {
     }
 
     /// Returns the capture of a resource, if the resource says that it is still as it was then.
-    fn unchanged(&self, name: &str, resource: &dyn AnyResource) -> Option<&Captured> {
+    fn unchanged(&self, name: &str, resource: &dyn AnyResource) -> Option<&ResourceCapture> {
         self.get(name).filter(|captured| captured.is_unchanged(resource))
     }
 
     /// Holds the captures that a record names, by the resources' names, in their recorded form.
-    pub(crate) fn recorded(snapshots: RecordedCaptures) -> Captures {
-        let captured = |(name, recorded): (String, Option<Vec<u8>>)| Captured {
+    pub(crate) fn recorded(snapshots: RecordedCaptures) -> CaptureSet {
+        let captured = |(name, recorded): (String, Option<Vec<u8>>)| ResourceCapture {
             name: Cow::Owned(name),
             snapshot: None,
             recorded: recorded.map(Arc::from),
@@ -185,7 +187,7 @@ impl Captures {
     }
 
     /// Returns the capture of the resource of this name.
-    fn get(&self, name: &str) -> Option<&Captured> {
+    fn get(&self, name: &str) -> Option<&ResourceCapture> {
         self.of_each.iter().find(|captured| captured.name == name)
     }
 
@@ -211,7 +213,7 @@ impl Captures {
     /// rolled back with a tool, and those whose captures did not outlive their process. Without it, such a
     /// capture is an [`Error::SnapshotMismatch`]. A resource that this run lacks is that error too, unless
     /// the result leaves the resource out.
-    pub(crate) fn recalled(&self, resources: &ResourceRegistry, lenient: bool) -> Result<Captures> {
+    pub(crate) fn recalled(&self, resources: &ResourceRegistry, lenient: bool) -> Result<CaptureSet> {
         let mut recalled = Vec::new();
         for captured in self.of_each.iter() {
             let name = &captured.name;
@@ -239,14 +241,14 @@ impl Captures {
                 }
             };
             let recorded = captured.recorded.clone();
-            recalled.push(Captured { name: name.clone(), snapshot: Some(snapshot), recorded });
+            recalled.push(ResourceCapture { name: name.clone(), snapshot: Some(snapshot), recorded });
         }
         Ok(recalled.into_iter().collect())
     }
 
     /// Returns these captures as those from before `operation`, which a restore undoes.
-    pub(super) fn undoing(&self, operation: OperationId) -> Captures {
-        Captures { undoes: Some(operation), ..self.clone() }
+    pub(super) fn undoing(&self, operation: OperationId) -> CaptureSet {
+        CaptureSet { undoes: Some(operation), ..self.clone() }
     }
 
     /// Restores the resources to these captures: all of them with `all`, else only those that are rolled back
@@ -276,7 +278,7 @@ impl Captures {
     /// Returns the recorded captures of those resources that others than this run may change, where they differ from `before`.
     pub(super) fn shared_beside<'a>(
         &'a self,
-        before: &'a Captures,
+        before: &'a CaptureSet,
         resources: &'a ResourceRegistry,
     ) -> impl Iterator<Item = (String, &'a [u8])> {
         let shared = resources.captured().iter().filter(|(_, resource)| resource.is_shared());
@@ -296,9 +298,9 @@ impl Captures {
         &self,
         resources: &ResourceRegistry,
         earlier: &RecordedCaptures,
-        present: &Captures,
+        present: &CaptureSet,
         told: &mut PutBack,
-    ) -> Captures {
+    ) -> CaptureSet {
         let captured = self.of_each.iter().map(|captured| {
             let beside = || {
                 let resource = resources.captured().get(&captured.name)?;
@@ -309,7 +311,7 @@ impl Captures {
                 if !resource.is_of_place_of(&last, present) {
                     return None;
                 }
-                let asked = Rewinding {
+                let asked = RewindRequest {
                     target,
                     last: &last,
                     last_is_here: false,
@@ -320,7 +322,7 @@ impl Captures {
                 };
                 let Rewound { to, kept, .. } = resource.rewind(&asked).ok()?;
                 // What was there when the first attempt began, and goes.
-                let whole = Rewinding { target: &to, present: &last, overwrite: true, ..asked };
+                let whole = RewindRequest { target: &to, present: &last, overwrite: true, ..asked };
                 let Rewound { files, .. } = resource.rewind(&whole).ok()?;
                 Some((to, kept, files))
             };
@@ -331,17 +333,18 @@ impl Captures {
             let name = &captured.name;
             let reason =
                 "somebody changed it after the programs of the call had ended: it stays as it is now";
-            let kept = kept.into_iter().map(|file| Unrestored::new(file.path, reason)).collect();
+            let kept = kept.into_iter().map(|file| UnrestoredPath::new(file.path, reason)).collect();
             told.not_undone.extend(NotUndone::of_resource(name, kept));
             let of = |kind: ChangeKind| {
                 let files = files.iter().filter(move |file| file.change == kind);
                 files.map(|file| file.path.clone()).collect()
             };
-            let replaced = Replaced::of_resource(name, of(ChangeKind::Modified), of(ChangeKind::Removed));
+            let replaced =
+                ReplacedContent::of_resource(name, of(ChangeKind::Modified), of(ChangeKind::Removed));
             told.replaced.extend(replaced);
-            Captured { name: name.clone(), snapshot: Some(to), recorded: None }
+            ResourceCapture { name: name.clone(), snapshot: Some(to), recorded: None }
         });
-        Captures { of_each: Arc::new(captured.collect()), undoes: self.undoes }
+        CaptureSet { of_each: Arc::new(captured.collect()), undoes: self.undoes }
     }
 
     /// Checks, without changing anything, that the resources that are rolled back with a failed tool could
@@ -424,7 +427,7 @@ impl Captures {
                 Ok(RestoreReport { inexact, changed, removed }) => {
                     restored.push(name.clone().into_owned());
                     put_back.not_undone.extend(NotUndone::of_resource(name, inexact));
-                    put_back.replaced.extend(Replaced::of_resource(name, changed, removed));
+                    put_back.replaced.extend(ReplacedContent::of_resource(name, changed, removed));
                 }
                 Err(error) => failed.push((name.clone().into_owned(), Arc::new(error))),
             }
@@ -463,9 +466,9 @@ impl Captures {
     }
 
     /// Returns whether both hold the same state of each resource that is rolled back with a failed tool.
-    fn is_same(&self, other: &Captures, resources: &ResourceRegistry) -> bool {
+    fn is_same(&self, other: &CaptureSet, resources: &ResourceRegistry) -> bool {
         resources.captured().iter().filter(|(_, resource)| resource.rolls_back()).all(|(name, resource)| {
-            let snapshot = |captures: &Captures| captures.get(name)?.snapshot.clone();
+            let snapshot = |captures: &CaptureSet| captures.get(name)?.snapshot.clone();
             match (snapshot(self), snapshot(other)) {
                 (Some(one), Some(other)) => resource.is_same(&one, &other),
                 (one, other) => one.is_none() && other.is_none(),
@@ -475,15 +478,15 @@ impl Captures {
 }
 
 /// Tells what a rewind does to a resource: the files that it changes, those that it keeps, and how many are left out.
-pub(super) type Told = (Vec<FileRewound>, Vec<FileKept>, Vec<FileUnknown>, u64);
+pub(super) type RewindFileReport = (Vec<FileRewound>, Vec<KeptFile>, Vec<FileUnknown>, u64);
 
 /// Collects what a rewind restores.
 #[derive(Default)]
 pub(super) struct RewoundCaptures {
-    captured: Vec<Captured>,
+    captured: Vec<ResourceCapture>,
 }
 
-impl Captures {
+impl CaptureSet {
     /// Returns the recorded form of the capture of a resource.
     pub(super) fn recorded_of(&self, name: &str) -> Option<Vec<u8>> {
         self.get(name).and_then(|captured| captured.recorded.as_deref()).map(<[u8]>::to_vec)
@@ -506,10 +509,10 @@ impl RewoundCaptures {
         &mut self,
         name: &str,
         resource: &dyn AnyResource,
-        present: &Captures,
+        present: &CaptureSet,
         (target, last): (&[u8], (&[u8], bool)),
         (overwrite, unless_changed): (bool, bool),
-    ) -> Result<Option<Told>> {
+    ) -> Result<Option<RewindFileReport>> {
         let present = present.get(name).and_then(|captured| captured.snapshot.clone());
         let Some(present) = present else { return Ok(None) };
         let (last, last_is_here) = last;
@@ -517,15 +520,15 @@ impl RewoundCaptures {
         let (target, last, present) = (&target, &last, &present);
         let after_restore = false;
         let asked =
-            Rewinding { target, last, last_is_here, present, overwrite, unless_changed, after_restore };
+            RewindRequest { target, last, last_is_here, present, overwrite, unless_changed, after_restore };
         let Rewound { to, files, kept, unknown, left_out } = resource.rewind(&asked)?;
         let name = Cow::Owned(name.to_owned());
-        self.captured.push(Captured { name, snapshot: Some(to), recorded: None });
+        self.captured.push(ResourceCapture { name, snapshot: Some(to), recorded: None });
         Ok(Some((files, kept, unknown, left_out)))
     }
 
     /// Returns what is to be restored.
-    pub(super) fn done(self) -> Captures {
+    pub(super) fn done(self) -> CaptureSet {
         self.captured.into_iter().collect()
     }
 }
@@ -544,7 +547,7 @@ pub struct CompositeSnapshot {
     pub session: Snapshot,
     /// Why the snapshot was taken.
     pub metadata: SnapshotMetadata,
-    resources: Captures,
+    resources: CaptureSet,
 }
 
 impl std::fmt::Debug for CompositeSnapshot {
@@ -591,7 +594,7 @@ impl CompositeSnapshot {
     pub(super) fn new(
         session: Snapshot,
         created_at_us: i64,
-        resources: Captures,
+        resources: CaptureSet,
         metadata: SnapshotMetadata,
     ) -> CompositeSnapshot {
         let id = Self::name_of(&session, &resources, metadata.phase)
@@ -604,7 +607,7 @@ impl CompositeSnapshot {
     /// Returns a hash of the session, the position, the phase and the recorded captures, from which the id is
     /// made. So runs of one seed give equal ids, and snapshots of other resources or of another phase other
     /// ones.
-    fn name_of(session: &Snapshot, resources: &Captures, phase: Phase) -> blake3::Hash {
+    fn name_of(session: &Snapshot, resources: &CaptureSet, phase: SnapshotPhase) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         let mut whole = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
@@ -612,10 +615,10 @@ impl CompositeSnapshot {
         whole(session.session.as_bytes());
         whole(&session.position.to_le_bytes());
         whole(match phase {
-            Phase::PreTool => b"pre",
-            Phase::PostTool => b"post",
-            Phase::Checkpoint => b"checkpoint",
-            Phase::Manual => b"manual",
+            SnapshotPhase::PreTool => b"pre",
+            SnapshotPhase::PostTool => b"post",
+            SnapshotPhase::Checkpoint => b"checkpoint",
+            SnapshotPhase::Manual => b"manual",
         });
         for captured in resources.of_each.iter() {
             whole(captured.name.as_bytes());
@@ -633,13 +636,13 @@ impl CompositeSnapshot {
     /// Returns the captures by the names of the resources, as the resources recorded them. A capture is `None` if it did not
     /// outlive its process.
     pub fn recorded(&self) -> BTreeMap<String, Option<Vec<u8>>> {
-        let recorded = |captured: &Captured| captured.recorded.as_deref().map(<[u8]>::to_vec);
+        let recorded = |captured: &ResourceCapture| captured.recorded.as_deref().map(<[u8]>::to_vec);
         self.resources.of_each.iter().map(|one| (one.name.clone().into_owned(), recorded(one))).collect()
     }
 
     /// Returns the captures, ready to be restored. Fails if this run lacks one of the resources, or if a
     /// capture did not outlive its process.
-    pub(super) fn captures(&self, resources: &ResourceRegistry) -> Result<Captures> {
+    pub(super) fn captures(&self, resources: &ResourceRegistry) -> Result<CaptureSet> {
         self.resources.recalled(resources, false)
     }
 
@@ -739,7 +742,7 @@ impl CompositeSnapshot {
             created_at_us: time(&document.created_at)?,
             session,
             metadata: document.metadata,
-            resources: Captures::recorded(resources),
+            resources: CaptureSet::recorded(resources),
         })
     }
 }

@@ -41,13 +41,13 @@ pub struct ToolCheckpoint {
 /// store.
 #[derive(Clone, Debug)]
 pub struct CheckpointStore {
-    inner: Arc<Mutex<Kept>>,
+    inner: Arc<Mutex<StoredCheckpoints>>,
     max: usize,
 }
 
 /// Holds the checkpoints that a store keeps.
 #[derive(Debug, Default)]
-struct Kept {
+struct StoredCheckpoints {
     /// Checkpoints by numbers that ascend in the order of recording.
     checkpoints: BTreeMap<u64, ToolCheckpoint>,
     /// Number that the next checkpoint gets.

@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use super::call::{ToolContext, ToolRegistry};
-use super::captures::Captures;
+use super::captures::CaptureSet;
 use super::execution::{Children, ExecutionState, ParentCall};
 use super::runner::ToolRunner;
 use crate::error::{Error, Result};
@@ -160,7 +160,7 @@ impl ToolContext {
                 None
             }
         };
-        let before = if holds.is_some() { self.recalled(state, left)? } else { Captures::default() };
+        let before = if holds.is_some() { self.recalled(state, left)? } else { CaptureSet::default() };
         let restore = || {
             let mut put_back = PutBack::default();
             if session.is_interrupted() {
@@ -204,7 +204,7 @@ impl ToolContext {
     }
 
     /// Decodes what a child left of the resources, and checks that it can be restored.
-    fn recalled(&self, state: &ExecutionState, left: RecordedCaptures) -> Result<Captures> {
+    fn recalled(&self, state: &ExecutionState, left: RecordedCaptures) -> Result<CaptureSet> {
         let resources = state.resources();
         let lost = left.iter().find(|(name, recorded)| {
             recorded.is_none() && resources.captured().get(name.as_str()).is_some_and(|it| it.rolls_back())
@@ -215,7 +215,7 @@ impl ToolContext {
                 "resource `{name}`: what child session {session} left of it did not outlive its process"
             )));
         }
-        let before = Captures::recorded(left).recalled(resources, true)?;
+        let before = CaptureSet::recorded(left).recalled(resources, true)?;
         before.check(resources)?;
         Ok(before)
     }

@@ -3,7 +3,7 @@
 use std::panic::Location;
 
 use super::call::{AnyTool, CallInfo, ExecuteOptions, Operation, ToolCall, ToolReport};
-use super::recorded_call::Known;
+use super::recorded_call::EarlierCall;
 use super::recovery::Recovery;
 use super::runner::{ToolRunner, unsettled_error};
 use crate::clock;
@@ -99,8 +99,8 @@ impl ToolRunner {
         let still_due = self.still_due(call);
         match self.known(call)? {
             None => {}
-            Some(Known::Recorded(report)) => return Ok(*report),
-            Some(Known::Unsettled(unsettled)) => {
+            Some(EarlierCall::Recorded(report)) => return Ok(*report),
+            Some(EarlierCall::Unsettled(unsettled)) => {
                 let patience = self.session.patience(options.deadline.map(clock::after), options.wait);
                 let _recovering = self.session.recovering(&patience)?;
                 return match self.run_again(unsettled, options).recovery {
@@ -110,7 +110,9 @@ impl ToolRunner {
                     Recovery::NeedsSettling(error) | Recovery::Failed(error) => Err(error),
                 };
             }
-            Some(Known::Suspended(suspended, standing)) => return self.go_on(&suspended, standing, options),
+            Some(EarlierCall::Suspended(suspended, standing)) => {
+                return self.go_on(&suspended, standing, options);
+            }
         }
         let tool = self.tools.get(&call.tool)?;
         let info = info_of(call, tool.as_ref());
@@ -186,13 +188,13 @@ impl ToolRunner {
     fn to_begin(&self, call: &ToolCall) -> Result<CallInfo> {
         match self.known(call)? {
             None => {}
-            Some(Known::Recorded(report)) => {
+            Some(EarlierCall::Recorded(report)) => {
                 return Err(Error::NoSuchOperation { operation: report.operation, reason: HAS_RESULT });
             }
-            Some(Known::Unsettled(unsettled)) => {
+            Some(EarlierCall::Unsettled(unsettled)) => {
                 return Err(unsettled_error(unsettled.operation, &unsettled.tool));
             }
-            Some(Known::Suspended(suspended, standing)) => {
+            Some(EarlierCall::Suspended(suspended, standing)) => {
                 let info = self.call_that_goes_on(&suspended, standing)?.0;
                 return Ok(CallInfo { at: Location::caller(), is_held: true, ..info });
             }

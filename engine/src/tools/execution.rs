@@ -19,7 +19,7 @@ use chrono::{DateTime, Utc};
 use foldlog_codec::SequenceNumber;
 use parking_lot::{Condvar, Mutex};
 
-use super::captures::{Captures, CompositeSnapshot, SnapshotMetadata};
+use super::captures::{CaptureSet, CompositeSnapshot, SnapshotMetadata};
 use super::checkpoints::CheckpointStore;
 use super::scratch::Scratch;
 use crate::clock::Clock;
@@ -32,7 +32,7 @@ use crate::sabotage::{self, Breakage};
 use crate::session::operations::Guest;
 use crate::session::{Asker, Patience, Session, Snapshot, SnapshotOptions, SyncCaptures};
 use crate::storage::whole_path;
-use crate::tools::resources::{CaptureOptions, Lease, LeaseHolder, ResourceRegistry};
+use crate::tools::resources::{CaptureOptions, LeaseHolder, ResourceLease, ResourceRegistry};
 
 /// Names the variables of this process's environment that the programs of tools inherit unless the host
 /// [says otherwise](ExecutionStateBuilder::inheriting): where programs and temporary files are, who the user is, and in which
@@ -54,11 +54,11 @@ struct Inner {
     clock: Arc<dyn Clock>,
     checkpoints: Option<CheckpointStore>,
     /// Last captures of the resources. A resource that has not changed since is not captured again.
-    latest: Mutex<Captures>,
+    latest: Mutex<CaptureSet>,
     /// Captures from before the calls of this run that could not be ended, by the sequence numbers of their
     /// begins. The log lacks those that do not outlive the process.
-    unended: Mutex<BTreeMap<SequenceNumber, Captures>>,
-    shared: Mutex<Shared>,
+    unended: Mutex<BTreeMap<SequenceNumber, CaptureSet>>,
+    shared: Mutex<SharedLeases>,
     /// Notified when a call has taken the leases, or has failed to.
     taken: Condvar,
     /// Set once the resources were compared with what the session's last call left.
@@ -141,7 +141,7 @@ impl Children {
 pub(crate) struct Leases {
     /// Handle that does not keep the session open.
     session: Session,
-    of_each: Vec<Lease>,
+    of_each: Vec<ResourceLease>,
     /// Admission by the schedule of the parent session, in place of leases, if the session is a child.
     guest: Option<Guest>,
 }
@@ -154,7 +154,7 @@ impl Leases {
 
     /// Marks the leased resources before the begin of a call that may change something is recorded.
     pub(crate) fn open(&self) -> Result<()> {
-        self.of_each.iter().try_for_each(Lease::open)
+        self.of_each.iter().try_for_each(ResourceLease::open)
     }
 }
 
@@ -174,7 +174,7 @@ impl Drop for Leases {
 
 /// Holds what the running calls of a run share.
 #[derive(Default)]
-struct Shared {
+struct SharedLeases {
     leases: Weak<Leases>,
     /// Whether a call is taking the leases for all.
     is_being_taken: bool,
@@ -182,11 +182,11 @@ struct Shared {
 
 /// Guards a call's attempt to take the leases. Dropping the guard ends the attempt, whether it succeeded or
 /// not, and wakes the calls that wait.
-struct Taking<'a> {
+struct LeaseAttempt<'a> {
     inner: &'a Inner,
 }
 
-impl Drop for Taking<'_> {
+impl Drop for LeaseAttempt<'_> {
     fn drop(&mut self) {
         self.inner.shared.lock().is_being_taken = false;
         self.inner.taken.notify_all();
@@ -524,7 +524,7 @@ impl ExecutionState {
     }
 
     /// Captures the session and every resource as [`snapshot`](ExecutionState::snapshot) does, and says why: with a
-    /// [`Phase`](crate::tools::Phase), and with the call that it is about, if any.
+    /// [`Phase`](crate::tools::SnapshotPhase), and with the call that it is about, if any.
     ///
     /// # Errors
     ///
@@ -547,7 +547,7 @@ impl ExecutionState {
         let options = SnapshotOptions { tag: tag.clone(), ..SnapshotOptions::default() };
         if self.session().replays() {
             let session = self.session().snapshot(options)?;
-            return Ok(self.composite(session, Captures::default(), metadata));
+            return Ok(self.composite(session, CaptureSet::default(), metadata));
         }
         let asker = Asker::new("snapshot", at);
         let admission = self.session().admit(false, patience, asker.clone())?;
@@ -565,7 +565,7 @@ impl ExecutionState {
         &self,
         until: Option<Instant>,
         tag: impl FnOnce() -> Option<String>,
-    ) -> Result<Captures> {
+    ) -> Result<CaptureSet> {
         let latest = self.inner.latest.lock().clone();
         if latest.are_all(self.registered()) {
             return Ok(latest);
@@ -574,7 +574,7 @@ impl ExecutionState {
         let tag = tag();
         let durable = self.session().durability() != Durability::Process;
         let options = CaptureOptions { tag: tag.as_deref(), durable, until };
-        let captures = Captures::of(self.registered(), &options, &latest);
+        let captures = CaptureSet::of(self.registered(), &options, &latest);
         if !durable {
             // After the captures, so that no sync takes this request before they exist, and before any record names them.
             let captured = self.registered().captured().values();
@@ -600,13 +600,13 @@ impl ExecutionState {
     }
 
     /// Keeps the captures from before a call of this run that is left open, for a recovery by this run.
-    pub(crate) fn leave_unended(&self, begin: SequenceNumber, before: Captures) {
+    pub(crate) fn leave_unended(&self, begin: SequenceNumber, before: CaptureSet) {
         self.inner.unended.lock().insert(begin, before);
     }
 
     /// Returns the captures from before a call of this run that was left open; `None` for a call of another
     /// process.
-    pub(crate) fn unended(&self, begin: SequenceNumber) -> Option<Captures> {
+    pub(crate) fn unended(&self, begin: SequenceNumber) -> Option<CaptureSet> {
         self.inner.unended.lock().get(&begin).cloned()
     }
 
@@ -618,7 +618,7 @@ impl ExecutionState {
     /// Restores resources to `captures`: all of them with `all`, else only those that are rolled back with a
     /// failed tool. What the restore changed is durable when this returns unless the session's durability is
     /// [`Durability::Process`]. Returns what the restore could not undo, and what it replaced.
-    pub(crate) fn put_back(&self, captures: &Captures, all: bool) -> Result<PutBack> {
+    pub(crate) fn put_back(&self, captures: &CaptureSet, all: bool) -> Result<PutBack> {
         let durable =
             self.session().durability() != Durability::Process && !sabotage::is(Breakage::RestoreUnsynced);
         captures.restore(self.resources(), all, durable)
@@ -644,7 +644,7 @@ impl ExecutionState {
     pub(crate) fn composite(
         &self,
         session: Snapshot,
-        resources: Captures,
+        resources: CaptureSet,
         metadata: SnapshotMetadata,
     ) -> CompositeSnapshot {
         CompositeSnapshot::new(session, self.clock().now_us(), resources, metadata)
@@ -720,7 +720,7 @@ impl ExecutionState {
         shared.is_being_taken = true;
         drop(shared);
         // Dropped after `shared` holds the leases, and also if a resource fails or panics.
-        let _taking = Taking { inner };
+        let _taking = LeaseAttempt { inner };
         let mut leases = Leases { session: self.session.uncounted(), of_each: Vec::new(), guest: None };
         if let Some(parent) = &inner.parent {
             let reads_only = reads_only || inner.resources.captured().is_empty();

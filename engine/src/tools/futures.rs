@@ -29,18 +29,18 @@ use foldlog_codec::body::Cause;
 use serde::Serialize;
 
 use super::call::{
-    Answering, AnyTool, CallInfo, Ending, ExecuteOptions, Operation, ToolCall, ToolContext, ToolError,
+    AnyTool, CallEnd, CallInfo, ExecuteOptions, Operation, ToolCall, ToolContext, ToolError, ToolFuture,
     ToolReport, ToolResult,
 };
 use super::execute::{HAS_RESULT, info_of};
 use super::execution::ExecutionState;
 use super::parallel_calls::{Ran, TOGETHER_MAX, ends_at_once};
-use super::recorded_call::Known;
-use super::recovery::Recovered;
+use super::recorded_call::EarlierCall;
+use super::recovery::RecoveredOperation;
 use super::runner::{ToolRunner, run_handler};
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
-use crate::offload::{Boxed, carried, offload, woken};
+use crate::offload::{BoxedFuture, carried, offload, woken};
 use crate::options::Durability;
 use crate::session::Patience;
 
@@ -48,14 +48,14 @@ use crate::session::Patience;
 pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
 
 /// What came of an attempt to begin a call.
-enum Begun {
+enum BeginOutcome {
     Operation(Operation),
     /// The log knows what becomes of the call.
-    Known(Known),
+    Known(EarlierCall),
 }
 
 /// What came of a call that was to run its tool.
-enum Started {
+enum StartOutcome {
     Running(Operation, Arc<dyn AnyTool>),
     /// The call runs no tool, or has run it.
     Over(Result<ToolReport>),
@@ -80,7 +80,7 @@ impl Drop for StopOnDrop {
 }
 
 /// Describes the call that a future is to begin.
-struct Asked {
+struct CallRequest {
     runner: ToolRunner,
     call: ToolCall,
     options: ExecuteOptions,
@@ -91,9 +91,15 @@ struct Asked {
 
 impl ToolRunner {
     #[track_caller]
-    fn asked(&self, call: &ToolCall, options: &ExecuteOptions) -> Asked {
+    fn asked(&self, call: &ToolCall, options: &ExecuteOptions) -> CallRequest {
         let until = options.deadline.map(clock::after);
-        Asked { runner: self.clone(), call: call.clone(), options: *options, until, at: Location::caller() }
+        CallRequest {
+            runner: self.clone(),
+            call: call.clone(),
+            options: *options,
+            until,
+            at: Location::caller(),
+        }
     }
 
     /// Runs a tool as a transaction, as [`execute`](ToolRunner::execute) does, for async hosts. While it waits for others, the
@@ -156,8 +162,13 @@ impl ToolRunner {
         let (runner, calls, options) = (self.clone(), calls.to_vec(), *options);
         let (at, until) = (Location::caller(), options.deadline.map(clock::after));
         async move {
-            let asked =
-                |call: &ToolCall| Asked { runner: runner.clone(), call: call.clone(), options, until, at };
+            let asked = |call: &ToolCall| CallRequest {
+                runner: runner.clone(),
+                call: call.clone(),
+                options,
+                until,
+                at,
+            };
             if runner.session.replays() {
                 return carried(move || runner.execute_together(&calls, &options)).await;
             }
@@ -199,9 +210,11 @@ impl ToolRunner {
                 ControlFlow::Break(report) => return Ok(*report),
             };
             match asked.begin(info).await? {
-                Begun::Operation(operation) => end(operation, Ending::failed(cause, shown).harmless()).await,
+                BeginOutcome::Operation(operation) => {
+                    end(operation, CallEnd::failed(cause, shown).harmless()).await
+                }
                 // Another call of the same origin ended or was left meanwhile.
-                Begun::Known(_) => carried(move || runner.close(&asked.call, cause, &shown)).await,
+                BeginOutcome::Known(_) => carried(move || runner.close(&asked.call, cause, &shown)).await,
             }
         }
     }
@@ -227,7 +240,8 @@ impl ToolRunner {
             };
             let on_thread = asked.runner.session.replays();
             if !on_thread
-                && let Begun::Operation(operation) = asked.begin(CallInfo { at: asked.at, ..info }).await?
+                && let BeginOutcome::Operation(operation) =
+                    asked.begin(CallInfo { at: asked.at, ..info }).await?
             {
                 return operation.confirmed_async().await;
             }
@@ -252,7 +266,7 @@ impl ToolRunner {
     pub fn recover_async(
         &self,
         options: &ExecuteOptions,
-    ) -> impl Future<Output = Result<Vec<Recovered>>> + Send + use<> {
+    ) -> impl Future<Output = Result<Vec<RecoveredOperation>>> + Send + use<> {
         let (runner, options) = (self.clone(), *options);
         async move { carried(move || runner.recover(&options)).await }
     }
@@ -263,7 +277,7 @@ fn touches_no_files(state: &ExecutionState) -> bool {
     state.session().durability() == Durability::Process && state.is_in_memory()
 }
 
-impl Asked {
+impl CallRequest {
     /// Returns the options for a call that takes over now.
     fn left(&self) -> ExecuteOptions {
         let deadline = self.until.map(|until| until.saturating_duration_since(clock::now()));
@@ -272,30 +286,30 @@ impl Asked {
 
     async fn execute(self) -> Result<ToolReport> {
         match self.start().await {
-            Started::Running(operation, tool) => run(tool, operation, self.call.arguments).await,
-            Started::Over(report) => report,
+            StartOutcome::Running(operation, tool) => run(tool, operation, self.call.arguments).await,
+            StartOutcome::Over(report) => report,
         }
     }
 
     /// Begins the call of a tool, unless the log says what becomes of it.
-    async fn start(&self) -> Started {
+    async fn start(&self) -> StartOutcome {
         if self.runner.session.replays() {
-            return Started::Over(self.execute_on_thread().await);
+            return StartOutcome::Over(self.execute_on_thread().await);
         }
         let tool = match self.runner.tools.get(&self.call.tool) {
             Ok(tool) => Arc::clone(tool),
-            Err(error) => return Started::Over(Err(error)),
+            Err(error) => return StartOutcome::Over(Err(error)),
         };
         let info = CallInfo { at: self.at, ..info_of(&self.call, tool.as_ref()) };
         match self.begin(info).await {
-            Ok(Begun::Operation(operation)) => Started::Running(operation, tool),
-            Ok(Begun::Known(Known::Recorded(report))) => Started::Over(Ok(*report)),
+            Ok(BeginOutcome::Operation(operation)) => StartOutcome::Running(operation, tool),
+            Ok(BeginOutcome::Known(EarlierCall::Recorded(report))) => StartOutcome::Over(Ok(*report)),
             // For the last, another call of the same origin committed while this one waited.
-            Ok(Begun::Known(Known::Unsettled(_) | Known::Suspended(..)))
+            Ok(BeginOutcome::Known(EarlierCall::Unsettled(_) | EarlierCall::Suspended(..)))
             | Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => {
-                Started::Over(self.execute_on_thread().await)
+                StartOutcome::Over(self.execute_on_thread().await)
             }
-            Err(error) => Started::Over(Err(error)),
+            Err(error) => StartOutcome::Over(Err(error)),
         }
     }
 
@@ -305,7 +319,7 @@ impl Asked {
     }
 
     /// Begins the call that `info` describes, once the schedule and the leases allow that.
-    async fn begin(&self, info: CallInfo) -> Result<Begun> {
+    async fn begin(&self, info: CallInfo) -> Result<BeginOutcome> {
         let session = &self.runner.session;
         let around = session.within().and_then(|within| within.until());
         let until = self.runner.state.until(self.until.into_iter().chain(around).min());
@@ -371,14 +385,14 @@ impl ToolRunner {
         info: CallInfo,
         patience: &Patience,
         wanted: &Weak<()>,
-    ) -> Result<Begun> {
+    ) -> Result<BeginOutcome> {
         let is_new = self.still_due(call);
         let still_due = || still_wanted(wanted).and_then(|()| is_new());
         if let Some(known) = self.known(call)? {
-            return Ok(Begun::Known(known));
+            return Ok(BeginOutcome::Known(known));
         }
         let operation = self.begin_within(info, &call.arguments, patience, &still_due)?;
-        Ok(Begun::Operation(operation.ending_soon()))
+        Ok(BeginOutcome::Operation(operation.ending_soon()))
     }
 }
 
@@ -434,12 +448,14 @@ async fn ended(ran: Ran) -> Result<ToolReport> {
 }
 
 /// Runs calls of tools that may run at the same time. Returns their reports in the order of the calls.
-async fn together(calls: Vec<Asked>) -> Vec<Result<ToolReport>> {
-    let mut running: Vec<Boxed<Ran>> = Vec::with_capacity(calls.len());
+async fn together(calls: Vec<CallRequest>) -> Vec<Result<ToolReport>> {
+    let mut running: Vec<BoxedFuture<Ran>> = Vec::with_capacity(calls.len());
     for asked in calls {
         running.push(match asked.start().await {
-            Started::Running(operation, tool) => Box::pin(run_beside(tool, operation, asked.call.arguments)),
-            Started::Over(report) => Box::pin(ready(Ran::Ended(report))),
+            StartOutcome::Running(operation, tool) => {
+                Box::pin(run_beside(tool, operation, asked.call.arguments))
+            }
+            StartOutcome::Over(report) => Box::pin(ready(Ran::Ended(report))),
         });
     }
     let mut reports = Vec::with_capacity(running.len());
@@ -450,7 +466,7 @@ async fn together(calls: Vec<Asked>) -> Vec<Result<ToolReport>> {
 }
 
 /// Polls futures beside each other until all have ended. Returns what came of them, in their order.
-async fn all<T>(mut futures: Vec<Boxed<T>>) -> Vec<T> {
+async fn all<T>(mut futures: Vec<BoxedFuture<T>>) -> Vec<T> {
     let mut ended: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     poll_fn(|context| {
         for (future, ended) in futures.iter_mut().zip(&mut ended).filter(|(_, ended)| ended.is_none()) {
@@ -469,9 +485,9 @@ fn started(
     tool: &dyn AnyTool,
     arguments: &str,
     context: &ToolContext,
-) -> std::result::Result<Option<Answering>, Box<Ending>> {
+) -> std::result::Result<Option<ToolFuture>, Box<CallEnd>> {
     let start = AssertUnwindSafe(|| tool.start(arguments, context));
-    catch_unwind(start).map_err(|panic| Box::new(Ending::panicked(&*panic)))
+    catch_unwind(start).map_err(|panic| Box::new(CallEnd::panicked(&*panic)))
 }
 
 /// Runs a call's tool on a thread of the pool, and tells it to stop if the wait is given up.
@@ -483,7 +499,7 @@ async fn on_thread<T: Send + 'static>(context: ToolContext, job: impl FnOnce() -
 }
 
 /// Ends a call whose tool has returned.
-async fn end(operation: Operation, ending: Ending) -> Result<ToolReport> {
+async fn end(operation: Operation, ending: CallEnd) -> Result<ToolReport> {
     // Neither a file nor a call within it has to be waited for.
     let running = &operation.context().running;
     if touches_no_files(&running.state) && !running.programs.were_started() && !running.begun.has_inner() {
@@ -495,14 +511,14 @@ async fn end(operation: Operation, ending: Ending) -> Result<ToolReport> {
 }
 
 /// Polls a tool until it answers, its deadline passes or its call is cancelled; and drops it. Returns how the call is to end.
-async fn drive(context: &ToolContext, answering: Answering) -> Ending {
+async fn drive(context: &ToolContext, answering: ToolFuture) -> CallEnd {
     let within = &context.running.begun.within;
-    if let Some(late) = Ending::too_late(within) {
+    if let Some(late) = CallEnd::too_late(within) {
         return late;
     }
     match answering.await {
-        Ok(answer) => Ending::of(answer, within),
-        Err(panic) => Ending::panicked(&*panic),
+        Ok(answer) => CallEnd::of(answer, within),
+        Err(panic) => CallEnd::panicked(&*panic),
     }
 }
 

@@ -39,7 +39,7 @@
 //! 3. The tool runs. The engine holds no lock meanwhile.
 //! 4. The runner revokes the call's handle and ends the programs that the tool started.
 //! 5. The runner captures the resources as they are now. If the tool failed, it then restores them to the captures from before the
-//!    call: see [`Recovered::replaced`] and [`ToolReport::replaced`] for what that replaces.
+//!    call: see [`RecoveredOperation::replaced`] and [`ToolReport::replaced`] for what that replaces.
 //! 6. The runner records the end. If the call failed, the same record rolls STATE back.
 //!
 //! # A call that cannot be ended
@@ -79,7 +79,7 @@
 //! | within that recovery | the next one does it again |
 //!
 //! After the recovery, the parent's operation runs again, or waits to be settled, as its tool declares;
-//! [`Recovered::children`] and [`Session::children_of`](crate::Session::children_of) say where each child stopped, and
+//! [`RecoveredOperation::children`] and [`Session::children_of`](crate::Session::children_of) say where each child stopped, and
 //! [`ChildReport::choices`] what may be done. Where the operation runs again and opens the child, the resources are restored
 //! to what they were at the child's last end, and the child's conversation goes on with
 //! [`Session::resume`](crate::Session::resume). Where the operation is settled otherwise, its children are abandoned.
@@ -116,19 +116,19 @@ mod suspension;
 #[cfg(feature = "async")]
 pub use call::AsyncTool;
 pub use call::{
-    Approval, DynTool, ExecuteOptions, FencingToken, InterruptedCall, Operation, ProgramOutput,
-    ProgramStream, Question, Tool, ToolCall, ToolCommand, ToolContext, ToolError, ToolRegistry, ToolReport,
-    ToolResult, Verified,
+    Approval, CallVerification, DynTool, ExecuteOptions, FencingToken, InterruptedCall, Operation,
+    ProgramOutput, ProgramStream, Question, Tool, ToolCall, ToolCommand, ToolContext, ToolError,
+    ToolRegistry, ToolReport, ToolResult,
 };
-pub use captures::{CompositeSnapshot, Phase, SnapshotMetadata};
+pub use captures::{CompositeSnapshot, SnapshotMetadata, SnapshotPhase};
 pub use checkpoints::{CHECKPOINTS_MAX, CheckpointStore, ToolCheckpoint};
 pub use children::{ChildChoice, ChildReport, ChildStop};
 pub use execution::INHERITED;
 pub use execution::{ExecutionState, ExecutionStateBuilder};
 pub use parallel_calls::TOGETHER_MAX;
-pub use recovery::{Recovered, Recovery};
+pub use recovery::{RecoveredOperation, Recovery};
 pub use rewind::{
-    CaptureMoment, CaptureTaken, ConversationRewound, OutsideCall, ResourceLeft, ResourcePreview,
-    ResourceRewound, RewindOptions, RewindPreview, RewindReport, SliceRewound, TagAbandoned,
+    CaptureMoment, CaptureTaken, ConversationRewound, OutsideCall, ResourcePreview, ResourceRewound,
+    RewindOptions, RewindPreview, RewindReport, SkippedResource, SliceRewound, TagAbandoned,
 };
 pub use runner::ToolRunner;

@@ -11,9 +11,9 @@ use foldlog_codec::{OperationId, SequenceNumber};
 
 use parking_lot::Mutex;
 
-use super::call::{AnyTool, CallInfo, Ending, ExecuteOptions, Operation, ToolCall, ToolReport};
+use super::call::{AnyTool, CallEnd, CallInfo, ExecuteOptions, Operation, ToolCall, ToolReport};
 use super::execute::{HAS_RESULT, info_of};
-use super::recorded_call::Known;
+use super::recorded_call::EarlierCall;
 use super::replay;
 use super::runner::{ToolRunner, run_handler, unsettled_error};
 use crate::conversation::text_payload;
@@ -38,7 +38,7 @@ pub(super) enum Ran {
     Ended(Result<ToolReport>),
     /// The call ends behind the calls before it, so that equal runs write equal records: its tool did nothing outside that
     /// could be lost.
-    Returned(Operation, Box<Ending>),
+    Returned(Operation, Box<CallEnd>),
 }
 
 /// Runs the tool of a call, and ends the call if the tool acts outside.
@@ -206,7 +206,7 @@ impl ToolRunner {
             return self.run_replayed(&info, &call.arguments);
         }
         let operation = self.begin_as(info, &call.arguments, &ExecuteOptions::default(), &still_due)?;
-        operation.finish(Ending::failed(cause, shown).harmless())
+        operation.finish(CallEnd::failed(cause, shown).harmless())
     }
 
     /// Describes a call that is to be closed, unless it has a result: then returns that.
@@ -223,11 +223,11 @@ impl ToolRunner {
         }
         match self.known(call)? {
             None => {}
-            Some(Known::Recorded(report)) => return Ok(ControlFlow::Break(report)),
-            Some(Known::Unsettled(unsettled)) => {
+            Some(EarlierCall::Recorded(report)) => return Ok(ControlFlow::Break(report)),
+            Some(EarlierCall::Unsettled(unsettled)) => {
                 return Err(unsettled_error(unsettled.operation, &unsettled.tool));
             }
-            Some(Known::Suspended(suspended, standing)) => {
+            Some(EarlierCall::Suspended(suspended, standing)) => {
                 return Err(self.suspended_error(&suspended, standing)?);
             }
         }

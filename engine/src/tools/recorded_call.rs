@@ -8,7 +8,7 @@ use foldlog_codec::msgpack::Value;
 use super::call::{ToolCall, ToolReport};
 use super::runner::ToolRunner;
 use crate::error::Result;
-use crate::fold::suspensions::Standing;
+use crate::fold::suspensions::SuspensionStatus;
 use crate::operation::{SuspendedOperation, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
 use crate::types::ToolInvoked;
@@ -26,16 +26,16 @@ impl ToolRunner {
     /// record contradicts the records before it.
     pub fn recorded(&self, call: &ToolCall) -> Result<Option<ToolReport>> {
         Ok(self.known(call)?.and_then(|known| match known {
-            Known::Recorded(report) => Some(*report),
-            Known::Unsettled(_) | Known::Suspended(..) => None,
+            EarlierCall::Recorded(report) => Some(*report),
+            EarlierCall::Unsettled(_) | EarlierCall::Suspended(..) => None,
         }))
     }
 
     /// Returns what the log knows of an earlier call with the same origin; `None` if the call is to run as a
     /// new one.
-    pub(super) fn known(&self, call: &ToolCall) -> Result<Option<Known>> {
+    pub(super) fn known(&self, call: &ToolCall) -> Result<Option<EarlierCall>> {
         if let Some((suspended, standing)) = self.session.suspended_within(&call.tool, &call.arguments) {
-            return Ok(Some(Known::Suspended(Box::new(suspended), standing)));
+            return Ok(Some(EarlierCall::Suspended(Box::new(suspended), standing)));
         }
         let Some(origin) = call.origin.filter(|_| !sabotage::is(Breakage::CommittedRunAgain)) else {
             return Ok(None);
@@ -52,53 +52,57 @@ impl ToolRunner {
         }
         let (value, message) = self.session.result_at(end)?;
         let success = invoked.outcome == Outcome::Committed;
-        Ok(Some(Known::recorded(invoked, end, (success, message, value))))
+        Ok(Some(EarlierCall::recorded(invoked, end, (success, message, value))))
     }
 
     /// Returns what the log knows of a call that was interrupted and has not run again: that it is unsettled,
     /// or how somebody settled it.
-    fn of_interrupted(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<Known>> {
+    fn of_interrupted(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<EarlierCall>> {
         match self.session.unsettled_operation(invoked.operation) {
-            Some(unsettled) => Ok(Some(Known::Unsettled(unsettled))),
+            Some(unsettled) => Ok(Some(EarlierCall::Unsettled(unsettled))),
             None => self.of_settled(invoked, end),
         }
     }
 
     /// Returns what the log knows of a call that was suspended: how it stands, or how somebody settled it.
-    fn of_suspended(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<Known>> {
+    fn of_suspended(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<EarlierCall>> {
         match self.session.suspended(invoked.operation).filter(|(suspended, _)| suspended.end == end) {
-            Some((suspended, standing)) => Ok(Some(Known::Suspended(Box::new(suspended), standing))),
+            Some((suspended, standing)) => Ok(Some(EarlierCall::Suspended(Box::new(suspended), standing))),
             None => self.of_settled(invoked, end),
         }
     }
 
     /// Returns with what somebody closed a call that waited since the record `end`; `None` if it is to run anew.
-    pub(super) fn of_settled(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<Known>> {
+    pub(super) fn of_settled(
+        &self,
+        invoked: &ToolInvoked,
+        end: SequenceNumber,
+    ) -> Result<Option<EarlierCall>> {
         let settled = self.session.read_settlement(invoked.operation, end)?;
         Ok(settled.and_then(|settled| {
             let (success, shown) = settled.closing()?;
-            Some(Known::recorded(invoked, end, (success, shown, settled.settlement.result)))
+            Some(EarlierCall::recorded(invoked, end, (success, shown, settled.settlement.result)))
         }))
     }
 }
 
 /// Reports what the log knows of an earlier call with the same origin.
-pub(super) enum Known {
+pub(super) enum EarlierCall {
     /// Result that the call committed, or with which somebody settled it.
     Recorded(Box<ToolReport>),
     /// Operation that was interrupted and has neither run again nor been settled since.
     Unsettled(UnsettledOperation),
     /// Operation that is suspended, and how it stands.
-    Suspended(Box<SuspendedOperation>, Standing),
+    Suspended(Box<SuspendedOperation>, SuspensionStatus),
 }
 
-impl Known {
+impl EarlierCall {
     fn recorded(
         invoked: &ToolInvoked,
         end: SequenceNumber,
         (success, message, value): (bool, String, Option<Value>),
-    ) -> Known {
-        Known::Recorded(Box::new(ToolReport {
+    ) -> EarlierCall {
+        EarlierCall::Recorded(Box::new(ToolReport {
             operation: invoked.operation,
             begin: invoked.begin,
             end,

@@ -18,7 +18,7 @@
 //! failed: nobody has to decide about it.
 //!
 //! What the call left and cannot be captured, such as what filled the disk, is [set aside](super::rollback). The end in the log and
-//! [`Recovered::not_undone`] say so.
+//! [`RecoveredOperation::not_undone`] say so.
 
 mod left_in_children;
 
@@ -30,23 +30,25 @@ use foldlog_codec::body::{Cause, ExternalEffects, Idempotency, Outcome, Payload,
 use foldlog_codec::msgpack::Value;
 use smol_str::SmolStr;
 
-use self::left_in_children::ChildrenLeft;
-use super::call::{AnyTool, CallInfo, ExecuteOptions, Group, InterruptedCall, ToolCall, ToolReport, Verdict};
-use super::captures::Captures;
+use self::left_in_children::InterruptedChildren;
+use super::call::{
+    AnyTool, CallInfo, ExecuteOptions, Group, InterruptedCall, RecordedVerification, ToolCall, ToolReport,
+};
+use super::captures::CaptureSet;
 use super::children::{AnnouncedChildren, ChildReport};
 use super::execution::Leases;
 use super::rollback::Rollback;
 use super::runner::{ToolRunner, unsettled_error};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::operation::{NotUndone, OpenOperation, PutBack, RESTORE, Replaced, UnsettledOperation};
+use crate::operation::{NotUndone, OpenOperation, PutBack, RESTORE, ReplacedContent, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::BeginRead;
 use crate::session::{Asker, Patience, Session, Settlement};
 
 /// Reports what a recovery did about one interrupted operation.
 #[derive(Clone, Debug)]
-pub struct Recovered {
+pub struct RecoveredOperation {
     /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
     /// Name of the tool.
@@ -59,7 +61,7 @@ pub struct Recovered {
     pub not_undone: Vec<NotUndone>,
     /// What this recovery replaced or removed in resources, whether the call or somebody else had changed it. The end names
     /// a capture of it, which [`undo_rewind`](crate::ExecutionState::undo_rewind) brings back.
-    pub replaced: Vec<Replaced>,
+    pub replaced: Vec<ReplacedContent>,
     /// Child sessions of the operation, as the recovery found them before it ran the tool again.
     pub children: Vec<ChildReport>,
 }
@@ -101,7 +103,7 @@ fn full_if_so(error: Error) -> Error {
 pub(super) fn end_one(
     session: &Session,
     open: &OpenOperation,
-    found: &Captures,
+    found: &CaptureSet,
     put_back: &PutBack,
 ) -> Result<()> {
     let (origin, closed) = session.read_begin(open.begin, |begin| (begin.origin, begin.closed))?;
@@ -116,12 +118,13 @@ pub(super) fn end_one(
     end.shown = closed.as_ref().map(|(_, shown)| Payload::new(shown));
     end.rolls_back &= !sabotage::is(Breakage::InterruptedStateKept);
     end.not_undone = put_back.not_undone.iter().map(NotUndone::to_record).collect();
-    end.replaced = put_back.replaced.iter().map(Replaced::to_record).collect();
+    end.replaced = put_back.replaced.iter().map(ReplacedContent::to_record).collect();
     match session.end_interrupted(end.clone()) {
         // The log keeps room for an end that names no paths.
         Err(Error::Full { .. }) => {
-            let counted: Vec<Replaced> = put_back.replaced.iter().map(Replaced::counted).collect();
-            end.replaced = counted.iter().map(Replaced::to_record).collect();
+            let counted: Vec<ReplacedContent> =
+                put_back.replaced.iter().map(ReplacedContent::counted).collect();
+            end.replaced = counted.iter().map(ReplacedContent::to_record).collect();
             session.end_interrupted(end).map(drop)
         }
         ended => ended.map(drop),
@@ -215,7 +218,7 @@ impl ToolRunner {
     /// that this call may wait. [`Error::InsideOperation`] if a thread that runs a tool of the session calls this.
     /// [`Error::ReadOnly`], [`Error::Closed`], [`Error::Forked`] or [`Error::Poisoned`] if the session cannot
     /// be written here, and [`Error::Io`] or [`Error::DurabilityUnknown`] if writing an end fails.
-    pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
+    pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<RecoveredOperation>> {
         let patience = match sabotage::is(Breakage::RecoveryWaitsOn) {
             true => self.state.session().patience(None, Some(Duration::from_secs(20))),
             false => self.state.session().patience(options.deadline.map(clock::after), options.wait),
@@ -236,11 +239,11 @@ impl ToolRunner {
             let children = announced.report(self.state.session(), unsettled.operation);
             let recovered = self.run_again(unsettled, options);
             let PutBack { not_undone, replaced } = told.map(|(_, told)| told).unwrap_or_default();
-            Recovered { not_undone, replaced, children, ..recovered }
+            RecoveredOperation { not_undone, replaced, children, ..recovered }
         });
         // If somebody settled an operation while this waited for the schedule, nothing is left to recover.
-        let is_settled = |Recovered { operation, recovery, .. }: &Recovered| matches!(recovery, Recovery::Failed(Error::NoSuchOperation { operation: settled, .. } | Error::AlreadySettled { operation: settled, .. }) if settled == operation);
-        let mut recovered: Vec<Recovered> = recovered.filter(|one| !is_settled(one)).collect();
+        let is_settled = |RecoveredOperation { operation, recovery, .. }: &RecoveredOperation| matches!(recovery, Recovery::Failed(Error::NoSuchOperation { operation: settled, .. } | Error::AlreadySettled { operation: settled, .. }) if settled == operation);
+        let mut recovered: Vec<RecoveredOperation> = recovered.filter(|one| !is_settled(one)).collect();
         if !is_given_up() {
             recovered.extend(self.run_approved(options)?);
         }
@@ -269,20 +272,20 @@ impl ToolRunner {
         let reads_only = open.iter().all(|open| open.reads_only);
         let until = patience.until();
         let leases = self.state.lease(reads_only, patience, &Asker::new("recovery", Location::caller()))?;
-        let mut children = ChildrenLeft::default();
-        let mut found = Captures::default();
+        let mut children = InterruptedChildren::default();
+        let mut found = CaptureSet::default();
         let mut late = None;
         let mut put_back = PutBack::default();
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
             let before = match self.state.unended(first.begin) {
                 Some(before) => before,
-                None => session.read_begin(first.begin, |begin| Captures::recorded(begin.resources))?,
+                None => session.read_begin(first.begin, |begin| CaptureSet::recorded(begin.resources))?,
             };
             let before = before.recalled(self.state.resources(), true)?.undoing(first.operation);
             // Before the marks: a resource whose restore would be refused must not be touched at all.
             before.check(self.state.resources())?;
             leases.as_deref().map_or(Ok(()), Leases::open)?;
-            children = ChildrenLeft::of(&self.state, &open)?;
+            children = InterruptedChildren::of(&self.state, &open)?;
             put_back.not_undone.append(&mut children.unread);
             let groups = Group::recorded(session, first.begin)?;
             for group in groups.iter().chain(&children.programs) {
@@ -336,11 +339,15 @@ impl ToolRunner {
     }
 
     /// Runs the tool of an unsettled operation again, and reports what came of that.
-    pub(super) fn run_again(&self, unsettled: UnsettledOperation, options: &ExecuteOptions) -> Recovered {
+    pub(super) fn run_again(
+        &self,
+        unsettled: UnsettledOperation,
+        options: &ExecuteOptions,
+    ) -> RecoveredOperation {
         let recovery = self.again(&unsettled, options).unwrap_or_else(Recovery::Failed);
         let UnsettledOperation { operation, tool, call_id, .. } = unsettled;
         let (not_undone, replaced, children) = (Vec::new(), Vec::new(), Vec::new());
-        Recovered { operation, tool, call_id, recovery, not_undone, replaced, children }
+        RecoveredOperation { operation, tool, call_id, recovery, not_undone, replaced, children }
     }
 
     /// Runs the tool of an unsettled operation again if it may run again. A
@@ -370,16 +377,16 @@ impl ToolRunner {
         }
         let verdict = match asks {
             true => self.verify(unsettled, &call, handler.as_ref(), options)?,
-            false => (Verdict::Unknown, None),
+            false => (RecordedVerification::Unknown, None),
         };
         match verdict {
-            (Verdict::Done { .. }, Some(report)) => return Ok(Recovery::Verified(report)),
-            (Verdict::Unknown, _) if manual => {
+            (RecordedVerification::Done { .. }, Some(report)) => return Ok(Recovery::Verified(report)),
+            (RecordedVerification::Unknown, _) if manual => {
                 return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
             }
             _ => {}
         }
-        let had_effects = !matches!(verdict, (Verdict::NotDone, _));
+        let had_effects = !matches!(verdict, (RecordedVerification::NotDone, _));
         if idempotency == Idempotency::Compensate && had_effects && !undone && !run_again {
             let undo = CallInfo { undoes: Some(operation), idempotency, ..CallInfo::new(&call) };
             // As the call that it undoes, it need not wait for others of its kind.
@@ -421,7 +428,7 @@ impl ToolRunner {
         call: &ToolCall,
         handler: &dyn AnyTool,
         options: &ExecuteOptions,
-    ) -> Result<(Verdict, Option<ToolReport>)> {
+    ) -> Result<(RecordedVerification, Option<ToolReport>)> {
         let (session, UnsettledOperation { operation, begin, .. }) = (self.state.session(), unsettled);
         let (idempotency, verifies) = (unsettled.idempotency, Some(*operation));
         let info = CallInfo { verifies, idempotency, reads_only: true, ..CallInfo::new(call) };
@@ -430,14 +437,14 @@ impl ToolRunner {
             .run(info, &call.arguments, options, &|| Ok(()), |context| handler.verify(&interrupted, context));
         let asked = match asked {
             // It has an end, and found out nothing.
-            Err(Error::VisibilityExpansion { .. }) => return Ok((Verdict::Unknown, None)),
+            Err(Error::VisibilityExpansion { .. }) => return Ok((RecordedVerification::Unknown, None)),
             asked => asked?,
         };
-        let verdict = Verdict::of(&asked);
+        let verdict = RecordedVerification::of(&asked);
         if sabotage::is(Breakage::VerifiedRunAgain) {
-            return Ok((Verdict::NotDone, None));
+            return Ok((RecordedVerification::NotDone, None));
         }
-        let Verdict::Done { success, value } = &verdict else { return Ok((verdict, None)) };
+        let RecordedVerification::Done { success, value } = &verdict else { return Ok((verdict, None)) };
         let settlement = match success {
             true => Settlement::committed(value.clone()),
             false => Settlement::failed(),

@@ -14,8 +14,8 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Cause, Idempotency};
 use foldlog_filesystem as filesystem;
 
-use super::call::{CallInfo, Ending, Operation, RestoreScope, ToolCall, ToolReport};
-use super::captures::{Captures, CompositeSnapshot};
+use super::call::{CallEnd, CallInfo, Operation, RestoreScope, ToolCall, ToolReport};
+use super::captures::{CaptureSet, CompositeSnapshot};
 use super::checkpoints::ToolCheckpoint;
 use super::execution::ExecutionState;
 use super::replay;
@@ -52,7 +52,7 @@ impl ExecutionState {
     /// have stopped and still runs; [`Error::InsideOperation`] if the run is that of a
     /// [tool's context](crate::tools::ToolContext::state). Else those of [`Session::rollback`].
     pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<RollbackReport> {
-        self.go_back(snapshot, RestoreScope::All, &Waiting::here(self))
+        self.go_back(snapshot, RestoreScope::All, &RestoreWait::here(self))
     }
 
     /// Rolls STATE and resources back to what they were before a tool call, by the id that the provider gave
@@ -65,11 +65,11 @@ impl ExecutionState {
     /// [`Error::NoCheckpoint`] if the run keeps no checkpoint for this id, [`Error::AmbiguousCall`] if
     /// several operations have this id; else those of [`restore`](ExecutionState::restore).
     pub fn rollback_to_tool(&self, call_id: &str) -> Result<RollbackReport> {
-        self.roll_back_tool(call_id, &Waiting::here(self))
+        self.roll_back_tool(call_id, &RestoreWait::here(self))
     }
 
     /// Rolls back to what was before a tool call, once the others allow that for which it may wait.
-    pub(super) fn roll_back_tool(&self, call_id: &str, waiting: &Waiting<'_>) -> Result<RollbackReport> {
+    pub(super) fn roll_back_tool(&self, call_id: &str, waiting: &RestoreWait<'_>) -> Result<RollbackReport> {
         let checkpoint = self.checkpoint(call_id)?;
         self.go_back(&checkpoint.pre, RestoreScope::AsATool, waiting)
     }
@@ -79,7 +79,7 @@ impl ExecutionState {
         &self,
         snapshot: &CompositeSnapshot,
         scope: RestoreScope,
-        waiting: &Waiting<'_>,
+        waiting: &RestoreWait<'_>,
     ) -> Result<RollbackReport> {
         if snapshot.session.session != self.session().id() {
             let (found, own) = (snapshot.session.session, self.session().id());
@@ -92,7 +92,8 @@ impl ExecutionState {
             return self.session().rollback_to(position);
         }
         let way = WayBack { position, arguments: format!("{{\"position\":{position}}}"), scope, waiting };
-        let prepare = |_: &Captures, _: bool| Ok(Prepared { captures: captures.clone(), value: None });
+        let prepare =
+            |_: &CaptureSet, _: bool| Ok(PreparedRestore { captures: captures.clone(), value: None });
         Ok(way.go(self, &|| captures.check_kept(self.resources()), &prepare)?.0)
     }
 
@@ -123,21 +124,21 @@ impl ExecutionState {
 }
 
 /// Says how long a restore may wait for others, and whether somebody still wants it when they allow it.
-pub(super) struct Waiting<'a> {
+pub(super) struct RestoreWait<'a> {
     pub(super) patience: Patience,
     pub(super) is_wanted: &'a dyn Fn() -> Result<()>,
 }
 
-impl Waiting<'_> {
+impl RestoreWait<'_> {
     /// Waits on this thread, for as long as the store lets calls wait.
-    pub(super) fn here(state: &ExecutionState) -> Waiting<'static> {
-        Waiting { patience: state.session().patience(state.until(None), None), is_wanted: &|| Ok(()) }
+    pub(super) fn here(state: &ExecutionState) -> RestoreWait<'static> {
+        RestoreWait { patience: state.session().patience(state.until(None), None), is_wanted: &|| Ok(()) }
     }
 }
 
 /// Holds what a restore is to bring back, once its begin has captured what is there.
-pub(super) struct Prepared {
-    pub(super) captures: Captures,
+pub(super) struct PreparedRestore {
+    pub(super) captures: CaptureSet,
     /// What the end records of the restore, as one MessagePack value.
     pub(super) value: Option<Vec<u8>>,
 }
@@ -159,7 +160,7 @@ pub(super) struct WayBack<'a> {
     /// Arguments of the operation, as JSON.
     pub(super) arguments: String,
     pub(super) scope: RestoreScope,
-    pub(super) waiting: &'a Waiting<'a>,
+    pub(super) waiting: &'a RestoreWait<'a>,
 }
 
 impl WayBack<'_> {
@@ -170,7 +171,7 @@ impl WayBack<'_> {
         &self,
         state: &ExecutionState,
         still_due: &dyn Fn() -> Result<()>,
-        prepare: &dyn Fn(&Captures, bool) -> Result<Prepared>,
+        prepare: &dyn Fn(&CaptureSet, bool) -> Result<PreparedRestore>,
     ) -> Result<(RollbackReport, ToolReport)> {
         state.check_outside()?;
         let WayBack { position, scope, .. } = *self;
@@ -181,7 +182,7 @@ impl WayBack<'_> {
         if state.session().replays() {
             return replay::go_back(state.session(), &info, &call.arguments, position);
         }
-        let Waiting { patience, is_wanted } = self.waiting;
+        let RestoreWait { patience, is_wanted } = self.waiting;
         let still_due = || is_wanted().and_then(|()| still_due());
         let operation =
             Operation::begin(state, state.session(), info, &call.arguments, patience, &still_due)?;
@@ -190,7 +191,7 @@ impl WayBack<'_> {
             let mut present = operation.before();
             let mut looks = 1;
             let (put_back, value) = loop {
-                let Prepared { captures, value } = prepare(&present, looks < LOOKS_MAX)?;
+                let PreparedRestore { captures, value } = prepare(&present, looks < LOOKS_MAX)?;
                 match state.put_back(&captures, scope == RestoreScope::All) {
                     Err(error) if looks < LOOKS_MAX && is_changed(&error) => {
                         present = state.capture(None, || None)?;
@@ -203,8 +204,8 @@ impl WayBack<'_> {
         });
         let cause = match restored {
             Ok((rolled_back, not_undone, value)) => {
-                let ending = Ending { value, ..Ending::done(format!("back at {position}")) };
-                let report = operation.finish(Ending { not_undone, ..ending })?;
+                let ending = CallEnd { value, ..CallEnd::done(format!("back at {position}")) };
+                let report = operation.finish(CallEnd { not_undone, ..ending })?;
                 match report.success {
                     true => return Ok((rolled_back, report)),
                     // The restored resources could not be captured, so the restore was rolled back.
@@ -212,7 +213,7 @@ impl WayBack<'_> {
                 }
             }
             Err(cause) => {
-                let put_back = operation.finish(Ending::failed(Cause::Error, cause.to_string()));
+                let put_back = operation.finish(CallEnd::failed(Cause::Error, cause.to_string()));
                 if let Err(Error::RestoreFailed { restored, failed }) = put_back {
                     let both = |(resource, error): (String, Arc<Error>)| {
                         let reason = format!("{error}; it was to be as it was before, since {cause}");

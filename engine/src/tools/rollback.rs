@@ -23,7 +23,7 @@ use std::time::Instant;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::msgpack::Value;
 
-use super::captures::Captures;
+use super::captures::CaptureSet;
 use super::execution::ExecutionState;
 use crate::error::{Error, Result, caught};
 use crate::operation::{NotUndone, PutBack, RollbackBegun};
@@ -35,7 +35,7 @@ pub(super) struct Rollback<'a> {
     /// Record with which the call began.
     pub(super) begin: SequenceNumber,
     /// Captures from before the call, ready to be restored.
-    pub(super) before: &'a Captures,
+    pub(super) before: &'a CaptureSet,
     /// Whether resources are restored too that are not rolled back with a failed tool.
     pub(super) all: bool,
     /// What was there when an earlier attempt began; empty if this is the first one.
@@ -49,9 +49,9 @@ pub(super) struct Rollback<'a> {
 /// Says what a rollback restores.
 pub(super) struct RollbackPlan {
     /// Captures of what is there now; `None` if it could not be captured.
-    pub(super) found: Option<Captures>,
+    pub(super) found: Option<CaptureSet>,
     /// Captures to be restored.
-    pub(super) target: Captures,
+    pub(super) target: CaptureSet,
     /// What is to be told beside what the restore tells.
     pub(super) told: PutBack,
 }
@@ -95,7 +95,7 @@ impl ExecutionState {
         Ok(RollbackPlan { found: Some(found), target, told })
     }
 
-    fn capture_present(&self, rollback: &Rollback<'_>) -> Result<Captures> {
+    fn capture_present(&self, rollback: &Rollback<'_>) -> Result<CaptureSet> {
         let capture = || {
             caught("the resources before the rollback", || {
                 self.capture(rollback.until, || rollback.tag.clone())

@@ -6,7 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use foldlog_codec::body::Idempotency;
 
 use super::call::{
-    Answered, CallInfo, Ending, ExecuteOptions, Operation, ToolContext, ToolError, ToolRegistry, ToolReport,
+    CallEnd, CallInfo, EncodedToolResult, ExecuteOptions, Operation, ToolContext, ToolError, ToolRegistry,
+    ToolReport,
 };
 use super::execution::ExecutionState;
 use super::replay;
@@ -114,7 +115,7 @@ impl ToolRunner {
         arguments: &str,
         options: &ExecuteOptions,
         still_due: &dyn Fn() -> Result<()>,
-        handler: impl FnOnce(&ToolContext) -> std::result::Result<Answered, ToolError>,
+        handler: impl FnOnce(&ToolContext) -> std::result::Result<EncodedToolResult, ToolError>,
     ) -> Result<ToolReport> {
         if self.session.replays() && !self.may_run_again(&info)? {
             return self.run_replayed(&info, arguments);
@@ -128,16 +129,16 @@ impl ToolRunner {
 /// Runs the handler of a call that has begun, on this thread. Returns how the call is to end.
 pub(super) fn run_handler(
     context: &ToolContext,
-    handler: impl FnOnce(&ToolContext) -> std::result::Result<Answered, ToolError>,
-) -> Ending {
+    handler: impl FnOnce(&ToolContext) -> std::result::Result<EncodedToolResult, ToolError>,
+) -> CallEnd {
     let within = &context.running.begun.within;
-    if let Some(late) = Ending::too_late(within) {
+    if let Some(late) = CallEnd::too_late(within) {
         return late;
     }
     let run = || inside_call(&context.session, || handler(context));
     match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(answer) => Ending::of(answer, within),
-        Err(panic) => Ending::panicked(&*panic),
+        Ok(answer) => CallEnd::of(answer, within),
+        Err(panic) => CallEnd::panicked(&*panic),
     }
 }
 

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use super::captures::Captures;
+use super::captures::CaptureSet;
 use super::execution::ExecutionState;
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
@@ -61,7 +61,7 @@ impl Scratch {
     }
 
     /// Brings the copies to these captures, unless a tool works on them. Returns the captures, recalled.
-    fn bring(&self, stand: &mut Stand, mut recorded: RecordedCaptures) -> Result<Captures> {
+    fn bring(&self, stand: &mut Stand, mut recorded: RecordedCaptures) -> Result<CaptureSet> {
         let captures = self.recalled(&mut recorded)?;
         if stand.running == 0 && stand.at.as_ref() != Some(&recorded) {
             captures.restore(&self.copies.resources, false, false)?;
@@ -71,9 +71,9 @@ impl Scratch {
     }
 
     /// Recalls captures. Those of resources that the run lacks do not count, and are taken out.
-    fn recalled(&self, recorded: &mut RecordedCaptures) -> Result<Captures> {
+    fn recalled(&self, recorded: &mut RecordedCaptures) -> Result<CaptureSet> {
         recorded.retain(|name, _| self.copies.resources.captured().contains_key(name.as_str()));
-        Captures::recorded(recorded.clone()).recalled(&self.copies.resources, true)
+        CaptureSet::recorded(recorded.clone()).recalled(&self.copies.resources, true)
     }
 }
 
@@ -129,17 +129,17 @@ impl ExecutionState {
 
     /// Brings the copies to where a tool begins that runs again: to what its begin recorded, or, if that is nothing, to what was
     /// recorded last. Returns the captures to which a failure of the tool restores them.
-    pub(super) fn begin_on_copies(&self, recorded: RecordedCaptures) -> Result<Captures> {
-        let Some(scratch) = self.scratch() else { return Ok(Captures::default()) };
+    pub(super) fn begin_on_copies(&self, recorded: RecordedCaptures) -> Result<CaptureSet> {
+        let Some(scratch) = self.scratch() else { return Ok(CaptureSet::default()) };
         let only_reads = recorded.is_empty();
         let begun = if only_reads { self.session().captures_left()? } else { recorded };
         let mut stand = scratch.stand.lock();
         // Before the first capture they are as that says.
         let captures =
-            if begun.is_empty() { Captures::default() } else { scratch.bring(&mut stand, begun)? };
+            if begun.is_empty() { CaptureSet::default() } else { scratch.bring(&mut stand, begun)? };
         captures.check_apart(&scratch.copies.resources)?;
         stand.running += 1;
-        Ok(if only_reads { Captures::default() } else { captures })
+        Ok(if only_reads { CaptureSet::default() } else { captures })
     }
 
     /// Notes that a tool that ran again works no more on the copies.

@@ -16,7 +16,7 @@ use super::call::RestoreScope;
 use super::captures::{CompositeSnapshot, SnapshotMetadata};
 use super::execution::ExecutionState;
 use super::futures::{PAUSES, still_wanted};
-use super::restore::Waiting;
+use super::restore::RestoreWait;
 use super::rewind::{RewindOptions, RewindPreview, RewindReport};
 use crate::error::{Error, Result};
 use crate::offload::offload;
@@ -154,7 +154,7 @@ impl ExecutionState {
     /// Makes attempts that wait for nobody, each on a thread of the pool, until others no longer stand in the way of one.
     async fn when_free<T: Send + 'static>(
         self,
-        attempt: impl Fn(&ExecutionState, &Waiting<'_>) -> Result<T> + Send + Sync + 'static,
+        attempt: impl Fn(&ExecutionState, &RestoreWait<'_>) -> Result<T> + Send + Sync + 'static,
     ) -> Result<T> {
         let patience = self.session().patience(self.until(None), None).holding_no_thread();
         let (attempt, wanted, mut pause) = (Arc::new(attempt), Arc::new(()), PAUSES.0);
@@ -162,7 +162,7 @@ impl ExecutionState {
             let (state, attempt, wanted) = (self.clone(), Arc::clone(&attempt), Arc::downgrade(&wanted));
             let tried = offload(move || {
                 let is_wanted = || still_wanted(&wanted);
-                attempt(&state, &Waiting { patience: patience.for_no_wait(), is_wanted: &is_wanted })
+                attempt(&state, &RestoreWait { patience: patience.for_no_wait(), is_wanted: &is_wanted })
             });
             let tried = tried.await;
             let Err(Error::WaitedTooLong { blocker, .. }) = tried else { return tried };

@@ -15,11 +15,11 @@ use foldlog_codec::body::SuspensionForm;
 use foldlog_codec::{OperationId, SequenceNumber};
 
 use super::call::{Approval, CallInfo, ExecuteOptions, ToolCall, ToolReport};
-use super::recorded_call::Known;
-use super::recovery::{Recovered, Recovery};
+use super::recorded_call::EarlierCall;
+use super::recovery::{RecoveredOperation, Recovery};
 use super::runner::ToolRunner;
 use crate::error::{Error, Result};
-use crate::fold::suspensions::Standing;
+use crate::fold::suspensions::SuspensionStatus;
 use crate::operation::SuspendedOperation;
 use crate::sabotage::{self, Breakage};
 use crate::session::Settlement;
@@ -38,10 +38,10 @@ impl ToolRunner {
     pub(super) fn go_on(
         &self,
         suspended: &SuspendedOperation,
-        standing: Standing,
+        standing: SuspensionStatus,
         options: &ExecuteOptions,
     ) -> Result<ToolReport> {
-        if standing == Standing::Expired {
+        if standing == SuspensionStatus::Expired {
             self.expire(suspended)?;
         }
         if suspended.parent.is_some() {
@@ -52,7 +52,7 @@ impl ToolRunner {
         let decided = self.session.suspended_one(suspended.operation).and_then(|one| one.decided);
         let decided = decided.filter(|_| !sabotage::is(Breakage::RefusalUnheard));
         let from = decided.map_or(suspended.end, |decided| decided.sequence);
-        if let Some(Known::Recorded(report)) = self.of_settled(&invoked, from)? {
+        if let Some(EarlierCall::Recorded(report)) = self.of_settled(&invoked, from)? {
             return Ok(*report);
         }
         let (info, call) = self.call_that_goes_on(suspended, standing)?;
@@ -64,9 +64,9 @@ impl ToolRunner {
 
     fn still_approved(&self, operation: OperationId) -> Result<()> {
         let reason = match self.session.suspended(operation) {
-            Some((_, Standing::MayRun(_))) => return Ok(()),
-            Some((_, Standing::Waits(_))) => "it waits for somebody again",
-            Some((_, Standing::Expired)) => "its approval has expired",
+            Some((_, SuspensionStatus::MayRun(_))) => return Ok(()),
+            Some((_, SuspensionStatus::Waits(_))) => "it waits for somebody again",
+            Some((_, SuspensionStatus::Expired)) => "its approval has expired",
             None => "its question was withdrawn, or it has run",
         };
         Err(Error::NoSuchOperation { operation, reason })
@@ -80,9 +80,9 @@ impl ToolRunner {
     pub(super) fn call_that_goes_on(
         &self,
         suspended: &SuspendedOperation,
-        standing: Standing,
+        standing: SuspensionStatus,
     ) -> Result<(CallInfo, ToolCall)> {
-        let Standing::MayRun(approved) = standing else {
+        let SuspensionStatus::MayRun(approved) = standing else {
             return Err(self.suspended_error(suspended, standing)?);
         };
         let approval = match approved {
@@ -119,9 +119,9 @@ impl ToolRunner {
     pub(super) fn suspended_error(
         &self,
         suspended: &SuspendedOperation,
-        standing: Standing,
+        standing: SuspensionStatus,
     ) -> Result<Error> {
-        let Standing::Waits(operation) = standing else {
+        let SuspensionStatus::Waits(operation) = standing else {
             let reason = "it waited for somebody who did not answer in time: run it to record that it failed";
             return Ok(Error::NoSuchOperation { operation: suspended.operation, reason });
         };
@@ -140,10 +140,10 @@ impl ToolRunner {
 
     /// Runs the calls that were approved and that ran within no other, and records which have failed since nobody answered
     /// in time.
-    pub(super) fn run_approved(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
+    pub(super) fn run_approved(&self, options: &ExecuteOptions) -> Result<Vec<RecoveredOperation>> {
         let mut recovered = Vec::new();
         for (suspended, standing) in self.state.session().due() {
-            if standing == Standing::Expired {
+            if standing == SuspensionStatus::Expired {
                 self.expire(&suspended)?;
                 continue;
             }
@@ -156,7 +156,15 @@ impl ToolRunner {
             let recovery = recovery.map_or_else(Recovery::Failed, Recovery::RanAgain);
             let SuspendedOperation { operation, tool, call_id, .. } = suspended;
             let (not_undone, replaced) = (Vec::new(), Vec::new());
-            recovered.push(Recovered { operation, tool, call_id, recovery, not_undone, replaced, children });
+            recovered.push(RecoveredOperation {
+                operation,
+                tool,
+                call_id,
+                recovery,
+                not_undone,
+                replaced,
+                children,
+            });
         }
         Ok(recovered)
     }

@@ -20,7 +20,7 @@ use smol_str::SmolStr;
 
 use super::event::Decoder;
 use super::reducer::{Reduce, ReduceCall, ReduceError, Reducer, removed, typed};
-use super::registry::{EventTypes, ItemType, Registered, SliceTypes, TAIL_ITEMS};
+use super::registry::{EventTypes, ItemType, SliceTypes, TAIL_ITEMS, TypeDeclarations};
 use super::values::{
     UpcastValue, ValueDecoder, ValuePath, encode_any_value, encode_value, read_value, recode_value,
 };
@@ -349,7 +349,7 @@ fn twice<T>(name: &str, reason: String) -> Result<T> {
 
 impl Dynamic {
     /// Adds the declarations to those of Rust types, where these say the same or nothing.
-    pub(super) fn join_to(self, registered: &mut Registered) -> Result<()> {
+    pub(super) fn join_to(self, registered: &mut TypeDeclarations) -> Result<()> {
         for (slice, policy) in &self.slices {
             join_slice(slice, *policy, registered)?;
         }
@@ -374,7 +374,7 @@ impl Dynamic {
     }
 }
 
-fn join_slice(slice: &DynamicSlice, policy: Policy, registered: &mut Registered) -> Result<()> {
+fn join_slice(slice: &DynamicSlice, policy: Policy, registered: &mut TypeDeclarations) -> Result<()> {
     let name = &slice.name;
     let key = slice.key.as_ref().map(|path| read_path(name, path)).transpose()?;
     let Some(before) = registered.slices.get_mut(name) else {
@@ -469,7 +469,7 @@ fn key_by(slice: &mut SliceTypes, path: ValuePath, operation: &'static str) -> R
 
 impl DynamicEvent {
     /// Returns whether no other declaration of the event has been made. Fails if one says something else.
-    fn is_new(&self, registered: &Registered, events: &[DynamicEvent]) -> Result<bool> {
+    fn is_new(&self, registered: &TypeDeclarations, events: &[DynamicEvent]) -> Result<bool> {
         let (by, said, upcast, left_out) = match registered.events.get(&self.name) {
             Some(typed) => {
                 let forms = typed.reducers.iter().map(|(slice, reduce)| (slice, reduce.form));
@@ -507,7 +507,7 @@ impl DynamicEvent {
         &self,
         name: &SmolStr,
         binding: &Binding,
-        registered: &mut Registered,
+        registered: &mut TypeDeclarations,
         items: &mut BTreeMap<SmolStr, SmolStr>,
     ) -> Result<()> {
         let Some(slice) = registered.slices.get_mut(name) else {
@@ -538,7 +538,7 @@ impl DynamicEvent {
         }
     }
 
-    fn into_types(self, registered: &Registered) -> Result<EventTypes> {
+    fn into_types(self, registered: &TypeDeclarations) -> Result<EventTypes> {
         let mut reducers: Vec<(SmolStr, Reduce)> = Vec::new();
         for (slice, binding) in &self.bindings {
             if reducers.iter().any(|(before, _)| before == slice) {

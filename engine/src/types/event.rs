@@ -70,13 +70,13 @@ impl UpcastError {
 }
 
 /// Holds what a type says about its recordings: its name, its version and its upcast.
-struct Versioned {
+struct VersionedType {
     name: &'static str,
     version: u32,
     upcast: fn(u32, Value) -> Result<Value, UpcastError>,
 }
 
-impl Versioned {
+impl VersionedType {
     #[cold]
     fn bad(&self, sequence: SequenceNumber, reason: String) -> Box<Error> {
         Box::new(Error::Decode { name: self.name.to_owned(), sequence, reason })
@@ -85,27 +85,27 @@ impl Versioned {
 
 /// Holds the bytes of a recorded value, by where they were read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Recorded<'a> {
+pub(crate) enum RecordedBytes<'a> {
     /// Bytes of a record's body, which have passed the bounded pre-scan.
     InBody(&'a [u8]),
     /// Bytes from any other place, such as the object folder, which nobody has scanned yet.
     Elsewhere(&'a [u8]),
 }
 
-impl<'a> Recorded<'a> {
+impl<'a> RecordedBytes<'a> {
     pub(crate) fn bytes(self) -> &'a [u8] {
-        let (Recorded::InBody(bytes) | Recorded::Elsewhere(bytes)) = self;
+        let (RecordedBytes::InBody(bytes) | RecordedBytes::Elsewhere(bytes)) = self;
         bytes
     }
 }
 
 /// Decodes an item of a slice from its version, the sequence number of the record that inserted it, and its
 /// bytes.
-pub(crate) type DecodeItem = fn(u32, SequenceNumber, Recorded<'_>) -> Decoded;
+pub(crate) type DecodeItem = fn(u32, SequenceNumber, RecordedBytes<'_>) -> Decoded;
 
 /// Decodes an item and appends it to the items of a slice, as the first item of its record.
 pub(crate) type AppendItem =
-    fn(&mut Rows, u32, SequenceNumber, Recorded<'_>) -> std::result::Result<(), Box<Error>>;
+    fn(&mut Rows, u32, SequenceNumber, RecordedBytes<'_>) -> std::result::Result<(), Box<Error>>;
 
 /// Decodes the items of a slice, or an event.
 #[derive(Clone, Debug)]
@@ -119,7 +119,12 @@ pub(crate) enum Decoder {
 impl Decoder {
     /// Returns the decoded value.
     #[inline]
-    pub(crate) fn alone(&self, version: u32, sequence: SequenceNumber, recorded: Recorded<'_>) -> Decoded {
+    pub(crate) fn alone(
+        &self,
+        version: u32,
+        sequence: SequenceNumber,
+        recorded: RecordedBytes<'_>,
+    ) -> Decoded {
         match self {
             Decoder::Typed { alone, .. } => alone(version, sequence, recorded),
             Decoder::Values(values) => values.decode(version, sequence, recorded),
@@ -133,7 +138,7 @@ impl Decoder {
         rows: &mut Rows,
         version: u32,
         sequence: SequenceNumber,
-        recorded: Recorded<'_>,
+        recorded: RecordedBytes<'_>,
     ) -> std::result::Result<(), Box<Error>> {
         match self {
             Decoder::Typed { behind, .. } => behind(rows, version, sequence, recorded),
@@ -167,17 +172,17 @@ pub(crate) type Decoded = std::result::Result<AnyValue, Box<Error>>;
 /// Decodes recorded bytes to a host's value. Session, replay and audit all use this function.
 #[inline]
 fn decode<T: DeserializeOwned>(
-    kind: &Versioned,
+    kind: &VersionedType,
     version: u32,
     sequence: SequenceNumber,
-    recorded: Recorded<'_>,
+    recorded: RecordedBytes<'_>,
 ) -> std::result::Result<T, Box<Error>> {
     if version != kind.version {
         return decode_other::<T>(kind, version, sequence, recorded.bytes());
     }
     let value = match recorded {
-        Recorded::InBody(bytes) => msgpack::from_scanned::<T>(bytes),
-        Recorded::Elsewhere(bytes) => msgpack::from_slice::<T>(bytes),
+        RecordedBytes::InBody(bytes) => msgpack::from_scanned::<T>(bytes),
+        RecordedBytes::Elsewhere(bytes) => msgpack::from_slice::<T>(bytes),
     };
     value.map_err(|error| kind.bad(sequence, error.to_string()))
 }
@@ -185,7 +190,7 @@ fn decode<T: DeserializeOwned>(
 /// Decodes a value that was recorded at another version than the present one.
 #[cold]
 fn decode_other<T: DeserializeOwned>(
-    kind: &Versioned,
+    kind: &VersionedType,
     version: u32,
     sequence: SequenceNumber,
     bytes: &[u8],
@@ -205,23 +210,23 @@ fn decode_other<T: DeserializeOwned>(
 #[inline]
 fn append<T: DeserializeOwned + Send + Sync + 'static>(
     rows: &mut Rows,
-    kind: &Versioned,
+    kind: &VersionedType,
     version: u32,
     sequence: SequenceNumber,
-    recorded: Recorded<'_>,
+    recorded: RecordedBytes<'_>,
 ) -> std::result::Result<(), Box<Error>> {
     let value = decode::<T>(kind, version, sequence, recorded)?;
     push(rows, version, sequence, (value, recorded.bytes().len()));
     Ok(())
 }
 
-impl Versioned {
-    fn event<E: Event>() -> Versioned {
-        Versioned { name: E::NAME, version: E::VERSION, upcast: E::upcast }
+impl VersionedType {
+    fn event<E: Event>() -> VersionedType {
+        VersionedType { name: E::NAME, version: E::VERSION, upcast: E::upcast }
     }
 
-    fn item<S: Slice>() -> Versioned {
-        Versioned { name: S::NAME, version: S::ITEM_VERSION, upcast: S::upcast_item }
+    fn item<S: Slice>() -> VersionedType {
+        VersionedType { name: S::NAME, version: S::ITEM_VERSION, upcast: S::upcast_item }
     }
 }
 
@@ -229,14 +234,14 @@ impl Versioned {
 pub(crate) fn decode_event<E: Event>(
     version: u32,
     sequence: SequenceNumber,
-    recorded: Recorded<'_>,
+    recorded: RecordedBytes<'_>,
 ) -> Decoded {
-    Ok(Arc::new(decode::<E>(&Versioned::event::<E>(), version, sequence, recorded)?))
+    Ok(Arc::new(decode::<E>(&VersionedType::event::<E>(), version, sequence, recorded)?))
 }
 
 /// Decodes an event of whichever place as the host's type.
 pub(crate) fn read_event<E: Event>(version: u32, sequence: SequenceNumber, bytes: &[u8]) -> Result<E> {
-    decode::<E>(&Versioned::event::<E>(), version, sequence, Recorded::Elsewhere(bytes))
+    decode::<E>(&VersionedType::event::<E>(), version, sequence, RecordedBytes::Elsewhere(bytes))
         .map_err(|error| *error)
 }
 
@@ -245,18 +250,18 @@ pub(crate) fn append_event<E: Event>(
     rows: &mut Rows,
     version: u32,
     sequence: SequenceNumber,
-    recorded: Recorded<'_>,
+    recorded: RecordedBytes<'_>,
 ) -> std::result::Result<(), Box<Error>> {
-    append::<E>(rows, &Versioned::event::<E>(), version, sequence, recorded)
+    append::<E>(rows, &VersionedType::event::<E>(), version, sequence, recorded)
 }
 
 /// Decodes an item of a slice whose items are no events.
 pub(crate) fn decode_item<S: Slice>(
     version: u32,
     sequence: SequenceNumber,
-    recorded: Recorded<'_>,
+    recorded: RecordedBytes<'_>,
 ) -> Decoded {
-    Ok(Arc::new(decode::<S::Item>(&Versioned::item::<S>(), version, sequence, recorded)?))
+    Ok(Arc::new(decode::<S::Item>(&VersionedType::item::<S>(), version, sequence, recorded)?))
 }
 
 /// Decodes an item that is no event and appends it to the items of a slice, as the first item of its record.
@@ -264,9 +269,9 @@ pub(crate) fn append_item<S: Slice>(
     rows: &mut Rows,
     version: u32,
     sequence: SequenceNumber,
-    recorded: Recorded<'_>,
+    recorded: RecordedBytes<'_>,
 ) -> std::result::Result<(), Box<Error>> {
-    append::<S::Item>(rows, &Versioned::item::<S>(), version, sequence, recorded)
+    append::<S::Item>(rows, &VersionedType::item::<S>(), version, sequence, recorded)
 }
 
 /// Encodes a host's value as a record holds it.

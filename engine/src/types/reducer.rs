@@ -5,17 +5,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{Added, BuiltIn, Effect, ItemId, Payload, Removed};
+use foldlog_codec::body::{AddedItems, BuiltIn, Effect, ItemId, Payload, RemovedItems};
 use serde::Serialize;
 
 use super::{Event, Slice, encode};
 use crate::error::{Error, Result, panic_message};
 use crate::generator::Generator;
-use crate::items::index::KeyOf;
+use crate::items::index::KeyFn;
 use crate::items::row::{ItemRef, RowRef};
 use crate::items::rows::Rows;
-use crate::items::runs::{self, Run};
-use crate::items::{AnyValue, Items};
+use crate::items::runs::{self, ValueRun};
+use crate::items::{AnyValue, SliceItems};
 
 /// Shows the items of a slice as they were at one moment. A view does not change while the session continues.
 pub struct View<T> {
@@ -118,7 +118,7 @@ pub struct Item<T> {
 /// Holds a value, or its place in a run.
 enum Handle<T> {
     Alone(Arc<T>),
-    InRun(triomphe::Arc<Run<T>>, usize),
+    InRun(triomphe::Arc<ValueRun<T>>, usize),
 }
 
 impl<T> Clone for Handle<T> {
@@ -244,7 +244,7 @@ impl ReducerContext {
 
 /// Holds the arguments of a reducer call.
 pub(crate) struct ReduceCall<'a> {
-    pub(crate) items: &'a Items,
+    pub(crate) items: &'a SliceItems,
     pub(crate) tail_items: usize,
     pub(crate) item_version: u32,
     pub(crate) event: &'a AnyValue,
@@ -259,13 +259,13 @@ impl ReduceCall<'_> {
         reducer: impl FnOnce(&View<T>) -> Result<SliceOp<T>, String>,
     ) -> Result<SliceEffect, ReduceError> {
         let (rows, view) = match self.items {
-            Items::Held(rows) => (rows, View::new(rows.clone())),
-            Items::InLog(items) => {
+            SliceItems::Held(rows) => (rows, View::new(rows.clone())),
+            SliceItems::InLog(items) => {
                 let tail = items.tail().tail(self.tail_items);
                 (items.tail(), View::tail(tail, items.len()))
             }
         };
-        let log = matches!(self.items, Items::InLog(_));
+        let log = matches!(self.items, SliceItems::InLog(_));
         let op = reducer(&view).map_err(ReduceError::Refused)?;
         let refused = |operation| {
             Err(ReduceError::Engine(Error::LogOnlyGrows { slice: coding.name.to_owned(), operation }))
@@ -337,18 +337,18 @@ pub(crate) enum NewItems {
 /// changed yet.
 #[derive(Clone)]
 pub(crate) struct SliceEffect {
-    pub(crate) removed: Removed,
+    pub(crate) removed: RemovedItems,
     pub(crate) added: NewItems,
     pub(crate) before: Option<ItemId>,
 }
 
 impl SliceEffect {
     pub(crate) fn append() -> SliceEffect {
-        SliceEffect { removed: Removed::None, added: NewItems::Event, before: None }
+        SliceEffect { removed: RemovedItems::None, added: NewItems::Event, before: None }
     }
 
     pub(crate) fn replace() -> SliceEffect {
-        SliceEffect { removed: Removed::All, ..SliceEffect::append() }
+        SliceEffect { removed: RemovedItems::All, ..SliceEffect::append() }
     }
 
     pub(crate) fn items(items: Vec<NewItem>, version: u32) -> SliceEffect {
@@ -357,15 +357,15 @@ impl SliceEffect {
 
     /// Returns the effect of replacing all present items by these.
     pub(crate) fn seed(present: &Rows, items: Vec<NewItem>, version: u32) -> SliceEffect {
-        let removed = if present.is_empty() { Removed::None } else { Removed::All };
+        let removed = if present.is_empty() { RemovedItems::None } else { RemovedItems::All };
         SliceEffect { removed, ..SliceEffect::items(items, version) }
     }
 
     /// Returns the effect as a record holds it, on the slice with this id.
     pub(crate) fn to_record(&self, slice: u32) -> Effect<'_> {
         let added = match &self.added {
-            NewItems::Event => Added::Event,
-            NewItems::Items { items, version } => Added::Items {
+            NewItems::Event => AddedItems::Event,
+            NewItems::Items { items, version } => AddedItems::Items {
                 items: items.iter().map(|item| Payload::new(&item.bytes)).collect(),
                 version: *version,
             },
@@ -375,7 +375,7 @@ impl SliceEffect {
 
     /// Returns whether the effect leaves the slice unchanged.
     pub(crate) fn is_nothing(&self) -> bool {
-        self.removed == Removed::None
+        self.removed == RemovedItems::None
             && matches!(&self.added, NewItems::Items { items, .. } if items.is_empty())
     }
 }
@@ -415,7 +415,7 @@ pub(crate) fn resolve_op<T: Send + Sync + 'static>(
     version: u32,
     coding: &ItemCoding<'_, T>,
 ) -> Result<SliceEffect> {
-    let none = |removed: Removed| SliceEffect { removed, ..SliceEffect::items(Vec::new(), version) };
+    let none = |removed: RemovedItems| SliceEffect { removed, ..SliceEffect::items(Vec::new(), version) };
     Ok(match op {
         SliceOp::Append(item) => SliceEffect::items(vec![coding.new_item(&Item::from(item))?], version),
         SliceOp::Extend(items) => {
@@ -433,8 +433,8 @@ pub(crate) fn resolve_op<T: Send + Sync + 'static>(
             let item = NewItem { bytes, typed: Some(typed) };
             SliceEffect { removed: removed(ids), ..SliceEffect::items(vec![item], version) }
         }
-        SliceOp::Clear(Clear::All) if rows.is_empty() => none(Removed::None),
-        SliceOp::Clear(Clear::All) => none(Removed::All),
+        SliceOp::Clear(Clear::All) if rows.is_empty() => none(RemovedItems::None),
+        SliceOp::Clear(Clear::All) => none(RemovedItems::All),
         SliceOp::Clear(Clear::Where(predicate)) => {
             let ids: Vec<ItemId> = rows
                 .iter()
@@ -447,8 +447,8 @@ pub(crate) fn resolve_op<T: Send + Sync + 'static>(
     })
 }
 
-pub(super) fn removed(ids: Vec<ItemId>) -> Removed {
-    if ids.is_empty() { Removed::None } else { Removed::Items(ids) }
+pub(super) fn removed(ids: Vec<ItemId>) -> RemovedItems {
+    if ids.is_empty() { RemovedItems::None } else { RemovedItems::Items(ids) }
 }
 
 /// Resolves a replacement. It keeps the common head and tail, so that a change of one item in a long slice is
@@ -503,9 +503,9 @@ fn replace<T: Send + Sync + 'static>(
         });
     }
     let removed = match removed.len() {
-        0 => Removed::None,
-        len if len == old_len => Removed::All,
-        _ => Removed::Items(removed),
+        0 => RemovedItems::None,
+        len if len == old_len => RemovedItems::All,
+        _ => RemovedItems::Items(removed),
     };
     let before = anchor.filter(|_| !items.is_empty());
     Ok(SliceEffect { removed, before, ..SliceEffect::items(items, version) })
@@ -515,7 +515,7 @@ fn replace<T: Send + Sync + 'static>(
 pub(crate) fn resolve_upsert<E: Event, K: PartialEq>(
     rows: &Rows,
     event: &AnyValue,
-    key_of: &KeyOf<E, K>,
+    key_of: &KeyFn<E, K>,
 ) -> Result<SliceEffect> {
     let ids = match rows.alike(event) {
         Some(ids) => ids,

@@ -14,15 +14,15 @@ use super::dynamic::Dynamic;
 use super::reducer::{Reduce, ReduceError, Reducer, downcast, resolve_upsert};
 use super::values::{EncodeAny, ValueDecoder, ValuePath, check_kept, encode_value, known};
 use super::{
-    Decoder, Event, ItemCoding, Recorded, ReducerContext, Slice, SliceEffect, SliceOp, ToolInvocations, View,
-    append_event, append_item, decode_event, decode_item, default_policy, encode,
+    Decoder, Event, ItemCoding, RecordedBytes, ReducerContext, Slice, SliceEffect, SliceOp, ToolInvocations,
+    View, append_event, append_item, decode_event, decode_item, default_policy, encode,
 };
 use crate::error::{Error, Result};
 use crate::items::AnyValue;
-use crate::items::index::{KeyIndex, KeyOf, Keys};
+use crate::items::index::{KeyFn, KeyIndex, Keys};
 use crate::items::rows::Rows;
 use crate::items::runs;
-use crate::names::{Names, UnregisteredEvent};
+use crate::names::{DeclaredNames, UnregisteredEvent};
 use crate::sabotage::{self, Breakage};
 
 /// Number of a LOG slice's last items that its reducers see by default.
@@ -71,12 +71,12 @@ pub(crate) const TAIL_ITEMS: usize = 1;
 /// ```
 #[derive(Clone, Default)]
 pub struct SessionTypes {
-    inner: Arc<Registered>,
+    inner: Arc<TypeDeclarations>,
 }
 
 /// Holds the declarations of a host.
 #[derive(Clone, Default)]
-pub(super) struct Registered {
+pub(super) struct TypeDeclarations {
     pub(super) slices: BTreeMap<SmolStr, SliceTypes>,
     pub(super) events: BTreeMap<SmolStr, EventTypes>,
     retired: Vec<(String, String)>,
@@ -143,7 +143,7 @@ impl SliceTypes {
         (version, sequence): (u32, SequenceNumber),
         bytes: &[u8],
     ) -> Result<Vec<u8>> {
-        let item = self.decoder.alone(version, sequence, Recorded::Elsewhere(bytes))?;
+        let item = self.decoder.alone(version, sequence, RecordedBytes::Elsewhere(bytes))?;
         self.encode(item.as_ref())
     }
 
@@ -220,7 +220,7 @@ impl EventTypes {
     }
 }
 
-impl Registered {
+impl TypeDeclarations {
     /// Fails if a slice with a Rust type is bound to no event, and is none of `seeded`.
     fn check_bound(&self, seeded: &BTreeSet<&'static str>) -> Result<()> {
         let reducers = self.events.values().flat_map(|event| &event.reducers);
@@ -256,7 +256,7 @@ impl SessionTypes {
     /// Starts a declaration.
     pub fn builder() -> SessionTypesBuilder {
         SessionTypesBuilder {
-            registered: Registered::default(),
+            registered: TypeDeclarations::default(),
             dynamic: Dynamic::default(),
             seeded: BTreeSet::new(),
             error: None,
@@ -294,7 +294,7 @@ impl SessionTypes {
 
     /// Returns the events that a log binds to slices for which the host declares neither a reducer of the event nor that there
     /// is none any more.
-    pub(crate) fn unregistered(&self, names: &Names) -> Vec<UnregisteredEvent> {
+    pub(crate) fn unregistered(&self, names: &DeclaredNames) -> Vec<UnregisteredEvent> {
         let at_most = if sabotage::is(Breakage::FirstMissingAlone) { 1 } else { usize::MAX };
         let events = names.events().filter(|event| !event.implicit).map(|event| {
             let host = self.event(&event.name);
@@ -316,7 +316,7 @@ impl SessionTypes {
 /// Collects declarations. [`build`](SessionTypesBuilder::build) checks them.
 #[must_use]
 pub struct SessionTypesBuilder {
-    registered: Registered,
+    registered: TypeDeclarations,
     /// Declarations without Rust types, which `build` joins to the others.
     pub(super) dynamic: Dynamic,
     /// Slices that no event has to change.
@@ -409,7 +409,7 @@ impl SessionTypesBuilder {
         S: Slice<Item: Event>,
         K: Ord + Clone + Send + Sync + 'static,
     {
-        let key_of: KeyOf<S::Item, K> = Arc::new(key_of);
+        let key_of: KeyFn<S::Item, K> = Arc::new(key_of);
         self.index_by::<S, K>("upsert_by", Arc::clone(&key_of));
         let run: Arc<Reducer> = Arc::new(move |call| {
             resolve_upsert::<S::Item, K>(call.items.held(), call.event, &key_of).map_err(ReduceError::Engine)
@@ -477,7 +477,7 @@ impl SessionTypesBuilder {
         self
     }
 
-    fn index_by<S, K>(&mut self, operation: &'static str, key_of: KeyOf<S::Item, K>)
+    fn index_by<S, K>(&mut self, operation: &'static str, key_of: KeyFn<S::Item, K>)
     where
         S: Slice,
         K: Ord + Clone + Send + Sync + 'static,

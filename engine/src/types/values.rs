@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::escape;
-use foldlog_codec::msgpack::{self, Limits, Value};
+use foldlog_codec::msgpack::{self, Value, ValueLimits};
 use smol_str::SmolStr;
 
-use super::event::{Decoded, Decoder, Recorded, check_payload};
+use super::event::{Decoded, Decoder, RecordedBytes, check_payload};
 use super::{UpcastError, View};
 use crate::error::{Error, Result};
 use crate::items::runs;
@@ -41,7 +41,7 @@ impl ValueDecoder {
         &self,
         version: u32,
         sequence: SequenceNumber,
-        recorded: Recorded<'_>,
+        recorded: RecordedBytes<'_>,
     ) -> std::result::Result<Value, Box<Error>> {
         let bad = |reason: String| Box::new(Error::Decode { name: self.name.to_string(), sequence, reason });
         let read = |bytes: &[u8]| Value::decode(bytes).map_err(|error| bad(error.to_string()));
@@ -64,7 +64,12 @@ impl ValueDecoder {
         }
     }
 
-    pub(crate) fn decode(&self, version: u32, sequence: SequenceNumber, recorded: Recorded<'_>) -> Decoded {
+    pub(crate) fn decode(
+        &self,
+        version: u32,
+        sequence: SequenceNumber,
+        recorded: RecordedBytes<'_>,
+    ) -> Decoded {
         Ok(Arc::new(self.value(version, sequence, recorded)?))
     }
 }
@@ -72,8 +77,8 @@ impl ValueDecoder {
 /// Encodes a value as a record holds it: the bytes of [`Value::encode`].
 pub(crate) fn encode_value(name: &str, value: &Value) -> Result<Vec<u8>> {
     // Before the recursion that encodes it.
-    if !is_within(value, Limits::of_payload().depth_max) {
-        let reason = format!("it nests deeper than {} levels", Limits::of_payload().depth_max);
+    if !is_within(value, ValueLimits::of_payload().depth_max) {
+        let reason = format!("it nests deeper than {} levels", ValueLimits::of_payload().depth_max);
         return Err(Error::Encode { name: name.to_owned(), reason });
     }
     let bytes = value.encode();

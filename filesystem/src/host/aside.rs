@@ -18,7 +18,7 @@ use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 use rustix::fs::{RenameFlags, renameat_with};
 
-use super::manifest::{Kind, join, told};
+use super::manifest::{ManifestKind, join, told};
 use super::rules::ASIDE;
 use super::step::{OPEN_FOLDER, list, open_around, open_at, stat_at};
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ pub(super) struct Aside {
 }
 
 /// Something that was set aside: the folder and the name that it had, and those that it has.
-struct Moved {
+struct AsideMove {
     from: (OwnedFd, Vec<u8>),
     to: (OwnedFd, Vec<u8>),
     is_linked: bool,
@@ -90,13 +90,13 @@ pub(super) fn parts<'a>(
 
 /// Sets everything aside, or nothing. What is not there is passed over.
 pub(super) fn set_all(root: &OwnedFd, place: &Path, call: &str, paths: &Aside) -> Result<()> {
-    let mut moved: Vec<Moved> = Vec::new();
+    let mut moved: Vec<AsideMove> = Vec::new();
     let linked = paths.linked.iter().map(|path| (path, true));
     for (path, is_linked) in linked.chain(paths.moved.iter().map(|path| (path, false))) {
         match set_one(root, call, path, is_linked) {
             Ok(one) => moved.extend(one),
             Err(errno) => {
-                for Moved { from, to, is_linked } in moved.iter().rev() {
+                for AsideMove { from, to, is_linked } in moved.iter().rev() {
                     // What cannot be moved back lies aside, and nothing of it is lost.
                     let _ = match is_linked {
                         true => unlinkat(&to.0, &*to.1, UnlinkatFlags::NoRemoveDir),
@@ -104,7 +104,7 @@ pub(super) fn set_all(root: &OwnedFd, place: &Path, call: &str, paths: &Aside) -
                     };
                 }
                 // Where something else is in the folder's place, that is what has to go.
-                let is_taken = stat_at(root, ASIDE).is_ok_and(|found| found.kind() != Kind::Folder);
+                let is_taken = stat_at(root, ASIDE).is_ok_and(|found| found.kind() != ManifestKind::Folder);
                 let named = if is_taken { ASIDE } else { path };
                 return Err(Error::io(SET_ASIDE, place.join(told(named)), errno.into()));
             }
@@ -113,12 +113,12 @@ pub(super) fn set_all(root: &OwnedFd, place: &Path, call: &str, paths: &Aside) -
     Ok(())
 }
 
-fn set_one(root: &OwnedFd, call: &str, path: &[u8], is_linked: bool) -> Result<Option<Moved>, Errno> {
+fn set_one(root: &OwnedFd, call: &str, path: &[u8], is_linked: bool) -> Result<Option<AsideMove>, Errno> {
     let found =
         open_around(root, path).and_then(|(from, name)| Ok((stat_at(&from, &name)?.kind(), from, name)));
     let (from, name) = match found {
         // A pipe, a socket or a device has no content.
-        Ok((Kind::Special, ..)) => return Ok(None),
+        Ok((ManifestKind::Special, ..)) => return Ok(None),
         Ok((_, from, name)) => (from, name),
         Err(Errno::ENOENT) => return Ok(None),
         Err(errno) => return Err(errno),
@@ -139,7 +139,7 @@ fn set_one(root: &OwnedFd, call: &str, path: &[u8], is_linked: bool) -> Result<O
         match set {
             Err(Errno::EEXIST) => {}
             Err(errno) => return Err(errno),
-            Ok(()) => return Ok(Some(Moved { from: (from, name), to: (to, name_there), is_linked })),
+            Ok(()) => return Ok(Some(AsideMove { from: (from, name), to: (to, name_there), is_linked })),
         }
     }
     Err(Errno::EEXIST)

@@ -68,7 +68,7 @@ pub(super) fn read(file: impl AsFd) -> Result<Attributes, Errno> {
 
 /// What something is to bear.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct WantedAttributes {
     pub(super) permissions: u32,
     /// `None`, as the next two, where the snapshot does not say.
     pub(super) owner: Option<Owner>,
@@ -108,10 +108,10 @@ impl Target<'_> {
     }
 }
 
-impl Wanted {
+impl WantedAttributes {
     /// Whether something bears it already.
     pub(super) fn is_borne_by(&self, stat: &Stat, attributes: &Attributes, is_link: bool) -> bool {
-        let Wanted { permissions, owner, attributes: wanted, modified_ns } = self;
+        let WantedAttributes { permissions, owner, attributes: wanted, modified_ns } = self;
         (is_link || stat.permissions() == *permissions)
             && owner.is_none_or(|owner| owner == stat.owner)
             && (is_link || wanted.as_ref().is_none_or(|wanted| wanted == attributes))

@@ -13,7 +13,7 @@ use super::known_objects::doubt;
 use super::manifest::GitMode;
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects};
-use super::plan::Then;
+use super::plan::CapturedDirectory;
 use super::repositories::Repositories;
 use super::snapshot::named_object;
 use super::trees::{Commit, Trees};
@@ -166,7 +166,7 @@ impl Audit<'_> {
         }
         let Some(name) = &snapshot.metadata else { return Ok(()) };
         let metadata = Metadata::read(self.objects, named_object(self.objects, name)?)?;
-        let then = Then { tree: commit.tree, times: metadata.times };
+        let then = CapturedDirectory { tree: commit.tree, times: metadata.times };
         self.trees.times(self.objects, then, &mut self.seen_times)?;
         let repositories = snapshot.repositories.as_ref();
         let repositories = repositories.map(|name| named_object(self.objects, name)).transpose()?;

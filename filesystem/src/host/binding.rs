@@ -9,15 +9,15 @@ use std::time::Instant;
 
 use uuid::Uuid;
 
-use super::lease::{self, Place, WorkspaceLease};
+use super::lease::{self, DeviceInode, WorkspaceLease};
 use super::manifest::{self, GitMode, TreeEntry, join};
 use super::objects::ObjectId;
 use super::root::{Root, open_folder, replaced};
-use super::state::State;
+use super::state::WorkspaceState;
 use super::trees::Commit;
 use super::{FilesystemSnapshot, HostFilesystem};
 use crate::FolderIdentity;
-use crate::error::{Error, Result, Unrestored};
+use crate::error::{Error, Result, UnrestoredPath};
 use crate::sabotage::{self, Breakage};
 
 /// Largest number of notices that are kept for the host to take.
@@ -56,7 +56,7 @@ pub enum WorkspaceNotice {
     /// The rollback of a call left paths otherwise than they were before the call.
     NotUndone {
         /// The paths, each with the reason: also refs that were made to keep commits of the call.
-        left: Vec<Unrestored>,
+        left: Vec<UnrestoredPath>,
     },
     /// The session is held by a replica, and the captures of the workspace are not: they are kept in a folder where they are not looked
     /// for. Whoever takes the session over has its records, and not what the workspace held.
@@ -124,7 +124,7 @@ impl HostFilesystem {
             // Who it is is asked once it is held: a token may be set meanwhile.
             let folder = open_folder(&self.root)?;
             if let Some(bound) = self.bound.lock().upgrade()
-                && bound.place() != Place::of(&folder, &self.root)?
+                && bound.place() != DeviceInode::of(&folder, &self.root)?
             {
                 let found = Root::of(folder, &self.root)?.identity();
                 return Err(replaced(&self.root, Some(&bound.identity()), Some(found)));
@@ -168,7 +168,7 @@ impl HostFilesystem {
     /// Checks that a snapshot is of this folder, or that another folder may take its place.
     pub(super) fn check_capture_of(
         &self,
-        state: &State,
+        state: &WorkspaceState,
         root: &Root,
         snapshot: &FilesystemSnapshot,
     ) -> Result<()> {
@@ -382,7 +382,7 @@ impl HostFilesystem {
     /// Returns the paths at which two snapshots differ, sorted.
     fn differing(
         &self,
-        state: &mut State,
+        state: &mut WorkspaceState,
         before: &FilesystemSnapshot,
         now: &FilesystemSnapshot,
     ) -> Result<Vec<String>> {
@@ -438,7 +438,7 @@ pub(super) fn entropic() -> Uuid {
     Uuid::new_v4()
 }
 
-impl State {
+impl WorkspaceState {
     pub(super) fn notice(&mut self, notice: WorkspaceNotice) {
         if self.notices.len() < NOTICES_MAX && self.notices.last() != Some(&notice) {
             self.notices.push(notice);
@@ -446,7 +446,7 @@ impl State {
     }
 
     /// Forgets what was found in another folder, and leaves a notice if there was one.
-    pub(super) fn look_at(&mut self, place: Place, now: FolderIdentity) {
+    pub(super) fn look_at(&mut self, place: DeviceInode, now: FolderIdentity) {
         let before = self.folder.replace((place, now));
         if let Some((was, before)) = before
             && (was != place || before.born_ns != now.born_ns)
@@ -458,7 +458,7 @@ impl State {
 }
 
 /// Returns whether a snapshot was taken of this folder, or of one whose place it takes.
-pub(super) fn is_of(state: &State, root: &Root, snapshot: &FilesystemSnapshot) -> bool {
+pub(super) fn is_of(state: &WorkspaceState, root: &Root, snapshot: &FilesystemSnapshot) -> bool {
     snapshot.folder.as_ref().is_some_and(|folder| {
         let adopted = Some((root.place(), folder.token));
         root.bears(folder) || (folder.token.is_some() && state.adopted == adopted)

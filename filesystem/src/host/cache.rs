@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::known_objects::Stamp;
-use super::manifest::{Attributes, Entry, Folder, Form, Leaf, Node, Stat};
+use super::manifest::{Attributes, BlobForm, Leaf, ManifestDirectory, ManifestEntry, ManifestNode, Stat};
 use super::objects::{ObjectId, Objects};
 use super::sparse::Sparse;
 use crate::FolderIdentity;
@@ -39,7 +39,7 @@ const PREFIX: u8 = 16;
 
 /// What must be as it was when the file was written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Circumstances {
+pub(super) struct StatCacheKey {
     /// Objects that were not synced are worth nothing after a power cut.
     pub(super) boot: [u8; 16],
     /// Which collection of the store was the last.
@@ -50,7 +50,7 @@ pub(super) struct Circumstances {
 
 /// What a file holds.
 pub(super) enum Cached {
-    Here(Arc<Folder>),
+    Here(Arc<ManifestDirectory>),
     /// It is of another folder.
     Elsewhere(FolderIdentity),
 }
@@ -59,7 +59,11 @@ pub(super) enum Cached {
 const BORN_UNKNOWN: i64 = i64::MIN;
 
 /// A file's content.
-pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: &Objects) -> Vec<u8> {
+pub(super) fn encode(
+    circumstances: StatCacheKey,
+    root: &Arc<ManifestDirectory>,
+    objects: &Objects,
+) -> Vec<u8> {
     let mut bytes = HEAD.to_vec();
     bytes.extend_from_slice(&circumstances.boot);
     bytes.extend_from_slice(&circumstances.mark);
@@ -77,10 +81,10 @@ pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: 
         let times =
             Some(folder.times).filter(|times| objects.is_durable(*times) || !objects.is_durable(folder.tree));
         put_object(&mut bytes, times.unwrap_or(ObjectId::UNKNOWN), objects);
-        let entries: Vec<&Entry> = folder
+        let entries: Vec<&ManifestEntry> = folder
             .entries
             .iter()
-            .filter(|entry| !matches!(entry.node, Node::Special | Node::Mount))
+            .filter(|entry| !matches!(entry.node, ManifestNode::Special | ManifestNode::Mount))
             .collect();
         bytes.extend_from_slice(&u32::try_from(entries.len()).unwrap_or(u32::MAX).to_le_bytes());
         let first = left.len();
@@ -88,18 +92,18 @@ pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: 
             bytes.extend_from_slice(&u16::try_from(entry.name.len()).unwrap_or(u16::MAX).to_le_bytes());
             bytes.extend_from_slice(&entry.name);
             match &entry.node {
-                Node::Folder(folder) => {
+                ManifestNode::Folder(folder) => {
                     bytes.push(0);
                     left.push(folder);
                 }
-                Node::Leaf(Leaf { stat, attributes, form, blob, racy }) => {
+                ManifestNode::Leaf(Leaf { stat, attributes, form, blob, racy }) => {
                     bytes.push(1);
                     put_stat(&mut bytes, stat);
                     put_object(&mut bytes, *blob, objects);
                     let form = match form {
-                        Form::Whole => 0,
-                        Form::Sparse => SPARSE,
-                        Form::Prefix => PREFIX,
+                        BlobForm::Whole => 0,
+                        BlobForm::Sparse => SPARSE,
+                        BlobForm::Prefix => PREFIX,
                     };
                     let attributed = if attributes.is_some() { ATTRIBUTES } else { 0 };
                     let durable = if objects.is_durable(*blob) { DURABLE } else { 0 };
@@ -112,7 +116,7 @@ pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: 
                         put_object(&mut bytes, data.unwrap_or(ObjectId::UNKNOWN), objects);
                     }
                 }
-                Node::Special | Node::Mount => {}
+                ManifestNode::Special | ManifestNode::Mount => {}
             }
         }
         // The first folder that was named comes next.
@@ -157,7 +161,7 @@ fn put_attributes(bytes: &mut Vec<u8>, attributes: &Attributes) {
 }
 
 /// Reads a file's content, and tells the objects that it knows of.
-pub(super) fn decode(bytes: &[u8], now: Circumstances, objects: &Objects) -> Option<Cached> {
+pub(super) fn decode(bytes: &[u8], now: StatCacheKey, objects: &Objects) -> Option<Cached> {
     let (bytes, hash) = bytes.split_at_checked(bytes.len().checked_sub(HASH_BYTES)?)?;
     if blake3::hash(bytes).as_bytes() != hash {
         return None;
@@ -203,7 +207,7 @@ impl Rest<'_> {
         &mut self,
         judge: &mut dyn FnMut((ObjectId, Stamp), bool) -> ObjectId,
         depth: usize,
-    ) -> Option<Arc<Folder>> {
+    ) -> Option<Arc<ManifestDirectory>> {
         if depth > DEPTH_MAX {
             return None;
         }
@@ -223,18 +227,18 @@ impl Rest<'_> {
             let node = match self.take()? {
                 [0] => {
                     folders.push(at);
-                    Node::Special
+                    ManifestNode::Special
                 }
-                [1] => Node::Leaf(self.leaf(judge)?),
+                [1] => ManifestNode::Leaf(self.leaf(judge)?),
                 _ => return None,
             };
-            entries.push(Entry { name: Arc::from(name), node });
+            entries.push(ManifestEntry { name: Arc::from(name), node });
         }
         for at in folders {
             let folder = self.folder(judge, depth + 1)?;
-            entries.get_mut(usize::try_from(at).ok()?)?.node = Node::Folder(folder);
+            entries.get_mut(usize::try_from(at).ok()?)?.node = ManifestNode::Folder(folder);
         }
-        let mut folder = Folder::new(stat, attributes, tree, entries);
+        let mut folder = ManifestDirectory::new(stat, attributes, tree, entries);
         folder.times = times;
         folder.checked_ns = checked_ns.into();
         Some(Arc::new(folder))
@@ -244,14 +248,14 @@ impl Rest<'_> {
         let stat = self.stat()?;
         let (blob, [bits]) = (self.object()?, self.take()?);
         let form = match bits & (SPARSE | PREFIX) {
-            0 => Form::Whole,
-            SPARSE => Form::Sparse,
-            PREFIX => Form::Prefix,
+            0 => BlobForm::Whole,
+            SPARSE => BlobForm::Sparse,
+            PREFIX => BlobForm::Prefix,
             _ => return None,
         };
         let attributes = if bits & ATTRIBUTES == 0 { None } else { self.attributes()? };
         let blob = judge(blob, bits & DURABLE != 0);
-        if form == Form::Sparse {
+        if form == BlobForm::Sparse {
             judge(self.object()?, bits & DURABLE != 0);
         }
         Some(Leaf { stat, attributes, form, blob, racy: bits & RACY != 0 })

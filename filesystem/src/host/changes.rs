@@ -17,8 +17,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::comparison::{Comparison, HeldTrees, Side};
-use super::manifest::Form;
+use super::comparison::{CaptureComparison, ComparedCapture, HeldTrees};
+use super::manifest::BlobForm;
 use super::objects::{ObjectKind, Objects, len};
 use super::snapshot::{FilesystemSnapshot, named_object};
 use super::sparse::Sparse;
@@ -122,12 +122,12 @@ impl FileForm {
     }
 }
 
-impl From<Form> for FileForm {
-    fn from(form: Form) -> FileForm {
+impl From<BlobForm> for FileForm {
+    fn from(form: BlobForm) -> FileForm {
         match form {
-            Form::Whole => FileForm::Whole,
-            Form::Sparse => FileForm::Sparse,
-            Form::Prefix => FileForm::Prefix,
+            BlobForm::Whole => FileForm::Whole,
+            BlobForm::Sparse => FileForm::Sparse,
+            BlobForm::Prefix => FileForm::Prefix,
         }
     }
 }
@@ -238,8 +238,8 @@ impl SnapshotReader {
         after: &FilesystemSnapshot,
         take: &mut dyn FnMut(FileChange) -> Result<()>,
     ) -> Result<()> {
-        let was = before.map(|snapshot| Side::read(&self.objects, snapshot)).transpose()?;
-        let is = Side::read(&self.objects, after)?;
+        let was = before.map(|snapshot| ComparedCapture::read(&self.objects, snapshot)).transpose()?;
+        let is = ComparedCapture::read(&self.objects, after)?;
         let miscounted = |found: u64| Error::Object {
             path: self.objects.path(is.commit),
             reason: format!("the snapshot is said to hold {} files, and holds {found}", after.files),
@@ -252,7 +252,7 @@ impl SnapshotReader {
             }
             take(change)
         };
-        Comparison::new(&self.objects, &mut self.trees, was.as_ref(), &is, &mut count).run()?;
+        CaptureComparison::new(&self.objects, &mut self.trees, was.as_ref(), &is, &mut count).run()?;
         if before.is_none() && found != after.files {
             return Err(miscounted(found));
         }

@@ -7,24 +7,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::manifest::told;
 use super::objects::{ObjectId, ObjectKind, Objects, len};
 use super::parallel::in_parallel;
-use super::plan::Plan;
+use super::plan::DirectoryPlan;
 use crate::error::{Error, Result};
 
 /// Contents that were checked are held until they are written, up to so many bytes; more are read twice.
 const HELD_BYTES_MAX: u64 = 32 << 20;
 
 /// Contents that were checked.
-pub(super) struct Checked<'a> {
+pub(super) struct CheckedObjects<'a> {
     pub(super) objects: &'a Objects,
     pub(super) held: HashMap<ObjectId, Vec<u8>>,
 }
 
-impl<'a> Checked<'a> {
+impl<'a> CheckedObjects<'a> {
     /// Reads every object that a plan needs, before anything is changed. Names a path that needs one which is damaged.
-    pub(super) fn new(objects: &'a Objects, plan: &Plan) -> Result<Checked<'a>> {
+    pub(super) fn new(objects: &'a Objects, plan: &DirectoryPlan) -> Result<CheckedObjects<'a>> {
         let mut blobs = Vec::new();
         plan.blobs(&mut blobs);
-        Checked::of(objects, blobs).map_err(|error| match error {
+        CheckedObjects::of(objects, blobs).map_err(|error| match error {
             Error::Object { path, reason } => {
                 let file = plan.path_of(&|blob| objects.found(blob) == path);
                 let without = file.map(|file| format!("; without it {} cannot be restored", told(&file)));
@@ -34,7 +34,7 @@ impl<'a> Checked<'a> {
         })
     }
 
-    pub(super) fn of(objects: &'a Objects, mut blobs: Vec<ObjectId>) -> Result<Checked<'a>> {
+    pub(super) fn of(objects: &'a Objects, mut blobs: Vec<ObjectId>) -> Result<CheckedObjects<'a>> {
         blobs.sort();
         blobs.dedup();
         let held_bytes = AtomicU64::new(0);
@@ -46,7 +46,7 @@ impl<'a> Checked<'a> {
             Ok(bytes)
         })?;
         let held = blobs.into_iter().zip(checked).filter_map(|(blob, bytes)| Some((blob, bytes?))).collect();
-        Ok(Checked { objects, held })
+        Ok(CheckedObjects { objects, held })
     }
 
     pub(super) fn copy(&self, blob: ObjectId, into: &mut dyn Write) -> Result<()> {

@@ -24,11 +24,11 @@ use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use super::manifest::{Folder, Node};
+use super::manifest::{ManifestDirectory, ManifestNode};
 use super::metadata::Metadata;
 use super::object_files::{is_file, read_file};
 use super::objects::{ObjectId, Objects};
-use super::plan::Then;
+use super::plan::CapturedDirectory;
 use super::pool::is_pool;
 use super::repositories::Repositories;
 use super::snapshot::named_object;
@@ -61,7 +61,7 @@ pub struct Collection {
 
 /// Says which snapshots of a store are collected.
 #[derive(Clone, Copy, Debug)]
-pub struct Collecting<'a> {
+pub struct CaptureCollectOptions<'a> {
     /// Snapshots that stay. Those of which the store lacks the commit are passed over: another store has them. Of one whose commit
     /// is there and whose metadata is not, the commit stays with its tree: a session and its fork may have captured the same files.
     pub keep: &'a [FilesystemSnapshot],
@@ -80,7 +80,7 @@ pub struct Collecting<'a> {
 ///
 /// [`Error::Object`] if the commit of a kept snapshot, or a folder of it, is damaged: nothing was removed then. [`Error::Io`] if
 /// an object cannot be removed: some objects that no snapshot needs may remain.
-pub fn collect_snapshots(store: &Path, asked: &Collecting<'_>) -> Result<Collection> {
+pub fn collect_snapshots(store: &Path, asked: &CaptureCollectOptions<'_>) -> Result<Collection> {
     let pool = asked.pool.filter(|pool| is_pool(pool));
     let objects = Objects::new(store.to_owned()).pooled(pool.map(Path::to_owned));
     if !is_store(&objects) {
@@ -130,8 +130,11 @@ impl HostFilesystem {
         give_up(&self.objects, &[], &needed)?;
         state.mark = Some(self.mark());
         state.trees.forget();
-        let removed =
-            sweep(&self.objects, &needed, &Collecting { keep, give_up: &[], pool: None, dry_run: false })?;
+        let removed = sweep(
+            &self.objects,
+            &needed,
+            &CaptureCollectOptions { keep, give_up: &[], pool: None, dry_run: false },
+        )?;
         if let Some(last) = &mut state.last {
             last.root = without(&last.root, &needed);
             (last.commit, last.metadata) = (None, None);
@@ -247,7 +250,7 @@ fn needed_by(
         if let Some(name) = &snapshot.metadata {
             let id = named_object(objects, name)?;
             let metadata = Metadata::read(objects, id)?;
-            let then = Then { tree: commit.tree, times: metadata.times };
+            let then = CapturedDirectory { tree: commit.tree, times: metadata.times };
             trees.times(objects, then, &mut seen_times)?;
             needed.insert(id);
             if let Some(repositories) = &snapshot.repositories {
@@ -276,7 +279,11 @@ fn give_up(objects: &Objects, snapshots: &[FilesystemSnapshot], needed: &HashSet
 }
 
 /// Removes every object that is not needed.
-fn sweep(objects: &Objects, needed: &HashSet<ObjectId>, asked: &Collecting<'_>) -> Result<Collection> {
+fn sweep(
+    objects: &Objects,
+    needed: &HashSet<ObjectId>,
+    asked: &CaptureCollectOptions<'_>,
+) -> Result<Collection> {
     let given_up = |snapshot: &FilesystemSnapshot| ObjectId::parse(&snapshot.commit);
     let commits: BTreeSet<ObjectId> = asked.give_up.iter().filter_map(given_up).collect();
     let (first, others): (Vec<_>, Vec<_>) =
@@ -313,17 +320,18 @@ pub(super) fn was_collected(store: &Path, id: ObjectId) -> bool {
 }
 
 /// Copies a folder's content, in which only the objects `kept` stay known.
-fn without(folder: &Arc<Folder>, kept: &HashSet<ObjectId>) -> Arc<Folder> {
+fn without(folder: &Arc<ManifestDirectory>, kept: &HashSet<ObjectId>) -> Arc<ManifestDirectory> {
     let judge = |id: ObjectId| if kept.contains(&id) { id } else { ObjectId::UNKNOWN };
     let mut entries = folder.entries.clone();
     for entry in &mut entries {
         match &mut entry.node {
-            Node::Leaf(leaf) => leaf.blob = judge(leaf.blob),
-            Node::Folder(child) => *child = without(child, kept),
-            Node::Special | Node::Mount => {}
+            ManifestNode::Leaf(leaf) => leaf.blob = judge(leaf.blob),
+            ManifestNode::Folder(child) => *child = without(child, kept),
+            ManifestNode::Special | ManifestNode::Mount => {}
         }
     }
-    let mut kept_folder = Folder::new(folder.stat, folder.attributes.clone(), judge(folder.tree), entries);
+    let mut kept_folder =
+        ManifestDirectory::new(folder.stat, folder.attributes.clone(), judge(folder.tree), entries);
     kept_folder.times = judge(folder.times);
     kept_folder.checked_ns = folder.checked_ns.load(Ordering::Relaxed).into();
     Arc::new(kept_folder)

@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use std::collections::HashSet;
 
 use super::changes::{FileChange, FileFacts, FileForm};
-use super::manifest::{Form, GitMode, Permissions, TreeEntry, is_too_deep, join, shown, told};
+use super::manifest::{BlobForm, GitMode, Permissions, TreeEntry, is_too_deep, join, shown, told};
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects, len};
 use super::snapshot::{FilesystemSnapshot, named_object};
@@ -48,7 +48,7 @@ pub(super) struct HeldTrees {
 
 impl HeldTrees {
     /// The lines of a tree, in the order of the paths that they stand for, and how much memory they take.
-    fn lines(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<(Vec<Line>, u64)> {
+    fn lines(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<(Vec<KeyedTreeEntry>, u64)> {
         let damaged = |reason: String| Error::Object {
             path: objects.path(id),
             reason: format!("the folder `{}`: {reason}", told(path)),
@@ -62,7 +62,7 @@ impl HeldTrees {
         if let Some(twice) = entries.iter().find(|entry| !names.insert(&*entry.name)) {
             return Err(damaged(format!("it holds `{}` twice", told(&twice.name))));
         }
-        let mut lines: Vec<Line> = entries.iter().map(Line::new).collect();
+        let mut lines: Vec<KeyedTreeEntry> = entries.iter().map(KeyedTreeEntry::new).collect();
         lines.sort_by(|left, right| left.key.cmp(&right.key));
         let bytes = lines.iter().map(|line| LINE_BYTES + 2 * len(line.key.as_bytes())).sum();
         self.bytes += bytes;
@@ -75,34 +75,34 @@ impl HeldTrees {
 }
 
 /// One line of a tree.
-struct Line {
+struct KeyedTreeEntry {
     /// The name as paths have it, a folder's with a slash behind it: in the order of these keys, folder by folder, the
     /// paths of all files come in their own order.
     key: String,
     entry: TreeEntry,
 }
 
-impl Line {
-    fn new(entry: &TreeEntry) -> Line {
+impl KeyedTreeEntry {
+    fn new(entry: &TreeEntry) -> KeyedTreeEntry {
         let mut key = shown(&entry.name);
         if entry.mode == GitMode::Folder {
             key.push('/');
         }
-        Line { key, entry: entry.clone() }
+        KeyedTreeEntry { key, entry: entry.clone() }
     }
 }
 
 /// One of the two snapshots, as far as it stands outside of trees.
-pub(super) struct Side {
+pub(super) struct ComparedCapture {
     pub(super) commit: ObjectId,
     tree: ObjectId,
     permissions: Permissions,
     /// The files whose blob is not their content, by path, sorted.
-    forms: Vec<(Vec<u8>, Form)>,
+    forms: Vec<(Vec<u8>, BlobForm)>,
 }
 
-impl Side {
-    pub(super) fn read(objects: &Objects, snapshot: &FilesystemSnapshot) -> Result<Side> {
+impl ComparedCapture {
+    pub(super) fn read(objects: &Objects, snapshot: &FilesystemSnapshot) -> Result<ComparedCapture> {
         let commit = named_object(objects, &snapshot.commit)?;
         let said = objects.said_len(commit, ObjectKind::Commit)?;
         if said > COMMIT_BYTES_MAX {
@@ -114,7 +114,7 @@ impl Side {
             Some(name) => Metadata::read(objects, named_object(objects, name)?)?.into_forms(),
             None => Vec::new(),
         };
-        Ok(Side { commit, tree, permissions, forms })
+        Ok(ComparedCapture { commit, tree, permissions, forms })
     }
 
     /// What the snapshot says of a file, but for its length.
@@ -124,7 +124,7 @@ impl Side {
         File {
             kind: if is_link { FileKind::Link } else { FileKind::File },
             permissions: (!is_link).then(|| self.permissions.get(path, entry.mode)),
-            form: at.ok().and_then(|at| self.forms.get(at)).map_or(Form::Whole, |(_, form)| *form),
+            form: at.ok().and_then(|at| self.forms.get(at)).map_or(BlobForm::Whole, |(_, form)| *form),
             blob: entry.id,
         }
     }
@@ -141,7 +141,7 @@ impl Side {
 struct File {
     kind: FileKind,
     permissions: Option<u32>,
-    form: Form,
+    form: BlobForm,
     blob: ObjectId,
 }
 
@@ -149,8 +149,8 @@ impl File {
     fn facts(self, objects: &Objects, path: &[u8]) -> Result<FileFacts> {
         let File { kind, permissions, form, blob } = self;
         let len = match form {
-            Form::Sparse => Sparse::read(objects, blob).map(|(sparse, _)| sparse.length),
-            Form::Whole | Form::Prefix => objects.said_len(blob, ObjectKind::Blob),
+            BlobForm::Sparse => Sparse::read(objects, blob).map(|(sparse, _)| sparse.length),
+            BlobForm::Whole | BlobForm::Prefix => objects.said_len(blob, ObjectKind::Blob),
         };
         let len = len.map_err(|error| within(error, "file", path))?;
         Ok(FileFacts { kind, permissions, digest: blob.to_string(), len, form: FileForm::from(form) })
@@ -161,11 +161,11 @@ impl File {
 type Pair = (Option<ObjectId>, Option<ObjectId>);
 
 /// Two snapshots, and what a walk through them keeps.
-pub(super) struct Comparison<'a> {
+pub(super) struct CaptureComparison<'a> {
     objects: &'a Objects,
     trees: &'a mut HeldTrees,
-    before: Option<&'a Side>,
-    after: &'a Side,
+    before: Option<&'a ComparedCapture>,
+    after: &'a ComparedCapture,
     /// Paths of which the two say other permissions or another form, sorted.
     told_apart: Vec<&'a [u8]>,
     /// Whether files of which nothing is said have other permissions on the other side.
@@ -177,14 +177,14 @@ pub(super) struct Comparison<'a> {
     take: &'a mut dyn FnMut(FileChange) -> Result<()>,
 }
 
-impl<'a> Comparison<'a> {
+impl<'a> CaptureComparison<'a> {
     pub(super) fn new(
         objects: &'a Objects,
         trees: &'a mut HeldTrees,
-        before: Option<&'a Side>,
-        after: &'a Side,
+        before: Option<&'a ComparedCapture>,
+        after: &'a ComparedCapture,
         take: &'a mut dyn FnMut(FileChange) -> Result<()>,
-    ) -> Comparison<'a> {
+    ) -> CaptureComparison<'a> {
         let (mut told_apart, mut usual_differs) = (Vec::new(), false);
         if let Some(before) = before {
             let (was, is) = (&before.permissions, &after.permissions);
@@ -193,7 +193,7 @@ impl<'a> Comparison<'a> {
             usual_differs = !was.is_usual_same_for_files(is);
         }
         let unchanged = HashSet::new();
-        Comparison {
+        CaptureComparison {
             objects,
             trees,
             before,
@@ -256,7 +256,12 @@ impl<'a> Comparison<'a> {
     }
 
     /// Compares what is in a folder, name by name.
-    fn lines(&mut self, folder: &[u8], before: Vec<Line>, after: Vec<Line>) -> Result<bool> {
+    fn lines(
+        &mut self,
+        folder: &[u8],
+        before: Vec<KeyedTreeEntry>,
+        after: Vec<KeyedTreeEntry>,
+    ) -> Result<bool> {
         let (mut before, mut after) = (before.into_iter().peekable(), after.into_iter().peekable());
         let mut differs = false;
         loop {

@@ -1,7 +1,7 @@
 //! From a file or a link to the object of its content.
 //!
 //! A file that changes while it is read is read again, a few times. One that did nothing but grow by then is one that
-//! others append to: what it began with is kept, as its [`Form::Prefix`] says, so that a log that somebody writes does
+//! others append to: what it began with is kept, as its [`BlobForm::Prefix`] says, so that a log that somebody writes does
 //! not keep every tool from running. Such a file is in the snapshot for whoever looks at it; a restore leaves it alone.
 
 use std::cell::Cell;
@@ -18,7 +18,7 @@ use nix::sys::stat::fstat;
 use parking_lot::Mutex;
 
 use super::attributes;
-use super::manifest::{Attributes, Form, Kind, Leaf, Stat, told};
+use super::manifest::{Attributes, BlobForm, Leaf, ManifestKind, Stat, told};
 use super::objects::{Hasher, ObjectId, ObjectKind, Objects, len, pump};
 use super::options::{CaptureProgress, OnProgress};
 use super::sparse::Sparse;
@@ -35,7 +35,7 @@ const READ_WHOLE_BYTES_MAX: u64 = 1 << 20;
 
 /// What a capture may take, and what it took so far.
 #[derive(Debug, Default)]
-pub(super) struct Limits {
+pub(super) struct CaptureLimits {
     /// Until when.
     pub(super) until: Option<Instant>,
     /// How many bytes of contents may be read, holes left out.
@@ -44,18 +44,18 @@ pub(super) struct Limits {
     pub(super) progress: Option<OnProgress>,
     bytes: AtomicU64,
     files: Mutex<u64>,
-    passed: Mutex<Option<Passed>>,
+    passed: Mutex<Option<ExceededLimit>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Passed {
+enum ExceededLimit {
     Deadline,
     Budget(u64),
 }
 
-impl Limits {
-    pub(super) fn new(until: Option<Instant>, bytes_max: Option<u64>) -> Limits {
-        Limits { until, bytes_max, ..Limits::default() }
+impl CaptureLimits {
+    pub(super) fn new(until: Option<Instant>, bytes_max: Option<u64>) -> CaptureLimits {
+        CaptureLimits { until, bytes_max, ..CaptureLimits::default() }
     }
 
     /// Notes that so many bytes more were read.
@@ -63,7 +63,7 @@ impl Limits {
         if self.until.is_some_and(|until| Instant::now() >= until)
             && !sabotage::is(Breakage::CaptureUnbounded)
         {
-            self.passed.lock().get_or_insert(Passed::Deadline);
+            self.passed.lock().get_or_insert(ExceededLimit::Deadline);
             return Err(io::Error::other("the deadline has passed"));
         }
         let total = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
@@ -71,7 +71,7 @@ impl Limits {
             return Ok(());
         };
         if total > bytes_max {
-            self.passed.lock().get_or_insert(Passed::Budget(bytes_max));
+            self.passed.lock().get_or_insert(ExceededLimit::Budget(bytes_max));
             return Err(io::Error::other("the budget is spent"));
         }
         Ok(())
@@ -94,19 +94,19 @@ impl Limits {
     /// Why the capture does not go on, where that is because of a limit.
     fn passed(&self, path: &[u8]) -> Option<Error> {
         (*self.passed.lock()).map(|passed| match passed {
-            Passed::Deadline => Error::DeadlineExceeded,
-            Passed::Budget(bytes_max) => Error::CaptureTooLarge { path: told(path), bytes_max },
+            ExceededLimit::Deadline => Error::DeadlineExceeded,
+            ExceededLimit::Budget(bytes_max) => Error::CaptureTooLarge { path: told(path), bytes_max },
         })
     }
 }
 
 /// What is read, counted.
-struct Counted<'a, R> {
+struct MeteredReader<'a, R> {
     source: R,
-    limits: &'a Limits,
+    limits: &'a CaptureLimits,
 }
 
-impl<R: Read> Read for Counted<'_, R> {
+impl<R: Read> Read for MeteredReader<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.source.read(buffer)?;
         self.limits.take(len(buffer.get(..read).unwrap_or_default()))?;
@@ -115,16 +115,16 @@ impl<R: Read> Read for Counted<'_, R> {
 }
 
 /// What a file was found to hold.
-struct Content {
+struct FileContent {
     blob: ObjectId,
     attributes: Attributes,
-    form: Form,
+    form: BlobForm,
 }
 
 /// One file or link that is to be read.
-pub(super) struct Reading<'a> {
+pub(super) struct ContentReader<'a> {
     pub(super) objects: &'a Objects,
-    pub(super) limits: &'a Limits,
+    pub(super) limits: &'a CaptureLimits,
     pub(super) folder: &'a OwnedFd,
     pub(super) name: &'a [u8],
     pub(super) path: &'a dyn Fn() -> Vec<u8>,
@@ -134,24 +134,24 @@ pub(super) struct Reading<'a> {
     pub(super) is_racy: &'a dyn Fn(&Stat) -> bool,
 }
 
-impl Reading<'_> {
+impl ContentReader<'_> {
     /// Reads a file or a link into an object; `None` where it is gone, or is a mount.
     pub(super) fn keep(&self, first: Stat) -> Result<Option<Leaf>> {
         let mut stat = first;
         let mut never_shrank = true;
         for _ in 0..READ_TRIES {
             let content = match stat.kind() {
-                Kind::Link => match read_link(self.folder, self.name) {
+                ManifestKind::Link => match read_link(self.folder, self.name) {
                     Ok(target) => {
                         let blob = self.objects.write(ObjectKind::Blob, &target)?;
-                        Some(Content { blob, attributes: None, form: Form::Whole })
+                        Some(FileContent { blob, attributes: None, form: BlobForm::Whole })
                     }
                     Err(Errno::ENOENT) => return Ok(None),
                     // It is no link any more.
                     Err(Errno::EINVAL) => None,
                     Err(errno) => return Err(self.io("read", errno.into())),
                 },
-                Kind::File => match open_file(self.folder, self.name) {
+                ManifestKind::File => match open_file(self.folder, self.name) {
                     Ok(file) => self.file(file, &mut stat)?,
                     Err(Errno::ENOENT) => return Ok(None),
                     Err(Errno::ELOOP) => None,
@@ -161,17 +161,18 @@ impl Reading<'_> {
                     }
                     Err(errno) => return Err(self.io("read", errno.into())),
                 },
-                Kind::Folder | Kind::Special => break,
+                ManifestKind::Folder | ManifestKind::Special => break,
             };
             let after = match stat_at(self.folder, self.name) {
                 Err(Errno::ENOENT) => return Ok(None),
                 after => after.map_err(|errno| self.io("look at", errno.into()))?,
             };
-            if let Some(Content { blob, attributes, form }) = content.filter(|_| after == stat) {
+            if let Some(FileContent { blob, attributes, form }) = content.filter(|_| after == stat) {
                 let racy = (self.is_racy)(&stat);
                 return Ok(Some(Leaf { stat, attributes, form, blob, racy }));
             }
-            let is_one = (after.device, after.inode, after.kind()) == (stat.device, stat.inode, Kind::File);
+            let is_one =
+                (after.device, after.inode, after.kind()) == (stat.device, stat.inode, ManifestKind::File);
             // A write sets a file's time before its length: looked at in between, it has a new time alone.
             never_shrank &= is_one && after.len >= stat.len;
             stat = after;
@@ -197,10 +198,10 @@ impl Reading<'_> {
 
     /// Reads a file into an object, and says what it was when it was opened, which may be later than it was looked at; `None`
     /// where it is no file, or has another length when it was read.
-    fn file(&self, file: OwnedFd, stat: &mut Stat) -> Result<Option<Content>> {
+    fn file(&self, file: OwnedFd, stat: &mut Stat) -> Result<Option<FileContent>> {
         let opened = fstat(file.as_fd()).map_err(|errno| self.io("look at", errno.into()))?;
         *stat = Stat::from(&opened);
-        if stat.kind() != Kind::File {
+        if stat.kind() != ManifestKind::File {
             return Ok(None);
         }
         let attributes =
@@ -211,25 +212,25 @@ impl Reading<'_> {
             let blob = self.stream(sparse.data(&file), sparse.data_len())?;
             let listed = |data| self.objects.write(ObjectKind::Blob, sparse.encode(data).as_bytes());
             let blob = blob.map(listed).transpose()?;
-            return Ok(blob.map(|blob| Content { blob, attributes, form: Form::Sparse }));
+            return Ok(blob.map(|blob| FileContent { blob, attributes, form: BlobForm::Sparse }));
         }
         if stat.len > READ_WHOLE_BYTES_MAX {
             let blob = self.stream(&file, stat.len)?;
-            return Ok(blob.map(|blob| Content { blob, attributes, form: Form::Whole }));
+            return Ok(blob.map(|blob| FileContent { blob, attributes, form: BlobForm::Whole }));
         }
         let mut bytes = Vec::with_capacity(usize::try_from(stat.len).unwrap_or(0).saturating_add(1));
-        let mut counted = Counted { source: &file, limits: self.limits };
+        let mut counted = MeteredReader { source: &file, limits: self.limits };
         let read = (&mut counted).take(stat.len.saturating_add(1)).read_to_end(&mut bytes);
         self.limited(read.map_err(|error| self.io("read", error)))?;
         if len(&bytes) != stat.len {
             return Ok(None);
         }
         let blob = self.objects.write(ObjectKind::Blob, &bytes)?;
-        Ok(Some(Content { blob, attributes, form: Form::Whole }))
+        Ok(Some(FileContent { blob, attributes, form: BlobForm::Whole }))
     }
 
     fn stream(&self, source: impl Read, len: u64) -> Result<Option<ObjectId>> {
-        let mut counted = Counted { source, limits: self.limits };
+        let mut counted = MeteredReader { source, limits: self.limits };
         self.limited(self.objects.write_from(&mut counted, len))
     }
 
@@ -243,7 +244,7 @@ impl Reading<'_> {
         let mut again = Hasher::new(ObjectKind::Blob, first.len);
         let again = io::Seek::rewind(&mut &file)
             .and_then(|()| {
-                let mut counted = Counted { source: (&file).take(first.len), limits: self.limits };
+                let mut counted = MeteredReader { source: (&file).take(first.len), limits: self.limits };
                 pump(&mut counted, &mut |bytes| {
                     again.update(bytes);
                     Ok(())
@@ -255,6 +256,6 @@ impl Reading<'_> {
         let after = Stat::from(&after);
         let is_one = (after.device, after.inode) == (first.device, first.inode);
         let stays = again == blob && is_one && after.len >= first.len;
-        Ok(stays.then_some(Leaf { stat: after, attributes, form: Form::Prefix, blob, racy: true }))
+        Ok(stays.then_some(Leaf { stat: after, attributes, form: BlobForm::Prefix, blob, racy: true }))
     }
 }

@@ -41,7 +41,7 @@ impl Stamp {
 
 /// What is known of an object that was found sound.
 #[derive(Clone, Copy)]
-pub(super) struct Known {
+pub(super) struct KnownObject {
     is_durable: bool,
     stamp: Stamp,
 }
@@ -78,7 +78,7 @@ impl Objects {
         for (id, is_durable, stamp) in ids {
             self.has_durable.fetch_or(is_durable, Ordering::Relaxed);
             let before = known.get(&id).is_some_and(|known| known.is_durable);
-            known.insert(id, Known { is_durable: is_durable || before, stamp });
+            known.insert(id, KnownObject { is_durable: is_durable || before, stamp });
         }
     }
 
@@ -91,7 +91,7 @@ impl Objects {
         let mut known = self.known.lock();
         self.has_durable.store(true, Ordering::Relaxed);
         for id in ids {
-            let unknown = Known { is_durable: true, stamp: Stamp::UNKNOWN };
+            let unknown = KnownObject { is_durable: true, stamp: Stamp::UNKNOWN };
             known.entry(*id).or_insert(unknown).is_durable = true;
         }
     }

@@ -23,28 +23,28 @@ const ASK_EVERY: Duration = Duration::from_millis(5);
 
 /// Names a folder within one process, whichever paths lead to it, by its device and its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct DeviceInode {
     pub(super) device: u64,
     pub(super) inode: u64,
 }
 
-impl From<&FileStat> for Place {
-    fn from(stat: &FileStat) -> Place {
-        Place { device: stat.st_dev, inode: stat.st_ino }
+impl From<&FileStat> for DeviceInode {
+    fn from(stat: &FileStat) -> DeviceInode {
+        DeviceInode { device: stat.st_dev, inode: stat.st_ino }
     }
 }
 
-impl Place {
+impl DeviceInode {
     /// Returns the place of an open folder.
-    pub(super) fn of(folder: &OwnedFd, path: &Path) -> Result<Place> {
+    pub(super) fn of(folder: &OwnedFd, path: &Path) -> Result<DeviceInode> {
         let stat = fstat(folder).map_err(|errno| Error::io("look at", path, errno.into()))?;
-        Ok(Place::from(&stat))
+        Ok(DeviceInode::from(&stat))
     }
 }
 
 /// Holds the places of the workspaces that this process holds.
 struct Table {
-    held: Mutex<Option<HashSet<Place>>>,
+    held: Mutex<Option<HashSet<DeviceInode>>>,
     changed: Condvar,
 }
 
@@ -58,7 +58,7 @@ pub struct WorkspaceLease {
     // Released in this order: the system's lock before the place in the table, so that the next thread finds both
     // free.
     root: Flock<OwnedFd>,
-    seat: Seat,
+    seat: LeaseTableGuard,
     path: PathBuf,
     /// Folder that the workspace is for as long as this is held, wherever its path leads.
     _bound: Option<Arc<Root>>,
@@ -97,9 +97,9 @@ impl WorkspaceLease {
 
 /// Holds a place in the table until it is dropped.
 #[derive(Debug)]
-struct Seat(Place);
+struct LeaseTableGuard(DeviceInode);
 
-impl Drop for Seat {
+impl Drop for LeaseTableGuard {
     fn drop(&mut self) {
         if let Some(held) = TABLE.held.lock().as_mut() {
             held.remove(&self.0);
@@ -110,7 +110,7 @@ impl Drop for Seat {
 
 /// Waits until nobody else holds the folder, and holds it. Returns `None` if `until` passes first.
 pub(super) fn take(root: OwnedFd, path: &Path, until: Instant) -> Result<Option<WorkspaceLease>> {
-    let place = Place::of(&root, path)?;
+    let place = DeviceInode::of(&root, path)?;
     let mut held = TABLE.held.lock();
     while !held.get_or_insert_default().insert(place) {
         if TABLE.changed.wait_until(&mut held, until).timed_out() {
@@ -122,7 +122,7 @@ pub(super) fn take(root: OwnedFd, path: &Path, until: Instant) -> Result<Option<
         }
     }
     drop(held);
-    let seat = Seat(place);
+    let seat = LeaseTableGuard(place);
     let mut root = root;
     loop {
         match Flock::lock(root, FlockArg::LockExclusiveNonblock) {

@@ -46,7 +46,7 @@ impl From<&SystemStat> for Stat {
 
 /// What stands under a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum ManifestKind {
     File,
     Link,
     Folder,
@@ -58,12 +58,12 @@ impl Stat {
     pub(super) const UNKNOWN: Stat =
         Stat { device: 0, inode: 0, mode: 0, owner: (0, 0), names: 0, len: 0, modified_ns: 0, changed_ns: 0 };
 
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> ManifestKind {
         match self.mode & libc::S_IFMT {
-            libc::S_IFREG => Kind::File,
-            libc::S_IFLNK => Kind::Link,
-            libc::S_IFDIR => Kind::Folder,
-            _ => Kind::Special,
+            libc::S_IFREG => ManifestKind::File,
+            libc::S_IFLNK => ManifestKind::Link,
+            libc::S_IFDIR => ManifestKind::Folder,
+            _ => ManifestKind::Special,
         }
     }
 
@@ -74,7 +74,7 @@ impl Stat {
 
 /// A folder, as a walk found it.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct ManifestDirectory {
     pub(super) stat: Stat,
     /// Its extended attributes.
     pub(super) attributes: Attributes,
@@ -86,23 +86,24 @@ pub(super) struct Folder {
     /// The object of the times of all that is in the tree, unless it is unknown or was not asked for.
     pub(super) times: ObjectId,
     /// In the order in which the system lists them, in which the next walk will most likely find them again.
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<ManifestEntry>,
     /// How many files and links are in here and below.
     pub(super) files: u64,
 }
 
-impl Folder {
+impl ManifestDirectory {
     /// Returns whether all files and links are as they were, as far as their times and lengths tell.
-    pub(super) fn is_as(self: &Arc<Folder>, before: &Arc<Folder>) -> bool {
+    pub(super) fn is_as(self: &Arc<ManifestDirectory>, before: &Arc<ManifestDirectory>) -> bool {
         if Arc::ptr_eq(self, before) {
             return true;
         }
-        let captured = |entry: &&Entry| matches!(entry.node, Node::Leaf(_) | Node::Folder(_));
+        let captured =
+            |entry: &&ManifestEntry| matches!(entry.node, ManifestNode::Leaf(_) | ManifestNode::Folder(_));
         let found = before.entries.iter().filter(captured).map(|entry| (&*entry.name, &entry.node));
-        let mut found: HashMap<&[u8], &Node> = found.collect();
-        let as_before = |entry: &Entry| match (&entry.node, found.remove(&*entry.name)) {
-            (Node::Leaf(now), Some(Node::Leaf(before))) => now.stat == before.stat,
-            (Node::Folder(now), Some(Node::Folder(before))) => now.is_as(before),
+        let mut found: HashMap<&[u8], &ManifestNode> = found.collect();
+        let as_before = |entry: &ManifestEntry| match (&entry.node, found.remove(&*entry.name)) {
+            (ManifestNode::Leaf(now), Some(ManifestNode::Leaf(before))) => now.stat == before.stat,
+            (ManifestNode::Folder(now), Some(ManifestNode::Folder(before))) => now.is_as(before),
             _ => false,
         };
         self.entries.iter().filter(captured).all(as_before) && found.is_empty()
@@ -113,16 +114,16 @@ impl Folder {
 pub(super) type Attributes = Option<Arc<Vec<(Vec<u8>, Vec<u8>)>>>;
 
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct ManifestEntry {
     pub(super) name: Arc<[u8]>,
-    pub(super) node: Node,
+    pub(super) node: ManifestNode,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Node {
+pub(super) enum ManifestNode {
     /// A file or a link.
     Leaf(Leaf),
-    Folder(Arc<Folder>),
+    Folder(Arc<ManifestDirectory>),
     /// A pipe, a socket or a device.
     Special,
     /// A folder on which something is mounted, where a restore looks at it: what is in it is none of the workspace's.
@@ -134,7 +135,7 @@ pub(super) struct Leaf {
     pub(super) stat: Stat,
     /// Its extended attributes, where its content is known.
     pub(super) attributes: Attributes,
-    pub(super) form: Form,
+    pub(super) form: BlobForm,
     /// Its content, unless that is unknown or no longer kept.
     pub(super) blob: ObjectId,
     /// Whether it may change once more without its times showing it.
@@ -143,7 +144,7 @@ pub(super) struct Leaf {
 
 /// What a blob says of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Form {
+pub(super) enum BlobForm {
     /// It is the file's content.
     #[default]
     Whole,
@@ -153,37 +154,42 @@ pub(super) enum Form {
     Prefix,
 }
 
-impl Folder {
-    pub(super) fn new(stat: Stat, attributes: Attributes, tree: ObjectId, entries: Vec<Entry>) -> Folder {
+impl ManifestDirectory {
+    pub(super) fn new(
+        stat: Stat,
+        attributes: Attributes,
+        tree: ObjectId,
+        entries: Vec<ManifestEntry>,
+    ) -> ManifestDirectory {
         let files = entries.iter().map(|entry| entry.node.files()).sum();
         let checked_ns = AtomicI64::new(0);
-        Folder { stat, attributes, checked_ns, tree, times: ObjectId::UNKNOWN, entries, files }
+        ManifestDirectory { stat, attributes, checked_ns, tree, times: ObjectId::UNKNOWN, entries, files }
     }
 }
 
 impl Leaf {
     /// One of which nothing but its state is known.
     pub(super) fn unread(stat: Stat) -> Leaf {
-        Leaf { stat, attributes: None, form: Form::Whole, blob: ObjectId::UNKNOWN, racy: true }
+        Leaf { stat, attributes: None, form: BlobForm::Whole, blob: ObjectId::UNKNOWN, racy: true }
     }
 }
 
-impl Node {
+impl ManifestNode {
     fn files(&self) -> u64 {
         match self {
-            Node::Folder(folder) => folder.files,
-            Node::Leaf(_) => 1,
-            Node::Special | Node::Mount => 0,
+            ManifestNode::Folder(folder) => folder.files,
+            ManifestNode::Leaf(_) => 1,
+            ManifestNode::Special | ManifestNode::Mount => 0,
         }
     }
 
     /// The mode that git's trees have for it.
     pub(super) fn git_mode(&self) -> GitMode {
         match self {
-            Node::Folder(_) => GitMode::Folder,
-            Node::Leaf(leaf) if leaf.stat.kind() == Kind::Link => GitMode::Link,
-            Node::Leaf(leaf) => GitMode::of_file(leaf.stat.permissions()),
-            Node::Special | Node::Mount => GitMode::File,
+            ManifestNode::Folder(_) => GitMode::Folder,
+            ManifestNode::Leaf(leaf) if leaf.stat.kind() == ManifestKind::Link => GitMode::Link,
+            ManifestNode::Leaf(leaf) => GitMode::of_file(leaf.stat.permissions()),
+            ManifestNode::Special | ManifestNode::Mount => GitMode::File,
         }
     }
 }
@@ -220,10 +226,10 @@ pub(super) struct TreeEntry {
 }
 
 /// A folder's entries in the order of its tree object, with their modes there.
-pub(super) fn in_order(entries: &[Entry]) -> Vec<(GitMode, &Entry)> {
+pub(super) fn in_order(entries: &[ManifestEntry]) -> Vec<(GitMode, &ManifestEntry)> {
     let mut ordered: Vec<_> = entries.iter().map(|entry| (entry.node.git_mode(), entry)).collect();
     // Git sorts a folder as if its name ended in a slash.
-    fn key<'a>((mode, entry): &(GitMode, &'a Entry)) -> impl Iterator<Item = u8> + 'a {
+    fn key<'a>((mode, entry): &(GitMode, &'a ManifestEntry)) -> impl Iterator<Item = u8> + 'a {
         let slash = (*mode == GitMode::Folder).then_some(b'/');
         entry.name.iter().copied().chain(slash)
     }
@@ -232,12 +238,12 @@ pub(super) fn in_order(entries: &[Entry]) -> Vec<(GitMode, &Entry)> {
 }
 
 /// The tree object of a folder, of its entries in order.
-pub(super) fn encode_tree(ordered: &[(GitMode, &Entry)]) -> (Vec<u8>, Vec<TreeEntry>) {
-    let line = |(mode, entry): &(GitMode, &Entry)| {
+pub(super) fn encode_tree(ordered: &[(GitMode, &ManifestEntry)]) -> (Vec<u8>, Vec<TreeEntry>) {
+    let line = |(mode, entry): &(GitMode, &ManifestEntry)| {
         let id = match &entry.node {
-            Node::Folder(folder) => folder.tree,
-            Node::Leaf(leaf) => leaf.blob,
-            Node::Special | Node::Mount => ObjectId::UNKNOWN,
+            ManifestNode::Folder(folder) => folder.tree,
+            ManifestNode::Leaf(leaf) => leaf.blob,
+            ManifestNode::Special | ManifestNode::Mount => ObjectId::UNKNOWN,
         };
         TreeEntry { mode: *mode, name: Arc::clone(&entry.name), id }
     };
@@ -302,8 +308,8 @@ pub(super) struct Permissions {
 const PERMISSIONS_HEAD: &str = "foldlog-permissions 1";
 
 impl Permissions {
-    pub(super) fn of(root: &Folder) -> Permissions {
-        let mut counts = [Counts::default(), Counts::default(), Counts::default()];
+    pub(super) fn of(root: &ManifestDirectory) -> Permissions {
+        let mut counts = [ValueCounts::default(), ValueCounts::default(), ValueCounts::default()];
         visit(root, &mut |found| {
             let Some(permissions) = found.permissions() else { return };
             if let Some(counts) = counts.get_mut(class(found.mode)) {
@@ -399,15 +405,15 @@ fn class(mode: GitMode) -> usize {
 }
 
 /// How often each of a few values came.
-pub(super) struct Counts<T>(Vec<(T, u64)>);
+pub(super) struct ValueCounts<T>(Vec<(T, u64)>);
 
-impl<T> Default for Counts<T> {
-    fn default() -> Counts<T> {
-        Counts(Vec::new())
+impl<T> Default for ValueCounts<T> {
+    fn default() -> ValueCounts<T> {
+        ValueCounts(Vec::new())
     }
 }
 
-impl<T: Ord + Copy + Default> Counts<T> {
+impl<T: Ord + Copy + Default> ValueCounts<T> {
     pub(super) fn add(&mut self, value: T) {
         match self.0.iter_mut().find(|(known, _)| *known == value) {
             Some((_, count)) => *count += 1,
@@ -425,16 +431,16 @@ impl<T: Ord + Copy + Default> Counts<T> {
 }
 
 /// Something in a workspace, or its root, whose folder and name are both empty.
-pub(super) struct Seen<'a> {
+pub(super) struct VisitedNode<'a> {
     pub(super) mode: GitMode,
     folder: &'a [u8],
     name: &'a [u8],
     pub(super) stat: &'a Stat,
     pub(super) attributes: &'a Attributes,
-    pub(super) form: Form,
+    pub(super) form: BlobForm,
 }
 
-impl Seen<'_> {
+impl VisitedNode<'_> {
     pub(super) fn path(&self) -> Vec<u8> {
         join(self.folder, self.name)
     }
@@ -446,26 +452,34 @@ impl Seen<'_> {
 }
 
 /// Shows every folder, file and link.
-pub(super) fn visit(root: &Folder, show: &mut dyn FnMut(&Seen<'_>)) {
-    let of_folder = |found: &Folder, folder: &[u8], name: &[u8], show: &mut dyn FnMut(&Seen<'_>)| {
-        let (mode, form) = (GitMode::Folder, Form::Whole);
-        show(&Seen { mode, folder, name, stat: &found.stat, attributes: &found.attributes, form });
-    };
+pub(super) fn visit(root: &ManifestDirectory, show: &mut dyn FnMut(&VisitedNode<'_>)) {
+    let of_folder =
+        |found: &ManifestDirectory, folder: &[u8], name: &[u8], show: &mut dyn FnMut(&VisitedNode<'_>)| {
+            let (mode, form) = (GitMode::Folder, BlobForm::Whole);
+            show(&VisitedNode { mode, folder, name, stat: &found.stat, attributes: &found.attributes, form });
+        };
     of_folder(root, b"", b"", show);
-    let mut left: Vec<(Vec<u8>, &Folder)> = vec![(Vec::new(), root)];
+    let mut left: Vec<(Vec<u8>, &ManifestDirectory)> = vec![(Vec::new(), root)];
     while let Some((path, folder)) = left.pop() {
         for entry in &folder.entries {
             match &entry.node {
-                Node::Folder(child) => {
+                ManifestNode::Folder(child) => {
                     of_folder(child, &path, &entry.name, show);
                     left.push((join(&path, &entry.name), child));
                 }
-                Node::Leaf(leaf) => {
+                ManifestNode::Leaf(leaf) => {
                     let Leaf { stat, attributes, form, .. } = leaf;
                     let mode = entry.node.git_mode();
-                    show(&Seen { mode, folder: &path, name: &entry.name, stat, attributes, form: *form });
+                    show(&VisitedNode {
+                        mode,
+                        folder: &path,
+                        name: &entry.name,
+                        stat,
+                        attributes,
+                        form: *form,
+                    });
                 }
-                Node::Special | Node::Mount => {}
+                ManifestNode::Special | ManifestNode::Mount => {}
             }
         }
     }

@@ -29,14 +29,14 @@ use super::changes::{FileChange, FileFacts, SnapshotReader};
 use super::manifest::{GitMode, TreeEntry, encode_lines, join, shown, sort_lines, unshown};
 use super::metadata::Metadata;
 use super::objects::{ObjectKind, Objects};
-use super::plan::Then;
+use super::plan::CapturedDirectory;
 use super::repositories::Repositories;
 use super::rules::{Gitignore, Rules};
-use super::times::{self, Line, Times};
+use super::times::{self, EntryTime, Times};
 use super::trees::{Commit, Trees, encode_commit};
 use super::{FilesystemSnapshot, HostFilesystem};
 use crate::error::{Error, Result};
-use crate::rewound::{ChangeKind, ContentDiff, FileBrief, FileKept, FileRewound, FileUnknown};
+use crate::rewound::{ChangeKind, ContentDiff, FileBrief, FileRewound, FileUnknown, KeptFile};
 use crate::sabotage::{self, Breakage};
 use crate::unified_diff::unified;
 
@@ -48,7 +48,7 @@ const DIFFS_BYTES_MAX: usize = 1 << 20;
 
 /// Names the snapshots between which a rewind goes.
 #[derive(Debug, Clone, Copy)]
-pub struct Merging<'a> {
+pub struct RewindMergeInputs<'a> {
     /// Snapshot that the rewind goes back to.
     pub target: &'a FilesystemSnapshot,
     /// Last snapshot that a tool call left: what differs from it was changed by hand.
@@ -75,11 +75,11 @@ impl FilesystemSnapshot {
 
 /// Describes what a rewind of a workspace restores.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Merged {
+pub struct RewindMerge {
     /// Snapshot to be restored: the target, with what is kept of the present. It is in the store, but not durable.
     pub snapshot: FilesystemSnapshot,
     /// Files and links that are kept since somebody changed them by hand, in ascending order of their paths.
-    pub kept: Vec<FileKept>,
+    pub kept: Vec<KeptFile>,
     /// Files and links that are kept since the last snapshot is of another folder, so that it does not say what was changed by
     /// hand in this one; in ascending order of their paths.
     pub unknown: Vec<FileUnknown>,
@@ -99,15 +99,15 @@ enum Edit {
 }
 
 /// A snapshot whose trees are read.
-struct Side {
-    root: Then,
+struct MergeSide {
+    root: CapturedDirectory,
     commit: Commit,
     metadata: Option<Metadata>,
     rules: Rules,
 }
 
-impl Side {
-    fn read(files: &HostFilesystem, trees: &mut Trees, snapshot: &FilesystemSnapshot) -> Result<Side> {
+impl MergeSide {
+    fn read(files: &HostFilesystem, trees: &mut Trees, snapshot: &FilesystemSnapshot) -> Result<MergeSide> {
         let objects = &files.objects;
         let commit = Commit::read(objects, files.commit_of(snapshot)?)?;
         let metadata = match &snapshot.metadata {
@@ -120,8 +120,11 @@ impl Side {
         };
         let mounts = snapshot.mounts.iter().filter_map(|path| unshown(path)).collect();
         let rules = Rules::new(&snapshot.leave_out, gitignore).without_mounts(mounts);
-        let root = Then { tree: commit.tree, times: metadata.as_ref().and_then(|metadata| metadata.times) };
-        Ok(Side { root, commit, metadata, rules })
+        let root = CapturedDirectory {
+            tree: commit.tree,
+            times: metadata.as_ref().and_then(|metadata| metadata.times),
+        };
+        Ok(MergeSide { root, commit, metadata, rules })
     }
 }
 
@@ -146,23 +149,28 @@ impl HostFilesystem {
     ///
     /// [`Error::Object`] if an object is missing or damaged; [`Error::Io`] or [`Error::Full`] if one cannot be written;
     /// [`Error::Path`] if a file is to be kept and the target is of a version that kept no owners.
-    pub fn merged(&self, asked: &Merging<'_>) -> Result<Merged> {
+    pub fn merged(&self, asked: &RewindMergeInputs<'_>) -> Result<RewindMerge> {
         self.or_doubt(self.merge(asked))
     }
 
-    fn merge(&self, asked: &Merging<'_>) -> Result<Merged> {
+    fn merge(&self, asked: &RewindMergeInputs<'_>) -> Result<RewindMerge> {
         let mut reader = SnapshotReader::open(self.store());
         let mut state = self.state.lock();
         let trees = &mut state.trees;
-        let then = Side::read(self, trees, asked.target)?;
-        let now = Side::read(self, trees, asked.present)?;
+        let then = MergeSide::read(self, trees, asked.target)?;
+        let now = MergeSide::read(self, trees, asked.present)?;
         let otherwise = by_path(reader.changes(Some(asked.present), asked.target)?);
         if !asked.overwrite && !asked.last.is_of_folder_of(asked.present) {
             let unknown = otherwise.into_values();
             let unknown = unknown.map(|FileChange { path, kind, .. }| FileUnknown { path, otherwise: kind });
             let mut unknown: Vec<FileUnknown> = unknown.collect();
             unknown.sort_by(|one, other| one.path.cmp(&other.path));
-            return Ok(Merged { snapshot: asked.present.clone(), kept: Vec::new(), unknown, left_out: 0 });
+            return Ok(RewindMerge {
+                snapshot: asked.present.clone(),
+                kept: Vec::new(),
+                unknown,
+                left_out: 0,
+            });
         }
         let by_hand = match asked.overwrite || sabotage::is(Breakage::HandChangesOverwritten) {
             true => BTreeMap::new(),
@@ -191,7 +199,7 @@ impl HostFilesystem {
             };
             edits.insert(path.clone(), edit);
             let (by_hand, otherwise) = (change.kind, otherwise.kind);
-            kept.insert(path, FileKept { path: change.path, by_hand, otherwise, in_place_of: None });
+            kept.insert(path, KeptFile { path: change.path, by_hand, otherwise, in_place_of: None });
         }
         let snapshot = match edits.is_empty() {
             true => asked.target.clone(),
@@ -210,16 +218,16 @@ impl HostFilesystem {
             left_out_by: gitignore.then(|| asked.present.commit.clone()),
             ..snapshot
         };
-        let mut kept: Vec<FileKept> = kept.into_values().collect();
+        let mut kept: Vec<KeptFile> = kept.into_values().collect();
         kept.sort_by(|one, other| one.path.cmp(&other.path));
-        Ok(Merged { snapshot, kept, unknown: Vec::new(), left_out })
+        Ok(RewindMerge { snapshot, kept, unknown: Vec::new(), left_out })
     }
 
     /// Puts repositories that somebody worked in by hand into what the target says of repositories, and returns its id.
     fn merged_repositories(
         &self,
-        asked: &Merging<'_>,
-        kept: &mut BTreeMap<Vec<u8>, FileKept>,
+        asked: &RewindMergeInputs<'_>,
+        kept: &mut BTreeMap<Vec<u8>, KeptFile>,
     ) -> Result<Option<String>> {
         let read = |snapshot: &FilesystemSnapshot| match &snapshot.repositories {
             Some(id) => Repositories::read(&self.objects, self.object_of(id)?),
@@ -232,7 +240,7 @@ impl HostFilesystem {
             Repositories::merged(&target, &read(asked.last)?, &now, (overwrite, &self.objects));
         for path in by_hand {
             let (by_hand, otherwise) = (ChangeKind::Modified, ChangeKind::Modified);
-            let file = FileKept { path: shown(&path), by_hand, otherwise, in_place_of: None };
+            let file = KeptFile { path: shown(&path), by_hand, otherwise, in_place_of: None };
             kept.insert(path, file);
         }
         let id = (!merged.is_empty()).then(|| merged.write(&self.objects)).transpose()?;
@@ -243,8 +251,8 @@ impl HostFilesystem {
     fn left_out(
         &self,
         trees: &mut Trees,
-        (then, now): (&Side, &Side),
-        asked: &Merging<'_>,
+        (then, now): (&MergeSide, &MergeSide),
+        asked: &RewindMergeInputs<'_>,
         otherwise: &BTreeMap<Vec<u8>, FileChange>,
         edits: &mut BTreeMap<Vec<u8>, Edit>,
     ) -> Result<u64> {
@@ -276,14 +284,14 @@ impl HostFilesystem {
     }
 
     /// Returns the line of the present at a path.
-    fn kept_line(&self, trees: &mut Trees, now: Then, path: &[u8]) -> Result<Edit> {
+    fn kept_line(&self, trees: &mut Trees, now: CapturedDirectory, path: &[u8]) -> Result<Edit> {
         let missing = || Error::Object {
             path: self.objects.path(now.tree),
             reason: format!("it does not hold `{}`", shown(path)),
         };
         let (line, time) = find(trees, &self.objects, now, path)?.ok_or_else(missing)?;
         let time = match time {
-            Some(Line::Leaf(ns)) => Some(ns),
+            Some(EntryTime::Leaf(ns)) => Some(ns),
             _ => None,
         };
         Ok(Edit::Keep(line, time))
@@ -293,8 +301,8 @@ impl HostFilesystem {
     fn write_merged(
         &self,
         mut merger: Merger<'_>,
-        (then, now): (&Side, &Side),
-        asked: &Merging<'_>,
+        (then, now): (&MergeSide, &MergeSide),
+        asked: &RewindMergeInputs<'_>,
         edits: &BTreeMap<Vec<u8>, Edit>,
     ) -> Result<FilesystemSnapshot> {
         let Some((was, is)) = then.metadata.as_ref().zip(now.metadata.as_ref()) else {
@@ -304,12 +312,12 @@ impl HostFilesystem {
             ));
         };
         let with_times = was.times.is_some() && is.times.is_some();
-        let root = Then { times: was.times.filter(|_| with_times), ..then.root };
+        let root = CapturedDirectory { times: was.times.filter(|_| with_times), ..then.root };
         merger.now.times = is.times.filter(|_| with_times);
         let edits: Vec<(&[u8], &Edit)> = edits.iter().map(|(path, edit)| (path.as_slice(), edit)).collect();
         let mut made = BTreeSet::new();
         let (tree, times) = match merger.folder(b"", Some(root), &edits, &mut made)? {
-            Some(Then { tree, times }) => (tree, times),
+            Some(CapturedDirectory { tree, times }) => (tree, times),
             None => (self.objects.write(ObjectKind::Tree, b"")?, None),
         };
         let mut paths = vec![(Vec::new(), GitMode::Folder, false)];
@@ -395,9 +403,9 @@ fn diff_of(
 fn find(
     trees: &mut Trees,
     objects: &Objects,
-    root: Then,
+    root: CapturedDirectory,
     path: &[u8],
-) -> Result<Option<(TreeEntry, Option<Line>)>> {
+) -> Result<Option<(TreeEntry, Option<EntryTime>)>> {
     let mut around = root;
     let mut found = None;
     for name in path.split(|byte| *byte == b'/') {
@@ -409,10 +417,10 @@ fn find(
             None => None,
         };
         let times = match time {
-            Some(Line::Folder(times)) => Some(times),
+            Some(EntryTime::Folder(times)) => Some(times),
             _ => None,
         };
-        around = Then { tree: line.id, times };
+        around = CapturedDirectory { tree: line.id, times };
         found = Some((line, time));
     }
     Ok(found)
@@ -423,9 +431,9 @@ struct Merger<'a> {
     objects: &'a Objects,
     trees: &'a mut Trees,
     /// Root folder of the present.
-    now: Then,
+    now: CapturedDirectory,
     /// Files that are kept, by path.
-    kept: &'a mut BTreeMap<Vec<u8>, FileKept>,
+    kept: &'a mut BTreeMap<Vec<u8>, KeptFile>,
 }
 
 /// Edits of one name in a folder.
@@ -437,7 +445,7 @@ struct OfName<'a> {
     below: Vec<(&'a [u8], &'a Edit)>,
 }
 
-type Lines = BTreeMap<Arc<[u8]>, (TreeEntry, Option<Line>)>;
+type TimedTreeEntries = BTreeMap<Arc<[u8]>, (TreeEntry, Option<EntryTime>)>;
 
 impl Merger<'_> {
     /// Writes the tree of a folder, of which the target may have none. Returns `None` if no folder is to stand there. `made`
@@ -445,10 +453,10 @@ impl Merger<'_> {
     fn folder(
         &mut self,
         path: &[u8],
-        then: Option<Then>,
+        then: Option<CapturedDirectory>,
         edits: &[(&[u8], &Edit)],
         made: &mut BTreeSet<Vec<u8>>,
-    ) -> Result<Option<Then>> {
+    ) -> Result<Option<CapturedDirectory>> {
         let (mut lines, own_ns) = self.lines(path, then)?;
         let had_any = !lines.is_empty();
         let prefix = if path.is_empty() { 0 } else { path.len() + 1 };
@@ -467,7 +475,7 @@ impl Merger<'_> {
             self.name(&mut lines, name, &join(path, name), edits, made)?;
         }
         if lines.is_empty() && !path.is_empty() {
-            let is_folder = |(line, _): (TreeEntry, Option<Line>)| line.mode == GitMode::Folder;
+            let is_folder = |(line, _): (TreeEntry, Option<EntryTime>)| line.mode == GitMode::Folder;
             let now = find(self.trees, self.objects, self.now, path)?;
             if then.is_none() || (had_any && !now.is_some_and(is_folder)) {
                 return Ok(None);
@@ -476,9 +484,9 @@ impl Merger<'_> {
         if then.is_none() {
             made.insert(path.to_vec());
         }
-        let mut lines: Vec<(TreeEntry, Option<Line>)> = lines.into_values().collect();
+        let mut lines: Vec<(TreeEntry, Option<EntryTime>)> = lines.into_values().collect();
         sort_lines(&mut lines);
-        let times: Option<Vec<Line>> = lines.iter().map(|(_, time)| *time).collect();
+        let times: Option<Vec<EntryTime>> = lines.iter().map(|(_, time)| *time).collect();
         let times = match own_ns.zip(times) {
             Some((own_ns, times)) => {
                 let bytes = times::encode_lines(own_ns, times);
@@ -487,15 +495,19 @@ impl Merger<'_> {
             None => None,
         };
         let bytes = encode_lines(lines.iter().map(|(line, _)| line));
-        Ok(Some(Then { tree: self.objects.write(ObjectKind::Tree, &bytes)?, times }))
+        Ok(Some(CapturedDirectory { tree: self.objects.write(ObjectKind::Tree, &bytes)?, times }))
     }
 
     /// Returns what the target has in a folder, and when the folder was changed last: the target's or, where it has none,
     /// the present's.
-    fn lines(&mut self, path: &[u8], then: Option<Then>) -> Result<(Lines, Option<i64>)> {
-        let Some(Then { tree, times }) = then else {
+    fn lines(
+        &mut self,
+        path: &[u8],
+        then: Option<CapturedDirectory>,
+    ) -> Result<(TimedTreeEntries, Option<i64>)> {
+        let Some(CapturedDirectory { tree, times }) = then else {
             let now = match find(self.trees, self.objects, self.now, path)? {
-                Some((line, Some(Line::Folder(times)))) => Some((line.id, times)),
+                Some((line, Some(EntryTime::Folder(times)))) => Some((line.id, times)),
                 _ => None,
             };
             let own_ns = match now {
@@ -505,7 +517,7 @@ impl Merger<'_> {
                 }
                 None => None,
             };
-            return Ok((Lines::new(), own_ns));
+            return Ok((TimedTreeEntries::new(), own_ns));
         };
         let lines = self.trees.get(self.objects, tree, path)?;
         let times = times.map(|times| Times::read(self.objects, times, &lines)).transpose()?;
@@ -518,20 +530,21 @@ impl Merger<'_> {
     /// Edits what stands under a name in a folder, and below it.
     fn name(
         &mut self,
-        lines: &mut Lines,
+        lines: &mut TimedTreeEntries,
         name: &[u8],
         path: &[u8],
         edits: OfName<'_>,
         made: &mut BTreeSet<Vec<u8>>,
     ) -> Result<()> {
         let OfName { own, below } = edits;
-        let is_folder = |lines: &Lines| lines.get(name).map(|(line, _)| line.mode == GitMode::Folder);
+        let is_folder =
+            |lines: &TimedTreeEntries| lines.get(name).map(|(line, _)| line.mode == GitMode::Folder);
         match own {
             Some(Edit::Keep(line, time)) => {
                 if is_folder(lines) == Some(true) {
                     self.tell(path, format!("{}/", shown(path)));
                 }
-                lines.insert(line.name.clone(), (line.clone(), time.map(Line::Leaf)));
+                lines.insert(line.name.clone(), (line.clone(), time.map(EntryTime::Leaf)));
                 made.insert(path.to_vec());
                 return Ok(());
             }
@@ -546,10 +559,10 @@ impl Merger<'_> {
         let then = match lines.get(name) {
             Some((line, time)) if line.mode == GitMode::Folder => {
                 let times = match time {
-                    Some(Line::Folder(times)) => Some(*times),
+                    Some(EntryTime::Folder(times)) => Some(*times),
                     _ => None,
                 };
-                Some(Then { tree: line.id, times })
+                Some(CapturedDirectory { tree: line.id, times })
             }
             // Where nothing is kept below, the target's file stays.
             Some(_) if kept().next().is_none() => return Ok(()),
@@ -560,10 +573,10 @@ impl Merger<'_> {
             None => None,
         };
         match self.folder(path, then, &below, made)? {
-            Some(Then { tree, times }) => {
+            Some(CapturedDirectory { tree, times }) => {
                 let name: Arc<[u8]> = Arc::from(name);
                 let line = TreeEntry { mode: GitMode::Folder, name: name.clone(), id: tree };
-                lines.insert(name, (line, times.map(Line::Folder)));
+                lines.insert(name, (line, times.map(EntryTime::Folder)));
             }
             None => drop(lines.remove(name)),
         }

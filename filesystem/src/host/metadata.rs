@@ -24,7 +24,9 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::manifest::{Attributes, Counts, Folder, Form, Owner, Seen, shown, unshown, visit};
+use super::manifest::{
+    Attributes, BlobForm, ManifestDirectory, Owner, ValueCounts, VisitedNode, shown, unshown, visit,
+};
 use super::objects::{ObjectId, ObjectKind, Objects};
 use crate::error::{Error, Result};
 
@@ -39,15 +41,15 @@ pub(super) struct Metadata {
     owner: Owner,
     pub(super) times: Option<ObjectId>,
     /// By path, sorted; the root's is empty.
-    others: Vec<(Vec<u8>, Other)>,
+    others: Vec<(Vec<u8>, PathMetadata)>,
 }
 
 /// What is said of one path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Other {
+pub(super) struct PathMetadata {
     owner: Option<Owner>,
     pub(super) link: Option<u32>,
-    pub(super) form: Form,
+    pub(super) form: BlobForm,
     pub(super) attributes: Attributes,
 }
 
@@ -88,12 +90,12 @@ impl Links {
 
 impl Metadata {
     /// Of what a walk found.
-    pub(super) fn of(root: &Folder, links: &Links, times: Option<ObjectId>) -> Metadata {
-        let mut counts = Counts::default();
+    pub(super) fn of(root: &ManifestDirectory, links: &Links, times: Option<ObjectId>) -> Metadata {
+        let mut counts = ValueCounts::default();
         visit(root, &mut |found| counts.add(found.stat.owner));
         let owner = counts.most();
         let mut others = Vec::new();
-        visit(root, &mut |found: &Seen<'_>| {
+        visit(root, &mut |found: &VisitedNode<'_>| {
             let owner = Some(found.stat.owner).filter(|own| *own != owner);
             let attributes = found.attributes.clone();
             let link = match found.stat.names {
@@ -101,8 +103,8 @@ impl Metadata {
                 _ if links.of_path.is_empty() => None,
                 _ => links.of_path.get(&found.path()).copied(),
             };
-            let other = Other { owner, link, form: found.form, attributes };
-            if other != Other::default() {
+            let other = PathMetadata { owner, link, form: found.form, attributes };
+            if other != PathMetadata::default() {
                 others.push((found.path(), other));
             }
         });
@@ -123,7 +125,7 @@ impl Metadata {
         for (path, is_now) in paths {
             let side = if is_now { now } else { self };
             let owner = Some(side.owner(&path)).filter(|own| *own != self.owner);
-            let other = Other { owner, ..side.get(&path).cloned().unwrap_or_default() };
+            let other = PathMetadata { owner, ..side.get(&path).cloned().unwrap_or_default() };
             if let Some(link) = other.link {
                 *names.entry((is_now, link)).or_default() += 1;
             }
@@ -138,7 +140,7 @@ impl Metadata {
                 let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
                 *numbers.entry(link).or_insert(next)
             });
-            if other != Other::default() {
+            if other != PathMetadata::default() {
                 others.push((path, other));
             }
         }
@@ -146,7 +148,7 @@ impl Metadata {
     }
 
     /// What is said of a path beside its owner.
-    pub(super) fn get(&self, path: &[u8]) -> Option<&Other> {
+    pub(super) fn get(&self, path: &[u8]) -> Option<&PathMetadata> {
         let at = self.others.binary_search_by(|(other, _)| other.as_slice().cmp(path)).ok()?;
         self.others.get(at).map(|(_, other)| other)
     }
@@ -158,14 +160,14 @@ impl Metadata {
 
     /// The paths of files with holes.
     pub(super) fn sparse(&self) -> impl Iterator<Item = &[u8]> {
-        let sparse = self.others.iter().filter(|(_, other)| other.form == Form::Sparse);
+        let sparse = self.others.iter().filter(|(_, other)| other.form == BlobForm::Sparse);
         sparse.map(|(path, _)| path.as_slice())
     }
 
     /// The files whose blob is not their content, sorted by path.
-    pub(super) fn into_forms(self) -> Vec<(Vec<u8>, Form)> {
+    pub(super) fn into_forms(self) -> Vec<(Vec<u8>, BlobForm)> {
         let forms = self.others.into_iter().map(|(path, other)| (path, other.form));
-        forms.filter(|(_, form)| *form != Form::Whole).collect()
+        forms.filter(|(_, form)| *form != BlobForm::Whole).collect()
     }
 
     /// Whether all but times is the same.
@@ -239,7 +241,7 @@ impl Metadata {
         let mut others = Vec::new();
         for line in lines {
             let (words, path) = line.split_once(" ./")?;
-            others.push((unshown(path)?, Other::decode(words)?));
+            others.push((unshown(path)?, PathMetadata::decode(words)?));
         }
         let sorted = others.is_sorted_by(|(left, _), (right, _)| left < right);
         let metadata = Metadata { owner, times, others };
@@ -252,9 +254,9 @@ fn parse_owner(text: &str) -> Option<Owner> {
     Some((uid.parse().ok()?, gid.parse().ok()?))
 }
 
-impl Other {
+impl PathMetadata {
     fn encode(&self, text: &mut String) {
-        let Other { owner, link, form, attributes } = self;
+        let PathMetadata { owner, link, form, attributes } = self;
         if let Some((uid, gid)) = owner {
             let _ = write!(text, "owner={uid}:{gid} ");
         }
@@ -262,9 +264,9 @@ impl Other {
             let _ = write!(text, "link={link} ");
         }
         text.push_str(match form {
-            Form::Whole => "",
-            Form::Sparse => "sparse ",
-            Form::Prefix => "prefix ",
+            BlobForm::Whole => "",
+            BlobForm::Sparse => "sparse ",
+            BlobForm::Prefix => "prefix ",
         });
         for (name, value) in attributes.iter().flat_map(|attributes| attributes.iter()) {
             text.push_str("x:");
@@ -275,8 +277,8 @@ impl Other {
         }
     }
 
-    fn decode(words: &str) -> Option<Other> {
-        let mut other = Other::default();
+    fn decode(words: &str) -> Option<PathMetadata> {
+        let mut other = PathMetadata::default();
         let mut attributes = Vec::new();
         for word in words.split(' ') {
             if let Some(owner) = word.strip_prefix("owner=") {
@@ -288,8 +290,8 @@ impl Other {
                 attributes.push((unhex(name)?, unhex(value)?));
             } else {
                 other.form = match word {
-                    "sparse" => Form::Sparse,
-                    "prefix" => Form::Prefix,
+                    "sparse" => BlobForm::Sparse,
+                    "prefix" => BlobForm::Prefix,
                     _ => return None,
                 };
             }
@@ -332,13 +334,13 @@ mod tests {
                 0..5),
             anything in ".{0,200}",
         ) {
-            let form = |number| [Form::Whole, Form::Sparse, Form::Prefix][number as usize];
-            let other = |(owner, link, number, attributes): (_, _, i32, std::collections::BTreeMap<_, _>)| Other {
+            let form = |number| [BlobForm::Whole, BlobForm::Sparse, BlobForm::Prefix][number as usize];
+            let other = |(owner, link, number, attributes): (_, _, i32, std::collections::BTreeMap<_, _>)| PathMetadata {
                 owner, link, form: form(number),
                 attributes: (!attributes.is_empty()).then(|| Arc::new(attributes.into_iter().collect())),
             };
             let others = others.into_iter().map(|(path, found)| (path, other(found)));
-            let others: Vec<_> = others.filter(|(_, other)| *other != Other::default()).collect();
+            let others: Vec<_> = others.filter(|(_, other)| *other != PathMetadata::default()).collect();
             let metadata = Metadata { owner, times: times.map(ObjectId), others };
             let text = metadata.encode();
             prop_assert_eq!(Metadata::decode(&text), Some(metadata));

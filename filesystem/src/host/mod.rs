@@ -120,20 +120,20 @@ pub(crate) use aside::SET_ASIDE;
 pub use audit::{DamagedObject, SnapshotsAudited, audit_snapshots, damage_of_object, keeps_any};
 pub use binding::{Rebind, WorkspaceNotice};
 pub use changes::{FileChange, FileFacts, FileForm, SnapshotReader};
-pub use collect::{Collecting, Collection, collect_snapshots, remember_collected};
+pub use collect::{CaptureCollectOptions, Collection, collect_snapshots, remember_collected};
 pub use lease::WorkspaceLease;
 pub use mark::WorkspaceMark;
-pub use merge::{Merged, Merging};
+pub use merge::{RewindMerge, RewindMergeInputs};
 use objects::Objects;
 pub use options::{CaptureProgress, HostFilesystemOptions};
 pub use packs::{PACK_BYTES_MAX, PackReceiver, SnapshotPacker};
 pub use pool::{collect_pool, unpool};
-pub use restore::Restored;
+pub use restore::WorkspaceRestoreReport;
 use root::Root;
 pub use snapshot::FilesystemSnapshot;
-use state::State;
+use state::WorkspaceState;
 pub use uncapturable::Uncapturable;
-use unsynced_snapshots::Unsynced;
+use unsynced_snapshots::CaptureSyncQueue;
 
 /// Holds a folder of the host as a workspace, and keeps snapshots of it as git commits in a store of its own.
 ///
@@ -179,12 +179,12 @@ use unsynced_snapshots::Unsynced;
 /// | pipes, sockets, devices | removed where the tool made them; no tool begins where there are some |
 /// | folders in one another | as before down to 256, removed however many there are |
 ///
-/// What is told stands in [`Restored::inexact`], and for a tool call in the engine's `ToolReport`.
+/// What is told stands in [`WorkspaceRestoreReport::inexact`], and for a tool call in the engine's `ToolReport`.
 ///
 /// # Files
 ///
 /// Snapshots and restores never follow a link out of the workspace. They never enter a mount inside it: they name it
-/// ([`FilesystemSnapshot::mounts`], [`Restored::mounts`]) and leave it alone. Names that consist of
+/// ([`FilesystemSnapshot::mounts`], [`WorkspaceRestoreReport::mounts`]) and leave it alone. Names that consist of
 /// `.foldlog-restoring-` and sixteen characters belong to restores: no snapshot holds such a file, and a restore
 /// removes it. A store holds whatever the workspace once held, secrets as well, until it is
 /// [collected](HostFilesystem::collect); only its owner may read it. What a program writes through a memory mapping may
@@ -204,8 +204,8 @@ pub struct HostFilesystem {
     options: HostFilesystemOptions,
     /// Folder that a lease holds.
     bound: Mutex<Weak<Root>>,
-    unsynced: Unsynced,
-    state: Mutex<State>,
+    unsynced: CaptureSyncQueue,
+    state: Mutex<WorkspaceState>,
     /// Folder of a scratch copy, which is removed with it.
     scratch: Option<TempDir>,
 }
@@ -263,7 +263,8 @@ impl HostFilesystem {
         options: HostFilesystemOptions,
         scratch: Option<TempDir>,
     ) -> HostFilesystem {
-        let (bound, unsynced, state) = (Mutex::new(Weak::new()), Unsynced::default(), Mutex::default());
+        let (bound, unsynced, state) =
+            (Mutex::new(Weak::new()), CaptureSyncQueue::default(), Mutex::default());
         HostFilesystem { root, objects, options, bound, unsynced, state, scratch }
     }
 

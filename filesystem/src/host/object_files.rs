@@ -94,7 +94,7 @@ fn refused_at(path: &str, kind: FileType, wanted: &str) -> io::Error {
 }
 
 /// Reads the content of an object, its head first.
-pub(super) type Content = BufReader<Inflater>;
+pub(super) type ObjectContentReader = BufReader<Inflater>;
 
 /// Decompresses the file of an object.
 pub(super) struct Inflater {

@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 use sha1_checked::{Digest, Sha1};
 
 use super::collect::was_collected;
-use super::known_objects::Known;
-use super::object_files::{Content, Inflater, is_file, open_file, open_folder};
+use super::known_objects::KnownObject;
+use super::object_files::{Inflater, ObjectContentReader, is_file, open_file, open_folder};
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
@@ -148,7 +148,7 @@ pub(super) struct Objects {
     /// Whether an object whose file holds other bytes beside the content is taken for damaged, as git takes it.
     is_exact: bool,
     /// The objects that are known to be there and sound.
-    pub(super) known: Mutex<HashMap<ObjectId, Known>>,
+    pub(super) known: Mutex<HashMap<ObjectId, KnownObject>>,
     /// Whether one of them may count as durable. Changed under their lock.
     pub(super) has_durable: AtomicBool,
     /// How many captures have begun, and in how many turns they look at all objects.
@@ -351,7 +351,7 @@ impl Objects {
     }
 
     /// Opens an object and reads its head: the content, and how long it says to be.
-    fn open(&self, id: ObjectId, kind: ObjectKind) -> Result<(Content, u64)> {
+    fn open(&self, id: ObjectId, kind: ObjectKind) -> Result<(ObjectContentReader, u64)> {
         let path = self.found(id);
         let damaged = |reason: String| Error::Object { path: path.clone(), reason };
         let file = open_file(&path).map_err(|error| match error.kind() {
@@ -387,7 +387,7 @@ impl Objects {
     fn drain(
         &self,
         (id, kind): (ObjectId, ObjectKind),
-        (mut content, said): (Content, u64),
+        (mut content, said): (ObjectContentReader, u64),
         into: &mut dyn Write,
         is_exact: bool,
     ) -> Result<u64> {

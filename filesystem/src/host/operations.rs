@@ -11,21 +11,21 @@ use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::HostFilesystem;
-use super::manifest::{Kind, Stat, join};
-use super::resolve::{Place, Purpose, resolve};
+use super::manifest::{ManifestKind, Stat, join};
+use super::resolve::{Purpose, ResolvedPath, resolve};
 use super::step::{A_MOUNT, MOUNT, open_at};
 use super::step::{OPEN_FILE, OPEN_FOLDER, list, stat_at};
 use crate::error::{Error, Result};
 use crate::path::{self, DEPTH_MAX};
 use crate::pattern::Pattern;
-use crate::{Entry, FileKind, FileStat, Filesystem};
+use crate::{FileKind, FileStat, Filesystem, FilesystemEntry};
 
 fn failed(op: &'static str, path: &str, errno: Errno) -> Error {
     Error::io(op, path, errno.into())
 }
 
 impl HostFilesystem {
-    fn place(&self, path: &str, purpose: Purpose, follow_last: bool) -> Result<Place> {
+    fn place(&self, path: &str, purpose: Purpose, follow_last: bool) -> Result<ResolvedPath> {
         let parts = path::parts(path)?;
         resolve(self.folder()?, &self.root, path, &parts, purpose, follow_last)
     }
@@ -45,7 +45,7 @@ impl HostFilesystem {
         let file = file.map_err(|errno| failed("write", path, errno))?;
         let stat = fstat(&file).map_err(|errno| failed("look at", path, errno))?;
         match Stat::from(&stat).kind() {
-            Kind::File => Ok(File::from(file)),
+            ManifestKind::File => Ok(File::from(file)),
             _ => Err(Error::path(path, "it is no file")),
         }
     }
@@ -58,8 +58,8 @@ impl Filesystem for HostFilesystem {
         let file = file.map_err(|errno| failed("read", path, errno))?;
         let stat = fstat(&file).map_err(|errno| failed("look at", path, errno))?;
         match Stat::from(&stat).kind() {
-            Kind::File => {}
-            Kind::Folder => return Err(failed("read", path, Errno::EISDIR)),
+            ManifestKind::File => {}
+            ManifestKind::Folder => return Err(failed("read", path, Errno::EISDIR)),
             _ => return Err(Error::path(path, "it is no file")),
         }
         let mut bytes = Vec::new();
@@ -84,7 +84,7 @@ impl Filesystem for HostFilesystem {
             return Err(Error::path(path, "the root is not deleted"));
         }
         let stat = stat_at(&place.folder, &place.name).map_err(|errno| failed("delete", path, errno))?;
-        if stat.kind() == Kind::Folder {
+        if stat.kind() == ManifestKind::Folder {
             if holds_git(&place.folder, &place.name, 0).map_err(|errno| match errno {
                 MOUNT => Error::path(path, A_MOUNT),
                 errno => failed("look through", path, errno),
@@ -102,7 +102,7 @@ impl Filesystem for HostFilesystem {
         let source = self.place(from, Purpose::Change, false)?;
         let found =
             stat_at(&source.folder, &source.name).map_err(|errno| failed("rename", from, errno))?.kind();
-        if path::parts(to)?.starts_with(&path::parts(from)?) && found == Kind::Folder {
+        if path::parts(to)?.starts_with(&path::parts(from)?) && found == ManifestKind::Folder {
             return match path::parts(to)?.len() == path::parts(from)?.len() {
                 true => Ok(()),
                 false => Err(Error::path(to, "a folder cannot come into itself")),
@@ -114,7 +114,7 @@ impl Filesystem for HostFilesystem {
         }
         match stat_at(&target.folder, &target.name).map(|stat| stat.kind()) {
             Err(Errno::ENOENT) => {}
-            Ok(present) if found != Kind::Folder && present != Kind::Folder => {}
+            Ok(present) if found != ManifestKind::Folder && present != ManifestKind::Folder => {}
             Ok(_) => return Err(failed("rename to", to, Errno::EEXIST)),
             Err(errno) => return Err(failed("rename to", to, errno)),
         }
@@ -122,14 +122,16 @@ impl Filesystem for HostFilesystem {
             .map_err(|errno| failed("rename to", to, errno))
     }
 
-    fn list(&self, folder: &str) -> Result<Vec<Entry>> {
+    fn list(&self, folder: &str) -> Result<Vec<FilesystemEntry>> {
         let place = self.place(folder, Purpose::Look, true)?;
         let opened = openat(&*place.folder, &*place.name, OPEN_FOLDER, Mode::empty())
             .map_err(|errno| failed("list", folder, errno))?;
         let found = list(&opened).map_err(|errno| failed("list", folder, errno))?;
-        let mut entries: Vec<Entry> = found
+        let mut entries: Vec<FilesystemEntry> = found
             .into_iter()
-            .filter_map(|(name, stat)| Some(Entry { name: String::from_utf8(name).ok()?, kind: kind(&stat) }))
+            .filter_map(|(name, stat)| {
+                Some(FilesystemEntry { name: String::from_utf8(name).ok()?, kind: kind(&stat) })
+            })
             .collect();
         entries.sort();
         Ok(entries)
@@ -158,7 +160,7 @@ impl Filesystem for HostFilesystem {
                     found.push(text.to_owned());
                 }
                 let depth = path.iter().filter(|byte| **byte == b'/').count();
-                if stat.kind() == Kind::Folder && name != b".git" && depth < DEPTH_MAX {
+                if stat.kind() == ManifestKind::Folder && name != b".git" && depth < DEPTH_MAX {
                     left.push((path, Arc::clone(&opened), name));
                 }
             }
@@ -191,10 +193,10 @@ impl Filesystem for HostFilesystem {
 
 fn kind(stat: &Stat) -> FileKind {
     match stat.kind() {
-        Kind::File => FileKind::File,
-        Kind::Folder => FileKind::Folder,
-        Kind::Link => FileKind::Link,
-        Kind::Special => FileKind::Special,
+        ManifestKind::File => FileKind::File,
+        ManifestKind::Folder => FileKind::Folder,
+        ManifestKind::Link => FileKind::Link,
+        ManifestKind::Special => FileKind::Special,
     }
 }
 
@@ -205,7 +207,7 @@ fn holds_git(around: &OwnedFd, name: &[u8], depth: usize) -> Result<bool, Errno>
     }
     let folder = open_at(around, name, OPEN_FOLDER, Mode::empty())?;
     for (name, stat) in list(&folder)? {
-        if name == b".git" || (stat.kind() == Kind::Folder && holds_git(&folder, &name, depth + 1)?) {
+        if name == b".git" || (stat.kind() == ManifestKind::Folder && holds_git(&folder, &name, depth + 1)?) {
             return Ok(true);
         }
     }
@@ -219,7 +221,7 @@ fn delete_folder(around: &OwnedFd, name: &[u8], depth: usize) -> Result<(), Errn
     let folder = open_at(around, name, OPEN_FOLDER, Mode::empty())?;
     for (name, stat) in list(&folder)? {
         match stat.kind() {
-            Kind::Folder => delete_folder(&folder, &name, depth + 1)?,
+            ManifestKind::Folder => delete_folder(&folder, &name, depth + 1)?,
             _ => unlinkat(&folder, &*name, UnlinkatFlags::NoRemoveDir)?,
         }
     }

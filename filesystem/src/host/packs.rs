@@ -37,7 +37,7 @@ use super::object_files::{Inflater, open_file};
 use super::objects::{HEAD_BYTES_MAX, Hasher, ObjectId, ObjectKind, Objects, create, len, pump};
 use super::repositories::Repositories;
 use super::snapshot::named_object;
-use super::times::{Line, Times};
+use super::times::{EntryTime, Times};
 use super::trees::{Commit, Trees};
 use crate::error::{Error, Result};
 
@@ -290,7 +290,7 @@ impl SnapshotPacker {
             }
             let lines = self.trees.get(&self.objects, tree, &path)?;
             for (line, time) in lines.iter().zip(Times::read(&self.objects, times, &lines)?.lines) {
-                if let Line::Folder(times) = time {
+                if let EntryTime::Folder(times) = time {
                     left.push((join(&path, &line.name), line.id, times));
                 }
             }

@@ -16,8 +16,8 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use rustix::fs::fstatvfs;
 
 use super::deep_directories::is_let_go;
-use super::manifest::{Kind, join};
-use super::plan::{Plan, Step};
+use super::manifest::{ManifestKind, join};
+use super::plan::{DirectoryPlan, RestoreStep};
 use super::restorer::Restorer;
 use super::rules::Scope;
 use super::step::OPEN_FOLDER;
@@ -35,7 +35,7 @@ fn room_of(root: &OwnedFd) -> u64 {
 
 impl Restorer<'_> {
     /// Removes what is to go, from the workspace's root on, and takes it out of the plan.
-    pub(super) fn clear(&mut self, plan: &mut Plan, root: &OwnedFd) {
+    pub(super) fn clear(&mut self, plan: &mut DirectoryPlan, root: &OwnedFd) {
         if sabotage::is(Breakage::RestoreWritesFirst) {
             return;
         }
@@ -48,7 +48,7 @@ impl Restorer<'_> {
     /// # Errors
     ///
     /// [`Error::Full`] if it does not.
-    pub(super) fn check_room(&self, plan: &Plan, root: &OwnedFd, place: &Path) -> Result<(), Error> {
+    pub(super) fn check_room(&self, plan: &DirectoryPlan, root: &OwnedFd, place: &Path) -> Result<(), Error> {
         let bytes = self.needed_bytes(plan);
         match room_of(root) < bytes {
             true => Err(Error::unmade("restore", place, bytes, Errno::ENOSPC.into())),
@@ -57,7 +57,7 @@ impl Restorer<'_> {
     }
 
     /// What the contents take that are to be written.
-    fn needed_bytes(&self, plan: &Plan) -> u64 {
+    fn needed_bytes(&self, plan: &DirectoryPlan) -> u64 {
         let mut blobs = Vec::new();
         plan.blobs(&mut blobs);
         blobs
@@ -68,7 +68,7 @@ impl Restorer<'_> {
 
     fn clear_folder(
         &mut self,
-        plan: &mut Plan,
+        plan: &mut DirectoryPlan,
         folder: &OwnedFd,
         path: &[u8],
         around: Option<Arc<Scope>>,
@@ -89,7 +89,7 @@ impl Restorer<'_> {
     /// Removes what one step removes. Whether that was all of it.
     fn clear_step(
         &mut self,
-        step: &mut Step,
+        step: &mut RestoreStep,
         folder: &OwnedFd,
         name: &[u8],
         path: &[u8],
@@ -97,12 +97,12 @@ impl Restorer<'_> {
         is_short: bool,
     ) -> Result<bool, String> {
         match step {
-            Step::Remove(kind) => {
+            RestoreStep::Remove(kind) => {
                 self.take_away(folder, name, *kind, path, scope)?;
                 return Ok(true);
             }
-            Step::Write { replaces, .. } => match *replaces {
-                Some(Kind::Folder) => {
+            RestoreStep::Write { replaces, .. } => match *replaces {
+                Some(ManifestKind::Folder) => {
                     self.make_way(folder, name, replaces.take(), path, scope)?;
                 }
                 // Where this fails, so does what comes next, with the better reason.
@@ -112,10 +112,10 @@ impl Restorer<'_> {
                 },
                 _ => {}
             },
-            Step::Folder { replaces: replaces @ Some(_), .. } => {
+            RestoreStep::Folder { replaces: replaces @ Some(_), .. } => {
                 self.make_way(folder, name, replaces.take(), path, scope)?;
             }
-            Step::Folder { plan, replaces: None } if plan.present.is_some() && !is_let_go(path) => {
+            RestoreStep::Folder { plan, replaces: None } if plan.present.is_some() && !is_let_go(path) => {
                 // One that cannot be opened is named by the step itself.
                 if let Ok(opened) = open_at(folder, name, OPEN_FOLDER, Mode::empty()) {
                     self.clear_folder(plan, &opened, path, scope.cloned(), is_short);

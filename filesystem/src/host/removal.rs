@@ -12,12 +12,12 @@ use nix::fcntl::openat;
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{UnlinkatFlags, dup, unlinkat};
 
-use super::manifest::{Kind, Stat, join, told};
+use super::manifest::{ManifestKind, Stat, join, told};
 use super::plan::stat_of;
 use super::rules::{Rules, Scope};
 use super::step::{MOUNT, open_at};
 use super::step::{OPEN_FOLDER, bits, list, set_permissions};
-use crate::error::Unrestored;
+use crate::error::UnrestoredPath;
 
 const OWNER_ALL: u32 = 0o700;
 
@@ -28,7 +28,7 @@ pub(super) struct Removal<'a> {
     pub(super) removed: u64,
     /// Where something is mounted, which stays.
     pub(super) mounts: Vec<String>,
-    pub(super) failures: Vec<Unrestored>,
+    pub(super) failures: Vec<UnrestoredPath>,
 }
 
 /// A folder that is being emptied.
@@ -58,10 +58,10 @@ impl<'a> Removal<'a> {
         &mut self,
         folder: &OwnedFd,
         name: &[u8],
-        kind: Kind,
+        kind: ManifestKind,
         path: &[u8],
     ) -> Result<bool, String> {
-        if kind != Kind::Folder {
+        if kind != ManifestKind::Folder {
             return self.unlink(folder, name, path).map_err(described);
         }
         let top = stat_of(folder).map_err(described)?;
@@ -87,7 +87,7 @@ impl<'a> Removal<'a> {
                 }
                 continue;
             };
-            let is_folder = stat.kind() == Kind::Folder;
+            let is_folder = stat.kind() == ManifestKind::Folder;
             if self.rules.leave_out(&path, &child, is_folder, self.scope.map(|scope| &**scope)) {
                 level.empty = false;
                 continue;
@@ -107,7 +107,7 @@ impl<'a> Removal<'a> {
                 }
                 // The innermost path that stayed is the one that is named.
                 Err(reason) => {
-                    self.failures.push(Unrestored { path: told(&path), reason });
+                    self.failures.push(UnrestoredPath { path: told(&path), reason });
                     path.truncate(around);
                     level.empty = false;
                 }
@@ -192,7 +192,8 @@ impl<'a> Removal<'a> {
             }
             Err(Errno::ENOENT) => Ok(true),
             Err(errno) => {
-                self.failures.push(Unrestored { path: told(&join(path, name)), reason: described(errno) });
+                self.failures
+                    .push(UnrestoredPath { path: told(&join(path, name)), reason: described(errno) });
                 Ok(false)
             }
         }

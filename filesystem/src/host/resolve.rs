@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
 
-use super::manifest::Kind;
+use super::manifest::ManifestKind;
 use super::step::{read_link, stat_at};
 use crate::error::{Error, Result};
 
@@ -36,7 +36,7 @@ pub(super) enum Purpose {
 
 /// The folder that holds a path's last part, and that part: `.` where the path leads to a folder that was come
 /// to by a link, or to the root.
-pub(super) struct Place {
+pub(super) struct ResolvedPath {
     pub(super) folder: Arc<OwnedFd>,
     pub(super) name: Vec<u8>,
 }
@@ -50,7 +50,7 @@ pub(super) fn resolve(
     parts: &[&str],
     purpose: Purpose,
     follow_last: bool,
-) -> Result<Place> {
+) -> Result<ResolvedPath> {
     let failed = |errno: Errno| Error::io("open", path, errno.into());
     let leaves = || Error::path(path, "a link leads out of the workspace");
     let mut opened = vec![root];
@@ -74,22 +74,22 @@ pub(super) fn resolve(
         }
         let is_last = todo.is_empty();
         if is_last && !follow_last {
-            return Ok(Place { folder, name });
+            return Ok(ResolvedPath { folder, name });
         }
         let kind = match stat_at(&folder, &name) {
             Ok(stat) => stat.kind(),
-            Err(Errno::ENOENT) if is_last => return Ok(Place { folder, name }),
+            Err(Errno::ENOENT) if is_last => return Ok(ResolvedPath { folder, name }),
             Err(Errno::ENOENT) if purpose == Purpose::Make => {
                 let all = Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO;
                 match mkdirat(&*folder, &*name, all) {
-                    Ok(()) | Err(Errno::EEXIST) => Kind::Folder,
+                    Ok(()) | Err(Errno::EEXIST) => ManifestKind::Folder,
                     Err(errno) => return Err(Error::io("create a folder for", path, errno.into())),
                 }
             }
             Err(errno) => return Err(failed(errno)),
         };
         match kind {
-            Kind::Link => {
+            ManifestKind::Link => {
                 links += 1;
                 if links > LINKS_MAX {
                     return Err(Error::path(path, "too many links in one another"));
@@ -103,7 +103,7 @@ pub(super) fn resolve(
                 }
                 todo.extend(target.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
             }
-            _ if is_last => return Ok(Place { folder, name }),
+            _ if is_last => return Ok(ResolvedPath { folder, name }),
             // Of whatever else it is, the system says that it is no folder.
             _ => {
                 let next = openat(&*folder, &*name, PASS_THROUGH, Mode::empty()).map_err(failed)?;
@@ -112,5 +112,5 @@ pub(super) fn resolve(
         }
     }
     let folder = opened.pop().ok_or_else(leaves)?;
-    Ok(Place { folder, name: b".".to_vec() })
+    Ok(ResolvedPath { folder, name: b".".to_vec() })
 }

@@ -11,28 +11,28 @@ use nix::sys::stat::{Mode, fchmod};
 
 use super::aside::{self, Aside};
 use super::binding;
-use super::checked_objects::Checked;
+use super::checked_objects::CheckedObjects;
 use super::deep_directories::Reach;
 use super::known_objects::doubt;
 use super::manifest::{self, GitMode, Permissions};
 use super::metadata::Metadata;
-use super::plan::{Planned, Planner, Sides, Then, Touched};
-use super::repositories::{Look, Repositories, Seen, Undoing};
-use super::restorer::{Restorer, Shared};
+use super::plan::{CapturedDirectory, DirectoryPlanOutcome, Planner, Sides, TouchedPaths};
+use super::repositories::{Look, Repositories, RepositoryRestore, RepositoryStatCache};
+use super::restorer::{RestoreContext, Restorer};
 use super::root::Root;
 use super::rules::{Gitignore, Rules};
-use super::state::{Last, State, UNSAVED_FILES, UNSAVED_PART};
+use super::state::{Last, UNSAVED_FILES, UNSAVED_PART, WorkspaceState};
 use super::step::{OPEN_FOLDER, open_at, set_permissions, stat_at};
 use super::trees::Commit;
-use super::walk::{Walk, Walked};
+use super::walk::{WalkOutcome, WorkspaceWalk};
 use super::{FilesystemSnapshot, HostFilesystem, Rebind, WorkspaceNotice};
-use crate::error::{Error, Result, Unrestored};
+use crate::error::{Error, Result, UnrestoredPath};
 use crate::sabotage::{self, Breakage};
 
 /// Reports what a restore changed, and what it left otherwise than the snapshot says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct Restored {
+pub struct WorkspaceRestoreReport {
     /// Number of files, links and folders that were made, or were given their content or permissions back.
     pub written: u64,
     /// Number of files, links and folders that were removed.
@@ -48,11 +48,11 @@ pub struct Restored {
     pub mounts: Vec<String>,
     /// Paths that differ from the snapshot after the restore, each once, with the reason. The restore succeeded all the
     /// same.
-    pub inexact: Vec<Unrestored>,
+    pub inexact: Vec<UnrestoredPath>,
 }
 
-impl Restored {
-    pub(super) fn add(&mut self, other: Restored) {
+impl WorkspaceRestoreReport {
+    pub(super) fn add(&mut self, other: WorkspaceRestoreReport) {
         self.written += other.written;
         self.removed += other.removed;
         self.changed_paths.extend(other.changed_paths);
@@ -76,19 +76,19 @@ impl HostFilesystem {
     /// although everything that is to go was removed first: make room, and restore again. [`Error::NotRestored`] if
     /// some paths could not be restored: it names each of them, and all others are as they were. [`Error::Io`] and
     /// [`Error::Path`] if the workspace cannot be read.
-    pub fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<Restored> {
+    pub fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<WorkspaceRestoreReport> {
         self.restore_or_doubt(snapshot, None, false)
     }
 
     /// Restores the workspace like [`restore`](HostFilesystem::restore) to what it was before a call, and [moves
     /// aside](HostFilesystem::set_aside) the git repositories that were made since. `call` names it in the refs that keep commits of the call which
     /// nothing names any more, `refs/foldlog/lost/CALL`; it has to be a part of a ref's name. If something was
-    /// [set aside](HostFilesystem::set_aside) for the call, [`Restored::inexact`] says where it lies.
+    /// [set aside](HostFilesystem::set_aside) for the call, [`WorkspaceRestoreReport::inexact`] says where it lies.
     ///
     /// # Errors
     ///
     /// Those of [`restore`](HostFilesystem::restore).
-    pub fn roll_back(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<Restored> {
+    pub fn roll_back(&self, snapshot: &FilesystemSnapshot, call: &str) -> Result<WorkspaceRestoreReport> {
         self.restore_or_doubt(snapshot, Some(call), false)
     }
 
@@ -111,7 +111,7 @@ impl HostFilesystem {
         snapshot: &FilesystemSnapshot,
         call: Option<&str>,
         aside: bool,
-    ) -> Result<Restored> {
+    ) -> Result<WorkspaceRestoreReport> {
         self.or_doubt(self.restore_for(snapshot, call, aside))
     }
 
@@ -130,7 +130,7 @@ impl HostFilesystem {
         snapshot: &FilesystemSnapshot,
         call: Option<&str>,
         aside: bool,
-    ) -> Result<Restored> {
+    ) -> Result<WorkspaceRestoreReport> {
         let mut state = self.state.lock();
         let state = &mut *state;
         let bound = match self.bound_root() {
@@ -170,8 +170,8 @@ impl HostFilesystem {
         }
         // Whatever bears a new time was not looked at since.
         let look = Look { root: &root, place: &self.root, keep: None, is_racy: &|_| true };
-        let found = look.at(&walked.repositories, &mut Seen::new())?;
-        let mut undoing = Undoing {
+        let found = look.at(&walked.repositories, &mut RepositoryStatCache::new())?;
+        let mut undoing = RepositoryRestore {
             objects: &self.objects,
             root: &root,
             place: &self.root,
@@ -208,39 +208,43 @@ impl HostFilesystem {
             leaves_out: walked.leaves_out,
         };
         let mut planner = Planner::new(&self.objects, &mut state.trees, &sides);
-        let then = Then { tree: commit.tree, times: metadata.as_ref().and_then(|metadata| metadata.times) };
+        let then = CapturedDirectory {
+            tree: commit.tree,
+            times: metadata.as_ref().and_then(|metadata| metadata.times),
+        };
         let planned = planner.folder(then, b"", Some((&walked.root, Reach::of(Arc::clone(&root)))))?;
         let mut inexact = planner.inexact;
         if let Some(call) = call.filter(|_| aside) {
             let mut paths = if undoes { undoing.aside() } else { Aside::default() };
-            if let Planned::Differs(plan) = &planned {
-                let (checked, shared) = (Checked::new(&self.objects, plan)?, Shared::new(&root));
+            if let DirectoryPlanOutcome::Differs(plan) = &planned {
+                let (checked, shared) =
+                    (CheckedObjects::new(&self.objects, plan)?, RestoreContext::new(&root));
                 Restorer::new(&rules, &checked, &shared).check_room(plan, &root, &self.root)?;
-                let mut touched = Touched::default();
+                let mut touched = TouchedPaths::default();
                 plan.touched(b"", &mut touched);
                 paths.moved.append(&mut touched.contents);
             }
             aside::set_all(&root, &self.root, call, &paths)?;
-            return Ok(Restored::default());
+            return Ok(WorkspaceRestoreReport::default());
         }
         let (mut restored, now) = match planned {
-            Planned::Same(now) => {
+            DirectoryPlanOutcome::Same(now) => {
                 if undoes {
                     undoing.remove_made();
                 }
-                (Restored::default(), now)
+                (WorkspaceRestoreReport::default(), now)
             }
-            Planned::Differs(mut plan) => {
-                let checked = Checked::new(&self.objects, &plan)?;
+            DirectoryPlanOutcome::Differs(mut plan) => {
+                let checked = CheckedObjects::new(&self.objects, &plan)?;
                 if undoes {
                     undoing.remove_made();
                 }
-                let mut touched = Touched::default();
+                let mut touched = TouchedPaths::default();
                 plan.touched(b"", &mut touched);
                 // From here on it is not empty, and no other restore into it is to be refused for that.
                 state.rebound = state.rebound.map(|(place, _)| (place, Rebind::Overwrite));
                 state.unsynced = Some(Arc::clone(&bound));
-                let shared = Shared::new(&root);
+                let shared = RestoreContext::new(&root);
                 let mut restorer = Restorer::new(&rules, &checked, &shared);
                 restorer.clear(&mut plan, &root);
                 let now = restorer.folder(plan, Arc::clone(&root), Reach::of(Arc::clone(&root)), b"", None);
@@ -285,7 +289,7 @@ impl HostFilesystem {
                     format!("; of {path} it is a part: `cp -a {folder}/{path}/. {path}` brings that back");
                 reason.push_str(&part);
             }
-            restored.inexact.push(Unrestored::new(folder, reason));
+            restored.inexact.push(UnrestoredPath::new(folder, reason));
         }
         if call.is_some() && !restored.inexact.is_empty() {
             state.notice(WorkspaceNotice::NotUndone { left: restored.inexact.clone() });
@@ -299,16 +303,16 @@ impl HostFilesystem {
     /// Walks the workspace as it is, and gives the owner access to each folder that cannot be read without.
     fn walk_all(
         &self,
-        state: &mut State,
+        state: &mut WorkspaceState,
         root: &Arc<OwnedFd>,
         rules: &Rules,
         commit: &Commit,
         metadata: Option<&Metadata>,
-    ) -> Result<Walked> {
+    ) -> Result<WalkOutcome> {
         let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
         let (mut checked, mut given) = (false, HashSet::new());
         loop {
-            let mut walk = Walk::new(Arc::clone(root), last.clone(), rules, None);
+            let mut walk = WorkspaceWalk::new(Arc::clone(root), last.clone(), rules, None);
             walk.times = metadata.is_some_and(|metadata| metadata.times.is_some());
             let walked = self.located(walk.run())?;
             if walked.unreadable.is_empty() {
@@ -326,17 +330,17 @@ impl HostFilesystem {
                 if let Some(metadata) = metadata {
                     blobs.extend(state.trees.sparse_data(&self.objects, commit.tree, metadata)?);
                 }
-                Checked::of(&self.objects, blobs)?;
+                CheckedObjects::of(&self.objects, blobs)?;
                 checked = true;
             }
-            let failures: Vec<Unrestored> = walked
+            let failures: Vec<UnrestoredPath> = walked
                 .unreadable
                 .iter()
                 .filter_map(|path| {
                     // What does not open although its permissions were given back is not tried for ever.
                     let again = if given.insert(path.clone()) { Ok(()) } else { Err(Errno::EACCES) };
                     let errno = again.and_then(|()| self.make_readable(root, path)).err()?;
-                    Some(Unrestored { path: manifest::told(path), reason: errno.desc().to_owned() })
+                    Some(UnrestoredPath { path: manifest::told(path), reason: errno.desc().to_owned() })
                 })
                 .collect();
             if !failures.is_empty() {

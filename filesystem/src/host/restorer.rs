@@ -12,17 +12,17 @@ use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 use parking_lot::Mutex;
 
-use super::Restored;
-use super::attributes::{self, Target, Wanted};
-use super::checked_objects::Checked;
+use super::WorkspaceRestoreReport;
+use super::attributes::{self, Target, WantedAttributes};
+use super::checked_objects::CheckedObjects;
 use super::deep_directories::{Reach, is_let_go};
-use super::manifest::{Entry, Folder, Kind, Leaf, Node, Stat, join, told};
+use super::manifest::{Leaf, ManifestDirectory, ManifestEntry, ManifestKind, ManifestNode, Stat, join, told};
 use super::objects::{ObjectId, ObjectKind, len};
-use super::plan::{Content, Plan, Step, stat_of};
+use super::plan::{DirectoryPlan, PlannedContent, RestoreStep, stat_of};
 use super::removal::Removal;
 use super::rules::{Rules, Scope, TEMPORARY};
 use super::step::{A_MOUNT, bits, open_at, open_file, stat_at};
-use crate::error::{Error, Result, Unrestored};
+use crate::error::{Error, Result, UnrestoredPath};
 
 /// So many steps in one folder are shared between two threads.
 const SHARED_STEPS_MIN: usize = 32;
@@ -36,7 +36,7 @@ const LINKS_TEMPORARIES: u64 = 1 << 31;
 const OWNER_ALL: u32 = 0o700;
 
 /// What the threads of a restore share.
-pub(super) struct Shared<'a> {
+pub(super) struct RestoreContext<'a> {
     root: &'a OwnedFd,
     /// The files of several names that are written by now.
     links: Mutex<BTreeSet<u32>>,
@@ -45,10 +45,10 @@ pub(super) struct Shared<'a> {
     unwritten_bytes: AtomicU64,
 }
 
-impl<'a> Shared<'a> {
-    pub(super) fn new(root: &'a OwnedFd) -> Shared<'a> {
+impl<'a> RestoreContext<'a> {
+    pub(super) fn new(root: &'a OwnedFd) -> RestoreContext<'a> {
         let (is_full, unwritten_bytes) = (AtomicBool::new(false), AtomicU64::new(0));
-        Shared { root, links: Mutex::default(), is_full, unwritten_bytes }
+        RestoreContext { root, links: Mutex::default(), is_full, unwritten_bytes }
     }
 
     /// How many bytes had no room, where anything had none.
@@ -61,26 +61,37 @@ impl<'a> Shared<'a> {
 /// Carries a plan out.
 pub(super) struct Restorer<'a> {
     rules: &'a Rules,
-    checked: &'a Checked<'a>,
-    shared: &'a Shared<'a>,
-    restored: Restored,
-    failures: Vec<Unrestored>,
+    checked: &'a CheckedObjects<'a>,
+    shared: &'a RestoreContext<'a>,
+    restored: WorkspaceRestoreReport,
+    failures: Vec<UnrestoredPath>,
     temporaries: u64,
 }
 
 impl<'a> Restorer<'a> {
-    pub(super) fn new(rules: &'a Rules, checked: &'a Checked<'a>, shared: &'a Shared<'a>) -> Restorer<'a> {
-        Restorer { rules, checked, shared, restored: Restored::default(), failures: vec![], temporaries: 0 }
+    pub(super) fn new(
+        rules: &'a Rules,
+        checked: &'a CheckedObjects<'a>,
+        shared: &'a RestoreContext<'a>,
+    ) -> Restorer<'a> {
+        Restorer {
+            rules,
+            checked,
+            shared,
+            restored: WorkspaceRestoreReport::default(),
+            failures: vec![],
+            temporaries: 0,
+        }
     }
 
     fn tell(&mut self, path: &[u8], reasons: Vec<String>) {
         if !reasons.is_empty() {
-            self.restored.inexact.push(Unrestored { path: told(path), reason: reasons.join("; ") });
+            self.restored.inexact.push(UnrestoredPath { path: told(path), reason: reasons.join("; ") });
         }
     }
 
     pub(super) fn len_of(&self, blob: ObjectId) -> u64 {
-        let Checked { objects, held } = self.checked;
+        let CheckedObjects { objects, held } = self.checked;
         held.get(&blob)
             .map_or_else(|| objects.said_len(blob, ObjectKind::Blob).unwrap_or(0), |held| len(held))
     }
@@ -102,24 +113,24 @@ impl<'a> Restorer<'a> {
     }
 
     pub(super) fn fail(&mut self, path: &[u8], reason: impl ToString) {
-        self.failures.push(Unrestored { path: told(path), reason: reason.to_string() });
+        self.failures.push(UnrestoredPath { path: told(path), reason: reason.to_string() });
     }
 
     /// Makes a folder what it should be. Whatever fails is noted, and the rest done.
     pub(super) fn folder(
         &mut self,
-        plan: Plan,
+        plan: DirectoryPlan,
         mut folder: Arc<OwnedFd>,
         at: Reach,
         path: &[u8],
         around: Option<Arc<Scope>>,
-    ) -> Arc<Folder> {
+    ) -> Arc<ManifestDirectory> {
         self.open_up(&plan, &folder, path);
-        let Plan { wanted, present, tree, mut entries, steps } = plan;
+        let DirectoryPlan { wanted, present, tree, mut entries, steps } = plan;
         let scope = self.scope(&folder, path, around);
         // What is to go makes room first.
         let (remove, others): (Vec<_>, Vec<_>) =
-            steps.into_iter().partition(|(_, step)| matches!(step, Step::Remove(_)));
+            steps.into_iter().partition(|(_, step)| matches!(step, RestoreStep::Remove(_)));
         self.steps(remove, &folder, path, scope.as_ref(), &mut entries);
         let mut steps = others;
         if is_let_go(path) {
@@ -127,7 +138,7 @@ impl<'a> Restorer<'a> {
                 Ok(opened) => folder = opened,
                 Err(errno) => {
                     self.fail(path, errno.desc());
-                    return Arc::new(Folder::new(Stat::UNKNOWN, None, ObjectId::UNKNOWN, entries));
+                    return Arc::new(ManifestDirectory::new(Stat::UNKNOWN, None, ObjectId::UNKNOWN, entries));
                 }
             }
         } else if steps.len() >= SHARED_STEPS_MIN {
@@ -160,7 +171,7 @@ impl<'a> Restorer<'a> {
             self.drop_links();
         }
         let after = self.finish(&folder, path, &wanted, present.as_deref());
-        Arc::new(Folder::new(
+        Arc::new(ManifestDirectory::new(
             after.unwrap_or(Stat::UNKNOWN),
             wanted.attributes.unwrap_or_default(),
             tree,
@@ -171,17 +182,17 @@ impl<'a> Restorer<'a> {
     /// Takes the steps in a folder that is too deep to be held open while those in it are done, and opens it again.
     fn deep(
         &mut self,
-        steps: Vec<(Arc<[u8]>, Step)>,
+        steps: Vec<(Arc<[u8]>, RestoreStep)>,
         folder: Arc<OwnedFd>,
         at: &Reach,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
-        entries: &mut Vec<Entry>,
+        entries: &mut Vec<ManifestEntry>,
     ) -> Result<Arc<OwnedFd>, Errno> {
         let (mut others, mut folders) = (Vec::new(), Vec::new());
         for (name, step) in steps {
             match step {
-                Step::Folder { plan, replaces } => folders.push((name, plan, replaces)),
+                RestoreStep::Folder { plan, replaces } => folders.push((name, plan, replaces)),
                 step => others.push((name, step)),
             }
         }
@@ -197,7 +208,7 @@ impl<'a> Restorer<'a> {
             match at.open() {
                 Ok(opened) => {
                     let made = self.folder(plan, opened, at, &path, scope.cloned());
-                    entries.push(Entry { name, node: Node::Folder(made) });
+                    entries.push(ManifestEntry { name, node: ManifestNode::Folder(made) });
                 }
                 Err(errno) => self.fail(&path, errno.desc()),
             }
@@ -209,8 +220,8 @@ impl<'a> Restorer<'a> {
         &mut self,
         folder: &OwnedFd,
         name: &[u8],
-        plan: &Plan,
-        replaces: Option<Kind>,
+        plan: &DirectoryPlan,
+        replaces: Option<ManifestKind>,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<(), String> {
@@ -227,8 +238,8 @@ impl<'a> Restorer<'a> {
         &mut self,
         folder: &OwnedFd,
         path: &[u8],
-        wanted: &Wanted,
-        present: Option<&Folder>,
+        wanted: &WantedAttributes,
+        present: Option<&ManifestDirectory>,
     ) -> Option<Stat> {
         let given = stat_of(folder).and_then(|stat| {
             let attributes = match present {
@@ -239,7 +250,7 @@ impl<'a> Restorer<'a> {
             if wanted.is_borne_by(&stat, &attributes, false) {
                 return Ok((stat, Vec::new(), false));
             }
-            let timeless = Wanted { modified_ns: None, ..wanted.clone() };
+            let timeless = WantedAttributes { modified_ns: None, ..wanted.clone() };
             let is_more = present
                 .is_some_and(|present| !timeless.is_borne_by(&present.stat, &present.attributes, false));
             let told = wanted.give(&Target::Opened(folder.as_fd()), &stat, &attributes);
@@ -260,7 +271,7 @@ impl<'a> Restorer<'a> {
     }
 
     /// Gives the owner all rights in a folder that is to be changed.
-    pub(super) fn open_up(&mut self, plan: &Plan, folder: &OwnedFd, path: &[u8]) {
+    pub(super) fn open_up(&mut self, plan: &DirectoryPlan, folder: &OwnedFd, path: &[u8]) {
         let open = plan.present_permissions().unwrap_or(OWNER_ALL);
         if !plan.steps.is_empty()
             && open & OWNER_ALL != OWNER_ALL
@@ -280,7 +291,7 @@ impl<'a> Restorer<'a> {
     }
 
     /// What was done, and what could not be.
-    pub(super) fn done(self) -> (Restored, Vec<Unrestored>) {
+    pub(super) fn done(self) -> (WorkspaceRestoreReport, Vec<UnrestoredPath>) {
         (self.restored, self.failures)
     }
 
@@ -290,16 +301,16 @@ impl<'a> Restorer<'a> {
 
     fn steps(
         &mut self,
-        steps: Vec<(Arc<[u8]>, Step)>,
+        steps: Vec<(Arc<[u8]>, RestoreStep)>,
         folder: &Arc<OwnedFd>,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
-        entries: &mut Vec<Entry>,
+        entries: &mut Vec<ManifestEntry>,
     ) {
         for (name, step) in steps {
             let path = join(path, &name);
             match self.step(step, folder, &name, &path, scope) {
-                Ok(Some(node)) => entries.push(Entry { name, node }),
+                Ok(Some(node)) => entries.push(ManifestEntry { name, node }),
                 Ok(None) => {}
                 Err(reason) => self.fail(&path, reason),
             }
@@ -308,24 +319,30 @@ impl<'a> Restorer<'a> {
 
     fn step(
         &mut self,
-        step: Step,
+        step: RestoreStep,
         folder: &Arc<OwnedFd>,
         name: &Arc<[u8]>,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
-    ) -> Result<Option<Node>, String> {
+    ) -> Result<Option<ManifestNode>, String> {
         match step {
-            Step::Mounted { wanted: true } => Err(A_MOUNT.to_owned()),
-            Step::Mounted { wanted: false } => {
+            RestoreStep::Mounted { wanted: true } => Err(A_MOUNT.to_owned()),
+            RestoreStep::Mounted { wanted: false } => {
                 self.mounted(path);
                 Ok(None)
             }
-            Step::Remove(kind) => {
+            RestoreStep::Remove(kind) => {
                 self.take_away(folder, name, kind, path, scope)?;
                 Ok(None)
             }
-            Step::Write { content, wanted, replaces, link } => {
-                self.make_way(folder, name, replaces.filter(|kind| *kind == Kind::Folder), path, scope)?;
+            RestoreStep::Write { content, wanted, replaces, link } => {
+                self.make_way(
+                    folder,
+                    name,
+                    replaces.filter(|kind| *kind == ManifestKind::Folder),
+                    path,
+                    scope,
+                )?;
                 let temporary = self.temporary();
                 let written = match link {
                     Some(link) => self.link(link, folder, &temporary, &content, &wanted),
@@ -355,22 +372,22 @@ impl<'a> Restorer<'a> {
                 self.restored.written += 1;
                 let stat = stat_at(folder, name).map_err(|errno| self.described(errno))?;
                 let (blob, form) = (content.blob(), content.form());
-                Ok(Some(Node::Leaf(Leaf { blob, form, ..Leaf::unread(stat) })))
+                Ok(Some(ManifestNode::Leaf(Leaf { blob, form, ..Leaf::unread(stat) })))
             }
-            Step::Attributes(leaf, wanted) => {
+            RestoreStep::Attributes(leaf, wanted) => {
                 self.give(folder, name, &leaf, &wanted, path)?;
-                let timeless = Wanted { modified_ns: None, ..wanted };
-                let is_link = leaf.stat.kind() == Kind::Link;
+                let timeless = WantedAttributes { modified_ns: None, ..wanted };
+                let is_link = leaf.stat.kind() == ManifestKind::Link;
                 self.restored.written +=
                     u64::from(!timeless.is_borne_by(&leaf.stat, &leaf.attributes, is_link));
                 let stat = stat_at(folder, name).map_err(|errno| self.described(errno))?;
-                Ok(Some(Node::Leaf(Leaf { stat, racy: true, ..leaf })))
+                Ok(Some(ManifestNode::Leaf(Leaf { stat, racy: true, ..leaf })))
             }
-            Step::Folder { plan, replaces } => {
+            RestoreStep::Folder { plan, replaces } => {
                 self.make_folder(folder, name, &plan, replaces, path, scope)?;
                 let at = Reach::of(Arc::clone(folder)).to(name);
                 let opened = at.open().map_err(|errno| self.described(errno))?;
-                Ok(Some(Node::Folder(self.folder(plan, opened, at, path, scope.cloned()))))
+                Ok(Some(ManifestNode::Folder(self.folder(plan, opened, at, path, scope.cloned()))))
             }
         }
     }
@@ -381,7 +398,7 @@ impl<'a> Restorer<'a> {
         &mut self,
         folder: &OwnedFd,
         name: &[u8],
-        kind: Kind,
+        kind: ManifestKind,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<(), String> {
@@ -395,7 +412,7 @@ impl<'a> Restorer<'a> {
         &mut self,
         folder: &OwnedFd,
         name: &[u8],
-        replaces: Option<Kind>,
+        replaces: Option<ManifestKind>,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<(), String> {
@@ -412,7 +429,7 @@ impl<'a> Restorer<'a> {
         &mut self,
         folder: &OwnedFd,
         name: &[u8],
-        kind: Kind,
+        kind: ManifestKind,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<bool, String> {
@@ -435,10 +452,10 @@ impl<'a> Restorer<'a> {
         &self,
         folder: &OwnedFd,
         temporary: &str,
-        content: &Content,
-        wanted: &Wanted,
+        content: &PlannedContent,
+        wanted: &WantedAttributes,
     ) -> Result<Vec<String>, String> {
-        if let Content::Link(blob) = content {
+        if let PlannedContent::Link(blob) = content {
             let mut target = Vec::new();
             self.checked.copy(*blob, &mut target).map_err(|error| self.unwritten(&error))?;
             symlinkat(&*target, folder, temporary).map_err(|errno| self.described(errno))?;
@@ -450,7 +467,7 @@ impl<'a> Restorer<'a> {
         let created = open_at(folder, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
         let mut file = File::from(created.map_err(|errno| self.described(errno))?);
         match content {
-            Content::Sparse(_, sparse, data) => {
+            PlannedContent::Sparse(_, sparse, data) => {
                 let mut pieces = sparse.writer(&file).map_err(|error| error.to_string())?;
                 self.checked.copy(*data, &mut pieces)
             }
@@ -470,8 +487,8 @@ impl<'a> Restorer<'a> {
         link: u32,
         folder: &OwnedFd,
         temporary: &str,
-        content: &Content,
-        wanted: &Wanted,
+        content: &PlannedContent,
+        wanted: &WantedAttributes,
     ) -> Result<Vec<String>, String> {
         let mut links = self.shared.links.lock();
         let first =
@@ -512,12 +529,12 @@ impl<'a> Restorer<'a> {
         folder: &OwnedFd,
         name: &[u8],
         leaf: &Leaf,
-        wanted: &Wanted,
+        wanted: &WantedAttributes,
         path: &[u8],
     ) -> Result<(), String> {
         let file;
         let target = match leaf.stat.kind() {
-            Kind::Link => Target::Link(folder.as_fd(), name),
+            ManifestKind::Link => Target::Link(folder.as_fd(), name),
             _ => {
                 file = open_file(folder, name).map_err(described)?;
                 Target::Opened(file.as_fd())

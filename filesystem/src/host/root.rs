@@ -35,7 +35,7 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{StatxFlags, XattrFlags, fgetxattr, fsetxattr, statx};
 use uuid::Uuid;
 
-use super::lease::Place;
+use super::lease::DeviceInode;
 use super::step::{OPEN_FOLDER, list};
 use crate::FolderIdentity;
 use crate::error::{Error, Result};
@@ -50,7 +50,7 @@ const TOKEN_BYTES_MAX: usize = 36;
 #[derive(Debug)]
 pub(super) struct Root {
     folder: Arc<OwnedFd>,
-    place: Place,
+    place: DeviceInode,
     identity: Mutex<FolderIdentity>,
     /// Whether a snapshot was taken through this handle, which is then known to be of this folder.
     is_captured: AtomicBool,
@@ -81,7 +81,7 @@ impl Root {
 
     /// The folder that is open.
     pub(super) fn of(folder: OwnedFd, path: &Path) -> Result<Root> {
-        let place = Place::of(&folder, path)?;
+        let place = DeviceInode::of(&folder, path)?;
         let identity = Mutex::new(look(&folder, path)?);
         Ok(Root { folder: Arc::new(folder), place, identity, is_captured: AtomicBool::new(false) })
     }
@@ -90,7 +90,7 @@ impl Root {
         &self.folder
     }
 
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> DeviceInode {
         self.place
     }
 
@@ -128,7 +128,7 @@ impl Root {
     /// Checks that the path leads to this folder still.
     pub(super) fn check_path(&self, path: &Path) -> Result<()> {
         let found = fstatat(AT_FDCWD, path, AtFlags::AT_SYMLINK_NOFOLLOW);
-        if found.is_ok_and(|found| self.place == Place::from(&found)) {
+        if found.is_ok_and(|found| self.place == DeviceInode::from(&found)) {
             return Ok(());
         }
         let found = Root::open(path).ok().map(|root| root.identity());

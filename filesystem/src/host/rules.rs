@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
 use super::leave_out::LeaveOut;
-use super::manifest::{Kind, Stat, join, told};
+use super::manifest::{ManifestKind, Stat, join, told};
 use super::step::MOUNT;
 use super::step::open_file;
 use crate::error::{Error, Result};
@@ -170,7 +170,7 @@ fn read_present(folder: &OwnedFd, path: &[u8]) -> Result<Option<LeaveOut>> {
         Err(errno) => return Err(Error::io("read", path(), errno.into())),
     };
     let stat = fstat(&file).map_err(|errno| Error::io("look at", path(), errno.into()))?;
-    if Stat::from(&stat).kind() != Kind::File {
+    if Stat::from(&stat).kind() != ManifestKind::File {
         return Ok(None);
     }
     let mut bytes = Vec::new();

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::content::Limits;
-use super::manifest::{self, Folder, Form, Node, Permissions};
+use super::content::CaptureLimits;
+use super::manifest::{self, BlobForm, ManifestDirectory, ManifestNode, Permissions};
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects};
 use super::repositories::Look;
@@ -15,8 +15,8 @@ use super::rules::{Gitignore, Rules};
 use super::sparse::Sparse;
 use super::state::{Last, UNSAVED_FILES, UNSAVED_PART};
 use super::trees::encode_commit;
-use super::unsynced_snapshots::Pending;
-use super::walk::{Walk, Walked};
+use super::unsynced_snapshots::UnsyncedCapture;
+use super::walk::{WalkOutcome, WorkspaceWalk};
 use super::{HostFilesystem, WorkspaceNotice, binding};
 use crate::FolderIdentity;
 use crate::error::{Error, Result};
@@ -116,9 +116,9 @@ impl HostFilesystem {
         let rules = Rules::new(&self.options.leave_out, gitignore);
         let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
         self.objects.begin_capture(last.as_ref().map_or(0, |last| last.files));
-        let mut walk = Walk::new(Arc::clone(root.folder()), last, &rules, Some(&self.objects));
+        let mut walk = WorkspaceWalk::new(Arc::clone(root.folder()), last, &rules, Some(&self.objects));
         walk.times = self.options.times;
-        walk.limits = Limits::new(until, self.options.capture_bytes_max);
+        walk.limits = CaptureLimits::new(until, self.options.capture_bytes_max);
         walk.limits.progress.clone_from(&self.options.progress);
         let mut walked = self.located(walk.run())?;
         for (id, lines) in std::mem::take(&mut walked.trees) {
@@ -172,7 +172,7 @@ impl HostFilesystem {
         if durable {
             self.sync(commit, &beside, &last.root)?;
         } else if !beside.iter().chain([&commit]).all(|id| self.objects.is_durable(*id)) {
-            self.unsynced.add(Pending { commit, beside, root: Arc::clone(&last.root) });
+            self.unsynced.add(UnsyncedCapture { commit, beside, root: Arc::clone(&last.root) });
         }
         state.last = Some(last);
         let mounts: Vec<String> = walked.mounts.iter().map(|path| manifest::shown(path)).collect();
@@ -204,7 +204,7 @@ impl HostFilesystem {
 
     /// Writes the object of the workspace's metadata, unless nothing changed since it was last written, and returns its
     /// id.
-    fn keep_metadata(&self, last: &mut Last, walked: &Walked) -> Result<ObjectId> {
+    fn keep_metadata(&self, last: &mut Last, walked: &WalkOutcome) -> Result<ObjectId> {
         if let Some((_, Some(id))) = &last.metadata
             && self.objects.is_sound(*id, ObjectKind::Blob)?
         {
@@ -243,7 +243,7 @@ impl HostFilesystem {
     }
 
     /// Syncs the objects that a snapshot needs and that are not known to be durable.
-    fn sync(&self, commit: ObjectId, beside: &[ObjectId], root: &Folder) -> Result<()> {
+    fn sync(&self, commit: ObjectId, beside: &[ObjectId], root: &ManifestDirectory) -> Result<()> {
         if beside.iter().chain([&commit]).all(|id| self.objects.is_durable(*id)) {
             return Ok(());
         }
@@ -254,14 +254,14 @@ impl HostFilesystem {
             ids.extend(Some(folder.times).filter(|times| *times != ObjectId::UNKNOWN));
             for entry in &folder.entries {
                 match &entry.node {
-                    Node::Leaf(leaf) => {
-                        if leaf.form == Form::Sparse && !self.objects.is_durable(leaf.blob) {
+                    ManifestNode::Leaf(leaf) => {
+                        if leaf.form == BlobForm::Sparse && !self.objects.is_durable(leaf.blob) {
                             ids.push(Sparse::read(&self.objects, leaf.blob)?.1);
                         }
                         ids.push(leaf.blob);
                     }
-                    Node::Folder(folder) => left.push(folder),
-                    Node::Special | Node::Mount => {}
+                    ManifestNode::Folder(folder) => left.push(folder),
+                    ManifestNode::Special | ManifestNode::Mount => {}
                 }
             }
         }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::cache::{self, Cached, Circumstances};
-use super::lease::Place;
-use super::manifest::{Folder, Permissions};
+use super::cache::{self, Cached, StatCacheKey};
+use super::lease::DeviceInode;
+use super::manifest::{ManifestDirectory, Permissions};
 use super::metadata::Metadata;
 use super::object_files::read_file;
 use super::objects::ObjectId;
-use super::repositories::Seen;
+use super::repositories::RepositoryStatCache;
 use super::root::Root;
 use super::trees::Trees;
 use super::{HostFilesystem, Rebind, WorkspaceNotice};
@@ -31,7 +31,7 @@ pub(super) const UNSAVED_FILES: u64 = 64;
 
 /// Holds what a workspace is known to be, under the workspace's lock.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct WorkspaceState {
     /// What the last walk or restore found: the stat cache. Every object that it names is in the store.
     pub(super) last: Option<Last>,
     pub(super) trees: Trees,
@@ -40,13 +40,13 @@ pub(super) struct State {
     /// Number of files that the stat cache's file does not hold as they are.
     pub(super) unsaved: u64,
     /// What the last snapshot or restore found in the workspace's repositories.
-    pub(super) seen: Seen,
+    pub(super) seen: RepositoryStatCache,
     /// The folder that the rest was found in.
-    pub(super) folder: Option<(Place, FolderIdentity)>,
+    pub(super) folder: Option<(DeviceInode, FolderIdentity)>,
     /// The folder that snapshots of other folders may be restored into.
-    pub(super) rebound: Option<(Place, Rebind)>,
+    pub(super) rebound: Option<(DeviceInode, Rebind)>,
     /// Folder for which [`HostFilesystem::adopt`] was asked, and the token of those whose place it takes, if it does.
-    pub(super) adopted: Option<(Place, Option<Uuid>)>,
+    pub(super) adopted: Option<(DeviceInode, Option<Uuid>)>,
     /// The token that the holder of the lease gives to a folder without one.
     pub(super) token: Option<Uuid>,
     /// The folder in which a restore changed something that is not synced yet.
@@ -61,7 +61,7 @@ pub(super) struct State {
 
 /// Holds what the workspace was last found to be.
 pub(super) struct Last {
-    pub(super) root: Arc<Folder>,
+    pub(super) root: Arc<ManifestDirectory>,
     pub(super) permissions: Option<Arc<Permissions>>,
     pub(super) metadata: Option<(Arc<Metadata>, Option<ObjectId>)>,
     /// The commit of the last snapshot, where nothing changed since, and its tag.
@@ -79,7 +79,7 @@ impl HostFilesystem {
     }
 
     /// Reads the stat cache the first time, and forgets everything if another process collected the store since.
-    pub(super) fn begin(&self, state: &mut State, root: Option<&Root>) {
+    pub(super) fn begin(&self, state: &mut WorkspaceState, root: Option<&Root>) {
         if let Some(root) = root {
             state.look_at(root.place(), root.identity());
         }
@@ -89,7 +89,7 @@ impl HostFilesystem {
             Some(_) => {
                 (state.last, state.trees, state.unsaved, state.mark) =
                     (None, Trees::default(), 0, Some(mark));
-                state.seen = Seen::default();
+                state.seen = RepositoryStatCache::default();
                 self.objects.forget();
             }
             None => {
@@ -110,14 +110,14 @@ impl HostFilesystem {
         }
     }
 
-    fn circumstances(&self, mark: [u8; 16], folder: Option<FolderIdentity>) -> Circumstances {
+    fn circumstances(&self, mark: [u8; 16], folder: Option<FolderIdentity>) -> StatCacheKey {
         let boot = boot_id().unwrap_or_default();
-        Circumstances { boot: boot.into_bytes(), mark, folder }
+        StatCacheKey { boot: boot.into_bytes(), mark, folder }
     }
 
     /// Writes the stat cache if more than `new_max` of its files are new. A failure costs the next process time and
     /// nothing else.
-    pub(super) fn save(&self, state: &mut State, new_max: u64) {
+    pub(super) fn save(&self, state: &mut WorkspaceState, new_max: u64) {
         let Some(last) = &state.last else { return };
         if state.unsaved <= new_max {
             return;

@@ -10,7 +10,7 @@
 //!
 //! Such an object means something beside its tree alone: how many lines there are, and of which kind, the tree says.
 
-use super::manifest::{Entry, GitMode, Node, Stat, TreeEntry};
+use super::manifest::{GitMode, ManifestEntry, ManifestNode, Stat, TreeEntry};
 use super::objects::{ObjectId, ObjectKind, Objects};
 use crate::error::{Error, Result};
 
@@ -20,39 +20,39 @@ const HEAD: &[u8] = b"foldlog times 1\n";
 pub(super) struct Times {
     pub(super) own_ns: i64,
     /// In the order of the tree.
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<EntryTime>,
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Line {
+pub(super) enum EntryTime {
     Leaf(i64),
     Folder(ObjectId),
 }
 
 /// The object of a folder, of its entries in the order of its tree. `None` where a folder in it has none.
-pub(super) fn encode(own: &Stat, ordered: &[(GitMode, &Entry)]) -> Option<Vec<u8>> {
+pub(super) fn encode(own: &Stat, ordered: &[(GitMode, &ManifestEntry)]) -> Option<Vec<u8>> {
     let mut bytes = HEAD.to_vec();
     bytes.extend_from_slice(&own.modified_ns.to_le_bytes());
     for (_, entry) in ordered {
         match &entry.node {
-            Node::Leaf(leaf) => bytes.extend_from_slice(&leaf.stat.modified_ns.to_le_bytes()),
-            Node::Folder(folder) if folder.times != ObjectId::UNKNOWN => {
+            ManifestNode::Leaf(leaf) => bytes.extend_from_slice(&leaf.stat.modified_ns.to_le_bytes()),
+            ManifestNode::Folder(folder) if folder.times != ObjectId::UNKNOWN => {
                 bytes.extend_from_slice(&folder.times.0);
             }
-            Node::Folder(_) | Node::Special | Node::Mount => return None,
+            ManifestNode::Folder(_) | ManifestNode::Special | ManifestNode::Mount => return None,
         }
     }
     Some(bytes)
 }
 
 /// The object of a folder whose tree has these lines.
-pub(super) fn encode_lines(own_ns: i64, lines: impl IntoIterator<Item = Line>) -> Vec<u8> {
+pub(super) fn encode_lines(own_ns: i64, lines: impl IntoIterator<Item = EntryTime>) -> Vec<u8> {
     let mut bytes = HEAD.to_vec();
     bytes.extend_from_slice(&own_ns.to_le_bytes());
     for line in lines {
         match line {
-            Line::Leaf(ns) => bytes.extend_from_slice(&ns.to_le_bytes()),
-            Line::Folder(id) => bytes.extend_from_slice(&id.0),
+            EntryTime::Leaf(ns) => bytes.extend_from_slice(&ns.to_le_bytes()),
+            EntryTime::Folder(id) => bytes.extend_from_slice(&id.0),
         }
     }
     bytes
@@ -76,11 +76,11 @@ impl Times {
         for line in tree {
             if line.mode == GitMode::Folder {
                 let (id, after) = rest.split_first_chunk()?;
-                lines.push(Line::Folder(ObjectId(*id)));
+                lines.push(EntryTime::Folder(ObjectId(*id)));
                 rest = after;
             } else {
                 let (ns, after) = rest.split_first_chunk()?;
-                lines.push(Line::Leaf(i64::from_le_bytes(*ns)));
+                lines.push(EntryTime::Leaf(i64::from_le_bytes(*ns)));
                 rest = after;
             }
         }

@@ -7,10 +7,10 @@ use super::leave_out::LeaveOut;
 use super::manifest::{GitMode, Permissions, TreeEntry, decode_tree, is_too_deep, join, told};
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects, STRUCTURE_BYTES_MAX};
-use super::plan::Then;
+use super::plan::CapturedDirectory;
 use super::rules::{GITIGNORE, GITIGNORE_BYTES_MAX};
 use super::sparse::Sparse;
-use super::times::{Line, Times};
+use super::times::{EntryTime, Times};
 use crate::error::{Error, Result};
 
 /// So many lines are held, of whatever trees.
@@ -96,17 +96,20 @@ impl Trees {
     pub(super) fn times(
         &mut self,
         objects: &Objects,
-        root: Then,
+        root: CapturedDirectory,
         seen: &mut HashSet<ObjectId>,
     ) -> Result<()> {
         let mut left = vec![(Vec::new(), root)];
-        while let Some((path, Then { tree, times })) = left.pop() {
+        while let Some((path, CapturedDirectory { tree, times })) = left.pop() {
             let Some(times) = times.filter(|times| seen.insert(*times)) else { continue };
             let lines = self.get(objects, tree, &path)?;
             let times = Times::read(objects, times, &lines)?;
             for (line, time) in lines.iter().zip(times.lines) {
-                if let Line::Folder(times) = time {
-                    left.push((join(&path, &line.name), Then { tree: line.id, times: Some(times) }));
+                if let EntryTime::Folder(times) = time {
+                    left.push((
+                        join(&path, &line.name),
+                        CapturedDirectory { tree: line.id, times: Some(times) },
+                    ));
                 }
             }
         }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::HostFilesystem;
-use super::manifest::{Folder, Kind, Node, join};
+use super::manifest::{ManifestDirectory, ManifestKind, ManifestNode, join};
 use super::rules::{Gitignore, Rules};
 use super::step::{open_around, open_file};
-use super::walk::Walk;
+use super::walk::WorkspaceWalk;
 use crate::error::{Error, Result};
 
 /// The permissions of a file that everybody may read.
@@ -39,27 +39,27 @@ impl HostFilesystem {
         let gitignore = if self.options.gitignore { Gitignore::Present } else { Gitignore::Unread };
         let rules = Rules::new(&self.options.leave_out, gitignore);
         let root = self.folder()?;
-        let walked = self.located(Walk::new(Arc::clone(&root), None, &rules, None).run())?;
+        let walked = self.located(WorkspaceWalk::new(Arc::clone(&root), None, &rules, None).run())?;
         let unreadable = walked.unreadable.into_iter();
         let mut found: Vec<_> = unreadable.map(|path| (path, Uncapturable::Unreadable)).collect();
         let is_refused = |path: &[u8]| {
             let opened = open_around(&root, path).and_then(|(folder, name)| open_file(&folder, &name));
             matches!(opened, Err(Errno::EACCES | Errno::EPERM))
         };
-        let mut left: Vec<(Vec<u8>, Arc<Folder>)> = vec![(Vec::new(), walked.root)];
+        let mut left: Vec<(Vec<u8>, Arc<ManifestDirectory>)> = vec![(Vec::new(), walked.root)];
         while let Some((around, folder)) = left.pop() {
             for entry in &folder.entries {
                 let path = join(&around, &entry.name);
                 match &entry.node {
-                    Node::Special => found.push((path, Uncapturable::Special)),
-                    Node::Folder(folder) => left.push((path, Arc::clone(folder))),
-                    Node::Leaf(leaf) => {
+                    ManifestNode::Special => found.push((path, Uncapturable::Special)),
+                    ManifestNode::Folder(folder) => left.push((path, Arc::clone(folder))),
+                    ManifestNode::Leaf(leaf) => {
                         let is_doubtful = leaf.stat.permissions() & READ_BY_ALL != READ_BY_ALL;
-                        if leaf.stat.kind() == Kind::File && is_doubtful && is_refused(&path) {
+                        if leaf.stat.kind() == ManifestKind::File && is_doubtful && is_refused(&path) {
                             found.push((path, Uncapturable::Unreadable));
                         }
                     }
-                    Node::Mount => {}
+                    ManifestNode::Mount => {}
                 }
             }
         }

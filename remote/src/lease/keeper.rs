@@ -31,12 +31,12 @@ pub(crate) trait Leases: Send + Sync + 'static {
 pub(crate) struct Keeper<L> {
     leases: L,
     length: Duration,
-    held: Mutex<Held>,
+    held: Mutex<LeasedSessions>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
-    sessions: BTreeMap<Uuid, Claimed>,
+struct LeasedSessions {
+    sessions: BTreeMap<Uuid, ClaimedSession>,
     /// Whether a task renews.
     is_renewed: bool,
     /// Whether the lease was given up while the task waits.
@@ -45,7 +45,7 @@ struct Held {
 
 /// A session that is claimed.
 #[derive(Clone, Copy, Debug)]
-struct Claimed {
+struct ClaimedSession {
     epoch: u64,
     is_linked: bool,
 }
@@ -55,7 +55,7 @@ impl<L: Leases> Keeper<L> {
         Arc::new(Keeper { leases, length, held: Mutex::default() })
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, LeasedSessions> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -69,7 +69,7 @@ impl<L: Leases> Keeper<L> {
     pub(crate) async fn hold(self: &Arc<Self>, session: Uuid, epoch: u64) {
         let (begins, is_ended) = {
             let mut held = self.held();
-            held.sessions.insert(session, Claimed { epoch, is_linked: false });
+            held.sessions.insert(session, ClaimedSession { epoch, is_linked: false });
             let begins = !std::mem::replace(&mut held.is_renewed, true);
             let is_ended = std::mem::take(&mut held.is_ended);
             (begins, is_ended)

@@ -34,7 +34,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-pub use watch::{LeaseStanding, LeaseWait, LeaseWatch, Pacing, SteadyPacing, Waited, wait_for_lease};
+pub use watch::{
+    LeasePacer, LeaseStanding, LeaseWait, LeaseWaitOutcome, LeaseWatch, SteadyPacing, wait_for_lease,
+};
 
 use crate::error::{Error, Result};
 

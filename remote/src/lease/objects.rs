@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use super::keeper::Leases;
 use super::{SessionLease, check_length};
-use crate::bucket::{Bucket, Put};
+use crate::bucket::{Bucket, PutOutcome};
 use crate::chunk::NOTE_BYTES_MAX;
 use crate::error::{Error, Result};
 
@@ -88,7 +88,7 @@ impl Leases for ObjectLeases {
         let payload = PutPayload::from(self.link.clone());
         let put = self.bucket.put_once(&link_key(&self.bucket, session, epoch), &payload).await;
         // Nobody else claimed that epoch.
-        let is_linked = !matches!(put, Put::Failed(_));
+        let is_linked = !matches!(put, PutOutcome::Failed(_));
         if let Some(before) = epoch.checked_sub(1).filter(|before| is_linked && *before > 0) {
             self.bucket.remove(&link_key(&self.bucket, session, before)).await;
         }

@@ -18,11 +18,11 @@ use crate::place::Place;
 #[derive(Clone, Debug, Default)]
 pub struct LeaseWatch {
     /// Which renewal was seen last, and when the first look that saw it had ended.
-    seen: Option<(Seen, Duration)>,
+    seen: Option<(LeaseVersion, Duration)>,
     was_renewed: bool,
 }
 
-type Seen = (u64, Uuid, u64);
+type LeaseVersion = (u64, Uuid, u64);
 
 /// Says how a session's lease stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl LeaseWatch {
             Some(left) => return LeaseStanding::Alive { left },
             None => {}
         }
-        let now: Seen = (lease.epoch, lease.worker, lease.renewal);
+        let now: LeaseVersion = (lease.epoch, lease.worker, lease.renewal);
         match self.seen {
             Some((seen, since)) if seen == now => {
                 let left = lease.length.saturating_sub(asked.saturating_sub(since));
@@ -88,7 +88,7 @@ impl LeaseWatch {
 }
 
 /// Reads a steady clock, and waits: what decides when a lease is looked at again. A test's own lets no time pass.
-pub trait Pacing: fmt::Debug + Send + Sync {
+pub trait LeasePacer: fmt::Debug + Send + Sync {
     /// Returns the time since some fixed moment, on a clock that nobody sets.
     fn now(&self) -> Duration;
 
@@ -120,7 +120,7 @@ impl SteadyPacing {
     }
 }
 
-impl Pacing for SteadyPacing {
+impl LeasePacer for SteadyPacing {
     fn now(&self) -> Duration {
         Duration::from_micros(SystemClock.steady_us().unsigned_abs())
     }
@@ -140,12 +140,12 @@ pub struct LeaseWait<'a> {
     /// Whether to give up as soon as its worker is known to live.
     pub until_it_lives: bool,
     /// By whose clock, and who may end the wait.
-    pub pacing: &'a dyn Pacing,
+    pub pacing: &'a dyn LeasePacer,
 }
 
 impl<'a> LeaseWait<'a> {
     /// Waits for so long at most.
-    pub fn new(at_most: Duration, pacing: &'a dyn Pacing) -> LeaseWait<'a> {
+    pub fn new(at_most: Duration, pacing: &'a dyn LeasePacer) -> LeaseWait<'a> {
         LeaseWait { at_most, until_it_lives: false, pacing }
     }
 
@@ -159,7 +159,7 @@ impl<'a> LeaseWait<'a> {
 /// Says what came of waiting for a session's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Waited {
+pub enum LeaseWaitOutcome {
     /// The lease has run out, or nobody keeps one: it is time to take the session over. Others may have waited for it too, and whoever
     /// takes over last goes on.
     Free {
@@ -188,7 +188,7 @@ const LOOKS: u32 = 6;
 /// # Errors
 ///
 /// Those of [`Place::lease`].
-pub fn wait_for_lease(place: &dyn Place, session: Uuid, wait: &LeaseWait<'_>) -> Result<Waited> {
+pub fn wait_for_lease(place: &dyn Place, session: Uuid, wait: &LeaseWait<'_>) -> Result<LeaseWaitOutcome> {
     let LeaseWait { at_most, until_it_lives, pacing } = *wait;
     let (begun, mut watch) = (pacing.now(), LeaseWatch::new());
     loop {
@@ -197,18 +197,18 @@ pub fn wait_for_lease(place: &dyn Place, session: Uuid, wait: &LeaseWait<'_>) ->
         let answered = pacing.now();
         let standing = watch.look(lease.as_ref(), asked, answered);
         let (left, lives) = match standing {
-            LeaseStanding::None | LeaseStanding::RanOut => return Ok(Waited::Free { lease }),
+            LeaseStanding::None | LeaseStanding::RanOut => return Ok(LeaseWaitOutcome::Free { lease }),
             LeaseStanding::Watched { left } => (left, false),
             LeaseStanding::Alive { left } => (left, true),
         };
-        let Some(lease) = lease else { return Ok(Waited::Free { lease: None }) };
+        let Some(lease) = lease else { return Ok(LeaseWaitOutcome::Free { lease: None }) };
         let still = at_most.saturating_sub(answered.saturating_sub(begun));
         if still.is_zero() || lives && until_it_lives {
-            return Ok(Waited::Kept { lease, lives });
+            return Ok(LeaseWaitOutcome::Kept { lease, lives });
         }
         let next_look = (lease.length / LOOKS).max(Duration::from_millis(1));
         if !pacing.pause(left.min(still).min(next_look)) {
-            return Ok(Waited::Stopped);
+            return Ok(LeaseWaitOutcome::Stopped);
         }
     }
 }

@@ -15,20 +15,20 @@ pub(super) const COLUMN_BYTES_MAX: usize = 12 + PACKS_MAX * 40 + INLINED_BYTES_M
 
 /// Is what an append's captures add.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Captures {
+pub(super) struct AppendCaptures {
     /// Sequence number behind the append.
     pub(super) next: SequenceNumber,
     pub(super) packs: Vec<ObjectId>,
     pub(super) inlined: Vec<u8>,
 }
 
-impl Captures {
+impl AppendCaptures {
     /// Takes what an append is given.
     ///
     /// # Errors
     ///
     /// [`Error::TooLarge`].
-    pub(super) fn new(CapturePacks { packs, inlined }: CapturePacks<'_>) -> Result<Captures> {
+    pub(super) fn new(CapturePacks { packs, inlined }: CapturePacks<'_>) -> Result<AppendCaptures> {
         for (what, len, max) in [
             ("list of packs", packs.len(), PACKS_MAX),
             ("pack of captures", inlined.len(), INLINED_BYTES_MAX),
@@ -37,12 +37,12 @@ impl Captures {
                 return Err(Error::TooLarge { what, len: len as u64, max: max as u64 });
             }
         }
-        Ok(Captures { next: SequenceNumber::MIN, packs: packs.to_vec(), inlined: inlined.to_vec() })
+        Ok(AppendCaptures { next: SequenceNumber::MIN, packs: packs.to_vec(), inlined: inlined.to_vec() })
     }
 
     /// Says that captures add nothing.
-    pub(super) fn none() -> Captures {
-        Captures { next: SequenceNumber::MIN, packs: Vec::new(), inlined: Vec::new() }
+    pub(super) fn none() -> AppendCaptures {
+        AppendCaptures { next: SequenceNumber::MIN, packs: Vec::new(), inlined: Vec::new() }
     }
 
     /// Shows it as the engine has it.
@@ -62,7 +62,7 @@ impl Captures {
     }
 
     /// `None` if it is no such column.
-    pub(super) fn decode(column: &[u8]) -> Option<Captures> {
+    pub(super) fn decode(column: &[u8]) -> Option<AppendCaptures> {
         let (next, rest) = column.split_first_chunk::<8>()?;
         let (count, mut rest) = rest.split_first_chunk::<4>()?;
         let mut packs = Vec::new();
@@ -73,6 +73,6 @@ impl Captures {
             rest = behind;
         }
         let next = u64::from_le_bytes(*next).into();
-        Some(Captures { next, packs, inlined: rest.to_vec() })
+        Some(AppendCaptures { next, packs, inlined: rest.to_vec() })
     }
 }

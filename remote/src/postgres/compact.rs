@@ -11,21 +11,21 @@
 //! clears them (`VACUUM`).
 
 use foldlog_codec::body::{Dropped, DroppedBodies, ObjectId};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::Tables;
-use super::connection::{Lease, Refusal};
-use super::reader::{Item, Reader};
+use super::connection::{DatabaseFailure, PooledConnection};
+use super::reader::{Item, RowReader};
 use super::replicator::PostgresReplicator;
 use super::schema;
 use super::statements::{LOCK, UUID, column, link, number};
-use crate::dropped_bodies::Said;
+use crate::dropped_bodies::DroppedBodiesTracker;
 use crate::error::{Error, Result};
 use crate::place::CollectReport;
-use crate::referenced_payloads::Needed;
+use crate::referenced_payloads::ReferencedPayloads;
 
 const DROP: &str = "drop bodies from the database";
 
@@ -34,7 +34,7 @@ const PAGE_ROWS: i64 = 1_024;
 
 /// Rows that are to be changed.
 #[derive(Default)]
-struct Changes {
+struct CompactedRows {
     sequences: Vec<i64>,
     bodies: Vec<Vec<u8>>,
     hashes: Vec<Vec<u8>>,
@@ -42,7 +42,7 @@ struct Changes {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct TableCompactionCounts {
     dropped: u64,
     bytes: u64,
     before: u64,
@@ -52,7 +52,7 @@ impl PostgresReplicator {
     /// Drops the bodies that a compaction of the session dropped, as its records say, and the payloads that none of them names, or counts them
     /// alone.
     pub(super) fn collect(&self, session: Uuid, dry_run: bool) -> Result<CollectReport> {
-        let (mut said, mut needed) = (Said::default(), Needed::default());
+        let (mut said, mut needed) = (DroppedBodiesTracker::default(), ReferencedPayloads::default());
         let tables = self.tables();
         let time_us = self.runtime().run(async move { tables.time_us().await })??;
         let (reader, read) = self.read_here(self.reader(session), &mut |item| match item {
@@ -77,10 +77,10 @@ impl PostgresReplicator {
 }
 
 async fn drop_bodies(
-    (tables, reader): (&Tables, &Reader),
-    said: Said,
+    (tables, reader): (&Tables, &RowReader),
+    said: DroppedBodiesTracker,
     dry_run: bool,
-    needed: &mut Needed,
+    needed: &mut ReferencedPayloads,
     mut report: CollectReport,
 ) -> Result<CollectReport> {
     let session = reader.session();
@@ -100,7 +100,8 @@ async fn drop_bodies(
     needed.extend([known.hash]);
     let known_in: Vec<SequenceNumber> = said.known_in.iter().map(|(_, sequence)| *sequence).collect();
     let (next, known) = (reader.stand.next, (known, known_bytes.as_slice()));
-    let dropping = Dropping { tables, session, next, dropped: &dropped, through, known, known_in: &known_in };
+    let dropping =
+        TableCompaction { tables, session, next, dropped: &dropped, through, known, known_in: &known_in };
     let counts = tables.tried(DROP, || dropping.run(dry_run)).await??;
     if let Some(counts) = counts {
         report.dropped = counts.dropped;
@@ -110,7 +111,7 @@ async fn drop_bodies(
     Ok(report)
 }
 
-struct Dropping<'a> {
+struct TableCompaction<'a> {
     tables: &'a Tables,
     session: Uuid,
     dropped: &'a DroppedBodies,
@@ -123,9 +124,9 @@ struct Dropping<'a> {
     known_in: &'a [SequenceNumber],
 }
 
-impl Dropping<'_> {
+impl TableCompaction<'_> {
     /// Changes the rows in one transaction. `None` if nothing may be dropped.
-    async fn run(&self, dry_run: bool) -> Result<Result<Option<Counts>>, Refusal> {
+    async fn run(&self, dry_run: bool) -> Result<Result<Option<TableCompactionCounts>>, DatabaseFailure> {
         let mut lease = self.tables.pool.lease().await?;
         lease.begin().await?;
         let done = self.change(&mut lease, dry_run).await?;
@@ -134,7 +135,11 @@ impl Dropping<'_> {
         Ok(done)
     }
 
-    async fn change(&self, lease: &mut Lease, dry_run: bool) -> Result<Result<Option<Counts>>, Refusal> {
+    async fn change(
+        &self,
+        lease: &mut PooledConnection,
+        dry_run: bool,
+    ) -> Result<Result<Option<TableCompactionCounts>>, DatabaseFailure> {
         // One collection of a session after the other, and none behind one that knew of more.
         let lock = i64::from_le_bytes(*self.session.as_bytes().first_chunk().unwrap_or(&[0; 8]));
         lease.query(LOCK, &[(&lock as _, Type::INT8)]).await?;
@@ -149,7 +154,7 @@ impl Dropping<'_> {
                 [(&self.session as _, UUID), (&hash as _, Type::BYTEA), (&bytes as _, Type::BYTEA)];
             lease.query(&self.tables.statements.put_object, &parameters).await?;
         }
-        let (mut counts, mut from) = (Counts::default(), 0);
+        let (mut counts, mut from) = (TableCompactionCounts::default(), 0);
         let to = column(self.through.get());
         loop {
             let parameters = [
@@ -160,7 +165,7 @@ impl Dropping<'_> {
             ];
             let rows = lease.query(&self.tables.statements.to_drop, &parameters).await?;
             let Some(last) = rows.last().and_then(|row| number(row, 0)) else { return Ok(Ok(Some(counts))) };
-            let mut changes = Changes::default();
+            let mut changes = CompactedRows::default();
             for row in &rows {
                 match self.row(row, &mut changes, &mut counts) {
                     Ok(true) => {}
@@ -169,7 +174,7 @@ impl Dropping<'_> {
                 }
             }
             if !dry_run && !changes.sequences.is_empty() {
-                let kind = i16::from(Kind::DROPPED.byte());
+                let kind = i16::from(RecordKind::DROPPED.byte());
                 let parameters = [
                     (&self.session as _, UUID),
                     (&kind as _, Type::INT2),
@@ -189,13 +194,13 @@ impl Dropping<'_> {
     }
 
     /// Returns whether a record behind those that were read says what more was dropped: another collection may have done that already.
-    async fn is_behind(&self, lease: &mut Lease) -> Result<bool, Refusal> {
-        let (next, kind) = (column(self.next.get()), i16::from(Kind::OBSERVED.byte()));
+    async fn is_behind(&self, lease: &mut PooledConnection) -> Result<bool, DatabaseFailure> {
+        let (next, kind) = (column(self.next.get()), i16::from(RecordKind::OBSERVED.byte()));
         let parameters = [(&self.session as _, UUID), (&next as _, Type::INT8), (&kind as _, Type::INT2)];
         let rows = lease.query(&self.tables.statements.said_behind, &parameters).await?;
         let says = |row: &Row| {
             let (sequence, body) = (number(row, 0)?, row.try_get::<_, &[u8]>(1).ok()?);
-            let record = Record { sequence: sequence.into(), kind: Kind::OBSERVED, time_us: 0, body };
+            let record = Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 0, body };
             DroppedBodies::observed_in(&record)?;
             Some(())
         };
@@ -203,26 +208,31 @@ impl Dropping<'_> {
     }
 
     /// Takes in a row. `false` if nothing may be dropped.
-    fn row(&self, row: &Row, changes: &mut Changes, counts: &mut Counts) -> Result<bool> {
+    fn row(
+        &self,
+        row: &Row,
+        changes: &mut CompactedRows,
+        counts: &mut TableCompactionCounts,
+    ) -> Result<bool> {
         let sequence = SequenceNumber::new(number(row, 0).unwrap_or_default());
         let damaged = |reason| self.damaged(sequence, reason);
         let kind = row.try_get::<_, i16>(1).ok().and_then(|kind| u8::try_from(kind).ok());
-        let kind = kind.and_then(Kind::from_byte).ok_or_else(|| damaged("its kind is none"))?;
+        let kind = kind.and_then(RecordKind::from_byte).ok_or_else(|| damaged("its kind is none"))?;
         let body = row.try_get::<_, &[u8]>(2).map_err(|_| damaged("its body is none"))?;
         let link = link(row, 3).ok_or_else(|| damaged("its link is none"))?;
         let was_dropped = row.try_get::<_, Option<&[u8]>>(4).ok().flatten().is_some();
         let holds = self.dropped.holds(sequence);
         let dropped = match kind {
-            Kind::DROPPED if was_dropped => {
+            RecordKind::DROPPED if was_dropped => {
                 counts.before += u64::from(holds);
                 Dropped::decode(body).map_err(|_| damaged("what stands in the place of its body is none"))?
             }
-            Kind::DROPPED => {
+            RecordKind::DROPPED => {
                 counts.before += u64::from(holds);
                 // It says where the slices are known, and its link covers that.
                 return Ok(self.known_in.binary_search(&sequence).is_err());
             }
-            Kind::DISPATCH if holds => Dropped::of(kind, body),
+            RecordKind::DISPATCH if holds => Dropped::of(kind, body),
             _ if holds => return Err(damaged("it is said to have lost its body, and cannot")),
             _ => return Ok(true),
         };

@@ -1,4 +1,4 @@
-//! Connects to a server, keeps connections for the next request, and turns a server's words into a [`Failure`].
+//! Connects to a server, keeps connections for the next request, and turns a server's words into a [`RemoteFailure`].
 //!
 //! # Invariants
 //!
@@ -24,7 +24,7 @@ use tokio_postgres::{AsyncMessage, Client, Row, RowStream};
 
 use super::Database;
 use crate::connection;
-use crate::error::{Answer, Failure, Reason, SqlState};
+use crate::error::{Reason, RemoteFailure, ServerAnswer, SqlState};
 use crate::retries::{Attempts, Retries};
 
 /// Most characters of a server's message that an error holds.
@@ -38,15 +38,15 @@ pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// Says why a request failed.
 #[derive(Clone, Debug)]
-pub(super) struct Refusal {
+pub(super) struct DatabaseFailure {
     pub(super) reason: Reason,
     /// Whether the request certainly changed nothing.
     pub(super) is_certain: bool,
 }
 
-impl Refusal {
-    pub(super) fn uncertain(failure: Failure) -> Refusal {
-        Refusal { reason: failure.into(), is_certain: false }
+impl DatabaseFailure {
+    pub(super) fn uncertain(failure: RemoteFailure) -> DatabaseFailure {
+        DatabaseFailure { reason: failure.into(), is_certain: false }
     }
 
     /// Returns whether the same request may well succeed a little later.
@@ -56,22 +56,22 @@ impl Refusal {
 
     /// Returns whether the server says that there is no such table or schema.
     pub(super) fn is_no_table(&self) -> bool {
-        matches!(self.reason.failure, Failure::Sql(SqlState(code)) if &code == b"42P01" || &code == b"3F000")
+        matches!(self.reason.failure, RemoteFailure::Sql(SqlState(code)) if &code == b"42P01" || &code == b"3F000")
     }
 
     /// Returns whether the server says that there is such a row already.
     pub(super) fn is_duplicate(&self) -> bool {
-        matches!(self.reason.failure, Failure::Sql(SqlState(code)) if &code == b"23505")
+        matches!(self.reason.failure, RemoteFailure::Sql(SqlState(code)) if &code == b"23505")
     }
 }
 
 /// Keeps connections to one database.
 #[derive(Clone)]
 pub(super) struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPool>,
 }
 
-struct Shared {
+struct SharedPool {
     database: Database,
     /// By which errors name the database.
     place: Arc<str>,
@@ -95,18 +95,18 @@ impl Drop for Connection {
 }
 
 /// Is a connection that somebody uses.
-pub(super) struct Lease {
+pub(super) struct PooledConnection {
     /// `None` once a request failed on it.
     connection: Option<Connection>,
     /// Whether a request or a transaction is under way, or none that left the connection as it was.
     is_busy: bool,
     /// Whether a transaction is under way.
     has_begun: bool,
-    shared: Arc<Shared>,
+    shared: Arc<SharedPool>,
     _room: OwnedSemaphorePermit,
 }
 
-impl Drop for Lease {
+impl Drop for PooledConnection {
     fn drop(&mut self) {
         let connection = self.connection.take().filter(|connection| !connection.client.is_closed());
         if let Some(connection) = connection
@@ -122,7 +122,9 @@ impl Pool {
     pub(super) fn new(database: Database, request_timeout: Duration) -> Pool {
         let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let place = escape::text(&database.place()).into();
-        Pool { shared: Arc::new(Shared { database, place, request_timeout, idle: Mutex::default(), room }) }
+        Pool {
+            shared: Arc::new(SharedPool { database, place, request_timeout, idle: Mutex::default(), room }),
+        }
     }
 
     /// Begins to count the attempts of one request.
@@ -131,15 +133,15 @@ impl Pool {
     }
 
     /// Says what an error means that came behind the answer's beginning.
-    pub(super) fn refusal(&self, error: &tokio_postgres::Error) -> Refusal {
+    pub(super) fn refusal(&self, error: &tokio_postgres::Error) -> DatabaseFailure {
         self.shared.refusal(error, false)
     }
 
     /// Returns a connection that waits for a request, or connects anew.
-    pub(super) async fn lease(&self) -> Result<Lease, Refusal> {
+    pub(super) async fn lease(&self) -> Result<PooledConnection, DatabaseFailure> {
         let shared = Arc::clone(&self.shared);
         let room = time::timeout(shared.request_timeout, Arc::clone(&shared.room).acquire_owned()).await;
-        let Ok(Ok(room)) = room else { return Err(Refusal::uncertain(Failure::TimedOut)) };
+        let Ok(Ok(room)) = room else { return Err(DatabaseFailure::uncertain(RemoteFailure::TimedOut)) };
         let idle = {
             let mut idle = shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
             idle.retain(|connection| !connection.client.is_closed());
@@ -150,7 +152,13 @@ impl Pool {
             None => shared.connect(Arc::default()).await?,
         };
         connection.warned.store(false, Ordering::SeqCst);
-        Ok(Lease { connection: Some(connection), is_busy: false, has_begun: false, shared, _room: room })
+        Ok(PooledConnection {
+            connection: Some(connection),
+            is_busy: false,
+            has_begun: false,
+            shared,
+            _room: room,
+        })
     }
 
     /// Runs one statement.
@@ -158,12 +166,12 @@ impl Pool {
         &self,
         statement: &str,
         parameters: &[Parameter<'_>],
-    ) -> Result<Vec<Row>, Refusal> {
+    ) -> Result<Vec<Row>, DatabaseFailure> {
         self.lease().await?.query(statement, parameters).await
     }
 
     /// Returns a connection that is never used for anything else, and wakes `woken` when the server notifies it.
-    pub(super) async fn listener(&self, woken: Arc<Notify>) -> Result<Listener, Refusal> {
+    pub(super) async fn listener(&self, woken: Arc<Notify>) -> Result<Listener, DatabaseFailure> {
         Ok(Listener { connection: self.shared.connect(woken).await?, shared: Arc::clone(&self.shared) })
     }
 
@@ -172,15 +180,15 @@ impl Pool {
     }
 }
 
-impl Shared {
-    async fn connect(&self, woken: Arc<Notify>) -> Result<Connection, Refusal> {
+impl SharedPool {
+    async fn connect(&self, woken: Arc<Notify>) -> Result<Connection, DatabaseFailure> {
         let mut config = self.database.config.clone();
         config.tcp_user_timeout(self.request_timeout).connect_timeout(self.request_timeout);
         let connect = config.connect(self.database.tls.clone());
         let connected = time::timeout(self.request_timeout, connect).await;
-        let connected = connected.map_err(|_| Refusal::uncertain(Failure::TimedOut))?;
+        let connected = connected.map_err(|_| DatabaseFailure::uncertain(RemoteFailure::TimedOut))?;
         // Nothing was asked for.
-        let refused = |error| Refusal { is_certain: true, ..self.refusal(&error, true) };
+        let refused = |error| DatabaseFailure { is_certain: true, ..self.refusal(&error, true) };
         let (client, mut wire) = connected.map_err(refused)?;
         let warned = Arc::new(AtomicBool::new(false));
         let warns = Arc::clone(&warned);
@@ -209,14 +217,14 @@ impl Shared {
     }
 
     /// Says what an error means, with what the server answered. It is sent the password, so it may quote that.
-    fn refusal(&self, error: &tokio_postgres::Error, is_connecting: bool) -> Refusal {
+    fn refusal(&self, error: &tokio_postgres::Error, is_connecting: bool) -> DatabaseFailure {
         let mut refusal = refusal(error, is_connecting);
         refusal.reason.details.answer = error.as_db_error().map(|error| {
             let password = self.database.config.get_password().map(String::from_utf8_lossy);
             let is_quoted = password.is_some_and(|password| error.message().contains(&*password));
             let cut = || error.message().chars().take(MESSAGE_CHARS_MAX).collect::<String>();
             let message = (!is_quoted).then(|| escape::text(&cut()).into_owned());
-            Answer::Sql { state: state_of(error.code().code().as_bytes()), message }
+            ServerAnswer::Sql { state: state_of(error.code().code().as_bytes()), message }
         });
         refusal
     }
@@ -224,29 +232,29 @@ impl Shared {
     async fn bounded<T>(
         &self,
         request: impl Future<Output = Result<T, tokio_postgres::Error>>,
-    ) -> Result<T, Refusal> {
+    ) -> Result<T, DatabaseFailure> {
         match time::timeout(self.request_timeout, request).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
                 let refusal = self.refusal(&error, false);
-                if matches!(refusal.reason.failure, Failure::Unavailable | Failure::Busy) {
+                if matches!(refusal.reason.failure, RemoteFailure::Unavailable | RemoteFailure::Busy) {
                     // What took this connection took the others that wait, too.
                     self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
                 }
                 Err(refusal)
             }
-            Err(_) => Err(Refusal::uncertain(Failure::TimedOut)),
+            Err(_) => Err(DatabaseFailure::uncertain(RemoteFailure::TimedOut)),
         }
     }
 }
 
-impl Lease {
+impl PooledConnection {
     /// Runs one statement, in a transaction of its own where none is under way.
     pub(super) async fn query(
         &mut self,
         statement: &str,
         parameters: &[Parameter<'_>],
-    ) -> Result<Vec<Row>, Refusal> {
+    ) -> Result<Vec<Row>, DatabaseFailure> {
         let shared = Arc::clone(&self.shared);
         self.is_busy = true;
         let client = self.client()?;
@@ -267,35 +275,35 @@ impl Lease {
         self.settle(answer)
     }
 
-    /// Begins a transaction, which is durable once [`end`](Lease::end) has committed it.
-    pub(super) async fn begin(&mut self) -> Result<(), Refusal> {
+    /// Begins a transaction, which is durable once [`end`](PooledConnection::end) has committed it.
+    pub(super) async fn begin(&mut self) -> Result<(), DatabaseFailure> {
         self.has_begun = true;
         let begin = format!("{}; SET LOCAL synchronous_commit = on", self.shared.begin());
         self.run(&begin).await
     }
 
     /// Ends the transaction.
-    pub(super) async fn end(&mut self, commits: bool) -> Result<(), Refusal> {
+    pub(super) async fn end(&mut self, commits: bool) -> Result<(), DatabaseFailure> {
         self.run(if commits { "COMMIT" } else { "ROLLBACK" }).await?;
         (self.has_begun, self.is_busy) = (false, false);
         Ok(())
     }
 
     /// Runs several statements that return nothing, within a transaction.
-    pub(super) async fn run(&mut self, statements: &str) -> Result<(), Refusal> {
+    pub(super) async fn run(&mut self, statements: &str) -> Result<(), DatabaseFailure> {
         let shared = Arc::clone(&self.shared);
         self.is_busy = true;
         let answer = shared.bounded(self.client()?.batch_execute(statements)).await;
         self.settle(answer)
     }
 
-    /// Runs a statement whose rows are taken one after the other, in a transaction that [`end`](Lease::end) ends once they were all taken.
+    /// Runs a statement whose rows are taken one after the other, in a transaction that [`end`](PooledConnection::end) ends once they were all taken.
     /// The connection serves nothing else until then.
     pub(super) async fn rows(
         &mut self,
         statement: &str,
         parameters: &[Parameter<'_>],
-    ) -> Result<RowStream, Refusal> {
+    ) -> Result<RowStream, DatabaseFailure> {
         let shared = Arc::clone(&self.shared);
         self.is_busy = true;
         self.has_begun = true;
@@ -315,12 +323,13 @@ impl Lease {
         self.connection.as_ref().is_none_or(|connection| connection.warned.load(Ordering::SeqCst))
     }
 
-    fn client(&self) -> Result<&Client, Refusal> {
-        let connection = self.connection.as_ref().ok_or(Refusal::uncertain(Failure::Unavailable))?;
+    fn client(&self) -> Result<&Client, DatabaseFailure> {
+        let connection =
+            self.connection.as_ref().ok_or(DatabaseFailure::uncertain(RemoteFailure::Unavailable))?;
         Ok(&connection.client)
     }
 
-    fn settle<T>(&mut self, answer: Result<T, Refusal>) -> Result<T, Refusal> {
+    fn settle<T>(&mut self, answer: Result<T, DatabaseFailure>) -> Result<T, DatabaseFailure> {
         match &answer {
             Ok(_) => self.is_busy = self.has_begun,
             Err(_) => self.connection = None,
@@ -332,12 +341,12 @@ impl Lease {
 /// Is a connection that the server sends notifications to.
 pub(super) struct Listener {
     connection: Connection,
-    shared: Arc<Shared>,
+    shared: Arc<SharedPool>,
 }
 
 impl Listener {
     /// Asks for the notifications of a channel, whose name needs no quotes but its own.
-    pub(super) async fn listen(&self, channel: &str) -> Result<(), Refusal> {
+    pub(super) async fn listen(&self, channel: &str) -> Result<(), DatabaseFailure> {
         let statement = format!("LISTEN \"{channel}\"");
         self.shared.bounded(self.connection.client.batch_execute(&statement)).await
     }
@@ -349,40 +358,40 @@ impl Listener {
 }
 
 /// Says in this crate's words what an error means, while connecting or later.
-fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> Refusal {
+fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> DatabaseFailure {
     let Some(code) = error.code() else {
         // The crate has no other way to tell these apart than its own words, which are fixed.
         let text = error.to_string();
         let failure = match text.as_str() {
-            _ if !is_connecting => Failure::Unavailable,
+            _ if !is_connecting => RemoteFailure::Unavailable,
             _ if text.starts_with("error performing TLS handshake") => {
-                connection::failure_of(error).unwrap_or(Failure::NoTls)
+                connection::failure_of(error).unwrap_or(RemoteFailure::NoTls)
             }
             _ if text.starts_with("invalid configuration") || text.starts_with("authentication error") => {
-                Failure::Password
+                RemoteFailure::Password
             }
-            _ => connection::failure_of(error).unwrap_or(Failure::Unavailable),
+            _ => connection::failure_of(error).unwrap_or(RemoteFailure::Unavailable),
         };
-        return Refusal::uncertain(failure);
+        return DatabaseFailure::uncertain(failure);
     };
     let failure = match code {
         code if *code == Code::INVALID_PASSWORD || *code == Code::INVALID_AUTHORIZATION_SPECIFICATION => {
-            Failure::Password
+            RemoteFailure::Password
         }
-        code if *code == Code::INVALID_CATALOG_NAME => Failure::NoDatabase,
-        code if *code == Code::INSUFFICIENT_PRIVILEGE => Failure::NoRight,
-        code if *code == Code::READ_ONLY_SQL_TRANSACTION => Failure::ReadOnly,
-        code if *code == Code::DISK_FULL => Failure::Full,
-        code if *code == Code::QUERY_CANCELED => Failure::TimedOut,
+        code if *code == Code::INVALID_CATALOG_NAME => RemoteFailure::NoDatabase,
+        code if *code == Code::INSUFFICIENT_PRIVILEGE => RemoteFailure::NoRight,
+        code if *code == Code::READ_ONLY_SQL_TRANSACTION => RemoteFailure::ReadOnly,
+        code if *code == Code::DISK_FULL => RemoteFailure::Full,
+        code if *code == Code::QUERY_CANCELED => RemoteFailure::TimedOut,
         code if *code == Code::T_R_SERIALIZATION_FAILURE || *code == Code::T_R_DEADLOCK_DETECTED => {
-            Failure::Conflict
+            RemoteFailure::Conflict
         }
         code => match code.code().as_bytes() {
             // The connection broke.
-            [b'0', b'8', ..] => Failure::Unavailable,
+            [b'0', b'8', ..] => RemoteFailure::Unavailable,
             // The server is starting, stopping, or has too many clients.
-            [b'5', b'7', b'P', ..] | b"53300" => Failure::Busy,
-            code => Failure::Sql(state_of(code)),
+            [b'5', b'7', b'P', ..] | b"53300" => RemoteFailure::Busy,
+            code => RemoteFailure::Sql(state_of(code)),
         },
     };
     // Most errors end a statement before anything is committed. What ends a connection may come behind the commit.
@@ -390,7 +399,7 @@ fn refusal(error: &tokio_postgres::Error, is_connecting: bool) -> Refusal {
         code.code().as_bytes(),
         [b'0', b'8', ..] | [b'5', b'7' | b'8', ..] | [b'X', b'X', ..] | b"40003"
     );
-    Refusal { reason: failure.into(), is_certain }
+    DatabaseFailure { reason: failure.into(), is_certain }
 }
 
 fn state_of(code: &[u8]) -> SqlState {

@@ -18,7 +18,7 @@
 
 use std::fmt;
 
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
 use crate::chunk::{Epoch, WriterId};
@@ -56,7 +56,12 @@ impl Link {
     }
 
     /// Returns the link behind a record of which kind and hash of the body are stated.
-    pub(super) fn stated(self, epoch: Epoch, record: &Record<'_>, (kind, body): (Kind, [u8; 32])) -> Link {
+    pub(super) fn stated(
+        self,
+        epoch: Epoch,
+        record: &Record<'_>,
+        (kind, body): (RecordKind, [u8; 32]),
+    ) -> Link {
         let Record { sequence, time_us, .. } = record;
         let (epoch, kind) = (epoch.get().to_le_bytes(), [kind.byte()]);
         Link::of(&[b"r", &self.0, &epoch, &sequence.to_le_bytes(), &kind, &time_us.to_le_bytes(), &body])

@@ -20,9 +20,9 @@ use super::Tables;
 use super::schema;
 use super::statements::{TIME, UUID, number};
 use crate::clock::Clock;
-use crate::error::{Error, Failure, Result};
+use crate::error::{Error, RemoteFailure, Result};
 use crate::place::CollectReport;
-use crate::referenced_payloads::Needed;
+use crate::referenced_payloads::ReferencedPayloads;
 use crate::volume::{KNOWN_FOR, MIN_AGE};
 
 const PUT: &str = "put a payload into the database";
@@ -40,12 +40,12 @@ const PAGE_ROWS: i64 = 4_096;
 pub(super) struct Puts {
     clock: Clock,
     kept_bytes_max: u64,
-    sessions: Mutex<BTreeMap<Uuid, Put>>,
+    sessions: Mutex<BTreeMap<Uuid, KnownPayloads>>,
 }
 
 /// Is what was put of a session.
 #[derive(Debug)]
-struct Put {
+struct KnownPayloads {
     /// Since when all of them are known to be there.
     since: Duration,
     /// With the bytes of up to [`KEPT_BYTES_MAX`](crate::slots::KEPT_BYTES_MAX).
@@ -63,7 +63,7 @@ impl Puts {
     pub(super) fn note(&self, session: Uuid, object: ObjectId, bytes: &Arc<Vec<u8>>) {
         let since = self.clock.now();
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Put { since, objects: BTreeMap::new(), kept_bytes: 0 };
+        let new = || KnownPayloads { since, objects: BTreeMap::new(), kept_bytes: 0 };
         let put = sessions.entry(session).or_insert_with(new);
         let is_kept = put.kept_bytes.saturating_add(object.len) <= self.kept_bytes_max;
         put.kept_bytes += if is_kept { object.len } else { 0 };
@@ -99,16 +99,20 @@ pub(super) struct Old {
 }
 
 /// Is what a collection looks at of a payload's row.
-struct Listed {
+struct PayloadRow {
     hash: Vec<u8>,
     len: u64,
     /// By the server's clock, in microseconds since 1970.
     withdrawn_us: Option<i64>,
 }
 
-impl Listed {
-    fn of(row: &Row) -> Option<Listed> {
-        Some(Listed { hash: row.try_get(0).ok()?, len: number(row, 1)?, withdrawn_us: row.try_get(2).ok()? })
+impl PayloadRow {
+    fn of(row: &Row) -> Option<PayloadRow> {
+        Some(PayloadRow {
+            hash: row.try_get(0).ok()?,
+            len: number(row, 1)?,
+            withdrawn_us: row.try_get(2).ok()?,
+        })
     }
 }
 
@@ -123,7 +127,7 @@ impl Tables {
         }
         // The statement asks for the tables' version, and found another one.
         self.has_tables(PUT).await?;
-        Err(self.begin().end(PUT, Failure::Missing))
+        Err(self.begin().end(PUT, RemoteFailure::Missing))
     }
 
     /// Returns the bytes of a payload, compared with their hash; `None` if there are none.
@@ -169,7 +173,7 @@ impl Tables {
     pub(super) async fn collect_objects(
         &self,
         session: Uuid,
-        (needed, time_us): (&Needed, i64),
+        (needed, time_us): (&ReferencedPayloads, i64),
         dry_run: bool,
         report: &mut CollectReport,
     ) -> Result<()> {
@@ -181,14 +185,15 @@ impl Tables {
             let parameters =
                 [(&session as _, UUID), (&from as _, Type::BYTEA), (&PAGE_ROWS as _, Type::INT8)];
             let rows = self.ask(REMOVE, &self.statements.list_objects, &parameters).await?;
-            let page: Vec<Listed> = rows.iter().filter_map(Listed::of).collect();
+            let page: Vec<PayloadRow> = rows.iter().filter_map(PayloadRow::of).collect();
             let Some(last) = page.last() else { return Ok(()) };
             from.clone_from(&last.hash);
-            let is_needed = |listed: &Listed| {
+            let is_needed = |listed: &PayloadRow| {
                 <&[u8; 32]>::try_from(listed.hash.as_slice()).is_ok_and(|hash| needed.holds(hash))
             };
             let (mut gone, mut new) = (Vec::new(), Vec::new());
-            for Listed { hash, len, withdrawn_us } in page.into_iter().filter(|listed| !is_needed(listed)) {
+            for PayloadRow { hash, len, withdrawn_us } in page.into_iter().filter(|listed| !is_needed(listed))
+            {
                 match withdrawn_us {
                     Some(at) if at <= before_us => {
                         report.payloads += 1;

@@ -7,11 +7,13 @@ use foldlog::replication::Replicator;
 use foldlog_codec::body::ObjectId;
 use uuid::Uuid;
 
-use super::reader::{Item, Reader};
+use super::reader::{Item, RowReader};
 use super::{Database, PostgresReplicator};
 use crate::error::Result;
 use crate::lease::SessionLease;
-use crate::place::{CollectOptions, CollectReport, Met, Place, PlaceReader, Standing, Variables};
+use crate::place::{
+    CollectOptions, CollectReport, Place, PlaceEnvironment, PlaceItem, PlaceReader, SessionStanding,
+};
 use crate::retries::Retries;
 
 /// Holds sessions in a database.
@@ -29,7 +31,7 @@ struct DatabasePlace {
 /// # Errors
 ///
 /// Those of [`Database::from_url`], and [`Error::NoRuntime`](crate::Error::NoRuntime).
-pub(crate) fn open(url: &str, retries: Retries, variables: &Variables) -> Result<Arc<dyn Place>> {
+pub(crate) fn open(url: &str, retries: Retries, variables: &PlaceEnvironment) -> Result<Arc<dyn Place>> {
     let database = Database::from_url_in(url, &|name| variables.get(name).map(Into::into))?;
     let reads = Arc::new(PostgresReplicator::new(database.clone(), "", retries)?);
     Ok(Arc::new(DatabasePlace { database, url: url.to_owned(), retries, reads }))
@@ -64,7 +66,7 @@ impl Place for DatabasePlace {
         self.reads.collect(session, options.dry_run).map(Some)
     }
 
-    fn standing(&self, session: Uuid) -> Result<Option<Standing>> {
+    fn standing(&self, session: Uuid) -> Result<Option<SessionStanding>> {
         self.reads.standing(session)
     }
 }
@@ -74,15 +76,15 @@ impl Place for DatabasePlace {
 struct DatabaseReader {
     reads: Arc<PostgresReplicator>,
     /// Stands behind what was handed on.
-    reader: Reader,
+    reader: RowReader,
 }
 
 impl PlaceReader for DatabaseReader {
-    fn read_on(&mut self, visit: &mut dyn FnMut(Met<'_>)) -> Result<()> {
+    fn read_on(&mut self, visit: &mut dyn FnMut(PlaceItem<'_>)) -> Result<()> {
         let mut each = |item| match item {
-            Item::Claim { epoch, name } => visit(Met::Claim { epoch: epoch.get(), name: &name }),
+            Item::Claim { epoch, name } => visit(PlaceItem::Claim { epoch: epoch.get(), name: &name }),
             Item::Captures(_) => {}
-            Item::Record(held) => visit(Met::Record(held.record())),
+            Item::Record(held) => visit(PlaceItem::Record(held.record())),
         };
         let (reader, read) = self.reads.read_here(self.reader.clone(), &mut each);
         self.reader = reader;

@@ -10,7 +10,7 @@ use std::vec::IntoIter;
 
 use foldlog_codec::body::Dropped;
 use foldlog_codec::frame::{BODY_LEN_MAX, TIME_US_MAX, TIME_US_MIN};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use futures_lite::StreamExt;
 use tokio::time;
 use tokio_postgres::Row;
@@ -18,13 +18,13 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::Tables;
-use super::captures::{COLUMN_BYTES_MAX, Captures};
-use super::connection::Refusal;
+use super::captures::{AppendCaptures, COLUMN_BYTES_MAX};
+use super::connection::DatabaseFailure;
 use super::link::Link;
 use super::schema;
-use super::statements::{Claim, Head, UUID, column, link, number};
+use super::statements::{Claim, SessionTableRow, UUID, column, link, number};
 use crate::chunk::Epoch;
-use crate::error::{Error, Failure, Result};
+use crate::error::{Error, RemoteFailure, Result};
 
 const READ: &str = "read the session from the database";
 
@@ -40,7 +40,7 @@ pub struct HeldRecord {
     /// Sequence number of the record.
     pub sequence: SequenceNumber,
     /// Kind of the record.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// Time of the record in microseconds since 1970-01-01 UTC.
     pub time_us: i64,
     /// Bytes of the body.
@@ -81,7 +81,7 @@ pub(super) struct Stand {
 
 /// Reads one session.
 #[derive(Clone, Debug)]
-pub(super) struct Reader {
+pub(super) struct RowReader {
     tables: Arc<Tables>,
     session: Uuid,
     pub(super) stand: Stand,
@@ -93,21 +93,21 @@ pub(super) struct Reader {
 #[derive(Debug)]
 pub(super) enum Item {
     Claim { epoch: Epoch, name: String },
-    Captures(Captures),
+    Captures(AppendCaptures),
     Record(HeldRecord),
 }
 
 /// Takes what was read; returns `false` if nobody wants more.
-pub(super) trait Sink: Send {
+pub(super) trait PageSink: Send {
     fn take(&mut self, page: Vec<Item>) -> impl Future<Output = bool> + Send;
 }
 
-impl Reader {
+impl RowReader {
     /// Stands in front of all that is held of a session.
-    pub(super) fn new(tables: Arc<Tables>, session: Uuid) -> Reader {
+    pub(super) fn new(tables: Arc<Tables>, session: Uuid) -> RowReader {
         let (next, link) = (SequenceNumber::MIN, Link::first(session));
         let stand = Stand { next, epoch: Epoch::default(), link, name: String::new() };
-        Reader { tables, session, stand, others_end: next }
+        RowReader { tables, session, stand, others_end: next }
     }
 
     /// Goes in front of the record `next`, if it or the one before it is held. What stands before is taken as it is.
@@ -137,7 +137,7 @@ impl Reader {
     }
 
     /// Reads on to the end. Returns `false` if `sink` wants no more.
-    pub(super) async fn read_to_end(&mut self, sink: &mut impl Sink) -> Result<bool> {
+    pub(super) async fn read_to_end(&mut self, sink: &mut impl PageSink) -> Result<bool> {
         let mut attempts = self.tables.begin();
         while attempts.another().await {
             let before = self.stand.next;
@@ -149,13 +149,13 @@ impl Reader {
                     }
                     attempts.failed(refusal.reason);
                 }
-                Err(Refusal { reason, .. }) => return Err(attempts.end(READ, reason)),
+                Err(DatabaseFailure { reason, .. }) => return Err(attempts.end(READ, reason)),
             }
         }
         Err(attempts.error(READ))
     }
 
-    async fn try_read(&mut self, sink: &mut impl Sink) -> Result<Result<bool>, Refusal> {
+    async fn try_read(&mut self, sink: &mut impl PageSink) -> Result<Result<bool>, DatabaseFailure> {
         let tables = Arc::clone(&self.tables);
         let head = match tables.head(self.session).await? {
             Ok(head) => head,
@@ -188,11 +188,11 @@ impl Reader {
 
     async fn read_records(
         &mut self,
-        head: &Head,
+        head: &SessionTableRow,
         claims: &mut Peekable<IntoIter<Claim>>,
         page: &mut Page,
-        sink: &mut impl Sink,
-    ) -> Result<Result<bool>, Refusal> {
+        sink: &mut impl PageSink,
+    ) -> Result<Result<bool>, DatabaseFailure> {
         if self.stand.next == head.next {
             return Ok(Ok(true));
         }
@@ -210,7 +210,8 @@ impl Reader {
         let mut rows = pin!(lease.rows(&tables.statements.records, &parameters).await?);
         loop {
             let row = time::timeout(tables.pool.request_timeout(), rows.next()).await;
-            let row = row.map_err(|_| Refusal { reason: Failure::TimedOut.into(), is_certain: true })?;
+            let row = row
+                .map_err(|_| DatabaseFailure { reason: RemoteFailure::TimedOut.into(), is_certain: true })?;
             let Some(row) = row.transpose().map_err(|error| tables.pool.refusal(&error))? else { break };
             if let Err(error) = self.record(&row, claims, page) {
                 return Ok(Err(error));
@@ -235,7 +236,7 @@ impl Reader {
             return damaged("it has another epoch than the claim in front of it");
         }
         let kind = row.try_get::<_, i16>(2).ok().and_then(|kind| u8::try_from(kind).ok());
-        let Some(kind) = kind.and_then(Kind::from_byte).filter(|kind| !kind.is_envelope()) else {
+        let Some(kind) = kind.and_then(RecordKind::from_byte).filter(|kind| !kind.is_envelope()) else {
             return damaged("its kind is none");
         };
         let time_us = row.try_get::<_, i64>(3).ok();
@@ -252,7 +253,7 @@ impl Reader {
         let behind = match row.try_get::<_, Option<&[u8]>>(7).ok().flatten() {
             None => link_before.record(epoch, &record.record()),
             Some(hash) => {
-                let dropped = Dropped::decode(&record.body).ok().filter(|_| kind == Kind::DROPPED);
+                let dropped = Dropped::decode(&record.body).ok().filter(|_| kind == RecordKind::DROPPED);
                 let behind =
                     dropped.map(|it| link_before.stated(epoch, &record.record(), (it.kind, it.hash)));
                 let Some(behind) = behind.filter(|behind| behind.of_dropped(&record.body) == hash) else {
@@ -267,7 +268,9 @@ impl Reader {
             return damaged("its content, or a record before it, is not what was appended");
         }
         if let Some(column) = captures {
-            let Some(captures) = Captures::decode(column) else { return damaged("its captures are none") };
+            let Some(captures) = AppendCaptures::decode(column) else {
+                return damaged("its captures are none");
+            };
             page.bytes += column.len();
             page.items.push(Item::Captures(captures));
         }
@@ -296,7 +299,12 @@ impl Reader {
     }
 
     /// Verifies that the session ends where its row says.
-    fn end(&mut self, head: &Head, claims: &mut Peekable<IntoIter<Claim>>, page: &mut Page) -> Result<()> {
+    fn end(
+        &mut self,
+        head: &SessionTableRow,
+        claims: &mut Peekable<IntoIter<Claim>>,
+        page: &mut Page,
+    ) -> Result<()> {
         self.take_claims(claims, page)?;
         if self.stand.next != head.next {
             return Err(self.damaged(self.stand.next, "it is missing"));
@@ -321,7 +329,10 @@ impl Reader {
 
 impl Tables {
     /// Reads a session's row, and refuses tables that this crate does not know. `None` if there is none.
-    pub(super) async fn head(&self, session: Uuid) -> Result<Result<Option<Head>>, Refusal> {
+    pub(super) async fn head(
+        &self,
+        session: Uuid,
+    ) -> Result<Result<Option<SessionTableRow>>, DatabaseFailure> {
         let Some(version) = schema::version(&self.pool, &self.schema).await? else { return Ok(Ok(None)) };
         if let Err(newer) = schema::check(version) {
             return Ok(Err(newer));
@@ -331,7 +342,11 @@ impl Tables {
     }
 
     /// Decodes a session's row.
-    pub(super) fn head_of(&self, session: Uuid, row: &Row) -> Result<Head> {
-        Head::of(row).ok_or(Error::Row { session, sequence: 0.into(), reason: "the session's row is none" })
+    pub(super) fn head_of(&self, session: Uuid, row: &Row) -> Result<SessionTableRow> {
+        SessionTableRow::of(row).ok_or(Error::Row {
+            session,
+            sequence: 0.into(),
+            reason: "the session's row is none",
+        })
     }
 }

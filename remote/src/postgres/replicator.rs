@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog::replication::{CapturePacks, Held, HeldPart, ReplicaError, Replicator};
+use foldlog::replication::{CapturePacks, HeldPart, ReplicaError, ReplicaStatus, Replicator};
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::{Record, SequenceNumber};
 use futures_lite::future;
@@ -12,21 +12,21 @@ use tokio::sync::mpsc;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::captures::Captures;
-use super::connection::{Pool, Refusal};
+use super::captures::AppendCaptures;
+use super::connection::{DatabaseFailure, Pool};
 use super::leases::{self, WorkerLease};
 use super::payloads::{Old, Puts, STATEMENT_BYTES_MAX};
-use super::reader::{Item, Reader, Sink, Stand};
+use super::reader::{Item, PageSink, RowReader, Stand};
 use super::statements::{Statements, UUID, column};
 use super::tail::{self, Tail};
-use super::writer::Writer;
+use super::writer::RowWriter;
 use super::{Database, Tables};
 use crate::chunk::NOTE_BYTES_MAX;
 use crate::clock::Clock;
 use crate::confirmations::{Confirmations, fresh_for};
 use crate::error::{Error, Result, replica_error};
 use crate::lease::{LEASE_LENGTH, SessionLease};
-use crate::place::Standing;
+use crate::place::SessionStanding;
 use crate::retries::{Attempts, Retries};
 use crate::runtime::Runtime;
 use crate::slots::{KEPT_BYTES_MAX, Slots};
@@ -62,7 +62,7 @@ pub struct PostgresReplicator {
     /// Where the sessions are, in words.
     words: String,
     runtime: Runtime,
-    sessions: Slots<Stand, Writer>,
+    sessions: Slots<Stand, RowWriter>,
     clock: Clock,
     /// When each claim was last the newest one.
     confirmations: Confirmations<()>,
@@ -196,7 +196,7 @@ impl PostgresReplicator {
     }
 
     /// Returns how a session stands by its row, which whoever reads the session verifies.
-    pub(super) fn standing(&self, session: Uuid) -> Result<Option<Standing>> {
+    pub(super) fn standing(&self, session: Uuid) -> Result<Option<SessionStanding>> {
         let tables = Arc::clone(&self.tables);
         self.runtime.run(async move {
             if !tables.has_tables(STANDING).await? {
@@ -210,32 +210,41 @@ impl PostgresReplicator {
             let parameters = [(&session as _, UUID), (&last as _, Type::INT8)];
             let rows = tables.ask(STANDING, &tables.statements.time, &parameters).await?;
             let last_time_us = rows.first().and_then(|row| row.try_get(0).ok());
-            Ok(Some(Standing { next: head.next, epoch: head.epoch.get(), name: head.name, last_time_us }))
+            Ok(Some(SessionStanding {
+                next: head.next,
+                epoch: head.epoch.get(),
+                name: head.name,
+                last_time_us,
+            }))
         })?
     }
 
     /// Returns a reader of what is held of a session, for whoever claims nothing.
-    pub(super) fn reader(&self, session: Uuid) -> Reader {
-        Reader::new(Arc::clone(&self.tables), session)
+    pub(super) fn reader(&self, session: Uuid) -> RowReader {
+        RowReader::new(Arc::clone(&self.tables), session)
     }
 
     /// Reads on to the end, and hands what is met to `visit` on the thread that calls this. Returns the reader, behind what it
     /// handed on.
-    pub(super) fn read_here(&self, mut reader: Reader, visit: &mut dyn FnMut(Item)) -> (Reader, Result<()>) {
+    pub(super) fn read_here(
+        &self,
+        mut reader: RowReader,
+        visit: &mut dyn FnMut(Item),
+    ) -> (RowReader, Result<()>) {
         let (send, mut pages) = mpsc::channel(AHEAD);
         let lost = reader.clone();
         let read = async move {
             let read = reader.read_to_end(&mut Pages(send.clone())).await.map(drop);
             // Nobody waits any more where this fails.
-            let _ = send.send(Step::End(Box::new((reader, read)))).await;
+            let _ = send.send(ReadStep::End(Box::new((reader, read)))).await;
         };
         if let Err(error) = self.runtime.spawn(read) {
             return (lost, Err(error));
         }
         loop {
             match future::block_on(pages.recv()) {
-                Some(Step::Page(items)) => items.into_iter().for_each(&mut *visit),
-                Some(Step::End(end)) => return *end,
+                Some(ReadStep::Page(items)) => items.into_iter().for_each(&mut *visit),
+                Some(ReadStep::End(end)) => return *end,
                 None => return (lost, Err(Error::NoRuntime)),
             }
         }
@@ -258,10 +267,10 @@ impl PostgresReplicator {
     /// Appends with a writer that was taken out of its place, and returns it.
     fn write(
         &self,
-        mut writer: Box<Writer>,
-        mut captures: Option<Captures>,
+        mut writer: Box<RowWriter>,
+        mut captures: Option<AppendCaptures>,
         records: &[Record<'_>],
-    ) -> (Option<Box<Writer>>, Result<()>) {
+    ) -> (Option<Box<RowWriter>>, Result<()>) {
         let mut left = records;
         loop {
             let settled = self.runtime.run(async move {
@@ -283,7 +292,7 @@ impl PostgresReplicator {
                 Ok(taken) => {
                     left = left.get(taken..).unwrap_or_default();
                     // The first statement has all of it; the others say that there is no more.
-                    captures = captures.map(|_| Captures::none());
+                    captures = captures.map(|_| AppendCaptures::none());
                 }
                 Err(error) => return (Some(writer), Err(error)),
             }
@@ -292,17 +301,17 @@ impl PostgresReplicator {
 }
 
 /// Says how far reading has come.
-enum Step {
+enum ReadStep {
     Page(Vec<Item>),
-    End(Box<(Reader, Result<()>)>),
+    End(Box<(RowReader, Result<()>)>),
 }
 
 /// Hands pages to a thread that blocks for them.
-struct Pages(mpsc::Sender<Step>);
+struct Pages(mpsc::Sender<ReadStep>);
 
-impl Sink for Pages {
+impl PageSink for Pages {
     async fn take(&mut self, page: Vec<Item>) -> bool {
-        self.0.send(Step::Page(page)).await.is_ok()
+        self.0.send(ReadStep::Page(page)).await.is_ok()
     }
 }
 
@@ -315,7 +324,11 @@ impl Replicator for PostgresReplicator {
         self.tables.name.clone()
     }
 
-    fn read(&self, session: Uuid, visit: &mut dyn FnMut(HeldPart<'_>)) -> Result<Held, ReplicaError> {
+    fn read(
+        &self,
+        session: Uuid,
+        visit: &mut dyn FnMut(HeldPart<'_>),
+    ) -> Result<ReplicaStatus, ReplicaError> {
         let mut each = |item| match item {
             Item::Claim { .. } => {}
             Item::Captures(captures) => {
@@ -327,7 +340,7 @@ impl Replicator for PostgresReplicator {
         read.map_err(replica_error)?;
         let Stand { next, epoch, name, .. } = &reader.stand;
         let is_ours = *name == self.tables.name && epoch.get() > 0;
-        let held = Held { next: *next, epoch: epoch.get(), is_ours, others_end: reader.others_end };
+        let held = ReplicaStatus { next: *next, epoch: epoch.get(), is_ours, others_end: reader.others_end };
         self.sessions.note_read(session, reader.stand);
         Ok(held)
     }
@@ -337,7 +350,7 @@ impl Replicator for PostgresReplicator {
         let (tables, lease) = (Arc::clone(&self.tables), self.lease.clone());
         let asked = self.clock.now();
         let claim = async move {
-            let writer = Writer::claim(tables, session, stand, lease.as_ref()).await?;
+            let writer = RowWriter::claim(tables, session, stand, lease.as_ref()).await?;
             if let Some(lease) = lease {
                 lease.keeper.hold(session, writer.epoch().get()).await;
             }
@@ -380,7 +393,7 @@ impl Replicator for PostgresReplicator {
         captures: Option<CapturePacks<'_>>,
         records: &[Record<'_>],
     ) -> Result<(), ReplicaError> {
-        let captures = captures.map(Captures::new).transpose().map_err(replica_error)?;
+        let captures = captures.map(AppendCaptures::new).transpose().map_err(replica_error)?;
         self.make_sure_of_payloads(session).map_err(replica_error)?;
         let writer = self.sessions.take_claimed(session, |writer| writer.epoch().get() == epoch)?;
         let asked = self.clock.now();
@@ -461,14 +474,14 @@ impl Tables {
     /// Makes a request that may be made again, until it is answered.
     pub(super) async fn tried<T, F>(&self, what: &'static str, request: impl Fn() -> F) -> Result<T>
     where
-        F: Future<Output = Result<T, Refusal>>,
+        F: Future<Output = Result<T, DatabaseFailure>>,
     {
         let mut attempts = self.begin();
         while attempts.another().await {
             match request().await {
                 Ok(answer) => return Ok(answer),
                 Err(refusal) if refusal.may_pass() => attempts.failed(refusal.reason),
-                Err(Refusal { reason, .. }) => return Err(attempts.end(what, reason)),
+                Err(DatabaseFailure { reason, .. }) => return Err(attempts.end(what, reason)),
             }
         }
         Err(attempts.error(what))

@@ -7,7 +7,7 @@
 
 use tokio_postgres::types::Type;
 
-use super::connection::{Lease, Pool, Refusal};
+use super::connection::{DatabaseFailure, Pool, PooledConnection};
 use crate::error::{Error, Result};
 use crate::retries::Retries;
 
@@ -83,11 +83,11 @@ const MIGRATIONS: [&str; 4] = [
 ];
 
 /// Returns the version of the tables; `None` if there are none.
-pub(super) async fn version(pool: &Pool, schema: &str) -> Result<Option<i32>, Refusal> {
+pub(super) async fn version(pool: &Pool, schema: &str) -> Result<Option<i32>, DatabaseFailure> {
     version_on(&mut pool.lease().await?, schema).await
 }
 
-async fn version_on(lease: &mut Lease, schema: &str) -> Result<Option<i32>, Refusal> {
+async fn version_on(lease: &mut PooledConnection, schema: &str) -> Result<Option<i32>, DatabaseFailure> {
     let found = lease.query(&format!("SELECT version FROM \"{schema}\".version"), &[]).await;
     match found {
         Ok(rows) => Ok(rows.first().and_then(|row| row.try_get(0).ok())),
@@ -109,13 +109,13 @@ pub(super) async fn prepare(pool: &Pool, schema: &str, retries: Retries) -> Resu
         match try_prepare(pool, schema).await {
             Ok(done) => return done,
             Err(refusal) if refusal.may_pass() || refusal.is_duplicate() => attempts.failed(refusal.reason),
-            Err(Refusal { reason, .. }) => return Err(attempts.end(WHAT, reason)),
+            Err(DatabaseFailure { reason, .. }) => return Err(attempts.end(WHAT, reason)),
         }
     }
     Err(attempts.error(WHAT))
 }
 
-async fn try_prepare(pool: &Pool, schema: &str) -> Result<Result<()>, Refusal> {
+async fn try_prepare(pool: &Pool, schema: &str) -> Result<Result<()>, DatabaseFailure> {
     let settings = pool.query("SELECT current_setting('fsync')", &[]).await?;
     if settings.first().and_then(|row| row.try_get::<_, &str>(0).ok()) != Some("on") {
         return Ok(Err(Error::NotDurable { setting: "fsync" }));

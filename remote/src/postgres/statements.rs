@@ -189,7 +189,7 @@ pub(super) fn losing_setting(row: &Row) -> Option<&'static str> {
 
 /// Says how far a session goes, and who writes it: its row of `sessions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct SessionTableRow {
     pub(super) epoch: Epoch,
     pub(super) next: SequenceNumber,
     pub(super) writer: WriterId,
@@ -198,10 +198,10 @@ pub(super) struct Head {
     pub(super) link: Link,
 }
 
-impl Head {
+impl SessionTableRow {
     /// `None` if the columns hold what nobody writes there.
-    pub(super) fn of(row: &Row) -> Option<Head> {
-        Some(Head {
+    pub(super) fn of(row: &Row) -> Option<SessionTableRow> {
+        Some(SessionTableRow {
             epoch: Epoch::new(number(row, 0)?),
             next: number(row, 1)?.into(),
             writer: WriterId::from_bytes(*row.try_get::<_, Uuid>(2).ok()?.as_bytes()),

@@ -15,7 +15,7 @@ use tokio::time;
 use uuid::Uuid;
 
 use super::Tables;
-use super::reader::{HeldRecord, Item, Reader, Sink};
+use super::reader::{HeldRecord, Item, PageSink, RowReader};
 use crate::error::Result;
 use crate::runtime::Runtime;
 
@@ -69,7 +69,7 @@ impl Stream for Tail {
 /// Hands pages to whoever polls for them.
 struct Pages(mpsc::Sender<Result<Vec<HeldRecord>>>);
 
-impl Sink for Pages {
+impl PageSink for Pages {
     async fn take(&mut self, page: Vec<Item>) -> bool {
         let records = page.into_iter().filter_map(|item| match item {
             Item::Record(record) => Some(record),
@@ -104,7 +104,7 @@ pub(super) fn start(
 /// Reads on whenever there may be news. Returns once nobody wants more.
 async fn follow(tables: Arc<Tables>, session: Uuid, from: SequenceNumber, sink: &mut Pages) -> Result<()> {
     let woken = Arc::new(Notify::new());
-    let mut reader = Reader::new(Arc::clone(&tables), session);
+    let mut reader = RowReader::new(Arc::clone(&tables), session);
     let mut is_placed = false;
     let mut listener = None;
     loop {

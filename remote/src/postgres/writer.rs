@@ -25,14 +25,14 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::Tables;
-use super::captures::Captures;
-use super::connection::Refusal;
+use super::captures::AppendCaptures;
+use super::connection::DatabaseFailure;
 use super::leases::WorkerLease;
 use super::link::Link;
 use super::reader::Stand;
-use super::statements::{Head, UUID, column, losing_setting, number, writer};
+use super::statements::{SessionTableRow, UUID, column, losing_setting, number, writer};
 use crate::chunk::{Epoch, WriterId};
-use crate::error::{Error, Failure, Result};
+use crate::error::{Error, RemoteFailure, Result};
 
 const CLAIM: &str = "claim the session in the database";
 const APPEND: &str = "append to the database";
@@ -45,21 +45,21 @@ const APPEND_BYTES: usize = 8 << 20;
 
 /// Appends to one session, as the writer of one epoch.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct RowWriter {
     tables: Arc<Tables>,
     session: Uuid,
     id: WriterId,
     epoch: Epoch,
     next: SequenceNumber,
     link: Link,
-    pending: Option<Batch>,
+    pending: Option<RowBatch>,
     /// Why this writer must not append anything any more.
     stopped: Option<Error>,
 }
 
 /// Holds the records of one statement, as its parameters have them.
 #[derive(Debug)]
-struct Batch {
+struct RowBatch {
     next: SequenceNumber,
     link: Link,
     nonce: Uuid,
@@ -71,7 +71,7 @@ struct Batch {
 }
 
 /// Says what reading the session's row says of a statement.
-enum Fate {
+enum StatementFate {
     /// Was committed.
     Committed,
     /// Was committed, and behind it this error's claim, which fences the writer.
@@ -80,7 +80,7 @@ enum Fate {
     Open,
 }
 
-impl Writer {
+impl RowWriter {
     /// Claims a session that was read to `stand`, once: if anything was added behind that, nothing is claimed. `lease` is renewed
     /// before the claim names it.
     pub(super) async fn claim(
@@ -88,7 +88,7 @@ impl Writer {
         session: Uuid,
         stand: Stand,
         lease: Option<&WorkerLease>,
-    ) -> Result<Writer> {
+    ) -> Result<RowWriter> {
         super::schema::prepare(&tables.pool, &tables.schema, tables.retries).await?;
         if let Some(lease) = lease {
             lease.keeper.renew().await;
@@ -101,7 +101,7 @@ impl Writer {
         })?;
         let id = WriterId::random();
         let link = stand.link.claim(epoch, id, next, &tables.name);
-        let mut claiming = Writer { tables, session, id, epoch, next, link, pending: None, stopped: None };
+        let mut claiming = RowWriter { tables, session, id, epoch, next, link, pending: None, stopped: None };
         claiming.put_claim(&stand, lease.map(|lease| lease.worker)).await?;
         Ok(claiming)
     }
@@ -135,7 +135,7 @@ impl Writer {
                     if written? {
                         return Ok(());
                     }
-                    attempts.failed(Failure::Conflict);
+                    attempts.failed(RemoteFailure::Conflict);
                 }
                 Err(refusal) => {
                     in_doubt |= !refusal.is_certain;
@@ -147,9 +147,9 @@ impl Writer {
             }
             match tables.head(self.session).await {
                 Ok(head) => match self.claim_fate(head?, stand)? {
-                    Fate::Committed if self.confirm(nonce).await => return Ok(()),
-                    Fate::Committed | Fate::Overtaken(_) => in_doubt = true,
-                    Fate::Open => {}
+                    StatementFate::Committed if self.confirm(nonce).await => return Ok(()),
+                    StatementFate::Committed | StatementFate::Overtaken(_) => in_doubt = true,
+                    StatementFate::Open => {}
                 },
                 Err(refusal) => attempts.failed(refusal.reason),
             }
@@ -157,17 +157,17 @@ impl Writer {
         Err(if in_doubt { attempts.last().unknown(self.next) } else { attempts.error(CLAIM) })
     }
 
-    fn claim_fate(&self, head: Option<Head>, stand: &Stand) -> Result<Fate> {
+    fn claim_fate(&self, head: Option<SessionTableRow>, stand: &Stand) -> Result<StatementFate> {
         let went_back = Error::DatabaseWentBack { session: self.session, sequence: self.next };
         let Some(head) = head else {
-            return if stand.epoch == Epoch::default() { Ok(Fate::Open) } else { Err(went_back) };
+            return if stand.epoch == Epoch::default() { Ok(StatementFate::Open) } else { Err(went_back) };
         };
         if head.writer == self.id && head.epoch == self.epoch {
-            return Ok(Fate::Committed);
+            return Ok(StatementFate::Committed);
         }
-        let Head { epoch, next, link, writer: by, name: note, .. } = head;
+        let SessionTableRow { epoch, next, link, writer: by, name: note, .. } = head;
         if (epoch, next, link) == (stand.epoch, stand.next, stand.link) {
-            return Ok(Fate::Open);
+            return Ok(StatementFate::Open);
         }
         if epoch < stand.epoch || next < stand.next {
             return Err(went_back);
@@ -181,20 +181,24 @@ impl Writer {
     /// # Errors
     ///
     /// [`Error::Unknown`] if earlier records are in doubt, [`Error::OutOfOrder`], [`Error::NotContent`] and [`Error::TooLarge`].
-    pub(super) fn queue(&mut self, captures: Option<&Captures>, records: &[Record<'_>]) -> Result<usize> {
+    pub(super) fn queue(
+        &mut self,
+        captures: Option<&AppendCaptures>,
+        records: &[Record<'_>],
+    ) -> Result<usize> {
         self.check()?;
         if let Some(pending) = &self.pending {
             let mut attempts = self.tables.begin();
-            attempts.failed(Failure::TimedOut);
+            attempts.failed(RemoteFailure::TimedOut);
             return Err(attempts.last().unknown(pending.next));
         }
         let (next, link, nonce) = (self.next, self.link, Uuid::new_v4());
         let (kinds, times, bodies, links) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut batch = Batch { next, link, nonce, kinds, times, bodies, captures: Vec::new(), links };
+        let mut batch = RowBatch { next, link, nonce, kinds, times, bodies, captures: Vec::new(), links };
         let records = records.get(..fitting(records)).unwrap_or_default();
         let mut beside = captures.map(|captures| {
             let next = next + records.len() as u64;
-            Captures { next, ..captures.clone() }.encode()
+            AppendCaptures { next, ..captures.clone() }.encode()
         });
         for record in records {
             let Record { sequence, kind, time_us, body } = *record;
@@ -247,7 +251,7 @@ impl Writer {
     }
 
     /// Appends a batch. Returns the error that the next append fails with, if another writer's claim was found behind the batch.
-    async fn put(&self, batch: &Batch) -> Result<Option<Error>> {
+    async fn put(&self, batch: &RowBatch) -> Result<Option<Error>> {
         let tables = &self.tables;
         let (epoch, next, behind) =
             (column(self.epoch.get()), column(self.next.get()), column(batch.next.get()));
@@ -274,7 +278,7 @@ impl Writer {
                     if written? {
                         return Ok(None);
                     }
-                    attempts.failed(Failure::Conflict);
+                    attempts.failed(RemoteFailure::Conflict);
                 }
                 Err(refusal) if refusal.is_duplicate() => {
                     let reason = "a record stands there already, behind the session's end";
@@ -290,10 +294,10 @@ impl Writer {
             }
             match self.fate(batch).await {
                 Ok(fate) => match fate? {
-                    Fate::Committed if self.confirm(batch.nonce).await => return Ok(None),
-                    Fate::Overtaken(by) if self.confirm(batch.nonce).await => return Ok(Some(by)),
-                    Fate::Committed | Fate::Overtaken(_) => in_doubt = true,
-                    Fate::Open => {}
+                    StatementFate::Committed if self.confirm(batch.nonce).await => return Ok(None),
+                    StatementFate::Overtaken(by) if self.confirm(batch.nonce).await => return Ok(Some(by)),
+                    StatementFate::Committed | StatementFate::Overtaken(_) => in_doubt = true,
+                    StatementFate::Open => {}
                 },
                 Err(refusal) => attempts.failed(refusal.reason),
             }
@@ -302,7 +306,7 @@ impl Writer {
     }
 
     /// Decides by the session's row what became of the statement.
-    async fn fate(&self, batch: &Batch) -> Result<Result<Fate>, Refusal> {
+    async fn fate(&self, batch: &RowBatch) -> Result<Result<StatementFate>, DatabaseFailure> {
         let went_back = Error::DatabaseWentBack { session: self.session, sequence: self.next };
         let head = match self.tables.head(self.session).await? {
             Ok(head) => head,
@@ -314,10 +318,10 @@ impl Writer {
         }
         if head.epoch == self.epoch && head.writer == self.id {
             if (head.next, head.nonce, head.link) == (batch.next, batch.nonce, batch.link) {
-                return Ok(Ok(Fate::Committed));
+                return Ok(Ok(StatementFate::Committed));
             }
             if (head.next, head.link) == (self.next, self.link) {
-                return Ok(Ok(Fate::Open));
+                return Ok(Ok(StatementFate::Open));
             }
             let reason = "another copy of this writer appended it";
             return Ok(Err(Error::Row { session: self.session, sequence: self.next, reason }));
@@ -325,13 +329,13 @@ impl Writer {
         let fenced = Error::Fenced { epoch: head.epoch, by: head.writer, note: head.name };
         if self.is_held(batch).await? {
             // The claim was committed behind it, and whoever made it has read it.
-            return Ok(Ok(Fate::Overtaken(fenced)));
+            return Ok(Ok(StatementFate::Overtaken(fenced)));
         }
         Ok(Err(fenced))
     }
 
     /// Returns whether the last of these records is held, in front of another writer's claim.
-    async fn is_held(&self, batch: &Batch) -> Result<bool, Refusal> {
+    async fn is_held(&self, batch: &RowBatch) -> Result<bool, DatabaseFailure> {
         let last = column(batch.next.get().saturating_sub(1));
         let parameters = [(&self.session as _, UUID), (&last as _, Type::INT8)];
         let rows = self.tables.pool.query(&self.tables.statements.link_before, &parameters).await?;
@@ -386,11 +390,12 @@ impl Tables {
         statement: &str,
         parameters: &[super::connection::Parameter<'_>],
         rows: u64,
-    ) -> Result<Result<bool>, Refusal> {
-        let mut lease = self.pool.lease().await.map_err(|refusal| Refusal { is_certain: true, ..refusal })?;
+    ) -> Result<Result<bool>, DatabaseFailure> {
+        let mut lease =
+            self.pool.lease().await.map_err(|refusal| DatabaseFailure { is_certain: true, ..refusal })?;
         let answer = lease.query(statement, parameters).await?;
         let Some(row) = answer.first().filter(|_| !lease.is_warned()) else {
-            return Err(Refusal::uncertain(Failure::Unavailable));
+            return Err(DatabaseFailure::uncertain(RemoteFailure::Unavailable));
         };
         let written = number(row, 0) == Some(rows);
         match losing_setting(row).filter(|_| written) {

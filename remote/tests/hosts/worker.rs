@@ -10,10 +10,11 @@ use foldlog::inspect::LogReader;
 use foldlog::replication::Replication;
 use foldlog::tools::ExecuteOptions;
 use foldlog::{
-    Clock, Durability, Error, Kind, ResourceRegistry, Session, SessionOptions, Store, StoreOptions,
+    Clock, Durability, Error, RecordKind, ResourceRegistry, Session, SessionOptions, Store, StoreOptions,
 };
 use foldlog_remote::{
-    LeaseWait, Place, Retries, SteadyPacing, Variables, Waited, open_place_with, wait_for_lease,
+    LeaseWait, LeaseWaitOutcome, Place, PlaceEnvironment, Retries, SteadyPacing, open_place_with,
+    wait_for_lease,
 };
 use uuid::Uuid;
 
@@ -143,7 +144,7 @@ fn place() -> Arc<dyn Place> {
         first_wait: Duration::from_millis(20),
         longest_wait: Duration::from_millis(100),
     };
-    let variables: Variables = [
+    let variables: PlaceEnvironment = [
         ("AWS_ENDPOINT_URL", format!("http://{}", std::env::var(SERVER).unwrap())),
         ("AWS_REGION", "us-east-1".to_owned()),
         ("AWS_ACCESS_KEY_ID", "id".to_owned()),
@@ -230,9 +231,9 @@ impl Works {
         let pacing = SteadyPacing::new();
         let wait = LeaseWait::new(Duration::from_millis(milliseconds), &pacing).until_it_lives();
         say(match wait_for_lease(self.place.as_ref(), SESSION, &wait) {
-            Ok(Waited::Free { lease: Some(_) }) => "ran-out",
-            Ok(Waited::Free { lease: None }) => "free",
-            Ok(Waited::Kept { lives: true, .. }) => "lives",
+            Ok(LeaseWaitOutcome::Free { lease: Some(_) }) => "ran-out",
+            Ok(LeaseWaitOutcome::Free { lease: None }) => "free",
+            Ok(LeaseWaitOutcome::Kept { lives: true, .. }) => "lives",
             Ok(_) => "kept",
             Err(_) => "refused",
         });
@@ -242,7 +243,7 @@ impl Works {
         texts(self.session()).iter().for_each(|text| say(&format!("note {text}")));
         let log = LogReader::open(self.session().dir())?;
         log.records(0, log.last_position(), |record| {
-            if record.kind == Kind::TOOL_BEGIN {
+            if record.kind == RecordKind::TOOL_BEGIN {
                 say(&format!("begin {}", record.sequence));
             }
             Ok(())

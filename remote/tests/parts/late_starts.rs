@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use foldlog::replication::{Replication, Replicator};
 use foldlog::{Error, ResourceRegistry, SessionOptions, Store, StoreOptions};
-use foldlog_remote::{LeaseWait, Place, Retries, SteadyPacing, Waited, wait_for_lease};
+use foldlog_remote::{LeaseWait, LeaseWaitOutcome, Place, Retries, SteadyPacing, wait_for_lease};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -210,7 +210,7 @@ fn round(ground: &Ground<'_>, random: &mut ChaCha8Rng, waits: bool, counts: &mut
         let pacing = SteadyPacing::new();
         let waited =
             wait_for_lease(ground.place, session, &LeaseWait::new(Duration::from_secs(60), &pacing)).unwrap();
-        assert!(matches!(waited, Waited::Free { lease: Some(_) }), "{waited:?}");
+        assert!(matches!(waited, LeaseWaitOutcome::Free { lease: Some(_) }), "{waited:?}");
     }
     let taken =
         store(other.path(), (ground.open)(ground.words, "next", now)).take_over(session, &types()).unwrap();

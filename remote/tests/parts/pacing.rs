@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use foldlog_remote::Pacing;
+use foldlog_remote::LeasePacer;
 
 /// Lets the time pass that it is told to wait, at once, and does something behind each wait.
 pub(crate) struct NoTime {
@@ -28,7 +28,7 @@ impl std::fmt::Debug for NoTime {
     }
 }
 
-impl Pacing for NoTime {
+impl LeasePacer for NoTime {
     fn now(&self) -> Duration {
         *self.now.lock().unwrap()
     }

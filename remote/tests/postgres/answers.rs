@@ -1,7 +1,7 @@
 //! What is made of answers that are lost, and of ways that break off.
 
 use foldlog::replication::{ReplicaError, Replicator};
-use foldlog_remote::{Met, Variables, open_place_with};
+use foldlog_remote::{PlaceEnvironment, PlaceItem, open_place_with};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use uuid::Uuid;
@@ -56,15 +56,15 @@ fn wherever_a_reading_is_cut_each_record_is_handed_on_once() {
         let (next, epoch) = claim(&whole, session).unwrap();
         append(&whole, session, epoch, next, &half.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
     }
-    let place = open_place_with(&proxy.url(&url), retries(), &Variables::new()).unwrap();
+    let place = open_place_with(&proxy.url(&url), retries(), &PlaceEnvironment::new()).unwrap();
     let mut cuts = 0;
     for seed in 0..40 {
         let mut draw = ChaCha8Rng::seed_from_u64(seed);
         proxy.cut_after(Way::FromServer, i64::from(draw.next_u32() % 600_000), false);
         let (mut claims, mut found) = (Vec::new(), Vec::new());
-        let mut each = |met: Met<'_>| match met {
-            Met::Claim { epoch, .. } => claims.push((epoch, found.len())),
-            Met::Record(record) => found.push(String::from_utf8(record.body.to_vec()).unwrap()),
+        let mut each = |met: PlaceItem<'_>| match met {
+            PlaceItem::Claim { epoch, .. } => claims.push((epoch, found.len())),
+            PlaceItem::Record(record) => found.push(String::from_utf8(record.body.to_vec()).unwrap()),
             _ => {}
         };
         place.reader(session).unwrap().read_on(&mut each).unwrap();

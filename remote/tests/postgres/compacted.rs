@@ -7,7 +7,7 @@ use std::time::Duration;
 use foldlog::inspect::LogReader;
 use foldlog::replication::Replication;
 use foldlog::{CompactOptions, Error, Store, StoreOptions};
-use foldlog_remote::{CollectOptions, CollectReport, Pacing, SteadyPacing, open_place};
+use foldlog_remote::{CollectOptions, CollectReport, LeasePacer, SteadyPacing, open_place};
 use uuid::Uuid;
 
 use crate::lineages::{types, write};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use foldlog::replication::Replication;
 use foldlog::{Error, Store, StoreOptions};
-use foldlog_remote::{LeaseWait, Pacing, Place, SteadyPacing, Waited, wait_for_lease};
+use foldlog_remote::{LeasePacer, LeaseWait, LeaseWaitOutcome, Place, SteadyPacing, wait_for_lease};
 
 use crate::notes::{note, types};
 use crate::pacing::NoTime;
@@ -32,17 +32,17 @@ fn a_lease_is_alive_until_the_server_says_otherwise_and_nobody_has_to_watch_it()
     let pacing = NoTime::new();
     let wait = |at_most| wait_for_lease(place.as_ref(), id, &LeaseWait::new(at_most, &pacing)).unwrap();
     let kept = wait(Duration::ZERO);
-    assert!(matches!(&kept, Waited::Kept { lives: true, .. }), "{kept:?}");
+    assert!(matches!(&kept, LeaseWaitOutcome::Kept { lives: true, .. }), "{kept:?}");
     let until_it_lives = LeaseWait::new(LONG, &pacing).until_it_lives();
     let kept = wait_for_lease(place.as_ref(), id, &until_it_lives).unwrap();
-    assert!(matches!(&kept, Waited::Kept { lives: true, .. }), "{kept:?}");
+    assert!(matches!(&kept, LeaseWaitOutcome::Kept { lives: true, .. }), "{kept:?}");
     assert_eq!(pacing.now(), Duration::ZERO);
 
     // An hour goes by on the server's clock.
     server.sql(&format!("UPDATE {schema}.leases SET renewed = renewed - interval '1 hour'"));
     let free = wait(LONG);
     assert!(
-        matches!(&free, Waited::Free { lease: Some(lease) } if lease.left == Some(Duration::ZERO)),
+        matches!(&free, LeaseWaitOutcome::Free { lease: Some(lease) } if lease.left == Some(Duration::ZERO)),
         "{free:?}"
     );
     assert_eq!(pacing.now(), Duration::ZERO);
@@ -54,7 +54,7 @@ fn a_lease_is_alive_until_the_server_says_otherwise_and_nobody_has_to_watch_it()
     drop(old);
     assert!(place.lease(id).unwrap().is_some(), "what the fenced one leaves is its own");
     new.close().unwrap();
-    assert_eq!(wait(LONG), Waited::Free { lease: None });
+    assert_eq!(wait(LONG), LeaseWaitOutcome::Free { lease: None });
     // A clock that was set back makes no lease longer.
     let third = worker(&one, place.as_ref(), "three", LONG).create(&types()).unwrap();
     server.sql(&format!("UPDATE {schema}.leases SET renewed = renewed + interval '1 year'"));

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use foldlog::replication::Replicator;
-use foldlog::{Kind, ObjectId, Record};
+use foldlog::{ObjectId, Record, RecordKind};
 use foldlog_codec::body::{Observed, Payload};
 use foldlog_remote::{CollectOptions, CollectReport, PostgresReplicator, open_place};
 use uuid::Uuid;
@@ -26,7 +26,7 @@ fn append(
 ) -> Result<(), foldlog::replication::ReplicaError> {
     let data = ObjectId::of(bytes).reference();
     let body = Observed { name: "n".to_owned(), data: Payload::new(&data) }.encode();
-    let record = Record { sequence: sequence.into(), kind: Kind::OBSERVED, time_us: 0, body: &body };
+    let record = Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 0, body: &body };
     worker.append(session, epoch, None, &[record])
 }
 

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use foldlog::inspect::LogReader;
 use foldlog::tools::ExecuteOptions;
 use foldlog::{Error, ObjectId, ResourceRegistry, Store};
-use foldlog_remote::{Met, Place, Variables, open_place_with};
+use foldlog_remote::{Place, PlaceEnvironment, PlaceItem, open_place_with};
 
 use crate::notes::{call, note, runner_over, texts, types};
 use crate::placed::store;
 use crate::server::{hasty, retries, shared};
 
 pub(crate) fn place(url: &str) -> Arc<dyn Place> {
-    open_place_with(url, retries(), &Variables::new()).unwrap()
+    open_place_with(url, retries(), &PlaceEnvironment::new()).unwrap()
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_session_goes_to_a_database_and_is_taken_over_from_there() {
     let (mut objects, mut last) = (Vec::new(), None);
     reader
         .read_on(&mut |met| {
-            if let Met::Record(record) = met {
+            if let PlaceItem::Record(record) = met {
                 objects.extend(record.objects());
                 last = Some(record.time_us);
             }
@@ -69,8 +69,8 @@ fn a_session_goes_to_a_database_and_is_taken_over_from_there() {
     let (mut claims, mut records) = (Vec::new(), 0);
     reader
         .read_on(&mut |met| match met {
-            Met::Claim { epoch, name } => claims.push((epoch, name.to_owned())),
-            Met::Record(_) => records += 1,
+            PlaceItem::Claim { epoch, name } => claims.push((epoch, name.to_owned())),
+            PlaceItem::Record(_) => records += 1,
             _ => {}
         })
         .unwrap();
@@ -134,10 +134,10 @@ fn a_store_goes_on_with_its_own_sessions_and_gets_back_what_its_log_lost() {
 
 #[test]
 fn urls_of_databases_are_places_and_tell_no_password() {
-    let opened = open_place_with("postgres://u:secret@db/x", hasty(), &Variables::new()).unwrap_err();
+    let opened = open_place_with("postgres://u:secret@db/x", hasty(), &PlaceEnvironment::new()).unwrap_err();
     assert!(opened.to_string().contains("PGPASSWORD"), "{opened}");
     assert!(!opened.to_string().contains("secret"), "{opened}");
-    let variables = Variables::from([("PGPASSWORD".to_owned(), "secret".to_owned())]);
+    let variables = PlaceEnvironment::from([("PGPASSWORD".to_owned(), "secret".to_owned())]);
     let place = open_place_with("postgresql://u@a:1,b:2/x", hasty(), &variables).unwrap();
     assert_eq!(place.url(), "postgresql://u@a:1,b:2/x");
     assert!(!format!("{place:?}").contains("secret"));

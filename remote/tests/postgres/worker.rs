@@ -1,7 +1,7 @@
 //! What tests do with a replicator: records to append, and what is held.
 
-use foldlog::replication::{Held, HeldPart, ReplicaError, Replicator};
-use foldlog::{Kind, Record};
+use foldlog::replication::{HeldPart, ReplicaError, ReplicaStatus, Replicator};
+use foldlog::{Record, RecordKind};
 use foldlog_remote::PostgresReplicator;
 use uuid::Uuid;
 
@@ -26,14 +26,14 @@ pub(crate) fn append(
 }
 
 pub(crate) fn record(sequence: u64, text: &str) -> Record<'_> {
-    Record { sequence: sequence.into(), kind: Kind::OBSERVED, time_us: 7, body: text.as_bytes() }
+    Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 7, body: text.as_bytes() }
 }
 
 /// Returns what is held of a session.
 pub(crate) fn held(
     replicator: &PostgresReplicator,
     session: Uuid,
-) -> Result<(Held, Vec<String>), ReplicaError> {
+) -> Result<(ReplicaStatus, Vec<String>), ReplicaError> {
     let mut texts = Vec::new();
     let held = replicator.read(session, &mut |part| {
         let HeldPart::Record(record) = part else { return };

@@ -8,7 +8,7 @@ use foldlog::filesystem::{HostFilesystemOptions, Rebind};
 use foldlog::inspect::{LogReader, audit_captures};
 use foldlog::replication::Replication;
 use foldlog::tools::{RewindOptions, ToolContext, ToolError, ToolRunner};
-use foldlog::{Durability, Kind, ResourceRegistry, Session, Store, StoreOptions};
+use foldlog::{Durability, RecordKind, ResourceRegistry, Session, Store, StoreOptions};
 use foldlog_remote::{LEASE_LENGTH_MAX, ObjectReplicator, Retries};
 use object_store::local::LocalFileSystem;
 use uuid::Uuid;
@@ -90,7 +90,7 @@ pub(crate) fn told(session: &Session) -> Told {
     let mut begins = Vec::new();
     let log = LogReader::open(session.dir()).unwrap();
     log.records(0, log.last_position(), |record| {
-        begins.extend((record.kind == Kind::TOOL_BEGIN).then_some(record.sequence.get()));
+        begins.extend((record.kind == RecordKind::TOOL_BEGIN).then_some(record.sequence.get()));
         Ok(())
     })
     .unwrap();

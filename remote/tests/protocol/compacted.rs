@@ -7,11 +7,11 @@ use std::time::Duration;
 use foldlog_codec::body::{
     Base, DROPPED_BODIES, Dropped, DroppedBodies, KnownPositions, ObjectId, Observed, Payload,
 };
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Record, RecordKind};
 use foldlog_remote::chunk::Chunk;
 use foldlog_remote::compaction::{CompactedVolume, Compaction};
 use foldlog_remote::volume::Extent;
-use foldlog_remote::{Bucket, CollectOptions, Error, MIN_AGE, Payloads, Reader, Writer, collect};
+use foldlog_remote::{Bucket, ChunkReader, ChunkWriter, CollectOptions, Error, MIN_AGE, Payloads, collect};
 use tokio::time;
 
 use crate::sim::world::{SESSION, claim, collected, place, run};
@@ -25,15 +25,15 @@ fn body(number: u64) -> String {
     format!("body {number}: {}", "of some length ".repeat(30))
 }
 
-fn record(kind: Kind, sequence: u64, body: &[u8]) -> Record<'_> {
+fn record(kind: RecordKind, sequence: u64, body: &[u8]) -> Record<'_> {
     Record { sequence: sequence.into(), kind, time_us: sequence as i64, body }
 }
 
 /// Appends dispatches, each in a chunk of its own.
-async fn append(writer: &mut Writer, count: u64) -> Result<(), Error> {
+async fn append(writer: &mut ChunkWriter, count: u64) -> Result<(), Error> {
     for _ in 0..count {
         let next = writer.next_sequence().get();
-        writer.append([record(Kind::DISPATCH, next, body(next).as_bytes())]).await?;
+        writer.append([record(RecordKind::DISPATCH, next, body(next).as_bytes())]).await?;
     }
     // Its volumes are put behind it.
     time::sleep(Duration::from_secs(60)).await;
@@ -49,15 +49,15 @@ fn dropped(through: u64) -> DroppedBodies {
     dropped
 }
 
-async fn say(writer: &mut Writer, dropped: &DroppedBodies) {
+async fn say(writer: &mut ChunkWriter, dropped: &DroppedBodies) {
     let data = dropped.encode();
     let observed = Observed { name: DROPPED_BODIES.to_owned(), data: Payload::new(&data) }.encode();
     let next = writer.next_sequence().get();
-    writer.append([record(Kind::OBSERVED, next, &observed)]).await.unwrap();
+    writer.append([record(RecordKind::OBSERVED, next, &observed)]).await.unwrap();
 }
 
 /// A log of 21 dispatches, of which a record says that the bodies of some of the first were dropped, and some records behind it.
-async fn log() -> (Arc<Net>, Writer) {
+async fn log() -> (Arc<Net>, ChunkWriter) {
     let net = Net::new(1, 0);
     let mut writer = claim(&net, 0).await.unwrap();
     append(&mut writer, 21).await.unwrap();
@@ -82,10 +82,13 @@ impl Checked {
             assert_eq!((sequence, one.time_us), (self.records, sequence as i64));
             self.records += 1;
             match one.kind {
-                Kind::DISPATCH => assert_eq!(one.body, whole.as_bytes()),
-                Kind::OBSERVED => {}
-                Kind::DROPPED => {
-                    assert_eq!(Dropped::decode(one.body), Ok(Dropped::of(Kind::DISPATCH, whole.as_bytes())));
+                RecordKind::DISPATCH => assert_eq!(one.body, whole.as_bytes()),
+                RecordKind::OBSERVED => {}
+                RecordKind::DROPPED => {
+                    assert_eq!(
+                        Dropped::decode(one.body),
+                        Ok(Dropped::of(RecordKind::DISPATCH, whole.as_bytes()))
+                    );
                     assert!(sequence % 3 != 0);
                     self.without += 1;
                     self.known.extend(Dropped::known(one.body).unwrap().map(|known| (sequence, known)));
@@ -98,7 +101,7 @@ impl Checked {
 
 async fn read_by(bucket: Bucket) -> (Checked, Result<(), Error>) {
     let mut checked = Checked::default();
-    let read = Reader::new(bucket, SESSION).read_to_end(&mut |chunk| checked.see(chunk)).await;
+    let read = ChunkReader::new(bucket, SESSION).read_to_end(&mut |chunk| checked.see(chunk)).await;
     (checked, read)
 }
 
@@ -147,7 +150,7 @@ fn bodies_that_were_dropped_go_with_their_chunks_and_the_chain_stays_as_it_is() 
         append(&mut writer, 2).await.unwrap();
         let next = claim(&net, 2).await.unwrap();
         assert_eq!(next.chain().next_sequence(), chain.next_sequence() + 2);
-        let resumed = Reader::resume(place(&net, 3), chain).await.unwrap();
+        let resumed = ChunkReader::resume(place(&net, 3), chain).await.unwrap();
         assert_eq!(*resumed.chain(), chain);
         // Ranges that lost nothing have the volumes that they had.
         assert_eq!(keys(&net, "/volumes/4/").len(), 3);
@@ -190,7 +193,7 @@ fn a_collection_that_is_killed_at_any_request_leaves_a_log_that_is_read_and_the_
 }
 
 /// A log whose ranges are too long for a volume, but for those without the bodies that were dropped.
-async fn long_log() -> (Arc<Net>, Writer) {
+async fn long_log() -> (Arc<Net>, ChunkWriter) {
     let net = Net::new(1, 0);
     net.set_volume_bytes(LONG);
     let mut writer = claim(&net, 0).await.unwrap();
@@ -291,7 +294,7 @@ fn a_writer_that_was_paused_until_a_long_range_was_compacted_is_told_what_it_wou
             assert_eq!(collected(&net, 9).await.unwrap().dropped, 0);
             assert!(!keys(&net, "/volumes/").is_empty());
             time::sleep(Duration::from_secs(3_600) * hours).await;
-            let mut reader = Reader::new(place(&net, 3), SESSION);
+            let mut reader = ChunkReader::new(place(&net, 3), SESSION);
             if learns {
                 // It stands in the middle of a range, of which it knows that it is full.
                 for _ in 0..6 {
@@ -327,9 +330,9 @@ fn what_was_known_before_is_said_behind_nothing_that_lost_bodies_since() {
         let mut payloads = Payloads::new(place(&net, 0), SESSION);
         payloads.put(known(&old), old.known.encode()).await.unwrap();
         for number in 8..16 {
-            let stands = Dropped::of(Kind::DISPATCH, body(number).as_bytes());
+            let stands = Dropped::of(RecordKind::DISPATCH, body(number).as_bytes());
             let stands = if number % 4 == 0 { stands.encode_held(known(&old)) } else { stands.encode() };
-            writer.append([record(Kind::DROPPED, number, &stands)]).await.unwrap();
+            writer.append([record(RecordKind::DROPPED, number, &stands)]).await.unwrap();
         }
         append(&mut writer, 8).await.unwrap();
         let mut all = DroppedBodies { known: new.known.clone(), runs: Vec::new() };
@@ -340,9 +343,9 @@ fn what_was_known_before_is_said_behind_nothing_that_lost_bodies_since() {
         let report = collected(&net, 9).await.unwrap();
         assert_eq!((report.dropped, report.waiting), (7, 0));
         let mut said = Vec::new();
-        let mut reader = Reader::new(place(&net, 1), SESSION);
+        let mut reader = ChunkReader::new(place(&net, 1), SESSION);
         let see = &mut |chunk: &Chunk<'_>| {
-            let dropped = chunk.records().filter(|record| record.kind == Kind::DROPPED);
+            let dropped = chunk.records().filter(|record| record.kind == RecordKind::DROPPED);
             said.extend(dropped.filter_map(|record| Dropped::known(record.body).unwrap()));
         };
         reader.read_to_end(see).await.unwrap();
@@ -356,7 +359,7 @@ fn a_reader_in_the_middle_has_the_old_objects_or_the_new_ones() {
         for stops in 0..25 {
             let (net, mut writer) = log().await;
             time::sleep(MIN_AGE).await;
-            let mut reader = Reader::new(place(&net, 1), SESSION);
+            let mut reader = ChunkReader::new(place(&net, 1), SESSION);
             let mut checked = Checked::default();
             for _ in 0..stops {
                 assert!(reader.next(&mut |chunk| checked.see(chunk)).await.unwrap());
@@ -427,10 +430,10 @@ fn a_writer_that_was_paused_until_bodies_were_dropped_is_told_what_it_would_have
         // Its last record is held, and the answer lost.
         net.script(&[Fault::AnswerLost]);
         let five = body(5);
-        let put = paused.append([record(Kind::DISPATCH, 5, five.as_bytes())]);
+        let put = paused.append([record(RecordKind::DISPATCH, 5, five.as_bytes())]);
         assert!(time::timeout(Duration::from_millis(200), put).await.is_err());
         let mut writer = claim(&net, 2).await.unwrap();
-        let mut late = Reader::new(place(&net, 3), SESSION);
+        let mut late = ChunkReader::new(place(&net, 3), SESSION);
         late.read_to_end(&mut |_| {}).await.unwrap();
         append(&mut writer, 12).await.unwrap();
         say(&mut writer, &dropped(15)).await;
@@ -441,7 +444,7 @@ fn a_writer_that_was_paused_until_bodies_were_dropped_is_told_what_it_would_have
         assert_eq!(paused.settle().await.unwrap(), 6);
         let fenced = append(&mut paused, 1).await.unwrap_err();
         assert!(matches!(fenced, Error::Fenced { .. }), "{fenced:?}");
-        assert!(matches!(Writer::claim_behind(late, "late").await, Err(Error::Fenced { .. })));
+        assert!(matches!(ChunkWriter::claim_behind(late, "late").await, Err(Error::Fenced { .. })));
         // What it put where chunks were collected is no part of the log, and is removed again.
         assert!(net.revived() > 0);
         let (checked, ended) = read(&net).await;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use foldlog_codec::body::ObjectId;
-use foldlog_codec::{Kind, Record};
-use foldlog_remote::chunk::{Chunk, ChunkHash, ChunkHead, Encoder, Epoch, WriterId};
-use foldlog_remote::{Behind, Error, Reader, Writer};
+use foldlog_codec::{Record, RecordKind};
+use foldlog_remote::chunk::{Chunk, ChunkEncoder, ChunkHash, ChunkHead, Epoch, WriterId};
+use foldlog_remote::{ChunkReader, ChunkWriter, Error, GapEnd};
 use proptest::prelude::{any, proptest};
 use uuid::Uuid;
 
@@ -19,7 +19,8 @@ fn key(number: u64) -> String {
 /// A log of a claim and two chunks, of which the first has captures.
 async fn log() -> Arc<Net> {
     let net = Net::new(1, 0);
-    let mut writer = Writer::claim(Reader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await.unwrap();
+    let mut writer =
+        ChunkWriter::claim(ChunkReader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await.unwrap();
     let packs = [ObjectId::of(b"a pack"), ObjectId::of(b"another pack")];
     let mut records = [record(0, b"zero"), record(1, b"one")].into_iter().peekable();
     writer.queue(Some((&packs, b"a third")), &mut records).unwrap();
@@ -31,7 +32,7 @@ async fn log() -> Arc<Net> {
 /// Reads to the end; how many chunks came before the error.
 async fn read(net: &Arc<Net>) -> (usize, Result<(), Error>) {
     let mut chunks = 0;
-    let read = Reader::new(bucket(net, 1), SESSION).read_to_end(&mut |_| chunks += 1).await;
+    let read = ChunkReader::new(bucket(net, 1), SESSION).read_to_end(&mut |_| chunks += 1).await;
     (chunks, read)
 }
 
@@ -63,7 +64,7 @@ fn every_wrong_byte_of_a_chunk_is_noticed() {
         net.set(&key(1), [whole.clone(), vec![0]].concat());
         assert!(matches!(read(&net).await.1, Err(Error::Damaged { .. })));
         // Nobody claims a session whose log cannot be read.
-        let claim = Writer::claim(Reader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await;
+        let claim = ChunkWriter::claim(ChunkReader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await;
         assert!(matches!(claim, Err(Error::Damaged { chunk: 1, .. })));
         net.set(&key(1), whole);
         assert_eq!(read(&net).await, (3, Ok(())));
@@ -91,7 +92,7 @@ fn captures_are_read_as_they_were_written_and_no_length_in_them_is_believed() {
                 assert!(matches!(Chunk::decode(&bytes, 1), Err(Error::Malformed { .. })), "{at}: {count}");
             }
         }
-        let mut encoder = Encoder::new(chunk.head.clone()).unwrap();
+        let mut encoder = ChunkEncoder::new(chunk.head.clone()).unwrap();
         let refused = encoder.set_captures(&[], &vec![0; (1 << 20) + 1]);
         assert!(matches!(refused, Err(Error::TooLarge { what: "pack of captures", .. })), "{refused:?}");
     });
@@ -159,7 +160,7 @@ fn a_newer_format_is_told_from_damage() {
         bytes[8..10].copy_from_slice(&9_u16.to_le_bytes());
         net.set(&key(1), hashed(bytes));
         assert_eq!(read(&net).await, (1, Err(Error::NewerFormat { chunk: 1, found: 9, supported: 2 })));
-        let claim = Writer::claim(Reader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await;
+        let claim = ChunkWriter::claim(ChunkReader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await;
         assert!(matches!(claim, Err(Error::NewerFormat { .. })));
     });
 }
@@ -169,7 +170,8 @@ fn a_chunk_of_another_session_is_not_ours() {
     run(async {
         let net = log().await;
         let other = Uuid::from_u128(9);
-        let mut writer = Writer::claim(Reader::new(bucket(&net, 0), other), "w", &mut |_| {}).await.unwrap();
+        let mut writer =
+            ChunkWriter::claim(ChunkReader::new(bucket(&net, 0), other), "w", &mut |_| {}).await.unwrap();
         writer.append([record(0, b"theirs")]).await.unwrap();
         net.set(&key(3), net.objects()[&key(1).replace(&SESSION.to_string(), &other.to_string())].clone());
         assert_eq!(read(&net).await, (3, Err(Error::NotOurs { chunk: 3, session: SESSION, found: other })));
@@ -182,14 +184,14 @@ fn a_chunk_that_was_removed_or_a_log_that_went_back_is_noticed() {
         let net = log().await;
         let whole = net.objects();
         let mut writer =
-            Writer::claim(Reader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await.unwrap();
+            ChunkWriter::claim(ChunkReader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await.unwrap();
         let known = *writer.chain();
 
         // From the middle.
         net.remove(&key(1));
         assert_eq!(
             read(&net).await,
-            (1, Err(Error::Missing { chunk: 1, behind: Behind::Chunk { chunk: 2 } }))
+            (1, Err(Error::Missing { chunk: 1, behind: GapEnd::Chunk { chunk: 2 } }))
         );
         net.set(&key(1), whole[&key(1)].clone());
         assert_eq!(read(&net).await, (4, Ok(())));
@@ -197,11 +199,12 @@ fn a_chunk_that_was_removed_or_a_log_that_went_back_is_noticed() {
         // From the end: who knew the end notices, and who did not cannot.
         net.remove(&key(3));
         assert_eq!(read(&net).await, (3, Ok(())));
-        let resumed = Reader::resume(bucket(&net, 0), known).await.unwrap_err();
+        let resumed = ChunkReader::resume(bucket(&net, 0), known).await.unwrap_err();
         assert_eq!(resumed, Error::RemoteWentBack { chunk: 3 });
 
         // And somebody goes on from there: the writer that knew better is not merged into it.
-        let mut other = Writer::claim(Reader::new(bucket(&net, 1), SESSION), "w", &mut |_| {}).await.unwrap();
+        let mut other =
+            ChunkWriter::claim(ChunkReader::new(bucket(&net, 1), SESSION), "w", &mut |_| {}).await.unwrap();
         other.append([record(3, b"another three")]).await.unwrap();
         let error = writer.append([record(3, b"three")]).await.unwrap_err();
         assert!(matches!(error, Error::Broken { chunk: 4, .. } | Error::Fenced { .. }), "{error:?}");
@@ -228,10 +231,10 @@ fn what_no_log_holds_is_not_appended() {
     run(async {
         let net = log().await;
         let mut writer =
-            Writer::claim(Reader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await.unwrap();
+            ChunkWriter::claim(ChunkReader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await.unwrap();
         let gap = writer.append([record(4, b"gap")]).await.unwrap_err();
         assert_eq!(gap, Error::OutOfOrder { expected: 3.into(), found: 4.into() });
-        let envelope = Record { kind: Kind::SYNCED, ..record(3, b"") };
+        let envelope = Record { kind: RecordKind::SYNCED, ..record(3, b"") };
         assert_eq!(writer.append([envelope]).await.unwrap_err(), Error::NotContent { sequence: 3.into() });
         let long = vec![0; (16 << 20) + 1];
         let too_long = writer.append([record(3, &long)]).await.unwrap_err();
@@ -260,7 +263,7 @@ proptest! {
             first_sequence: 0.into(),
             note: "note".to_owned(),
         };
-        let mut encoder = Encoder::new(head).unwrap();
+        let mut encoder = ChunkEncoder::new(head).unwrap();
         encoder.push(record(0, &bytes)).unwrap();
         let mut whole = encoder.finish().bytes;
         let at = at % (whole.len() - 36);

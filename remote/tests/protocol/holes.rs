@@ -1,11 +1,11 @@
 //! What readers and claims make of a place that has lost a part of a log, and not its end.
 
-use foldlog_remote::{Behind, Error, Reader};
+use foldlog_remote::{ChunkReader, Error, GapEnd};
 
 use crate::sim::world::{SESSION, claim, place, run};
 use crate::volumes::{append, chunk_key, collected, log, mark_key, read, volume_key};
 
-fn missing(chunk: u64, behind: Behind) -> Error {
+fn missing(chunk: u64, behind: GapEnd) -> Error {
     Error::Missing { chunk, behind }
 }
 
@@ -20,7 +20,7 @@ fn a_chunk_that_is_lost_in_front_of_collected_ones_is_no_end_and_nobody_claims_t
         assert_eq!(read(&net).await, (13, Ok(())));
         net.remove(&chunk_key(7));
         let objects = net.objects();
-        let volume = missing(7, Behind::Volume { first: 8, last: 11 });
+        let volume = missing(7, GapEnd::Volume { first: 8, last: 11 });
         assert_eq!(read(&net).await, (6, Err(volume.clone())));
         assert_eq!(claim(&net, 3).await.unwrap_err(), volume);
         assert_eq!(net.objects(), objects, "nothing was put");
@@ -31,10 +31,10 @@ fn a_chunk_that_is_lost_in_front_of_collected_ones_is_no_end_and_nobody_claims_t
         );
         // The mark tells too, and so does the chunk in front of which all of that is lost.
         net.remove(&volume_key(4, 8));
-        assert_eq!(read(&net).await.1, Err(missing(7, Behind::Mark { first: 8, last: 11 })));
+        assert_eq!(read(&net).await.1, Err(missing(7, GapEnd::Mark { first: 8, last: 11 })));
         net.remove(&mark_key(8));
         net.set(&chunk_key(8), b"anything".to_vec());
-        assert_eq!(read(&net).await.1, Err(missing(7, Behind::Chunk { chunk: 8 })));
+        assert_eq!(read(&net).await.1, Err(missing(7, GapEnd::Chunk { chunk: 8 })));
     });
 }
 
@@ -49,14 +49,14 @@ fn a_volume_that_is_lost_with_its_mark_is_no_end_and_nobody_claims_there() {
         };
         // A large volume holds the chunks, and is asked for behind a small one alone.
         lost(0);
-        let large = missing(0, Behind::Volume { first: 0, last: 15 });
+        let large = missing(0, GapEnd::Volume { first: 0, last: 15 });
         assert_eq!(read(&net).await, (0, Err(large.clone())));
         assert_eq!(claim(&net, 3).await.unwrap_err(), large);
         // Neither do the three ranges behind it tell, but the next large one does.
         net.remove(&volume_key(16, 0));
-        assert_eq!(read(&net).await.1, Err(missing(0, Behind::Volume { first: 4, last: 7 })));
+        assert_eq!(read(&net).await.1, Err(missing(0, GapEnd::Volume { first: 4, last: 7 })));
         [4, 8, 12].into_iter().for_each(lost);
-        assert_eq!(read(&net).await.1, Err(missing(0, Behind::Volume { first: 16, last: 19 })));
+        assert_eq!(read(&net).await.1, Err(missing(0, GapEnd::Volume { first: 16, last: 19 })));
     });
     run(async {
         // Behind the last one that is collected stand chunks.
@@ -64,7 +64,7 @@ fn a_volume_that_is_lost_with_its_mark_is_no_end_and_nobody_claims_there() {
         assert_eq!(collected(&net).await, 8);
         net.remove(&volume_key(4, 4));
         net.remove(&mark_key(4));
-        let chunk = missing(4, Behind::Chunk { chunk: 8 });
+        let chunk = missing(4, GapEnd::Chunk { chunk: 8 });
         assert_eq!(read(&net).await, (3, Err(chunk.clone())));
         assert_eq!(claim(&net, 3).await.unwrap_err(), chunk);
     });
@@ -74,7 +74,7 @@ fn a_volume_that_is_lost_with_its_mark_is_no_end_and_nobody_claims_there() {
 fn a_volume_gives_back_a_chunk_that_is_lost_behind_an_end_that_was_read() {
     run(async {
         let (net, mut writer) = log(3).await;
-        let mut tail = Reader::new(place(&net, 1), SESSION);
+        let mut tail = ChunkReader::new(place(&net, 1), SESSION);
         tail.read_to_end(&mut |_| {}).await.unwrap();
         append(&mut writer, 4).await.unwrap();
         // The volume of its range was made since it was asked for.

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use foldlog_remote::{CollectOptions, Error, Failure, MIN_AGE, Remote, Retries, Variables, open_remote};
+use foldlog_remote::{
+    CollectOptions, Error, MIN_AGE, PlaceEnvironment, Remote, RemoteFailure, Retries, open_remote,
+};
 use object_store::local::LocalFileSystem;
 
 use crate::sim::world::{SESSION, record};
@@ -131,7 +133,7 @@ fn chunks_are_collected_from_a_folder_by_the_times_of_its_files() {
 fn what_is_no_file_in_a_folder_is_refused_at_once_and_is_no_end() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file://{}", folder.path().display());
-    let place = || open_remote(&url, Retries::default(), &Variables::new()).unwrap();
+    let place = || open_remote(&url, Retries::default(), &PlaceEnvironment::new()).unwrap();
     let mut writer = place().claim(SESSION, "first", |_| {}).unwrap();
     writer.append([record(0, b"zero")]).unwrap();
     let log = folder.path().join(format!("sessions/{SESSION}/log"));
@@ -145,7 +147,7 @@ fn what_is_no_file_in_a_folder_is_refused_at_once_and_is_no_end() {
     fs::create_dir(&last).unwrap();
     assert!(is_refused(place().read(SESSION, |_| {}).map(drop)));
     let claimed = place().claim(SESSION, "second", |_| {});
-    assert!(matches!(claimed, Err(Error::Store { failure: Failure::NotAFile, .. })), "{claimed:?}");
+    assert!(matches!(claimed, Err(Error::Store { failure: RemoteFailure::NotAFile, .. })), "{claimed:?}");
     fs::remove_dir(&last).unwrap();
     nix::unistd::mkfifo(&last, nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert!(is_refused(place().read(SESSION, |_| {}).map(drop)));

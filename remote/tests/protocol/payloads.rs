@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use foldlog_codec::body::{ObjectId, Observed, Payload};
 use foldlog_remote::withdrawal::{Name, Withdrawal};
-use foldlog_remote::{CollectOptions, Error, MIN_AGE, Payloads, Reader, Writer, collect};
+use foldlog_remote::{ChunkReader, ChunkWriter, CollectOptions, Error, MIN_AGE, Payloads, collect};
 use tokio::time;
 
 use crate::sim::world::{SESSION, collected, place, run};
@@ -23,7 +23,7 @@ fn payload(number: u64) -> (ObjectId, Vec<u8>) {
 
 /// A worker: it puts payloads in front of the records that name them.
 struct Worker {
-    writer: Writer,
+    writer: ChunkWriter,
     payloads: Payloads,
 }
 
@@ -32,7 +32,8 @@ impl Worker {
         let place = place(net, client);
         loop {
             // The store may fail.
-            let claimed = Writer::claim(Reader::new(place.clone(), SESSION), "w", &mut |_| {}).await;
+            let claimed =
+                ChunkWriter::claim(ChunkReader::new(place.clone(), SESSION), "w", &mut |_| {}).await;
             if let Ok(writer) = claimed {
                 return Worker { writer, payloads: Payloads::new(place, SESSION) };
             }
@@ -56,7 +57,8 @@ impl Worker {
         let data = payload(number).0.reference();
         let observed = Observed { name: "n".to_owned(), data: Payload::new(&data) }.encode();
         let sequence = self.writer.next_sequence();
-        let record = foldlog_codec::Record { sequence, kind: Kind::OBSERVED, time_us: 0, body: &observed };
+        let record =
+            foldlog_codec::Record { sequence, kind: RecordKind::OBSERVED, time_us: 0, body: &observed };
         self.writer.append([record]).await?;
         self.payloads.make_sure().await?;
         self.payloads.forget();
@@ -310,7 +312,7 @@ fn nothing_goes_of_a_session_in_which_a_record_does_not_decode() {
     run(async {
         let (net, mut worker) = log().await;
         let sequence = worker.writer.next_sequence();
-        let kind = Kind::from_byte(99).unwrap();
+        let kind = RecordKind::from_byte(99).unwrap();
         let later = foldlog_codec::Record { sequence, kind, time_us: 0, body: b"\xff" };
         worker.writer.append([later]).await.unwrap();
         for _ in 0..3 {

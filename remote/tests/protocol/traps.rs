@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldlog_remote::chunk::{ChunkHash, ChunkHead, Encoder, Epoch};
-use foldlog_remote::{Bucket, Error, Failure, Reader, Writer};
+use foldlog_remote::chunk::{ChunkEncoder, ChunkHash, ChunkHead, Epoch};
+use foldlog_remote::{Bucket, ChunkReader, ChunkWriter, Error, RemoteFailure};
 use futures_lite::future;
 
 use crate::sim::world::{SESSION, bucket, record, retries, run};
 use crate::sim::{Fault, Net, SECRET, oracle};
 
-async fn claim(net: &Arc<Net>, client: usize) -> Result<Writer, Error> {
-    Writer::claim(Reader::new(bucket(net, client), SESSION), "a writer", &mut |_| {}).await
+async fn claim(net: &Arc<Net>, client: usize) -> Result<ChunkWriter, Error> {
+    ChunkWriter::claim(ChunkReader::new(bucket(net, client), SESSION), "a writer", &mut |_| {}).await
 }
 
 fn key(number: u64) -> String {
@@ -69,7 +69,7 @@ fn already_exists_that_means_try_again_fences_nobody() {
         let unknown = writer.append([record(1, b"more")]).await.unwrap_err();
         assert_eq!(
             unknown,
-            Error::Unknown { next: 2.into(), failure: Failure::Conflict, details: Box::default() }
+            Error::Unknown { next: 2.into(), failure: RemoteFailure::Conflict, details: Box::default() }
         );
         assert_eq!(writer.settle().await.unwrap(), 2);
         assert_eq!(bodies(&net).len(), 2);
@@ -86,7 +86,7 @@ fn credentials_that_expire_in_the_middle_lose_nothing_and_fence_nobody() {
         let denied = writer.append([record(1, b"while")]).await.unwrap_err();
         assert_eq!(
             denied,
-            Error::Unknown { next: 2.into(), failure: Failure::Denied, details: Box::default() }
+            Error::Unknown { next: 2.into(), failure: RemoteFailure::Denied, details: Box::default() }
         );
         assert!(writer.is_in_doubt());
         assert_eq!((writer.acknowledged().get(), writer.next_sequence().get()), (1, 2));
@@ -94,7 +94,7 @@ fn credentials_that_expire_in_the_middle_lose_nothing_and_fence_nobody() {
         let denied = writer.append([record(2, b"after")]).await.unwrap_err();
         assert_eq!(
             denied,
-            Error::Unknown { next: 2.into(), failure: Failure::Denied, details: Box::default() }
+            Error::Unknown { next: 2.into(), failure: RemoteFailure::Denied, details: Box::default() }
         );
         // With new credentials it goes on.
         assert_eq!(writer.append([record(2, b"after")]).await.unwrap(), 3);
@@ -111,7 +111,7 @@ fn a_put_that_arrives_after_everybody_gave_up_is_found_by_the_next_writer_or_ref
         let unknown = first.append([record(0, b"late")]).await.unwrap_err();
         assert_eq!(
             unknown,
-            Error::Unknown { next: 1.into(), failure: Failure::TimedOut, details: Box::default() }
+            Error::Unknown { next: 1.into(), failure: RemoteFailure::TimedOut, details: Box::default() }
         );
         drop(first);
         // It arrives behind the claim, whose number it wanted.
@@ -128,11 +128,11 @@ fn a_put_that_arrives_after_everybody_gave_up_is_found_by_the_next_writer_or_ref
         // It arrives in front of the claim, which then stands behind it.
         tokio::time::sleep(Duration::from_secs(200)).await;
         let mut read = Vec::new();
-        let reader = Reader::new(bucket(&net, 1), SESSION);
+        let reader = ChunkReader::new(bucket(&net, 1), SESSION);
         let mut each = |chunk: &foldlog_remote::chunk::Chunk<'_>| {
             read.extend(chunk.records().map(|one| one.body.to_vec()));
         };
-        let mut second = Writer::claim(reader, "a writer", &mut each).await.unwrap();
+        let mut second = ChunkWriter::claim(reader, "a writer", &mut each).await.unwrap();
         second.append([record(1, b"mine")]).await.unwrap();
         assert_eq!(read, [b"late".to_vec()]);
         assert_eq!(bodies(&net), [b"late".to_vec(), b"mine".to_vec()]);
@@ -198,7 +198,7 @@ fn two_copies_of_one_writer_do_not_both_append() {
             first_sequence: 0.into(),
             note: String::new(),
         };
-        let mut copy = Encoder::new(head).unwrap();
+        let mut copy = ChunkEncoder::new(head).unwrap();
         copy.push(record(0, b"body")).unwrap();
         net.set(&key(1), copy.finish().bytes);
         let fenced = writer.append([record(0, b"body")]).await.unwrap_err();
@@ -222,13 +222,13 @@ fn a_chunk_of_a_superseded_writer_behind_the_claim_is_ignored() {
             first_sequence: 0.into(),
             note: String::new(),
         };
-        let mut stray = Encoder::new(head).unwrap();
+        let mut stray = ChunkEncoder::new(head).unwrap();
         stray.push(record(0, b"stray")).unwrap();
         net.set(&key(2), stray.finish().bytes);
         // The writer passes over the number that is taken, and so does a reader.
         assert_eq!(second.append([record(0, b"body")]).await.unwrap(), 1);
         assert_eq!(oracle::see(&net.objects()[&key(3)]).bodies, [b"body".to_vec()]);
-        let mut reader = Reader::new(bucket(&net, 2), SESSION);
+        let mut reader = ChunkReader::new(bucket(&net, 2), SESSION);
         let mut read = Vec::new();
         reader
             .read_to_end(&mut |chunk| read.extend(chunk.records().map(|one| one.body.to_vec())))
@@ -294,12 +294,12 @@ fn what_a_claim_says_is_shown_escaped_and_bounded() {
     run(async {
         let net = Net::new(1, 0);
         let mut first = claim(&net, 0).await.unwrap();
-        let reader = Reader::new(bucket(&net, 1), SESSION);
-        Writer::claim(reader, "me\u{1b}[31m\n", &mut |_| {}).await.unwrap();
+        let reader = ChunkReader::new(bucket(&net, 1), SESSION);
+        ChunkWriter::claim(reader, "me\u{1b}[31m\n", &mut |_| {}).await.unwrap();
         let fenced = first.append([record(0, b"x")]).await.unwrap_err();
         assert!(fenced.to_string().contains(r"(`me\u{1b}[31m\n`)"), "{fenced}");
-        let reader = Reader::new(bucket(&net, 1), SESSION);
-        let long = Writer::claim(reader, &"m".repeat(1025), &mut |_| {}).await.unwrap_err();
+        let reader = ChunkReader::new(bucket(&net, 1), SESSION);
+        let long = ChunkWriter::claim(reader, &"m".repeat(1025), &mut |_| {}).await.unwrap_err();
         assert_eq!(long, Error::TooLarge { what: "note", len: 1025, max: 1024 });
     });
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foldlog_remote::chunk::Chunk;
-use foldlog_remote::volume::{Encoder, Extent, Volume};
-use foldlog_remote::{CollectOptions, Error, MIN_AGE, Reader, Writer, collect};
+use foldlog_remote::volume::{Extent, Volume, VolumeEncoder};
+use foldlog_remote::{ChunkReader, ChunkWriter, CollectOptions, Error, MIN_AGE, collect};
 use proptest::prelude::{any, proptest};
 use tokio::time;
 use uuid::Uuid;
@@ -29,7 +29,7 @@ pub(crate) fn mark_key(first: u64) -> String {
 }
 
 /// Appends one record after the other, each in a chunk of its own.
-pub(crate) async fn append(writer: &mut Writer, count: u64) -> Result<(), Error> {
+pub(crate) async fn append(writer: &mut ChunkWriter, count: u64) -> Result<(), Error> {
     for _ in 0..count {
         let next = writer.next_sequence().get();
         writer.append([record(next, format!("body {next}").as_bytes())]).await?;
@@ -40,7 +40,7 @@ pub(crate) async fn append(writer: &mut Writer, count: u64) -> Result<(), Error>
 }
 
 /// A log with this many chunks, a claim and records, and its volumes.
-pub(crate) async fn log(chunks: u64) -> (Arc<Net>, Writer) {
+pub(crate) async fn log(chunks: u64) -> (Arc<Net>, ChunkWriter) {
     let net = Net::new(1, 0);
     let mut writer = claim(&net, 0).await.unwrap();
     append(&mut writer, chunks - 1).await.unwrap();
@@ -62,7 +62,7 @@ pub(crate) async fn read(net: &Arc<Net>) -> (usize, Result<(), Error>) {
             records += 1;
         });
     };
-    let read = Reader::new(place(net, 1), SESSION).read_to_end(&mut each).await;
+    let read = ChunkReader::new(place(net, 1), SESSION).read_to_end(&mut each).await;
     (records, read)
 }
 
@@ -150,8 +150,8 @@ fn a_volume_of_another_session_or_range_is_passed_over() {
     run(async {
         let (net, _) = log(10).await;
         let other = Uuid::from_u128(9);
-        let reader = Reader::new(place(&net, 0), other);
-        let mut theirs = Writer::claim(reader, "w", &mut |_| {}).await.unwrap();
+        let reader = ChunkReader::new(place(&net, 0), other);
+        let mut theirs = ChunkWriter::claim(reader, "w", &mut |_| {}).await.unwrap();
         append(&mut theirs, 5).await.unwrap();
         let foreign = volume_key(4, 0).replace(&SESSION.to_string(), &other.to_string());
         for bytes in [&foreign, &volume_key(4, 4)].map(|key| net.objects()[key].clone()) {
@@ -161,7 +161,7 @@ fn a_volume_of_another_session_or_range_is_passed_over() {
         // One that verifies, of chunks that are not those of the chain, as nobody makes who keeps to the protocol.
         let chunks: Vec<Vec<u8>> = (4..8).map(|number| net.objects()[&chunk_key(number)].clone()).collect();
         let extent = Extent { first: 0, count: 4 };
-        let mut encoder = Encoder::new(SESSION, extent, chunks.iter().map(Vec::len)).unwrap();
+        let mut encoder = VolumeEncoder::new(SESSION, extent, chunks.iter().map(Vec::len)).unwrap();
         chunks.iter().for_each(|chunk| encoder.push(chunk));
         net.set(&volume_key(4, 0), encoder.finish().unwrap());
         assert_eq!(read(&net).await, (9, Ok(())));
@@ -234,11 +234,11 @@ fn a_put_that_is_repeated_behind_its_own_collection_is_known_again() {
 fn a_claim_that_waited_until_its_number_was_collected_claims_nothing() {
     run(async {
         let (net, mut writer) = log(2).await;
-        let mut reader = Reader::new(place(&net, 1), SESSION);
+        let mut reader = ChunkReader::new(place(&net, 1), SESSION);
         reader.read_to_end(&mut |_| {}).await.unwrap();
         append(&mut writer, 3).await.unwrap();
         assert_eq!(collected(&net).await, 4);
-        let fenced = Writer::claim_behind(reader, "late").await.unwrap_err();
+        let fenced = ChunkWriter::claim_behind(reader, "late").await.unwrap_err();
         assert!(matches!(fenced, Error::Fenced { by, .. } if by == writer.id()), "{fenced:?}");
         assert_eq!(net.revived(), 1);
         append(&mut writer, 1).await.unwrap();
@@ -265,7 +265,7 @@ fn a_reader_that_sleeps_between_asking_for_a_volume_and_reading_a_chunk_takes_no
         net.before_reading(&chunk_key(3), move |net| {
             // Meanwhile the volume was made, its chunks were collected, and the old writer has put its own.
             let chunks: Vec<Vec<u8>> = (0..4).map(|number| whole[&chunk_key(number)].clone()).collect();
-            let mut encoder = Encoder::new(SESSION, extent, chunks.iter().map(Vec::len)).unwrap();
+            let mut encoder = VolumeEncoder::new(SESSION, extent, chunks.iter().map(Vec::len)).unwrap();
             chunks.iter().for_each(|chunk| encoder.push(chunk));
             net.set(&volume_key(4, 0), encoder.finish().unwrap());
             net.set(&mark_key(0), b"mark".to_vec());
@@ -287,7 +287,7 @@ fn a_reader_that_sleeps_between_asking_for_a_volume_and_reading_a_chunk_takes_no
         let mut each = |chunk: &Chunk<'_>| {
             bodies.extend(chunk.records().map(|one| String::from_utf8_lossy(one.body).into_owned()));
         };
-        Reader::new(asleep, SESSION).read_to_end(&mut each).await.unwrap();
+        ChunkReader::new(asleep, SESSION).read_to_end(&mut each).await.unwrap();
         assert_eq!(bodies, ["body 0", "body 1", "body 2", "body 3"]);
     });
 }
@@ -317,12 +317,12 @@ fn a_put_that_comes_late_reads_back_what_stands_before_it() {
 fn who_follows_a_log_goes_on_by_its_volumes_once_its_chunks_are_collected() {
     run(async {
         let (net, mut writer) = log(7).await;
-        let mut tail = Reader::new(place(&net, 1), SESSION);
+        let mut tail = ChunkReader::new(place(&net, 1), SESSION);
         tail.read_to_end(&mut |_| {}).await.unwrap();
         let stood = *tail.chain();
         append(&mut writer, 5).await.unwrap();
         assert_eq!(collected(&net).await, 12);
-        let mut resumed = Reader::resume(place(&net, 2), stood).await.unwrap();
+        let mut resumed = ChunkReader::resume(place(&net, 2), stood).await.unwrap();
         for reader in [&mut tail, &mut resumed] {
             let mut read = Vec::new();
             reader
@@ -333,7 +333,7 @@ fn who_follows_a_log_goes_on_by_its_volumes_once_its_chunks_are_collected() {
         }
         // What is in no volume any more is gone.
         net.remove(&volume_key(4, 4));
-        let gone = Reader::resume(place(&net, 2), stood).await.unwrap_err();
+        let gone = ChunkReader::resume(place(&net, 2), stood).await.unwrap_err();
         assert_eq!(gone, Error::RemoteWentBack { chunk: 6 });
     });
 }
@@ -368,7 +368,7 @@ fn a_short_session_costs_two_requests_more_and_making_sure_of_an_end_eight() {
         // Three chunks and the end, the volume and its mark, and then what may stand behind the end.
         assert_eq!(net.reads() - reads, 3 + 1 + 2 + 8);
         // Who polls asks for the next number and the one behind it.
-        let mut reader = Reader::new(place(&net, 1), SESSION);
+        let mut reader = ChunkReader::new(place(&net, 1), SESSION);
         reader.read_to_end(&mut |_| {}).await.unwrap();
         let reads = net.reads();
         reader.read_to_end(&mut |_| {}).await.unwrap();
@@ -380,7 +380,7 @@ fn a_short_session_costs_two_requests_more_and_making_sure_of_an_end_eight() {
 fn the_bytes_of_a_volume_stay_as_they_are() {
     let chunks: [&[u8]; 3] = [b"one", b"", b"three"];
     let extent = Extent { first: 6, count: 3 };
-    let mut encoder = Encoder::new(SESSION, extent, chunks.iter().map(|chunk| chunk.len())).unwrap();
+    let mut encoder = VolumeEncoder::new(SESSION, extent, chunks.iter().map(|chunk| chunk.len())).unwrap();
     chunks.iter().for_each(|chunk| encoder.push(chunk));
     let bytes = encoder.finish().unwrap();
     let golden: Vec<u8> = [
@@ -405,9 +405,9 @@ fn the_bytes_of_a_volume_stay_as_they_are() {
     newer.extend_from_slice(&hash);
     let reason = "a later version of foldlog wrote it";
     assert_eq!(Volume::decode(&newer, SESSION, extent), Err(Error::Volume { first: 6, last: 8, reason }));
-    let long = Encoder::new(SESSION, extent, [16 << 20, 16 << 20, 1]).unwrap_err();
+    let long = VolumeEncoder::new(SESSION, extent, [16 << 20, 16 << 20, 1]).unwrap_err();
     assert!(matches!(long, Error::TooLarge { what: "volume", .. }));
-    assert!(Encoder::new(SESSION, extent, [1, 2]).is_err());
+    assert!(VolumeEncoder::new(SESSION, extent, [1, 2]).is_err());
 }
 
 proptest! {
@@ -417,7 +417,7 @@ proptest! {
         let extent = Extent { first: 8, count: 4 };
         let _ = Volume::decode(&bytes, SESSION, extent);
         let lengths = [bytes.len() / 2, 0, 0, bytes.len() - bytes.len() / 2];
-        let mut encoder = Encoder::new(SESSION, extent, lengths).unwrap();
+        let mut encoder = VolumeEncoder::new(SESSION, extent, lengths).unwrap();
         encoder.push(&bytes);
         let mut whole = encoder.finish().unwrap();
         let end = whole.len() - 32;

@@ -9,7 +9,7 @@ use foldlog::filesystem::{
 };
 use foldlog::inspect::LogReader;
 use foldlog::tools::{RewindOptions, ToolContext, ToolError};
-use foldlog::{Kind, ResourceRegistry, Session};
+use foldlog::{RecordKind, ResourceRegistry, Session};
 use foldlog_codec::body::{ResourceSnapshot, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack;
 use uuid::Uuid;
@@ -28,8 +28,8 @@ fn captures(dir: &Path) -> Vec<FilesystemSnapshot> {
     let log = LogReader::open(dir).unwrap();
     log.records(0, u64::MAX, |record| {
         match record.kind {
-            Kind::TOOL_BEGIN => take(ToolBegin::decode(record.body).unwrap().resources),
-            Kind::TOOL_END => take(ToolEnd::decode(record.body).unwrap().resources),
+            RecordKind::TOOL_BEGIN => take(ToolBegin::decode(record.body).unwrap().resources),
+            RecordKind::TOOL_END => take(ToolEnd::decode(record.body).unwrap().resources),
             _ => {}
         }
         Ok(())

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use foldlog::inspect::LogReader;
 use foldlog::replication::{Replication, Replicator};
-use foldlog::{CompactOptions, CompactReport, Error, Kind, ObjectId, Record, Store, StoreOptions};
+use foldlog::{CompactOptions, CompactReport, Error, ObjectId, Record, RecordKind, Store, StoreOptions};
 use foldlog_codec::body::{Observed, Payload};
 use foldlog_remote::object_store::local::LocalFileSystem;
 use foldlog_remote::{CollectOptions, CollectReport, MIN_AGE, ObjectReplicator, Remote};
@@ -244,7 +244,7 @@ fn a_replicator_that_was_paused_puts_payloads_again_that_were_removed_meanwhile(
     let append = |replicator: &ObjectReplicator, epoch, sequence, bytes: &[u8]| {
         let data = ObjectId::of(bytes).reference();
         let body = Observed { name: "n".to_owned(), data: Payload::new(&data) }.encode();
-        let record = Record { sequence, kind: Kind::OBSERVED, time_us: 0, body: &body };
+        let record = Record { sequence, kind: RecordKind::OBSERVED, time_us: 0, body: &body };
         replicator.append(world.id, epoch, None, &[record])
     };
     let put = |replicator: &ObjectReplicator, bytes: &[u8]| {

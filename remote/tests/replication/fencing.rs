@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use foldlog::inspect::LogReader;
 use foldlog::tools::{ExecuteOptions, FencingToken, ToolCall};
-use foldlog::{Error, Kind, Record, ResourceRegistry};
+use foldlog::{Error, Record, RecordKind, ResourceRegistry};
 
 use crate::bucket::Bucket;
 use crate::host::{Clock, recover_by_running_again, run, store, store_with};
@@ -163,7 +163,7 @@ fn records_behind_anothers_claim_are_superseded_and_stay_readable() {
     assert!(matches!(superseded, Error::Superseded { sequence, .. } if sequence == held), "{superseded:?}");
 
     // Nor where it went on.
-    let theirs = Record { sequence: held.into(), kind: Kind::OBSERVED, time_us: 1, body: b"theirs" };
+    let theirs = Record { sequence: held.into(), kind: RecordKind::OBSERVED, time_us: 1, body: b"theirs" };
     other.append([theirs]).unwrap();
     let superseded = workers.open_session(id, &types()).unwrap_err();
     assert!(matches!(superseded, Error::Superseded { sequence, .. } if sequence == held), "{superseded:?}");

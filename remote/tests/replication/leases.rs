@@ -6,8 +6,8 @@ use std::time::Duration;
 use foldlog::replication::Replication;
 use foldlog::{Error, Session, Store, StoreOptions};
 use foldlog_remote::{
-    LEASE_LENGTH_MAX, LeaseWait, Pacing, Place, Retries, SessionLease, SteadyPacing, Waited, open_place,
-    wait_for_lease,
+    LEASE_LENGTH_MAX, LeasePacer, LeaseWait, LeaseWaitOutcome, Place, Retries, SessionLease, SteadyPacing,
+    open_place, wait_for_lease,
 };
 
 use crate::notes::{note, types};
@@ -40,7 +40,7 @@ impl World {
         self.place.lease(session.id()).unwrap()
     }
 
-    fn wait(&self, session: &Session, at_most: Duration, pacing: &dyn Pacing) -> Waited {
+    fn wait(&self, session: &Session, at_most: Duration, pacing: &dyn LeasePacer) -> LeaseWaitOutcome {
         wait_for_lease(self.place.as_ref(), session.id(), &LeaseWait::new(at_most, pacing)).unwrap()
     }
 }
@@ -55,18 +55,21 @@ fn a_session_is_free_once_its_lease_was_not_renewed_for_as_long_as_it_lasts() {
 
     let pacing = NoTime::new();
     let waited = world.wait(&session, LONG * 2, &pacing);
-    assert_eq!(waited, Waited::Free { lease: Some(lease.clone()) });
+    assert_eq!(waited, LeaseWaitOutcome::Free { lease: Some(lease.clone()) });
     assert_eq!(pacing.now(), LONG, "neither earlier nor later");
 
     // A host may give up earlier, and that says nothing of the worker.
     let pacing = NoTime::new();
-    let kept = Waited::Kept { lease, lives: false };
+    let kept = LeaseWaitOutcome::Kept { lease, lives: false };
     assert_eq!(world.wait(&session, LONG - Duration::from_millis(1), &pacing), kept);
     assert_eq!(pacing.now(), LONG - Duration::from_millis(1));
-    assert_eq!(world.wait(&session, LONG, &NoTime::and_then(|now| now < LONG / 2)), Waited::Stopped);
+    assert_eq!(
+        world.wait(&session, LONG, &NoTime::and_then(|now| now < LONG / 2)),
+        LeaseWaitOutcome::Stopped
+    );
     let stopped = SteadyPacing::new();
     stopped.stop();
-    assert_eq!(world.wait(&session, LONG, &stopped), Waited::Stopped);
+    assert_eq!(world.wait(&session, LONG, &stopped), LeaseWaitOutcome::Stopped);
 }
 
 #[test]
@@ -81,7 +84,7 @@ fn nobody_waits_for_a_session_that_was_closed_or_whose_worker_keeps_no_lease() {
     for session in [id, other.id()] {
         let pacing = NoTime::new();
         let waited = wait_for_lease(world.place.as_ref(), session, &LeaseWait::new(LONG, &pacing)).unwrap();
-        assert_eq!(waited, Waited::Free { lease: None });
+        assert_eq!(waited, LeaseWaitOutcome::Free { lease: None });
         assert_eq!(pacing.now(), Duration::ZERO);
     }
     let taken = world.worker("three", Some(LONG)).take_over(id, &types()).unwrap();
@@ -96,7 +99,7 @@ fn a_worker_that_lives_is_known_to_as_soon_as_it_renews() {
     let pacing = SteadyPacing::new();
     let wait = LeaseWait::new(LONG, &pacing).until_it_lives();
     let waited = wait_for_lease(world.place.as_ref(), session.id(), &wait).unwrap();
-    let Waited::Kept { lease, lives: true } = waited else { panic!("{waited:?}") };
+    let LeaseWaitOutcome::Kept { lease, lives: true } = waited else { panic!("{waited:?}") };
     assert!(lease.renewal > 1 && lease.name == "one", "{lease:?}");
     // Its process is gone: nothing is renewed, and nothing given up.
     std::mem::forget(session);
@@ -111,7 +114,7 @@ fn a_worker_that_is_paused_while_its_lease_runs_out_is_fenced_and_one_whose_leas
         old.sync().unwrap();
         if waits {
             let waited = world.wait(&old, LONG, &NoTime::new());
-            assert!(matches!(waited, Waited::Free { lease: Some(_) }), "{waited:?}");
+            assert!(matches!(waited, LeaseWaitOutcome::Free { lease: Some(_) }), "{waited:?}");
         }
         // It is alive all the same, and no lease decides whether that is safe.
         let new = world.worker("two", Some(LONG)).take_over(old.id(), &types()).unwrap();
@@ -144,7 +147,7 @@ fn a_claim_while_somebody_waits_begins_the_wait_anew() {
     });
     let waited = world.wait(&session, LONG * 3, &pacing);
     assert!(
-        matches!(&waited, Waited::Free { lease: Some(lease) } if lease.epoch == 2 && lease.name == "two"),
+        matches!(&waited, LeaseWaitOutcome::Free { lease: Some(lease) } if lease.epoch == 2 && lease.name == "two"),
         "{waited:?}"
     );
     assert!(pacing.now() > LONG + LONG / 2, "{:?}", pacing.now());

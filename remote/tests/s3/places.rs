@@ -1,7 +1,7 @@
 //! Stores whose sessions a bucket holds that is named by its URL.
 
 use foldlog::{Error, ResourceRegistry};
-use foldlog_remote::{Met, Place, Retries, open_place, open_place_with, open_remote};
+use foldlog_remote::{Place, PlaceItem, Retries, open_place, open_place_with, open_remote};
 
 use crate::notes::{call, note, runner_over, texts, types};
 use crate::placed::store;
@@ -40,8 +40,8 @@ fn holds_and_is_taken_over(place: &dyn Place) {
     let (mut claims, mut records) = (Vec::new(), 0);
     reader
         .read_on(&mut |met| match met {
-            Met::Claim { epoch, name } => claims.push((epoch, name.to_owned())),
-            Met::Record(_) => records += 1,
+            PlaceItem::Claim { epoch, name } => claims.push((epoch, name.to_owned())),
+            PlaceItem::Record(_) => records += 1,
             _ => {}
         })
         .unwrap();

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
-use foldlog_codec::{Kind, Record};
-use foldlog_remote::{Error, Reader, Remote, Runtime, Writer, open_remote};
+use foldlog_codec::{Record, RecordKind};
+use foldlog_remote::{ChunkReader, ChunkWriter, Error, Remote, Runtime, open_remote};
 use uuid::Uuid;
 
 use crate::server;
@@ -33,7 +33,7 @@ pub(crate) fn race(races: usize, open: impl Fn() -> Remote) {
                 let runtime = Runtime::start().unwrap();
                 for (race, session) in sessions.iter().enumerate() {
                     start.wait();
-                    let reader = Reader::new(remote.bucket().clone(), *session);
+                    let reader = ChunkReader::new(remote.bucket().clone(), *session);
                     if let Some(appended) = runtime.run(race_once(reader, who)).unwrap() {
                         told.lock().unwrap()[race].push(appended);
                     }
@@ -61,14 +61,14 @@ pub(crate) fn race(races: usize, open: impl Fn() -> Remote) {
 }
 
 /// Claims the session and appends one record. `None` if somebody else was faster.
-async fn race_once(reader: Reader, who: usize) -> Option<(u64, Vec<u8>)> {
-    let mut writer = match Writer::claim(reader, &format!("writer {who}"), &mut |_| {}).await {
+async fn race_once(reader: ChunkReader, who: usize) -> Option<(u64, Vec<u8>)> {
+    let mut writer = match ChunkWriter::claim(reader, &format!("writer {who}"), &mut |_| {}).await {
         Ok(writer) => writer,
         Err(Error::Fenced { .. }) => return None,
         Err(error) => panic!("{error}"),
     };
     let (sequence, body) = (writer.next_sequence(), format!("by {who}").into_bytes());
-    let record = Record { sequence, kind: Kind::OBSERVED, time_us: 0, body: &body };
+    let record = Record { sequence, kind: RecordKind::OBSERVED, time_us: 0, body: &body };
     match writer.append([record]).await {
         Ok(_) => Some((sequence.get(), body)),
         Err(Error::Fenced { .. }) => None,

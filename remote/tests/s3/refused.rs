@@ -2,7 +2,7 @@
 //! nothing else of its words.
 
 use foldlog::replication::ReplicaError;
-use foldlog_remote::{Error, Failure, Variables, open_place_with, open_remote};
+use foldlog_remote::{Error, PlaceEnvironment, RemoteFailure, open_place_with, open_remote};
 use uuid::Uuid;
 
 use crate::between::{Act, Between, refusal};
@@ -11,12 +11,12 @@ use crate::server::{self, KEY_ID, SECRET};
 const SESSION: Uuid = Uuid::from_u128(0x5eed);
 
 /// What claiming a session comes to.
-fn claim(url: &str, variables: &Variables) -> Error {
+fn claim(url: &str, variables: &PlaceEnvironment) -> Error {
     let remote = open_remote(url, server::retries(), variables).unwrap();
     remote.claim(SESSION, "worker", |_| {}).unwrap_err()
 }
 
-fn failure(error: Error) -> Failure {
+fn failure(error: Error) -> RemoteFailure {
     match error {
         Error::Store { failure, .. } => failure,
         other => panic!("{other:?}"),
@@ -36,10 +36,10 @@ fn a_bucket_without_conditional_puts_is_refused_and_left_empty() {
 fn a_bucket_that_is_not_there_is_no_empty_log() {
     let Some(server) = server::bucket() else { return };
     let url = format!("s3://{}-not/team", server.bucket);
-    assert_eq!(failure(claim(&url, &server.variables())), Failure::Missing);
+    assert_eq!(failure(claim(&url, &server.variables())), RemoteFailure::Missing);
     let place = open_place_with(&url, server::retries(), &server.variables()).unwrap();
-    assert_eq!(failure(place.standing(SESSION).unwrap_err()), Failure::Missing);
-    assert_eq!(failure(place.sessions().unwrap_err()), Failure::Missing);
+    assert_eq!(failure(place.standing(SESSION).unwrap_err()), RemoteFailure::Missing);
+    assert_eq!(failure(place.sessions().unwrap_err()), RemoteFailure::Missing);
     let replicator = place.replicator("worker").unwrap();
     match replicator.read(SESSION, &mut |_| {}).unwrap_err() {
         ReplicaError::Failed { reason } => assert!(reason.contains("no such bucket"), "{reason}"),
@@ -50,17 +50,17 @@ fn a_bucket_that_is_not_there_is_no_empty_log() {
 #[test]
 fn what_a_server_refuses_is_said_with_host_status_and_code_and_without_its_other_words() {
     let said = [
-        (403, "AccessDenied", Failure::Denied),
-        (403, "InvalidAccessKeyId", Failure::Denied),
-        (403, "SignatureDoesNotMatch", Failure::Denied),
-        (403, "RequestTimeTooSkewed", Failure::ClockSkew),
-        (400, "ExpiredToken", Failure::Denied),
-        (301, "PermanentRedirect", Failure::Elsewhere),
-        (307, "TemporaryRedirect", Failure::Elsewhere),
-        (400, "AuthorizationHeaderMalformed", Failure::Elsewhere),
-        (404, "NoSuchBucket", Failure::Missing),
-        (503, "SlowDown", Failure::Busy),
-        (507, "InsufficientStorage", Failure::Unavailable),
+        (403, "AccessDenied", RemoteFailure::Denied),
+        (403, "InvalidAccessKeyId", RemoteFailure::Denied),
+        (403, "SignatureDoesNotMatch", RemoteFailure::Denied),
+        (403, "RequestTimeTooSkewed", RemoteFailure::ClockSkew),
+        (400, "ExpiredToken", RemoteFailure::Denied),
+        (301, "PermanentRedirect", RemoteFailure::Elsewhere),
+        (307, "TemporaryRedirect", RemoteFailure::Elsewhere),
+        (400, "AuthorizationHeaderMalformed", RemoteFailure::Elsewhere),
+        (404, "NoSuchBucket", RemoteFailure::Missing),
+        (503, "SlowDown", RemoteFailure::Busy),
+        (507, "InsufficientStorage", RemoteFailure::Unavailable),
     ];
     for (status, code, expected) in said {
         let quoted = format!("the key {KEY_ID} with {SECRET} at \u{1b}[2J");
@@ -103,5 +103,5 @@ fn a_server_that_is_gone_is_said_to_be() {
     assert!(!format!("{error:?}").contains(SECRET));
     let said = format!("the connection was refused: nobody listens there (s3://agents/team at {address})");
     assert!(error.to_string().contains(&said), "{error}");
-    assert_eq!(failure(error), Failure::Refused);
+    assert_eq!(failure(error), RemoteFailure::Refused);
 }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use foldlog_remote::{Retries, Variables};
+use foldlog_remote::{PlaceEnvironment, Retries};
 
 /// What no text may hold.
 pub(crate) const SECRET: &str = "hunter2hunter2hunter2";
@@ -64,13 +64,13 @@ impl Server {
     }
 
     /// Variables by which the bucket is reached.
-    pub(crate) fn variables(&self) -> Variables {
+    pub(crate) fn variables(&self) -> PlaceEnvironment {
         variables(&self.address)
     }
 }
 
 /// Variables by which a server at an address is reached.
-pub(crate) fn variables(address: &str) -> Variables {
+pub(crate) fn variables(address: &str) -> PlaceEnvironment {
     [
         ("AWS_ENDPOINT_URL", format!("http://{address}")),
         ("AWS_REGION", "us-east-1".to_owned()),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog_codec::{Kind, Record};
-use foldlog_remote::{Error, Failure, Remote, RemoteWriter, open_remote};
+use foldlog_codec::{Record, RecordKind};
+use foldlog_remote::{Error, Remote, RemoteFailure, RemoteWriter, open_remote};
 use uuid::Uuid;
 
 use crate::between::{Act, Between, refusal};
@@ -16,7 +16,7 @@ const SESSION: Uuid = Uuid::from_u128(0x5eed);
 const CHUNK: &str = "/log/00000000000000000001";
 
 fn record(sequence: u64, body: &[u8]) -> Record<'_> {
-    Record { sequence: sequence.into(), kind: Kind::OBSERVED, time_us: 0, body }
+    Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 0, body }
 }
 
 /// A remote whose requests `rule` decides about.
@@ -81,7 +81,7 @@ fn credentials_that_expire_in_the_middle_lose_nothing() {
     expired.store(true, Ordering::SeqCst);
     let error = writer.append([record(0, b"kept")]).unwrap_err();
     assert!(
-        matches!(&error, Error::Unknown { next, failure: Failure::Denied, .. } if next.get() == 1),
+        matches!(&error, Error::Unknown { next, failure: RemoteFailure::Denied, .. } if next.get() == 1),
         "{error}"
     );
     expired.store(false, Ordering::SeqCst);

@@ -1,6 +1,6 @@
 //! Chunks that are gathered into volumes and collected, over the wire.
 
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Record, RecordKind};
 use foldlog_remote::{CollectOptions, Error, open_remote};
 use uuid::Uuid;
 
@@ -10,7 +10,7 @@ use crate::server;
 const SESSION: Uuid = Uuid::from_u128(0x5eed);
 
 fn record(sequence: u64) -> Record<'static> {
-    Record { sequence: sequence.into(), kind: Kind::OBSERVED, time_us: 0, body: b"body" }
+    Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 0, body: b"body" }
 }
 
 #[test]

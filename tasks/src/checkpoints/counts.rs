@@ -13,10 +13,10 @@
 use std::collections::BTreeMap;
 
 use foldlog::filesystem::FilesystemSnapshot;
-use foldlog::inspect::{Recorded, RecordedCaptures, RecordedContent, RecordedEvent};
-use foldlog::{Kind, Result, SequenceNumber, SessionTypes, State};
+use foldlog::inspect::{DecodedRecord, RecordedCaptures, RecordedContent, RecordedEvent};
+use foldlog::{RecordKind, Result, SequenceNumber, SessionTypes, State};
 
-use super::records::Records;
+use super::records::RecordSource;
 use super::{Checkpoint, CheckpointManifest};
 use crate::state::walk::StoreReaders;
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// What a session holds at a position.
-pub(super) struct Counted {
+pub(super) struct CheckpointCounts {
     /// The counts. The size of the log is left at 0.
     pub(super) manifest: CheckpointManifest,
     /// Latest capture of each workspace.
@@ -34,18 +34,18 @@ pub(super) struct Counted {
 
 /// Counts what a session holds at `position`, from the latest of these checkpoints that is before it and counts there.
 pub(super) fn counted(
-    records: &impl Records,
+    records: &impl RecordSource,
     created: &[Checkpoint],
     position: SequenceNumber,
     stores: &WorkspaceStores,
-) -> Result<Counted> {
+) -> Result<CheckpointCounts> {
     let path = records.path();
     let before = created.iter().rev().filter(|one| one.position < position);
     let base = before.into_iter().find(|one| path.is_live(one.position, position));
     let (manifest, workspaces) =
         base.map(|base| (base.manifest.clone(), base.workspaces.clone())).unwrap_or_default();
     let readers = StoreReaders::new(stores);
-    let mut counting = Counting { manifest, workspaces, readers, is_by_events: true };
+    let mut counting = CheckpointCounter { manifest, workspaces, readers, is_by_events: true };
     for range in path.live_at(position) {
         let from = base.map_or(*range.start(), |base| (*range.start()).max(base.position + 1));
         if from <= *range.end() {
@@ -53,7 +53,7 @@ pub(super) fn counted(
         }
     }
     let is_by_events = counting.is_by_events;
-    let Counting { mut manifest, workspaces, .. } = counting;
+    let CheckpointCounter { mut manifest, workspaces, .. } = counting;
     if !is_by_events {
         count_tasks(&records.state_at(position)?, &mut manifest)?;
     }
@@ -63,7 +63,7 @@ pub(super) fn counted(
         None => records.messages_at(position)?,
     };
     manifest.storage_size_bytes = 0;
-    Ok(Counted { manifest, workspaces })
+    Ok(CheckpointCounts { manifest, workspaces })
 }
 
 /// Counts tasks and dependencies from their slices.
@@ -87,7 +87,7 @@ fn dependencies(resolved: &DependenciesResolved) -> Vec<String> {
 }
 
 /// Counts along the records that count.
-struct Counting<'a> {
+struct CheckpointCounter<'a> {
     manifest: CheckpointManifest,
     workspaces: BTreeMap<String, FilesystemSnapshot>,
     readers: StoreReaders<'a>,
@@ -95,14 +95,14 @@ struct Counting<'a> {
     is_by_events: bool,
 }
 
-impl Counting<'_> {
-    fn take(&mut self, record: &Recorded<'_>) -> Result<()> {
+impl CheckpointCounter<'_> {
+    fn take(&mut self, record: &DecodedRecord<'_>) -> Result<()> {
         match &record.content {
             RecordedContent::Event(event) => self.event(event),
             RecordedContent::CallBegun(begin) => self.captures(&begin.before),
             // Behind any other end is what was there before.
             RecordedContent::CallEnded(end) if end.is_kept() => self.captures(&end.after),
-            RecordedContent::Dropped | RecordedContent::Other(Kind::DISPATCH | Kind::IMPORT) => {
+            RecordedContent::Dropped | RecordedContent::Other(RecordKind::DISPATCH | RecordKind::IMPORT) => {
                 self.is_by_events = false;
                 Ok(())
             }

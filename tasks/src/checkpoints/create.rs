@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chrono::DateTime;
-use foldlog::tools::{Phase, SnapshotMetadata};
+use foldlog::tools::{SnapshotMetadata, SnapshotPhase};
 use foldlog::{Event, ExecutionState, Parent, SequenceNumber, Session, Snapshot, SnapshotOptions};
 use uuid::Uuid;
 
@@ -49,7 +49,7 @@ pub struct CheckpointManager {
     retention: RetentionPolicy,
     compression: Option<StateCompression>,
     /// Not held while anything is written: a write waits for others, and tells subscribers, who may ask.
-    known: Mutex<Known>,
+    known: Mutex<CheckpointCache>,
 }
 
 /// How often a checkpoint is tried again that another thread or manager came before.
@@ -57,7 +57,7 @@ const TRIES_MAX: usize = 16;
 
 /// What was read so far.
 #[derive(Debug)]
-struct Known {
+struct CheckpointCache {
     history: Arc<CheckpointHistory>,
     /// Last record whose entries the history holds.
     through: Option<SequenceNumber>,
@@ -71,7 +71,7 @@ impl CheckpointManager {
     /// Makes a manager of a session's checkpoints that captures no resources, creates none by itself, and keeps all.
     pub fn new(session: Session) -> CheckpointManager {
         let (history, forks) = (Arc::default(), BTreeMap::new());
-        let known = Known { history, through: None, since: None, auto_save: true, forks };
+        let known = CheckpointCache { history, through: None, since: None, auto_save: true, forks };
         let stores = WorkspaceStores::beside(session.dir());
         let (policy, retention) = (CheckpointPolicy::default(), RetentionPolicy::default());
         CheckpointManager {
@@ -181,7 +181,7 @@ impl CheckpointManager {
             Some(run) => {
                 let tag = Some(id.to_string());
                 let metadata =
-                    SnapshotMetadata { tag, phase: Phase::Checkpoint, ..SnapshotMetadata::default() };
+                    SnapshotMetadata { tag, phase: SnapshotPhase::Checkpoint, ..SnapshotMetadata::default() };
                 let composite = run.snapshot_with(metadata)?;
                 let resources = (!composite.resource_names().is_empty()).then(|| composite.to_json());
                 (composite.session, resources.transpose()?)
@@ -406,13 +406,13 @@ impl CheckpointManager {
         Ok(())
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, CheckpointCache> {
         // What is known is added to in whole entries.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns what is known, brought up to date.
-    fn known_now(&self) -> Result<MutexGuard<'_, Known>> {
+    fn known_now(&self) -> Result<MutexGuard<'_, CheckpointCache>> {
         let mut known = self.known();
         self.update(&mut known)?;
         Ok(known)
@@ -423,7 +423,7 @@ impl CheckpointManager {
         Ok(Arc::clone(&self.known_now()?.history))
     }
 
-    fn update(&self, known: &mut Known) -> Result<()> {
+    fn update(&self, known: &mut CheckpointCache) -> Result<()> {
         let log = self.session.log::<Checkpoints>()?;
         // Nothing is read that is known.
         for entry in log.behind(known.through.unwrap_or(SequenceNumber::MIN)) {

@@ -91,7 +91,7 @@ pub(crate) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
         .reducer::<Checkpoints, CheckpointsRemoved>(removed)
 }
 
-type Reduced = Result<SliceOp<CheckpointEntry>, String>;
+type CheckpointReduction = Result<SliceOp<CheckpointEntry>, String>;
 
 /// Returns the checkpoint that was created last.
 fn latest(entries: &View<CheckpointEntry>) -> Option<CheckpointId> {
@@ -101,7 +101,11 @@ fn latest(entries: &View<CheckpointEntry>) -> Option<CheckpointId> {
     })
 }
 
-fn created(entries: &View<CheckpointEntry>, event: &CheckpointCreated, _: &ReducerContext) -> Reduced {
+fn created(
+    entries: &View<CheckpointEntry>,
+    event: &CheckpointCreated,
+    _: &ReducerContext,
+) -> CheckpointReduction {
     let (id, next) = (event.checkpoint.id, latest(entries).unwrap_or(CheckpointId(0)).next());
     match id == next {
         true => Ok(SliceOp::Append(CheckpointEntry::Created(Box::new(event.checkpoint.clone())))),
@@ -109,7 +113,11 @@ fn created(entries: &View<CheckpointEntry>, event: &CheckpointCreated, _: &Reduc
     }
 }
 
-fn removed(entries: &View<CheckpointEntry>, event: &CheckpointsRemoved, _: &ReducerContext) -> Reduced {
+fn removed(
+    entries: &View<CheckpointEntry>,
+    event: &CheckpointsRemoved,
+    _: &ReducerContext,
+) -> CheckpointReduction {
     let CheckpointsRemoved { ids, latest: said, .. } = event;
     match latest(entries) {
         Some(latest) if latest != *said => Err(format!("the latest checkpoint is {latest}, not {said}")),

@@ -4,7 +4,7 @@ use foldlog::SequenceNumber;
 use uuid::Uuid;
 
 use super::Checkpoint;
-use super::records::Records;
+use super::records::RecordSource;
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
@@ -12,7 +12,7 @@ use crate::sabotage::{self, Breakage};
 const BEGINNING: &[u8] = b"foldlog.checkpoint.1";
 
 /// Holds what follows from the records through a position.
-pub(super) struct Hashed {
+pub(super) struct LogPrefixHash {
     /// Hash of the records, in hexadecimal digits.
     pub(super) hash: String,
     /// Length of what they hold, in bytes.
@@ -21,11 +21,11 @@ pub(super) struct Hashed {
 
 /// Makes the hash of a checkpoint at `position` from the one before it, and the records since.
 pub(super) fn hash_at(
-    records: &impl Records,
+    records: &impl RecordSource,
     session: Uuid,
     previous: Option<&Checkpoint>,
     position: SequenceNumber,
-) -> Result<Hashed> {
+) -> Result<LogPrefixHash> {
     let mut log_bytes = previous.map_or(0, |previous| previous.manifest.storage_size_bytes);
     let mut hasher = blake3::Hasher::new();
     let from = match previous {
@@ -46,7 +46,7 @@ pub(super) fn hash_at(
         log_bytes = log_bytes.saturating_add(record.len());
         Ok(())
     })?;
-    Ok(Hashed { hash: hasher.finalize().to_hex().to_string(), log_bytes })
+    Ok(LogPrefixHash { hash: hasher.finalize().to_hex().to_string(), log_bytes })
 }
 
 /// Returns the 32 bytes of a hash in hexadecimal digits. Any other text stands for the digest of itself, so that a checkpoint
@@ -59,7 +59,7 @@ fn previous_bytes(text: &str) -> [u8; 32] {
 /// Checks the hashes of checkpoints in the order of their creation, those that were removed included, and returns the error of
 /// each whose hash does not fit: a checkpoint behind one of these may fit all the same, since the hash that the record says is
 /// what the next one is made of.
-pub(super) fn mismatches(records: &impl Records, created: &[Checkpoint]) -> Result<Vec<Error>> {
+pub(super) fn mismatches(records: &impl RecordSource, created: &[Checkpoint]) -> Result<Vec<Error>> {
     let mut found_all = Vec::new();
     let mut previous: Option<&Checkpoint> = None;
     for checkpoint in created {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use foldlog::inspect::{LogReader, StateReader};
 use foldlog::{LivePath, SequenceNumber, Session, SessionTypes};
 
-use super::records::Records;
+use super::records::RecordSource;
 use super::{Checkpoint, CheckpointEntry, CheckpointId, Checkpoints, RemovalReason, hash};
 use crate::error::{Error, Result};
 
@@ -125,7 +125,7 @@ impl CheckpointHistory {
         first(hash::mismatches(log, &self.created)?)
     }
 
-    pub(super) fn verify_in(&self, records: &impl Records, id: CheckpointId) -> Result<()> {
+    pub(super) fn verify_in(&self, records: &impl RecordSource, id: CheckpointId) -> Result<()> {
         let through = self.created.partition_point(|one| one.id <= id);
         first(hash::mismatches(records, self.created.get(..through).unwrap_or_default())?)
     }

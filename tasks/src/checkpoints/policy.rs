@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use foldlog::inspect::{Recorded, RecordedContent};
-use foldlog::{Kind, SequenceNumber};
+use foldlog::inspect::{DecodedRecord, RecordedContent};
+use foldlog::{RecordKind, SequenceNumber};
 
 use super::{
     Checkpoint, CheckpointCreated, CheckpointHistory, CheckpointId, CheckpointsRemoved, Occasion,
@@ -108,7 +108,7 @@ pub(super) struct SinceLast {
 
 impl SinceLast {
     /// Takes a record.
-    pub(super) fn take(&mut self, record: &Recorded<'_>) -> foldlog::Result<()> {
+    pub(super) fn take(&mut self, record: &DecodedRecord<'_>) -> foldlog::Result<()> {
         (self.through, self.time) = (Some(record.sequence), record.time);
         self.begin.get_or_insert(record.time);
         self.bytes = self.bytes.saturating_add(record.len());
@@ -120,7 +120,8 @@ impl SinceLast {
                 }
                 self.updates += u64::from(UpdateOperation::of_event(event)?.is_some());
             }
-            RecordedContent::CallEnded(_) | RecordedContent::Other(Kind::INPUT | Kind::ANSWER) => {
+            RecordedContent::CallEnded(_)
+            | RecordedContent::Other(RecordKind::INPUT | RecordKind::ANSWER) => {
                 self.updates += 1;
             }
             _ => {}

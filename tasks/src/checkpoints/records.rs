@@ -1,17 +1,17 @@
 //! Where checkpoints read records: in an open session, or in a log.
 
 use foldlog::conversation::{Conversation, EntryContent};
-use foldlog::inspect::{LogReader, Recorded};
+use foldlog::inspect::{DecodedRecord, LogReader};
 use foldlog::{LivePath, Outcome, Result, SequenceNumber, Session, SmolStr, State};
 
 /// Reads records, and what they amount to at a position.
-pub(super) trait Records {
+pub(super) trait RecordSource {
     /// Hands records to `visit`, in order, those whose bodies a compaction has dropped too.
     fn visit(
         &self,
         from: SequenceNumber,
         through: SequenceNumber,
-        visit: &mut dyn FnMut(Recorded<'_>) -> Result<()>,
+        visit: &mut dyn FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()>;
     /// Returns which records count.
     fn path(&self) -> LivePath;
@@ -24,12 +24,12 @@ pub(super) trait Records {
     fn messages_behind(&self, after: SequenceNumber, position: SequenceNumber) -> Result<Option<u64>>;
 }
 
-impl Records for Session {
+impl RecordSource for Session {
     fn visit(
         &self,
         from: SequenceNumber,
         through: SequenceNumber,
-        visit: &mut dyn FnMut(Recorded<'_>) -> Result<()>,
+        visit: &mut dyn FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
         self.contents_left(from, through, visit)
     }
@@ -58,12 +58,12 @@ impl Records for Session {
     }
 }
 
-impl Records for LogReader {
+impl RecordSource for LogReader {
     fn visit(
         &self,
         from: SequenceNumber,
         through: SequenceNumber,
-        visit: &mut dyn FnMut(Recorded<'_>) -> Result<()>,
+        visit: &mut dyn FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
         self.contents_left(from, through, visit)
     }

@@ -6,11 +6,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use super::contents::{Change, SessionFile};
+use super::contents::{ChangeItem, SessionFile};
 use super::layout;
-use super::render::{self, Messages};
-use super::tree::{Tree, TreeLimits};
-use super::tree_writer::{ExportReport, Writer};
+use super::render::{self, MessageIndex};
+use super::tree::{SessionTree, TreeLimits};
+use super::tree_writer::{ExportReport, TreeWriter};
 use crate::{Error, FileSystemState, Result, StateComponent, StateCompression};
 
 /// Persists parts of a session's state in its tree, each in one step: a reader finds the part as it was or as it is, whenever the
@@ -43,9 +43,9 @@ impl AtomicPersistence {
     ///
     /// # Errors
     ///
-    /// Those of [`Tree::open`].
-    pub fn tree(&self) -> Result<Option<Tree>> {
-        Tree::of_session(&self.to, self.session, self.limits)
+    /// Those of [`SessionTree::open`].
+    pub fn tree(&self) -> Result<Option<SessionTree>> {
+        SessionTree::of_session(&self.to, self.session, self.limits)
     }
 
     /// Replaces a part of the state. `data` has the JSON form of that part: of [`SessionIdentity`](super::SessionIdentity),
@@ -63,10 +63,10 @@ impl AtomicPersistence {
     ) -> Result<ExportReport> {
         let value = serde_json::to_value(data);
         let value = value.map_err(|error| Error::NotAComponent { component, reason: error.to_string() })?;
-        let mut writer = Writer::open(&self.to, self.session, self.compression)?;
+        let mut writer = TreeWriter::open(&self.to, self.session, self.compression)?;
         let before = writer.before()?.cloned();
         let tree = writer.tree(self.limits)?;
-        let mut files = Files::default();
+        let mut files = PendingFiles::default();
         let replaced = self.render(component, value, tree.as_ref(), &mut files)?;
         if let Some(before) = &before {
             let after = writer.after();
@@ -86,13 +86,13 @@ impl AtomicPersistence {
         &self,
         component: StateComponent,
         value: serde_json::Value,
-        tree: Option<&Tree>,
-        files: &mut Files,
+        tree: Option<&SessionTree>,
+        files: &mut PendingFiles,
     ) -> Result<fn(&str) -> bool> {
         let sink = &mut |path: &str, content: &[u8]| files.take(path, content);
         match component {
             StateComponent::Session | StateComponent::Configuration | StateComponent::ResourceUsage => {
-                let mut file = tree.map_or_else(|| Ok(SessionFile::default()), Tree::session_file)?;
+                let mut file = tree.map_or_else(|| Ok(SessionFile::default()), SessionTree::session_file)?;
                 match component {
                     StateComponent::Session => file.session = Some(part(component, value)?),
                     StateComponent::Configuration => file.configuration = Some(part(component, value)?),
@@ -112,12 +112,12 @@ impl AtomicPersistence {
                 if let Some(tree) = tree.filter(|tree| tree.has("filesystem")) {
                     let untold = tree.stored_changes()?.into_iter().filter(|one| one.update.is_none());
                     let updates = match tree.has("claude") {
-                        true => tree.updates(&Messages::of(&tree.claude_context()?))?,
-                        false => tree.updates(&Messages::default())?,
+                        true => tree.updates(&MessageIndex::of(&tree.claude_context()?))?,
+                        false => tree.updates(&MessageIndex::default())?,
                     };
-                    let messages = Messages::of(&context);
+                    let messages = MessageIndex::of(&context);
                     let changes = updates.iter().map(|update| messages.left_out_of(update));
-                    let changes: Vec<Change<'_>> = untold.chain(changes).collect();
+                    let changes: Vec<ChangeItem<'_>> = untold.chain(changes).collect();
                     render::put_changes(&changes, sink)?;
                 }
                 Ok(|path| {
@@ -127,7 +127,7 @@ impl AtomicPersistence {
             StateComponent::FileSystem => {
                 let state: FileSystemState = part(component, value)?;
                 let known = tree.filter(|tree| tree.has("filesystem"));
-                let known = known.map_or_else(|| Ok(Vec::new()), Tree::stored_changes)?;
+                let known = known.map_or_else(|| Ok(Vec::new()), SessionTree::stored_changes)?;
                 render::file_system(&state, &changes_of(&state, known), sink)?;
                 Ok(|path| layout::is_within(path, "filesystem"))
             }
@@ -138,11 +138,11 @@ impl AtomicPersistence {
         }
     }
 
-    /// Reads a part of the state, as [`Tree::load`] does.
+    /// Reads a part of the state, as [`SessionTree::load`] does.
     ///
     /// # Errors
     ///
-    /// [`Error::ComponentNotFound`] if nobody has persisted the part, else those of [`Tree::load`].
+    /// [`Error::ComponentNotFound`] if nobody has persisted the part, else those of [`SessionTree::load`].
     pub fn load_state<T: DeserializeOwned>(&self, component: StateComponent) -> Result<T> {
         self.tree()?.ok_or(Error::ComponentNotFound(component))?.load(component)
     }
@@ -150,9 +150,9 @@ impl AtomicPersistence {
 
 /// Files that are to be written.
 #[derive(Default)]
-struct Files(Vec<(String, Vec<u8>)>);
+struct PendingFiles(Vec<(String, Vec<u8>)>);
 
-impl Files {
+impl PendingFiles {
     #[allow(clippy::unnecessary_wraps, reason = "as a sink")]
     fn take(&mut self, path: &str, content: &[u8]) -> Result<()> {
         self.0.push((path.to_owned(), content.to_vec()));
@@ -161,12 +161,12 @@ impl Files {
 }
 
 /// Brings the changes of a tree up to the modifications of a state. Updates that tell of no modification stay.
-fn changes_of<'a>(state: &'a FileSystemState, known: Vec<Change<'a>>) -> Vec<Change<'a>> {
-    if known.iter().filter_map(Change::modified).eq(&state.file_modifications) {
+fn changes_of<'a>(state: &'a FileSystemState, known: Vec<ChangeItem<'a>>) -> Vec<ChangeItem<'a>> {
+    if known.iter().filter_map(ChangeItem::modified).eq(&state.file_modifications) {
         return known;
     }
     let others = known.into_iter().filter(|change| change.modified().is_none());
-    others.chain(state.file_modifications.iter().map(Change::of_modification)).collect()
+    others.chain(state.file_modifications.iter().map(ChangeItem::of_modification)).collect()
 }
 
 /// Reads a part of a state from a value, of which nothing may be left over.

@@ -112,7 +112,7 @@ pub(super) struct ArtifactsFile<'a> {
 
 /// An item of `filesystem/modifications/changes_NNN.json`: an update, or a modification that no update of the tree tells of.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Change<'a> {
+pub(super) struct ChangeItem<'a> {
     /// The update. Messages that the conversation has are left out of it, and stand in `message_ids`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) update: Option<Cow<'a, StateUpdate>>,
@@ -122,10 +122,10 @@ pub(super) struct Change<'a> {
     pub(super) modification: Option<Cow<'a, FileModification>>,
 }
 
-impl<'a> Change<'a> {
-    pub(super) fn of_modification(modification: &'a FileModification) -> Change<'a> {
+impl<'a> ChangeItem<'a> {
+    pub(super) fn of_modification(modification: &'a FileModification) -> ChangeItem<'a> {
         let modification = Some(Cow::Borrowed(modification));
-        Change { update: None, message_ids: Vec::new(), modification }
+        ChangeItem { update: None, message_ids: Vec::new(), modification }
     }
 
     /// Returns the modification that the change tells of.
@@ -140,7 +140,7 @@ impl<'a> Change<'a> {
 
 #[derive(Deserialize)]
 pub(super) struct ChangesFile {
-    pub(super) changes: Vec<Change<'static>>,
+    pub(super) changes: Vec<ChangeItem<'static>>,
 }
 
 /// An item of `logs/claude_interactions/*.json`, with its place among requests and responses.

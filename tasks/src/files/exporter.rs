@@ -7,7 +7,7 @@ use foldlog::SequenceNumber;
 use foldlog::inspect::LogReader;
 
 use super::manifest::ManifestFile;
-use super::tree_writer::{KnownFiles, Written};
+use super::tree_writer::{KnownFiles, WrittenTree};
 use super::{ExportReport, TreeContents, session, write_tree};
 use crate::{
     ClaudeContextState, Dependency, Interaction, LogEntry, Result, SessionState, StateCompression, TaskId,
@@ -20,17 +20,17 @@ use crate::{
 /// What was written last is remembered. A file that it wrote or found sound is not read again as long as the system says that
 /// it is the same file of the same length, which nobody has written, renamed or replaced since; and what is the same as last
 /// time is not even rendered: the log of a task, conversations, requests and their replies, and dependencies. What a disk
-/// loses without being written to is found by [`Tree::damage`](super::Tree::damage), and by a new exporter.
+/// loses without being written to is found by [`Tree::damage`](super::SessionTree::damage), and by a new exporter.
 #[derive(Debug)]
 pub struct TreeExporter {
     to: PathBuf,
     compression: StateCompression,
-    known: Known,
+    known: LastExport,
 }
 
 /// What is known of a tree that was written.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct LastExport {
     /// What was in each file, and what the system said of the file then.
     pub(super) files: KnownFiles,
     /// What the manifest said of each file when it was written.
@@ -42,7 +42,7 @@ pub(super) struct Known {
     pub(super) dependencies: BTreeMap<TaskId, Vec<Dependency>>,
 }
 
-impl Known {
+impl LastExport {
     /// Keeps what was rendered. What is the same is not copied again.
     fn keep(&mut self, state: &SessionState) {
         let (logs, now) = (&mut self.logs, &state.execution_logs);
@@ -67,7 +67,7 @@ fn keep<T: Clone + PartialEq>(kept: &mut T, now: &T) {
 impl TreeExporter {
     /// Makes an exporter into the folder `to`, which knows nothing yet of what is there.
     pub fn new(to: impl Into<PathBuf>, compression: StateCompression) -> TreeExporter {
-        TreeExporter { to: to.into(), compression, known: Known::default() }
+        TreeExporter { to: to.into(), compression, known: LastExport::default() }
     }
 
     /// Returns the folder in which the trees are.
@@ -83,9 +83,9 @@ impl TreeExporter {
     pub fn export(&mut self, contents: &TreeContents<'_>) -> Result<ExportReport> {
         // Whatever fails, nothing is known afterwards.
         let known = std::mem::take(&mut self.known);
-        let Written { report, files, manifest } =
+        let WrittenTree { report, files, manifest } =
             write_tree(contents, &self.to, &self.compression, Some(&known))?;
-        self.known = Known { files, written: manifest, ..known };
+        self.known = LastExport { files, written: manifest, ..known };
         self.known.keep(contents.state);
         Ok(report)
     }

@@ -26,14 +26,14 @@ const ASK_EVERY: Duration = Duration::from_millis(5);
 
 /// Holds a folder open.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct TreeDirectory {
     fd: OwnedFd,
     path: PathBuf,
 }
 
 /// Says what a name within a folder stands for.
 #[derive(Debug)]
-pub(super) enum Entry {
+pub(super) enum TreeDirectoryEntry {
     /// A regular file, open for reading, and its length.
     File(File, u64),
     /// Nothing.
@@ -42,12 +42,12 @@ pub(super) enum Entry {
     Other(&'static str),
 }
 
-impl Folder {
+impl TreeDirectory {
     /// Opens a folder by any path, links included: its caller names it.
-    pub(super) fn open(path: &Path) -> Result<Option<Folder>> {
+    pub(super) fn open(path: &Path) -> Result<Option<TreeDirectory>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(fd) => Ok(Some(Folder { fd, path: path.to_owned() })),
+            Ok(fd) => Ok(Some(TreeDirectory { fd, path: path.to_owned() })),
             Err(Errno::NOENT) => Ok(None),
             Err(Errno::NOTDIR) => {
                 Err(Error::OtherKind { path: path.to_owned(), wanted: "folder", found: "file" })
@@ -57,10 +57,10 @@ impl Folder {
     }
 
     /// Opens the folder once more, without its lock.
-    pub(super) fn again(&self) -> Result<Folder> {
+    pub(super) fn again(&self) -> Result<TreeDirectory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, ".", flags, Mode::empty());
-        Ok(Folder { fd: fd.map_err(Error::io("opened", &self.path))?, path: self.path.clone() })
+        Ok(TreeDirectory { fd: fd.map_err(Error::io("opened", &self.path))?, path: self.path.clone() })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -68,11 +68,11 @@ impl Folder {
     }
 
     /// Opens a folder within this one; `None` if there is none.
-    pub(super) fn child(&self, name: &str) -> Result<Option<Folder>> {
+    pub(super) fn child(&self, name: &str) -> Result<Option<TreeDirectory>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let path = self.path.join(name);
         match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
-            Ok(fd) => Ok(Some(Folder { fd, path })),
+            Ok(fd) => Ok(Some(TreeDirectory { fd, path })),
             Err(Errno::NOENT) => Ok(None),
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 let found = self.kind(name)?.unwrap_or("file");
@@ -83,7 +83,7 @@ impl Folder {
     }
 
     /// Opens a folder within this one, which is made if there is none; says whether it was. Its name is not yet durable.
-    pub(super) fn make_child(&self, name: &str) -> Result<(Folder, bool)> {
+    pub(super) fn make_child(&self, name: &str) -> Result<(TreeDirectory, bool)> {
         if let Some(child) = self.child(name)? {
             return Ok((child, false));
         }
@@ -97,25 +97,27 @@ impl Folder {
     }
 
     /// Opens a file for reading.
-    pub(super) fn entry(&self, name: &str) -> Result<Entry> {
+    pub(super) fn entry(&self, name: &str) -> Result<TreeDirectoryEntry> {
         // A FIFO would otherwise be waited for.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let failed = |errno| Err(Error::io("opened", self.path.join(name))(errno));
         let fd = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
             Ok(fd) => fd,
-            Err(Errno::NOENT) => return Ok(Entry::Missing),
+            Err(Errno::NOENT) => return Ok(TreeDirectoryEntry::Missing),
             // A link, and a socket.
             Err(errno @ (Errno::LOOP | Errno::NXIO)) => {
-                return self.kind(name)?.map_or_else(|| failed(errno), |kind| Ok(Entry::Other(kind)));
+                return self
+                    .kind(name)?
+                    .map_or_else(|| failed(errno), |kind| Ok(TreeDirectoryEntry::Other(kind)));
             }
             Err(errno) => return failed(errno),
         };
         let stat = rustix::fs::fstat(&fd).map_err(Error::io("looked at", self.path.join(name)))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {
-                Ok(Entry::File(File::from(fd), u64::try_from(stat.st_size).unwrap_or_default()))
+                Ok(TreeDirectoryEntry::File(File::from(fd), u64::try_from(stat.st_size).unwrap_or_default()))
             }
-            other => Ok(Entry::Other(name_of(other))),
+            other => Ok(TreeDirectoryEntry::Other(name_of(other))),
         }
     }
 
@@ -135,12 +137,12 @@ impl Folder {
     /// [`Error::TooLong`] if the file has more bytes than that, [`Error::OtherKind`] if it is no regular file.
     pub(super) fn read(&self, name: &str, bytes_max: u64) -> Result<Option<Vec<u8>>> {
         match self.entry(name)? {
-            Entry::Missing => Ok(None),
-            Entry::Other(found) => {
+            TreeDirectoryEntry::Missing => Ok(None),
+            TreeDirectoryEntry::Other(found) => {
                 Err(Error::OtherKind { path: self.path.join(name), wanted: "file", found })
             }
-            Entry::File(_, len) if len > bytes_max => Err(Error::TooLong { bytes_max }),
-            Entry::File(file, len) => self.read_open(name, file, len).map(Some),
+            TreeDirectoryEntry::File(_, len) if len > bytes_max => Err(Error::TooLong { bytes_max }),
+            TreeDirectoryEntry::File(file, len) => self.read_open(name, file, len).map(Some),
         }
     }
 

@@ -42,13 +42,13 @@ pub struct LazyStateManager {
 
 #[derive(Debug)]
 struct Inner {
-    source: Source,
+    source: StateSource,
     loaded: BTreeMap<(StateComponent, TypeId), Arc<dyn Any + Send + Sync>>,
     patterns: BTreeMap<StateComponent, AccessPattern>,
 }
 
 #[derive(Debug)]
-enum Source {
+enum StateSource {
     Tree(Box<TreeSource>),
     Log(Box<LogSource>),
 }
@@ -56,12 +56,12 @@ enum Source {
 #[derive(Debug)]
 struct TreeSource {
     tree: AtomicPersistence,
-    seen: Option<Seen>,
+    seen: Option<ManifestTrace>,
 }
 
 /// What of a tree was seen last.
 #[derive(Debug)]
-struct Seen {
+struct ManifestTrace {
     /// The manifest's file, and that of the next one.
     traces: [Option<FileTrace>; 2],
     manifest: Option<TreeManifest>,
@@ -79,7 +79,7 @@ struct LogSource {
 impl LazyStateManager {
     /// Reads parts from a tree.
     pub fn over_tree(tree: AtomicPersistence, clock: Arc<dyn Clock>) -> LazyStateManager {
-        LazyStateManager::over(Source::Tree(Box::new(TreeSource { tree, seen: None })), clock)
+        LazyStateManager::over(StateSource::Tree(Box::new(TreeSource { tree, seen: None })), clock)
     }
 
     /// Reads parts from a log, as of a position.
@@ -90,10 +90,13 @@ impl LazyStateManager {
         clock: Arc<dyn Clock>,
     ) -> LazyStateManager {
         let position = position.into();
-        LazyStateManager::over(Source::Log(Box::new(LogSource { log, position, stores, state: None })), clock)
+        LazyStateManager::over(
+            StateSource::Log(Box::new(LogSource { log, position, stores, state: None })),
+            clock,
+        )
     }
 
-    fn over(source: Source, clock: Arc<dyn Clock>) -> LazyStateManager {
+    fn over(source: StateSource, clock: Arc<dyn Clock>) -> LazyStateManager {
         let (loaded, patterns) = (BTreeMap::new(), BTreeMap::new());
         LazyStateManager { clock, inner: Mutex::new(Inner { source, loaded, patterns }) }
     }
@@ -103,7 +106,7 @@ impl LazyStateManager {
     /// # Errors
     ///
     /// [`Error::ComponentNotFound`] if the tree has no such part, [`Error::NotAComponent`] if the part has no such form, else
-    /// those of [`Tree::load`](super::Tree::load) and of [`SessionState::at`].
+    /// those of [`Tree::load`](super::SessionTree::load) and of [`SessionState::at`].
     pub fn get<T>(&self, component: StateComponent) -> Result<Arc<T>>
     where
         T: DeserializeOwned + Send + Sync + 'static,
@@ -132,7 +135,7 @@ impl LazyStateManager {
     pub fn invalidate(&self, component: StateComponent) {
         let mut inner = self.inner.lock();
         inner.forget(|other| other == component);
-        if let Source::Log(log) = &mut inner.source {
+        if let StateSource::Log(log) = &mut inner.source {
             log.state = None;
         }
     }
@@ -141,7 +144,7 @@ impl LazyStateManager {
     pub fn move_to(&self, position: impl Into<SequenceNumber>) {
         let mut inner = self.inner.lock();
         inner.forget(|_| true);
-        if let Source::Log(log) = &mut inner.source {
+        if let StateSource::Log(log) = &mut inner.source {
             (log.position, log.state) = (position.into(), None);
         }
     }
@@ -159,14 +162,14 @@ impl Inner {
 
     /// Forgets the parts of a tree whose files are others by now.
     fn look(&mut self) -> Result<()> {
-        let Source::Tree(source) = &mut self.source else { return Ok(()) };
+        let StateSource::Tree(source) = &mut self.source else { return Ok(()) };
         let TreeSource { tree, seen } = &mut **source;
         let traces = traces(tree)?;
         if seen.as_ref().is_some_and(|seen| seen.traces == traces) {
             return Ok(());
         }
         let manifest = tree.tree()?.map(|tree| tree.manifest().clone());
-        let before = seen.replace(Seen { traces, manifest }).and_then(|seen| seen.manifest);
+        let before = seen.replace(ManifestTrace { traces, manifest }).and_then(|seen| seen.manifest);
         let now = seen.as_ref().and_then(|seen| seen.manifest.as_ref());
         let is_other = |component: StateComponent| {
             let folder = layout::folder_of(component);
@@ -193,11 +196,11 @@ fn traces(tree: &AtomicPersistence) -> Result<[Option<FileTrace>; 2]> {
     }
 }
 
-impl Source {
+impl StateSource {
     fn load<T: DeserializeOwned + 'static>(&mut self, component: StateComponent) -> Result<T> {
         let log = match self {
-            Source::Tree(source) => return source.tree.load_state(component),
-            Source::Log(log) => log,
+            StateSource::Tree(source) => return source.tree.load_state(component),
+            StateSource::Log(log) => log,
         };
         if component == StateComponent::TaskTree && log.state.is_none() {
             return given(component, TaskTreeState::at(&log.log, log.position)?);

@@ -102,7 +102,7 @@ pub struct ContentDigest {
 
 /// The file: the manifest, and the BLAKE3 of its JSON on one line.
 #[derive(Serialize, Deserialize)]
-struct Sealed<M> {
+struct SealedManifest<M> {
     manifest: M,
     blake3: String,
 }
@@ -125,7 +125,7 @@ impl TreeManifest {
     /// Returns the bytes of the file.
     pub(super) fn encode(&self) -> Result<Vec<u8>> {
         let failed = |source| Error::Json { what: layout::MANIFEST.to_owned(), source };
-        let sealed = Sealed { manifest: self, blake3: self.digest().map_err(failed)? };
+        let sealed = SealedManifest { manifest: self, blake3: self.digest().map_err(failed)? };
         let mut bytes = Vec::new();
         escape::write_json_pretty(&mut bytes, &sealed).map_err(failed)?;
         bytes.push(b'\n');
@@ -138,7 +138,7 @@ impl TreeManifest {
     ///
     /// Why these are not the bytes of a manifest that somebody wrote.
     pub(super) fn decode(bytes: &[u8]) -> Result<TreeManifest, String> {
-        let sealed: Sealed<TreeManifest> =
+        let sealed: SealedManifest<TreeManifest> =
             serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let manifest = sealed.manifest;
         let digest = manifest.digest().map_err(|error| error.to_string())?;
@@ -191,25 +191,25 @@ impl ManifestFile {
 }
 
 /// Digests what is written through it to `out`.
-pub(super) struct Digesting<W> {
+pub(super) struct DigestWriter<W> {
     out: W,
     bytes: u64,
     hasher: blake3::Hasher,
 }
 
-impl<W: Write> Digesting<W> {
-    pub(super) fn new(out: W) -> Digesting<W> {
-        Digesting { out, bytes: 0, hasher: blake3::Hasher::new() }
+impl<W: Write> DigestWriter<W> {
+    pub(super) fn new(out: W) -> DigestWriter<W> {
+        DigestWriter { out, bytes: 0, hasher: blake3::Hasher::new() }
     }
 
     /// Returns what was written, and where to.
     pub(super) fn finish(self) -> (ContentDigest, W) {
-        let Digesting { out, bytes, hasher } = self;
+        let DigestWriter { out, bytes, hasher } = self;
         (ContentDigest { bytes, blake3: hasher.finalize().to_hex().to_string() }, out)
     }
 }
 
-impl<W: Write> Write for Digesting<W> {
+impl<W: Write> Write for DigestWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.out.write(bytes)?;
         self.bytes += written as u64;

@@ -131,12 +131,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use self::contents::SessionFile;
-use self::exporter::Known;
-use self::render::Messages;
+use self::exporter::LastExport;
+use self::render::MessageIndex;
 use self::session::EngineSnapshot;
-use self::tree_writer::{Writer, Written};
+use self::tree_writer::{TreeWriter, WrittenTree};
 use super::{
-    Damage, Error, FileModification, Result, SessionState, StateComponent, StateCompression, StateUpdate,
+    Error, FileDamage, FileModification, Result, SessionState, StateComponent, StateCompression, StateUpdate,
     UpdateOperation,
 };
 
@@ -149,7 +149,7 @@ pub use manifest::{ContentDigest, ListedCheckpoint, ManifestFile, TreeManifest};
 pub use partial::{LostFile, PartialTree};
 pub use session::{IMPORTED_FROM, ImportedSession, export_session, import_session, unfinished_imports};
 pub(crate) use session::{give_up, unfinished_import};
-pub use tree::{Tree, TreeLimits};
+pub use tree::{SessionTree, TreeLimits};
 pub use tree_writer::ExportReport;
 
 /// Holds the two files of a checkpoint: JSON texts.
@@ -284,8 +284,8 @@ fn write_tree(
     contents: &TreeContents<'_>,
     to: &Path,
     compression: &StateCompression,
-    known: Option<&Known>,
-) -> Result<Written> {
+    known: Option<&LastExport>,
+) -> Result<WrittenTree> {
     let TreeContents { state, position, updates, .. } = *contents;
     let told = updates.iter().filter_map(|update| match &update.operation {
         UpdateOperation::FileModified { modification } => Some(modification),
@@ -297,7 +297,7 @@ fn write_tree(
     if !since.is_some_and(|since| since.iter().eq(told)) {
         return Err(Error::OtherUpdates("they tell of other modifications of files"));
     }
-    let mut writer = Writer::open(to, state.session_id, *compression)?;
+    let mut writer = TreeWriter::open(to, state.session_id, *compression)?;
     if let Some(known) = known {
         writer = writer.knowing(&known.files);
     }
@@ -314,7 +314,7 @@ fn write_tree(
         }
     }
     let (tree, logs) = (&state.task_tree, &state.execution_logs);
-    let mut is_kept = |folder: &str, is_same: &dyn Fn(&Known) -> bool| {
+    let mut is_kept = |folder: &str, is_same: &dyn Fn(&LastExport) -> bool| {
         known.is_some_and(|known| is_same(known) && writer.keep_folder(folder, &known.written))
     };
     let is_claude_kept = is_kept(layout::CLAUDE, &|known| known.claude == state.claude_context);
@@ -337,8 +337,8 @@ fn write_tree(
         render::claude_context(&state.claude_context, &mut sink)?;
     }
     let messages = match updates {
-        [] => Messages::default(),
-        _ => Messages::of(&state.claude_context),
+        [] => MessageIndex::default(),
+        _ => MessageIndex::of(&state.claude_context),
     };
     let changes = render::changes(&state.file_system, updates, &messages);
     render::file_system(&state.file_system, &changes, &mut sink)?;
@@ -353,16 +353,17 @@ fn write_tree(
 
 fn put_checkpoints(
     contents: &TreeContents<'_>,
-    known: Option<&Known>,
-    writer: &mut Writer<'_>,
+    known: Option<&LastExport>,
+    writer: &mut TreeWriter<'_>,
 ) -> Result<()> {
     for (number, checkpoint) in (1..).zip(contents.checkpoints) {
         let folder = layout::checkpoint(number);
         let (snapshot, manifest) =
             (format!("{folder}/state_snapshot.json"), format!("{folder}/manifest.json"));
         let state = (number as usize).checked_sub(1).and_then(|place| contents.states.get(place)?.as_ref());
-        let is_same =
-            |known: &Known| known.written.get(&manifest).is_some_and(|file| file.is_of(&checkpoint.manifest));
+        let is_same = |known: &LastExport| {
+            known.written.get(&manifest).is_some_and(|file| file.is_of(&checkpoint.manifest))
+        };
         // A checkpoint names one position of one log, whose state never changes.
         let is_kept = state.is_some() && known.is_some_and(is_same) && writer.keep_known(&snapshot);
         if !is_kept {
@@ -397,18 +398,18 @@ pub struct ImportedTree {
 /// # Errors
 ///
 /// [`Error::Damaged`] with all files that are not what the manifest says, [`Error::ComponentNotFound`] if a tree that was
-/// written part by part lacks one, else those of [`Tree::open`].
+/// written part by part lacks one, else those of [`SessionTree::open`].
 pub fn import_tree(dir: &Path, limits: TreeLimits) -> Result<ImportedTree> {
-    let tree = Tree::open_whole(dir, limits)?;
+    let tree = SessionTree::open_whole(dir, limits)?;
     let state = tree.state()?;
-    let updates = tree.updates(&Messages::of(&state.claude_context))?;
+    let updates = tree.updates(&MessageIndex::of(&state.claude_context))?;
     Ok(ImportedTree { position: tree.manifest().position, updates, checkpoints: tree.checkpoints()?, state })
 }
 
-impl Tree {
+impl SessionTree {
     /// Opens a tree of which no file is damaged.
-    fn open_whole(dir: &Path, limits: TreeLimits) -> Result<Tree> {
-        let tree = Tree::open(dir, limits)?;
+    fn open_whole(dir: &Path, limits: TreeLimits) -> Result<SessionTree> {
+        let tree = SessionTree::open(dir, limits)?;
         let files = tree.damage()?;
         if files.is_empty() { Ok(tree) } else { Err(Error::Damaged { dir: tree.dir().to_owned(), files }) }
     }
@@ -416,7 +417,7 @@ impl Tree {
     /// Reads a file of a checkpoint.
     fn checkpoint_file(&self, number: u64, name: &str) -> Result<Vec<u8>> {
         let path = format!("{}/{name}", layout::checkpoint(number));
-        self.read(&path)?.ok_or_else(|| self.damaged(&path, Damage::Missing))
+        self.read(&path)?.ok_or_else(|| self.damaged(&path, FileDamage::Missing))
     }
 
     /// Reads the whole state.
@@ -430,10 +431,10 @@ impl Tree {
         state.last_checkpoint = identity.last_checkpoint;
         state.configuration = self.load(StateComponent::Configuration)?;
         state.resource_usage = self.load(StateComponent::ResourceUsage)?;
-        state.task_tree = self.typed(StateComponent::TaskTree, Tree::task_tree)?;
-        state.claude_context = self.typed(StateComponent::ClaudeContext, Tree::claude_context)?;
-        state.file_system = self.typed(StateComponent::FileSystem, Tree::file_system)?;
-        state.execution_logs = self.typed(StateComponent::ExecutionLogs, Tree::execution_logs)?;
+        state.task_tree = self.typed(StateComponent::TaskTree, SessionTree::task_tree)?;
+        state.claude_context = self.typed(StateComponent::ClaudeContext, SessionTree::claude_context)?;
+        state.file_system = self.typed(StateComponent::FileSystem, SessionTree::file_system)?;
+        state.execution_logs = self.typed(StateComponent::ExecutionLogs, SessionTree::execution_logs)?;
         Ok(state)
     }
 
@@ -472,18 +473,20 @@ impl Tree {
             StateComponent::ResourceUsage => {
                 converted(component, &self.session_file()?.resource_usage.ok_or_else(missing)?)
             }
-            StateComponent::TaskTree => converted(component, &self.typed(component, Tree::task_tree)?),
+            StateComponent::TaskTree => converted(component, &self.typed(component, SessionTree::task_tree)?),
             StateComponent::ClaudeContext => {
-                converted(component, &self.typed(component, Tree::claude_context)?)
+                converted(component, &self.typed(component, SessionTree::claude_context)?)
             }
-            StateComponent::FileSystem => converted(component, &self.typed(component, Tree::file_system)?),
+            StateComponent::FileSystem => {
+                converted(component, &self.typed(component, SessionTree::file_system)?)
+            }
             StateComponent::ExecutionLogs => {
-                converted(component, &self.typed(component, Tree::execution_logs)?)
+                converted(component, &self.typed(component, SessionTree::execution_logs)?)
             }
         }
     }
 
-    fn typed<T>(&self, component: StateComponent, read: impl Fn(&Tree) -> Result<T>) -> Result<T> {
+    fn typed<T>(&self, component: StateComponent, read: impl Fn(&SessionTree) -> Result<T>) -> Result<T> {
         match self.has(layout::folder_of(component)) {
             true => read(self),
             false => Err(Error::ComponentNotFound(component)),

@@ -6,24 +6,24 @@ use foldlog::conversation::ConversationMessage;
 use serde::de::DeserializeOwned;
 
 use super::contents::{
-    ArtifactsFile, Change, ChangesFile, ClaudeConfigFile, CurrentFile, ErrorsFile, InteractionsFile, LogFile,
-    MessagesFile, SessionFile, TaskTreeFile, WorkspacesFile,
+    ArtifactsFile, ChangeItem, ChangesFile, ClaudeConfigFile, CurrentFile, ErrorsFile, InteractionsFile,
+    LogFile, MessagesFile, SessionFile, TaskTreeFile, WorkspacesFile,
 };
 use super::layout;
-use super::render::Messages;
-use super::tree::Tree;
+use super::render::MessageIndex;
+use super::tree::SessionTree;
 use crate::tasks::tree::children;
 use crate::{
-    ClaudeContextState, ConversationHistory, Damage, ExecutionLogState, FileSystemState,
+    ClaudeContextState, ConversationHistory, ExecutionLogState, FileDamage, FileSystemState,
     RecordedConversation, Result, StateUpdate, TaskTreeState, UpdateOperation,
 };
 
-impl Tree {
+impl SessionTree {
     /// Reads a file that a tree with this part has.
     pub(super) fn parse<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        let bytes = self.read(path)?.ok_or_else(|| self.damaged(path, Damage::Missing))?;
+        let bytes = self.read(path)?.ok_or_else(|| self.damaged(path, FileDamage::Missing))?;
         serde_json::from_slice(&bytes)
-            .map_err(|error| self.damaged(path, Damage::Unreadable(error.to_string())))
+            .map_err(|error| self.damaged(path, FileDamage::Unreadable(error.to_string())))
     }
 
     /// Reads numbered files in their order.
@@ -34,7 +34,7 @@ impl Tree {
         numbers.sort_unstable();
         for (expected, number) in (1..).zip(&numbers) {
             if expected != *number {
-                return Err(self.damaged(&layout::numbered(stem, expected), Damage::Missing));
+                return Err(self.damaged(&layout::numbered(stem, expected), FileDamage::Missing));
             }
         }
         numbers.into_iter().map(|number| self.parse(&layout::numbered(stem, number))).collect()
@@ -77,7 +77,7 @@ impl Tree {
                 let chunk: MessagesFile = self.parse(&path)?;
                 if chunk.evaluation_id != conversation.evaluation_id {
                     let reason = format!("it is of conversation {}", chunk.evaluation_id);
-                    return Err(self.damaged(&path, Damage::Unreadable(reason)));
+                    return Err(self.damaged(&path, FileDamage::Unreadable(reason)));
                 }
                 messages.extend(chunk.messages);
             }
@@ -101,13 +101,13 @@ impl Tree {
     }
 
     /// Reads changes as they are stored.
-    pub(super) fn stored_changes(&self) -> Result<Vec<Change<'static>>> {
+    pub(super) fn stored_changes(&self) -> Result<Vec<ChangeItem<'static>>> {
         let files: Vec<ChangesFile> = self.parse_list(layout::CHANGES)?;
         Ok(files.into_iter().flat_map(|file| file.changes).collect())
     }
 
     /// Reads the updates. Messages that are left out of them are found in `messages`.
-    pub(super) fn updates(&self, messages: &Messages<'_>) -> Result<Vec<StateUpdate>> {
+    pub(super) fn updates(&self, messages: &MessageIndex<'_>) -> Result<Vec<StateUpdate>> {
         let mut updates = Vec::new();
         for change in self.stored_changes()? {
             let Some(mut update) = change.update.map(Cow::into_owned) else { continue };
@@ -117,7 +117,7 @@ impl Tree {
                 for id in change.message_ids {
                     let message = messages.get(evaluation_id, id).ok_or_else(|| {
                         let reason = format!("update {} has a message {id}", update.sequence_number);
-                        self.damaged(layout::CURRENT, Damage::Unreadable(reason))
+                        self.damaged(layout::CURRENT, FileDamage::Unreadable(reason))
                     })?;
                     left_out.push(message.clone());
                 }
@@ -131,7 +131,7 @@ impl Tree {
     pub(super) fn file_system(&self) -> Result<FileSystemState> {
         let workspaces: WorkspacesFile<'static> = self.parse(layout::WORKSPACES)?;
         let changes = self.stored_changes()?;
-        let modifications = changes.iter().filter_map(Change::modified).cloned();
+        let modifications = changes.iter().filter_map(ChangeItem::modified).cloned();
         let mut state = FileSystemState {
             workspace_snapshot: workspaces.workspaces.into_owned(),
             file_modifications: modifications.collect(),

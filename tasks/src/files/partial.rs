@@ -10,13 +10,13 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::contents::{
-    ArtifactsFile, Change, ChangesFile, ClaudeConfigFile, CurrentFile, ErrorsFile, InteractionsFile, LogFile,
-    MessagesFile, SessionFile, TaskTreeFile, WorkspacesFile,
+    ArtifactsFile, ChangeItem, ChangesFile, ClaudeConfigFile, CurrentFile, ErrorsFile, InteractionsFile,
+    LogFile, MessagesFile, SessionFile, TaskTreeFile, WorkspacesFile,
 };
 use super::session::{EngineExport, engine_export};
-use super::{Tree, TreeLimits, layout};
+use super::{SessionTree, TreeLimits, layout};
 use crate::{
-    Checkpoint, ClaudeContextState, ConversationHistory, Damage, DamagedFile, Error, ExecutionLogState,
+    Checkpoint, ClaudeContextState, ConversationHistory, DamagedFile, Error, ExecutionLogState, FileDamage,
     FileSystemState, RecordedConversation, Result, SessionState, StateComponent, TaskTreeState, Tasks,
 };
 
@@ -73,21 +73,21 @@ impl PartialTree {
     /// # Errors
     ///
     /// [`Error::Damaged`] if the manifest itself is damaged, so that nothing vouches for any file; else those of
-    /// [`Tree::open`].
+    /// [`SessionTree::open`].
     pub fn read(dir: &Path, limits: TreeLimits) -> Result<PartialTree> {
-        let tree = Tree::open_sound(dir, limits)?;
+        let tree = SessionTree::open_sound(dir, limits)?;
         let damaged = tree.damage()?.into_iter().map(|file| (file.path, file.damage)).collect();
-        Reading { tree: &tree, damaged }.all()
+        PartialTreeReader { tree: &tree, damaged }.all()
     }
 }
 
 /// Reads a tree, and keeps what is wrong with its files.
-struct Reading<'a> {
-    tree: &'a Tree,
-    damaged: BTreeMap<String, Damage>,
+struct PartialTreeReader<'a> {
+    tree: &'a SessionTree,
+    damaged: BTreeMap<String, FileDamage>,
 }
 
-impl Reading<'_> {
+impl PartialTreeReader<'_> {
     fn all(mut self) -> Result<PartialTree> {
         let manifest = self.tree.manifest();
         let (checkpoints, export) = self.checkpoints()?;
@@ -216,7 +216,7 @@ impl Reading<'_> {
             Some(Err(error)) => error.to_string(),
             None => return Ok((had, None)),
         };
-        self.damaged.insert(path, Damage::Unreadable(unusable));
+        self.damaged.insert(path, FileDamage::Unreadable(unusable));
         Ok((had, None))
     }
 
@@ -301,12 +301,12 @@ impl Reading<'_> {
             state.not_compared = workspaces.not_compared.into_owned();
             state.dependency_resolution = workspaces.dependency_resolution.into_owned();
         }
-        let changes: Vec<Change<'static>> = self
+        let changes: Vec<ChangeItem<'static>> = self
             .in_front::<ChangesFile>(layout::CHANGES)?
             .into_iter()
             .flat_map(|file| file.changes)
             .collect();
-        state.file_modifications = changes.iter().filter_map(Change::modified).cloned().collect();
+        state.file_modifications = changes.iter().filter_map(ChangeItem::modified).cloned().collect();
         let updates = changes.iter().filter(|change| change.update.is_some()).count() as u64;
         for path in [layout::COMPILATIONS, layout::TEST_RUNS] {
             let artifacts: Option<ArtifactsFile<'static>> = self.take(path)?;

@@ -9,8 +9,8 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::contents::{
-    ArtifactsFile, Change, ClaudeConfigFile, CurrentConversation, CurrentFile, LogFile, PlacedInteraction,
-    RecoveryInfo, SessionFile, TaskTreeFile, WorkspacesFile,
+    ArtifactsFile, ChangeItem, ClaudeConfigFile, CurrentConversation, CurrentFile, LogFile,
+    PlacedInteraction, RecoveryInfo, SessionFile, TaskTreeFile, WorkspacesFile,
 };
 use super::layout;
 use crate::{
@@ -24,7 +24,7 @@ pub(super) const CHUNK_ITEMS_MAX: usize = 256;
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// Takes files one by one: path and content.
-pub(super) type Sink<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<()>;
+pub(super) type FileSink<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<()>;
 
 const INSTRUCTIONS: &[&str] = &[
     "This folder is an export. The session's log is what counts: where it is sound, go on with it, and export again.",
@@ -40,20 +40,20 @@ fn json(path: &str, value: &impl Serialize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn put(path: &str, value: &impl Serialize, sink: Sink<'_>) -> Result<()> {
+fn put(path: &str, value: &impl Serialize, sink: FileSink<'_>) -> Result<()> {
     sink(path, &json(path, value)?)
 }
 
 /// Fills a numbered file with items, one a line.
-struct Chunk {
+struct NumberedFile {
     bytes: Vec<u8>,
     items: usize,
 }
 
-impl Chunk {
+impl NumberedFile {
     /// Begins a file whose object has the list `field`, after what stands in `head`.
-    fn new(head: &str, field: &str) -> Chunk {
-        Chunk { bytes: format!("{{{head}\"{field}\":[").into_bytes(), items: 0 }
+    fn new(head: &str, field: &str) -> NumberedFile {
+        NumberedFile { bytes: format!("{{{head}\"{field}\":[").into_bytes(), items: 0 }
     }
 
     fn add(&mut self, path: &str, item: &impl Serialize) -> Result<()> {
@@ -78,13 +78,13 @@ fn put_list<T: Serialize>(
     stem: &str,
     field: &str,
     items: impl IntoIterator<Item = T>,
-    sink: Sink<'_>,
+    sink: FileSink<'_>,
 ) -> Result<()> {
     let mut number = 1;
-    let mut chunk = Chunk::new("", field);
+    let mut chunk = NumberedFile::new("", field);
     for item in items {
         if chunk.is_full() {
-            let full = std::mem::replace(&mut chunk, Chunk::new("", field));
+            let full = std::mem::replace(&mut chunk, NumberedFile::new("", field));
             sink(&layout::numbered(stem, number), &full.finish())?;
             number += 1;
         }
@@ -94,7 +94,7 @@ fn put_list<T: Serialize>(
 }
 
 /// Writes identity, configuration and usage, and what to do if the session has to be recovered.
-pub(super) fn session(file: &SessionFile, sink: Sink<'_>) -> Result<()> {
+pub(super) fn session(file: &SessionFile, sink: FileSink<'_>) -> Result<()> {
     put(layout::SESSION, file, sink)?;
     let configuration = file.configuration.as_ref();
     let info = RecoveryInfo {
@@ -107,18 +107,18 @@ pub(super) fn session(file: &SessionFile, sink: Sink<'_>) -> Result<()> {
 }
 
 /// Writes tasks and what follows from them.
-pub(super) fn task_tree(state: &TaskTreeState, sink: Sink<'_>) -> Result<()> {
+pub(super) fn task_tree(state: &TaskTreeState, sink: FileSink<'_>) -> Result<()> {
     tasks(state, sink)?;
     dependencies(state, sink)
 }
 
 /// Writes what tasks depend on.
-pub(super) fn dependencies(state: &TaskTreeState, sink: Sink<'_>) -> Result<()> {
+pub(super) fn dependencies(state: &TaskTreeState, sink: FileSink<'_>) -> Result<()> {
     put(layout::DEPENDENCIES, &state.dependency_graph, sink)
 }
 
 /// Writes tasks and their schedule.
-pub(super) fn tasks(state: &TaskTreeState, sink: Sink<'_>) -> Result<()> {
+pub(super) fn tasks(state: &TaskTreeState, sink: FileSink<'_>) -> Result<()> {
     let TaskTreeState { tasks, root_tasks, children, active_task, task_counter, scheduling_state, .. } =
         state;
     let tree = TaskTreeFile {
@@ -133,7 +133,7 @@ pub(super) fn tasks(state: &TaskTreeState, sink: Sink<'_>) -> Result<()> {
 }
 
 /// Writes conversations and what belongs to them.
-pub(super) fn claude_context(state: &ClaudeContextState, sink: Sink<'_>) -> Result<()> {
+pub(super) fn claude_context(state: &ClaudeContextState, sink: FileSink<'_>) -> Result<()> {
     let config = ClaudeConfigFile {
         session_id: Cow::Borrowed(&state.session_id),
         model_configuration: Cow::Borrowed(&state.model_configuration),
@@ -149,12 +149,12 @@ pub(super) fn claude_context(state: &ClaudeContextState, sink: Sink<'_>) -> Resu
                 .map(|id| format!("\"evaluation_id\":{id},"))
         };
         let (mut chunks, mut rest) = (Vec::new(), conversation.messages.as_slice());
-        let mut chunk = Chunk::new(&head()?, "messages");
+        let mut chunk = NumberedFile::new(&head()?, "messages");
         for (place, message) in (1..).zip(&conversation.messages) {
             chunk.add(layout::MESSAGES, message)?;
             if chunk.is_full() {
                 number += 1;
-                let full = std::mem::replace(&mut chunk, Chunk::new(&head()?, "messages"));
+                let full = std::mem::replace(&mut chunk, NumberedFile::new(&head()?, "messages"));
                 sink(&layout::numbered(layout::MESSAGES, number), &full.finish())?;
                 chunks.push(number);
                 rest = &conversation.messages[place..];
@@ -181,24 +181,28 @@ pub(super) fn claude_context(state: &ClaudeContextState, sink: Sink<'_>) -> Resu
 pub(super) fn changes<'a>(
     state: &'a FileSystemState,
     updates: &'a [StateUpdate],
-    messages: &Messages<'_>,
-) -> Vec<Change<'a>> {
+    messages: &MessageIndex<'_>,
+) -> Vec<ChangeItem<'a>> {
     let is_told = |one: &&StateUpdate| matches!(one.operation, UpdateOperation::FileModified { .. });
     let told = updates.iter().filter(is_told).count();
     let modifications = &state.file_modifications;
     // Those before an import have no updates.
     let untold = modifications.iter().take(modifications.len().saturating_sub(told));
     let updates = updates.iter().map(|update| messages.left_out_of(update));
-    untold.map(Change::of_modification).chain(updates).collect()
+    untold.map(ChangeItem::of_modification).chain(updates).collect()
 }
 
 /// Writes changes.
-pub(super) fn put_changes(changes: &[Change<'_>], sink: Sink<'_>) -> Result<()> {
+pub(super) fn put_changes(changes: &[ChangeItem<'_>], sink: FileSink<'_>) -> Result<()> {
     put_list(layout::CHANGES, "changes", changes, sink)
 }
 
 /// Writes what is known of files, and changes.
-pub(super) fn file_system(state: &FileSystemState, changes: &[Change<'_>], sink: Sink<'_>) -> Result<()> {
+pub(super) fn file_system(
+    state: &FileSystemState,
+    changes: &[ChangeItem<'_>],
+    sink: FileSink<'_>,
+) -> Result<()> {
     let workspaces = WorkspacesFile {
         workspaces: Cow::Borrowed(&state.workspace_snapshot),
         not_compared: Cow::Borrowed(&state.not_compared),
@@ -218,14 +222,14 @@ pub(super) fn file_system(state: &FileSystemState, changes: &[Change<'_>], sink:
 }
 
 /// Writes logs.
-pub(super) fn execution_logs(state: &ExecutionLogState, sink: Sink<'_>) -> Result<()> {
+pub(super) fn execution_logs(state: &ExecutionLogState, sink: FileSink<'_>) -> Result<()> {
     state.tasks.iter().try_for_each(|(task, entries)| task_log(&layout::task_log(task), entries, sink))?;
     interactions(&state.interactions, &[], sink)?;
     other_logs(state, sink)
 }
 
 /// Writes the log of a task.
-pub(super) fn task_log(path: &str, entries: &[LogEntry], sink: Sink<'_>) -> Result<()> {
+pub(super) fn task_log(path: &str, entries: &[LogEntry], sink: FileSink<'_>) -> Result<()> {
     put(path, &LogFile { entries: Cow::Borrowed(entries) }, sink)
 }
 
@@ -233,7 +237,7 @@ pub(super) fn task_log(path: &str, entries: &[LogEntry], sink: Sink<'_>) -> Resu
 pub(super) fn interactions(
     interactions: &[Interaction],
     conversations: &[RecordedConversation],
-    sink: Sink<'_>,
+    sink: FileSink<'_>,
 ) -> Result<()> {
     let sent = sent_messages(interactions, conversations);
     for (stem, of_requests) in [(layout::REQUESTS, true), (layout::RESPONSES, false)] {
@@ -295,7 +299,7 @@ fn sent_messages<'a>(
 }
 
 /// Writes logs, those of tasks and of requests left out.
-pub(super) fn other_logs(state: &ExecutionLogState, sink: Sink<'_>) -> Result<()> {
+pub(super) fn other_logs(state: &ExecutionLogState, sink: FileSink<'_>) -> Result<()> {
     put(layout::SYSTEM_EVENTS, &LogFile { entries: Cow::Borrowed(&state.system_events) }, sink)?;
     put_list(layout::ERRORS, "errors", &state.errors, sink)?;
     put(layout::RECOVERY_ACTIONS, &state.recovery_actions, sink)
@@ -303,16 +307,16 @@ pub(super) fn other_logs(state: &ExecutionLogState, sink: Sink<'_>) -> Result<()
 
 /// Finds the messages of conversations by their ids.
 #[derive(Default)]
-pub(super) struct Messages<'a>(HashMap<(&'a str, Uuid), &'a ConversationMessage>);
+pub(super) struct MessageIndex<'a>(HashMap<(&'a str, Uuid), &'a ConversationMessage>);
 
-impl<'a> Messages<'a> {
-    pub(super) fn of(state: &'a ClaudeContextState) -> Messages<'a> {
+impl<'a> MessageIndex<'a> {
+    pub(super) fn of(state: &'a ClaudeContextState) -> MessageIndex<'a> {
         let conversations = state.conversation_history.conversations.iter();
         let messages = conversations.flat_map(|conversation| {
             let id = conversation.evaluation_id.as_str();
             conversation.messages.iter().map(move |message| ((id, message.message_id), message))
         });
-        Messages(messages.collect())
+        MessageIndex(messages.collect())
     }
 
     /// Returns a message.
@@ -321,8 +325,8 @@ impl<'a> Messages<'a> {
     }
 
     /// Leaves messages out of an update that the conversation has.
-    pub(super) fn left_out_of<'u>(&self, update: &'u StateUpdate) -> Change<'u> {
-        let whole = |update| Change { update: Some(update), message_ids: Vec::new(), modification: None };
+    pub(super) fn left_out_of<'u>(&self, update: &'u StateUpdate) -> ChangeItem<'u> {
+        let whole = |update| ChangeItem { update: Some(update), message_ids: Vec::new(), modification: None };
         let UpdateOperation::ConversationExtended { evaluation_id, messages } = &update.operation else {
             return whole(Cow::Borrowed(update));
         };
@@ -339,6 +343,6 @@ impl<'a> Messages<'a> {
         let checksum = update.checksum.clone();
         let update = StateUpdate { timestamp, component, operation, sequence_number, position, checksum };
         let message_ids = messages.iter().map(|message| message.message_id).collect();
-        Change { message_ids, ..whole(Cow::Owned(update)) }
+        ChangeItem { message_ids, ..whole(Cow::Owned(update)) }
     }
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    CheckpointFiles, ExportReport, ListedCheckpoint, SessionIdentity, Tree, TreeContents, TreeLimits,
+    CheckpointFiles, ExportReport, ListedCheckpoint, SessionIdentity, SessionTree, TreeContents, TreeLimits,
     export_tree,
 };
 use crate::{
@@ -171,7 +171,7 @@ pub fn import_session(
     options: SessionOptions,
     limits: TreeLimits,
 ) -> Result<ImportedSession> {
-    let tree = Tree::open_whole(dir, limits)?;
+    let tree = SessionTree::open_whole(dir, limits)?;
     let position = tree.manifest().position;
     let (mut had, mut export) = (Vec::new(), None);
     // The states of checkpoints may be many, and none of them is needed.

@@ -7,11 +7,11 @@ use std::rc::Rc;
 
 use uuid::Uuid;
 
-use super::folder::{Entry, Folder};
+use super::folder::{TreeDirectory, TreeDirectoryEntry};
 use super::layout::{self, MANIFEST, META, NEXT, STAGED};
 use super::manifest::{MANIFEST_BYTES_MAX, ManifestFile, TreeManifest, hex_of};
 use crate::sabotage::{self, Breakage};
-use crate::{Damage, DamagedFile, Error, Result, StateCompression};
+use crate::{DamagedFile, Error, FileDamage, Result, StateCompression};
 
 /// Says how long files may be. Nothing longer is read, whatever a manifest says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +47,8 @@ impl TreeLimits {
 
 /// Holds the folders of a session's tree open.
 pub(super) struct Folders {
-    pub(super) root: Folder,
-    open: RefCell<BTreeMap<String, Rc<Folder>>>,
+    pub(super) root: TreeDirectory,
+    open: RefCell<BTreeMap<String, Rc<TreeDirectory>>>,
     changed: RefCell<BTreeSet<String>>,
 }
 
@@ -60,17 +60,17 @@ pub(super) enum FoundManifest {
 }
 
 impl Folders {
-    pub(super) fn new(root: Folder) -> Folders {
+    pub(super) fn new(root: TreeDirectory) -> Folders {
         Folders { root, open: RefCell::default(), changed: RefCell::default() }
     }
 
     /// Opens a folder of the tree; `None` if there is none.
-    pub(super) fn get(&self, path: &str) -> Result<Option<Rc<Folder>>> {
+    pub(super) fn get(&self, path: &str) -> Result<Option<Rc<TreeDirectory>>> {
         self.folder(path, |folder, name, _| folder.child(name))
     }
 
     /// Opens a folder of the tree, which is made if there is none.
-    pub(super) fn make(&self, path: &str) -> Result<Rc<Folder>> {
+    pub(super) fn make(&self, path: &str) -> Result<Rc<TreeDirectory>> {
         let made = self.folder(path, |folder, name, above| {
             let (child, is_new) = folder.make_child(name)?;
             if is_new {
@@ -93,12 +93,12 @@ impl Folders {
     fn folder(
         &self,
         path: &str,
-        open: impl Fn(&Folder, &str, &str) -> Result<Option<Folder>>,
-    ) -> Result<Option<Rc<Folder>>> {
+        open: impl Fn(&TreeDirectory, &str, &str) -> Result<Option<TreeDirectory>>,
+    ) -> Result<Option<Rc<TreeDirectory>>> {
         if let Some(folder) = self.open.borrow().get(path) {
             return Ok(Some(Rc::clone(folder)));
         }
-        let (mut at, mut above): (Option<Folder>, String) = (None, String::new());
+        let (mut at, mut above): (Option<TreeDirectory>, String) = (None, String::new());
         for name in path.split('/') {
             match open(at.as_ref().unwrap_or(&self.root), name, &above)? {
                 Some(folder) => at = Some(folder),
@@ -126,13 +126,13 @@ impl Folders {
         let bytes = match meta.read(name, MANIFEST_BYTES_MAX) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Ok(FoundManifest::Missing),
-            Err(Error::TooLong { bytes_max }) => return damaged(Damage::TooLong { bytes_max }),
-            Err(Error::OtherKind { found, .. }) => return damaged(Damage::OtherKind(found)),
+            Err(Error::TooLong { bytes_max }) => return damaged(FileDamage::TooLong { bytes_max }),
+            Err(Error::OtherKind { found, .. }) => return damaged(FileDamage::OtherKind(found)),
             Err(error) => return Err(error),
         };
         match TreeManifest::decode(&bytes) {
             Ok(manifest) => Ok(FoundManifest::Sound(manifest)),
-            Err(reason) => damaged(Damage::Unreadable(reason)),
+            Err(reason) => damaged(FileDamage::Unreadable(reason)),
         }
     }
 
@@ -162,7 +162,7 @@ impl Folders {
 }
 
 /// Holds a session's tree open for reading. While it is open, nobody writes into it.
-pub struct Tree {
+pub struct SessionTree {
     folders: Folders,
     manifest: TreeManifest,
     /// Files that are to be removed, where the tree has its next manifest, but not all of its names yet.
@@ -170,36 +170,38 @@ pub struct Tree {
     limits: TreeLimits,
 }
 
-impl std::fmt::Debug for Tree {
+impl std::fmt::Debug for SessionTree {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tree").field("dir", &self.dir()).finish_non_exhaustive()
     }
 }
 
-impl Tree {
+impl SessionTree {
     /// Opens a tree: `dir` is a session's folder, or a folder with an `.aca` that holds one session.
     ///
     /// # Errors
     ///
     /// [`Error::NoTree`] if there is none, or more than one, [`Error::Damaged`] if the manifest is damaged,
     /// [`Error::OtherKind`] if links or files stand where folders are to be, [`Error::Io`].
-    pub fn open(dir: &Path, limits: TreeLimits) -> Result<Tree> {
-        Tree::of(locate(dir)?, limits)
+    pub fn open(dir: &Path, limits: TreeLimits) -> Result<SessionTree> {
+        SessionTree::of(locate(dir)?, limits)
     }
 
     /// Opens a tree to read what is sound in it. A next manifest that is damaged does not count if the tree's own is sound.
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Tree::open).
-    pub(super) fn open_sound(dir: &Path, limits: TreeLimits) -> Result<Tree> {
-        match Tree::open(dir, limits) {
+    /// Those of [`open`](SessionTree::open).
+    pub(super) fn open_sound(dir: &Path, limits: TreeLimits) -> Result<SessionTree> {
+        match SessionTree::open(dir, limits) {
             Err(Error::Damaged { dir, files }) => {
                 let root = locate(&dir)?;
                 root.lock(false)?;
                 let folders = Folders::new(root);
                 match folders.manifest(MANIFEST)? {
-                    FoundManifest::Sound(manifest) => Ok(Tree { folders, manifest, leaving: None, limits }),
+                    FoundManifest::Sound(manifest) => {
+                        Ok(SessionTree { folders, manifest, leaving: None, limits })
+                    }
                     _ => Err(Error::Damaged { dir, files }),
                 }
             }
@@ -208,19 +210,19 @@ impl Tree {
     }
 
     /// Opens the tree of a session whose `.aca` is in `to`; `None` if there is none.
-    pub(super) fn of_session(to: &Path, session: Uuid, limits: TreeLimits) -> Result<Option<Tree>> {
-        match session_folder(to, session)?.map(|root| Tree::of(root, limits)).transpose() {
+    pub(super) fn of_session(to: &Path, session: Uuid, limits: TreeLimits) -> Result<Option<SessionTree>> {
+        match session_folder(to, session)?.map(|root| SessionTree::of(root, limits)).transpose() {
             Err(Error::NoTree { .. }) => Ok(None),
             opened => opened,
         }
     }
 
     /// Takes a tree for what its manifest says, while somebody has it for writing.
-    pub(super) fn as_written(root: Folder, manifest: TreeManifest, limits: TreeLimits) -> Tree {
-        Tree { folders: Folders::new(root), manifest, leaving: None, limits }
+    pub(super) fn as_written(root: TreeDirectory, manifest: TreeManifest, limits: TreeLimits) -> SessionTree {
+        SessionTree { folders: Folders::new(root), manifest, leaving: None, limits }
     }
 
-    fn of(root: Folder, limits: TreeLimits) -> Result<Tree> {
+    fn of(root: TreeDirectory, limits: TreeLimits) -> Result<SessionTree> {
         root.lock(false)?;
         let folders = Folders::new(root);
         let dir = || folders.root.path().to_owned();
@@ -242,7 +244,7 @@ impl Tree {
                 return Err(Error::NoTree { path: dir(), reason });
             }
         };
-        Ok(Tree { folders, manifest, leaving, limits })
+        Ok(SessionTree { folders, manifest, leaving, limits })
     }
 
     /// Returns the session's folder.
@@ -291,7 +293,7 @@ impl Tree {
             let sum = expanded.saturating_add(file.content().0);
             let damage = match sum <= bytes_max {
                 true => self.stored(path, file).err(),
-                false => Some(Damage::TooLong { bytes_max }),
+                false => Some(FileDamage::TooLong { bytes_max }),
             };
             if damage.is_none() {
                 (stored, expanded) = (stored.saturating_add(file.bytes), sum);
@@ -301,7 +303,7 @@ impl Tree {
         let leaving = |path: &String| self.leaving.as_ref().is_some_and(|leaving| leaving.contains(path));
         let listed = self.folders.list()?.into_iter();
         let extra = listed.filter(|path| !self.is_part(path) && !is_staged(path) && !leaving(path));
-        damaged.extend(extra.map(|path| DamagedFile { path, damage: Damage::Extra }));
+        damaged.extend(extra.map(|path| DamagedFile { path, damage: FileDamage::Extra }));
         Ok(damaged)
     }
 
@@ -318,7 +320,7 @@ impl Tree {
                 return Ok(stored);
             }
             let content = StateCompression::decompress(&stored, bytes);
-            let content = content.map_err(|error| Damage::Unreadable(error.to_string()))?;
+            let content = content.map_err(|error| FileDamage::Unreadable(error.to_string()))?;
             compare(&content, (bytes, digest))?;
             Ok(content)
         });
@@ -326,7 +328,7 @@ impl Tree {
     }
 
     /// Makes the error for one damaged file.
-    pub(super) fn damaged(&self, path: &str, damage: Damage) -> Error {
+    pub(super) fn damaged(&self, path: &str, damage: FileDamage) -> Error {
         let file = DamagedFile { path: path.to_owned(), damage };
         Error::Damaged { dir: self.dir().to_owned(), files: vec![file] }
     }
@@ -337,10 +339,10 @@ impl Tree {
     }
 
     /// Reads a file as it is stored.
-    fn stored(&self, path: &str, file: &ManifestFile) -> Result<Vec<u8>, Damage> {
+    fn stored(&self, path: &str, file: &ManifestFile) -> Result<Vec<u8>, FileDamage> {
         let bytes_max = self.limits.expanded_max(file.bytes, self.limits.file_bytes_max);
         if file.content().0 > bytes_max {
-            return Err(Damage::TooLong { bytes_max });
+            return Err(FileDamage::TooLong { bytes_max });
         }
         let staged = self.is_unfinished().then(|| stored_as(&self.folders, &staged(path), file));
         match staged {
@@ -361,40 +363,40 @@ pub(super) fn is_staged(path: &str) -> bool {
 }
 
 /// Reads a file, and compares it with what a manifest says of it.
-pub(super) fn stored_as(folders: &Folders, path: &str, file: &ManifestFile) -> Result<Vec<u8>, Damage> {
+pub(super) fn stored_as(folders: &Folders, path: &str, file: &ManifestFile) -> Result<Vec<u8>, FileDamage> {
     let unreadable = |error: Error| match error {
-        Error::OtherKind { found, .. } => Damage::OtherKind(found),
-        error => Damage::Unreadable(error.to_string()),
+        Error::OtherKind { found, .. } => FileDamage::OtherKind(found),
+        error => FileDamage::Unreadable(error.to_string()),
     };
     let (folder, name) = layout::split(path);
-    let folder = folders.get(folder).map_err(unreadable)?.ok_or(Damage::Missing)?;
+    let folder = folders.get(folder).map_err(unreadable)?.ok_or(FileDamage::Missing)?;
     let (open, len) = match folder.entry(name).map_err(unreadable)? {
-        Entry::File(open, len) => (open, len),
-        Entry::Missing => return Err(Damage::Missing),
-        Entry::Other(kind) => return Err(Damage::OtherKind(kind)),
+        TreeDirectoryEntry::File(open, len) => (open, len),
+        TreeDirectoryEntry::Missing => return Err(FileDamage::Missing),
+        TreeDirectoryEntry::Other(kind) => return Err(FileDamage::OtherKind(kind)),
     };
     if len != file.bytes {
-        return Err(Damage::Length { expected: file.bytes, found: len });
+        return Err(FileDamage::Length { expected: file.bytes, found: len });
     }
     let bytes = folder.read_open(name, open, len).map_err(unreadable)?;
     compare(&bytes, (file.bytes, &file.blake3))?;
     Ok(bytes)
 }
 
-fn compare(bytes: &[u8], (len, digest): (u64, &str)) -> Result<(), Damage> {
+fn compare(bytes: &[u8], (len, digest): (u64, &str)) -> Result<(), FileDamage> {
     if bytes.len() as u64 != len {
-        return Err(Damage::Length { expected: len, found: bytes.len() as u64 });
+        return Err(FileDamage::Length { expected: len, found: bytes.len() as u64 });
     }
     let found = hex_of(bytes);
     match found == digest || sabotage::is(Breakage::TreeFileTrusted) {
         true => Ok(()),
-        false => Err(Damage::Differs { expected: digest.to_owned(), found }),
+        false => Err(FileDamage::Differs { expected: digest.to_owned(), found }),
     }
 }
 
 /// Opens the folder of a session whose `.aca` is in `to`; `None` if there is none.
-pub(super) fn session_folder(to: &Path, session: Uuid) -> Result<Option<Folder>> {
-    let mut folder = Folder::open(to)?;
+pub(super) fn session_folder(to: &Path, session: Uuid) -> Result<Option<TreeDirectory>> {
+    let mut folder = TreeDirectory::open(to)?;
     for name in layout::TREES.into_iter().chain([session.to_string().as_str()]) {
         let Some(above) = folder else { return Ok(None) };
         folder = above.child(name)?;
@@ -403,10 +405,10 @@ pub(super) fn session_folder(to: &Path, session: Uuid) -> Result<Option<Folder>>
 }
 
 /// Finds the folder of a session: `dir` itself, or the only one in the `.aca` of it, or in it if it is an `.aca`.
-fn locate(dir: &Path) -> Result<Folder> {
+fn locate(dir: &Path) -> Result<TreeDirectory> {
     let no_tree = |reason: String| Error::NoTree { path: dir.to_owned(), reason };
-    let root = Folder::open(dir)?.ok_or_else(|| no_tree("there is no such folder".to_owned()))?;
-    let has_tree = |folder: &Folder| folder.child(META).map(|meta| meta.is_some());
+    let root = TreeDirectory::open(dir)?.ok_or_else(|| no_tree("there is no such folder".to_owned()))?;
+    let has_tree = |folder: &TreeDirectory| folder.child(META).map(|meta| meta.is_some());
     if has_tree(&root)? {
         return Ok(root);
     }

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use super::folder::{Entry, FileTrace, Folder};
+use super::folder::{FileTrace, TreeDirectory, TreeDirectoryEntry};
 use super::layout::{self, MANIFEST, META, NEXT, STAGED, TREES};
-use super::manifest::{ContentDigest, Digesting, ManifestFile, TreeManifest, hex_of};
-use super::tree::{Folders, FoundManifest, Tree, TreeLimits, is_staged, staged, stored_as};
+use super::manifest::{ContentDigest, DigestWriter, ManifestFile, TreeManifest, hex_of};
+use super::tree::{Folders, FoundManifest, SessionTree, TreeLimits, is_staged, staged, stored_as};
 use crate::sabotage::{self, Breakage};
 use crate::{DamagedFile, Error, Result, StateCompression};
 
@@ -48,7 +48,7 @@ pub struct ExportReport {
 pub(super) type KnownFiles = BTreeMap<String, (ManifestFile, FileTrace)>;
 
 /// Says what a tree is once it was written.
-pub(super) struct Written {
+pub(super) struct WrittenTree {
     pub(super) report: ExportReport,
     /// What is known of the files.
     pub(super) files: KnownFiles,
@@ -57,7 +57,7 @@ pub(super) struct Written {
 }
 
 /// Holds a tree for writing. Nobody else reads or writes it meanwhile.
-pub(super) struct Writer<'a> {
+pub(super) struct TreeWriter<'a> {
     /// What is known from before.
     known: Option<&'a KnownFiles>,
     /// Files that were found to hold what they are to hold.
@@ -75,11 +75,11 @@ pub(super) struct Writer<'a> {
     report: ExportReport,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> TreeWriter<'a> {
     /// Opens the tree of a session beneath `to`, waits until nobody else has it, and finishes what a killed writer had to.
-    pub(super) fn open(to: &Path, session: Uuid, compression: StateCompression) -> Result<Writer<'a>> {
+    pub(super) fn open(to: &Path, session: Uuid, compression: StateCompression) -> Result<TreeWriter<'a>> {
         let missing = || Error::io("opened", to)(rustix::io::Errno::NOENT);
-        let mut root = Folder::open(to)?.ok_or_else(missing)?;
+        let mut root = TreeDirectory::open(to)?.ok_or_else(missing)?;
         for name in TREES.into_iter().chain([session.to_string().as_str()]) {
             let (child, is_new) = root.make_child(name)?;
             if is_new {
@@ -111,12 +111,12 @@ impl<'a> Writer<'a> {
         let after = TreeManifest::new(session, compression);
         let (staged, few) = (Vec::new(), Vec::new());
         let (known, found, written) = (None, RefCell::default(), Vec::new());
-        Ok(Writer { known, found, folders, before, after, staged, written, few, damaged, report })
+        Ok(TreeWriter { known, found, folders, before, after, staged, written, few, damaged, report })
     }
 
     /// Takes files for what they were when this was known of them, as long as their traces are the same.
-    pub(super) fn knowing(self, known: &'a KnownFiles) -> Writer<'a> {
-        Writer { known: Some(known), ..self }
+    pub(super) fn knowing(self, known: &'a KnownFiles) -> TreeWriter<'a> {
+        TreeWriter { known: Some(known), ..self }
     }
 
     /// Returns the manifest of the tree as it was; `None` if there was no tree.
@@ -132,9 +132,11 @@ impl<'a> Writer<'a> {
     }
 
     /// Opens the tree as it was for reading.
-    pub(super) fn tree(&self, limits: TreeLimits) -> Result<Option<Tree>> {
+    pub(super) fn tree(&self, limits: TreeLimits) -> Result<Option<SessionTree>> {
         let before = self.before()?.cloned();
-        before.map(|before| Ok(Tree::as_written(self.folders.root.again()?, before, limits))).transpose()
+        before
+            .map(|before| Ok(SessionTree::as_written(self.folders.root.again()?, before, limits)))
+            .transpose()
     }
 
     /// Returns the manifest of the tree that is written.
@@ -205,7 +207,7 @@ impl<'a> Writer<'a> {
     /// Makes a file hold the JSON text that `write` writes, which is held nowhere. `write` is called twice: the first time to find
     /// out whether the file holds the text already.
     pub(super) fn put_streamed(&mut self, path: &str, write: &WriteText<'_>) -> Result<()> {
-        let mut text = Digesting::new(io::sink());
+        let mut text = DigestWriter::new(io::sink());
         write(&mut text)?;
         let ContentDigest { bytes, blake3 } = text.finish().0;
         if let Some(file) = self.unchanged_as(path, bytes, || blake3) {
@@ -215,9 +217,9 @@ impl<'a> Writer<'a> {
         let (folder, name) = layout::split(path);
         let file = self.folders.make(folder)?.create(&format!("{name}{STAGED}"))?;
         let failed = |source| Error::Io { op: "written", path: self.report.dir.join(path), source };
-        let stored = BufWriter::with_capacity(WRITTEN_BYTES, Digesting::new(file));
+        let stored = BufWriter::with_capacity(WRITTEN_BYTES, DigestWriter::new(file));
         let encoder = self.after.compression.encoder(bytes, stored).map_err(failed)?;
-        let mut text = Digesting::new(encoder);
+        let mut text = DigestWriter::new(encoder);
         write(&mut text)?;
         let (content, encoder) = text.finish();
         let stored = encoder.finish().and_then(|out| Ok(out.into_inner()?)).map_err(failed)?;
@@ -277,7 +279,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Does so, and returns what is known of the files by then.
-    pub(super) fn commit_knowing(mut self) -> Result<Written> {
+    pub(super) fn commit_knowing(mut self) -> Result<WrittenTree> {
         self.report.files = self.after.files.len() as u64;
         let listed = self.folders.list()?;
         let (leaving, foreign): (Vec<String>, Vec<String>) = listed
@@ -307,7 +309,7 @@ impl<'a> Writer<'a> {
 
     /// Adds what is known of the files: of those only that were changed long enough before the manifest, so that a change
     /// since then shows.
-    fn with_known(self) -> Written {
+    fn with_known(self) -> WrittenTree {
         let mut known = self.found.take();
         for (path, written) in &self.written {
             let now = self.trace(path).filter(|now| now.is_renamed(written));
@@ -319,7 +321,7 @@ impl<'a> Writer<'a> {
             Some(manifest) => known.retain(|_, (_, trace)| trace.is_settled(&manifest)),
             None => known.clear(),
         }
-        Written { report: self.report, files: known, manifest: self.after.files }
+        WrittenTree { report: self.report, files: known, manifest: self.after.files }
     }
 
     /// Makes the new files durable under their provisional names.
@@ -332,7 +334,9 @@ impl<'a> Writer<'a> {
         }
         for path in self.staged.iter().skip(self.few.len()) {
             let (folder, name) = layout::split(path);
-            if let Entry::File(file, _) = self.folders.make(folder)?.entry(&format!("{name}{STAGED}"))? {
+            if let TreeDirectoryEntry::File(file, _) =
+                self.folders.make(folder)?.entry(&format!("{name}{STAGED}"))?
+            {
                 sync(&file, &self.report.dir.join(path))?;
             }
         }

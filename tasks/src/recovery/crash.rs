@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::recover::CrashRecoveryManager;
 use crate::error::{DamagedFile, Error, Result};
 use crate::files::unfinished_import;
-use crate::{RecoveryAction, RecoveryActions, Tree, TreeLimits};
+use crate::{RecoveryAction, RecoveryActions, SessionTree, TreeLimits};
 
 /// Holds what a crash left of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -253,7 +253,7 @@ fn look_at_tree(dir: &Path, limits: TreeLimits, state: &mut CrashState) -> Resul
         file: dir.join(&file.path),
         reason: file.to_string(),
     };
-    let tree = match Tree::open(dir, limits) {
+    let tree = match SessionTree::open(dir, limits) {
         Ok(tree) => tree,
         Err(Error::NoTree { .. }) => return Ok(()),
         Err(Error::Damaged { dir, files }) => {

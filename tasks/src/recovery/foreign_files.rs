@@ -1,7 +1,7 @@
 //! Stands for resources that nobody has given.
 
 use foldlog::tools::resources::{CaptureOptions, RestoreReport, Snapshotable};
-use foldlog::{Result, Unrestored};
+use foldlog::{Result, UnrestoredPath};
 
 /// Stands for a resource that nobody has given, so that a call which worked on it can be ended without it: the resource stays
 /// as it is, and the recovery or restore tells so.
@@ -21,7 +21,7 @@ impl Snapshotable for LeftAlone {
     }
 
     fn restore_and_tell(&self, (): &()) -> Result<RestoreReport> {
-        Ok(vec![Unrestored::new(".", "it stays as it is, since nobody gave it")].into())
+        Ok(vec![UnrestoredPath::new(".", "it stays as it is, since nobody gave it")].into())
     }
 
     /// Takes any capture of the resource, which is not looked at.

@@ -159,7 +159,11 @@ impl CrashRecoveryManager {
         all.map(|strategy| self.plan_by(strategy, walked.as_ref())).collect()
     }
 
-    fn plan_by(&self, strategy: RecoveryStrategy, walked: Option<&Walked>) -> Result<RecoveryOutlook> {
+    fn plan_by(
+        &self,
+        strategy: RecoveryStrategy,
+        walked: Option<&RecoverySurvey>,
+    ) -> Result<RecoveryOutlook> {
         let planned = match strategy {
             RecoveryStrategy::PartialRecovery => self.plan_partial(strategy),
             _ if !self.has_log => Err(Error::Impossible {
@@ -181,7 +185,7 @@ impl CrashRecoveryManager {
     }
 
     /// Walks along the log.
-    fn walk(&self) -> Result<Walked> {
+    fn walk(&self) -> Result<RecoverySurvey> {
         let log = self.open_log()?;
         let history = CheckpointHistory::read(&log)?;
         let mismatch = match history.verify_all(&log) {
@@ -192,7 +196,7 @@ impl CrashRecoveryManager {
             Err(error) => return Err(error),
         };
         let (state, updates) = SessionState::with_updates(&log, log.last_position(), &self.stores)?;
-        Ok(Walked { log, history, mismatch, state, updates })
+        Ok(RecoverySurvey { log, history, mismatch, state, updates })
     }
 
     /// Salvages the log into a temporary folder, and reads what came of it. Where nothing of the log is sound, says what the
@@ -254,7 +258,7 @@ impl CrashRecoveryManager {
 }
 
 /// Holds what one walk along a log found, from which each strategy that needs the whole log is told.
-struct Walked {
+struct RecoverySurvey {
     log: LogReader,
     history: CheckpointHistory,
     /// First checkpoint whose hash does not fit, and how that is said.
@@ -265,7 +269,7 @@ struct Walked {
     updates: Vec<StateUpdate>,
 }
 
-impl Walked {
+impl RecoverySurvey {
     fn plan(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
         match strategy {
             RecoveryStrategy::SpecificCheckpoint(id) => self.checkpoint(strategy, self.history.get(id)?),

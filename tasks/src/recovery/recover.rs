@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Looks for what a crash left.
-pub(super) type Source = Arc<dyn Fn(&mut CrashState) -> Result<()> + Send + Sync>;
+pub(super) type CrashDetector = Arc<dyn Fn(&mut CrashState) -> Result<()> + Send + Sync>;
 
 /// Finds what a crash left of a session, says what each [strategy](RecoveryStrategy) would bring back, and recovers the
 /// session by the one that somebody names. The session is not open meanwhile.
@@ -37,7 +37,7 @@ pub struct CrashRecoveryManager {
     resources: Option<ResourceRegistry>,
     pub(super) tree: Option<PathBuf>,
     pub(super) limits: TreeLimits,
-    pub(super) sources: Vec<Source>,
+    pub(super) sources: Vec<CrashDetector>,
 }
 
 impl fmt::Debug for CrashRecoveryManager {

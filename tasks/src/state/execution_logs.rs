@@ -34,13 +34,13 @@ pub struct LogEntry {
     /// Whether the record counts; `false` if a rollback has abandoned it since.
     pub is_live: bool,
     /// What happened.
-    pub what: Happened,
+    pub what: ExecutionEvent,
 }
 
 /// Says what happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
-pub enum Happened {
+pub enum ExecutionEvent {
     /// The host said something.
     Message {
         /// How much it matters.

@@ -38,7 +38,7 @@ use foldlog::{Result, SequenceNumber, SessionTypes, SessionTypesBuilder};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::updates::Listed;
+use super::updates::UpdateCollector;
 use super::{StateUpdate, TaskId, TaskTreeState, UpdateOperation};
 use walk::{At, Visitor, walk};
 
@@ -48,8 +48,8 @@ pub use claude_context::{
 };
 pub use configuration::{Configurations, SessionConfiguration, SessionConfigured};
 pub use execution_logs::{
-    ErrorEntry, ExecutionLog, ExecutionLogState, ExecutionLogged, Happened, Interaction, InteractionKind,
-    LogEntry, LogLevel, RecoveryAction, RecoveryActions,
+    ErrorEntry, ExecutionEvent, ExecutionLog, ExecutionLogState, ExecutionLogged, Interaction,
+    InteractionKind, LogEntry, LogLevel, RecoveryAction, RecoveryActions,
 };
 pub use file_system::{
     ArtifactBuilt, ArtifactKind, Artifacts, BuildArtifact, DependenciesResolved, DependencyResolution,
@@ -172,7 +172,7 @@ impl SessionState {
     ) -> Result<SessionState> {
         let position = position.into();
         let conversations = conversations(log, position)?;
-        let mut reading = Reading::default();
+        let mut reading = SessionStateBuilder::default();
         walk(log, position, stores, &conversations, &mut reading)?;
         reading.state(log, position, &conversations)
     }
@@ -184,7 +184,10 @@ impl SessionState {
         stores: &WorkspaceStores,
     ) -> Result<(SessionState, Vec<StateUpdate>)> {
         let conversations = conversations(log, position)?;
-        let mut reading = Reading { listed: Some(Listed::default()), ..Reading::default() };
+        let mut reading = SessionStateBuilder {
+            listed: Some(UpdateCollector::default()),
+            ..SessionStateBuilder::default()
+        };
         walk(log, position, stores, &conversations, &mut reading)?;
         let listed = reading.listed.take().unwrap_or_default();
         Ok((reading.state(log, position, &conversations)?, listed.updates))
@@ -193,11 +196,11 @@ impl SessionState {
 
 /// Collects what a walk along the log finds.
 #[derive(Default)]
-struct Reading {
+struct SessionStateBuilder {
     first: Option<DateTime<Utc>>,
     last_update: Option<DateTime<Utc>>,
     /// Updates, where they are asked for.
-    listed: Option<Listed>,
+    listed: Option<UpdateCollector>,
     files: FileSystemState,
     logs: ExecutionLogState,
     usage: ResourceUsageState,
@@ -207,7 +210,7 @@ struct Reading {
     imported: Option<(SequenceNumber, StateImported)>,
 }
 
-impl Reading {
+impl SessionStateBuilder {
     /// Adds what stands in slices and conversations.
     fn state(
         mut self,
@@ -247,7 +250,7 @@ impl Reading {
     }
 }
 
-impl Visitor for Reading {
+impl Visitor for SessionStateBuilder {
     fn record(&mut self, at: At<'_>) {
         let first = *self.first.get_or_insert(at.time);
         let usage = &mut self.usage;

@@ -16,12 +16,12 @@ use chrono::{DateTime, Utc};
 use foldlog::conversation::{Conversation, ConversationMessage};
 use foldlog::filesystem::{FilesystemSnapshot, SnapshotReader};
 use foldlog::inspect::{
-    LogReader, Recorded, RecordedBegin, RecordedCaptures, RecordedContent, RecordedEnd, RecordedEvent,
+    DecodedRecord, LogReader, RecordedBegin, RecordedCaptures, RecordedContent, RecordedEnd, RecordedEvent,
     captures_dir,
 };
 use foldlog::{Result, SequenceNumber, Session};
 
-use super::execution_logs::{ErrorEntry, ExecutionLogged, Happened, LogEntry, LogLevel};
+use super::execution_logs::{ErrorEntry, ExecutionEvent, ExecutionLogged, LogEntry, LogLevel};
 use super::file_system::{FileModification, NotCompared, WorkspaceSnapshot};
 use super::import::StateImported;
 use crate::{TaskId, TaskStatus, TaskStatusChanged, UpdateOperation};
@@ -84,7 +84,7 @@ pub(crate) struct At<'a> {
     pub(crate) sequence: SequenceNumber,
     pub(crate) time: DateTime<Utc>,
     pub(crate) is_live: bool,
-    pub(crate) record: &'a Recorded<'a>,
+    pub(crate) record: &'a DecodedRecord<'a>,
 }
 
 /// Takes what a walk finds.
@@ -119,11 +119,11 @@ struct Context {
 }
 
 /// A tool's run that has begun.
-struct Begun {
+struct OpenToolRun {
     task: Option<TaskId>,
 }
 
-struct Walk<'a, V> {
+struct StateWalk<'a, V> {
     visitor: &'a mut V,
     readers: StoreReaders<'a>,
     /// Records that count, in ascending ranges, those that are behind the walk left out.
@@ -131,8 +131,8 @@ struct Walk<'a, V> {
     rollbacks: BTreeMap<SequenceNumber, SequenceNumber>,
     /// The context, as it was after each record that changed it, rollbacks among them.
     contexts: Vec<(SequenceNumber, Arc<Context>)>,
-    begun: BTreeMap<SequenceNumber, Begun>,
-    messages: Messages,
+    begun: BTreeMap<SequenceNumber, OpenToolRun>,
+    messages: MessagesByRecord,
 }
 
 /// Walks along a log up to a position.
@@ -151,7 +151,7 @@ pub(crate) fn walk(
     let live = log.live_path().live_at(position).into_iter().peekable();
     let (readers, rollbacks) = (StoreReaders::new(stores), log.rollbacks().collect());
     let (contexts, begun) = (Vec::new(), BTreeMap::new());
-    let mut walk = Walk { visitor, readers, live, rollbacks, contexts, begun, messages };
+    let mut walk = StateWalk { visitor, readers, live, rollbacks, contexts, begun, messages };
     log.contents(SequenceNumber::MIN, position, |record| walk.take(&record))
 }
 
@@ -171,7 +171,7 @@ pub(crate) fn walk_abandoned(
     let Some(last) = ranges.last().map(|range| *range.end()) else { return Ok(()) };
     let captured = captured.iter().map(|(name, snapshot)| (name.clone(), Arc::new(snapshot.clone())));
     let context = Context { in_progress, captured: captured.collect() };
-    let mut walk = Walk {
+    let mut walk = StateWalk {
         visitor,
         readers: StoreReaders::new(stores),
         live: ranges.clone().into_iter().peekable(),
@@ -191,10 +191,10 @@ pub(crate) fn conversations_in(session: &Session, position: SequenceNumber) -> R
 }
 
 /// Messages of conversations by their records, each with its evaluation.
-type Messages = BTreeMap<SequenceNumber, Vec<(String, ConversationMessage)>>;
+type MessagesByRecord = BTreeMap<SequenceNumber, Vec<(String, ConversationMessage)>>;
 
-fn messages_by_record(conversations: &[Conversation]) -> Messages {
-    let mut messages = Messages::new();
+fn messages_by_record(conversations: &[Conversation]) -> MessagesByRecord {
+    let mut messages = MessagesByRecord::new();
     for conversation in conversations {
         for (sequence, message) in conversation.recorded_messages() {
             let of_record = messages.entry(sequence).or_default();
@@ -204,8 +204,8 @@ fn messages_by_record(conversations: &[Conversation]) -> Messages {
     messages
 }
 
-impl<V: Visitor> Walk<'_, V> {
-    fn take(&mut self, record: &Recorded<'_>) -> Result<()> {
+impl<V: Visitor> StateWalk<'_, V> {
+    fn take(&mut self, record: &DecodedRecord<'_>) -> Result<()> {
         let (sequence, time) = (record.sequence, record.time);
         while self.live.next_if(|range| *range.end() < sequence).is_some() {}
         let is_live = self.live.peek().is_some_and(|range| range.contains(&sequence));
@@ -252,7 +252,7 @@ impl<V: Visitor> Walk<'_, V> {
         self.contexts.push((sequence, context));
     }
 
-    fn happened(&mut self, at: At<'_>, task: Option<&TaskId>, what: Happened) {
+    fn happened(&mut self, at: At<'_>, task: Option<&TaskId>, what: ExecutionEvent) {
         let (sequence, is_live) = (at.sequence, at.is_live);
         self.visitor.happened(task, LogEntry { sequence, at: at.time, is_live, what });
     }
@@ -260,7 +260,9 @@ impl<V: Visitor> Walk<'_, V> {
     fn event(&mut self, at: At<'_>, event: &RecordedEvent) -> Result<()> {
         let Some(operation) = UpdateOperation::of_event(event)? else { return self.other_event(at, event) };
         match &operation {
-            UpdateOperation::TaskCreated(event) => self.happened(at, Some(&event.task.id), Happened::Created),
+            UpdateOperation::TaskCreated(event) => {
+                self.happened(at, Some(&event.task.id), ExecutionEvent::Created);
+            }
             UpdateOperation::TaskStatusChanged(event) => self.status_changed(at, event),
             _ => {}
         }
@@ -278,7 +280,7 @@ impl<V: Visitor> Walk<'_, V> {
                 context.in_progress.push(task_id.clone());
             }
         });
-        self.happened(at, Some(&task_id), Happened::StatusChanged { old_status, new_status, reason });
+        self.happened(at, Some(&task_id), ExecutionEvent::StatusChanged { old_status, new_status, reason });
     }
 
     fn other_event(&mut self, at: At<'_>, event: &RecordedEvent) -> Result<()> {
@@ -288,7 +290,7 @@ impl<V: Visitor> Walk<'_, V> {
                 let (sequence, at) = (at.sequence, at.time);
                 self.visitor.error(ErrorEntry { sequence, at, task, tool: None, cause: None, message });
             }
-            self.happened(at, task.as_ref(), Happened::Message { level, message });
+            self.happened(at, task.as_ref(), ExecutionEvent::Message { level, message });
         } else if let Some(executed) = event.read::<PromptExecuted>()? {
             self.visitor.cost(executed.cost_micros.unwrap_or_default());
         } else if at.is_live
@@ -301,7 +303,7 @@ impl<V: Visitor> Walk<'_, V> {
 
     fn begin(&mut self, at: At<'_>, begin: &RecordedBegin) -> Result<()> {
         let task = self.context().in_progress.last().cloned();
-        self.begun.insert(at.sequence, Begun { task });
+        self.begun.insert(at.sequence, OpenToolRun { task });
         self.captures(at, &begin.before, None)
     }
 
@@ -316,7 +318,7 @@ impl<V: Visitor> Walk<'_, V> {
         }
         self.visitor.tool_ended(end);
         let elapsed_us = end.elapsed_us;
-        self.happened(at, task.as_ref(), Happened::ToolEnded { tool, operation, outcome, elapsed_us });
+        self.happened(at, task.as_ref(), ExecutionEvent::ToolEnded { tool, operation, outcome, elapsed_us });
         match end.is_kept() && !end.rolled_back {
             true => self.captures(at, &end.after, Some((end, task))),
             // What a recovery found is restored to what was there before.

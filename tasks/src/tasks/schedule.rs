@@ -50,7 +50,7 @@ impl SchedulingState {
     /// Finds the order of tasks.
     pub(crate) fn of(tasks: &BTreeMap<TaskId, Task>) -> SchedulingState {
         let mut schedule = SchedulingState::default();
-        let waiting = Waiting::of(tasks);
+        let waiting = TaskWaitGraph::of(tasks);
         let mut ready: Vec<&Task> = Vec::new();
         let mut in_progress: Vec<&Task> = Vec::new();
         for (place, task) in waiting.tasks.iter().copied().enumerate() {
@@ -84,7 +84,7 @@ impl SchedulingState {
 }
 
 /// Finds what pending tasks wait for. Tasks are named by their places in the order of creation.
-struct Waiting<'a> {
+struct TaskWaitGraph<'a> {
     tasks: Vec<&'a Task>,
     /// Only looked into, never walked: its order does not matter.
     places: HashMap<&'a TaskId, usize>,
@@ -92,8 +92,8 @@ struct Waiting<'a> {
     parts: Vec<Vec<usize>>,
 }
 
-impl<'a> Waiting<'a> {
-    fn of(tasks: &'a BTreeMap<TaskId, Task>) -> Waiting<'a> {
+impl<'a> TaskWaitGraph<'a> {
+    fn of(tasks: &'a BTreeMap<TaskId, Task>) -> TaskWaitGraph<'a> {
         let tasks = in_order(tasks);
         let places: HashMap<&TaskId, usize> =
             (0..).zip(&tasks).map(|(place, task)| (&task.id, place)).collect();
@@ -104,7 +104,7 @@ impl<'a> Waiting<'a> {
                 parts[*parent].push(place);
             }
         }
-        let mut waiting = Waiting { tasks, places, parts };
+        let mut waiting = TaskWaitGraph { tasks, places, parts };
         waiting.leave_out_waiting_parts();
         waiting
     }

@@ -307,26 +307,30 @@ pub(crate) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
     types
         .slice_with::<Tasks>(Policy::State)
         .keyed_by::<Tasks, TaskId>(|task| task.id.clone())
-        .reducer::<Tasks, TaskCreated>(|tasks, event, context| created(&Known(tasks), &event.task, context))
-        .reducer::<Tasks, TaskStatusChanged>(|tasks, event, context| {
-            status_changed(&Known(tasks), event, context)
+        .reducer::<Tasks, TaskCreated>(|tasks, event, context| {
+            created(&TaskLookup(tasks), &event.task, context)
         })
-        .reducer::<Tasks, TaskModified>(|tasks, event, context| modified(&Known(tasks), event, context))
+        .reducer::<Tasks, TaskStatusChanged>(|tasks, event, context| {
+            status_changed(&TaskLookup(tasks), event, context)
+        })
+        .reducer::<Tasks, TaskModified>(|tasks, event, context| modified(&TaskLookup(tasks), event, context))
         .reducer::<Tasks, DependencyAdded>(|tasks, event, context| {
-            dependency_added(&Known(tasks), event, context)
+            dependency_added(&TaskLookup(tasks), event, context)
         })
         .reducer::<Tasks, DependencyRemoved>(|tasks, event, context| {
-            dependency_removed(&Known(tasks), event, context)
+            dependency_removed(&TaskLookup(tasks), event, context)
         })
-        .reducer::<Tasks, TaskRenumbered>(|tasks, event, context| renumbered(&Known(tasks), event, context))
+        .reducer::<Tasks, TaskRenumbered>(|tasks, event, context| {
+            renumbered(&TaskLookup(tasks), event, context)
+        })
 }
 
-type Reduced = Result<SliceOp<Task>, String>;
+type TaskReduction = Result<SliceOp<Task>, String>;
 
 /// Finds tasks by their ids.
-struct Known<'a>(&'a View<Task>);
+struct TaskLookup<'a>(&'a View<Task>);
 
-impl<'a> Known<'a> {
+impl<'a> TaskLookup<'a> {
     fn find(&self, id: &TaskId) -> Result<Option<&'a Task>, String> {
         self.0.find(id).map_err(|error| error.to_string())
     }
@@ -365,7 +369,7 @@ fn time(context: &ReducerContext) -> DateTime<Utc> {
     DateTime::from_timestamp_micros(context.time_us()).unwrap_or_default()
 }
 
-fn created(tasks: &Known<'_>, new: &NewTask, context: &ReducerContext) -> Reduced {
+fn created(tasks: &TaskLookup<'_>, new: &NewTask, context: &ReducerContext) -> TaskReduction {
     if let Some(there) = tasks.find(&new.id)? {
         return Err(format!("there is a task `{}` already: \"{}\"", new.id, escape::text(&there.title)));
     }
@@ -388,12 +392,12 @@ fn created(tasks: &Known<'_>, new: &NewTask, context: &ReducerContext) -> Reduce
 impl TaskStatusChanged {
     /// Returns whether the event would be taken as the tasks are.
     pub(crate) fn is_legal(&self, tasks: &View<Task>) -> bool {
-        changed_task(&Known(tasks), self).is_ok()
+        changed_task(&TaskLookup(tasks), self).is_ok()
     }
 }
 
 /// Returns the task that an event may change, or why it may not.
-fn changed_task<'a>(tasks: &Known<'a>, event: &TaskStatusChanged) -> Result<&'a Task, String> {
+fn changed_task<'a>(tasks: &TaskLookup<'a>, event: &TaskStatusChanged) -> Result<&'a Task, String> {
     let task = tasks.task(&event.task_id)?;
     let (id, is, next) = (&task.id, task.status, event.new_status);
     if is != event.old_status && !sabotage::is(Breakage::OldStatusIgnored) {
@@ -413,13 +417,17 @@ fn changed_task<'a>(tasks: &Known<'a>, event: &TaskStatusChanged) -> Result<&'a 
     Ok(task)
 }
 
-fn status_changed(tasks: &Known<'_>, event: &TaskStatusChanged, context: &ReducerContext) -> Reduced {
+fn status_changed(
+    tasks: &TaskLookup<'_>,
+    event: &TaskStatusChanged,
+    context: &ReducerContext,
+) -> TaskReduction {
     let mut task = changed_task(tasks, event)?.clone();
     event.change(&mut task, time(context));
     Ok(SliceOp::Upsert(task))
 }
 
-fn modified(tasks: &Known<'_>, event: &TaskModified, context: &ReducerContext) -> Reduced {
+fn modified(tasks: &TaskLookup<'_>, event: &TaskModified, context: &ReducerContext) -> TaskReduction {
     let mut task = tasks.task(&event.task_id)?.clone();
     if let Some(Some(parent)) = &event.changes.parent {
         // A log that another program wrote may hold parents that make a cycle.
@@ -452,7 +460,11 @@ fn shortened(way: &[&str]) -> String {
     }
 }
 
-fn dependency_added(tasks: &Known<'_>, event: &DependencyAdded, context: &ReducerContext) -> Reduced {
+fn dependency_added(
+    tasks: &TaskLookup<'_>,
+    event: &DependencyAdded,
+    context: &ReducerContext,
+) -> TaskReduction {
     let DependencyAdded { from, to, .. } = event;
     let mut task = tasks.task(from)?.clone();
     if task.dependencies.iter().any(|dependency| dependency.on == *to) {
@@ -474,7 +486,11 @@ fn dependency_added(tasks: &Known<'_>, event: &DependencyAdded, context: &Reduce
     Ok(SliceOp::Upsert(task))
 }
 
-fn dependency_removed(tasks: &Known<'_>, event: &DependencyRemoved, context: &ReducerContext) -> Reduced {
+fn dependency_removed(
+    tasks: &TaskLookup<'_>,
+    event: &DependencyRemoved,
+    context: &ReducerContext,
+) -> TaskReduction {
     let mut task = tasks.task(&event.from)?.clone();
     if !event.change(&mut task, time(context)) {
         let kind = event.dep_type.name();
@@ -483,7 +499,7 @@ fn dependency_removed(tasks: &Known<'_>, event: &DependencyRemoved, context: &Re
     Ok(SliceOp::Upsert(task))
 }
 
-fn renumbered(tasks: &Known<'_>, event: &TaskRenumbered, context: &ReducerContext) -> Reduced {
+fn renumbered(tasks: &TaskLookup<'_>, event: &TaskRenumbered, context: &ReducerContext) -> TaskReduction {
     let mut task = tasks.task(&event.task_id)?.clone();
     let (id, count) = (&task.id, tasks.0.len());
     if task.number != event.old_number {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use petgraph::algo::kosaraju_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-use super::index::Checked;
+use super::index::ValidationIndex;
 use crate::{DependencyType, TaskId};
 
 /// Holds tasks that depend on each other.
@@ -33,7 +33,7 @@ struct Graph<'a> {
 }
 
 impl<'a> Graph<'a> {
-    fn of(checked: &Checked<'a>) -> Graph<'a> {
+    fn of(checked: &ValidationIndex<'a>) -> Graph<'a> {
         let by_age = checked.by_age();
         let mut ages = vec![0; by_age.len()];
         by_age.iter().enumerate().for_each(|(age, place)| ages[*place] = age);
@@ -130,7 +130,7 @@ impl<'a> Graph<'a> {
 ///
 /// What is cut are the dependencies that lead back on a walk from the oldest task along those that require; and of those
 /// that prefer only such as go against that walk and are on a cycle that is left then.
-pub(super) fn dependency_cycles(checked: &Checked<'_>) -> Vec<FoundCycle> {
+pub(super) fn dependency_cycles(checked: &ValidationIndex<'_>) -> Vec<FoundCycle> {
     let graph = Graph::of(checked);
     let (leads_back, _) = graph.walk(|_| true);
     if !leads_back.contains(&true) {
@@ -168,7 +168,7 @@ pub(super) fn dependency_cycles(checked: &Checked<'_>) -> Vec<FoundCycle> {
 }
 
 /// Finds tasks that are parts of each other: each cycle from its oldest task on, in the order of these.
-pub(super) fn parent_cycles(checked: &Checked<'_>) -> Vec<Vec<TaskId>> {
+pub(super) fn parent_cycles(checked: &ValidationIndex<'_>) -> Vec<Vec<TaskId>> {
     let by_age = checked.by_age();
     let mut passed_from: Vec<Option<usize>> = vec![None; by_age.len()];
     let mut cycles: Vec<Vec<usize>> = Vec::new();
@@ -194,7 +194,7 @@ pub(super) fn parent_cycles(checked: &Checked<'_>) -> Vec<Vec<TaskId>> {
 }
 
 /// Returns the cycle of parents that a task is on, from its oldest task on.
-fn cycle_from(checked: &Checked<'_>, start: usize) -> Vec<usize> {
+fn cycle_from(checked: &ValidationIndex<'_>, start: usize) -> Vec<usize> {
     let parent_of = |place: &usize| checked.parents[*place];
     let mut cycle = vec![start];
     while let Some(parent) = cycle.last().and_then(parent_of).filter(|parent| *parent != start) {

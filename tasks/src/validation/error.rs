@@ -278,7 +278,7 @@ pub enum ValidationError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Why {
+pub enum RepairObstacle {
     /// Two tasks claim one id; keeping both needs somebody who knows which one is meant.
     Ambiguous,
     /// It is told by records, which never change.
@@ -295,38 +295,42 @@ pub enum Why {
     StillThere,
 }
 
-impl Why {
+impl RepairObstacle {
     /// Returns the reason in words.
     pub fn text(self) -> &'static str {
         match self {
-            Why::Ambiguous => {
+            RepairObstacle::Ambiguous => {
                 "two tasks claim one id, and only somebody who knows them can tell which one is meant"
             }
-            Why::Recorded => "records tell it, and they never change",
-            Why::Unknown => "nobody knows what was there before",
-            Why::Damaged => "bytes are damaged; see `foldlog verify` and `foldlog salvage`",
-            Why::OthersLeft => "something else is left that nothing repairs",
-            Why::NoRepair => "its rule suggests no repair",
-            Why::StillThere => "the suggested repair does not repair it",
+            RepairObstacle::Recorded => "records tell it, and they never change",
+            RepairObstacle::Unknown => "nobody knows what was there before",
+            RepairObstacle::Damaged => "bytes are damaged; see `foldlog verify` and `foldlog salvage`",
+            RepairObstacle::OthersLeft => "something else is left that nothing repairs",
+            RepairObstacle::NoRepair => "its rule suggests no repair",
+            RepairObstacle::StillThere => "the suggested repair does not repair it",
         }
     }
 }
 
 impl ValidationError {
     /// Says why no event repairs it, if there is no suggestion.
-    pub(super) fn why(&self) -> Why {
+    pub(super) fn why(&self) -> RepairObstacle {
         match self {
-            ValidationError::KeyDiffers { component: StateComponent::TaskTree, .. } => Why::Ambiguous,
+            ValidationError::KeyDiffers { component: StateComponent::TaskTree, .. } => {
+                RepairObstacle::Ambiguous
+            }
             ValidationError::ConversationUnpaired { .. }
             | ValidationError::TimesDisordered { .. }
             | ValidationError::LogDisordered { .. }
             | ValidationError::UnknownTask { .. }
-            | ValidationError::CountsImpossible { .. } => Why::Recorded,
+            | ValidationError::CountsImpossible { .. } => RepairObstacle::Recorded,
             ValidationError::AttemptsImpossible { .. }
             | ValidationError::FileChainBroken { .. }
-            | ValidationError::ChangeImpossible { .. } => Why::Unknown,
-            ValidationError::DigestWrong { .. } | ValidationError::UpdatesDisordered { .. } => Why::Damaged,
-            _ => Why::NoRepair,
+            | ValidationError::ChangeImpossible { .. } => RepairObstacle::Unknown,
+            ValidationError::DigestWrong { .. } | ValidationError::UpdatesDisordered { .. } => {
+                RepairObstacle::Damaged
+            }
+            _ => RepairObstacle::NoRepair,
         }
     }
 }

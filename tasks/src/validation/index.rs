@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::{SessionState, Task, TaskId};
 
 /// Holds a state that is checked, with its tasks as numbers in the order of their keys.
-pub(super) struct Checked<'a> {
+pub(super) struct ValidationIndex<'a> {
     pub(super) state: &'a SessionState,
     pub(super) keys: Vec<&'a TaskId>,
     pub(super) tasks: Vec<&'a Task>,
@@ -20,8 +20,8 @@ pub(super) struct Checked<'a> {
     pub(super) is_keyed: bool,
 }
 
-impl<'a> Checked<'a> {
-    pub(super) fn of(state: &'a SessionState) -> Checked<'a> {
+impl<'a> ValidationIndex<'a> {
+    pub(super) fn of(state: &'a SessionState) -> ValidationIndex<'a> {
         let (keys, tasks): (Vec<&TaskId>, Vec<&Task>) = state.task_tree.tasks.iter().unzip();
         let places: HashMap<&TaskId, usize> =
             keys.iter().enumerate().map(|(place, key)| (*key, place)).collect();
@@ -34,7 +34,7 @@ impl<'a> Checked<'a> {
             of_task.push(begin..dependencies.len());
         }
         let is_keyed = keys.iter().zip(&tasks).all(|(key, task)| **key == task.id);
-        Checked { state, keys, tasks, parents, dependencies, of_task, is_keyed }
+        ValidationIndex { state, keys, tasks, parents, dependencies, of_task, is_keyed }
     }
 
     /// Returns tasks, the oldest one first.

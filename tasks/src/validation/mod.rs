@@ -61,7 +61,7 @@ mod tasks;
 mod validator;
 
 pub use apply::{RepairReport, RepairedStep};
-pub use error::{ValidationError, Why};
+pub use error::{RepairObstacle, ValidationError};
 pub use repair::{PlannedStep, Repair, RepairPlan, RepairStep, Unrepairable, simulate};
 pub use rule::{ValidationRule, ValidationRuleType, ValidationSeverity};
-pub use validator::{Finding, StateValidator, ValidationIssue, ValidationResult};
+pub use validator::{RuleViolation, StateValidator, ValidationIssue, ValidationResult};

@@ -10,15 +10,15 @@ use foldlog::conversation::{
 use foldlog::filesystem::ChangeKind;
 use uuid::Uuid;
 
-use super::index::Checked;
-use super::{Finding, Repair, RepairStep, ValidationError};
+use super::index::ValidationIndex;
+use super::{Repair, RepairStep, RuleViolation, ValidationError};
 use crate::{
     ContextWindow, FileModification, LogEntry, RecordedConversation, SessionConfiguration, SessionConfigured,
     StateComponent, TaskId,
 };
 
-fn unrepaired(error: ValidationError) -> Finding {
-    Finding { error, repair: None }
+fn unrepaired(error: ValidationError) -> RuleViolation {
+    RuleViolation { error, repair: None }
 }
 
 /// Reports that a time is before one that comes first.
@@ -30,14 +30,14 @@ pub(super) fn disordered(
     ValidationError::TimesDisordered { subject, earlier, earlier_at, later, later_at }
 }
 
-pub(super) fn session_times(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn session_times(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let state = checked.state;
     let (created, updated) = (("created_at", state.created_at), ("last_checkpoint", state.last_checkpoint));
     let is_wrong = created.1 > updated.1;
     is_wrong.then(|| unrepaired(disordered("the session".to_owned(), created, updated))).into_iter().collect()
 }
 
-pub(super) fn requires_validation(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn requires_validation(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let state = checked.state;
     if !state.configuration.requires_validation {
         return Vec::new();
@@ -49,10 +49,13 @@ pub(super) fn requires_validation(checked: &Checked<'_>) -> Vec<Finding> {
         ..state.configuration.clone()
     };
     let step = RepairStep::SessionConfigured(SessionConfigured { configuration: validated });
-    vec![Finding { error: ValidationError::ValidationRequired { reason }, repair: Some(Repair::of(step)) }]
+    vec![RuleViolation {
+        error: ValidationError::ValidationRequired { reason },
+        repair: Some(Repair::of(step)),
+    }]
 }
 
-pub(super) fn token_sums(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn token_sums(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let state = checked.state;
     let usage = &state.claude_context.usage_tracking;
     let mut expected: BTreeMap<&str, TokenUsage> = BTreeMap::new();
@@ -69,7 +72,7 @@ pub(super) fn token_sums(checked: &Checked<'_>) -> Vec<Finding> {
             let (found, expected) = (found.unwrap_or_default(), expected.unwrap_or_default());
             let error = ValidationError::UsageDiffers { model: model.to_owned(), found, expected };
             let repair = Some(Repair::of(RepairStep::Derive { component: StateComponent::ClaudeContext }));
-            found_all.push(Finding { error, repair });
+            found_all.push(RuleViolation { error, repair });
         }
     }
     found_all
@@ -78,7 +81,7 @@ pub(super) fn token_sums(checked: &Checked<'_>) -> Vec<Finding> {
 /// Number of violations that are told of one conversation.
 const VIOLATIONS_MAX: usize = 20;
 
-pub(super) fn conversation_pairing(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn conversation_pairing(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let state = checked.state;
     let context = &state.claude_context;
     let windows: BTreeMap<&str, &ContextWindow> =
@@ -124,7 +127,7 @@ fn unpaired(conversation: &RecordedConversation, window: &ContextWindow) -> Vec<
     violations.iter().filter(|one| counts(one)).take(VIOLATIONS_MAX).map(ToString::to_string).collect()
 }
 
-pub(super) fn file_chain(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn file_chain(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let state = checked.state;
     let files = &state.file_system;
     let mut not_compared: BTreeMap<&str, BTreeSet<SequenceNumber>> = BTreeMap::new();
@@ -159,7 +162,7 @@ pub(super) fn file_chain(checked: &Checked<'_>) -> Vec<Finding> {
     found
 }
 
-pub(super) fn artifact_names(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn artifact_names(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let state = checked.state;
     let artifacts = state.file_system.build_artifacts.iter();
     let differing = artifacts.filter(|(key, artifact)| **key != artifact.name);
@@ -171,7 +174,7 @@ pub(super) fn artifact_names(checked: &Checked<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-pub(super) fn task_references(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn task_references(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let state = checked.state;
     let tasks = &state.task_tree.tasks;
     let files = &state.file_system;
@@ -189,7 +192,7 @@ pub(super) fn task_references(checked: &Checked<'_>) -> Vec<Finding> {
     unknown.map(|(task, by)| unrepaired(ValidationError::UnknownTask { task: task.clone(), by })).collect()
 }
 
-pub(super) fn log_order(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn log_order(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let state = checked.state;
     let logs = &state.execution_logs;
     let mut found = Vec::new();
@@ -217,7 +220,7 @@ fn named(task: &TaskId) -> String {
     format!("task `{task}`")
 }
 
-pub(super) fn counts(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn counts(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let state = checked.state;
     let usage = &state.resource_usage;
     let counted = [

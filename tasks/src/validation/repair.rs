@@ -8,7 +8,7 @@ use foldlog::Event;
 use foldlog::conversation::TokenUsage;
 use serde::Serialize;
 
-use super::{ValidationIssue, Why};
+use super::{RepairObstacle, ValidationIssue};
 use crate::{
     DependencyAdded, DependencyRemoved, SessionConfigured, SessionState, StateComponent, Task, TaskCreated,
     TaskId, TaskModified, TaskRenumbered, TaskStatusChanged, TaskTreeState,
@@ -150,7 +150,7 @@ pub struct Unrepairable {
     /// What is broken.
     pub issue: ValidationIssue,
     /// Why it stays so.
-    pub why: Why,
+    pub why: RepairObstacle,
 }
 
 /// Says what a state would be after a plan. Times of what is changed are those of the last update, or of the task's own last

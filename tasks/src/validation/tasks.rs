@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cycles::{dependency_cycles, parent_cycles};
-use super::index::Checked;
-use super::{Finding, Repair, RepairStep, ValidationError};
+use super::index::ValidationIndex;
+use super::{Repair, RepairStep, RuleViolation, ValidationError};
 use crate::sabotage::{self, Breakage};
 use crate::tasks::tree::{active_task, children, dependency_graph, in_order, root_tasks, task_counter};
 use crate::{
@@ -30,7 +30,7 @@ fn remove(from: &TaskId, to: &TaskId, dep_type: DependencyType, why: &str) -> Re
     RepairStep::DependencyRemoved(DependencyRemoved { from: from.clone(), to: to.clone(), dep_type, reason })
 }
 
-pub(super) fn keys(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn keys(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let tree = &checked.state.task_tree;
     if checked.is_keyed {
         return Vec::new();
@@ -39,7 +39,7 @@ pub(super) fn keys(checked: &Checked<'_>) -> Vec<Finding> {
     tree.tasks.values().for_each(|task| *times.entry(&task.id).or_default() += 1);
     let is_ambiguous = times.values().any(|times| *times > 1);
     let differing = tree.tasks.iter().filter(|(key, task)| **key != task.id);
-    let found = differing.map(|(key, task)| Finding {
+    let found = differing.map(|(key, task)| RuleViolation {
         error: ValidationError::KeyDiffers {
             component: StateComponent::TaskTree,
             key: key.to_string(),
@@ -51,40 +51,43 @@ pub(super) fn keys(checked: &Checked<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-pub(super) fn parents_exist(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn parents_exist(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let mut found = Vec::new();
     for (place, task) in checked.tasks.iter().enumerate() {
         if let (Some(parent), None) = (&task.parent, checked.parents[place]) {
             let (key, parent) = (checked.keys[place], parent.clone());
             let error = ValidationError::OrphanedTask { task: key.clone(), parent };
-            found.push(Finding { error, repair: uproot(key) });
+            found.push(RuleViolation { error, repair: uproot(key) });
         }
     }
     found
 }
 
-pub(super) fn parents_acyclic(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn parents_acyclic(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let cycles = parent_cycles(checked).into_iter();
     let found = cycles.map(|cycle| {
         let repair = cycle.first().and_then(uproot);
-        Finding { error: ValidationError::ParentCycle { cycle }, repair }
+        RuleViolation { error: ValidationError::ParentCycle { cycle }, repair }
     });
     found.collect()
 }
 
-pub(super) fn dependencies_exist(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn dependencies_exist(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let mut found = Vec::new();
     for (place, key) in checked.keys.iter().enumerate() {
         for (missing, _) in checked.named(place).filter(|(_, on)| on.is_none()) {
             let repair = Some(Repair::of(remove(key, &missing.on, missing.kind, "the task is missing")));
             let (task, dependency) = ((*key).clone(), missing.on.clone());
-            found.push(Finding { error: ValidationError::MissingDependency { task, dependency }, repair });
+            found.push(RuleViolation {
+                error: ValidationError::MissingDependency { task, dependency },
+                repair,
+            });
         }
     }
     found
 }
 
-pub(super) fn dependencies_distinct(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn dependencies_distinct(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let mut found = Vec::new();
     for (key, task) in &checked.state.task_tree.tasks {
         let mut named: Vec<&TaskId> = task.dependencies.iter().map(|one| &one.on).collect();
@@ -103,13 +106,13 @@ pub(super) fn dependencies_distinct(checked: &Checked<'_>) -> Vec<Finding> {
             let steps = others.map(|kind| remove(key, on, *kind, "it is named several times")).collect();
             let (task, dependency, times) = (key.clone(), on.clone(), kinds.len());
             let error = ValidationError::DependencyRepeated { task, dependency, times };
-            found.push(Finding { error, repair: Some(Repair { steps }) });
+            found.push(RuleViolation { error, repair: Some(Repair { steps }) });
         }
     }
     found
 }
 
-pub(super) fn dependencies_acyclic(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn dependencies_acyclic(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     if sabotage::is(Breakage::CycleUnseen) {
         return Vec::new();
     }
@@ -118,12 +121,12 @@ pub(super) fn dependencies_acyclic(checked: &Checked<'_>) -> Vec<Finding> {
         let steps = found.cut.iter().map(|(from, to, kind)| remove(from, to, *kind, "it closes a cycle"));
         let repair = Some(Repair { steps: steps.collect() });
         let error = ValidationError::DependencyCycle { cycle: found.cycle, tasks: found.tasks };
-        Finding { error, repair }
+        RuleViolation { error, repair }
     });
     found.collect()
 }
 
-pub(super) fn parents_and_children(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn parents_and_children(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let tree = &checked.state.task_tree;
     if !checked.is_keyed {
         return Vec::new();
@@ -139,14 +142,14 @@ pub(super) fn parents_and_children(checked: &Checked<'_>) -> Vec<Finding> {
         children.iter().flat_map(of_parent).collect()
     };
     let (named, listed) = (pairs(&expected), pairs(&tree.children));
-    let found = named.symmetric_difference(&listed).cloned().map(|(parent, child)| Finding {
+    let found = named.symmetric_difference(&listed).cloned().map(|(parent, child)| RuleViolation {
         error: ValidationError::InconsistentParentChild { parent, child },
         repair: derive(),
     });
     found.collect()
 }
 
-pub(super) fn roots(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn roots(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let tree = &checked.state.task_tree;
     if !checked.is_keyed {
         return Vec::new();
@@ -158,29 +161,29 @@ pub(super) fn roots(checked: &Checked<'_>) -> Vec<Finding> {
     let mut left: BTreeSet<&TaskId> = expected.iter().collect();
     let unknown = tree.root_tasks.iter().filter(|id| !left.remove(id)).cloned().collect();
     let missing = left.into_iter().cloned().collect();
-    vec![Finding { error: ValidationError::RootsDiffer { missing, unknown }, repair: derive() }]
+    vec![RuleViolation { error: ValidationError::RootsDiffer { missing, unknown }, repair: derive() }]
 }
 
-pub(super) fn active(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn active(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let tree = &checked.state.task_tree;
     let expected = active_task(&tree.tasks);
     if !checked.is_keyed || tree.active_task == expected {
         return Vec::new();
     }
     let found = tree.active_task.clone();
-    vec![Finding { error: ValidationError::ActiveTaskWrong { found, expected }, repair: derive() }]
+    vec![RuleViolation { error: ValidationError::ActiveTaskWrong { found, expected }, repair: derive() }]
 }
 
-pub(super) fn counter(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn counter(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let tree = &checked.state.task_tree;
     let (found, expected) = (tree.task_counter, task_counter(&tree.tasks));
     if found == expected {
         return Vec::new();
     }
-    vec![Finding { error: ValidationError::CounterWrong { found, expected }, repair: derive() }]
+    vec![RuleViolation { error: ValidationError::CounterWrong { found, expected }, repair: derive() }]
 }
 
-pub(super) fn numbers(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn numbers(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let tasks = &checked.state.task_tree.tasks;
     let mut is_there = vec![false; tasks.len()];
     let places = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
@@ -198,7 +201,7 @@ pub(super) fn numbers(checked: &Checked<'_>) -> Vec<Finding> {
     let error = ValidationError::NumbersDiffer { repeated, missing, first };
     // Events name tasks by their ids. Until each stands under its own, none is numbered.
     let repair = checked.is_keyed.then(|| Repair { steps: renumber(tasks) });
-    vec![Finding { error, repair }]
+    vec![RuleViolation { error, repair }]
 }
 
 /// Numbers tasks in their order. Those that go up come first, the last one first, then those that go down: so no two tasks
@@ -218,7 +221,7 @@ fn renumber(tasks: &BTreeMap<TaskId, Task>) -> Vec<RepairStep> {
     up.chain(down).copied().map(step).collect()
 }
 
-pub(super) fn graph(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn graph(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let tree = &checked.state.task_tree;
     if !checked.is_keyed {
         return Vec::new();
@@ -231,10 +234,10 @@ pub(super) fn graph(checked: &Checked<'_>) -> Vec<Finding> {
     let named: BTreeSet<&TaskId> = expected.keys().chain(tree.dependency_graph.keys()).collect();
     let differs = |id: &&TaskId| expected.get(*id) != tree.dependency_graph.get(*id);
     let tasks = named.into_iter().filter(differs).cloned().collect();
-    vec![Finding { error: ValidationError::GraphDiffers { tasks }, repair: derive() }]
+    vec![RuleViolation { error: ValidationError::GraphDiffers { tasks }, repair: derive() }]
 }
 
-pub(super) fn schedule(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn schedule(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let tree = &checked.state.task_tree;
     if !checked.is_keyed {
         return Vec::new();
@@ -250,10 +253,10 @@ pub(super) fn schedule(checked: &Checked<'_>) -> Vec<Finding> {
     if queues.is_empty() {
         return Vec::new();
     }
-    vec![Finding { error: ValidationError::ScheduleDiffers { queues }, repair: derive() }]
+    vec![RuleViolation { error: ValidationError::ScheduleDiffers { queues }, repair: derive() }]
 }
 
-pub(super) fn statuses(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn statuses(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let tasks = &checked.state.task_tree.tasks;
     let mut found = Vec::new();
     for (key, task) in tasks.iter().filter(|(_, task)| task.status == TaskStatus::InProgress) {
@@ -267,12 +270,12 @@ pub(super) fn statuses(checked: &Checked<'_>) -> Vec<Finding> {
         let reason = Some(format!("{REASON}: it was started before what it requires had ended well"));
         let step = TaskStatusChanged { task_id: key.clone(), old_status, new_status, reason };
         let error = ValidationError::StatusImpossible { task: key.clone(), status: old_status, required };
-        found.push(Finding { error, repair: Some(Repair::of(RepairStep::TaskStatusChanged(step))) });
+        found.push(RuleViolation { error, repair: Some(Repair::of(RepairStep::TaskStatusChanged(step))) });
     }
     found
 }
 
-pub(super) fn attempts(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn attempts(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let is_impossible = |task: &Task| match task.status {
         TaskStatus::InProgress | TaskStatus::Completed => task.attempts <= task.failures,
         TaskStatus::Failed => task.failures == 0 || task.attempts < task.failures,
@@ -282,20 +285,22 @@ pub(super) fn attempts(checked: &Checked<'_>) -> Vec<Finding> {
     let found = impossible.map(|(key, task)| {
         let Task { status, attempts, failures, .. } = *task;
         let error = ValidationError::AttemptsImpossible { task: key.clone(), status, attempts, failures };
-        Finding { error, repair: None }
+        RuleViolation { error, repair: None }
     });
     found.collect()
 }
 
-pub(super) fn times(checked: &Checked<'_>) -> Vec<Finding> {
+pub(super) fn times(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let mut found = Vec::new();
     for (key, task) in &checked.state.task_tree.tasks {
         let (created, status) = (("created_at", task.created_at), ("status_at", task.status_at));
         for (earlier, later) in [(created, status), (status, ("updated_at", task.updated_at))] {
             if earlier.1 > later.1 {
                 let subject = format!("task `{key}`");
-                found
-                    .push(Finding { error: super::parts::disordered(subject, earlier, later), repair: None });
+                found.push(RuleViolation {
+                    error: super::parts::disordered(subject, earlier, later),
+                    repair: None,
+                });
             }
         }
     }

@@ -5,11 +5,11 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::index::Checked;
+use super::index::ValidationIndex;
 use super::repair::take_all;
 use super::{
-    PlannedStep, Repair, RepairPlan, RepairStep, Unrepairable, ValidationError, ValidationRule,
-    ValidationRuleType, ValidationSeverity, Why, parts, tasks,
+    PlannedStep, Repair, RepairObstacle, RepairPlan, RepairStep, Unrepairable, ValidationError,
+    ValidationRule, ValidationRuleType, ValidationSeverity, parts, tasks,
 };
 use crate::{SessionState, StateComponent};
 
@@ -19,17 +19,17 @@ use ValidationSeverity::{Critical, Error, Warning};
 
 /// Holds one place at which a rule is broken.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Finding {
+pub struct RuleViolation {
     /// What is broken.
     pub error: ValidationError,
     /// What repairs it, where something can.
     pub repair: Option<Repair>,
 }
 
-impl Finding {
+impl RuleViolation {
     /// Reports in a host's words what is broken.
-    pub fn other(message: impl Into<String>) -> Finding {
-        Finding { error: ValidationError::Other { message: message.into() }, repair: None }
+    pub fn other(message: impl Into<String>) -> RuleViolation {
+        RuleViolation { error: ValidationError::Other { message: message.into() }, repair: None }
     }
 }
 
@@ -62,8 +62,8 @@ pub struct ValidationResult {
     pub repair_plan: RepairPlan,
 }
 
-type BuiltIn = fn(&Checked<'_>) -> Vec<Finding>;
-type OfHost = dyn Fn(&SessionState) -> Vec<Finding> + Send + Sync;
+type BuiltIn = fn(&ValidationIndex<'_>) -> Vec<RuleViolation>;
+type OfHost = dyn Fn(&SessionState) -> Vec<RuleViolation> + Send + Sync;
 
 /// Finds where a rule is broken.
 enum Check {
@@ -170,7 +170,7 @@ pub(super) const CHECKPOINT_HASHES: ValidationRule = ValidationRule {
 
 /// Steps of one phase are taken before issues of the next are looked for: a repair can make another one needless.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum RepairPhase {
     Keys,
     Parents,
     Missing,
@@ -182,30 +182,32 @@ enum Phase {
     Validated,
 }
 
-impl Phase {
-    const ALL: [Phase; 9] = [
-        Phase::Keys,
-        Phase::Parents,
-        Phase::Missing,
-        Phase::Repeated,
-        Phase::Cycles,
-        Phase::Numbers,
-        Phase::Statuses,
-        Phase::Others,
-        Phase::Validated,
+impl RepairPhase {
+    const ALL: [RepairPhase; 9] = [
+        RepairPhase::Keys,
+        RepairPhase::Parents,
+        RepairPhase::Missing,
+        RepairPhase::Repeated,
+        RepairPhase::Cycles,
+        RepairPhase::Numbers,
+        RepairPhase::Statuses,
+        RepairPhase::Others,
+        RepairPhase::Validated,
     ];
 
-    fn of(error: &ValidationError) -> Phase {
+    fn of(error: &ValidationError) -> RepairPhase {
         match error {
-            ValidationError::KeyDiffers { .. } => Phase::Keys,
-            ValidationError::OrphanedTask { .. } | ValidationError::ParentCycle { .. } => Phase::Parents,
-            ValidationError::MissingDependency { .. } => Phase::Missing,
-            ValidationError::DependencyRepeated { .. } => Phase::Repeated,
-            ValidationError::DependencyCycle { .. } => Phase::Cycles,
-            ValidationError::NumbersDiffer { .. } => Phase::Numbers,
-            ValidationError::StatusImpossible { .. } => Phase::Statuses,
-            ValidationError::ValidationRequired { .. } => Phase::Validated,
-            _ => Phase::Others,
+            ValidationError::KeyDiffers { .. } => RepairPhase::Keys,
+            ValidationError::OrphanedTask { .. } | ValidationError::ParentCycle { .. } => {
+                RepairPhase::Parents
+            }
+            ValidationError::MissingDependency { .. } => RepairPhase::Missing,
+            ValidationError::DependencyRepeated { .. } => RepairPhase::Repeated,
+            ValidationError::DependencyCycle { .. } => RepairPhase::Cycles,
+            ValidationError::NumbersDiffer { .. } => RepairPhase::Numbers,
+            ValidationError::StatusImpossible { .. } => RepairPhase::Statuses,
+            ValidationError::ValidationRequired { .. } => RepairPhase::Validated,
+            _ => RepairPhase::Others,
         }
     }
 }
@@ -225,7 +227,7 @@ impl StateValidator {
     pub fn with_rule(
         mut self,
         rule: ValidationRule,
-        check: impl Fn(&SessionState) -> Vec<Finding> + Send + Sync + 'static,
+        check: impl Fn(&SessionState) -> Vec<RuleViolation> + Send + Sync + 'static,
     ) -> StateValidator {
         self.rules.push((rule, Check::OfHost(Box::new(check))));
         self
@@ -248,14 +250,14 @@ impl StateValidator {
 
     /// Finds what is broken.
     pub(super) fn issues(&self, state: &SessionState) -> Vec<ValidationIssue> {
-        let (mut issues, checked) = (Vec::new(), Checked::of(state));
+        let (mut issues, checked) = (Vec::new(), ValidationIndex::of(state));
         for (rule, check) in &self.rules {
             let found = match check {
                 Check::BuiltIn(check) => check(&checked),
                 Check::OfHost(check) => check(state),
                 Check::OfLog => Vec::new(),
             };
-            issues.extend(found.into_iter().map(|Finding { error, repair }| ValidationIssue {
+            issues.extend(found.into_iter().map(|RuleViolation { error, repair }| ValidationIssue {
                 rule: rule.clone(),
                 error,
                 suggested_repair: repair,
@@ -282,13 +284,13 @@ impl StateValidator {
     fn plan(&self, state: &SessionState, mut issues: Vec<ValidationIssue>) -> RepairPlan {
         let mut plan = RepairPlan::default();
         let mut after = Cow::Borrowed(state);
-        for phase in Phase::ALL {
+        for phase in RepairPhase::ALL {
             let holds_otherwise = || issues.iter().all(|issue| issue.rule.severity == Warning);
-            if phase == Phase::Validated && !holds_otherwise() {
+            if phase == RepairPhase::Validated && !holds_otherwise() {
                 break;
             }
             let mut steps: Vec<PlannedStep> = Vec::new();
-            for issue in issues.iter().filter(|issue| Phase::of(&issue.error) == phase) {
+            for issue in issues.iter().filter(|issue| RepairPhase::of(&issue.error) == phase) {
                 for step in issue.suggested_repair.iter().flat_map(|repair| &repair.steps) {
                     let is_derived = |planned: &PlannedStep| planned.step == *step;
                     if !matches!(step, RepairStep::Derive { .. }) || !steps.iter().any(is_derived) {
@@ -304,8 +306,8 @@ impl StateValidator {
         }
         let left = issues.into_iter().map(|issue| {
             let why = match (&issue.error, &issue.suggested_repair) {
-                (ValidationError::ValidationRequired { .. }, _) => Why::OthersLeft,
-                (_, Some(_)) => Why::StillThere,
+                (ValidationError::ValidationRequired { .. }, _) => RepairObstacle::OthersLeft,
+                (_, Some(_)) => RepairObstacle::StillThere,
                 (error, None) => error.why(),
             };
             Unrepairable { issue, why }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use foldlog::tools::{CompositeSnapshot, Phase};
+use foldlog::tools::{CompositeSnapshot, SnapshotPhase};
 use foldlog::{CompactOptions, SessionOptions, Store};
 use foldlog_tasks::{
     Checkpoint, CheckpointCreated, CheckpointId, CheckpointManager, CheckpointPolicy, Checkpoints,
@@ -326,7 +326,7 @@ fn a_workspace_is_restored_with_the_session() {
         checkpoint
     };
     let taken = CompositeSnapshot::from_json(checkpoint.resources.as_deref().unwrap()).unwrap().metadata;
-    assert_eq!((taken.phase, taken.tag), (Phase::Checkpoint, Some(checkpoint.id.to_string())));
+    assert_eq!((taken.phase, taken.tag), (SnapshotPhase::Checkpoint, Some(checkpoint.id.to_string())));
     // Another process restores it.
     let agent = Agent::resume(folder.path());
     let alone = CheckpointManager::new(agent.session.clone());

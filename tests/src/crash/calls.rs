@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use foldlog::{Idempotency, Kind, OperationId, SequenceNumber};
+use foldlog::{Idempotency, OperationId, RecordKind, SequenceNumber};
 use foldlog_codec::body::Observed;
 use foldlog_codec::msgpack;
 use schemars::JsonSchema;
@@ -267,18 +267,18 @@ pub enum Next {
 
 impl Act {
     /// Whether a record of that kind may be what this leaves.
-    pub fn is_of(&self, kind: Kind) -> bool {
+    pub fn is_of(&self, kind: RecordKind) -> bool {
         match self {
             Act::Change(_) | Act::Fork(_) => {
-                ![Kind::TOOL_BEGIN, Kind::TOOL_END, Kind::SETTLE].contains(&kind)
+                ![RecordKind::TOOL_BEGIN, RecordKind::TOOL_END, RecordKind::SETTLE].contains(&kind)
             }
-            Act::Snapshot(..) => kind == Kind::SNAPSHOT,
-            Act::Compacts => kind == Kind::OBSERVED,
-            Act::Rollback(..) => kind == Kind::ROLLBACK,
-            Act::Step(_) => kind == Kind::DISPATCH,
-            Act::Begin(..) => kind == Kind::TOOL_BEGIN,
-            Act::End(_) => kind == Kind::TOOL_END,
-            Act::Settle(..) => kind == Kind::SETTLE,
+            Act::Snapshot(..) => kind == RecordKind::SNAPSHOT,
+            Act::Compacts => kind == RecordKind::OBSERVED,
+            Act::Rollback(..) => kind == RecordKind::ROLLBACK,
+            Act::Step(_) => kind == RecordKind::DISPATCH,
+            Act::Begin(..) => kind == RecordKind::TOOL_BEGIN,
+            Act::End(_) => kind == RecordKind::TOOL_END,
+            Act::Settle(..) => kind == RecordKind::SETTLE,
             Act::Then(_) => false,
         }
     }

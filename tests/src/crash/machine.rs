@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldlog::inspect::{LogReader, walk_on};
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, Fault, MemoryStorage, Op, Storage};
-use foldlog::{BackgroundSync, Durability, FixedClock, Kind, Result, Session, Store, StoreOptions};
+use foldlog::{BackgroundSync, Durability, FixedClock, RecordKind, Result, Session, Store, StoreOptions};
 use uuid::Uuid;
 
 use crate::host::{Noted, StepAdded, types};
@@ -35,7 +35,7 @@ pub struct FrameAt {
     /// Every record below this was durable when it was written.
     pub watermark: SequenceNumber,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: RecordKind,
 }
 
 /// The calls that change a disk when a file is written anew.

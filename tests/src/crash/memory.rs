@@ -5,9 +5,10 @@ use std::ops::Add;
 use std::rc::Rc;
 use std::time::Duration;
 
-use foldlog::inspect::{Fate, LogReader};
+use foldlog::inspect::{LogReader, OperationStatus};
 use foldlog::{
-    Durability, Kind, OperationId, Record, Result, SequenceNumber, Session, SuspensionForm, ToolInvocations,
+    Durability, OperationId, Record, RecordKind, Result, SequenceNumber, Session, SuspensionForm,
+    ToolInvocations,
 };
 use uuid::Uuid;
 
@@ -20,7 +21,7 @@ const ROLLBACK: &[u8] = b"foldlog.rollback";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remembered {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// Its time.
     pub time_us: i64,
     /// Its body.
@@ -122,7 +123,7 @@ impl SessionMemory {
 
     /// How many tool calls have ended.
     fn ended_calls(&self) -> u64 {
-        self.records.iter().filter(|record| record.kind == Kind::TOOL_END).count() as u64
+        self.records.iter().filter(|record| record.kind == RecordKind::TOOL_END).count() as u64
     }
 
     /// How many records are known.
@@ -233,8 +234,8 @@ impl SessionMemory {
             self.look_ahead();
             let now = self.now();
             let next = match record.kind {
-                Kind::DECLARE => now,
-                Kind::OBSERVED if record.body.windows(ROLLBACK.len()).any(|name| name == ROLLBACK) => {
+                RecordKind::DECLARE => now,
+                RecordKind::OBSERVED if record.body.windows(ROLLBACK.len()).any(|name| name == ROLLBACK) => {
                     let next = self.pending.front();
                     let rolls_back = matches!(next, Some(Act::End(end)) if end.rolls_back());
                     assert!(rolls_back, "{}: {next:?} was attempted: {record:?}", self.id);
@@ -299,7 +300,7 @@ impl SessionMemory {
     ///
     /// Where it is not what is known.
     pub fn check_ledger(&self, session: &Session, audit: &LogReader) -> Result<()> {
-        let ledger: Vec<(OperationId, Fate, u64)> =
+        let ledger: Vec<(OperationId, OperationStatus, u64)> =
             audit.ledger()?.into_iter().map(|entry| (entry.operation, entry.outcome, entry.runs)).collect();
         assert_eq!(ledger, self.now().fates(), "{}: the ledger after {} records", self.id, self.len());
         assert_eq!(

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use foldlog::storage::{Access, Entry, FileStorage, HeldLock, Storage, StorageFile};
+use foldlog::storage::{Access, DirectoryEntry, FileStorage, HeldLock, Storage, StorageFile};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -114,12 +114,12 @@ impl Storage for Mortal {
         self.real.create_dir_all(path)
     }
 
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirectoryEntry>> {
         self.life.call(dir)?;
         self.real.list(dir)
     }
 
-    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+    fn entry(&self, path: &Path) -> io::Result<Option<DirectoryEntry>> {
         self.life.call(path)?;
         self.real.entry(path)
     }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use foldlog::SequenceNumber;
-use foldlog::inspect::Fate;
+use foldlog::inspect::OperationStatus;
 
 use super::calls::{Call, End};
 
@@ -49,7 +49,7 @@ pub(super) struct Entry {
     /// How often it began.
     pub(super) runs: u64,
     /// What became of its last run, rollbacks left out.
-    pub(super) fate: Fate,
+    pub(super) fate: OperationStatus,
     pub(super) end: Option<SequenceNumber>,
     /// Each of its ends for which an answer asked.
     pub(super) ends: Vec<Ended>,
@@ -61,27 +61,27 @@ pub(super) struct Ended {
     pub(super) call: Rc<Call>,
     pub(super) answer: SequenceNumber,
     pub(super) end: SequenceNumber,
-    pub(super) fate: Fate,
+    pub(super) fate: OperationStatus,
     /// With what success somebody closed what was left open then.
     pub(super) closed: Option<bool>,
 }
 
 impl Entry {
     pub(super) fn new() -> Entry {
-        Entry { runs: 0, fate: Fate::Open, end: None, ends: Vec::new() }
+        Entry { runs: 0, fate: OperationStatus::Open, end: None, ends: Vec::new() }
     }
 
     pub(super) fn begins(&mut self) {
         self.runs += 1;
-        (self.fate, self.end) = (Fate::Open, None);
+        (self.fate, self.end) = (OperationStatus::Open, None);
     }
 
     pub(super) fn ends(&mut self, end: End, sequence: SequenceNumber, call: Option<&Call>) {
         self.fate = match end {
-            End::Committed => Fate::Committed,
-            End::Failed => Fate::Failed,
-            End::Interrupted => Fate::Interrupted,
-            End::Asks | End::Awaits | End::Within(_) => Fate::Suspended,
+            End::Committed => OperationStatus::Committed,
+            End::Failed => OperationStatus::Failed,
+            End::Interrupted => OperationStatus::Interrupted,
+            End::Asks | End::Awaits | End::Within(_) => OperationStatus::Suspended,
         };
         self.end = Some(sequence);
         if let Some((call, answer)) = call.and_then(|call| Some((call, call.answer?))) {
@@ -91,7 +91,7 @@ impl Entry {
     }
 
     pub(super) fn closes(&mut self, success: bool) {
-        self.fate = Fate::Settled;
+        self.fate = OperationStatus::Settled;
         if let Some(last) = self.ends.last_mut() {
             last.closed = Some(success);
         }

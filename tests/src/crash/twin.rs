@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::storage::{
-    Access, Entry, EntryKind, FileStorage, HeldLock, MemoryStorage, Storage, StorageFile,
+    Access, DirectoryEntry, EntryKind, FileStorage, HeldLock, MemoryStorage, Storage, StorageFile,
 };
 use uuid::Uuid;
 
@@ -84,16 +84,16 @@ impl Storage for Twin {
         self.real.create_dir_all(path)
     }
 
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirectoryEntry>> {
         let expected = self.shadow.list(dir)?;
         let found = self.real.list(dir)?;
         // A disk in memory keeps no permissions.
-        let without_mode = |entry: &Entry| Entry { mode: None, ..entry.clone() };
+        let without_mode = |entry: &DirectoryEntry| DirectoryEntry { mode: None, ..entry.clone() };
         assert_eq!(found.iter().map(without_mode).collect::<Vec<_>>(), expected, "{}", dir.display());
         Ok(found)
     }
 
-    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+    fn entry(&self, path: &Path) -> io::Result<Option<DirectoryEntry>> {
         let expected = self.shadow.entry(path)?.map(|entry| (entry.name, entry.kind));
         let found = self.real.entry(path)?;
         assert_eq!(found.clone().map(|entry| (entry.name, entry.kind)), expected, "{}", path.display());

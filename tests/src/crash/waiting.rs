@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use foldlog::inspect::Fate;
+use foldlog::inspect::OperationStatus;
 use foldlog::{OperationId, SequenceNumber};
 
 use super::calls::{Act, After, Call, End, Errand};
@@ -123,14 +123,14 @@ impl After {
     }
 
     /// What became of each operation, and how often it began.
-    pub fn fates(&self) -> Vec<(OperationId, Fate, u64)> {
+    pub fn fates(&self) -> Vec<(OperationId, OperationStatus, u64)> {
         let fate = |operation: OperationId| {
             let entry = &self.ledger[&operation];
             let is_live = entry.end.is_some_and(|end| self.counts(end));
             let waits = self.waiting.contains_key(&operation) && self.is_asked(operation);
             match entry.fate {
-                Fate::Committed if !is_live => Fate::Abandoned,
-                Fate::Suspended if !waits => Fate::Abandoned,
+                OperationStatus::Committed if !is_live => OperationStatus::Abandoned,
+                OperationStatus::Suspended if !waits => OperationStatus::Abandoned,
                 fate => fate,
             }
         };
@@ -155,7 +155,7 @@ impl After {
     /// What is known of the call for which this answer asked.
     pub fn again(&self, answer: SequenceNumber) -> Again {
         let of_answer = |(_, ended): &(OperationId, &Ended)| {
-            ended.answer == answer && (ended.fate == Fate::Interrupted || self.counts(ended.end))
+            ended.answer == answer && (ended.fate == OperationStatus::Interrupted || self.counts(ended.end))
         };
         let all = self
             .ledger
@@ -166,10 +166,10 @@ impl After {
         };
         let waits = self.waiting.get(&operation).is_some_and(|one| one.end == ended.end);
         match (ended.fate, ended.closed) {
-            (Fate::Committed, _) => Again::Recorded(true),
-            (Fate::Failed, _) => Again::Recorded(false),
-            (Fate::Interrupted, _) if self.unsettled.contains_key(&operation) => Again::Unsettled,
-            (Fate::Suspended, _) if waits => Again::Waiting(operation),
+            (OperationStatus::Committed, _) => Again::Recorded(true),
+            (OperationStatus::Failed, _) => Again::Recorded(false),
+            (OperationStatus::Interrupted, _) if self.unsettled.contains_key(&operation) => Again::Unsettled,
+            (OperationStatus::Suspended, _) if waits => Again::Waiting(operation),
             (_, Some(success)) => Again::Recorded(success),
             (_, None) => Again::Anew,
         }
@@ -179,9 +179,9 @@ impl After {
     pub fn success_of(&self, operation: OperationId) -> Option<bool> {
         let entry = self.ledger.get(&operation)?;
         match entry.fate {
-            Fate::Committed => Some(true),
-            Fate::Failed => Some(false),
-            Fate::Settled => entry.ends.last().and_then(|ended| ended.closed),
+            OperationStatus::Committed => Some(true),
+            OperationStatus::Failed => Some(false),
+            OperationStatus::Settled => entry.ends.last().and_then(|ended| ended.closed),
             _ => None,
         }
     }

@@ -3,17 +3,17 @@
 use foldlog::SequenceNumber;
 use std::sync::Arc;
 
-use foldlog::Kind;
+use foldlog::RecordKind;
 use foldlog::inspect::walk_on;
 use foldlog::storage::{MemoryStorage, Storage};
 use foldlog_codec::body::{
-    AdapterState, Answer, Declare, Dispatch, EventDeclaration, Import, Input, KnownPositions, Lane, Observed,
-    Opened, Policy, PromptAccepted, Replicated, Request, Resumed, Rollback, Seal, Settle, Shortened,
-    SliceDeclaration, Snapshot, ToolBegin, ToolEnd, Turn,
+    AdapterState, AnswerBody, Declare, Dispatch, EventDeclaration, Import, Input, KnownPositions, Lane,
+    Observed, Policy, PromptAccepted, Replicated, Request, Resumed, Rollback, Seal, SessionOpening, Settle,
+    Shortened, SliceDeclaration, SnapshotBody, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::record::Names;
+use foldlog_codec::record::RecordNames;
 use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
 use foldlog_codec::{Record, msgpack};
 
@@ -74,8 +74,8 @@ fn scanned(bytes: &[u8]) {
 }
 
 /// Names for two slices and two events, the others being unknown.
-fn names() -> Names {
-    let mut names = Names::default();
+fn names() -> RecordNames {
+    let mut names = RecordNames::default();
     let slice = |id| SliceDeclaration {
         id,
         name: format!("slice {id}"),
@@ -100,7 +100,7 @@ fn names() -> Names {
 /// Where something does not hold.
 pub fn record(bytes: &[u8]) {
     let Some((kind, body)) = bytes.split_first() else { return };
-    let Some(kind) = Kind::from_byte(*kind) else { return };
+    let Some(kind) = RecordKind::from_byte(*kind) else { return };
     let record = Record { sequence: SequenceNumber::new(7), kind, time_us: 1_700_000_000_000_000, body };
     let reads = foldlog_codec::body::check(record.kind, record.body).is_ok();
     macro_rules! comes_back {
@@ -121,36 +121,36 @@ pub fn record(bytes: &[u8]) {
         let lane = Lane::of(kind, body).expect("a body that decodes has no malformed lane");
         let mut moved = Rollback { to: 1.into(), preserve_logs: true }.encode();
         lane.add_to(&mut moved, 0);
-        assert_eq!(Lane::of(Kind::ROLLBACK, &moved), Ok(lane));
+        assert_eq!(Lane::of(RecordKind::ROLLBACK, &moved), Ok(lane));
     }
     match kind {
-        Kind::OPENED => comes_back!(Opened),
-        Kind::DECLARE | Kind::DECLARED => comes_back!(Declare),
-        Kind::DISPATCH => comes_back!(Dispatch),
-        Kind::SNAPSHOT => comes_back!(Snapshot),
-        Kind::ROLLBACK => comes_back!(Rollback),
-        Kind::IMPORT => comes_back!(Import),
-        Kind::TOOL_BEGIN => comes_back!(ToolBegin),
-        Kind::TOOL_END => comes_back!(ToolEnd),
-        Kind::OBSERVED => comes_back!(Observed),
-        Kind::REPLICATED => comes_back!(Replicated),
-        Kind::SETTLE => comes_back!(Settle),
-        Kind::INPUT => comes_back!(Input),
-        Kind::REQUEST => comes_back!(Request),
-        Kind::ANSWER => comes_back!(Answer),
-        Kind::TURN => comes_back!(Turn),
-        Kind::SHORTENED => comes_back!(Shortened),
-        Kind::PROMPT_ACCEPTED => comes_back!(PromptAccepted),
-        Kind::ADAPTER_STATE => comes_back!(AdapterState),
-        Kind::RESUMED => comes_back!(Resumed),
-        Kind::SEAL => comes_back!(Seal),
+        RecordKind::OPENED => comes_back!(SessionOpening),
+        RecordKind::DECLARE | RecordKind::DECLARED => comes_back!(Declare),
+        RecordKind::DISPATCH => comes_back!(Dispatch),
+        RecordKind::SNAPSHOT => comes_back!(SnapshotBody),
+        RecordKind::ROLLBACK => comes_back!(Rollback),
+        RecordKind::IMPORT => comes_back!(Import),
+        RecordKind::TOOL_BEGIN => comes_back!(ToolBegin),
+        RecordKind::TOOL_END => comes_back!(ToolEnd),
+        RecordKind::OBSERVED => comes_back!(Observed),
+        RecordKind::REPLICATED => comes_back!(Replicated),
+        RecordKind::SETTLE => comes_back!(Settle),
+        RecordKind::INPUT => comes_back!(Input),
+        RecordKind::REQUEST => comes_back!(Request),
+        RecordKind::ANSWER => comes_back!(AnswerBody),
+        RecordKind::TURN => comes_back!(Turn),
+        RecordKind::SHORTENED => comes_back!(Shortened),
+        RecordKind::PROMPT_ACCEPTED => comes_back!(PromptAccepted),
+        RecordKind::ADAPTER_STATE => comes_back!(AdapterState),
+        RecordKind::RESUMED => comes_back!(Resumed),
+        RecordKind::SEAL => comes_back!(Seal),
         _ => {
             if let Ok(found) = Value::decode(body) {
                 assert_eq!(Value::decode(&found.encode()).map(|twice| twice.encode()), Ok(found.encode()));
             }
         }
     }
-    for names in [Names::default(), names()] {
+    for names in [RecordNames::default(), names()] {
         if let Ok(shown) = record.to_json(&names) {
             let text = serde_json::to_string(&shown).expect("a record has a JSON form");
             msgpack::from_json(&text).expect("that is JSON");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use foldlog::inspect::LogReader;
 use foldlog::{Durability, Export, ImportOptions, Store, Value};
-use foldlog_cli::runs::{self, Run, openai};
+use foldlog_cli::runs::{self, AgentRun, openai};
 
 use crate::crash::Machine;
 use crate::host;
@@ -146,7 +146,7 @@ fn messages(folder: &Path, file: &Path) {
 }
 
 /// Checks that the one session of the store holds what the run says, and takes the session away.
-fn taken_in(root: &Path, run: &Run) {
+fn taken_in(root: &Path, run: &AgentRun) {
     let store = Store::open(root).expect("the store opens");
     let ids = store.session_ids().expect("it can be listed");
     let [id] = ids[..] else { panic!("{} sessions", ids.len()) };

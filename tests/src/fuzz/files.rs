@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use foldlog::Kind;
+use foldlog::RecordKind;
 use foldlog_codec::crc;
 use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::{HEADER_LEN, Previous, SegmentHeader};
@@ -85,7 +85,7 @@ impl Set {
     }
 
     /// The input that stands for a log of these records, each with its kind.
-    pub fn input_of_records<'a>(records: impl IntoIterator<Item = (Kind, &'a [u8])>) -> Vec<u8> {
+    pub fn input_of_records<'a>(records: impl IntoIterator<Item = (RecordKind, &'a [u8])>) -> Vec<u8> {
         let mut input = vec![BUILT];
         for (kind, body) in records {
             input.extend([kind.byte(), 10]);
@@ -191,7 +191,7 @@ pub(super) fn fit(segments: &mut [Vec<u8>]) {
             let Ok(crc) = frame::fill_in(context, &claimed, whole) else { break };
             at += len;
             // A seal stands outside the chain.
-            if claimed.kind != Kind::SEAL {
+            if claimed.kind != RecordKind::SEAL {
                 chain = crc;
             }
             ends.insert((header.ordinal, at as u64), crc);
@@ -257,7 +257,7 @@ fn built(entries: &[u8]) -> Set {
         let kind = entries.number(1) as u8;
         time_us += entries.number(1) as i64;
         let body = entries.bytes();
-        let Some(kind) = Kind::from_byte(kind) else {
+        let Some(kind) = RecordKind::from_byte(kind) else {
             let previous = Previous { ordinal: at.ordinal, end: bytes.len() as u64, crc: chain };
             keep(&mut set, at.ordinal, std::mem::take(&mut bytes));
             at = header(at.ordinal + 1, sequence.into(), Some(previous));

@@ -2,9 +2,9 @@
 
 use foldlog_codec::body::ObjectId;
 use foldlog_remote::chain::Chain;
-use foldlog_remote::chunk::{Chunk, Encoder};
+use foldlog_remote::chunk::{Chunk, ChunkEncoder};
 use foldlog_remote::compaction::Compaction;
-use foldlog_remote::volume::{self, Extent, Form, Volume};
+use foldlog_remote::volume::{self, Extent, Volume, VolumeForm};
 use foldlog_remote::withdrawal::{Name, Withdrawal};
 use uuid::Uuid;
 
@@ -14,8 +14,8 @@ pub fn chunks(bytes: &[u8]) {
     for bytes in [bytes, &hashed] {
         chunk(bytes);
         compacted(bytes);
-        volume(Form::Whole, bytes);
-        volume(Form::Compacted, bytes);
+        volume(VolumeForm::Whole, bytes);
+        volume(VolumeForm::Compacted, bytes);
         compaction(bytes);
         withdrawal(bytes);
     }
@@ -56,7 +56,7 @@ fn compaction(bytes: &[u8]) {
 
 fn chunk(bytes: &[u8]) {
     let Ok(chunk) = Chunk::decode(bytes, 0) else { return };
-    let mut encoder = Encoder::new(chunk.head.clone()).unwrap();
+    let mut encoder = ChunkEncoder::new(chunk.head.clone()).unwrap();
     if let Some(captures) = &chunk.captures {
         let packs: Vec<ObjectId> = captures.packs().collect();
         encoder.set_captures(&packs, captures.inlined).unwrap();
@@ -70,7 +70,7 @@ fn chunk(bytes: &[u8]) {
     }
 }
 
-fn volume(form: Form, bytes: &[u8]) {
+fn volume(form: VolumeForm, bytes: &[u8]) {
     let (Some(session), Some(first), Some(count)) = (bytes.get(12..28), bytes.get(28..36), bytes.get(36..40))
     else {
         return;
@@ -81,8 +81,8 @@ fn volume(form: Form, bytes: &[u8]) {
     let Ok(volume) = Volume::decode_as(form, bytes, session, extent) else { return };
     let chunks: Vec<&[u8]> = volume.chunks().collect();
     let lengths = chunks.iter().map(|chunk| chunk.len());
-    let mut encoder = volume::Encoder::new_as(form, session, extent, lengths).unwrap();
+    let mut encoder = volume::VolumeEncoder::new_as(form, session, extent, lengths).unwrap();
     chunks.iter().for_each(|chunk| encoder.push(chunk));
     assert_eq!(encoder.finish().unwrap(), bytes);
-    chunks.into_iter().for_each(if form == Form::Whole { chunk } else { compacted });
+    chunks.into_iter().for_each(if form == VolumeForm::Whole { chunk } else { compacted });
 }

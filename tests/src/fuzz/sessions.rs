@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use foldlog::inspect::{Followed, Follower, LogReader};
+use foldlog::inspect::{Follower, LogReader, LogUpdate};
 use foldlog::storage::Storage;
 use foldlog::{Durability, Error, Policy, RecoveryReport, SessionOptions, Store};
 use foldlog_codec::Record;
@@ -124,7 +124,7 @@ impl Ground {
         let progress =
             Follower::open_on(self.storage(), self.machine.dir(self.id), 0).and_then(|mut follower| {
                 follower.poll(|met| {
-                    if let Followed::Record { record, .. } = met {
+                    if let LogUpdate::Record { record, .. } = met {
                         assert_eq!(record.sequence, records);
                         records += 1;
                     }

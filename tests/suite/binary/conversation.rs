@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use foldlog::{Kind, Value};
+use foldlog::{RecordKind, Value};
 use foldlog_codec::body::{
-    AdapterState, Answer, AnsweredCall, CallOrigin, ConversationScope, Input, Opened, Payload,
-    PromptAccepted, PromptIdentity, Request, RequestFailure, Role, Shortened, Turn,
+    AdapterState, AnswerBody, AnsweredCall, CallOrigin, ConversationScope, Input, Payload, PromptAccepted,
+    PromptIdentity, Request, RequestFailure, Role, SessionOpening, Shortened, Turn,
 };
 use foldlog_tests::verbs::foldlog;
 use uuid::Uuid;
@@ -21,19 +21,19 @@ fn string(text: &str) -> Payload<'static> {
 }
 
 /// A conversation whose first request fails, with its call's result and all that a host may decide about it.
-fn records() -> Vec<(Kind, Vec<u8>)> {
-    let opened = Opened { session: Uuid::from_u128(9), seed: 1, tags: BTreeMap::new(), parent: None };
+fn records() -> Vec<(RecordKind, Vec<u8>)> {
+    let opened = SessionOpening { session: Uuid::from_u128(9), seed: 1, tags: BTreeMap::new(), parent: None };
     let call = |id: &'static str| AnsweredCall {
         id: id.into(),
         name: "read_file".into(),
         arguments: string("{}"),
         incomplete: false,
     };
-    let answer = Answer {
+    let answer = AnswerBody {
         request: Some(4.into()),
         calls: vec![call("call_1")],
         stop: Some("tool_use".into()),
-        ..Answer::new(scope(), Some(string("I look.")))
+        ..AnswerBody::new(scope(), Some(string("I look.")))
     };
     let result = Input {
         call_id: Some("call_1".into()),
@@ -65,18 +65,18 @@ fn records() -> Vec<(Kind, Vec<u8>)> {
         occasion: "init".into(),
     };
     vec![
-        (Kind::OPENED, opened.encode()),
-        (Kind::INPUT, Input::new(scope(), Role::User, string("Read it.")).encode()),
-        (Kind::REQUEST, Request::new(scope(), 1).encode()),
-        (Kind::REQUEST, failed.encode()),
-        (Kind::REQUEST, Request::new(scope(), 2).encode()),
-        (Kind::ANSWER, answer.encode()),
-        (Kind::INPUT, result.encode()),
-        (Kind::TURN, turn.encode()),
-        (Kind::SHORTENED, shortened.encode()),
-        (Kind::PROMPT_ACCEPTED, accepted.encode()),
-        (Kind::ADAPTER_STATE, state(true).encode()),
-        (Kind::ADAPTER_STATE, state(false).encode()),
+        (RecordKind::OPENED, opened.encode()),
+        (RecordKind::INPUT, Input::new(scope(), Role::User, string("Read it.")).encode()),
+        (RecordKind::REQUEST, Request::new(scope(), 1).encode()),
+        (RecordKind::REQUEST, failed.encode()),
+        (RecordKind::REQUEST, Request::new(scope(), 2).encode()),
+        (RecordKind::ANSWER, answer.encode()),
+        (RecordKind::INPUT, result.encode()),
+        (RecordKind::TURN, turn.encode()),
+        (RecordKind::SHORTENED, shortened.encode()),
+        (RecordKind::PROMPT_ACCEPTED, accepted.encode()),
+        (RecordKind::ADAPTER_STATE, state(true).encode()),
+        (RecordKind::ADAPTER_STATE, state(false).encode()),
     ]
 }
 

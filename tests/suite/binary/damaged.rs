@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use foldlog::{Kind, Session, SessionOptions, Store, StoreOptions};
+use foldlog::{RecordKind, Session, SessionOptions, Store, StoreOptions};
 use foldlog_codec::body::{
-    Action, Added, Binding, BuiltIn, Cause, Declare, Dispatch, Effect, EventDeclaration, Idempotency, ItemId,
-    Opened, Outcome, Payload, Policy, Removed, Rollback, SliceDeclaration, ToolBegin, ToolEnd,
+    Action, AddedItems, Binding, BuiltIn, Cause, Declare, Dispatch, Effect, EventDeclaration, Idempotency,
+    ItemId, Outcome, Payload, Policy, RemovedItems, Rollback, SessionOpening, SliceDeclaration, ToolBegin,
+    ToolEnd,
 };
 use foldlog_tests::forge::Forge;
 use foldlog_tests::host::types;
@@ -257,7 +258,7 @@ fn a_session_that_has_lost_its_segments_is_damaged_and_named() {
 }
 
 /// Writes a log of these records, sound frame for sound frame, whatever they say.
-pub(super) fn forge(dir: &Path, records: &[(Kind, Vec<u8>)]) {
+pub(super) fn forge(dir: &Path, records: &[(RecordKind, Vec<u8>)]) {
     let (mut forge, mut bytes) = (Forge::default(), Forge::head());
     for (kind, body) in records {
         bytes.extend(forge.frame(*kind, body));
@@ -270,11 +271,11 @@ pub(super) fn forge(dir: &Path, records: &[(Kind, Vec<u8>)]) {
 }
 
 /// A session that appends to a LOG slice and to a STATE slice, and then writes `last`.
-pub(super) fn forged(last: (Kind, Vec<u8>)) -> Fixture {
+pub(super) fn forged(last: (RecordKind, Vec<u8>)) -> Fixture {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("sessions").join(Uuid::from_u128(9).to_string());
     let opened =
-        Opened { session: Uuid::from_u128(9), seed: 1, tags: BTreeMap::new(), parent: None }.encode();
+        SessionOpening { session: Uuid::from_u128(9), seed: 1, tags: BTreeMap::new(), parent: None }.encode();
     let slice = |id, name: &str, policy| SliceDeclaration {
         id,
         name: name.to_owned(),
@@ -294,45 +295,46 @@ pub(super) fn forged(last: (Kind, Vec<u8>)) -> Fixture {
     let said = |text: &str| {
         let data = foldlog::Value::from(text).encode();
         let action = Action::Event { event: 0, data: Payload::new(&data) };
-        (Kind::DISPATCH, Dispatch { action, effects: None }.encode())
+        (RecordKind::DISPATCH, Dispatch { action, effects: None }.encode())
     };
-    let records = [(Kind::OPENED, opened), (Kind::DECLARE, declare.encode()), said("a"), said("b"), last];
+    let records =
+        [(RecordKind::OPENED, opened), (RecordKind::DECLARE, declare.encode()), said("a"), said("b"), last];
     forge(&dir, &records);
     Fixture { fork: dir.clone(), session: dir, folder }
 }
 
 #[test]
 fn a_log_that_shrinks_diverges_and_says_where() {
-    let fixture = forged((Kind::ROLLBACK, Rollback { to: 2.into(), preserve_logs: false }.encode()));
+    let fixture = forged((RecordKind::ROLLBACK, Rollback { to: 2.into(), preserve_logs: false }.encode()));
     // Every frame and body is sound; only the fold shows that LOG went back.
     insta::assert_snapshot!(fixture.transcript(&["verify STORE", "replay SESSION", "replay SESSION --json"]));
 }
 
 #[test]
 fn records_that_contradict_the_log_are_corrupt() {
-    let fixture = forged((Kind::ROLLBACK, Rollback { to: 7.into(), preserve_logs: true }.encode()));
+    let fixture = forged((RecordKind::ROLLBACK, Rollback { to: 7.into(), preserve_logs: true }.encode()));
     assert_eq!(fixture.run("verify SESSION").code, 1);
     assert_eq!(fixture.run("replay SESSION").code, 1);
-    let removed = Removed::Items(vec![ItemId { sequence: 77.into(), ordinal: 0 }]);
-    let added = Added::Items { items: Vec::new(), version: 1 };
+    let removed = RemovedItems::Items(vec![ItemId { sequence: 77.into(), ordinal: 0 }]);
+    let added = AddedItems::Items { items: Vec::new(), version: 1 };
     let effects = Some(vec![Effect { slice: 1, removed, added, before: None }]);
-    let fixture = forged((Kind::DISPATCH, Dispatch { action: Action::Clear, effects }.encode()));
+    let fixture = forged((RecordKind::DISPATCH, Dispatch { action: Action::Clear, effects }.encode()));
     insta::assert_snapshot!(fixture.transcript(&["verify STORE", "show SESSION"]));
     // A body that is no map at all is found before anything is folded.
-    let fixture = forged((Kind::DISPATCH, vec![0xc1]));
+    let fixture = forged((RecordKind::DISPATCH, vec![0xc1]));
     let ran = fixture.run("verify SESSION --json");
     assert_eq!(ran.code, 1);
     let verified = Json::parse(&ran.stdout);
     assert_eq!(verified.get("corrupt").unwrap().elements()[0].get("sequence"), Some(&Json::Scalar(4.into())));
     // What a segment repeats at its head is not folded, so only a look at every body finds this.
-    let fixture = forged((Kind::DECLARED, vec![0xc1]));
+    let fixture = forged((RecordKind::DECLARED, vec![0xc1]));
     assert_eq!(fixture.run("replay SESSION").code, 0);
     assert_eq!(fixture.run("verify SESSION").code, 1);
 }
 
 #[test]
 fn kinds_of_a_later_version_are_shown_as_they_are() {
-    let fixture = forged((Kind::from_byte(99).unwrap(), foldlog::Value::from("later").encode()));
+    let fixture = forged((RecordKind::from_byte(99).unwrap(), foldlog::Value::from("later").encode()));
     insta::assert_snapshot!(fixture.transcript(&[
         "verify STORE",
         "replay SESSION",
@@ -357,7 +359,7 @@ fn a_call_that_ended_as_only_a_later_version_knows_is_shown_and_not_written_behi
     };
     let folder = tempfile::tempdir().unwrap();
     let session = folder.path().join("sessions").join(Uuid::from_u128(9).to_string());
-    let opened = Opened { session: Uuid::from_u128(9), seed: 1, tags: BTreeMap::new(), parent: None };
+    let opened = SessionOpening { session: Uuid::from_u128(9), seed: 1, tags: BTreeMap::new(), parent: None };
     let invoked = SliceDeclaration {
         id: 0,
         name: "tool_invoked".to_owned(),
@@ -368,10 +370,10 @@ fn a_call_that_ended_as_only_a_later_version_knows_is_shown_and_not_written_behi
     forge(
         &session,
         &[
-            (Kind::OPENED, opened.encode()),
-            (Kind::DECLARE, declare.encode()),
-            (Kind::TOOL_BEGIN, begin.encode()),
-            (Kind::TOOL_END, end.encode()),
+            (RecordKind::OPENED, opened.encode()),
+            (RecordKind::DECLARE, declare.encode()),
+            (RecordKind::TOOL_BEGIN, begin.encode()),
+            (RecordKind::TOOL_END, end.encode()),
         ],
     );
     let run = |verb: &str| {
@@ -391,7 +393,7 @@ fn a_call_that_ended_as_only_a_later_version_knows_is_shown_and_not_written_behi
     let opened = Store::open(folder.path()).unwrap().open_session(Uuid::from_u128(9), &types()).unwrap();
     let refused = opened.set_tag("team", "blue");
     assert!(
-        matches!(&refused, Err(foldlog::Error::UnsupportedKind { sequence, kind }) if *sequence == 3 && *kind == Kind::TOOL_END),
+        matches!(&refused, Err(foldlog::Error::UnsupportedKind { sequence, kind }) if *sequence == 3 && *kind == RecordKind::TOOL_END),
         "{refused:?}"
     );
 }

@@ -11,10 +11,11 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use foldlog::{Kind, Value};
+use foldlog::{RecordKind, Value};
 use foldlog_codec::body::{
     Action, Binding, BuiltIn, Declare, Dispatch, EventDeclaration, Import, ImportedSlice, Lane, Observed,
-    Opened, Outcome, Payload, Policy, Rollback, Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
+    Outcome, Payload, Policy, Rollback, SessionOpening, Settle, SliceDeclaration, SnapshotBody, ToolBegin,
+    ToolEnd,
 };
 use foldlog_tests::verbs::{Ran, foldlog};
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
@@ -71,7 +72,7 @@ fn end(begin: u64, result: &[u8]) -> Vec<u8> {
 
 /// A session whose every name, tag, reason and payload holds every such character. The last record takes LOG back, which
 /// only a replay finds wrong.
-fn records() -> Vec<(Kind, Vec<u8>)> {
+fn records() -> Vec<(RecordKind, Vec<u8>)> {
     let session = Uuid::from_u128(9);
     let slice = |id, policy| SliceDeclaration {
         id,
@@ -86,7 +87,7 @@ fn records() -> Vec<(Kind, Vec<u8>)> {
     let data = payload("event");
     let event = Action::Event { event: 0, data: Payload::new(&data) };
     let tag = Action::Tag { key: hostile("tag key"), value: Some(hostile("tag value")) };
-    let dispatch = |action| (Kind::DISPATCH, Dispatch { action, effects: None }.encode());
+    let dispatch = |action| (RecordKind::DISPATCH, Dispatch { action, effects: None }.encode());
     let imported = payload("imported");
     let import = Import {
         from: None,
@@ -107,22 +108,29 @@ fn records() -> Vec<(Kind, Vec<u8>)> {
     };
     let observed = Observed { name: hostile("observed"), data: Payload::new(&observed) };
     let mut records = vec![
-        (Kind::OPENED, Opened { session, seed: 1, tags: tags("opened"), parent: None }.encode()),
-        (Kind::DECLARE, declare.encode()),
+        (
+            RecordKind::OPENED,
+            SessionOpening { session, seed: 1, tags: tags("opened"), parent: None }.encode(),
+        ),
+        (RecordKind::DECLARE, declare.encode()),
         dispatch(event.clone()),
         dispatch(tag),
         (
-            Kind::SNAPSHOT,
-            Snapshot { tag: Some(hostile("snapshot")), policies: vec![Policy::State], resources: Vec::new() }
-                .encode(),
+            RecordKind::SNAPSHOT,
+            SnapshotBody {
+                tag: Some(hostile("snapshot")),
+                policies: vec![Policy::State],
+                resources: Vec::new(),
+            }
+            .encode(),
         ),
-        (Kind::IMPORT, import.encode()),
-        (Kind::TOOL_BEGIN, begin("settled", &arguments)),
-        (Kind::TOOL_END, end(6, &payload("result"))),
-        (Kind::SETTLE, settle.encode()),
-        (Kind::OBSERVED, observed.encode()),
-        (Kind::TOOL_BEGIN, begin("waiting", &arguments)),
-        (Kind::TOOL_END, end(10, &payload("result"))),
+        (RecordKind::IMPORT, import.encode()),
+        (RecordKind::TOOL_BEGIN, begin("settled", &arguments)),
+        (RecordKind::TOOL_END, end(6, &payload("result"))),
+        (RecordKind::SETTLE, settle.encode()),
+        (RecordKind::OBSERVED, observed.encode()),
+        (RecordKind::TOOL_BEGIN, begin("waiting", &arguments)),
+        (RecordKind::TOOL_END, end(10, &payload("result"))),
         dispatch(event),
     ];
     records.extend(conversation::records(records.len() as u64));
@@ -132,9 +140,9 @@ fn records() -> Vec<(Kind, Vec<u8>)> {
     for body in [&mut open, &mut laned] {
         Lane { within: None, name: Some(hostile("record lane").into()) }.add_to(body, 0);
     }
-    records.push((Kind::DISPATCH, laned));
-    records.push((Kind::TOOL_BEGIN, open));
-    records.push((Kind::ROLLBACK, Rollback { to: 4.into(), preserve_logs: false }.encode()));
+    records.push((RecordKind::DISPATCH, laned));
+    records.push((RecordKind::TOOL_BEGIN, open));
+    records.push((RecordKind::ROLLBACK, Rollback { to: 4.into(), preserve_logs: false }.encode()));
     records
 }
 
@@ -145,7 +153,7 @@ struct World {
 }
 
 /// A store whose own folder bears such a name, with bytes that are no text in it; and such files beside the log.
-fn world(records: &[(Kind, Vec<u8>)]) -> World {
+fn world(records: &[(RecordKind, Vec<u8>)]) -> World {
     let folder = tempfile::tempdir().unwrap();
     let name = |place: &str| {
         let text: String = hostile(place).chars().filter(|character| *character != '\0').collect();
@@ -320,13 +328,13 @@ fn no_control_character_from_outside_reaches_the_terminal_by_any_verb() {
 fn nor_by_what_is_said_of_damage() {
     let mut contradicting = records();
     contradicting.truncate(3);
-    let removed = foldlog_codec::body::Removed::Items(vec![foldlog_codec::body::ItemId {
+    let removed = foldlog_codec::body::RemovedItems::Items(vec![foldlog_codec::body::ItemId {
         sequence: 77.into(),
         ordinal: 0,
     }]);
-    let added = foldlog_codec::body::Added::Items { items: Vec::new(), version: 1 };
+    let added = foldlog_codec::body::AddedItems::Items { items: Vec::new(), version: 1 };
     let effects = Some(vec![foldlog_codec::body::Effect { slice: 1, removed, added, before: None }]);
-    contradicting.push((Kind::DISPATCH, Dispatch { action: Action::Clear, effects }.encode()));
+    contradicting.push((RecordKind::DISPATCH, Dispatch { action: Action::Clear, effects }.encode()));
     let flipped = world(&records());
     let (offset, bytes) = place(&flipped.session, 3);
     flip(&segment(&flipped.session), offset + bytes - 1);

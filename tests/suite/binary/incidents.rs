@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
-use foldlog::{ExecutionState, Kind, ResourceRegistry, Session, SessionOptions, Store, StoreOptions};
+use foldlog::{ExecutionState, RecordKind, ResourceRegistry, Session, SessionOptions, Store, StoreOptions};
 use foldlog_codec::body::Seal;
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
@@ -127,7 +127,7 @@ fn forge_seal(segment: &Path) {
     let mut at = HEADER_LEN;
     loop {
         let frame = frame::decode(context, &bytes[at..]).unwrap();
-        if frame.header.kind == Kind::SEAL {
+        if frame.header.kind == RecordKind::SEAL {
             let seal = Seal { hash: [7; 32], ..Seal::decode(frame.body).unwrap() };
             let (header, mut forged) = (frame.header, Vec::new());
             frame::encode(context, &header, &seal.encode(), &mut forged).unwrap();

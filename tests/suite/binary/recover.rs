@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
-use foldlog::inspect::{Fate, LogReader};
+use foldlog::inspect::{LogReader, OperationStatus};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
@@ -77,7 +77,7 @@ impl Killed {
         let id = Store::open(folder.path().join("store")).unwrap().session_ids().unwrap()[0];
         let session = folder.path().join("store/sessions").join(id.to_string());
         let killed = Killed { folder, session };
-        assert_eq!((killed.page().as_str(), killed.fate()), ("half done", Fate::Open));
+        assert_eq!((killed.page().as_str(), killed.fate()), ("half done", OperationStatus::Open));
         killed
     }
 
@@ -89,7 +89,7 @@ impl Killed {
         fs::read_to_string(self.root().join("page")).unwrap()
     }
 
-    fn fate(&self) -> Fate {
+    fn fate(&self) -> OperationStatus {
         LogReader::open(&self.session).unwrap().ledger().unwrap()[0].outcome
     }
 
@@ -105,7 +105,7 @@ impl Killed {
 
     #[track_caller]
     fn is_recovered(&self) {
-        assert_eq!((self.page().as_str(), self.fate()), ("as it was", Fate::Interrupted));
+        assert_eq!((self.page().as_str(), self.fate()), ("as it was", OperationStatus::Interrupted));
         assert!(self.root().join("left out/of it").exists(), "what snapshots leave out is left alone");
     }
 }
@@ -153,7 +153,7 @@ fn a_workspace_that_nobody_names_is_asked_for_and_nothing_is_changed() {
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let ran = killed.recover(&options);
         assert!(ran.code == 2 && ran.stderr.contains(&said), "{ran:?}");
-        assert_eq!((killed.page().as_str(), killed.fate()), ("half done", Fate::Open));
+        assert_eq!((killed.page().as_str(), killed.fate()), ("half done", OperationStatus::Open));
     }
     // Of the only one the name may be left out.
     let (root, snapshots) = (killed.root(), killed.folder.path().join("snapshots"));
@@ -217,7 +217,7 @@ fn a_mark_that_a_tool_forged_is_named_and_removed_by_force_alone() {
     }
     let workspace = killed.workspace();
     let refused = killed.recover(&["--workspace", &workspace]);
-    assert_eq!((refused.code, killed.fate()), (2, Fate::Open));
+    assert_eq!((refused.code, killed.fate()), (2, OperationStatus::Open));
     for fact in ["user.foldlog.work", "--force", killed.root().to_str().unwrap()] {
         assert!(refused.stderr.contains(fact), "{}", refused.stderr);
     }
@@ -240,7 +240,7 @@ fn a_workspace_that_was_replaced_is_restored_into_the_folder_that_a_person_names
     let is_refused = |options: &[&str], said: &str| {
         let ran = killed.recover(options);
         assert!(ran.code == 2 && ran.stderr.contains(said), "{ran:?}");
-        assert_eq!((killed.page().as_str(), killed.fate()), ("of somebody else", Fate::Open));
+        assert_eq!((killed.page().as_str(), killed.fate()), ("of somebody else", OperationStatus::Open));
     };
     is_refused(&["--workspace", &killed.workspace()], "by `--rebind` of `foldlog recover`");
     is_refused(&["--rebind", &killed.workspace()], "not empty");
@@ -257,7 +257,7 @@ fn a_workspace_that_was_replaced_is_restored_into_the_folder_that_a_person_names
     assert_eq!(told["workspaces"][0]["rebound"], true);
     assert_eq!(told["workspaces"][0]["overwritten"], false);
     assert_eq!(fs::read_to_string(other.join("page")).unwrap(), "as it was");
-    assert_eq!((killed.page().as_str(), killed.fate()), ("of somebody else", Fate::Interrupted));
+    assert_eq!((killed.page().as_str(), killed.fate()), ("of somebody else", OperationStatus::Interrupted));
 
     let killed = Killed::with_snapshots("within");
     fs::rename(killed.root(), killed.folder.path().join("elsewhere")).unwrap();
@@ -265,7 +265,7 @@ fn a_workspace_that_was_replaced_is_restored_into_the_folder_that_a_person_names
     fs::write(killed.root().join("more"), "of no worth").unwrap();
     let ran = killed.recover(&["--rebind", &killed.workspace(), "--overwrite"]);
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert_eq!((killed.page().as_str(), killed.fate()), ("as it was", Fate::Interrupted));
+    assert_eq!((killed.page().as_str(), killed.fate()), ("as it was", OperationStatus::Interrupted));
     assert!(!killed.root().join("more").exists());
     let said = format!(
         "workspace `workspace`: {} took the place of the call's folder; files in it that the capture does not hold were removed",
@@ -318,7 +318,7 @@ fn a_mark_is_removed_by_force_also_for_a_session_that_has_no_open_call() {
     let ran = recover(&["--workspace", &killed.root().display().to_string(), "--force"]);
     assert!(ran.stderr.contains("has no mark"), "{}", ran.stderr);
     // Nothing else was touched, and the one that left it half done is recovered as before.
-    assert_eq!((killed.page().as_str(), killed.fate()), ("half done", Fate::Open));
+    assert_eq!((killed.page().as_str(), killed.fate()), ("half done", OperationStatus::Open));
     assert_eq!(killed.recover(&["--workspace", &killed.workspace()]).code, 0);
     killed.is_recovered();
 }
@@ -331,7 +331,10 @@ fn the_mark_of_another_workspace_is_kept_where_that_is_named_by_mistake() {
     let mistaken = format!("workspace={}", other.root().display());
     let refused = killed.recover(&["--workspace", &mistaken, "--force"]);
     assert!(refused.code == 2 && refused.stderr.contains("--rebind"), "{refused:?}");
-    assert_eq!((other.page().as_str(), killed.fate(), other.fate()), ("half done", Fate::Open, Fate::Open));
+    assert_eq!(
+        (other.page().as_str(), killed.fate(), other.fate()),
+        ("half done", OperationStatus::Open, OperationStatus::Open)
+    );
     let mut mark = [0; 5_000];
     rustix::fs::getxattr(other.root(), "user.foldlog.work", &mut mark[..]).expect("its mark is there");
 }

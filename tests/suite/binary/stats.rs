@@ -7,7 +7,7 @@ use std::path::Path;
 use foldlog::conversation::NewAnswer;
 use foldlog::inspect::LogReader;
 use foldlog::log::SegmentSizes;
-use foldlog::{Kind, Store, StoreOptions};
+use foldlog::{RecordKind, Store, StoreOptions};
 use foldlog_codec::body::{Import, ImportedSlice, ObjectId, Payload};
 use foldlog_tests::host::types;
 use foldlog_tests::runs::Json;
@@ -183,7 +183,7 @@ fn a_session_whose_cost_nobody_has_said_has_none_and_a_long_one_is_told_in_parts
     let store = shown::store(folder.path());
     let session = store.create(&types()).unwrap();
     for turn in 1..=1000 {
-        let usage = Some(foldlog_codec::body::Usage { input: turn, output: 1, ..Default::default() });
+        let usage = Some(foldlog_codec::body::TokenUsage { input: turn, output: 1, ..Default::default() });
         let answer = NewAnswer { evaluation_id: "talk".to_owned(), usage, ..NewAnswer::default() };
         session.record_answer(&answer).unwrap();
     }
@@ -327,7 +327,7 @@ fn a_torn_end_is_counted_apart_and_so_is_what_damage_leaves() {
 
 #[test]
 fn forged_logs_are_counted_as_they_are_or_refused() {
-    let later = forged((Kind::from_byte(99).unwrap(), foldlog::Value::from("later").encode()));
+    let later = forged((RecordKind::from_byte(99).unwrap(), foldlog::Value::from("later").encode()));
     let ran = later.run("stats SESSION --json");
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let counted = stats(&later.session);
@@ -336,7 +336,7 @@ fn forged_logs_are_counted_as_they_are_or_refused() {
     let huge = ObjectId { hash: [7; 32], len: u64::MAX }.reference();
     let slices = vec![ImportedSlice { slice: 0, items: vec![(Payload::new(&huge), 1); 3] }];
     let import = Import { from: None, exported_at_us: None, tags: BTreeMap::new(), slices };
-    let lying = forged((Kind::IMPORT, import.encode()));
+    let lying = forged((RecordKind::IMPORT, import.encode()));
     // Nobody was told that it is durable, so it is left out, and with it what it claims.
     let ran = lying.run("stats SESSION --json");
     assert!(ran.code == 0 && ran.stderr.contains("torn: record 4"), "{}", ran.stderr);
@@ -347,7 +347,7 @@ fn forged_logs_are_counted_as_they_are_or_refused() {
     assert_eq!(sum(&counted, "kinds", "bytes") + headers, number(&counted, "used_bytes"));
     // A rollback to what is not before it.
     let ahead = forged((
-        Kind::ROLLBACK,
+        RecordKind::ROLLBACK,
         foldlog_codec::body::Rollback { to: 7.into(), preserve_logs: true }.encode(),
     ));
     assert_eq!(ahead.run("stats SESSION").code, 1);

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldlog_agent::Phase;
-use foldlog_claude::{Block, Body, Client, ClientOptions, ErrorKind, Message, NoCallbacks, Stage};
+use foldlog_agent::EvaluationPhase;
+use foldlog_claude::{
+    ClaudeBlock, ClaudeMessage, ClaudeMessageBody, Client, ClientOptions, ErrorKind, NoCallbacks, Stage,
+};
 use serde_json::{Value, json};
 
 use super::stand_in::{StandIn, late, rest, result_text, turn};
 
 /// Plays a script after a prompt, and returns the messages before the error, and the error.
-fn fails(steps: &Value) -> (Vec<Message>, foldlog_claude::Error) {
+fn fails(steps: &Value) -> (Vec<ClaudeMessage>, foldlog_claude::ClientError) {
     let stand_in = StandIn::new(steps);
     let client = stand_in.start().unwrap();
     client.query("go").unwrap();
@@ -31,7 +33,7 @@ fn an_exit_without_a_result_is_told_with_its_code_and_the_end_of_the_standard_er
     assert!(!messages.is_empty(), "what came before is told first");
     assert_eq!(
         (error.kind(), error.stage(), error.phase()),
-        (ErrorKind::Exited, Stage::Response, Phase::Request)
+        (ErrorKind::Exited, Stage::Response, EvaluationPhase::Request)
     );
     assert_eq!((error.exit_code(), error.signal()), (Some(7), None));
     assert_eq!(error.stderr(), "first\u{1b}[31m\nlast\n");
@@ -62,7 +64,7 @@ fn a_program_killed_within_a_line_leaves_the_lines_before_it() {
     let steps = json!([{"turn": true}, {"text": "whole"}, {"cut": "{\"type\":\"assis", "signal": 9}]);
     let (messages, error) = fails(&steps);
     assert_eq!((error.kind(), error.signal()), (ErrorKind::Exited, Some(9)));
-    let answers = messages.iter().filter(|message| matches!(message.body, Body::Assistant(_)));
+    let answers = messages.iter().filter(|message| matches!(message.body, ClaudeMessageBody::Assistant(_)));
     assert_eq!(answers.count(), 1);
 }
 
@@ -92,8 +94,8 @@ fn a_line_of_thirty_megabytes_arrives_whole_unless_the_limit_is_lower() {
     let client = stand_in.start().unwrap();
     let messages = turn(&client, "go");
     let length = messages.iter().find_map(|message| match &message.body {
-        Body::Assistant(answer) => match &answer.content[..] {
-            [Block::Text(text)] => Some(text.len()),
+        ClaudeMessageBody::Assistant(answer) => match &answer.content[..] {
+            [ClaudeBlock::Text(text)] => Some(text.len()),
             _ => None,
         },
         _ => None,
@@ -177,7 +179,7 @@ fn a_program_or_a_folder_that_does_not_exist_is_named() {
     let error = Client::start(&absent, Arc::new(NoCallbacks)).unwrap_err();
     assert_eq!(
         (error.kind(), error.stage(), error.phase()),
-        (ErrorKind::ProgramNotFound, Stage::Spawn, Phase::Request)
+        (ErrorKind::ProgramNotFound, Stage::Spawn, EvaluationPhase::Request)
     );
     let shown = error.to_string();
     assert!(shown.contains("/nowhere/claude") && shown.contains("@anthropic-ai/claude-code"), "{shown}");

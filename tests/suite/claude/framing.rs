@@ -2,15 +2,15 @@
 
 use std::io::{self, BufReader, Read};
 
-use foldlog_agent::Phase;
-use foldlog_claude::{Block, Body, Error, ErrorKind, Message, read_stream};
+use foldlog_agent::EvaluationPhase;
+use foldlog_claude::{ClaudeBlock, ClaudeMessage, ClaudeMessageBody, ClientError, ErrorKind, read_stream};
 use serde_json::json;
 
-fn read(bytes: &[u8]) -> Vec<Result<Message, Error>> {
+fn read(bytes: &[u8]) -> Vec<Result<ClaudeMessage, ClientError>> {
     read_stream(bytes, 1 << 20).collect()
 }
 
-fn messages(bytes: &[u8]) -> Vec<Message> {
+fn messages(bytes: &[u8]) -> Vec<ClaudeMessage> {
     read(bytes).into_iter().map(Result::unwrap).collect()
 }
 
@@ -39,7 +39,7 @@ fn a_line_that_is_no_object_is_an_error_with_its_place_and_reading_goes_on() {
     let [Ok(_), Err(broken), Err(not_text), Ok(last)] = &read[..] else { panic!("{read:?}") };
     assert_eq!(broken.kind(), ErrorKind::MalformedLine { line: 3, offset: 19 });
     assert_eq!(not_text.kind(), ErrorKind::MalformedLine { line: 4, offset: 28 });
-    assert_eq!(broken.phase(), Phase::Response);
+    assert_eq!(broken.phase(), EvaluationPhase::Response);
     assert!(!broken.is_retryable());
     assert_eq!(last.line(), r#"{"type":"b"}"#);
 }
@@ -82,18 +82,22 @@ fn what_is_not_known_of_messages_and_blocks_is_kept() {
         .to_string();
     let messages = messages(stream.as_bytes());
     let [limit, task, untyped, answer] = &messages[..] else { panic!("{messages:?}") };
-    assert!(matches!(&limit.body, Body::Other { kind, subtype: None } if kind == "rate_limit_event"));
+    assert!(
+        matches!(&limit.body, ClaudeMessageBody::Other { kind, subtype: None } if kind == "rate_limit_event")
+    );
     assert_eq!(limit.json()["rate_limit_info"]["status"], "allowed");
-    assert!(matches!(&task.body, Body::Other { subtype: Some(subtype), .. } if subtype == "task_started"));
-    assert!(matches!(&untyped.body, Body::Other { kind, .. } if kind.is_empty()));
-    let Body::Assistant(answer) = &answer.body else { panic!("{answer:?}") };
+    assert!(
+        matches!(&task.body, ClaudeMessageBody::Other { subtype: Some(subtype), .. } if subtype == "task_started")
+    );
+    assert!(matches!(&untyped.body, ClaudeMessageBody::Other { kind, .. } if kind.is_empty()));
+    let ClaudeMessageBody::Assistant(answer) = &answer.body else { panic!("{answer:?}") };
     let expected = [
-        Block::Thinking { thinking: "hm".into(), signature: Some("s".into()) },
-        Block::Text("a".into()),
-        Block::ToolUse { id: "t".into(), name: "Read".into(), input: json!({"path": "p"}) },
-        Block::Other(json!({"type": "server_tool_use", "id": "t"})),
-        Block::Other(json!({"type": "text"})),
-        Block::Other(json!(7)),
+        ClaudeBlock::Thinking { thinking: "hm".into(), signature: Some("s".into()) },
+        ClaudeBlock::Text("a".into()),
+        ClaudeBlock::ToolUse { id: "t".into(), name: "Read".into(), input: json!({"path": "p"}) },
+        ClaudeBlock::Other(json!({"type": "server_tool_use", "id": "t"})),
+        ClaudeBlock::Other(json!({"type": "text"})),
+        ClaudeBlock::Other(json!(7)),
     ];
     assert_eq!(answer.content, expected);
 }
@@ -107,7 +111,7 @@ fn mirrored_lines_are_kept_byte_for_byte() {
         entries[0], entries[1]
     );
     let [message] = &messages(line.as_bytes())[..] else { panic!("one message") };
-    let Body::TranscriptMirror(mirror) = &message.body else { panic!("{message:?}") };
+    let ClaudeMessageBody::TranscriptMirror(mirror) = &message.body else { panic!("{message:?}") };
     assert_eq!(mirror.file_path, "/p.jsonl");
     assert_eq!(mirror.entries.iter().map(|entry| entry.get()).collect::<Vec<_>>(), entries);
 }
@@ -127,12 +131,14 @@ fn a_recorded_stream_is_read_without_a_program() {
     );
     let messages = messages(recorded.as_bytes());
     let [init, answer, told, result] = &messages[..] else { panic!("{messages:?}") };
-    let Body::Init(init) = &init.body else { panic!("{init:?}") };
+    let ClaudeMessageBody::Init(init) = &init.body else { panic!("{init:?}") };
     assert_eq!((init.session_id.as_str(), init.version.as_deref()), ("b550", Some("2.1.100")));
     assert_eq!(init.mcp_servers, [("wink".to_owned(), "connected".to_owned())]);
-    assert!(matches!(&answer.body, Body::Assistant(answer) if answer.id.as_deref() == Some("msg_1")));
     assert!(
-        matches!(&told.body, Body::User(user) if user.tool_use_result.is_some() && user.content.len() == 1)
+        matches!(&answer.body, ClaudeMessageBody::Assistant(answer) if answer.id.as_deref() == Some("msg_1"))
+    );
+    assert!(
+        matches!(&told.body, ClaudeMessageBody::User(user) if user.tool_use_result.is_some() && user.content.len() == 1)
     );
     let result = result.result().unwrap();
     let usage = result.usage.unwrap();

@@ -12,8 +12,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use foldlog_claude::{
-    BridgedTool, Callbacks, Client, ClientOptions, ErrorKind, FailureKind, HookCall, HookMatcher, HookReply,
-    Message, PermissionMode, ToolCall, ToolReply,
+    BridgedTool, Callbacks, ClaudeMessage, Client, ClientOptions, ErrorKind, FailureKind, HookCall,
+    HookMatcher, HookReply, PermissionMode, ToolCall, ToolReply,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -224,7 +224,7 @@ impl Callbacks for Host {
     }
 }
 
-fn results(messages: &[Message]) -> (Vec<(String, bool)>, String) {
+fn results(messages: &[ClaudeMessage]) -> (Vec<(String, bool)>, String) {
     (call_results(messages), result_text(messages))
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use foldlog_claude::{Body, Client, ClientOptions, ErrorKind, Message, NoCallbacks};
+use foldlog_claude::{ClaudeMessage, ClaudeMessageBody, Client, ClientOptions, ErrorKind, NoCallbacks};
 use serde_json::json;
 
 use super::stand_in::{StandIn, mirrored, rest, result_text, turn};
@@ -15,7 +15,7 @@ fn history() -> StandIn {
     StandIn::new(&json!([{"turn": true}, {"text": "yes"}, {"result": "$history"}]))
 }
 
-fn said(options: &ClientOptions, prompt: &str) -> (String, Vec<Message>) {
+fn said(options: &ClientOptions, prompt: &str) -> (String, Vec<ClaudeMessage>) {
     let client = Client::start(options, Arc::new(NoCallbacks)).unwrap();
     let mut messages = turn(&client, prompt);
     let text = result_text(&messages);
@@ -24,9 +24,9 @@ fn said(options: &ClientOptions, prompt: &str) -> (String, Vec<Message>) {
     (text, messages)
 }
 
-fn session_of(messages: &[Message]) -> String {
+fn session_of(messages: &[ClaudeMessage]) -> String {
     let init = messages.iter().find_map(|message| match &message.body {
-        Body::Init(init) => Some(init.session_id.clone()),
+        ClaudeMessageBody::Init(init) => Some(init.session_id.clone()),
         _ => None,
     });
     init.unwrap()

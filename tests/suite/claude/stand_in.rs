@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldlog_claude::{Block, Body, Callbacks, Client, ClientOptions, Error, Message, NoCallbacks};
+use foldlog_claude::{
+    Callbacks, ClaudeBlock, ClaudeMessage, ClaudeMessageBody, Client, ClientError, ClientOptions, NoCallbacks,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -56,7 +58,7 @@ impl StandIn {
     }
 
     /// Starts a client without callbacks.
-    pub(crate) fn start(&self) -> Result<Client, Error> {
+    pub(crate) fn start(&self) -> Result<Client, ClientError> {
         Client::start(&self.options(), Arc::new(NoCallbacks))
     }
 
@@ -90,13 +92,13 @@ pub(crate) fn late() -> Option<Instant> {
 }
 
 /// Says something, and returns the messages up to the result.
-pub(crate) fn turn(client: &Client, prompt: &str) -> Vec<Message> {
+pub(crate) fn turn(client: &Client, prompt: &str) -> Vec<ClaudeMessage> {
     client.query(prompt).unwrap();
     up_to_result(client)
 }
 
 /// Returns the messages up to the result.
-pub(crate) fn up_to_result(client: &Client) -> Vec<Message> {
+pub(crate) fn up_to_result(client: &Client) -> Vec<ClaudeMessage> {
     let mut messages = Vec::new();
     while let Some(message) = client.next_message(late()).unwrap() {
         let is_last = message.result().is_some();
@@ -109,22 +111,22 @@ pub(crate) fn up_to_result(client: &Client) -> Vec<Message> {
 }
 
 /// Returns the text of the result that ends a list of messages.
-pub(crate) fn result_text(messages: &[Message]) -> String {
+pub(crate) fn result_text(messages: &[ClaudeMessage]) -> String {
     messages.last().unwrap().result().unwrap().result.clone().unwrap_or_default()
 }
 
 /// Returns all messages until the program's end.
-pub(crate) fn rest(client: &Client) -> Vec<Message> {
+pub(crate) fn rest(client: &Client) -> Vec<ClaudeMessage> {
     std::iter::from_fn(|| client.next_message(late()).unwrap()).collect()
 }
 
 /// Returns the results of calls among messages: content, and whether the call failed.
-pub(crate) fn call_results(messages: &[Message]) -> Vec<(String, bool)> {
+pub(crate) fn call_results(messages: &[ClaudeMessage]) -> Vec<(String, bool)> {
     let mut results = Vec::new();
     for message in messages {
-        let Body::User(user) = &message.body else { continue };
+        let ClaudeMessageBody::User(user) = &message.body else { continue };
         for block in &user.content {
-            if let Block::ToolResult { content, is_error, .. } = block {
+            if let ClaudeBlock::ToolResult { content, is_error, .. } = block {
                 let text = content.as_str().or_else(|| content[0]["text"].as_str());
                 results.push((text.unwrap_or_default().to_owned(), *is_error));
             }
@@ -134,10 +136,10 @@ pub(crate) fn call_results(messages: &[Message]) -> Vec<(String, bool)> {
 }
 
 /// Returns the path of a session's file, and its text as the mirrored lines among messages give it.
-pub(crate) fn mirrored(messages: &[Message]) -> (String, String) {
+pub(crate) fn mirrored(messages: &[ClaudeMessage]) -> (String, String) {
     let (mut path, mut text) = (String::new(), String::new());
     for message in messages {
-        let Body::TranscriptMirror(mirror) = &message.body else { continue };
+        let ClaudeMessageBody::TranscriptMirror(mirror) = &message.body else { continue };
         path.clone_from(&mirror.file_path);
         mirror.entries.iter().for_each(|entry| text.push_str(&format!("{}\n", entry.get())));
     }

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use foldlog::inspect::{EventFeed, Fed, Followed, Follower, LogReader, ReadOptions, Recorded};
+use foldlog::inspect::{DecodedRecord, EventFeed, Fed, Follower, LogReader, LogUpdate, ReadOptions};
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::tools::{ExecuteOptions, RewindOptions, ToolCall, ToolRegistry, ToolRunner};
 use foldlog::{
-    CompactOptions, CompactReport, Durability, Error, ExecutionState, KeptSnapshots, Kind, ResourceRegistry,
-    SequenceNumber, Session, SessionOptions, SnapshotOptions, State, Store, StoreOptions,
+    CompactOptions, CompactReport, Durability, Error, ExecutionState, KeptSnapshots, RecordKind,
+    ResourceRegistry, SequenceNumber, Session, SessionOptions, SnapshotOptions, State, Store, StoreOptions,
 };
 use foldlog_codec::body::Dropped;
 use foldlog_tests::crash::{BOOT, CHANGES, Machine, large_note, step};
@@ -102,7 +102,7 @@ fn a_log_takes_room_for_what_its_slices_hold_and_for_its_history() {
     let mut dropped = BTreeMap::new();
     after
         .records(0, u64::MAX, |record| {
-            if record.kind == Kind::DROPPED {
+            if record.kind == RecordKind::DROPPED {
                 dropped.insert(record.sequence, Dropped::decode(record.body).unwrap());
             }
             Ok(())
@@ -347,7 +347,7 @@ fn who_reads_while_segments_are_replaced_reads_on() {
                     let (mut follower, mut next) = (Follower::open(&dir, 0).unwrap(), 0);
                     follower
                         .poll(|met| {
-                            if let Followed::Record { record, .. } = met {
+                            if let LogUpdate::Record { record, .. } = met {
                                 assert_eq!(record.sequence.get(), next);
                                 next += 1;
                             }
@@ -382,7 +382,7 @@ fn a_follower_within_a_log_that_is_compacted_hands_over_each_record_once() {
         let mut follower = Follower::open_on(storage, machine.dir(id), 0).unwrap();
         let mut seen = Vec::new();
         let _ = follower.poll(|met| {
-            let Followed::Record { record, .. } = met else { panic!("nothing was replaced by a recovery") };
+            let LogUpdate::Record { record, .. } = met else { panic!("nothing was replaced by a recovery") };
             if record.sequence.get() > stop {
                 return Err(Error::NoSuchPosition { position: record.sequence, last: None });
             }
@@ -394,7 +394,7 @@ fn a_follower_within_a_log_that_is_compacted_hands_over_each_record_once() {
         session.dispatch(step(9)).unwrap();
         follower
             .poll(|met| {
-                let Followed::Record { record, .. } = met else {
+                let LogUpdate::Record { record, .. } = met else {
                     panic!("nothing was replaced by a recovery")
                 };
                 seen.push(record.sequence.get());
@@ -424,7 +424,7 @@ fn a_feed_says_where_events_were_dropped_and_goes_on_behind() {
     };
     let session = machine.open(id, Durability::Boundary).unwrap();
     session.dispatch(step(1)).unwrap();
-    let nothing = |_: Recorded<'_>| Ok(());
+    let nothing = |_: DecodedRecord<'_>| Ok(());
     for read in
         [session.contents(0, u64::MAX, nothing), machine.audit(id).unwrap().contents(0, u64::MAX, nothing)]
     {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog::inspect::{Followed, Follower, LogReader};
+use foldlog::inspect::{Follower, LogReader, LogUpdate};
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{CompactOptions, CompactReport, Compression, Durability, Error, Store, StoreOptions};
@@ -115,7 +115,7 @@ fn who_reads_while_segments_are_compressed_reads_on() {
                     let (mut follower, mut next) = (Follower::open(&dir, 0).unwrap(), 0);
                     follower
                         .poll(|met| {
-                            let Followed::Record { record, .. } = met else {
+                            let LogUpdate::Record { record, .. } = met else {
                                 panic!("nothing was recovered")
                             };
                             assert_eq!(record.sequence.get(), next);

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::inspect::{Followed, Follower, LogReader};
+use foldlog::inspect::{Follower, LogReader, LogUpdate};
 use foldlog::log::SegmentSizes;
 use foldlog::storage::Op;
 use foldlog::{
@@ -24,7 +24,7 @@ use super::{
 /// What a log says, in whichever way one asks.
 #[derive(PartialEq)]
 struct Answers {
-    records: Vec<(u64, foldlog::Kind, i64, Vec<u8>)>,
+    records: Vec<(u64, foldlog::RecordKind, i64, Vec<u8>)>,
     digests: Vec<[u8; 32]>,
     states: Vec<foldlog::State>,
     seals: u64,
@@ -48,7 +48,7 @@ fn answers(machine: &Machine, id: Uuid, through: u64) -> Answers {
     let mut follower = Follower::open_on(Arc::new(machine.disk.clone()), machine.dir(id), 0).unwrap();
     follower
         .poll(|met| {
-            let Followed::Record { record, .. } = met else { panic!("nothing was recovered") };
+            let LogUpdate::Record { record, .. } = met else { panic!("nothing was recovered") };
             followed.extend(Some(record.sequence.get()).filter(|sequence| *sequence <= through));
             Ok(())
         })

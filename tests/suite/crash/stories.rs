@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
 use foldlog::storage::{Access, CrashKind, Fault, Op, Storage};
-use foldlog::{BackgroundSync, CollectOptions, Durability, Error, Kind, SessionOptions, Store, StoreOptions};
+use foldlog::{
+    BackgroundSync, CollectOptions, Durability, Error, RecordKind, SessionOptions, Store, StoreOptions,
+};
 use foldlog_codec::frame::{self, Header};
 use foldlog_codec::segment::{Previous, SegmentHeader};
 use foldlog_tests::crash::{BOOT, Machine, Slices, count, large_note, step, write_steps};
@@ -637,7 +639,7 @@ fn whatever_attested_at_the_end_is_durable_before_what_the_next_writer_builds_on
         let segment = SegmentHeader::decode(&bytes).unwrap();
         let context = frame::Context::new(segment.salt, segment.first_sequence);
         let first = frame::decode(context, &bytes[last.start..last.end]).unwrap().header;
-        assert_eq!((first.kind, first.watermark), (Kind::CLOSED, first.sequence));
+        assert_eq!((first.kind, first.watermark), (RecordKind::CLOSED, first.sequence));
         let mut second = Vec::new();
         let header = Header { predecessor_crc: first.crc, ..first };
         frame::encode(context, &header, &[], &mut second).unwrap();

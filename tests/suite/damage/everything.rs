@@ -11,7 +11,7 @@ use foldlog::conversation::{
 use foldlog::storage::CrashKind;
 use foldlog::tools::{ExecuteOptions, Question, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
-    CallOrigin, Durability, Error, ExecutionState, ImportOptions, Kind, ResourceRegistry, Session,
+    CallOrigin, Durability, Error, ExecutionState, ImportOptions, RecordKind, ResourceRegistry, Session,
     SessionOptions, Settlement, SnapshotOptions, Store, StoreOptions, Value,
 };
 use foldlog_codec::Record;
@@ -249,30 +249,30 @@ fn after_the_one_before(frames: &[FrameAt], path: &PathBuf) -> u64 {
 fn the_log_holds_every_kind_in_several_segments_of_both_sessions() {
     let (machine, id, parent) = everything();
     let frames = machine.frames(id).unwrap();
-    let kinds: BTreeSet<Kind> = frames.iter().map(|frame| frame.kind).collect();
+    let kinds: BTreeSet<RecordKind> = frames.iter().map(|frame| frame.kind).collect();
     let written = [
-        Kind::OPENED,
-        Kind::DECLARE,
-        Kind::DISPATCH,
-        Kind::OBSERVED,
-        Kind::REPLICATED,
-        Kind::TOOL_BEGIN,
-        Kind::TOOL_END,
-        Kind::SETTLE,
-        Kind::INPUT,
-        Kind::REQUEST,
-        Kind::ANSWER,
-        Kind::TURN,
-        Kind::SHORTENED,
-        Kind::PROMPT_ACCEPTED,
-        Kind::ADAPTER_STATE,
-        Kind::SNAPSHOT,
-        Kind::ROLLBACK,
-        Kind::IMPORT,
-        Kind::SYNCED,
-        Kind::RESUMED,
-        Kind::DECLARED,
-        Kind::CLOSED,
+        RecordKind::OPENED,
+        RecordKind::DECLARE,
+        RecordKind::DISPATCH,
+        RecordKind::OBSERVED,
+        RecordKind::REPLICATED,
+        RecordKind::TOOL_BEGIN,
+        RecordKind::TOOL_END,
+        RecordKind::SETTLE,
+        RecordKind::INPUT,
+        RecordKind::REQUEST,
+        RecordKind::ANSWER,
+        RecordKind::TURN,
+        RecordKind::SHORTENED,
+        RecordKind::PROMPT_ACCEPTED,
+        RecordKind::ADAPTER_STATE,
+        RecordKind::SNAPSHOT,
+        RecordKind::ROLLBACK,
+        RecordKind::IMPORT,
+        RecordKind::SYNCED,
+        RecordKind::RESUMED,
+        RecordKind::DECLARED,
+        RecordKind::CLOSED,
     ];
     assert_eq!(kinds, BTreeSet::from(written));
     assert!(
@@ -425,8 +425,10 @@ fn a_sound_frame_from_anywhere_behind_a_tear_is_never_taken_in() {
     machine.crash(CrashKind::Process);
     let frames = machine.frames(id).unwrap();
     let segment = machine.segments(id).pop().unwrap();
-    let tail: Vec<&FrameAt> =
-        frames.iter().filter(|frame| frame.segment == segment && frame.kind == Kind::DISPATCH).collect();
+    let tail: Vec<&FrameAt> = frames
+        .iter()
+        .filter(|frame| frame.segment == segment && frame.kind == RecordKind::DISPATCH)
+        .collect();
     let sound = machine.disk.read_file(&segment).unwrap();
     let mut tried = 0;
     for (torn, stale) in tail.iter().flat_map(|torn| tail.iter().map(move |stale| (torn, stale))) {

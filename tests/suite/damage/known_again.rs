@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use foldlog::storage::CrashKind;
-use foldlog::{Durability, Kind};
-use foldlog_codec::body::{Observed, Opened, Payload};
+use foldlog::{Durability, RecordKind};
+use foldlog_codec::body::{Observed, Payload, SessionOpening};
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::segment::SegmentHeader;
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, write_steps};
@@ -17,7 +17,7 @@ use super::salvage::{holds, salvage};
 use super::{flip, unattested};
 
 /// A log of these frames, each sound and behind the one before: kind, how much it attests, body.
-fn forge(machine: &Machine, id: Uuid, frames: &[(Kind, u64, Vec<u8>)]) {
+fn forge(machine: &Machine, id: Uuid, frames: &[(RecordKind, u64, Vec<u8>)]) {
     let (salt, mut sequence, mut predecessor_crc) = (11, 0, 0);
     let header = SegmentHeader {
         ordinal: 0,
@@ -49,16 +49,16 @@ fn forge(machine: &Machine, id: Uuid, frames: &[(Kind, u64, Vec<u8>)]) {
 /// A log in which a writer that was ahead of its syncs attested less than it had written; and the place of that frame.
 fn attesting_less() -> (Machine, Uuid, FrameAt) {
     let (machine, id) = (Machine::default(), Uuid::from_u128(9));
-    let opened = Opened { session: id, seed: 1, tags: BTreeMap::new(), parent: None }.encode();
+    let opened = SessionOpening { session: id, seed: 1, tags: BTreeMap::new(), parent: None }.encode();
     let data = foldlog::Value::from("rain").encode();
     let observed = || Observed { name: "weather".to_owned(), data: Payload::new(&data) }.encode();
     let frames = [
-        (Kind::OPENED, 0, opened),
-        (Kind::OBSERVED, 0, observed()),
-        (Kind::OBSERVED, 0, observed()),
-        (Kind::SYNCED, 1, Vec::new()),
-        (Kind::OBSERVED, 1, observed()),
-        (Kind::SYNCED, 4, Vec::new()),
+        (RecordKind::OPENED, 0, opened),
+        (RecordKind::OBSERVED, 0, observed()),
+        (RecordKind::OBSERVED, 0, observed()),
+        (RecordKind::SYNCED, 1, Vec::new()),
+        (RecordKind::OBSERVED, 1, observed()),
+        (RecordKind::SYNCED, 4, Vec::new()),
     ];
     forge(&machine, id, &frames);
     let less = machine.frames(id).unwrap().remove(3);
@@ -92,8 +92,8 @@ fn a_frame_that_is_no_record_is_known_again_by_what_follows_it() {
     let (whole, id, _) = everything();
     let (frames, reader) = (whole.frames(id).unwrap(), whole.audit(id).unwrap());
     let all = reader.records_len();
-    let mut tried = BTreeMap::<Kind, usize>::new();
-    for kind in [Kind::RESUMED, Kind::DECLARED] {
+    let mut tried = BTreeMap::<RecordKind, usize>::new();
+    for kind in [RecordKind::RESUMED, RecordKind::DECLARED] {
         let of_kind: Vec<&FrameAt> = frames.iter().filter(|frame| frame.kind == kind).collect();
         // Every byte of the one that is the last, behind records of all kinds, and the headers of the others.
         for (frame, is_last) in of_kind.iter().map(|frame| (*frame, Some(frame) == of_kind.last())) {
@@ -129,7 +129,7 @@ fn nothing_is_taken_behind_a_frame_that_cannot_be_known_again() {
     let (whole, id) = unattested();
     let reader = whole.audit(id).unwrap();
     let frames = whole.frames(id).unwrap();
-    let place = frames.iter().rposition(|frame| frame.kind == Kind::RESUMED).unwrap();
+    let place = frames.iter().rposition(|frame| frame.kind == RecordKind::RESUMED).unwrap();
     let [resumed, next, second] = [&frames[place], &frames[place + 1], &frames[place + 2]];
     assert!(!next.kind.is_envelope() && next.end == second.start && second.sequence == next.sequence + 1);
     let ends = |told: &str, meddle: &dyn Fn(&mut Vec<u8>)| {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use foldlog::inspect::{LogReader, walk_on};
 use foldlog::storage::{FileStorage, Storage};
 use foldlog::{BackgroundSync, Durability, Store, StoreOptions};
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::segment::SegmentHeader;
 use foldlog_tests::crash::{BOOT, Chance, Mortal, OTHER_BOOT, count, write_steps};
@@ -75,7 +75,7 @@ fn a_frame_in_the_middle_of_noise_is_evidence_all_the_same() {
                 body_len: 0,
                 sequence: SequenceNumber::new(records + 9),
                 watermark: SequenceNumber::new(records + 9),
-                kind: Kind::SYNCED,
+                kind: RecordKind::SYNCED,
                 time_us: 0,
             };
             let context = Context::new(segment.salt, segment.first_sequence);

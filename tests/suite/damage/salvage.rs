@@ -8,7 +8,7 @@ use foldlog::inspect::LogReader;
 use foldlog::storage::{CrashKind, Fault, Op, Storage};
 use foldlog::tools::ExecuteOptions;
 use foldlog::{
-    Durability, Error, Kind, Parent, SalvageReport, SequenceNumber, SessionOptions, Settlement, Store,
+    Durability, Error, Parent, RecordKind, SalvageReport, SequenceNumber, SessionOptions, Settlement, Store,
 };
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, step, write_steps};
 use foldlog_tests::host::types;
@@ -40,7 +40,7 @@ pub(super) fn salvage(machine: &Machine, id: Uuid) -> Result<SalvageReport, Erro
     salvaged
 }
 
-type Content = Vec<(u64, Kind, i64, Vec<u8>)>;
+type Content = Vec<(u64, RecordKind, i64, Vec<u8>)>;
 
 fn content(reader: &LogReader, records: u64) -> Content {
     let mut content = Vec::new();
@@ -91,7 +91,7 @@ pub(super) fn holds(
             Ok(())
         })
         .unwrap();
-    assert_eq!(kinds, [Kind::OPENED, Kind::OBSERVED], "{told}");
+    assert_eq!(kinds, [RecordKind::OPENED, RecordKind::OBSERVED], "{told}");
     let open: Vec<_> = salvaged.open.iter().map(|open| open.operation).collect();
     assert_eq!(open, expected.open_operations, "{told}");
     // A host opens it, and goes on where nothing is to be recovered first.
@@ -398,7 +398,7 @@ fn a_call_that_was_open_where_the_sound_part_ends_is_reported_and_recovered() {
     let (whole, id, _) = everything();
     let reader = whole.audit(id).unwrap();
     let frames = whole.frames(id).unwrap();
-    let ends: Vec<&FrameAt> = frames.iter().filter(|frame| frame.kind == Kind::TOOL_END).collect();
+    let ends: Vec<&FrameAt> = frames.iter().filter(|frame| frame.kind == RecordKind::TOOL_END).collect();
     assert_eq!(ends.len(), 12);
     for end in ends {
         let machine = whole.copied(OTHER_BOOT);
@@ -428,7 +428,7 @@ fn a_call_that_was_open_where_the_sound_part_ends_is_reported_and_recovered() {
 fn what_was_salvaged_can_be_salvaged() {
     let (whole, id, _) = everything();
     let frames = whole.frames(id).unwrap();
-    let bad = frames.iter().rfind(|frame| frame.kind == Kind::DISPATCH).unwrap();
+    let bad = frames.iter().rfind(|frame| frame.kind == RecordKind::DISPATCH).unwrap();
     flip(&whole, &bad.segment, bad.start + 40);
     let first = salvage(&whole, id).unwrap();
     let again = elsewhere(&whole).salvage(&first.dir, SessionOptions::default()).unwrap();
@@ -493,7 +493,7 @@ fn what_only_has_a_segments_name_is_left_and_named() {
 fn a_salvage_that_fails_at_any_step_leaves_a_whole_session_or_none() {
     let (whole, id, _) = everything();
     let frames = whole.frames(id).unwrap();
-    let bad = frames.iter().rfind(|frame| frame.kind == Kind::DISPATCH).unwrap();
+    let bad = frames.iter().rfind(|frame| frame.kind == RecordKind::DISPATCH).unwrap();
     flip(&whole, &bad.segment, bad.start + 40);
     let (mut failed, mut at) = (0, 0);
     loop {

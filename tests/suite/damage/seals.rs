@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use foldlog::storage::{CrashKind, Storage};
-use foldlog::{Durability, Error, Kind, Session};
+use foldlog::{Durability, Error, RecordKind, Session};
 use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT};
 use foldlog_tests::host::{DraftEdited, Noted, Notes, types};
 use foldlog_tests::verbs::foldlog;
@@ -47,7 +47,7 @@ fn seal_of(machine: &Machine, id: Uuid, segment: &Path) -> std::ops::Range<usize
     let frames = machine.frames(id).unwrap();
     let of_chain = |frame: &&_| {
         let frame: &foldlog_tests::crash::FrameAt = frame;
-        frame.segment == segment && frame.kind != Kind::SEAL
+        frame.segment == segment && frame.kind != RecordKind::SEAL
     };
     let seal = frames.iter().rfind(of_chain).unwrap().end..used(machine, segment);
     assert!(!seal.is_empty(), "{} is sealed", segment.display());
@@ -127,7 +127,8 @@ fn a_damaged_body_below_a_sound_seal_and_image_is_for_the_audit_and_for_opening_
     let first = whole.segments(id).remove(0);
     let seal = seal_of(&whole, id, &first);
     let frames = whole.frames(id).unwrap();
-    let bad = frames.iter().rfind(|frame| frame.segment == first && frame.kind == Kind::DISPATCH).unwrap();
+    let bad =
+        frames.iter().rfind(|frame| frame.segment == first && frame.kind == RecordKind::DISPATCH).unwrap();
     whole.disk.mutate_file(&first, |bytes| bytes[bad.end - 1] ^= 1).unwrap();
 
     let session = whole.open(id, Durability::Boundary).unwrap();
@@ -210,7 +211,7 @@ fn a_bad_frame_behind_an_image_is_judged_as_without_it() {
     whole.crash(CrashKind::Process);
     let covered = whole.open(id, Durability::Process).unwrap().recovery().from_image.unwrap();
     let frames = whole.frames(id).unwrap();
-    let bad = frames.iter().find(|f| f.sequence == covered + 1 && f.kind == Kind::DISPATCH).unwrap();
+    let bad = frames.iter().find(|f| f.sequence == covered + 1 && f.kind == RecordKind::DISPATCH).unwrap();
     for boot in [BOOT, OTHER_BOOT] {
         let with = whole.copied(boot);
         with.disk.mutate_file(&bad.segment, |bytes| bytes[bad.end - 1] ^= 1).unwrap();

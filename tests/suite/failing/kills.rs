@@ -10,8 +10,8 @@ use std::path::Path;
 use foldlog::log::SegmentSizes;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
-    Durability, ExecutionState, Kind, ResourceRegistry, Result, Session, SessionOptions, Store, StoreOptions,
-    ToolInvocations,
+    Durability, ExecutionState, RecordKind, ResourceRegistry, Result, Session, SessionOptions, Store,
+    StoreOptions, ToolInvocations,
 };
 use foldlog_tests::child;
 use foldlog_tests::crash::{Chance, Change, Remembered, Slices};
@@ -373,7 +373,7 @@ impl Known {
             })
             .unwrap();
         assert_eq!(sequence as usize, self.records.len(), "records that were there are gone");
-        assert_eq!(self.records[0].kind, Kind::OPENED);
+        assert_eq!(self.records[0].kind, RecordKind::OPENED);
     }
 }
 

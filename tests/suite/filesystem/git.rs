@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use foldlog::filesystem::{
-    Collecting, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Merging, PackReceiver, Restored,
-    SnapshotPacker, audit_snapshots, collect_snapshots,
+    CaptureCollectOptions, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, PackReceiver,
+    RewindMergeInputs, SnapshotPacker, WorkspaceRestoreReport, audit_snapshots, collect_snapshots,
 };
 use foldlog_tests::child;
 
@@ -75,12 +75,12 @@ const MADE: &str = "git init -q -b main && echo 1 >file && git add . && git comm
     git pack-refs --all && echo 2 >file && git commit -qam two && echo stashed >file && git stash -q && \
     echo staged >staged && git add staged && echo changed >>file";
 
-fn told(restored: &Restored) -> Vec<String> {
+fn told(restored: &WorkspaceRestoreReport) -> Vec<String> {
     restored.inexact.iter().map(|one| format!("{}: {}", one.path, one.reason)).collect()
 }
 
 /// Runs a script as a call that fails, and rolls it back.
-fn rolled_back(bench: &Bench, files: &HostFilesystem, script: &str) -> Restored {
+fn rolled_back(bench: &Bench, files: &HostFilesystem, script: &str) -> WorkspaceRestoreReport {
     let snapshot = files.snapshot(None, false).unwrap();
     shell(&bench.root(), script);
     files.roll_back(&snapshot, "7").unwrap()
@@ -124,7 +124,7 @@ fn what_a_failed_call_did_in_a_repository_is_undone() {
         // What is as it was is not touched again.
         let again = bench.open();
         let snapshot = again.snapshot(None, false).unwrap();
-        assert_eq!(again.roll_back(&snapshot, "8").unwrap(), Restored::default(), "{script}");
+        assert_eq!(again.roll_back(&snapshot, "8").unwrap(), WorkspaceRestoreReport::default(), "{script}");
     }
 }
 
@@ -155,7 +155,7 @@ fn a_commit_that_a_rollback_takes_from_its_branch_is_kept_and_named() {
         kept(&bench).lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
     assert_eq!(names, ["refs/foldlog/lost/7", "refs/foldlog/lost/7-2"]);
     // What was there before is not lost.
-    let told_of = |restored: &Restored| told(restored).len();
+    let told_of = |restored: &WorkspaceRestoreReport| told(restored).len();
     assert_eq!(
         told_of(&rolled_back(&bench, &bench.open(), "git reset -q --hard HEAD~1 && git branch again")),
         0
@@ -460,7 +460,7 @@ fn what_a_failed_call_did_in_a_linked_worktree_is_told_and_nothing_outside_is_wr
     );
     let files = bench.open();
     let snapshot = files.snapshot(None, false).unwrap();
-    assert_eq!(files.roll_back(&snapshot, "7").unwrap(), Restored::default());
+    assert_eq!(files.roll_back(&snapshot, "7").unwrap(), WorkspaceRestoreReport::default());
     shell(&bench.root(), "echo 3 >file && git commit -qam three && git config user.name B && rm .git");
     shell(&bench.root(), "echo 'gitdir: /nowhere' >.git");
     let outside = |bench: &Bench| files_of(&bench.folder.path().join("main/.git"));
@@ -550,7 +550,7 @@ fn copies_of_a_repository_are_kept_audited_and_packed_with_the_snapshot() {
     let third = files.snapshot(None, true).unwrap();
     assert_eq!((&second.commit, second.repositories == third.repositories), (&third.commit, false));
     let (keep, give_up) = ([first.clone(), third.clone()], [second.clone()]);
-    let asked = Collecting { keep: &keep, give_up: &give_up, pool: None, dry_run: false };
+    let asked = CaptureCollectOptions { keep: &keep, give_up: &give_up, pool: None, dry_run: false };
     assert!(collect_snapshots(files.store(), &asked).unwrap().objects > 0);
     let audit = |snapshots: &[FilesystemSnapshot]| audit_snapshots(files.store(), snapshots, &|_| true);
     let audited = audit(&[first.clone(), second.clone(), third.clone()]);
@@ -594,8 +594,13 @@ fn a_rewind_restores_a_repository_that_nobody_worked_in_by_hand() {
         }
         let (present, now) = (files.snapshot(None, false).unwrap(), stands(&bench.root()));
         let merge = |overwrite| {
-            let merging =
-                Merging { target: &target, last: &last, present: &present, overwrite, after_restore: false };
+            let merging = RewindMergeInputs {
+                target: &target,
+                last: &last,
+                present: &present,
+                overwrite,
+                after_restore: false,
+            };
             files.merged(&merging).unwrap()
         };
         let merged = merge(false);
@@ -613,7 +618,7 @@ fn a_rewind_restores_a_repository_that_nobody_worked_in_by_hand() {
         files.restore(&merge(true).snapshot).unwrap();
         assert_eq!(stands(&bench.root()), before);
         // Forward again, as an undo of the rewind does.
-        let undo = Merging {
+        let undo = RewindMergeInputs {
             target: &present,
             last: &target,
             present: &target,
@@ -661,8 +666,13 @@ fn what_a_rollback_or_git_status_leaves_in_a_repository_is_nobodys_work() {
         let now = files_of(&bench.at(".git"));
         for (target, then) in [(&failed, &failed_stands), (&first, &first_stands)] {
             let present = files.snapshot(None, false).unwrap();
-            let merging =
-                Merging { target, last: &begin, present: &present, overwrite: false, after_restore: false };
+            let merging = RewindMergeInputs {
+                target,
+                last: &begin,
+                present: &present,
+                overwrite: false,
+                after_restore: false,
+            };
             let merged = files.merged(&merging).unwrap();
             let kept: Vec<&str> = merged.kept.iter().map(|one| one.path.as_str()).collect();
             files.restore(&merged.snapshot).unwrap();

@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use foldlog::filesystem::{
-    ChangeKind, ContentDiff, FileKept, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Merged,
-    Merging, SnapshotReader,
+    ChangeKind, ContentDiff, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, KeptFile,
+    RewindMerge, RewindMergeInputs, SnapshotReader,
 };
 use proptest::prelude::*;
 
@@ -39,13 +39,15 @@ impl Rewind {
         Rewind { bench, files, target, last, present }
     }
 
-    fn merged(&self, overwrite: bool) -> Merged {
+    fn merged(&self, overwrite: bool) -> RewindMerge {
         let (target, last, present) = (&self.target, &self.last, &self.present);
-        self.files.merged(&Merging { target, last, present, overwrite, after_restore: false }).unwrap()
+        self.files
+            .merged(&RewindMergeInputs { target, last, present, overwrite, after_restore: false })
+            .unwrap()
     }
 
     /// Rewinds, checks that the preview had told what that changes, and that it can be undone.
-    fn rewound(&self, overwrite: bool) -> (Merged, BTreeMap<String, String>) {
+    fn rewound(&self, overwrite: bool) -> (RewindMerge, BTreeMap<String, String>) {
         let merged = self.merged(overwrite);
         let told = self.files.rewound(&self.present, &merged.snapshot).unwrap();
         let before = self.bench.digest();
@@ -87,8 +89,8 @@ fn held(files: &[(&str, &str)]) -> BTreeMap<String, String> {
     files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
 }
 
-fn kept(merged: &Merged) -> Vec<(&str, ChangeKind, ChangeKind, Option<&str>)> {
-    let told = |kept: &'_ FileKept| (kept.by_hand, kept.otherwise);
+fn kept(merged: &RewindMerge) -> Vec<(&str, ChangeKind, ChangeKind, Option<&str>)> {
+    let told = |kept: &'_ KeptFile| (kept.by_hand, kept.otherwise);
     merged
         .kept
         .iter()
@@ -253,7 +255,7 @@ proptest! {
         };
         let (target, last, present) = (taken(&first), taken(&tools), taken(&by_hand));
         let before = bench.digest();
-        let merged = files.merged(&Merging { target: &target, last: &last, present: &present, overwrite, after_restore: false }).unwrap();
+        let merged = files.merged(&RewindMergeInputs { target: &target, last: &last, present: &present, overwrite, after_restore: false }).unwrap();
         let restored = files.restore(&merged.snapshot).unwrap();
         prop_assert_eq!(restored.inexact, []);
         let after = files.snapshot(None, false).unwrap();

@@ -5,7 +5,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use foldlog::filesystem::{FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Restored};
+use foldlog::filesystem::{
+    FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, WorkspaceRestoreReport,
+};
 use nix::unistd::Uid;
 
 use super::{Bench, exact, limits, mounts};
@@ -25,7 +27,7 @@ fn rows(text: &str, before: &str) -> Vec<(String, String)> {
 }
 
 /// A workspace that was captured, a tool that did something, and what the restore said.
-fn failed(before: &str, tool: &str) -> (Bench, HostFilesystem, FilesystemSnapshot, Restored) {
+fn failed(before: &str, tool: &str) -> (Bench, HostFilesystem, FilesystemSnapshot, WorkspaceRestoreReport) {
     failed_with(HostFilesystemOptions::default(), before, tool)
 }
 
@@ -33,7 +35,7 @@ fn failed_with(
     options: HostFilesystemOptions,
     before: &str,
     tool: &str,
-) -> (Bench, HostFilesystem, FilesystemSnapshot, Restored) {
+) -> (Bench, HostFilesystem, FilesystemSnapshot, WorkspaceRestoreReport) {
     let bench = Bench::new();
     bench.shell(before);
     let files = bench.open_with(options);
@@ -43,7 +45,7 @@ fn failed_with(
     (bench, files, snapshot, restored)
 }
 
-fn told(restored: &Restored) -> Vec<&str> {
+fn told(restored: &WorkspaceRestoreReport) -> Vec<&str> {
     restored.inexact.iter().map(|one| one.path.as_str()).collect()
 }
 

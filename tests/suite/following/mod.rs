@@ -10,9 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use foldlog::inspect::{Followed, Follower, LogReader, Progress};
-use foldlog::storage::{Access, CrashKind, Entry, HeldLock, MemoryStorage, Storage, StorageFile};
-use foldlog::{Corruption, Durability, Error, Kind, Result};
+use foldlog::inspect::{Follower, LogReader, LogUpdate, Progress};
+use foldlog::storage::{Access, CrashKind, DirectoryEntry, HeldLock, MemoryStorage, Storage, StorageFile};
+use foldlog::{Corruption, Durability, Error, RecordKind, Result};
 use foldlog_codec::segment::SegmentHeader;
 use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
 use foldlog_tests::host::types;
@@ -55,7 +55,7 @@ impl Shown {
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     sequence: u64,
-    kind: Kind,
+    kind: RecordKind,
     body: Vec<u8>,
 }
 
@@ -76,12 +76,12 @@ fn poll(follower: &mut Follower) -> (Polled, Result<Progress>) {
     let mut polled = Polled::default();
     let progress = follower.poll(|met| {
         match met {
-            Followed::Record { record, .. } => polled.records.push(Seen {
+            LogUpdate::Record { record, .. } => polled.records.push(Seen {
                 sequence: record.sequence.get(),
                 kind: record.kind,
                 body: record.body.to_vec(),
             }),
-            Followed::Replaced { from, through } => polled.replaced.push((from.get(), through.get())),
+            LogUpdate::Replaced { from, through } => polled.replaced.push((from.get(), through.get())),
             other => panic!("{other:?}"),
         }
         Ok(())
@@ -421,7 +421,7 @@ fn names_are_known_wherever_a_follower_begins() {
         shown
             .follow(&machine, id, from)
             .poll(|met| {
-                if let Followed::Record { names, .. } = met {
+                if let LogUpdate::Record { names, .. } = met {
                     events = names.events.values().map(|(name, _)| name.clone()).collect();
                 }
                 Ok(())
@@ -437,7 +437,7 @@ fn a_visitor_that_fails_gets_the_same_again() {
     shown.show(&machine);
     let mut taken = Vec::new();
     let stopped = follower.poll(|met| match met {
-        Followed::Record { record, .. } if taken.len() < 3 => {
+        LogUpdate::Record { record, .. } if taken.len() < 3 => {
             taken.push(record.sequence);
             Ok(())
         }

@@ -29,7 +29,7 @@ impl Racing {
 }
 
 impl Storage for Racing {
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirectoryEntry>> {
         self.call();
         self.disk.list(dir)
     }
@@ -40,7 +40,7 @@ impl Storage for Racing {
         self.disk.open(path, access)
     }
 
-    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+    fn entry(&self, path: &Path) -> io::Result<Option<DirectoryEntry>> {
         self.call();
         self.disk.entry(path)
     }

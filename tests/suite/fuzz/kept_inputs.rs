@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use foldlog::{CompactOptions, Compression, Durability, Export, ImportOptions, Kind, Record};
+use foldlog::{CompactOptions, Compression, Durability, Export, ImportOptions, Record, RecordKind};
 use foldlog_codec::body::{Base, BaseSlice, ItemId, ItemRun, KnownPositions, ObjectId};
 use foldlog_codec::frame::HEADER_LEN;
-use foldlog_remote::chunk::{ChunkHash, ChunkHead, Encoder, Epoch, WriterId};
+use foldlog_remote::chunk::{ChunkEncoder, ChunkHash, ChunkHead, Epoch, WriterId};
 use foldlog_remote::compaction::{CompactedVolume, Compaction};
 use foldlog_remote::volume::{self, Extent};
 use foldlog_remote::withdrawal::{Name, Withdrawal};
@@ -47,7 +47,7 @@ fn files(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
 
 /// The records of a log as an input that makes a log of them again, up to where that can have them.
 fn records(machine: &Machine, id: Uuid, from: usize, len: usize) -> Vec<u8> {
-    let mut records: Vec<(Kind, Vec<u8>)> = Vec::new();
+    let mut records: Vec<(RecordKind, Vec<u8>)> = Vec::new();
     let take = |record: &Record<'_>| {
         records.push((record.kind, record.body.to_vec()));
         Ok(())
@@ -236,20 +236,20 @@ fn write_chunks() {
         first_sequence: 0.into(),
         note: note.to_owned(),
     };
-    let records = |mut encoder: Encoder| {
+    let records = |mut encoder: ChunkEncoder| {
         for (sequence, body) in [&b"one"[..], b"", b"three"].iter().enumerate() {
             let record =
-                Record { sequence: (sequence as u64).into(), kind: Kind::DISPATCH, time_us: -1, body };
+                Record { sequence: (sequence as u64).into(), kind: RecordKind::DISPATCH, time_us: -1, body };
             encoder.push(record).unwrap();
         }
         encoder.finish().bytes
     };
-    let mut captures = Encoder::new(head(2, "")).unwrap();
+    let mut captures = ChunkEncoder::new(head(2, "")).unwrap();
     captures.set_captures(&[ObjectId::of(b"a pack"), ObjectId::of(b"another")], b"a third").unwrap();
-    let claim = Encoder::new(ChunkHead { previous: ChunkHash::default(), ..head(0, "worker") }).unwrap();
-    let chunks = [claim.finish().bytes, records(Encoder::new(head(1, "")).unwrap()), records(captures)];
+    let claim = ChunkEncoder::new(ChunkHead { previous: ChunkHash::default(), ..head(0, "worker") }).unwrap();
+    let chunks = [claim.finish().bytes, records(ChunkEncoder::new(head(1, "")).unwrap()), records(captures)];
     let extent = Extent { first: 0, count: 3 };
-    let mut volume = volume::Encoder::new(session, extent, chunks.iter().map(Vec::len)).unwrap();
+    let mut volume = volume::VolumeEncoder::new(session, extent, chunks.iter().map(Vec::len)).unwrap();
     chunks.iter().for_each(|chunk| volume.push(chunk));
     let volume = volume.finish().unwrap();
     let named = |first, count| CompactedVolume { extent: Extent { first, count }, len: 300, hash: [8; 32] };

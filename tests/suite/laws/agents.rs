@@ -10,7 +10,7 @@ use std::sync::Arc;
 use foldlog::filesystem::{Filesystem, InMemoryFilesystem};
 use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolResult, ToolRunner};
 use foldlog::{
-    Durability, ExecutionState, FixedClock, Kind, ResourceRegistry, SequenceNumber, Session, Store,
+    Durability, ExecutionState, FixedClock, RecordKind, ResourceRegistry, SequenceNumber, Session, Store,
     StoreOptions,
 };
 use foldlog_agent::adapter_state::{AdapterStateOptions, StatefulAdapter};
@@ -51,7 +51,7 @@ fn saying(text: &str) -> EvaluateOptions<'static> {
     EvaluateOptions { messages, ..EvaluateOptions::default() }
 }
 
-type Content = (SequenceNumber, Kind, i64, Vec<u8>);
+type Content = (SequenceNumber, RecordKind, i64, Vec<u8>);
 
 /// Runs a host over a new session in the folder `store` of the stand-in, and returns what counts of each record. Whatever an earlier run
 /// left is removed first.
@@ -71,7 +71,7 @@ fn live(at: &StandIn, host: &dyn Fn(Session)) -> Vec<Content> {
     host(session.clone());
     let mut content = Vec::new();
     let read = session.records(0, u64::MAX, |record| {
-        let is_process = record.kind == Kind::OBSERVED
+        let is_process = record.kind == RecordKind::OBSERVED
             && Observed::decode(record.body).is_ok_and(|observed| observed.name == "claude.started");
         let body = if is_process { Vec::new() } else { record.body.to_vec() };
         content.push((record.sequence, record.kind, record.time_us, body));

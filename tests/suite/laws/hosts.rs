@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldlog::testkit::{
-    Action, History, Step, assert_deterministic, assert_rollback_equivalence, dispatch, dispatch_value,
-    histories,
+    Action, History, HistoryStep, assert_deterministic, assert_rollback_equivalence, dispatch,
+    dispatch_value, histories,
 };
 use foldlog::{Event, Policy, SessionTypes, Slice, SliceOp};
 use foldlog_tests::host::*;
@@ -100,7 +100,10 @@ fn a_reducer_that_counts_its_calls_is_found_out() {
         let actions = "[a-z]{0,9}".prop_map(|text| dispatch(Noted { text }));
         let History { steps } = shrunk(assertion, &types, actions).expect("it is found");
         // One step would do, and shrinking comes close.
-        assert!(steps.len() <= 2 && steps.iter().all(|step| matches!(step, Step::Act(_))), "{steps:?}");
+        assert!(
+            steps.len() <= 2 && steps.iter().all(|step| matches!(step, HistoryStep::Act(_))),
+            "{steps:?}"
+        );
     }
 }
 
@@ -162,5 +165,8 @@ fn an_event_with_a_hash_map_reads_back_as_it_was() {
     }
     let types = SessionTypes::builder().slice::<Counts>().append_all::<Counts>().build().unwrap();
     let counts = (0..20_u64).map(|number| (number.to_string(), number)).collect();
-    assert_rollback_equivalence(&types, &History { steps: vec![Step::Act(dispatch(Counted(counts)))] });
+    assert_rollback_equivalence(
+        &types,
+        &History { steps: vec![HistoryStep::Act(dispatch(Counted(counts)))] },
+    );
 }

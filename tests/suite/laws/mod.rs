@@ -19,7 +19,7 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use foldlog::{Error, Export, ImportOptions, Kind, SequenceNumber};
+use foldlog::{Error, Export, ImportOptions, RecordKind, SequenceNumber};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -174,7 +174,7 @@ fn log_lengths(world: &World) -> BTreeMap<String, usize> {
 }
 
 /// What counts of each record.
-fn content(world: &World) -> Vec<(SequenceNumber, Kind, i64, Vec<u8>)> {
+fn content(world: &World) -> Vec<(SequenceNumber, RecordKind, i64, Vec<u8>)> {
     let mut content = Vec::new();
     let read = world.session().records(0, u64::MAX, |record| {
         content.push((record.sequence, record.kind, record.time_us, record.body.to_vec()));

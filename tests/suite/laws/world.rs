@@ -9,7 +9,7 @@ use foldlog::replication::Replication;
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{
     CollectOptions, CompactOptions, Durability, Error, Event, Export, FixedClock, ImportOptions,
-    KeptSnapshots, Kind, Policy, Result, SequenceNumber, Session, SessionOptions, SessionTypes, Slice,
+    KeptSnapshots, Policy, RecordKind, Result, SequenceNumber, Session, SessionOptions, SessionTypes, Slice,
     Snapshot, SnapshotOptions, State, Store, StoreOptions,
 };
 use foldlog_codec::body::Dropped;
@@ -445,7 +445,7 @@ impl World {
             let visited = reader.records(0, u64::MAX, |record| {
                 assert_eq!(record.sequence, kinds.len() as u64, "sequence numbers have no gaps");
                 let dropped =
-                    (record.kind == Kind::DROPPED).then(|| Dropped::decode(record.body).unwrap().kind);
+                    (record.kind == RecordKind::DROPPED).then(|| Dropped::decode(record.body).unwrap().kind);
                 kinds.push(dropped.unwrap_or(record.kind).name().to_owned());
                 Ok(())
             });

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use foldlog::inspect::{LogReader, VersionOf, VersionOutcome, VersionsReplayed, replay_versions};
+use foldlog::inspect::{LogReader, VersionOutcome, VersionSubject, VersionsReplayed, replay_versions};
 use foldlog::testkit::{assert_reducers_replay, assert_versions_replay};
 use foldlog::{
     Event, EventSlice, Export, ImportOptions, Session, SessionTypes, Slice, SliceOp, Store, UpcastError,
@@ -128,7 +128,12 @@ fn old_store(folder: &Path, tasks: &[&str]) -> Vec<Session> {
     tasks.iter().map(begun).collect()
 }
 
-fn row(replayed: &VersionsReplayed, of: VersionOf, name: &str, version: u32) -> (u64, u64, VersionOutcome) {
+fn row(
+    replayed: &VersionsReplayed,
+    of: VersionSubject,
+    name: &str,
+    version: u32,
+) -> (u64, u64, VersionOutcome) {
     let row = replayed.rows.iter().find(|row| row.of == of && row.name == name && row.version == version);
     let row = row.unwrap_or_else(|| panic!("no row of {name}: {replayed}"));
     (row.count, row.failed, row.outcome)
@@ -142,9 +147,9 @@ fn every_event_of_every_old_log_decodes_and_the_table_says_how() {
     }
     let replayed = assert_versions_replay(folder.path(), &types());
     assert_eq!((replayed.sessions, replayed.records), (2, 12));
-    assert_eq!(row(&replayed, VersionOf::Event, "task_set", 1), (4, 0, VersionOutcome::Upcast));
-    assert_eq!(row(&replayed, VersionOf::Event, "forgotten", 1), (2, 0, VersionOutcome::Unknown));
-    assert_eq!(row(&replayed, VersionOf::Item, "lengths", 1), (4, 0, VersionOutcome::Upcast));
+    assert_eq!(row(&replayed, VersionSubject::Event, "task_set", 1), (4, 0, VersionOutcome::Upcast));
+    assert_eq!(row(&replayed, VersionSubject::Event, "forgotten", 1), (2, 0, VersionOutcome::Unknown));
+    assert_eq!(row(&replayed, VersionSubject::Item, "lengths", 1), (4, 0, VersionOutcome::Upcast));
     let lines: Vec<String> = replayed.to_string().lines().map(|line| line.trim_end().to_owned()).collect();
     assert_eq!(
         lines,
@@ -163,7 +168,7 @@ fn every_event_of_every_old_log_decodes_and_the_table_says_how() {
     session.dispatch(TaskSet { title: "three".to_owned(), urgent: true }).unwrap();
     session.close().unwrap();
     let replayed = assert_versions_replay(folder.path(), &types());
-    assert_eq!(row(&replayed, VersionOf::Event, "task_set", 2), (1, 0, VersionOutcome::Decoded));
+    assert_eq!(row(&replayed, VersionSubject::Event, "task_set", 2), (1, 0, VersionOutcome::Decoded));
     // And its reducers do with the old events what the old ones did, once the items are brought up to date.
     for (id, _) in store.sessions().unwrap() {
         assert_eq!(assert_reducers_replay(store.session_dir(id), &types()).diverged, 0);
@@ -187,7 +192,11 @@ fn what_does_not_decode_is_named_with_its_session_its_record_and_the_reason() {
     session.dispatch(TaskSet { title: "new".to_owned(), urgent: true }).unwrap();
     session.close().unwrap();
     let replayed = replay_versions(later.path(), &first::types()).unwrap();
-    assert_eq!(row(&replayed, VersionOf::Event, "task_set", 2), (1, 1, VersionOutcome::Failed), "{replayed}");
+    assert_eq!(
+        row(&replayed, VersionSubject::Event, "task_set", 2),
+        (1, 1, VersionOutcome::Failed),
+        "{replayed}"
+    );
     assert!(!replayed.holds());
 }
 

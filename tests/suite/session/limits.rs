@@ -17,7 +17,7 @@ use foldlog::{
 };
 use foldlog_codec::body::{OBJECT_BYTES_MAX, SLICES_MAX};
 use foldlog_codec::frame::BODY_LEN_MAX;
-use foldlog_codec::msgpack::Limits;
+use foldlog_codec::msgpack::ValueLimits;
 use foldlog_tests::Blob;
 use serde::de::Deserializer;
 use serde::ser::{SerializeSeq, Serializer};
@@ -151,7 +151,7 @@ fn rows() -> Vec<Row> {
     let long = std::env::var_os(LONG).is_some();
     // The head of so long a value takes five bytes.
     let blob = |bytes: u64| act(move |session| session.dispatch(Large(Blob(vec![0; bytes as usize - 5]))));
-    let items_max = Limits::of_payload().items_max;
+    let items_max = ValueLimits::of_payload().items_max;
     let in_body = |row: Row| Row { object_bytes_min: u64::MAX, ..row };
     let fixed =
         |count: usize, len: usize| act(move |session| session.seed::<Arrays>(vec![vec![1; len]; count]));

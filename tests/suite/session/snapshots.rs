@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use foldlog::{
-    Clock, Error, Export, ImportOptions, Kind, Policy, SequenceNumber, SessionOptions, SnapshotOptions,
+    Clock, Error, Export, ImportOptions, Policy, RecordKind, SequenceNumber, SessionOptions, SnapshotOptions,
     Store, StoreOptions, SystemClock,
 };
 use foldlog_tests::host::*;
@@ -339,7 +339,7 @@ fn an_import_of_more_items_than_a_record_holds_is_one_of_several_records() {
     let mut records = 0;
     imported
         .records(SequenceNumber::MIN, SequenceNumber::MAX, |record| {
-            records += usize::from(record.kind == Kind::IMPORT);
+            records += usize::from(record.kind == RecordKind::IMPORT);
             Ok(())
         })
         .unwrap();

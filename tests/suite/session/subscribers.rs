@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use foldlog::storage::{Fault, Op};
-use foldlog::{Durability, Error, Kind, SnapshotOptions};
+use foldlog::{Durability, Error, RecordKind, SnapshotOptions};
 use foldlog_tests::host::*;
 
 use super::{home, home_with, step, titles};
@@ -30,10 +30,10 @@ fn they_hear_every_record_in_order_with_the_event() {
     session.rollback_to(0).unwrap();
     let name = Some(("plan.step_added".to_owned(), 1));
     let expected = [
-        (1, Kind::DECLARE, None, None),
-        (2, Kind::DISPATCH, name, Some("read".to_owned())),
-        (3, Kind::SNAPSHOT, None, None),
-        (4, Kind::ROLLBACK, None, None),
+        (1, RecordKind::DECLARE, None, None),
+        (2, RecordKind::DISPATCH, name, Some("read".to_owned())),
+        (3, RecordKind::SNAPSHOT, None, None),
+        (4, RecordKind::ROLLBACK, None, None),
     ];
     assert_eq!(*heard.lock().unwrap(), expected);
 }
@@ -53,7 +53,8 @@ fn they_are_told_once_the_levels_promise_holds() {
         session.dispatch(step("read")).unwrap();
         session.snapshot(SnapshotOptions::default()).unwrap();
         let durable = durability == Durability::Every;
-        let expected = [(Kind::DECLARE, durable), (Kind::DISPATCH, durable), (Kind::SNAPSHOT, true)];
+        let expected =
+            [(RecordKind::DECLARE, durable), (RecordKind::DISPATCH, durable), (RecordKind::SNAPSHOT, true)];
         assert_eq!(*heard.lock().unwrap(), expected, "{durability:?}");
         handle.lock().unwrap().take();
     }

@@ -2,7 +2,7 @@
 //! name of an item or a message means the same in both.
 
 use foldlog::conversation::{NewAnswer, NewInput, ToolCallRecord};
-use foldlog::inspect::{DifferenceKind, LogReader, MessageRow, Parting};
+use foldlog::inspect::{DifferenceKind, LogDivergence, LogReader, MessageRow};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{ExecutionState, FixedClock, ResourceRegistry, Session, SessionOptions};
 use foldlog_tests::host::*;
@@ -22,7 +22,7 @@ fn run(home: &Home, seed: u64, titles: &[&str]) -> Session {
     session
 }
 
-fn records(parting: &Parting) -> [Option<String>; 2] {
+fn records(parting: &LogDivergence) -> [Option<String>; 2] {
     [&parting.here, &parting.there]
         .map(|side| side.as_ref().map(|one| format!("{} {}", one.sequence, one.record)))
 }

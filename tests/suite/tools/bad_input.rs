@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
-use foldlog::inspect::Fate;
+use foldlog::inspect::OperationStatus;
 use foldlog_tests::child;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
@@ -111,7 +111,7 @@ impl Home {
         self.state = state_of(session, &root).unwrap();
     }
 
-    fn fates(&self) -> Vec<Fate> {
+    fn fates(&self) -> Vec<OperationStatus> {
         let ledger = LogReader::open(self.session().dir()).unwrap().ledger().unwrap();
         ledger.into_iter().map(|entry| entry.outcome).collect()
     }
@@ -139,7 +139,11 @@ impl Home {
         let _ = fs::remove_dir_all(self.root().join(".foldlog-aside"));
         assert_eq!(self.digest(), files, "{report:?}");
         assert_eq!(super::plan(self.session()), plan, "{report:?}");
-        assert_eq!((self.invoked(), self.fates().pop()), (invoked + 1, Some(Fate::Failed)), "{report:?}");
+        assert_eq!(
+            (self.invoked(), self.fates().pop()),
+            (invoked + 1, Some(OperationStatus::Failed)),
+            "{report:?}"
+        );
         report.message
     }
 
@@ -150,10 +154,10 @@ impl Home {
         assert!(report.success, "{report:?}");
         assert_eq!(fs::read(self.at("next")).unwrap(), b"done");
         assert_eq!((self.invoked(), plan(self.session()).len()), (calls + 1, steps + 1));
-        assert_eq!(self.fates().pop(), Some(Fate::Committed));
+        assert_eq!(self.fates().pop(), Some(OperationStatus::Committed));
     }
 
-    fn recover(&self) -> Result<Vec<foldlog::tools::Recovered>> {
+    fn recover(&self) -> Result<Vec<foldlog::tools::RecoveredOperation>> {
         self.runner(|_| Ok(())).recover(&ExecuteOptions::default())
     }
 
@@ -161,7 +165,7 @@ impl Home {
     fn stays_interrupted(&self, said: &str, named: &Path) {
         assert!(said.contains(named.to_str().unwrap()), "{said}");
         assert!(self.session().is_interrupted());
-        assert_eq!(self.fates(), [Fate::Open]);
+        assert_eq!(self.fates(), [OperationStatus::Open]);
         let refused = self.session().dispatch(StepAdded { title: "too early".to_owned(), part: 0 });
         assert!(matches!(refused, Err(Error::Interrupted { .. })), "{refused:?}");
         assert_eq!(fs::read(self.at("folder/file")).unwrap(), b"half done");
@@ -416,7 +420,7 @@ fn a_workspace_that_is_gone_keeps_a_call_from_beginning_until_it_is_back() {
     fs::rename(home.root(), &away).unwrap();
     let said = home.refused();
     assert!(said.contains(home.root().to_str().unwrap()) && said.contains("gone"), "{said}");
-    assert_eq!(home.fates(), [Fate::Committed]);
+    assert_eq!(home.fates(), [OperationStatus::Committed]);
     home.session().dispatch(StepAdded { title: "meanwhile".to_owned(), part: 0 }).unwrap();
     fs::rename(&away, home.root()).unwrap();
     home.goes_on();
@@ -445,7 +449,7 @@ fn a_call_that_takes_its_workspace_away_fails_and_says_that_the_workspace_is_not
         }
         // What can be restored is, and the call is left open until the rest is too.
         assert!(plan(home.session()).is_empty());
-        assert_eq!((home.fates(), home.invoked()), (vec![Fate::Open], 0));
+        assert_eq!((home.fates(), home.invoked()), (vec![OperationStatus::Open], 0));
         assert!(home.session().is_interrupted());
         let refused = home.call(|_| unreachable!("it is not run"));
         assert!(matches!(refused, Err(Error::Interrupted { .. })), "{refused:?}");
@@ -454,7 +458,7 @@ fn a_call_that_takes_its_workspace_away_fails_and_says_that_the_workspace_is_not
         fs::rename(&away, home.root()).unwrap();
         assert_ne!(home.digest(), before);
         home.recover().unwrap();
-        assert_eq!((home.digest(), home.fates()), (before, vec![Fate::Interrupted]));
+        assert_eq!((home.digest(), home.fates()), (before, vec![OperationStatus::Interrupted]));
         home.goes_on();
     }
 }
@@ -511,11 +515,11 @@ fn a_call_whose_snapshot_is_damaged_fails_and_names_the_object_and_changes_nothi
     assert!(damaged.iter().any(|(path, _)| said.contains(path.to_str().unwrap())), "{said}");
     assert_eq!(fs::read(home.at("folder/file")).unwrap(), b"half done");
     assert!(plan(home.session()).is_empty());
-    assert_eq!((home.fates(), home.invoked()), (vec![Fate::Open], 0));
+    assert_eq!((home.fates(), home.invoked()), (vec![OperationStatus::Open], 0));
     // From a copy of the store all of it comes back.
     damaged.iter().for_each(|(path, sound)| replace(path, sound));
     home.recover().unwrap();
-    assert_eq!((home.digest(), home.fates()), (before, vec![Fate::Interrupted]));
+    assert_eq!((home.digest(), home.fates()), (before, vec![OperationStatus::Interrupted]));
     home.goes_on();
 }
 
@@ -563,6 +567,6 @@ fn a_session_whose_workspace_or_snapshot_is_not_there_stays_interrupted_until_it
         damaged.iter().for_each(|(path, sound)| replace(path, sound));
     }
     home.recover().unwrap();
-    assert_eq!((home.digest(), home.fates()), (before, vec![Fate::Interrupted]));
+    assert_eq!((home.digest(), home.fates()), (before, vec![OperationStatus::Interrupted]));
     home.goes_on();
 }

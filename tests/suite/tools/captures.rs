@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use foldlog::NotUndone;
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
-use foldlog::inspect::{Fate, LedgerEntry};
-use foldlog::tools::{Recovered, Recovery};
+use foldlog::inspect::{LedgerEntry, OperationStatus};
+use foldlog::tools::{RecoveredOperation, Recovery};
 use foldlog_tests::child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -161,7 +161,7 @@ fn what_was_not_undone_stands_in_the_report_in_the_record_and_in_the_ledger() {
     assert_eq!((resource.as_str(), path.as_str()), ("workspace", "linked"));
     assert!(reason.contains("outside"), "{reason}");
     let entry = last_entry(&runner);
-    assert_eq!((entry.outcome, &entry.not_undone), (Fate::Failed, &report.not_undone));
+    assert_eq!((entry.outcome, &entry.not_undone), (OperationStatus::Failed, &report.not_undone));
     assert!(serde_json::to_string(&entry).unwrap().contains(r#""path":"linked""#));
     // One that is as it was has nothing to tell.
     let again = bench.at("file");
@@ -214,7 +214,8 @@ fn a_recovery_moves_aside_what_it_cannot_capture() {
         let options = HostFilesystemOptions::default().capture_bytes_max(1 << 20);
         let runner = bench.open(options, succeeds(|_| ()));
         let recovered = runner.recover(&ExecuteOptions::default()).unwrap();
-        let [Recovered { recovery: Recovery::NeedsSettling(_), not_undone, .. }] = &recovered[..] else {
+        let [RecoveredOperation { recovery: Recovery::NeedsSettling(_), not_undone, .. }] = &recovered[..]
+        else {
             panic!("{what}: {recovered:?}");
         };
         let [not_captured, aside] = not_undone.as_slice() else { panic!("{what}: {not_undone:?}") };
@@ -226,7 +227,7 @@ fn a_recovery_moves_aside_what_it_cannot_capture() {
         fs::remove_dir_all(bench.at(".foldlog-aside")).unwrap();
         assert_eq!(bench.digest(), before, "{what}");
         let entry = last_entry(&runner);
-        assert_eq!((entry.outcome, &entry.not_undone), (Fate::Interrupted, not_undone), "{what}");
+        assert_eq!((entry.outcome, &entry.not_undone), (OperationStatus::Interrupted, not_undone), "{what}");
     }
 }
 

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldlog::filesystem::{Filesystem, InMemoryFilesystem};
-use foldlog::inspect::Fate;
+use foldlog::inspect::OperationStatus;
 use foldlog::storage::Fault;
-use foldlog::tools::{CHECKPOINTS_MAX, CompositeSnapshot, Phase, SnapshotMetadata};
+use foldlog::tools::{CHECKPOINTS_MAX, CompositeSnapshot, SnapshotMetadata, SnapshotPhase};
 use foldlog::{RollbackReport, SmolStr, SnapshotOptions};
 
 use super::*;
@@ -115,9 +115,9 @@ fn a_checkpoint_says_what_the_call_was() {
         phase,
     };
     let post = first.post.unwrap();
-    assert_eq!(first.pre.metadata, of_call("pre:call_a", "call_a", Phase::PreTool));
-    assert_eq!(post.metadata, of_call("post:call_a", "call_a", Phase::PostTool));
-    assert_eq!(second.pre.metadata, of_call("pre:call_b", "call_b", Phase::PreTool));
+    assert_eq!(first.pre.metadata, of_call("pre:call_a", "call_a", SnapshotPhase::PreTool));
+    assert_eq!(post.metadata, of_call("post:call_a", "call_a", SnapshotPhase::PostTool));
+    assert_eq!(second.pre.metadata, of_call("pre:call_b", "call_b", SnapshotPhase::PreTool));
     // All of these times are those of the host's clock.
     let times = [first.pre.created_at_us, post.created_at_us, first.recorded_at_us, second.pre.created_at_us];
     assert!(times.is_sorted() && first.elapsed_us > 0, "{times:?}");
@@ -233,17 +233,17 @@ fn a_snapshot_says_why_it_was_taken() {
         tag: Some("after the paper".to_owned()),
         tool_call_id: Some("call_a".into()),
         tool_name: Some("write".into()),
-        phase: Phase::Checkpoint,
+        phase: SnapshotPhase::Checkpoint,
     };
     let taken = run.runner.state().snapshot_with(metadata.clone()).unwrap();
     let read = CompositeSnapshot::from_json(&taken.to_json().unwrap()).unwrap();
     assert_eq!((&taken.metadata, &read.metadata), (&metadata, &metadata));
     assert_eq!(taken.session.tag.as_deref(), Some("after the paper"));
     let phases = [
-        (Phase::PreTool, "pre_tool"),
-        (Phase::PostTool, "post_tool"),
-        (Phase::Checkpoint, "checkpoint"),
-        (Phase::Manual, "manual"),
+        (SnapshotPhase::PreTool, "pre_tool"),
+        (SnapshotPhase::PostTool, "post_tool"),
+        (SnapshotPhase::Checkpoint, "checkpoint"),
+        (SnapshotPhase::Manual, "manual"),
     ];
     for (phase, name) in phases {
         let taken = run.runner.state().snapshot_with(SnapshotMetadata { phase, ..metadata.clone() }).unwrap();
@@ -251,7 +251,7 @@ fn a_snapshot_says_why_it_was_taken() {
         assert_eq!(json["metadata"]["phase"], name);
     }
     let plain = run.runner.state().snapshot(Some("plain")).unwrap();
-    assert_eq!(plain.metadata.phase, Phase::Manual);
+    assert_eq!(plain.metadata.phase, SnapshotPhase::Manual);
     assert_eq!(
         plain.metadata,
         SnapshotMetadata { tag: Some("plain".to_owned()), ..SnapshotMetadata::default() }
@@ -372,14 +372,16 @@ fn killed_restore(
     assert!(runner.recover(&ExecuteOptions::default()).unwrap().is_empty(), "{told}: nobody has to decide");
     assert!(session.unsettled_operations().is_empty() && session.open_operations().is_empty(), "{told}");
     let ledger = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap().ledger().unwrap();
-    let fates: Vec<(&str, Fate, Option<Cause>)> =
+    let fates: Vec<(&str, OperationStatus, Option<Cause>)> =
         ledger.iter().map(|entry| (entry.tool.as_str(), entry.outcome, entry.cause)).collect();
     let came_back = plan(&session) == ["then"];
     match fates.as_slice() {
         // Killed before it had begun.
         [] => assert!(!whole && !came_back, "{told}"),
-        [("foldlog.restore", Fate::Committed, None)] => assert!(came_back, "{told}"),
-        [("foldlog.restore", Fate::Failed, Some(Cause::Dropped))] => assert!(!came_back && !whole, "{told}"),
+        [("foldlog.restore", OperationStatus::Committed, None)] => assert!(came_back, "{told}"),
+        [("foldlog.restore", OperationStatus::Failed, Some(Cause::Dropped))] => {
+            assert!(!came_back && !whole, "{told}")
+        }
         other => panic!("{told}: {other:?}"),
     }
     // The log read from its beginning says the same of STATE as the session that goes on.
@@ -429,10 +431,15 @@ fn a_restore_stands_in_the_log_as_an_operation_of_its_own() {
     let kept = run.runner.state().checkpoints().unwrap().list().len();
     run.runner.state().rollback_to_tool("call_b").unwrap();
     let ledger = run.ledger();
-    let told: Vec<(&str, Fate)> = ledger.iter().map(|entry| (entry.tool.as_str(), entry.outcome)).collect();
+    let told: Vec<(&str, OperationStatus)> =
+        ledger.iter().map(|entry| (entry.tool.as_str(), entry.outcome)).collect();
     assert_eq!(
         told,
-        [("write", Fate::Committed), ("write", Fate::Abandoned), ("foldlog.restore", Fate::Committed)]
+        [
+            ("write", OperationStatus::Committed),
+            ("write", OperationStatus::Abandoned),
+            ("foldlog.restore", OperationStatus::Committed)
+        ]
     );
     assert_eq!(run.runner.state().checkpoints().unwrap().list().len(), kept, "it is no tool's call");
     super::regressions::audit_of(&run.disk, run.session());
@@ -466,7 +473,7 @@ fn a_rollback_names_the_committed_calls_whose_effects_it_cannot_take_back() {
     assert_eq!(told(&done), ["call_b", "call_c"], "the failed one left nothing to be abandoned");
     assert_eq!(done.outside[0].tool, "write");
     let ledger = run.ledger();
-    let abandoned = ledger.iter().filter(|entry| entry.outcome == Fate::Abandoned);
+    let abandoned = ledger.iter().filter(|entry| entry.outcome == OperationStatus::Abandoned);
     let operations = done.outside.iter().map(|call| call.operation);
     assert!(abandoned.map(|entry| entry.operation).eq(operations));
     // What is abandoned already is not abandoned once more, unless it is live again.

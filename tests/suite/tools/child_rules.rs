@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use foldlog::StoreOptions;
-use foldlog::inspect::Fate;
+use foldlog::inspect::OperationStatus;
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn child_of(run: &Run, context: &ToolContext) -> Result<ToolRunner, ToolError> {
     Ok(ToolRunner::new(context.child(0, &types())?, run.runner.tools().clone()))
 }
 
-fn child_fates(run: &Run) -> Vec<Fate> {
+fn child_fates(run: &Run) -> Vec<OperationStatus> {
     let [child] = run.session().children().unwrap().try_into().unwrap();
     let dir = store_of(&run.disk).session_dir(child);
     let reader = LogReader::open_on(Arc::new(run.disk.clone()), dir).unwrap();
@@ -92,7 +92,7 @@ fn a_child_that_was_left_half_done_is_recovered_by_opening_it_again() {
     let papers =
         [("other", "whole"), ("paper", "as it was")].map(|(one, two)| (one.to_owned(), two.to_owned()));
     assert_eq!(*run.desk.papers(), papers.into());
-    assert_eq!(child_fates(&run), [Fate::Interrupted, Fate::Committed]);
+    assert_eq!(child_fates(&run), [OperationStatus::Interrupted, OperationStatus::Committed]);
 }
 
 /// A call of the child that somebody let go of ends before its parent does, and is rolled back.
@@ -111,7 +111,7 @@ fn a_childs_call_that_is_dropped_ends_before_its_parent() {
     };
     let report = act(run.runner.state().clone(), drives, &ExecuteOptions::default()).unwrap();
     assert!(report.success, "{report:?}");
-    assert_eq!((run.desk.text("paper"), child_fates(&run)), (None, vec![Fate::Failed]));
+    assert_eq!((run.desk.text("paper"), child_fates(&run)), (None, vec![OperationStatus::Failed]));
 }
 
 /// What is nested in the call and what its child runs exclude each other, so a tool of the child that begins something in

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
-use foldlog::inspect::{ChildFate, Fate, FateInParent};
+use foldlog::inspect::{ChildFate, FateInParent, OperationStatus};
 use foldlog::tools::{ChildChoice, ChildReport, ChildStop, Recovery};
 use foldlog::{Parent, SessionOptions, Settlement};
 use foldlog_tests::child;
@@ -255,7 +255,7 @@ impl Ground {
         LogReader::open(store_in(self.path()).session_dir(session)).unwrap()
     }
 
-    fn fates(&self, session: Uuid) -> Vec<Fate> {
+    fn fates(&self, session: Uuid) -> Vec<OperationStatus> {
         self.ledger(session).iter().map(|entry| entry.outcome).collect()
     }
 
@@ -312,7 +312,7 @@ fn a_sub_agent_works_in_a_session_of_its_own_under_the_lease_of_the_call_that_dr
     let [entry] = ground.ledger(ground.id).try_into().unwrap();
     let [child] = entry.children.try_into().unwrap();
     assert_eq!((child.ordinal, child.fate), (0, ChildFate::Kept));
-    assert_eq!(ground.fates(child.session), [Fate::Committed, Fate::Committed]);
+    assert_eq!(ground.fates(child.session), [OperationStatus::Committed, OperationStatus::Committed]);
     let (session, operation) = (ground.id, Some(report.operation));
     assert_eq!(ground.reader(child.session).opened().parent, Some(Parent::Child { session, operation }));
 }
@@ -324,7 +324,7 @@ fn a_sub_agents_call_that_fails_takes_back_its_own_work_alone() {
     let call = call_of(&work(&[], &steps));
     assert!(ground.natural().execute(&call, &ExecuteOptions::default()).unwrap().success);
     assert_eq!(ground.files(), ["a", "b", "before", "d"]);
-    assert_eq!(ground.fates(ground.children()[0]), [Fate::Committed, Fate::Failed]);
+    assert_eq!(ground.fates(ground.children()[0]), [OperationStatus::Committed, OperationStatus::Failed]);
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn a_call_that_fails_abandons_what_its_sub_agents_have_committed_and_both_ledger
     let [entry] = ground.ledger(ground.id).try_into().unwrap();
     assert!(entry.children.iter().all(|child| child.fate == ChildFate::Abandoned), "{entry:?}");
     for child in ground.children() {
-        assert_eq!(ground.fates(child), [Fate::Abandoned]);
+        assert_eq!(ground.fates(child), [OperationStatus::Abandoned]);
         let told = ground.ledger_verb(child);
         assert!(
             told.contains("1 operation: 1 abandoned") && told.contains("has abandoned its work"),
@@ -357,7 +357,7 @@ fn a_call_that_fails_abandons_what_its_sub_agents_have_committed_and_both_ledger
         }
         let reader = LogReader::open(&copy).unwrap();
         assert!(matches!(reader.fate_in_parent(), FateInParent::Unknown { .. }));
-        assert_eq!(reader.ledger().unwrap()[0].outcome, Fate::Committed);
+        assert_eq!(reader.ledger().unwrap()[0].outcome, OperationStatus::Committed);
     }
 }
 
@@ -369,11 +369,11 @@ fn a_rollback_of_the_parent_abandons_its_childrens_work_too() {
     let call = call_of(&work(&[], &[child_writes(0, "a", Then::Succeed)]));
     let report = runner.execute(&call, &ExecuteOptions::default()).unwrap();
     let [child] = ground.children().try_into().unwrap();
-    assert_eq!(ground.fates(child), [Fate::Committed]);
+    assert_eq!(ground.fates(child), [OperationStatus::Committed]);
     runner.state().session().rollback_to(report.begin - 1).unwrap();
     assert_eq!(
         (ground.fates(ground.id), ground.fates(child)),
-        (vec![Fate::Abandoned], vec![Fate::Abandoned])
+        (vec![OperationStatus::Abandoned], vec![OperationStatus::Abandoned])
     );
 }
 
@@ -425,8 +425,8 @@ fn a_process_that_is_killed_within_a_sub_agent_or_between_two_is_followed_by_one
         let store = store_in(ground.path());
         let plans = children.iter().map(|child| plan(&store.open_read_only(*child, &types()).unwrap()));
         assert_eq!(plans.collect::<Vec<_>>(), [vec!["1 first", "3 first"], vec!["6 second"]]);
-        let fates: Vec<Fate> = children.iter().flat_map(|child| ground.fates(*child)).collect();
-        assert_eq!(fates, [Fate::Committed; 3], "killed at {dies}");
+        let fates: Vec<OperationStatus> = children.iter().flat_map(|child| ground.fates(*child)).collect();
+        assert_eq!(fates, [OperationStatus::Committed; 3], "killed at {dies}");
         assert!(ground.ledger(ground.id)[0].children.iter().all(|child| child.fate == ChildFate::Kept));
     }
 }
@@ -504,7 +504,7 @@ fn a_parent_learns_where_its_child_stopped_and_what_may_be_done() {
     assert_eq!((report.ordinal, report.operation), (0, operation));
     // The call ran again and failed, since nobody had settled the child's.
     assert!(matches!(&recovered.recovery, Recovery::RanAgain(report) if !report.success), "{recovered:?}");
-    assert_eq!(ground.fates(report.session), [Fate::Abandoned, Fate::Interrupted]);
+    assert_eq!(ground.fates(report.session), [OperationStatus::Abandoned, OperationStatus::Interrupted]);
     assert_eq!(ground.files(), ["before"]);
 }
 
@@ -543,13 +543,13 @@ fn a_child_is_abandoned_by_settling_its_parent_as_failed() {
     let [recovered] = runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     let [child] = recovered.children.try_into().unwrap();
     assert_eq!(child.choices(), [ChildChoice::Resume, ChildChoice::Abandon]);
-    assert_eq!(ground.fates(child.session), [Fate::Committed], "nobody has decided");
+    assert_eq!(ground.fates(child.session), [OperationStatus::Committed], "nobody has decided");
     runner
         .state()
         .session()
         .settle(recovered.operation, &Settlement::failed(), "a person", "no more")
         .unwrap();
-    assert_eq!(ground.fates(child.session), [Fate::Abandoned]);
+    assert_eq!(ground.fates(child.session), [OperationStatus::Abandoned]);
     assert_eq!(ground.files(), ["before"]);
 }
 

@@ -325,8 +325,12 @@ fn a_host_collects_captures_that_it_keeps_elsewhere() {
     let recorded = last.unwrap().recorded()["workspace"].clone().unwrap();
     let keep = [foldlog_codec::msgpack::from_slice::<FilesystemSnapshot>(&recorded).unwrap()];
     let give_up = of(&in_use.given_up);
-    let asked =
-        foldlog::filesystem::Collecting { keep: &keep, give_up: &give_up, pool: None, dry_run: false };
+    let asked = foldlog::filesystem::CaptureCollectOptions {
+        keep: &keep,
+        give_up: &give_up,
+        pool: None,
+        dry_run: false,
+    };
     assert!(collect_snapshots(&elsewhere, &asked).unwrap().objects >= 4);
     let mut reader = SnapshotReader::open(&elsewhere);
     let read: Vec<bool> = give_up.iter().map(|it| reader.changes(None, it).is_ok()).collect();

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog::filesystem::{FileKept, HostFilesystem, HostFilesystemOptions, Rebind};
+use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, KeptFile, Rebind};
 use foldlog::tools::{CaptureMoment, RewindOptions};
-use foldlog::{CollectOptions, KeptSnapshots, OperationId, Replaced};
+use foldlog::{CollectOptions, KeptSnapshots, OperationId, ReplacedContent};
 
 use super::rewind::{Room, root, store_in};
 use super::*;
@@ -23,10 +23,10 @@ fn files(held: &[(&str, &str)]) -> BTreeMap<String, String> {
     held.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
 }
 
-fn replaced(changed: &[&str], removed: &[&str]) -> Vec<Replaced> {
+fn replaced(changed: &[&str], removed: &[&str]) -> Vec<ReplacedContent> {
     let owned = |paths: &[&str]| paths.iter().map(ToString::to_string).collect();
     let resource = "workspace".to_owned();
-    vec![Replaced { resource, changed: owned(changed), removed: owned(removed), more: 0 }]
+    vec![ReplacedContent { resource, changed: owned(changed), removed: owned(removed), more: 0 }]
 }
 
 fn last_entry(room: &Room) -> LedgerEntry {
@@ -109,7 +109,7 @@ fn what_was_changed_since_a_rollback_stays_when_it_is_undone() {
     let (plan, _) = room.seen();
     let undone = room.undo();
     let kept: Vec<&str> =
-        undone.resources[0].kept.iter().map(|FileKept { path, .. }| path.as_str()).collect();
+        undone.resources[0].kept.iter().map(|KeptFile { path, .. }| path.as_str()).collect();
     assert_eq!(kept, ["hand", "later", "page"]);
     let held =
         [("a/b/file", "x"), ("hand", "hand"), ("later", "later"), ("notes", "mine"), ("page", "again")];
@@ -150,7 +150,7 @@ fn a_long_list_of_replaced_files_is_counted() {
     let report = room.execute("for i in $(seq 1005); do : > f$i; done", true);
     let [one] = report.replaced.as_slice() else { panic!("{report:?}") };
     assert_eq!((one.removed.len(), one.more), (1_000, 5));
-    let text = Replaced::text(&report.replaced).unwrap();
+    let text = ReplacedContent::text(&report.replaced).unwrap();
     assert!(text.starts_with("f1 (removed), f10 (removed)") && text.ends_with(", and 985 more"), "{text}");
     assert!(room.at() > first);
 }

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use foldlog::filesystem::{Error as FilesError, HostFilesystem, HostFilesystemOptions};
-use foldlog::inspect::Fate;
-use foldlog::tools::Recovered;
+use foldlog::inspect::OperationStatus;
+use foldlog::tools::RecoveredOperation;
 use foldlog_tests::child;
 use foldlog_tests::loop_disk::LoopDisk;
 use nix::sys::signal::{Signal, kill};
@@ -158,7 +158,7 @@ impl Crowded {
         self.runner = runner_on(&disk, session, false);
     }
 
-    fn recover(&self) -> Result<Vec<Recovered>> {
+    fn recover(&self) -> Result<Vec<RecoveredOperation>> {
         self.runner.recover(&ExecuteOptions::default())
     }
 
@@ -231,7 +231,7 @@ fn a_call_that_filled_the_disk_is_recovered_only_without_a_capture_and_nothing_i
         crowded.is_as_it_was();
         assert!(crowded.says_not_captured());
         let log = LogReader::open(crowded.session().dir()).unwrap();
-        assert_eq!(log.ledger().unwrap()[0].outcome, Fate::Interrupted);
+        assert_eq!(log.ledger().unwrap()[0].outcome, OperationStatus::Interrupted);
         // With room again the next recovery captures what it finds.
         crowded.killed(Filled::Beside);
         fs::remove_file(crowded.path("beside")).unwrap();

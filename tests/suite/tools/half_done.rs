@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
-use foldlog::inspect::{Fate, walk};
+use foldlog::inspect::{OperationStatus, walk};
 use foldlog::{Durability, SessionOptions};
 use foldlog_tests::child;
 use nix::sys::signal::{Signal, kill};
@@ -233,7 +233,7 @@ fn what_a_killed_session_left_half_done_is_worked_on_by_nobody_else_until_it_is_
     assert_eq!(workspace, fs::canonicalize(place.root()).unwrap());
     assert_eq!((session, &session_dir, tool.as_str()), (id, &dir, "scribble"));
     let ledger = LogReader::open(&dir).unwrap().ledger().unwrap();
-    let open = ledger.iter().find(|entry| entry.outcome == Fate::Open).unwrap();
+    let open = ledger.iter().find(|entry| entry.outcome == OperationStatus::Open).unwrap();
     assert_eq!(operation, open.operation);
     for fact in [dir.to_str().unwrap(), &id.to_string(), "`scribble`", "recover that session"] {
         assert!(told.contains(fact), "{told}");

@@ -1,8 +1,8 @@
 //! Processes that end within a call, and the ones that come after.
 
-use foldlog::inspect::Fate;
+use foldlog::inspect::OperationStatus;
 use foldlog::storage::Fault;
-use foldlog::tools::{Recovered, Recovery};
+use foldlog::tools::{RecoveredOperation, Recovery};
 use foldlog::{Decision, Settlement, Value};
 
 use super::*;
@@ -104,7 +104,7 @@ fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
         "{recovered:?}"
     );
     assert_eq!(run.state(), (vec!["planned".to_owned()], [("letter".into(), "as it was".into())].into()));
-    assert_eq!((run.counts().ran, run.ledger()[0].outcome), (1, Fate::Interrupted));
+    assert_eq!((run.counts().ran, run.ledger()[0].outcome), (1, OperationStatus::Interrupted));
     assert_eq!(run.ledger()[0].effects, Some(foldlog::ExternalEffects::Unknown));
     // It waits through other processes, and nothing else has to wait for it.
     run.session().dispatch(StepAdded { title: "meanwhile".to_owned(), part: 0 }).unwrap();
@@ -135,7 +135,7 @@ fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
     let entry = &run.ledger()[0];
     assert_eq!(
         (entry.outcome, entry.settled.as_ref().unwrap().decision),
-        (Fate::Settled, Decision::Committed)
+        (OperationStatus::Settled, Decision::Committed)
     );
     assert_eq!(entry.settled.as_ref().unwrap().by, "a person");
     assert!(run.runner.recover(&ExecuteOptions::default()).unwrap().is_empty());
@@ -152,7 +152,10 @@ fn a_manual_tool_runs_again_once_somebody_says_so() {
     let Recovery::RanAgain(report) = recovered.recovery else { panic!("{recovered:?}") };
     assert!(report.success && report.operation == operation && report.begin != operation.sequence());
     assert_eq!(run.plan(), ["planned", "half done"]);
-    assert_eq!((run.counts().ran, run.ledger()[0].outcome, run.ledger()[0].runs), (2, Fate::Committed, 2));
+    assert_eq!(
+        (run.counts().ran, run.ledger()[0].outcome, run.ledger()[0].runs),
+        (2, OperationStatus::Committed, 2)
+    );
 }
 
 /// A host went back to before a call that a person had let run again, and the next recovery ran it all the same.
@@ -256,7 +259,7 @@ fn a_tool_that_compensates_undoes_first_also_where_that_is_interrupted_too() {
     let undoing: Vec<_> = ledger.iter().filter(|entry| entry.undoes == Some(operation)).collect();
     assert_eq!(
         undoing.iter().map(|entry| entry.outcome).collect::<Vec<_>>(),
-        [Fate::Interrupted, Fate::Committed]
+        [OperationStatus::Interrupted, OperationStatus::Committed]
     );
 }
 
@@ -280,8 +283,9 @@ fn a_recovery_that_is_killed_at_any_step_ends_the_same_way() {
         run.disk.inject(Fault::Die { nth: at, bytes: 20 });
         let first = run.runner.recover(&ExecuteOptions::default());
         run.disk.clear_faults();
-        let is_whole =
-            |all: &Vec<Recovered>| all.iter().all(|one| matches!(one.recovery, Recovery::RanAgain(_)));
+        let is_whole = |all: &Vec<RecoveredOperation>| {
+            all.iter().all(|one| matches!(one.recovery, Recovery::RanAgain(_)))
+        };
         if !first.as_ref().is_ok_and(is_whole) {
             run.disk.crash(CrashKind::Process);
             run.reopen(Idempotency::Natural);
@@ -378,7 +382,7 @@ fn whenever_a_process_ends_the_ledger_says_what_may_have_run() {
                 // Nothing runs before its begin is durable, and what was answered is kept.
                 assert!(ran == 0 || before.len() == 1, "{told}: it ran, and the log does not know");
                 if answered.is_ok() {
-                    assert_eq!(before[0].outcome, Fate::Committed, "{told}");
+                    assert_eq!(before[0].outcome, OperationStatus::Committed, "{told}");
                 }
                 let recovered = run.runner.recover(&ExecuteOptions::default()).unwrap();
                 let after = run.ledger();
@@ -386,21 +390,25 @@ fn whenever_a_process_ends_the_ledger_says_what_may_have_run() {
                 let undone = (vec![], [("letter".to_owned(), "as it was".to_owned())].into());
                 match (before.first().map(|entry| entry.outcome), idempotency) {
                     (None, _) => assert_eq!((run.state(), ran), (undone, 0), "{told}"),
-                    (Some(Fate::Committed), _) => {
+                    (Some(OperationStatus::Committed), _) => {
                         assert_eq!((run.state(), run.counts().ran), (done, 1), "{told}")
                     }
-                    (Some(Fate::Open), Idempotency::Manual | Idempotency::Verify) => {
+                    (Some(OperationStatus::Open), Idempotency::Manual | Idempotency::Verify) => {
                         assert_eq!(
                             (run.state(), run.counts().ran),
                             (undone, ran),
                             "{told}: no silent second run"
                         );
-                        assert_eq!(after[0].outcome, Fate::Interrupted, "{told}");
+                        assert_eq!(after[0].outcome, OperationStatus::Interrupted, "{told}");
                         assert!(matches!(recovered[0].recovery, Recovery::NeedsSettling(_)), "{told}");
                     }
-                    (Some(Fate::Open), _) => {
+                    (Some(OperationStatus::Open), _) => {
                         assert_eq!((run.state(), run.counts().ran), (done, ran + 1), "{told}");
-                        assert_eq!((after[0].outcome, after[0].runs), (Fate::Committed, 2), "{told}");
+                        assert_eq!(
+                            (after[0].outcome, after[0].runs),
+                            (OperationStatus::Committed, 2),
+                            "{told}"
+                        );
                         let undone = u32::from(idempotency == Idempotency::Compensate);
                         assert_eq!(run.counts().undone, undone, "{told}: undone before it runs again");
                     }

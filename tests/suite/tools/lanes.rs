@@ -1,7 +1,7 @@
 //! Lanes: the log alone says through which handle of the host each record was written.
 
 use foldlog::conversation::NewInput;
-use foldlog::{Kind, SequenceNumber, SessionOptions, SnapshotOptions};
+use foldlog::{RecordKind, SequenceNumber, SessionOptions, SnapshotOptions};
 use foldlog_codec::body::{Action, Dispatch, Lane};
 
 use super::*;
@@ -12,7 +12,7 @@ struct Told {
     sequence: SequenceNumber,
     within: Option<SequenceNumber>,
     lane: Option<String>,
-    kind: Kind,
+    kind: RecordKind,
     tag: Option<String>,
 }
 
@@ -22,7 +22,8 @@ fn told(disk: &MemoryStorage, session: &Session) -> Vec<Told> {
     let mut told = Vec::new();
     let read = reader.records(SequenceNumber::MIN, SequenceNumber::MAX, |record| {
         let lane = Lane::of(record.kind, record.body).unwrap();
-        let tag = (record.kind == Kind::DISPATCH).then(|| Dispatch::decode(record.body).unwrap().action);
+        let tag =
+            (record.kind == RecordKind::DISPATCH).then(|| Dispatch::decode(record.body).unwrap().action);
         let tag = match tag {
             Some(Action::Tag { key, .. }) => Some(key),
             _ => None,
@@ -37,7 +38,7 @@ fn told(disk: &MemoryStorage, session: &Session) -> Vec<Told> {
 }
 
 /// The kinds of the records of one lane, in their order.
-fn kinds_of(told: &[Told], within: Option<SequenceNumber>, lane: Option<&str>) -> Vec<Kind> {
+fn kinds_of(told: &[Told], within: Option<SequenceNumber>, lane: Option<&str>) -> Vec<RecordKind> {
     let of = |one: &&Told| one.within == within && one.lane.as_deref() == lane;
     told.iter().filter(of).map(|one| one.kind).collect()
 }
@@ -55,16 +56,16 @@ fn write_each(session: &Session) {
     session.reset().unwrap();
 }
 
-const EACH: [Kind; 9] = [
-    Kind::DISPATCH,
-    Kind::DISPATCH,
-    Kind::DISPATCH,
-    Kind::DISPATCH,
-    Kind::DISPATCH,
-    Kind::INPUT,
-    Kind::SNAPSHOT,
-    Kind::ROLLBACK,
-    Kind::DISPATCH,
+const EACH: [RecordKind; 9] = [
+    RecordKind::DISPATCH,
+    RecordKind::DISPATCH,
+    RecordKind::DISPATCH,
+    RecordKind::DISPATCH,
+    RecordKind::DISPATCH,
+    RecordKind::INPUT,
+    RecordKind::SNAPSHOT,
+    RecordKind::ROLLBACK,
+    RecordKind::DISPATCH,
 ];
 
 /// Two threads whose records interleave as chance has it: a replay compares each with what it wrote itself.
@@ -115,7 +116,7 @@ fn every_kind_that_a_handle_writes_names_the_lane_and_the_main_lane_takes_no_byt
         assert_eq!(kinds_of(&told, None, Some(lane)), EACH, "{lane}");
     }
     let mut main = kinds_of(&told, None, None);
-    main.retain(|kind| ![Kind::OPENED, Kind::DECLARE].contains(kind));
+    main.retain(|kind| ![RecordKind::OPENED, RecordKind::DECLARE].contains(kind));
     assert_eq!(main, EACH);
 }
 
@@ -168,12 +169,12 @@ fn records_of_a_tools_handle_and_of_a_lane_inside_of_it_are_told_from_the_hosts(
     let handle = |one: &Told| (one.within, one.lane.clone(), one.kind);
     let last: Vec<_> = told.iter().filter(|one| one.sequence > begin).map(handle).collect();
     let expected = [
-        (None, None, Kind::DECLARE),
-        (None, None, Kind::DISPATCH),
-        (Some(begin), None, Kind::DISPATCH),
-        (None, Some("mailbox".to_owned()), Kind::DISPATCH),
-        (Some(begin), Some("inside".to_owned()), Kind::DISPATCH),
-        (None, None, Kind::TOOL_END),
+        (None, None, RecordKind::DECLARE),
+        (None, None, RecordKind::DISPATCH),
+        (Some(begin), None, RecordKind::DISPATCH),
+        (None, Some("mailbox".to_owned()), RecordKind::DISPATCH),
+        (Some(begin), Some("inside".to_owned()), RecordKind::DISPATCH),
+        (None, None, RecordKind::TOOL_END),
     ];
     assert_eq!(last, expected);
 }
@@ -197,10 +198,10 @@ fn lanes_survive_a_tool_that_fails_a_rollback_and_the_next_process() {
     let told = told(&run.disk, run.session());
     // Of a call: the tool's own two records, and those of the lane within it.
     for run in [begin, second] {
-        assert_eq!(kinds_of(&told, Some(run), None), [Kind::DISPATCH; 2]);
+        assert_eq!(kinds_of(&told, Some(run), None), [RecordKind::DISPATCH; 2]);
         assert_eq!(kinds_of(&told, Some(run), Some("inside")), EACH);
     }
-    let worker = [Kind::TOOL_BEGIN, Kind::SNAPSHOT, Kind::TOOL_BEGIN, Kind::ROLLBACK];
+    let worker = [RecordKind::TOOL_BEGIN, RecordKind::SNAPSHOT, RecordKind::TOOL_BEGIN, RecordKind::ROLLBACK];
     assert_eq!(kinds_of(&told, None, Some("worker")), worker);
 }
 
@@ -213,9 +214,9 @@ fn an_operation_that_runs_again_names_its_own_run() {
     run.runner.recover(&ExecuteOptions::default()).unwrap();
     let told = told(&run.disk, run.session());
     let begins: Vec<SequenceNumber> =
-        told.iter().filter(|one| one.kind == Kind::TOOL_BEGIN).map(|one| one.sequence).collect();
+        told.iter().filter(|one| one.kind == RecordKind::TOOL_BEGIN).map(|one| one.sequence).collect();
     assert_eq!(begins.len(), 2);
     for begin in begins {
-        assert_eq!(kinds_of(&told, Some(begin), None), [Kind::DISPATCH; 2]);
+        assert_eq!(kinds_of(&told, Some(begin), None), [RecordKind::DISPATCH; 2]);
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use foldlog::filesystem::HostFilesystem;
-use foldlog::{CollectOptions, Collected};
+use foldlog::{CollectOptions, CollectedFiles};
 
 use super::collected::keeping;
 use super::rewind::{Room, store_in};
@@ -84,7 +84,7 @@ fn what_bears_a_files_name_and_is_none_is_left_alone_and_the_rest_goes() {
         assert!(in_pool.is_dir() && fs::read_to_string(&elsewhere).unwrap() == "not yours", "{what}");
         assert_eq!(
             store.collect(&keeping(1)).unwrap().all,
-            Collected::default(),
+            CollectedFiles::default(),
             "{what}: nothing is left to do"
         );
     }
@@ -112,7 +112,7 @@ fn a_capture_in_whose_place_something_else_stands_keeps_its_objects() {
         make_irregular(what, &commit, &folder.path().join("nowhere"));
         for dry_run in [true, false] {
             let report = store.collect(&CollectOptions { dry_run, ..keeping(1) }).unwrap();
-            assert_eq!(report.all, Collected::default(), "{what}: {report:?}");
+            assert_eq!(report.all, CollectedFiles::default(), "{what}: {report:?}");
             let why = &report.skipped[&id];
             assert!(why.contains(&format!("it is {what}, where a regular file should be")), "{what}: {why}");
         }

@@ -1,7 +1,7 @@
 //! Operations within operations.
 
 use foldlog::Settlement;
-use foldlog::inspect::Fate;
+use foldlog::inspect::OperationStatus;
 use foldlog::storage::Fault;
 use foldlog::tools::Recovery;
 
@@ -79,7 +79,15 @@ fn an_outer_call_that_fails_abandons_what_was_committed_within_it() {
     assert!(!report.success);
     assert_eq!(run.state(), before);
     let fates: Vec<_> = run.ledger().iter().map(|entry| entry.outcome).collect();
-    assert_eq!(fates, [Fate::Committed, Fate::Failed, Fate::Abandoned, Fate::Abandoned]);
+    assert_eq!(
+        fates,
+        [
+            OperationStatus::Committed,
+            OperationStatus::Failed,
+            OperationStatus::Abandoned,
+            OperationStatus::Abandoned
+        ]
+    );
 }
 
 #[test]
@@ -107,7 +115,11 @@ fn a_process_that_ends_in_an_inner_call_leaves_both_to_be_recovered() {
         (vec!["delegated".into(), "two".into()], [("paper".into(), "two".into())].into())
     );
     let fates: Vec<_> = run.ledger().iter().map(|entry| (entry.tool.clone(), entry.outcome)).collect();
-    let expected = [("delegate", Fate::Committed), ("write", Fate::Interrupted), ("write", Fate::Committed)];
+    let expected = [
+        ("delegate", OperationStatus::Committed),
+        ("write", OperationStatus::Interrupted),
+        ("write", OperationStatus::Committed),
+    ];
     assert_eq!(fates, expected.map(|(tool, fate)| (tool.to_owned(), fate)));
 }
 
@@ -130,7 +142,7 @@ fn a_position_within_a_call_is_no_place_to_go_back_to() {
     assert_eq!(run.plan(), ["delegated", "one"]);
     run.session().rollback_to(report.begin - 1).unwrap();
     assert!(run.plan().is_empty());
-    assert_eq!(run.ledger()[0].outcome, Fate::Abandoned);
+    assert_eq!(run.ledger()[0].outcome, OperationStatus::Abandoned);
 }
 
 /// Begins sessions of its own, writes in each, and is killed within its first run.
@@ -207,7 +219,7 @@ fn the_sessions_that_a_call_begins_are_the_same_when_it_is_run_again() {
         let reader = LogReader::open_on(Arc::new(run.disk.clone()), run.session().dir()).unwrap();
         reader
             .records(0, u64::MAX, |record| {
-                if record.kind == foldlog::Kind::OBSERVED {
+                if record.kind == foldlog::RecordKind::OBSERVED {
                     let told = String::from_utf8_lossy(record.body).into_owned();
                     named.extend(all.iter().filter(|id| told.contains(&id.to_string())).copied());
                 }

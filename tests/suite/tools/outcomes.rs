@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog::inspect::Fate;
+use foldlog::inspect::OperationStatus;
 use foldlog::testkit::snapshots_equivalent;
 use foldlog::{ExternalEffects, Outcome, Session};
 
@@ -23,7 +23,7 @@ fn a_call_that_has_success_stays_and_says_so() {
     let [entry] = run.ledger().try_into().unwrap();
     assert_eq!(
         (entry.outcome, entry.end, entry.effects),
-        (Fate::Committed, Some(report.end), Some(ExternalEffects::Unknown))
+        (OperationStatus::Committed, Some(report.end), Some(ExternalEffects::Unknown))
     );
 }
 
@@ -61,7 +61,7 @@ fn a_call_that_fails_in_whatever_way_leaves_no_trace_but_in_the_log() {
     assert_eq!(run.budget.total().input_tokens, spent.input_tokens + 40);
     // The same to whoever reads the log alone.
     let ledger = run.ledger();
-    assert_eq!(ledger.iter().filter(|entry| entry.outcome == Fate::Failed).count(), 4);
+    assert_eq!(ledger.iter().filter(|entry| entry.outcome == OperationStatus::Failed).count(), 4);
     let mut again = run;
     let shown = again.plan();
     again.runner.state().session().clone().close().unwrap();
@@ -145,7 +145,7 @@ fn a_call_whose_resource_cannot_be_restored_is_left_open_until_a_recovery_restor
     assert_eq!((run.plan(), run.invoked().len()), (vec!["before".to_owned()], 0));
     assert_eq!(run.desk.text("letter").as_deref(), Some("dear all"));
     assert!(run.session().is_interrupted());
-    assert_eq!(run.ledger()[0].outcome, Fate::Open);
+    assert_eq!(run.ledger()[0].outcome, OperationStatus::Open);
     let early = run.session().dispatch(StepAdded { title: "too early".to_owned(), part: 0 });
     assert!(matches!(early, Err(Error::Interrupted { .. })), "{early:?}");
     // It is tried again for as long as it fails, by this process or by the next.
@@ -161,7 +161,7 @@ fn a_call_whose_resource_cannot_be_restored_is_left_open_until_a_recovery_restor
     *run.desk.broken.lock().unwrap() = None;
     run.runner.recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(run.state(), (vec!["before".to_owned()], BTreeMap::new()));
-    assert_eq!((run.ledger()[0].outcome, run.invoked().len()), (Fate::Interrupted, 1));
+    assert_eq!((run.ledger()[0].outcome, run.invoked().len()), (OperationStatus::Interrupted, 1));
     assert!(run.write("letter", "after", Then::Succeed).unwrap().success);
 }
 

@@ -96,7 +96,7 @@ fn what_one_has_done_is_recorded_while_a_slower_one_runs() {
     let opens = Mutex::new(Some(opens));
     let _subscription = session.subscribe(move |record| {
         // The slow one, which is the first, goes on only once the end of the other one is told.
-        if record.kind() == foldlog::Kind::TOOL_END
+        if record.kind() == foldlog::RecordKind::TOOL_END
             && let Some(opens) = opens.lock().unwrap().take()
         {
             opens.send(()).unwrap();

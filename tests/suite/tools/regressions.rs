@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use foldlog::inspect::Fate;
+use foldlog::inspect::OperationStatus;
 use foldlog::storage::{Fault, Op};
-use foldlog::tools::{Recovered, Recovery};
+use foldlog::tools::{RecoveredOperation, Recovery};
 use foldlog::{Durability, Policy, SessionOptions, Settlement, Value};
 
 use super::*;
@@ -289,8 +289,8 @@ fn what_a_recovery_has_done_is_told_also_where_a_later_call_cannot_be_run() {
         matches!(
             recovered.as_slice(),
             [
-                Recovered { recovery: Recovery::RanAgain(first), .. },
-                Recovered { recovery: Recovery::Failed(Error::Io { .. } | Error::Poisoned { .. }), .. },
+                RecoveredOperation { recovery: Recovery::RanAgain(first), .. },
+                RecoveredOperation { recovery: Recovery::Failed(Error::Io { .. } | Error::Poisoned { .. }), .. },
             ] if first.success
         )
     });
@@ -579,7 +579,7 @@ fn an_interrupted_call_that_reads_only_runs_again() {
     run.reopen(Idempotency::Manual);
     let [recovered] = look(&run).recover(&at_once()).unwrap().try_into().unwrap();
     assert!(matches!(recovered.recovery, Recovery::RanAgain(report) if report.success));
-    assert_eq!((*ran.lock().unwrap(), run.ledger()[0].outcome), (2, Fate::Committed));
+    assert_eq!((*ran.lock().unwrap(), run.ledger()[0].outcome), (2, OperationStatus::Committed));
 }
 
 /// A call within another, by a runner of other resources, was not rolled back with it.

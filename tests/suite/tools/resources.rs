@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use foldlog::Kind;
-use foldlog::tools::resources::{Lease, LeaseHolder};
+use foldlog::RecordKind;
+use foldlog::tools::resources::{LeaseHolder, ResourceLease};
 use foldlog_codec::body::{ToolBegin, ToolEnd};
 
 use super::*;
@@ -142,8 +142,8 @@ impl Snapshotable for Room {
         Ok(())
     }
 
-    fn lease(&self, _: &LeaseHolder<'_>, until: Instant) -> Result<Option<Lease>> {
-        Ok(Some(Lease::new(self.enter(until)?)))
+    fn lease(&self, _: &LeaseHolder<'_>, until: Instant) -> Result<Option<ResourceLease>> {
+        Ok(Some(ResourceLease::new(self.enter(until)?)))
     }
 }
 
@@ -272,8 +272,8 @@ fn drawers(session: &Session) -> Vec<Vec<String>> {
     session
         .records(0, last, |record| {
             let resources = match record.kind {
-                Kind::TOOL_BEGIN => ToolBegin::decode(record.body).unwrap().resources,
-                Kind::TOOL_END => ToolEnd::decode(record.body).unwrap().resources,
+                RecordKind::TOOL_BEGIN => ToolBegin::decode(record.body).unwrap().resources,
+                RecordKind::TOOL_END => ToolEnd::decode(record.body).unwrap().resources,
                 _ => Vec::new(),
             };
             let recorded = resources.iter().filter_map(|resource| resource.snapshot);

@@ -12,7 +12,7 @@ use foldlog::filesystem::{
 };
 use foldlog::replay::Replay;
 use foldlog::tools::{CaptureMoment, RewindOptions, RewindPreview, RewindReport};
-use foldlog::{Durability, Kind, Policy, SequenceNumber, SnapshotOptions};
+use foldlog::{Durability, Policy, RecordKind, SequenceNumber, SnapshotOptions};
 use futures_lite::future::block_on;
 use proptest::prelude::*;
 
@@ -358,7 +358,7 @@ fn what_is_written_while_a_rewind_begins_is_kept_too() {
     let root = root(room.folder.path());
     // The subscriber is told of the begin, which holds the capture, before anything goes back.
     let subscription = room.session().subscribe(move |told| {
-        if told.kind() == Kind::TOOL_BEGIN {
+        if told.kind() == RecordKind::TOOL_BEGIN {
             fs::write(root.join("page"), "hand").unwrap();
             fs::write(root.join("gone/late"), "late").unwrap();
         }

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldlog::filesystem::{FilesystemSnapshot, HostFilesystem, HostFilesystemOptions};
-use foldlog::inspect::Fate;
+use foldlog::inspect::OperationStatus;
 use foldlog::storage::Fault;
 use foldlog::tools::RewindOptions;
-use foldlog::tools::resources::{Rewinding, Rewound};
+use foldlog::tools::resources::{RewindRequest, Rewound};
 
 use super::*;
 
@@ -56,7 +56,7 @@ impl Snapshotable for Mortal {
         HostFilesystem::recall(recorded)
     }
 
-    fn rewind(&self, asked: &Rewinding<'_, FilesystemSnapshot>) -> Result<Rewound<FilesystemSnapshot>> {
+    fn rewind(&self, asked: &RewindRequest<'_, FilesystemSnapshot>) -> Result<Rewound<FilesystemSnapshot>> {
         Snapshotable::rewind(&self.files, asked)
     }
 
@@ -161,8 +161,8 @@ fn killed(at: At, undo: bool, again: Option<u64>) -> bool {
     let fate = ledger.iter().filter(|entry| entry.tool == "foldlog.restore").nth(usize::from(undo));
     let found = seen(folder, &session);
     let came_back = match fate.map(|entry| (entry.outcome, entry.cause)) {
-        Some((Fate::Committed, None)) => true,
-        Some((Fate::Failed, Some(Cause::Dropped))) | None => {
+        Some((OperationStatus::Committed, None)) => true,
+        Some((OperationStatus::Failed, Some(Cause::Dropped))) | None => {
             assert!(!done, "{told}");
             false
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use foldlog::inspect::Fate;
+use foldlog::inspect::OperationStatus;
 use foldlog::tools::{Question, Recovery};
 use foldlog::{Outcome, PendingQuestion, Settlement, SnapshotOptions, SuspensionForm, Value};
 
@@ -153,7 +153,7 @@ impl Office {
         self.run.state()
     }
 
-    fn fates(&self) -> Vec<(String, Fate)> {
+    fn fates(&self) -> Vec<(String, OperationStatus)> {
         self.run.ledger().into_iter().map(|entry| (entry.tool, entry.outcome)).collect()
     }
 }
@@ -226,7 +226,7 @@ fn a_call_that_asks_has_done_nothing_and_runs_once_it_is_approved_in_another_pro
     let again = office.execute(&call).unwrap();
     assert_eq!((again.recorded, office.sent().len()), (true, 1), "what was approved runs once");
     assert_eq!(office.run.plan(), ["meanwhile", "to bo"]);
-    assert_eq!(office.fates(), [("send".to_owned(), Fate::Committed)]);
+    assert_eq!(office.fates(), [("send".to_owned(), OperationStatus::Committed)]);
 }
 
 /// An approval that named only the operation would approve whatever the call's arguments are.
@@ -274,7 +274,7 @@ fn a_call_that_is_refused_has_failed_and_the_model_reads_why() {
         assert_eq!((report.success, report.recorded, report.message.as_str()), (false, true, expected));
     }
     assert_eq!((office.sent().len(), office.run.plan().len()), (0, 0));
-    assert!(office.fates().iter().all(|(_, fate)| *fate == Fate::Settled), "{:?}", office.fates());
+    assert!(office.fates().iter().all(|(_, fate)| *fate == OperationStatus::Settled), "{:?}", office.fates());
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn a_rollback_to_before_the_call_withdraws_its_question_and_one_back_asks_it_aga
     assert_eq!(office.pending(), []);
     let withdrawn = office.session().settle(operation, &Settlement::approved(digest), "Ada", "");
     assert!(matches!(withdrawn, Err(Error::NoSuchOperation { .. })), "{withdrawn:?}");
-    assert_eq!(office.fates(), [("send".to_owned(), Fate::Abandoned)]);
+    assert_eq!(office.fates(), [("send".to_owned(), OperationStatus::Abandoned)]);
 
     office.session().rollback_to(after).unwrap();
     assert_eq!(office.pending().len(), 1, "the question counts again");
@@ -499,7 +499,10 @@ fn a_refusal_withdraws_what_the_refused_call_asked_within_it() {
     assert_eq!(office.pending(), []);
     let fate =
         |wanted| office.run.ledger().into_iter().find(|entry| entry.operation == wanted).unwrap().outcome;
-    assert_eq!((fate(operation), fate(parent.unwrap())), (Fate::Abandoned, Fate::Settled));
+    assert_eq!(
+        (fate(operation), fate(parent.unwrap())),
+        (OperationStatus::Abandoned, OperationStatus::Settled)
+    );
     let report = office.execute(&call).unwrap();
     assert_eq!((report.success, report.message.as_str(), office.sent().len()), (false, "No.", 0));
 }
@@ -516,8 +519,8 @@ fn a_question_counts_in_the_ledger_while_the_call_around_it_runs_again() {
     }
     assert!(office.execute(&call).is_err(), "its process is killed in the first of the two calls");
     office.reopen();
-    let fates: Vec<Fate> = office.fates().into_iter().map(|(_, fate)| fate).collect();
-    assert_eq!(fates, [Fate::Open, Fate::Open, Fate::Suspended]);
+    let fates: Vec<OperationStatus> = office.fates().into_iter().map(|(_, fate)| fate).collect();
+    assert_eq!(fates, [OperationStatus::Open, OperationStatus::Open, OperationStatus::Suspended]);
 }
 
 /// A call that was approved asked again in its next run, if a call within it had asked meanwhile.
@@ -632,7 +635,8 @@ fn the_log_says_of_a_suspended_call_what_it_waits_for() {
     assert!(office.execute(&review()).is_err());
     let waits: Vec<_> =
         office.run.ledger().into_iter().map(|entry| (entry.outcome, entry.waits_for)).collect();
-    let expected = [SuspensionForm::Asks, SuspensionForm::Awaits].map(|form| (Fate::Suspended, Some(form)));
+    let expected =
+        [SuspensionForm::Asks, SuspensionForm::Awaits].map(|form| (OperationStatus::Suspended, Some(form)));
     assert_eq!(waits, expected);
     let outcomes: Vec<Outcome> = office.run.invoked().into_iter().map(|invoked| invoked.outcome).collect();
     assert_eq!(outcomes, [Outcome::Suspended, Outcome::Suspended]);

@@ -3,7 +3,7 @@
 
 use foldlog::Outcome;
 use foldlog::storage::Fault;
-use foldlog::tools::{Recovery, Verified};
+use foldlog::tools::{CallVerification, Recovery};
 
 use super::*;
 
@@ -102,7 +102,7 @@ impl Tool for Pays {
         payment: Payment,
         interrupted: &InterruptedCall,
         context: &ToolContext,
-    ) -> Result<Verified<u64>, ToolError> {
+    ) -> Result<CallVerification<u64>, ToolError> {
         assert!(context.is_resume() && context.operation() != interrupted.operation);
         let changed = context.session().dispatch(StepAdded { title: "asked".to_owned(), part: 1 });
         assert!(matches!(changed, Err(Error::ReadsOnly { .. })), "{changed:?}");
@@ -112,16 +112,16 @@ impl Tool for Pays {
             told.answers
         };
         match answers {
-            Answers::CannotSay => Ok(Verified::Unknown),
+            Answers::CannotSay => Ok(CallVerification::Unknown),
             Answers::Fails => Err(ToolError::failed("the bank is closed")),
             Answers::Panics => panic!("the bank burnt down"),
             Answers::Truly => {
                 Ok(match self.bank.payments.lock().unwrap().get(&interrupted.operation.get()) {
                     Some(paid) => {
                         assert_eq!(*paid, payment.amount);
-                        Verified::Done(ToolResult::ok("it was paid", *paid))
+                        CallVerification::Done(ToolResult::ok("it was paid", *paid))
                     }
-                    None => Verified::NotDone,
+                    None => CallVerification::NotDone,
                 })
             }
         }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
-use foldlog::inspect::Fate;
+use foldlog::inspect::OperationStatus;
 use foldlog_tests::child;
 
 use super::*;
@@ -66,7 +66,10 @@ fn count(folder: &Path, name: &str) {
     assert_eq!(plan(session), committed);
     let ledger = LogReader::open(session.dir()).unwrap().ledger().unwrap();
     let of = |fate| ledger.iter().filter(|entry| entry.outcome == fate).count();
-    assert_eq!((of(Fate::Committed), of(Fate::Failed)), (committed.len(), CALLS - committed.len()));
+    assert_eq!(
+        (of(OperationStatus::Committed), of(OperationStatus::Failed)),
+        (committed.len(), CALLS - committed.len())
+    );
 }
 
 #[test]

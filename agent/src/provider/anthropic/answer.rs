@@ -14,26 +14,26 @@ use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
 
 /// Holds what a message says beside its content.
 #[derive(Default, Deserialize)]
-pub(super) struct Head {
+pub(super) struct AnthropicAnswerHead {
     pub(super) model: Option<String>,
     pub(super) stop_reason: Option<String>,
-    pub(super) usage: Option<Usage>,
+    pub(super) usage: Option<AnthropicUsage>,
 }
 
 /// Counts the tokens of a request, as the API does. A stream gives it in parts: what is `None` is not said yet.
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Usage {
+pub(super) struct AnthropicUsage {
     input_tokens: Option<u64>,
     output_tokens: Option<u64>,
     cache_creation_input_tokens: Option<u64>,
     cache_read_input_tokens: Option<u64>,
 }
 
-impl Usage {
+impl AnthropicUsage {
     /// Takes the numbers of a later part, which replace those before.
-    pub(super) fn update(self, later: Usage) -> Usage {
-        Usage {
+    pub(super) fn update(self, later: AnthropicUsage) -> AnthropicUsage {
+        AnthropicUsage {
             input_tokens: later.input_tokens.or(self.input_tokens),
             output_tokens: later.output_tokens.or(self.output_tokens),
             cache_creation_input_tokens: later
@@ -56,7 +56,7 @@ impl Usage {
 
 /// Holds the content of a message, complete.
 #[derive(Default)]
-pub(super) struct Content {
+pub(super) struct AnthropicAnswerContent {
     /// Texts of the content, one after the other; `None` if it has none.
     pub(super) text: Option<String>,
     /// Calls, by ordinal.
@@ -81,9 +81,9 @@ pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box
     }
     let part = |name: &str| fields.get(name).map_or("null", |value| value.get());
     let text = |name: &str| escape::read_json::<Option<String>>(part(name)).unwrap_or_default();
-    let usage = serde_json::from_str::<Option<Usage>>(part("usage")).unwrap_or_default();
-    let head = Head { model: text("model"), stop_reason: text("stop_reason"), usage };
-    let tokens = usage.map(Usage::tokens);
+    let usage = serde_json::from_str::<Option<AnthropicUsage>>(part("usage")).unwrap_or_default();
+    let head = AnthropicAnswerHead { model: text("model"), stop_reason: text("stop_reason"), usage };
+    let tokens = usage.map(AnthropicUsage::tokens);
     let content = fields.get("content").ok_or("the reply holds no content").and_then(|raw| whole(raw));
     match content {
         Ok(content) => finish(reply, head, content),
@@ -92,10 +92,11 @@ pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box
 }
 
 /// Reads a content that arrived as a whole.
-fn whole(raw: &RawValue) -> Result<Content, &'static str> {
+fn whole(raw: &RawValue) -> Result<AnthropicAnswerContent, &'static str> {
     let blocks: Vec<BTreeMap<String, Box<RawValue>>> =
         serde_json::from_str(raw.get()).map_err(|_| "the content is no list of blocks")?;
-    let mut content = Content { json: raw.get().to_owned(), ..Content::default() };
+    let mut content =
+        AnthropicAnswerContent { json: raw.get().to_owned(), ..AnthropicAnswerContent::default() };
     for block in &blocks {
         let text =
             |name: &str| block.get(name).and_then(|value| escape::read_json::<String>(value.get()).ok());
@@ -119,10 +120,10 @@ fn whole(raw: &RawValue) -> Result<Content, &'static str> {
 /// Makes the answer of a message, or the failure that it stands for.
 pub(super) fn finish(
     reply: &Reply<'_>,
-    head: Head,
-    content: Content,
+    head: AnthropicAnswerHead,
+    content: AnthropicAnswerContent,
 ) -> Result<ProviderAnswer, Box<ProviderError>> {
-    let usage = head.usage.map(Usage::tokens);
+    let usage = head.usage.map(AnthropicUsage::tokens);
     let stop = head.stop_reason;
     if stop.as_deref() == Some("refusal") {
         let text = content.text.unwrap_or_default();

@@ -11,8 +11,8 @@ use super::http::{Client, Timeouts};
 use super::parameters::{Parameters, names};
 use super::rendering::AnthropicConversation;
 use super::{
-    ApiKey, LlmConfig, Prepared, Provider, ProviderAnswer, ProviderError, ProviderErrorKind, ProviderRequest,
-    SendOptions, ToolChoice, ToolSpec,
+    ApiKey, LlmConfig, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderErrorKind,
+    ProviderRequest, SendOptions, ToolChoice, ToolSpec,
 };
 
 const NAME: &str = "anthropic";
@@ -131,7 +131,7 @@ impl Provider for AnthropicProvider {
         Dialect::Anthropic
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         let config = request.config;
         if config.seed.is_some() {
             let message = "the Messages API takes no seed: leave it out";
@@ -162,7 +162,7 @@ impl Provider for AnthropicProvider {
 
     fn send(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedRequest,
         options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         let marked = self.cache.then(|| markers::add(&prepared.body)).flatten();

@@ -7,18 +7,18 @@ use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-use super::answer::{Content, Head, Usage, finish};
+use super::answer::{AnthropicAnswerContent, AnthropicAnswerHead, AnthropicUsage, finish};
 use crate::provider::http::Reply;
 use crate::provider::merge::{count, merge};
 use crate::provider::rendering::input;
-use crate::provider::sse::Event;
+use crate::provider::sse::SseEvent;
 use crate::provider::{Delta, ProviderAnswer, ProviderError, ProviderErrorKind, SendOptions};
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Said {
+enum AnthropicStreamEvent {
     MessageStart {
-        message: Head,
+        message: AnthropicAnswerHead,
     },
     ContentBlockStart {
         index: u64,
@@ -31,8 +31,8 @@ enum Said {
     ContentBlockStop {},
     MessageDelta {
         #[serde(default)]
-        delta: Head,
-        usage: Option<Usage>,
+        delta: AnthropicAnswerHead,
+        usage: Option<AnthropicUsage>,
     },
     MessageStop {},
     Ping {},
@@ -46,7 +46,7 @@ enum Said {
 
 /// Holds one block as far as it has arrived.
 #[derive(Default)]
-struct Block {
+struct PartialBlock {
     fields: Map<String, Value>,
     /// Arguments of a call, byte for byte.
     input: String,
@@ -54,9 +54,9 @@ struct Block {
 
 /// Holds what has arrived of an answer.
 #[derive(Default)]
-struct Arrived {
-    head: Head,
-    blocks: BTreeMap<u64, Block>,
+struct AnthropicAccumulator {
+    head: AnthropicAnswerHead,
+    blocks: BTreeMap<u64, PartialBlock>,
     /// Number of values that are kept.
     kept: usize,
     done: bool,
@@ -68,10 +68,10 @@ pub(super) fn read(
     reply: &mut Reply<'_>,
     options: &mut SendOptions<'_>,
 ) -> Result<ProviderAnswer, Box<ProviderError>> {
-    let mut arrived = Arrived::default();
+    let mut arrived = AnthropicAccumulator::default();
     let outcome = arrived.read(reply, options);
     let text = arrived.text();
-    let usage = arrived.head.usage.map(Usage::tokens);
+    let usage = arrived.head.usage.map(AnthropicUsage::tokens);
     let shown = arrived.shown;
     let answer = outcome.and_then(|()| {
         let content =
@@ -84,7 +84,7 @@ pub(super) fn read(
     })
 }
 
-impl Arrived {
+impl AnthropicAccumulator {
     fn read(
         &mut self,
         reply: &mut Reply<'_>,
@@ -98,7 +98,7 @@ impl Arrived {
 
     fn take(
         &mut self,
-        event: Event,
+        event: SseEvent,
         reply: &Reply<'_>,
         options: &mut SendOptions<'_>,
     ) -> Result<(), Box<ProviderError>> {
@@ -107,14 +107,14 @@ impl Arrived {
         }
         let said = foldlog::escape::read_json(&event.data).map_err(|error| reply.not_json_event(&error))?;
         match said {
-            Said::MessageStart { message } => self.head = message,
-            Said::ContentBlockStart { index, content_block } => {
-                let block = Block { fields: content_block, input: String::new() };
+            AnthropicStreamEvent::MessageStart { message } => self.head = message,
+            AnthropicStreamEvent::ContentBlockStart { index, content_block } => {
+                let block = PartialBlock { fields: content_block, input: String::new() };
                 show(block.fields.get("text"), &mut self.shown, options);
                 self.kept += 1 + block.fields.values().map(count).sum::<usize>();
                 self.blocks.insert(index, block);
             }
-            Said::ContentBlockDelta { index, delta } => {
+            AnthropicStreamEvent::ContentBlockDelta { index, delta } => {
                 show(delta.get("text"), &mut self.shown, options);
                 let known = self.blocks.get_mut(&index);
                 let block = known.ok_or_else(|| {
@@ -122,17 +122,19 @@ impl Arrived {
                 })?;
                 self.kept += block.add(delta);
             }
-            Said::MessageDelta { delta, usage } => {
+            AnthropicStreamEvent::MessageDelta { delta, usage } => {
                 self.head.stop_reason = delta.stop_reason.or(self.head.stop_reason.take());
                 let later = usage.or(delta.usage).unwrap_or_default();
                 self.head.usage = Some(self.head.usage.unwrap_or_default().update(later));
             }
-            Said::MessageStop {} => self.done = true,
-            Said::Error { error } => {
+            AnthropicStreamEvent::MessageStop {} => self.done = true,
+            AnthropicStreamEvent::Error { error } => {
                 // The status of the reply was sent before anything went wrong, and says nothing of it.
                 return Err(reply.refused(400, &serde_json::json!({ "error": error })));
             }
-            Said::ContentBlockStop {} | Said::Ping {} | Said::Other => {}
+            AnthropicStreamEvent::ContentBlockStop {}
+            | AnthropicStreamEvent::Ping {}
+            | AnthropicStreamEvent::Other => {}
         }
         reply.check_kept(self.kept)
     }
@@ -145,8 +147,9 @@ impl Arrived {
     }
 
     /// Puts the content together.
-    fn content(&self) -> Result<Content, &'static str> {
-        let mut content = Content { text: self.text(), is_plain: true, ..Content::default() };
+    fn content(&self) -> Result<AnthropicAnswerContent, &'static str> {
+        let mut content =
+            AnthropicAnswerContent { text: self.text(), is_plain: true, ..AnthropicAnswerContent::default() };
         let mut json = Vec::with_capacity(self.blocks.len());
         let texts = self.blocks.values().filter(|block| block.is("text")).count();
         for (place, block) in self.blocks.values().enumerate() {
@@ -172,7 +175,7 @@ impl Arrived {
     }
 }
 
-impl Block {
+impl PartialBlock {
     fn text(&self, name: &str) -> &str {
         self.fields.get(name).and_then(Value::as_str).unwrap_or_default()
     }

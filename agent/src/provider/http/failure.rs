@@ -12,7 +12,7 @@ use crate::provider::{ProviderErrorKind, ThrottleDetails, ThrottleKind};
 
 /// Holds what a provider says of a failure.
 #[derive(Default)]
-pub(super) struct Refusal<'a> {
+pub(super) struct ApiErrorBody<'a> {
     pub(super) message: Option<&'a str>,
     kind: &'a str,
     code: &'a str,
@@ -21,10 +21,10 @@ pub(super) struct Refusal<'a> {
 }
 
 /// Finds what a provider says of a failure, in the forms that are in use.
-pub(super) fn refusal(body: &Value) -> Refusal<'_> {
+pub(super) fn refusal(body: &Value) -> ApiErrorBody<'_> {
     let error = body.get("error").unwrap_or(body);
     let text = |name: &str| error.get(name).and_then(Value::as_str);
-    Refusal {
+    ApiErrorBody {
         message: text("message").or_else(|| error.as_str()).or_else(|| body.get("detail")?.as_str()),
         kind: text("type").unwrap_or_default(),
         code: text("code").unwrap_or_default(),
@@ -45,7 +45,7 @@ pub(super) fn throttled(kind: ThrottleKind) -> ThrottleDetails {
 /// Names the failure that a status and the provider's words stand for.
 pub(super) fn classify(
     status: u16,
-    refusal: &Refusal<'_>,
+    refusal: &ApiErrorBody<'_>,
     provider_payload: Option<Value>,
     retry_after: Option<Duration>,
 ) -> ProviderErrorKind {

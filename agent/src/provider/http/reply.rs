@@ -9,7 +9,7 @@ use ureq::{Body, BodyReader};
 use super::watch::Watch;
 use super::{BODY_BYTES_MAX, Bounds, Client, FAILURE_BYTES_MAX, failure};
 use crate::json_size::{self, VALUES_MAX};
-use crate::provider::sse::{Event, Events};
+use crate::provider::sse::{Events, SseEvent};
 use crate::provider::{ProviderError, ProviderErrorKind};
 
 /// Beginnings of the names of headers that say how many requests are allowed.
@@ -113,7 +113,7 @@ impl<'c> Reply<'c> {
     /// [`ProviderErrorKind::Cut`] if the body ends before; those of reading, and of `take`.
     pub(in crate::provider) fn each_event(
         &mut self,
-        mut take: impl FnMut(Event, &Self) -> Result<bool, Box<ProviderError>>,
+        mut take: impl FnMut(SseEvent, &Self) -> Result<bool, Box<ProviderError>>,
     ) -> Result<(), Box<ProviderError>> {
         let (mut events, mut buffer, mut is_complete) = (Events::default(), vec![0; 16 << 10], false);
         while !is_complete {

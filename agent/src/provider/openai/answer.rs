@@ -14,13 +14,13 @@ use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
 struct Completion<'a> {
     model: Option<String>,
     #[serde(borrow, default)]
-    choices: Vec<Choice<'a>>,
-    usage: Option<Usage>,
+    choices: Vec<CompletionChoice<'a>>,
+    usage: Option<OpenAiUsage>,
     error: Option<Value>,
 }
 
 #[derive(Deserialize)]
-struct Choice<'a> {
+struct CompletionChoice<'a> {
     #[serde(borrow)]
     message: &'a RawValue,
     finish_reason: Option<String>,
@@ -29,7 +29,7 @@ struct Choice<'a> {
 /// Counts the tokens of a request, as the protocol does.
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Usage {
+pub(super) struct OpenAiUsage {
     prompt_tokens: u64,
     completion_tokens: u64,
     prompt_tokens_details: Option<PromptDetails>,
@@ -48,7 +48,7 @@ struct CompletionDetails {
     reasoning_tokens: Option<u64>,
 }
 
-impl Usage {
+impl OpenAiUsage {
     /// Returns the tokens as records count them: those from the cache apart, which OpenAI counts as sent too.
     pub(super) fn tokens(self) -> TokenUsage {
         let cached = self.prompt_tokens_details.and_then(|details| details.cached_tokens).unwrap_or(0);
@@ -70,24 +70,24 @@ pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box
     if let Some(error) = completion.error.filter(|error| !error.is_null()) {
         return Err(reply.refused(reply.status(), &serde_json::json!({ "error": error })));
     }
-    let usage = completion.usage.map(Usage::tokens);
+    let usage = completion.usage.map(OpenAiUsage::tokens);
     let invalid =
         |what: &str| reply.error_after(reply.error(ProviderErrorKind::InvalidAnswer, what), "", usage);
     let choice = completion.choices.first().ok_or_else(|| invalid("the reply holds no choice"))?;
     let fields: Map<String, Value> =
         escape::read_json(choice.message.get()).map_err(|_| invalid("the message is no object"))?;
-    let message = Message { fields, raw: Some(choice.message.get()) };
+    let message = OpenAiAnswer { fields, raw: Some(choice.message.get()) };
     message.answer(reply, choice.finish_reason.clone(), completion.model, usage)
 }
 
 /// Holds a message of the model, complete.
-pub(super) struct Message<'a> {
+pub(super) struct OpenAiAnswer<'a> {
     pub(super) fields: Map<String, Value>,
     /// JSON of the message, as it arrived; `None` if it arrived in pieces.
     pub(super) raw: Option<&'a str>,
 }
 
-impl Message<'_> {
+impl OpenAiAnswer<'_> {
     /// Makes the answer of the message, or the failure that it stands for.
     pub(super) fn answer(
         self,

@@ -10,8 +10,8 @@ use super::http::{Client, Timeouts};
 use super::parameters::{Parameters, names};
 use super::rendering::{openai_messages, sent_name};
 use super::{
-    ApiKey, OutputSpec, Prepared, Provider, ProviderAnswer, ProviderError, ProviderRequest, SendOptions,
-    ToolChoice, ToolSpec,
+    ApiKey, OutputSpec, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest,
+    SendOptions, ToolChoice, ToolSpec,
 };
 
 const NAME: &str = "openai";
@@ -133,7 +133,7 @@ impl Provider for OpenAiProvider {
         Dialect::OpenAi
     }
 
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         let config = request.config;
         let mut parameters = Parameters::default();
         parameters.set("temperature", config.temperature);
@@ -160,7 +160,7 @@ impl Provider for OpenAiProvider {
 
     fn send(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedRequest,
         options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         let accept = if prepared.stream { "text/event-stream" } else { "application/json" };

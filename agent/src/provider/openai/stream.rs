@@ -6,26 +6,26 @@ use foldlog::conversation::TokenUsage;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::{Message, Usage};
+use super::answer::{OpenAiAnswer, OpenAiUsage};
 use crate::provider::http::Reply;
 use crate::provider::merge::merge_fields;
-use crate::provider::sse::Event;
+use crate::provider::sse::SseEvent;
 use crate::provider::{Delta, ProviderAnswer, ProviderError, ProviderErrorKind, SendOptions};
 
 /// Data of the event that ends a stream.
 const DONE: &str = "[DONE]";
 
 #[derive(Deserialize)]
-struct Chunk {
+struct CompletionChunk {
     model: Option<String>,
     #[serde(default)]
-    choices: Vec<Choice>,
-    usage: Option<Usage>,
+    choices: Vec<ChunkChoice>,
+    usage: Option<OpenAiUsage>,
     error: Option<Value>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
+struct ChunkChoice {
     #[serde(default)]
     index: u64,
     #[serde(default)]
@@ -35,7 +35,7 @@ struct Choice {
 
 /// Holds what has arrived of an answer.
 #[derive(Default)]
-struct Arrived {
+struct OpenAiAccumulator {
     fields: Map<String, Value>,
     calls: BTreeMap<u64, Map<String, Value>>,
     stop: Option<String>,
@@ -52,7 +52,7 @@ pub(super) fn read(
     reply: &mut Reply<'_>,
     options: &mut SendOptions<'_>,
 ) -> Result<ProviderAnswer, Box<ProviderError>> {
-    let mut arrived = Arrived::default();
+    let mut arrived = OpenAiAccumulator::default();
     let outcome = arrived.read(reply, options);
     let text = arrived.text().to_owned();
     let answer = outcome.and_then(|()| arrived.finish(reply));
@@ -63,7 +63,7 @@ pub(super) fn read(
     })
 }
 
-impl Arrived {
+impl OpenAiAccumulator {
     fn text(&self) -> &str {
         self.fields.get("content").and_then(Value::as_str).unwrap_or_default()
     }
@@ -81,7 +81,7 @@ impl Arrived {
 
     fn take(
         &mut self,
-        event: Event,
+        event: SseEvent,
         reply: &Reply<'_>,
         options: &mut SendOptions<'_>,
     ) -> Result<(), Box<ProviderError>> {
@@ -89,12 +89,12 @@ impl Arrived {
             self.done = true;
             return Ok(());
         }
-        let chunk: Chunk =
+        let chunk: CompletionChunk =
             foldlog::escape::read_json(&event.data).map_err(|error| reply.not_json_event(&error))?;
         if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
             return Err(reply.refused(reply.status(), &json!({ "error": error })));
         }
-        self.usage = chunk.usage.map(Usage::tokens).or(self.usage);
+        self.usage = chunk.usage.map(OpenAiUsage::tokens).or(self.usage);
         self.model = self.model.take().or(chunk.model);
         for choice in chunk.choices.into_iter().filter(|choice| choice.index == 0) {
             self.stop = choice.finish_reason.or(self.stop.take());
@@ -165,7 +165,7 @@ impl Arrived {
             fields.insert("tool_calls".to_owned(), calls.into_values().map(Value::Object).collect());
         }
         fields.entry("role").or_insert_with(|| "assistant".into());
-        let message = Message { fields, raw: None };
+        let message = OpenAiAnswer { fields, raw: None };
         message.answer(reply, self.stop.take(), self.model.take(), self.usage)
     }
 }

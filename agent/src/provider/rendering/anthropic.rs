@@ -9,7 +9,7 @@ use foldlog::conversation::{ConversationMessage, Dialect, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::ids::Ids;
+use super::ids::WireCallIds;
 use super::{sent_name, text_of_blocks};
 
 /// Greatest number of characters of a tool's name.
@@ -23,44 +23,44 @@ const FAILED: &str = "The call failed.";
 #[derive(Serialize)]
 pub(crate) struct AnthropicConversation<'a> {
     /// Prompt, which is no message there.
-    pub(crate) system: Option<Content<'a>>,
+    pub(crate) system: Option<AnthropicContent<'a>>,
     /// Messages, whose roles alternate; the first one is the user's.
-    pub(crate) messages: Vec<Message<'a>>,
+    pub(crate) messages: Vec<AnthropicMessage<'a>>,
 }
 
 /// Holds what several messages of one role say, one after the other.
 #[derive(Serialize)]
-pub(crate) struct Message<'a> {
+pub(crate) struct AnthropicMessage<'a> {
     role: &'static str,
-    content: Content<'a>,
+    content: AnthropicContent<'a>,
 }
 
 /// Holds the content of a message.
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(crate) enum Content<'a> {
+pub(crate) enum AnthropicContent<'a> {
     /// One text.
     Text(Cow<'a, str>),
     /// Content in the provider's own form.
     Raw(&'a RawValue),
     /// Blocks.
-    Blocks(Vec<Block<'a>>),
+    Blocks(Vec<AnthropicBlock<'a>>),
 }
 
 /// Holds one block of a content.
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(crate) enum Block<'a> {
+pub(crate) enum AnthropicBlock<'a> {
     /// A block in the provider's own form.
     Raw(Cow<'a, RawValue>),
     /// A block that was made.
-    Made(Made<'a>),
+    Made(AnthropicTypedBlock<'a>),
 }
 
 /// Holds a block that was made from a message's fields.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Made<'a> {
+pub(crate) enum AnthropicTypedBlock<'a> {
     /// A text.
     Text {
         /// The text, with at least one visible character.
@@ -81,7 +81,7 @@ pub(crate) enum Made<'a> {
         tool_use_id: Cow<'a, str>,
         /// What the tool answered.
         #[serde(skip_serializing_if = "Option::is_none")]
-        content: Option<Content<'a>>,
+        content: Option<AnthropicContent<'a>>,
         /// Whether the call failed.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         is_error: bool,
@@ -89,11 +89,11 @@ pub(crate) enum Made<'a> {
 }
 
 /// Collects what is sent one after the other under one role.
-struct Part<'a> {
+struct RoleGroup<'a> {
     role: &'static str,
     /// Content that is sent as it is if nothing joins it.
     whole: Option<&'a RawValue>,
-    blocks: Vec<Block<'a>>,
+    blocks: Vec<AnthropicBlock<'a>>,
 }
 
 impl<'a> AnthropicConversation<'a> {
@@ -102,10 +102,10 @@ impl<'a> AnthropicConversation<'a> {
         let pinned = |message: &ConversationMessage, id: &str| {
             message.role == Role::Assistant && clean(id) == id && own_blocks(message).is_some()
         };
-        let ids = Ids::new(messages, pinned, clean);
+        let ids = WireCallIds::new(messages, pinned, clean);
         let mut system = Vec::new();
-        let mut parts: Vec<Part<'a>> = Vec::new();
-        let mut results: Vec<(usize, Block<'a>)> = Vec::new();
+        let mut parts: Vec<RoleGroup<'a>> = Vec::new();
+        let mut results: Vec<(usize, AnthropicBlock<'a>)> = Vec::new();
         for (number, message) in messages.iter().enumerate() {
             if let Some(call) = ids.answered(number) {
                 results.push((call.ordinal, result(message, call.id.clone())));
@@ -116,56 +116,59 @@ impl<'a> AnthropicConversation<'a> {
                 Role::System => system.push(message),
                 Role::Assistant => {
                     let (whole, blocks) = answer(message, ids.calls(number), known);
-                    join(&mut parts, Part { role: "assistant", whole, blocks });
+                    join(&mut parts, RoleGroup { role: "assistant", whole, blocks });
                 }
                 _ => {
                     let (whole, blocks) = said(message);
-                    join(&mut parts, Part { role: "user", whole, blocks });
+                    join(&mut parts, RoleGroup { role: "user", whole, blocks });
                 }
             }
         }
         flush(&mut parts, &mut results);
         let mut parts = without_trailing_thoughts(parts);
         if parts.first().is_none_or(|first| first.role != "user") {
-            let begin = Part { role: "user", whole: None, blocks: vec![text(BEGINNING)] };
+            let begin = RoleGroup { role: "user", whole: None, blocks: vec![text(BEGINNING)] };
             parts.insert(0, begin);
         }
         if let Some(last) = parts.last_mut().filter(|last| last.role == "assistant") {
             trim_end(last);
         }
-        let messages = parts.into_iter().map(|part| Message { role: part.role, content: part.content() });
+        let messages =
+            parts.into_iter().map(|part| AnthropicMessage { role: part.role, content: part.content() });
         AnthropicConversation { system: prompt(&system), messages: messages.collect() }
     }
 }
 
-impl<'a> Part<'a> {
-    fn content(self) -> Content<'a> {
+impl<'a> RoleGroup<'a> {
+    fn content(self) -> AnthropicContent<'a> {
         if let Some(whole) = self.whole {
-            return Content::Raw(whole);
+            return AnthropicContent::Raw(whole);
         }
         content_of(self.blocks)
     }
 }
 
-fn content_of(mut blocks: Vec<Block<'_>>) -> Content<'_> {
+fn content_of(mut blocks: Vec<AnthropicBlock<'_>>) -> AnthropicContent<'_> {
     match (blocks.pop(), blocks.is_empty()) {
-        (Some(Block::Made(Made::Text { text })), true) => Content::Text(text),
+        (Some(AnthropicBlock::Made(AnthropicTypedBlock::Text { text })), true) => {
+            AnthropicContent::Text(text)
+        }
         (last, _) => {
             blocks.extend(last);
-            Content::Blocks(blocks)
+            AnthropicContent::Blocks(blocks)
         }
     }
 }
 
 /// Adds the results of one answer, by ordinal.
-fn flush<'a>(parts: &mut Vec<Part<'a>>, results: &mut Vec<(usize, Block<'a>)>) {
+fn flush<'a>(parts: &mut Vec<RoleGroup<'a>>, results: &mut Vec<(usize, AnthropicBlock<'a>)>) {
     results.sort_by_key(|(ordinal, _)| *ordinal);
     let blocks = results.drain(..).map(|(_, block)| block).collect();
-    join(parts, Part { role: "user", whole: None, blocks });
+    join(parts, RoleGroup { role: "user", whole: None, blocks });
 }
 
 /// Adds what is said, to the message before it if the same role speaks.
-fn join<'a>(parts: &mut Vec<Part<'a>>, part: Part<'a>) {
+fn join<'a>(parts: &mut Vec<RoleGroup<'a>>, part: RoleGroup<'a>) {
     if part.blocks.is_empty() {
         return;
     }
@@ -178,17 +181,17 @@ fn join<'a>(parts: &mut Vec<Part<'a>>, part: Part<'a>) {
     }
 }
 
-fn text<'a>(text: impl Into<Cow<'a, str>>) -> Block<'a> {
-    Block::Made(Made::Text { text: text.into() })
+fn text<'a>(text: impl Into<Cow<'a, str>>) -> AnthropicBlock<'a> {
+    AnthropicBlock::Made(AnthropicTypedBlock::Text { text: text.into() })
 }
 
-fn visible<'a>(content: impl Into<Cow<'a, str>>) -> Option<Block<'a>> {
+fn visible<'a>(content: impl Into<Cow<'a, str>>) -> Option<AnthropicBlock<'a>> {
     let content = content.into();
     (!content.trim().is_empty()).then(|| text(content))
 }
 
 /// Returns the content that a message says in the provider's own form, and its blocks.
-fn said(message: &ConversationMessage) -> (Option<&RawValue>, Vec<Block<'_>>) {
+fn said(message: &ConversationMessage) -> (Option<&RawValue>, Vec<AnthropicBlock<'_>>) {
     if let Some((raw, blocks)) = own_blocks(message) {
         return whole(raw, blocks);
     }
@@ -196,7 +199,7 @@ fn said(message: &ConversationMessage) -> (Option<&RawValue>, Vec<Block<'_>>) {
 }
 
 /// Returns the text that a message says where it is not sent in the API's own form.
-fn spoken(message: &ConversationMessage) -> Option<Block<'_>> {
+fn spoken(message: &ConversationMessage) -> Option<AnthropicBlock<'_>> {
     let reduced = message.blocks.as_ref().and_then(text_of_blocks).and_then(visible);
     reduced.or_else(|| message.content.as_deref().and_then(visible))
 }
@@ -205,7 +208,7 @@ fn answer<'a>(
     message: &'a ConversationMessage,
     ids: &[String],
     known: &[&str],
-) -> (Option<&'a RawValue>, Vec<Block<'a>>) {
+) -> (Option<&'a RawValue>, Vec<AnthropicBlock<'a>>) {
     let calls = message.tool_calls.iter().zip(ids);
     let sent: Vec<_> =
         calls.map(|(call, id)| (call, id, sent_name(&call.name, known, NAME_LONGEST))).collect();
@@ -217,7 +220,11 @@ fn answer<'a>(
     }
     let mut blocks: Vec<_> = spoken(message).into_iter().collect();
     blocks.extend(sent.into_iter().map(|(call, id, name)| {
-        Block::Made(Made::ToolUse { id: id.clone().into(), name, input: input(&call.arguments) })
+        AnthropicBlock::Made(AnthropicTypedBlock::ToolUse {
+            id: id.clone().into(),
+            name,
+            input: input(&call.arguments),
+        })
     }));
     (None, blocks)
 }
@@ -227,19 +234,23 @@ fn answer<'a>(
 pub(in crate::provider) fn made_blocks(content: Option<&str>, calls: &[ToolCallRecord]) -> String {
     let calls = calls.iter().map(|call| {
         let (id, name) = (call.call_id.as_str().into(), call.name.as_str().into());
-        Block::Made(Made::ToolUse { id, name, input: input(&call.arguments) })
+        AnthropicBlock::Made(AnthropicTypedBlock::ToolUse { id, name, input: input(&call.arguments) })
     });
     super::json(&content.map(text).into_iter().chain(calls).collect::<Vec<_>>())
 }
 
-fn result(message: &ConversationMessage, id: String) -> Block<'_> {
+fn result(message: &ConversationMessage, id: String) -> AnthropicBlock<'_> {
     let (raw, blocks) = said(message);
     let content = match (raw, blocks.is_empty()) {
-        (Some(raw), _) => Some(Content::Raw(raw)),
+        (Some(raw), _) => Some(AnthropicContent::Raw(raw)),
         (None, false) => Some(content_of(blocks)),
-        (None, true) => message.is_error.then(|| Content::Text(FAILED.into())),
+        (None, true) => message.is_error.then(|| AnthropicContent::Text(FAILED.into())),
     };
-    Block::Made(Made::ToolResult { tool_use_id: id.into(), content, is_error: message.is_error })
+    AnthropicBlock::Made(AnthropicTypedBlock::ToolResult {
+        tool_use_id: id.into(),
+        content,
+        is_error: message.is_error,
+    })
 }
 
 /// Returns arguments as the object that the API takes. What is no object becomes the field `invalid_arguments` of one, as
@@ -292,11 +303,14 @@ fn own_blocks(message: &ConversationMessage) -> Option<(&RawValue, Vec<&RawValue
 }
 
 /// Leaves out the blocks that the API refuses; without any of them, the content is sent as it is.
-fn whole<'a>(raw: &'a RawValue, blocks: Vec<&'a RawValue>) -> (Option<&'a RawValue>, Vec<Block<'a>>) {
+fn whole<'a>(
+    raw: &'a RawValue,
+    blocks: Vec<&'a RawValue>,
+) -> (Option<&'a RawValue>, Vec<AnthropicBlock<'a>>) {
     let count = blocks.len();
     let kept: Vec<_> = blocks.into_iter().filter(|block| !is_empty_text(block)).collect();
     let raw = (kept.len() == count && count > 0).then_some(raw);
-    (raw, kept.into_iter().map(|block| Block::Raw(Cow::Borrowed(block))).collect())
+    (raw, kept.into_iter().map(|block| AnthropicBlock::Raw(Cow::Borrowed(block))).collect())
 }
 
 fn is_empty_text(block: &RawValue) -> bool {
@@ -309,7 +323,7 @@ fn is_call(block: &RawValue) -> bool {
 }
 
 /// Exchanges ids and names of the calls among blocks, by ordinal; `None` if they are what is to be sent.
-fn exchanged<'a>(blocks: &[&'a RawValue], sent: &[(&str, &str)]) -> Option<Vec<Block<'a>>> {
+fn exchanged<'a>(blocks: &[&'a RawValue], sent: &[(&str, &str)]) -> Option<Vec<AnthropicBlock<'a>>> {
     let (mut sent, mut differs) = (sent.iter(), false);
     let mut all = Vec::with_capacity(blocks.len());
     for &block in blocks.iter().filter(|block| !is_empty_text(block)) {
@@ -322,14 +336,14 @@ fn exchanged<'a>(blocks: &[&'a RawValue], sent: &[(&str, &str)]) -> Option<Vec<B
             to_raw_value(&fields).ok()
         });
         differs |= altered.is_some();
-        all.push(Block::Raw(altered.map_or(Cow::Borrowed(block), Cow::Owned)));
+        all.push(AnthropicBlock::Raw(altered.map_or(Cow::Borrowed(block), Cow::Owned)));
     }
     differs.then_some(all)
 }
 
 /// Takes the thinking off the end of each answer: the API refuses an answer that ends with it. An answer that consists of
 /// nothing else is left out, and what the user said around it is one message.
-fn without_trailing_thoughts(parts: Vec<Part<'_>>) -> Vec<Part<'_>> {
+fn without_trailing_thoughts(parts: Vec<RoleGroup<'_>>) -> Vec<RoleGroup<'_>> {
     let mut kept = Vec::with_capacity(parts.len());
     for mut part in parts {
         while part.role == "assistant" && part.blocks.last().is_some_and(is_thought) {
@@ -341,14 +355,16 @@ fn without_trailing_thoughts(parts: Vec<Part<'_>>) -> Vec<Part<'_>> {
     kept
 }
 
-fn is_thought(block: &Block<'_>) -> bool {
-    let Block::Raw(raw) = block else { return false };
+fn is_thought(block: &AnthropicBlock<'_>) -> bool {
+    let AnthropicBlock::Raw(raw) = block else { return false };
     peek(raw).is_some_and(|peek| matches!(&*peek.r#type, "thinking" | "redacted_thinking"))
 }
 
 /// Takes the white space off the end of an answer that the model continues: the API refuses it there.
-fn trim_end(part: &mut Part<'_>) {
-    let Some(Block::Made(Made::Text { text })) = part.blocks.last_mut() else { return };
+fn trim_end(part: &mut RoleGroup<'_>) {
+    let Some(AnthropicBlock::Made(AnthropicTypedBlock::Text { text })) = part.blocks.last_mut() else {
+        return;
+    };
     let end = text.trim_end().len();
     if end < text.len() {
         text.to_mut().truncate(end);
@@ -356,19 +372,19 @@ fn trim_end(part: &mut Part<'_>) {
 }
 
 /// Returns the prompt: the texts of all system messages one below the other, or their blocks where one has some.
-fn prompt<'a>(messages: &[&'a ConversationMessage]) -> Option<Content<'a>> {
-    let mut blocks: Vec<Block<'a>> = messages.iter().flat_map(|message| said(message).1).collect();
+fn prompt<'a>(messages: &[&'a ConversationMessage]) -> Option<AnthropicContent<'a>> {
+    let mut blocks: Vec<AnthropicBlock<'a>> = messages.iter().flat_map(|message| said(message).1).collect();
     let texts: Vec<&str> = blocks
         .iter()
         .filter_map(|block| match block {
-            Block::Made(Made::Text { text }) => Some(&**text),
+            AnthropicBlock::Made(AnthropicTypedBlock::Text { text }) => Some(&**text),
             _ => None,
         })
         .collect();
     match (texts.len() == blocks.len(), blocks.len()) {
         (_, 0) => None,
         (true, 1) => Some(content_of(std::mem::take(&mut blocks))),
-        (true, _) => Some(Content::Text(texts.join("\n\n").into())),
-        (false, _) => Some(Content::Blocks(blocks)),
+        (true, _) => Some(AnthropicContent::Text(texts.join("\n\n").into())),
+        (false, _) => Some(AnthropicContent::Blocks(blocks)),
     }
 }

@@ -5,35 +5,36 @@ use std::collections::HashMap;
 use foldlog::conversation::{ConversationMessage, Role};
 
 /// Holds the ids that calls and results are sent with.
-pub(super) struct Ids {
+pub(super) struct WireCallIds {
     /// For each message, the ids of its calls by ordinal.
     calls: Vec<Vec<String>>,
     /// For each message, the call that it answers, if it is a result.
-    results: Vec<Option<Answered>>,
+    results: Vec<Option<ResultTarget>>,
 }
 
 /// Says which call a result answers.
 #[derive(Clone)]
-pub(super) struct Answered {
+pub(super) struct ResultTarget {
     /// Id that the call is sent with.
     pub(super) id: String,
     /// Number of the call within its answer; of an orphan, beyond all of them.
     pub(super) ordinal: usize,
 }
 
-impl Ids {
+impl WireCallIds {
     /// Chooses the ids. `pinned` says of a message's id whether it stands in content blocks and can be sent as it is there;
     /// `clean` makes of an id what the provider takes.
     pub(super) fn new(
         messages: &[ConversationMessage],
         pinned: impl Fn(&ConversationMessage, &str) -> bool,
         clean: impl Fn(&str) -> String,
-    ) -> Ids {
-        let mut taken = Taken::default();
+    ) -> WireCallIds {
+        let mut taken = UsedIds::default();
         let mut calls: Vec<Vec<Option<String>>> = Vec::with_capacity(messages.len());
         for message in messages {
-            let keep =
-                |id: &str, taken: &mut Taken| (pinned(message, id) && taken.take(id)).then(|| id.to_owned());
+            let keep = |id: &str, taken: &mut UsedIds| {
+                (pinned(message, id) && taken.take(id)).then(|| id.to_owned())
+            };
             calls.push(message.tool_calls.iter().map(|call| keep(&call.call_id, &mut taken)).collect());
         }
         let mut chosen = Vec::with_capacity(messages.len());
@@ -44,7 +45,7 @@ impl Ids {
             );
         }
         let results = pair(messages, &chosen, clean);
-        Ids { calls: chosen, results }
+        WireCallIds { calls: chosen, results }
     }
 
     /// Returns the ids of a message's calls.
@@ -53,7 +54,7 @@ impl Ids {
     }
 
     /// Returns which call a message answers; `None` if it is no result.
-    pub(super) fn answered(&self, message: usize) -> Option<&Answered> {
+    pub(super) fn answered(&self, message: usize) -> Option<&ResultTarget> {
         self.results.get(message)?.as_ref()
     }
 }
@@ -63,21 +64,23 @@ fn pair(
     messages: &[ConversationMessage],
     chosen: &[Vec<String>],
     clean: impl Fn(&str) -> String,
-) -> Vec<Option<Answered>> {
-    let mut open: Vec<(&str, Answered)> = Vec::new();
+) -> Vec<Option<ResultTarget>> {
+    let mut open: Vec<(&str, ResultTarget)> = Vec::new();
     let mut results = Vec::with_capacity(messages.len());
     for (message, ids) in messages.iter().zip(chosen) {
         if message.role == Role::Assistant {
             let calls = message.tool_calls.iter().zip(ids).enumerate();
             open = calls
-                .map(|(ordinal, (call, id))| (call.call_id.as_str(), Answered { id: id.clone(), ordinal }))
+                .map(|(ordinal, (call, id))| {
+                    (call.call_id.as_str(), ResultTarget { id: id.clone(), ordinal })
+                })
                 .collect();
         }
         results.push((message.role == Role::Tool).then(|| {
             let named = message.tool_call_id.as_deref().unwrap_or_default();
             match open.iter().position(|(id, _)| *id == named) {
                 Some(found) => open.remove(found).1,
-                None => Answered { id: clean(named), ordinal: usize::MAX },
+                None => ResultTarget { id: clean(named), ordinal: usize::MAX },
             }
         }));
     }
@@ -86,9 +89,9 @@ fn pair(
 
 /// Knows the ids that are in use.
 #[derive(Default)]
-struct Taken(HashMap<String, u32>);
+struct UsedIds(HashMap<String, u32>);
 
-impl Taken {
+impl UsedIds {
     /// Takes an id, and returns whether it was free.
     fn take(&mut self, id: &str) -> bool {
         if self.0.contains_key(id) {

@@ -7,7 +7,7 @@ use foldlog::conversation::{ConversationMessage, Dialect, Role, ToolCallRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::ids::Ids;
+use super::ids::WireCallIds;
 use super::{sent_name, text_of_blocks};
 
 /// Greatest number of characters of a tool's name.
@@ -20,34 +20,34 @@ pub(crate) enum OpenAiMessage<'a> {
     /// A message in the provider's own form.
     Raw(&'a RawValue),
     /// A message in the provider's own form, some fields of which were exchanged.
-    Altered(Fields<'a>),
+    Altered(RawFields<'a>),
     /// A message that was put together from role, content and calls.
-    Made(Made<'a>),
+    Made(OpenAiTypedMessage<'a>),
 }
 
 /// Holds the fields of a message, in the order in which they are written.
 #[derive(Serialize)]
-pub(crate) struct Made<'a> {
+pub(crate) struct OpenAiTypedMessage<'a> {
     role: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_call_id: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
-    content: Content<'a>,
+    content: OpenAiContent<'a>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<Call<'a>>,
+    tool_calls: Vec<OpenAiToolCall<'a>>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Content<'a> {
+enum OpenAiContent<'a> {
     Null(()),
     Text(Cow<'a, str>),
     Raw(&'a RawValue),
 }
 
 #[derive(Serialize)]
-struct Call<'a> {
+struct OpenAiToolCall<'a> {
     id: Cow<'a, str>,
     r#type: &'static str,
     function: Function<'a>,
@@ -61,13 +61,14 @@ struct Function<'a> {
 
 /// Renders messages as they are sent. Names of tools that are not `known` are made fit.
 pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) -> Vec<OpenAiMessage<'a>> {
-    let ids = Ids::new(messages, |message, id| !id.is_empty() && whole_message(message).is_some(), clean);
+    let ids =
+        WireCallIds::new(messages, |message, id| !id.is_empty() && whole_message(message).is_some(), clean);
     let rendered = messages.iter().enumerate().map(|(number, message)| {
         let own = ids.calls(number);
         if let Some(fit) = whole_message(message).and_then(|raw| fit(raw, message, own, known)) {
             return fit;
         }
-        let calls = message.tool_calls.iter().zip(own).map(|(call, id)| Call {
+        let calls = message.tool_calls.iter().zip(own).map(|(call, id)| OpenAiToolCall {
             id: id.clone().into(),
             r#type: "function",
             function: Function {
@@ -76,10 +77,10 @@ pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) 
             },
         });
         let content = match content(message) {
-            Content::Null(()) if message.tool_calls.is_empty() => Content::Text("".into()),
+            OpenAiContent::Null(()) if message.tool_calls.is_empty() => OpenAiContent::Text("".into()),
             content => content,
         };
-        OpenAiMessage::Made(Made {
+        OpenAiMessage::Made(OpenAiTypedMessage {
             role: message.role.name(),
             tool_call_id: ids.answered(number).map(|call| call.id.clone().into()),
             name: message.name.as_deref().filter(|name| message.role != Role::Tool && is_speaker(name)),
@@ -92,13 +93,13 @@ pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) 
 
 /// Renders messages as they were recorded.
 pub(super) fn recorded(messages: &[ConversationMessage]) -> Vec<OpenAiMessage<'_>> {
-    fn call(call: &ToolCallRecord) -> Call<'_> {
+    fn call(call: &ToolCallRecord) -> OpenAiToolCall<'_> {
         let function = Function { name: call.name.as_str().into(), arguments: &call.arguments };
-        Call { id: call.call_id.as_str().into(), r#type: "function", function }
+        OpenAiToolCall { id: call.call_id.as_str().into(), r#type: "function", function }
     }
     let rendered = messages.iter().map(|message| match whole_message(message) {
         Some(raw) => OpenAiMessage::Raw(raw),
-        None => OpenAiMessage::Made(Made {
+        None => OpenAiMessage::Made(OpenAiTypedMessage {
             role: message.role.name(),
             tool_call_id: message.tool_call_id.as_deref().map(Cow::Borrowed),
             name: message.name.as_deref(),
@@ -139,14 +140,14 @@ fn whole_message(message: &ConversationMessage) -> Option<&RawValue> {
     own_blocks(message).filter(|raw| raw.get().starts_with('{'))
 }
 
-fn content(message: &ConversationMessage) -> Content<'_> {
+fn content(message: &ConversationMessage) -> OpenAiContent<'_> {
     if let Some(raw) = own_blocks(message).filter(|raw| !raw.get().starts_with('{')) {
-        return Content::Raw(raw);
+        return OpenAiContent::Raw(raw);
     }
     match (message.blocks.as_ref().and_then(text_of_blocks), &message.content) {
-        (Some(text), _) if !text.is_empty() => Content::Text(text.into()),
-        (_, Some(text)) => Content::Text(text.into()),
-        (_, None) => Content::Null(()),
+        (Some(text), _) if !text.is_empty() => OpenAiContent::Text(text.into()),
+        (_, Some(text)) => OpenAiContent::Text(text.into()),
+        (_, None) => OpenAiContent::Null(()),
     }
 }
 
@@ -196,15 +197,15 @@ fn fit<'a>(
     exchanged(raw, &sent).map(OpenAiMessage::Altered)
 }
 
-type Fields<'a> = BTreeMap<&'a str, Cow<'a, RawValue>>;
+type RawFields<'a> = BTreeMap<&'a str, Cow<'a, RawValue>>;
 
-fn fields(raw: &RawValue) -> Option<Fields<'_>> {
+fn fields(raw: &RawValue) -> Option<RawFields<'_>> {
     let fields: BTreeMap<&str, &RawValue> = serde_json::from_str(raw.get()).ok()?;
     Some(fields.into_iter().map(|(name, value)| (name, Cow::Borrowed(value))).collect())
 }
 
 /// Returns the fields of a message, with these ids and names of its calls.
-fn exchanged<'a>(raw: &'a RawValue, sent: &[(&str, &str)]) -> Option<Fields<'a>> {
+fn exchanged<'a>(raw: &'a RawValue, sent: &[(&str, &str)]) -> Option<RawFields<'a>> {
     let mut message = fields(raw)?;
     let calls: Vec<&RawValue> = serde_json::from_str(message.get("tool_calls")?.get()).ok()?;
     let mut altered = Vec::with_capacity(calls.len());

@@ -6,14 +6,14 @@ use std::path::Path;
 use commitlog::message::MessageSet;
 use commitlog::{CommitLog, LogOptions, ReadLimit};
 
-use super::{Reader, Writer};
+use super::{ContestantReader, ContestantWriter};
 use crate::measure::Result;
 
 const READ_BYTES: usize = 1 << 20;
 
-struct Log(CommitLog);
+struct CommitlogLog(CommitLog);
 
-impl Writer for Log {
+impl ContestantWriter for CommitlogLog {
     fn append(&mut self, _: u64, payload: &[u8]) -> Result<()> {
         self.0.append_msg(payload)?;
         Ok(())
@@ -24,11 +24,11 @@ impl Writer for Log {
     }
 }
 
-pub fn create(dir: &Path) -> Result<Vec<Box<dyn Writer>>> {
-    Ok(vec![Box::new(Log(CommitLog::new(LogOptions::new(dir))?))])
+pub fn create(dir: &Path) -> Result<Vec<Box<dyn ContestantWriter>>> {
+    Ok(vec![Box::new(CommitlogLog(CommitLog::new(LogOptions::new(dir))?))])
 }
 
-impl Reader for Log {
+impl ContestantReader for CommitlogLog {
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let (mut next, end) = (0, self.0.next_offset());
         while next < end {
@@ -45,6 +45,6 @@ impl Reader for Log {
     }
 }
 
-pub fn open(dir: &Path) -> Result<Box<dyn Reader>> {
-    Ok(Box::new(Log(CommitLog::new(LogOptions::new(dir))?)))
+pub fn open(dir: &Path) -> Result<Box<dyn ContestantReader>> {
+    Ok(Box::new(CommitlogLog(CommitLog::new(LogOptions::new(dir))?)))
 }

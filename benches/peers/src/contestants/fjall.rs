@@ -7,16 +7,16 @@ use std::path::Path;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
 use super::gathered::{self, Commit};
-use super::{Reader, Survives, Writer};
+use super::{ContestantReader, Survives, ContestantWriter};
 use crate::measure::Result;
 
-struct Log {
+struct FjallLog {
     database: Database,
     log: Keyspace,
     sync: bool,
 }
 
-impl Commit for Log {
+impl Commit for FjallLog {
     fn commit(&mut self, batch: &mut dyn Iterator<Item = (u64, &[u8])>) -> Result<()> {
         for (number, payload) in batch {
             self.log.insert(number.to_be_bytes(), payload)?;
@@ -32,22 +32,22 @@ impl Commit for Log {
     }
 }
 
-fn opened(dir: &Path, survives: Survives) -> Result<Log> {
+fn opened(dir: &Path, survives: Survives) -> Result<FjallLog> {
     let database = Database::builder(dir).open()?;
     let log = database.keyspace("log", KeyspaceCreateOptions::default)?;
-    Ok(Log { database, log, sync: survives == Survives::PowerCut })
+    Ok(FjallLog { database, log, sync: survives == Survives::PowerCut })
 }
 
-pub fn create(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn Writer>>> {
+pub fn create(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn ContestantWriter>>> {
     Ok(gathered::share(opened(dir, survives)?, writers))
 }
 
-impl Reader for Log {
+impl ContestantReader for FjallLog {
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         self.log.iter().try_for_each(|entry| visit(&entry.value()?))
     }
 }
 
-pub fn open(dir: &Path) -> Result<Box<dyn Reader>> {
+pub fn open(dir: &Path) -> Result<Box<dyn ContestantReader>> {
     Ok(Box::new(opened(dir, Survives::Kill)?))
 }

@@ -6,64 +6,64 @@ use std::path::{Path, PathBuf};
 use foldlog::inspect;
 use foldlog::testkit::RawLog;
 use foldlog::{Durability, Event, Policy, Session, SessionTypes, Slice, Store, StoreOptions};
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Reader, Survives, Writer};
+use super::{ContestantReader, Survives, ContestantWriter};
 use crate::measure::Result;
 
 /// Holds a payload, as the event and as the item of STATE that comes of it.
 #[derive(Clone)]
-pub struct Kept(pub Vec<u8>);
+pub struct PayloadEvent(pub Vec<u8>);
 
-impl Serialize for Kept {
+impl Serialize for PayloadEvent {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         serializer.serialize_bytes(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Kept {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Kept, D::Error> {
-        struct Bytes;
-        impl Visitor<'_> for Bytes {
-            type Value = Kept;
+impl<'de> Deserialize<'de> for PayloadEvent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<PayloadEvent, D::Error> {
+        struct PayloadVisitor;
+        impl Visitor<'_> for PayloadVisitor {
+            type Value = PayloadEvent;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("bytes")
             }
 
-            fn visit_bytes<E>(self, bytes: &[u8]) -> std::result::Result<Kept, E> {
-                Ok(Kept(bytes.to_vec()))
+            fn visit_bytes<E>(self, bytes: &[u8]) -> std::result::Result<PayloadEvent, E> {
+                Ok(PayloadEvent(bytes.to_vec()))
             }
 
-            fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> std::result::Result<Kept, E> {
-                Ok(Kept(bytes))
+            fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> std::result::Result<PayloadEvent, E> {
+                Ok(PayloadEvent(bytes))
             }
         }
-        deserializer.deserialize_byte_buf(Bytes)
+        deserializer.deserialize_byte_buf(PayloadVisitor)
     }
 }
 
-impl Event for Kept {
+impl Event for PayloadEvent {
     const NAME: &'static str = "kept";
 }
 
 /// Holds all payloads. As STATE they stand in memory; as LOG they stand in the log, as the records of the other logs do.
-struct AllKept;
+struct PayloadSlice;
 
-impl Slice for AllKept {
+impl Slice for PayloadSlice {
     const NAME: &'static str = "all_kept";
-    type Item = Kept;
+    type Item = PayloadEvent;
 }
 
 pub fn session_types(policy: Policy) -> foldlog::Result<SessionTypes> {
-    SessionTypes::builder().slice_with::<AllKept>(policy).append_all::<AllKept>().build()
+    SessionTypes::builder().slice_with::<PayloadSlice>(policy).append_all::<PayloadSlice>().build()
 }
 
 /// Returns whether a record of this kind holds a payload.
-fn is_payload(kind: Kind) -> bool {
-    kind == Kind::DISPATCH
+fn is_payload(kind: RecordKind) -> bool {
+    kind == RecordKind::DISPATCH
 }
 
 /// `Process` is for records that survive a kill, `Every` for those that survive a power cut.
@@ -81,9 +81,9 @@ fn store(dir: &Path, survives: Survives) -> foldlog::Result<Store> {
 
 struct OfSession(Session);
 
-impl Writer for OfSession {
+impl ContestantWriter for OfSession {
     fn append(&mut self, _: u64, payload: &[u8]) -> Result<()> {
-        self.0.dispatch(Kept(payload.to_vec()))?;
+        self.0.dispatch(PayloadEvent(payload.to_vec()))?;
         Ok(())
     }
 
@@ -98,9 +98,9 @@ pub fn sessions(
     survives: Survives,
     writers: usize,
     policy: Policy,
-) -> Result<Vec<Box<dyn Writer>>> {
+) -> Result<Vec<Box<dyn ContestantWriter>>> {
     let (store, types) = (store(dir, survives)?, session_types(policy)?);
-    let writer = |_| Ok(Box::new(OfSession(store.create(&types)?)) as Box<dyn Writer>);
+    let writer = |_| Ok(Box::new(OfSession(store.create(&types)?)) as Box<dyn ContestantWriter>);
     (0..writers).map(writer).collect()
 }
 
@@ -109,7 +109,7 @@ struct OfLog {
     durability: Durability,
 }
 
-impl Writer for OfLog {
+impl ContestantWriter for OfLog {
     fn append(&mut self, _: u64, payload: &[u8]) -> Result<()> {
         self.log.append(payload, self.durability)?;
         Ok(())
@@ -121,34 +121,34 @@ impl Writer for OfLog {
 }
 
 /// Opens a log for each writer, which share a background thread.
-pub fn logs(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn Writer>>> {
+pub fn logs(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn ContestantWriter>>> {
     let first = RawLog::create(dir.join("0"), &StoreOptions::default())?;
     let others = (1..writers).map(|number| first.create_beside(dir.join(number.to_string())));
     let mut logs = others.collect::<foldlog::Result<Vec<RawLog>>>()?;
     logs.push(first);
-    let writer = |log| Box::new(OfLog { log, durability: durability(survives) }) as Box<dyn Writer>;
+    let writer = |log| Box::new(OfLog { log, durability: durability(survives) }) as Box<dyn ContestantWriter>;
     Ok(logs.into_iter().map(writer).collect())
 }
 
 struct OpenState(Session);
 
-impl Reader for OpenState {
+impl ContestantReader for OpenState {
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        self.0.view::<AllKept>()?.iter().try_for_each(|kept| visit(&kept.0))
+        self.0.view::<PayloadSlice>()?.iter().try_for_each(|kept| visit(&kept.0))
     }
 
     /// Counts the values, which an open session has in memory: opening folded them.
     fn load(&mut self) -> Result<u64> {
-        let view = self.0.view::<AllKept>()?;
+        let view = self.0.view::<PayloadSlice>()?;
         Ok(std::hint::black_box(&view).iter().filter(|kept| !kept.0.is_empty()).count() as u64)
     }
 }
 
 struct OpenLog(Session);
 
-impl Reader for OpenLog {
+impl ContestantReader for OpenLog {
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        self.0.log::<AllKept>()?.iter().try_for_each(|kept| visit(&kept?.0))
+        self.0.log::<PayloadSlice>()?.iter().try_for_each(|kept| visit(&kept?.0))
     }
 
     /// Walks the log, which checks each frame's CRC, and that it follows its predecessor.
@@ -169,11 +169,11 @@ fn opened(dir: &Path, policy: Policy) -> Result<Session> {
     Ok(store.open_session(id, &types)?)
 }
 
-pub fn open_state(dir: &Path) -> Result<Box<dyn Reader>> {
+pub fn open_state(dir: &Path) -> Result<Box<dyn ContestantReader>> {
     Ok(Box::new(OpenState(opened(dir, Policy::State)?)))
 }
 
-pub fn open_log(dir: &Path) -> Result<Box<dyn Reader>> {
+pub fn open_log(dir: &Path) -> Result<Box<dyn ContestantReader>> {
     Ok(Box::new(OpenLog(opened(dir, Policy::Log)?)))
 }
 

@@ -4,7 +4,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use super::Writer;
+use super::ContestantWriter;
 use crate::measure::Result;
 
 /// Commits several records at once.
@@ -21,7 +21,7 @@ struct Request {
     answer: Sender<std::result::Result<Vec<u8>, String>>,
 }
 
-struct Gathered {
+struct GroupCommitWriter {
     requests: Sender<Request>,
     answer: Sender<std::result::Result<Vec<u8>, String>>,
     answers: Receiver<std::result::Result<Vec<u8>, String>>,
@@ -32,7 +32,7 @@ struct Gathered {
 /// Writes for a single writer, without a thread.
 struct Alone<C>(C);
 
-impl<C: Commit> Writer for Alone<C> {
+impl<C: Commit> ContestantWriter for Alone<C> {
     fn append(&mut self, number: u64, payload: &[u8]) -> Result<()> {
         self.0.commit(&mut std::iter::once((number, payload)))
     }
@@ -43,7 +43,7 @@ impl<C: Commit> Writer for Alone<C> {
 }
 
 /// Shares what commits between as many writers.
-pub fn share(commit: impl Commit, writers: usize) -> Vec<Box<dyn Writer>> {
+pub fn share(commit: impl Commit, writers: usize) -> Vec<Box<dyn ContestantWriter>> {
     if writers == 1 {
         return vec![Box::new(Alone(commit))];
     }
@@ -52,7 +52,7 @@ pub fn share(commit: impl Commit, writers: usize) -> Vec<Box<dyn Writer>> {
     let writer = |_| {
         let (answer, answers) = channel();
         let (requests, thread) = (Sender::clone(&requests), thread.take());
-        Box::new(Gathered { requests, answer, answers, payload: Vec::new(), thread }) as Box<dyn Writer>
+        Box::new(GroupCommitWriter { requests, answer, answers, payload: Vec::new(), thread }) as Box<dyn ContestantWriter>
     };
     let mut writers: Vec<_> = (0..writers).map(writer).collect();
     // The one that waits for the thread is closed last, when all senders are gone.
@@ -75,7 +75,7 @@ fn serve(mut commit: impl Commit, requests: &Receiver<Request>) -> Result<()> {
     commit.close()
 }
 
-impl Writer for Gathered {
+impl ContestantWriter for GroupCommitWriter {
     fn append(&mut self, number: u64, payload: &[u8]) -> Result<()> {
         let mut bytes = std::mem::take(&mut self.payload);
         bytes.clear();
@@ -87,7 +87,7 @@ impl Writer for Gathered {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        let Gathered { requests, thread, .. } = *self;
+        let GroupCommitWriter { requests, thread, .. } = *self;
         drop(requests);
         match thread.map(JoinHandle::join) {
             Some(Ok(closed)) => Ok(closed?),

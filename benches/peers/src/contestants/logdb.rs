@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use logdb::{Config, DurabilityMode, LogDb};
 
-use super::{Reader, Survives, Writer};
+use super::{ContestantReader, Survives, ContestantWriter};
 use crate::measure::Result;
 
 const LONGEST: Duration = Duration::from_secs(60);
@@ -16,12 +16,12 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Number that no record has.
 const LAST: u64 = 1 << 40;
 
-struct Shared {
+struct LogdbWriter {
     log: Arc<LogDb>,
     sync: bool,
 }
 
-impl Writer for Shared {
+impl ContestantWriter for LogdbWriter {
     fn append(&mut self, _: u64, payload: &[u8]) -> Result<()> {
         self.log.append(payload).map_err(text)?;
         if self.sync { self.settle() } else { Ok(()) }
@@ -54,17 +54,17 @@ fn opened(dir: &Path, survives: Survives) -> Result<Arc<LogDb>> {
     Ok(Arc::new(LogDb::open(config).map_err(text)?))
 }
 
-pub fn create(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn Writer>>> {
+pub fn create(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn ContestantWriter>>> {
     let log = opened(dir, survives)?;
     let writer = |_| {
-        Box::new(Shared { log: Arc::clone(&log), sync: survives == Survives::PowerCut }) as Box<dyn Writer>
+        Box::new(LogdbWriter { log: Arc::clone(&log), sync: survives == Survives::PowerCut }) as Box<dyn ContestantWriter>
     };
     Ok((0..writers).map(writer).collect())
 }
 
-struct Opened(Arc<LogDb>);
+struct LogdbReader(Arc<LogDb>);
 
-impl Reader for Opened {
+impl ContestantReader for LogdbReader {
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         // Not up to the durable cursor, which is 0 after a kill that left an empty next segment behind.
         for record in self.0.scan(0, LAST).map_err(text)? {
@@ -74,6 +74,6 @@ impl Reader for Opened {
     }
 }
 
-pub fn open(dir: &Path) -> Result<Box<dyn Reader>> {
-    Ok(Box::new(Opened(opened(dir, Survives::Kill)?)))
+pub fn open(dir: &Path) -> Result<Box<dyn ContestantReader>> {
+    Ok(Box::new(LogdbReader(opened(dir, Survives::Kill)?)))
 }

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::Result;
 
-pub use self::foldlog::{Kept, session_types};
+pub use self::foldlog::{PayloadEvent, session_types};
 pub use self::sqlite::connect;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
@@ -80,12 +80,12 @@ pub enum Survives {
     Kill,
     /// A power cut: each record is synced before its append returns.
     PowerCut,
-    /// A kill after [`Writer::settle`]: what fills a log that is then read, as quickly as the contestant can.
+    /// A kill after [`ContestantWriter::settle`]: what fills a log that is then read, as quickly as the contestant can.
     KillOnceSettled,
 }
 
 /// Appends records.
-pub trait Writer: Send {
+pub trait ContestantWriter: Send {
     /// Appends one record. It survives what the writer was opened for when this returns.
     fn append(&mut self, number: u64, payload: &[u8]) -> Result<()>;
 
@@ -104,7 +104,7 @@ pub trait Writer: Send {
 }
 
 /// Reads a log that was opened again.
-pub trait Reader {
+pub trait ContestantReader {
     /// Hands over all payloads in the order of their appends.
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
 
@@ -138,7 +138,7 @@ pub fn create(
     dir: &Path,
     survives: Survives,
     writers: usize,
-) -> Result<Vec<Box<dyn Writer>>> {
+) -> Result<Vec<Box<dyn ContestantWriter>>> {
     match contestant {
         Contestant::Foldlog => foldlog::sessions(dir, survives, writers, Policy::Log),
         Contestant::FoldlogState => foldlog::sessions(dir, survives, writers, Policy::State),
@@ -158,7 +158,7 @@ pub fn create(
 }
 
 /// Opens the log of one writer again.
-pub fn open(contestant: Contestant, dir: &Path) -> Result<Box<dyn Reader>> {
+pub fn open(contestant: Contestant, dir: &Path) -> Result<Box<dyn ContestantReader>> {
     match contestant {
         Contestant::Foldlog => foldlog::open_log(dir),
         Contestant::FoldlogState => foldlog::open_state(dir),
@@ -177,7 +177,7 @@ pub fn open(contestant: Contestant, dir: &Path) -> Result<Box<dyn Reader>> {
 }
 
 /// Returns the numbers of the records with which the log went on in another file, once it is closed. Empty if the contestant
-/// says so while it writes, by [`Writer::file`].
+/// says so while it writes, by [`ContestantWriter::file`].
 pub fn rollovers(contestant: Contestant, dir: &Path) -> Result<Vec<u64>> {
     if contestant == Contestant::Foldlog { foldlog::rollovers(dir) } else { Ok(Vec::new()) }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use okaywal::{Configuration, Entry, EntryId, LogManager, SegmentReader, WriteAheadLog};
 
-use super::{Reader, Writer};
+use super::{ContestantReader, ContestantWriter};
 use crate::measure::Result;
 
 const PREALLOCATED: u32 = 64 << 20;
@@ -17,9 +17,9 @@ const CHECKPOINT_AFTER: u64 = 60 << 20;
 
 /// Keeps what a log holds when it is opened.
 #[derive(Debug, Clone, Default)]
-struct Recovered(Arc<Mutex<Vec<Vec<u8>>>>);
+struct OkaywalRecovery(Arc<Mutex<Vec<Vec<u8>>>>);
 
-impl LogManager for Recovered {
+impl LogManager for OkaywalRecovery {
     fn recover(&mut self, entry: &mut Entry<'_>) -> io::Result<()> {
         if let (Some(chunks), Ok(mut recovered)) = (entry.read_all_chunks()?, self.0.lock()) {
             recovered.extend(chunks);
@@ -32,9 +32,9 @@ impl LogManager for Recovered {
     }
 }
 
-struct Log(WriteAheadLog);
+struct OkaywalWriter(WriteAheadLog);
 
-impl Writer for Log {
+impl ContestantWriter for OkaywalWriter {
     fn append(&mut self, _: u64, payload: &[u8]) -> Result<()> {
         let mut entry = self.0.begin_entry()?;
         entry.write_chunk(payload)?;
@@ -47,30 +47,30 @@ impl Writer for Log {
     }
 }
 
-fn opened(dir: &Path, recovered: Recovered) -> Result<WriteAheadLog> {
+fn opened(dir: &Path, recovered: OkaywalRecovery) -> Result<WriteAheadLog> {
     let configuration = Configuration::default_for(dir)
         .preallocate_bytes(PREALLOCATED)
         .checkpoint_after_bytes(CHECKPOINT_AFTER);
     Ok(configuration.open(recovered)?)
 }
 
-pub fn create(dir: &Path, writers: usize) -> Result<Vec<Box<dyn Writer>>> {
-    let log = opened(dir, Recovered::default())?;
-    Ok((0..writers).map(|_| Box::new(Log(log.clone())) as Box<dyn Writer>).collect())
+pub fn create(dir: &Path, writers: usize) -> Result<Vec<Box<dyn ContestantWriter>>> {
+    let log = opened(dir, OkaywalRecovery::default())?;
+    Ok((0..writers).map(|_| Box::new(OkaywalWriter(log.clone())) as Box<dyn ContestantWriter>).collect())
 }
 
-struct Opened(Vec<Vec<u8>>);
+struct OkaywalReader(Vec<Vec<u8>>);
 
-impl Reader for Opened {
+impl ContestantReader for OkaywalReader {
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         self.0.iter().try_for_each(|payload| visit(payload))
     }
 }
 
-pub fn open(dir: &Path) -> Result<Box<dyn Reader>> {
-    let recovered = Recovered::default();
+pub fn open(dir: &Path) -> Result<Box<dyn ContestantReader>> {
+    let recovered = OkaywalRecovery::default();
     let log = opened(dir, recovered.clone())?;
     let payloads = recovered.0.lock().map_err(|_| "the manager panicked")?.clone();
     drop(log);
-    Ok(Box::new(Opened(payloads)))
+    Ok(Box::new(OkaywalReader(payloads)))
 }

@@ -6,12 +6,12 @@ use std::path::Path;
 use open_wal::{Lsn, Wal, WalConfig};
 
 use super::gathered::{self, Commit};
-use super::{Reader, Writer};
+use super::{ContestantReader, ContestantWriter};
 use crate::measure::Result;
 
-struct Log(Wal);
+struct OpenWalLog(Wal);
 
-impl Commit for Log {
+impl Commit for OpenWalLog {
     fn commit(&mut self, batch: &mut dyn Iterator<Item = (u64, &[u8])>) -> Result<()> {
         for (_, payload) in batch {
             self.0.append(payload)?;
@@ -25,12 +25,12 @@ impl Commit for Log {
     }
 }
 
-pub fn create(dir: &Path, writers: usize) -> Result<Vec<Box<dyn Writer>>> {
+pub fn create(dir: &Path, writers: usize) -> Result<Vec<Box<dyn ContestantWriter>>> {
     let (wal, _) = Wal::open(dir, WalConfig::default())?;
-    Ok(gathered::share(Log(wal), writers))
+    Ok(gathered::share(OpenWalLog(wal), writers))
 }
 
-impl Reader for Log {
+impl ContestantReader for OpenWalLog {
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut reader = self.0.reader_from(Lsn(0))?;
         while let Some(record) = reader.next() {
@@ -40,6 +40,6 @@ impl Reader for Log {
     }
 }
 
-pub fn open(dir: &Path) -> Result<Box<dyn Reader>> {
-    Ok(Box::new(Log(Wal::open(dir, WalConfig::default())?.0)))
+pub fn open(dir: &Path) -> Result<Box<dyn ContestantReader>> {
+    Ok(Box::new(OpenWalLog(Wal::open(dir, WalConfig::default())?.0)))
 }

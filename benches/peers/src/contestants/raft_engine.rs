@@ -9,7 +9,7 @@ use protobuf::well_known_types::BytesValue;
 use raft_engine::internals::LogQueue;
 use raft_engine::{Config, Engine, LogBatch, MessageExt};
 
-use super::{Reader, Survives, Writer};
+use super::{ContestantReader, Survives, ContestantWriter};
 use crate::measure::Result;
 
 /// Length of the index before each payload: an entry of raft has its index within too.
@@ -38,7 +38,7 @@ struct OfGroup {
     sync: bool,
 }
 
-impl Writer for OfGroup {
+impl ContestantWriter for OfGroup {
     fn append(&mut self, _: u64, payload: &[u8]) -> Result<()> {
         self.index += 1;
         let value = &mut self.entry.value;
@@ -64,19 +64,19 @@ fn engine(dir: &Path) -> Result<Arc<Engine>> {
     Ok(Arc::new(Engine::open(Config { dir, ..Config::default() })?))
 }
 
-pub fn create(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn Writer>>> {
+pub fn create(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn ContestantWriter>>> {
     let engine = engine(dir)?;
     let writer = |group| {
         let (batch, entry, sync) = (LogBatch::default(), BytesValue::new(), survives == Survives::PowerCut);
         Box::new(OfGroup { engine: Arc::clone(&engine), batch, entry, group, index: 0, sync })
-            as Box<dyn Writer>
+            as Box<dyn ContestantWriter>
     };
     Ok((1..=writers as u64).map(writer).collect())
 }
 
-struct Opened(Arc<Engine>);
+struct RaftEngineReader(Arc<Engine>);
 
-impl Opened {
+impl RaftEngineReader {
     /// Fetches all entries by the thousand; each block that is read is checked by its CRC.
     fn fetch(&self, visit: &mut dyn FnMut(&mut Vec<BytesValue>) -> Result<()>) -> Result<()> {
         let (Some(first), Some(last)) = (self.0.first_index(1), self.0.last_index(1)) else { return Ok(()) };
@@ -90,7 +90,7 @@ impl Opened {
     }
 }
 
-impl Reader for Opened {
+impl ContestantReader for RaftEngineReader {
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         self.fetch(&mut |entries| {
             entries.drain(..).try_for_each(|entry| visit(entry.value.get(INDEX_BYTES..).unwrap_or_default()))
@@ -109,6 +109,6 @@ impl Reader for Opened {
     }
 }
 
-pub fn open(dir: &Path) -> Result<Box<dyn Reader>> {
-    Ok(Box::new(Opened(engine(dir)?)))
+pub fn open(dir: &Path) -> Result<Box<dyn ContestantReader>> {
+    Ok(Box::new(RaftEngineReader(engine(dir)?)))
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::gathered::{self, Commit};
-use super::{Reader, Survives, Writer};
+use super::{ContestantReader, Survives, ContestantWriter};
 use crate::measure::Result;
 
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
@@ -17,12 +17,12 @@ const FILE: &str = "log.redb";
 /// Number of records of a transaction where a log is only filled.
 const FILLED_AT_ONCE: usize = 10_000;
 
-struct Log {
+struct RedbLog {
     database: Database,
     durability: Durability,
 }
 
-impl Commit for Log {
+impl Commit for RedbLog {
     fn commit(&mut self, batch: &mut dyn Iterator<Item = (u64, &[u8])>) -> Result<()> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_durability(self.durability)?;
@@ -41,12 +41,12 @@ impl Commit for Log {
     }
 }
 
-struct Filled {
-    log: Log,
+struct RedbBulkWriter {
+    log: RedbLog,
     batch: Vec<(u64, Vec<u8>)>,
 }
 
-impl Writer for Filled {
+impl ContestantWriter for RedbBulkWriter {
     fn append(&mut self, number: u64, payload: &[u8]) -> Result<()> {
         self.batch.push((number, payload.to_vec()));
         if self.batch.len() == FILLED_AT_ONCE { self.settle() } else { Ok(()) }
@@ -63,23 +63,23 @@ impl Writer for Filled {
     }
 }
 
-pub fn create(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn Writer>>> {
-    let log = Log { database: Database::create(dir.join(FILE))?, durability: Durability::Immediate };
+pub fn create(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn ContestantWriter>>> {
+    let log = RedbLog { database: Database::create(dir.join(FILE))?, durability: Durability::Immediate };
     if survives == Survives::KillOnceSettled {
-        return Ok(vec![Box::new(Filled { log, batch: Vec::new() })]);
+        return Ok(vec![Box::new(RedbBulkWriter { log, batch: Vec::new() })]);
     }
     Ok(gathered::share(log, writers))
 }
 
-pub fn create_unsynced(dir: &Path) -> Result<Vec<Box<dyn Writer>>> {
-    let mut log = Log { database: Database::create(dir.join(FILE))?, durability: Durability::Immediate };
+pub fn create_unsynced(dir: &Path) -> Result<Vec<Box<dyn ContestantWriter>>> {
+    let mut log = RedbLog { database: Database::create(dir.join(FILE))?, durability: Durability::Immediate };
     // The table itself is there after a kill.
     log.commit(&mut std::iter::empty())?;
     log.durability = Durability::None;
     Ok(gathered::share(log, 1))
 }
 
-impl Reader for Log {
+impl ContestantReader for RedbLog {
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let transaction = self.database.begin_read()?;
         let table = transaction.open_table(LOG)?;
@@ -90,6 +90,6 @@ impl Reader for Log {
     }
 }
 
-pub fn open(dir: &Path) -> Result<Box<dyn Reader>> {
-    Ok(Box::new(Log { database: Database::create(dir.join(FILE))?, durability: Durability::Immediate }))
+pub fn open(dir: &Path) -> Result<Box<dyn ContestantReader>> {
+    Ok(Box::new(RedbLog { database: Database::create(dir.join(FILE))?, durability: Durability::Immediate }))
 }

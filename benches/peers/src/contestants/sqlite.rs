@@ -8,7 +8,7 @@ use std::path::Path;
 use rusqlite::{Connection, params};
 
 use super::gathered::{self, Commit};
-use super::{Reader, Survives, Writer};
+use super::{ContestantReader, Survives, ContestantWriter};
 use crate::measure::Result;
 
 const FILE: &str = "log.sqlite";
@@ -18,7 +18,7 @@ const FILLED_AT_ONCE: u64 = 10_000;
 
 const INSERT: &str = "INSERT INTO log (number, payload) VALUES (?1, ?2)";
 
-struct Log {
+struct SqliteLog {
     connection: Connection,
 }
 
@@ -31,7 +31,7 @@ pub fn connect(path: &Path, survives: Survives) -> Result<Connection> {
     Ok(connection)
 }
 
-impl Commit for Log {
+impl Commit for SqliteLog {
     fn commit(&mut self, batch: &mut dyn Iterator<Item = (u64, &[u8])>) -> Result<()> {
         let mut batch = batch.peekable();
         let Some((number, payload)) = batch.next() else { return Ok(()) };
@@ -59,12 +59,12 @@ impl Commit for Log {
 }
 
 /// Fills the table in large transactions.
-struct Filled {
+struct SqliteBulkWriter {
     connection: Connection,
     open: u64,
 }
 
-impl Writer for Filled {
+impl ContestantWriter for SqliteBulkWriter {
     fn append(&mut self, number: u64, payload: &[u8]) -> Result<()> {
         if self.open == 0 {
             self.connection.execute_batch("BEGIN")?;
@@ -88,16 +88,16 @@ impl Writer for Filled {
     }
 }
 
-pub fn create(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn Writer>>> {
+pub fn create(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn ContestantWriter>>> {
     let connection = connect(&dir.join(FILE), survives)?;
     connection.execute_batch("CREATE TABLE log (number INTEGER PRIMARY KEY, payload BLOB NOT NULL)")?;
     if survives == Survives::KillOnceSettled {
-        return Ok(vec![Box::new(Filled { connection, open: 0 })]);
+        return Ok(vec![Box::new(SqliteBulkWriter { connection, open: 0 })]);
     }
-    Ok(gathered::share(Log { connection }, writers))
+    Ok(gathered::share(SqliteLog { connection }, writers))
 }
 
-impl Reader for Log {
+impl ContestantReader for SqliteLog {
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut select = self.connection.prepare("SELECT payload FROM log ORDER BY number")?;
         let mut rows = select.query([])?;
@@ -108,6 +108,6 @@ impl Reader for Log {
     }
 }
 
-pub fn open(dir: &Path) -> Result<Box<dyn Reader>> {
-    Ok(Box::new(Log { connection: connect(&dir.join(FILE), Survives::Kill)? }))
+pub fn open(dir: &Path) -> Result<Box<dyn ContestantReader>> {
+    Ok(Box::new(SqliteLog { connection: connect(&dir.join(FILE), Survives::Kill)? }))
 }

@@ -6,7 +6,7 @@
 
 use walrus_rust::{FsyncSchedule, ReadConsistency, Walrus, disable_fd_backend, enable_fd_backend};
 
-use super::{Reader, Writer};
+use super::{ContestantReader, ContestantWriter};
 use crate::measure::Result;
 
 const TOPIC: &str = "log";
@@ -16,7 +16,7 @@ const READ_BYTES: usize = 1 << 20;
 
 struct Topic(Walrus);
 
-impl Writer for Topic {
+impl ContestantWriter for Topic {
     fn append(&mut self, _: u64, payload: &[u8]) -> Result<()> {
         Ok(self.0.append_for_topic(TOPIC, payload)?)
     }
@@ -37,13 +37,13 @@ fn walrus(mapped: bool) -> Result<Walrus> {
     Ok(Walrus::with_consistency_and_schedule_for_key(TOPIC, consistency, FsyncSchedule::NoFsync)?)
 }
 
-pub fn create(mapped: bool) -> Result<Vec<Box<dyn Writer>>> {
+pub fn create(mapped: bool) -> Result<Vec<Box<dyn ContestantWriter>>> {
     Ok(vec![Box::new(Topic(walrus(mapped)?))])
 }
 
-struct Opened(Walrus);
+struct WalrusReader(Walrus);
 
-impl Reader for Opened {
+impl ContestantReader for WalrusReader {
     fn scan(&mut self, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         loop {
             let entries = self.0.batch_read_for_topic(TOPIC, READ_BYTES, true)?;
@@ -55,6 +55,6 @@ impl Reader for Opened {
     }
 }
 
-pub fn open(mapped: bool) -> Result<Box<dyn Reader>> {
-    Ok(Box::new(Opened(walrus(mapped)?)))
+pub fn open(mapped: bool) -> Result<Box<dyn ContestantReader>> {
+    Ok(Box::new(WalrusReader(walrus(mapped)?)))
 }

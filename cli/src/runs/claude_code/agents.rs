@@ -4,14 +4,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use foldlog::SmolStr;
 
-use super::scan::{CallPlace, NodeKind, Scan};
+use super::scan::{CallPlace, NodeKind, TranscriptScan};
 
 /// Most levels of sub-agents that are child sessions of each other's.
 const DEPTH_MAX: usize = 8;
 
 /// The nodes of the transcript itself, or of one sub-agent.
 #[derive(Debug, Default)]
-pub(super) struct Talk {
+pub(super) struct AgentThread {
     /// Name of the sub-agent; `None` for the transcript itself.
     pub(super) agent: Option<SmolStr>,
     /// The nodes, in order.
@@ -20,9 +20,9 @@ pub(super) struct Talk {
     pub(super) started: HashMap<CallPlace, Vec<usize>>,
 }
 
-impl Talk {
+impl AgentThread {
     /// Returns the digest of the first thing that the sub-agent is told.
-    fn said(&self, scan: &Scan) -> Option<u64> {
+    fn said(&self, scan: &TranscriptScan) -> Option<u64> {
         let mut nodes = self.nodes.iter().filter_map(|node| scan.nodes.get(*node));
         nodes.find(|node| node.kind == NodeKind::User)?.said
     }
@@ -30,7 +30,7 @@ impl Talk {
 
 /// Knows the calls of a session's talks.
 struct Callers<'a> {
-    scan: &'a Scan,
+    scan: &'a TranscriptScan,
     /// Calls by id, in the order of their nodes, each with its talk.
     by_id: HashMap<&'a SmolStr, Vec<(CallPlace, usize)>>,
     /// Calls of which a sub-agent is known.
@@ -39,7 +39,7 @@ struct Callers<'a> {
 
 impl Callers<'_> {
     /// Finds the call of a sub-agent that a line names, or that the sub-agent's first line follows.
-    fn of(&self, talk: &Talk) -> Option<(CallPlace, usize)> {
+    fn of(&self, talk: &AgentThread) -> Option<(CallPlace, usize)> {
         let scan = self.scan;
         let nodes = || talk.nodes.iter().filter_map(|node| scan.nodes.get(*node));
         let first = nodes().next()?;
@@ -85,15 +85,15 @@ impl Callers<'_> {
 /// Holds the talks of a session. The first one is the transcript itself.
 #[derive(Debug)]
 pub(super) struct Talks {
-    pub(super) all: Vec<Talk>,
+    pub(super) all: Vec<AgentThread>,
     /// Sub-agents without a call.
     pub(super) alone: Vec<usize>,
 }
 
 impl Talks {
     /// Divides the nodes of the files for which `belongs` holds.
-    pub(super) fn of(scan: &Scan, belongs: &dyn Fn(usize) -> bool) -> Talks {
-        let mut all = vec![Talk::default()];
+    pub(super) fn of(scan: &TranscriptScan, belongs: &dyn Fn(usize) -> bool) -> Talks {
+        let mut all = vec![AgentThread::default()];
         let mut by_agent: HashMap<SmolStr, usize> = HashMap::new();
         let mut by_uuid: HashMap<&SmolStr, usize> = HashMap::new();
         for (place, node) in scan.nodes.iter().enumerate().filter(|(_, node)| belongs(node.source)) {
@@ -101,14 +101,14 @@ impl Talks {
             let named = node.agent.as_ref().filter(|_| node.sidechain || own.is_some()).or(own);
             let talk = match named {
                 Some(agent) => *by_agent.entry(agent.clone()).or_insert_with(|| {
-                    all.push(Talk { agent: Some(agent.clone()), ..Talk::default() });
+                    all.push(AgentThread { agent: Some(agent.clone()), ..AgentThread::default() });
                     all.len() - 1
                 }),
                 None if node.sidechain => {
                     let parent = node.parent.as_ref().and_then(|parent| by_uuid.get(parent)).copied();
                     parent.filter(|talk| *talk > 0).unwrap_or_else(|| {
                         let agent = Some(format!("sidechain-{}", all.len()).into());
-                        all.push(Talk { agent, ..Talk::default() });
+                        all.push(AgentThread { agent, ..AgentThread::default() });
                         all.len() - 1
                     })
                 }
@@ -127,7 +127,7 @@ impl Talks {
     }
 
     /// Finds the call that started each sub-agent.
-    fn find_calls(&mut self, scan: &Scan) {
+    fn find_calls(&mut self, scan: &TranscriptScan) {
         let mut callers = Callers { scan, by_id: HashMap::new(), taken: HashSet::new() };
         let mut prompted: HashMap<u64, VecDeque<(CallPlace, usize)>> = HashMap::new();
         for (talk, nodes) in self.all.iter().map(|talk| &talk.nodes).enumerate() {

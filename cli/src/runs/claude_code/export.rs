@@ -10,13 +10,13 @@ use foldlog::inspect::{LogReader, StateReader};
 use foldlog::{Slice, Value};
 use foldlog_codec::escape;
 
-use super::{Files, Lines};
-use crate::failure::{Failure, Result};
+use super::{RawTranscriptLines, TranscriptFiles};
+use crate::failure::{CommandError, Result};
 use crate::verbs::transcript::escaped;
 
 /// Counts what was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Exported {
+pub struct ExportCounts {
     /// Number of files.
     pub files: u64,
     /// Number of lines, of all files.
@@ -24,7 +24,7 @@ pub struct Exported {
 }
 
 /// A file that a session names.
-struct Named {
+struct ExportFile {
     file: u64,
     name: String,
 }
@@ -34,18 +34,18 @@ struct Named {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the session holds no transcript, or names a file outside of the folder.
-/// - [`Failure::File`] if a file cannot be written, or is there already.
-/// - [`Failure::Engine`] if the session cannot be read.
-pub fn export(reader: &LogReader, out: &Path) -> Result<Exported> {
+/// - [`CommandError::Usage`] if the session holds no transcript, or names a file outside of the folder.
+/// - [`CommandError::File`] if a file cannot be written, or is there already.
+/// - [`CommandError::Engine`] if the session cannot be read.
+pub fn export(reader: &LogReader, out: &Path) -> Result<ExportCounts> {
     let state = reader.state_reader()?;
     let files = named(&state)?;
     // All names are looked at before the first file is made.
     let parts: Vec<Vec<&str>> = files.iter().map(parts).collect::<Result<_>>()?;
     make_folder(out)?;
-    let mut exported = Exported::default();
+    let mut exported = ExportCounts::default();
     let mut files = files.iter().zip(&parts);
-    let mut current: Option<Open> = None;
+    let mut current: Option<ExportFileWriter> = None;
     each_line(&state, &mut |line| {
         while current.as_ref().is_none_or(|open| open.file != line.file) {
             let next =
@@ -57,7 +57,7 @@ pub fn export(reader: &LogReader, out: &Path) -> Result<Exported> {
         let newline: &[u8] = if line.ended { b"\n" } else { b"" };
         let Some(open) = &mut current else { return Ok(()) };
         let written = open.writer.write_all(line.bytes()).and_then(|()| open.writer.write_all(newline));
-        written.map_err(|source| Failure::File { path: open.path.clone(), source })
+        written.map_err(|source| CommandError::File { path: open.path.clone(), source })
     })?;
     close(current)?;
     // Files without lines.
@@ -69,32 +69,32 @@ pub fn export(reader: &LogReader, out: &Path) -> Result<Exported> {
 }
 
 /// Holds a file that is written.
-struct Open {
+struct ExportFileWriter {
     file: u64,
     path: PathBuf,
     writer: BufWriter<fs::File>,
 }
 
-fn close(open: Option<Open>) -> Result<()> {
-    let Some(Open { path, mut writer, .. }) = open else { return Ok(()) };
-    writer.flush().map_err(|source| Failure::File { path, source })
+fn close(open: Option<ExportFileWriter>) -> Result<()> {
+    let Some(ExportFileWriter { path, mut writer, .. }) = open else { return Ok(()) };
+    writer.flush().map_err(|source| CommandError::File { path, source })
 }
 
 /// Writes the lines of the transcript's only file to `stdout`, escaped: equal as JSON, but not byte for byte.
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the session holds no transcript, or one of several files.
-/// - [`Failure::Output`] if the lines cannot be written.
-/// - [`Failure::Engine`] if the session cannot be read.
-pub fn export_main(reader: &LogReader, stdout: &mut dyn Write) -> Result<Exported> {
+/// - [`CommandError::Usage`] if the session holds no transcript, or one of several files.
+/// - [`CommandError::Output`] if the lines cannot be written.
+/// - [`CommandError::Engine`] if the session cannot be read.
+pub fn export_main(reader: &LogReader, stdout: &mut dyn Write) -> Result<ExportCounts> {
     let state = reader.state_reader()?;
     let files = named(&state)?;
     if files.len() > 1 {
         let what = format!("the transcript has {} files", files.len());
-        return Err(Failure::usage(what, "give the folder that they are written into: --out DIR"));
+        return Err(CommandError::usage(what, "give the folder that they are written into: --out DIR"));
     }
-    let mut exported = Exported { files: 1, lines: 0 };
+    let mut exported = ExportCounts { files: 1, lines: 0 };
     each_line(&state, &mut |line| {
         exported.lines += 1;
         let text = String::from_utf8_lossy(line.bytes());
@@ -104,24 +104,24 @@ pub fn export_main(reader: &LogReader, stdout: &mut dyn Write) -> Result<Exporte
     Ok(exported)
 }
 
-fn inconsistent(reason: &str) -> Failure {
-    Failure::usage(
+fn inconsistent(reason: &str) -> CommandError {
+    CommandError::usage(
         format!("the session holds no transcript of Claude Code that can be written: {reason}"),
         "`foldlog import claude-code FILE --store STORE` imports one",
     )
 }
 
 /// Holds a line of a file.
-struct Kept {
+struct ExportLine {
     file: u64,
     raw: Value,
     ended: bool,
 }
 
-impl Kept {
-    fn of(mut item: Value) -> Option<Kept> {
+impl ExportLine {
+    fn of(mut item: Value) -> Option<ExportLine> {
         let ended = item.get("ended") != Some(&Value::Bool(false));
-        Some(Kept { file: item.get("file")?.as_u64()?, raw: item.remove("raw")?, ended })
+        Some(ExportLine { file: item.get("file")?.as_u64()?, raw: item.remove("raw")?, ended })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -145,18 +145,18 @@ fn each_item<S: Slice>(state: &StateReader, visit: &mut dyn FnMut(Value) -> Resu
     failure.map_or(Ok(()), Err)
 }
 
-fn each_line(state: &StateReader, visit: &mut dyn FnMut(Kept) -> Result<()>) -> Result<()> {
-    each_item::<Lines>(state, &mut |item| {
-        visit(Kept::of(item).ok_or_else(|| inconsistent("an item is no line"))?)
+fn each_line(state: &StateReader, visit: &mut dyn FnMut(ExportLine) -> Result<()>) -> Result<()> {
+    each_item::<RawTranscriptLines>(state, &mut |item| {
+        visit(ExportLine::of(item).ok_or_else(|| inconsistent("an item is no line"))?)
     })
 }
 
-fn named(state: &StateReader) -> Result<Vec<Named>> {
+fn named(state: &StateReader) -> Result<Vec<ExportFile>> {
     let mut files = Vec::new();
-    each_item::<Files>(state, &mut |item| {
+    each_item::<TranscriptFiles>(state, &mut |item| {
         let name = item.get("name").and_then(Value::as_str).map(str::to_owned);
         let file = item.get("file").and_then(Value::as_u64);
-        let named = file.zip(name).map(|(file, name)| Named { file, name });
+        let named = file.zip(name).map(|(file, name)| ExportFile { file, name });
         files.push(named.ok_or_else(|| inconsistent("an item is no name of a file"))?);
         Ok(())
     })?;
@@ -164,7 +164,7 @@ fn named(state: &StateReader) -> Result<Vec<Named>> {
 }
 
 /// Divides a name into its parts, none of which leads out of the folder.
-fn parts(named: &Named) -> Result<Vec<&str>> {
+fn parts(named: &ExportFile) -> Result<Vec<&str>> {
     let parts: Vec<&str> = named.name.split('/').collect();
     let is_name = |part: &&str| {
         let mut components = Path::new(part).components();
@@ -175,7 +175,7 @@ fn parts(named: &Named) -> Result<Vec<&str>> {
         return Ok(parts);
     }
     let what = format!("the session names a file outside of the folder: `{}`", escape::text(&named.name));
-    Err(Failure::usage(what, "nothing was written; do not trust this session"))
+    Err(CommandError::usage(what, "nothing was written; do not trust this session"))
 }
 
 /// Makes a folder for its user alone, unless it is there.
@@ -184,13 +184,13 @@ fn make_folder(path: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made,
     };
-    made.map_err(|source| Failure::File { path: path.to_owned(), source })
+    made.map_err(|source| CommandError::File { path: path.to_owned(), source })
 }
 
 /// Makes a file below the folder, and the folders that lead to it. None of these may be a link.
-fn make(out: &Path, (named, parts): (&Named, &Vec<&str>)) -> Result<Open> {
+fn make(out: &Path, (named, parts): (&ExportFile, &Vec<&str>)) -> Result<ExportFileWriter> {
     let mut path = out.to_owned();
-    let failed = |path: &Path, source| Failure::File { path: path.to_owned(), source };
+    let failed = |path: &Path, source| CommandError::File { path: path.to_owned(), source };
     let Some((name, folders)) = parts.split_last() else { return Err(inconsistent("a file has no name")) };
     for folder in folders {
         path.push(folder);
@@ -203,7 +203,7 @@ fn make(out: &Path, (named, parts): (&Named, &Vec<&str>)) -> Result<Open> {
     path.push(name);
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     match file {
-        Ok(file) => Ok(Open { file: named.file, path, writer: BufWriter::new(file) }),
+        Ok(file) => Ok(ExportFileWriter { file: named.file, path, writer: BufWriter::new(file) }),
         Err(source) => Err(failed(&path, source)),
     }
 }

@@ -39,7 +39,7 @@ pub enum FindingKind {
 
 /// Reports something about a transcript.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct TranscriptFinding {
     /// What is reported.
     pub kind: FindingKind,
     /// Name of the file.
@@ -54,9 +54,9 @@ pub struct Finding {
     pub id: Option<String>,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for TranscriptFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Finding { kind, file, line, lines, id } = self;
+        let TranscriptFinding { kind, file, line, lines, id } = self;
         let id = shortened(id.as_deref().unwrap_or_default(), ID_CHARS_MAX);
         let id = escape::text(&id);
         write!(f, "{}, line {line}: ", escape::text(file))?;

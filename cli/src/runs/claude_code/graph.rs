@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 use foldlog::SmolStr;
 
 use super::findings::FindingKind;
-use super::scan::{Node, NodeKind, Scan};
+use super::scan::{NodeKind, TranscriptNode, TranscriptScan};
 
 /// Something to report about a node: its place, what, and the id that it is about.
-pub(super) type Found = (usize, FindingKind, Option<SmolStr>);
+pub(super) type NodeFinding = (usize, FindingKind, Option<SmolStr>);
 
 /// Holds a message, or a node that says nothing but that others follow.
 #[derive(Debug, Default)]
@@ -30,15 +30,15 @@ pub(super) struct Unit {
 pub(super) struct Graph {
     units: Vec<Unit>,
     root: Option<usize>,
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<NodeFinding>,
 }
 
 /// Holds units that stand side by side.
-pub(super) type Step = Vec<usize>;
+pub(super) type SiblingUnits = Vec<usize>;
 
 impl Graph {
     /// Makes the graph of nodes, which are in order.
-    pub(super) fn new(scan: &Scan, nodes: &[usize]) -> Graph {
+    pub(super) fn new(scan: &TranscriptScan, nodes: &[usize]) -> Graph {
         let mut graph = Graph { units: Vec::new(), root: None, found: Vec::new() };
         let unit_of = graph.merge(scan, nodes);
         graph.link(scan, nodes, &unit_of);
@@ -58,7 +58,7 @@ impl Graph {
     }
 
     /// Makes units of nodes: one of all lines of a message.
-    fn merge(&mut self, scan: &Scan, nodes: &[usize]) -> HashMap<usize, usize> {
+    fn merge(&mut self, scan: &TranscriptScan, nodes: &[usize]) -> HashMap<usize, usize> {
         let mut unit_of = HashMap::with_capacity(nodes.len());
         let mut messages: HashMap<&SmolStr, usize> = HashMap::new();
         for place in nodes {
@@ -81,7 +81,7 @@ impl Graph {
     }
 
     /// Finds the parent of each unit: that of its first node.
-    fn link(&mut self, scan: &Scan, nodes: &[usize], unit_of: &HashMap<usize, usize>) {
+    fn link(&mut self, scan: &TranscriptScan, nodes: &[usize], unit_of: &HashMap<usize, usize>) {
         for place in nodes {
             let (Some(node), Some(own)) = (scan.nodes.get(*place), unit_of.get(place)) else { continue };
             let is_first = self.units.get(*own).is_some_and(|unit| unit.nodes.first() == Some(place));
@@ -143,7 +143,7 @@ impl Graph {
     }
 
     /// Joins the parts to one tree, and marks its live branch.
-    fn join(&mut self, scan: &Scan, order: &[usize]) {
+    fn join(&mut self, scan: &TranscriptScan, order: &[usize]) {
         // Of each part, by its root: the unit with the last line that is a message's, of the file that ends last.
         let last_us = |node: usize| Some(scan.sources.get(scan.nodes.get(node)?.source)?.last_us);
         let mut tips: HashMap<usize, (Option<i64>, usize, usize)> = HashMap::new();
@@ -215,11 +215,11 @@ impl Graph {
     }
 
     /// Returns the branches that follow units that stand side by side: what stands first on each, the live one last.
-    pub(super) fn branches(&self, scan: &Scan, step: &Step) -> Vec<Step> {
+    pub(super) fn branches(&self, scan: &TranscriptScan, step: &SiblingUnits) -> Vec<SiblingUnits> {
         let units = step.iter().filter_map(|unit| self.units.get(*unit));
         let mut children: Vec<usize> = units.flat_map(|unit| unit.children.iter().copied()).collect();
         children.sort_unstable();
-        let mut branches: Vec<Step> = Vec::new();
+        let mut branches: Vec<SiblingUnits> = Vec::new();
         let mut at_time: HashMap<i64, usize> = HashMap::new();
         // How many results of each call there were, and the branch of all first, all second, … results.
         let calls = StepCalls::new(scan, self.units_of(step), self.units_of(&children));
@@ -239,7 +239,7 @@ impl Graph {
             let with_results = round.and_then(|round| rounds.get(round)).copied();
             let branch = same_time.or(with_results).unwrap_or(branches.len());
             if branch == branches.len() {
-                branches.push(Step::new());
+                branches.push(SiblingUnits::new());
             }
             if round.is_some_and(|round| round >= rounds.len()) {
                 rounds.push(branch);
@@ -262,7 +262,7 @@ struct StepCalls<'a> {
 
 impl<'a> StepCalls<'a> {
     fn new<'u>(
-        scan: &'a Scan,
+        scan: &'a TranscriptScan,
         units: impl Iterator<Item = &'u Unit>,
         children: impl Iterator<Item = &'u Unit>,
     ) -> StepCalls<'a> {
@@ -286,7 +286,12 @@ impl<'a> StepCalls<'a> {
 
     /// Returns the line whose calls a result answers, and how many these are, at least one. The result of a call in an earlier
     /// line may follow the last line.
-    fn answered_by(&self, scan: &Scan, node: &Node, call: &SmolStr) -> (Option<usize>, usize) {
+    fn answered_by(
+        &self,
+        scan: &TranscriptScan,
+        node: &TranscriptNode,
+        call: &SmolStr,
+    ) -> (Option<usize>, usize) {
         let lines = self.lines.get(call).map(Vec::as_slice).unwrap_or_default();
         let parent = scan.parent_of(node);
         let Some(at) = lines.iter().position(|(line, _)| Some(*line) == parent) else {
@@ -301,7 +306,10 @@ impl<'a> StepCalls<'a> {
 }
 
 /// Finds the node that a node follows, or says which id is missing.
-fn parent_of(scan: &Scan, node: &Node) -> (Option<usize>, Option<(FindingKind, SmolStr)>) {
+fn parent_of(
+    scan: &TranscriptScan,
+    node: &TranscriptNode,
+) -> (Option<usize>, Option<(FindingKind, SmolStr)>) {
     let known = |id: &Option<SmolStr>| id.as_ref().and_then(|id| scan.by_uuid.get(id)).copied();
     let parent = known(&node.parent).or_else(|| known(&node.logical_parent));
     if parent.is_some() {

@@ -7,20 +7,20 @@ use foldlog::{
 };
 
 use super::agents::Talks;
-use super::findings::{Finding, FindingKind};
-use super::line::Line;
-use super::scan::{Reread, Scan, Source};
-use super::write::{Counts, Writer};
-use super::{BackupSeen, FileKept, LineKept, types};
+use super::findings::{FindingKind, TranscriptFinding};
+use super::line::LineFields;
+use super::scan::{Reread, TranscriptScan, TranscriptSource};
+use super::write::{TranscriptCounts, TranscriptWriter};
+use super::{BackupSeen, RawTranscriptLine, TranscriptFile, types};
 use crate::failure::Result;
-use crate::runs::import::{Written, closed};
+use crate::runs::import::{ImportCounts, closed};
 use crate::runs::malformed;
 
 /// Holds what an import wrote and found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Imported {
     /// Sessions, messages and records.
-    pub written: Written,
+    pub written: ImportCounts,
     /// Number of lines, of all files.
     pub lines: u64,
     /// Number of rewinds, each of which is a rollback to an earlier message.
@@ -28,7 +28,7 @@ pub struct Imported {
     /// Number of sub-agents that became child sessions.
     pub agents: u64,
     /// What is to be reported, by file and line.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<TranscriptFinding>,
 }
 
 /// Imports transcripts and their sub-agents into the store at `root`: one session for each file, or for several that repeat
@@ -36,14 +36,14 @@ pub struct Imported {
 ///
 /// # Errors
 ///
-/// - [`Failure::File`](crate::Failure::File) if a file cannot be read, or changes while it is read.
-/// - [`Failure::Malformed`](crate::Failure::Malformed) if a file holds no line of a transcript, a line of over 256 MiB, or has
+/// - [`Failure::File`](crate::CommandError::File) if a file cannot be read, or changes while it is read.
+/// - [`Failure::Malformed`](crate::CommandError::Malformed) if a file holds no line of a transcript, a line of over 256 MiB, or has
 ///   a name that is not UTF-8, and if files of one session have the same name.
-/// - [`Failure::Engine`](crate::Failure::Engine) if the store cannot be written.
+/// - [`Failure::Engine`](crate::CommandError::Engine) if the store cannot be written.
 ///
 /// The session of a file that fails is deleted; sessions of other files may stay if the store cannot be written.
 pub fn import(root: &Path, files: &[PathBuf]) -> Result<Imported> {
-    let mut scan = Scan::default();
+    let mut scan = TranscriptScan::default();
     files.iter().try_for_each(|file| scan.transcript(file))?;
     let session_of = sessions(&scan);
     check_names(&scan, &session_of)?;
@@ -66,7 +66,7 @@ pub fn import(root: &Path, files: &[PathBuf]) -> Result<Imported> {
 }
 
 /// Returns, for each file, the first file of its session.
-fn sessions(scan: &Scan) -> Vec<usize> {
+fn sessions(scan: &TranscriptScan) -> Vec<usize> {
     let mut first: Vec<usize> = scan.sources.iter().map(|source| source.main).collect();
     let root = |first: &[usize], mut place: usize| {
         while let Some(next) = first.get(place).copied().filter(|next| *next != place) {
@@ -89,7 +89,7 @@ fn sessions(scan: &Scan) -> Vec<usize> {
 }
 
 /// Checks that no two files of a session have one name, since both could not be exported.
-fn check_names(scan: &Scan, session_of: &[usize]) -> Result<()> {
+fn check_names(scan: &TranscriptScan, session_of: &[usize]) -> Result<()> {
     let mut names = std::collections::HashSet::new();
     for (source, session) in scan.sources.iter().zip(session_of) {
         if !names.insert((session, &source.name)) {
@@ -103,26 +103,26 @@ fn check_names(scan: &Scan, session_of: &[usize]) -> Result<()> {
 /// Imports the files of one session, and returns what is to be reported of them. If that fails, the session is deleted, with those of its sub-agents.
 fn one(
     (store, types): (&Store, &SessionTypes),
-    scan: &Scan,
+    scan: &TranscriptScan,
     belongs: &dyn Fn(usize) -> bool,
     imported: &mut Imported,
-) -> Result<Vec<(usize, Finding)>> {
+) -> Result<Vec<(usize, TranscriptFinding)>> {
     let mut sources = (0..).zip(&scan.sources).filter(|(place, _)| belongs(*place));
     let name = sources.next().map(|(_, source)| source.name.as_str()).unwrap_or_default();
     let stem = name.strip_suffix(".jsonl").unwrap_or(name);
     let talks = Talks::of(scan, belongs);
     let session = store.create_with(types, SessionOptions::default().tag("claude_code_session", stem))?;
-    let mut writer = Writer {
+    let mut writer = TranscriptWriter {
         scan,
         talks: &talks,
         types_of_agents: SessionTypes::builder().build()?,
         reread: Reread::default(),
-        counts: Counts::default(),
+        counts: TranscriptCounts::default(),
         found: Vec::new(),
         begun: vec![session.id()],
     };
     let written = write(session, &mut writer, (stem, belongs), imported);
-    let Writer { counts, found, begun, .. } = writer;
+    let TranscriptWriter { counts, found, begun, .. } = writer;
     if let Err(error) = written {
         // The first error is the one to report. Sub-agents first: each names its parent.
         for id in begun.into_iter().rev() {
@@ -136,14 +136,14 @@ fn one(
     let found = found.into_iter().filter_map(|(place, kind, id)| {
         let node = scan.nodes.get(place)?;
         let (file, id) = (scan.sources.get(node.source)?.name.clone(), id.map(String::from));
-        Some((node.source, Finding { kind, file, line: node.line, lines: None, id }))
+        Some((node.source, TranscriptFinding { kind, file, line: node.line, lines: None, id }))
     });
     Ok(found.collect())
 }
 
 fn write(
     session: Session,
-    writer: &mut Writer<'_>,
+    writer: &mut TranscriptWriter<'_>,
     (evaluation, belongs): (&str, &dyn Fn(usize) -> bool),
     imported: &mut Imported,
 ) -> Result<()> {
@@ -166,8 +166,8 @@ fn write(
 }
 
 /// Keeps the lines of a file, and what snapshots of the file history say. Returns the number of lines.
-fn keep(session: &Session, file: u64, source: &Source) -> Result<u64> {
-    session.dispatch(FileKept { file, name: source.name.clone() })?;
+fn keep(session: &Session, file: u64, source: &TranscriptSource) -> Result<u64> {
+    session.dispatch(TranscriptFile { file, name: source.name.clone() })?;
     let mut lines = 0;
     source.each_line(&mut |line| {
         lines = line.number;
@@ -175,8 +175,8 @@ fn keep(session: &Session, file: u64, source: &Source) -> Result<u64> {
             Ok(text) => Value::from(text),
             Err(_) => Value::Bin(line.bytes.to_owned()),
         };
-        session.dispatch(LineKept { file, line: line.number, raw, ended: line.ended })?;
-        let read = Line::read(line.bytes);
+        session.dispatch(RawTranscriptLine { file, line: line.number, raw, ended: line.ended })?;
+        let read = LineFields::read(line.bytes);
         let Some(read) = read.filter(|it| it.kind().as_deref() == Some("file-history-snapshot")) else {
             return Ok(());
         };

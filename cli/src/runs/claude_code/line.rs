@@ -15,7 +15,7 @@ type Field<'a> = Option<&'a RawValue>;
 /// Holds the fields of a line.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Line<'a> {
+pub(super) struct LineFields<'a> {
     #[serde(borrow, default, rename = "type")]
     kind: Field<'a>,
     #[serde(borrow, default)]
@@ -51,14 +51,14 @@ pub(super) struct Line<'a> {
 /// Holds the field that names an agent.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Named<'a> {
+struct AgentIdField<'a> {
     #[serde(borrow, default)]
     agent_id: Field<'a>,
 }
 
 /// Holds the fields of a message.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Message<'a> {
+pub(super) struct MessageFields<'a> {
     #[serde(borrow, default)]
     id: Field<'a>,
     #[serde(borrow, default)]
@@ -75,7 +75,7 @@ pub(super) struct Message<'a> {
 
 /// Holds the fields of a block, and the block as it is.
 #[derive(Debug)]
-pub(super) struct Block<'a> {
+pub(super) struct MessageBlock<'a> {
     /// The block.
     pub(super) raw: &'a str,
     /// What it is.
@@ -131,18 +131,18 @@ struct BlockFields<'a> {
 
 /// Holds the content of a message.
 #[derive(Debug)]
-pub(super) enum Content<'a> {
+pub(super) enum MessageContent<'a> {
     /// `null`, or nothing.
     None,
     /// A text.
     Text(String),
     /// Blocks.
-    Blocks(Vec<Block<'a>>),
+    Blocks(Vec<MessageBlock<'a>>),
 }
 
 /// Holds the field of a call's arguments that a sub-agent is told.
 #[derive(Deserialize)]
-struct Prompted<'a> {
+struct PromptField<'a> {
     #[serde(borrow, default)]
     prompt: Field<'a>,
 }
@@ -150,7 +150,7 @@ struct Prompted<'a> {
 /// Holds the files of a snapshot.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Snapshot<'a> {
+struct FileHistoryFields<'a> {
     #[serde(borrow, default)]
     tracked_file_backups: Field<'a>,
 }
@@ -173,9 +173,9 @@ fn fields<'a, T: Deserialize<'a>>(field: Field<'a>) -> Option<T> {
     if raw.starts_with('{') { serde_json::from_str(raw).ok() } else { None }
 }
 
-impl<'a> Line<'a> {
+impl<'a> LineFields<'a> {
     /// Reads a line; `None` if it is no JSON object.
-    pub(super) fn read(bytes: &'a [u8]) -> Option<Line<'a>> {
+    pub(super) fn read(bytes: &'a [u8]) -> Option<LineFields<'a>> {
         let text = std::str::from_utf8(bytes).ok()?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim();
         if text.starts_with('{') { serde_json::from_str(text).ok() } else { None }
@@ -214,7 +214,7 @@ impl<'a> Line<'a> {
     /// Returns the agents that the line names without being one of theirs: by its result, or by its progress.
     pub(super) fn agents_named(&self) -> impl Iterator<Item = String> {
         let named = [self.tool_use_result, self.data].map(|part| {
-            let named: Named<'_> = fields(part)?;
+            let named: AgentIdField<'_> = fields(part)?;
             field(named.agent_id)
         });
         named.into_iter().flatten()
@@ -231,7 +231,7 @@ impl<'a> Line<'a> {
     }
 
     /// Returns the message; `None` if the line is no object with one.
-    pub(super) fn message(&self) -> Option<Message<'a>> {
+    pub(super) fn message(&self) -> Option<MessageFields<'a>> {
         fields(self.message)
     }
 
@@ -245,7 +245,7 @@ impl<'a> Line<'a> {
         &self,
         mut visit: impl FnMut(String, Option<String>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let snapshot: Option<Snapshot<'_>> = fields(self.snapshot);
+        let snapshot: Option<FileHistoryFields<'_>> = fields(self.snapshot);
         let backups = snapshot.and_then(|snapshot| snapshot.tracked_file_backups);
         let backups: std::collections::BTreeMap<String, &RawValue> = fields(backups).unwrap_or_default();
         backups.into_iter().try_for_each(|(path, backup)| {
@@ -255,7 +255,7 @@ impl<'a> Line<'a> {
     }
 }
 
-impl<'a> Message<'a> {
+impl<'a> MessageFields<'a> {
     pub(super) fn id(&self) -> Option<String> {
         field(self.id)
     }
@@ -298,19 +298,21 @@ impl<'a> Message<'a> {
         })
     }
 
-    pub(super) fn content(&self) -> Content<'a> {
+    pub(super) fn content(&self) -> MessageContent<'a> {
         content(self.content)
     }
 }
 
 /// Reads the content of a message or of a result. What is neither a text nor an array is one block.
-pub(super) fn content(raw: Field<'_>) -> Content<'_> {
-    let Some(raw) = raw.filter(|raw| raw.get() != "null") else { return Content::None };
+pub(super) fn content(raw: Field<'_>) -> MessageContent<'_> {
+    let Some(raw) = raw.filter(|raw| raw.get() != "null") else { return MessageContent::None };
     if let Some(text) = field(Some(raw)) {
-        return Content::Text(text);
+        return MessageContent::Text(text);
     }
     let blocks: Vec<&RawValue> = serde_json::from_str(raw.get()).unwrap_or_else(|_| vec![raw]);
-    Content::Blocks(blocks.into_iter().map(|raw| Block { raw: raw.get(), content: block(raw) }).collect())
+    MessageContent::Blocks(
+        blocks.into_iter().map(|raw| MessageBlock { raw: raw.get(), content: block(raw) }).collect(),
+    )
 }
 
 fn block(raw: &RawValue) -> BlockContent<'_> {
@@ -333,23 +335,23 @@ fn block(raw: &RawValue) -> BlockContent<'_> {
 /// Returns the `prompt` of a call's arguments, if they are an object with such a text.
 pub(super) fn prompt(input: &str) -> Option<String> {
     let raw: &RawValue = serde_json::from_str(input).ok()?;
-    let prompted: Prompted<'_> = fields(Some(raw))?;
+    let prompted: PromptField<'_> = fields(Some(raw))?;
     field(prompted.prompt)
 }
 
-impl Content<'_> {
+impl MessageContent<'_> {
     /// Returns the texts of the content, one after the other; `None` if there are none.
     pub(super) fn text(&self) -> Option<String> {
         match self {
-            Content::None => None,
-            Content::Text(text) => Some(text.clone()),
-            Content::Blocks(blocks) => texts(blocks.iter()),
+            MessageContent::None => None,
+            MessageContent::Text(text) => Some(text.clone()),
+            MessageContent::Blocks(blocks) => texts(blocks.iter()),
         }
     }
 }
 
 /// Returns the texts among blocks, each on lines of its own; `None` if there are none.
-pub(super) fn texts<'b, 'a: 'b>(blocks: impl Iterator<Item = &'b Block<'a>>) -> Option<String> {
+pub(super) fn texts<'b, 'a: 'b>(blocks: impl Iterator<Item = &'b MessageBlock<'a>>) -> Option<String> {
     let mut texts = blocks.filter_map(|block| match &block.content {
         BlockContent::Text(text) => Some(text.as_str()),
         _ => None,

@@ -55,8 +55,8 @@ mod line;
 mod scan;
 mod write;
 
-pub use export::{Exported, export, export_main};
-pub use findings::{Finding, FindingKind};
+pub use export::{ExportCounts, export, export_main};
+pub use findings::{FindingKind, TranscriptFinding};
 pub use import::{Imported, import};
 
 use foldlog::{Event, Policy, SessionTypes, Slice, Value};
@@ -64,20 +64,20 @@ use serde::{Deserialize, Serialize};
 
 /// Names a file of a transcript.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FileKept {
+pub struct TranscriptFile {
     /// Number of the file, from 0.
     pub file: u64,
     /// Path of the file: its name, or `NAME/subagents/NAME` for a sub-agent.
     pub name: String,
 }
 
-impl Event for FileKept {
+impl Event for TranscriptFile {
     const NAME: &'static str = "claude_code.file";
 }
 
 /// Holds a line of a transcript as it was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LineKept {
+pub struct RawTranscriptLine {
     /// Number of the file.
     pub file: u64,
     /// Number of the line, from 1.
@@ -88,7 +88,7 @@ pub struct LineKept {
     pub ended: bool,
 }
 
-impl Event for LineKept {
+impl Event for RawTranscriptLine {
     const NAME: &'static str = "claude_code.line";
 }
 
@@ -115,20 +115,20 @@ impl Event for BackupSeen {
 
 /// Holds the names of the files.
 #[derive(Debug)]
-pub struct Files;
+pub struct TranscriptFiles;
 
-impl Slice for Files {
+impl Slice for TranscriptFiles {
     const NAME: &'static str = "claude_code_files";
-    type Item = FileKept;
+    type Item = TranscriptFile;
 }
 
 /// Holds the lines of all files.
 #[derive(Debug)]
-pub struct Lines;
+pub struct RawTranscriptLines;
 
-impl Slice for Lines {
+impl Slice for RawTranscriptLines {
     const NAME: &'static str = "claude_code_lines";
-    type Item = LineKept;
+    type Item = RawTranscriptLine;
 }
 
 /// Holds what snapshots of the file history say.
@@ -147,10 +147,10 @@ impl Slice for Backups {
 /// An error if the declarations contradict each other, which a test rules out.
 pub fn types() -> foldlog::Result<SessionTypes> {
     SessionTypes::builder()
-        .slice_with::<Files>(Policy::Log)
-        .append_all::<Files>()
-        .slice_with::<Lines>(Policy::Log)
-        .append_all::<Lines>()
+        .slice_with::<TranscriptFiles>(Policy::Log)
+        .append_all::<TranscriptFiles>()
+        .slice_with::<RawTranscriptLines>(Policy::Log)
+        .append_all::<RawTranscriptLines>()
         .slice_with::<Backups>(Policy::Log)
         .append_all::<Backups>()
         .build()

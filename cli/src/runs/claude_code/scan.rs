@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use foldlog::SmolStr;
 
-use super::findings::{Finding, FindingKind};
-use super::line::{BlockContent, Content, Line, prompt};
-use crate::failure::{Failure, Result};
+use super::findings::{FindingKind, TranscriptFinding};
+use super::line::{BlockContent, LineFields, MessageContent, prompt};
+use crate::failure::{CommandError, Result};
 use crate::runs::malformed;
 
 /// Most bytes of a line.
@@ -19,7 +19,7 @@ const LINE_BYTES_MAX: u64 = 1 << 28;
 
 /// A file of a transcript.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct TranscriptSource {
     pub(super) path: PathBuf,
     /// Name within the transcript's folder.
     pub(super) name: String,
@@ -52,7 +52,7 @@ pub(super) enum NodeKind {
 
 /// Holds where a node stands, and whom it names.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct TranscriptNode {
     pub(super) source: usize,
     pub(super) line: u64,
     /// Byte of the file at which the line begins.
@@ -92,23 +92,23 @@ pub(super) struct LineAt<'a> {
 
 /// Holds what was read of all files.
 #[derive(Debug, Default)]
-pub(super) struct Scan {
-    pub(super) sources: Vec<Source>,
-    pub(super) nodes: Vec<Node>,
+pub(super) struct TranscriptScan {
+    pub(super) sources: Vec<TranscriptSource>,
+    pub(super) nodes: Vec<TranscriptNode>,
     /// Nodes by their `uuid`.
     pub(super) by_uuid: HashMap<SmolStr, usize>,
     /// Calls that lines name together with an agent, and the time of the line, by the transcript's own file and the agent's id.
     pub(super) started: HashMap<(usize, SmolStr), (SmolStr, i64)>,
-    pub(super) findings: Vec<(usize, Finding)>,
+    pub(super) findings: Vec<(usize, TranscriptFinding)>,
     /// Pairs of files of which one repeats lines of the other.
     pub(super) replays: Vec<(usize, usize)>,
 }
 
-fn failed(path: &Path, source: io::Error) -> Failure {
-    Failure::File { path: path.to_owned(), source }
+fn failed(path: &Path, source: io::Error) -> CommandError {
+    CommandError::File { path: path.to_owned(), source }
 }
 
-fn changed(path: &Path) -> Failure {
+fn changed(path: &Path) -> CommandError {
     failed(path, io::Error::other("the file changed while it was read"))
 }
 
@@ -151,7 +151,7 @@ fn each_line(path: &Path, bytes: u64, visit: &mut dyn FnMut(LineAt<'_>) -> Resul
     }
 }
 
-impl Source {
+impl TranscriptSource {
     /// Hands each line to `visit`, as it was when the file was read first.
     pub(super) fn each_line(&self, visit: &mut dyn FnMut(LineAt<'_>) -> Result<()>) -> Result<()> {
         let digest = each_line(&self.path, self.bytes, visit)?;
@@ -159,7 +159,7 @@ impl Source {
     }
 }
 
-impl Scan {
+impl TranscriptScan {
     /// Reads a transcript's file, and those of its sub-agents.
     pub(super) fn transcript(&mut self, path: &Path) -> Result<()> {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -184,14 +184,15 @@ impl Scan {
     fn file(&mut self, path: &Path, name: String, main: usize, agent: Option<SmolStr>) -> Result<bool> {
         let bytes = open(path)?.metadata().map_err(|error| failed(path, error))?.len();
         let place = self.sources.len();
-        let source = Source { path: path.to_owned(), name, main, agent, bytes, digest: 0, last_us: 0 };
+        let source =
+            TranscriptSource { path: path.to_owned(), name, main, agent, bytes, digest: 0, last_us: 0 };
         self.sources.push(source);
         let (mut seen, mut time_us, mut replayed) = (false, 0, None);
         let digest = each_line(path, bytes, &mut |line| {
             if line.bytes.trim_ascii().is_empty() {
                 return Ok(());
             }
-            let Some(read) = Line::read(line.bytes) else {
+            let Some(read) = LineFields::read(line.bytes) else {
                 let kind = if line.ended { FindingKind::MalformedLine } else { FindingKind::TornLine };
                 self.find(place, line.number, kind, None);
                 return Ok(());
@@ -208,7 +209,7 @@ impl Scan {
         if let Some((line, lines)) = replayed {
             let file = self.name_of(place);
             let kind = FindingKind::ReplayedLines;
-            self.findings.push((place, Finding { kind, file, line, lines: Some(lines), id: None }));
+            self.findings.push((place, TranscriptFinding { kind, file, line, lines: Some(lines), id: None }));
         }
         if let Some(source) = self.sources.get_mut(place) {
             (source.digest, source.last_us) = (digest, time_us);
@@ -227,14 +228,14 @@ impl Scan {
     }
 
     /// Returns the node that a node follows.
-    pub(super) fn parent_of(&self, node: &Node) -> Option<usize> {
+    pub(super) fn parent_of(&self, node: &TranscriptNode) -> Option<usize> {
         self.by_uuid.get(node.parent.as_ref()?).copied()
     }
 
     /// Reports something about a line.
     pub(super) fn find(&mut self, source: usize, line: u64, kind: FindingKind, id: Option<&str>) {
         let (file, id) = (self.name_of(source), id.map(str::to_owned));
-        self.findings.push((source, Finding { kind, file, line, lines: None, id }));
+        self.findings.push((source, TranscriptFinding { kind, file, line, lines: None, id }));
     }
 
     /// Returns pairs of files of which one follows lines of the other: a session that was resumed or compacted.
@@ -249,7 +250,14 @@ impl Scan {
     }
 
     /// Makes the node of a line, and keeps what it says of agents and their calls.
-    fn node(&mut self, source: usize, at: &LineAt<'_>, kind: &str, line: &Line<'_>, time_us: i64) -> Node {
+    fn node(
+        &mut self,
+        source: usize,
+        at: &LineAt<'_>,
+        kind: &str,
+        line: &LineFields<'_>,
+        time_us: i64,
+    ) -> TranscriptNode {
         let id = |id: Option<String>| id.map(SmolStr::from);
         let message = line.message();
         let kind = match (kind, &message) {
@@ -261,7 +269,7 @@ impl Scan {
             }
             _ => NodeKind::Other,
         };
-        let mut node = Node {
+        let mut node = TranscriptNode {
             source,
             line: at.number,
             offset: at.offset,
@@ -282,7 +290,7 @@ impl Scan {
         };
         if let Some(message) = message.filter(|_| kind != NodeKind::Other) {
             let content = message.content();
-            if let Content::Blocks(blocks) = &content {
+            if let MessageContent::Blocks(blocks) = &content {
                 for block in blocks {
                     match (&block.content, kind) {
                         (BlockContent::Call { id, input, .. }, NodeKind::Assistant) => {
@@ -307,7 +315,7 @@ impl Scan {
     }
 
     /// Takes a node, unless it repeats one that was taken.
-    fn take(&mut self, mut node: Node, replayed: &mut Option<(u64, u64)>) {
+    fn take(&mut self, mut node: TranscriptNode, replayed: &mut Option<(u64, u64)>) {
         let Some(uuid) = node.uuid.clone() else {
             if node.kind != NodeKind::Other {
                 self.nodes.push(node);
@@ -319,7 +327,7 @@ impl Scan {
             self.nodes.push(node);
             return;
         };
-        let says = |node: &Node| (node.kind, node.time_us, node.message.clone());
+        let says = |node: &TranscriptNode| (node.kind, node.time_us, node.message.clone());
         if says(first) == says(&node) {
             replayed.get_or_insert((node.line, 0)).1 += 1;
             let pair = (first.source, node.source);
@@ -369,7 +377,7 @@ pub(super) struct Reread {
 
 impl Reread {
     /// Reads the line of a node.
-    pub(super) fn line(&mut self, scan: &Scan, node: &Node) -> Result<Vec<u8>> {
+    pub(super) fn line(&mut self, scan: &TranscriptScan, node: &TranscriptNode) -> Result<Vec<u8>> {
         let Some(source) = scan.sources.get(node.source) else { return Ok(Vec::new()) };
         let mut line = Vec::new();
         let file = match self.open.take() {
@@ -380,6 +388,6 @@ impl Reread {
         line.resize(node.len as usize, 0);
         file.read_exact_at(&mut line, node.offset).map_err(|_| changed(&source.path))?;
         self.open = Some((node.source, file));
-        if Line::read(&line).is_some() { Ok(line) } else { Err(changed(&source.path)) }
+        if LineFields::read(&line).is_some() { Ok(line) } else { Err(changed(&source.path)) }
     }
 }

@@ -14,39 +14,39 @@ use foldlog::{
 
 use super::agents::Talks;
 use super::findings::FindingKind;
-use super::graph::{Found, Graph, Step};
-use super::line::{Block, BlockContent, Content, Line, Message, content, texts};
-use super::scan::{CallPlace, Node, NodeKind, Reread, Scan};
+use super::graph::{Graph, NodeFinding, SiblingUnits};
+use super::line::{BlockContent, LineFields, MessageBlock, MessageContent, MessageFields, content, texts};
+use super::scan::{CallPlace, NodeKind, Reread, TranscriptNode, TranscriptScan};
 use crate::failure::Result;
-use crate::runs::import::{Written, closed};
+use crate::runs::import::{ImportCounts, closed};
 
 /// Text of the end of a call that started a sub-agent and has no result.
 const NO_RESULT: &str = "The transcript holds no result of this call.";
 
 /// Counts rewinds and sub-agents beside what was written.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) written: Written,
+pub(super) struct TranscriptCounts {
+    pub(super) written: ImportCounts,
     pub(super) rewinds: u64,
     pub(super) agents: u64,
 }
 
 /// Writes the talks of one session.
-pub(super) struct Writer<'a> {
-    pub(super) scan: &'a Scan,
+pub(super) struct TranscriptWriter<'a> {
+    pub(super) scan: &'a TranscriptScan,
     pub(super) talks: &'a Talks,
     /// Declarations of the sub-agents' sessions, which have no slices of their own.
     pub(super) types_of_agents: SessionTypes,
     pub(super) reread: Reread,
-    pub(super) counts: Counts,
-    pub(super) found: Vec<Found>,
+    pub(super) counts: TranscriptCounts,
+    pub(super) found: Vec<NodeFinding>,
     /// Sessions that were begun, in which an error leaves nothing of use.
     pub(super) begun: Vec<uuid::Uuid>,
 }
 
 /// Holds the calls of an answer, which are open or closed.
 #[derive(Default)]
-struct Calls {
+struct TranscriptCalls {
     records: Vec<ToolCallRecord>,
     /// Where each call stands.
     places: Vec<CallPlace>,
@@ -60,29 +60,29 @@ struct Calls {
 
 /// Holds the last answer, and its calls.
 #[derive(Clone, Default)]
-struct Asked {
+struct LastAnswer {
     answer: Option<SequenceNumber>,
-    calls: Rc<Calls>,
+    calls: Rc<TranscriptCalls>,
 }
 
-impl Asked {
+impl LastAnswer {
     fn new(
         answer: SequenceNumber,
         records: Vec<ToolCallRecord>,
         places: Vec<CallPlace>,
         is_exact: bool,
-    ) -> Asked {
+    ) -> LastAnswer {
         let mut ordinals: HashMap<String, Vec<usize>> = HashMap::new();
         for (ordinal, call) in records.iter().enumerate() {
             ordinals.entry(call.call_id.clone()).or_default().push(ordinal);
         }
-        let calls = Calls { ordinals, records, places, is_exact, ..Calls::default() };
-        Asked { answer: Some(answer), calls: Rc::new(calls) }
+        let calls = TranscriptCalls { ordinals, records, places, is_exact, ..TranscriptCalls::default() };
+        LastAnswer { answer: Some(answer), calls: Rc::new(calls) }
     }
 
     /// Returns the ordinal of the open call of an id that a result answers: of several, one in the line that the result names
     /// or follows, or else the first.
-    fn open(&self, id: &str, scan: &Scan, node: &Node) -> Option<usize> {
+    fn open(&self, id: &str, scan: &TranscriptScan, node: &TranscriptNode) -> Option<usize> {
         let (closed, _) = &*self.calls.closed.borrow();
         let mut open =
             self.calls.ordinals.get(id)?.iter().copied().filter(|ordinal| !closed.contains(ordinal));
@@ -117,18 +117,18 @@ impl Asked {
 
 /// Writes one talk.
 struct TalkWriter<'w, 'a> {
-    writer: &'w mut Writer<'a>,
+    writer: &'w mut TranscriptWriter<'a>,
     session: &'w Session,
     runner: ToolRunner,
     talk: usize,
     evaluation: String,
-    asked: Asked,
-    answered: Answered<'a>,
+    asked: LastAnswer,
+    answered: ResultIndex<'a>,
 }
 
 /// Knows which messages of a talk have results of their calls.
 #[derive(Default)]
-struct Answered<'a> {
+struct ResultIndex<'a> {
     /// First node of each message, by the message's id.
     first: HashMap<&'a str, usize>,
     /// Number of results of the calls of an id, by the first node of the last message with such a call.
@@ -137,9 +137,9 @@ struct Answered<'a> {
     followed: HashSet<usize>,
 }
 
-impl<'a> Answered<'a> {
-    fn new(scan: &'a Scan, nodes: &[usize]) -> Answered<'a> {
-        let mut answered = Answered::default();
+impl<'a> ResultIndex<'a> {
+    fn new(scan: &'a TranscriptScan, nodes: &[usize]) -> ResultIndex<'a> {
+        let mut answered = ResultIndex::default();
         let mut asked: HashMap<&str, usize> = HashMap::new();
         for (place, node) in nodes.iter().filter_map(|place| Some((*place, scan.nodes.get(*place)?))) {
             let first = match &node.message {
@@ -165,13 +165,13 @@ impl<'a> Answered<'a> {
 
 /// Branches that are to be written behind a unit.
 struct Fork {
-    branches: std::vec::IntoIter<Step>,
+    branches: std::vec::IntoIter<SiblingUnits>,
     snapshot: Snapshot,
-    asked: Asked,
+    asked: LastAnswer,
     closed_count: usize,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> TranscriptWriter<'a> {
     /// Writes a talk into a session, as the conversation of `evaluation`.
     pub(super) fn talk(&mut self, session: &Session, talk: usize, evaluation: &str) -> Result<()> {
         let Some(nodes) = self.talks.all.get(talk).map(|talk| &talk.nodes) else { return Ok(()) };
@@ -184,8 +184,8 @@ impl<'a> Writer<'a> {
             runner: ToolRunner::new(state, ToolRegistry::new()),
             talk,
             evaluation: evaluation.to_owned(),
-            asked: Asked::default(),
-            answered: Answered::new(scan, nodes),
+            asked: LastAnswer::default(),
+            answered: ResultIndex::new(scan, nodes),
             writer: self,
         };
         writer.graph(&graph)
@@ -196,7 +196,7 @@ impl TalkWriter<'_, '_> {
     /// Writes all branches. Behind every branch but the last of a fork the session is rolled back to the fork.
     fn graph(&mut self, graph: &Graph) -> Result<()> {
         let scan = self.writer.scan;
-        let mut step: Step = graph.root().into_iter().collect();
+        let mut step: SiblingUnits = graph.root().into_iter().collect();
         let mut forks: Vec<Fork> = Vec::new();
         loop {
             for unit in &step {
@@ -233,15 +233,15 @@ impl TalkWriter<'_, '_> {
 
     fn message(&mut self, places: &[usize]) -> Result<()> {
         let scan = self.writer.scan;
-        let nodes: Vec<&Node> = places.iter().filter_map(|node| scan.nodes.get(*node)).collect();
+        let nodes: Vec<&TranscriptNode> = places.iter().filter_map(|node| scan.nodes.get(*node)).collect();
         let Some(first) = nodes.first() else { return Ok(()) };
         let lines: Result<Vec<Vec<u8>>> =
             nodes.iter().map(|node| self.writer.reread.line(scan, node)).collect();
         let lines = lines?;
-        let messages: Vec<(usize, Message<'_>)> = places
+        let messages: Vec<(usize, MessageFields<'_>)> = places
             .iter()
             .zip(&lines)
-            .filter_map(|(place, line)| Some((*place, Line::read(line)?.message()?)))
+            .filter_map(|(place, line)| Some((*place, LineFields::read(line)?.message()?)))
             .collect();
         match (first.kind, messages.first()) {
             (NodeKind::Assistant, _) => self.answer(&messages),
@@ -251,22 +251,22 @@ impl TalkWriter<'_, '_> {
     }
 
     /// Writes the lines of an answer as one, and the sub-agents of calls that have no result.
-    fn answer(&mut self, messages: &[(usize, Message<'_>)]) -> Result<()> {
-        let mut blocks: Vec<Block<'_>> = Vec::new();
+    fn answer(&mut self, messages: &[(usize, MessageFields<'_>)]) -> Result<()> {
+        let mut blocks: Vec<MessageBlock<'_>> = Vec::new();
         let mut whole = None;
         let mut made = MadeCalls::new(&self.answered, messages.first().map(|(first, _)| *first));
         for (node, message) in messages {
             let mut place = 0;
             match message.content() {
-                Content::None => {}
-                Content::Text(text) => {
+                MessageContent::None => {}
+                MessageContent::Text(text) => {
                     let all: &mut String = whole.get_or_insert_default();
                     if !all.is_empty() {
                         all.push('\n');
                     }
                     all.push_str(&text);
                 }
-                Content::Blocks(said) => {
+                MessageContent::Blocks(said) => {
                     for block in said {
                         let mut is_new = true;
                         if let BlockContent::Call { id, name, input } = &block.content {
@@ -295,7 +295,7 @@ impl TalkWriter<'_, '_> {
         let sequence = self.session.record_answer(&answer)?;
         self.writer.counts.written.messages += 1;
         let followed = messages.iter().filter(|(node, _)| self.answered.followed.contains(node)).count();
-        self.asked = Asked::new(sequence, answer.calls, places, followed > 1);
+        self.asked = LastAnswer::new(sequence, answer.calls, places, followed > 1);
         self.end_turn()?;
         self.unanswered()
     }
@@ -328,11 +328,12 @@ impl TalkWriter<'_, '_> {
     }
 
     /// Writes what a user said, and the results that stand beside it.
-    fn user(&mut self, node: &Node, message: &Message<'_>) -> Result<()> {
+    fn user(&mut self, node: &TranscriptNode, message: &MessageFields<'_>) -> Result<()> {
         let mut id = node.uuid.as_deref();
         match message.content() {
-            Content::Blocks(blocks) => {
-                let is_result = |block: &Block<'_>| matches!(block.content, BlockContent::Result { .. });
+            MessageContent::Blocks(blocks) => {
+                let is_result =
+                    |block: &MessageBlock<'_>| matches!(block.content, BlockContent::Result { .. });
                 let (results, said): (Vec<_>, Vec<_>) = blocks.into_iter().partition(is_result);
                 for block in &results {
                     if let BlockContent::Result { id, content, failed } = &block.content {
@@ -364,14 +365,14 @@ impl TalkWriter<'_, '_> {
     /// Writes the result of a call: as the end of its operation, or as a message if no such call is open.
     fn result(
         &mut self,
-        node: &Node,
+        node: &TranscriptNode,
         id: &str,
         raw: Option<&serde_json::value::RawValue>,
         failed: bool,
     ) -> Result<()> {
         let result = content(raw);
         let text = result.text().unwrap_or_else(|| match result {
-            Content::None => String::new(),
+            MessageContent::None => String::new(),
             _ => raw.map(|raw| raw.get().to_owned()).unwrap_or_default(),
         });
         self.writer.counts.written.messages += 1;
@@ -428,7 +429,7 @@ impl TalkWriter<'_, '_> {
 
 /// Collects the calls of an answer.
 struct MadeCalls<'w, 'a> {
-    answered: &'w Answered<'a>,
+    answered: &'w ResultIndex<'a>,
     /// First node of the answer.
     first: usize,
     calls: Vec<ToolCallRecord>,
@@ -438,7 +439,7 @@ struct MadeCalls<'w, 'a> {
 }
 
 impl<'w, 'a> MadeCalls<'w, 'a> {
-    fn new(answered: &'w Answered<'a>, first: Option<usize>) -> MadeCalls<'w, 'a> {
+    fn new(answered: &'w ResultIndex<'a>, first: Option<usize>) -> MadeCalls<'w, 'a> {
         let first = first.unwrap_or_default();
         MadeCalls { answered, first, calls: Vec::new(), places: Vec::new(), by_id: HashMap::new() }
     }
@@ -462,8 +463,8 @@ impl<'w, 'a> MadeCalls<'w, 'a> {
 }
 
 /// Returns blocks as they were; `None` if they are one text, which says all of it.
-fn in_own_form(blocks: &[Block<'_>]) -> Option<ContentBlocks> {
-    let is_text = matches!(blocks, [Block { content: BlockContent::Text(_), .. }] | []);
+fn in_own_form(blocks: &[MessageBlock<'_>]) -> Option<ContentBlocks> {
+    let is_text = matches!(blocks, [MessageBlock { content: BlockContent::Text(_), .. }] | []);
     let json = || format!("[{}]", blocks.iter().map(|block| block.raw).collect::<Vec<_>>().join(","));
     (!is_text).then(|| ContentBlocks { format: Dialect::Anthropic.name().to_owned(), json: json() })
 }

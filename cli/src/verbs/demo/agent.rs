@@ -15,11 +15,11 @@ impl Event for PlanStep {
 
 /// Says that the agent noted something.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Noted {
+pub(super) struct DemoNote {
     pub(super) text: String,
 }
 
-impl Event for Noted {
+impl Event for DemoNote {
     const NAME: &'static str = "noted";
 }
 
@@ -35,9 +35,9 @@ impl Event for StepState {
 }
 
 /// Holds the plan, as STATE.
-pub(super) struct Plan;
+pub(super) struct DemoPlan;
 
-impl Slice for Plan {
+impl Slice for DemoPlan {
     const NAME: &'static str = "plan";
     type Item = PlanStep;
 }
@@ -47,7 +47,7 @@ pub(super) struct Notes;
 
 impl Slice for Notes {
     const NAME: &'static str = "notes";
-    type Item = Noted;
+    type Item = DemoNote;
 }
 
 /// Holds how far each step is, as STATE.
@@ -60,8 +60,8 @@ impl Slice for Steps {
 
 pub(super) fn types() -> foldlog::Result<SessionTypes> {
     SessionTypes::builder()
-        .slice::<Plan>()
-        .append_all::<Plan>()
+        .slice::<DemoPlan>()
+        .append_all::<DemoPlan>()
         .slice_with::<Notes>(Policy::Log)
         .append_all::<Notes>()
         .slice::<Steps>()

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::agent::{self, StepState};
 use super::conversation::{self, ASKED};
 use super::tools::{self, INSIDE};
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 
 /// Holds what the command line asks of `foldlog demo-child`.
@@ -31,7 +31,7 @@ const KEPT: &str = "kept ";
 
 /// Holds what was acknowledged to the child, and what it asked for, before it was killed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Acknowledged {
+pub(super) struct ChildProgress {
     /// Number of its own records.
     pub(super) count: u64,
     /// Sequence number of the last of them.
@@ -45,7 +45,7 @@ pub(super) struct Acknowledged {
 ///
 /// # Errors
 ///
-/// [`Failure::Engine`] if the session cannot be written, [`Failure::Output`] if the parent is gone.
+/// [`CommandError::Engine`] if the session cannot be written, [`CommandError::Output`] if the parent is gone.
 pub fn write_until_killed(store: &Path, session: Uuid, output: &mut Output<'_>) -> Result<u8> {
     let session = Store::open(store)?.open_session_at(session, &agent::types()?, Durability::Process)?;
     for number in 0..RECORDS {
@@ -60,10 +60,10 @@ pub fn write_until_killed(store: &Path, session: Uuid, output: &mut Output<'_>) 
 }
 
 /// Starts the child, kills it once it is within its call, and returns which records were acknowledged to it.
-pub(super) fn kill_within_a_call(store: &Path, session: Uuid, output: &Output<'_>) -> Result<Acknowledged> {
-    let mut command = (output.child)(store, session).map_err(Failure::Child)?;
+pub(super) fn kill_within_a_call(store: &Path, session: Uuid, output: &Output<'_>) -> Result<ChildProgress> {
+    let mut command = (output.child)(store, session).map_err(CommandError::Child)?;
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(Failure::Child)?;
+    let mut child = command.spawn().map_err(CommandError::Child)?;
     let acknowledged = read_and_kill(&mut child);
     // In every case the child ends before the demo does, and is waited for.
     let _ = child.kill();
@@ -71,21 +71,21 @@ pub(super) fn kill_within_a_call(store: &Path, session: Uuid, output: &Output<'_
     acknowledged
 }
 
-fn read_and_kill(child: &mut Child) -> Result<Acknowledged> {
-    let gone = || Failure::Child(std::io::Error::other("it ended before it was killed"));
+fn read_and_kill(child: &mut Child) -> Result<ChildProgress> {
+    let gone = || CommandError::Child(std::io::Error::other("it ended before it was killed"));
     let stdout = child.stdout.take().ok_or_else(gone)?;
     let (mut acknowledged, mut inside) =
-        (Acknowledged { count: 0, last: SequenceNumber::MIN, asked: 0 }, false);
+        (ChildProgress { count: 0, last: SequenceNumber::MIN, asked: 0 }, false);
     for line in BufReader::new(stdout).lines() {
-        let line = line.map_err(Failure::Child)?;
+        let line = line.map_err(CommandError::Child)?;
         if line.starts_with(INSIDE) {
             inside = true;
-            child.kill().map_err(Failure::Child)?;
+            child.kill().map_err(CommandError::Child)?;
         }
         acknowledged.asked += u64::from(line.starts_with(ASKED));
         // A test's child prints other lines too.
         let Some(sequence) = line.strip_prefix(KEPT).and_then(|text| text.parse().ok()) else { continue };
-        acknowledged = Acknowledged { count: acknowledged.count + 1, last: sequence, ..acknowledged };
+        acknowledged = ChildProgress { count: acknowledged.count + 1, last: sequence, ..acknowledged };
     }
     // Lines that the child printed before it died are still in the pipe, and count.
     if !inside || acknowledged.count == 0 { Err(gone()) } else { Ok(acknowledged) }

@@ -10,9 +10,9 @@ use foldlog_agent::{
 };
 use foldlog_codec::escape;
 
-use super::tools::{self, Edit, Then};
+use super::tools::{self, Edit, EditEnding};
 use super::{broken, say};
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 use crate::output::Output;
 
 /// Text that the child prints before the number of each answer that it asks for.
@@ -44,7 +44,7 @@ fn reply(request: &ScriptedRequest) -> ScriptedReply {
     let step = "write the fix";
     let (text, calls) = match answers {
         0 => {
-            let half = Edit::of(step, Then::WaitForTheEnd)
+            let half = Edit::of(step, EditEnding::WaitForTheEnd)
                 .write("src/zones.txt", "half of the fi")
                 .rename("notes.txt", "moved.txt")
                 .delete("README.txt");
@@ -52,7 +52,8 @@ fn reply(request: &ScriptedRequest) -> ScriptedReply {
             ("I read the notes, edit, and look at the readme.", calls)
         }
         1 => {
-            let whole = Edit::of(step, Then::Succeed).write("src/zones.txt", "each zone has its offset");
+            let whole =
+                Edit::of(step, EditEnding::Succeed).write("src/zones.txt", "each zone has its offset");
             ("The edit came to nothing. A smaller one.", vec![edit(whole)])
         }
         2 => return ScriptedReply::text("The zones have their offsets."),
@@ -80,7 +81,7 @@ fn evaluate(
         ..EvaluateOptions::default()
     };
     adapter.evaluate(&prompt(), runner.state(), options).map_err(|error| match error {
-        Error::Engine(error) => Failure::Engine(error),
+        Error::Engine(error) => CommandError::Engine(error),
         error => broken(format!("the conversation ended early: {error}")),
     })
 }
@@ -99,7 +100,7 @@ pub(super) fn begin(runner: &ToolRunner) -> Result<()> {
 ///
 /// # Errors
 ///
-/// [`Failure::DoesNotHold`] if an answer was asked for twice, or a call ran twice.
+/// [`CommandError::DoesNotHold`] if an answer was asked for twice, or a call ran twice.
 pub(super) fn resume(runner: &ToolRunner, asked: u64, output: &mut Output<'_>) -> Result<Resumed> {
     let session = runner.state().session();
     let reads = || -> Result<usize> {

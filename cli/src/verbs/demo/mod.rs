@@ -15,7 +15,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use clap::Args;
 use foldlog::inspect::LogReader;
 use foldlog::tools::{ExecuteOptions, ToolRunner};
 use foldlog::{SequenceNumber, Session, SessionOptions, SessionTypes, Settlement, Store};
@@ -24,23 +23,23 @@ use uuid::Uuid;
 
 pub use child::{ChildArguments, write_until_killed};
 
-use self::agent::{Noted, Notes, PlanStep, StepState, Steps};
-use self::tools::{Edit, Then};
+use self::agent::{DemoNote, Notes, PlanStep, StepState, Steps};
+use self::tools::{Edit, EditEnding};
 use super::{ledger, replay, transcript, verify};
 use foldlog_codec::escape;
 
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 
 /// Holds what the command line asks of `foldlog demo`.
-#[derive(Clone, Debug, Args)]
-pub struct Arguments {
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
     /// Keep the store in this folder, which must be new or empty. Without it the store is temporary.
     #[arg(long)]
     pub dir: Option<PathBuf>,
 }
 
-impl Arguments {
+impl Args {
     /// Runs the verb, and returns the exit code.
     ///
     /// # Errors
@@ -53,7 +52,7 @@ impl Arguments {
 
 /// Reports what the demo came to. The fields are those of `demo --json`.
 #[derive(Debug, Serialize)]
-struct Summary {
+struct DemoSummary {
     /// Folder of the store; `None` if it was temporary.
     store: Option<PathBuf>,
     session: Uuid,
@@ -77,10 +76,10 @@ struct Summary {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if `dir` is not empty.
-/// - [`Failure::Child`] if the child process cannot be run.
-/// - [`Failure::Engine`] or [`Failure::File`] if the store or the workspace cannot be written.
-/// - [`Failure::DoesNotHold`] if something that foldlog promises does not hold.
+/// - [`CommandError::Usage`] if `dir` is not empty.
+/// - [`CommandError::Child`] if the child process cannot be run.
+/// - [`CommandError::Engine`] or [`CommandError::File`] if the store or the workspace cannot be written.
+/// - [`CommandError::DoesNotHold`] if something that foldlog promises does not hold.
 pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let temporary = match dir {
@@ -119,7 +118,7 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     let [own, _] = &dir_of;
     told(own, output)?;
 
-    let summary = Summary {
+    let summary = DemoSummary {
         store: dir.map(Path::to_owned),
         session: id,
         fork,
@@ -148,8 +147,8 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     Ok(HOLDS)
 }
 
-fn file(path: &Path, source: std::io::Error) -> Failure {
-    Failure::File { path: path.to_owned(), source }
+fn file(path: &Path, source: std::io::Error) -> CommandError {
+    CommandError::File { path: path.to_owned(), source }
 }
 
 fn must_be_empty(dir: &Path) -> Result<()> {
@@ -161,7 +160,7 @@ fn must_be_empty(dir: &Path) -> Result<()> {
                 return Ok(());
             }
             let what = format!("{} is not empty", escape::path(dir));
-            Err(Failure::usage(what, "give a folder that is empty, or does not exist yet"))
+            Err(CommandError::usage(what, "give a folder that is empty, or does not exist yet"))
         }
     }
 }
@@ -178,8 +177,8 @@ fn heading(output: &mut Output<'_>, text: impl std::fmt::Display) -> Result<()> 
 }
 
 /// Reports a promise that does not hold.
-fn broken(what: impl Into<String>) -> Failure {
-    Failure::DoesNotHold(what.into())
+fn broken(what: impl Into<String>) -> CommandError {
+    CommandError::DoesNotHold(what.into())
 }
 
 /// Lets the agent plan, note and edit files. Returns the session's id, and the files.
@@ -197,21 +196,21 @@ fn plan(
     for title in ["read the issue", "write the fix", "run the tests"] {
         session.dispatch(PlanStep { title: title.to_owned() })?;
     }
-    session.dispatch(Noted { text: "the issue is about time zones".to_owned() })?;
+    session.dispatch(DemoNote { text: "the issue is about time zones".to_owned() })?;
     let runner = tools::runner(root, &session)?;
     let edit = |edit: Edit| runner.execute(&edit.call(), &ExecuteOptions::default());
     edit(
-        Edit::of("read the issue", Then::Succeed)
+        Edit::of("read the issue", EditEnding::Succeed)
             .write("README.txt", "a library of time zones")
             .write("src/zones.txt", "all zones are UTC")
             .write("draft.txt", "they are not"),
     )?;
     edit(
-        Edit::of("read the issue", Then::Succeed)
+        Edit::of("read the issue", EditEnding::Succeed)
             .rename("draft.txt", "notes.txt")
             .write("old.txt", "gone soon"),
     )?;
-    let last = edit(Edit::of("read the issue", Then::Succeed).delete("old.txt"))?;
+    let last = edit(Edit::of("read the issue", EditEnding::Succeed).delete("old.txt"))?;
     let files = tools::listed(&runner)?;
     drop(runner);
     say(
@@ -228,7 +227,7 @@ fn plan(
 }
 
 /// Lets a child process write, and kills it within a tool call.
-fn kill(root: &Path, id: Uuid, output: &mut Output<'_>) -> Result<child::Acknowledged> {
+fn kill(root: &Path, id: Uuid, output: &mut Output<'_>) -> Result<child::ChildProgress> {
     heading(
         output,
         "2. A child process asks a scripted model, and is killed (SIGKILL) within a tool call that has changed half of its files.",
@@ -298,7 +297,7 @@ fn failing_step(runner: &ToolRunner, output: &mut Output<'_>) -> Result<Sequence
     let session = runner.state().session();
     let (steps, notes) = (session.view::<Steps>()?.len(), session.log::<Notes>()?.len());
     let files = tools::listed(runner)?;
-    let edit = Edit::of("run the tests", Then::Fail)
+    let edit = Edit::of("run the tests", EditEnding::Fail)
         .write("src/zones.txt", "some zones")
         .rename("README.txt", "R.txt");
     let report = runner.execute(&edit.call(), &ExecuteOptions::default())?;
@@ -327,7 +326,7 @@ fn fork(
     let fork = store.fork(session.id(), at, types, SessionOptions::default().tag("attempt", "2"))?;
     let before = session.state()?.digest();
     fork.dispatch(StepState { step: "run the tests".to_owned(), status: "passed".to_owned() })?;
-    fork.dispatch(Noted { text: "all 40 tests pass".to_owned() })?;
+    fork.dispatch(DemoNote { text: "all 40 tests pass".to_owned() })?;
     if session.state()?.digest() != before {
         return Err(broken("what the fork wrote reached its parent"));
     }
@@ -345,7 +344,7 @@ fn told(session: &Path, output: &mut Output<'_>) -> Result<()> {
     }
     heading(output, "8. The conversation, as the model would be sent it:")?;
     let evaluation = Some(conversation::EVALUATION);
-    let asked = transcript::Asked {
+    let asked = transcript::TranscriptQuery {
         evaluation,
         at: None,
         as_recorded: false,
@@ -361,7 +360,7 @@ fn told(session: &Path, output: &mut Output<'_>) -> Result<()> {
 /// Verifies and replays both logs, as an auditor would.
 fn checked(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
     heading(output, "6. An auditor, who has the folders alone:")?;
-    let mut verified = verify::Verified::default();
+    let mut verified = verify::VerifyReport::default();
     for dir in dirs {
         verify::session(dir, None, &mut verified)?;
     }

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-use super::agent::{Noted, StepState};
+use super::agent::{DemoNote, StepState};
 
 /// Time that a call which is to be killed waits for its end.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ pub(super) const INSIDE: &str = "inside ";
 /// Names what an edit does once it has changed files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Then {
+pub(super) enum EditEnding {
     Succeed,
     Fail,
     /// Prints [`INSIDE`] and waits to be killed.
@@ -39,7 +39,7 @@ pub(super) struct Edit {
     pub(super) rename: Vec<(String, String)>,
     /// Files to delete: paths.
     pub(super) delete: Vec<String>,
-    pub(super) then: Then,
+    pub(super) then: EditEnding,
 }
 
 /// Names of the tools.
@@ -62,12 +62,12 @@ impl Tool for EditFiles {
         edit.write.iter().try_for_each(|(path, text)| files.write(path, text.as_bytes()))?;
         edit.rename.iter().try_for_each(|(from, to)| files.rename(from, to))?;
         match edit.then {
-            Then::Succeed => {}
-            Then::Fail => {
-                session.dispatch(Noted { text: "2 of 40 tests fail: rolling it all back".to_owned() })?;
+            EditEnding::Succeed => {}
+            EditEnding::Fail => {
+                session.dispatch(DemoNote { text: "2 of 40 tests fail: rolling it all back".to_owned() })?;
                 return Err(ToolError::failed("2 of 40 tests fail"));
             }
-            Then::WaitForTheEnd => {
+            EditEnding::WaitForTheEnd => {
                 println!("{INSIDE}{}", context.operation());
                 std::thread::sleep(WAIT_MAX);
                 return Err(ToolError::failed("nobody came"));
@@ -81,7 +81,7 @@ impl Tool for EditFiles {
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct Named {
+struct ReadFileParameters {
     /// Path of the file.
     path: String,
 }
@@ -91,14 +91,14 @@ struct ReadFile;
 impl Tool for ReadFile {
     const NAME: &'static str = "read_file";
     const DESCRIPTION: &'static str = "Reads a file.";
-    type Parameters = Named;
+    type Parameters = ReadFileParameters;
     type Output = usize;
 
     fn reads_only(&self) -> bool {
         true
     }
 
-    fn call(&self, named: Named, context: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
+    fn call(&self, named: ReadFileParameters, context: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
         let missing = || ToolError::failed("the run has no workspace");
         let files = context.resources().get::<dyn Filesystem>().ok_or_else(missing)?;
         let bytes = files.read(&named.path)?;
@@ -127,7 +127,7 @@ pub(super) fn runner(root: &Path, session: &Session) -> foldlog::Result<ToolRunn
 
 impl Edit {
     /// Makes an edit of a step that changes nothing yet.
-    pub(super) fn of(step: &str, then: Then) -> Edit {
+    pub(super) fn of(step: &str, then: EditEnding) -> Edit {
         Edit { step: step.to_owned(), write: Vec::new(), rename: Vec::new(), delete: Vec::new(), then }
     }
 

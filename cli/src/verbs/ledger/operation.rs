@@ -3,8 +3,8 @@
 use chrono::SecondsFormat;
 use foldlog::inspect::{self, LedgerEntry, LogReader};
 use foldlog::{
-    Error, Idempotency, Kind, OperationId, PendingQuestion, Record, Replaced, SequenceNumber, SuspensionForm,
-    Value,
+    Error, Idempotency, OperationId, PendingQuestion, Record, RecordKind, ReplacedContent, SequenceNumber,
+    SuspensionForm, Value,
 };
 use foldlog_codec::body::{ExternalEffects, Payload, ToolBegin, ToolEnd};
 use foldlog_codec::escape;
@@ -12,7 +12,7 @@ use foldlog_codec::record::time_text;
 use serde::Serialize;
 
 use super::replaced_text;
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 use crate::output::Output;
 use crate::payload;
 use crate::readers::{DIGEST_DIGITS, code_of, digest_text, held_text, shortened, store_of};
@@ -32,17 +32,17 @@ struct Account<'a> {
     /// BLAKE3 of the arguments.
     digest: Option<String>,
     question: Option<String>,
-    each_run: Vec<Run>,
-    undone_by: Vec<Other>,
-    calls: Vec<Other>,
+    each_run: Vec<OperationRun>,
+    undone_by: Vec<RelatedOperation>,
+    calls: Vec<RelatedOperation>,
     /// What has to be done before somebody can decide.
     before: Option<String>,
-    decide: Vec<Choice>,
+    decide: Vec<DecisionChoice>,
 }
 
 /// Describes one run of an operation.
 #[derive(Debug, Serialize)]
-struct Run {
+struct OperationRun {
     begin: SequenceNumber,
     begun_at: String,
     end: Option<SequenceNumber>,
@@ -57,10 +57,10 @@ struct Run {
     elapsed_us: Option<u64>,
     rolled_back: bool,
     effects: Option<ExternalEffects>,
-    not_undone: Vec<Left>,
+    not_undone: Vec<NotUndoneRow>,
     /// What its rollback replaced or removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    replaced: Vec<Replaced>,
+    replaced: Vec<ReplacedContent>,
     /// What the model was shown, or is to be shown.
     message: Option<String>,
     result: Option<String>,
@@ -68,7 +68,7 @@ struct Run {
 
 /// Names what of a run was not undone.
 #[derive(Debug, Serialize)]
-struct Left {
+struct NotUndoneRow {
     resource: String,
     path: String,
     reason: String,
@@ -76,7 +76,7 @@ struct Left {
 
 /// Names another operation.
 #[derive(Debug, Serialize)]
-struct Other {
+struct RelatedOperation {
     operation: OperationId,
     tool: String,
     outcome: &'static str,
@@ -85,7 +85,7 @@ struct Other {
 
 /// Holds something that somebody can decide, and the command that does.
 #[derive(Debug, Serialize)]
-pub(crate) struct Choice {
+pub(crate) struct DecisionChoice {
     pub(crate) meaning: &'static str,
     pub(crate) command: String,
 }
@@ -94,8 +94,8 @@ pub(crate) struct Choice {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the ledger has no such operation.
-/// - [`Failure::Engine`] if the log cannot be read.
+/// - [`CommandError::Usage`] if the ledger has no such operation.
+/// - [`CommandError::Engine`] if the log cannot be read.
 pub(super) fn run(
     reader: &LogReader,
     ledger: &[LedgerEntry],
@@ -104,7 +104,7 @@ pub(super) fn run(
 ) -> Result<u8> {
     let Some(entry) = ledger.iter().find(|entry| entry.operation == operation) else {
         let what = format!("there is no operation {operation}");
-        return Err(Failure::usage(what, "`foldlog ledger SESSION` lists the operations"));
+        return Err(CommandError::usage(what, "`foldlog ledger SESSION` lists the operations"));
     };
     let place = output.places.store().filter(|_| output.is_held);
     let account = Account::of(reader, ledger, entry, place)?;
@@ -144,7 +144,7 @@ impl<'a> Account<'a> {
         let pending = reader.pending(now())?;
         let question = pending.iter().find(|one| one.operation == entry.operation);
         let others = |is_one: &dyn Fn(&LedgerEntry) -> bool| {
-            ledger.iter().filter(|other| is_one(other)).map(Other::of).collect::<Vec<_>>()
+            ledger.iter().filter(|other| is_one(other)).map(RelatedOperation::of).collect::<Vec<_>>()
         };
         let digest = question.map(|question| digest_text(&question.digest));
         let before = match place {
@@ -234,20 +234,20 @@ impl<'a> Account<'a> {
 }
 
 /// Reads the arguments of an operation and its runs.
-fn runs(reader: &LogReader, operation: OperationId) -> Result<(Option<String>, Vec<Run>)> {
+fn runs(reader: &LogReader, operation: OperationId) -> Result<(Option<String>, Vec<OperationRun>)> {
     let (mut arguments, mut runs) = (None, Vec::new());
     reader.records(operation.sequence(), reader.last_position(), |record| {
         match record.kind {
-            Kind::TOOL_BEGIN => {
+            RecordKind::TOOL_BEGIN => {
                 let begin = ToolBegin::decode(record.body).map_err(unread(record))?;
                 if begin.again.unwrap_or(record.sequence.into()) == operation {
                     if arguments.is_none() {
                         arguments = Some(text_of(reader, begin.arguments));
                     }
-                    runs.push(Run::begun(record));
+                    runs.push(OperationRun::begun(record));
                 }
             }
-            Kind::TOOL_END => {
+            RecordKind::TOOL_END => {
                 let end = ToolEnd::decode(record.body).map_err(unread(record))?;
                 if let Some(run) = runs.iter_mut().find(|run| run.begin == end.begin) {
                     run.end(record, &end, reader);
@@ -279,9 +279,9 @@ fn told(text: Option<&str>) -> String {
     text.map_or_else(|| "-".to_owned(), |text| shortened(&escape::text(text), TEXT_CHARS_MAX))
 }
 
-impl Run {
-    fn begun(record: &Record<'_>) -> Run {
-        Run {
+impl OperationRun {
+    fn begun(record: &Record<'_>) -> OperationRun {
+        OperationRun {
             begin: record.sequence,
             begun_at: time_text(record.time_us),
             end: None,
@@ -307,13 +307,13 @@ impl Run {
         (self.exit_code, self.elapsed_us) = (end.exit_code, Some(end.elapsed_us));
         self.ended = end.has_unknown_end().then_some("unknown");
         (self.rolled_back, self.effects) = (end.rolls_back, Some(end.outside));
-        let left = end.not_undone.iter().map(|left| Left {
+        let left = end.not_undone.iter().map(|left| NotUndoneRow {
             resource: left.resource.to_string(),
             path: left.path.to_string(),
             reason: left.reason.to_string(),
         });
         self.not_undone = left.collect();
-        self.replaced = end.replaced.iter().map(Replaced::from).collect();
+        self.replaced = end.replaced.iter().map(ReplacedContent::from).collect();
         self.message = end.shown.map(|shown| text_of(reader, shown));
         self.result = end.result.map(|result| text_of(reader, result));
     }
@@ -345,7 +345,7 @@ impl Run {
         };
         let mut facts =
             vec![(format!("run {number}"), ended), (String::new(), format!("{effects}; {undone}"))];
-        for Left { resource, path, reason } in &self.not_undone {
+        for NotUndoneRow { resource, path, reason } in &self.not_undone {
             let (resource, path) = (escape::text(resource), escape::text(path));
             let text = format!("{resource} `{path}`: {}", escape::text(reason));
             facts.push(("not undone".to_owned(), text));
@@ -361,10 +361,10 @@ impl Run {
     }
 }
 
-impl Other {
-    fn of(entry: &LedgerEntry) -> Other {
+impl RelatedOperation {
+    fn of(entry: &LedgerEntry) -> RelatedOperation {
         let (operation, tool) = (entry.operation, entry.tool.clone());
-        Other { operation, tool, outcome: entry.outcome.name(), effects: entry.effects }
+        RelatedOperation { operation, tool, outcome: entry.outcome.name(), effects: entry.effects }
     }
 
     fn text(&self) -> String {
@@ -396,16 +396,16 @@ fn again(idempotency: Idempotency) -> &'static str {
 }
 
 /// Says what has to be done, or thought of, before somebody decides about an operation.
-struct Before {
+struct DecisionPrerequisite {
     text: String,
     /// Whether it can be decided all the same.
     is_advice: bool,
 }
 
 /// Returns what comes before a decision about an operation; `None` if nothing does.
-fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<Before> {
+fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<DecisionPrerequisite> {
     let dir = quoted(reader.dir().as_os_str());
-    let must = |text: String| Some(Before { text, is_advice: false });
+    let must = |text: String| Some(DecisionPrerequisite { text, is_advice: false });
     // First: what the damage hides may be the end of a call that seems to run.
     if reader.sound_end().is_some() {
         return must(format!(
@@ -423,7 +423,7 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<Before> {
              worker has gone on with the session",
             held_text(replicated)
         );
-        return Some(Before { text, is_advice: !is_open });
+        return Some(DecisionPrerequisite { text, is_advice: !is_open });
     }
     if is_open {
         let holder =
@@ -445,7 +445,7 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<Before> {
 }
 
 /// Returns what comes before a decision about an operation of a session that was read in a place.
-fn before_in(place: &str, reader: &LogReader, entry: &LedgerEntry) -> Option<Before> {
+fn before_in(place: &str, reader: &LogReader, entry: &LedgerEntry) -> Option<DecisionPrerequisite> {
     if !waits(reader, entry) {
         return None;
     }
@@ -461,7 +461,7 @@ fn before_in(place: &str, reader: &LogReader, entry: &LedgerEntry) -> Option<Bef
          session's folder{recover}. If that store is gone, make one: `foldlog takeover {place} --session {session} --to STORE --by \
          \"$USER\" --reason WHY`"
     );
-    Some(Before { text, is_advice: !is_open })
+    Some(DecisionPrerequisite { text, is_advice: !is_open })
 }
 
 /// Returns the session's folder in a store that is still to be found or made.
@@ -483,9 +483,9 @@ pub(crate) fn choices(
     operation: OperationId,
     question: Option<&PendingQuestion>,
     dir: &str,
-) -> Vec<Choice> {
+) -> Vec<DecisionChoice> {
     let held = if reader.replicated().is_some() { " --unreplicated" } else { "" };
-    let choice = |meaning, decision: &str| Choice {
+    let choice = |meaning, decision: &str| DecisionChoice {
         meaning,
         command: format!("foldlog settle {dir} {operation} {decision} --by \"$USER\" --reason WHY{held}"),
     };

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use foldlog::inspect::{self, LogReader};
 use foldlog::replication::{Replication, Replicator, TAKEN_OVER};
-use foldlog::{Kind, OperationId, Store, StoreOptions};
+use foldlog::{OperationId, RecordKind, Store, StoreOptions};
 use foldlog_codec::body::Observed;
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::Value;
-use foldlog_remote::{LeaseWait, Place, SessionLease, SteadyPacing, Waited, wait_for_lease};
+use foldlog_remote::{LeaseWait, LeaseWaitOutcome, Place, SessionLease, SteadyPacing, wait_for_lease};
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::{Pull, Push, TakeOver};
-use crate::failure::{Failure, HOLDS, Result};
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{check_store, counted};
 use crate::remote::{failure, place};
@@ -26,7 +26,7 @@ const PUSHES: &str = "foldlog push";
 const PULLS: &str = "foldlog pull";
 
 #[derive(Serialize)]
-struct Pulled {
+struct PullDocument {
     session: Uuid,
     #[serde(serialize_with = "escape::serialize_path")]
     dir: PathBuf,
@@ -35,7 +35,7 @@ struct Pulled {
 }
 
 #[derive(Serialize)]
-struct Pushed {
+struct PushDocument {
     session: Uuid,
     records: u64,
     epoch: Option<u64>,
@@ -48,11 +48,11 @@ struct TakenOver {
     dir: PathBuf,
     epoch: Option<u64>,
     records: u64,
-    open: Vec<Open>,
+    open: Vec<TakeoverOperationRow>,
 }
 
 #[derive(Serialize)]
-struct Open {
+struct TakeoverOperationRow {
     operation: OperationId,
     tool: String,
 }
@@ -68,7 +68,7 @@ pub(super) fn pull(asked: &Pull, output: &mut Output<'_>) -> Result<u8> {
         let report = store.pull(session)?;
         let (dir, records, new) = (store.session_dir(session), report.records, report.new);
         if output.json() {
-            return output.value(&Pulled { session, dir, records, new });
+            return output.value(&PullDocument { session, dir, records, new });
         }
         let records = counted(records, "record");
         output.line(format_args!("{}: {records}, {new} new", escape::path(&dir)))
@@ -96,7 +96,7 @@ pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
         synced?;
         closed?;
         if output.json() {
-            return output.value(&Pushed { session, records, epoch });
+            return output.value(&PushDocument { session, records, epoch });
         }
         let epoch = epoch.unwrap_or_default();
         let (records, name) = (counted(records, "record"), escape::text(&name));
@@ -113,7 +113,7 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
             [only] => *only,
             several => {
                 let what = format!("{} sessions are held there", several.len());
-                return Err(Failure::usage(
+                return Err(CommandError::usage(
                     what,
                     "say which one: --session ID; `foldlog pull` copies all, to be looked at",
                 ));
@@ -126,7 +126,9 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
     let store = store(&asked.to, replicator, false)?;
     let taken = store.take_over_to_recover(session, &asked.by, &asked.reason)?;
     let open = taken.open_operations();
-    let open = open.iter().map(|open| Open { operation: open.operation, tool: open.tool.to_string() });
+    let open = open
+        .iter()
+        .map(|open| TakeoverOperationRow { operation: open.operation, tool: open.tool.to_string() });
     let document = TakenOver {
         session,
         dir: taken.dir().to_owned(),
@@ -142,7 +144,7 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
     let TakenOver { dir, epoch, records, open, .. } = &document;
     let (epoch, records) = (epoch.unwrap_or_default(), counted(*records, "record"));
     output.line(format_args!("taken over: {}: {records}, epoch {epoch}", escape::path(dir)))?;
-    for Open { operation, tool } in open {
+    for TakeoverOperationRow { operation, tool } in open {
         output.line(format_args!(
             "operation {operation} (`{}`) was left open: the host recovers it, as after any crash",
             escape::text(tool)
@@ -169,13 +171,13 @@ fn wait_for_its_worker(place: &dyn Place, session: Uuid, output: &mut Output<'_>
     // A worker that comes and goes meanwhile is waited for as well, and no longer.
     let wait = LeaseWait::new(lease.length.saturating_mul(2), &pacing).until_it_lives();
     match wait_for_lease(place, session, &wait).map_err(failure)? {
-        Waited::Kept { lease, .. } => Err(kept(session, &lease)),
+        LeaseWaitOutcome::Kept { lease, .. } => Err(kept(session, &lease)),
         _ => Ok(()),
     }
 }
 
 /// Says that the worker of a session lives.
-fn kept(session: Uuid, lease: &SessionLease) -> Failure {
+fn kept(session: Uuid, lease: &SessionLease) -> CommandError {
     let renewed = lease.renewed_us.map_or_else(String::new, |renewed_us| {
         format!(" at {} by the place's clock", foldlog_codec::record::time_text(renewed_us))
     });
@@ -185,7 +187,7 @@ fn kept(session: Uuid, lease: &SessionLease) -> Failure {
         lease.epoch,
         lease.length.as_secs_f64()
     );
-    Failure::usage(
+    CommandError::usage(
         what,
         "let it go on, or stop it, and take the session over then; --now fences it all the same: its open calls are recovered here",
     )
@@ -206,7 +208,7 @@ fn replicator(place: &dyn Place, name: &str) -> Result<Arc<dyn Replicator>> {
 fn listed(place: &dyn Place) -> Result<Vec<Uuid>> {
     let sessions = place.sessions().map_err(failure)?;
     if sessions.is_empty() {
-        return Err(Failure::usage(
+        return Err(CommandError::usage(
             "no session is held there",
             "give the place that the host's replicator was given, with its prefix",
         ));
@@ -223,7 +225,7 @@ fn name_of(place: &dyn Place, session: Uuid, dir: &Path) -> Result<String> {
     let Some(last) = last.filter(|last| *last != first) else { return Ok(first) };
     let mut took_it_over = false;
     inspect::walk(dir, &mut |frame| {
-        took_it_over |= frame.record.kind == Kind::OBSERVED
+        took_it_over |= frame.record.kind == RecordKind::OBSERVED
             && Observed::decode(frame.record.body).is_ok_and(|observed| takes_over(&observed, &last));
         Ok(())
     })?;
@@ -247,7 +249,7 @@ fn each(
         let mut code = HOLDS;
         for session in sessions {
             match act(*session, output) {
-                Err(failed @ (Failure::Engine(_) | Failure::Usage { .. })) => {
+                Err(failed @ (CommandError::Engine(_) | CommandError::Usage { .. })) => {
                     output.error(format_args!("session {session}: {failed}"));
                     code = code.max(failed.exit_code());
                 }

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use foldlog::inspect;
 use foldlog_agent::Deadline;
 use foldlog_agent::adapter_state::{AdapterStateOptions, ResumeValidation};
@@ -18,8 +18,8 @@ use uuid::Uuid;
 
 use super::program::Program;
 use super::tools;
-use crate::failure::{Failure, Result};
-use crate::readers::Writing;
+use crate::failure::{CommandError, Result};
+use crate::readers::WriteArgs;
 
 /// Variables of this process that the program is given beside those that any program needs, such as `PATH`.
 const PASSED: [&str; 8] = [
@@ -75,9 +75,9 @@ If there is no answer, that object is:
   exit_code";
 
 /// Holds what the command line asks of a run.
-#[derive(Debug, Args)]
+#[derive(Debug, clap::Args)]
 #[command(after_help = RUN_JSON)]
-pub struct Asked {
+pub struct Args {
     /// The agent's program.
     #[arg(long, value_enum)]
     pub adapter: Adapter,
@@ -166,7 +166,7 @@ pub struct Asked {
     pub on_leftover: Leftover,
     /// Whether a session that a replica holds goes on.
     #[command(flatten)]
-    pub writing: Writing,
+    pub writing: WriteArgs,
 }
 
 /// Reads the id of a session that goes on.
@@ -182,7 +182,7 @@ fn new_id(text: &str) -> Result<Uuid, String> {
 }
 
 fn permission_mode(name: &str) -> Result<PermissionMode, String> {
-    name.parse().map_err(|error: foldlog_claude::Error| error.reason().to_owned())
+    name.parse().map_err(|error: foldlog_claude::ClientError| error.reason().to_owned())
 }
 
 fn answers(text: &str) -> Result<u32, String> {
@@ -242,26 +242,29 @@ fn text_of(path: &Path, option: &str) -> Result<String> {
     let name = if is_stdin { "standard input".to_owned() } else { escape::path(path) };
     read.map_err(|error| {
         let what = format!("{option} {name} cannot be read: {}", escape::shown(error));
-        Failure::usage(what, "check the path and its permissions")
+        CommandError::usage(what, "check the path and its permissions")
     })?;
     let next = format!("give a file with text in UTF-8: {option} FILE");
     let text = String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
         let byte = error.as_bytes().get(offset).copied().unwrap_or_default();
-        Failure::usage(format!("{name} is no text in UTF-8: byte {offset} is 0x{byte:02x}"), next.clone())
+        CommandError::usage(
+            format!("{name} is no text in UTF-8: byte {offset} is 0x{byte:02x}"),
+            next.clone(),
+        )
     })?;
     match text.trim() {
-        "" => Err(Failure::usage(format!("{name} holds no text"), next)),
+        "" => Err(CommandError::usage(format!("{name} holds no text"), next)),
         text => Ok(text.to_owned()),
     }
 }
 
-impl Asked {
+impl Args {
     /// Checks what the parser of the command line does not.
     pub(super) fn check(&self) -> Result<()> {
         self.tools()?;
         if self.model.as_ref().is_some_and(|model| model.trim().is_empty()) {
-            return Err(Failure::usage("--model names no model", "name one, or leave it out"));
+            return Err(CommandError::usage("--model names no model", "name one, or leave it out"));
         }
         self.check_folders()?;
         self.env.iter().try_for_each(|one| check_variable(one))
@@ -271,22 +274,25 @@ impl Asked {
         let (store, workspace) = (escape::path(&self.store), escape::path(&self.workspace));
         let next = "give the folder that the agent works in: --workspace DIR";
         if !self.workspace.exists() {
-            return Err(Failure::usage(format!("there is no folder {workspace}"), next));
+            return Err(CommandError::usage(format!("there is no folder {workspace}"), next));
         }
         if !self.workspace.is_dir() {
-            return Err(Failure::usage(format!("{workspace} is no folder"), next));
+            return Err(CommandError::usage(format!("{workspace} is no folder"), next));
         }
         if self.store.exists() && !self.store.is_dir() {
             let what = format!("{store} is no folder");
-            return Err(Failure::usage(what, "give the folder of a store, which may be new: --store DIR"));
+            return Err(CommandError::usage(
+                what,
+                "give the folder of a store, which may be new: --store DIR",
+            ));
         }
         if real(&self.store).starts_with(real(&self.workspace)) {
             let what = format!("the store {store} is within the workspace {workspace}");
-            return Err(Failure::usage(what, "give a folder outside of it: --store DIR"));
+            return Err(CommandError::usage(what, "give a folder outside of it: --store DIR"));
         }
         if inspect::is_within_store(&self.workspace, &self.store) {
             let what = format!("the workspace {workspace} is among the sessions of the store {store}");
-            return Err(Failure::usage(what, "give a folder outside of them: --workspace DIR"));
+            return Err(CommandError::usage(what, "give a folder outside of them: --workspace DIR"));
         }
         Ok(())
     }
@@ -309,10 +315,10 @@ impl Asked {
         };
         let next = "give another text, or leave the option out";
         match given.as_deref() {
-            Some(text) if text.trim().is_empty() => Err(Failure::usage("--system holds no text", next)),
+            Some(text) if text.trim().is_empty() => Err(CommandError::usage("--system holds no text", next)),
             // It is an argument of the program.
             Some(text) if text.contains('\0') => {
-                Err(Failure::usage("the system prompt holds a NUL, which no argument may hold", next))
+                Err(CommandError::usage("the system prompt holds a NUL, which no argument may hold", next))
             }
             _ => Ok(given),
         }
@@ -393,13 +399,13 @@ fn check_variable(given: &str) -> Result<()> {
     let shown = escape::text(name);
     let next = "give a variable that is set, or one with its value: --env NAME=VALUE";
     if name.is_empty() {
-        return Err(Failure::usage("--env names no variable", next));
+        return Err(CommandError::usage("--env names no variable", next));
     }
     if given.contains('\0') {
-        return Err(Failure::usage(format!("--env {shown}: no variable may hold a NUL"), next));
+        return Err(CommandError::usage(format!("--env {shown}: no variable may hold a NUL"), next));
     }
     match value.is_none() && std::env::var_os(name).is_none() {
-        true => Err(Failure::usage(
+        true => Err(CommandError::usage(
             format!("the variable {shown} is not set"),
             "set it, or give its value: --env NAME=VALUE",
         )),

@@ -5,11 +5,11 @@ use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::failure::{Failure, UNUSABLE};
+use crate::failure::{CommandError, UNUSABLE};
 
 /// Holds why a run gave no answer.
 #[derive(Debug, Serialize)]
-pub struct Failed {
+pub struct RunFailure {
     /// The session; `None` if none was made or opened.
     session: Option<Uuid>,
     /// Folder of the session.
@@ -23,14 +23,14 @@ pub struct Failed {
     exit_code: u8,
 }
 
-impl Failed {
+impl RunFailure {
     /// Tells why a run of `session` failed.
-    pub(super) fn of(failure: &Failure, session: Option<&Session>) -> Failed {
+    pub(super) fn of(failure: &CommandError, session: Option<&Session>) -> RunFailure {
         let phase = match failure {
-            Failure::Run { error, .. } => error.phase().map(foldlog_agent::Phase::name),
+            CommandError::Run { error, .. } => error.phase().map(foldlog_agent::EvaluationPhase::name),
             _ => None,
         };
-        Failed {
+        RunFailure {
             session: session.map(Session::id),
             dir: session.map(|session| escape::path(session.dir())),
             error: failure.to_string(),
@@ -41,10 +41,10 @@ impl Failed {
     }
 
     /// Tells what the parser of the command line says of a run's options: what is wrong, and behind an empty line more.
-    pub(crate) fn of_options(said: &str) -> Failed {
+    pub(crate) fn of_options(said: &str) -> RunFailure {
         let said = said.trim_start_matches("error: ");
         let (error, _) = said.split_once("\n\n").unwrap_or((said, ""));
-        Failed {
+        RunFailure {
             session: None,
             dir: None,
             error: error.lines().map(str::trim).collect::<Vec<_>>().join(" "),

@@ -32,24 +32,26 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, Uncapturable, Unrestored, WorkspaceNotice};
+use foldlog::filesystem::{
+    HostFilesystem, HostFilesystemOptions, Uncapturable, UnrestoredPath, WorkspaceNotice,
+};
 use foldlog::inspect::captures_dir;
 use foldlog::{ExecutionState, ResourceRegistry, Session};
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::events::PromptExecuted;
 use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, PromptResponse, UserMessage};
-use foldlog_claude::{ClaudeAgentSDKAdapter, ProgramRuns, Version};
+use foldlog_claude::{ClaudeAgentSDKAdapter, ClaudeVersion, ProgramRuns};
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
-pub use self::args::{Adapter, Asked, Leftover};
-pub use self::failure::Failed;
+pub use self::args::{Adapter, Args, Leftover};
+pub use self::failure::RunFailure;
 pub(crate) use self::next::failure_text;
 pub(crate) use self::resume_command::quoted;
 
-use self::run_session::Found;
-use crate::failure::{Failure, HOLDS, Result};
+use self::run_session::RunSession;
+use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::counted;
 
@@ -85,24 +87,24 @@ struct Document {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if a file, a folder or the program is missing, something in the workspace cannot be captured, another
+/// - [`CommandError::Usage`] if a file, a folder or the program is missing, something in the workspace cannot be captured, another
 ///   process has the session open, or the session cannot go on as it is asked to.
-/// - [`Failure::Engine`] if the session cannot be made or read, or its workspace cannot be restored.
-/// - [`Failure::Run`] if the run gave no answer. It can be resumed.
-pub fn run(asked: &Asked, output: &mut Output<'_>) -> Result<u8> {
+/// - [`CommandError::Engine`] if the session cannot be made or read, or its workspace cannot be restored.
+/// - [`CommandError::Run`] if the run gave no answer. It can be resumed.
+pub fn run(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
     let mut session = None;
     let answered = answer(asked, &mut session, output);
     if let Err(failure) = &answered
         && output.json()
         && !failure.is_closed_pipe()
     {
-        output.value(&Failed::of(failure, session.as_ref()))?;
+        output.value(&RunFailure::of(failure, session.as_ref()))?;
     }
     answered
 }
 
 /// Runs the program and prints its answer. `of_run` becomes the session.
-fn answer(asked: &Asked, of_run: &mut Option<Session>, output: &mut Output<'_>) -> Result<u8> {
+fn answer(asked: &Args, of_run: &mut Option<Session>, output: &mut Output<'_>) -> Result<u8> {
     asked.check()?;
     let said = asked.prompt()?;
     let system = asked.given_system()?;
@@ -131,18 +133,18 @@ fn answer(asked: &Asked, of_run: &mut Option<Session>, output: &mut Output<'_>) 
 }
 
 /// Opens the workspace, whose captures are kept in the folder `captures`.
-fn open_workspace(asked: &Asked, captures: &Path) -> Result<HostFilesystem> {
+fn open_workspace(asked: &Args, captures: &Path) -> Result<HostFilesystem> {
     Ok(HostFilesystem::open(&asked.workspace, captures, options(asked))?)
 }
 
-fn options(asked: &Asked) -> HostFilesystemOptions {
+fn options(asked: &Args) -> HostFilesystemOptions {
     let mut options = HostFilesystemOptions::default().gitignore(asked.gitignore);
     options.leave_out.clone_from(&asked.leave_out);
     options
 }
 
 /// Checks that the calls of a run can capture the workspace: no pipe, socket or device is in it, and nothing that cannot be read.
-fn check_workspace(asked: &Asked, captures: &Path) -> Result<()> {
+fn check_workspace(asked: &Args, captures: &Path) -> Result<()> {
     if !tools::may_change(&asked.tools()?) {
         return Ok(());
     }
@@ -163,7 +165,7 @@ fn check_workspace(asked: &Asked, captures: &Path) -> Result<()> {
     let what = format!("{} in the workspace {kind} cannot be captured{others}", escape::path(&path));
     let otherwise = if *why == Uncapturable::Unreadable { "let it be read" } else { "remove it" };
     let paths = found.iter().map(|(path, _)| path.as_path());
-    Err(Failure::usage(what, format!("{otherwise}{}", or_leave_out(paths.take(LEFT_OUT_MAX)))))
+    Err(CommandError::usage(what, format!("{otherwise}{}", or_leave_out(paths.take(LEFT_OUT_MAX)))))
 }
 
 /// For so many paths an error has the options that leave them out.
@@ -192,7 +194,7 @@ fn or_leave_out<'a>(paths: impl Iterator<Item = &'a Path>) -> String {
 }
 
 /// Opens the workspace as the session's resource; what is captured of it lies in the session's folder.
-fn resources(asked: &Asked, session: &Session) -> Result<(Arc<HostFilesystem>, ResourceRegistry)> {
+fn resources(asked: &Args, session: &Session) -> Result<(Arc<HostFilesystem>, ResourceRegistry)> {
     let files = Arc::new(session.open_workspace(&asked.workspace, options(asked))?);
     let resources = ResourceRegistry::builder().filesystem(Arc::clone(&files)).build()?;
     Ok((files, resources))
@@ -205,9 +207,9 @@ fn prompt(system: &str) -> Prompt {
 }
 
 fn evaluate(
-    asked: &Asked,
+    asked: &Args,
     (said, system): (Option<String>, Option<String>),
-    found: Found,
+    found: RunSession,
     output: &mut Output<'_>,
 ) -> Result<Document> {
     let session = found.session;
@@ -218,7 +220,7 @@ fn evaluate(
     let json = output.json();
     let failed = |error: foldlog_agent::Error| {
         let next = asked.next(&error, &session, (said.as_deref(), json));
-        Failure::Run { error: Box::new(error), next }
+        CommandError::Run { error: Box::new(error), next }
     };
     if found.goes_on {
         // The recovery asks the prompt for its tools alone, and the system prompt stands in what is recovered.
@@ -232,7 +234,7 @@ fn evaluate(
     let prompt = prompt(held.system(system)?.as_str());
     let new = said.clone().filter(|said| !held.holds(said));
     if new.is_none() && held.said.is_empty() {
-        return Err(Failure::usage(
+        return Err(CommandError::usage(
             "the session was told nothing yet",
             "say what is to be done: --prompt FILE",
         ));
@@ -265,12 +267,12 @@ fn evaluate(
 
 /// Returns the warning about a version of the program that is older than those with which all of foldlog works.
 fn older(adapter: &ClaudeAgentSDKAdapter) -> Option<String> {
-    let version = Version::of(&adapter.program_version()?)?;
-    (version < Version::KNOWS_COMPOSED).then(|| {
+    let version = ClaudeVersion::of(&adapter.program_version()?)?;
+    (version < ClaudeVersion::KNOWS_COMPOSED).then(|| {
         format!(
             "warning: Claude Code {version} is older than {}: it reads a file into a prompt that says `@path`; `npm install -g \
              @anthropic-ai/claude-code@{TESTED}` installs a tested version under Node.js 22",
-            Version::KNOWS_COMPOSED
+            ClaudeVersion::KNOWS_COMPOSED
         )
     })
 }
@@ -279,7 +281,7 @@ fn older(adapter: &ClaudeAgentSDKAdapter) -> Option<String> {
 fn note_workspace(notices: impl IntoIterator<Item = WorkspaceNotice>, output: &mut Output<'_>) {
     for notice in notices {
         match notice {
-            WorkspaceNotice::NotUndone { left } => left.into_iter().for_each(|Unrestored { path, reason, .. }| {
+            WorkspaceNotice::NotUndone { left } => left.into_iter().for_each(|UnrestoredPath { path, reason, .. }| {
                 output.note(format_args!("note: not undone: {path}: {}", escape::text(&reason)));
             }),
             WorkspaceNotice::Replaced { .. } => output.note(

@@ -5,11 +5,11 @@ use std::io::ErrorKind;
 use std::iter;
 
 use foldlog::{Session, filesystem};
-use foldlog_agent::{Error, Phase};
+use foldlog_agent::{Error, EvaluationPhase};
 use foldlog_claude::{FailureKind, TurnFailure};
 use foldlog_codec::escape;
 
-use super::{Asked, or_leave_out};
+use super::{Args, or_leave_out};
 use crate::failure::next_after;
 
 /// Beginnings of texts that name themselves what failed.
@@ -47,17 +47,17 @@ fn lines(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn while_phase(phase: Phase) -> &'static str {
+fn while_phase(phase: EvaluationPhase) -> &'static str {
     match phase {
-        Phase::PromptRender => "while the prompt was rendered",
-        Phase::Request => "while the model was asked",
-        Phase::Response => "while the answer was read",
-        Phase::Tool => "while a tool ran",
+        EvaluationPhase::PromptRender => "while the prompt was rendered",
+        EvaluationPhase::Request => "while the model was asked",
+        EvaluationPhase::Response => "while the answer was read",
+        EvaluationPhase::Tool => "while a tool ran",
         _ => "before the next step",
     }
 }
 
-impl Asked {
+impl Args {
     /// Returns what to do about a file of the workspace that a call could not capture, since it may not be read; `None` after any other
     /// error.
     fn next_unreadable(&self, error: &foldlog::Error) -> Option<String> {

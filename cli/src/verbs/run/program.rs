@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use foldlog_codec::escape;
 
-use super::Asked;
+use super::Args;
 use super::args::absolute;
 use super::tools;
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 
 /// Folders that are searched for a program where `PATH` is not set.
 const SEARCHED: &str = "/bin:/usr/bin";
@@ -51,7 +51,7 @@ impl Program {
     }
 }
 
-impl Asked {
+impl Args {
     /// Checks that the program offers the tools that are named, and runs as this user in the permission mode.
     pub(super) fn check_offered(&self) -> Result<()> {
         let adapter = self.claude()?;
@@ -59,7 +59,7 @@ impl Asked {
             let what = "the program does not run as root with --permission-mode bypassPermissions";
             let next = "run it as another user, or leave --permission-mode out: the tools that --tool names run all the same; in a \
                         sandbox, give it --env IS_SANDBOX=1";
-            Failure::usage(what, next)
+            CommandError::usage(what, next)
         })?;
         tools::check_offered(&self.tools()?, &adapter)
     }
@@ -72,7 +72,10 @@ impl Asked {
         if let Some(script) = leading.first() {
             let script = Path::new(script);
             if !script.is_file() {
-                return Err(Failure::usage(format!("there is no program {}", escape::path(script)), install));
+                return Err(CommandError::usage(
+                    format!("there is no program {}", escape::path(script)),
+                    install,
+                ));
             }
         }
         if is_looked_up(&file) {
@@ -82,24 +85,24 @@ impl Asked {
                 true => Ok(()),
                 false if leading.is_empty() => {
                     let name = escape::path(&file);
-                    Err(Failure::usage(format!("there is no program `{name}` in PATH"), install))
+                    Err(CommandError::usage(format!("there is no program `{name}` in PATH"), install))
                 }
                 false => {
                     let script = escape::path(&self.program);
                     let what = format!("there is no `{INTERPRETER}` in PATH, which runs {script}");
-                    Err(Failure::usage(what, "install Node.js, or add its folder to PATH"))
+                    Err(CommandError::usage(what, "install Node.js, or add its folder to PATH"))
                 }
             };
         }
         let shown = escape::path(&file);
         if !file.exists() {
-            return Err(Failure::usage(format!("there is no program {shown}"), install));
+            return Err(CommandError::usage(format!("there is no program {shown}"), install));
         }
         match is_program(&file) {
             true => Ok(()),
             false => {
                 let what = format!("{shown} is no program: it is a folder, or nobody may execute it");
-                Err(Failure::usage(what, "name the program's own file: --program PATH"))
+                Err(CommandError::usage(what, "name the program's own file: --program PATH"))
             }
         }
     }

@@ -8,7 +8,7 @@ use foldlog::Session;
 use foldlog_codec::escape;
 
 use super::program::is_looked_up;
-use super::{Asked, Leftover, args::absolute, run_session, tools};
+use super::{Args, Leftover, args::absolute, run_session, tools};
 
 /// Collects the words of a command.
 struct Words(String);
@@ -33,7 +33,7 @@ impl Words {
     }
 }
 
-impl Asked {
+impl Args {
     /// Returns the command that goes on with a session, in backquotes, and what it does not hold. `said` is what the user says
     /// in this run. What the session holds by now is left out: the text and the system prompt. So are values of variables,
     /// which may be secrets, and the option `without`, with which the run would fail again.

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use foldlog::conversation::{EntryContent, Role};
-use foldlog::tools::Recovered;
+use foldlog::tools::RecoveredOperation;
 use foldlog::{
-    Error, Holder, NotUndone, OperationId, Replaced, SequenceNumber, Session, SessionOptions, SessionTypes,
-    Store, ToolInvocations,
+    Error, Holder, NotUndone, OperationId, ReplacedContent, SequenceNumber, Session, SessionOptions,
+    SessionTypes, Store, ToolInvocations,
 };
 use foldlog_agent::events::{PromptExecuted, PromptExecutions, declare};
 use foldlog_claude::{ProgramRecovery, is_unclear};
@@ -15,8 +15,8 @@ use foldlog_codec::escape;
 use uuid::Uuid;
 
 use super::resume_command::quoted;
-use super::{Asked, EVALUATION};
-use crate::failure::{Failure, Result};
+use super::{Args, EVALUATION};
+use crate::failure::{CommandError, Result};
 use crate::output::Output;
 use crate::readers;
 
@@ -28,7 +28,7 @@ const SYSTEM: &str = "You are an agent that works in the current folder, with th
                       user asks for, and say at the end what you did.";
 
 /// Holds the session of a run.
-pub(super) struct Found {
+pub(super) struct RunSession {
     pub(super) session: Session,
     /// Whether an earlier process began it.
     pub(super) goes_on: bool,
@@ -39,13 +39,13 @@ fn types() -> Result<SessionTypes> {
 }
 
 /// Makes the session that is asked for, or opens the one that goes on. `said` is what the user says in this run.
-pub(super) fn find(asked: &Asked, said: Option<&str>, output: &mut Output<'_>) -> Result<Found> {
+pub(super) fn find(asked: &Args, said: Option<&str>, output: &mut Output<'_>) -> Result<RunSession> {
     let types = types()?;
     let session = match asked.resume {
         None => {
             let options = SessionOptions { id: asked.session, ..SessionOptions::default() };
             let created = Store::open(&asked.store)?.create_with(&types, options.tag(TAG, "claude"));
-            return Ok(Found { session: created.map_err(|error| told(error, asked))?, goes_on: false });
+            return Ok(RunSession { session: created.map_err(|error| told(error, asked))?, goes_on: false });
         }
         Some(Some(id)) => {
             let opened = existing(asked, output)?.open_session(id, &types);
@@ -55,29 +55,29 @@ pub(super) fn find(asked: &Asked, said: Option<&str>, output: &mut Output<'_>) -
     };
     if !session.tags().contains_key(TAG) {
         let what = format!("{} was not begun by `foldlog run`", escape::path(session.dir()));
-        return Err(Failure::usage(what, "let its own host resume it"));
+        return Err(CommandError::usage(what, "let its own host resume it"));
     }
-    Ok(Found { session, goes_on: true })
+    Ok(RunSession { session, goes_on: true })
 }
 
 /// Opens the store of a session that goes on.
-fn existing(asked: &Asked, output: &Output<'_>) -> Result<Store> {
+fn existing(asked: &Args, output: &Output<'_>) -> Result<Store> {
     readers::check_store(&asked.store)?;
     asked.writing.open(&asked.store, output)
 }
 
 /// Tells an error of the store in the words of the command line.
-fn told(error: Error, asked: &Asked) -> Failure {
+fn told(error: Error, asked: &Args) -> CommandError {
     let store = escape::path(&asked.store);
     match error {
         Error::Locked { session, holder } => is_run(session, &holder),
         Error::NoSuchSession { session, .. } => {
             let what = format!("the store {store} holds no session {session}");
-            Failure::usage(what, format!("`foldlog sessions {store}` lists the sessions that it holds"))
+            CommandError::usage(what, format!("`foldlog sessions {store}` lists the sessions that it holds"))
         }
         Error::SessionExists { session } => {
             let what = format!("the store {store} holds a session {session} already");
-            Failure::usage(
+            CommandError::usage(
                 what,
                 format!("go on with it: --resume {session}; or begin another one: --session ID"),
             )
@@ -87,13 +87,13 @@ fn told(error: Error, asked: &Asked) -> Failure {
 }
 
 /// Says which process works on a session.
-fn is_run(session: Uuid, holder: &Holder) -> Failure {
+fn is_run(session: Uuid, holder: &Holder) -> CommandError {
     let what = format!("a process works on session {session}: {holder}");
     let end = match holder.pid.filter(|_| !holder.ended) {
         Some(pid) => format!("wait until process {pid} ends, or end it by `kill {pid}`; then resume"),
         None => "wait until that process ends, or end it; then resume".to_owned(),
     };
-    Failure::usage(what, end)
+    CommandError::usage(what, end)
 }
 
 /// Opens the latest run of a store that is not complete and that no other process works on. If all are complete, opens the
@@ -134,7 +134,7 @@ fn latest(
     let shown = escape::path(store.path());
     let Some(session) = complete else {
         let what = format!("{shown} holds no run that can go on");
-        return Err(Failure::usage(what, "leave out --resume to begin one"));
+        return Err(CommandError::usage(what, "leave out --resume to begin one"));
     };
     match said {
         Some(said) if !held(&session)?.holds(said) => {
@@ -144,7 +144,7 @@ fn latest(
             let next = format!(
                 "leave out --resume to begin another one, or go on with the latest one's conversation: --resume {id}"
             );
-            Err(Failure::usage(what, next))
+            Err(CommandError::usage(what, next))
         }
         _ => Ok(session),
     }
@@ -171,14 +171,14 @@ pub(super) fn is_complete(session: &Session) -> Result<bool> {
 
 /// Holds what a session has recorded of its conversation.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct RecordedPrompts {
     /// System prompt; `None` before the first request.
     pub(super) system: Option<String>,
     /// What the user said.
     pub(super) said: Vec<String>,
 }
 
-impl Held {
+impl RecordedPrompts {
     /// Returns whether the user said a text already.
     pub(super) fn holds(&self, said: &str) -> bool {
         self.said.iter().any(|held| held == said)
@@ -189,7 +189,7 @@ impl Held {
         match (given, &self.system) {
             (Some(given), Some(held)) if given.trim() != held.trim() => {
                 let what = "the session was begun with another system prompt";
-                Err(Failure::usage(what, "leave out --system and --system-file, or begin a new session"))
+                Err(CommandError::usage(what, "leave out --system and --system-file, or begin a new session"))
             }
             (_, Some(held)) => Ok(held.clone()),
             (given, None) => Ok(given.unwrap_or_else(|| SYSTEM.to_owned())),
@@ -198,9 +198,9 @@ impl Held {
 }
 
 /// Reads what a session has recorded.
-pub(super) fn held(session: &Session) -> Result<Held> {
-    let Some(conversation) = session.conversation(EVALUATION)? else { return Ok(Held::default()) };
-    let mut held = Held::default();
+pub(super) fn held(session: &Session) -> Result<RecordedPrompts> {
+    let Some(conversation) = session.conversation(EVALUATION)? else { return Ok(RecordedPrompts::default()) };
+    let mut held = RecordedPrompts::default();
     for message in conversation.sent_messages() {
         match message.role {
             Role::System => held.system = message.content,
@@ -238,7 +238,7 @@ pub(super) fn note_calls(
             }
             continue;
         }
-        if let Some(files) = Replaced::text(&session.replaced_by(end)?) {
+        if let Some(files) = ReplacedContent::text(&session.replaced_by(end)?) {
             let (tool, files) = (escape::text(&call.tool), escape::text(&files));
             output
                 .note(format_args!("note: operation {}, `{tool}`, was rolled back: {files}", call.operation));
@@ -275,8 +275,8 @@ pub(super) fn note_recovery(
     output: &mut Output<'_>,
 ) {
     let mut undo = Vec::new();
-    for Recovered { operation, tool, replaced, not_undone, .. } in &report.undone {
-        let files = Replaced::text(replaced).map(|files| format!(": {}", escape::text(&files)));
+    for RecoveredOperation { operation, tool, replaced, not_undone, .. } in &report.undone {
+        let files = ReplacedContent::text(replaced).map(|files| format!(": {}", escape::text(&files)));
         let files = files.unwrap_or_default();
         let tool = escape::text(tool);
         output.note(format_args!(
@@ -288,7 +288,7 @@ pub(super) fn note_recovery(
     }
     note_undo((session, workspace), &undo, output);
     let all = report.undone.iter().chain(&report.recovered);
-    for left in all.flat_map(|Recovered { not_undone, .. }| not_undone) {
+    for left in all.flat_map(|RecoveredOperation { not_undone, .. }| not_undone) {
         let NotUndone { path, reason, .. } = left;
         match left.is_uncaptured() {
             true => output.note(format_args!("note: {reason}")),

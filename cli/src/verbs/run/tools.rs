@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use foldlog_claude::{ClaudeAgentSDKAdapter, Init};
 use foldlog_codec::escape;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 
 /// Name that stands for no tool at all.
 pub(super) const NONE: &str = "none";
@@ -77,13 +77,13 @@ pub(super) fn check_offered(tools: &[String], adapter: &ClaudeAgentSDKAdapter) -
         Some(meant) => format!("write it `{}`", escape::text(meant)),
         None => format!("name tools of {}", list.join(", ")),
     };
-    Err(Failure::usage(what, next))
+    Err(CommandError::usage(what, next))
 }
 
 fn inspect(adapter: &ClaudeAgentSDKAdapter, tools: &[String]) -> Result<Init> {
     adapter.inspect(tools).map_err(|error| {
         let next = "see whether the program starts: `claude --version`, or name another one: --program PATH";
-        Failure::usage(
+        CommandError::usage(
             format!("the program does not say which tools it offers: {}", escape::shown(error)),
             next,
         )
@@ -96,7 +96,7 @@ pub(super) fn may_change(tools: &[String]) -> bool {
 }
 
 /// Returns why a name cannot be that of a tool; `None` if it may be.
-fn wrong(name: &str, has_servers: bool) -> Option<Failure> {
+fn wrong(name: &str, has_servers: bool) -> Option<CommandError> {
     let shown = escape::text(name);
     let (what, next) = if name.is_empty() {
         let next = format!("give `{NONE}`, which allows no tool, or names such as {}", OFFERED.join(", "));
@@ -117,5 +117,5 @@ fn wrong(name: &str, has_servers: bool) -> Option<Failure> {
     } else {
         return None;
     };
-    Some(Failure::usage(what, next))
+    Some(CommandError::usage(what, next))
 }

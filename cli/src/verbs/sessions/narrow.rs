@@ -8,7 +8,7 @@ use escape::text;
 use foldlog_codec::escape;
 use unicode_width::UnicodeWidthChar;
 
-use super::{Operation, Row, STATUS_CHARS, Status, Time, more};
+use super::{STATUS_CHARS, SessionListRow, SessionOperationRow, Status, Time, more};
 
 /// Digits of an id that are shown where not all are.
 const DIGITS: usize = 8;
@@ -72,7 +72,7 @@ pub(super) fn headings(columns: u16) -> String {
 }
 
 /// Returns a row in three pieces: the session, its status, and all else.
-pub(super) fn pieces(row: &Row, columns: u16, now_us: i64) -> (String, String, String) {
+pub(super) fn pieces(row: &SessionListRow, columns: u16, now_us: i64) -> (String, String, String) {
     let layout = Layout::of(columns);
     let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
     let size = row.log_bytes.map(|bytes| size(bytes.saturating_add(row.object_bytes)));
@@ -91,7 +91,7 @@ pub(super) fn pieces(row: &Row, columns: u16, now_us: i64) -> (String, String, S
 }
 
 /// Says all that has no column of its own: what is next to be known of the status, whether a replica holds it, then tags, then the parent.
-fn about(row: &Row, now_us: i64) -> String {
+fn about(row: &SessionListRow, now_us: i64) -> String {
     let mut about = Vec::new();
     about.extend(Some(detail(row, now_us)).filter(|detail| !detail.is_empty()));
     about.extend(row.held());
@@ -112,7 +112,7 @@ fn about(row: &Row, now_us: i64) -> String {
     about.join("; ")
 }
 
-fn detail(row: &Row, now_us: i64) -> String {
+fn detail(row: &SessionListRow, now_us: i64) -> String {
     match row.status {
         Status::Running => {
             let writer = row.running.as_ref();
@@ -136,7 +136,7 @@ fn detail(row: &Row, now_us: i64) -> String {
 }
 
 /// Names operations: the first, and how many there are more.
-fn named(operations: &[Operation], now_us: i64) -> String {
+fn named(operations: &[SessionOperationRow], now_us: i64) -> String {
     let Some(first) = operations.first() else { return String::new() };
     let more = more(operations.len(), " +", "");
     let age = age(now_us, first.since_us);

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use foldlog::{Kind, OperationId, Record, SequenceNumber};
+use foldlog::{OperationId, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{Outcome, Payload, ToolBegin, ToolEnd};
 use foldlog_codec::record::time_text;
 use serde::Serialize;
 
 use super::payload_bytes;
-use crate::spend::{Accounts, Sources, Spent, Told};
+use crate::spend::{Accounts, SpendEvent, SpendReader, Spent};
 
 /// Largest number of records of which the sums are returned.
 const POINTS_MAX: usize = 200;
@@ -67,12 +67,12 @@ struct OpenCall {
     parent: Option<OperationId>,
     accounts: Accounts,
     /// What a tracker held at the begin.
-    budget: Option<Told>,
+    budget: Option<SpendEvent>,
 }
 
 /// Counts what is spent, record by record.
 #[derive(Default)]
-pub(super) struct Spending {
+pub(super) struct SpendTally {
     accounts: Accounts,
     points: Vec<(SequenceNumber, i64, Spent)>,
     models: BTreeMap<Option<String>, ModelStats>,
@@ -86,19 +86,19 @@ pub(super) struct Spending {
     runs: BTreeMap<OperationId, SequenceNumber>,
 }
 
-impl Spending {
-    pub(super) fn take(&mut self, record: &Record<'_>, sources: &mut Sources<'_>) {
+impl SpendTally {
+    pub(super) fn take(&mut self, record: &Record<'_>, sources: &mut SpendReader<'_>) {
         let told = sources.told(record);
         if let Some(told) = &told {
             self.told(record, told);
         }
         match record.kind {
-            Kind::TOOL_BEGIN => {
+            RecordKind::TOOL_BEGIN => {
                 if let Ok(begin) = ToolBegin::decode(record.body) {
                     self.begin(record.sequence, &begin, told);
                 }
             }
-            Kind::TOOL_END => {
+            RecordKind::TOOL_END => {
                 if let Ok(end) = ToolEnd::decode(record.body) {
                     self.end(&end, told.as_ref());
                 }
@@ -107,17 +107,17 @@ impl Spending {
         }
     }
 
-    fn told(&mut self, record: &Record<'_>, told: &Told) {
+    fn told(&mut self, record: &Record<'_>, told: &SpendEvent) {
         let before = match told {
-            Told::Executed { event, .. } => self.accounts.of(&event.evaluation_id),
+            SpendEvent::Executed { event, .. } => self.accounts.of(&event.evaluation_id),
             _ => Spent::default(),
         };
         if !self.accounts.take(told).is_empty() {
             self.points.push((record.sequence, record.time_us, self.accounts.total()));
         }
         match told {
-            Told::Requested { model } => drop(self.requested.insert(record.sequence, model.clone())),
-            Told::Metered { evaluation, within, request, model, spent } => {
+            SpendEvent::Requested { model } => drop(self.requested.insert(record.sequence, model.clone())),
+            SpendEvent::Metered { evaluation, within, request, model, spent } => {
                 let asked = request.and_then(|request| self.requested.remove(&request));
                 let model = model.clone().or(asked);
                 if let Some(model) = &model {
@@ -128,7 +128,7 @@ impl Spending {
                 stats.spent = stats.spent.plus(*spent);
                 self.within(*within, told);
             }
-            Told::Executed { within, event } => {
+            SpendEvent::Executed { within, event } => {
                 let since = self.accounts.of(&event.evaluation_id).minus(before);
                 let since = Spent { cost_micros: event.cost_micros, ..since };
                 if !since.is_nothing() {
@@ -139,7 +139,7 @@ impl Spending {
                 }
                 self.within(*within, told);
             }
-            Told::Budget(_) => {}
+            SpendEvent::Budget(_) => {}
         }
     }
 
@@ -154,7 +154,7 @@ impl Spending {
     }
 
     /// Counts what was spent within a run of a tool for its call, and for the calls around it.
-    fn within(&mut self, run: Option<SequenceNumber>, told: &Told) {
+    fn within(&mut self, run: Option<SequenceNumber>, told: &SpendEvent) {
         let mut run = run;
         for _ in 0..AROUND_MAX {
             let Some(call) = run.and_then(|run| self.open.get_mut(&run)) else { return };
@@ -163,7 +163,7 @@ impl Spending {
         }
     }
 
-    fn begin(&mut self, sequence: SequenceNumber, begin: &ToolBegin<'_>, budget: Option<Told>) {
+    fn begin(&mut self, sequence: SequenceNumber, begin: &ToolBegin<'_>, budget: Option<SpendEvent>) {
         let operation = begin.again.unwrap_or(sequence.into());
         let stats = self.tool(&begin.tool);
         stats.calls += u64::from(begin.again.is_none());
@@ -173,10 +173,11 @@ impl Spending {
         self.runs.insert(operation, sequence);
     }
 
-    fn end(&mut self, end: &ToolEnd<'_>, budget: Option<&Told>) {
+    fn end(&mut self, end: &ToolEnd<'_>, budget: Option<&SpendEvent>) {
         let spent = self.open.remove(&end.begin).map(|mut call| {
             self.runs.remove(&call.operation);
-            if let (Some(Told::Budget(before)), Some(Told::Budget(now))) = (&call.budget, budget) {
+            if let (Some(SpendEvent::Budget(before)), Some(SpendEvent::Budget(now))) = (&call.budget, budget)
+            {
                 call.accounts.budget(now, Some(before));
             }
             (call.tool, call.accounts.total())

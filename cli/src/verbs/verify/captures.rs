@@ -6,14 +6,14 @@ use foldlog::filesystem::DamagedObject;
 use foldlog::inspect::{self, CapturesAudited};
 use serde::Serialize;
 
-use super::{Damage, Verified, named};
+use super::{SessionDamage, VerifyReport, named};
 use crate::failure::Result;
 use crate::output::Output;
 use crate::readers::counted;
 
 /// Counts captures of workspaces.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Counted {
+pub struct CaptureCounts {
     /// Those that were read.
     pub read: u64,
     /// Those that were collected.
@@ -32,8 +32,8 @@ pub struct Counted {
 ///
 /// # Errors
 ///
-/// [`Failure::Engine`](crate::failure::Failure::Engine) if the log cannot be read.
-pub(super) fn add(dir: &Path, verified: &mut Verified) -> Result<()> {
+/// [`Failure::Engine`](crate::failure::CommandError::Engine) if the log cannot be read.
+pub(super) fn add(dir: &Path, verified: &mut VerifyReport) -> Result<()> {
     let Some(counted) = &mut verified.captures else { return Ok(()) };
     let audited = match inspect::audit_captures(dir) {
         Err(error) if error.is_damage() => return Ok(()),
@@ -45,19 +45,19 @@ pub(super) fn add(dir: &Path, verified: &mut Verified) -> Result<()> {
     counted.elsewhere += elsewhere.values().sum::<u64>();
     counted.damaged += damaged.len();
     counted.damaged_more += damaged_more;
-    let of_file = |DamagedObject { path, reason }| Damage {
+    let of_file = |DamagedObject { path, reason }| SessionDamage {
         session: named(dir),
         segment: path,
         reason: format!("a capture of a workspace needs it: {reason}"),
-        ..Damage::default()
+        ..SessionDamage::default()
     };
     verified.corrupt.extend(damaged.into_iter().map(of_file));
     Ok(())
 }
 
-impl Counted {
+impl CaptureCounts {
     pub(super) fn print(&self, output: &mut Output<'_>) -> Result<()> {
-        let Counted { read, collected, elsewhere, damaged_more, .. } = self;
+        let CaptureCounts { read, collected, elsewhere, damaged_more, .. } = self;
         let captures = counted(*read, "capture");
         output.line(format_args!(
             "{captures} of workspaces read, {collected} were collected, {elsewhere} are not in the sessions' folders"

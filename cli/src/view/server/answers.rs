@@ -11,13 +11,13 @@ use foldlog_codec::escape;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use super::super::records::{CHUNK_RECORDS, Density, Facets};
+use super::super::records::{CHUNK_RECORDS, Density, RecordFilter};
 use super::super::{after_damage, tasks, walk};
 use super::compare::unless_refused;
 use super::query::{Malformed, Query};
 use super::session::Session;
 use crate::diff::{conversations, states};
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 
 /// Number of items or messages of one window.
 const WINDOW_MAX: u64 = 10_000;
@@ -46,9 +46,9 @@ const RESULTS_MAX: usize = 200;
 /// Number of characters of an excerpt before and behind what was found.
 const AROUND: (usize, usize) = (60, 120);
 
-impl From<Malformed> for Failure {
-    fn from(_: Malformed) -> Failure {
-        Failure::usage("the query is not one that the pages make", "load the page again")
+impl From<Malformed> for CommandError {
+    fn from(_: Malformed) -> CommandError {
+        CommandError::usage("the query is not one that the pages make", "load the page again")
     }
 }
 
@@ -56,7 +56,7 @@ impl From<Malformed> for Failure {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if the query is malformed or asks for what there is not; the engine's errors.
+/// [`CommandError::Usage`] if the query is malformed or asks for what there is not; the engine's errors.
 pub(crate) fn answer(session: &mut Session, name: &str, query: &Query) -> Result<Option<String>> {
     let answered = match name {
         "head" => head(session)?,
@@ -134,7 +134,7 @@ fn slice_names(session: &Session) -> BTreeMap<u32, String> {
 
 fn records(session: &mut Session, query: &Query) -> Result<String> {
     #[derive(Serialize)]
-    struct Records<C: Serialize> {
+    struct RecordsAnswer<C: Serialize> {
         epoch: u64,
         kinds: Vec<String>,
         paths: Vec<&'static str>,
@@ -148,7 +148,7 @@ fn records(session: &mut Session, query: &Query) -> Result<String> {
     let changed = chunk.slices();
     names.retain(|id, _| changed.contains(id));
     let (kinds, paths) = (gathered.kinds, gathered.paths);
-    text(&Records { epoch: session.epoch, kinds, paths, names, chunk })
+    text(&RecordsAnswer { epoch: session.epoch, kinds, paths, names, chunk })
 }
 
 /// Returns a value as it is told, of a line: whether it is whole, and its JSON.
@@ -344,14 +344,14 @@ fn diff(session: &mut Session, query: &Query) -> Result<String> {
 /// Returns the differences that `compare` hands over, each the text that `diff --json` prints, and whether there are more than an
 /// answer holds.
 pub(super) fn cut(
-    compare: impl FnOnce(&mut crate::diff::Sink<'_>) -> Result<()>,
+    compare: impl FnOnce(&mut crate::diff::DifferenceSink<'_>) -> Result<()>,
 ) -> Result<(Vec<String>, bool)> {
     let (mut found, mut bytes, mut is_cut) = (Vec::new(), 0, false);
     let compared = compare(&mut |difference| {
         let line = text(&difference)?;
         if found.len() >= DIFFERENCES_MAX || bytes + line.len() > 4 * WINDOW_BYTES {
             is_cut = true;
-            return Err(Failure::DoesNotHold(String::new()));
+            return Err(CommandError::DoesNotHold(String::new()));
         }
         bytes += line.len();
         found.push(line);
@@ -366,7 +366,7 @@ pub(super) fn cut(
 fn compare(
     session: &mut Session,
     positions: (SequenceNumber, SequenceNumber),
-    take: &mut crate::diff::Sink<'_>,
+    take: &mut crate::diff::DifferenceSink<'_>,
 ) -> Result<()> {
     if session.log.is_known(positions.0) && session.log.is_known(positions.1) {
         let (before, after) = (session.state(positions.0)?, session.state(positions.1)?);
@@ -381,17 +381,22 @@ fn facets(session: &mut Session) -> Result<String> {
     text(&json!({ "kinds": known.kinds, "slices": slices, "tools": known.tools, "outcomes": known.outcomes }))
 }
 
-fn facets_of(session: &Session, query: &Query) -> Facets {
+fn facets_of(session: &Session, query: &Query) -> RecordFilter {
     let wanted = query.all("slices");
     let names = slice_names(session);
     let slices = names.iter().filter(|(_, name)| wanted.contains(name)).map(|(id, _)| *id).collect();
-    Facets { kinds: query.all("kinds"), slices, tools: query.all("tools"), outcomes: query.all("outcomes") }
+    RecordFilter {
+        kinds: query.all("kinds"),
+        slices,
+        tools: query.all("tools"),
+        outcomes: query.all("outcomes"),
+    }
 }
 
 /// Returns records that the facets allow from a chunk on, and the chunk at which to go on; `None` at the end.
 fn allowed(
     session: &mut Session,
-    facets: &Facets,
+    facets: &RecordFilter,
     begin: u64,
     most: usize,
 ) -> Result<(Vec<SequenceNumber>, Option<u64>)> {
@@ -438,7 +443,7 @@ fn search(session: &mut Session, query: &Query) -> Result<String> {
 
 fn in_records(
     session: &mut Session,
-    (wanted, facets): (&str, &Facets),
+    (wanted, facets): (&str, &RecordFilter),
     chunk: u64,
 ) -> Result<(Vec<Json>, u64)> {
     let (records, next) = allowed(session, facets, chunk, CHUNK_RECORDS)?;
@@ -464,7 +469,7 @@ fn in_records(
 /// place that the query says.
 fn in_lists(
     session: &mut Session,
-    (wanted, facets, query): (&str, &Facets, &Query),
+    (wanted, facets, query): (&str, &RecordFilter, &Query),
     (list, chunks): (u64, u64),
 ) -> Result<String> {
     let started = Instant::now();

@@ -1,19 +1,19 @@
 //! Two sessions of a store beside each other.
 
 use foldlog::conversation::ConversationMessage;
-use foldlog::inspect::{ConversationBeside, Parting};
+use foldlog::inspect::{ConversationBeside, LogDivergence};
 use foldlog::{Error, SequenceNumber};
-use foldlog_codec::msgpack::{Limits, Streamed};
+use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::super::walk;
 use super::answers::{cut, shown, text};
-use super::session::{Opened, Session};
-use super::workspaces::{self, Captures};
+use super::session::{OpenedLog, Session};
+use super::workspaces::{self, CaptureHistory};
 use crate::diff::states_beside;
-use crate::failure::{Failure, Result};
-use crate::first_difference::{self, Parted, Side};
+use crate::failure::{CommandError, Result};
+use crate::first_difference::{self, DifferingValue, FirstDifference};
 use crate::readers::position_of;
 
 /// Number of rows of one conversation that an answer holds.
@@ -24,12 +24,12 @@ const MESSAGES_BYTES_MAX: usize = 4 << 20;
 
 /// Says from where on two sessions differ, and in what.
 #[derive(Debug, Serialize)]
-struct Compared {
+struct ComparisonAnswer {
     /// Session of the page: which one is compared, at which position, and its last one.
-    here: SideOf,
+    here: ComparedSession,
     /// The other session.
-    there: SideOf,
-    parting: Parting,
+    there: ComparedSession,
+    parting: LogDivergence,
     /// The values at which they part, here and there; absent where they part at none.
     #[serde(skip_serializing_if = "Option::is_none")]
     values: Option<[Json; 2]>,
@@ -49,19 +49,19 @@ struct Compared {
 }
 
 #[derive(Debug, Serialize)]
-struct SideOf {
+struct ComparedSession {
     session: uuid::Uuid,
     at: SequenceNumber,
     last: SequenceNumber,
     damaged: bool,
 }
 
-impl SideOf {
-    fn of(log: &Opened, asked: Option<u64>) -> Result<SideOf> {
+impl ComparedSession {
+    fn of(log: &OpenedLog, asked: Option<u64>) -> Result<ComparedSession> {
         let last = log.reader.last_position();
         let at = position_of(last, asked.map(SequenceNumber::new))?;
         let damaged = log.reader.sound_end().is_some();
-        Ok(SideOf { session: log.reader.opened().session, at, last, damaged })
+        Ok(ComparedSession { session: log.reader.opened().session, at, last, damaged })
     }
 }
 
@@ -69,15 +69,17 @@ impl SideOf {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`](crate::Failure::Usage) if there is no such position; the engine's errors, such as that a position was compacted.
+/// [`CommandError::Usage`](crate::CommandError::Usage) if there is no such position; the engine's errors, such as that a position was compacted.
 pub(crate) fn compare(
-    (here, at): (&Opened, Option<u64>),
-    (there, other_at): (&Opened, Option<u64>),
+    (here, at): (&OpenedLog, Option<u64>),
+    (there, other_at): (&OpenedLog, Option<u64>),
 ) -> Result<String> {
-    let (one, other) = (SideOf::of(here, at)?, SideOf::of(there, other_at)?);
+    let (one, other) = (ComparedSession::of(here, at)?, ComparedSession::of(there, other_at)?);
     let parting = here.reader.parting(&there.reader)?;
     let (path, values) = match first_difference::parted(&parting, &here.reader, &there.reader) {
-        Some(Parted { path, sides: [here, there] }) => (Some(path), Some([value(&here)?, value(&there)?])),
+        Some(FirstDifference { path, sides: [here, there] }) => {
+            (Some(path), Some([value(&here)?, value(&there)?]))
+        }
         None => (None, None),
     };
     let mut refused = None;
@@ -90,15 +92,26 @@ pub(crate) fn compare(
     })?;
     let mut bytes = 0;
     let beside = here.reader.conversations_beside(one.at, &there.reader, other.at);
-    let beside = unless_refused(beside.map_err(Failure::from), &mut refused)?.unwrap_or_default();
+    let beside = unless_refused(beside.map_err(CommandError::from), &mut refused)?.unwrap_or_default();
     let conversations = beside.iter().map(|conversation| rows(conversation, &mut bytes));
     let conversations = conversations.collect::<Result<_>>()?;
     let files = workspaces::beside(
-        (&mut Captures::read(&here.reader)?, one.at),
-        (&mut Captures::read(&there.reader)?, other.at),
+        (&mut CaptureHistory::read(&here.reader)?, one.at),
+        (&mut CaptureHistory::read(&there.reader)?, other.at),
     );
     let (here, there) = (one, other);
-    text(&Compared { here, there, parting, values, path, differences, more, refused, conversations, files })
+    text(&ComparisonAnswer {
+        here,
+        there,
+        parting,
+        values,
+        path,
+        differences,
+        more,
+        refused,
+        conversations,
+        files,
+    })
 }
 
 /// Returns what came of a comparison; `None`, with the reason, if it takes too much memory or an object cannot be read: all else is
@@ -106,7 +119,7 @@ pub(crate) fn compare(
 pub(super) fn unless_refused<T>(compared: Result<T>, refused: &mut Option<String>) -> Result<Option<T>> {
     match compared {
         Err(failure)
-            if failure.is_over_budget() || matches!(failure, Failure::Engine(Error::Object { .. })) =>
+            if failure.is_over_budget() || matches!(failure, CommandError::Engine(Error::Object { .. })) =>
         {
             *refused = Some(failure.with_next());
             Ok(None)
@@ -116,10 +129,10 @@ pub(super) fn unless_refused<T>(compared: Result<T>, refused: &mut Option<String
 }
 
 /// Returns a value at which two logs part, as values of a step are told, and the object that it stands in.
-fn value(side: &Option<Side>) -> Result<Json> {
+fn value(side: &Option<DifferingValue>) -> Result<Json> {
     let Some(side) = side else { return Ok(Json::Null) };
     let read = side.shown().map_err(str::to_owned);
-    let told = read.and_then(|bytes| match Streamed::new(bytes, Limits::of_payload()) {
+    let told = read.and_then(|bytes| match JsonStream::new(bytes, ValueLimits::of_payload()) {
         Ok(value) => Ok(walk::value_line(&value, bytes, Session::payloads()).map(|line| shown(&line))),
         Err(error) => Err(error.to_string()),
     });

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, Sleep};
 
-use super::places::{Place, Places};
+use super::places::{ConnectionLimiter, ConnectionPermit};
 
 /// Number of connections that are open at once. A new one takes the place of one without a request, or waits.
 const CONNECTIONS_MAX: usize = 64;
@@ -43,7 +43,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router) {
 
 /// Answers connections each of which may stay without a request for so long.
 async fn serve_with(head_wait: Duration, listener: TcpListener, router: Router) {
-    let places = Places::new(CONNECTIONS_MAX);
+    let places = ConnectionLimiter::new(CONNECTIONS_MAX);
     loop {
         let accepted: io::Result<(TcpStream, SocketAddr)> = listener.accept().await;
         let Ok((stream, _)) = accepted else {
@@ -53,7 +53,7 @@ async fn serve_with(head_wait: Duration, listener: TcpListener, router: Router) 
         let Some(place) = places.take().await else { return };
         let router = TowerToHyperService::new(router.clone());
         tokio::spawn(async move {
-            let io = TokioIo::new(Stalling::new(stream, Arc::clone(&place)));
+            let io = TokioIo::new(TimeoutStream::new(stream, Arc::clone(&place)));
             let answering = Arc::clone(&place);
             let service = service_fn(move |request| {
                 answering.answers();
@@ -81,16 +81,16 @@ async fn serve_with(head_wait: Duration, listener: TcpListener, router: Router) 
 
 /// A connection that fails if its client takes nothing of what is written for too long.
 #[derive(Debug)]
-struct Stalling {
+struct TimeoutStream {
     stream: TcpStream,
-    place: Arc<Place>,
+    place: Arc<ConnectionPermit>,
     /// Runs while a write waits.
     wait: Option<Pin<Box<Sleep>>>,
 }
 
-impl Stalling {
-    fn new(stream: TcpStream, place: Arc<Place>) -> Stalling {
-        Stalling { stream, place, wait: None }
+impl TimeoutStream {
+    fn new(stream: TcpStream, place: Arc<ConnectionPermit>) -> TimeoutStream {
+        TimeoutStream { stream, place, wait: None }
     }
 
     fn watch<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -107,7 +107,7 @@ impl Stalling {
     }
 }
 
-impl AsyncRead for Stalling {
+impl AsyncRead for TimeoutStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -117,7 +117,7 @@ impl AsyncRead for Stalling {
     }
 }
 
-impl AsyncWrite for Stalling {
+impl AsyncWrite for TimeoutStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

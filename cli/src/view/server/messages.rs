@@ -11,35 +11,39 @@ use foldlog::inspect::LogReader;
 
 use super::super::Payloads;
 use super::super::lists::ListHistory;
-use super::super::summaries::{Summary, summaries};
+use super::super::summaries::{SummaryRow, summaries};
 use super::super::walk::{history, message_line, versions};
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 
 /// Holds the messages of one conversation, which may be longer than memory allows.
 #[derive(Debug)]
-pub(crate) struct Messages {
+pub(crate) struct MessageListHistory {
     versions: ListHistory<u32>,
     /// Record of each message, and where its line ends.
     lines: Vec<(SequenceNumber, u64)>,
     file: File,
-    summaries: Vec<Summary>,
+    summaries: Vec<SummaryRow>,
 }
 
 /// A message in a list.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct MessageLine {
     pub(crate) sequence: SequenceNumber,
     /// `=` and its JSON, or `-` and what stands for it.
     pub(crate) line: Vec<u8>,
 }
 
-impl Messages {
+impl MessageListHistory {
     /// Reads the messages of a conversation; `None` if there is no such conversation.
     ///
     /// # Errors
     ///
     /// The engine's error, or the system's if no file can be made in the folder of temporary files.
-    pub(crate) fn read(reader: &LogReader, evaluation: &str, payloads: Payloads) -> Result<Option<Messages>> {
+    pub(crate) fn read(
+        reader: &LogReader,
+        evaluation: &str,
+        payloads: Payloads,
+    ) -> Result<Option<MessageListHistory>> {
         let mut out = BufWriter::new(tempfile::tempfile().map_err(of_file)?);
         let (mut lines, mut end) = (Vec::new(), 0);
         let history = history(reader, evaluation, |message| {
@@ -53,7 +57,7 @@ impl Messages {
         let versions = versions(&history, reader.last_position());
         let file = out.into_inner().map_err(|error| of_file(error.into_error()))?;
         let summaries = summaries(reader, evaluation, payloads)?;
-        Ok(Some(Messages { versions, lines, file, summaries }))
+        Ok(Some(MessageListHistory { versions, lines, file, summaries }))
     }
 
     /// Returns how many messages count at a position.
@@ -67,7 +71,7 @@ impl Messages {
     }
 
     /// Returns the summaries that count at a position.
-    pub(crate) fn summaries_at(&self, position: SequenceNumber) -> Vec<Summary> {
+    pub(crate) fn summaries_at(&self, position: SequenceNumber) -> Vec<SummaryRow> {
         self.summaries.iter().filter(|summary| summary.counts_at(position)).cloned().collect()
     }
 
@@ -76,29 +80,29 @@ impl Messages {
     /// # Errors
     ///
     /// The system's error if the file cannot be read.
-    pub(crate) fn listed(&self, number: u32) -> Result<Option<Listed>> {
+    pub(crate) fn listed(&self, number: u32) -> Result<Option<MessageLine>> {
         let at = number as usize;
         let Some((sequence, end)) = self.lines.get(at).copied() else { return Ok(None) };
         let begin = at.checked_sub(1).and_then(|before| self.lines.get(before)).map_or(0, |(_, end)| *end);
         let mut line = vec![0; (end - begin) as usize];
         self.file.read_exact_at(&mut line, begin).map_err(of_file)?;
-        Ok(Some(Listed { sequence, line }))
+        Ok(Some(MessageLine { sequence, line }))
     }
 }
 
-fn of_file(source: io::Error) -> Failure {
-    Failure::File { path: Path::new("a temporary file").to_owned(), source }
+fn of_file(source: io::Error) -> CommandError {
+    CommandError::File { path: Path::new("a temporary file").to_owned(), source }
 }
 
 /// Holds the conversations of a session that were asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Conversations(BTreeMap<String, Held>);
+pub(crate) struct Conversations(BTreeMap<String, CachedConversation>);
 
 /// What came of reading a conversation.
 #[derive(Debug)]
-enum Held {
+enum CachedConversation {
     Nothing,
-    Messages(Box<Messages>),
+    Messages(Box<MessageListHistory>),
     /// One of its messages takes more memory than all may: it is not read again for each step.
     TooLarge(foldlog::Error),
 }
@@ -108,28 +112,32 @@ impl Conversations {
     ///
     /// # Errors
     ///
-    /// Those of [`Messages::read`].
+    /// Those of [`MessageListHistory::read`].
     pub(crate) fn get(
         &mut self,
         reader: &LogReader,
         evaluation: &str,
         payloads: Payloads,
-    ) -> Result<Option<&Messages>> {
+    ) -> Result<Option<&MessageListHistory>> {
         if !self.0.contains_key(evaluation) {
             if self.0.len() >= CONVERSATIONS_MAX {
                 self.0.pop_first();
             }
-            let held = match Messages::read(reader, evaluation, payloads) {
-                Ok(messages) => messages.map_or(Held::Nothing, |messages| Held::Messages(Box::new(messages))),
-                Err(Failure::Engine(error @ foldlog::Error::OverBudget { .. })) => Held::TooLarge(error),
+            let held = match MessageListHistory::read(reader, evaluation, payloads) {
+                Ok(messages) => messages.map_or(CachedConversation::Nothing, |messages| {
+                    CachedConversation::Messages(Box::new(messages))
+                }),
+                Err(CommandError::Engine(error @ foldlog::Error::OverBudget { .. })) => {
+                    CachedConversation::TooLarge(error)
+                }
                 Err(failure) => return Err(failure),
             };
             self.0.insert(evaluation.to_owned(), held);
         }
         match self.0.get(evaluation) {
-            Some(Held::Messages(messages)) => Ok(Some(messages)),
-            Some(Held::TooLarge(error)) => Err(error.clone().into()),
-            Some(Held::Nothing) | None => Ok(None),
+            Some(CachedConversation::Messages(messages)) => Ok(Some(messages)),
+            Some(CachedConversation::TooLarge(error)) => Err(error.clone().into()),
+            Some(CachedConversation::Nothing) | None => Ok(None),
         }
     }
 }

@@ -49,7 +49,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use security::{Gate, Token};
+use security::{AccessToken, Gate};
 use sessions::Sessions;
 
 /// Number of threads that read logs.
@@ -60,7 +60,7 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// What a server shows.
 #[derive(Debug)]
-pub(crate) enum Shown {
+pub(crate) enum ServerScope {
     /// All sessions of a store.
     Store(Store),
     /// One session: its id and its folder.
@@ -71,7 +71,7 @@ pub(crate) enum Shown {
 #[derive(Debug)]
 pub(crate) struct Server {
     address: SocketAddr,
-    token: Token,
+    token: AccessToken,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -82,8 +82,8 @@ impl Server {
     /// # Errors
     ///
     /// The system's error if the port is taken, or it gives no randomness or no thread.
-    pub(crate) fn start(shown: Shown, port: u16, memory_bytes: Option<u64>) -> io::Result<Server> {
-        let token = Token::draw()?;
+    pub(crate) fn start(shown: ServerScope, port: u16, memory_bytes: Option<u64>) -> io::Result<Server> {
+        let token = AccessToken::draw()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(READERS)

@@ -11,15 +11,15 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// The places of a server.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct ConnectionLimiter {
     free: Arc<Semaphore>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<ConnectionQueue>,
     /// Notified when a connection begins to wait.
     more: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct ConnectionQueue {
     begun: u64,
     /// Connections that wait, those that have waited longest first.
     connections: BTreeMap<u64, Arc<Notify>>,
@@ -29,15 +29,15 @@ struct Waiting {
 
 /// The place of one connection.
 #[derive(Debug)]
-pub(super) struct Place {
-    places: Arc<Places>,
-    phase: Mutex<Phase>,
+pub(super) struct ConnectionPermit {
+    places: Arc<ConnectionLimiter>,
+    phase: Mutex<ConnectionPhase>,
     given_up: Arc<Notify>,
     _permit: OwnedSemaphorePermit,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum ConnectionPhase {
     /// Waits for a request, since this many others began to.
     Waiting(u64),
     Answering,
@@ -49,22 +49,22 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Places {
-    pub(super) fn new(count: usize) -> Arc<Places> {
+impl ConnectionLimiter {
+    pub(super) fn new(count: usize) -> Arc<ConnectionLimiter> {
         let free = Arc::new(Semaphore::new(count));
-        Arc::new(Places { free, waiting: Mutex::default(), more: Notify::new() })
+        Arc::new(ConnectionLimiter { free, waiting: Mutex::default(), more: Notify::new() })
     }
 
     /// Returns a place for a new connection. Where none is free, this waits until the connection that has waited longest
     /// has given up its own, or another one has ended.
-    pub(super) async fn take(self: &Arc<Self>) -> Option<Arc<Place>> {
+    pub(super) async fn take(self: &Arc<Self>) -> Option<Arc<ConnectionPermit>> {
         loop {
             if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
-                return Some(Place::of(self, permit));
+                return Some(ConnectionPermit::of(self, permit));
             }
             self.give_up_longest();
             tokio::select! {
-                permit = Arc::clone(&self.free).acquire_owned() => return Some(Place::of(self, permit.ok()?)),
+                permit = Arc::clone(&self.free).acquire_owned() => return Some(ConnectionPermit::of(self, permit.ok()?)),
                 () = self.more.notified() => {}
             }
         }
@@ -92,12 +92,12 @@ impl Places {
     }
 }
 
-impl Place {
-    fn of(places: &Arc<Places>, permit: OwnedSemaphorePermit) -> Arc<Place> {
+impl ConnectionPermit {
+    fn of(places: &Arc<ConnectionLimiter>, permit: OwnedSemaphorePermit) -> Arc<ConnectionPermit> {
         let given_up = Arc::new(Notify::new());
         let begun = places.begin_to_wait(&given_up);
-        let phase = Mutex::new(Phase::Waiting(begun));
-        Arc::new(Place { places: Arc::clone(places), phase, given_up, _permit: permit })
+        let phase = Mutex::new(ConnectionPhase::Waiting(begun));
+        Arc::new(ConnectionPermit { places: Arc::clone(places), phase, given_up, _permit: permit })
     }
 
     /// Returns once the connection is to give up its place.
@@ -108,34 +108,34 @@ impl Place {
     /// Notes that a whole request has arrived. One that was told before to give up its place comes too late.
     pub(super) fn answers(&self) {
         let mut phase = locked(&self.phase);
-        if let Phase::Waiting(begun) = *phase
+        if let ConnectionPhase::Waiting(begun) = *phase
             && locked(&self.places.waiting).connections.remove(&begun).is_some()
         {
-            *phase = Phase::Answering;
+            *phase = ConnectionPhase::Answering;
         }
     }
 
     /// Notes that the answer is there. It is one piece, and so is written with the next flush.
     pub(super) fn answered(&self) {
         let mut phase = locked(&self.phase);
-        if let Phase::Answering = *phase {
-            *phase = Phase::Writing;
+        if let ConnectionPhase::Answering = *phase {
+            *phase = ConnectionPhase::Writing;
         }
     }
 
     /// Notes that all is written that there was to write.
     pub(super) fn flushed(&self) {
         let mut phase = locked(&self.phase);
-        if let Phase::Writing = *phase {
-            *phase = Phase::Waiting(self.places.begin_to_wait(&self.given_up));
+        if let ConnectionPhase::Writing = *phase {
+            *phase = ConnectionPhase::Waiting(self.places.begin_to_wait(&self.given_up));
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut waiting = locked(&self.places.waiting);
-        if let Phase::Waiting(begun) = *locked(&self.phase)
+        if let ConnectionPhase::Waiting(begun) = *locked(&self.phase)
             && waiting.connections.remove(&begun).is_none()
         {
             waiting.leaving = waiting.leaving.saturating_sub(1);

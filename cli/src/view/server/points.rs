@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use foldlog::SequenceNumber;
 use foldlog::inspect::{FoldPoint, LogReader};
 
-use super::super::records::Begun;
+use super::super::records::RunningOperation;
 
 /// Number of points at even distances.
 const POINTS_MAX: usize = 64;
@@ -21,16 +21,16 @@ const RECENT_MAX: usize = 8;
 
 /// Holds a point, and the runs of tools that had begun and not ended there.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct CachedPoint {
     pub(crate) point: FoldPoint,
-    pub(crate) begun: BTreeMap<SequenceNumber, Begun>,
+    pub(crate) begun: BTreeMap<SequenceNumber, RunningOperation>,
 }
 
 /// Holds points of one log.
 #[derive(Debug)]
 pub(crate) struct Points {
     /// In ascending order.
-    even: Vec<Kept>,
+    even: Vec<CachedPoint>,
     recent: VecDeque<FoldPoint>,
     spacing: u64,
 }
@@ -48,7 +48,7 @@ impl Points {
     }
 
     /// Returns the last point at an even distance.
-    pub(crate) fn last(&self) -> Option<&Kept> {
+    pub(crate) fn last(&self) -> Option<&CachedPoint> {
         self.even.last()
     }
 
@@ -59,7 +59,7 @@ impl Points {
     }
 
     /// Keeps the point at [`next_position`](Points::next_position).
-    pub(crate) fn keep(&mut self, kept: Kept) {
+    pub(crate) fn keep(&mut self, kept: CachedPoint) {
         self.even.push(kept);
         if self.even.len() > POINTS_MAX {
             let mut place = 0;
@@ -73,7 +73,7 @@ impl Points {
     }
 
     /// Returns the last point at an even distance through `position`.
-    pub(crate) fn even_through(&self, position: Option<SequenceNumber>) -> Option<&Kept> {
+    pub(crate) fn even_through(&self, position: Option<SequenceNumber>) -> Option<&CachedPoint> {
         self.even.iter().rfind(|kept| kept.point.position() <= position)
     }
 

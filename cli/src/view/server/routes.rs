@@ -33,7 +33,7 @@ use super::security::{Gate, guard};
 use super::session::Session;
 use super::sessions::Sessions;
 use super::{answers, compare, files};
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandError, Result};
 use crate::verbs::stats::stats;
 
 /// Time after which a page that waits for news is told that there are none.
@@ -47,17 +47,17 @@ const JSON: &str = "application/json; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 
 #[derive(Clone, Debug)]
-struct Serving {
+struct ServerState {
     gate: Arc<Gate>,
     sessions: Arc<Sessions>,
 }
 
 /// Makes what answers the requests that pass the gate.
 pub(crate) fn router(gate: Gate, sessions: Arc<Sessions>) -> Router {
-    Router::new().fallback(respond).with_state(Serving { gate: Arc::new(gate), sessions })
+    Router::new().fallback(respond).with_state(ServerState { gate: Arc::new(gate), sessions })
 }
 
-async fn respond(State(serving): State<Serving>, request: Request) -> Result<Response<Body>, Infallible> {
+async fn respond(State(serving): State<ServerState>, request: Request) -> Result<Response<Body>, Infallible> {
     let (parts, body) = request.into_parts();
     // The body is dropped unread, and with it the connection if it has one.
     drop(body);
@@ -94,7 +94,7 @@ fn not_found() -> Response<Body> {
         .into_response()
 }
 
-impl Serving {
+impl ServerState {
     async fn answer(self, path: &str, query: Query) -> Response<Body> {
         let parts: Vec<&str> = path.split('/').collect();
         match parts.as_slice() {
@@ -136,7 +136,7 @@ impl Serving {
     async fn of_session(self, session: (Uuid, PathBuf), name: String, query: Query) -> Response<Body> {
         let answered = read(move || {
             // These go through all of a log, and hold up nobody else.
-            let apart = |of: &dyn Fn(&Session) -> Arc<super::session::Opened>| {
+            let apart = |of: &dyn Fn(&Session) -> Arc<super::session::OpenedLog>| {
                 self.sessions.with(&session, |session| Ok(of(session)))
             };
             let log = |session: &Session| Arc::clone(&session.log);
@@ -195,7 +195,7 @@ impl Serving {
 /// Reads logs on a thread that may wait.
 async fn read<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(Failure::usage("this cannot be answered", "report what was shown here")))
+    done.unwrap_or_else(|_| Err(CommandError::usage("this cannot be answered", "report what was shown here")))
 }
 
 /// Returns what a page is told: JSON, also if something failed.
@@ -206,8 +206,8 @@ fn said(answered: Result<Option<String>>) -> Response<Body> {
         Err(failure) => failure,
     };
     let status = match &failure {
-        Failure::Deleted { .. } | Failure::Engine(Error::NotASession { .. }) => StatusCode::GONE,
-        Failure::Usage { .. } => StatusCode::BAD_REQUEST,
+        CommandError::Deleted { .. } | CommandError::Engine(Error::NotASession { .. }) => StatusCode::GONE,
+        CommandError::Usage { .. } => StatusCode::BAD_REQUEST,
         failure if failure.is_over_budget() => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };

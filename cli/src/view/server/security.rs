@@ -21,19 +21,19 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 
 /// Holds what every path of one server begins with.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Token(String);
+pub(crate) struct AccessToken(String);
 
-impl Token {
+impl AccessToken {
     /// Draws a token from the system's randomness.
     ///
     /// # Errors
     ///
     /// The system's error if it has none.
-    pub(crate) fn draw() -> std::io::Result<Token> {
+    pub(crate) fn draw() -> std::io::Result<AccessToken> {
         let mut bytes = [0; TOKEN_BYTES];
         getrandom::fill(&mut bytes)
             .map_err(|error| std::io::Error::other(format!("no randomness: {error}")))?;
-        Ok(Token(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
+        Ok(AccessToken(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -48,7 +48,7 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for AccessToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token")
     }
@@ -57,13 +57,13 @@ impl fmt::Debug for Token {
 /// Decides which requests are answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
-    token: Token,
+    token: AccessToken,
     /// Names of this server with its port.
     hosts: [String; 2],
 }
 
 impl Gate {
-    pub(crate) fn new(token: Token, port: u16) -> Gate {
+    pub(crate) fn new(token: AccessToken, port: u16) -> Gate {
         Gate { token, hosts: [format!("127.0.0.1:{port}"), format!("localhost:{port}")] }
     }
 
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_page_may_be_opened_from_elsewhere_and_its_data_not() {
-        let token = Token::draw().unwrap();
+        let token = AccessToken::draw().unwrap();
         let gate = Gate::new(token.clone(), 8000);
         let elsewhere = [
             ("host", "127.0.0.1:8000"),
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn tokens_are_drawn_anew_and_compared_whole() {
-        let (one, other) = (Token::draw().unwrap(), Token::draw().unwrap());
+        let (one, other) = (AccessToken::draw().unwrap(), AccessToken::draw().unwrap());
         assert_ne!(one, other);
         assert_eq!(one.as_str().len(), 2 * TOKEN_BYTES);
         assert!(one.is(one.as_str()) && !one.is(other.as_str()));

@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use foldlog::inspect::{CompactedRange, FoldPoint, Followed, Follower, LogReader, ReadOptions, StateReader};
+use foldlog::inspect::{CompactedRange, FoldPoint, Follower, LogReader, LogUpdate, ReadOptions, StateReader};
 use foldlog::storage::FileStorage;
-use foldlog::{Error, Kind, OperationId, SequenceNumber};
+use foldlog::{Error, OperationId, RecordKind, SequenceNumber};
 
 use super::super::Payloads;
-use super::super::after_damage::Beyond;
-use super::super::records::{CHUNK_RECORDS, Chunk, Columns, Gathered};
+use super::super::after_damage::RecordsAfterDamage;
+use super::super::records::{CHUNK_RECORDS, ColumnLegend, Columns, RecordColumns};
 use super::super::walk::{self, UsageLog};
-use super::messages::{Conversations, Messages};
-use super::points::{Kept, Points};
-use super::workspaces::Captures;
-use crate::failure::{Failure, Result};
-use crate::spend::Sources;
+use super::messages::{Conversations, MessageListHistory};
+use super::points::{CachedPoint, Points};
+use super::workspaces::CaptureHistory;
+use crate::failure::{CommandError, Result};
+use crate::spend::SpendReader;
 use crate::verbs::show::Timeline;
 
 /// Bytes of the longest value that a page gets whole.
@@ -29,7 +29,7 @@ const REST: u32 = 3;
 
 /// A log as it was when it was opened.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedLog {
     pub(crate) reader: LogReader,
     pub(crate) timeline: Timeline,
     /// Ranges of positions at which nobody knows what the slices held.
@@ -37,16 +37,16 @@ pub(crate) struct Opened {
     compacted: Vec<CompactedRange>,
 }
 
-impl Opened {
-    fn open(dir: &Path, memory_bytes: Option<u64>) -> Result<Opened> {
+impl OpenedLog {
+    fn open(dir: &Path, memory_bytes: Option<u64>) -> Result<OpenedLog> {
         let options = ReadOptions { outline: false, memory_bytes };
         let opened = LogReader::open_sound(Arc::new(FileStorage::new()), dir, options);
         let reader = opened.map_err(|error| match dir.exists() {
-            true => Failure::from(error),
-            false => Failure::Deleted { path: dir.to_owned() },
+            true => CommandError::from(error),
+            false => CommandError::Deleted { path: dir.to_owned() },
         })?;
         let (timeline, compacted) = (Timeline::of(&reader), reader.compacted());
-        Ok(Opened { unknown: walk::unknown(&compacted), reader, timeline, compacted })
+        Ok(OpenedLog { unknown: walk::unknown(&compacted), reader, timeline, compacted })
     }
 
     pub(crate) fn is_known(&self, position: SequenceNumber) -> bool {
@@ -56,7 +56,7 @@ impl Opened {
 
 /// What was gathered over all records through the last one.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct RecordIndex {
     pub(crate) failures: Vec<SequenceNumber>,
     /// Records of kind `rollback`.
     pub(crate) rollbacks: Vec<SequenceNumber>,
@@ -75,16 +75,16 @@ pub(crate) struct Known {
 pub(crate) struct Session {
     dir: PathBuf,
     memory_bytes: Option<u64>,
-    pub(crate) log: Arc<Opened>,
-    pub(crate) known: Known,
+    pub(crate) log: Arc<OpenedLog>,
+    pub(crate) known: RecordIndex,
     /// Grows whenever something else is true of a record that was there before.
     pub(crate) epoch: u64,
     points: Points,
     conversations: Conversations,
     /// Captures of workspaces, once they were asked for.
-    captures: Option<Captures>,
+    captures: Option<CaptureHistory>,
     /// Records behind damage, once they were asked for.
-    beyond: Option<Arc<Beyond>>,
+    beyond: Option<Arc<RecordsAfterDamage>>,
     /// Follows the log from its end on; `None` if that is damaged.
     follower: Option<Follower>,
     /// Whether the follower has met what the log does not hold.
@@ -98,15 +98,15 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Failure::Deleted`] if it is gone, or the engine's error if nothing in it is sound or it takes more memory than it may.
+    /// [`CommandError::Deleted`] if it is gone, or the engine's error if nothing in it is sound or it takes more memory than it may.
     pub(crate) fn open(dir: &Path, memory_bytes: Option<u64>) -> Result<Session> {
         let begun = Instant::now();
-        let log = Arc::new(Opened::open(dir, memory_bytes)?);
+        let log = Arc::new(OpenedLog::open(dir, memory_bytes)?);
         let mut session = Session {
             dir: dir.to_owned(),
             memory_bytes,
             log,
-            known: Known::default(),
+            known: RecordIndex::default(),
             epoch: 0,
             points: Points::new(),
             conversations: Conversations::default(),
@@ -131,7 +131,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Failure::Usage`] if the log does not have it.
+    /// [`CommandError::Usage`] if the log does not have it.
     pub(crate) fn position(&self, asked: SequenceNumber) -> Result<SequenceNumber> {
         crate::readers::position_of(self.log.reader.last_position(), Some(asked))
     }
@@ -140,10 +140,10 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of `answer`; [`Failure::Deleted`] if the session is gone.
+    /// Those of `answer`; [`CommandError::Deleted`] if the session is gone.
     pub(crate) fn answer<T>(&mut self, answer: impl Fn(&mut Session) -> Result<T>) -> Result<T> {
         let answered = match answer(self) {
-            Err(Failure::Engine(Error::CompactedMeanwhile { .. })) => {
+            Err(CommandError::Engine(Error::CompactedMeanwhile { .. })) => {
                 self.refresh(true)?;
                 answer(self)
             }
@@ -152,10 +152,10 @@ impl Session {
         answered.map_err(|failure| self.ended(failure))
     }
 
-    fn ended(&self, failure: Failure) -> Failure {
+    fn ended(&self, failure: CommandError) -> CommandError {
         match failure {
             // Whichever call failed, it failed because the session is gone.
-            Failure::Engine(_) if !self.dir.exists() => Failure::Deleted { path: self.dir.clone() },
+            CommandError::Engine(_) if !self.dir.exists() => CommandError::Deleted { path: self.dir.clone() },
             failure => failure,
         }
     }
@@ -174,15 +174,15 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Failure::Deleted`] if the session is gone, or the engine's error if it cannot be read again.
+    /// [`CommandError::Deleted`] if the session is gone, or the engine's error if it cannot be read again.
     pub(crate) fn look(&mut self) -> Result<bool> {
         if !self.dir.exists() {
-            return Err(Failure::Deleted { path: self.dir.clone() });
+            return Err(CommandError::Deleted { path: self.dir.clone() });
         }
         let Some(follower) = &mut self.follower else { return Ok(false) };
         let mut grown = self.has_grown;
         let polled = follower.poll(|met| {
-            grown |= matches!(met, Followed::Record { .. } | Followed::Replaced { .. });
+            grown |= matches!(met, LogUpdate::Record { .. } | LogUpdate::Replaced { .. });
             Ok(())
         });
         // Damage is told by a reader, which knows what is sound.
@@ -196,12 +196,12 @@ impl Session {
     /// Reads the log again. What was gathered is kept as far as it still holds; nothing of it if `anew`.
     fn refresh(&mut self, anew: bool) -> Result<()> {
         let begun = Instant::now();
-        let log = Opened::open(&self.dir, self.memory_bytes)?;
+        let log = OpenedLog::open(&self.dir, self.memory_bytes)?;
         let is_same = !anew && log.compacted == self.log.compacted && self.holds_mark(&log.reader)?;
         let before = self.log.reader.records_len();
         let goes_back = log.reader.rollbacks().any(|(at, _)| at.get() >= before);
         if !is_same {
-            (self.known, self.points) = (Known::default(), Points::new());
+            (self.known, self.points) = (RecordIndex::default(), Points::new());
         }
         if !is_same || goes_back {
             self.epoch += 1;
@@ -243,14 +243,14 @@ impl Session {
         let nesting = std::mem::take(&mut self.known.nesting);
         let mut columns = Columns::going_on(reader, &log.timeline, from, (begun, nesting));
         let mut rollbacks = Vec::new();
-        let (mut usage, mut sources) = (std::mem::take(&mut self.known.usage), Sources::of(reader));
+        let (mut usage, mut sources) = (std::mem::take(&mut self.known.usage), SpendReader::of(reader));
         let taken = self.known.mark.map(|(sequence, ..)| sequence);
         let mut point = self.points.last().map(|kept| kept.point.clone());
         while point.as_ref().and_then(|point| point.position()) < Some(last) {
             let next = self.points.next_position();
             let mut chunks = Vec::new();
             let folded = reader.fold_on(point.as_ref(), next.min(last), |record, _| {
-                if record.kind == Kind::ROLLBACK {
+                if record.kind == RecordKind::ROLLBACK {
                     rollbacks.push(record.sequence);
                 }
                 // Records behind the last point are gone through again.
@@ -262,7 +262,7 @@ impl Session {
             })?;
             chunks.iter().for_each(|chunk| self.known.note(chunk));
             if next <= last {
-                self.points.keep(Kept { point: folded.clone(), begun: columns.running().clone() });
+                self.points.keep(CachedPoint { point: folded.clone(), begun: columns.running().clone() });
             }
             point = Some(folded);
         }
@@ -291,9 +291,9 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The engine's error if the log cannot be read, or the messages take more memory than they may; [`Failure::File`] if the
+    /// The engine's error if the log cannot be read, or the messages take more memory than they may; [`CommandError::File`] if the
     /// system keeps no temporary files.
-    pub(crate) fn conversation(&mut self, evaluation: &str) -> Result<Option<&Messages>> {
+    pub(crate) fn conversation(&mut self, evaluation: &str) -> Result<Option<&MessageListHistory>> {
         self.conversations.get(&self.log.reader, evaluation, Session::payloads())
     }
 
@@ -302,10 +302,10 @@ impl Session {
     /// # Errors
     ///
     /// The engine's error if the log cannot be read.
-    pub(crate) fn captures(&mut self) -> Result<&mut Captures> {
+    pub(crate) fn captures(&mut self) -> Result<&mut CaptureHistory> {
         let captures = match self.captures.take() {
             Some(captures) => captures,
-            None => Captures::read(&self.log.reader)?,
+            None => CaptureHistory::read(&self.log.reader)?,
         };
         Ok(self.captures.insert(captures))
     }
@@ -315,11 +315,11 @@ impl Session {
     /// # Errors
     ///
     /// The engine's error if the files cannot be read.
-    pub(crate) fn beyond(&mut self) -> Result<Arc<Beyond>> {
+    pub(crate) fn beyond(&mut self) -> Result<Arc<RecordsAfterDamage>> {
         if let Some(beyond) = &self.beyond {
             return Ok(Arc::clone(beyond));
         }
-        let read = Arc::new(Beyond::read(&self.log.reader, &self.log.timeline)?);
+        let read = Arc::new(RecordsAfterDamage::read(&self.log.reader, &self.log.timeline)?);
         Ok(Arc::clone(self.beyond.insert(read)))
     }
 
@@ -328,7 +328,7 @@ impl Session {
     /// # Errors
     ///
     /// Those of [`state`](Session::state).
-    pub(crate) fn chunk(&mut self, number: u64) -> Result<(Chunk, Gathered)> {
+    pub(crate) fn chunk(&mut self, number: u64) -> Result<(RecordColumns, ColumnLegend)> {
         let log = Arc::clone(&self.log);
         let reader = &log.reader;
         let from = SequenceNumber::new(number.saturating_mul(CHUNK_RECORDS as u64));
@@ -354,11 +354,11 @@ impl Session {
 /// Goes from a point to the position `known`, and lists the records from `from` through `last` behind it. Returns the chunk if it
 /// is full.
 fn list(
-    log: &Opened,
+    log: &OpenedLog,
     (mut point, known): (Option<FoldPoint>, Option<SequenceNumber>),
     (from, last): (SequenceNumber, SequenceNumber),
     columns: &mut Columns<'_>,
-) -> Result<Option<Chunk>> {
+) -> Result<Option<RecordColumns>> {
     let reader = &log.reader;
     if let Some(known) =
         known.filter(|known| point.as_ref().and_then(|point| point.position()) != Some(*known))
@@ -385,8 +385,8 @@ fn list(
     Ok(full)
 }
 
-impl Known {
-    fn note(&mut self, chunk: &Chunk) {
+impl RecordIndex {
+    fn note(&mut self, chunk: &RecordColumns) {
         let (tools, outcomes) = chunk.tools_and_outcomes();
         self.tools.extend(tools.into_iter().map(str::to_owned));
         self.outcomes.extend(outcomes.into_iter().map(str::to_owned));

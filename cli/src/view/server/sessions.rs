@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uuid::Uuid;
 
-use super::Shown;
+use super::ServerScope;
 use super::session::Session;
-use crate::failure::{Failure, Result};
-use crate::verbs::sessions::{Row, rows_of};
+use crate::failure::{CommandError, Result};
+use crate::verbs::sessions::{SessionListRow, rows_of};
 
 /// Number of sessions that are held open.
 const HELD_MAX: usize = 6;
@@ -17,15 +17,15 @@ const HELD_MAX: usize = 6;
 const ROWS_MAX: usize = 500;
 
 /// A session that is held open, or whose opening is awaited.
-type Held = Arc<Mutex<Option<Session>>>;
+type SessionSlot = Arc<Mutex<Option<Session>>>;
 
 /// Holds what a server shows.
 #[derive(Debug)]
 pub(crate) struct Sessions {
-    shown: Shown,
+    shown: ServerScope,
     memory_bytes: Option<u64>,
     /// In the order in which they were asked for last.
-    held: Mutex<Vec<(Uuid, Held)>>,
+    held: Mutex<Vec<(Uuid, SessionSlot)>>,
 }
 
 /// Rows of a store, from one place in the order of ids on.
@@ -33,21 +33,21 @@ pub(crate) struct Sessions {
 pub(crate) struct Rows {
     /// Number of sessions of the store.
     total: usize,
-    rows: Vec<Row>,
+    rows: Vec<SessionListRow>,
     /// Place at which to go on; `None` at the end.
     next: Option<usize>,
 }
 
 impl Sessions {
-    pub(crate) fn new(shown: Shown, memory_bytes: Option<u64>) -> Sessions {
+    pub(crate) fn new(shown: ServerScope, memory_bytes: Option<u64>) -> Sessions {
         Sessions { shown, memory_bytes, held: Mutex::default() }
     }
 
     /// Returns the session that is shown alone.
     pub(crate) fn only(&self) -> Option<Uuid> {
         match &self.shown {
-            Shown::Store(_) => None,
-            Shown::Session(id, _) => Some(*id),
+            ServerScope::Store(_) => None,
+            ServerScope::Session(id, _) => Some(*id),
         }
     }
 
@@ -55,8 +55,8 @@ impl Sessions {
     pub(crate) fn dir(&self, id: &str) -> Option<(Uuid, PathBuf)> {
         let session = Uuid::try_parse(id).ok().filter(|session| session.hyphenated().to_string() == id)?;
         let dir = match &self.shown {
-            Shown::Store(store) => store.session_dir(session),
-            Shown::Session(only, dir) => (*only == session).then(|| dir.clone())?,
+            ServerScope::Store(store) => store.session_dir(session),
+            ServerScope::Session(only, dir) => (*only == session).then(|| dir.clone())?,
         };
         dir.symlink_metadata().is_ok_and(|found| found.is_dir()).then_some((session, dir))
     }
@@ -78,16 +78,16 @@ impl Sessions {
             None => held.insert(Session::open(dir, self.memory_bytes)?),
         };
         let answered = session.answer(answer);
-        if matches!(answered, Err(Failure::Deleted { .. })) {
+        if matches!(answered, Err(CommandError::Deleted { .. })) {
             *held = None;
         }
         answered
     }
 
-    fn held(&self, id: Uuid) -> Held {
+    fn held(&self, id: Uuid) -> SessionSlot {
         let mut all = locked(&self.held);
         let at = all.iter().position(|(held, _)| *held == id);
-        let held = at.map_or_else(|| (id, Held::default()), |at| all.remove(at));
+        let held = at.map_or_else(|| (id, SessionSlot::default()), |at| all.remove(at));
         // A session that was asked for long ago is opened again when it is asked for.
         if all.len() >= HELD_MAX {
             all.remove(0);
@@ -107,7 +107,7 @@ impl Sessions {
     ///
     /// The engine's error if the store cannot be read.
     pub(crate) fn rows(&self, from: usize) -> Result<Option<Rows>> {
-        let Shown::Store(store) = &self.shown else { return Ok(None) };
+        let ServerScope::Store(store) = &self.shown else { return Ok(None) };
         let ids = store.session_ids()?;
         let total = ids.len();
         let ids: Vec<Uuid> = ids.into_iter().skip(from).take(ROWS_MAX).collect();

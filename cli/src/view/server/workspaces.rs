@@ -9,41 +9,41 @@ use foldlog::inspect::LogReader;
 use foldlog_codec::escape;
 use serde_json::{Value as Json, json};
 
-use super::super::Range;
-use super::super::files::{self, Captured};
+use super::super::RecordRange;
+use super::super::files::{self, WorkspaceCaptures};
 use crate::failure::Result;
 
 /// Number of files that an answer lists at most.
 const FILES_MAX: usize = 20_000;
 
 /// Files of one capture, by their paths; or why they cannot be read.
-type Files = std::result::Result<BTreeMap<String, FileFacts>, String>;
+type CaptureListing = std::result::Result<BTreeMap<String, FileFacts>, String>;
 
 /// Holds what of each workspace was captured last at each position, and the files that were listed last.
 #[derive(Debug)]
-pub(crate) struct Captures {
+pub(crate) struct CaptureHistory {
     session: PathBuf,
-    history: BTreeMap<SequenceNumber, Captured>,
+    history: BTreeMap<SequenceNumber, WorkspaceCaptures>,
     /// The workspace and the capture whose files were listed last.
-    listed: Option<(String, String, Files)>,
+    listed: Option<(String, String, CaptureListing)>,
 }
 
-impl Captures {
+impl CaptureHistory {
     /// Reads which captures a log names.
     ///
     /// # Errors
     ///
     /// The engine's error if the log cannot be read.
-    pub(crate) fn read(reader: &LogReader) -> Result<Captures> {
-        let range = Range { from: SequenceNumber::MIN, last: reader.last_position() };
+    pub(crate) fn read(reader: &LogReader) -> Result<CaptureHistory> {
+        let range = RecordRange { from: SequenceNumber::MIN, last: reader.last_position() };
         let history = files::captures(reader, &range)?;
-        Ok(Captures { session: reader.dir().to_owned(), history, listed: None })
+        Ok(CaptureHistory { session: reader.dir().to_owned(), history, listed: None })
     }
 
     /// Returns what was captured last at a position, and the record from which on it holds.
-    fn at(&self, position: SequenceNumber) -> Option<(SequenceNumber, Captured)> {
+    fn at(&self, position: SequenceNumber) -> Option<(SequenceNumber, WorkspaceCaptures)> {
         let (since, captured) = self.history.range(..=position).next_back()?;
-        Some((*since, Captured::clone(captured)))
+        Some((*since, WorkspaceCaptures::clone(captured)))
     }
 
     fn snapshot(
@@ -59,9 +59,10 @@ impl Captures {
         Some((same.last().map(|(since, _)| *since)?, snapshot))
     }
 
-    fn list(&mut self, workspace: &str, snapshot: &FilesystemSnapshot) -> &Files {
-        let is_listed =
-            |(listed, commit, _): &(String, String, Files)| listed == workspace && *commit == snapshot.commit;
+    fn list(&mut self, workspace: &str, snapshot: &FilesystemSnapshot) -> &CaptureListing {
+        let is_listed = |(listed, commit, _): &(String, String, CaptureListing)| {
+            listed == workspace && *commit == snapshot.commit
+        };
         let listed = match self.listed.take().filter(is_listed) {
             Some(listed) => listed,
             None => {
@@ -159,15 +160,16 @@ const BESIDE_FILES_MAX: usize = 300;
 /// Describes the files that differ between a position of one session and one of another, with their contents as far as these are
 /// short, and says how many more there are, and which workspaces' files are not known.
 pub(crate) fn beside(
-    (here, at): (&mut Captures, SequenceNumber),
-    (there, other_at): (&mut Captures, SequenceNumber),
+    (here, at): (&mut CaptureHistory, SequenceNumber),
+    (there, other_at): (&mut CaptureHistory, SequenceNumber),
 ) -> Json {
-    let named = |captures: &Captures, at| captures.at(at).map(|(_, captured)| captured).unwrap_or_default();
+    let named =
+        |captures: &CaptureHistory, at| captures.at(at).map(|(_, captured)| captured).unwrap_or_default();
     let names = [named(here, at), named(there, other_at)];
     let names: BTreeSet<&String> = names.iter().flat_map(|captured| captured.keys()).collect();
     let (mut found, mut left_out, mut unknown, mut bytes) = (Vec::new(), 0_u64, Vec::new(), 0);
     for name in names {
-        let mut files_of = |captures: &mut Captures, at| match captures.snapshot(at, name) {
+        let mut files_of = |captures: &mut CaptureHistory, at| match captures.snapshot(at, name) {
             Some((_, snapshot)) => captures.list(name, &snapshot).clone().unwrap_or_else(|reason| {
                 unknown.push(json!({ "workspace": name, "reason": escape::text(&reason) }));
                 BTreeMap::new()
@@ -181,7 +183,7 @@ pub(crate) fn beside(
                 left_out += 1;
                 continue;
             }
-            let mut content = |captures: &Captures, facts: Option<&FileFacts>| {
+            let mut content = |captures: &CaptureHistory, facts: Option<&FileFacts>| {
                 let (all, longest) = BESIDE_BYTES_MAX;
                 let facts = facts.filter(|facts| facts.len <= longest && bytes + facts.len <= all)?;
                 bytes += facts.len;

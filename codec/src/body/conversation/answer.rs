@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use super::{Blocks, ConversationScope, ScopeFields, len};
 use crate::body::Payload;
 use crate::body::fields::{FieldWriter, bad, list, required, walk, walk_map};
-use crate::msgpack::{Reader, Writer};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
 
 const ANSWER: &str = "answer";
 
 /// Records a provider's answer, once it is complete and before any of its tool calls runs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer<'a> {
+pub struct AnswerBody<'a> {
     /// What the record belongs to.
     pub scope: ConversationScope<'a>,
     /// Sequence number of the request; `None` if the answer was not asked for in this log.
@@ -34,7 +34,7 @@ pub struct Answer<'a> {
     /// Id that the provider gave the request.
     pub request_id: Option<Cow<'a, str>>,
     /// What the request used.
-    pub usage: Option<Usage>,
+    pub usage: Option<TokenUsage>,
     /// Headers of the reply that say how many requests are allowed.
     pub rate_limits: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     /// Whatever else the adapter keeps of the answer: JSON, as one MessagePack string.
@@ -56,7 +56,7 @@ pub struct AnsweredCall<'a> {
 
 /// Counts the tokens of one request, as the provider said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
+pub struct TokenUsage {
     /// Tokens of the messages that were sent, those that the provider read from its cache or wrote into it left out.
     pub input: u64,
     /// Tokens of the answer, reasoning included.
@@ -69,21 +69,21 @@ pub struct Usage {
     pub reasoning: u64,
 }
 
-impl Usage {
+impl TokenUsage {
     /// Returns the sum of two counts. A number that would be too large is the largest.
     #[must_use]
-    pub fn plus(self, other: Usage) -> Usage {
+    pub fn plus(self, other: TokenUsage) -> TokenUsage {
         self.each(other, u64::saturating_add)
     }
 
     /// Returns what is left of a count without another one. A number that would be negative is 0.
     #[must_use]
-    pub fn minus(self, other: Usage) -> Usage {
+    pub fn minus(self, other: TokenUsage) -> TokenUsage {
         self.each(other, u64::saturating_sub)
     }
 
-    fn each(self, other: Usage, of: impl Fn(u64, u64) -> u64) -> Usage {
-        Usage {
+    fn each(self, other: TokenUsage, of: impl Fn(u64, u64) -> u64) -> TokenUsage {
+        TokenUsage {
             input: of(self.input, other.input),
             output: of(self.output, other.output),
             cache_read: of(self.cache_read, other.cache_read),
@@ -93,11 +93,11 @@ impl Usage {
     }
 
     fn fields(&self) -> [(&'static str, u64); 5] {
-        let Usage { input, output, cache_read, cache_write, reasoning } = *self;
+        let TokenUsage { input, output, cache_read, cache_write, reasoning } = *self;
         [("in", input), ("out", output), ("cr", cache_read), ("cw", cache_write), ("re", reasoning)]
     }
 
-    pub(super) fn write(&self, writer: &mut Writer) {
+    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
         let fields = self.fields();
         writer.map(fields.iter().filter(|(_, tokens)| *tokens > 0).count());
         for (name, tokens) in fields.into_iter().filter(|(_, tokens)| *tokens > 0) {
@@ -105,8 +105,8 @@ impl Usage {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Usage, Error> {
-        let mut usage = Usage::default();
+    pub(super) fn read(reader: &mut MsgpackReader<'_>) -> Result<TokenUsage, Error> {
+        let mut usage = TokenUsage::default();
         walk_map(reader, |name, value| {
             match name {
                 "in" => usage.input = value.unsigned()?,
@@ -123,7 +123,7 @@ impl Usage {
 }
 
 impl<'a> AnsweredCall<'a> {
-    fn write(&self, writer: &mut Writer) {
+    fn write(&self, writer: &mut MsgpackWriter) {
         let mut fields =
             FieldWriter::with_capacity(self.id.len() + self.name.len() + len(Some(&self.arguments)) + 24);
         fields.text("id", Some(&self.id));
@@ -133,7 +133,7 @@ impl<'a> AnsweredCall<'a> {
         fields.into_map(writer);
     }
 
-    fn read(reader: &mut Reader<'a>) -> Result<AnsweredCall<'a>, Error> {
+    fn read(reader: &mut MsgpackReader<'a>) -> Result<AnsweredCall<'a>, Error> {
         let (mut id, mut tool, mut arguments, mut incomplete) = (None, None, None, false);
         walk_map(reader, |name, value| {
             match name {
@@ -154,7 +154,7 @@ impl<'a> AnsweredCall<'a> {
 pub(super) type Pairs<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
 /// Writes names with their values, as one array in turn.
-pub(super) fn write_pairs(writer: &mut Writer, pairs: &[(Cow<'_, str>, Cow<'_, str>)]) {
+pub(super) fn write_pairs(writer: &mut MsgpackWriter, pairs: &[(Cow<'_, str>, Cow<'_, str>)]) {
     writer.array(2 * pairs.len());
     for (name, value) in pairs {
         writer.str(name).str(value);
@@ -166,7 +166,7 @@ pub(super) fn write_pairs(writer: &mut Writer, pairs: &[(Cow<'_, str>, Cow<'_, s
 /// # Errors
 ///
 /// [`Error::Body`] of a record of kind `kind` if a name has no value.
-pub(super) fn read_pairs<'a>(kind: &'static str, reader: &mut Reader<'a>) -> Result<Pairs<'a>, Error> {
+pub(super) fn read_pairs<'a>(kind: &'static str, reader: &mut MsgpackReader<'a>) -> Result<Pairs<'a>, Error> {
     let len = reader.array()? as usize;
     if !len.is_multiple_of(2) {
         return Err(bad(kind, "`rate` holds a name without a value"));
@@ -179,10 +179,10 @@ pub(super) fn read_pairs<'a>(kind: &'static str, reader: &mut Reader<'a>) -> Res
     Ok(pairs)
 }
 
-impl<'a> Answer<'a> {
+impl<'a> AnswerBody<'a> {
     /// Makes an answer with a text and no calls, of which nothing else is known.
-    pub fn new(scope: ConversationScope<'a>, content: Option<Payload<'a>>) -> Answer<'a> {
-        Answer {
+    pub fn new(scope: ConversationScope<'a>, content: Option<Payload<'a>>) -> AnswerBody<'a> {
+        AnswerBody {
             scope,
             request: None,
             content,
@@ -242,9 +242,9 @@ impl<'a> Answer<'a> {
     ///
     /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
     /// this crate reads, or if a field is missing or malformed.
-    pub fn decode(bytes: &'a [u8]) -> Result<Answer<'a>, Error> {
+    pub fn decode(bytes: &'a [u8]) -> Result<AnswerBody<'a>, Error> {
         let mut scope = ScopeFields::default();
-        let mut answer = Answer::new(ConversationScope::default(), None);
+        let mut answer = AnswerBody::new(ConversationScope::default(), None);
         walk(ANSWER, bytes, |name, value| {
             match name {
                 "to" => answer.request = Some(value.unsigned()?.into()),
@@ -255,7 +255,7 @@ impl<'a> Answer<'a> {
                 "more" => answer.continues = value.bool()?,
                 "m" => answer.model = Some(Cow::Borrowed(value.str()?)),
                 "rid" => answer.request_id = Some(Cow::Borrowed(value.str()?)),
-                "use" => answer.usage = Some(Usage::read(value)?),
+                "use" => answer.usage = Some(TokenUsage::read(value)?),
                 "rate" => answer.rate_limits = read_pairs(ANSWER, value)?,
                 "pp" => answer.payload = Some(Payload::new(value.rest())),
                 _ => {

@@ -24,7 +24,7 @@ mod turn;
 use std::borrow::Cow;
 
 pub use adapter_state::AdapterState;
-pub use answer::{Answer, AnsweredCall, Usage};
+pub use answer::{AnswerBody, AnsweredCall, TokenUsage};
 pub use input::{Input, Role};
 pub use prompt::{PromptAccepted, PromptIdentity};
 pub use request::{Request, RequestFailure};
@@ -33,7 +33,7 @@ pub use turn::Turn;
 
 use super::fields::{FieldWriter, fixed, list, required, walk_map};
 use super::{Lane, Payload};
-use crate::msgpack::{Reader, Writer};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
 
 /// Says what a record of a conversation belongs to.
@@ -60,7 +60,7 @@ pub struct Original {
 }
 
 impl Original {
-    fn write(&self, writer: &mut Writer) {
+    fn write(&self, writer: &mut MsgpackWriter) {
         let mut fields = FieldWriter::with_capacity(64);
         fields.bytes("id", Some(&self.id));
         fields.field("t").signed(self.time_us);
@@ -71,7 +71,7 @@ impl Original {
         fields.into_map(writer);
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Original, Error> {
+    fn read(reader: &mut MsgpackReader<'_>) -> Result<Original, Error> {
         let (mut original, mut state, mut state_us) = (Original::default(), None, 0);
         walk_map(reader, |name, value| {
             match name {
@@ -114,7 +114,7 @@ struct ScopeFields<'a> {
 
 impl<'a> ScopeFields<'a> {
     /// Takes a field if it is one of the scope's; other fields are left to the caller.
-    fn take(&mut self, name: &str, value: &mut Reader<'a>) -> Result<bool, Error> {
+    fn take(&mut self, name: &str, value: &mut MsgpackReader<'a>) -> Result<bool, Error> {
         match name {
             "ev" => self.evaluation = Some(Cow::Borrowed(value.str()?)),
             "orig" => self.original = Some(Original::read(value)?),
@@ -140,11 +140,11 @@ pub struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    fn write(&self, writer: &mut Writer) {
+    fn write(&self, writer: &mut MsgpackWriter) {
         writer.map(2).str("f").str(&self.format).str("j").raw(self.json.bytes());
     }
 
-    fn read(kind: &'static str, reader: &mut Reader<'a>) -> Result<Blocks<'a>, Error> {
+    fn read(kind: &'static str, reader: &mut MsgpackReader<'a>) -> Result<Blocks<'a>, Error> {
         let (mut format, mut json) = (None, None);
         walk_map(reader, |name, value| {
             match name {
@@ -159,7 +159,7 @@ impl<'a> Blocks<'a> {
 }
 
 /// Decodes an array of sequence numbers.
-fn sequences(reader: &mut Reader<'_>) -> Result<Vec<SequenceNumber>, Error> {
+fn sequences(reader: &mut MsgpackReader<'_>) -> Result<Vec<SequenceNumber>, Error> {
     list(reader, |value| Ok(value.unsigned()?.into()))
 }
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::{ConversationScope, ScopeFields};
 use crate::Error;
 use crate::body::fields::{fixed, required, walk, walk_map};
-use crate::msgpack::{Reader, Writer};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 
 const ACCEPTED: &str = "prompt_accepted";
 
@@ -21,11 +21,14 @@ pub struct PromptIdentity<'a> {
 }
 
 impl<'a> PromptIdentity<'a> {
-    pub(super) fn write(&self, writer: &mut Writer) {
+    pub(super) fn write(&self, writer: &mut MsgpackWriter) {
         writer.map(3).str("ns").str(&self.namespace).str("key").str(&self.key).str("d").bin(&self.digest);
     }
 
-    pub(super) fn read(kind: &'static str, reader: &mut Reader<'a>) -> Result<PromptIdentity<'a>, Error> {
+    pub(super) fn read(
+        kind: &'static str,
+        reader: &mut MsgpackReader<'a>,
+    ) -> Result<PromptIdentity<'a>, Error> {
         let (mut namespace, mut key, mut digest) = (None, None, None);
         walk_map(reader, |name, value| {
             match name {

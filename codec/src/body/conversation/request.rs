@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use super::answer::{read_pairs, write_pairs};
-use super::{ConversationScope, ScopeFields, Usage, len};
+use super::{ConversationScope, ScopeFields, TokenUsage, len};
 use crate::body::Payload;
 use crate::body::fields::{FieldWriter, fixed, required, walk, walk_map};
-use crate::msgpack::{Reader, Writer};
+use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
 
 const REQUEST: &str = "request";
@@ -46,7 +46,7 @@ pub struct RequestFailure<'a> {
     /// Id that the provider gave the request.
     pub request_id: Option<Cow<'a, str>>,
     /// What the request used, as far as the provider said.
-    pub usage: Option<Usage>,
+    pub usage: Option<TokenUsage>,
     /// Headers of the reply that say how many requests are allowed.
     pub rate_limits: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
@@ -63,7 +63,7 @@ impl<'a> RequestFailure<'a> {
         RequestFailure { request, cause, message, status, arrived, request_id, usage, rate_limits }
     }
 
-    fn write(&self, writer: &mut Writer) {
+    fn write(&self, writer: &mut MsgpackWriter) {
         let mut fields = FieldWriter::with_capacity(64 + self.message.len() + len(self.arrived.as_ref()));
         fields.sequence("of", Some(self.request));
         fields.text("why", Some(&self.cause));
@@ -80,7 +80,7 @@ impl<'a> RequestFailure<'a> {
         fields.into_map(writer);
     }
 
-    fn read(reader: &mut Reader<'a>) -> Result<RequestFailure<'a>, Error> {
+    fn read(reader: &mut MsgpackReader<'a>) -> Result<RequestFailure<'a>, Error> {
         let mut request = None;
         let mut failure = RequestFailure::new(SequenceNumber::MIN, "", "");
         walk_map(reader, |name, value| {
@@ -91,7 +91,7 @@ impl<'a> RequestFailure<'a> {
                 "st" => failure.status = Some(value.unsigned32()?),
                 "c" => failure.arrived = Some(Payload::new(value.rest())),
                 "rid" => failure.request_id = Some(Cow::Borrowed(value.str()?)),
-                "use" => failure.usage = Some(Usage::read(value)?),
+                "use" => failure.usage = Some(TokenUsage::read(value)?),
                 "rate" => failure.rate_limits = read_pairs(REQUEST, value)?,
                 _ => {}
             }

@@ -6,7 +6,7 @@ use super::{ConversationScope, Role, ScopeFields, len};
 use crate::body::Payload;
 use crate::body::fields::{list, required, walk, walk_map};
 use crate::body::operation::read_named;
-use crate::msgpack::Reader;
+use crate::msgpack::MsgpackReader;
 use crate::{Error, SequenceNumber};
 
 const SHORTENED: &str = "shortened";
@@ -82,7 +82,7 @@ impl<'a> Shortened<'a> {
 }
 
 impl<'a> ShortenedMessage<'a> {
-    fn read(reader: &mut Reader<'a>) -> Result<ShortenedMessage<'a>, Error> {
+    fn read(reader: &mut MsgpackReader<'a>) -> Result<ShortenedMessage<'a>, Error> {
         let (mut role, mut content) = (None, None);
         walk_map(reader, |name, value| {
             match name {

@@ -7,7 +7,7 @@ use foldlog_codec::body::Role;
 use serde::Serialize;
 
 use super::super::model::{ConversationMessage, Dialect, ToolCallRecord};
-use super::{Limits, is_sound, is_word, own_blocks, result_id, shown};
+use super::{DialectLimits, is_sound, is_word, own_blocks, result_id, shown};
 
 /// Text of a result that stands for one that is missing.
 const NO_RESULT: &str = "There is no result: the call was not run, or its result was not recorded.";
@@ -173,7 +173,7 @@ impl fmt::Display for RepairChange {
 }
 
 /// Holds a message on its way through a repair, and its index in the list that was given; `None` for one that was added.
-type Placed = (Option<usize>, ConversationMessage);
+type IndexedMessage = (Option<usize>, ConversationMessage);
 
 /// Returns the list that a provider accepts and that differs least from `messages`, with what differs. A valid list is
 /// returned as it is.
@@ -198,7 +198,7 @@ type Placed = (Option<usize>, ConversationMessage);
 /// assert!(validate(Dialect::OpenAi, &repaired.messages).is_ok());
 /// ```
 pub fn repair(dialect: Dialect, messages: &[ConversationMessage]) -> Repair {
-    let limits = Limits::of(dialect);
+    let limits = DialectLimits::of(dialect);
     let mut changes = Vec::new();
     let kept = contents(&limits, messages, &mut changes);
     let mut kept = pairs(kept, Orphans::LeftOut, &mut changes);
@@ -252,10 +252,10 @@ enum Orphans {
 /// Leaves out calls of messages that are no answers, malformed blocks, and empty answers and system messages; fills the
 /// other empty messages.
 fn contents(
-    limits: &Limits,
+    limits: &DialectLimits,
     messages: &[ConversationMessage],
     changes: &mut Vec<RepairChange>,
-) -> Vec<Placed> {
+) -> Vec<IndexedMessage> {
     let mut kept = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
         let mut message = message.clone();
@@ -281,7 +281,11 @@ fn contents(
 }
 
 /// Puts the results of each answer behind it. Those that stand before the next answer are looked at.
-fn pairs(messages: Vec<Placed>, orphans: Orphans, changes: &mut Vec<RepairChange>) -> Vec<Placed> {
+fn pairs(
+    messages: Vec<IndexedMessage>,
+    orphans: Orphans,
+    changes: &mut Vec<RepairChange>,
+) -> Vec<IndexedMessage> {
     let mut paired = Vec::with_capacity(messages.len());
     let mut rest = messages.into_iter().peekable();
     while let Some(first) = rest.next() {
@@ -304,12 +308,12 @@ fn pairs(messages: Vec<Placed>, orphans: Orphans, changes: &mut Vec<RepairChange
 /// Puts the results of the calls `ids` first among the messages `behind` an answer, in the order of the calls.
 fn part(
     (answer, ids): (Option<usize>, &[String]),
-    (behind, orphans): (Vec<Placed>, Orphans),
-    paired: &mut Vec<Placed>,
+    (behind, orphans): (Vec<IndexedMessage>, Orphans),
+    paired: &mut Vec<IndexedMessage>,
     changes: &mut Vec<RepairChange>,
 ) {
     // A result together with whether it stands behind a message that is none.
-    let mut results: Vec<Option<(Placed, bool)>> = ids.iter().map(|_| None).collect();
+    let mut results: Vec<Option<(IndexedMessage, bool)>> = ids.iter().map(|_| None).collect();
     let mut others = Vec::new();
     for (index, message) in behind {
         if message.role != Role::Tool {
@@ -350,7 +354,7 @@ fn part(
 }
 
 /// Makes the answer that asks for the calls of results without one; `None` if the messages are no results.
-fn calls_of(results: &[Placed], changes: &mut Vec<RepairChange>) -> Option<ConversationMessage> {
+fn calls_of(results: &[IndexedMessage], changes: &mut Vec<RepairChange>) -> Option<ConversationMessage> {
     results.first().filter(|(_, first)| first.role == Role::Tool)?;
     let mut answer =
         ConversationMessage { content: None, ..ConversationMessage::new(Role::Assistant, String::new()) };
@@ -363,17 +367,22 @@ fn calls_of(results: &[Placed], changes: &mut Vec<RepairChange>) -> Option<Conve
     Some(answer)
 }
 
-fn systems_first(messages: Vec<Placed>, changes: &mut Vec<RepairChange>) -> Vec<Placed> {
+fn systems_first(messages: Vec<IndexedMessage>, changes: &mut Vec<RepairChange>) -> Vec<IndexedMessage> {
     let front = messages.iter().take_while(|(_, message)| message.role == Role::System).count();
-    let is_system = |(_, message): &Placed| message.role == Role::System;
-    let (mut systems, others): (Vec<Placed>, Vec<Placed>) = messages.into_iter().partition(is_system);
+    let is_system = |(_, message): &IndexedMessage| message.role == Role::System;
+    let (mut systems, others): (Vec<IndexedMessage>, Vec<IndexedMessage>) =
+        messages.into_iter().partition(is_system);
     let moved = systems.iter().skip(front).filter_map(|(index, _)| *index);
     changes.extend(moved.map(|message| RepairChange::SystemMoved { message }));
     systems.extend(others);
     systems
 }
 
-fn names(limits: &Limits, mut messages: Vec<Placed>, changes: &mut Vec<RepairChange>) -> Vec<Placed> {
+fn names(
+    limits: &DialectLimits,
+    mut messages: Vec<IndexedMessage>,
+    changes: &mut Vec<RepairChange>,
+) -> Vec<IndexedMessage> {
     for (index, message) in &mut messages {
         let Some(index) = *index else { continue };
         for (ordinal, call) in message.tool_calls.iter_mut().enumerate() {
@@ -399,8 +408,8 @@ fn word(text: &str, bytes_max: usize, empty: &str) -> String {
 }
 
 /// Gives calls other ids where the provider refuses theirs. Each answer's results stand behind it, in order.
-fn unique_ids(limits: &Limits, messages: &mut [Placed], changes: &mut Vec<RepairChange>) {
-    let mut ids = Ids::default();
+fn unique_ids(limits: &DialectLimits, messages: &mut [IndexedMessage], changes: &mut Vec<RepairChange>) {
+    let mut ids = CallIds::default();
     let mut results = Vec::new().into_iter();
     for (index, message) in messages {
         if message.role == Role::Tool {
@@ -426,15 +435,15 @@ fn unique_ids(limits: &Limits, messages: &mut [Placed], changes: &mut Vec<Repair
 
 /// Holds the ids of the calls so far.
 #[derive(Default)]
-struct Ids {
+struct CallIds {
     taken: HashSet<String>,
     /// Number from which on a suffix may be unused, by the text before it: one id may name many thousand calls.
     numbers: HashMap<String, usize>,
 }
 
-impl Ids {
+impl CallIds {
     /// Makes an id that no earlier call has, and that resembles `id`.
-    fn unused(&mut self, id: &str, limits: &Limits) -> String {
+    fn unused(&mut self, id: &str, limits: &DialectLimits) -> String {
         let base = word(id, MADE_ID_BYTES_MAX, "call");
         if limits.takes_id(&base) && !self.taken.contains(&base) {
             return base;

@@ -15,30 +15,30 @@ use std::sync::Arc;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{BaseSlice, ItemId, Policy};
 
-use super::{Frozen, Projection};
+use super::{FrozenProjection, Projection};
 use crate::error::{Error, Result};
-use crate::items::Items;
-use crate::items::row::Row;
+use crate::items::SliceItems;
+use crate::items::row::SliceRow;
 use crate::items::rows::Rows;
 use crate::log::compaction::Compaction;
 
 /// Holds what a fold knows of compacted ranges that it has not passed.
 #[derive(Clone, Debug)]
-pub(super) struct Gathering {
+pub(super) struct CompactedRangeFold {
     compaction: Arc<Compaction>,
     /// Whether the record that is being applied is in a range.
     within: bool,
     /// What was gathered, by the slices' ids, while the slices are those of a base.
     aside: Option<BTreeMap<usize, Rows>>,
     /// Items that rollbacks brought back from before the range.
-    brought: BTreeMap<(usize, ItemId), Row>,
+    brought: BTreeMap<(usize, ItemId), SliceRow>,
 }
 
 impl Projection {
     /// Lets the projection of no records be one of a log that was compacted.
     pub(crate) fn over(mut self, compaction: Option<&Arc<Compaction>>) -> Projection {
         self.gathering = compaction.map(|compaction| {
-            Box::new(Gathering {
+            Box::new(CompactedRangeFold {
                 compaction: Arc::clone(compaction),
                 within: false,
                 aside: None,
@@ -73,7 +73,8 @@ impl Projection {
         match gathering.within {
             true => {
                 for (id, rows) in gathering.aside.take().into_iter().flatten() {
-                    if let Some(Items::Held(present)) = self.slices.get_mut(id).map(|slice| &mut slice.items)
+                    if let Some(SliceItems::Held(present)) =
+                        self.slices.get_mut(id).map(|slice| &mut slice.items)
                     {
                         *present = rows;
                     }
@@ -99,7 +100,8 @@ impl Projection {
         if let Some(picked) = picked? {
             let mut aside = BTreeMap::new();
             for (id, rows) in picked {
-                if let Some(Items::Held(present)) = self.slices.get_mut(id).map(|slice| &mut slice.items) {
+                if let Some(SliceItems::Held(present)) = self.slices.get_mut(id).map(|slice| &mut slice.items)
+                {
                     aside.insert(id, std::mem::replace(present, rows));
                 }
             }
@@ -114,7 +116,7 @@ impl Projection {
         &self,
         sequence: SequenceNumber,
         base: &[BaseSlice],
-        brought: &BTreeMap<(usize, ItemId), Row>,
+        brought: &BTreeMap<(usize, ItemId), SliceRow>,
     ) -> Result<Vec<(usize, Rows)>> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         if let Some(unknown) = base.iter().find(|slice| slice.slice as usize >= self.slices.len()) {
@@ -128,7 +130,7 @@ impl Projection {
                 if gathered.iter().map(|row| row.id).eq(names()) {
                     return Ok((id, gathered.clone()));
                 }
-                let mut by_name: BTreeMap<ItemId, Row> = BTreeMap::new();
+                let mut by_name: BTreeMap<ItemId, SliceRow> = BTreeMap::new();
                 // Names may be many more than there are items, in a log that lies.
                 for row in gathered.iter() {
                     by_name.insert(row.id, row.to_row());
@@ -149,7 +151,7 @@ impl Projection {
     }
 
     /// Gathers what a rollback brings back from a position before the range.
-    pub(super) fn gather_from(&mut self, then: &Frozen) {
+    pub(super) fn gather_from(&mut self, then: &FrozenProjection) {
         let Some(gathering) = &mut self.gathering else { return };
         let slices = self.slices.iter().zip(&then.projection().slices).enumerate();
         for (id, (now, then)) in slices.filter(|(_, (now, _))| now.policy == Policy::State) {

@@ -9,22 +9,22 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Policy, Rollback};
 
 use super::super::conversations::Conversations;
-use super::{Folding, Projection};
+use super::{FoldContext, Projection};
 use crate::error::{Error, Result};
-use crate::items::Items;
+use crate::items::SliceItems;
 use crate::items::log_items::LogItems;
 use crate::items::rows::Rows;
 use crate::sabotage::{self, Breakage};
 
 /// Holds a projection as it was at one position.
 #[derive(Clone, Debug)]
-pub(crate) struct Frozen {
+pub(crate) struct FrozenProjection {
     projection: Projection,
     /// Whether only STATE is that of the position, since an image tells no more.
     state_alone: bool,
 }
 
-impl Frozen {
+impl FrozenProjection {
     pub(crate) fn projection(&self) -> &Projection {
         &self.projection
     }
@@ -37,28 +37,28 @@ impl Frozen {
 
 impl Projection {
     /// Keeps the present position for a later rollback. Items are shared, so this costs little.
-    pub(crate) fn freeze(&self) -> Frozen {
+    pub(crate) fn freeze(&self) -> FrozenProjection {
         // What a conversation says of itself is never read from a kept position, and not shared with one, so that the next
         // record of a conversation copies nothing.
         let projection = Projection { conversations: Conversations::default(), ..self.clone() };
-        Frozen { projection, state_alone: false }
+        FrozenProjection { projection, state_alone: false }
     }
 
     /// Makes an earlier position of which only STATE is known, by slice id. A slice that is not named was
     /// empty.
-    pub(in crate::fold) fn state_alone(&self, mut slices: BTreeMap<u32, Rows>) -> Frozen {
+    pub(in crate::fold) fn state_alone(&self, mut slices: BTreeMap<u32, Rows>) -> FrozenProjection {
         let mut projection = self.clone();
         for (id, slice) in (0..).zip(&mut projection.slices) {
-            if let (Policy::State, Items::Held(rows)) = (slice.policy, &mut slice.items) {
+            if let (Policy::State, SliceItems::Held(rows)) = (slice.policy, &mut slice.items) {
                 *rows = slices.remove(&id).unwrap_or_else(|| rows.emptied());
             }
         }
-        Frozen { projection, state_alone: true }
+        FrozenProjection { projection, state_alone: true }
     }
 
     /// Shows STATE as it was when the first open operation began, until a recovery rolls back what was done
     /// since. No record says so, so this is for the projection of a session that takes no record until then.
-    pub(crate) fn show_state_at(&mut self, begin: SequenceNumber, frozen: &Frozen) {
+    pub(crate) fn show_state_at(&mut self, begin: SequenceNumber, frozen: &FrozenProjection) {
         self.roll_back_to(self.next_sequence, &Rollback { to: begin, preserve_logs: true }, frozen);
     }
 
@@ -66,7 +66,7 @@ impl Projection {
         &mut self,
         sequence: SequenceNumber,
         rollback: &Rollback,
-        folding: &Folding<'_>,
+        folding: &FoldContext<'_>,
     ) -> Result<()> {
         let to = rollback.to;
         if to >= sequence {
@@ -83,7 +83,7 @@ impl Projection {
             }
         }
         // LOG is known in a compacted range too.
-        let is_known = |frozen: &Arc<Frozen>| self.gathers() || frozen.projection.is_exact();
+        let is_known = |frozen: &Arc<FrozenProjection>| self.gathers() || frozen.projection.is_exact();
         let known = frozen.filter(is_known).filter(|frozen| rollback.preserve_logs || frozen.is_whole());
         let frozen = known.ok_or_else(|| Error::Inconsistent {
             sequence,
@@ -97,19 +97,21 @@ impl Projection {
     }
 
     /// Rolls STATE back to what it was in `frozen`, and empties CACHE. `sequence` is the rollback's record.
-    fn roll_back_to(&mut self, sequence: SequenceNumber, rollback: &Rollback, frozen: &Frozen) {
+    fn roll_back_to(&mut self, sequence: SequenceNumber, rollback: &Rollback, frozen: &FrozenProjection) {
         let (to, gathers) = (rollback.to, self.gathers());
         for (index, slice) in self.slices.iter_mut().enumerate() {
             let then = frozen.projection.slices.get(index).map(|then| &then.items);
             match (&mut slice.items, then) {
-                (Items::Held(_), _) if gathers && slice.policy != Policy::Log => {}
-                (Items::Held(rows), _) if slice.policy == Policy::Cache => rows.clear(),
+                (SliceItems::Held(_), _) if gathers && slice.policy != Policy::Log => {}
+                (SliceItems::Held(rows), _) if slice.policy == Policy::Cache => rows.clear(),
                 _ if slice.policy == Policy::Log && rollback.preserve_logs => {}
-                (Items::Held(rows), Some(Items::Held(then))) => *rows = then.clone(),
+                (SliceItems::Held(rows), Some(SliceItems::Held(then))) => *rows = then.clone(),
                 // A slice that was declared later was empty then.
-                (Items::Held(rows), _) => rows.clear(),
-                (Items::InLog(items), Some(Items::InLog(then))) => items.roll_back(then, to, sequence),
-                (Items::InLog(items), _) => {
+                (SliceItems::Held(rows), _) => rows.clear(),
+                (SliceItems::InLog(items), Some(SliceItems::InLog(then))) => {
+                    items.roll_back(then, to, sequence);
+                }
+                (SliceItems::InLog(items), _) => {
                     let then = LogItems::new(items.tail_max());
                     items.roll_back(&then, to, sequence);
                 }

@@ -5,19 +5,19 @@ use std::borrow::Cow;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Binding, BuiltIn, ItemId, Payload, Policy};
 
-use super::{DecodedValues, Folding};
+use super::{DecodedValues, FoldContext};
 use crate::error::{Error, Result};
 use crate::fold::unread;
-use crate::items::row::{Row, RowItem};
+use crate::items::row::{RowItem, SliceRow};
 use crate::items::rows::NewValue;
-use crate::items::{AnyValue, Items};
-use crate::types::{Decoder, Recorded};
+use crate::items::{AnyValue, SliceItems};
+use crate::types::{Decoder, RecordedBytes};
 
 /// Holds one slice.
 #[derive(Clone, Debug)]
 pub(in crate::fold) struct SliceState {
     pub(in crate::fold) policy: Policy,
-    pub(in crate::fold) items: Items,
+    pub(in crate::fold) items: SliceItems,
     /// Decodes an item, if the host knows the slice.
     pub(in crate::fold) decoder: Option<Decoder>,
     /// Whether only the names of items are held.
@@ -43,15 +43,15 @@ pub(super) fn bound_slice<'a>(
 }
 
 /// Adds an item to a slice, as its binding was declared to. Replaces nothing if it only `gathers`.
-pub(super) fn put(slice: &mut SliceState, (binding, gathers): (&Binding, bool), row: Row) {
+pub(super) fn put(slice: &mut SliceState, (binding, gathers): (&Binding, bool), row: SliceRow) {
     match &mut slice.items {
-        Items::Held(rows) => {
+        SliceItems::Held(rows) => {
             if binding.built_in == BuiltIn::Replace && !gathers {
                 rows.clear();
             }
             rows.push(row);
         }
-        Items::InLog(items) => items.push(row),
+        SliceItems::InLog(items) => items.push(row),
     }
 }
 
@@ -65,10 +65,10 @@ pub(super) fn put_value<V: NewValue>(
     value: V,
 ) {
     match &mut slice.items {
-        Items::Held(rows) if binding.built_in != BuiltIn::Replace => value.push(rows, id, version),
+        SliceItems::Held(rows) if binding.built_in != BuiltIn::Replace => value.push(rows, id, version),
         _ => {
             if let Some(value) = value.shared() {
-                put(slice, (binding, gathers), Row { id, version, item: RowItem::Typed(value) });
+                put(slice, (binding, gathers), SliceRow { id, version, item: RowItem::Typed(value) });
             }
         }
     }
@@ -80,14 +80,14 @@ pub(super) fn new_rows<'a>(
     (id, sequence): (u32, SequenceNumber),
     items: impl IntoIterator<Item = (Payload<'a>, u32)>,
     decoded_values: &DecodedValues<'_>,
-    folding: &Folding<'_>,
-) -> Result<Vec<Row>> {
+    folding: &FoldContext<'_>,
+) -> Result<Vec<SliceRow>> {
     (0..)
         .zip(items)
         .map(|(ordinal, (payload, version))| {
             let item =
                 new_item(slice, sequence, (payload, version), decoded_values.get(id, ordinal), folding)?;
-            Ok(Row { id: ItemId { sequence, ordinal }, version, item })
+            Ok(SliceRow { id: ItemId { sequence, ordinal }, version, item })
         })
         .collect()
 }
@@ -97,7 +97,7 @@ pub(super) fn new_item(
     sequence: SequenceNumber,
     (payload, version): (Payload<'_>, u32),
     decoded_values: Option<AnyValue>,
-    folding: &Folding<'_>,
+    folding: &FoldContext<'_>,
 ) -> Result<RowItem> {
     if let Some(value) = decoded_values {
         return Ok(RowItem::Typed(value));
@@ -109,8 +109,8 @@ pub(super) fn new_item(
     let Some(decoder) = &slice.decoder else { return Ok(RowItem::Bytes(folding.objects.shared(payload)?)) };
     let bytes = folding.objects.resolve(payload)?;
     let recorded = match &bytes {
-        Cow::Borrowed(bytes) => Recorded::InBody(bytes),
-        Cow::Owned(bytes) => Recorded::Elsewhere(bytes),
+        Cow::Borrowed(bytes) => RecordedBytes::InBody(bytes),
+        Cow::Owned(bytes) => RecordedBytes::Elsewhere(bytes),
     };
     Ok(RowItem::Typed(decoder.alone(version, sequence, recorded)?))
 }

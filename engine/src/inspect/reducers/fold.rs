@@ -5,20 +5,20 @@
 
 use std::collections::BTreeMap;
 
-use foldlog_codec::body::{Dispatch, Effect, Policy, Removed};
+use foldlog_codec::body::{Dispatch, Effect, Policy, RemovedItems};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Record, SequenceNumber};
 
 use super::SliceDiffers;
-use super::run::{Edits, Reducing, decoded, live_state, reduced};
+use super::run::{Edits, ReducerInput, decoded, live_state, reduced};
 use crate::divergence;
 use crate::error::Result;
-use crate::fold::live::{LiveState, Sources};
+use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::projection::{DecodedValues, Projection};
 use crate::fold::record_body::RecordBody;
-use crate::items::Items;
+use crate::items::SliceItems;
 use crate::items::row::RowRef;
-use crate::names::Names;
+use crate::names::DeclaredNames;
 use crate::sabotage::{self, Breakage};
 use crate::types::SliceEffect;
 
@@ -58,8 +58,8 @@ impl<'a> ProducedFold<'a> {
     pub(super) fn event(
         &mut self,
         record: &Record<'_>,
-        (dispatch, reducing): (&Dispatch<'_>, &Reducing<'_>),
-        names: &Names,
+        (dispatch, reducing): (&Dispatch<'_>, &ReducerInput<'_>),
+        names: &DeclaredNames,
     ) {
         let folded = self.try_event(record, (dispatch, reducing), names);
         self.stop_at(record, folded);
@@ -80,8 +80,8 @@ impl<'a> ProducedFold<'a> {
     fn try_event(
         &mut self,
         record: &Record<'_>,
-        (dispatch, reducing): (&Dispatch<'_>, &Reducing<'_>),
-        names: &Names,
+        (dispatch, reducing): (&Dispatch<'_>, &ReducerInput<'_>),
+        names: &DeclaredNames,
     ) -> Result<()> {
         if self.stopped.is_some() {
             return Ok(());
@@ -150,7 +150,7 @@ impl<'a> ProducedFold<'a> {
         body: impl FnOnce(&Projection) -> RecordBody<'r>,
     ) -> Result<()> {
         let objects = &self.edits.reader.objects;
-        let untyped = Sources { objects, types: None };
+        let untyped = FoldSources { objects, types: None };
         let sequence = record.sequence;
         self.recorded.apply_record(record, untyped)?;
         let body = body(&self.produced.projection);
@@ -159,12 +159,12 @@ impl<'a> ProducedFold<'a> {
             RecordBody::Dispatch(dispatch) => {
                 let body = |dispatch| RecordBody::Dispatch(dispatch);
                 self.produced.apply(sequence, body(dispatch.clone()), nothing(), untyped)?;
-                let typed = Sources { objects, types: Some(self.edits.types) };
+                let typed = FoldSources { objects, types: Some(self.edits.types) };
                 self.typed.apply(sequence, body(dispatch), nothing(), typed)
             }
             body => {
                 self.produced.apply(sequence, body, nothing(), untyped)?;
-                self.typed.apply_record(record, Sources { objects, types: Some(self.edits.types) })
+                self.typed.apply_record(record, FoldSources { objects, types: Some(self.edits.types) })
             }
         }
     }
@@ -205,7 +205,7 @@ fn possible<'a>(dispatch: Dispatch<'a>, projection: &Projection) -> Dispatch<'a>
     let mut dispatch = dispatch;
     for effect in dispatch.effects.iter_mut().flatten() {
         let Some((_, items)) = projection.items(effect.slice) else { continue };
-        if let Removed::Items(ids) = &mut effect.removed {
+        if let RemovedItems::Items(ids) = &mut effect.removed {
             ids.retain(|id| items.held().contains(*id));
         }
         effect.before = effect.before.filter(|id| items.held().contains(*id));
@@ -229,9 +229,9 @@ fn same(recorded: &Projection, produced: &Projection, slice: u32) -> bool {
 fn differs(recorded: &Projection, produced: &Projection, slice: u32, since: SequenceNumber) -> SliceDiffers {
     let items = |projection: &Projection| projection.items(slice).map(|(_, items)| items.clone());
     let (old, new) = (items(recorded), items(produced));
-    let len = |items: &Option<Items>| match items {
-        Some(Items::Held(rows)) => rows.len() as u64,
-        Some(Items::InLog(items)) => items.len(),
+    let len = |items: &Option<SliceItems>| match items {
+        Some(SliceItems::Held(rows)) => rows.len() as u64,
+        Some(SliceItems::InLog(items)) => items.len(),
         None => 0,
     };
     let (recorded_items, produced_items) = (len(&old), len(&new));
@@ -247,7 +247,7 @@ fn differs(recorded: &Projection, produced: &Projection, slice: u32, since: Sequ
         produced: None,
         note: None,
     };
-    let (Some(Items::Held(old)), Some(Items::Held(new))) = (old, new) else {
+    let (Some(SliceItems::Held(old)), Some(SliceItems::Held(new))) = (old, new) else {
         found.note = Some("a LOG slice; see its divergences".to_owned());
         return found;
     };

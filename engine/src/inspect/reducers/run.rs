@@ -4,25 +4,27 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    Action, Added, Binding, BuiltIn, Dispatch, Effect, Lane, ObjectId, Opened, Payload,
+    Action, AddedItems, Binding, BuiltIn, Dispatch, Effect, Lane, ObjectId, Payload, SessionOpening,
 };
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use smol_str::SmolStr;
 
 use super::fold::ProducedFold;
 use super::{LogReader, ReducersReplayed, ReplayReducers};
 use crate::divergence::{self, Difference, Divergence, LeaveOut, record_name};
 use crate::error::{Error, Result};
-use crate::fold::live::{LiveState, Sources};
+use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::projection::{LogSlices, Projection};
-use crate::items::{AnyValue, Items};
-use crate::names::Names;
+use crate::items::{AnyValue, SliceItems};
+use crate::names::DeclaredNames;
 use crate::sabotage::{self, Breakage};
-use crate::types::{EventTypes, Recorded, ReduceCall, ReducerContext, SessionTypes, SliceEffect, SliceTypes};
+use crate::types::{
+    EventTypes, RecordedBytes, ReduceCall, ReducerContext, SessionTypes, SliceEffect, SliceTypes,
+};
 
 /// Holds an event that is reduced again.
 #[derive(Clone, Copy)]
-pub(super) struct Reducing<'a> {
+pub(super) struct ReducerInput<'a> {
     pub(super) sequence: SequenceNumber,
     pub(super) time_us: i64,
     pub(super) seed: u64,
@@ -61,7 +63,7 @@ pub(super) fn replay(
         },
     };
     let mut live = live_state(reader);
-    let sources = Sources { objects: &reader.objects, types: Some(types) };
+    let sources = FoldSources { objects: &reader.objects, types: Some(types) };
     if let Some(last) = reader.places.next_sequence.checked_sub(1) {
         reader.places.read(&reader.storage, SequenceNumber::MIN, last, &mut |record| {
             replay.record(&record, &live.projection)?;
@@ -99,16 +101,17 @@ struct Replay<'a> {
 impl<'a> Replay<'a> {
     /// Compares one record, and folds what its reducers produce if that is asked for. The projection holds the records before.
     fn record(&mut self, record: &Record<'_>, before: &Projection) -> Result<()> {
-        if record.kind == Kind::OPENED {
-            self.seed = Opened::decode(record.body).map_err(Error::unread(record.sequence))?.seed;
+        if record.kind == RecordKind::OPENED {
+            self.seed = SessionOpening::decode(record.body).map_err(Error::unread(record.sequence))?.seed;
             if sabotage::is(Breakage::ForkSeedForAll) {
                 self.seed = self.reader.opened.seed;
             }
         }
         let compaction = self.reader.places.compaction.as_ref();
         if compaction.is_some_and(|compaction| compaction.covers(record.sequence)) {
-            self.report.compacted += u64::from(matches!(record.kind, Kind::DISPATCH | Kind::DROPPED));
-        } else if record.kind == Kind::DISPATCH {
+            self.report.compacted +=
+                u64::from(matches!(record.kind, RecordKind::DISPATCH | RecordKind::DROPPED));
+        } else if record.kind == RecordKind::DISPATCH {
             let dispatch = Dispatch::decode(record.body).map_err(Error::unread(record.sequence))?;
             if let Action::Event { event, data } = dispatch.action
                 && let Some((reducing, names)) = self.reducing(record, (event, data), before)
@@ -132,7 +135,7 @@ impl<'a> Replay<'a> {
         record: &Record<'r>,
         (event, data): (u32, Payload<'r>),
         before: &'r Projection,
-    ) -> Option<(Reducing<'r>, &'r Names)>
+    ) -> Option<(ReducerInput<'r>, &'r DeclaredNames)>
     where
         'a: 'r,
     {
@@ -154,13 +157,13 @@ impl<'a> Replay<'a> {
         }
         let Record { sequence, time_us, .. } = *record;
         let (seed, version) = (self.seed, declared.version);
-        Some((Reducing { sequence, time_us, seed, data, version, types }, names))
+        Some((ReducerInput { sequence, time_us, seed, data, version, types }, names))
     }
 
     fn check(
         &mut self,
         record: &Record<'_>,
-        (dispatch, reducing): (&Dispatch<'_>, &Reducing<'_>),
+        (dispatch, reducing): (&Dispatch<'_>, &ReducerInput<'_>),
         before: &Projection,
     ) -> Result<()> {
         self.report.events += 1;
@@ -204,7 +207,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Returns what of a reducer is new to a log with these names: its slice, or that the event reduces into it.
-    fn new_to(names: &Names, (event, slice): (&str, Option<u32>)) -> Option<&'static str> {
+    fn new_to(names: &DeclaredNames, (event, slice): (&str, Option<u32>)) -> Option<&'static str> {
         let Some(slice) = slice else { return Some("the slice is new: the log does not know it") };
         let bound = names
             .event_named(event)
@@ -212,7 +215,7 @@ impl<'a> Replay<'a> {
         (!bound).then_some("the reducer is new: the log binds the event to no such slice")
     }
 
-    fn diverged(&mut self, record: &Record<'_>, difference: Difference, names: &Names) {
+    fn diverged(&mut self, record: &Record<'_>, difference: Difference, names: &DeclaredNames) {
         self.report.diverged += 1;
         if self.report.divergences.len() < self.options.divergences_max {
             let lane = Lane::of(record.kind, record.body).unwrap_or_default().into();
@@ -223,24 +226,24 @@ impl<'a> Replay<'a> {
 }
 
 /// Decodes the event as today's type.
-pub(super) fn decoded(reader: &LogReader, reducing: &Reducing<'_>) -> Result<AnyValue> {
+pub(super) fn decoded(reader: &LogReader, reducing: &ReducerInput<'_>) -> Result<AnyValue> {
     let bytes = reader.objects.resolve(reducing.data)?;
-    Ok(reducing.types.decoder.alone(reducing.version, reducing.sequence, Recorded::Elsewhere(&bytes))?)
+    Ok(reducing.types.decoder.alone(reducing.version, reducing.sequence, RecordedBytes::Elsewhere(&bytes))?)
 }
 
 /// Runs the reducers of an event. Returns, for each slice, what the event is to do to it, if anything.
 pub(super) fn reduced<'r>(
-    reducing: &'r Reducing<'r>,
+    reducing: &'r ReducerInput<'r>,
     event: &'r AnyValue,
     types: &'r SessionTypes,
     before: &'r Projection,
 ) -> impl Iterator<Item = (&'r str, Result<Option<SliceEffect>>)> + 'r {
-    let Reducing { sequence, time_us, seed, types: event_types, .. } = *reducing;
+    let ReducerInput { sequence, time_us, seed, types: event_types, .. } = *reducing;
     let context = ReducerContext { seed, sequence, time_us };
     event_types.reducers.iter().map(move |(slice, reduce)| {
         let of_slice = types.slice(slice);
         let none = OnceCell::new();
-        let no_items = || none.get_or_init(|| Items::Held(SliceTypes::no_rows(of_slice)));
+        let no_items = || none.get_or_init(|| SliceItems::Held(SliceTypes::no_rows(of_slice)));
         let call = ReduceCall {
             items: before.items_named(slice).map_or_else(no_items, |(_, items)| items),
             tail_items: of_slice.map_or(0, |types| types.tail_items),
@@ -268,7 +271,7 @@ impl Edits<'_> {
         (slice, id): (&str, Option<u32>),
         recorded: Option<&Effect<'_>>,
         produced: Option<&SliceEffect>,
-        reducing: &Reducing<'_>,
+        reducing: &ReducerInput<'_>,
     ) -> Result<Option<Difference>> {
         let produced = produced.map(|produced| produced.to_record(id.unwrap_or_default()));
         if recorded == produced.as_ref() {
@@ -279,7 +282,7 @@ impl Edits<'_> {
             None => recorded.clone(),
             Some((items, version)) => {
                 let items = items.iter().map(|item| Payload::new(item)).collect();
-                Effect { added: Added::Items { items, version: *version }, ..recorded.clone() }
+                Effect { added: AddedItems::Items { items, version: *version }, ..recorded.clone() }
             }
         });
         let of = (reducing.types.name.as_str(), reducing.data, reducing.version);
@@ -294,9 +297,9 @@ impl Edits<'_> {
         &self,
         slice: &str,
         recorded: &Effect<'_>,
-        reducing: &Reducing<'_>,
+        reducing: &ReducerInput<'_>,
     ) -> Result<Option<(Vec<Vec<u8>>, u32)>> {
-        let Added::Items { items, version } = &recorded.added else { return Ok(None) };
+        let AddedItems::Items { items, version } = &recorded.added else { return Ok(None) };
         let types = self.types.slice(slice).filter(|types| types.item_version > *version);
         let mut readable = Vec::with_capacity(items.len());
         for item in items {

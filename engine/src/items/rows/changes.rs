@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use super::{Key, RowRef, Rows, Slot, natural_key, rows_of};
 
 /// Describes an item that was added, removed or moved.
-pub(crate) struct Changed<'a> {
+pub(crate) struct RowChange<'a> {
     key: Key,
     item: RowRef<'a>,
     is_new: bool,
@@ -21,7 +21,7 @@ fn is_same(one: &RowRef<'_>, other: &RowRef<'_>) -> bool {
     one.id == other.id && one.version == other.version && one.bytes() == other.bytes()
 }
 
-impl Changed<'_> {
+impl RowChange<'_> {
     /// Returns the key by which the items of the slice are in order.
     pub(crate) fn key(&self) -> Key {
         self.key
@@ -37,16 +37,16 @@ impl Changed<'_> {
     }
 
     /// Returns whether both are the same change.
-    fn is_same(&self, other: &Changed<'_>) -> bool {
+    fn is_same(&self, other: &RowChange<'_>) -> bool {
         self.key == other.key && self.is_new == other.is_new && is_same(&self.item, &other.item)
     }
 }
 
 /// An item with its key.
-type Keyed<'a> = (Key, RowRef<'a>);
+type KeyedRow<'a> = (Key, RowRef<'a>);
 
 /// Returns the items of the slot that is under `key`.
-fn keyed(key: Key, slot: &Slot) -> impl Iterator<Item = Keyed<'_>> {
+fn keyed(key: Key, slot: &Slot) -> impl Iterator<Item = KeyedRow<'_>> {
     // In a run each item has the key of its own name.
     let is_run = matches!(slot, Slot::Run(_));
     slot.rows().map(move |row| (if is_run { natural_key(row.id) } else { key }, row))
@@ -55,7 +55,7 @@ fn keyed(key: Key, slot: &Slot) -> impl Iterator<Item = Keyed<'_>> {
 impl Rows {
     /// Returns what changed since `before`, in the order of keys. If this was made from `before`, takes time
     /// in proportion to the changes. Items must be those of an audit, which are equal if their names are.
-    pub(crate) fn changes_since<'a>(&'a self, before: &'a Rows) -> Changes<'a> {
+    pub(crate) fn changes_since<'a>(&'a self, before: &'a Rows) -> RowChanges<'a> {
         let (mut now, mut then) = (Vec::new(), Vec::new());
         let _ = self.by_key.differences(&before.by_key, &mut |key, slot_now, slot_then| {
             now.extend(slot_now.into_iter().flat_map(|slot| keyed(*key, slot)));
@@ -69,11 +69,11 @@ impl Rows {
             keyed.sort_by_key(|(key, _)| *key);
         }
         let looked_at = (now.len() + then.len()) as u64;
-        Changes { now: now.into_iter().peekable(), then: then.into_iter().peekable(), looked_at }
+        RowChanges { now: now.into_iter().peekable(), then: then.into_iter().peekable(), looked_at }
     }
 
     /// Returns the items of the open run, which are a few at most.
-    fn in_open(&self) -> impl Iterator<Item = Keyed<'_>> {
+    fn in_open(&self) -> impl Iterator<Item = KeyedRow<'_>> {
         let rows = self.open.as_deref().into_iter().flat_map(rows_of);
         rows.map(|row| (natural_key(row.id), row))
     }
@@ -98,16 +98,16 @@ impl Rows {
 }
 
 /// Holds the changed items, in the order of their keys; under one key the old one comes first.
-pub(crate) struct Changes<'a> {
-    now: Peekable<std::vec::IntoIter<Keyed<'a>>>,
-    then: Peekable<std::vec::IntoIter<Keyed<'a>>>,
+pub(crate) struct RowChanges<'a> {
+    now: Peekable<std::vec::IntoIter<KeyedRow<'a>>>,
+    then: Peekable<std::vec::IntoIter<KeyedRow<'a>>>,
     /// Number of items that were visited to find the changes.
     pub(crate) looked_at: u64,
 }
 
-impl Changes<'_> {
+impl RowChanges<'_> {
     /// Returns whether both are the same changes.
-    pub(crate) fn are_same(mut self, mut other: Changes<'_>) -> bool {
+    pub(crate) fn are_same(mut self, mut other: RowChanges<'_>) -> bool {
         loop {
             match (self.next(), other.next()) {
                 (Some(one), Some(other)) if one.is_same(&other) => {}
@@ -117,10 +117,10 @@ impl Changes<'_> {
     }
 }
 
-impl<'a> Iterator for Changes<'a> {
-    type Item = Changed<'a>;
+impl<'a> Iterator for RowChanges<'a> {
+    type Item = RowChange<'a>;
 
-    fn next(&mut self) -> Option<Changed<'a>> {
+    fn next(&mut self) -> Option<RowChange<'a>> {
         loop {
             let is_new = match (self.now.peek(), self.then.peek()) {
                 (Some((now, new)), Some((then, old))) if now == then && is_same(new, old) => {
@@ -133,7 +133,7 @@ impl<'a> Iterator for Changes<'a> {
                 (None, _) => false,
             };
             let (key, item) = if is_new { self.now.next()? } else { self.then.next()? };
-            return Some(Changed { key, item, is_new });
+            return Some(RowChange { key, item, is_new });
         }
     }
 }

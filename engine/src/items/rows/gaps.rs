@@ -9,7 +9,7 @@
 
 use foldlog_codec::body::ItemId;
 
-use super::{Key, Row, Rows, Slot, last_key};
+use super::{Key, Rows, SliceRow, Slot, last_key};
 
 /// Share of a gap that new items take, as a right shift.
 const SHARE: u32 = 16;
@@ -18,16 +18,16 @@ const SHARE: u32 = 16;
 const DENSITY: (u128, u128) = (4, 3);
 
 /// Describes a range of keys, and its items.
-struct Range {
+struct KeyRange {
     low: Key,
     /// Number of keys in the range.
     keys: Key,
-    rows: Vec<(Key, Row)>,
+    rows: Vec<(Key, SliceRow)>,
 }
 
 impl Rows {
     /// Inserts items before the item `anchor`.
-    pub(crate) fn insert_before(&mut self, anchor: ItemId, rows: Vec<Row>) {
+    pub(crate) fn insert_before(&mut self, anchor: ItemId, rows: Vec<SliceRow>) {
         let Some(above) = self.loosen(anchor) else { return };
         let below = self.by_key.before(&above);
         let newest = below.and_then(|(_, slot)| slot.rows().next_back()).map(|row| row.id);
@@ -50,8 +50,8 @@ impl Rows {
 
     /// Inserts items before the one at `at`, which has not enough keys before it, by spreading the keys
     /// around it.
-    fn spread_with(&mut self, at: Key, mut new: Vec<Row>) {
-        let Range { low, keys, rows } = self.range_around(at, new.len());
+    fn spread_with(&mut self, at: Key, mut new: Vec<SliceRow>) {
+        let KeyRange { low, keys, rows } = self.range_around(at, new.len());
         let behind = rows.partition_point(|(key, _)| *key < at);
         for (key, _) in &rows {
             self.by_key.remove(key);
@@ -61,7 +61,7 @@ impl Rows {
             self.tell_index(|index| index.insert(row.borrow()));
         }
         self.len += new_ids.len();
-        let mut all: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
+        let mut all: Vec<SliceRow> = rows.into_iter().map(|(_, row)| row).collect();
         all.splice(behind..behind, new.drain(..));
         let step = (keys / (all.len() as Key + 1)).max(1);
         let mut key = low;
@@ -73,7 +73,7 @@ impl Rows {
     }
 
     /// Returns the smallest range of keys around `at` that is not too full after `more` items are inserted.
-    fn range_around(&mut self, at: Key, more: usize) -> Range {
+    fn range_around(&mut self, at: Key, more: usize) -> KeyRange {
         self.seal();
         // What is appended later is to come behind all keys that are given now.
         let last = self.by_key.last().map_or(0, |(key, slot)| last_key(*key, slot));
@@ -90,16 +90,16 @@ impl Rows {
             if allowed > more as Key
                 && let Some(rows) = self.rows_within(low, high, (allowed - more as Key) as usize)
             {
-                return Range { low, keys, rows };
+                return KeyRange { low, keys, rows };
             }
         }
         let rows = self.rows_within(0, last, usize::MAX).unwrap_or_default();
-        Range { low: 0, keys: last, rows }
+        KeyRange { low: 0, keys: last, rows }
     }
 
     /// Returns the items whose keys are in a range, none of them in a run any more. `None` if there are more
     /// than `most`.
-    fn rows_within(&mut self, low: Key, high: Key, most: usize) -> Option<Vec<(Key, Row)>> {
+    fn rows_within(&mut self, low: Key, high: Key, most: usize) -> Option<Vec<(Key, SliceRow)>> {
         let mut rows = Vec::new();
         let mut end = high.saturating_add(1);
         while let Some((key, slot)) = self.by_key.before(&end) {
@@ -141,8 +141,8 @@ mod tests {
     use super::*;
     use crate::generator::Generator;
 
-    fn row(sequence: u64) -> Row {
-        Row { id: id(sequence), version: 1, item: RowItem::Bytes(Arc::from([])) }
+    fn row(sequence: u64) -> SliceRow {
+        SliceRow { id: id(sequence), version: 1, item: RowItem::Bytes(Arc::from([])) }
     }
 
     fn id(sequence: u64) -> ItemId {

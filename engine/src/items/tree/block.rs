@@ -13,18 +13,18 @@ pub(super) const fn least(most: usize) -> usize {
 
 /// Holds keys in ascending order, and a slot for each.
 #[derive(Clone)]
-pub(super) struct Block<K, S, const MOST: usize> {
+pub(super) struct TreeBlock<K, S, const MOST: usize> {
     pub(super) keys: ArrayVec<K, MOST>,
     pub(super) slots: ArrayVec<S, MOST>,
 }
 
-impl<K: Ord + Clone, S: Clone, const MOST: usize> Block<K, S, MOST> {
+impl<K: Ord + Clone, S: Clone, const MOST: usize> TreeBlock<K, S, MOST> {
     pub(super) fn new() -> Self {
-        Block { keys: ArrayVec::new(), slots: ArrayVec::new() }
+        TreeBlock { keys: ArrayVec::new(), slots: ArrayVec::new() }
     }
 
     pub(super) fn of(entries: impl IntoIterator<Item = (K, S)>) -> Self {
-        let mut block = Block::new();
+        let mut block = TreeBlock::new();
         entries.into_iter().for_each(|(key, slot)| block.push(key, slot));
         block
     }
@@ -67,7 +67,7 @@ impl<K: Ord + Clone, S: Clone, const MOST: usize> Block<K, S, MOST> {
             return None;
         }
         let half = MOST / 2;
-        let mut upper = Block::new();
+        let mut upper = TreeBlock::new();
         self.keys.drain(half..).zip(self.slots.drain(half..)).for_each(|(key, slot)| upper.push(key, slot));
         let _ = if at <= half { self.insert(at, key, slot) } else { upper.insert(at - half, key, slot) };
         Some(upper)
@@ -77,10 +77,10 @@ impl<K: Ord + Clone, S: Clone, const MOST: usize> Block<K, S, MOST> {
     /// and returns the right half.
     pub(super) fn join(&mut self, right: Self) -> Option<Self> {
         let total = self.len() + right.len();
-        let left = std::mem::replace(self, Block::new());
+        let left = std::mem::replace(self, TreeBlock::new());
         let mut all = left.into_entries().chain(right.into_entries());
-        *self = Block::of(all.by_ref().take(if total <= MOST { total } else { total / 2 }));
-        (total > MOST).then(|| Block::of(all))
+        *self = TreeBlock::of(all.by_ref().take(if total <= MOST { total } else { total / 2 }));
+        (total > MOST).then(|| TreeBlock::of(all))
     }
 
     fn into_entries(self) -> impl Iterator<Item = (K, S)> {

@@ -7,35 +7,37 @@ use std::ops::ControlFlow;
 
 use triomphe::Arc;
 
-use super::{Inner, Leaf, Node, Tree, Weigh};
+use super::{CowTree, InnerNode, Leaf, Node, Weigh};
 
 /// Names what a walk has before it.
-enum Ahead<'a, K, V, const LEAF: usize, const FAN: usize> {
+enum PendingSubtree<'a, K, V, const LEAF: usize, const FAN: usize> {
     /// An inner block, with the depth of the blocks below it: 1 if they are leaves.
-    Inner(&'a Arc<Inner<K, V, LEAF, FAN>>, usize),
+    Inner(&'a Arc<InnerNode<K, V, LEAF, FAN>>, usize),
     Leaf(&'a Arc<Leaf<K, V, LEAF>>),
     Entries(&'a [K], &'a [V]),
 }
 
 /// Walks a tree: what is before it, the next on top.
-struct Walk<'a, K, V, const LEAF: usize, const FAN: usize>(Vec<Ahead<'a, K, V, LEAF, FAN>>);
+struct TreeWalk<'a, K, V, const LEAF: usize, const FAN: usize>(Vec<PendingSubtree<'a, K, V, LEAF, FAN>>);
 
-impl<'a, K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Walk<'a, K, V, LEAF, FAN> {
-    fn of(tree: &'a Tree<K, V, LEAF, FAN>) -> Self {
+impl<'a, K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize>
+    TreeWalk<'a, K, V, LEAF, FAN>
+{
+    fn of(tree: &'a CowTree<K, V, LEAF, FAN>) -> Self {
         let mut depth = 0;
         let mut node = tree.root.as_ref();
         while let Some(Node::Inner(inner)) = node {
             depth += 1;
             node = inner.slots.first();
         }
-        let tail = tree.tail.as_ref().map(Ahead::Leaf);
-        Walk(tail.into_iter().chain(tree.root.as_ref().map(|root| ahead(root, depth))).collect())
+        let tail = tree.tail.as_ref().map(PendingSubtree::Leaf);
+        TreeWalk(tail.into_iter().chain(tree.root.as_ref().map(|root| ahead(root, depth))).collect())
     }
 
     /// Returns the depth of what is next; 0 for leaves and their entries.
     fn depth(&self) -> usize {
         match self.0.last() {
-            Some(Ahead::Inner(_, depth)) => *depth,
+            Some(PendingSubtree::Inner(_, depth)) => *depth,
             _ => 0,
         }
     }
@@ -43,25 +45,25 @@ impl<'a, K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> 
     /// Returns a key that is not above any of what is next.
     fn low(&self) -> Option<&'a K> {
         match self.0.last()? {
-            Ahead::Inner(inner, _) => inner.keys.first(),
-            Ahead::Leaf(leaf) => leaf.keys.first(),
-            Ahead::Entries(keys, _) => keys.first(),
+            PendingSubtree::Inner(inner, _) => inner.keys.first(),
+            PendingSubtree::Leaf(leaf) => leaf.keys.first(),
+            PendingSubtree::Entries(keys, _) => keys.first(),
         }
     }
 
     /// Replaces the next block by what is in it.
     fn descend(&mut self) {
         match self.0.pop() {
-            Some(Ahead::Inner(inner, depth)) => {
+            Some(PendingSubtree::Inner(inner, depth)) => {
                 self.0.extend(inner.slots.iter().rev().map(|node| ahead(node, depth - 1)));
             }
-            Some(Ahead::Leaf(leaf)) => self.0.push(Ahead::Entries(&leaf.keys, &leaf.slots)),
+            Some(PendingSubtree::Leaf(leaf)) => self.0.push(PendingSubtree::Entries(&leaf.keys, &leaf.slots)),
             entries => self.0.extend(entries),
         }
     }
 
     fn take_entry(&mut self) -> Option<(&'a K, &'a V)> {
-        let Some(Ahead::Entries(keys, slots)) = self.0.last_mut() else { return None };
+        let Some(PendingSubtree::Entries(keys, slots)) = self.0.last_mut() else { return None };
         let (Some((key, keys_left)), Some((slot, slots_left))) = (keys.split_first(), slots.split_first())
         else {
             return None;
@@ -77,26 +79,28 @@ impl<'a, K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> 
 fn ahead<K, V, const LEAF: usize, const FAN: usize>(
     node: &Node<K, V, LEAF, FAN>,
     depth: usize,
-) -> Ahead<'_, K, V, LEAF, FAN> {
+) -> PendingSubtree<'_, K, V, LEAF, FAN> {
     match node {
-        Node::Inner(inner) => Ahead::Inner(inner, depth),
-        Node::Leaf(leaf) => Ahead::Leaf(leaf),
+        Node::Inner(inner) => PendingSubtree::Inner(inner, depth),
+        Node::Leaf(leaf) => PendingSubtree::Leaf(leaf),
     }
 }
 
 /// Returns whether both walks have the same block before them.
 fn is_shared<K, V, const LEAF: usize, const FAN: usize>(
-    left: &Walk<'_, K, V, LEAF, FAN>,
-    right: &Walk<'_, K, V, LEAF, FAN>,
+    left: &TreeWalk<'_, K, V, LEAF, FAN>,
+    right: &TreeWalk<'_, K, V, LEAF, FAN>,
 ) -> bool {
     match (left.0.last(), right.0.last()) {
-        (Some(Ahead::Inner(left, _)), Some(Ahead::Inner(right, _))) => Arc::ptr_eq(left, right),
-        (Some(Ahead::Leaf(left)), Some(Ahead::Leaf(right))) => Arc::ptr_eq(left, right),
+        (Some(PendingSubtree::Inner(left, _)), Some(PendingSubtree::Inner(right, _))) => {
+            Arc::ptr_eq(left, right)
+        }
+        (Some(PendingSubtree::Leaf(left)), Some(PendingSubtree::Leaf(right))) => Arc::ptr_eq(left, right),
         _ => false,
     }
 }
 
-impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Tree<K, V, LEAF, FAN> {
+impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowTree<K, V, LEAF, FAN> {
     /// Hands every key at which the two trees may differ to `visit`, in order, with its values in this tree
     /// and in the other, until it breaks. Skips blocks that both share; values that both hold without sharing
     /// are for `visit` to compare. Takes time in proportion to what is not shared.
@@ -105,7 +109,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Tree
         other: &'a Self,
         visit: &mut dyn FnMut(&'a K, Option<&'a V>, Option<&'a V>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let (mut left, mut right) = (Walk::of(self), Walk::of(other));
+        let (mut left, mut right) = (TreeWalk::of(self), TreeWalk::of(other));
         loop {
             if is_shared(&left, &right) {
                 left.0.pop();
@@ -118,7 +122,9 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Tree
                 (None, Some(_)) => std::cmp::Ordering::Greater,
                 (Some(left), Some(right)) => left.cmp(right),
             };
-            let whole = |walk: &Walk<'_, K, V, LEAF, FAN>| !matches!(walk.0.last(), Some(Ahead::Entries(..)));
+            let whole = |walk: &TreeWalk<'_, K, V, LEAF, FAN>| {
+                !matches!(walk.0.last(), Some(PendingSubtree::Entries(..)))
+            };
             let (left_whole, right_whole) = (whole(&left), whole(&right));
             // Blocks are opened from the higher one down, so that both walks reach the blocks that they
             // share.

@@ -4,7 +4,7 @@ use std::iter::Zip;
 use std::ops::RangeInclusive;
 use std::slice;
 
-use super::{Leaf, Node, Tree, Weigh};
+use super::{CowTree, Leaf, Node, Weigh};
 
 /// Holds the entries that one end of an iterator has reached.
 struct Way<'a, K, V, const LEAF: usize, const FAN: usize> {
@@ -16,7 +16,7 @@ struct Way<'a, K, V, const LEAF: usize, const FAN: usize> {
 }
 
 impl<'a, K, V, const LEAF: usize, const FAN: usize> Way<'a, K, V, LEAF, FAN> {
-    fn new(tree: &'a Tree<K, V, LEAF, FAN>) -> Self {
+    fn new(tree: &'a CowTree<K, V, LEAF, FAN>) -> Self {
         let entries = [].iter().zip([].iter());
         Way { entries, stack: Vec::new(), root: tree.root.as_ref(), tail: tree.tail.as_deref() }
     }
@@ -75,7 +75,7 @@ pub(crate) struct Iter<'a, K, V, const LEAF: usize, const FAN: usize> {
 }
 
 impl<'a, K, V, const LEAF: usize, const FAN: usize> Iter<'a, K, V, LEAF, FAN> {
-    pub(super) fn new(tree: &'a Tree<K, V, LEAF, FAN>) -> Self {
+    pub(super) fn new(tree: &'a CowTree<K, V, LEAF, FAN>) -> Self {
         Iter { front: Way::new(tree), back: Way::new(tree), left: tree.len }
     }
 }
@@ -111,15 +111,15 @@ impl<K, V, const LEAF: usize, const FAN: usize> DoubleEndedIterator for Iter<'_,
 }
 
 /// Iterates over the entries of a range of keys, in one direction.
-pub(crate) struct Range<'a, K, V, const LEAF: usize, const FAN: usize, const FORTH: bool> {
+pub(crate) struct TreeRange<'a, K, V, const LEAF: usize, const FAN: usize, const FORTH: bool> {
     way: Way<'a, K, V, LEAF, FAN>,
     until: K,
 }
 
 impl<'a, K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize, const FORTH: bool>
-    Range<'a, K, V, LEAF, FAN, FORTH>
+    TreeRange<'a, K, V, LEAF, FAN, FORTH>
 {
-    pub(super) fn new(tree: &'a Tree<K, V, LEAF, FAN>, range: RangeInclusive<K>) -> Self {
+    pub(super) fn new(tree: &'a CowTree<K, V, LEAF, FAN>, range: RangeInclusive<K>) -> Self {
         let (first, last) = range.into_inner();
         let (start, until) = if FORTH { (first, last) } else { (last, first) };
         let mut way = Way::new(tree);
@@ -133,7 +133,7 @@ impl<'a, K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize, 
             way.entries = within(tail);
             way.tail = None;
             way.root = way.root.filter(|_| !FORTH);
-            return Range { way, until };
+            return TreeRange { way, until };
         }
         way.tail = way.tail.filter(|_| FORTH);
         let mut next = way.root.take();
@@ -148,12 +148,12 @@ impl<'a, K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize, 
                 }
             }
         }
-        Range { way, until }
+        TreeRange { way, until }
     }
 }
 
 impl<'a, K: Ord, V, const LEAF: usize, const FAN: usize, const FORTH: bool> Iterator
-    for Range<'a, K, V, LEAF, FAN, FORTH>
+    for TreeRange<'a, K, V, LEAF, FAN, FORTH>
 {
     type Item = (&'a K, &'a V);
 

@@ -32,9 +32,9 @@
 use std::borrow::Borrow;
 use std::ops::{Deref, DerefMut, RangeInclusive};
 
-use block::{Block, least};
+use block::{TreeBlock, least};
 use foldlog_codec::SequenceNumber;
-use iter::{Iter, Range};
+use iter::{Iter, TreeRange};
 use smol_str::SmolStr;
 use triomphe::Arc;
 
@@ -44,7 +44,7 @@ mod iter;
 #[cfg(test)]
 mod tests;
 
-type Leaf<K, V, const LEAF: usize> = Block<K, V, LEAF>;
+type Leaf<K, V, const LEAF: usize> = TreeBlock<K, V, LEAF>;
 
 /// Says how many items a value of the tree stands for. A value never changes that while it is in a tree.
 pub(crate) trait Weigh {
@@ -63,26 +63,26 @@ impl Weigh for SmolStr {}
 impl Weigh for SequenceNumber {}
 
 /// Holds an inner block, and the weight of all that is below it.
-struct Inner<K, V, const LEAF: usize, const FAN: usize> {
-    block: Block<K, Node<K, V, LEAF, FAN>, FAN>,
+struct InnerNode<K, V, const LEAF: usize, const FAN: usize> {
+    block: TreeBlock<K, Node<K, V, LEAF, FAN>, FAN>,
     weight: usize,
 }
 
-impl<K: Clone, V, const LEAF: usize, const FAN: usize> Clone for Inner<K, V, LEAF, FAN> {
+impl<K: Clone, V, const LEAF: usize, const FAN: usize> Clone for InnerNode<K, V, LEAF, FAN> {
     fn clone(&self) -> Self {
-        Inner { block: self.block.clone(), weight: self.weight }
+        InnerNode { block: self.block.clone(), weight: self.weight }
     }
 }
 
-impl<K, V, const LEAF: usize, const FAN: usize> Deref for Inner<K, V, LEAF, FAN> {
-    type Target = Block<K, Node<K, V, LEAF, FAN>, FAN>;
+impl<K, V, const LEAF: usize, const FAN: usize> Deref for InnerNode<K, V, LEAF, FAN> {
+    type Target = TreeBlock<K, Node<K, V, LEAF, FAN>, FAN>;
 
     fn deref(&self) -> &Self::Target {
         &self.block
     }
 }
 
-impl<K, V, const LEAF: usize, const FAN: usize> DerefMut for Inner<K, V, LEAF, FAN> {
+impl<K, V, const LEAF: usize, const FAN: usize> DerefMut for InnerNode<K, V, LEAF, FAN> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.block
     }
@@ -90,23 +90,23 @@ impl<K, V, const LEAF: usize, const FAN: usize> DerefMut for Inner<K, V, LEAF, F
 
 enum Node<K, V, const LEAF: usize, const FAN: usize> {
     Leaf(Arc<Leaf<K, V, LEAF>>),
-    Inner(Arc<Inner<K, V, LEAF, FAN>>),
+    Inner(Arc<InnerNode<K, V, LEAF, FAN>>),
 }
 
 /// Maps keys to values, in order. Clones share what did not change.
-pub(crate) struct Tree<K, V, const LEAF: usize, const FAN: usize> {
+pub(crate) struct CowTree<K, V, const LEAF: usize, const FAN: usize> {
     root: Option<Node<K, V, LEAF, FAN>>,
     tail: Option<Arc<Leaf<K, V, LEAF>>>,
     len: usize,
 }
 
 /// Gives room for one entry behind all others.
-pub(crate) struct Room<'a, K, V, const LEAF: usize> {
+pub(crate) struct VacantTailEntry<'a, K, V, const LEAF: usize> {
     tail: &'a mut Leaf<K, V, LEAF>,
     len: &'a mut usize,
 }
 
-impl<K: Ord + Clone, V: Clone, const LEAF: usize> Room<'_, K, V, LEAF> {
+impl<K: Ord + Clone, V: Clone, const LEAF: usize> VacantTailEntry<'_, K, V, LEAF> {
     #[inline]
     pub(crate) fn push(self, key: K, value: V) {
         self.tail.push(key, value);
@@ -115,7 +115,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize> Room<'_, K, V, LEAF> {
 }
 
 /// Describes an insertion into a node: the value that was there, and the node's new right neighbour.
-struct Inserted<K, V, const LEAF: usize, const FAN: usize> {
+struct NodeInsertion<K, V, const LEAF: usize, const FAN: usize> {
     before: Option<V>,
     neighbour: Option<(K, Node<K, V, LEAF, FAN>)>,
 }
@@ -235,18 +235,18 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node
         }
     }
 
-    fn insert(&mut self, key: K, value: V) -> Inserted<K, V, LEAF, FAN> {
+    fn insert(&mut self, key: K, value: V) -> NodeInsertion<K, V, LEAF, FAN> {
         match self {
             Node::Leaf(leaf) => {
                 let leaf = Arc::make_mut(leaf);
                 match leaf.keys.binary_search(&key) {
                     Ok(at) => {
                         let before = leaf.slots.get_mut(at).map(|slot| std::mem::replace(slot, value));
-                        Inserted { before, neighbour: None }
+                        NodeInsertion { before, neighbour: None }
                     }
                     Err(at) => {
                         let upper = leaf.insert(at, key, value).map(|upper| Node::Leaf(Arc::new(upper)));
-                        Inserted { before: None, neighbour: upper.and_then(Node::with_low) }
+                        NodeInsertion { before: None, neighbour: upper.and_then(Node::with_low) }
                     }
                 }
             }
@@ -258,14 +258,15 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node
                 }
                 let weight = value.weight();
                 let Some(slot) = inner.slots.get_mut(at) else {
-                    return Inserted { before: None, neighbour: None };
+                    return NodeInsertion { before: None, neighbour: None };
                 };
-                let Inserted { before, neighbour } = slot.insert(key, value);
+                let NodeInsertion { before, neighbour } = slot.insert(key, value);
                 inner.weight = inner.weight + weight - before.as_ref().map_or(0, Weigh::weight);
-                let upper = neighbour.and_then(|(low, node)| inner.insert(at + 1, low, node)).map(Inner::of);
+                let upper =
+                    neighbour.and_then(|(low, node)| inner.insert(at + 1, low, node)).map(InnerNode::of);
                 inner.weight -= upper.as_ref().map_or(0, |upper| upper.weight);
                 let neighbour = upper.map(|upper| Node::Inner(Arc::new(upper))).and_then(Node::with_low);
-                Inserted { before, neighbour }
+                NodeInsertion { before, neighbour }
             }
         }
     }
@@ -285,7 +286,10 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node
         };
         let (low, neighbour) = neighbour.with_low()?;
         if inner.is_full() {
-            return Some(Node::Inner(Arc::new(Inner { block: Block::of([(low, neighbour)]), weight })));
+            return Some(Node::Inner(Arc::new(InnerNode {
+                block: TreeBlock::of([(low, neighbour)]),
+                weight,
+            })));
         }
         inner.push(low, neighbour);
         inner.weight += weight;
@@ -323,7 +327,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node
             }
             (Node::Inner(left), Node::Inner(right)) => {
                 let (left, right) = (Arc::make_mut(left), Arc::unwrap_or_clone(right));
-                let rest = left.join(right.block).map(Inner::of);
+                let rest = left.join(right.block).map(InnerNode::of);
                 left.weight = left.weight + right.weight - rest.as_ref().map_or(0, |rest| rest.weight);
                 rest.map(|rest| Node::Inner(Arc::new(rest)))
             }
@@ -333,11 +337,11 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node
     }
 }
 
-impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Inner<K, V, LEAF, FAN> {
+impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> InnerNode<K, V, LEAF, FAN> {
     /// Makes an inner block of slots.
-    fn of(block: Block<K, Node<K, V, LEAF, FAN>, FAN>) -> Self {
+    fn of(block: TreeBlock<K, Node<K, V, LEAF, FAN>, FAN>) -> Self {
         let weight = block.slots.iter().map(Node::weight).sum();
-        Inner { block, weight }
+        InnerNode { block, weight }
     }
 
     /// Repairs a slot that holds too little: removes it, or joins it with a neighbour.
@@ -375,19 +379,19 @@ fn nth_in<V: Weigh>(values: &[V], mut place: usize) -> Option<(&V, usize)> {
     None
 }
 
-impl<K, V, const LEAF: usize, const FAN: usize> Clone for Tree<K, V, LEAF, FAN> {
+impl<K, V, const LEAF: usize, const FAN: usize> Clone for CowTree<K, V, LEAF, FAN> {
     fn clone(&self) -> Self {
-        Tree { root: self.root.clone(), tail: self.tail.clone(), len: self.len }
+        CowTree { root: self.root.clone(), tail: self.tail.clone(), len: self.len }
     }
 }
 
-impl<K, V, const LEAF: usize, const FAN: usize> Default for Tree<K, V, LEAF, FAN> {
+impl<K, V, const LEAF: usize, const FAN: usize> Default for CowTree<K, V, LEAF, FAN> {
     fn default() -> Self {
-        Tree { root: None, tail: None, len: 0 }
+        CowTree { root: None, tail: None, len: 0 }
     }
 }
 
-impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Tree<K, V, LEAF, FAN> {
+impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowTree<K, V, LEAF, FAN> {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -465,12 +469,12 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Tree
 
     /// Returns room for an entry behind all others, if the tail has any.
     #[inline]
-    pub(crate) fn room_behind(&mut self, key: &K) -> Option<Room<'_, K, V, LEAF>> {
+    pub(crate) fn room_behind(&mut self, key: &K) -> Option<VacantTailEntry<'_, K, V, LEAF>> {
         let tail = self.tail.as_mut()?;
         if tail.is_full() || tail.keys.last().is_none_or(|last| key <= last) {
             return None;
         }
-        Some(Room { tail: Arc::make_mut(tail), len: &mut self.len })
+        Some(VacantTailEntry { tail: Arc::make_mut(tail), len: &mut self.len })
     }
 
     /// Returns whether appending an entry begins a block.
@@ -487,20 +491,20 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Tree
                 own.push(key, value);
                 tail
             }
-            None => Some(Arc::new(Block::of([(key, value)]))),
+            None => Some(Arc::new(TreeBlock::of([(key, value)]))),
         };
-        *self = Tree { root: None, tail: only, len: 1 };
+        *self = CowTree { root: None, tail: only, len: 1 };
     }
 
     fn insert_anywhere(&mut self, key: K, value: V) -> Option<V> {
         let before = if self.root.is_none() || self.tail_of(&key).is_some() {
             self.insert_in_tail(key, value)
         } else if self.tail.is_none() && self.last().is_none_or(|(last, _)| *last < key) {
-            self.tail = Some(Arc::new(Block::of([(key, value)])));
+            self.tail = Some(Arc::new(TreeBlock::of([(key, value)])));
             None
         } else {
             let root = self.root.as_mut()?;
-            let Inserted { before, neighbour } = root.insert(key, value);
+            let NodeInsertion { before, neighbour } = root.insert(key, value);
             if let Some((_, neighbour)) = neighbour {
                 self.grow(neighbour);
             }
@@ -511,7 +515,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Tree
     }
 
     fn insert_in_tail(&mut self, key: K, value: V) -> Option<V> {
-        let shared = self.tail.get_or_insert_with(|| Arc::new(Block::new()));
+        let shared = self.tail.get_or_insert_with(|| Arc::new(TreeBlock::new()));
         let full = shared.is_full();
         let at = match shared.keys.binary_search(&key) {
             Ok(at) => {
@@ -523,7 +527,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Tree
         // What comes behind a full tail begins the next one, and nothing is copied. What comes within splits
         // it.
         let next = if full && at == shared.len() {
-            Some(Block::of([(key, value)]))
+            Some(TreeBlock::of([(key, value)]))
         } else {
             Arc::make_mut(shared).insert(at, key, value)
         };
@@ -548,7 +552,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Tree
     /// Adds a root above the present one and its right neighbour.
     fn grow(&mut self, neighbour: Node<K, V, LEAF, FAN>) {
         let both = [self.root.take(), Some(neighbour)];
-        let mut inner = Inner::of(Block::of(both.into_iter().flatten().filter_map(Node::with_low)));
+        let mut inner = InnerNode::of(TreeBlock::of(both.into_iter().flatten().filter_map(Node::with_low)));
         inner.mend_last_but_one();
         self.root = Some(Node::Inner(Arc::new(inner)));
         self.shrink();
@@ -591,12 +595,12 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Tree
     }
 
     /// Returns the entries of a range of keys, in order.
-    pub(crate) fn range(&self, keys: RangeInclusive<K>) -> Range<'_, K, V, LEAF, FAN, true> {
-        Range::new(self, keys)
+    pub(crate) fn range(&self, keys: RangeInclusive<K>) -> TreeRange<'_, K, V, LEAF, FAN, true> {
+        TreeRange::new(self, keys)
     }
 
     /// Returns the entries of a range of keys, the last one first.
-    pub(crate) fn range_back(&self, keys: RangeInclusive<K>) -> Range<'_, K, V, LEAF, FAN, false> {
-        Range::new(self, keys)
+    pub(crate) fn range_back(&self, keys: RangeInclusive<K>) -> TreeRange<'_, K, V, LEAF, FAN, false> {
+        TreeRange::new(self, keys)
     }
 }

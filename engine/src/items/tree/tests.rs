@@ -8,7 +8,7 @@ use crate::generator::Generator;
 impl Weigh for Arc<()> {}
 
 /// Describes a node: how deep it is, and its first and last key.
-struct Checked<K> {
+struct NodeShape<K> {
     depth: usize,
     first: K,
     last: K,
@@ -16,7 +16,7 @@ struct Checked<K> {
 
 impl<K: Ord + Clone + Debug, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node<K, V, LEAF, FAN> {
     /// Checks invariants 1 to 4 below one node.
-    fn checked(&self, is_root: bool, on_right_edge: bool) -> Checked<K> {
+    fn checked(&self, is_root: bool, on_right_edge: bool) -> NodeShape<K> {
         let spared = is_root || on_right_edge;
         assert!(self.len() > 0, "an empty block");
         assert!(spared || !self.is_scarce(), "a block of {}", self.len());
@@ -25,13 +25,13 @@ impl<K: Ord + Clone + Debug, V: Clone + Weigh, const LEAF: usize, const FAN: usi
                 assert_eq!(leaf.keys.len(), leaf.slots.len());
                 assert!(leaf.keys.is_sorted_by(|a, b| a < b), "keys of a leaf: {:?}", leaf.keys);
                 let (first, last) = (leaf.keys[0].clone(), leaf.keys[leaf.len() - 1].clone());
-                Checked { depth: 1, first, last }
+                NodeShape { depth: 1, first, last }
             }
             Node::Inner(inner) => {
                 assert_eq!(inner.keys.len(), inner.slots.len());
                 assert_eq!(inner.weight, inner.slots.iter().map(Node::weight).sum::<usize>());
                 let end = inner.len() - 1;
-                let below: Vec<Checked<K>> =
+                let below: Vec<NodeShape<K>> =
                     (0..=end).map(|at| inner.slots[at].checked(false, on_right_edge && at == end)).collect();
                 for (at, slot) in below.iter().enumerate() {
                     assert_eq!(slot.depth, below[0].depth, "leaves that are not equally deep");
@@ -39,7 +39,7 @@ impl<K: Ord + Clone + Debug, V: Clone + Weigh, const LEAF: usize, const FAN: usi
                     assert!(at == 0 || below[at - 1].last < inner.keys[at], "a key below the slot before");
                 }
                 let first = below[0].first.clone();
-                Checked { depth: below[0].depth + 1, first, last: below[end].last.clone() }
+                NodeShape { depth: below[0].depth + 1, first, last: below[end].last.clone() }
             }
         }
     }
@@ -53,7 +53,7 @@ impl<K: Ord + Clone + Debug, V: Clone + Weigh, const LEAF: usize, const FAN: usi
 }
 
 impl<K: Ord + Clone + Debug, V: Clone + Weigh + PartialEq + Debug, const LEAF: usize, const FAN: usize>
-    Tree<K, V, LEAF, FAN>
+    CowTree<K, V, LEAF, FAN>
 {
     /// Checks all invariants, and that the tree holds these entries.
     fn check(&self, wanted: &BTreeMap<K, V>) {
@@ -77,7 +77,7 @@ impl<K: Ord + Clone + Debug, V: Clone + Weigh + PartialEq + Debug, const LEAF: u
 /// is the number of keys; of 100 changes, `lean` are removals.
 fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, lean: impl Fn(u64) -> u64) {
     let mut numbers = Generator::from_seed(seed);
-    let mut tree: Tree<u64, u64, LEAF, FAN> = Tree::default();
+    let mut tree: CowTree<u64, u64, LEAF, FAN> = CowTree::default();
     let mut wanted = BTreeMap::new();
     let mut kept = Vec::new();
     for step in 0..steps {
@@ -107,7 +107,7 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
             0 => kept.push((tree.clone(), wanted.clone())),
             1 if !kept.is_empty() => {
                 let at = numbers.below(kept.len() as u64) as usize;
-                let (earlier, was): (Tree<_, _, LEAF, FAN>, _) = kept.swap_remove(at);
+                let (earlier, was): (CowTree<_, _, LEAF, FAN>, _) = kept.swap_remove(at);
                 earlier.check(&was);
                 check_differences((&tree, &wanted), (&earlier, &was));
                 // Sometimes the earlier version is the one that goes on.
@@ -125,8 +125,8 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
 /// Checks that the differences of two trees, without those at which both hold the same, are those of the two
 /// maps.
 fn check_differences<const LEAF: usize, const FAN: usize>(
-    (left, left_map): (&Tree<u64, u64, LEAF, FAN>, &BTreeMap<u64, u64>),
-    (right, right_map): (&Tree<u64, u64, LEAF, FAN>, &BTreeMap<u64, u64>),
+    (left, left_map): (&CowTree<u64, u64, LEAF, FAN>, &BTreeMap<u64, u64>),
+    (right, right_map): (&CowTree<u64, u64, LEAF, FAN>, &BTreeMap<u64, u64>),
 ) {
     let keys: BTreeSet<u64> = left_map.keys().chain(right_map.keys()).copied().collect();
     let entry = |key: u64| (key, left_map.get(&key).copied(), right_map.get(&key).copied());
@@ -143,10 +143,10 @@ fn check_differences<const LEAF: usize, const FAN: usize>(
 
 #[test]
 fn what_two_trees_share_is_not_looked_at() {
-    let mut tree: Tree<u64, u64, 8, 8> = Tree::default();
+    let mut tree: CowTree<u64, u64, 8, 8> = CowTree::default();
     (0..100_000).for_each(|key| assert_eq!(tree.insert(2 * key, key), None));
     let before = tree.clone();
-    let changes: [fn(&mut Tree<u64, u64, 8, 8>); 4] = [
+    let changes: [fn(&mut CowTree<u64, u64, 8, 8>); 4] = [
         |tree| {
             let _ = tree.insert(200_001, 0);
         },
@@ -189,7 +189,7 @@ fn a_leaf_that_was_left_with_little_is_mended_when_another_comes_behind_it() {
     // Where a level begins anew the right edge is a chain of blocks with a single slot, and it takes a removal
     // for each to put them right.
     for len in (1..200).chain(1_020..1_040).chain(4_090..4_110) {
-        let mut tree: Tree<u64, u64, 4, 4> = Tree::default();
+        let mut tree: CowTree<u64, u64, 4, 4> = CowTree::default();
         let mut wanted = BTreeMap::new();
         for key in 0..len {
             tree.insert(key, key);
@@ -211,7 +211,7 @@ fn a_leaf_that_was_left_with_little_is_mended_when_another_comes_behind_it() {
 
 #[test]
 fn both_ends_of_an_iterator_meet() {
-    let mut tree: Tree<u64, u64, 4, 4> = Tree::default();
+    let mut tree: CowTree<u64, u64, 4, 4> = CowTree::default();
     (0..300).for_each(|key| assert_eq!(tree.insert(key, key), None));
     for from_the_front in 0..=300 {
         let mut iter = tree.iter();
@@ -225,7 +225,7 @@ fn both_ends_of_an_iterator_meet() {
 #[test]
 fn a_window_of_keys_that_moves_on_forever_takes_no_more_memory() {
     let mut numbers = Generator::from_seed(7);
-    let mut tree: Tree<u64, u64, 8, 8> = Tree::default();
+    let mut tree: CowTree<u64, u64, 8, 8> = CowTree::default();
     let mut live: Vec<u64> = (0..1_000).collect();
     live.iter().for_each(|key| assert_eq!(tree.insert(*key, 0), None));
     let mut view = tree.clone();
@@ -247,7 +247,7 @@ fn a_window_of_keys_that_moves_on_forever_takes_no_more_memory() {
 
 #[test]
 fn what_is_put_behind_a_clone_copies_one_leaf() {
-    let mut tree: Tree<u64, Arc<()>, 8, 8> = Tree::default();
+    let mut tree: CowTree<u64, Arc<()>, 8, 8> = CowTree::default();
     let value = Arc::new(());
     (0..10_003).for_each(|key| assert_eq!(tree.insert(key, Arc::clone(&value)), None));
     let view = tree.clone();
@@ -266,7 +266,7 @@ fn what_is_put_behind_a_clone_copies_one_leaf() {
 fn one_entry_takes_the_place_of_all_and_views_stay_as_they_were() {
     for len in 0..40 {
         for is_shared in [false, true] {
-            let (mut tree, mut wanted) = (Tree::<u64, u64, 4, 4>::default(), BTreeMap::new());
+            let (mut tree, mut wanted) = (CowTree::<u64, u64, 4, 4>::default(), BTreeMap::new());
             for key in 0..len {
                 tree.insert(key, key);
                 wanted.insert(key, key);

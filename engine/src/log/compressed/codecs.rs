@@ -15,7 +15,7 @@ pub(super) struct Decoder {
 
 /// Compresses blocks, one after the other.
 #[derive(Default)]
-pub(super) struct Encoder {
+pub(super) struct BlockEncoder {
     #[cfg(feature = "compression")]
     zstd: Option<zstd::bulk::Compressor<'static>>,
 }
@@ -40,7 +40,7 @@ impl Decoder {
 }
 
 #[cfg(feature = "compression")]
-impl Encoder {
+impl BlockEncoder {
     /// Compresses a block into `stored`, in place of what that held. Returns whether the block got shorter; if not, `stored` holds
     /// nothing of use.
     pub(super) fn encode(
@@ -80,7 +80,7 @@ impl Decoder {
 }
 
 #[cfg(not(feature = "compression"))]
-impl Encoder {
+impl BlockEncoder {
     /// Compresses nothing.
     pub(super) fn encode(&mut self, _: Compression, _: &[u8], _: &mut Vec<u8>) -> std::io::Result<bool> {
         Ok(false)

@@ -67,7 +67,7 @@ mod tests;
 mod writer;
 
 use reader::CompressedFile;
-pub(crate) use writer::{Compressing, MIN_PLAIN_BYTES};
+pub(crate) use writer::{MIN_PLAIN_BYTES, SegmentCompression};
 
 const MAGIC: [u8; 8] = *b"FOLDZIP\n";
 const VERSION: u16 = 1;
@@ -139,7 +139,7 @@ impl fmt::Display for Compression {
 
 /// Holds the first bytes of a compressed segment, whose checksum matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Fixed {
+struct CompressedPreamble {
     compression: Compression,
     head_crc: u32,
     plain_len: u64,
@@ -147,15 +147,15 @@ struct Fixed {
 }
 
 /// Says what the first bytes of a file are.
-enum Found {
+enum SegmentFormat {
     /// No compressed segment, or one whose first bytes do not check.
     Other,
-    Compressed(Fixed),
+    Compressed(CompressedPreamble),
     /// A compressed segment of a later version, or with a codec of one: its version and its codec.
     Later(u16, u8),
 }
 
-impl Fixed {
+impl CompressedPreamble {
     fn encode(self) -> [u8; FIXED_LEN] {
         let mut out = Vec::with_capacity(FIXED_LEN);
         out.extend_from_slice(&MAGIC);
@@ -170,11 +170,13 @@ impl Fixed {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Found {
-        let Some((covered, rest)) = bytes.split_at_checked(FIXED_LEN - 4) else { return Found::Other };
+    fn decode(bytes: &[u8]) -> SegmentFormat {
+        let Some((covered, rest)) = bytes.split_at_checked(FIXED_LEN - 4) else {
+            return SegmentFormat::Other;
+        };
         let checks = u32_at(rest, 0) == Some(crc32fast::hash(covered));
         if !covered.starts_with(&MAGIC) || !checks {
-            return Found::Other;
+            return SegmentFormat::Other;
         }
         let version =
             covered.get(8..10).and_then(<[u8]>::first_chunk).map_or(0, |two| u16::from_le_bytes(*two));
@@ -187,9 +189,9 @@ impl Fixed {
             (Some(compression), (Some(head_crc), Some(plain_len), Some(table_crc)))
                 if version == VERSION && block_log == BLOCK_LOG =>
             {
-                Found::Compressed(Fixed { compression, head_crc, plain_len, table_crc })
+                SegmentFormat::Compressed(CompressedPreamble { compression, head_crc, plain_len, table_crc })
             }
-            _ => Found::Later(version, codec),
+            _ => SegmentFormat::Later(version, codec),
         }
     }
 
@@ -234,8 +236,8 @@ pub(crate) fn as_it_stands(storage: &dyn Storage, path: &Path) -> Result<Arc<dyn
 /// Those of [`open`], but that the file is there.
 pub(crate) fn plain(path: &Path, file: Arc<dyn StorageFile>) -> Result<Arc<dyn StorageFile>> {
     Ok(match in_form(path, file)? {
-        Opened::Plain(file) => file,
-        Opened::Compressed(file) => Arc::new(file),
+        SegmentHandle::Plain(file) => file,
+        SegmentHandle::Compressed(file) => Arc::new(file),
     })
 }
 
@@ -246,8 +248,8 @@ pub(crate) fn plain(path: &Path, file: Arc<dyn StorageFile>) -> Result<Arc<dyn S
 /// Those of [`open`].
 pub(crate) fn compression_of(storage: &dyn Storage, path: &Path) -> Result<Compression> {
     Ok(match opened(storage, path)? {
-        Opened::Plain(_) => Compression::None,
-        Opened::Compressed(file) => file.compression(),
+        SegmentHandle::Plain(_) => Compression::None,
+        SegmentHandle::Compressed(file) => file.compression(),
     })
 }
 
@@ -258,42 +260,44 @@ pub(crate) fn compression_of(storage: &dyn Storage, path: &Path) -> Result<Compr
 /// [`Error::NotAFile`], [`Error::Io`].
 pub(crate) fn is_compressed(storage: &dyn Storage, path: &Path) -> Result<bool> {
     match opened(storage, path) {
-        Ok(Opened::Plain(_)) => Ok(false),
-        Ok(Opened::Compressed(_))
+        Ok(SegmentHandle::Plain(_)) => Ok(false),
+        Ok(SegmentHandle::Compressed(_))
         | Err(Error::CompressionUnavailable { .. } | Error::FutureCompression { .. }) => Ok(true),
         Err(error) => Err(error),
     }
 }
 
-enum Opened {
+enum SegmentHandle {
     Plain(Arc<dyn StorageFile>),
     Compressed(CompressedFile),
 }
 
-fn opened(storage: &dyn Storage, path: &Path) -> Result<Opened> {
+fn opened(storage: &dyn Storage, path: &Path) -> Result<SegmentHandle> {
     in_form(path, as_it_stands(storage, path)?)
 }
 
-fn in_form(path: &Path, file: Arc<dyn StorageFile>) -> Result<Opened> {
+fn in_form(path: &Path, file: Arc<dyn StorageFile>) -> Result<SegmentHandle> {
     let io = |error| Error::io("read", path, error);
     let mut bytes = [0; FIXED_LEN];
     let read = file.read_at(&mut bytes, 0).map_err(io)?;
-    match Fixed::decode(bytes.get(..read).unwrap_or_default()) {
-        Found::Other => Ok(Opened::Plain(file)),
-        Found::Later(version, codec) => {
+    match CompressedPreamble::decode(bytes.get(..read).unwrap_or_default()) {
+        SegmentFormat::Other => Ok(SegmentHandle::Plain(file)),
+        SegmentFormat::Later(version, codec) => {
             Err(Error::FutureCompression { path: path.to_owned(), version, supported: VERSION, codec })
         }
-        Found::Compressed(fixed) if !fixed.compression.is_available() => {
+        SegmentFormat::Compressed(fixed) if !fixed.compression.is_available() => {
             Err(Error::CompressionUnavailable { path: path.to_owned(), codec: fixed.compression.name() })
         }
-        Found::Compressed(fixed) => CompressedFile::new(file, fixed).map(Opened::Compressed).map_err(io),
+        SegmentFormat::Compressed(fixed) => {
+            CompressedFile::new(file, fixed).map(SegmentHandle::Compressed).map_err(io)
+        }
     }
 }
 
 /// Says in words what of a compressed segment's file is damaged that the frame at a plain offset needs; `None` if nothing is, or
 /// the segment is not compressed.
 pub(super) fn damage_at(storage: &dyn Storage, path: &Path, offset: u64) -> Option<String> {
-    let Ok(Opened::Compressed(file)) = opened(storage, path) else {
+    let Ok(SegmentHandle::Compressed(file)) = opened(storage, path) else {
         return begins_compressed(storage, path, offset);
     };
     let mut header = [0; FRAME_HEADER_LEN];
@@ -326,7 +330,7 @@ pub(super) fn explained(storage: &dyn Storage, path: &Path, offset: u64, reason:
 ///
 /// Those of [`open`].
 pub(crate) fn damage(storage: &dyn Storage, path: &Path, from: u64) -> Result<Option<Error>> {
-    let Opened::Compressed(file) = opened(storage, path)? else { return Ok(None) };
+    let SegmentHandle::Compressed(file) = opened(storage, path)? else { return Ok(None) };
     Ok(file.damage_behind(from).map(|(offset, reason)| {
         Error::Corrupt(Box::new(Corruption {
             session: None,

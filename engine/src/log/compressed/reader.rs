@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::codecs::Decoder;
-use super::{BLOCK_BYTES, Compression, ENTRY_LEN, FIXED_LEN, Fixed, LOST, u32_at};
+use super::{BLOCK_BYTES, CompressedPreamble, Compression, ENTRY_LEN, FIXED_LEN, LOST, u32_at};
 use crate::sabotage::{self, Breakage};
 use crate::storage::StorageFile;
 
@@ -22,23 +22,23 @@ const TABLE_PIECE: usize = 4096;
 /// Reads a compressed segment as if it were plain. Cannot be written.
 pub(super) struct CompressedFile {
     file: Arc<dyn StorageFile>,
-    fixed: Fixed,
+    fixed: CompressedPreamble,
     /// The head; `None` if it does not check.
     head: Option<Vec<u8>>,
     table: Table,
-    held: Mutex<Held>,
+    held: Mutex<BlockCache>,
 }
 
 /// Says where the blocks are.
 enum Table {
     /// Each block, and where the last one ends.
-    Sound(Vec<Block>, u64),
+    Sound(Vec<BlockExtent>, u64),
     /// The bytes of the file in which a table should stand that does not check.
     Damaged(Range<u64>),
 }
 
 #[derive(Clone, Copy)]
-struct Block {
+struct BlockExtent {
     /// Offset in the file.
     at: u64,
     /// Length in the file.
@@ -46,14 +46,14 @@ struct Block {
     crc: u32,
 }
 
-impl Block {
+impl BlockExtent {
     fn end(self) -> u64 {
         self.at.saturating_add(u64::from(self.len))
     }
 }
 
 #[derive(Default)]
-struct Held {
+struct BlockCache {
     /// Numbers and bytes of blocks, those read last behind the others.
     blocks: Vec<(u64, Vec<u8>)>,
     stored: Vec<u8>,
@@ -61,7 +61,7 @@ struct Held {
 }
 
 impl CompressedFile {
-    pub(super) fn new(file: Arc<dyn StorageFile>, fixed: Fixed) -> io::Result<CompressedFile> {
+    pub(super) fn new(file: Arc<dyn StorageFile>, fixed: CompressedPreamble) -> io::Result<CompressedFile> {
         let mut head = vec![0; fixed.head_len()];
         let read = file.read_at(&mut head, FIXED_LEN as u64)?;
         let head = Some(head).filter(|head| read == head.len() && crc32fast::hash(head) == fixed.head_crc);
@@ -91,7 +91,7 @@ impl CompressedFile {
     }
 
     /// Reads what the file holds of a block; `None` if that does not check.
-    fn stored(&self, number: u64, stored: &mut Vec<u8>) -> io::Result<Option<Block>> {
+    fn stored(&self, number: u64, stored: &mut Vec<u8>) -> io::Result<Option<BlockExtent>> {
         let Table::Sound(blocks, _) = &self.table else { return Ok(None) };
         let block = usize::try_from(number).ok().and_then(|number| blocks.get(number));
         let Some(block) = block.copied() else { return Ok(None) };
@@ -103,10 +103,10 @@ impl CompressedFile {
     }
 
     /// Fills `plain` with the bytes of a block. Returns whether they are not lost.
-    fn load(&self, number: u64, held: &mut Held, plain: &mut Vec<u8>) -> io::Result<bool> {
+    fn load(&self, number: u64, held: &mut BlockCache, plain: &mut Vec<u8>) -> io::Result<bool> {
         plain.clear();
         plain.resize(self.block_len(number), 0);
-        let Held { stored, decoder, .. } = held;
+        let BlockCache { stored, decoder, .. } = held;
         let sound = match self.stored(number, stored)? {
             Some(_) if stored.len() == plain.len() => {
                 plain.copy_from_slice(stored);
@@ -145,7 +145,7 @@ impl CompressedFile {
         };
         let first = from / BLOCK_BYTES as u64;
         let last = to.saturating_sub(1).max(from) / BLOCK_BYTES as u64;
-        let (mut held, mut plain) = (Held::default(), Vec::new());
+        let (mut held, mut plain) = (BlockCache::default(), Vec::new());
         (first..=last.min((blocks.len() as u64).saturating_sub(1)))
             .find(|number| !self.load(*number, &mut held, &mut plain).unwrap_or(true))
             .map(|number| self.block_damage(number))
@@ -166,7 +166,7 @@ impl CompressedFile {
             );
             return Some((0, reason));
         }
-        let (mut held, mut plain) = (Held::default(), Vec::new());
+        let (mut held, mut plain) = (BlockCache::default(), Vec::new());
         let bad = (from / BLOCK_BYTES as u64..blocks)
             .find(|number| !self.load(*number, &mut held, &mut plain).unwrap_or(true));
         if let Some(number) = bad {
@@ -209,7 +209,7 @@ fn block_len(plain_len: u64, number: u64) -> usize {
 }
 
 impl Table {
-    fn read(file: &dyn StorageFile, fixed: Fixed) -> io::Result<Table> {
+    fn read(file: &dyn StorageFile, fixed: CompressedPreamble) -> io::Result<Table> {
         let from = (FIXED_LEN + fixed.head_len()) as u64;
         let count = fixed.blocks();
         let file_len = file.len()?;
@@ -234,7 +234,7 @@ impl Table {
                 if len == 0 || len as usize > block_len(fixed.plain_len, number) {
                     return Ok(damaged);
                 }
-                let block = Block { at, len, crc };
+                let block = BlockExtent { at, len, crc };
                 at = block.end();
                 blocks.push(block);
             }

@@ -54,7 +54,7 @@ fn golden_files_are_written() {
         let path = layout::segment_file(dir.path(), 0);
         fs::write(&path, plain()).unwrap();
         let (storage, dir, segment) = (&FileStorage::new(), dir.path(), &segment(&path));
-        let asked = Compressing { storage, dir, segment, compression, bytes_min: 0, dry_run: false };
+        let asked = SegmentCompression { storage, dir, segment, compression, bytes_min: 0, dry_run: false };
         let kept = asked.run().unwrap();
         assert!(kept.written);
         fs::copy(path, golden(compression)).unwrap();
@@ -101,7 +101,7 @@ fn a_build_without_codecs_says_which_one_is_missing() {
         let plain_file = layout::segment_file(dir.path(), 0);
         fs::write(&plain_file, plain()).unwrap();
         let (storage, dir, segment) = (&storage, dir.path(), &segment(&plain_file));
-        let asked = Compressing { storage, dir, segment, compression, bytes_min: 0, dry_run: false };
+        let asked = SegmentCompression { storage, dir, segment, compression, bytes_min: 0, dry_run: false };
         assert!(matches!(asked.run(), Err(Error::CompressionUnavailable { .. })));
         assert!(fs::read(&plain_file).unwrap() == plain());
     }

@@ -10,8 +10,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::codecs::Encoder;
-use super::{BLOCK_BYTES, Compression, ENTRY_LEN, FIXED_LEN, Fixed, HEAD_LEN, compression_of, damage, open};
+use super::codecs::BlockEncoder;
+use super::{
+    BLOCK_BYTES, CompressedPreamble, Compression, ENTRY_LEN, FIXED_LEN, HEAD_LEN, compression_of, damage,
+    open,
+};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
 use crate::log::compact::replace;
@@ -27,7 +30,7 @@ pub(crate) const MIN_PLAIN_BYTES: u64 = BLOCK_BYTES as u64;
 const GATHERED_BYTES: usize = 256 << 10;
 
 /// Says how a segment's file is written anew.
-pub(crate) struct Compressing<'a> {
+pub(crate) struct SegmentCompression<'a> {
     pub(crate) storage: &'a dyn Storage,
     pub(crate) dir: &'a Path,
     /// The segment, whose end its successor names.
@@ -41,7 +44,7 @@ pub(crate) struct Compressing<'a> {
 
 /// Says how a segment's file is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct CompressionOutcome {
     /// Length in bytes before; of a plain segment, up to its last byte that is not 0.
     pub(crate) before: u64,
     /// Length in bytes now.
@@ -50,7 +53,7 @@ pub(crate) struct Kept {
     pub(crate) written: bool,
 }
 
-impl Compressing<'_> {
+impl SegmentCompression<'_> {
     /// Writes the segment's file anew, unless it is as asked for, it would not get a tenth shorter by being compressed, or has
     /// another name: a fork holds the file then, and nothing would be saved. The bytes and the name are durable then.
     ///
@@ -58,7 +61,7 @@ impl Compressing<'_> {
     ///
     /// [`Error::Corrupt`] if the old file is a compressed one and damaged, [`Error::Full`] if the disk has no room, [`Error::Io`],
     /// [`Error::CompressionUnavailable`]. The old file stays then.
-    pub(crate) fn run(&self) -> Result<Kept> {
+    pub(crate) fn run(&self) -> Result<CompressionOutcome> {
         let ordinal = self.segment.header.ordinal;
         let path = layout::segment_file(self.dir, ordinal);
         if !self.compression.is_available() {
@@ -79,7 +82,7 @@ impl Compressing<'_> {
             Compression::None => plain_len,
             _ => self.storage.entry(&path).map_err(io)?.map_or(0, |entry| entry.len),
         };
-        let stays = Kept { before, after: before, written: false };
+        let stays = CompressionOutcome { before, after: before, written: false };
         let wanted = self.compression != now
             && (self.compression == Compression::None
                 || (plain_len >= self.bytes_min && self.storage.links(&path).map_err(io)? <= 1));
@@ -92,17 +95,17 @@ impl Compressing<'_> {
         let plain = Plain { file: old.as_ref(), path: &path, len: plain_len };
         if self.dry_run {
             let after = self.encode(&plain, &mut |_, _| Ok(()))?;
-            return Ok(after.map_or(stays, |after| Kept { before, after, written: true }));
+            return Ok(after.map_or(stays, |after| CompressionOutcome { before, after, written: true }));
         }
         let written = replace(self.storage, self.dir, ordinal, |building| self.write(&plain, building))?;
-        Ok(written.map_or(stays, |after| Kept { before, after, written: true }))
+        Ok(written.map_or(stays, |after| CompressionOutcome { before, after, written: true }))
     }
 
     /// Writes the file under its temporary name, and compares it with the old one. Returns its length; `None` if it saves too little.
     fn write(&self, plain: &Plain<'_>, building: &Path) -> Result<Option<u64>> {
         let unmade = |op, error| Error::unmade(op, building, plain.len, error);
         let file = self.storage.create(building, 0).map_err(|error| unmade("create", error))?;
-        let mut gathered = Gathered { file: file.as_ref(), bytes: Vec::new(), offset: 0 };
+        let mut gathered = WriteBuffer { file: file.as_ref(), bytes: Vec::new(), offset: 0 };
         let made = self.encode(plain, &mut |bytes, at| {
             gathered.take(bytes, at).map_err(|error| unmade("write", error))
         })?;
@@ -129,13 +132,18 @@ impl Compressing<'_> {
     }
 
     /// Hands over the bytes of the new file, each piece with its offset. Returns the file's length; `None` if it saves too little.
-    fn encode(&self, plain: &Plain<'_>, put: &mut Put<'_>) -> Result<Option<u64>> {
+    fn encode(&self, plain: &Plain<'_>, put: &mut ByteSink<'_>) -> Result<Option<u64>> {
         if self.compression == Compression::None {
             plain.each_block(&mut |offset, bytes| put(bytes, offset))?;
             return Ok(Some(plain.len));
         }
         let longest = plain.len - plain.len / 10;
-        let fixed = Fixed { compression: self.compression, head_crc: 0, plain_len: plain.len, table_crc: 0 };
+        let fixed = CompressedPreamble {
+            compression: self.compression,
+            head_crc: 0,
+            plain_len: plain.len,
+            table_crc: 0,
+        };
         let (mut head, mut table) = (Vec::new(), Vec::new());
         let table_len = usize::try_from(fixed.blocks()).unwrap_or(usize::MAX).saturating_mul(ENTRY_LEN);
         let mut at = (FIXED_LEN + fixed.head_len()).saturating_add(table_len) as u64;
@@ -147,7 +155,7 @@ impl Compressing<'_> {
             put(zeros.get(..wanted).unwrap_or_default(), offset)?;
             offset += wanted as u64;
         }
-        let (mut encoder, mut stored) = (Encoder::default(), Vec::new());
+        let (mut encoder, mut stored) = (BlockEncoder::default(), Vec::new());
         plain.each_block(&mut |_, bytes| {
             if head.is_empty() {
                 head.extend_from_slice(bytes.get(..HEAD_LEN).unwrap_or(bytes));
@@ -168,7 +176,7 @@ impl Compressing<'_> {
             return Ok(None);
         }
         let (head_crc, table_crc) = (crc32fast::hash(&head), crc32fast::hash(&table));
-        let mut first = Fixed { head_crc, table_crc, ..fixed }.encode().to_vec();
+        let mut first = CompressedPreamble { head_crc, table_crc, ..fixed }.encode().to_vec();
         first.append(&mut head);
         first.append(&mut table);
         put(&first, 0)?;
@@ -177,7 +185,7 @@ impl Compressing<'_> {
 }
 
 /// Takes bytes of a file that is written, and their offset.
-type Put<'a> = dyn FnMut(&[u8], u64) -> Result<()> + 'a;
+type ByteSink<'a> = dyn FnMut(&[u8], u64) -> Result<()> + 'a;
 
 /// Holds the plain bytes of a segment.
 struct Plain<'a> {
@@ -223,13 +231,13 @@ impl Plain<'_> {
 }
 
 /// Gathers bytes that come one behind the other, and writes many of them at a time.
-struct Gathered<'a> {
+struct WriteBuffer<'a> {
     file: &'a dyn StorageFile,
     bytes: Vec<u8>,
     offset: u64,
 }
 
-impl Gathered<'_> {
+impl WriteBuffer<'_> {
     fn take(&mut self, bytes: &[u8], at: u64) -> std::io::Result<()> {
         if at != self.offset + self.bytes.len() as u64 {
             self.write()?;

@@ -8,9 +8,9 @@ use loom::thread;
 use super::*;
 
 /// Uses the model checker's primitives.
-struct Modelled;
+struct LoomPrimitives;
 
-impl Primitives for Modelled {
+impl Primitives for LoomPrimitives {
     type Mutex<T: Send> = Mutex<T>;
     type Guard<'a, T: Send + 'a> = MutexGuard<'a, T>;
     type Condvar = Condvar;
@@ -54,8 +54,8 @@ impl Primitives for Modelled {
 struct Cause(&'static str);
 
 /// Models a log behind a gate. Only the gate orders accesses to its numbers.
-struct Log {
-    gate: SyncGate<Cause, Modelled>,
+struct ModelLog {
+    gate: SyncGate<Cause, LoomPrimitives>,
     /// Number of records written.
     written: AtomicU64,
     /// Number of records on the disk.
@@ -68,9 +68,9 @@ struct Log {
     refused: AtomicU64,
 }
 
-impl Log {
-    fn new(sound: u64) -> Log {
-        Log {
+impl ModelLog {
+    fn new(sound: u64) -> ModelLog {
+        ModelLog {
             gate: SyncGate::new(SequenceNumber::MIN),
             written: AtomicU64::new(0),
             durable: AtomicU64::new(0),
@@ -133,7 +133,7 @@ fn model(run: impl Fn() + Sync + Send + 'static) {
 #[test]
 fn whoever_waited_finds_its_record_durable_in_every_order_of_two_threads_and_an_onlooker() {
     model(|| {
-        let log = loom::sync::Arc::new(Log::new(u64::MAX));
+        let log = loom::sync::Arc::new(ModelLog::new(u64::MAX));
         let writers = [(); 2].map(|()| {
             let log = log.clone();
             thread::spawn(move || {
@@ -156,7 +156,7 @@ fn whoever_waited_finds_its_record_durable_in_every_order_of_two_threads_and_an_
 fn after_a_failed_sync_nobody_is_told_more_than_was_durable_before_it_in_any_order() {
     for sound in 0..2 {
         model(move || {
-            let log = loom::sync::Arc::new(Log::new(sound));
+            let log = loom::sync::Arc::new(ModelLog::new(sound));
             let writers = [(); 2].map(|()| {
                 let log = log.clone();
                 thread::spawn(move || match log.write() {
@@ -182,7 +182,7 @@ fn after_a_failed_sync_nobody_is_told_more_than_was_durable_before_it_in_any_ord
 #[test]
 fn a_refused_sync_is_told_to_its_leader_alone_and_made_by_the_next_in_any_order() {
     model(|| {
-        let log = loom::sync::Arc::new(Log::new(u64::MAX));
+        let log = loom::sync::Arc::new(ModelLog::new(u64::MAX));
         log.refused.store(1, Ordering::Relaxed);
         let writers = [(); 2].map(|()| {
             let log = log.clone();
@@ -205,7 +205,7 @@ fn a_refused_sync_is_told_to_its_leader_alone_and_made_by_the_next_in_any_order(
 #[test]
 fn whoever_waits_for_a_sync_is_told_of_a_write_that_failed_meanwhile() {
     model(|| {
-        let log = loom::sync::Arc::new(Log::new(u64::MAX));
+        let log = loom::sync::Arc::new(ModelLog::new(u64::MAX));
         let writer = {
             let log = log.clone();
             thread::spawn(move || match log.write() {

@@ -18,13 +18,13 @@ use std::sync::Arc;
 use foldlog_codec::body::{Declare, Seal};
 use foldlog_codec::image::{ConversationsImage, Image, LastFrame};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 
-use super::{Location, Scan, Scanner, Walk};
+use super::{ChainWalk, Location, LogScan, Scanner};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
 use crate::log::compaction::Compaction;
-use crate::log::reader::{Index, Places};
+use crate::log::reader::{Index, RecordLocator};
 use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
 
@@ -35,7 +35,7 @@ impl Scanner<'_> {
     /// # Errors
     ///
     /// [`Error::Io`] where a segment cannot be read.
-    pub(crate) fn go_on_from(&mut self, image: &Image<'_>) -> Result<Option<Places>> {
+    pub(crate) fn go_on_from(&mut self, image: &Image<'_>) -> Result<Option<RecordLocator>> {
         let segments = &self.walk.chain.segments;
         let last = image.last;
         let found = segments.iter().position(|segment| {
@@ -45,7 +45,7 @@ impl Scanner<'_> {
         });
         let Some(at) = found else { return Ok(None) };
         let named = self.walk.names_a_frame(at, image)?;
-        let trusted = sabotage::is(Breakage::ImageTrusted).then_some(Kind::SYNCED);
+        let trusted = sabotage::is(Breakage::ImageTrusted).then_some(RecordKind::SYNCED);
         let Some(kind) = named.or(trusted) else { return Ok(None) };
         let mut used_bytes = last.end;
         for index in 0..at {
@@ -59,7 +59,7 @@ impl Scanner<'_> {
             index.note(place.sequence, Location { segment, offset: place.offset });
         }
         let segments: Vec<Segment> = segments.iter().take(at + 1).cloned().collect();
-        let places = Places {
+        let places = RecordLocator {
             compaction: Compaction::of(self.walk.storage, &segments)?,
             segments: Arc::new(segments),
             index: index.clone(),
@@ -93,7 +93,7 @@ fn compacted_through(segments: &[Segment]) -> SequenceNumber {
     }
 }
 
-impl Scan {
+impl LogScan {
     /// Returns what an image of all that was walked would say of the log, and nothing of what its records amount to. `None` where the
     /// last segment holds no frame.
     pub(crate) fn passed(&self) -> Option<Image<'static>> {
@@ -133,9 +133,9 @@ impl Scanner<'_> {
     }
 }
 
-impl Walk<'_> {
+impl ChainWalk<'_> {
     /// Returns the kind of the frame that the image names. `None` where the segment holds no such frame.
-    fn names_a_frame(&self, index: usize, image: &Image<'_>) -> Result<Option<Kind>> {
+    fn names_a_frame(&self, index: usize, image: &Image<'_>) -> Result<Option<RecordKind>> {
         let Some(segment) = self.chain.segments.get(index) else { return Ok(None) };
         let io = |error| Error::io("read", &segment.path, error);
         let mut window = Window::new(segment.open(self.storage)?, segment.end).map_err(io)?;

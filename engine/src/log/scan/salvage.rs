@@ -27,19 +27,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{self, Opened, Rollback};
+use foldlog_codec::body::{self, Rollback, SessionOpening};
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
-use super::{FrameAt, Walk, out_of_chain, search};
+use super::{ChainWalk, FrameAt, out_of_chain, search};
 use crate::error::{Error, Result};
-use crate::log::chain::{self, Beyond, Chain, Segment, SegmentFiles};
+use crate::log::chain::{self, Chain, Segment, SegmentFile, SegmentFiles};
 use crate::log::compaction::Compaction;
 use crate::log::compressed;
 use crate::log::layout;
-use crate::log::reader::Places;
+use crate::log::reader::RecordLocator;
 use crate::log::window::Window;
 use crate::storage::Storage;
 
@@ -50,7 +50,7 @@ const RANGES_MAX: usize = 64;
 
 /// Describes bytes that were lost and could be computed again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mend {
+pub(crate) struct SegmentPatch {
     /// Path of the damaged file.
     pub(crate) path: PathBuf,
     /// Ordinal of the segment in that file.
@@ -63,11 +63,11 @@ pub(crate) struct Mend {
 pub(crate) struct SoundPart {
     /// Segments up to the last record, each with the end of its part of the chain. Headers that were mended are mended
     /// only here, not in their files.
-    pub(crate) places: Places,
+    pub(crate) places: RecordLocator,
     /// The segments of `places`, and behind them those with only envelope frames.
     walked: Vec<Segment>,
-    mends: Vec<Mend>,
-    pub(crate) openings: Vec<(SequenceNumber, Opened)>,
+    mends: Vec<SegmentPatch>,
+    pub(crate) openings: Vec<(SequenceNumber, SessionOpening)>,
     pub(crate) rollbacks: BTreeMap<SequenceNumber, Rollback>,
     pub(crate) epoch: u64,
     /// Session of a segment that follows the sound part by its header but holds no sound record: the session of a fork
@@ -80,7 +80,7 @@ pub(crate) struct SoundPart {
 
 /// Describes what a file holds behind the sound part.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Behind {
+pub(crate) struct UnsoundPart {
     pub(crate) path: PathBuf,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
@@ -90,8 +90,8 @@ pub(crate) struct Behind {
     pub(crate) more: bool,
     /// Session that the file's header names.
     pub(crate) session: Option<Uuid>,
-    /// `Opened` records among the records found.
-    pub(crate) openings: Vec<Opened>,
+    /// `SessionOpening` records among the records found.
+    pub(crate) openings: Vec<SessionOpening>,
 }
 
 /// Names a place between two frames of the chain.
@@ -108,7 +108,7 @@ struct Boundary {
 }
 
 /// Says where a walk over one segment ended.
-enum Went {
+enum SegmentWalkEnd {
     /// At the beginning of the next segment.
     ToNext,
     /// At the last sound frame.
@@ -128,7 +128,7 @@ enum Went {
 pub(crate) fn sound_part(storage: &dyn Storage, dir: &Path) -> Result<SoundPart> {
     let mut files = chain::segment_files(storage, dir)?;
     loop {
-        let mut reading = Reading::new(storage, dir, files)?;
+        let mut reading = SalvageReader::new(storage, dir, files)?;
         let Some(stranger) = reading.run()? else { return reading.finish() };
         files = reading.files;
         if let Some(file) = files.sound.remove(&stranger) {
@@ -137,22 +137,22 @@ pub(crate) fn sound_part(storage: &dyn Storage, dir: &Path) -> Result<SoundPart>
     }
 }
 
-struct Reading<'a> {
-    walk: Walk<'a>,
+struct SalvageReader<'a> {
+    walk: ChainWalk<'a>,
     files: SegmentFiles,
-    mends: Vec<Mend>,
+    mends: Vec<SegmentPatch>,
     /// Place in the chain of the last record's segment, and the offset at which that record ends.
     last_record: (usize, u64),
     followed_by: Option<Uuid>,
 }
 
-impl<'a> Reading<'a> {
-    fn new(storage: &'a dyn Storage, dir: &'a Path, files: SegmentFiles) -> Result<Reading<'a>> {
+impl<'a> SalvageReader<'a> {
+    fn new(storage: &'a dyn Storage, dir: &'a Path, files: SegmentFiles) -> Result<SalvageReader<'a>> {
         let segments = chain::follow_sound(&files)?;
         let chain =
             Chain { segments, beyond: Vec::new(), missing: None, ordinal_max: 0, half_built: Vec::new() };
-        let walk = Walk::new(storage, dir, chain);
-        Ok(Reading { walk, files, mends: Vec::new(), last_record: (0, 0), followed_by: None })
+        let walk = ChainWalk::new(storage, dir, chain);
+        Ok(SalvageReader { walk, files, mends: Vec::new(), last_record: (0, 0), followed_by: None })
     }
 
     /// Walks as far as the chain leads. Returns the ordinal of a file that does not belong to the chain; without this
@@ -167,15 +167,15 @@ impl<'a> Reading<'a> {
                 }
             }
             match self.segment(index)? {
-                Went::ToNext => {}
-                Went::Stranger(ordinal) => return Ok(Some(ordinal)),
-                Went::Back => {
+                SegmentWalkEnd::ToNext => {}
+                SegmentWalkEnd::Stranger(ordinal) => return Ok(Some(ordinal)),
+                SegmentWalkEnd::Back => {
                     let followed_by = self.walk.chain.segments.get(index).filter(|_| index > 0);
                     self.followed_by = followed_by.map(|segment| segment.header.session);
                     self.walk.chain.segments.truncate(index);
                     return Ok(None);
                 }
-                Went::Ended => {
+                SegmentWalkEnd::Ended => {
                     self.walk.chain.segments.truncate(index + 1);
                     let end = self.walk.end;
                     if let Some(last) = self.walk.chain.segments.last_mut() {
@@ -188,8 +188,10 @@ impl<'a> Reading<'a> {
     }
 
     /// Walks one segment.
-    fn segment(&mut self, index: usize) -> Result<Went> {
-        let Some(segment) = self.walk.chain.segments.get(index).cloned() else { return Ok(Went::Ended) };
+    fn segment(&mut self, index: usize) -> Result<SegmentWalkEnd> {
+        let Some(segment) = self.walk.chain.segments.get(index).cloned() else {
+            return Ok(SegmentWalkEnd::Ended);
+        };
         let next = self.walk.chain.segments.get(index + 1).map(|next| next.header);
         let before = (self.walk.next_sequence, self.walk.last_crc, self.walk.last_time_us, self.walk.end);
         let (mends, openings, last_record) = (self.mends.len(), self.walk.openings.len(), self.last_record);
@@ -201,13 +203,13 @@ impl<'a> Reading<'a> {
             self.walk.end = offset;
             if next.is_some_and(|next| self.leads_to(&segment, offset, &next)) {
                 self.walk.last_crc = segment.exit_crc(self.walk.last_crc);
-                break Went::ToNext;
+                break SegmentWalkEnd::ToNext;
             }
             let (last_crc, next_sequence) = (self.walk.last_crc, self.walk.next_sequence);
             let sound = window.frame(context, offset).map_err(io)?.is_ok_and(|frame| {
                 out_of_chain(&frame.header, last_crc, next_sequence).is_none()
                     // No frame of the chain stands behind a segment's seal.
-                    && frame.header.kind != Kind::SEAL
+                    && frame.header.kind != RecordKind::SEAL
             });
             let mended = match sound {
                 true => None,
@@ -229,7 +231,7 @@ impl<'a> Reading<'a> {
             self.walk.take(index, &at)?;
             if let Some(bytes) = mended {
                 let (path, ordinal) = (segment.path.clone(), segment.header.ordinal);
-                self.mends.push(Mend { path, ordinal, offset, bytes });
+                self.mends.push(SegmentPatch { path, ordinal, offset, bytes });
             }
             offset += len;
             if self.walk.next_sequence != next_sequence {
@@ -243,7 +245,7 @@ impl<'a> Reading<'a> {
             self.last_record = last_record;
             self.walk.rollbacks.split_off(&before.0);
             self.walk.index.cut_at(before.0);
-            return Ok(Went::Back);
+            return Ok(SegmentWalkEnd::Back);
         }
         Ok(went)
     }
@@ -257,16 +259,16 @@ impl<'a> Reading<'a> {
     }
 
     /// Says what it means that a segment's sound frames end at `offset`, although `next` may follow.
-    fn ended(&self, segment: &Segment, offset: u64, next: Option<&SegmentHeader>) -> Went {
+    fn ended(&self, segment: &Segment, offset: u64, next: Option<&SegmentHeader>) -> SegmentWalkEnd {
         let Some((next, previous)) = next.and_then(|next| Some((next, next.previous?))) else {
-            return Went::Ended;
+            return SegmentWalkEnd::Ended;
         };
         let between = segment.header.ordinal + 1..next.ordinal;
         let skips = !between.is_empty() && self.files.sound.range(between).next().is_some();
         if offset >= segment.end_named_by(previous) || skips {
-            Went::Stranger(next.ordinal)
+            SegmentWalkEnd::Stranger(next.ordinal)
         } else {
-            Went::Ended
+            SegmentWalkEnd::Ended
         }
     }
 
@@ -284,7 +286,7 @@ impl<'a> Reading<'a> {
                 self.go_back(&boundary);
             }
             let bytes = header.encode().to_vec();
-            self.mends.push(Mend { path: path.clone(), ordinal: above, offset: 0, bytes });
+            self.mends.push(SegmentPatch { path: path.clone(), ordinal: above, offset: 0, bytes });
             let segments = &mut self.walk.chain.segments;
             let index = segments.len();
             segments.push(Segment::of(path, header, None));
@@ -307,7 +309,7 @@ impl<'a> Reading<'a> {
 
     /// Returns the header that a file must have had whose first frame follows what was read. The boundary says behind
     /// what it follows, if that is not the end of the part read: a recovery writes the last records once more.
-    fn mended_header(&self, file: &Beyond) -> Result<Option<(SegmentHeader, Option<Boundary>)>> {
+    fn mended_header(&self, file: &SegmentFile) -> Result<Option<(SegmentHeader, Option<Boundary>)>> {
         let io = |error| Error::io("read", &file.path, error);
         let storage = self.walk.storage;
         let opened = compressed::open(storage, &file.path)?;
@@ -334,10 +336,10 @@ impl<'a> Reading<'a> {
             let own = self.walk.openings.iter().rfind(|(sequence, _)| *sequence < first_sequence);
             let mut session = own.map(|(_, opened)| opened.session);
             let (context, mut offset) = (Context::new(*salt, first_sequence), first_offset);
-            // A fork's own part begins with its `Opened` record, behind envelope frames.
+            // A fork's own part begins with its `SessionOpening` record, behind envelope frames.
             while let Ok(frame) = window.frame(context, offset).map_err(io)? {
-                if frame.header.kind == Kind::OPENED
-                    && let Ok(opened) = Opened::decode(frame.body)
+                if frame.header.kind == RecordKind::OPENED
+                    && let Ok(opened) = SessionOpening::decode(frame.body)
                 {
                     session = Some(opened.session);
                 }
@@ -408,7 +410,7 @@ impl<'a> Reading<'a> {
     fn finish(self) -> Result<SoundPart> {
         let compaction = Compaction::of(self.walk.storage, &self.walk.chain.segments)?;
         let compaction = compaction.and_then(|compaction| compaction.below(self.walk.next_sequence));
-        let Walk { dir, chain, index, next_sequence, openings, rollbacks, epoch, .. } = self.walk;
+        let ChainWalk { dir, chain, index, next_sequence, openings, rollbacks, epoch, .. } = self.walk;
         let walked = chain.segments;
         let (last, end) = self.last_record;
         let mut segments = walked.clone();
@@ -417,7 +419,7 @@ impl<'a> Reading<'a> {
             last.end = Some(end);
         }
         Ok(SoundPart {
-            places: Places { compaction, segments: Arc::new(segments), index, next_sequence },
+            places: RecordLocator { compaction, segments: Arc::new(segments), index, next_sequence },
             walked,
             mends: self.mends,
             openings,
@@ -432,7 +434,7 @@ impl<'a> Reading<'a> {
 
 impl SoundPart {
     /// Returns the mends in the part of the sound part that `places` hold.
-    pub(crate) fn mends(&self, places: &Places) -> impl Iterator<Item = &Mend> {
+    pub(crate) fn mends(&self, places: &RecordLocator) -> impl Iterator<Item = &SegmentPatch> {
         let ends: BTreeMap<u32, u64> = places
             .segments
             .iter()
@@ -447,7 +449,7 @@ impl SoundPart {
     /// # Errors
     ///
     /// [`Error::Io`].
-    pub(crate) fn behind(&self, storage: &dyn Storage, places: &Places) -> Result<Vec<Behind>> {
+    pub(crate) fn behind(&self, storage: &dyn Storage, places: &RecordLocator) -> Result<Vec<UnsoundPart>> {
         let mut all = Vec::new();
         let q = places.next_sequence;
         let whole = q == self.places.next_sequence;
@@ -494,7 +496,11 @@ impl SoundPart {
             all.push(found);
         }
         let irregular = self.files.irregular.iter();
-        all.extend(irregular.map(|path| Behind { path: path.clone(), more: true, ..Behind::default() }));
+        all.extend(irregular.map(|path| UnsoundPart {
+            path: path.clone(),
+            more: true,
+            ..UnsoundPart::default()
+        }));
         all.retain(|behind| behind.bytes > 0 || behind.more);
         Ok(all)
     }
@@ -526,9 +532,9 @@ fn behind(
     (from, end): (u64, Option<u64>),
     contexts: &[Context],
     (header, q): (Option<&SegmentHeader>, SequenceNumber),
-) -> Result<Behind> {
+) -> Result<UnsoundPart> {
     let session = header.map(|header| header.session);
-    let mut found = Behind { path: path.to_owned(), offset: from, session, ..Behind::default() };
+    let mut found = UnsoundPart { path: path.to_owned(), offset: from, session, ..UnsoundPart::default() };
     let used = search(storage, (path, from, end), contexts, q, &mut |_, frame| {
         let Header { sequence, kind, time_us, .. } = frame.header;
         if kind.is_envelope() {
@@ -536,8 +542,8 @@ fn behind(
         }
         found.records += 1;
         let record = Record { sequence, kind, time_us, body: frame.body };
-        if kind == Kind::OPENED
-            && let Ok(opened) = Opened::decode(record.body)
+        if kind == RecordKind::OPENED
+            && let Ok(opened) = SessionOpening::decode(record.body)
         {
             found.openings.push(opened);
         }

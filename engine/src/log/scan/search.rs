@@ -27,14 +27,14 @@ const HEADER_BYTES: u64 = FRAME_HEADER_LEN as u64;
 
 /// Describes a place at which a frame may begin.
 #[derive(Clone, Copy)]
-struct Place {
+struct FrameCandidate {
     offset: u64,
     len: u32,
     /// Checksum at the frame's end, if there is a frame.
     at_end: u32,
 }
 
-impl Place {
+impl FrameCandidate {
     fn end(&self) -> u64 {
         self.offset + u64::from(self.len)
     }
@@ -120,7 +120,7 @@ fn gather(
     (from, used): (u64, u64),
     at: &mut Prefix,
     (contexts, q): (&[Context], SequenceNumber),
-    places: &mut Vec<Place>,
+    places: &mut Vec<FrameCandidate>,
 ) -> std::io::Result<u64> {
     let end = window.end();
     let mut offset = from;
@@ -153,7 +153,7 @@ fn gather(
                 let taken = usize::try_from(at.offset.saturating_sub(base)).unwrap_or(usize::MAX);
                 at.take(bytes.get(taken..covered).unwrap_or_default());
                 let at_end = frame::checksum_at_end(*context, &header, at.crc);
-                places.push(Place { offset: here, len: len as u32, at_end });
+                places.push(FrameCandidate { offset: here, len: len as u32, at_end });
             }
             if places.len() >= PLACES_MAX {
                 break;
@@ -172,9 +172,13 @@ fn gather(
 
 /// Returns those of the places at which a sound frame stands, in order. `begun` is the checksum up to the first of
 /// them.
-fn sound(window: &mut Window, begun: Prefix, mut places: Vec<Place>) -> std::io::Result<Vec<Place>> {
+fn sound(
+    window: &mut Window,
+    begun: Prefix,
+    mut places: Vec<FrameCandidate>,
+) -> std::io::Result<Vec<FrameCandidate>> {
     let mut at = begun;
-    places.sort_unstable_by_key(Place::end);
+    places.sort_unstable_by_key(FrameCandidate::end);
     let mut sound = Vec::new();
     for place in places {
         at.go_to(window, place.end())?;

@@ -8,7 +8,7 @@ use std::path::Path;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 
-use super::{FrameAt, Scan, Scanner, Walk};
+use super::{ChainWalk, FrameAt, LogScan, Scanner};
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Chain};
 use crate::log::layout;
@@ -25,7 +25,7 @@ pub(crate) fn scan_sound(
     storage: &dyn Storage,
     dir: &Path,
     visit: &mut dyn FnMut(FrameAt<'_>) -> Result<()>,
-) -> Result<(Scan, Option<Error>)> {
+) -> Result<(LogScan, Option<Error>)> {
     let (scanner, mut damage) = match Scanner::new(storage, dir) {
         Ok(scanner) => (scanner, None),
         Err(error) if error.is_damage() => {
@@ -34,7 +34,7 @@ pub(crate) fn scan_sound(
             let chain =
                 Chain { segments, beyond: Vec::new(), missing: None, ordinal_max: 0, half_built: Vec::new() };
             let start = (0, SEGMENT_HEADER_LEN as u64);
-            (Scanner { walk: Walk::new(storage, dir, chain), start }, Some(error))
+            (Scanner { walk: ChainWalk::new(storage, dir, chain), start }, Some(error))
         }
         Err(error) => return Err(error),
     };
@@ -51,7 +51,7 @@ pub(crate) fn scan_sound(
     let is_own = layout::session_of(dir).is_some_and(|own| headers.any(|header| header.session == own));
     let mut index = 0;
     while index < walk.chain.segments.len() {
-        let before = Before::of(&walk);
+        let before = WalkSavepoint::of(&walk);
         match walk.segment(index, SEGMENT_HEADER_LEN as u64, visit) {
             Ok(went) if went.is_break() => break,
             Ok(_) => {}
@@ -79,7 +79,7 @@ pub(crate) fn scan_sound(
 }
 
 /// Holds what a walk knew before it went into a segment.
-struct Before {
+struct WalkSavepoint {
     next_sequence: SequenceNumber,
     last_crc: u32,
     last_time_us: i64,
@@ -87,16 +87,16 @@ struct Before {
     openings: usize,
 }
 
-impl Before {
-    fn of(walk: &Walk<'_>) -> Before {
-        let Walk { next_sequence, last_crc, last_time_us, end, .. } = *walk;
-        Before { next_sequence, last_crc, last_time_us, end, openings: walk.openings.len() }
+impl WalkSavepoint {
+    fn of(walk: &ChainWalk<'_>) -> WalkSavepoint {
+        let ChainWalk { next_sequence, last_crc, last_time_us, end, .. } = *walk;
+        WalkSavepoint { next_sequence, last_crc, last_time_us, end, openings: walk.openings.len() }
     }
 }
 
-impl Walk<'_> {
+impl ChainWalk<'_> {
     /// Ends the log where the walk over a segment met damage.
-    fn end_at(&mut self, index: usize, before: Before, damage: &Error) {
+    fn end_at(&mut self, index: usize, before: WalkSavepoint, damage: &Error) {
         let Some(segment) = self.chain.segments.get(index).cloned() else { return };
         let nothing_read = match damage {
             // The segment turned out to belong to another session once it was read.
@@ -105,7 +105,7 @@ impl Walk<'_> {
             _ => false,
         };
         if nothing_read {
-            let Before { next_sequence, last_crc, last_time_us, end, openings } = before;
+            let WalkSavepoint { next_sequence, last_crc, last_time_us, end, openings } = before;
             (self.next_sequence, self.last_crc) = (next_sequence, last_crc);
             (self.last_time_us, self.end) = (last_time_us, end);
             self.openings.truncate(openings);
@@ -123,7 +123,7 @@ impl Walk<'_> {
     }
 
     /// Finishes a walk that damage ended.
-    fn finish_before(mut self, damage: Error) -> Result<(Scan, Option<Error>)> {
+    fn finish_before(mut self, damage: Error) -> Result<(LogScan, Option<Error>)> {
         if self.openings.is_empty() {
             return Err(damage);
         }

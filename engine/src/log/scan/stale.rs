@@ -16,7 +16,7 @@ use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 
 use super::BadSpot;
 use crate::error::{Error, Result};
-use crate::log::chain::{Beyond, Segment};
+use crate::log::chain::{Segment, SegmentFile};
 use crate::log::compressed;
 use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
@@ -94,10 +94,10 @@ fn page_with_zeros(window: &mut Window, offset: u64, frame_end: u64, used: u64) 
 /// Returns the error of a copy whose chain is cut at a segment without a header, as [`judge`] does for a bad spot.
 pub(super) fn judge_header(
     storage: &dyn Storage,
-    beyond: &[Beyond],
+    beyond: &[SegmentFile],
     sequence: SequenceNumber,
 ) -> Result<Option<Error>> {
-    let named = |file: &Beyond| file.header.and_then(|header| Some((header, header.previous?)));
+    let named = |file: &SegmentFile| file.header.and_then(|header| Some((header, header.previous?)));
     let Some((next, (header, previous))) = beyond.iter().find_map(|file| Some((file, named(file)?))) else {
         return Ok(None);
     };

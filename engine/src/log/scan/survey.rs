@@ -22,11 +22,11 @@ use std::path::{Path, PathBuf};
 use foldlog_codec::body::Seal;
 use foldlog_codec::frame::{Context, Frame};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
-use foldlog_codec::{Kind, SequenceNumber, body};
+use foldlog_codec::{RecordKind, SequenceNumber, body};
 
 use super::{describe, out_of_chain, search, stale};
 use crate::error::Result;
-use crate::log::chain::{self, Beyond, Segment, SegmentFiles};
+use crate::log::chain::{self, Segment, SegmentFile, SegmentFiles};
 use crate::log::compressed;
 use crate::log::layout;
 use crate::log::window::Window;
@@ -34,7 +34,7 @@ use crate::storage::Storage;
 
 /// Describes a damaged place of a log.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct DamageSite {
     pub(crate) path: PathBuf,
     /// `None` if the file is missing.
     pub(crate) offset: Option<u64>,
@@ -59,17 +59,21 @@ pub(crate) struct Stretch {
 
 /// Holds a sound frame that a survey found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Surveyed<'a> {
+pub(crate) struct SurveyedFrame<'a> {
     pub(crate) path: &'a Path,
     pub(crate) offset: u64,
     pub(crate) frame: Frame<'a>,
 }
 
 /// Takes each sound frame whose sequence number is known and whose body decodes.
-type Visit<'a> = dyn FnMut(&Surveyed<'_>) -> Result<()> + 'a;
+type SurveyVisitor<'a> = dyn FnMut(&SurveyedFrame<'_>) -> Result<()> + 'a;
 
 /// Finds every damaged place of the log in `dir`, and hands each sound frame to `visit`, in the order of the segments.
-pub(crate) fn survey(storage: &dyn Storage, dir: &Path, visit: &mut Visit<'_>) -> Result<Vec<Place>> {
+pub(crate) fn survey(
+    storage: &dyn Storage,
+    dir: &Path,
+    visit: &mut SurveyVisitor<'_>,
+) -> Result<Vec<DamageSite>> {
     let files = chain::segment_files(storage, dir)?;
     let mut surveyor = Surveyor {
         storage,
@@ -108,24 +112,24 @@ pub(crate) fn survey(storage: &dyn Storage, dir: &Path, visit: &mut Visit<'_>) -
 enum Part<'a> {
     Segment(Segment),
     /// A file with another session's header.
-    Foreign(&'a Beyond),
+    Foreign(&'a SegmentFile),
     /// A file in which the header of a segment of the chain is not, and where the next header says that the segment ends.
-    Lost(&'a Beyond, Option<u64>),
+    Lost(&'a SegmentFile, Option<u64>),
     /// A file without a sound header that no header names.
-    Behind(&'a Beyond),
+    Behind(&'a SegmentFile),
     Missing(PathBuf),
 }
 
 /// Follows the headers from the highest ordinal back. Where one is lost or missing, goes on with the next one below it.
 fn parts<'a>(dir: &Path, files: &'a SegmentFiles) -> Vec<Part<'a>> {
     let named = layout::session_of(dir);
-    let is_own = |file: &Beyond| {
+    let is_own = |file: &SegmentFile| {
         file.header.is_some_and(|header| named.is_none_or(|session| header.session == session))
     };
     let top = files.sound.iter().rfind(|(_, file)| is_own(file)).or(files.sound.iter().next_back());
     let top = top.map(|(ordinal, _)| *ordinal);
     let mut parts: Vec<Part<'_>> = Vec::new();
-    let mut behind: Vec<&Beyond> =
+    let mut behind: Vec<&SegmentFile> =
         files.others.iter().filter(|file| top.is_none_or(|top| file.named > top)).collect();
     behind.sort_by_key(|file| std::cmp::Reverse(file.named));
     parts.extend(behind.into_iter().map(Part::Behind));
@@ -142,7 +146,7 @@ fn parts<'a>(dir: &Path, files: &'a SegmentFiles) -> Vec<Part<'a>> {
             });
             let below = files.sound.range(..ordinal).next_back().map(|(below, _)| *below);
             // Nothing names the files between any more, so they are looked into.
-            let mut between: Vec<&Beyond> = files.others.iter().collect();
+            let mut between: Vec<&SegmentFile> = files.others.iter().collect();
             between.retain(|file| file.named < ordinal && below.is_none_or(|below| file.named > below));
             between.sort_by_key(|file| std::cmp::Reverse(file.named));
             parts.extend(between.into_iter().map(Part::Behind));
@@ -160,8 +164,8 @@ fn parts<'a>(dir: &Path, files: &'a SegmentFiles) -> Vec<Part<'a>> {
 
 struct Surveyor<'a, 'v> {
     storage: &'a dyn Storage,
-    visit: &'a mut Visit<'v>,
-    places: Vec<Place>,
+    visit: &'a mut SurveyVisitor<'v>,
+    places: Vec<DamageSite>,
     /// Checksum of the frame before, where that is known.
     crc: Option<u32>,
     /// Sequence number of the next record, where that is known.
@@ -172,16 +176,16 @@ struct Surveyor<'a, 'v> {
 
 /// Marks a place between two frames of a segment.
 #[derive(Clone, Copy)]
-struct Standing {
+struct FrameBoundary {
     offset: u64,
     crc: u32,
     next: SequenceNumber,
 }
 
-impl Standing {
-    fn behind(offset: u64, frame: &Frame<'_>) -> Standing {
+impl FrameBoundary {
+    fn behind(offset: u64, frame: &Frame<'_>) -> FrameBoundary {
         let next = frame.header.sequence + u64::from(!frame.header.kind.is_envelope());
-        Standing { offset: offset + frame.len() as u64, crc: frame.header.crc, next }
+        FrameBoundary { offset: offset + frame.len() as u64, crc: frame.header.crc, next }
     }
 
     /// Returns why a frame at `offset` does not follow what stands before; `None` if it does. The reason is `None` if the
@@ -202,7 +206,7 @@ impl Surveyor<'_, '_> {
         };
         let sequence = self.next;
         let (path, is_older) = (path.to_owned(), false);
-        self.places.push(Place { path, offset, sequence, reason, is_older, follows: None });
+        self.places.push(DamageSite { path, offset, sequence, reason, is_older, follows: None });
     }
 
     /// Surveys a segment with a sound header.
@@ -217,7 +221,7 @@ impl Surveyor<'_, '_> {
         }
         self.next = Some(first_sequence);
         self.sealed = None;
-        let mut at = Standing { offset: SEGMENT_HEADER_LEN as u64, crc, next: first_sequence };
+        let mut at = FrameBoundary { offset: SEGMENT_HEADER_LEN as u64, crc, next: first_sequence };
         let bad = self.walk(segment, &mut at)?;
         if let Some(reason) = bad {
             let before = self.places.len();
@@ -234,21 +238,21 @@ impl Surveyor<'_, '_> {
     }
 
     /// Walks a segment as far as its frames follow each other. Returns why the walk ended before the segment's end.
-    fn walk(&mut self, segment: &Segment, at: &mut Standing) -> Result<Option<String>> {
+    fn walk(&mut self, segment: &Segment, at: &mut FrameBoundary) -> Result<Option<String>> {
         let io = |error| crate::error::Error::io("read", &segment.path, error);
         let mut window = Window::new(segment.open(self.storage)?, segment.end).map_err(io)?;
         let context = segment.context();
         let mut read_again = false;
         while segment.end.is_none_or(|end| at.offset < end) {
             let reason = match window.frame(context, at.offset).map_err(io)? {
-                Ok(frame) if segment.end.is_none() && frame.header.kind == Kind::SEAL => {
+                Ok(frame) if segment.end.is_none() && frame.header.kind == RecordKind::SEAL => {
                     self.sealed = Seal::decode(frame.body).ok().map(|seal| seal.next);
                     return Ok(None);
                 }
                 Ok(frame) => match at.breaks(at.offset, &frame) {
                     None => {
                         let offset = at.offset;
-                        *at = Standing::behind(offset, &frame);
+                        *at = FrameBoundary::behind(offset, &frame);
                         self.frame(&segment.path, offset, frame)?;
                         read_again = false;
                         continue;
@@ -268,14 +272,14 @@ impl Surveyor<'_, '_> {
     }
 
     /// Goes on behind a place at which a segment's sound frames end, for `reason`.
-    fn resume(&mut self, segment: &Segment, at: &mut Standing, reason: String) -> Result<()> {
+    fn resume(&mut self, segment: &Segment, at: &mut FrameBoundary, reason: String) -> Result<()> {
         let (path, mut reason) = (segment.path.as_path(), Some(reason));
         let (storage, from) = (self.storage, (path, at.offset, segment.end));
         let (mut failed, mut sealed) = (None, false);
         let is_last = segment.end.is_none();
         search(storage, from, &[segment.context()], at.next, &mut |offset, frame| {
             // A seal stands behind the frames of the chain.
-            if is_last && frame.header.kind == Kind::SEAL {
+            if is_last && frame.header.kind == RecordKind::SEAL {
                 sealed = true;
                 self.sealed = Seal::decode(frame.body).ok().map(|seal| seal.next);
             }
@@ -290,7 +294,7 @@ impl Surveyor<'_, '_> {
                 self.next = Some(at.next);
                 self.place(path, Some(at.offset), why.unwrap_or_else(no_frame));
             }
-            *at = Standing::behind(offset, &frame);
+            *at = FrameBoundary::behind(offset, &frame);
             failed = self.frame(path, offset, frame).err();
         })?;
         if let Some(error) = failed {
@@ -304,7 +308,7 @@ impl Surveyor<'_, '_> {
     }
 
     /// Surveys a file that should hold a segment of the chain, and whose header says something else or nothing.
-    fn lost(&mut self, file: &Beyond, end: Option<u64>) -> Result<()> {
+    fn lost(&mut self, file: &SegmentFile, end: Option<u64>) -> Result<()> {
         let reason = match file.header {
             Some(header) if header.ordinal != file.named => {
                 format!(
@@ -324,7 +328,7 @@ impl Surveyor<'_, '_> {
     }
 
     /// Surveys a file without a sound header that no header names. Files that a crash left hold nothing.
-    fn behind(&mut self, file: &Beyond) -> Result<()> {
+    fn behind(&mut self, file: &SegmentFile) -> Result<()> {
         let (contexts, mut found) = (contexts(file, SequenceNumber::MIN), false);
         let all = (file.path.as_path(), SEGMENT_HEADER_LEN as u64, None);
         search(self.storage, all, &contexts, SequenceNumber::MIN, &mut |_, _| found = true)?;
@@ -333,14 +337,14 @@ impl Surveyor<'_, '_> {
 
     /// Surveys the frames of a file that has lost its header. Their sequence numbers are counted from the segment's first,
     /// which is known only where the first frame follows the one before it.
-    fn headless(&mut self, file: &Beyond, end: Option<u64>) -> Result<()> {
+    fn headless(&mut self, file: &SegmentFile, end: Option<u64>) -> Result<()> {
         let (first_offset, known) = (SEGMENT_HEADER_LEN as u64, self.next.zip(self.crc));
         let contexts = contexts(file, known.map_or(SequenceNumber::MIN, |(next, _)| next));
         let first = known.map_or(SequenceNumber::MIN, |(next, _)| next);
         let (mut at, mut follows, mut failed) = (None, false, None);
         let path = file.path.as_path();
         search(self.storage, (path, first_offset, end), &contexts, first, &mut |offset, frame| {
-            if failed.is_some() || frame.header.kind == Kind::SEAL {
+            if failed.is_some() || frame.header.kind == RecordKind::SEAL {
                 return;
             }
             match at {
@@ -349,14 +353,14 @@ impl Surveyor<'_, '_> {
                         && known.is_some_and(|(_, crc)| frame.header.predecessor_crc == crc);
                 }
                 Some(at) => {
-                    let at: Standing = at;
+                    let at: FrameBoundary = at;
                     if let Some(why) = at.breaks(offset, &frame) {
                         self.next = follows.then_some(at.next);
                         self.place(path, Some(at.offset), why.unwrap_or_else(no_frame));
                     }
                 }
             }
-            at = Some(Standing::behind(offset, &frame));
+            at = Some(FrameBoundary::behind(offset, &frame));
             if follows {
                 failed = self.frame(path, offset, frame).err();
             } else {
@@ -387,7 +391,7 @@ impl Surveyor<'_, '_> {
             return Ok(());
         }
         self.count(path, offset, &frame, Some(sequence));
-        (self.visit)(&Surveyed { path, offset, frame })
+        (self.visit)(&SurveyedFrame { path, offset, frame })
     }
 
     /// Counts a sound frame to those behind the last place.
@@ -410,7 +414,7 @@ impl Surveyor<'_, '_> {
     }
 }
 
-fn contexts(file: &Beyond, first: SequenceNumber) -> Vec<Context> {
+fn contexts(file: &SegmentFile, first: SequenceNumber) -> Vec<Context> {
     file.salts.iter().map(|salt| Context::new(*salt, first)).collect()
 }
 

@@ -9,7 +9,7 @@ use foldlog_codec::{Error as CodecError, SequenceNumber};
 use uuid::Uuid;
 
 use super::search::search;
-use super::{TornTail, Walk, read_again_max, stale};
+use super::{ChainWalk, TornTail, read_again_max, stale};
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Chain};
 use crate::log::compressed;
@@ -37,7 +37,7 @@ pub(in crate::log) fn judge(
     (next_sequence, boot_id): (SequenceNumber, Option<Uuid>),
     spot: &BadSpot,
 ) -> Result<Option<TornTail>> {
-    let mut walk = Walk { next_sequence, boot_id, ..Walk::new(storage, dir, chain) };
+    let mut walk = ChainWalk { next_sequence, boot_id, ..ChainWalk::new(storage, dir, chain) };
     walk.torn = walk.judge(spot)?;
     if walk.torn.is_none() && !walk.chain.beyond.is_empty() {
         walk.judge_lost_headers()?;
@@ -54,7 +54,7 @@ struct Evidence {
     any: bool,
 }
 
-impl Walk<'_> {
+impl ChainWalk<'_> {
     /// Judges a bad spot. Corrupt bytes are an error; `None` is a plain end.
     pub(super) fn judge(&self, spot: &BadSpot) -> Result<Option<TornTail>> {
         let Some(segment) = self.chain.segments.get(spot.segment) else { return Ok(None) };

@@ -9,11 +9,11 @@
 
 use std::io::{Error as IoError, ErrorKind};
 
-use super::{Active, Log, Start};
+use super::{Active, LogWriter, WriterPhase};
 use crate::error::Result;
 use crate::sabotage::{self, Breakage};
 
-impl Log {
+impl LogWriter {
     /// Closes every file of a log all of whose records are durable. Returns `false` where the log has none open: it
     /// was not written yet, or rests already.
     ///
@@ -33,13 +33,13 @@ impl Log {
             return Err(error);
         }
         let Some(Active { offset, capacity, .. }) = self.active.take() else { return Ok(false) };
-        self.start = Start::Resting { offset, capacity };
+        self.start = WriterPhase::Resting { offset, capacity };
         Ok(true)
     }
 
     /// Returns whether this writer has written, and then closed its files.
     pub(crate) fn is_resting(&self) -> bool {
-        matches!(self.start, Start::Resting { .. })
+        matches!(self.start, WriterPhase::Resting { .. })
     }
 
     /// Returns how many bytes this writer has written since opening.
@@ -59,7 +59,7 @@ impl Log {
         }
         let active = Active::new(file, segment, offset, capacity.min(len));
         self.active = Some(Active { planned: offset, ..active });
-        self.start = Start::Running;
+        self.start = WriterPhase::Running;
         self.set_limit();
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use foldlog_codec::Error as CodecError;
 use foldlog_codec::frame::BODY_LEN_MAX;
-use foldlog_codec::msgpack::{self, Limits};
+use foldlog_codec::msgpack::{self, ValueLimits};
 
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
@@ -12,11 +12,11 @@ use crate::sabotage::{self, Breakage};
 /// payloads are bounded so that what is around them fits.
 #[inline]
 pub(super) fn check_body<'b>(len: usize, body: impl FnOnce() -> &'b [u8]) -> Result<()> {
-    if len as u64 <= Limits::default().items_max || sabotage::is(Breakage::BodyOverLimit) {
+    if len as u64 <= ValueLimits::default().items_max || sabotage::is(Breakage::BodyOverLimit) {
         return Ok(());
     }
     check_body_len(len)?;
-    match msgpack::scan(body(), Limits::default()) {
+    match msgpack::scan(body(), ValueLimits::default()) {
         Err(CodecError::Limit { limit, max, .. }) => {
             Err(Error::TooLarge { what: limit, found: max + 1, max })
         }

@@ -60,30 +60,30 @@ use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::image::LastFrame;
 use foldlog_codec::segment::Previous;
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use foldlog_filesystem::{is_out_of_handles, is_out_of_space};
 use uuid::Uuid;
 
-use self::preallocate::{Ahead, Pace};
+use self::preallocate::{Pace, SegmentPreallocator};
 use self::recovery_space::Spare;
 use self::rollover::PAGE_BYTES;
 use self::seals::Seals;
 use crate::background::Background;
 use crate::error::{Error, Result};
-use crate::log::images::Unfinished;
+use crate::log::images::UnfinishedImage;
 use crate::log::layout;
 use crate::log::objects::Objects;
 use crate::log::partial_creation::PartialCreation;
-use crate::log::reader::{Located, Places};
-use crate::log::scan::{Location, Scan};
+use crate::log::reader::{FrameLocation, RecordLocator};
+use crate::log::scan::{Location, LogScan};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, StorageFile};
 
 use self::limits::check_body;
 pub(crate) use self::limits::check_body_len;
-pub(crate) use self::reserve::Room;
+pub(crate) use self::reserve::ReservationKind;
 pub(crate) use self::sync::SyncPlan;
-use self::sync::Written;
+use self::sync::UnsyncedRange;
 
 /// Room in bytes that every segment keeps for its seal, for one `Synced` frame and for a `Closed` one.
 const RESERVED_BYTES: u64 = 160;
@@ -112,7 +112,7 @@ impl Default for SegmentSizes {
 
 /// Holds what a log stands on: storage, background and sizes, as the store's options say.
 #[derive(Clone, Debug)]
-pub(crate) struct Ground {
+pub(crate) struct LogEnvironment {
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) sizes: SegmentSizes,
     pub(crate) background: Background,
@@ -120,25 +120,25 @@ pub(crate) struct Ground {
 
 /// Holds the body of a record to append.
 #[derive(Debug)]
-pub(crate) enum Body<'a> {
+pub(crate) enum AppendBody<'a> {
     /// Bytes that the caller holds.
     Alone(&'a [u8]),
     /// Bytes behind the room that the frame's header needs, which spares the writer a copy.
     Roomy(&'a mut [u8]),
 }
 
-impl Body<'_> {
+impl AppendBody<'_> {
     fn frame_len(&self) -> usize {
         match self {
-            Body::Alone(body) => FRAME_HEADER_LEN + body.len(),
-            Body::Roomy(frame) => frame.len(),
+            AppendBody::Alone(body) => FRAME_HEADER_LEN + body.len(),
+            AppendBody::Roomy(frame) => frame.len(),
         }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Body::Alone(body) => body,
-            Body::Roomy(frame) => frame.get(FRAME_HEADER_LEN..).unwrap_or_default(),
+            AppendBody::Alone(body) => body,
+            AppendBody::Roomy(frame) => frame.get(FRAME_HEADER_LEN..).unwrap_or_default(),
         }
     }
 }
@@ -152,7 +152,7 @@ pub(crate) struct AppendContext<'a> {
 }
 
 #[derive(Debug)]
-enum Start {
+enum WriterPhase {
     New,
     Continue {
         end: u64,
@@ -197,20 +197,20 @@ struct Active {
 
 /// Writes a log.
 #[derive(Debug)]
-pub(crate) struct Log {
+pub(crate) struct LogWriter {
     storage: Arc<dyn Storage>,
     dir: PathBuf,
     sizes: SegmentSizes,
-    ahead: Ahead,
+    ahead: SegmentPreallocator,
     /// The image that the background is writing.
-    unfinished_image: Arc<Unfinished>,
+    unfinished_image: Arc<UnfinishedImage>,
     pace: Pace,
     seals: Seals,
     pub(crate) objects: Arc<Objects>,
     session: Uuid,
     seed: u64,
-    pub(crate) places: Places,
-    start: Start,
+    pub(crate) places: RecordLocator,
+    start: WriterPhase,
     active: Option<Active>,
     ordinal_max: Option<u32>,
     last_crc: u32,
@@ -231,7 +231,7 @@ pub(crate) struct Log {
     /// none.
     reopened_bytes: u64,
     used_bytes: u64,
-    unsynced_files: Vec<Written>,
+    unsynced_files: Vec<UnsyncedRange>,
     unsynced_dirs: Vec<PathBuf>,
     pub(crate) unsynced_bytes: u64,
     /// Room in the active segment that is kept for the ends of operations, in bytes.
@@ -253,38 +253,38 @@ struct RecordFrame {
     watermark: SequenceNumber,
 }
 
-impl Log {
+impl LogWriter {
     /// Returns the log of a new session, whose folder exists and holds nothing but the `partial_creation` of an earlier
     /// attempt. The first sync also syncs `parents`, the folders whose names are new.
     pub(crate) fn create(
-        ground: &Ground,
+        ground: &LogEnvironment,
         dir: &Path,
         (session, seed): (Uuid, u64),
         partial_creation: PartialCreation,
         parents: Vec<PathBuf>,
-    ) -> Log {
-        let places = Places::default();
-        let mut log = Log::at(ground, dir, (session, seed), places, Start::New);
+    ) -> LogWriter {
+        let places = RecordLocator::default();
+        let mut log = LogWriter::at(ground, dir, (session, seed), places, WriterPhase::New);
         log.unsynced_dirs = parents;
         log.ordinal_max = partial_creation.ordinal_max;
         log
     }
 
     /// Returns the log of a session that was scanned.
-    pub(crate) fn open(ground: &Ground, dir: &Path, scan: Scan) -> Log {
+    pub(crate) fn open(ground: &LogEnvironment, dir: &Path, scan: LogScan) -> LogWriter {
         let start = if scan.clean || sabotage::is(Breakage::WrittenBehindTear) {
-            Start::Continue { end: scan.end, named: scan.durable >= scan.watermark }
+            WriterPhase::Continue { end: scan.end, named: scan.durable >= scan.watermark }
         } else {
-            Start::Recover { attested: scan.watermark.min(scan.next_sequence) }
+            WriterPhase::Recover { attested: scan.watermark.min(scan.next_sequence) }
         };
         let start = match start {
-            Start::Recover { .. } if sabotage::is(Breakage::TailNotRewritten) => {
-                Start::Recover { attested: scan.next_sequence }
+            WriterPhase::Recover { .. } if sabotage::is(Breakage::TailNotRewritten) => {
+                WriterPhase::Recover { attested: scan.next_sequence }
             }
             start => start,
         };
         let places = scan.places();
-        let mut log = Log::at(ground, dir, (scan.session, scan.opened.seed), places, start);
+        let mut log = LogWriter::at(ground, dir, (scan.session, scan.opened.seed), places, start);
         log.ordinal_max = Some(scan.ordinal_max);
         log.last_crc = scan.last_crc;
         log.last_time_us = scan.last_time_us;
@@ -297,16 +297,16 @@ impl Log {
     /// Returns the log of a fork: `places` holds the linked segments, `located` the last record that the fork shares,
     /// `epoch` how often its parent was opened.
     pub(crate) fn fork(
-        ground: &Ground,
+        ground: &LogEnvironment,
         dir: &Path,
         session: Uuid,
         seed: u64,
-        places: Places,
-        (located, epoch): (Located, u64),
-    ) -> Log {
+        places: RecordLocator,
+        (located, epoch): (FrameLocation, u64),
+    ) -> LogWriter {
         let ordinal = places.segments.last().map_or(0, |segment| segment.header.ordinal);
         let previous = Previous { ordinal, end: located.end, crc: located.crc };
-        let mut log = Log::at(ground, dir, (session, seed), places, Start::Behind { previous });
+        let mut log = LogWriter::at(ground, dir, (session, seed), places, WriterPhase::Behind { previous });
         log.ordinal_max = Some(ordinal);
         log.last_crc = located.crc;
         log.last_time_us = located.time_us;
@@ -315,8 +315,13 @@ impl Log {
     }
 
     /// Returns a log that passes over the records of `places`, as if it wrote them, and writes nothing.
-    pub(crate) fn recorded(ground: &Ground, dir: &Path, (session, seed): (Uuid, u64), places: Places) -> Log {
-        Log::at(ground, dir, (session, seed), places, Start::Recorded)
+    pub(crate) fn recorded(
+        ground: &LogEnvironment,
+        dir: &Path,
+        (session, seed): (Uuid, u64),
+        places: RecordLocator,
+    ) -> LogWriter {
+        LogWriter::at(ground, dir, (session, seed), places, WriterPhase::Recorded)
     }
 
     /// Passes over the next record of a log that writes nothing.
@@ -324,13 +329,19 @@ impl Log {
         self.places.next_sequence += 1;
     }
 
-    fn at(ground: &Ground, dir: &Path, (session, seed): (Uuid, u64), places: Places, start: Start) -> Log {
-        let Ground { storage, sizes, background } = ground;
-        Log {
+    fn at(
+        ground: &LogEnvironment,
+        dir: &Path,
+        (session, seed): (Uuid, u64),
+        places: RecordLocator,
+        start: WriterPhase,
+    ) -> LogWriter {
+        let LogEnvironment { storage, sizes, background } = ground;
+        LogWriter {
             storage: Arc::clone(storage),
             dir: dir.to_owned(),
             sizes: *sizes,
-            ahead: Ahead::new(storage, background),
+            ahead: SegmentPreallocator::new(storage, background),
             unfinished_image: Arc::default(),
             pace: Pace::default(),
             seals: Seals::new(storage, background),
@@ -380,7 +391,7 @@ impl Log {
     /// append makes durable; `None` where there is no such record.
     pub(crate) fn unattested_from(&self) -> Option<SequenceNumber> {
         match self.start {
-            Start::Recover { attested } => Some(attested),
+            WriterPhase::Recover { attested } => Some(attested),
             _ => None,
         }
     }
@@ -429,7 +440,7 @@ impl Log {
 
     /// Returns whether this writer has written anything since opening, and holds its files open.
     pub(crate) fn is_writing(&self) -> bool {
-        matches!(self.start, Start::Running)
+        matches!(self.start, WriterPhase::Running)
     }
 
     /// Appends one record and returns its sequence number. The record is not durable before a sync.
@@ -438,9 +449,9 @@ impl Log {
     /// other error the log must not be written again.
     pub(crate) fn append(
         &mut self,
-        kind: Kind,
+        kind: RecordKind,
         time_us: i64,
-        body: Body<'_>,
+        body: AppendBody<'_>,
         context: &AppendContext<'_>,
     ) -> Result<SequenceNumber> {
         let frame_len = body.frame_len();
@@ -450,14 +461,14 @@ impl Log {
             self.begin(time_us, context)?;
         }
         // The end of an operation may use the room that was kept for it, and not the room of other operations.
-        let own = if kind == Kind::TOOL_END { END_BYTES } else { 0 };
+        let own = if kind == RecordKind::TOOL_END { END_BYTES } else { 0 };
         if let Some(active) = self.active.as_mut().filter(|_| own > 0) {
             // The begin made sure that the spare is large enough for this record.
             active.limit = active.capacity;
         }
         let reserved = self.reserved_bytes.saturating_sub(own);
         // A recovery writes the declarations twice: as records, and at the head of its segment.
-        let again = if kind == Kind::DECLARE { frame_len as u64 } else { 0 };
+        let again = if kind == RecordKind::DECLARE { frame_len as u64 } else { 0 };
         self.make_room(frame_len as u64 + again + reserved, context)?;
         let sequence = self.places.next_sequence;
         let offset = self.write(kind, sequence, time_us, body, context.synced)?;
@@ -472,7 +483,7 @@ impl Log {
     /// not attest everything leaves room for one that does, and each for the `Closed` frame: should the disk be full there is
     /// no later segment, and without that last frame a closed log would pass for one that was not closed.
     pub(crate) fn attest(&mut self, synced: SequenceNumber) -> Result<()> {
-        self.attest_as(Kind::SYNCED, synced, if synced < self.places.next_sequence { 3 } else { 2 })
+        self.attest_as(RecordKind::SYNCED, synced, if synced < self.places.next_sequence { 3 } else { 2 })
     }
 
     /// Appends the `Closed` frame once, if there is room, in the place of a `Synced` one that attests everything. This writer must
@@ -484,7 +495,7 @@ impl Log {
         if std::mem::replace(&mut self.is_closed, true) {
             return Ok(());
         }
-        self.attest_as(Kind::CLOSED, synced, 1)
+        self.attest_as(RecordKind::CLOSED, synced, 1)
     }
 
     /// Gives back what the segment has room for and nobody needs, now that the session is closed; a call that is still open needs it
@@ -498,13 +509,13 @@ impl Log {
     }
 
     /// Appends a frame that attests, if there is room for so many.
-    fn attest_as(&mut self, kind: Kind, synced: SequenceNumber, frames: u64) -> Result<()> {
+    fn attest_as(&mut self, kind: RecordKind, synced: SequenceNumber, frames: u64) -> Result<()> {
         let room = self.active.as_ref().is_some_and(|active| {
             active.offset + frames * FRAME_HEADER_LEN as u64 + seal_bytes_max() <= active.capacity
         });
         if room && !sabotage::is(Breakage::NoSyncedFrame) {
             let (sequence, time_us) = (self.places.next_sequence, self.last_time_us);
-            self.write(kind, sequence, time_us, Body::Alone(&[]), synced)?;
+            self.write(kind, sequence, time_us, AppendBody::Alone(&[]), synced)?;
             self.spare.attested(synced, self.written_bytes);
         }
         self.seals.synced(synced);
@@ -529,7 +540,7 @@ impl Log {
     /// Takes back a plan that found no file handle, so that the next one does the same again: no sync has failed.
     pub(crate) fn put_back(&mut self, plan: SyncPlan) {
         let SyncPlan { objects, dirs, files, through: _ } = plan;
-        let bytes = |written: &Written| written.range.end.saturating_sub(written.range.start);
+        let bytes = |written: &UnsyncedRange| written.range.end.saturating_sub(written.range.start);
         self.unsynced_bytes += files.iter().map(bytes).sum::<u64>();
         self.objects.put_back(objects);
         // What came meanwhile is newer.
@@ -547,7 +558,7 @@ impl Log {
         self.finish_seals()
     }
 
-    /// Does what [`finish`](Log::finish) does, but seals nothing.
+    /// Does what [`finish`](LogWriter::finish) does, but seals nothing.
     pub(crate) fn finish_but_seals(&mut self) -> Result<()> {
         if let Some(active) = &mut self.active {
             active.ask_at = u64::MAX;
@@ -582,47 +593,53 @@ impl Log {
     }
 
     /// Takes in where the records stand now that a compaction has replaced segments, and how many bytes they take.
-    pub(crate) fn replaced(&mut self, places: Places, used_bytes: u64) {
+    pub(crate) fn replaced(&mut self, places: RecordLocator, used_bytes: u64) {
         self.places = places;
         self.used_bytes = used_bytes;
     }
 
-    /// Does what has to come before the first append, as the module docs say. Fails as [`append`](Log::append) does.
+    /// Does what has to come before the first append, as the module docs say. Fails as [`append`](LogWriter::append) does.
     pub(crate) fn begin(&mut self, time_us: i64, context: &AppendContext<'_>) -> Result<()> {
         match self.start {
-            Start::Running => return Ok(()),
-            Start::Resting { offset, capacity } => return self.wake(offset, capacity),
-            Start::Recorded => {
+            WriterPhase::Running => return Ok(()),
+            WriterPhase::Resting { offset, capacity } => return self.wake(offset, capacity),
+            WriterPhase::Recorded => {
                 let reason = "it replays recorded records".to_owned();
                 return Err(Error::ReadOnly { session: self.session, reason });
             }
-            Start::New => {
+            WriterPhase::New => {
                 self.new_segment(None, 0, context)?;
                 self.unsynced_dirs.push(self.dir.clone());
             }
-            Start::Behind { previous } => {
+            WriterPhase::Behind { previous } => {
                 self.new_segment(Some(previous), 0, context)?;
                 self.unsynced_dirs.push(self.dir.clone());
             }
-            Start::Continue { end, named } => self.reopen(end, named)?,
-            Start::Recover { attested } => {
+            WriterPhase::Continue { end, named } => self.reopen(end, named)?,
+            WriterPhase::Recover { attested } => {
                 let read = self.places.clone();
                 if let Err(error) = self.recover(attested, time_us, context) {
                     // Readers go on where everything still stands.
                     (self.places, self.active) = (read, None);
                     return Err(error);
                 }
-                self.start = Start::Running;
+                self.start = WriterPhase::Running;
                 return Ok(());
             }
         }
         let body = self.resumed(time_us, None, Vec::new());
         self.make_room(FRAME_HEADER_LEN as u64 + body.len() as u64, context)?;
         // Only now: if there was no room, the next attempt has to write the same frame first.
-        self.start = Start::Running;
+        self.start = WriterPhase::Running;
         self.epoch = Some(self.next_epoch());
         let sequence = self.places.next_sequence;
-        self.write(Kind::RESUMED, sequence, self.last_time_us, Body::Alone(&body), context.synced)?;
+        self.write(
+            RecordKind::RESUMED,
+            sequence,
+            self.last_time_us,
+            AppendBody::Alone(&body),
+            context.synced,
+        )?;
         Ok(())
     }
 
@@ -691,10 +708,10 @@ impl Log {
     #[inline(always)]
     fn write(
         &mut self,
-        kind: Kind,
+        kind: RecordKind,
         sequence: SequenceNumber,
         time_us: i64,
-        body: Body<'_>,
+        body: AppendBody<'_>,
         watermark: SequenceNumber,
     ) -> Result<u64> {
         let Some(active) = &mut self.active else {
@@ -707,11 +724,11 @@ impl Log {
         let predecessor_crc = self.last_crc;
         let header = Header { crc: 0, predecessor_crc, body_len: 0, sequence, watermark, kind, time_us };
         let (crc, frame) = match body {
-            Body::Alone(body) => {
+            AppendBody::Alone(body) => {
                 self.frame.clear();
                 (frame::encode(active.context, &header, body, &mut self.frame), self.frame.as_slice())
             }
-            Body::Roomy(frame) => (frame::fill_in(active.context, &header, frame), &*frame),
+            AppendBody::Roomy(frame) => (frame::fill_in(active.context, &header, frame), &*frame),
         };
         let crc =
             crc.map_err(|error| Error::Encode { name: kind.name().to_owned(), reason: error.to_string() })?;

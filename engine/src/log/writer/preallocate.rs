@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::background::{Background, Left, Rank};
+use crate::background::{Background, Rank, RemainingWork};
 use crate::storage::{Storage, StorageFile};
 
 /// Least and largest number of bytes ahead of the writer for which things are made ready.
@@ -53,7 +53,7 @@ const PACE_US_MIN: u64 = 200;
 
 /// Holds a segment file without a header, made ahead.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct PreallocatedSegment {
     pub(super) ordinal: u32,
     pub(super) path: PathBuf,
     pub(super) capacity: u64,
@@ -68,20 +68,24 @@ enum Next {
     Nothing,
     /// Nobody has begun to make the segment.
     Asked,
-    Ready(Made),
+    Ready(PreallocatedSegment),
 }
 
 /// Holds what one session's writer has asked for.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct SegmentPreallocator {
     storage: Arc<dyn Storage>,
     background: Background,
     next: Arc<Mutex<Next>>,
 }
 
-impl Ahead {
-    pub(super) fn new(storage: &Arc<dyn Storage>, background: &Background) -> Ahead {
-        Ahead { storage: Arc::clone(storage), background: background.clone(), next: Arc::default() }
+impl SegmentPreallocator {
+    pub(super) fn new(storage: &Arc<dyn Storage>, background: &Background) -> SegmentPreallocator {
+        SegmentPreallocator {
+            storage: Arc::clone(storage),
+            background: background.clone(),
+            next: Arc::default(),
+        }
     }
 
     /// Asks for the pages `from..to` of a segment to be brought in.
@@ -90,7 +94,7 @@ impl Ahead {
         self.background.offer(Rank::Space, move || {
             // If this fails, the writer brings the pages in one by one.
             let _ = file.prepare(from, to);
-            Left::Nothing
+            RemainingWork::Nothing
         });
     }
 
@@ -101,27 +105,29 @@ impl Ahead {
         self.background.offer(Rank::Space, move || {
             let mut slot = next.lock();
             if !matches!(*slot, Next::Asked) {
-                return Left::Nothing;
+                return RemainingWork::Nothing;
             }
             let made = storage.create_segment(&path, capacity).ok();
             let file = made.as_ref().map(Arc::clone);
             let worth_it = file.as_ref().is_some_and(|file| file.is_worth_preparing());
             let prepared = if worth_it { window.min(capacity) } else { 0 };
             *slot = match made {
-                Some(file) => Next::Ready(Made { ordinal, path: path.clone(), capacity, file, prepared }),
+                Some(file) => {
+                    Next::Ready(PreallocatedSegment { ordinal, path: path.clone(), capacity, file, prepared })
+                }
                 None => Next::Nothing,
             };
             drop(slot);
             if let Some(file) = file {
                 let _ = file.prepare(0, prepared);
             }
-            Left::Nothing
+            RemainingWork::Nothing
         });
     }
 
     /// Returns the segment that was asked for, if it is made. If nobody has begun to make the segment, it is not made
     /// any more.
-    pub(super) fn take_segment(&self) -> Option<Made> {
+    pub(super) fn take_segment(&self) -> Option<PreallocatedSegment> {
         match std::mem::take(&mut *self.next.lock()) {
             Next::Ready(made) => Some(made),
             Next::Nothing | Next::Asked => None,
@@ -138,7 +144,7 @@ impl Ahead {
     }
 
     /// Removes the file of a segment that was made and is not needed.
-    pub(super) fn discard(&self, made: &Made) -> std::io::Result<()> {
+    pub(super) fn discard(&self, made: &PreallocatedSegment) -> std::io::Result<()> {
         self.storage.remove_file(&made.path)
     }
 }

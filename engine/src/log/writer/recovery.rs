@@ -27,21 +27,21 @@ use std::sync::Arc;
 use foldlog_codec::body::Resumed;
 use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::segment::Previous;
-use foldlog_codec::{Kind, Record, SequenceNumber};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
 use super::rollover::{HEAD_BYTES, PAGE_BYTES, encoded, write_header};
-use super::{AppendContext, Body, Log};
+use super::{AppendBody, AppendContext, LogWriter};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
 use crate::log::compressed;
 use crate::log::layout;
-use crate::log::reader::Places;
+use crate::log::reader::RecordLocator;
 use crate::log::scan::Location;
 use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, EntryKind};
 
-impl Log {
+impl LogWriter {
     /// Makes the fresh segment of a recovery, as the module docs say.
     pub(super) fn recover(
         &mut self,
@@ -77,12 +77,12 @@ impl Log {
         self.follow_with(active, segment);
         self.epoch = Some(self.next_epoch());
         let (sequence, last_time_us) = (self.places.next_sequence, self.last_time_us);
-        self.write(Kind::RESUMED, sequence, last_time_us, Body::Alone(&body), attested)?;
+        self.write(RecordKind::RESUMED, sequence, last_time_us, AppendBody::Alone(&body), attested)?;
         self.declare_head(&declared, attested)?;
         self.rewrite(records, attested)?;
         if !sabotage::is(Breakage::RecoveryUnattested) {
             let last_time_us = self.last_time_us;
-            self.write(Kind::SYNCED, through, last_time_us, Body::Alone(&[]), through)?;
+            self.write(RecordKind::SYNCED, through, last_time_us, AppendBody::Alone(&[]), through)?;
         }
         self.name_for_good(&building, &path)?;
         if !sabotage::is(Breakage::RecoveryUnattested) {
@@ -113,7 +113,7 @@ impl Log {
     fn began_behind(&self, attested: SequenceNumber) -> Result<Vec<SequenceNumber>> {
         let mut began: Vec<SequenceNumber> = Vec::new();
         self.places.envelopes_behind(&self.storage, attested, &mut |segment, frame| {
-            if frame.header.kind != Kind::RESUMED || segment.header.session != self.session {
+            if frame.header.kind != RecordKind::RESUMED || segment.header.session != self.session {
                 return Ok(());
             }
             let at = frame.header.sequence;
@@ -129,10 +129,10 @@ impl Log {
     }
 
     /// Writes records as the next ones.
-    fn rewrite(&mut self, records: Vec<(Kind, i64, Vec<u8>)>, attested: SequenceNumber) -> Result<()> {
+    fn rewrite(&mut self, records: Vec<(RecordKind, i64, Vec<u8>)>, attested: SequenceNumber) -> Result<()> {
         for (kind, time_us, body) in records {
             let sequence = self.places.next_sequence;
-            let offset = self.write(kind, sequence, time_us, Body::Alone(&body), attested)?;
+            let offset = self.write(kind, sequence, time_us, AppendBody::Alone(&body), attested)?;
             let segment = self.places.segments.len().saturating_sub(1);
             self.places.index.note(sequence, Location { segment, offset });
             self.places.next_sequence += 1;
@@ -208,11 +208,11 @@ impl Log {
 
     /// Returns where to cut the chain so that record `attested - 1` is its last. Everything below is durable, envelope
     /// frames too: see invariant 3 of the module above.
-    fn cut_at(&self, attested: SequenceNumber) -> Result<Cut> {
+    fn cut_at(&self, attested: SequenceNumber) -> Result<TruncatedChain> {
         let mut places = self.places.clone();
         if attested == 0 {
-            places = Places::default();
-            return Ok(Cut { places, previous: None, last_crc: 0, last_time_us: 0 });
+            places = RecordLocator::default();
+            return Ok(TruncatedChain { places, previous: None, last_crc: 0, last_time_us: 0 });
         }
         let last = places.locate(&self.storage, attested - 1)?;
         let next = places.segments.get(last.segment + 1);
@@ -226,21 +226,21 @@ impl Log {
         let ordinal = places.segments.last().map_or(0, |segment| segment.header.ordinal);
         let previous = named.unwrap_or(Previous { ordinal, end: last.end, crc: last.crc });
         let last_crc = previous.crc;
-        Ok(Cut { places, previous: Some(previous), last_crc, last_time_us: last.time_us })
+        Ok(TruncatedChain { places, previous: Some(previous), last_crc, last_time_us: last.time_us })
     }
 }
 
 /// Holds the records of a log that no frame has attested.
 #[derive(Default)]
 struct Tail {
-    records: Vec<(Kind, i64, Vec<u8>)>,
+    records: Vec<(RecordKind, i64, Vec<u8>)>,
     /// Length of their frames in bytes.
     bytes: u64,
 }
 
 /// Holds a chain without its unattested end.
-struct Cut {
-    places: Places,
+struct TruncatedChain {
+    places: RecordLocator,
     previous: Option<Previous>,
     last_crc: u32,
     last_time_us: i64,

@@ -27,13 +27,13 @@ use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, SegmentHeader};
 
 use super::rollover::{HEAD_BYTES, PAGE_BYTES, encoded};
-use super::sync::Written;
-use super::{AppendContext, END_BYTES, Log};
+use super::sync::UnsyncedRange;
+use super::{AppendContext, END_BYTES, LogWriter};
 use crate::error::{Error, Result};
 use crate::log::layout;
 use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
-use crate::storage::{Access, Entry, EntryKind, Storage, StorageFile};
+use crate::storage::{Access, DirectoryEntry, EntryKind, Storage, StorageFile};
 
 /// Number of bytes, at least, that the spare leaves for the tail before it has to grow again.
 const GROWTH_BYTES_MIN: u64 = 8 << 10;
@@ -43,7 +43,7 @@ const ZEROS: [u8; 4096] = [0; 4096];
 
 /// Holds what earlier processes left in which a recovery can build.
 #[derive(Default)]
-struct Left {
+struct LeftoverFiles {
     /// Files that hold nothing, or nothing but what an earlier recovery copied, each with its length in bytes, the
     /// smallest first.
     files: Vec<(PathBuf, u64)>,
@@ -79,7 +79,7 @@ impl Spare {
     /// Takes over the spare that an earlier process left, so that closing removes it.
     pub(super) fn found(&mut self, path: PathBuf, storage: &dyn Storage) {
         self.file = match storage.entry(&path) {
-            Ok(Some(Entry { kind: EntryKind::File, len, .. })) => Some(len),
+            Ok(Some(DirectoryEntry { kind: EntryKind::File, len, .. })) => Some(len),
             _ => None,
         };
     }
@@ -115,7 +115,7 @@ impl Spare {
     }
 }
 
-impl Log {
+impl LogWriter {
     /// Makes sure that a recovery has the space that it needs once `more` bytes are written, the ends of open calls
     /// among them.
     pub(super) fn keep_spare(&mut self, more: u64, context: &AppendContext<'_>) -> Result<()> {
@@ -167,7 +167,7 @@ impl Log {
             self.unsynced_dirs.push(self.dir.clone());
         }
         // The spare holds nothing, but its length has to be as durable as the begin.
-        self.unsynced_files.push(Written { path, file, range: 0..1 });
+        self.unsynced_files.push(UnsyncedRange { path, file, range: 0..1 });
         self.spare.file = Some(bytes);
         Ok(bytes)
     }
@@ -193,7 +193,7 @@ impl Log {
         wanted: u64,
     ) -> Result<(Arc<dyn StorageFile>, u64)> {
         let wanted = wanted + self.interrupted_calls.saturating_mul(END_BYTES);
-        let Left { files: left, unclear } = self.left_to_build_in()?;
+        let LeftoverFiles { files: left, unclear } = self.left_to_build_in()?;
         if let Some((path, bytes)) = left.iter().find(|(_, bytes)| *bytes >= wanted) {
             return self.build_in(path, *bytes, building);
         }
@@ -214,8 +214,8 @@ impl Log {
     }
 
     /// Finds the files that a recovery can build in.
-    fn left_to_build_in(&self) -> Result<Left> {
-        let mut left = Left::default();
+    fn left_to_build_in(&self) -> Result<LeftoverFiles> {
+        let mut left = LeftoverFiles::default();
         if sabotage::is(Breakage::NoSpareForRecovery) {
             return Ok(left);
         }

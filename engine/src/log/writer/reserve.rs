@@ -4,33 +4,33 @@ use foldlog_codec::body::ObjectId;
 use foldlog_codec::frame::{self, HEADER_LEN as FRAME_HEADER_LEN};
 use foldlog_codec::segment::Previous;
 
-use super::{AppendContext, END_BYTES, Log, RESERVED_BYTES, check_body};
+use super::{AppendContext, END_BYTES, LogWriter, RESERVED_BYTES, check_body};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::log::images::{self, Unfinished};
+use crate::log::images::{self, UnfinishedImage};
 use crate::sabotage::{self, Breakage};
 
 /// Says what room is made for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum ReservationKind {
     /// Records that the caller appends next.
     Records,
     /// The begin of a call, and its end. A recovery has space for both, should the process be killed in between.
     Call,
 }
 
-impl Log {
+impl LogWriter {
     /// Makes room for records with these bodies, so that either all of them are appended or none is: this call fails,
-    /// before the first of them, as [`append`](Log::append) would.
+    /// before the first of them, as [`append`](LogWriter::append) would.
     pub(crate) fn reserve<'b>(
         &mut self,
         time_us: i64,
         bodies: impl Iterator<Item = &'b [u8]>,
-        room: Room,
+        room: ReservationKind,
         context: &AppendContext<'_>,
     ) -> Result<()> {
-        let mut bytes = if room == Room::Call { END_BYTES } else { 0 };
+        let mut bytes = if room == ReservationKind::Call { END_BYTES } else { 0 };
         for body in bodies {
             check_body(body.len(), || body)?;
             bytes += (FRAME_HEADER_LEN + body.len()) as u64;
@@ -38,9 +38,9 @@ impl Log {
         self.begin(time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX), context)?;
         self.make_room(bytes + self.reserved_bytes, context)?;
         match room {
-            Room::Records => Ok(()),
+            ReservationKind::Records => Ok(()),
             // Twice, since there may be declarations among them.
-            Room::Call => self.keep_spare(2 * bytes + self.reserved_bytes, context),
+            ReservationKind::Call => self.keep_spare(2 * bytes + self.reserved_bytes, context),
         }
     }
 
@@ -79,7 +79,7 @@ impl Log {
     }
 
     /// Returns the place of the image that is being written.
-    pub(crate) fn unfinished_image(&self) -> Arc<Unfinished> {
+    pub(crate) fn unfinished_image(&self) -> Arc<UnfinishedImage> {
         Arc::clone(&self.unfinished_image)
     }
 

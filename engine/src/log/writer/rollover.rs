@@ -6,13 +6,13 @@ use std::sync::Arc;
 use foldlog_codec::body::Declare;
 use foldlog_codec::frame::{HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
-use foldlog_codec::{Kind, SequenceNumber};
+use foldlog_codec::{RecordKind, SequenceNumber};
 use foldlog_filesystem::is_out_of_space;
 
-use super::preallocate::Made;
-use super::seals::Sealing;
-use super::sync::Written;
-use super::{Active, AppendContext, Body, Log, RESERVED_BYTES};
+use super::preallocate::PreallocatedSegment;
+use super::seals::SealBuilder;
+use super::sync::UnsyncedRange;
+use super::{Active, AppendBody, AppendContext, LogWriter, RESERVED_BYTES};
 use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::log::chain::Segment;
@@ -60,10 +60,10 @@ impl Active {
     }
 
     /// Returns what was written since the last plan of a sync.
-    pub(super) fn take_written(&mut self) -> Option<Written> {
+    pub(super) fn take_written(&mut self) -> Option<UnsyncedRange> {
         let (from, to) = (self.planned, self.offset);
         self.planned = to;
-        (from < to).then(|| Written {
+        (from < to).then(|| UnsyncedRange {
             path: self.path.clone(),
             file: Arc::clone(&self.file),
             range: from..to,
@@ -71,7 +71,7 @@ impl Active {
     }
 }
 
-impl Log {
+impl LogWriter {
     /// Makes the next segment and, if one is open, has that one sealed.
     pub(super) fn new_segment(
         &mut self,
@@ -126,7 +126,13 @@ impl Log {
     pub(super) fn declare_head(&mut self, declared: &[u8], synced: SequenceNumber) -> Result<()> {
         if !declared.is_empty() {
             let sequence = self.places.next_sequence;
-            self.write(Kind::DECLARED, sequence, self.last_time_us, Body::Alone(declared), synced)?;
+            self.write(
+                RecordKind::DECLARED,
+                sequence,
+                self.last_time_us,
+                AppendBody::Alone(declared),
+                synced,
+            )?;
         }
         Ok(())
     }
@@ -231,7 +237,7 @@ impl Log {
     }
 
     /// Returns the segment that was made ahead, if it has the wanted ordinal and is large enough.
-    fn made_ahead(&self, ordinal: u32, path: &Path, wanted: u64) -> Result<Option<Made>> {
+    fn made_ahead(&self, ordinal: u32, path: &Path, wanted: u64) -> Result<Option<PreallocatedSegment>> {
         let Some(made) = self.ahead.take_segment() else { return Ok(None) };
         if made.ordinal == ordinal && made.path == path && made.capacity >= wanted {
             return Ok(Some(made));
@@ -283,10 +289,10 @@ impl Log {
             body_len: 0,
             sequence: self.places.next_sequence,
             watermark: SequenceNumber::MIN,
-            kind: Kind::SEAL,
+            kind: RecordKind::SEAL,
             time_us: self.last_time_us,
         };
-        self.seals.add(Sealing::new(segment.clone(), next, header));
+        self.seals.add(SealBuilder::new(segment.clone(), next, header));
     }
 
     /// Adds the seals that were written since the last call to what is used and to what is not yet durable.

@@ -20,8 +20,8 @@ use foldlog_codec::frame::{self, Header};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use parking_lot::Mutex;
 
-use super::sync::Written;
-use crate::background::{Background, Left, Rank};
+use super::sync::UnsyncedRange;
+use crate::background::{Background, Rank, RemainingWork};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
 use crate::log::window::Window;
@@ -33,7 +33,7 @@ const STEP_BYTES: u64 = 256 << 10;
 
 /// Holds a segment that is being sealed.
 #[derive(Debug)]
-pub(super) struct Sealing {
+pub(super) struct SealBuilder {
     segment: Segment,
     next: u32,
     /// Header of the seal's own frame, which names the records before it.
@@ -42,12 +42,12 @@ pub(super) struct Sealing {
     offset: u64,
 }
 
-impl Sealing {
+impl SealBuilder {
     /// Begins the seal of a segment whose end is known; `next` is its successor's ordinal, `header` the header of the
     /// seal's frame.
-    pub(super) fn new(segment: Segment, next: u32, header: Header) -> Sealing {
+    pub(super) fn new(segment: Segment, next: u32, header: Header) -> SealBuilder {
         let (digest, offset) = (SegmentDigest::new(), SEGMENT_HEADER_LEN as u64);
-        Sealing { segment, next, header, digest, offset }
+        SealBuilder { segment, next, header, digest, offset }
     }
 
     fn end(&self) -> u64 {
@@ -92,45 +92,45 @@ impl Sealing {
 
 /// Holds what was sealed since the last call that took it.
 #[derive(Debug, Default)]
-pub(super) struct Sealed {
+pub(super) struct UnsyncedSeals {
     /// Seals that are not yet durable.
-    pub(super) files: Vec<Written>,
+    pub(super) files: Vec<UnsyncedRange>,
     /// Number of bytes of the seals.
     pub(super) bytes: u64,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SealQueue {
     storage: Arc<dyn Storage>,
     /// Segments whose successor's name is durable.
-    waiting: Mutex<VecDeque<Sealing>>,
+    waiting: Mutex<VecDeque<SealBuilder>>,
     /// Segment of the step that runs. The writer waits for this lock only at closing.
-    current: Mutex<Option<Sealing>>,
-    sealed: Mutex<Result<Sealed>>,
+    current: Mutex<Option<SealBuilder>>,
+    sealed: Mutex<Result<UnsyncedSeals>>,
 }
 
 /// Seals the segments of one session.
 #[derive(Debug)]
 pub(super) struct Seals {
     /// Segments whose successor's name may not be durable yet.
-    unnamed: VecDeque<Sealing>,
-    shared: Arc<Shared>,
+    unnamed: VecDeque<SealBuilder>,
+    shared: Arc<SealQueue>,
     background: Background,
 }
 
 impl Seals {
     pub(super) fn new(storage: &Arc<dyn Storage>, background: &Background) -> Seals {
-        let shared = Shared {
+        let shared = SealQueue {
             storage: Arc::clone(storage),
             waiting: Mutex::default(),
             current: Mutex::default(),
-            sealed: Mutex::new(Ok(Sealed::default())),
+            sealed: Mutex::new(Ok(UnsyncedSeals::default())),
         };
         Seals { unnamed: VecDeque::new(), shared: Arc::new(shared), background: background.clone() }
     }
 
     /// Has a finished segment sealed once its successor's name is durable.
-    pub(super) fn add(&mut self, sealing: Sealing) {
+    pub(super) fn add(&mut self, sealing: SealBuilder) {
         self.unnamed.push_back(sealing);
         if sabotage::is(Breakage::SealBeforeName) {
             self.synced(SequenceNumber::MAX);
@@ -166,7 +166,7 @@ impl Seals {
     /// Seals all segments that are left, in this thread. The names of all segments must be durable.
     pub(super) fn finish(&mut self) {
         self.shared.waiting.lock().extend(self.unnamed.drain(..));
-        while self.shared.step() == Left::More {}
+        while self.shared.step() == RemainingWork::More {}
     }
 
     /// Returns what was sealed since the last call.
@@ -174,7 +174,7 @@ impl Seals {
     /// # Errors
     ///
     /// Returns the first failure at every call after it: nothing may be written then.
-    pub(super) fn take_sealed(&self) -> Result<Sealed> {
+    pub(super) fn take_sealed(&self) -> Result<UnsyncedSeals> {
         match &mut *self.shared.sealed.lock() {
             Ok(sealed) => Ok(std::mem::take(sealed)),
             Err(error) => Err(error.clone()),
@@ -182,23 +182,23 @@ impl Seals {
     }
 }
 
-impl Shared {
-    fn step(&self) -> Left {
+impl SealQueue {
+    fn step(&self) -> RemainingWork {
         let mut current = self.current.lock();
         if current.is_none() {
             *current = self.waiting.lock().pop_front();
         }
-        let Some(sealing) = current.as_mut() else { return Left::Nothing };
+        let Some(sealing) = current.as_mut() else { return RemainingWork::Nothing };
         let stepped = sealing.step(self.storage.as_ref());
         let ended = stepped.and_then(|()| match sealing.offset < sealing.end() {
             true => Ok(None),
             false => sealing.write(self.storage.as_ref()).map(Some),
         });
         match ended {
-            Ok(None) => return Left::More,
+            Ok(None) => return RemainingWork::More,
             Ok(Some((bytes, file))) => {
                 let path = sealing.segment.path.clone();
-                let file = Written { path, file, range: sealing.end()..sealing.end() + bytes };
+                let file = UnsyncedRange { path, file, range: sealing.end()..sealing.end() + bytes };
                 if let Ok(sealed) = &mut *self.sealed.lock() {
                     sealed.files.push(file);
                     sealed.bytes += bytes;
@@ -210,6 +210,6 @@ impl Shared {
             }
         }
         *current = None;
-        if self.waiting.lock().is_empty() { Left::Nothing } else { Left::More }
+        if self.waiting.lock().is_empty() { RemainingWork::Nothing } else { RemainingWork::More }
     }
 }

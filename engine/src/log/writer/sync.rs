@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::sabotage::{self, Breakage};
 
 use crate::error::{Error, Result};
-use crate::log::objects::Unsynced;
+use crate::log::objects::UnsyncedObjects;
 use crate::storage::{Storage, StorageFile};
 
 /// Longest piece of a segment that is synced at once, in bytes. Pieces end at multiples of it: the system keeps pages
@@ -20,16 +20,16 @@ const PIECE_BYTES: u64 = 2 << 20;
 /// Holds what one sync has to do; it runs without any lock of the session.
 #[derive(Debug)]
 pub(crate) struct SyncPlan {
-    pub(super) objects: Unsynced,
+    pub(super) objects: UnsyncedObjects,
     pub(super) dirs: Vec<PathBuf>,
-    pub(super) files: Vec<Written>,
+    pub(super) files: Vec<UnsyncedRange>,
     /// Sequence number below which everything is durable once the plan has run.
     pub(crate) through: SequenceNumber,
 }
 
 /// Names a part of a segment that is not known to be durable.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct UnsyncedRange {
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn StorageFile>,
     pub(super) range: Range<u64>,
@@ -74,7 +74,7 @@ impl SyncPlan {
     }
 }
 
-impl Written {
+impl UnsyncedRange {
     fn sync(&self, pause: &dyn Fn()) -> io::Result<()> {
         let Range { start: mut from, end: to } = self.range;
         while from < to {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::chance::{Chance, Fate, Grain};
+use super::chance::{Chance, Grain, PowerCutOutcome};
 
 /// Number of bytes that the kernel writes as a whole.
 const PAGE_BYTES: usize = 4096;
@@ -89,7 +89,7 @@ impl Image {
 
 /// Holds one file: the bytes that reads see, the bytes that are durable, and which pages differ.
 #[derive(Default)]
-pub(super) struct Body {
+pub(super) struct FilePages {
     current: Image,
     durable: Image,
     /// Pages that the next sync writes.
@@ -101,7 +101,7 @@ pub(super) struct Body {
     failures: u64,
 }
 
-impl Body {
+impl FilePages {
     /// Returns a new file of `len` zeros, of which nothing is durable yet.
     pub(super) fn allocated(len: u64) -> Self {
         Self { current: Image { pages: BTreeMap::new(), len }, ..Self::default() }
@@ -179,7 +179,7 @@ impl Body {
     }
 
     /// Writes some dirty pages, as the kernel may at any time.
-    pub(super) fn write_back(&mut self, fate: Fate, chance: &mut Chance) {
+    pub(super) fn write_back(&mut self, fate: PowerCutOutcome, chance: &mut Chance) {
         for page in std::mem::take(&mut self.dirty) {
             if fate.reached(chance) {
                 self.durable.take_page(page, &self.current);
@@ -193,10 +193,10 @@ impl Body {
     }
 
     /// Cuts the power: each page that was not synced reached the disk, or did not, or is torn, and so for the length.
-    pub(super) fn lose_power(&mut self, fate: Fate, grain: Grain, chance: &mut Chance) {
+    pub(super) fn lose_power(&mut self, fate: PowerCutOutcome, grain: Grain, chance: &mut Chance) {
         self.dirty.append(&mut self.abandoned);
         self.write_back(fate, chance);
-        if grain != Grain::Page && matches!(fate, Fate::Mixed) {
+        if grain != Grain::Page && matches!(fate, PowerCutOutcome::Mixed) {
             for page in std::mem::take(&mut self.dirty) {
                 if chance.coin() {
                     self.durable.take_pieces(page, &self.current, grain, chance);

@@ -56,7 +56,7 @@ impl Grain {
 
 /// Says how much of what was not synced reached the disk.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fate {
+pub(super) enum PowerCutOutcome {
     /// No change reached the disk.
     AllOld,
     /// Every change reached the disk.
@@ -65,7 +65,7 @@ pub(super) enum Fate {
     Mixed,
 }
 
-impl Fate {
+impl PowerCutOutcome {
     /// Draws a fate. The two extremes are rare among many independent coins, so they have a share of their own.
     pub(super) fn draw(chance: &mut Chance) -> Self {
         match chance.next() >> 61 {

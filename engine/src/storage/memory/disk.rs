@@ -10,11 +10,11 @@ use nix::errno::Errno;
 use uuid::{Builder, Uuid};
 
 use super::CrashKind;
-use super::body::Body;
-use super::chance::{Chance, Fate, Grain};
-use super::fault::{Faults, Op, Strike};
-use super::folder::Folder;
-use crate::storage::{Access, Entry, EntryKind};
+use super::body::FilePages;
+use super::chance::{Chance, Grain, PowerCutOutcome};
+use super::fault::{FaultEffect, Faults, Op};
+use super::folder::MemoryDirectory;
+use crate::storage::{Access, DirectoryEntry, EntryKind};
 
 /// Identifies a file or folder, as an inode number does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,8 +30,8 @@ impl NodeId {
 const ROOT: NodeId = NodeId(0);
 
 enum Node {
-    File(Body),
-    Folder(Folder),
+    File(FilePages),
+    Folder(MemoryDirectory),
     /// A link, or anything else that the engine never opens.
     Other,
 }
@@ -52,7 +52,7 @@ pub(super) struct Disk {
 }
 
 /// Holds the name that a path ends with, and the folder that contains this name.
-struct Place {
+struct DirectorySlot {
     folder: NodeId,
     name: OsString,
 }
@@ -60,7 +60,7 @@ struct Place {
 impl Disk {
     pub(super) fn new(boot_id: Option<Uuid>) -> Self {
         Self {
-            nodes: BTreeMap::from([(ROOT, Node::Folder(Folder::default()))]),
+            nodes: BTreeMap::from([(ROOT, Node::Folder(MemoryDirectory::default()))]),
             next_node: 1,
             life: 0,
             boot_id,
@@ -76,14 +76,14 @@ impl Disk {
         let path = path.into();
         self.trace.push((op, Arc::clone(&path)));
         match self.faults.count(op) {
-            Some(Strike::Fail(io::ErrorKind::Interrupted)) if op.is_made_again() => self.begin(op, path),
-            Some(Strike::Fail(kind)) => Err(io::Error::new(kind, "an injected fault")),
-            Some(Strike::Short(bytes)) => Ok(bytes),
-            Some(Strike::Die(bytes)) if op == Op::Write => {
+            Some(FaultEffect::Fail(io::ErrorKind::Interrupted)) if op.is_made_again() => self.begin(op, path),
+            Some(FaultEffect::Fail(kind)) => Err(io::Error::new(kind, "an injected fault")),
+            Some(FaultEffect::Short(bytes)) => Ok(bytes),
+            Some(FaultEffect::Die(bytes)) if op == Op::Write => {
                 self.dying = true;
                 Ok(bytes.min(usize::MAX - 1))
             }
-            Some(Strike::Die(_)) => {
+            Some(FaultEffect::Die(_)) => {
                 self.crash(CrashKind::Process);
                 Err(super::dead())
             }
@@ -100,7 +100,7 @@ impl Disk {
         Ok(())
     }
 
-    fn folder(&self, id: NodeId) -> io::Result<&Folder> {
+    fn folder(&self, id: NodeId) -> io::Result<&MemoryDirectory> {
         match self.nodes.get(&id) {
             Some(Node::Folder(folder)) => Ok(folder),
             Some(_) => Err(Errno::ENOTDIR.into()),
@@ -108,7 +108,7 @@ impl Disk {
         }
     }
 
-    fn folder_mut(&mut self, id: NodeId) -> io::Result<&mut Folder> {
+    fn folder_mut(&mut self, id: NodeId) -> io::Result<&mut MemoryDirectory> {
         match self.nodes.get_mut(&id) {
             Some(Node::Folder(folder)) => Ok(folder),
             Some(_) => Err(Errno::ENOTDIR.into()),
@@ -116,7 +116,7 @@ impl Disk {
         }
     }
 
-    pub(super) fn body(&self, id: NodeId) -> io::Result<&Body> {
+    pub(super) fn body(&self, id: NodeId) -> io::Result<&FilePages> {
         match self.nodes.get(&id) {
             Some(Node::File(body)) => Ok(body),
             Some(_) => Err(not_regular()),
@@ -124,7 +124,7 @@ impl Disk {
         }
     }
 
-    pub(super) fn body_mut(&mut self, id: NodeId) -> io::Result<&mut Body> {
+    pub(super) fn body_mut(&mut self, id: NodeId) -> io::Result<&mut FilePages> {
         match self.nodes.get_mut(&id) {
             Some(Node::File(body)) => Ok(body),
             Some(_) => Err(not_regular()),
@@ -140,7 +140,7 @@ impl Disk {
         Ok(at)
     }
 
-    fn place(&self, path: &Path) -> io::Result<Place> {
+    fn place(&self, path: &Path) -> io::Result<DirectorySlot> {
         let mut names = links(path)?;
         let name = names.pop().ok_or(Errno::EBUSY)?.to_owned();
         let mut folder = ROOT;
@@ -148,14 +148,14 @@ impl Disk {
             folder = self.folder(folder)?.get(name).ok_or(Errno::ENOENT)?;
         }
         self.folder(folder)?;
-        Ok(Place { folder, name })
+        Ok(DirectorySlot { folder, name })
     }
 
-    fn at(&self, place: &Place) -> io::Result<Option<NodeId>> {
+    fn at(&self, place: &DirectorySlot) -> io::Result<Option<NodeId>> {
         Ok(self.folder(place.folder)?.get(&place.name))
     }
 
-    fn add(&mut self, place: &Place, node: Node) -> io::Result<NodeId> {
+    fn add(&mut self, place: &DirectorySlot, node: Node) -> io::Result<NodeId> {
         let id = NodeId(self.next_node);
         self.folder_mut(place.folder)?.add(&place.name, id);
         self.nodes.insert(id, node);
@@ -195,31 +195,31 @@ impl Disk {
                 None => {
                     self.may_change()?;
                     self.may_grow(0)?;
-                    let place = Place { folder: at, name: name.to_owned() };
-                    self.add(&place, Node::Folder(Folder::default()))?
+                    let place = DirectorySlot { folder: at, name: name.to_owned() };
+                    self.add(&place, Node::Folder(MemoryDirectory::default()))?
                 }
             };
         }
         self.folder(at).map(drop)
     }
 
-    fn describe(&self, name: &OsStr, id: NodeId) -> Entry {
+    fn describe(&self, name: &OsStr, id: NodeId) -> DirectoryEntry {
         let (kind, len) = match self.nodes.get(&id) {
             Some(Node::File(body)) => (EntryKind::File, body.len()),
             Some(Node::Folder(_)) => (EntryKind::Folder, 0),
             Some(Node::Other) | None => (EntryKind::Other, 0),
         };
-        Entry { name: name.to_string_lossy().into(), kind, len, mode: None }
+        DirectoryEntry { name: name.to_string_lossy().into(), kind, len, mode: None }
     }
 
-    pub(super) fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
+    pub(super) fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
         let folder = self.folder(self.find(path)?)?;
         let mut entries: Vec<_> = folder.names().map(|(name, id)| self.describe(name, id)).collect();
         entries.sort_by(|left, right| left.name.cmp(&right.name));
         Ok(entries)
     }
 
-    pub(super) fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+    pub(super) fn entry(&self, path: &Path) -> io::Result<Option<DirectoryEntry>> {
         match self.find(path) {
             Ok(id) => Ok(Some(self.describe(path.file_name().unwrap_or_default(), id))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -235,7 +235,7 @@ impl Disk {
         is_position(len)?;
         self.may_change()?;
         self.may_grow(len)?;
-        self.add(&place, Node::File(Body::allocated(len)))
+        self.add(&place, Node::File(FilePages::allocated(len)))
     }
 
     pub(super) fn open(&self, path: &Path, access: Access) -> io::Result<NodeId> {
@@ -363,7 +363,7 @@ impl Disk {
             Some(found) => found,
             None => {
                 self.may_grow(0)?;
-                self.add(&place, Node::File(Body::default()))?
+                self.add(&place, Node::File(FilePages::default()))?
             }
         };
         self.body(id)?;
@@ -393,12 +393,12 @@ impl Disk {
 
     pub(super) fn used_bytes(&self) -> u64 {
         let seen: BTreeSet<_> = self.names_below(ROOT).into_iter().map(|(_, _, id)| id).collect();
-        let lengths = seen.into_iter().filter_map(|id| self.body(id).ok()).map(Body::len);
+        let lengths = seen.into_iter().filter_map(|id| self.body(id).ok()).map(FilePages::len);
         lengths.fold(0, u64::saturating_add)
     }
 
     /// Returns all files that a path leads to, with their bytes.
-    pub(super) fn files(&self) -> BTreeMap<PathBuf, &Body> {
+    pub(super) fn files(&self) -> BTreeMap<PathBuf, &FilePages> {
         let mut files = BTreeMap::new();
         let mut open = vec![(PathBuf::from("/"), ROOT)];
         while let Some((path, id)) = open.pop() {
@@ -417,7 +417,7 @@ impl Disk {
 
     /// Puts a file in place, with the folders above it, all durable at once.
     pub(super) fn settle_file(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        self.settle_node(path, Node::File(Body::settled(bytes)))
+        self.settle_node(path, Node::File(FilePages::settled(bytes)))
     }
 
     /// Puts something in place, durable at once, that is neither a regular file nor a folder.
@@ -430,14 +430,14 @@ impl Disk {
         let last = names.pop().ok_or(Errno::EISDIR)?.to_owned();
         let mut folder = ROOT;
         for name in names {
-            let place = Place { folder, name: name.to_owned() };
+            let place = DirectorySlot { folder, name: name.to_owned() };
             folder = match self.at(&place)? {
                 Some(found) => found,
-                None => self.add(&place, Node::Folder(Folder::default()))?,
+                None => self.add(&place, Node::Folder(MemoryDirectory::default()))?,
             };
             self.folder_mut(place.folder)?.sync();
         }
-        let place = Place { folder, name: last };
+        let place = DirectorySlot { folder, name: last };
         match self.at(&place)? {
             Some(found) if matches!(self.nodes.get(&found), Some(Node::Folder(_))) => {
                 return Err(Errno::EISDIR.into());
@@ -454,8 +454,8 @@ impl Disk {
         let mut chance = Chance::new(seed);
         for node in self.nodes.values_mut() {
             match node {
-                Node::File(body) => body.write_back(Fate::Mixed, &mut chance),
-                Node::Folder(folder) => folder.write_back(Fate::Mixed, &mut chance),
+                Node::File(body) => body.write_back(PowerCutOutcome::Mixed, &mut chance),
+                Node::Folder(folder) => folder.write_back(PowerCutOutcome::Mixed, &mut chance),
                 Node::Other => {}
             }
         }
@@ -468,17 +468,26 @@ impl Disk {
             CrashKind::Process => {}
             CrashKind::Power { seed } => {
                 let mut chance = Chance::new(seed);
-                let (pages, names) = (Fate::draw(&mut chance), Fate::draw(&mut chance));
+                let (pages, names) = (PowerCutOutcome::draw(&mut chance), PowerCutOutcome::draw(&mut chance));
                 let grain = Grain::draw(&mut chance);
                 self.lose_power((pages, grain), names, chance);
             }
             CrashKind::PowerLosingAll => {
-                self.lose_power((Fate::AllOld, Grain::Page), Fate::AllOld, Chance::new(self.life));
+                self.lose_power(
+                    (PowerCutOutcome::AllOld, Grain::Page),
+                    PowerCutOutcome::AllOld,
+                    Chance::new(self.life),
+                );
             }
         }
     }
 
-    fn lose_power(&mut self, (pages, grain): (Fate, Grain), names: Fate, mut chance: Chance) {
+    fn lose_power(
+        &mut self,
+        (pages, grain): (PowerCutOutcome, Grain),
+        names: PowerCutOutcome,
+        mut chance: Chance,
+    ) {
         for node in self.nodes.values_mut() {
             match node {
                 Node::File(body) => body.lose_power(pages, grain, &mut chance),

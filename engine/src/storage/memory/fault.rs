@@ -115,23 +115,23 @@ impl Op {
 /// Holds the faults that wait for their moment, and those that last.
 #[derive(Default)]
 pub(super) struct Faults {
-    counted: Vec<Counted>,
+    counted: Vec<ScheduledFault>,
     capacity: Option<u64>,
     read_only: bool,
     no_handles: bool,
     pub(super) locks_exclude_nobody: bool,
 }
 
-struct Counted {
+struct ScheduledFault {
     /// Kind of the calls that are counted; `None` for all calls that change something.
     op: Option<Op>,
     left: u64,
-    strike: Strike,
+    strike: FaultEffect,
 }
 
 /// Says what a fault does to a call.
 #[derive(Clone, Copy)]
-pub(super) enum Strike {
+pub(super) enum FaultEffect {
     /// The call fails and changes nothing.
     Fail(io::ErrorKind),
     /// The call writes only this many bytes, and fails.
@@ -144,13 +144,21 @@ impl Faults {
     pub(super) fn add(&mut self, fault: Fault) {
         match fault {
             Fault::FailNth { op, nth, error } => {
-                self.counted.push(Counted { op: Some(op), left: nth, strike: Strike::Fail(error) });
+                self.counted.push(ScheduledFault {
+                    op: Some(op),
+                    left: nth,
+                    strike: FaultEffect::Fail(error),
+                });
             }
             Fault::ShortWrite { nth, bytes } => {
-                self.counted.push(Counted { op: Some(Op::Write), left: nth, strike: Strike::Short(bytes) });
+                self.counted.push(ScheduledFault {
+                    op: Some(Op::Write),
+                    left: nth,
+                    strike: FaultEffect::Short(bytes),
+                });
             }
             Fault::Die { nth, bytes } => {
-                self.counted.push(Counted { op: None, left: nth, strike: Strike::Die(bytes) });
+                self.counted.push(ScheduledFault { op: None, left: nth, strike: FaultEffect::Die(bytes) });
             }
             Fault::DiskFull { capacity_bytes } => self.capacity = Some(capacity_bytes),
             Fault::ReadOnly => self.read_only = true,
@@ -161,7 +169,7 @@ impl Faults {
 
     /// Counts a call and returns what a fault does to it. Where two faults strike the same call, the one that was
     /// injected first takes effect and both are over.
-    pub(super) fn count(&mut self, op: Op) -> Option<Strike> {
+    pub(super) fn count(&mut self, op: Op) -> Option<FaultEffect> {
         let mut felt = None;
         self.counted.retain_mut(|fault| {
             if !fault.op.map_or(op.changes(), |counted| counted == op) {

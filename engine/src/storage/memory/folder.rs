@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 
-use super::chance::{Chance, Fate};
+use super::chance::{Chance, PowerCutOutcome};
 use super::disk::NodeId;
 
 /// Describes one change of names, which a power cut keeps or loses as a whole.
-enum Change {
+enum DirectoryChange {
     Added { name: OsString, node: NodeId },
     Removed { name: OsString },
     Renamed { from: OsString, to: OsString, node: NodeId },
 }
 
-impl Change {
+impl DirectoryChange {
     fn names(&self) -> [&OsString; 2] {
         match self {
             Self::Added { name, .. } | Self::Removed { name } => [name, name],
@@ -39,14 +39,14 @@ impl Change {
 
 /// Holds the names of one folder.
 #[derive(Default)]
-pub(super) struct Folder {
+pub(super) struct MemoryDirectory {
     current: BTreeMap<OsString, NodeId>,
     durable: BTreeMap<OsString, NodeId>,
     /// Changes since the last sync, oldest first.
-    pending: Vec<Change>,
+    pending: Vec<DirectoryChange>,
 }
 
-impl Folder {
+impl MemoryDirectory {
     pub(super) fn get(&self, name: &OsStr) -> Option<NodeId> {
         self.current.get(name).copied()
     }
@@ -62,18 +62,18 @@ impl Folder {
 
     pub(super) fn add(&mut self, name: &OsStr, node: NodeId) {
         self.current.insert(name.to_owned(), node);
-        self.pending.push(Change::Added { name: name.to_owned(), node });
+        self.pending.push(DirectoryChange::Added { name: name.to_owned(), node });
     }
 
     pub(super) fn remove(&mut self, name: &OsStr) {
         self.current.remove(name);
-        self.pending.push(Change::Removed { name: name.to_owned() });
+        self.pending.push(DirectoryChange::Removed { name: name.to_owned() });
     }
 
     pub(super) fn rename(&mut self, from: &OsStr, to: &OsStr, node: NodeId) {
         self.current.remove(from);
         self.current.insert(to.to_owned(), node);
-        self.pending.push(Change::Renamed { from: from.to_owned(), to: to.to_owned(), node });
+        self.pending.push(DirectoryChange::Renamed { from: from.to_owned(), to: to.to_owned(), node });
     }
 
     pub(super) fn sync(&mut self) {
@@ -84,7 +84,7 @@ impl Folder {
 
     /// Lets some changes reach the disk, as the kernel may at any time. Changes that touch one name reach the disk in
     /// their order: otherwise a file whose name was renamed away and then made anew could be lost.
-    pub(super) fn write_back(&mut self, fate: Fate, chance: &mut Chance) {
+    pub(super) fn write_back(&mut self, fate: PowerCutOutcome, chance: &mut Chance) {
         let mut waiting = BTreeSet::new();
         for change in std::mem::take(&mut self.pending) {
             let free = change.names().iter().all(|name| !waiting.contains(*name));
@@ -98,7 +98,7 @@ impl Folder {
     }
 
     /// Cuts the power: each change that was not synced reached the disk or did not.
-    pub(super) fn lose_power(&mut self, fate: Fate, chance: &mut Chance) {
+    pub(super) fn lose_power(&mut self, fate: PowerCutOutcome, chance: &mut Chance) {
         self.write_back(fate, chance);
         self.pending.clear();
         self.current = self.durable.clone();

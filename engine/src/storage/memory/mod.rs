@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
-use super::{Access, Entry, HeldLock, Storage, StorageFile};
+use super::{Access, DirectoryEntry, HeldLock, Storage, StorageFile};
 
 mod body;
 mod chance;
@@ -21,7 +21,7 @@ mod folder;
 #[cfg(test)]
 mod tests;
 
-use body::Body;
+use body::FilePages;
 use disk::{Disk, NodeId};
 pub use fault::{Fault, Op};
 
@@ -211,7 +211,7 @@ impl MemoryStorage {
 
     fn handle(&self, disk: &Disk, node: NodeId, path: &Path, access: Access) -> Arc<dyn StorageFile> {
         let (life, path) = (disk.life, path.into());
-        let failures = AtomicU64::new(disk.body(node).map_or(0, Body::failures));
+        let failures = AtomicU64::new(disk.body(node).map_or(0, FilePages::failures));
         Arc::new(MemoryFile { disk: Arc::clone(&self.disk), life, node, path, access, failures })
     }
 }
@@ -221,11 +221,11 @@ impl Storage for MemoryStorage {
         self.begin(Op::CreateDirAll, path)?.create_dir_all(path)
     }
 
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirectoryEntry>> {
         self.opening(Op::List, dir)?.list(dir)
     }
 
-    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+    fn entry(&self, path: &Path) -> io::Result<Option<DirectoryEntry>> {
         self.begin(Op::Entry, path)?.entry(path)
     }
 
@@ -307,7 +307,7 @@ impl fmt::Debug for MemoryFile {
 }
 
 impl MemoryFile {
-    fn sync(&self, sync: impl FnOnce(&mut Body)) -> io::Result<()> {
+    fn sync(&self, sync: impl FnOnce(&mut FilePages)) -> io::Result<()> {
         let mut disk = self.alive()?;
         let begun = disk.begin(Op::SyncData, Arc::clone(&self.path));
         if disk.life != self.life {
@@ -376,7 +376,7 @@ impl StorageFile for MemoryFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.sync(Body::sync)
+        self.sync(FilePages::sync)
     }
 
     fn sync_range(&self, from: u64, to: u64) -> io::Result<()> {

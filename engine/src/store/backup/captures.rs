@@ -15,7 +15,7 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Parent;
 use uuid::Uuid;
 
-use super::{CapturesElsewhere, Copied, Copying, DamagedCapture};
+use super::{BackupRun, CapturesElsewhere, CopyTotals, DamagedCapture};
 use crate::error::{Error, Result};
 use crate::inspect::{NamedCaptures, captures_named};
 use crate::log::layout;
@@ -76,10 +76,10 @@ fn mark_text(session: Uuid, from: SequenceNumber) -> String {
     format!("{from} {}\n", digits.get(..MARK_DIGITS).unwrap_or_default())
 }
 
-impl Copying<'_> {
+impl BackupRun<'_> {
     /// Leaves the mark in `dir` if records from `from` on may name captures, unless an earlier one stands there. It has its name, and is
     /// durable with the folder.
-    pub(super) fn leave_mark(&self, dir: &Path, from: SequenceNumber, copied: &Copied) -> Result<()> {
+    pub(super) fn leave_mark(&self, dir: &Path, from: SequenceNumber, copied: &CopyTotals) -> Result<()> {
         let storage = self.storage();
         let captures = layout::captures_dir(self.from);
         let entry = storage.entry(&captures).map_err(|error| Error::io("look up", &captures, error))?;
@@ -113,7 +113,7 @@ impl Copying<'_> {
 
     /// Reads what the copy has of the captures that its new records name: each file that was copied, and whether the others are
     /// there. Where a mark was found, or all is to be read, it reads each file of the captures, in the session too.
-    pub(super) fn read_captures(&self, copied: &mut Copied) -> Result<CapturesRead> {
+    pub(super) fn read_captures(&self, copied: &mut CopyTotals) -> Result<CapturesRead> {
         let before = copied.before;
         let is_new = self.source.next_sequence > before || !copied.beside.is_empty();
         let is_whole = self.options.check_captures || self.mark.is_some() || copied.found_damaged;
@@ -145,7 +145,7 @@ impl Copying<'_> {
     }
 
     /// Notes what stands in the place of the mark and is no file.
-    fn look_at_mark(&self, copied: &mut Copied) -> Result<()> {
+    fn look_at_mark(&self, copied: &mut CopyTotals) -> Result<()> {
         let path = self.to.join(MARK);
         if let Some(found) = self.in_place_of(&path, EntryKind::File)? {
             let reason = format!("it is {}: remove it", found.in_place_of(EntryKind::File));
@@ -155,7 +155,7 @@ impl Copying<'_> {
     }
 
     /// Adds what stood in the way of copying, in place of what was found of the same files.
-    fn tell_irregular(&self, copied: &mut Copied, read: &mut CapturesRead) {
+    fn tell_irregular(&self, copied: &mut CopyTotals, read: &mut CapturesRead) {
         let irregular = std::mem::take(&mut copied.irregular);
         if irregular.is_empty() {
             return;
@@ -179,7 +179,7 @@ impl Copying<'_> {
 
     /// Copies a file of a capture anew that is damaged or missing in the copy. Returns whether the session has a sound one.
     #[cfg(feature = "host-filesystem")]
-    fn heal(&self, path: &Path, copied: &mut Copied) -> Result<bool> {
+    fn heal(&self, path: &Path, copied: &mut CopyTotals) -> Result<bool> {
         let Some(from) = path.strip_prefix(self.to).ok().map(|path| self.from.join(path)) else {
             return Ok(false);
         };
@@ -227,10 +227,10 @@ mod reading {
 
     /// Reads captures that were copied. The folders are relative to the session's.
     pub(super) fn read(
-        copying: &Copying<'_>,
+        copying: &BackupRun<'_>,
         (named, parent, from): (&NamedCaptures, Option<Parent>, SequenceNumber),
         is_whole: bool,
-        copied: &mut Copied,
+        copied: &mut CopyTotals,
     ) -> Result<Option<CapturesRead>> {
         let mut read = CapturesRead::default();
         let kept = keep(copying, (named, parent, from), &mut read, copied)?;
@@ -238,7 +238,7 @@ mod reading {
         let mut found = loop {
             let is_copied =
                 |path: &Path| path.strip_prefix(copying.to).is_ok_and(|path| copied.beside.contains(path));
-            let mut found = Found::of(&kept, copying.to, &|path| is_whole || is_copied(path));
+            let mut found = CaptureFindings::of(&kept, copying.to, &|path| is_whole || is_copied(path));
             if !is_whole && from > SequenceNumber::MIN {
                 found.add_others(copying, copied);
             }
@@ -255,7 +255,7 @@ mod reading {
             read.healed += healed;
         };
         if is_whole {
-            let theirs = Found::of(&kept, copying.from, &|_| true);
+            let theirs = CaptureFindings::of(&kept, copying.from, &|_| true);
             let is_told = |path: &Path| {
                 let copy = path.strip_prefix(copying.from).map(|path| copying.to.join(path));
                 copy.is_ok_and(|copy| found.damaged.iter().any(|one| one.path == copy))
@@ -279,10 +279,10 @@ mod reading {
     /// Sorts the snapshots by the folders in which the copy keeps those of their workspaces, and names the workspaces of which it keeps
     /// none.
     fn keep(
-        copying: &Copying<'_>,
+        copying: &BackupRun<'_>,
         (named, parent, from): (&NamedCaptures, Option<Parent>, SequenceNumber),
         read: &mut CapturesRead,
-        copied: &mut Copied,
+        copied: &mut CopyTotals,
     ) -> Result<Kept> {
         let mut kept = Kept::new();
         let mut all = None;
@@ -324,7 +324,7 @@ mod reading {
 
     /// Says what was found of captures in one of the two folders of the session.
     #[derive(Default)]
-    struct Found {
+    struct CaptureFindings {
         captures: u64,
         collected: u64,
         absent: BTreeSet<PathBuf>,
@@ -336,9 +336,9 @@ mod reading {
         is_older: bool,
     }
 
-    impl Found {
-        fn of(kept: &Kept, dir: &Path, is_to_be_read: &dyn Fn(&Path) -> bool) -> Found {
-            let mut found = Found::default();
+    impl CaptureFindings {
+        fn of(kept: &Kept, dir: &Path, is_to_be_read: &dyn Fn(&Path) -> bool) -> CaptureFindings {
+            let mut found = CaptureFindings::default();
             let looked_at = RefCell::new(BTreeSet::new());
             for (folder, snapshots) in kept {
                 let audited = audit_snapshots(&dir.join(folder), snapshots, &|path| {
@@ -360,7 +360,7 @@ mod reading {
         }
 
         /// Reads what was copied of captures and no new record names: the copy lacked it, or held another number of bytes.
-        fn add_others(&mut self, copying: &Copying<'_>, copied: &Copied) {
+        fn add_others(&mut self, copying: &BackupRun<'_>, copied: &CopyTotals) {
             let objects = copied.beside.iter().filter(|path| super::super::other_files::is_git_object(path));
             let is_told = |path: &Path| self.damaged.iter().any(|one| one.path == path);
             let paths = objects.map(|path| copying.to.join(path));
@@ -389,10 +389,10 @@ mod reading {
 
     /// Reads nothing.
     pub(super) fn read(
-        _: &Copying<'_>,
+        _: &BackupRun<'_>,
         _: (&NamedCaptures, Option<Parent>, SequenceNumber),
         _: bool,
-        _: &mut Copied,
+        _: &mut CopyTotals,
     ) -> Result<Option<CapturesRead>> {
         Ok(None)
     }

@@ -9,16 +9,16 @@ use std::thread;
 use foldlog_codec::body::ObjectId;
 use parking_lot::Mutex;
 
-use super::{Copied, Copying};
+use super::{BackupRun, CopyTotals};
 use crate::error::{Error, Result};
-use crate::inspect::Sealed;
+use crate::inspect::SealVerifier;
 use crate::log::chain::Segment;
 use crate::log::copy::{Spot, check, copy_bytes, record_of};
 use crate::log::layout;
 use crate::storage::EntryKind;
 
 /// Holds a part of a copied segment that is to be checked.
-pub(super) struct Part {
+pub(super) struct SegmentPart {
     /// The session's own segment.
     source: Segment,
     /// Where the copy of the segment lies now.
@@ -27,33 +27,33 @@ pub(super) struct Part {
     from: Spot,
 }
 
-impl Part {
+impl SegmentPart {
     /// Returns all of a segment that was copied to `copy`.
-    pub(super) fn whole(source: &Segment, copy: PathBuf) -> Part {
-        Part::from(source, copy, Spot::head_of(source))
+    pub(super) fn whole(source: &Segment, copy: PathBuf) -> SegmentPart {
+        SegmentPart::from(source, copy, Spot::head_of(source))
     }
 
     /// Returns what stands from a place on in a segment that was copied to `copy`.
-    pub(super) fn from(source: &Segment, copy: PathBuf, from: Spot) -> Part {
-        Part { source: source.clone(), copy, from }
+    pub(super) fn from(source: &Segment, copy: PathBuf, from: Spot) -> SegmentPart {
+        SegmentPart { source: source.clone(), copy, from }
     }
 }
 
 /// Holds what was found in copied segments.
 #[derive(Default)]
-pub(super) struct Checked {
+pub(super) struct SegmentFindings {
     verified: u64,
     objects: BTreeSet<ObjectId>,
 }
 
-impl Checked {
+impl SegmentFindings {
     /// Returns whether there were no records.
     pub(super) fn is_empty(&self) -> bool {
         self.verified == 0
     }
 }
 
-impl Copying<'_> {
+impl BackupRun<'_> {
     /// Runs `copy`, which hands over parts of the copy in the order of the log, and checks these meanwhile.
     ///
     /// # Errors
@@ -62,14 +62,14 @@ impl Copying<'_> {
     /// session's own file if the session is damaged there, else by the name that the file has in a copy.
     pub(super) fn check_meanwhile(
         &self,
-        copy: impl FnOnce(&mut dyn FnMut(Part)) -> Result<()>,
-    ) -> Result<Checked> {
+        copy: impl FnOnce(&mut dyn FnMut(SegmentPart)) -> Result<()>,
+    ) -> Result<SegmentFindings> {
         let (given, taken) = mpsc::channel();
         let taken = Mutex::new(taken);
         let work = || {
             let mut checked = Vec::new();
             loop {
-                let next: Result<(usize, Part), _> = taken.lock().recv();
+                let next: Result<(usize, SegmentPart), _> = taken.lock().recv();
                 let Ok((place, part)) = next else { return checked };
                 let found = self.check_part(&part);
                 checked.push((place, part, found));
@@ -95,7 +95,7 @@ impl Copying<'_> {
             copied.map(|()| all)
         })?;
         all.sort_by_key(|(place, ..)| *place);
-        let (mut checked, mut before) = (Checked::default(), None::<Spot>);
+        let (mut checked, mut before) = (SegmentFindings::default(), None::<Spot>);
         for (_, part, found) in all {
             let (found, end) = found?;
             if let Some(before) = before {
@@ -108,7 +108,7 @@ impl Copying<'_> {
         Ok(checked)
     }
 
-    fn check_part(&self, part: &Part) -> Result<(Checked, Spot)> {
+    fn check_part(&self, part: &SegmentPart) -> Result<(SegmentFindings, Spot)> {
         let copy = part.source.at(part.copy.clone());
         match self.check_frames(part, &copy) {
             Err(error) if error.is_damage() => {
@@ -121,9 +121,9 @@ impl Copying<'_> {
     }
 
     /// Checks a part as it stands in one of the two files of its segment. A seal is one of the whole segment.
-    fn check_frames(&self, part: &Part, segment: &Segment) -> Result<(Checked, Spot)> {
-        let mut checked = Checked::default();
-        let mut sealed = Sealed::of(self.storage().as_ref(), &part.source)?;
+    fn check_frames(&self, part: &SegmentPart, segment: &Segment) -> Result<(SegmentFindings, Spot)> {
+        let mut checked = SegmentFindings::default();
+        let mut sealed = SealVerifier::of(self.storage().as_ref(), &part.source)?;
         let from = if sealed.is_some() { Spot::head_of(&part.source) } else { part.from };
         let end = check(self.storage().as_ref(), segment, from, &mut |frame| {
             let header = frame.header;
@@ -148,7 +148,7 @@ impl Copying<'_> {
     }
 
     /// Names damage by the name that the copied segment is to have, or has, in the copy.
-    fn told_of(&self, part: &Part, error: Error) -> Error {
+    fn told_of(&self, part: &SegmentPart, error: Error) -> Error {
         match error {
             Error::Corrupt(mut corruption) => {
                 corruption.segment = layout::segment_file(self.to, part.source.header.ordinal);
@@ -159,7 +159,12 @@ impl Copying<'_> {
     }
 
     /// Copies the objects that the checked records name into `dir`.
-    pub(super) fn copy_objects(&self, checked: Checked, dir: &Path, copied: &mut Copied) -> Result<()> {
+    pub(super) fn copy_objects(
+        &self,
+        checked: SegmentFindings,
+        dir: &Path,
+        copied: &mut CopyTotals,
+    ) -> Result<()> {
         let storage = self.storage();
         copied.verified += checked.verified;
         if checked.objects.is_empty() {
@@ -175,7 +180,7 @@ impl Copying<'_> {
     }
 
     /// Copies an object, unless the copy has it: an object has its name once its bytes are durable.
-    fn copy_object(&self, object: &ObjectId, folder: &Path, copied: &mut Copied) -> Result<()> {
+    fn copy_object(&self, object: &ObjectId, folder: &Path, copied: &mut CopyTotals) -> Result<()> {
         let storage = self.storage();
         let path = folder.join(object.file_name());
         let entry = storage.entry(&path).map_err(|error| Error::io("look up", &path, error))?;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use foldlog_codec::segment::{HEADER_LEN, Previous, SegmentHeader};
 
-use super::check::{Checked, Part};
-use super::{BackupReport, Copied, Copying};
+use super::check::{SegmentFindings, SegmentPart};
+use super::{BackupReport, BackupRun, CopyTotals};
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Segment};
 use crate::log::compressed;
@@ -79,10 +79,10 @@ fn is_end_segment(before: &Segment, last: &Segment) -> bool {
     })
 }
 
-impl Copying<'_> {
+impl BackupRun<'_> {
     /// Copies what an older copy lacks.
     pub(super) fn again(&self, tip: Option<Tip>) -> Result<BackupReport> {
-        let mut copied = Copied::default();
+        let mut copied = CopyTotals::default();
         let grown = match &tip {
             Some(tip) => self.grown_from(tip)?.map(|at| (tip, at)),
             None => None,
@@ -159,7 +159,7 @@ impl Copying<'_> {
     }
 
     /// Adds what stands behind the place `at` of the session to the copy that ends there.
-    fn extend(&self, tip: &Tip, at: Spot, copied: &mut Copied) -> Result<()> {
+    fn extend(&self, tip: &Tip, at: Spot, copied: &mut CopyTotals) -> Result<()> {
         let (held, behind) = self.source.segments.split_at(tip.headers.len());
         let last = held.last().filter(|last| last.end.is_some_and(|end| at.offset < end));
         let ending = match &tip.ending {
@@ -169,13 +169,13 @@ impl Copying<'_> {
         };
         let mut new = Vec::new();
         let checked = match (last, behind) {
-            (None, []) => Checked::default(),
+            (None, []) => SegmentFindings::default(),
             _ => self.check_meanwhile(|hand_over| {
                 if let Some((last, end)) = last.and_then(|last| Some((last, last.end?))) {
                     let (paths, range) = ((last.path.as_path(), tip.last.path.as_path()), at.offset..end);
                     copied.bytes += append_bytes(self.storage().as_ref(), paths, range)?;
                     copied.segments += 1;
-                    hand_over(Part::from(last, tip.last.path.clone(), at));
+                    hand_over(SegmentPart::from(last, tip.last.path.clone(), at));
                 }
                 self.copy_new(behind, &mut new, copied, hand_over)
             })?,
@@ -205,14 +205,14 @@ impl Copying<'_> {
         &self,
         segments: &[Segment],
         new: &mut Vec<(PathBuf, PathBuf)>,
-        copied: &mut Copied,
-        hand_over: &mut dyn FnMut(Part),
+        copied: &mut CopyTotals,
+        hand_over: &mut dyn FnMut(SegmentPart),
     ) -> Result<()> {
         for segment in segments {
             let ordinal = segment.header.ordinal;
             let building = layout::building_segment_file(self.to, ordinal);
             self.copy(segment, &building, copied, false)?;
-            hand_over(Part::whole(segment, building.clone()));
+            hand_over(SegmentPart::whole(segment, building.clone()));
             new.push((building, layout::segment_file(self.to, ordinal)));
         }
         Ok(())
@@ -222,10 +222,10 @@ impl Copying<'_> {
     /// after the other. Then the end segment goes, if no other has taken its name.
     fn finish(
         &self,
-        checked: Checked,
+        checked: SegmentFindings,
         new: Vec<(PathBuf, PathBuf)>,
         ending: Option<PathBuf>,
-        copied: &mut Copied,
+        copied: &mut CopyTotals,
     ) -> Result<()> {
         let storage = self.storage();
         let is_new = !checked.is_empty();
@@ -256,7 +256,13 @@ impl Copying<'_> {
 
     /// Copies what the copy lacks where it is not the session's beginning byte by byte: from the last of those segments on
     /// that are shared.
-    fn add(&self, older: &Extent, shared: usize, ending: Option<PathBuf>, copied: &mut Copied) -> Result<()> {
+    fn add(
+        &self,
+        older: &Extent,
+        shared: usize,
+        ending: Option<PathBuf>,
+        copied: &mut CopyTotals,
+    ) -> Result<()> {
         let ours = &self.source.segments;
         let last = shared.saturating_sub(1);
         let is_held = match (ours.get(last), older.segments.get(last)) {
@@ -269,7 +275,7 @@ impl Copying<'_> {
         let behind = ours.get(if is_held { shared } else { last }..).unwrap_or_default();
         let mut new = Vec::new();
         let checked = match behind {
-            [] => Checked::default(),
+            [] => SegmentFindings::default(),
             _ => self.check_meanwhile(|hand_over| self.copy_new(behind, &mut new, copied, hand_over))?,
         };
         self.finish(checked, new, ending, copied)
@@ -341,9 +347,9 @@ impl Copying<'_> {
 
     /// Copies a compacted segment once more, with its seal, into the place of the copy without: what stands behind the end of a compacted
     /// segment is a whole seal, or damage.
-    fn replace_sealed(&self, ours: &Segment, path: &Path, copied: &mut Copied) -> Result<()> {
+    fn replace_sealed(&self, ours: &Segment, path: &Path, copied: &mut CopyTotals) -> Result<()> {
         let building = layout::building_segment_file(self.to, ours.header.ordinal);
-        let mut again = Copied::default();
+        let mut again = CopyTotals::default();
         self.copy(ours, &building, &mut again, true)?;
         copied.bytes += again.bytes;
         self.storage().rename(&building, path).map_err(|error| Error::io("rename", path, error))?;
@@ -352,7 +358,7 @@ impl Copying<'_> {
 
     /// Adds the seals of the segments whose successors the copy has by now: a sealed segment without a successor would be
     /// taken for a log that has lost one.
-    fn add_seals(&self, copied: &mut Copied) -> Result<()> {
+    fn add_seals(&self, copied: &mut CopyTotals) -> Result<()> {
         let storage = self.storage().as_ref();
         let copy_of = |ours: &Segment| ours.at(layout::segment_file(self.to, ours.header.ordinal));
         let Some((_, finished)) = self.source.segments.split_last() else { return Ok(()) };

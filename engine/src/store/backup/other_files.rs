@@ -13,12 +13,12 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use super::captures::{MARK, is_damaged};
-use super::{Copied, Copying, DamagedCapture};
+use super::{BackupRun, CopyTotals, DamagedCapture};
 use crate::error::{Error, Result};
 use crate::log::copy::{copy_bytes, same_bytes};
 use crate::log::layout;
 use crate::sabotage::{self, Breakage};
-use crate::storage::{Entry, EntryKind};
+use crate::storage::{DirectoryEntry, EntryKind};
 
 /// Name of a file that is being copied, whose own name it has once it is durable.
 pub(in crate::store) const COPIED: &str = ".foldlog-backup.new";
@@ -26,9 +26,9 @@ pub(in crate::store) const COPIED: &str = ".foldlog-backup.new";
 /// What the names begin with that objects of captures have until they are whole: a process id and a number follow.
 const OBJECT: &str = "tmp_obj_";
 
-impl Copying<'_> {
+impl BackupRun<'_> {
     /// Copies what stands beside the log into `dir`, as far as that lacks it.
-    pub(super) fn copy_beside(&self, dir: &Path, copied: &mut Copied) -> Result<()> {
+    pub(super) fn copy_beside(&self, dir: &Path, copied: &mut CopyTotals) -> Result<()> {
         let mut folders = vec![(self.from.to_owned(), dir.to_owned())];
         while let Some((from, to)) = folders.pop() {
             let is_session = from == self.from;
@@ -94,7 +94,7 @@ impl Copying<'_> {
     }
 
     /// Notes that the session has lost its folder of captures, if the copy has one.
-    fn miss_captures(&self, entries: &[Entry], copy: &Path, copied: &mut Copied) -> Result<()> {
+    fn miss_captures(&self, entries: &[DirectoryEntry], copy: &Path, copied: &mut CopyTotals) -> Result<()> {
         let (own, copy) = (layout::captures_dir(self.from), layout::captures_dir(copy).join("objects"));
         if entries.iter().any(|entry| own.file_name() == Some(entry.name.as_ref()))
             || sabotage::is(Breakage::CapturesMissed)
@@ -110,7 +110,7 @@ impl Copying<'_> {
     }
 
     /// Returns the names in a folder; `None` if it is gone.
-    fn listed(&self, folder: &Path) -> Result<Option<Vec<Entry>>> {
+    fn listed(&self, folder: &Path) -> Result<Option<Vec<DirectoryEntry>>> {
         match self.storage().list(folder) {
             Ok(entries) => Ok(Some(entries)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -119,7 +119,12 @@ impl Copying<'_> {
     }
 
     /// Copies a file, unless the copy holds it.
-    fn copy_file(&self, entry: &Entry, (from, to): (&Path, &Path), copied: &mut Copied) -> Result<()> {
+    fn copy_file(
+        &self,
+        entry: &DirectoryEntry,
+        (from, to): (&Path, &Path),
+        copied: &mut CopyTotals,
+    ) -> Result<()> {
         let storage = self.storage().as_ref();
         let there = storage.entry(to).map_err(|error| Error::io("look up", to, error))?;
         if let Some(there) = there {
@@ -143,9 +148,9 @@ impl Copying<'_> {
     /// Copies a file into the place of whatever file the copy has there. Returns `false` if the session's is gone.
     pub(super) fn replace_file(
         &self,
-        entry: &Entry,
+        entry: &DirectoryEntry,
         (from, to): (&Path, &Path),
-        copied: &mut Copied,
+        copied: &mut CopyTotals,
     ) -> Result<bool> {
         let storage = self.storage().as_ref();
         let building = to.with_file_name(COPIED);
@@ -173,7 +178,7 @@ impl Copying<'_> {
     }
 }
 
-impl Copied {
+impl CopyTotals {
     /// Notes that something stands in the place of a file or a folder.
     pub(super) fn note_irregular(&mut self, path: &Path, found: EntryKind, wanted: EntryKind) {
         if self.irregular.iter().any(|one| one.path == path) {
@@ -191,7 +196,7 @@ impl Copied {
 }
 
 /// Returns whether a name in a session's folder is no part of its log.
-fn is_beside(entry: &Entry) -> bool {
+fn is_beside(entry: &DirectoryEntry) -> bool {
     let path = Path::new(&entry.name);
     let here = Path::new("");
     // Decisions that were left are for the host of this session, and not for that of a copy.

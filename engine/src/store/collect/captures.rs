@@ -20,15 +20,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::body::{self, Observed, Outcome, Payload, ResourceSnapshot, Rollback, ToolBegin, ToolEnd};
-use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+use foldlog_codec::{OperationId, Record, RecordKind, SequenceNumber};
 
-use super::{CollectOptions, Collected, Store};
+use super::{CollectOptions, CollectedFiles, Store};
 use crate::error::{Error, Result};
 use crate::fold::path::Path as LivePath;
 use crate::log::objects::Objects;
 use crate::operation::{RESTORE, RestoreArguments, RollbackBegun};
 use crate::sabotage::{self, Breakage};
-use crate::session::{Read, captures_named_by};
+use crate::session::{LoadedSession, captures_named_by};
 
 /// Lists the captures that a log names, by the names of their resources and as the resources recorded them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Resources {
 }
 
 /// Describes one run of a call, whose begin or end names captures.
-struct Run {
+struct CapturedRun {
     begin: SequenceNumber,
     /// Record of the end; `None` if the run is open.
     end: Option<SequenceNumber>,
@@ -105,7 +105,7 @@ struct Run {
     after: Resources,
 }
 
-impl Run {
+impl CapturedRun {
     /// Returns the record that names what the run left, once it is over, and of which resources. A restore that was not done left
     /// none: it may have worked on another folder.
     fn left(&self) -> Option<(SequenceNumber, &Resources)> {
@@ -120,9 +120,9 @@ impl Run {
 
 /// Holds what one reading of a log says of captures.
 #[derive(Default)]
-struct Named {
+struct CaptureReferences {
     /// Runs in the order of their begins.
-    runs: Vec<Run>,
+    runs: Vec<CapturedRun>,
     /// Places in `runs` of those that have ended, in the order of their ends.
     ended: Vec<(SequenceNumber, usize)>,
     /// Snapshots, and whether each has a tag.
@@ -133,7 +133,7 @@ struct Named {
     young: Option<SequenceNumber>,
 }
 
-impl Named {
+impl CaptureReferences {
     fn set_of(&mut self, resources: &[ResourceSnapshot<'_>]) -> Resources {
         let mut set = Resources::default();
         for resource in resources.iter().filter(|resource| resource.snapshot.is_some()) {
@@ -159,12 +159,12 @@ impl Named {
     fn take(&mut self, record: &Record<'_>, objects: &Objects) -> Result<()> {
         let bad = Error::unread(record.sequence);
         match record.kind {
-            Kind::TOOL_BEGIN => {
+            RecordKind::TOOL_BEGIN => {
                 let begin = ToolBegin::decode(record.body).map_err(bad)?;
                 let is_restore = begin.tool == RESTORE;
                 let before = self.set_of(&begin.resources);
                 let goes = if is_restore { rewind_of(begin.arguments, objects)? } else { None };
-                self.runs.push(Run {
+                self.runs.push(CapturedRun {
                     begin: record.sequence,
                     end: None,
                     operation: begin.again.unwrap_or(OperationId::from(record.sequence)),
@@ -179,7 +179,7 @@ impl Named {
                     after: Resources::default(),
                 });
             }
-            Kind::TOOL_END => {
+            RecordKind::TOOL_END => {
                 let end = ToolEnd::decode(record.body).map_err(bad)?;
                 let after = self.set_of(&end.resources);
                 let Ok(at) = self.runs.binary_search_by_key(&end.begin, |run| run.begin) else {
@@ -192,7 +192,7 @@ impl Named {
                     self.ended.push((record.sequence, at));
                 }
             }
-            Kind::OBSERVED => {
+            RecordKind::OBSERVED => {
                 let observed = Observed::decode(record.body).map_err(bad)?;
                 let begun = RollbackBegun::read(&observed, objects);
                 let at = begun.map(|begun| self.runs.binary_search_by_key(&begun.begin, |run| run.begin));
@@ -200,8 +200,8 @@ impl Named {
                     run.rollback.get_or_insert(record.sequence);
                 }
             }
-            Kind::SNAPSHOT => {
-                let snapshot = body::Snapshot::decode(record.body).map_err(bad)?;
+            RecordKind::SNAPSHOT => {
+                let snapshot = body::SnapshotBody::decode(record.body).map_err(bad)?;
                 self.set_of(&snapshot.resources);
                 self.snapshots.push((record.sequence, snapshot.tag.is_some()));
             }
@@ -212,8 +212,8 @@ impl Named {
 }
 
 /// Chooses the records whose captures are kept.
-struct Choosing<'a> {
-    named: &'a Named,
+struct CaptureSelection<'a> {
+    named: &'a CaptureReferences,
     path: LivePath,
     /// Rollbacks by their records, those that rewinds made among them.
     rollbacks: &'a BTreeMap<SequenceNumber, Rollback>,
@@ -221,8 +221,8 @@ struct Choosing<'a> {
     kept: BTreeSet<SequenceNumber>,
 }
 
-impl Choosing<'_> {
-    fn keep(&mut self, run: &Run) {
+impl CaptureSelection<'_> {
+    fn keep(&mut self, run: &CapturedRun) {
         self.kept.insert(run.begin);
         self.kept.extend(run.rollback.into_iter().chain(run.end));
     }
@@ -237,7 +237,7 @@ impl Choosing<'_> {
             if found == all {
                 return last_end;
             }
-            let Some((record, resources)) = named.runs.get(*at).and_then(Run::left) else { continue };
+            let Some((record, resources)) = named.runs.get(*at).and_then(CapturedRun::left) else { continue };
             if !found.holds(resources) && self.path.is_live(*end, position) {
                 found.extend(resources);
                 self.kept.insert(record);
@@ -284,7 +284,7 @@ impl Choosing<'_> {
 
     fn keep_from(&mut self, first: SequenceNumber) {
         let named = self.named;
-        let is_young = |run: &&Run| run.begin >= first || run.end.is_some_and(|end| end >= first);
+        let is_young = |run: &&CapturedRun| run.begin >= first || run.end.is_some_and(|end| end >= first);
         named.runs.iter().filter(is_young).for_each(|run| self.keep(run));
         self.kept.extend(named.snapshots.iter().map(|(position, _)| *position).filter(|it| *it >= first));
         // What holds behind a rollback is what held where it went, however long ago that was.
@@ -296,13 +296,13 @@ impl Choosing<'_> {
 
     fn choose(&mut self, options: &CollectOptions, waiting: &BTreeSet<OperationId>) {
         let named = self.named;
-        let is_waiting = |run: &&Run| run.end.is_none() || waiting.contains(&run.operation);
+        let is_waiting = |run: &&CapturedRun| run.end.is_none() || waiting.contains(&run.operation);
         if !sabotage::is(Breakage::WaitingCaptureCollected) {
             named.runs.iter().filter(is_waiting).for_each(|run| self.keep(run));
         }
         let calls = usize::try_from(options.calls).unwrap_or(usize::MAX);
         // Rewinds and restores push out no call.
-        let names = |run: &&Run| !(run.is_restore || run.before.is_empty() && run.after.is_empty());
+        let names = |run: &&CapturedRun| !(run.is_restore || run.before.is_empty() && run.after.is_empty());
         let naming = named.runs.iter().filter(names);
         let latest = naming.rev().take(calls).last().map(|run| run.begin);
         for first in latest.into_iter().chain(named.young) {
@@ -317,7 +317,7 @@ impl Choosing<'_> {
         // What holds now, whatever the options say: the next call begins there.
         self.keep_at(self.last);
         self.keep_by_tools(SequenceNumber::MAX);
-        let counts = |run: &&Run| run.end.is_some_and(|end| self.path.is_live(end, self.last));
+        let counts = |run: &&CapturedRun| run.end.is_some_and(|end| self.path.is_live(end, self.last));
         let rewind = named
             .runs
             .iter()
@@ -364,13 +364,13 @@ fn rewind_of(
 pub(super) fn in_use(
     store: &Store,
     dir: &Path,
-    read: &Read,
+    read: &LoadedSession,
     options: &CollectOptions,
 ) -> Result<CapturesInUse> {
     let (storage, places) = (store.storage(), read.places());
     let young_us = store.inner.options.old_until_us(options.younger_than);
     let objects = Objects::new(Arc::clone(storage), dir);
-    let mut named = Named::default();
+    let mut named = CaptureReferences::default();
     places.read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
         if named.young.is_none() && young_us.is_some_and(|young| record.time_us > young) {
             named.young = Some(record.sequence);
@@ -385,7 +385,7 @@ pub(super) fn in_use(
         .chain(operations.suspended().map(|one| one.operation))
         .collect();
     let rollbacks = &read.scan.rollbacks;
-    let mut choosing = Choosing {
+    let mut choosing = CaptureSelection {
         named: &named,
         path: LivePath::new(rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))),
         rollbacks,
@@ -410,7 +410,7 @@ pub(super) fn in_use(
 }
 
 /// Counts what was removed, and names what was left since it is no file of the store's.
-pub(super) type Swept = (Collected, Vec<PathBuf>);
+pub(super) type SweepOutcome = (CollectedFiles, Vec<PathBuf>);
 
 /// Removes from a store of snapshots what no kept capture of a workspace needs.
 #[cfg(feature = "host-filesystem")]
@@ -418,28 +418,29 @@ pub(super) fn sweep(
     (store, pool): (&Path, Option<&Path>),
     in_use: &CapturesInUse,
     dry_run: bool,
-) -> Result<Swept> {
+) -> Result<SweepOutcome> {
     use foldlog_codec::msgpack;
-    use foldlog_filesystem::{Collecting, FilesystemSnapshot, collect_snapshots};
+    use foldlog_filesystem::{CaptureCollectOptions, FilesystemSnapshot, collect_snapshots};
 
     // Captures of resources of other kinds have other forms, and nothing in the store.
     let of = |captures: &BTreeMap<String, BTreeSet<Vec<u8>>>| -> Vec<FilesystemSnapshot> {
         captures.values().flatten().filter_map(|recorded| msgpack::from_slice(recorded).ok()).collect()
     };
     let (keep, give_up) = (of(&in_use.kept), of(&in_use.given_up));
-    let asked = Collecting { keep: &keep, give_up: &give_up, pool, dry_run };
+    let asked = CaptureCollectOptions { keep: &keep, give_up: &give_up, pool, dry_run };
     Ok(swept(collect_snapshots(store, &asked)?))
 }
 
 /// Takes out of the pool what no session has.
 #[cfg(feature = "host-filesystem")]
-pub(super) fn sweep_pool(pool: &Path, dry_run: bool) -> Result<Swept> {
+pub(super) fn sweep_pool(pool: &Path, dry_run: bool) -> Result<SweepOutcome> {
     Ok(swept(foldlog_filesystem::collect_pool(pool, dry_run)?))
 }
 
 #[cfg(feature = "host-filesystem")]
-fn swept(removed: foldlog_filesystem::Collection) -> Swept {
-    let collected = Collected { captures: removed.objects, bytes: removed.bytes, ..Collected::default() };
+fn swept(removed: foldlog_filesystem::Collection) -> SweepOutcome {
+    let collected =
+        CollectedFiles { captures: removed.objects, bytes: removed.bytes, ..CollectedFiles::default() };
     (collected, removed.left)
 }
 
@@ -456,12 +457,12 @@ pub(super) fn unpool(_: &Path, _: &Path) {}
 
 /// Leaves the pool alone, as [`sweep`] leaves captures.
 #[cfg(not(feature = "host-filesystem"))]
-pub(super) fn sweep_pool(_: &Path, _: bool) -> Result<Swept> {
-    Ok(Swept::default())
+pub(super) fn sweep_pool(_: &Path, _: bool) -> Result<SweepOutcome> {
+    Ok(SweepOutcome::default())
 }
 
 /// Leaves captures alone: without the feature `host-filesystem` nobody knows what they consist of.
 #[cfg(not(feature = "host-filesystem"))]
-pub(super) fn sweep(_: (&Path, Option<&Path>), _: &CapturesInUse, _: bool) -> Result<Swept> {
-    Ok(Swept::default())
+pub(super) fn sweep(_: (&Path, Option<&Path>), _: &CapturesInUse, _: bool) -> Result<SweepOutcome> {
+    Ok(SweepOutcome::default())
 }

@@ -5,16 +5,16 @@ use std::path::Path;
 
 use uuid::Uuid;
 
-use super::{CollectOptions, CollectReport, Store, Sweeping, removed};
+use super::{CollectOptions, CollectReport, FileSweeper, Store, removed};
 use crate::error::{Error, Result};
 use crate::log::{decisions, layout, lock};
-use crate::session::Read;
+use crate::session::LoadedSession;
 use crate::storage::EntryKind;
 use crate::store::backup;
 
-impl Sweeping<'_> {
+impl FileSweeper<'_> {
     /// Collects the files in a session's folder that were being made by whoever was killed.
-    pub(super) fn leftovers_of(&mut self, dir: &Path, read: &Read) -> Result<()> {
+    pub(super) fn leftovers_of(&mut self, dir: &Path, read: &LoadedSession) -> Result<()> {
         let may_have_open_calls = read.folded.projection.operations.open().next().is_some()
             || read.scan.durable < read.scan.next_sequence;
         let is_spare = |name: &str| dir.join(name) == layout::spare_file(dir);
@@ -74,7 +74,7 @@ impl Store {
         recordless: &BTreeSet<Uuid>,
         report: &mut CollectReport,
     ) -> Result<()> {
-        let mut sweeping = Sweeping::of(self, options.dry_run);
+        let mut sweeping = FileSweeper::of(self, options.dry_run);
         let sessions = layout::sessions_dir(&self.inner.root);
         let mut is_synced = options.dry_run;
         for entry in sweeping.list(&sessions)? {
@@ -120,7 +120,7 @@ impl Store {
         }
     }
 
-    fn collect_notes(&self, sweeping: &mut Sweeping<'_>) -> Result<()> {
+    fn collect_notes(&self, sweeping: &mut FileSweeper<'_>) -> Result<()> {
         let folder = layout::writers_dir(&self.inner.root);
         let holder = |name: &str| Uuid::try_parse(name.strip_suffix(".json")?).ok();
         let notes: Vec<(Uuid, u64)> = sweeping

@@ -9,11 +9,11 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::ObjectId;
 
 use super::captures::{self, CapturesInUse};
-use super::{CollectReport, Collected, LeftAlone, Store};
+use super::{CollectReport, CollectedFiles, LeftAlone, Store};
 use crate::error::{Error, Result};
 use crate::log::{images, layout};
 use crate::sabotage::{self, Breakage};
-use crate::storage::{Access, Entry, EntryKind, Storage};
+use crate::storage::{Access, DirectoryEntry, EntryKind, Storage};
 
 /// Returns the error of a removal; what was gone already is none.
 pub(in crate::store) fn removed(op: &'static str, path: &Path, done: io::Result<()>) -> Result<()> {
@@ -24,20 +24,20 @@ pub(in crate::store) fn removed(op: &'static str, path: &Path, done: io::Result<
 }
 
 /// Removes files, counts them, and notes what is left alone.
-pub(super) struct Sweeping<'a> {
+pub(super) struct FileSweeper<'a> {
     pub(super) store: &'a Store,
     pub(super) dry_run: bool,
-    pub(super) collected: Collected,
+    pub(super) collected: CollectedFiles,
     left: Vec<LeftAlone>,
 }
 
-impl Sweeping<'_> {
-    pub(super) fn of(store: &Store, dry_run: bool) -> Sweeping<'_> {
-        Sweeping { store, dry_run, collected: Collected::default(), left: Vec::new() }
+impl FileSweeper<'_> {
+    pub(super) fn of(store: &Store, dry_run: bool) -> FileSweeper<'_> {
+        FileSweeper { store, dry_run, collected: CollectedFiles::default(), left: Vec::new() }
     }
 
     /// Adds what was collected, and what was left alone, to a report, and returns what was collected.
-    pub(super) fn end(self, report: &mut CollectReport) -> Collected {
+    pub(super) fn end(self, report: &mut CollectReport) -> CollectedFiles {
         report.all.add(self.collected);
         report.left.extend(self.left);
         self.collected
@@ -48,7 +48,7 @@ impl Sweeping<'_> {
     }
 
     /// Lists a folder. What stands in its place is left alone, as a folder without anything in it.
-    pub(super) fn list(&mut self, folder: &Path) -> Result<Vec<Entry>> {
+    pub(super) fn list(&mut self, folder: &Path) -> Result<Vec<DirectoryEntry>> {
         if !self.is_folder(folder)? {
             return Ok(Vec::new());
         }
@@ -72,7 +72,11 @@ impl Sweeping<'_> {
 
     /// Lists the regular files in a folder whose names are of those that the engine makes there. What else has such a name is left
     /// alone.
-    pub(super) fn files(&mut self, folder: &Path, is_own: impl Fn(&str) -> bool) -> Result<Vec<Entry>> {
+    pub(super) fn files(
+        &mut self,
+        folder: &Path,
+        is_own: impl Fn(&str) -> bool,
+    ) -> Result<Vec<DirectoryEntry>> {
         let mut files = self.list(folder)?;
         files.retain(|entry| {
             let is_own = is_own(&entry.name);
@@ -130,7 +134,7 @@ impl Sweeping<'_> {
         self.take(swept)
     }
 
-    fn take(&mut self, (collected, left): captures::Swept) -> Result<()> {
+    fn take(&mut self, (collected, left): captures::SweepOutcome) -> Result<()> {
         self.collected.add(collected);
         for path in left {
             let entry = self.storage().entry(&path).map_err(|error| Error::io("look up", &path, error))?;

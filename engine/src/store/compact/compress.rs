@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::log::chain;
-use crate::log::compressed::{self, Compressing, Compression, MIN_PLAIN_BYTES};
-use crate::session::Read;
+use crate::log::compressed::{self, Compression, MIN_PLAIN_BYTES, SegmentCompression};
+use crate::session::LoadedSession;
 use crate::storage::Storage;
 
 use super::CompactOptions;
@@ -33,18 +33,22 @@ pub struct CompressReport {
 }
 
 /// Says how the files of segments are to be kept.
-pub(super) enum Wanted {
+pub(super) enum TargetCompression {
     /// All alike.
     Alike(Compression),
     /// Those of these ordinals, which a compaction may make plain, as they were.
     AsTheyWere(BTreeMap<u32, Compression>),
 }
 
-impl Wanted {
+impl TargetCompression {
     /// Notes how the segments are to be kept, before any is written anew.
-    pub(super) fn of(storage: &dyn Storage, read: &Read, options: &CompactOptions) -> Result<Wanted> {
+    pub(super) fn of(
+        storage: &dyn Storage,
+        read: &LoadedSession,
+        options: &CompactOptions,
+    ) -> Result<TargetCompression> {
         if let Some(compression) = options.compression {
-            return Ok(Wanted::Alike(compression));
+            return Ok(TargetCompression::Alike(compression));
         }
         let mut were = BTreeMap::new();
         for segment in read.scan.segments.iter() {
@@ -53,7 +57,7 @@ impl Wanted {
                 compression => drop(were.insert(segment.header.ordinal, compression)),
             }
         }
-        Ok(Wanted::AsTheyWere(were))
+        Ok(TargetCompression::AsTheyWere(were))
     }
 
     /// Writes the files of finished segments anew that are not kept as wanted, the newest first. Returns what came of it, if
@@ -68,8 +72,8 @@ impl Wanted {
         let chain = chain::discover(storage, dir)?;
         let finished = chain.segments.split_last().map(|(_, finished)| finished).unwrap_or_default();
         let compression = match self {
-            Wanted::Alike(compression) => *compression,
-            Wanted::AsTheyWere(_) => Compression::None,
+            TargetCompression::Alike(compression) => *compression,
+            TargetCompression::AsTheyWere(_) => Compression::None,
         };
         let mut report = CompressReport {
             compression,
@@ -81,24 +85,24 @@ impl Wanted {
         for segment in finished.iter().rev() {
             let ordinal = segment.header.ordinal;
             let compression = match self {
-                Wanted::Alike(compression) => *compression,
-                Wanted::AsTheyWere(were) => match were.get(&ordinal) {
+                TargetCompression::Alike(compression) => *compression,
+                TargetCompression::AsTheyWere(were) => match were.get(&ordinal) {
                     Some(compression) => *compression,
                     None => continue,
                 },
             };
-            let kept = Compressing { storage, dir, segment, compression, bytes_min, dry_run }.run()?;
+            let kept = SegmentCompression { storage, dir, segment, compression, bytes_min, dry_run }.run()?;
             report.segments += u64::from(kept.written);
             report.bytes_before += kept.before;
             report.bytes_after += kept.after;
         }
-        Ok(matches!(self, Wanted::Alike(_)).then_some(report))
+        Ok(matches!(self, TargetCompression::Alike(_)).then_some(report))
     }
 }
 
 /// Returns whether the segment in which a session was written last is long enough to be finished and compressed, if that is asked
 /// for: as long as the options say, and four times as long as what the segment behind it takes of the disk at least.
-pub(super) fn is_worth_finishing(read: &Read, options: &CompactOptions) -> bool {
+pub(super) fn is_worth_finishing(read: &LoadedSession, options: &CompactOptions) -> bool {
     let wanted = options.compression.is_some_and(|wanted| wanted != Compression::None);
     wanted && read.scan.end >= bytes_min(options).max(FINISHED_BYTES_MIN)
 }

@@ -185,7 +185,7 @@ impl From<foldlog_filesystem::Error> for ToolError {
 
 /// Holds a tool's answer with its value encoded as the end of the call records it.
 #[derive(Clone, Debug)]
-pub(in crate::tools) struct Answered {
+pub(in crate::tools) struct EncodedToolResult {
     pub(in crate::tools) success: bool,
     pub(in crate::tools) message: String,
     /// The answer's value: one MessagePack value.
@@ -195,7 +195,7 @@ pub(in crate::tools) struct Answered {
     pub(in crate::tools) exit_code: Option<i32>,
 }
 
-impl Answered {
+impl EncodedToolResult {
     /// Encodes the answer of the tool named `tool`.
     ///
     /// # Errors
@@ -204,9 +204,9 @@ impl Answered {
     pub(in crate::tools) fn of<T: Serialize>(
         tool: &str,
         result: ToolResult<T>,
-    ) -> Result<Answered, ToolError> {
+    ) -> Result<EncodedToolResult, ToolError> {
         let ToolResult { success, message, value, outside, awaits, exit_code } = result;
         let value = value.map(|value| encode(tool, &value)).transpose()?;
-        Ok(Answered { success, message, value, outside, awaits, exit_code })
+        Ok(EncodedToolResult { success, message, value, outside, awaits, exit_code })
     }
 }

@@ -14,18 +14,18 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::answer::{Answered, ToolError, ToolResult};
+use super::answer::{EncodedToolResult, ToolError, ToolResult};
 use super::context::ToolContext;
 use super::interruption::InterruptedCall;
 use super::tool::{AnyTool, parameters, schema_of};
-use super::verify::Verified;
+use super::verify::CallVerification;
 use crate::changes::Listener;
 use crate::error::Error;
-use crate::offload::{Alarm, Boxed, wait_for};
+use crate::offload::{Alarm, BoxedFuture, wait_for};
 use crate::session::schedule::inside_call;
 
 /// Answer of a tool that is a future, encoded; or what it panicked with.
-pub(in crate::tools) type Answering = Boxed<thread::Result<Result<Answered, ToolError>>>;
+pub(in crate::tools) type ToolFuture = BoxedFuture<thread::Result<Result<EncodedToolResult, ToolError>>>;
 
 /// Defines a tool as a future. Everything else is as with a [`Tool`](crate::tools::Tool).
 ///
@@ -132,45 +132,48 @@ pub trait AsyncTool: Send + Sync + 'static {
         parameters: Self::Parameters,
         interrupted: &InterruptedCall,
         context: &ToolContext,
-    ) -> impl Future<Output = Result<Verified<Self::Output>, ToolError>> + Send {
+    ) -> impl Future<Output = Result<CallVerification<Self::Output>, ToolError>> + Send {
         let _ = (parameters, interrupted, context);
-        async { Ok(Verified::Unknown) }
+        async { Ok(CallVerification::Unknown) }
     }
 }
 
 /// Says what a tool is asked to do.
-enum Task {
+enum ToolMethod {
     Call,
     Undo(InterruptedCall),
     Verify(InterruptedCall),
 }
 
 /// Holds a tool that is a future as one of any kind.
-pub(in crate::tools) struct Awaited<T>(Arc<T>);
+pub(in crate::tools) struct AsyncToolAdapter<T>(Arc<T>);
 
-impl<T: AsyncTool> Awaited<T> {
-    pub(in crate::tools) fn new(tool: T) -> Awaited<T> {
-        Awaited(Arc::new(tool))
+impl<T: AsyncTool> AsyncToolAdapter<T> {
+    pub(in crate::tools) fn new(tool: T) -> AsyncToolAdapter<T> {
+        AsyncToolAdapter(Arc::new(tool))
     }
 
-    fn answering(&self, arguments: &str, task: Task, context: &ToolContext) -> Answering {
+    fn answering(&self, arguments: &str, task: ToolMethod, context: &ToolContext) -> ToolFuture {
         let (tool, within) = (Arc::clone(&self.0), context.clone());
         let parameters = parameters::<T::Parameters>(arguments);
         let answer = async move {
             let parameters = parameters?;
             match &task {
-                Task::Call => Answered::of(T::NAME, tool.call(parameters, &within).await?),
-                Task::Undo(undone) => Answered::of(T::NAME, tool.undo(parameters, undone, &within).await?),
-                Task::Verify(interrupted) => {
-                    Answered::of_verified(T::NAME, tool.verify(parameters, interrupted, &within).await?)
+                ToolMethod::Call => EncodedToolResult::of(T::NAME, tool.call(parameters, &within).await?),
+                ToolMethod::Undo(undone) => {
+                    EncodedToolResult::of(T::NAME, tool.undo(parameters, undone, &within).await?)
                 }
+                ToolMethod::Verify(interrupted) => EncodedToolResult::of_verified(
+                    T::NAME,
+                    tool.verify(parameters, interrupted, &within).await?,
+                ),
             }
         };
         inside(context, answer)
     }
 }
 
-impl<T: AsyncTool> AnyTool for Awaited<T> {
+impl<T: AsyncTool> AnyTool for AsyncToolAdapter<T> {
     fn description(&self) -> &str {
         T::DESCRIPTION
     }
@@ -191,32 +194,36 @@ impl<T: AsyncTool> AnyTool for Awaited<T> {
         self.0.outside_only()
     }
 
-    fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError> {
-        answered(self.answering(arguments, Task::Call, context))
+    fn call(&self, arguments: &str, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
+        answered(self.answering(arguments, ToolMethod::Call, context))
     }
 
-    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError> {
-        answered(self.answering(&undone.arguments, Task::Undo(undone.clone()), context))
+    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
+        answered(self.answering(&undone.arguments, ToolMethod::Undo(undone.clone()), context))
     }
 
     fn verifies(&self) -> bool {
         self.0.verifies()
     }
 
-    fn verify(&self, interrupted: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError> {
-        answered(self.answering(&interrupted.arguments, Task::Verify(interrupted.clone()), context))
+    fn verify(
+        &self,
+        interrupted: &InterruptedCall,
+        context: &ToolContext,
+    ) -> Result<EncodedToolResult, ToolError> {
+        answered(self.answering(&interrupted.arguments, ToolMethod::Verify(interrupted.clone()), context))
     }
 
-    fn start(&self, arguments: &str, context: &ToolContext) -> Option<Answering> {
-        Some(self.answering(arguments, Task::Call, context))
+    fn start(&self, arguments: &str, context: &ToolContext) -> Option<ToolFuture> {
+        Some(self.answering(arguments, ToolMethod::Call, context))
     }
 }
 
 /// Makes a tool's future one that runs inside of its call.
 pub(super) fn inside(
     context: &ToolContext,
-    answer: impl Future<Output = Result<Answered, ToolError>> + Send + 'static,
-) -> Answering {
+    answer: impl Future<Output = Result<EncodedToolResult, ToolError>> + Send + 'static,
+) -> ToolFuture {
     Box::pin(InsideCall {
         context: context.clone(),
         future: Some(Box::pin(answer)),
@@ -226,7 +233,7 @@ pub(super) fn inside(
 }
 
 /// Waits for the answer of a tool on this thread, which panics as the tool does.
-pub(super) fn answered(answering: Answering) -> Result<Answered, ToolError> {
+pub(super) fn answered(answering: ToolFuture) -> Result<EncodedToolResult, ToolError> {
     match wait_for(answering) {
         Some(Ok(answer)) => answer,
         Some(Err(panic)) => resume_unwind(panic),
@@ -238,7 +245,7 @@ pub(super) fn answered(answering: Answering) -> Result<Answered, ToolError> {
 struct InsideCall {
     context: ToolContext,
     /// `None` once it has ended.
-    future: Option<Boxed<Result<Answered, ToolError>>>,
+    future: Option<BoxedFuture<Result<EncodedToolResult, ToolError>>>,
     /// Futures that end with an order to stop the call.
     stopped: Vec<Listener>,
     late: Option<Alarm>,
@@ -257,7 +264,7 @@ impl InsideCall {
 }
 
 impl Future for InsideCall {
-    type Output = thread::Result<Result<Answered, ToolError>>;
+    type Output = thread::Result<Result<EncodedToolResult, ToolError>>;
 
     fn poll(mut self: Pin<&mut Self>, waker: &mut Context<'_>) -> Poll<Self::Output> {
         let InsideCall { context, future, .. } = &mut *self;

@@ -9,13 +9,13 @@ use foldlog_codec::body::Idempotency;
 use serde::Serialize;
 use smol_str::SmolStr;
 
-use super::answer::{Answered, ToolError, ToolResult};
+use super::answer::{EncodedToolResult, ToolError, ToolResult};
 #[cfg(feature = "async")]
-use super::async_tool::{Answering, answered, inside};
+use super::async_tool::{ToolFuture, answered, inside};
 use super::context::ToolContext;
 use super::interruption::InterruptedCall;
 use super::tool::{AnyTool, arguments_text};
-use super::verify::Verified;
+use super::verify::CallVerification;
 
 /// Makes a tool at run time, such as one that another process describes: a name, a JSON schema of its arguments, and a closure
 /// that gets them as JSON. A [`ToolRegistry`](crate::tools::ToolRegistry) holds it beside tools of Rust types, and it runs as
@@ -54,11 +54,12 @@ pub struct DynTool {
     verify: Option<Arc<UndoFn>>,
 }
 
-type CallFn = dyn Fn(serde_json::Value, &ToolContext) -> Result<Answered, ToolError> + Send + Sync;
+type CallFn = dyn Fn(serde_json::Value, &ToolContext) -> Result<EncodedToolResult, ToolError> + Send + Sync;
 #[cfg(feature = "async")]
-type StartFn = dyn Fn(Result<serde_json::Value, ToolError>, &ToolContext) -> Answering + Send + Sync;
-type UndoFn =
-    dyn Fn(serde_json::Value, &InterruptedCall, &ToolContext) -> Result<Answered, ToolError> + Send + Sync;
+type StartFn = dyn Fn(Result<serde_json::Value, ToolError>, &ToolContext) -> ToolFuture + Send + Sync;
+type UndoFn = dyn Fn(serde_json::Value, &InterruptedCall, &ToolContext) -> Result<EncodedToolResult, ToolError>
+    + Send
+    + Sync;
 
 impl fmt::Debug for DynTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,7 +82,7 @@ impl DynTool {
         DynTool::of(
             name,
             schema,
-            Arc::new(move |arguments, context| Answered::of(&of, call(arguments, context)?)),
+            Arc::new(move |arguments, context| EncodedToolResult::of(&of, call(arguments, context)?)),
         )
     }
 
@@ -127,7 +128,7 @@ impl DynTool {
         let (of, call) = (name.clone(), Arc::new(call));
         let start: Arc<StartFn> = Arc::new(move |arguments, context| {
             let (of, call, within) = (of.clone(), Arc::clone(&call), context.clone());
-            inside(context, async move { Answered::of(&of, call(arguments?, within).await?) })
+            inside(context, async move { EncodedToolResult::of(&of, call(arguments?, within).await?) })
         });
         let waited_for = Arc::clone(&start);
         let call = Arc::new(move |arguments, context: &_| answered(waited_for(Ok(arguments), context)));
@@ -169,8 +170,9 @@ impl DynTool {
         + 'static,
     ) -> DynTool {
         let of = self.name.clone();
-        let undo: Arc<UndoFn> =
-            Arc::new(move |arguments, undone, context| Answered::of(&of, undo(arguments, undone, context)?));
+        let undo: Arc<UndoFn> = Arc::new(move |arguments, undone, context| {
+            EncodedToolResult::of(&of, undo(arguments, undone, context)?)
+        });
         DynTool { idempotency: Idempotency::Compensate, undo: Some(undo), ..self }
     }
 
@@ -179,14 +181,18 @@ impl DynTool {
     #[must_use]
     pub fn verify<T: Serialize>(
         self,
-        verify: impl Fn(serde_json::Value, &InterruptedCall, &ToolContext) -> Result<Verified<T>, ToolError>
+        verify: impl Fn(
+            serde_json::Value,
+            &InterruptedCall,
+            &ToolContext,
+        ) -> Result<CallVerification<T>, ToolError>
         + Send
         + Sync
         + 'static,
     ) -> DynTool {
         let of = self.name.clone();
         let verify: Arc<UndoFn> = Arc::new(move |arguments, interrupted, context| {
-            Answered::of_verified(&of, verify(arguments, interrupted, context)?)
+            EncodedToolResult::of_verified(&of, verify(arguments, interrupted, context)?)
         });
         let idempotency = match self.idempotency {
             Idempotency::Manual => Idempotency::Verify,
@@ -256,11 +262,11 @@ impl AnyTool for DynTool {
         self.outside_only
     }
 
-    fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError> {
+    fn call(&self, arguments: &str, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
         (self.call)(self.arguments(arguments)?, context)
     }
 
-    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError> {
+    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
         match &self.undo {
             Some(undo) => undo(self.arguments(&undone.arguments)?, undone, context),
             None => Err(ToolError::failed(format!("`{}` has no way to undo what it did", self.name))),
@@ -268,7 +274,7 @@ impl AnyTool for DynTool {
     }
 
     #[cfg(feature = "async")]
-    fn start(&self, arguments: &str, context: &ToolContext) -> Option<Answering> {
+    fn start(&self, arguments: &str, context: &ToolContext) -> Option<ToolFuture> {
         Some(self.start.as_ref()?(self.arguments(arguments), context))
     }
 
@@ -276,10 +282,14 @@ impl AnyTool for DynTool {
         self.verify.is_some()
     }
 
-    fn verify(&self, interrupted: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError> {
+    fn verify(
+        &self,
+        interrupted: &InterruptedCall,
+        context: &ToolContext,
+    ) -> Result<EncodedToolResult, ToolError> {
         match &self.verify {
             Some(verify) => verify(self.arguments(&interrupted.arguments)?, interrupted, context),
-            None => Answered::of_verified::<()>(&self.name, Verified::Unknown),
+            None => EncodedToolResult::of_verified::<()>(&self.name, CallVerification::Unknown),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The ending of a call before it is recorded: what its tool answered, or why it failed.
 //!
-//! An [`Ending`] without a cause commits the call; one with a cause fails it, and one that waits suspends it.
+//! An [`CallEnd`] without a cause commits the call; one with a cause fails it, and one that waits suspends it.
 
 use std::any::Any;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use foldlog_codec::OperationId;
 use foldlog_codec::body::{Cause, ExternalEffects, Outcome, Suspension, SuspensionForm};
 use uuid::Uuid;
 
-use super::answer::{Answered, Question, ToolError};
+use super::answer::{EncodedToolResult, Question, ToolError};
 use crate::error::{Error, panic_message};
-use crate::operation::{NotUndone, PutBack, Replaced};
+use crate::operation::{NotUndone, PutBack, ReplacedContent};
 use crate::sabotage::{self, Breakage};
 use crate::session::schedule::CallScope;
 use crate::types::encode;
@@ -28,7 +28,7 @@ pub(in crate::tools) enum Wait {
 }
 
 /// Describes how a call is to end, from which its record and its report are made.
-pub(in crate::tools) struct Ending {
+pub(in crate::tools) struct CallEnd {
     /// Why the call fails. `None` commits it.
     pub(in crate::tools) cause: Option<Cause>,
     /// What the call waits for, if it is suspended: no cause is set then.
@@ -48,29 +48,29 @@ pub(in crate::tools) struct Ending {
     /// Changes to resources that a rollback or a restore could not undo.
     pub(in crate::tools) not_undone: Vec<NotUndone>,
     /// What the rollback replaced or removed in resources.
-    pub(in crate::tools) replaced: Vec<Replaced>,
+    pub(in crate::tools) replaced: Vec<ReplacedContent>,
 }
 
-impl Ending {
+impl CallEnd {
     /// Fails the call for `cause`, with the text that the model sees.
-    pub(in crate::tools) fn failed(cause: Cause, message: impl Into<String>) -> Ending {
-        Ending { cause: Some(cause), ..Ending::done(message) }
+    pub(in crate::tools) fn failed(cause: Cause, message: impl Into<String>) -> CallEnd {
+        CallEnd { cause: Some(cause), ..CallEnd::done(message) }
     }
 
     /// Fails the call, since its handler panicked.
-    pub(in crate::tools) fn panicked(panic: &(dyn Any + Send)) -> Ending {
-        Ending::failed(Cause::Panic, format!("panicked: {}", panic_message(panic)))
+    pub(in crate::tools) fn panicked(panic: &(dyn Any + Send)) -> CallEnd {
+        CallEnd::failed(Cause::Panic, format!("panicked: {}", panic_message(panic)))
     }
 
     /// Returns how a call ends whose time is over before its handler begins; `None` if it is not.
-    pub(in crate::tools) fn too_late(within: &CallScope) -> Option<Ending> {
-        let late = || Ending::failed(Cause::Deadline, "its time was over before it began").harmless();
+    pub(in crate::tools) fn too_late(within: &CallScope) -> Option<CallEnd> {
+        let late = || CallEnd::failed(Cause::Deadline, "its time was over before it began").harmless();
         within.is_late().then(late)
     }
 
     /// Commits the call without an answer's value.
-    pub(in crate::tools) fn done(message: impl Into<String>) -> Ending {
-        Ending {
+    pub(in crate::tools) fn done(message: impl Into<String>) -> CallEnd {
+        CallEnd {
             cause: None,
             wait: None,
             suspension: None,
@@ -87,22 +87,22 @@ impl Ending {
     /// Describes the ending that follows from what the tool returned. An error that another operation's
     /// deadline or cancellation caused counts as a plain error of this call.
     pub(in crate::tools) fn of(
-        answer: std::result::Result<Answered, ToolError>,
+        answer: std::result::Result<EncodedToolResult, ToolError>,
         within: &CallScope,
-    ) -> Ending {
+    ) -> CallEnd {
         match answer {
-            Ok(Answered { message, outside, awaits: Some(question), .. }) => {
-                Ending { outside, ..Ending::waiting(Wait::Awaits(question.expires_after), message) }
+            Ok(EncodedToolResult { message, outside, awaits: Some(question), .. }) => {
+                CallEnd { outside, ..CallEnd::waiting(Wait::Awaits(question.expires_after), message) }
             }
-            Ok(Answered { success, message, value, outside, awaits: None, exit_code }) => {
+            Ok(EncodedToolResult { success, message, value, outside, awaits: None, exit_code }) => {
                 let cause = (!success).then_some(Cause::Unsuccessful);
-                Ending { cause, value, exit_code, outside, ..Ending::done(message) }
+                CallEnd { cause, value, exit_code, outside, ..CallEnd::done(message) }
             }
             Err(ToolError::Ask(Question { text, expires_after })) => {
-                Ending::waiting(Wait::Asks(expires_after), text).harmless()
+                CallEnd::waiting(Wait::Asks(expires_after), text).harmless()
             }
             Err(ToolError::Engine(Error::Suspended { session, operation, question, .. })) => {
-                Ending::waiting(Wait::Within(session, operation), question)
+                CallEnd::waiting(Wait::Within(session, operation), question)
             }
             Err(error) => {
                 let cause = match error.cause() {
@@ -113,16 +113,16 @@ impl Ending {
                     }
                     cause => cause,
                 };
-                let ending = Ending::failed(cause, error.to_string());
+                let ending = CallEnd::failed(cause, error.to_string());
                 match error {
-                    ToolError::Failed { outside, .. } => Ending { outside, ..ending },
+                    ToolError::Failed { outside, .. } => CallEnd { outside, ..ending },
                     // The tool's code has not run yet.
                     ToolError::InvalidArguments(_) => ending.harmless(),
                     ToolError::VisibilityExpansion { overrides, .. }
                     | ToolError::Engine(Error::VisibilityExpansion { overrides, .. }) => {
                         match encode("overrides", &overrides) {
-                            Ok(encoded) => Ending { overrides: Some((overrides, encoded)), ..ending },
-                            Err(error) => Ending::failed(Cause::Error, error.to_string()),
+                            Ok(encoded) => CallEnd { overrides: Some((overrides, encoded)), ..ending },
+                            Err(error) => CallEnd::failed(Cause::Error, error.to_string()),
                         }
                     }
                     _ => ending,
@@ -132,8 +132,8 @@ impl Ending {
     }
 
     /// Suspends the call on a question.
-    fn waiting(wait: Wait, question: impl Into<String>) -> Ending {
-        Ending { wait: Some(wait), ..Ending::done(question) }
+    fn waiting(wait: Wait, question: impl Into<String>) -> CallEnd {
+        CallEnd { wait: Some(wait), ..CallEnd::done(question) }
     }
 
     /// Returns the outcome that the end records.
@@ -172,7 +172,7 @@ impl Ending {
     }
 
     /// Declares that the call had no effects outside.
-    pub(in crate::tools) fn harmless(self) -> Ending {
-        Ending { outside: Some(ExternalEffects::None), ..self }
+    pub(in crate::tools) fn harmless(self) -> CallEnd {
+        CallEnd { outside: Some(ExternalEffects::None), ..self }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use foldlog_codec::body::{CallOrigin, ToolBegin};
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use foldlog_codec::{OperationId, RecordKind, SequenceNumber};
 use smol_str::SmolStr;
 
 use crate::error::{Error, Result};
@@ -46,7 +46,7 @@ impl InterruptedCall {
         let (source, mut run) = (session.log_source(), 0);
         let mut undone = None;
         source.places.read(&source.storage, operation.into(), begin, &mut |record| {
-            if record.kind != Kind::TOOL_BEGIN {
+            if record.kind != RecordKind::TOOL_BEGIN {
                 return Ok(());
             }
             let bad = Error::unread(record.sequence);

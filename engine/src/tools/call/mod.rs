@@ -15,7 +15,7 @@
 //! | `command` | [`ToolCommand`]: a program that a tool starts | `run` |
 //! | `context` | [`ToolContext`]: what a tool gets to work with; [`FencingToken`] | `command`, `run` |
 //! | `interruption` | [`InterruptedCall`]: facts of the interrupted call that a tool undoes or asks about | |
-//! | `verify` | [`Verified`]: what a tool found out about an interrupted call | `answer`, `report` |
+//! | `verify` | [`CallVerification`]: what a tool found out about an interrupted call | `answer`, `report` |
 //! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context`, `interruption`, `verify` |
 //! | `dynamic_tool` | [`DynTool`]: a tool that is made at run time | `tool` |
 //! | `async_tool` | tools that are futures (feature `async`) | `answer`, `context`, `tool` |
@@ -57,13 +57,13 @@ pub use interruption::InterruptedCall;
 pub use operation::Operation;
 pub use report::ToolReport;
 pub use tool::{Tool, ToolRegistry};
-pub use verify::Verified;
+pub use verify::CallVerification;
 
-pub(super) use answer::Answered;
+pub(super) use answer::EncodedToolResult;
 #[cfg(feature = "async")]
-pub(super) use async_tool::Answering;
-pub(super) use end::Ending;
+pub(super) use async_tool::ToolFuture;
+pub(super) use end::CallEnd;
 pub(super) use info::{CallInfo, RestoreScope};
 pub(super) use programs::Group;
 pub(super) use tool::AnyTool;
-pub(super) use verify::Verdict;
+pub(super) use verify::RecordedVerification;

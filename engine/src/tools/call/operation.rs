@@ -27,25 +27,25 @@ use std::time::Duration;
 use foldlog_codec::body::{
     Cause, ExternalEffects, InnerCall, Outcome, Payload, Suspension, ToolBegin, ToolEnd,
 };
-use foldlog_codec::msgpack::{Reader, Value, Writer};
+use foldlog_codec::msgpack::{MsgpackReader, MsgpackWriter, Value};
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::answer::{Answered, ToolError, ToolResult};
+use super::answer::{EncodedToolResult, ToolError, ToolResult};
 use super::context::ToolContext;
-use super::end::{Ending, Wait};
+use super::end::{CallEnd, Wait};
 use super::info::{CallInfo, RestoreScope};
 use super::programs::Programs;
 use super::report::ToolReport;
-use super::run::{Held, RunningCall};
+use super::run::{CallEndState, RunningCall};
 use crate::conversation::text_payload;
 use crate::error::{Error, Result, caught};
-use crate::operation::{NotUndone, PutBack, Replaced};
+use crate::operation::{NotUndone, PutBack, ReplacedContent};
 use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::RecordedCaptures;
-use crate::session::operations::{ActiveCall, Ended};
+use crate::session::operations::{ActiveCall, OperationEnd};
 use crate::session::{Patience, Session, Snapshot};
-use crate::tools::captures::{Captures, Phase, SnapshotMetadata};
+use crate::tools::captures::{CaptureSet, SnapshotMetadata, SnapshotPhase};
 use crate::tools::checkpoints::{CheckpointStore, ToolCheckpoint};
 use crate::tools::execution::{ExecutionState, Leases};
 use crate::tools::replay;
@@ -94,7 +94,7 @@ impl Drop for Operation {
         };
         let running = Arc::clone(self.running());
         let dropped =
-            move || running.finish(Ending::failed(Cause::Dropped, "dropped without an end")).map(drop);
+            move || running.finish(CallEnd::failed(Cause::Dropped, "dropped without an end")).map(drop);
         self.running().begun.abandon(Arc::new(dropped));
         if let Some(guest) = leases.as_deref().and_then(Leases::guest) {
             guest.abandon(self.running().state.session());
@@ -199,8 +199,8 @@ impl Operation {
             // A result that cannot be recorded fails the call, as it does for a tool that runs here.
             Err(error) => return self.fail(ToolError::failed(error.to_string())),
         };
-        let answered = Answered { success, message, value, outside, awaits, exit_code };
-        let ending = Ending::of(Ok(answered), &self.running().begun.within);
+        let answered = EncodedToolResult { success, message, value, outside, awaits, exit_code };
+        let ending = CallEnd::of(Ok(answered), &self.running().begun.within);
         self.finish(ending)
     }
 
@@ -211,7 +211,7 @@ impl Operation {
     /// [`Error::VisibilityExpansion`] if `error` asks for more of the prompt to be shown, [`Error::Suspended`]
     /// if it asks for an approval; the call has an end then. Else those of [`end`](Operation::end).
     pub fn fail(self, error: ToolError) -> Result<ToolReport> {
-        let ending = Ending::of(Err(error), &self.running().begun.within);
+        let ending = CallEnd::of(Err(error), &self.running().begun.within);
         self.finish(ending)
     }
 
@@ -222,11 +222,11 @@ impl Operation {
     ///
     /// Those of [`end`](Operation::end).
     pub fn abort(self, reason: &str) -> Result<ToolReport> {
-        self.finish(Ending::failed(Cause::Cancelled, reason))
+        self.finish(CallEnd::failed(Cause::Cancelled, reason))
     }
 
     /// Returns the captures of the resources from before the call; none once it is over.
-    pub(in crate::tools) fn before(&self) -> Captures {
+    pub(in crate::tools) fn before(&self) -> CaptureSet {
         self.running().held.lock().as_ref().map(|held| held.before.clone()).unwrap_or_default()
     }
 
@@ -274,7 +274,7 @@ impl Operation {
     /// # Errors
     ///
     /// Those of [`end`](Operation::end) and [`fail`](Operation::fail).
-    pub(in crate::tools) fn finish(mut self, ending: Ending) -> Result<ToolReport> {
+    pub(in crate::tools) fn finish(mut self, ending: CallEnd) -> Result<ToolReport> {
         let report = self.running().finish_and_raise(ending);
         self.ended = report.is_ok();
         report
@@ -326,7 +326,7 @@ impl Operation {
         }
         let tag = || tagged("pre", info.call_id.as_deref());
         let captured = || caught("the resources before the call", || state.capture(until, tag));
-        let before = if reads_only { Captures::default() } else { captured()? };
+        let before = if reads_only { CaptureSet::default() } else { captured()? };
         // A restore is about to replace what is there, and reports itself what it finds.
         if info.restores.is_none() && info.parent.is_none() {
             state.tell_of_changes(&before);
@@ -334,7 +334,7 @@ impl Operation {
         let text = text_payload(arguments);
         let body = ToolBegin { resources: before.to_record(), ..info.to_begin(&text) };
         let begun = admission.begin(body, state.checkpoints().is_some() && info.restores.is_none())?;
-        Ok(Operation::running_as(state, session, (begun, info), Held { before, leases, text }, false))
+        Ok(Operation::running_as(state, session, (begun, info), CallEndState { before, leases, text }, false))
     }
 
     /// Begins a call of a replay whose end comes from the log: compares its begin with the recorded one. The resources are
@@ -348,7 +348,7 @@ impl Operation {
         let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
         let text = text_payload(arguments);
         let begun = session.begin_run_again(&info.to_begin(&text))?;
-        let held = Held { text, ..Held::default() };
+        let held = CallEndState { text, ..CallEndState::default() };
         Ok(Operation::running_as(state, session, (begun, info), held, true))
     }
 
@@ -357,7 +357,7 @@ impl Operation {
         state: &ExecutionState,
         session: &Session,
         (begun, info): (ActiveCall, CallInfo),
-        held: Held,
+        held: CallEndState,
         from_log: bool,
     ) -> Operation {
         let session = session.through(Arc::clone(&begun.within));
@@ -398,7 +398,7 @@ impl Operation {
         let begun = session.begin_run_again(&info.to_begin(&text))?;
         let recorded = session.read_begin(begun.begin, |begin| begin.resources);
         let before = state.or_end_replay(recorded.and_then(|recorded| state.begin_on_copies(recorded)))?;
-        let held = Held { before, leases: None, text };
+        let held = CallEndState { before, leases: None, text };
         Ok(Operation::running_as(state, session, (begun, info), held, false))
     }
 }
@@ -410,15 +410,15 @@ fn tagged(side: &str, call_id: Option<&str>) -> Option<String> {
 
 /// Guards the end of an operation: dropping it releases the leases, and leaves the operation open for a
 /// recovery unless its end was recorded.
-struct Unended<'a> {
+struct CallEndGuard<'a> {
     running: &'a RunningCall,
     ended: bool,
     /// Captures of the resources from before the call, to which a recovery by the same run restores them.
-    before: Captures,
+    before: CaptureSet,
     _leases: Option<Arc<Leases>>,
 }
 
-impl Drop for Unended<'_> {
+impl Drop for CallEndGuard<'_> {
     fn drop(&mut self) {
         if !self.ended {
             self.running.state.leave_unended(self.running.begun.begin, self.before.clone());
@@ -439,7 +439,7 @@ fn short(message: &str) -> String {
 impl RunningCall {
     /// Ends the call. That it waits for somebody, and that its tool asks for more of the prompt, become errors, since the call
     /// has no result then.
-    fn finish_and_raise(&self, ending: Ending) -> Result<ToolReport> {
+    fn finish_and_raise(&self, ending: CallEnd) -> Result<ToolReport> {
         let overrides = ending.overrides.clone();
         let (wait, form) = (ending.wait, ending.form());
         let report = self.finish(ending)?;
@@ -465,20 +465,20 @@ impl RunningCall {
     /// Leaves the call open, whose tool did not start: there is nothing to restore.
     fn leave_open(&self) {
         let held = self.held.lock().take();
-        if let Some(Held { before, leases, .. }) = held {
-            drop(Unended { running: self, ended: false, before, _leases: leases });
+        if let Some(CallEndState { before, leases, .. }) = held {
+            drop(CallEndGuard { running: self, ended: false, before, _leases: leases });
         }
     }
 
     /// Ends the call, whatever the cause, and reports it.
-    fn finish(&self, mut ending: Ending) -> Result<ToolReport> {
+    fn finish(&self, mut ending: CallEnd) -> Result<ToolReport> {
         let mut held = self.held.lock();
         let operation = self.begun.within.operation();
         if held.is_none() {
             return Err(Error::NoSuchOperation { operation, reason: "it is over" });
         }
         if self.state.session().replays() {
-            let Held { before, text, .. } = held.take().unwrap_or_default();
+            let CallEndState { before, text, .. } = held.take().unwrap_or_default();
             if self.from_log {
                 self.state.session().let_go_replayed(self.begun.begin, true);
                 return replay::end(self.state.session(), &self.info, self.begun.begin);
@@ -493,33 +493,36 @@ impl RunningCall {
             _ => None,
         };
         if let Some((cause, reason)) = stopped.filter(|_| ending.cause.is_none()) {
-            ending = Ending { outside: ending.outside, ..Ending::failed(cause, reason) };
+            ending = CallEnd { outside: ending.outside, ..CallEnd::failed(cause, reason) };
         }
         let is_about_another = self.info.undoes.is_some() || self.info.verifies.is_some();
         if ending.wait.is_some() && (is_about_another || self.info.restores.is_some()) {
-            ending = Ending::failed(
+            ending = CallEnd::failed(
                 Cause::Error,
                 "what undoes or verifies another call cannot ask, nor leave its result to somebody",
             );
         }
         if matches!(ending.wait, Some(Wait::Awaits(_))) && self.info.parent.is_some() {
-            ending =
-                Ending::failed(Cause::Error, "a call within another one cannot leave its result to somebody");
+            ending = CallEnd::failed(
+                Cause::Error,
+                "a call within another one cannot leave its result to somebody",
+            );
         }
         // If a nested call does not end, this call still holds everything, and can be ended later.
         self.begun.end_inner()?;
-        let Some(Held { before, leases, mut text }) = held.take() else {
+        let Some(CallEndState { before, leases, mut text }) = held.take() else {
             return Err(Error::NoSuchOperation { operation, reason: "it is over" });
         };
         // From here on the operation ends, or is left open for a recovery, whatever happens.
-        let mut unended = Unended { running: self, ended: false, before: before.clone(), _leases: leases };
+        let mut unended =
+            CallEndGuard { running: self, ended: false, before: before.clone(), _leases: leases };
         if !self.programs.end() && ending.cause.is_none() {
-            ending = Ending::failed(Cause::Error, "a program that the tool started does not end");
+            ending = CallEnd::failed(Cause::Error, "a program that the tool started does not end");
         }
         if let Some(children) = self.children.get() {
             let mut children = children.lock();
             if let Some(reason) = children.refusal().filter(|_| ending.cause.is_none()) {
-                ending = Ending::failed(Cause::Error, reason);
+                ending = CallEnd::failed(Cause::Error, reason);
             }
             ending.tell(std::mem::take(&mut children.put_back));
         }
@@ -530,11 +533,11 @@ impl RunningCall {
             match caught("the resources after the call", || self.state.capture(until, tag)) {
                 // Parts of a capture that cannot be stopped, such as a sync, may have passed the deadline.
                 _ if self.begun.within.is_late() => {
-                    ending = Ending::failed(Cause::Deadline, "its deadline passed");
+                    ending = CallEnd::failed(Cause::Deadline, "its deadline passed");
                 }
                 Ok(captures) => after = Some(captures),
                 Err(error) => {
-                    ending = Ending::failed(
+                    ending = CallEnd::failed(
                         Cause::Error,
                         format!("the resources cannot be captured after the call: {error}"),
                     );
@@ -562,13 +565,13 @@ impl RunningCall {
         if let Some(reason) = unrecorded {
             // The log keeps room for an end that is no longer than this.
             if ending.cause.is_none() {
-                ending = Ending::failed(Cause::Error, &reason);
+                ending = CallEnd::failed(Cause::Error, &reason);
                 found = self.roll_back(&before, &mut ending)?;
             }
             (ending.message, ending.value, ending.overrides, after) =
                 (short(&ending.message), None, None, None);
             let not_undone = std::mem::take(&mut ending.not_undone);
-            let counted = ending.replaced.iter().map(Replaced::counted).collect();
+            let counted = ending.replaced.iter().map(ReplacedContent::counted).collect();
             let replaced = std::mem::replace(&mut ending.replaced, counted);
             recorded = self.record(&ending, found.as_ref(), &mut text);
             (ending.not_undone, ending.replaced) = (not_undone, replaced);
@@ -583,7 +586,12 @@ impl RunningCall {
 
     /// Ends a call of a replay, whose tool ran again on copies of the resources: compares what it left, and its end, with
     /// what is recorded.
-    fn finish_again(&self, mut ending: Ending, before: &Captures, mut text: Vec<u8>) -> Result<ToolReport> {
+    fn finish_again(
+        &self,
+        mut ending: CallEnd,
+        before: &CaptureSet,
+        mut text: Vec<u8>,
+    ) -> Result<ToolReport> {
         ending.suspension = self.suspension(&ending, &text);
         let session = self.state.session();
         let left = match ending.keeps() {
@@ -605,7 +613,7 @@ impl RunningCall {
 
     /// Captures the resources, and restores them as they were before the call. Returns the capture if the restore
     /// replaced anything.
-    fn roll_back(&self, before: &Captures, ending: &mut Ending) -> Result<Option<Captures>> {
+    fn roll_back(&self, before: &CaptureSet, ending: &mut CallEnd) -> Result<Option<CaptureSet>> {
         if self.info.reads_only {
             return Ok(None);
         }
@@ -626,7 +634,7 @@ impl RunningCall {
     }
 
     /// Restores the resources as they were before the call. Returns the changes that could not be undone, and those that were.
-    fn restore(&self, before: &Captures) -> Result<PutBack> {
+    fn restore(&self, before: &CaptureSet) -> Result<PutBack> {
         if self.info.reads_only {
             return Ok(PutBack::default());
         }
@@ -636,14 +644,14 @@ impl RunningCall {
     }
 
     /// Returns the effects outside: those that the tool reports, otherwise those that its declaration allows.
-    fn outside(&self, ending: &Ending) -> ExternalEffects {
+    fn outside(&self, ending: &CallEnd) -> ExternalEffects {
         ending.outside.unwrap_or(self.info.outside())
     }
 
     /// Returns what the end records of what the call waits for. `text` is its encoded arguments.
-    fn suspension(&self, ending: &Ending, text: &[u8]) -> Option<Suspension> {
+    fn suspension(&self, ending: &CallEnd, text: &[u8]) -> Option<Suspension> {
         let (wait, form) = (ending.wait?, ending.form()?);
-        let arguments = Reader::new(text).str().unwrap_or_default();
+        let arguments = MsgpackReader::new(text).str().unwrap_or_default();
         let expiring = |after: Option<Duration>| {
             let after = i64::try_from(after?.as_micros()).unwrap_or(i64::MAX);
             Some(self.state.session().now_us().saturating_add(after))
@@ -662,12 +670,12 @@ impl RunningCall {
     /// Returns the body of the end. `text` keeps the encoded message, in the memory that it has.
     fn end<'a>(
         &'a self,
-        ending: &'a Ending,
-        after: Option<&'a Captures>,
+        ending: &'a CallEnd,
+        after: Option<&'a CaptureSet>,
         text: &'a mut Vec<u8>,
     ) -> ToolEnd<'a> {
         let begin = self.begun.begin;
-        let mut shown = Writer::reusing(std::mem::take(text));
+        let mut shown = MsgpackWriter::reusing(std::mem::take(text));
         shown.str(&ending.message);
         *text = shown.finish();
         ToolEnd {
@@ -676,9 +684,9 @@ impl RunningCall {
             result: ending.value.as_deref().map(Payload::new),
             shown: Some(Payload::new(text)),
             overrides: ending.overrides.as_ref().map(|(_, encoded)| Payload::new(encoded)),
-            resources: after.map(Captures::to_record).unwrap_or_default(),
+            resources: after.map(CaptureSet::to_record).unwrap_or_default(),
             not_undone: ending.not_undone.iter().map(NotUndone::to_record).collect(),
-            replaced: ending.replaced.iter().map(Replaced::to_record).collect(),
+            replaced: ending.replaced.iter().map(ReplacedContent::to_record).collect(),
             suspension: ending.suspension,
             rolls_back: !ending.keeps() && !self.info.reads_only,
             ..self.info.to_end(begin, (ending.outcome(), ending.cause))
@@ -686,13 +694,18 @@ impl RunningCall {
     }
 
     /// Records the end. Reuses the memory of `text` for the encoded message.
-    fn record(&self, ending: &Ending, after: Option<&Captures>, text: &mut Vec<u8>) -> Result<Ended> {
+    fn record(
+        &self,
+        ending: &CallEnd,
+        after: Option<&CaptureSet>,
+        text: &mut Vec<u8>,
+    ) -> Result<OperationEnd> {
         let end = self.end(ending, after, text);
         self.begun.end(end, self.checkpoints().is_some())
     }
 
     /// Returns the report of the call, whose end is recorded as `ended`.
-    fn report(&self, ending: Ending, ended: &Ended) -> Result<ToolReport> {
+    fn report(&self, ending: CallEnd, ended: &OperationEnd) -> Result<ToolReport> {
         let value = ending.value.as_deref().map(Value::decode).transpose();
         let unread = |error| Error::Encode { name: self.info.tool.to_string(), reason: format!("{error}") };
         Ok(ToolReport {
@@ -721,14 +734,14 @@ impl RunningCall {
     }
 
     /// Keeps the positions before and after the call, if the run keeps checkpoints.
-    fn checkpoint(&self, report: &ToolReport, before: Captures, after: Option<Captures>) {
+    fn checkpoint(&self, report: &ToolReport, before: CaptureSet, after: Option<CaptureSet>) {
         let Some(checkpoints) = self.checkpoints() else { return };
         let session = self.state.session();
-        let at = |position: SequenceNumber, resources: Captures, phase: Phase| {
+        let at = |position: SequenceNumber, resources: CaptureSet, phase: SnapshotPhase| {
             let policies = [crate::Policy::State].into_iter().collect();
             let (time_us, tag) = (self.begun.began_us, None);
             let snapshot = Snapshot { session: session.id(), position, time_us, tag, policies };
-            let side = if phase == Phase::PreTool { "pre" } else { "post" };
+            let side = if phase == SnapshotPhase::PreTool { "pre" } else { "post" };
             let metadata = SnapshotMetadata {
                 tag: tagged(side, self.info.call_id.as_deref()),
                 tool_call_id: self.info.call_id.clone(),
@@ -743,8 +756,8 @@ impl RunningCall {
             operation: report.operation,
             tool_call_id: self.info.call_id.clone(),
             tool_name: self.info.tool.clone(),
-            pre: at(begin, before, Phase::PreTool),
-            post: report.success.then(|| at(report.end, after.unwrap_or_default(), Phase::PostTool)),
+            pre: at(begin, before, SnapshotPhase::PreTool),
+            post: report.success.then(|| at(report.end, after.unwrap_or_default(), SnapshotPhase::PostTool)),
             result_summary: Some(report.message.clone()),
             success: report.success,
             elapsed_us: report.elapsed_us,
@@ -787,7 +800,7 @@ mod tests {
         let (inner, again) = (call.clone(), Arc::clone(&core));
         let dropped = move || {
             tells.send(within.begin(&inner, &options)).unwrap();
-            again.finish(Ending::failed(Cause::Dropped, "dropped without an end")).map(drop)
+            again.finish(CallEnd::failed(Cause::Dropped, "dropped without an end")).map(drop)
         };
         core.begun.abandon(Arc::new(dropped));
         let next = runner.begin(&call, &options);

@@ -66,16 +66,16 @@ pub(in crate::tools) const VARIABLE: &str = "FOLDLOG_CALL";
 /// number in 16 hexadecimal digits, separated by colons. A re-run of the call has another mark.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-struct Mark(String);
+struct ProgramMark(String);
 
-impl Mark {
+impl ProgramMark {
     /// Draws a mark for a call.
-    fn draw(call: &ActiveCall) -> Mark {
+    fn draw(call: &ActiveCall) -> ProgramMark {
         let drawn = Generator::from_entropy().next_u64();
-        Mark(format!("{}:{}:{drawn:016x}", call.handle().id(), call.begin))
+        ProgramMark(format!("{}:{}:{drawn:016x}", call.handle().id(), call.begin))
     }
 
-    /// Returns whether the mark has the form that [`draw`](Mark::draw) gives it. Anybody may have written a
+    /// Returns whether the mark has the form that [`draw`](ProgramMark::draw) gives it. Anybody may have written a
     /// log, and a mark of another form could match processes of anybody.
     fn is_sound(&self) -> bool {
         let parts: Vec<&str> = self.0.split(':').collect();
@@ -121,7 +121,7 @@ impl Mark {
 
 /// Kills the processes that have the mark or are in the control group, and waits until they are gone or
 /// `until` has passed. Returns `false` if one remains.
-fn end_marked(mark: &Mark, cgroup: Option<&Cgroup>, until: Instant) -> bool {
+fn end_marked(mark: &ProgramMark, cgroup: Option<&Cgroup>, until: Instant) -> bool {
     if sabotage::is(Breakage::ProgramsLeftBehind) {
         return true;
     }
@@ -156,7 +156,7 @@ pub(in crate::tools) struct Group {
     namespace: Option<u64>,
     /// Mark of the call's programs. `None` in logs of earlier versions.
     #[serde(default)]
-    mark: Option<Mark>,
+    mark: Option<ProgramMark>,
     /// Folder of the control group, if the call has one.
     #[serde(default)]
     cgroup: Option<String>,
@@ -174,7 +174,7 @@ impl Group {
 
     /// Describes the group of a leader that runs. Returns `None` if the system does not say when the leader
     /// started.
-    fn of(leader: &Child, marked: &Marked) -> Option<Group> {
+    fn of(leader: &Child, marked: &ProgramTracker) -> Option<Group> {
         let group = i32::try_from(leader.id()).ok()?;
         let (boot, namespace) = here();
         let mark = Some(marked.mark.clone());
@@ -214,17 +214,17 @@ impl Group {
 }
 
 /// Holds what a call's programs are found by once they have left its process group.
-struct Marked {
-    mark: Mark,
+struct ProgramTracker {
+    mark: ProgramMark,
     cgroup: Option<Cgroup>,
 }
 
-impl Marked {
+impl ProgramTracker {
     /// Draws the mark of a call, and makes its control group if the system allows that.
-    fn of(call: &ActiveCall) -> Marked {
-        let mark = Mark::draw(call);
+    fn of(call: &ActiveCall) -> ProgramTracker {
+        let mark = ProgramMark::draw(call);
         let cgroup = Cgroup::make(&mark.group_name());
-        Marked { mark, cgroup }
+        ProgramTracker { mark, cgroup }
     }
 }
 
@@ -241,7 +241,7 @@ struct State {
     /// and then kills the group.
     leader: Option<Child>,
     /// Mark and control group of the programs, once the leader starts.
-    marked: Option<Marked>,
+    marked: Option<ProgramTracker>,
     /// Programs that run beside the tool.
     beside: Vec<Child>,
     /// Whether a program that was killed did not end in time.
@@ -264,7 +264,7 @@ impl State {
         for mut child in self.beside.drain(..) {
             self.remains |= !end_child(&mut child, until);
         }
-        if let Some(Marked { mark, cgroup }) = self.marked.take() {
+        if let Some(ProgramTracker { mark, cgroup }) = self.marked.take() {
             self.remains |= !end_marked(&mark, cgroup.as_ref(), until);
         }
         poll(|| !is_any_left(group) || clock::is_past(until));
@@ -280,7 +280,7 @@ impl State {
     /// [`ToolError::Failed`] if the leader cannot be started, [`ToolError::Engine`] if the record cannot be
     /// written.
     fn lead(&mut self, call: &ActiveCall) -> Result<(), ToolError> {
-        let marked = self.marked.insert(Marked::of(call));
+        let marked = self.marked.insert(ProgramTracker::of(call));
         let kill_file = marked.cgroup.as_ref().map(Cgroup::kill_file);
         let leader = self.leader.insert(start_leader(kill_file.as_deref().map(Path::as_os_str))?);
         if let Some(group) = Group::of(leader, marked) {
@@ -336,7 +336,7 @@ impl Programs {
         let group = state.leader.as_ref().map_or(0, Child::id);
         let group = i32::try_from(group)
             .map_err(|_| ToolError::failed("the process id of the programs' group is over 31 bits"))?;
-        if let Some(Marked { mark, .. }) = &state.marked {
+        if let Some(ProgramTracker { mark, .. }) = &state.marked {
             command.env(VARIABLE, mark.for_environment());
         }
         let child = command.process_group(group).spawn()?;
@@ -412,8 +412,8 @@ mod tests {
 
     use foldlog_codec::msgpack;
 
-    fn mark() -> Mark {
-        Mark(format!("{}:7:00000000000000ff", Uuid::from_u128(1)))
+    fn mark() -> ProgramMark {
+        ProgramMark(format!("{}:7:00000000000000ff", Uuid::from_u128(1)))
     }
 
     /// Holds a process that runs until it is dropped.
@@ -458,7 +458,7 @@ mod tests {
         assert!(!mark.is_in(&environment("")));
         assert!(!mark.is_in(format!("X{VARIABLE}={}\0", mark.0).as_bytes()));
         for bad in ["", "::", "a:1:00000000000000ff", &mark.0[1..], &format!("{}0", mark.0)] {
-            assert!(!Mark(bad.to_owned()).is_sound(), "{bad}");
+            assert!(!ProgramMark(bad.to_owned()).is_sound(), "{bad}");
         }
     }
 
@@ -483,7 +483,7 @@ mod tests {
 
     #[test]
     fn what_bears_the_mark_is_ended_and_nothing_else() {
-        let (own, other) = (mark(), Mark(format!("{}:7:00000000000000aa", Uuid::from_u128(1))));
+        let (own, other) = (mark(), ProgramMark(format!("{}:7:00000000000000aa", Uuid::from_u128(1))));
         let (mut marked, mut within, mut others) = (
             Sleeper::start(&own.0),
             Sleeper::start(&format!("{},{}", own.0, other.0)),

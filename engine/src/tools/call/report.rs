@@ -6,7 +6,7 @@ use foldlog_codec::{OperationId, SequenceNumber};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::operation::{NotUndone, Replaced};
+use crate::operation::{NotUndone, ReplacedContent};
 
 /// Reports how a call ended and what it answered, as its end in the log records it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ pub struct ToolReport {
     /// changed it meanwhile. The end names a capture of it, which [`undo_rewind`](crate::ExecutionState::undo_rewind)
     /// brings back.
     #[serde(default)]
-    pub replaced: Vec<Replaced>,
+    pub replaced: Vec<ReplacedContent>,
     /// Time from the begin to the end, in microseconds.
     pub elapsed_us: u64,
     /// Whether the report repeats what an earlier run of the same [origin](crate::tools::ToolCall::origin)

@@ -1,7 +1,7 @@
 //! The state of one running call, which its [`Operation`](super::Operation), its
 //! [`ToolContext`](super::ToolContext) and its commands share.
 //!
-//! Ending the call takes what it [holds](Held) exactly once: whoever finds nothing there comes too late.
+//! Ending the call takes what it [holds](CallEndState) exactly once: whoever finds nothing there comes too late.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::info::CallInfo;
 use super::programs::Programs;
 use crate::session::operations::ActiveCall;
-use crate::tools::captures::Captures;
+use crate::tools::captures::CaptureSet;
 use crate::tools::execution::{Children, ExecutionState, Leases};
 use crate::tools::resources::ResourceRegistry;
 
@@ -22,7 +22,7 @@ pub(in crate::tools) struct RunningCall {
     pub(in crate::tools) info: CallInfo,
     pub(in crate::tools) programs: Programs,
     /// What the call holds until it is over; `None` from then on.
-    pub(in crate::tools) held: Mutex<Option<Held>>,
+    pub(in crate::tools) held: Mutex<Option<CallEndState>>,
     /// Whether the call belongs to a replay that takes its end from the log.
     pub(in crate::tools) from_log: bool,
     /// Child sessions that the call has opened; empty until it opens one.
@@ -33,9 +33,9 @@ pub(in crate::tools) struct RunningCall {
 
 /// Holds what a call needs for its end: the captures to restore and the leases to release.
 #[derive(Default)]
-pub(in crate::tools) struct Held {
+pub(in crate::tools) struct CallEndState {
     /// Captures of the resources, from before the begin.
-    pub(in crate::tools) before: Captures,
+    pub(in crate::tools) before: CaptureSet,
     /// Leases of the resources; `None` within another call, which holds them.
     pub(in crate::tools) leases: Option<Arc<Leases>>,
     /// Encoded arguments, whose memory the end reuses for the encoded message.

@@ -13,13 +13,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use smol_str::SmolStr;
 
-use super::answer::{Answered, ToolError, ToolResult};
+use super::answer::{EncodedToolResult, ToolError, ToolResult};
 #[cfg(feature = "async")]
-use super::async_tool::{Answering, AsyncTool, Awaited};
+use super::async_tool::{AsyncTool, AsyncToolAdapter, ToolFuture};
 use super::context::ToolContext;
 use super::dynamic_tool::DynTool;
 use super::interruption::InterruptedCall;
-use super::verify::Verified;
+use super::verify::CallVerification;
 use crate::error::{Error, Result};
 
 /// Defines a tool that an agent can call: its name and schema for the model, and the code that runs.
@@ -142,9 +142,9 @@ pub trait Tool: Send + Sync + 'static {
         parameters: Self::Parameters,
         interrupted: &InterruptedCall,
         context: &ToolContext,
-    ) -> Result<Verified<Self::Output>, ToolError> {
+    ) -> Result<CallVerification<Self::Output>, ToolError> {
         let _ = (parameters, interrupted, context);
-        Ok(Verified::Unknown)
+        Ok(CallVerification::Unknown)
     }
 }
 
@@ -156,14 +156,18 @@ pub(in crate::tools) trait AnyTool: Send + Sync {
     fn idempotency(&self) -> Idempotency;
     fn reads_only(&self) -> bool;
     fn outside_only(&self) -> bool;
-    fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError>;
-    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError>;
+    fn call(&self, arguments: &str, context: &ToolContext) -> Result<EncodedToolResult, ToolError>;
+    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<EncodedToolResult, ToolError>;
     fn verifies(&self) -> bool;
-    fn verify(&self, interrupted: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError>;
+    fn verify(
+        &self,
+        interrupted: &InterruptedCall,
+        context: &ToolContext,
+    ) -> Result<EncodedToolResult, ToolError>;
 
     /// Starts a tool that is a future; `None` if it is none.
     #[cfg(feature = "async")]
-    fn start(&self, arguments: &str, context: &ToolContext) -> Option<Answering> {
+    fn start(&self, arguments: &str, context: &ToolContext) -> Option<ToolFuture> {
         let _ = (arguments, context);
         None
     }
@@ -190,21 +194,25 @@ impl<T: Tool> AnyTool for T {
         Tool::outside_only(self)
     }
 
-    fn call(&self, arguments: &str, context: &ToolContext) -> Result<Answered, ToolError> {
-        Answered::of(T::NAME, Tool::call(self, parameters(arguments)?, context)?)
+    fn call(&self, arguments: &str, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
+        EncodedToolResult::of(T::NAME, Tool::call(self, parameters(arguments)?, context)?)
     }
 
-    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError> {
-        Answered::of(T::NAME, Tool::undo(self, parameters(&undone.arguments)?, undone, context)?)
+    fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
+        EncodedToolResult::of(T::NAME, Tool::undo(self, parameters(&undone.arguments)?, undone, context)?)
     }
 
     fn verifies(&self) -> bool {
         Tool::verifies(self)
     }
 
-    fn verify(&self, interrupted: &InterruptedCall, context: &ToolContext) -> Result<Answered, ToolError> {
+    fn verify(
+        &self,
+        interrupted: &InterruptedCall,
+        context: &ToolContext,
+    ) -> Result<EncodedToolResult, ToolError> {
         let verified = Tool::verify(self, parameters(&interrupted.arguments)?, interrupted, context)?;
-        Answered::of_verified(T::NAME, verified)
+        EncodedToolResult::of_verified(T::NAME, verified)
     }
 }
 
@@ -277,7 +285,7 @@ impl ToolRegistry {
     #[cfg(feature = "async")]
     #[must_use]
     pub fn with_async<T: AsyncTool>(mut self, tool: T) -> ToolRegistry {
-        Arc::make_mut(&mut self.tools).insert(T::NAME.into(), Arc::new(Awaited::new(tool)));
+        Arc::make_mut(&mut self.tools).insert(T::NAME.into(), Arc::new(AsyncToolAdapter::new(tool)));
         self
     }
 

@@ -7,13 +7,13 @@ use foldlog_codec::body::ExternalEffects;
 use foldlog_codec::msgpack::Value;
 use serde::Serialize;
 
-use super::answer::{Answered, ToolError, ToolResult};
+use super::answer::{EncodedToolResult, ToolError, ToolResult};
 use super::report::ToolReport;
 use crate::types::encode;
 
 /// Says what a tool found out about an interrupted call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verified<T> {
+pub enum CallVerification<T> {
     /// The call had done its work, with this result, which becomes the operation's.
     Done(ToolResult<T>),
     /// The call had done nothing outside of STATE and resources: it runs again.
@@ -23,13 +23,13 @@ pub enum Verified<T> {
 }
 
 /// Names what a tool found out, as the end of the call that asked records it.
-pub(in crate::tools) enum Verdict {
+pub(in crate::tools) enum RecordedVerification {
     Done { success: bool, value: Option<Value> },
     NotDone,
     Unknown,
 }
 
-impl Answered {
+impl EncodedToolResult {
     /// Encodes what the tool named `tool` found out.
     ///
     /// # Errors
@@ -37,20 +37,22 @@ impl Answered {
     /// [`ToolError::Failed`] if the result is left to somebody, [`ToolError::Engine`] if it cannot be encoded.
     pub(super) fn of_verified<T: Serialize>(
         tool: &str,
-        verified: Verified<T>,
-    ) -> Result<Answered, ToolError> {
+        verified: CallVerification<T>,
+    ) -> Result<EncodedToolResult, ToolError> {
         let (verdict, message, result) = match verified {
-            Verified::Done(ToolResult { awaits: Some(_), .. }) => {
+            CallVerification::Done(ToolResult { awaits: Some(_), .. }) => {
                 return Err(ToolError::failed("what verifies a call cannot leave the result to somebody"));
             }
-            Verified::Done(ToolResult { success, message, value, .. }) => {
+            CallVerification::Done(ToolResult { success, message, value, .. }) => {
                 let value = value.map(|value| encode(tool, &value)).transpose()?;
                 let value = value.as_deref().map(Value::decode).transpose();
                 let value = value.map_err(|error| ToolError::failed(error.to_string()))?;
                 ("done", message, Some((success, value)))
             }
-            Verified::NotDone => ("not_done", "it had not done its work".to_owned(), None),
-            Verified::Unknown => ("unknown", "nobody can say whether it had done its work".to_owned(), None),
+            CallVerification::NotDone => ("not_done", "it had not done its work".to_owned(), None),
+            CallVerification::Unknown => {
+                ("unknown", "nobody can say whether it had done its work".to_owned(), None)
+            }
         };
         let mut recorded = Value::Map(Vec::new());
         recorded.set("verdict", Value::Str(verdict.to_owned()));
@@ -59,21 +61,23 @@ impl Answered {
             value.into_iter().for_each(|value| recorded.set("value", value));
         }
         let (value, outside) = (Some(recorded.encode()), Some(ExternalEffects::None));
-        Ok(Answered { success: true, message, value, outside, awaits: None, exit_code: None })
+        Ok(EncodedToolResult { success: true, message, value, outside, awaits: None, exit_code: None })
     }
 }
 
-impl Verdict {
+impl RecordedVerification {
     /// Returns what a tool found out, as the report of the call that asked says it. A call that failed found out nothing.
-    pub(in crate::tools) fn of(report: &ToolReport) -> Verdict {
-        let Some(value) = report.value.as_ref().filter(|_| report.success) else { return Verdict::Unknown };
+    pub(in crate::tools) fn of(report: &ToolReport) -> RecordedVerification {
+        let Some(value) = report.value.as_ref().filter(|_| report.success) else {
+            return RecordedVerification::Unknown;
+        };
         match value.get("verdict").and_then(Value::as_str) {
             Some("done") => {
                 let success = value.get("success") == Some(&Value::Bool(true));
-                Verdict::Done { success, value: value.get("value").cloned() }
+                RecordedVerification::Done { success, value: value.get("value").cloned() }
             }
-            Some("not_done") => Verdict::NotDone,
-            _ => Verdict::Unknown,
+            Some("not_done") => RecordedVerification::NotDone,
+            _ => RecordedVerification::Unknown,
         }
     }
 }

@@ -11,13 +11,13 @@ use crate::error::{Error, Result};
 use crate::operation::{NotUndone, OpenOperation, PutBack};
 use crate::store::Store;
 use crate::tools::call::Group;
-use crate::tools::captures::Captures;
+use crate::tools::captures::CaptureSet;
 use crate::tools::children::{AnnouncedChildren, is_child_of};
 use crate::tools::execution::ExecutionState;
 
 /// Holds the interrupted child sessions of calls that were left open.
 #[derive(Default)]
-pub(super) struct ChildrenLeft {
+pub(super) struct InterruptedChildren {
     /// Runs of interrupted sessions, each behind the one that it is a child of. What these recorded of the resources is
     /// durable by now, so that what is written behind it can be.
     runs: Vec<ExecutionState>,
@@ -27,10 +27,10 @@ pub(super) struct ChildrenLeft {
     pub(super) unread: Vec<NotUndone>,
 }
 
-impl ChildrenLeft {
+impl InterruptedChildren {
     /// Opens the interrupted child sessions of these open calls of the run `parent`, and theirs.
-    pub(super) fn of(parent: &ExecutionState, open: &[OpenOperation]) -> Result<ChildrenLeft> {
-        let mut left = ChildrenLeft::default();
+    pub(super) fn of(parent: &ExecutionState, open: &[OpenOperation]) -> Result<InterruptedChildren> {
+        let mut left = InterruptedChildren::default();
         let mut seen = BTreeSet::from([parent.session().id()]);
         left.find(parent, open, &mut seen)?;
         let mut next = 0;
@@ -85,7 +85,8 @@ impl ChildrenLeft {
     pub(super) fn end(self) {
         for child in self.runs.into_iter().rev() {
             let child = child.session();
-            let ends = |open: &OpenOperation| end_one(child, open, &Captures::default(), &PutBack::default());
+            let ends =
+                |open: &OpenOperation| end_one(child, open, &CaptureSet::default(), &PutBack::default());
             // What cannot be written stays open, and is ended by whoever opens the child next.
             let _ = child.left_open().iter().rev().try_for_each(ends);
             let _ = child.clone().close();

@@ -57,8 +57,8 @@ mod host {
     use foldlog_codec::OperationId;
     use foldlog_codec::msgpack;
     use foldlog_filesystem::{
-        self as filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Merged, Merging,
-        Rebind, Restored, Unrestored,
+        self as filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind, RewindMerge,
+        RewindMergeInputs, UnrestoredPath, WorkspaceRestoreReport,
     };
 
     use crate::clock;
@@ -67,7 +67,7 @@ mod host {
     use crate::session::Session;
     use crate::tools::resources::mark::{MarkedLease, marked_by};
     use crate::tools::resources::{
-        CaptureOptions, Lease, LeaseHolder, RestoreReport, Rewinding, Rewound, Snapshotable,
+        CaptureOptions, LeaseHolder, ResourceLease, RestoreReport, RewindRequest, Rewound, Snapshotable,
     };
 
     impl Session {
@@ -172,14 +172,24 @@ mod host {
             Ok(Some(HostFilesystem::scratch(self, snapshot)?))
         }
 
-        fn rewind(&self, asked: &Rewinding<'_, FilesystemSnapshot>) -> Result<Rewound<FilesystemSnapshot>> {
-            let Rewinding { target, last, last_is_here, present, overwrite, unless_changed, after_restore } =
-                *asked;
+        fn rewind(
+            &self,
+            asked: &RewindRequest<'_, FilesystemSnapshot>,
+        ) -> Result<Rewound<FilesystemSnapshot>> {
+            let RewindRequest {
+                target,
+                last,
+                last_is_here,
+                present,
+                overwrite,
+                unless_changed,
+                after_restore,
+            } = *asked;
             self.check_folder(target)?;
             let here = last_is_here.then(|| FilesystemSnapshot { folder: present.folder, ..last.clone() });
             let last = here.as_ref().unwrap_or(last);
-            let Merged { snapshot, kept, unknown, left_out } =
-                self.merged(&Merging { target, last, present, overwrite, after_restore })?;
+            let RewindMerge { snapshot, kept, unknown, left_out } =
+                self.merged(&RewindMergeInputs { target, last, present, overwrite, after_restore })?;
             let files = self.rewound(present, &snapshot)?;
             let to = FilesystemSnapshot { unless_changed, ..snapshot };
             Ok(Rewound { to, files, kept, unknown, left_out })
@@ -229,7 +239,7 @@ mod host {
 
         /// Takes the lease of the workspace, whose root folder it marks while a call may change what is in
         /// it. Refuses a `holder` that finds the mark of another session which left the workspace half done.
-        fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<Lease>> {
+        fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<ResourceLease>> {
             let began = clock::now();
             let mut may_open_up = holder.is_interrupted();
             loop {
@@ -267,7 +277,7 @@ mod host {
                                 recorded.map(|recorded| Self::recall(&recorded)).transpose()
                             });
                         }
-                        return Ok(Some(Lease::marked(marked)));
+                        return Ok(Some(ResourceLease::marked(marked)));
                     }
                     None => {
                         let (resource, holder) =
@@ -280,10 +290,10 @@ mod host {
         }
     }
 
-    fn report_of(restored: Restored) -> RestoreReport {
-        let Restored { inexact, mounts, changed_paths, removed_paths, .. } = restored;
+    fn report_of(restored: WorkspaceRestoreReport) -> RestoreReport {
+        let WorkspaceRestoreReport { inexact, mounts, changed_paths, removed_paths, .. } = restored;
         let reason = "something is mounted there, and was left alone with all that is in it";
-        let mounts = mounts.into_iter().map(|path| Unrestored::new(path, reason));
+        let mounts = mounts.into_iter().map(|path| UnrestoredPath::new(path, reason));
         let inexact = inexact.into_iter().chain(mounts).collect();
         RestoreReport { inexact, changed: changed_paths, removed: removed_paths }
     }

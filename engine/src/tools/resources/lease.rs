@@ -11,19 +11,19 @@ use crate::options::Durability;
 use crate::session::{Session, left_open};
 
 /// Keeps others off a resource while a tool works on it. Dropping the lease releases the resource.
-pub struct Lease {
-    held: Held,
+pub struct ResourceLease {
+    held: LeaseGuard,
 }
 
 /// Holds what keeps the resource leased, with or without a mark.
-enum Held {
+enum LeaseGuard {
     Unmarked { _held: Box<dyn Any + Send + Sync> },
-    Marked(Box<dyn Marked>),
+    Marked(Box<dyn LeaseMark>),
 }
 
 /// Describes a held resource that carries a mark of its holder. The mark outlives the process: if the process
 /// ends within a call, others find out from it who left the resource half done.
-pub trait Marked: Send + Sync + 'static {
+pub trait LeaseMark: Send + Sync + 'static {
     /// Marks the resource as one that a call may be changing. The engine calls this before it records the
     /// begin of a call that may change something, and may call it again while the lease is held.
     ///
@@ -38,41 +38,41 @@ pub trait Marked: Send + Sync + 'static {
     fn rest(&self);
 }
 
-impl fmt::Debug for Lease {
+impl fmt::Debug for ResourceLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Lease")
     }
 }
 
-impl Lease {
+impl ResourceLease {
     /// Creates a lease that keeps `held` until the lease is dropped.
-    pub fn new(held: impl Any + Send + Sync) -> Lease {
-        Lease { held: Held::Unmarked { _held: Box::new(held) } }
+    pub fn new(held: impl Any + Send + Sync) -> ResourceLease {
+        ResourceLease { held: LeaseGuard::Unmarked { _held: Box::new(held) } }
     }
 
     /// Creates a lease that keeps `held`, which marks the resource, until the lease is dropped.
-    pub fn marked(held: impl Marked) -> Lease {
-        Lease { held: Held::Marked(Box::new(held)) }
+    pub fn marked(held: impl LeaseMark) -> ResourceLease {
+        ResourceLease { held: LeaseGuard::Marked(Box::new(held)) }
     }
 
     /// Marks the resource as one that a call may be changing, if the lease leaves a mark.
     pub(crate) fn open(&self) -> Result<()> {
         match &self.held {
-            Held::Unmarked { .. } => Ok(()),
-            Held::Marked(held) => held.open(),
+            LeaseGuard::Unmarked { .. } => Ok(()),
+            LeaseGuard::Marked(held) => held.open(),
         }
     }
 
     /// Marks the resource as one that no call is changing, if the lease leaves a mark.
     pub(crate) fn rest(&self) {
-        if let Held::Marked(held) = &self.held {
+        if let LeaseGuard::Marked(held) = &self.held {
             held.rest();
         }
     }
 }
 
 /// Names the session for which a resource is leased. A resource whose lease ends with its process can
-/// [mark](Marked) itself with the holder's session and folder, and can ask about the holder of an earlier
+/// [mark](LeaseMark) itself with the holder's session and folder, and can ask about the holder of an earlier
 /// mark whether that one left the resource half done.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseHolder<'a> {

@@ -64,7 +64,7 @@ use foldlog_filesystem::{self as filesystem, WorkspaceLease, WorkspaceMark};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::{LeaseHolder, Marked};
+use super::{LeaseHolder, LeaseMark};
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{FileStorage, Storage};
@@ -73,41 +73,42 @@ const VERSION: &str = "1";
 
 /// Identifies the folder that a mark was set on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct DirectoryId {
     device: u64,
     inode: u64,
 }
 
-impl Place {
-    fn of(lease: &WorkspaceLease) -> Place {
-        Place { device: lease.device(), inode: lease.inode() }
+impl DirectoryId {
+    fn of(lease: &WorkspaceLease) -> DirectoryId {
+        DirectoryId { device: lease.device(), inode: lease.inode() }
     }
 }
 
 /// Holds what a mark says: which session works on the workspace, and whether a call may be open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mark {
+struct HolderMark {
     session: Uuid,
     folder: PathBuf,
     /// Boot id of the machine that wrote the mark; nil if the machine has none.
     boot: Uuid,
-    place: Place,
+    place: DirectoryId,
     /// Whether a call may be open.
     open: bool,
     /// Whether the mark survives a power cut, though `open` may then be an older value.
     durable: bool,
 }
 
-impl fmt::Display for Mark {
+impl fmt::Display for HolderMark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mark { session, boot, place: Place { device, inode }, open, durable, folder: _ } = self;
+        let HolderMark { session, boot, place: DirectoryId { device, inode }, open, durable, folder: _ } =
+            self;
         let open = if *open { "open" } else { "idle" };
         let durable = if *durable { "durable" } else { "fresh" };
         write!(f, "{VERSION} {open} {durable} {session} {boot} {device} {inode} ")
     }
 }
 
-impl Mark {
+impl HolderMark {
     fn encode(&self) -> Vec<u8> {
         let folder = self.folder.as_os_str().as_bytes();
         let mut bytes = Vec::with_capacity(200 + folder.len());
@@ -117,7 +118,7 @@ impl Mark {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Mark> {
+    fn decode(bytes: &[u8]) -> Option<HolderMark> {
         let mut parts = bytes.splitn(8, |byte| *byte == b' ');
         let mut word = || std::str::from_utf8(parts.next()?).ok();
         if word()? != VERSION {
@@ -131,13 +132,13 @@ impl Mark {
         let open = one_of(word()?, "open", "idle")?;
         let durable = one_of(word()?, "durable", "fresh")?;
         let (session, boot) = (word()?.parse().ok()?, word()?.parse().ok()?);
-        let place = Place { device: word()?.parse().ok()?, inode: word()?.parse().ok()? };
+        let place = DirectoryId { device: word()?.parse().ok()?, inode: word()?.parse().ok()? };
         let folder = PathBuf::from(OsStr::from_bytes(parts.next()?));
-        folder.is_absolute().then_some(Mark { session, folder, boot, place, open, durable })
+        folder.is_absolute().then_some(HolderMark { session, folder, boot, place, open, durable })
     }
 
     /// Returns whether the mark was set on the folder at `place`, asked in the boot `boot`.
-    fn is_of(&self, Place { device, inode }: Place, boot: Uuid) -> bool {
+    fn is_of(&self, DirectoryId { device, inode }: DirectoryId, boot: Uuid) -> bool {
         self.place.inode == inode && (self.place.device == device || self.boot != boot)
     }
 
@@ -173,7 +174,7 @@ impl Mark {
 /// Says which session has an open call on the workspace, as its mark has it; `None` if it tells of none.
 pub(crate) fn marked_by(mark: WorkspaceMark) -> Option<String> {
     let WorkspaceMark::Bytes(bytes) = mark else { return None };
-    let Mark { session, folder, open, .. } = Mark::decode(&bytes)?;
+    let HolderMark { session, folder, open, .. } = HolderMark::decode(&bytes)?;
     open.then(|| format!("session {session} in {}", folder.display()))
 }
 
@@ -207,7 +208,7 @@ pub(crate) struct MarkedLease {
 
 /// Holds the mark of the lease's holder.
 struct Own {
-    mark: Mark,
+    mark: HolderMark,
     /// Whether the folder bears exactly this mark.
     is_borne: bool,
     /// Whether a call of the holder may be open under this lease.
@@ -221,9 +222,9 @@ impl MarkedLease {
     /// left the workspace half done, or if nobody can say whether it did.
     pub(crate) fn new(lease: WorkspaceLease, path: &Path, holder: &LeaseHolder<'_>) -> Result<MarkedLease> {
         let unmarked = |lease| MarkedLease { was_before_boot: false, own: Mutex::new(None), lease };
-        let (boot, place) = (FileStorage::new().boot_id().unwrap_or_default(), Place::of(&lease));
+        let (boot, place) = (FileStorage::new().boot_id().unwrap_or_default(), DirectoryId::of(&lease));
         let found = match lease.mark()? {
-            WorkspaceMark::Bytes(bytes) => Some(Mark::decode(&bytes).ok_or_else(|| unreadable(path))?),
+            WorkspaceMark::Bytes(bytes) => Some(HolderMark::decode(&bytes).ok_or_else(|| unreadable(path))?),
             WorkspaceMark::TooLong => return Err(unreadable(path)),
             WorkspaceMark::Absent => None,
             WorkspaceMark::Unsupported => return Ok(unmarked(lease)),
@@ -238,7 +239,7 @@ impl MarkedLease {
             mark.check(path, holder)?;
         }
         let (session, folder) = (holder.session(), holder.folder().to_owned());
-        let mut mark = Mark { session, folder, boot, place, open: false, durable: false };
+        let mut mark = HolderMark { session, folder, boot, place, open: false, durable: false };
         if let Some(own) = &own {
             (mark.open, mark.durable) = (own.open, own.durable);
         }
@@ -261,7 +262,7 @@ impl MarkedLease {
     }
 }
 
-impl Marked for MarkedLease {
+impl LeaseMark for MarkedLease {
     fn open(&self) -> Result<()> {
         let mut marking = self.own.lock();
         let Some(own) = marking.as_mut().filter(|own| !own.is_open) else { return Ok(()) };
@@ -309,11 +310,11 @@ mod tests {
         ) {
             let (session, boot) = (Uuid::from_u128(session), Uuid::from_u128(boot));
             let folder = Path::new("/").join(OsStr::from_bytes(&folder));
-            let mark = Mark { session, folder, boot, place: Place { device, inode }, open, durable };
+            let mark = HolderMark { session, folder, boot, place: DirectoryId { device, inode }, open, durable };
             let bytes = mark.encode();
-            prop_assert_eq!(Mark::decode(&bytes), Some(mark));
-            prop_assert_eq!(Mark::decode(&anything), None);
-            let _ = Mark::decode(&[&bytes[..bytes.len() / 2], &anything[..]].concat());
+            prop_assert_eq!(HolderMark::decode(&bytes), Some(mark));
+            prop_assert_eq!(HolderMark::decode(&anything), None);
+            let _ = HolderMark::decode(&[&bytes[..bytes.len() / 2], &anything[..]].concat());
         }
     }
 }

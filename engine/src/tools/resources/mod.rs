@@ -7,9 +7,9 @@
 //! | module | holds |
 //! |---|---|
 //! | `registry` | [`ResourceRegistry`]: resources by their types and names |
-//! | `lease` | [`Lease`]: a resource that is held; [`LeaseHolder`]: for whom; [`Marked`]: what leaves a mark on it |
+//! | `lease` | [`ResourceLease`]: a resource that is held; [`LeaseHolder`]: for whom; [`LeaseMark`]: what leaves a mark on it |
 //! | `mark` | the mark on the root folder of a workspace |
-//! | `rewind` | [`Rewinding`]: what a rewind asks of a resource; [`Rewound`]: the answer |
+//! | `rewind` | [`RewindRequest`]: what a rewind asks of a resource; [`Rewound`]: the answer |
 //! | `budget` | [`BudgetTracker`]: what was spent, which no failed tool rolls back |
 //! | `filesystem` | how filesystems in memory and on disk are captured, restored, leased and registered |
 //!
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foldlog_codec::OperationId;
-use foldlog_filesystem::Unrestored;
+use foldlog_filesystem::UnrestoredPath;
 
 use crate::error::{Error, Result, caught};
 use crate::session::SyncCaptures;
@@ -42,10 +42,10 @@ mod registry;
 mod rewind;
 
 pub use budget::{BudgetSnapshot, BudgetTracker, Usage};
-pub use lease::{Lease, LeaseHolder, Marked};
+pub use lease::{LeaseHolder, LeaseMark, ResourceLease};
 pub(crate) use registry::ScratchRegistry;
 pub use registry::{ResourceRegistry, ResourceRegistryBuilder};
-pub use rewind::{Rewinding, Rewound};
+pub use rewind::{RewindRequest, Rewound};
 
 /// Says how to capture a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,15 +64,15 @@ pub struct CaptureOptions<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestoreReport {
     /// What was restored otherwise than it was captured, and what a restore does not undo.
-    pub inexact: Vec<Unrestored>,
+    pub inexact: Vec<UnrestoredPath>,
     /// Parts of the resource, such as paths, that were there and were given an earlier content.
     pub changed: Vec<String>,
     /// Parts of the resource that were removed.
     pub removed: Vec<String>,
 }
 
-impl From<Vec<Unrestored>> for RestoreReport {
-    fn from(inexact: Vec<Unrestored>) -> RestoreReport {
+impl From<Vec<UnrestoredPath>> for RestoreReport {
+    fn from(inexact: Vec<UnrestoredPath>) -> RestoreReport {
         RestoreReport { inexact, ..RestoreReport::default() }
     }
 }
@@ -254,7 +254,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// # Errors
     ///
     /// Return an error if the target cannot be restored; the rewind then changes nothing.
-    fn rewind(&self, asked: &Rewinding<'_, Self::Snapshot>) -> Result<Rewound<Self::Snapshot>> {
+    fn rewind(&self, asked: &RewindRequest<'_, Self::Snapshot>) -> Result<Rewound<Self::Snapshot>> {
         Ok(Rewound::whole(asked.target.clone()))
     }
 
@@ -344,7 +344,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     ///
     /// If a process is killed within a call, the recovery of its session rolls the resource back, together
     /// with everything that others did to it meanwhile. So if the lease ends with its process, let it put a
-    /// [mark](Marked) of `holder` on the resource, and refuse a holder that finds the mark of another session
+    /// [mark](LeaseMark) of `holder` on the resource, and refuse a holder that finds the mark of another session
     /// which [left a call open](LeaseHolder::left_open).
     ///
     /// # Errors
@@ -352,7 +352,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// Return [`Error::DeadlineExceeded`] if the resource is not free at `until`, or [`Error::WaitedTooLong`], which may name
     /// who holds it; [`Error::ResourceDirty`] if
     /// another session left the resource half done, [`Error::ResourceMaybeDirty`] if that cannot be known.
-    fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<Lease>> {
+    fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<ResourceLease>> {
         let _ = (holder, until);
         Ok(None)
     }
@@ -381,7 +381,7 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn is_in_memory(&self) -> bool;
     fn free_caches(&self);
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
-    fn rewind(&self, asked: &Rewinding<'_, AnySnapshot>) -> Result<Rewound<AnySnapshot>>;
+    fn rewind(&self, asked: &RewindRequest<'_, AnySnapshot>) -> Result<Rewound<AnySnapshot>>;
     fn is_of_other_place(&self, snapshot: &AnySnapshot) -> bool;
     fn is_from_elsewhere(&self, snapshot: &AnySnapshot) -> bool;
     fn rebind(&self, overwrite: bool) -> Result<()>;
@@ -390,7 +390,7 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn tell_of_changes(&self, left: &AnySnapshot, found: Option<&AnySnapshot>, now: &AnySnapshot);
     fn check_apart(&self, snapshot: &AnySnapshot) -> Result<()>;
     fn holds(&self, folder: &Path) -> bool;
-    fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<Lease>>;
+    fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<ResourceLease>>;
 }
 
 /// Returns a capture as the type that the resource `R` makes.
@@ -474,12 +474,12 @@ impl<R: Snapshotable> AnyResource for R {
         matches!((typed::<R>(one), typed::<R>(other)), (Ok(one), Ok(other)) if R::is_same(one, other))
     }
 
-    fn rewind(&self, asked: &Rewinding<'_, AnySnapshot>) -> Result<Rewound<AnySnapshot>> {
-        let Rewinding { target, last, last_is_here, present, overwrite, unless_changed, after_restore } =
+    fn rewind(&self, asked: &RewindRequest<'_, AnySnapshot>) -> Result<Rewound<AnySnapshot>> {
+        let RewindRequest { target, last, last_is_here, present, overwrite, unless_changed, after_restore } =
             *asked;
         let (target, last, present) = (typed::<R>(target)?, typed::<R>(last)?, typed::<R>(present)?);
         let asked =
-            Rewinding { target, last, last_is_here, present, overwrite, unless_changed, after_restore };
+            RewindRequest { target, last, last_is_here, present, overwrite, unless_changed, after_restore };
         let Rewound { to, files, kept, unknown, left_out } = Snapshotable::rewind(self, &asked)?;
         Ok(Rewound { to: Arc::new(to), files, kept, unknown, left_out })
     }
@@ -520,7 +520,7 @@ impl<R: Snapshotable> AnyResource for R {
         Snapshotable::holds(self, folder)
     }
 
-    fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<Lease>> {
+    fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<ResourceLease>> {
         Snapshotable::lease(self, holder, until)
     }
 }

@@ -4,35 +4,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::{AnyResource, AnySnapshot, Lease, LeaseHolder, Snapshotable, typed};
+use super::{AnyResource, AnySnapshot, LeaseHolder, ResourceLease, Snapshotable, typed};
 use crate::error::{Blocker, Error, Result};
 use crate::session::Patience;
 use crate::session::operation_records::RecordedCaptures;
 
 /// Makes a [copy](Snapshotable::scratch) of a resource, registered as the resource itself is; `None` if it makes no copies.
-type Copied = Arc<dyn Fn(&AnySnapshot) -> Result<Option<ResourceRegistry>> + Send + Sync>;
+type ScratchFactory = Arc<dyn Fn(&AnySnapshot) -> Result<Option<ResourceRegistry>> + Send + Sync>;
 
 /// Holds the resources of a run by their types, and those that can be captured by their names too. Cheap to
 /// clone. The set of resources never changes.
 #[derive(Clone, Default)]
 pub struct ResourceRegistry {
-    inner: Arc<Registered>,
+    inner: Arc<RegisteredResources>,
 }
 
 /// Holds the registered resources.
 #[derive(Default)]
-struct Registered {
+struct RegisteredResources {
     /// Resources by their types.
-    by_type: BTreeMap<TypeId, Typed>,
+    by_type: BTreeMap<TypeId, TypedResource>,
     /// Resources that can be captured, by their names in records.
     captured: BTreeMap<Cow<'static, str>, Arc<dyn AnyResource>>,
     /// How copies of these are made.
-    copies: BTreeMap<Cow<'static, str>, Copied>,
+    copies: BTreeMap<Cow<'static, str>, ScratchFactory>,
 }
 
 /// Holds a resource as one of its types.
 #[derive(Clone)]
-struct Typed {
+struct TypedResource {
     /// An `Arc<T>` of the type `T`, which may be a trait object.
     resource: Arc<dyn Any + Send + Sync>,
     /// Address of the resource, which is the same whatever its type.
@@ -60,7 +60,7 @@ impl fmt::Debug for ResourceRegistry {
 impl ResourceRegistry {
     /// Returns a builder that collects the resources of a registry.
     pub fn builder() -> ResourceRegistryBuilder {
-        ResourceRegistryBuilder { registered: Registered::default(), error: None }
+        ResourceRegistryBuilder { registered: RegisteredResources::default(), error: None }
     }
 
     /// Returns the resource that was registered as a `T`; `None` if there is none.
@@ -107,8 +107,8 @@ impl ResourceRegistry {
     /// Makes a registry in which copies stand for the resources that are rolled back with a failed tool, as they were at these
     /// captures, which are in their recorded form. What has no such copy stays as it is.
     pub(crate) fn scratch(&self, recorded: &RecordedCaptures) -> Result<ScratchRegistry> {
-        let Registered { by_type, captured, .. } = &*self.inner;
-        let mut scratch = Registered::default();
+        let RegisteredResources { by_type, captured, .. } = &*self.inner;
+        let mut scratch = RegisteredResources::default();
         let mut copied = BTreeSet::new();
         let rolled_back = captured.iter().filter(|(_, resource)| resource.rolls_back());
         for (name, resource) in rolled_back.clone() {
@@ -137,7 +137,9 @@ impl ResourceRegistry {
         let captured: BTreeSet<usize> = self.inner.captured.values().map(address).collect();
         let of_types = self.inner.by_type.iter().filter(|(_, typed)| !captured.contains(&typed.address));
         let by_type = of_types.map(|(of, typed)| (*of, typed.clone())).collect();
-        ResourceRegistry { inner: Arc::new(Registered { by_type, ..Registered::default() }) }
+        ResourceRegistry {
+            inner: Arc::new(RegisteredResources { by_type, ..RegisteredResources::default() }),
+        }
     }
 
     /// Takes the lease of each resource that others may work on, in ascending order of the names, and adds it
@@ -146,7 +148,7 @@ impl ResourceRegistry {
         &self,
         holder: &LeaseHolder<'_>,
         patience: &Patience,
-        leases: &mut Vec<Lease>,
+        leases: &mut Vec<ResourceLease>,
     ) -> Result<()> {
         for (name, resource) in self.inner.captured.iter().filter(|(_, resource)| resource.is_shared()) {
             let unnamed = || Blocker::Resource { resource: name.to_string(), holder: None };
@@ -170,7 +172,7 @@ fn address<T: ?Sized>(resource: &Arc<T>) -> usize {
 /// and names that were registered twice.
 #[must_use]
 pub struct ResourceRegistryBuilder {
-    registered: Registered,
+    registered: RegisteredResources,
     error: Option<Error>,
 }
 
@@ -184,7 +186,7 @@ impl ResourceRegistryBuilder {
     /// Registers a resource as a `T`, which is its own type or a trait object's. The engine does not capture
     /// the resource.
     pub fn resource<T: ?Sized + Send + Sync + 'static>(mut self, resource: Arc<T>) -> Self {
-        let typed = Typed { address: address(&resource), resource: Arc::new(resource) };
+        let typed = TypedResource { address: address(&resource), resource: Arc::new(resource) };
         if self.registered.by_type.insert(TypeId::of::<T>(), typed).is_some() {
             self.fail(std::any::type_name::<T>(), "another of that type is registered");
         }
@@ -218,7 +220,7 @@ impl ResourceRegistryBuilder {
         again: impl Fn(ResourceRegistryBuilder, Arc<R>) -> ResourceRegistryBuilder + Send + Sync + 'static,
     ) -> Self {
         let of = Arc::clone(&resource);
-        let copied: Copied = Arc::new(move |snapshot| {
+        let copied: ScratchFactory = Arc::new(move |snapshot| {
             let copy = of.scratch(typed::<R>(snapshot)?)?;
             copy.map(|copy| again(ResourceRegistry::builder(), Arc::new(copy)).build()).transpose()
         });

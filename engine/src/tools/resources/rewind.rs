@@ -1,10 +1,10 @@
 //! What a resource is asked of a rewind, and what it answers.
 
-use foldlog_filesystem::{FileKept, FileRewound, FileUnknown};
+use foldlog_filesystem::{FileRewound, FileUnknown, KeptFile};
 
 /// Says how a rewind is to bring a resource back.
 #[derive(Clone, Copy, Debug)]
-pub struct Rewinding<'a, S> {
+pub struct RewindRequest<'a, S> {
     /// Capture that the rewind goes back to.
     pub target: &'a S,
     /// Last capture that a call left: what the resource differs in from it was changed by hand.
@@ -31,7 +31,7 @@ pub struct Rewound<S> {
     /// Files that the restore changes, if the resource has files.
     pub files: Vec<FileRewound>,
     /// Files that are kept since they were changed by hand.
-    pub kept: Vec<FileKept>,
+    pub kept: Vec<KeptFile>,
     /// Files that are kept since nobody knows whether they were changed by hand.
     pub unknown: Vec<FileUnknown>,
     /// Number of files that one of the captures holds and the other leaves out. They stay as they are.

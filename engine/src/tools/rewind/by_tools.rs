@@ -21,11 +21,11 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Outcome;
 use foldlog_codec::msgpack;
 
-use super::{CaptureMoment, CaptureTaken, Captures, ExecutionState, Recorded, ResourceRewound};
+use super::{CaptureMoment, CaptureSet, CaptureTaken, ExecutionState, ResourceRewound, RewindRecord};
 use crate::error::{Error, Result};
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
 use crate::sabotage::{self, Breakage};
-use crate::session::rewind::{CaptureFound, Sought, take};
+use crate::session::rewind::{LoggedCapture, Sought, take};
 use crate::types::ToolInvoked;
 
 impl ExecutionState {
@@ -34,8 +34,8 @@ impl ExecutionState {
     pub(super) fn captures_by_tools(
         &self,
         names: &BTreeSet<String>,
-        present: &Captures,
-    ) -> Result<(BTreeMap<String, CaptureFound>, BTreeSet<String>)> {
+        present: &CaptureSet,
+    ) -> Result<(BTreeMap<String, LoggedCapture>, BTreeSet<String>)> {
         let mut found = BTreeMap::new();
         let mut left = vec![(SequenceNumber::MAX, names.clone())];
         while let Some((end, names)) = left.pop() {
@@ -49,8 +49,8 @@ impl ExecutionState {
     /// resource is now, returns its name. If that was undone there, puts what the undo brought back in the place of the capture.
     fn brought_here(
         &self,
-        found: &mut BTreeMap<String, CaptureFound>,
-        present: &Captures,
+        found: &mut BTreeMap<String, LoggedCapture>,
+        present: &CaptureSet,
     ) -> Result<BTreeSet<String>> {
         let (session, mut here) = (self.session(), BTreeSet::new());
         let elsewhere = |name: &str, recorded: Option<&[u8]>| {
@@ -106,7 +106,7 @@ impl ExecutionState {
         &self,
         limit: SequenceNumber,
         names: BTreeSet<String>,
-        found: &mut BTreeMap<String, CaptureFound>,
+        found: &mut BTreeMap<String, LoggedCapture>,
         sought: &mut Vec<(SequenceNumber, BTreeSet<String>)>,
     ) -> Result<()> {
         let session = self.session();
@@ -159,7 +159,7 @@ impl ExecutionState {
     /// Returns the captures that a rewind went back to, by the names of the resources, as the record of its end says.
     pub(super) fn rewound_by(&self, end: SequenceNumber) -> Result<BTreeMap<String, CaptureTaken>> {
         let value = self.session().result_at(end)?.0.unwrap_or_default().encode();
-        let recorded: Recorded = msgpack::from_slice(&value).map_err(Error::unread(end))?;
+        let recorded: RewindRecord = msgpack::from_slice(&value).map_err(Error::unread(end))?;
         let of_each = recorded.resources.into_iter();
         Ok(of_each.map(|ResourceRewound { name, capture, .. }| (name, capture)).collect())
     }

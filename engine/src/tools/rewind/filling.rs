@@ -21,7 +21,7 @@ use super::{ExecutionState, Goal, RewindOptions, RewindReport};
 use crate::error::{Result, caught};
 use crate::operation::RESTORE;
 use crate::session::operation_records::RecordedCaptures;
-use crate::tools::restore::Waiting;
+use crate::tools::restore::RestoreWait;
 use crate::tools::{ToolRegistry, ToolRunner};
 
 impl ExecutionState {
@@ -72,7 +72,7 @@ impl ExecutionState {
         }
         let options = RewindOptions { overwrite: true, ..options.clone() };
         let goal = Goal { to, undoes: None, files: None, fills: true };
-        self.rewind_to(goal, &options, &Waiting::here(self)).map(Some)
+        self.rewind_to(goal, &options, &RestoreWait::here(self)).map(Some)
     }
 
     /// Returns whether a capture of a resource, as it is recorded, was taken of the place that this run has; `None` of one that is not rolled

@@ -53,18 +53,18 @@ use foldlog_filesystem::ChangeKind;
 use serde::{Deserialize, Serialize};
 
 pub use report::{
-    CaptureMoment, CaptureTaken, ConversationRewound, OutsideCall, ResourceLeft, ResourcePreview,
-    ResourceRewound, RewindOptions, RewindPreview, RewindReport, SliceRewound, TagAbandoned,
+    CaptureMoment, CaptureTaken, ConversationRewound, OutsideCall, ResourcePreview, ResourceRewound,
+    RewindOptions, RewindPreview, RewindReport, SkippedResource, SliceRewound, TagAbandoned,
 };
 
 use super::call::RestoreScope;
-use super::captures::{Captures, RewoundCaptures};
+use super::captures::{CaptureSet, RewoundCaptures};
 use super::execution::ExecutionState;
-use super::restore::{Prepared, Waiting, WayBack};
+use super::restore::{PreparedRestore, RestoreWait, WayBack};
 use crate::error::{Error, Result, caught};
 use crate::fold::conversation_reading::TextBudget;
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
-use crate::session::rewind::{CaptureFound, Sought};
+use crate::session::rewind::{LoggedCapture, Sought};
 use crate::session::{Asker, Patience};
 use crate::types::{ToolInvoked, encode};
 
@@ -73,9 +73,9 @@ const KEPT_MAX: usize = 1_000;
 
 /// Holds what the record of a rewind's end says.
 #[derive(Serialize, Deserialize)]
-struct Recorded {
+struct RewindRecord {
     resources: Vec<ResourceRewound>,
-    left: Vec<ResourceLeft>,
+    left: Vec<SkippedResource>,
 }
 
 /// Names an undo of files alone by the end of what it undoes.
@@ -100,10 +100,10 @@ struct Goal {
 }
 
 /// Holds what is to be restored, and what that changes.
-struct Planned {
-    captures: Captures,
+struct RewindPlan {
+    captures: CaptureSet,
     resources: Vec<ResourcePreview>,
-    left: Vec<ResourceLeft>,
+    left: Vec<SkippedResource>,
 }
 
 impl ExecutionState {
@@ -212,7 +212,7 @@ impl ExecutionState {
     /// open there that is over now: nothing is recorded then. [`Error::Filesystem`] if a capture is of another folder, or the
     /// store lacks an object that is needed. Else those of [`restore`](ExecutionState::restore).
     pub fn rewind(&self, to: impl Into<SequenceNumber>, options: &RewindOptions) -> Result<RewindReport> {
-        self.rewind_waiting(to.into(), options, &Waiting::here(self))
+        self.rewind_waiting(to.into(), options, &RestoreWait::here(self))
     }
 
     /// Rewinds to a position, once the others allow that for which it may wait.
@@ -220,7 +220,7 @@ impl ExecutionState {
         &self,
         to: SequenceNumber,
         options: &RewindOptions,
-        waiting: &Waiting<'_>,
+        waiting: &RestoreWait<'_>,
     ) -> Result<RewindReport> {
         self.rewind_to(Goal { to, undoes: None, files: None, fills: false }, options, waiting)
     }
@@ -240,14 +240,14 @@ impl ExecutionState {
     /// [`Error::NoRewind`] if there is no rewind, and no rollback of a call, to be undone, [`Error::NoSuchOperation`] if a rewind went
     /// back to before the operation; else those of [`rewind`](ExecutionState::rewind).
     pub fn undo_rewind(&self, options: &RewindOptions) -> Result<RewindReport> {
-        self.undo_waiting(options, &Waiting::here(self))
+        self.undo_waiting(options, &RestoreWait::here(self))
     }
 
     /// Undoes the last rewind, once the others allow that for which it may wait.
     pub(super) fn undo_waiting(
         &self,
         options: &RewindOptions,
-        waiting: &Waiting<'_>,
+        waiting: &RestoreWait<'_>,
     ) -> Result<RewindReport> {
         self.rewind_to(self.to_undo(options.of)?, options, waiting)
     }
@@ -303,7 +303,12 @@ impl ExecutionState {
         Ok(!rewind.is_some_and(|rewind| rewind.undoes_rollback))
     }
 
-    fn rewind_to(&self, goal: Goal, options: &RewindOptions, waiting: &Waiting<'_>) -> Result<RewindReport> {
+    fn rewind_to(
+        &self,
+        goal: Goal,
+        options: &RewindOptions,
+        waiting: &RestoreWait<'_>,
+    ) -> Result<RewindReport> {
         let check = || self.session().check_target(goal.to);
         match self.session().replays() {
             true => check()?,
@@ -317,30 +322,30 @@ impl ExecutionState {
         let arguments =
             serde_json::to_string(&arguments).map_err(|error| Error::Export(error.to_string()))?;
         let lacking = self.lacking()?;
-        let prepare = |present: &Captures, unless_changed: bool| {
+        let prepare = |present: &CaptureSet, unless_changed: bool| {
             let how = (overwrite, unless_changed);
-            let Planned { captures, resources, mut left } = self.planned(goal, present, None, how)?;
+            let RewindPlan { captures, resources, mut left } = self.planned(goal, present, None, how)?;
             left.extend(lacking.iter().cloned());
             let resources = resources.into_iter().map(rewound).collect();
-            let value = encode(RESTORE, &Recorded { resources, left })?;
-            Ok(Prepared { captures, value: Some(value) })
+            let value = encode(RESTORE, &RewindRecord { resources, left })?;
+            Ok(PreparedRestore { captures, value: Some(value) })
         };
         let way = WayBack { position: goal.to, arguments, scope: RestoreScope::AsATool, waiting };
         let (rolled_back, report) = way.go(self, &check, &prepare)?;
         let unread =
             || Error::SnapshotMismatch("the record of the rewind does not say what it did".to_owned());
         let recorded = report.value.map(|value| value.encode()).ok_or_else(unread)?;
-        let Recorded { resources, left } = msgpack::from_slice(&recorded).map_err(|_| unread())?;
+        let RewindRecord { resources, left } = msgpack::from_slice(&recorded).map_err(|_| unread())?;
         let (operation, not_undone) = (report.operation, report.not_undone);
         Ok(RewindReport { operation, undoes, rolled_back, resources, left, not_undone })
     }
 
     /// Names the resources that the last call captured and this run does not have.
-    fn lacking(&self) -> Result<Vec<ResourceLeft>> {
+    fn lacking(&self) -> Result<Vec<SkippedResource>> {
         let names = self.session().captures_left()?.into_keys();
         let lacking = names.filter(|name| !self.registered().captured().contains_key(name.as_str()));
         Ok(lacking
-            .map(|name| ResourceLeft { name, reason: "this run does not have it".to_owned() })
+            .map(|name| SkippedResource { name, reason: "this run does not have it".to_owned() })
             .collect())
     }
 
@@ -375,12 +380,12 @@ impl ExecutionState {
             }
             false => {
                 session.check_target_recovered(goal.to)?;
-                Captures::recorded(session.open_captures()?).recalled(self.registered(), true)?
+                CaptureSet::recorded(session.open_captures()?).recalled(self.registered(), true)?
             }
         };
         let open = left_open.iter().find(|open| !open.reads_only).map(|open| open.begin);
         let how = (options.overwrite, false);
-        let Planned { resources, mut left, .. } = self.planned(goal, &present, open, how)?;
+        let RewindPlan { resources, mut left, .. } = self.planned(goal, &present, open, how)?;
         left.extend(self.lacking()?);
         let from = session.position().unwrap_or_default();
         let (abandoned, outside) = session.abandoned_by(from + 1, goal.to)?;
@@ -438,10 +443,10 @@ impl ExecutionState {
     fn planned(
         &self,
         goal: Goal,
-        present: &Captures,
+        present: &CaptureSet,
         open: Option<SequenceNumber>,
         how: (bool, bool),
-    ) -> Result<Planned> {
+    ) -> Result<RewindPlan> {
         let (session, registered) = (self.session(), self.registered());
         let rolled_back = registered.captured().iter().filter(|(_, resource)| resource.rolls_back());
         let names: BTreeSet<String> = rolled_back.map(|(name, _)| name.clone().into_owned()).collect();
@@ -471,7 +476,7 @@ impl ExecutionState {
         }
         for (name, begin) in names.iter().filter_map(|name| Some((name, open?))) {
             let Some(recorded) = present.recorded_of(name) else { continue };
-            let found = CaptureFound { record: begin, is_end: false, recorded: Some(recorded) };
+            let found = LoggedCapture { record: begin, is_end: false, recorded: Some(recorded) };
             if goal.undoes.is_none() && begin > goal.to {
                 targets.entry(name.clone()).or_insert_with(|| found.clone());
             }
@@ -481,7 +486,7 @@ impl ExecutionState {
         let (mut resources, mut left) = (Vec::new(), Vec::new());
         for (name, resource) in registered.captured() {
             let mut stays = |reason: &str| {
-                left.push(ResourceLeft { name: name.clone().into_owned(), reason: reason.to_owned() });
+                left.push(SkippedResource { name: name.clone().into_owned(), reason: reason.to_owned() });
             };
             if !resource.rolls_back() {
                 stays("it is not rolled back with a failed tool");
@@ -514,13 +519,13 @@ impl ExecutionState {
             let name = name.clone().into_owned();
             resources.push(ResourcePreview { name, capture, files, kept, unknown, left_out });
         }
-        Ok(Planned { captures: captures.done(), resources, left })
+        Ok(RewindPlan { captures: captures.done(), resources, left })
     }
 }
 
 impl Goal {
     /// Says when a capture was taken.
-    fn taken(self, found: &CaptureFound) -> CaptureTaken {
+    fn taken(self, found: &LoggedCapture) -> CaptureTaken {
         let of = match () {
             () if matches!(self.files, Some(FilesUndo::Rollback(_))) => CaptureMoment::RollbackBegan,
             () if self.undoes.is_some() => CaptureMoment::RewindBegan,

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use foldlog_codec::body::{Idempotency, Policy};
 use foldlog_codec::{OperationId, SequenceNumber};
-use foldlog_filesystem::{FileKept, FileRewound, FileUnknown};
+use foldlog_filesystem::{FileRewound, FileUnknown, KeptFile};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
@@ -43,7 +43,7 @@ pub struct RewindPreview {
     /// Resources that would go back, in ascending order of their names.
     pub resources: Vec<ResourcePreview>,
     /// Resources that would stay as they are.
-    pub left: Vec<ResourceLeft>,
+    pub left: Vec<SkippedResource>,
     /// Slices that would change, in ascending order of their names. LOG slices stay.
     pub slices: Vec<SliceRewound>,
     /// Conversations that would change.
@@ -96,7 +96,7 @@ pub struct ResourcePreview {
     /// Files that would be created, modified or removed, with diffs.
     pub files: Vec<FileRewound>,
     /// Files that would be kept, since they were changed by hand.
-    pub kept: Vec<FileKept>,
+    pub kept: Vec<KeptFile>,
     /// Files that would be kept, since no call has worked in the folder: nobody knows whether they were changed by hand.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<FileUnknown>,
@@ -118,7 +118,7 @@ pub struct ResourceRewound {
     /// Number of files that were removed.
     pub removed: u64,
     /// Files that were kept, since they were changed by hand: the first 1,000.
-    pub kept: Vec<FileKept>,
+    pub kept: Vec<KeptFile>,
     /// Number of files that were kept beside these.
     pub kept_more: u64,
     /// Files that were kept, since no call had worked in the folder: the first 1,000.
@@ -137,7 +137,7 @@ fn is_zero(count: &u64) -> bool {
 
 /// Names a resource that stays as it is, and says why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ResourceLeft {
+pub struct SkippedResource {
     /// Name of the resource.
     pub name: String,
     /// Why it stays.
@@ -214,7 +214,7 @@ pub struct RewindReport {
     /// Resources that went back, in ascending order of their names.
     pub resources: Vec<ResourceRewound>,
     /// Resources that stayed as they are.
-    pub left: Vec<ResourceLeft>,
+    pub left: Vec<SkippedResource>,
     /// What was restored otherwise than it was captured.
     pub not_undone: Vec<NotUndone>,
 }

@@ -116,15 +116,15 @@ fn is_in_index(file: &File, id: &[u8]) -> Option<bool> {
 
 /// The refs of a repository that keep lost commits: names within [`LOST`], and the commits that they name.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct LostCommitRefs {
     /// Those in files of their own, as a restore writes them.
     pub(super) loose: BTreeSet<(String, String)>,
     /// Those in `packed-refs`.
     pub(super) packed: BTreeSet<(String, String)>,
 }
 
-impl Kept {
-    pub(super) fn in_repository(repository: &OwnedFd, packed_refs: &[u8]) -> Kept {
+impl LostCommitRefs {
+    pub(super) fn in_repository(repository: &OwnedFd, packed_refs: &[u8]) -> LostCommitRefs {
         let within = |(id, name): (String, String)| {
             let name = name.strip_prefix(std::str::from_utf8(LOST).ok()?)?.strip_prefix('/')?.to_owned();
             Some((name, id))
@@ -134,13 +134,13 @@ impl Kept {
         for name in LOST.split(|byte| *byte == b'/') {
             folder = folder.and_then(|folder| open_at(&folder, name, OPEN_FOLDER, Mode::empty()));
         }
-        let Ok(folder) = folder else { return Kept { packed, ..Kept::default() } };
+        let Ok(folder) = folder else { return LostCommitRefs { packed, ..LostCommitRefs::default() } };
         let names = list(&folder).unwrap_or_default().into_iter().filter(|(name, _)| !name.starts_with(b"."));
         let loose = names.filter_map(|(name, _)| {
             let id = id_in(&read_start(&folder, &name).ok()?)?.to_owned();
             Some((String::from_utf8(name).ok()?, id))
         });
-        Kept { loose: loose.collect(), packed }
+        LostCommitRefs { loose: loose.collect(), packed }
     }
 
     fn all(&self) -> impl Iterator<Item = &(String, String)> {

@@ -47,12 +47,12 @@ use nix::errno::Errno;
 use nix::sys::stat::Mode;
 
 use super::leave_out::LeaveOut;
-use super::manifest::{Kind, Owner, Stat, join, shown, unshown};
+use super::manifest::{ManifestKind, Owner, Stat, join, shown, unshown};
 use super::object_files::open_folder;
 use super::objects::{ObjectId, ObjectKind, Objects};
 use super::step::{OPEN_FOLDER, list, open_around, open_at, open_file, read_link, stat_at};
 use crate::error::{Error, Result};
-pub(super) use undo::Undoing;
+pub(super) use undo::RepositoryRestore;
 
 const HEAD: &str = "foldlog-repositories 2";
 const HEAD_BEFORE: &str = "foldlog-repositories 1\n";
@@ -107,7 +107,7 @@ const NOT_WHOLE: Digest = [0xff; 16];
 
 /// What was found at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct RepositoryEntry {
     digest: Digest,
     mode: u32,
     owner: Owner,
@@ -115,14 +115,14 @@ pub(super) struct Entry {
     copy: Option<ObjectId>,
 }
 
-impl Entry {
-    fn kind(&self) -> Kind {
+impl RepositoryEntry {
+    fn kind(&self) -> ManifestKind {
         Stat { mode: self.mode, ..Stat::UNKNOWN }.kind()
     }
 
     /// Whether both are an index that differs in no more than what files were like.
-    fn is_same_index(&self, other: &Entry, objects: &Objects) -> bool {
-        let left = |entry: &Entry| {
+    fn is_same_index(&self, other: &RepositoryEntry, objects: &Objects) -> bool {
+        let left = |entry: &RepositoryEntry| {
             let content = objects.read(entry.copy?, ObjectKind::Blob, COPY_BYTES_MAX).ok()?;
             index::without_stats(&content)
         };
@@ -133,13 +133,13 @@ impl Entry {
 /// What was looked at, by path.
 #[derive(Default)]
 pub(super) struct Repositories {
-    found: BTreeMap<Vec<u8>, Entry>,
+    found: BTreeMap<Vec<u8>, RepositoryEntry>,
     /// Whether it was captured by an earlier version, which kept no copies.
     is_older: bool,
 }
 
 /// What the last snapshot found, by path, so that a file that is as it was need not be read again.
-pub(super) type Seen = BTreeMap<Vec<u8>, (Stat, Entry)>;
+pub(super) type RepositoryStatCache = BTreeMap<Vec<u8>, (Stat, RepositoryEntry)>;
 
 fn is_repository(path: &[u8]) -> bool {
     path == b".git" || path.ends_with(b"/.git")
@@ -165,7 +165,7 @@ impl Repositories {
     }
 
     /// What is within a repository, sorted by path.
-    fn within(&self, root: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Entry)> {
+    fn within(&self, root: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &RepositoryEntry)> {
         let prefix = join(root, b"");
         let from = self.found.range(prefix.clone()..);
         from.take_while(move |(path, _)| path.starts_with(&prefix))
@@ -174,12 +174,12 @@ impl Repositories {
     /// Whether nobody worked in a repository between the two, its index and its logs included. Refs that keep lost commits are no work of
     /// anybody, and neither is what `git status` notes in an index.
     fn is_same_at(&self, other: &Repositories, root: &[u8], objects: &Objects) -> bool {
-        fn all<'a>(of: &'a Repositories, root: &[u8]) -> BTreeMap<&'a Vec<u8>, &'a Entry> {
+        fn all<'a>(of: &'a Repositories, root: &[u8]) -> BTreeMap<&'a Vec<u8>, &'a RepositoryEntry> {
             let within = of.within(root).filter(|(path, _)| !lost_commits::is_kept_ref(path));
             within.chain(of.found.get_key_value(root)).collect()
         }
         let (own, others) = (all(self, root), all(other, root));
-        let is_same = |(one, other): (&&Entry, &&Entry)| {
+        let is_same = |(one, other): (&&RepositoryEntry, &&RepositoryEntry)| {
             one.digest == other.digest || one.is_same_index(other, objects)
         };
         let is_known = !self.is_older && !other.is_older;
@@ -212,7 +212,7 @@ impl Repositories {
 
     pub(super) fn write(&self, objects: &Objects) -> Result<ObjectId> {
         let mut text = format!("{HEAD}\n");
-        for (path, Entry { digest, mode, owner: (user, group), modified_ns, copy }) in &self.found {
+        for (path, RepositoryEntry { digest, mode, owner: (user, group), modified_ns, copy }) in &self.found {
             let digest = u128::from_be_bytes(*digest);
             let copy = copy.map_or_else(|| "-".to_owned(), |copy| copy.to_string());
             let path = shown(path);
@@ -252,7 +252,7 @@ impl Repositories {
             if path.split(|byte| *byte == b'/').any(|name| matches!(name, b"" | b"." | b"..")) {
                 return None;
             }
-            found.insert(path, Entry { digest, mode, owner, modified_ns, copy });
+            found.insert(path, RepositoryEntry { digest, mode, owner, modified_ns, copy });
         }
         Some(Repositories { found, is_older: false })
     }
@@ -260,7 +260,7 @@ impl Repositories {
 
 /// Which part of a repository a folder is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum RepositoryPart {
     /// A repository itself, or that of a submodule or of a linked worktree.
     Repository,
     /// What holds the repositories of submodules, under names that may have several parts.
@@ -273,14 +273,14 @@ enum Part {
     Inner,
 }
 
-impl Part {
+impl RepositoryPart {
     /// Which part of a repository the folder `name` in it is; `None` of one that is not looked at.
-    fn of(name: &[u8]) -> Option<Part> {
+    fn of(name: &[u8]) -> Option<RepositoryPart> {
         match name {
-            b"modules" => Some(Part::Modules),
-            b"worktrees" => Some(Part::Worktrees),
-            b"objects" => Some(Part::Objects),
-            name => FOLDERS.contains(&name).then_some(Part::Inner),
+            b"modules" => Some(RepositoryPart::Modules),
+            b"worktrees" => Some(RepositoryPart::Worktrees),
+            b"objects" => Some(RepositoryPart::Objects),
+            name => FOLDERS.contains(&name).then_some(RepositoryPart::Inner),
         }
     }
 }
@@ -298,14 +298,20 @@ pub(super) struct Look<'a> {
 
 impl Look<'_> {
     /// Looks at the repositories at these paths, each with the folder that holds it.
-    pub(super) fn at(&self, paths: &[Vec<u8>], seen: &mut Seen) -> Result<Repositories> {
+    pub(super) fn at(&self, paths: &[Vec<u8>], seen: &mut RepositoryStatCache) -> Result<Repositories> {
         let before = std::mem::take(seen);
-        let mut looking =
-            Looking { look: self, before, seen, found: BTreeMap::new(), is_whole: true, is_outside: false };
+        let mut looking = RepositoryScan {
+            look: self,
+            before,
+            seen,
+            found: BTreeMap::new(),
+            is_whole: true,
+            is_outside: false,
+        };
         for path in paths {
             let Ok((folder, name)) = open_around(self.root, path) else { continue };
             looking.is_whole = true;
-            looking.look(&folder, &name, path, (Part::Repository, 0))?;
+            looking.look(&folder, &name, path, (RepositoryPart::Repository, 0))?;
             looking.outside(&folder, &name, path)?;
             if !looking.is_whole {
                 let prefix = join(path, b"");
@@ -319,24 +325,24 @@ impl Look<'_> {
     }
 }
 
-struct Looking<'a> {
+struct RepositoryScan<'a> {
     look: &'a Look<'a>,
-    before: Seen,
-    seen: &'a mut Seen,
-    found: BTreeMap<Vec<u8>, Entry>,
+    before: RepositoryStatCache,
+    seen: &'a mut RepositoryStatCache,
+    found: BTreeMap<Vec<u8>, RepositoryEntry>,
     /// Whether all of the repository was looked at.
     is_whole: bool,
     /// Whether that is outside of the workspace, where nothing is copied.
     is_outside: bool,
 }
 
-impl Looking<'_> {
+impl RepositoryScan<'_> {
     fn look(
         &mut self,
         around: &OwnedFd,
         name: &[u8],
         path: &[u8],
-        (part, depth): (Part, usize),
+        (part, depth): (RepositoryPart, usize),
     ) -> Result<()> {
         if self.found.len() >= FILES_MAX || depth > DEPTH_MAX {
             self.is_whole = false;
@@ -350,13 +356,16 @@ impl Looking<'_> {
             }
         };
         match stat.kind() {
-            Kind::Special => return Ok(()),
-            Kind::File | Kind::Link => return self.file(around, name, path, stat),
-            Kind::Folder => {}
+            ManifestKind::Special => return Ok(()),
+            ManifestKind::File | ManifestKind::Link => return self.file(around, name, path, stat),
+            ManifestKind::Folder => {}
         }
-        if part != Part::Objects {
+        if part != RepositoryPart::Objects {
             let digest = digest(stat.mode, b"", 0);
-            self.found.insert(path.to_vec(), Entry { modified_ns: 0, ..Entry::of(&stat, digest, None) });
+            self.found.insert(
+                path.to_vec(),
+                RepositoryEntry { modified_ns: 0, ..RepositoryEntry::of(&stat, digest, None) },
+            );
         }
         let opened = open_at(around, name, OPEN_FOLDER, Mode::empty());
         let listed = opened.and_then(|folder| list(&folder).map(|listed| (folder, listed)));
@@ -364,17 +373,17 @@ impl Looking<'_> {
             self.is_whole = false;
             return Ok(());
         };
-        let is_submodule = part == Part::Modules && stat_at(&folder, b"HEAD").is_ok();
-        let part = if is_submodule { Part::Repository } else { part };
+        let is_submodule = part == RepositoryPart::Modules && stat_at(&folder, b"HEAD").is_ok();
+        let part = if is_submodule { RepositoryPart::Repository } else { part };
         for (child, stat) in listed {
-            let is_folder = stat.kind() == Kind::Folder;
+            let is_folder = stat.kind() == ManifestKind::Folder;
             let child_part = match part {
-                Part::Repository if is_folder => Part::of(&child),
-                Part::Worktrees if is_folder => Some(Part::Repository),
-                Part::Modules if is_folder => Some(Part::Modules),
-                Part::Objects if is_folder => (child == b"info").then_some(Part::Objects),
-                Part::Objects => is_lock(&child).then_some(Part::Inner),
-                _ => Some(Part::Inner),
+                RepositoryPart::Repository if is_folder => RepositoryPart::of(&child),
+                RepositoryPart::Worktrees if is_folder => Some(RepositoryPart::Repository),
+                RepositoryPart::Modules if is_folder => Some(RepositoryPart::Modules),
+                RepositoryPart::Objects if is_folder => (child == b"info").then_some(RepositoryPart::Objects),
+                RepositoryPart::Objects => is_lock(&child).then_some(RepositoryPart::Inner),
+                _ => Some(RepositoryPart::Inner),
             };
             if let Some(part) = child_part {
                 self.look(&folder, &child, &join(path, &child), (part, depth + 1))?;
@@ -385,7 +394,7 @@ impl Looking<'_> {
 
     fn file(&mut self, around: &OwnedFd, name: &[u8], path: &[u8], stat: Stat) -> Result<()> {
         if is_lock(name) {
-            self.found.insert(path.to_vec(), Entry::of(&stat, LOCK, None));
+            self.found.insert(path.to_vec(), RepositoryEntry::of(&stat, LOCK, None));
             return Ok(());
         }
         let keep = self.look.keep.filter(|_| !self.is_outside);
@@ -404,7 +413,7 @@ impl Looking<'_> {
             }
             _ => {
                 let (digest, copy) = content(around, name, &stat, keep)?;
-                Entry::of(&stat, digest, copy)
+                RepositoryEntry::of(&stat, digest, copy)
             }
         };
         self.found.insert(path.to_vec(), entry.clone());
@@ -414,9 +423,9 @@ impl Looking<'_> {
 
     /// Looks at what a `.git` that is a file or a link leads to outside of the workspace.
     fn outside(&mut self, around: &OwnedFd, name: &[u8], path: &[u8]) -> Result<()> {
-        let leads_to = match self.found.get(path).map(Entry::kind) {
-            Some(Kind::Link) => read_link(around, name).ok(),
-            Some(Kind::File) => read_start(around, name).ok(),
+        let leads_to = match self.found.get(path).map(RepositoryEntry::kind) {
+            Some(ManifestKind::Link) => read_link(around, name).ok(),
+            Some(ManifestKind::File) => read_start(around, name).ok(),
             _ => None,
         };
         let Some(leads_to) = leads_to else { return Ok(()) };
@@ -437,7 +446,9 @@ impl Looking<'_> {
     }
 
     fn look_at_all(&mut self, folder: &OwnedFd, path: &[u8], names: &[&[u8]]) -> Result<()> {
-        names.iter().try_for_each(|name| self.look(folder, name, &join(path, name), (Part::Inner, 1)))
+        names
+            .iter()
+            .try_for_each(|name| self.look(folder, name, &join(path, name), (RepositoryPart::Inner, 1)))
     }
 
     /// Opens a folder outside of the workspace, whose path may end in a line feed.
@@ -453,9 +464,9 @@ impl Looking<'_> {
     }
 }
 
-impl Entry {
-    fn of(stat: &Stat, digest: Digest, copy: Option<ObjectId>) -> Entry {
-        Entry { digest, mode: stat.mode, owner: stat.owner, modified_ns: stat.modified_ns, copy }
+impl RepositoryEntry {
+    fn of(stat: &Stat, digest: Digest, copy: Option<ObjectId>) -> RepositoryEntry {
+        RepositoryEntry { digest, mode: stat.mode, owner: stat.owner, modified_ns: stat.modified_ns, copy }
     }
 }
 
@@ -474,7 +485,7 @@ fn content(
 ) -> Result<(Digest, Option<ObjectId>)> {
     let is_short = stat.len <= COPY_BYTES_MAX;
     let read = match stat.kind() {
-        Kind::Link => read_link(around, name).ok(),
+        ManifestKind::Link => read_link(around, name).ok(),
         _ => open_file(around, name).ok().and_then(|file| {
             let mut bytes = Vec::new();
             let max = if is_short { COPY_BYTES_MAX } else { DIGESTED_BYTES_MAX };

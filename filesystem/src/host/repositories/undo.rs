@@ -33,18 +33,21 @@ use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use super::super::aside::{self, Aside};
-use super::super::attributes::{Target, Wanted};
+use super::super::attributes::{Target, WantedAttributes};
 use super::super::known_objects::doubt;
-use super::super::manifest::{Kind, join, shown, told};
+use super::super::manifest::{ManifestKind, join, shown, told};
 use super::super::objects::{ObjectId, ObjectKind, Objects};
 use super::super::plan::stat_of;
 use super::super::removal::Removal;
 use super::super::rules::{Rules, TEMPORARY};
 use super::super::step::{OPEN_FOLDER, open_around, open_at, open_file, stat_at};
-use super::lost_commits::{self, Kept, is_head_or_ref, is_kept_ref, is_of_worktree};
+use super::lost_commits::{self, LostCommitRefs, is_head_or_ref, is_kept_ref, is_of_worktree};
 use super::reftable;
-use super::{COPY_BYTES_MAX, Entry, Look, NOT_WHOLE, Repositories, Seen, is_lock, is_repository};
-use crate::error::Unrestored;
+use super::{
+    COPY_BYTES_MAX, Look, NOT_WHOLE, Repositories, RepositoryEntry, RepositoryStatCache, is_lock,
+    is_repository,
+};
+use crate::error::UnrestoredPath;
 
 /// Why a repository stays.
 const MADE: &str = "it was made, and a repository is removed only with the call that made it";
@@ -56,7 +59,7 @@ const LOST_MAX: usize = 20;
 const LOOKED_FOR_MAX: usize = 200;
 
 /// A restore of repositories.
-pub(in crate::host) struct Undoing<'a> {
+pub(in crate::host) struct RepositoryRestore<'a> {
     pub(in crate::host) objects: &'a Objects,
     pub(in crate::host) root: &'a Arc<OwnedFd>,
     /// Path of the workspace.
@@ -68,7 +71,7 @@ pub(in crate::host) struct Undoing<'a> {
     /// Whether lost commits are kept.
     pub(in crate::host) keeps_lost: bool,
     /// What was not undone.
-    pub(in crate::host) told: Vec<Unrestored>,
+    pub(in crate::host) told: Vec<UnrestoredPath>,
     /// How many files and folders were changed.
     pub(in crate::host) changed: u64,
     /// Repositories that were there before, and in which something was replaced or removed.
@@ -76,17 +79,17 @@ pub(in crate::host) struct Undoing<'a> {
 }
 
 /// What was found at a path.
-type Found<'a> = (&'a Vec<u8>, &'a Entry);
+type RepositoryPathEntry<'a> = (&'a Vec<u8>, &'a RepositoryEntry);
 
 /// A commit that nothing names any more, and what named it.
-struct Lost {
+struct LostCommit {
     id: String,
     named_by: String,
 }
 
-impl<'a> Undoing<'a> {
+impl<'a> RepositoryRestore<'a> {
     fn tell(&mut self, path: &[u8], reason: impl Into<String>) {
-        self.told.push(Unrestored { path: told(path), reason: reason.into() });
+        self.told.push(UnrestoredPath { path: told(path), reason: reason.into() });
     }
 
     /// Returns the paths of the repositories that were made since.
@@ -100,7 +103,9 @@ impl<'a> Undoing<'a> {
     pub(in crate::host) fn remove_made(&mut self) {
         for root in self.made() {
             match (self.now.found.get(root), self.call) {
-                (Some(entry), Some(call)) if entry.kind() == Kind::Folder => self.move_aside(root, call),
+                (Some(entry), Some(call)) if entry.kind() == ManifestKind::Folder => {
+                    self.move_aside(root, call);
+                }
                 (Some(entry), Some(_)) => self.remove(root, entry.kind()),
                 _ => self.tell(root, MADE),
             }
@@ -123,16 +128,16 @@ impl<'a> Undoing<'a> {
         }
         for (root, then) in self.then.found.iter().filter(|(path, _)| is_repository(path)) {
             match self.now.found.get(root) {
-                None if then.kind() != Kind::Folder => {
+                None if then.kind() != ManifestKind::Folder => {
                     self.write_all(&[(root, then)]);
                     self.tell_of_outside(root);
                 }
                 None => self.tell_of_missing(root, "it was removed, and a capture holds no git objects"),
-                Some(now) if then.kind() != Kind::Folder => {
+                Some(now) if then.kind() != ManifestKind::Folder => {
                     match self.call {
                         _ if now.kind() == then.kind() => {}
                         // The call made a repository there, whose objects no capture holds.
-                        Some(call) if now.kind() == Kind::Folder => self.move_aside(root, call),
+                        Some(call) if now.kind() == ManifestKind::Folder => self.move_aside(root, call),
                         _ => self.remove(root, now.kind()),
                     }
                     if now.digest != then.digest {
@@ -140,7 +145,7 @@ impl<'a> Undoing<'a> {
                     }
                     self.tell_of_outside(root);
                 }
-                Some(now) if now.kind() != Kind::Folder => {
+                Some(now) if now.kind() != ManifestKind::Folder => {
                     self.tell(root, "it was replaced by a file, and a capture holds no git objects");
                 }
                 Some(now) if [now.digest, then.digest].contains(&NOT_WHOLE) => {
@@ -162,7 +167,7 @@ impl<'a> Undoing<'a> {
     fn tell_of_outside(&mut self, root: &[u8]) {
         // Where it leads to now that it is back.
         let look = Look { root: self.root, place: self.place, keep: None, is_racy: &|_| true };
-        let now = look.at(&[root.to_vec()], &mut Seen::new()).unwrap_or_default();
+        let now = look.at(&[root.to_vec()], &mut RepositoryStatCache::new()).unwrap_or_default();
         let (then, now): (BTreeMap<_, _>, BTreeMap<_, _>) =
             (self.then.within(root).collect(), now.within(root).collect());
         for path in then.keys().chain(now.keys()).copied().collect::<BTreeSet<_>>() {
@@ -187,12 +192,12 @@ impl<'a> Undoing<'a> {
         let then = self.then.found.iter().filter(|(path, _)| is_repository(path));
         for (root, then) in then {
             match self.now.found.get(root).map(|now| (now.kind(), now.digest)) {
-                Some((Kind::Folder, _)) if then.kind() == Kind::Folder => {
+                Some((ManifestKind::Folder, _)) if then.kind() == ManifestKind::Folder => {
                     aside.linked.append(&mut self.replaced_in(root));
                 }
                 // The restore moves it.
-                Some((Kind::Folder, _)) | None => {}
-                Some((_, digest)) if then.kind() == Kind::Folder || digest == then.digest => {}
+                Some((ManifestKind::Folder, _)) | None => {}
+                Some((_, digest)) if then.kind() == ManifestKind::Folder || digest == then.digest => {}
                 Some(_) => aside.linked.push(root.clone()),
             }
         }
@@ -210,7 +215,7 @@ impl<'a> Undoing<'a> {
             removals.iter().any(|(gone, _)| is_in(gone))
         };
         let is_replaced = |path: &Vec<u8>| writes.binary_search_by(|(one, _)| (*one).cmp(path)).is_ok();
-        let files = self.now.within(root).filter(|(_, now)| now.kind() != Kind::Folder);
+        let files = self.now.within(root).filter(|(_, now)| now.kind() != ManifestKind::Folder);
         files.map(|(path, _)| path).filter(|path| is_gone(path) || is_replaced(path)).cloned().collect()
     }
 
@@ -231,9 +236,9 @@ impl<'a> Undoing<'a> {
     }
 
     /// Returns what of a repository, and of those of submodules in it, a restore removes, and what it writes, each sorted by path.
-    fn changes(&self, root: &[u8]) -> (Vec<Found<'a>>, Vec<Found<'a>>) {
+    fn changes(&self, root: &[u8]) -> (Vec<RepositoryPathEntry<'a>>, Vec<RepositoryPathEntry<'a>>) {
         let (then, now) = (self.then, self.now);
-        let mut removals: Vec<Found<'a>> = Vec::new();
+        let mut removals: Vec<RepositoryPathEntry<'a>> = Vec::new();
         for (path, entry) in now.within(root) {
             let is_gone = removals.last().is_some_and(|(gone, _)| path.starts_with(&join(gone, b"")));
             let is_as_kind = then.found.get(path).is_some_and(|then| then.kind() == entry.kind());
@@ -241,7 +246,7 @@ impl<'a> Undoing<'a> {
                 removals.push((path, entry));
             }
         }
-        let is_changed = |(path, then): &Found<'_>| {
+        let is_changed = |(path, then): &RepositoryPathEntry<'_>| {
             !is_lock(path) && now.found.get(*path).is_none_or(|now| now.digest != then.digest)
         };
         (removals, then.within(root).filter(is_changed).collect())
@@ -300,7 +305,7 @@ impl<'a> Undoing<'a> {
     fn is_replaced(
         &self,
         repository: &[u8],
-        writes: &[(&Vec<u8>, &Entry)],
+        writes: &[(&Vec<u8>, &RepositoryEntry)],
         is_own: &dyn Fn(&[u8]) -> bool,
     ) -> bool {
         let Some(opened) = self.open(repository) else { return true };
@@ -332,7 +337,8 @@ impl<'a> Undoing<'a> {
     fn keep_lost(&mut self, repository: &[u8], is_own: &dyn Fn(&[u8]) -> bool) {
         let found = self.lost(repository, is_own);
         let Some(opened) = self.open(repository) else { return };
-        let mut kept = Kept::in_repository(&opened, &self.present(&join(repository, b"packed-refs")));
+        let mut kept =
+            LostCommitRefs::in_repository(&opened, &self.present(&join(repository, b"packed-refs")));
         for (name, id) in kept.packed_alone() {
             if let Err(errno) = self.write_ref(&opened, &name, &id) {
                 self.tell(&lost_commits::path_of(repository, &name), errno.desc());
@@ -340,7 +346,7 @@ impl<'a> Undoing<'a> {
         }
         let is_reftable = stat_at(&opened, b"reftable").is_ok();
         let more = found.len().saturating_sub(LOST_MAX);
-        for Lost { id, named_by } in found.into_iter().take(LOST_MAX) {
+        for LostCommit { id, named_by } in found.into_iter().take(LOST_MAX) {
             if !lost_commits::has_object(&opened, &id) {
                 continue;
             }
@@ -381,7 +387,8 @@ impl<'a> Undoing<'a> {
     fn write_ref(&mut self, repository: &OwnedFd, name: &str, id: &str) -> Result<(), Errno> {
         let refs = stat_at(repository, b"refs")?;
         let (executable, owner) = (refs.permissions(), Some(refs.owner));
-        let wanted = |permissions| Wanted { permissions, owner, attributes: None, modified_ns: None };
+        let wanted =
+            |permissions| WantedAttributes { permissions, owner, attributes: None, modified_ns: None };
         let give = |opened: &OwnedFd, permissions: u32| {
             let given = wanted(permissions).give(&Target::Opened(opened.as_fd()), &stat_of(opened)?, &None);
             given.map(drop).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
@@ -402,11 +409,11 @@ impl<'a> Undoing<'a> {
     }
 
     /// Finds what refs, heads and logs of a repository name now and did not when it was captured.
-    fn lost(&self, repository: &[u8], is_own: &dyn Fn(&[u8]) -> bool) -> Vec<Lost> {
+    fn lost(&self, repository: &[u8], is_own: &dyn Fn(&[u8]) -> bool) -> Vec<LostCommit> {
         let (mut named, mut logged) = (Vec::new(), Vec::new());
         for (path, now) in self.now.within(repository).filter(|(path, _)| is_own(path)) {
             let then = self.then.found.get(path);
-            if now.kind() != Kind::File || then.is_some_and(|then| then.digest == now.digest) {
+            if now.kind() != ManifestKind::File || then.is_some_and(|then| then.digest == now.digest) {
                 continue;
             }
             let name = name_within(repository, path);
@@ -414,17 +421,17 @@ impl<'a> Undoing<'a> {
                 let before = then.and_then(|then| then.copy).map(|copy| self.copy(copy)).unwrap_or_default();
                 let of = name.replace("logs/", "");
                 let ids = lost_commits::ids_in_log(&self.present(path), &before).into_iter();
-                logged.extend(ids.map(|id| Lost { id, named_by: format!("the log of `{of}`") }));
+                logged.extend(ids.map(|id| LostCommit { id, named_by: format!("the log of `{of}`") }));
             } else if is_head_or_ref(&name) {
                 let ids = lost_commits::ids_in(&name, &self.present(path)).into_iter();
                 let ids = ids.filter(|(_, name)| is_head_or_ref(name));
-                named.extend(ids.map(|(id, name)| Lost { id, named_by: format!("`{name}`") }));
+                named.extend(ids.map(|(id, name)| LostCommit { id, named_by: format!("`{name}`") }));
             }
         }
         let (tables, tables_now) = (self.reftable_then(repository), self.reftable_now(repository));
         let changed =
             tables_now.into_iter().filter(|(name, id)| is_head_or_ref(name) && tables.get(name) != Some(id));
-        named.extend(changed.map(|(name, id)| Lost { id, named_by: format!("`{name}`") }));
+        named.extend(changed.map(|(name, id)| LostCommit { id, named_by: format!("`{name}`") }));
         named.append(&mut logged);
         if named.is_empty() {
             return named;
@@ -444,7 +451,7 @@ impl<'a> Undoing<'a> {
     }
 
     /// Writes files, links and folders as they were captured, those around others first.
-    fn write_all(&mut self, writes: &[(&Vec<u8>, &Entry)]) {
+    fn write_all(&mut self, writes: &[(&Vec<u8>, &RepositoryEntry)]) {
         for (path, entry) in writes {
             match self.write(path, entry) {
                 Ok(told) => {
@@ -458,16 +465,16 @@ impl<'a> Undoing<'a> {
         }
     }
 
-    fn write(&self, path: &[u8], entry: &Entry) -> Result<Vec<String>, String> {
-        let Entry { mode, owner, modified_ns, copy, .. } = *entry;
+    fn write(&self, path: &[u8], entry: &RepositoryEntry) -> Result<Vec<String>, String> {
+        let RepositoryEntry { mode, owner, modified_ns, copy, .. } = *entry;
         let (folder, name) = open_around(self.root, path).map_err(described)?;
-        let wanted = Wanted {
+        let wanted = WantedAttributes {
             permissions: mode & 0o7777,
             owner: Some(owner),
             attributes: None,
-            modified_ns: Some(modified_ns).filter(|_| entry.kind() != Kind::Folder),
+            modified_ns: Some(modified_ns).filter(|_| entry.kind() != ManifestKind::Folder),
         };
-        if entry.kind() == Kind::Folder {
+        if entry.kind() == ManifestKind::Folder {
             match mkdirat(&folder, &*name, Mode::S_IRWXU) {
                 Ok(()) | Err(Errno::EEXIST) => {}
                 Err(errno) => return Err(described(errno)),
@@ -484,7 +491,7 @@ impl<'a> Undoing<'a> {
         })?;
         let temporary = temporary();
         let written = match entry.kind() {
-            Kind::Link => {
+            ManifestKind::Link => {
                 symlinkat(&*content, &folder, temporary.as_str()).map_err(described).and_then(|()| {
                     let stat = stat_at(&folder, temporary.as_bytes()).map_err(described)?;
                     let target = Target::Link(folder.as_fd(), temporary.as_bytes());
@@ -509,7 +516,7 @@ impl<'a> Undoing<'a> {
     }
 
     /// Removes what stands at a path, with all that is in it.
-    fn remove(&mut self, path: &[u8], kind: Kind) {
+    fn remove(&mut self, path: &[u8], kind: ManifestKind) {
         let (folder, name) = match open_around(self.root, path) {
             Ok(found) => found,
             Err(errno) => return self.tell(path, described(errno)),
@@ -518,7 +525,8 @@ impl<'a> Undoing<'a> {
         let mut removal = Removal::new(&rules, None);
         let removed = removal.remove(&folder, &name, kind, path);
         self.changed += removal.removed;
-        let mounts = removal.mounts.drain(..).map(|path| Unrestored::new(path, "something is mounted there"));
+        let mounts =
+            removal.mounts.drain(..).map(|path| UnrestoredPath::new(path, "something is mounted there"));
         self.told.extend(mounts);
         self.told.append(&mut removal.failures);
         if let Err(reason) = removed {
@@ -569,7 +577,7 @@ fn create(folder: &OwnedFd, temporary: &str) -> Result<OwnedFd, Errno> {
     open_at(folder, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR)
 }
 
-fn give(wanted: &Wanted, opened: &OwnedFd) -> Result<Vec<String>, String> {
+fn give(wanted: &WantedAttributes, opened: &OwnedFd) -> Result<Vec<String>, String> {
     let stat = stat_of(opened).map_err(described)?;
     wanted.give(&Target::Opened(opened.as_fd()), &stat, &None).map_err(|errno| errno.to_string())
 }
@@ -579,7 +587,8 @@ fn keeping_time(folder: &OwnedFd, change: impl FnOnce() -> Result<(), Errno>) ->
     let before = stat_of(folder)?;
     change()?;
     let modified_ns = Some(before.modified_ns);
-    let wanted = Wanted { permissions: before.permissions(), owner: None, attributes: None, modified_ns };
+    let wanted =
+        WantedAttributes { permissions: before.permissions(), owner: None, attributes: None, modified_ns };
     let _ = wanted.give(&Target::Opened(folder.as_fd()), &before, &None);
     Ok(())
 }

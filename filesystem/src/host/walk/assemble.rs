@@ -4,17 +4,17 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::scan::{Found, Scanned};
-use super::{Results, Tree, Walk};
+use super::scan::{ScannedDirectory, ScannedEntry};
+use super::{Results, TreeObject, WorkspaceWalk};
 use crate::error::{Error, Result};
-use crate::host::manifest::{Entry, Folder, Node, Stat, encode_tree, in_order};
+use crate::host::manifest::{ManifestDirectory, ManifestEntry, ManifestNode, Stat, encode_tree, in_order};
 use crate::host::objects::{Hasher, ObjectId, ObjectKind};
 use crate::host::parallel::in_parallel;
 use crate::host::times;
 
-impl Walk<'_> {
+impl WorkspaceWalk<'_> {
     /// From what the scans found to folders, those within before those around them.
-    pub(super) fn assemble(&self, results: Results) -> Result<(Arc<Folder>, Vec<Tree>)> {
+    pub(super) fn assemble(&self, results: Results) -> Result<(Arc<ManifestDirectory>, Vec<TreeObject>)> {
         let Results { mut scanned, read, mounts, .. } = results;
         let mounts: HashSet<usize> = mounts.into_iter().filter_map(|(scan, _)| scan).collect();
         scanned.sort_by_key(|scanned| scanned.id);
@@ -24,13 +24,13 @@ impl Walk<'_> {
                 continue;
             };
             match (leaf, found) {
-                (Some(leaf), Found::Leaf(_, found)) => *found = leaf,
-                (_, found) => *found = Found::Gone,
+                (Some(leaf), ScannedEntry::Leaf(_, found)) => *found = leaf,
+                (_, found) => *found = ScannedEntry::Gone,
             }
         }
         scanned.sort_by_key(|scanned| std::cmp::Reverse(scanned.depth));
         let mut trees = Vec::new();
-        let mut done: HashMap<usize, Arc<Folder>> = HashMap::new();
+        let mut done: HashMap<usize, Arc<ManifestDirectory>> = HashMap::new();
         // Those of one depth do not need each other, and may be many.
         for level in scanned.chunk_by(|left, right| left.depth == right.depth) {
             let folders = in_parallel(level, &|scanned| self.folder(scanned, &done, &mounts))?;
@@ -45,11 +45,11 @@ impl Walk<'_> {
 
     fn folder(
         &self,
-        scanned: &Scanned,
-        done: &HashMap<usize, Arc<Folder>>,
+        scanned: &ScannedDirectory,
+        done: &HashMap<usize, Arc<ManifestDirectory>>,
         mounts: &HashSet<usize>,
-    ) -> Result<(Arc<Folder>, Option<Tree>)> {
-        let Scanned { stat, attributes, racy, last, found, .. } = scanned;
+    ) -> Result<(Arc<ManifestDirectory>, Option<TreeObject>)> {
+        let ScannedDirectory { stat, attributes, racy, last, found, .. } = scanned;
         let checked_ns = if *racy { 0 } else { stat.changed_ns };
         let with_times = self.times && !self.leaves_out.load(Ordering::Relaxed);
         if let Some(last) = last
@@ -62,26 +62,26 @@ impl Walk<'_> {
         }
         let mut entries = Vec::with_capacity(found.len());
         for found in found {
-            let node = |name: &Arc<[u8]>, node| Some(Entry { name: Arc::clone(name), node });
+            let node = |name: &Arc<[u8]>, node| Some(ManifestEntry { name: Arc::clone(name), node });
             entries.extend(match found {
-                Found::Same(place) => last.as_ref().and_then(|last| last.entries.get(*place)).cloned(),
-                Found::Leaf(name, leaf) => node(name, Node::Leaf(leaf.clone())),
+                ScannedEntry::Same(place) => last.as_ref().and_then(|last| last.entries.get(*place)).cloned(),
+                ScannedEntry::Leaf(name, leaf) => node(name, ManifestNode::Leaf(leaf.clone())),
                 // A snapshot leaves it out; a restore has to know of it.
-                Found::Folder { name, id, .. } if mounts.contains(id) => match self.keep {
+                ScannedEntry::Folder { name, id, .. } if mounts.contains(id) => match self.keep {
                     Some(_) => None,
-                    None => node(name, Node::Mount),
+                    None => node(name, ManifestNode::Mount),
                 },
-                Found::Folder { name, id, .. } => {
-                    done.get(id).and_then(|folder| node(name, Node::Folder(Arc::clone(folder))))
+                ScannedEntry::Folder { name, id, .. } => {
+                    done.get(id).and_then(|folder| node(name, ManifestNode::Folder(Arc::clone(folder))))
                 }
-                Found::Special(name) => node(name, Node::Special),
-                Found::Gone => None,
+                ScannedEntry::Special(name) => node(name, ManifestNode::Special),
+                ScannedEntry::Gone => None,
             });
         }
-        let is_known = |entry: &Entry| match &entry.node {
-            Node::Leaf(leaf) => leaf.blob != ObjectId::UNKNOWN,
-            Node::Folder(folder) => folder.tree != ObjectId::UNKNOWN,
-            Node::Special | Node::Mount => false,
+        let is_known = |entry: &ManifestEntry| match &entry.node {
+            ManifestNode::Leaf(leaf) => leaf.blob != ObjectId::UNKNOWN,
+            ManifestNode::Folder(folder) => folder.tree != ObjectId::UNKNOWN,
+            ManifestNode::Special | ManifestNode::Mount => false,
         };
         let (mut tree, mut of_times, mut made) = (ObjectId::UNKNOWN, ObjectId::UNKNOWN, None);
         if entries.iter().all(is_known) {
@@ -93,14 +93,14 @@ impl Walk<'_> {
                 of_times = self.object(ObjectKind::Blob, &bytes)?;
             }
         }
-        let mut folder = Folder::new(*stat, attributes.clone(), tree, entries);
+        let mut folder = ManifestDirectory::new(*stat, attributes.clone(), tree, entries);
         folder.times = of_times;
         folder.checked_ns = checked_ns.into();
         Ok((Arc::new(folder), made))
     }
 
     /// Whether the store has the objects of an unchanged folder, as far as they are looked at.
-    fn has_objects_of(&self, last: &Folder) -> bool {
+    fn has_objects_of(&self, last: &ManifestDirectory) -> bool {
         let has = |id, kind| id == ObjectId::UNKNOWN || self.keep.is_none_or(|keep| keep.stands(id, kind));
         has(last.tree, ObjectKind::Tree) && has(last.times, ObjectKind::Blob)
     }
@@ -114,18 +114,22 @@ impl Walk<'_> {
     }
 }
 
-fn is_same(last: &Folder, scanned: &Scanned, done: &HashMap<usize, Arc<Folder>>) -> bool {
-    let Scanned { stat, attributes, found, .. } = scanned;
+fn is_same(
+    last: &ManifestDirectory,
+    scanned: &ScannedDirectory,
+    done: &HashMap<usize, Arc<ManifestDirectory>>,
+) -> bool {
+    let ScannedDirectory { stat, attributes, found, .. } = scanned;
     let own = |stat: &Stat| (stat.device, stat.inode, stat.mode, stat.owner, stat.modified_ns);
     own(&last.stat) == own(stat)
         && last.attributes == *attributes
         && last.tree != ObjectId::UNKNOWN
         && last.entries.len() == found.len()
         && found.iter().enumerate().all(|(at, found)| match found {
-            Found::Same(place) => *place == at,
-            Found::Folder { id, last: Some(place), .. } if *place == at => {
+            ScannedEntry::Same(place) => *place == at,
+            ScannedEntry::Folder { id, last: Some(place), .. } if *place == at => {
                 match (done.get(id), last.entries.get(at).map(|entry| &entry.node)) {
-                    (Some(now), Some(Node::Folder(before))) => Arc::ptr_eq(now, before),
+                    (Some(now), Some(ManifestNode::Folder(before))) => Arc::ptr_eq(now, before),
                     _ => false,
                 }
             }

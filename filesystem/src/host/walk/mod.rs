@@ -3,7 +3,7 @@
 //! Folders wait in one stack, from which several threads take. A folder is open for as long as a folder in it
 //! waits, which a stack keeps to one folder for each level, and [`deep_directories`](super::deep_directories) to few of the deep ones. Links
 //! are never followed: each folder is opened through the one that holds it. Mounts are never entered: a snapshot leaves
-//! them out and names them, and a restore finds a [`Node::Mount`](super::manifest::Node::Mount) there.
+//! them out and names them, and a restore finds a [`Node::Mount`](super::manifest::ManifestNode::Mount) there.
 //!
 //! `scan` looks at one folder; `assemble` makes folders and their objects of what all scans found.
 
@@ -16,44 +16,44 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::content::Limits;
+use super::content::CaptureLimits;
 use super::deep_directories::Reach;
-use super::manifest::{Folder, Leaf, Stat, TreeEntry};
+use super::manifest::{Leaf, ManifestDirectory, Stat, TreeEntry};
 use super::metadata::Links;
 use super::objects::{ObjectId, Objects};
 use super::parallel::threads;
 use super::rules::{Rules, Scope};
 use crate::error::{Error, Result};
-use scan::Scanned;
+use scan::ScannedDirectory;
 
 /// A workspace of so few files is walked in less time than it takes to start a thread.
 const ALONE_FILES_MAX: u64 = 256;
 
 /// What a walk is to do.
-pub(super) struct Walk<'a> {
+pub(super) struct WorkspaceWalk<'a> {
     pub(super) root: Arc<OwnedFd>,
     /// What the last walk found.
-    pub(super) last: Option<Arc<Folder>>,
+    pub(super) last: Option<Arc<ManifestDirectory>>,
     pub(super) rules: &'a Rules,
     /// Where contents and trees are kept that the last walk did not find. Without it they are not read, and
     /// stay unknown.
     pub(super) keep: Option<&'a Objects>,
     /// Whether times are kept as well, where nothing is left out.
     pub(super) times: bool,
-    pub(super) limits: Limits,
+    pub(super) limits: CaptureLimits,
     /// Whether something is left out, other than what is named `.git`.
     leaves_out: AtomicBool,
     now: OnceLock<Option<(u64, i64)>>,
 }
 
 /// A tree object and its lines.
-pub(super) type Tree = (ObjectId, Vec<TreeEntry>);
+pub(super) type TreeObject = (ObjectId, Vec<TreeEntry>);
 
 /// What a walk found.
-pub(super) struct Walked {
-    pub(super) root: Arc<Folder>,
+pub(super) struct WalkOutcome {
+    pub(super) root: Arc<ManifestDirectory>,
     /// The trees that were made for it.
-    pub(super) trees: Vec<Tree>,
+    pub(super) trees: Vec<TreeObject>,
     /// How many files and links were read.
     pub(super) read: u64,
     /// The folders that could not be opened, where contents are not kept; else that is an error.
@@ -68,20 +68,20 @@ pub(super) struct Walked {
     pub(super) leaves_out: bool,
 }
 
-enum Task {
-    Scan(Scan),
-    Read(Batch),
+enum WalkTask {
+    Scan(DirectoryScan),
+    Read(FileReadBatch),
 }
 
-struct Scan {
+struct DirectoryScan {
     id: usize,
     at: Reach,
     path: Vec<u8>,
-    last: Option<Arc<Folder>>,
+    last: Option<Arc<ManifestDirectory>>,
     scope: Option<Arc<Scope>>,
 }
 
-struct Batch {
+struct FileReadBatch {
     id: usize,
     folder: Arc<OwnedFd>,
     path: Arc<[u8]>,
@@ -90,7 +90,7 @@ struct Batch {
 
 #[derive(Default)]
 struct Results {
-    scanned: Vec<Scanned>,
+    scanned: Vec<ScannedDirectory>,
     read: Vec<(usize, usize, Option<Leaf>)>,
     unreadable: Vec<Vec<u8>>,
     /// The scans that came to a mount, and the paths of these and of files that are mounts.
@@ -102,34 +102,43 @@ struct Results {
 }
 
 struct Queue {
-    tasks: Vec<Task>,
+    tasks: Vec<WalkTask>,
     /// How many tasks are being worked on, each of which may bring further ones.
     working: usize,
     next_id: usize,
     failed: Option<Error>,
 }
 
-struct Shared {
+struct WalkQueue {
     queue: Mutex<Queue>,
     changed: Condvar,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> WorkspaceWalk<'a> {
     pub(super) fn new(
         root: Arc<OwnedFd>,
-        last: Option<Arc<Folder>>,
+        last: Option<Arc<ManifestDirectory>>,
         rules: &'a Rules,
         keep: Option<&'a Objects>,
-    ) -> Walk<'a> {
+    ) -> WorkspaceWalk<'a> {
         let (leaves_out, now) = (AtomicBool::new(false), OnceLock::new());
-        Walk { root, last, rules, keep, times: false, limits: Limits::default(), leaves_out, now }
+        WorkspaceWalk {
+            root,
+            last,
+            rules,
+            keep,
+            times: false,
+            limits: CaptureLimits::default(),
+            leaves_out,
+            now,
+        }
     }
 
-    pub(super) fn run(&self) -> Result<Walked> {
+    pub(super) fn run(&self) -> Result<WalkOutcome> {
         let at = Reach::of(Arc::clone(&self.root));
-        let first = Scan { id: 0, at, path: Vec::new(), last: self.last.clone(), scope: None };
-        let queue = Queue { tasks: vec![Task::Scan(first)], working: 0, next_id: 1, failed: None };
-        let shared = Shared { queue: Mutex::new(queue), changed: Condvar::new() };
+        let first = DirectoryScan { id: 0, at, path: Vec::new(), last: self.last.clone(), scope: None };
+        let queue = Queue { tasks: vec![WalkTask::Scan(first)], working: 0, next_id: 1, failed: None };
+        let shared = WalkQueue { queue: Mutex::new(queue), changed: Condvar::new() };
         let threads = match &self.last {
             Some(last) if last.files <= ALONE_FILES_MAX => 1,
             _ => threads(),
@@ -156,18 +165,21 @@ impl<'a> Walk<'a> {
         repositories.sort();
         let links = Links::new(std::mem::take(&mut results.links));
         let (root, trees) = match unreadable.iter().any(Vec::is_empty) {
-            true => (Arc::new(Folder::new(Stat::UNKNOWN, None, ObjectId::UNKNOWN, Vec::new())), Vec::new()),
+            true => (
+                Arc::new(ManifestDirectory::new(Stat::UNKNOWN, None, ObjectId::UNKNOWN, Vec::new())),
+                Vec::new(),
+            ),
             false => self.assemble(results)?,
         };
         let leaves_out = self.leaves_out.load(Ordering::Relaxed);
-        Ok(Walked { root, trees, read, unreadable, mounts, repositories, links, leaves_out })
+        Ok(WalkOutcome { root, trees, read, unreadable, mounts, repositories, links, leaves_out })
     }
 
     pub(super) fn root(&self) -> &OwnedFd {
         &self.root
     }
 
-    fn work(&self, shared: &Shared) -> Results {
+    fn work(&self, shared: &WalkQueue) -> Results {
         let mut results = Results::default();
         let mut queue = shared.queue.lock();
         loop {
@@ -182,8 +194,8 @@ impl<'a> Walk<'a> {
             queue.working += 1;
             drop(queue);
             let done = match task {
-                Task::Scan(scan) => self.scan(scan, shared, &mut results),
-                Task::Read(batch) => self.read_batch(&batch, &mut results),
+                WalkTask::Scan(scan) => self.scan(scan, shared, &mut results),
+                WalkTask::Read(batch) => self.read_batch(&batch, &mut results),
             };
             queue = shared.queue.lock();
             queue.working -= 1;
@@ -194,8 +206,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-impl Shared {
-    fn push(&self, tasks: Vec<Task>) {
+impl WalkQueue {
+    fn push(&self, tasks: Vec<WalkTask>) {
         if tasks.is_empty() {
             return;
         }

@@ -14,13 +14,14 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, fstat, fstatat};
 
-use super::{Batch, Results, Scan, Shared, Task, Walk};
+use super::{DirectoryScan, FileReadBatch, Results, WalkQueue, WalkTask, WorkspaceWalk};
 use crate::error::{Error, Result};
 use crate::host::attributes;
-use crate::host::content::Reading;
+use crate::host::content::ContentReader;
 use crate::host::deep_directories::{depth, is_let_go};
 use crate::host::manifest::{
-    Attributes, Entry, Folder, Form, Kind, Leaf, Node, Stat, is_too_deep, join, told,
+    Attributes, BlobForm, Leaf, ManifestDirectory, ManifestEntry, ManifestKind, ManifestNode, Stat,
+    is_too_deep, join, told,
 };
 use crate::host::objects::{ObjectId, ObjectKind};
 use crate::host::rules::{Scope, is_own, is_temporary};
@@ -33,19 +34,19 @@ const CLOCK_GRAIN_NS: i64 = 20_000_000;
 /// So many files of a folder are read by the thread that found them; another may take the next ones.
 const BATCH: usize = 16;
 
-pub(super) struct Scanned {
+pub(super) struct ScannedDirectory {
     pub(super) id: usize,
     pub(super) depth: usize,
     pub(super) stat: Stat,
     pub(super) attributes: Attributes,
     /// Whether the attributes may change once more without a new time.
     pub(super) racy: bool,
-    pub(super) last: Option<Arc<Folder>>,
-    pub(super) found: Vec<Found>,
+    pub(super) last: Option<Arc<ManifestDirectory>>,
+    pub(super) found: Vec<ScannedEntry>,
 }
 
 /// What a scan found under a name.
-pub(super) enum Found {
+pub(super) enum ScannedEntry {
     /// The last walk's entry of this place, unchanged.
     Same(usize),
     Leaf(Arc<[u8]>, Leaf),
@@ -62,16 +63,16 @@ fn io(op: &'static str, path: &[u8], errno: Errno) -> Error {
     Error::io(op, OsStr::from_bytes(if path.is_empty() { b"." } else { path }), errno.into())
 }
 
-impl Walk<'_> {
-    pub(super) fn scan(&self, scan: Scan, shared: &Shared, results: &mut Results) -> Result<()> {
-        let Scan { id, at, path, last, scope } = scan;
+impl WorkspaceWalk<'_> {
+    pub(super) fn scan(&self, scan: DirectoryScan, shared: &WalkQueue, results: &mut Results) -> Result<()> {
+        let DirectoryScan { id, at, path, last, scope } = scan;
         self.limits.check(&path)?;
         if is_too_deep(&path) {
             if self.keep.is_none() {
                 // No snapshot goes so deep: what a restore removes, it removes with what is in it.
                 let (stat, depth) = (Stat::UNKNOWN, depth(&path));
                 let found = Vec::new();
-                results.scanned.push(Scanned {
+                results.scanned.push(ScannedDirectory {
                     id,
                     depth,
                     stat,
@@ -109,7 +110,7 @@ impl Walk<'_> {
             }
             listed => listed.map_err(|errno| io("list", &path, errno))?,
         };
-        let mut names = Names::new(last.as_deref());
+        let mut names = NameLookup::new(last.as_deref());
         let mut found = Vec::with_capacity(last.as_ref().map_or(0, |last| last.entries.len()));
         let mut folders = Vec::new();
         let mut to_read = Vec::new();
@@ -131,7 +132,7 @@ impl Walk<'_> {
             };
             let Some(stat) = stat else { continue };
             let name = name.to_bytes();
-            if stat.names > 1 && stat.kind() == Kind::File {
+            if stat.names > 1 && stat.kind() == ManifestKind::File {
                 results.links.push((stat.device, stat.inode, join(&path, name)));
             }
             let place = names.find(name);
@@ -141,27 +142,27 @@ impl Walk<'_> {
                 None => Arc::from(name),
             };
             found.push(match (stat.kind(), before) {
-                (Kind::Folder, before) => {
+                (ManifestKind::Folder, before) => {
                     folders.push(found.len());
-                    Found::Folder { name: shared_name(), id: 0, last: before.map(|(place, _)| place) }
+                    ScannedEntry::Folder { name: shared_name(), id: 0, last: before.map(|(place, _)| place) }
                 }
-                (Kind::Special, _) if self.keep.is_some() => {
+                (ManifestKind::Special, _) if self.keep.is_some() => {
                     let reason = "a pipe, a socket or a device cannot be part of a snapshot";
                     return Err(Error::path(told(&join(&path, name)), reason));
                 }
-                (Kind::Special, _) => Found::Special(shared_name()),
-                (_, Some((place, Entry { node: Node::Leaf(leaf), .. })))
+                (ManifestKind::Special, _) => ScannedEntry::Special(shared_name()),
+                (_, Some((place, ManifestEntry { node: ManifestNode::Leaf(leaf), .. })))
                     if leaf.stat == stat
                         && !leaf.racy
                         && leaf.blob != ObjectId::UNKNOWN
                         && self.is_kept(leaf) =>
                 {
-                    Found::Same(place)
+                    ScannedEntry::Same(place)
                 }
                 _ => {
                     let name = shared_name();
                     to_read.push((found.len(), Arc::clone(&name), stat));
-                    Found::Leaf(name, Leaf::unread(stat))
+                    ScannedEntry::Leaf(name, Leaf::unread(stat))
                 }
             });
         }
@@ -169,7 +170,7 @@ impl Walk<'_> {
         let mut tasks = Vec::new();
         if self.keep.is_some() && !to_read.is_empty() {
             let path: Arc<[u8]> = Arc::from(path.as_slice());
-            let batch = |files: &[_]| Batch {
+            let batch = |files: &[_]| FileReadBatch {
                 id,
                 folder: Arc::clone(&folder),
                 path: Arc::clone(&path),
@@ -178,20 +179,22 @@ impl Walk<'_> {
             let mut batches = to_read.chunks(BATCH).map(batch);
             // What waits to be read holds its folder open.
             let own = if is_let_go(&path) { usize::MAX } else { 1 };
-            let own: Vec<Batch> = batches.by_ref().take(own).collect();
-            shared.push(batches.map(Task::Read).collect());
+            let own: Vec<FileReadBatch> = batches.by_ref().take(own).collect();
+            shared.push(batches.map(WalkTask::Read).collect());
             own.iter().try_for_each(|own| self.read_batch(own, results))?;
         }
         let first_id = shared.ids(folders.len());
         for (place_in, child_id) in folders.into_iter().zip(first_id..) {
-            let Some(Found::Folder { name, id, last: place }) = found.get_mut(place_in) else { continue };
+            let Some(ScannedEntry::Folder { name, id, last: place }) = found.get_mut(place_in) else {
+                continue;
+            };
             *id = child_id;
             let before = place.and_then(|place| last.as_ref()?.entries.get(place));
             let last = before.and_then(|entry| match &entry.node {
-                Node::Folder(folder) => Some(Arc::clone(folder)),
+                ManifestNode::Folder(folder) => Some(Arc::clone(folder)),
                 _ => None,
             });
-            tasks.push(Task::Scan(Scan {
+            tasks.push(WalkTask::Scan(DirectoryScan {
                 id: child_id,
                 at: at.to(name),
                 path: join(&path, name),
@@ -201,7 +204,7 @@ impl Walk<'_> {
         }
         shared.push(tasks);
         let depth = depth(&path);
-        results.scanned.push(Scanned { id, depth, stat, attributes, racy, last, found });
+        results.scanned.push(ScannedDirectory { id, depth, stat, attributes, racy, last, found });
         Ok(())
     }
 
@@ -210,7 +213,7 @@ impl Walk<'_> {
         let Some(objects) = self.keep else { return true };
         let has_data = || Sparse::read(objects, leaf.blob).is_ok_and(|(_, data)| objects.is_there(data));
         objects.stands(leaf.blob, ObjectKind::Blob)
-            && (leaf.form != Form::Sparse || !objects.is_due(leaf.blob) || has_data())
+            && (leaf.form != BlobForm::Sparse || !objects.is_due(leaf.blob) || has_data())
     }
 
     /// A folder's own state, its attributes read where they may have changed, and whether they may do so once more
@@ -219,7 +222,7 @@ impl Walk<'_> {
         &self,
         folder: &OwnedFd,
         path: &[u8],
-        last: Option<&Folder>,
+        last: Option<&ManifestDirectory>,
     ) -> Result<(Stat, Attributes, bool)> {
         let stat = Stat::from(&fstat(folder).map_err(|errno| io("look at", path, errno))?);
         if let Some(last) = last
@@ -252,7 +255,7 @@ impl Walk<'_> {
             stat => stat.map_err(|errno| io("look at", &join(path, bytes), errno))?,
         };
         let stat = Stat::from(&stat);
-        let is_folder = stat.kind() == Kind::Folder;
+        let is_folder = stat.kind() == ManifestKind::Folder;
         let left_out = self.rules.leave_out(path, bytes, is_folder, scope);
         // Nothing in a workspace is made of what is exported.
         if left_out && !is_own(path, bytes, is_folder) {
@@ -261,12 +264,12 @@ impl Walk<'_> {
         Ok((!left_out).then_some(stat))
     }
 
-    pub(super) fn read_batch(&self, batch: &Batch, results: &mut Results) -> Result<()> {
+    pub(super) fn read_batch(&self, batch: &FileReadBatch, results: &mut Results) -> Result<()> {
         let Some(objects) = self.keep else { return Ok(()) };
         for (at, name, stat) in &batch.files {
             let path = || join(&batch.path, name);
             let mounted = Cell::new(false);
-            let reading = Reading {
+            let reading = ContentReader {
                 objects,
                 limits: &self.limits,
                 folder: &batch.folder,
@@ -304,15 +307,15 @@ impl Walk<'_> {
 }
 
 /// Finds names among the last walk's, which mostly come in the same order.
-struct Names<'a> {
-    last: Option<&'a Folder>,
+struct NameLookup<'a> {
+    last: Option<&'a ManifestDirectory>,
     next: usize,
     places: Option<HashMap<&'a [u8], usize>>,
 }
 
-impl<'a> Names<'a> {
-    fn new(last: Option<&'a Folder>) -> Names<'a> {
-        Names { last, next: 0, places: None }
+impl<'a> NameLookup<'a> {
+    fn new(last: Option<&'a ManifestDirectory>) -> NameLookup<'a> {
+        NameLookup { last, next: 0, places: None }
     }
 
     fn find(&mut self, name: &[u8]) -> Option<usize> {
@@ -355,7 +358,7 @@ mod tests {
         std::fs::write(folder.path().join("file"), "x").unwrap();
         let root = Arc::new(open(folder.path(), OPEN_FOLDER, Mode::empty()).unwrap());
         let rules = Rules::new(&[], Gitignore::Unread);
-        let walk = Walk::new(Arc::clone(&root), None, &rules, None);
+        let walk = WorkspaceWalk::new(Arc::clone(&root), None, &rules, None);
         let new = stat_at(&root, b"file").unwrap();
         assert!(now_of(&root).is_none() || walk.is_racy(&new));
         let old = Stat { changed_ns: new.changed_ns - 2 * CLOCK_GRAIN_NS, ..new };
@@ -366,13 +369,13 @@ mod tests {
         );
         let blob = ObjectId([1; 20]);
         let found = |racy| {
-            let node = Node::Leaf(Leaf { blob, racy, ..Leaf::unread(new) });
-            let entry = Entry { name: Arc::from(&b"file"[..]), node };
+            let node = ManifestNode::Leaf(Leaf { blob, racy, ..Leaf::unread(new) });
+            let entry = ManifestEntry { name: Arc::from(&b"file"[..]), node };
             let stat = Stat::from(&fstat(&*root).unwrap());
-            let last = Arc::new(Folder::new(stat, None, ObjectId([2; 20]), vec![entry]));
-            let walked = Walk::new(Arc::clone(&root), Some(last), &rules, None).run().unwrap();
+            let last = Arc::new(ManifestDirectory::new(stat, None, ObjectId([2; 20]), vec![entry]));
+            let walked = WorkspaceWalk::new(Arc::clone(&root), Some(last), &rules, None).run().unwrap();
             match walked.root.entries.first().map(|entry| entry.node.clone()) {
-                Some(Node::Leaf(leaf)) => leaf.blob,
+                Some(ManifestNode::Leaf(leaf)) => leaf.blob,
                 node => panic!("{node:?}"),
             }
         };

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use foldlog_codec::{Kind, Record, SequenceNumber};
-use foldlog_remote::{Bucket, CollectOptions, CollectReport, Error, Reader, Retries, Writer, collect};
+use foldlog_codec::{Record, RecordKind, SequenceNumber};
+use foldlog_remote::{
+    Bucket, ChunkReader, ChunkWriter, CollectOptions, CollectReport, Error, Retries, collect,
+};
 use tokio::runtime::Builder;
 use tokio::time;
 use uuid::Uuid;
@@ -26,7 +28,7 @@ pub(crate) fn retries() -> Retries {
 }
 
 pub(crate) fn record(sequence: u64, body: &[u8]) -> Record<'_> {
-    Record { sequence: sequence.into(), kind: Kind::OBSERVED, time_us: sequence as i64 - 3, body }
+    Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: sequence as i64 - 3, body }
 }
 
 pub(crate) fn bucket(net: &Arc<Net>, client: usize) -> Bucket {
@@ -42,8 +44,8 @@ pub(crate) fn place(net: &Arc<Net>, client: usize) -> Bucket {
         .with_clock(move || begun.elapsed())
 }
 
-pub(crate) async fn claim(net: &Arc<Net>, client: usize) -> Result<Writer, Error> {
-    Writer::claim(Reader::new(place(net, client), SESSION), "w", &mut |_| {}).await
+pub(crate) async fn claim(net: &Arc<Net>, client: usize) -> Result<ChunkWriter, Error> {
+    ChunkWriter::claim(ChunkReader::new(place(net, client), SESSION), "w", &mut |_| {}).await
 }
 
 pub(crate) async fn collected(net: &Arc<Net>, client: usize) -> Result<CollectReport, Error> {
@@ -124,20 +126,20 @@ impl World {
             self.pause().await;
             let mut read = Vec::new();
             let began = self.net.event();
-            let mut reader = Reader::new(self.bucket(who), SESSION);
+            let mut reader = ChunkReader::new(self.bucket(who), SESSION);
             let mut each = |chunk: &foldlog_remote::chunk::Chunk<'_>| {
                 read.extend(chunk.records().map(|record| record.body.to_vec()));
             };
             // Half of the claims give way to whatever was put since they read.
             let claimed = if self.net.draw(2) == 0 {
-                Writer::claim(reader, "a writer", &mut each).await
+                ChunkWriter::claim(reader, "a writer", &mut each).await
             } else {
                 match reader.read_to_end(&mut each).await {
                     Ok(()) => {
                         if self.collects && self.net.draw(2) == 0 {
                             self.pause().await;
                         }
-                        Writer::claim_behind(reader, "a writer").await
+                        ChunkWriter::claim_behind(reader, "a writer").await
                     }
                     Err(error) => Err(error),
                 }
@@ -171,7 +173,7 @@ impl World {
 
     /// Follows the log with one reader, across pauses.
     async fn follows(&self, who: usize) -> Vec<Vec<u8>> {
-        let (mut reader, mut read) = (Reader::new(self.bucket(who), SESSION), Vec::new());
+        let (mut reader, mut read) = (ChunkReader::new(self.bucket(who), SESSION), Vec::new());
         for _ in 0..20 {
             self.pause().await;
             let mut each = |chunk: &foldlog_remote::chunk::Chunk<'_>| {
@@ -182,7 +184,7 @@ impl World {
                 Err(error) => panic!("{error}"),
             }
             if self.net.draw(3) == 0 {
-                reader = match Reader::resume(self.bucket(who), *reader.chain()).await {
+                reader = match ChunkReader::resume(self.bucket(who), *reader.chain()).await {
                     Ok(reader) => reader,
                     Err(Error::Store { .. }) => reader,
                     Err(error) => panic!("{error}"),
@@ -192,7 +194,7 @@ impl World {
         read
     }
 
-    async fn appends(&self, who: usize, life: u64, mut writer: Writer) {
+    async fn appends(&self, who: usize, life: u64, mut writer: ChunkWriter) {
         for turn in 0..1 + self.net.draw(10) {
             self.pause().await;
             let next = writer.next_sequence().get();
@@ -218,7 +220,7 @@ impl World {
                 self.note(who, "gave up waiting");
                 Err(Error::Unknown {
                     next: writer.next_sequence(),
-                    failure: foldlog_remote::Failure::TimedOut,
+                    failure: foldlog_remote::RemoteFailure::TimedOut,
                     details: Box::default(),
                 })
             });
@@ -351,7 +353,7 @@ async fn check(world: &World) -> Outcome {
 
     // The crate's own reader agrees.
     let mut read = Vec::new();
-    let mut reader = Reader::new(world.bucket(99), SESSION);
+    let mut reader = ChunkReader::new(world.bucket(99), SESSION);
     reader
         .read_to_end(&mut |chunk| read.extend(chunk.records().map(|record| record.body.to_vec())))
         .await

@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::frame::{self, Context, Header};
-use foldlog_codec::msgpack::Writer;
+use foldlog_codec::msgpack::MsgpackWriter;
 use foldlog_codec::segment::{Previous, SegmentHeader};
 use uuid::Uuid;
 
@@ -75,20 +75,20 @@ impl Forge {
     pub(super) fn new(seed: u64) -> Result<Forge> {
         let mut forge = Forge::empty(seed, 0);
         let id = forge.id;
-        forge.record(Kind::OPENED, &opened(id, |_| {}, 0))?;
+        forge.record(RecordKind::OPENED, &opened(id, |_| {}, 0))?;
         forge.declare("e", "s")?;
         Ok(forge)
     }
 
     /// The event 0 and the slice 0 under these names, and the slice 1 for the ends of tools.
     pub(super) fn declare(&mut self, event: &str, slice: &str) -> Result<()> {
-        let mut body = Writer::new();
+        let mut body = MsgpackWriter::new();
         body.map(2).str("events").array(1);
         body.map(3).str("id").unsigned(0).str("name").str(event).str("to").array(2).unsigned(0).unsigned(0);
         body.str("slices").array(2);
         body.map(2).str("id").unsigned(0).str("name").str(slice);
         body.map(3).str("id").unsigned(1).str("name").str("tool_invoked").str("policy").str("log");
-        self.record(Kind::DECLARE, &body.finish())
+        self.record(RecordKind::DECLARE, &body.finish())
     }
 
     /// Where the next segment follows.
@@ -97,14 +97,14 @@ impl Forge {
     }
 
     /// A record.
-    pub(super) fn record(&mut self, kind: Kind, body: &[u8]) -> Result<()> {
+    pub(super) fn record(&mut self, kind: RecordKind, body: &[u8]) -> Result<()> {
         self.frame(kind, body)?;
         self.next += 1;
         Ok(())
     }
 
     /// A frame that is no record.
-    pub(super) fn frame(&mut self, kind: Kind, body: &[u8]) -> Result<()> {
+    pub(super) fn frame(&mut self, kind: RecordKind, body: &[u8]) -> Result<()> {
         let header = Header {
             crc: 0,
             predecessor_crc: self.crc,
@@ -121,19 +121,19 @@ impl Forge {
     /// Says that all so far is durable.
     pub(super) fn synced(&mut self) -> Result<()> {
         self.watermark = self.next;
-        self.frame(Kind::SYNCED, &[])
+        self.frame(RecordKind::SYNCED, &[])
     }
 
     /// The event, with this payload.
     pub(super) fn event(&mut self, payload: &[u8]) -> Result<()> {
-        let mut body = Writer::new();
+        let mut body = MsgpackWriter::new();
         body.map(2).str("e").unsigned(0).str("d").raw(payload);
-        self.record(Kind::DISPATCH, &body.finish())
+        self.record(RecordKind::DISPATCH, &body.finish())
     }
 
     /// The event, with a text.
     pub(super) fn text(&mut self, text: &str) -> Result<()> {
-        let mut payload = Writer::new();
+        let mut payload = MsgpackWriter::new();
         payload.map(1).str("text").str(text);
         self.event(&payload.finish())
     }
@@ -156,7 +156,7 @@ impl Forge {
 
     /// A tool's begin, within another operation or not.
     pub(super) fn begin(&mut self, tool: &str, within: Option<u64>, reads_only: bool) -> Result<u64> {
-        let mut body = Writer::new();
+        let mut body = MsgpackWriter::new();
         body.map(2 + usize::from(within.is_some()) + usize::from(reads_only));
         body.str("t").str(tool).str("args").str("{}");
         if let Some(within) = within {
@@ -165,20 +165,20 @@ impl Forge {
         if reads_only {
             body.str("ro").bool(true);
         }
-        self.record(Kind::TOOL_BEGIN, &body.finish())?;
+        self.record(RecordKind::TOOL_BEGIN, &body.finish())?;
         Ok(self.next - 1)
     }
 
     /// A tool's end.
     pub(super) fn tool_end(&mut self, begin: u64, tool: &str, outcome: &str, shown: &str) -> Result<()> {
-        let mut body = Writer::new();
+        let mut body = MsgpackWriter::new();
         let back = outcome != "committed";
         body.map(6 + usize::from(back)).str("op").unsigned(begin).str("t").str(tool).str("out").str(outcome);
         if back {
             body.str("back").bool(true);
         }
         body.str("us").unsigned(5).str("shown").str(shown).str("s").unsigned(1);
-        self.record(Kind::TOOL_END, &body.finish())
+        self.record(RecordKind::TOOL_END, &body.finish())
     }
 
     /// Writes the session into a store of its own.
@@ -203,8 +203,8 @@ impl Forge {
 }
 
 /// The body of a first record, with more fields.
-pub(super) fn opened(session: Uuid, more: impl FnOnce(&mut Writer), fields: usize) -> Vec<u8> {
-    let mut body = Writer::new();
+pub(super) fn opened(session: Uuid, more: impl FnOnce(&mut MsgpackWriter), fields: usize) -> Vec<u8> {
+    let mut body = MsgpackWriter::new();
     body.map(2 + fields).str("session").bin(session.as_bytes()).str("seed").unsigned(7);
     more(&mut body);
     body.finish()

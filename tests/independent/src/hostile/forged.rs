@@ -1,8 +1,8 @@
 //! Logs whose frames are sound and whose content is not what any writer would write.
 
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
-use foldlog_codec::msgpack::Writer;
+use foldlog_codec::msgpack::MsgpackWriter;
 use foldlog_codec::segment::Previous;
 use uuid::Uuid;
 
@@ -41,7 +41,7 @@ const SHAPES: [(&str, Shape); 37] = [
         for len in [u64::MAX, 1 << 62, 1 << 31, 0] {
             let mut name = [0x11; 40];
             name[32..].copy_from_slice(&len.to_le_bytes());
-            let mut reference = Writer::new();
+            let mut reference = MsgpackWriter::new();
             reference.ext(1, &name);
             log.event(&reference.finish())?;
         }
@@ -91,9 +91,9 @@ const SHAPES: [(&str, Shape); 37] = [
     ("ends and settlements of what never began", |log| {
         log.tool_end(1, "t", "failed", "")?;
         log.tool_end(u64::MAX, "t", "committed", "")?;
-        let mut settle = Writer::new();
+        let mut settle = MsgpackWriter::new();
         settle.map(4).str("op").unsigned(900).str("is").str("failed").str("by").str("b").str("why").str("w");
-        log.record(Kind::SETTLE, &settle.finish())
+        log.record(RecordKind::SETTLE, &settle.finish())
     }),
     ("one call that ends twice", |log| {
         let begin = log.begin("t", None, false)?;
@@ -101,11 +101,11 @@ const SHAPES: [(&str, Shape); 37] = [
         log.tool_end(begin, "t", "failed", "")
     }),
     ("events and slices that nobody declared", |log| {
-        log.record(Kind::DISPATCH, b"\x82\xa1e\xce\xff\xff\xff\xff\xa1d\xc0")?;
-        log.record(Kind::DISPATCH, b"\x82\xa1o\xa4seed\xa1x\x91\xce\xff\xff\xff\xfe")
+        log.record(RecordKind::DISPATCH, b"\x82\xa1e\xce\xff\xff\xff\xff\xa1d\xc0")?;
+        log.record(RecordKind::DISPATCH, b"\x82\xa1o\xa4seed\xa1x\x91\xce\xff\xff\xff\xfe")
     }),
     ("items removed that never were", |log| {
-        log.record(Kind::DISPATCH, b"\x82\xa1o\xa5clear\xa1x\x91\x82\xa1s\x00\xa1r\x92\xcd\x03\xe8\x05")
+        log.record(RecordKind::DISPATCH, b"\x82\xa1o\xa5clear\xa1x\x91\x82\xa1s\x00\xa1r\x92\xcd\x03\xe8\x05")
     }),
     ("declarations that contradict one another", |log| {
         log.declare("e", "s")?;
@@ -116,7 +116,7 @@ const SHAPES: [(&str, Shape); 37] = [
     ("4,097 slices", |log| slices(log, 4_097, 1)),
     ("two first records", |log| {
         let id = log.id;
-        log.record(Kind::OPENED, &opened(id, |_| {}, 0))
+        log.record(RecordKind::OPENED, &opened(id, |_| {}, 0))
     }),
     ("times at the ends of time", |log| {
         for time_us in [TIME_US_MIN, TIME_US_MAX, 0, TIME_US_MIN] {
@@ -126,34 +126,34 @@ const SHAPES: [(&str, Shape); 37] = [
         Ok(())
     }),
     ("every kind there may be", |log| {
-        (1..=255).filter_map(Kind::from_byte).try_for_each(|kind| match kind.is_envelope() {
+        (1..=255).filter_map(RecordKind::from_byte).try_for_each(|kind| match kind.is_envelope() {
             true => log.frame(kind, &[]),
             false => log.record(kind, &[0x80]),
         })
     }),
     ("newest first, 40,000 of them", |log| {
         for at in 0..40_000_u64 {
-            let mut body = Writer::new();
+            let mut body = MsgpackWriter::new();
             let anchored = at > 0;
             body.map(2).str("o").str("seed").str("x").array(1).map(2 + usize::from(anchored));
             body.str("s").unsigned(0).str("a").array(1).unsigned(at);
             if anchored {
                 body.str("b").array(2).unsigned(log.next - 1).unsigned(0);
             }
-            log.record(Kind::DISPATCH, &body.finish())?;
+            log.record(RecordKind::DISPATCH, &body.finish())?;
         }
         Ok(())
     }),
     ("bodies of nothing, of one byte, and of 16 MiB", |log| {
-        log.record(Kind::DISPATCH, &[])?;
-        log.record(Kind::DISPATCH, &[0xc1])?;
-        log.record(Kind::DISPATCH, &vec![0x90; 16 << 20])
+        log.record(RecordKind::DISPATCH, &[])?;
+        log.record(RecordKind::DISPATCH, &[0xc1])?;
+        log.record(RecordKind::DISPATCH, &vec![0x90; 16 << 20])
     }),
     ("100,000 tags", |log| {
         for n in 0..100_000 {
-            let mut body = Writer::new();
+            let mut body = MsgpackWriter::new();
             body.map(3).str("o").str("tag").str("key").str(&format!("tag {n}")).str("value").str("v");
-            log.record(Kind::DISPATCH, &body.finish())?;
+            log.record(RecordKind::DISPATCH, &body.finish())?;
         }
         Ok(())
     }),
@@ -206,7 +206,7 @@ pub(super) fn shapes(seed: u64, long: bool) -> Vec<(String, Make)> {
         Box::new(move |base| {
             let mut forge = Forge::empty(seed, u64::MAX - 3);
             let id = forge.id;
-            forge.record(Kind::OPENED, &opened(id, |_| {}, 0))?;
+            forge.record(RecordKind::OPENED, &opened(id, |_| {}, 0))?;
             forge.text("one")?;
             forge.write(base)
         }),
@@ -217,7 +217,7 @@ pub(super) fn shapes(seed: u64, long: bool) -> Vec<(String, Make)> {
         Box::new(move |base| {
             let mut forge = Forge::empty(seed, 0);
             let id = forge.id;
-            forge.record(Kind::OPENED, &opened(id, |body| parent(body, id, "fork"), 1))?;
+            forge.record(RecordKind::OPENED, &opened(id, |body| parent(body, id, "fork"), 1))?;
             forge.declare("e", "s")?;
             forge.write(base)
         }),
@@ -230,7 +230,7 @@ pub(super) fn shapes(seed: u64, long: bool) -> Vec<(String, Make)> {
             let mut last = None;
             for (mut forge, of, how) in pair {
                 let id = forge.id;
-                forge.record(Kind::OPENED, &opened(id, |body| parent(body, of, how), 1))?;
+                forge.record(RecordKind::OPENED, &opened(id, |body| parent(body, of, how), 1))?;
                 last = Some(forge.write(base)?);
             }
             last.ok_or_else(|| "two were written".into())
@@ -245,8 +245,9 @@ pub(super) fn shapes(seed: u64, long: bool) -> Vec<(String, Make)> {
                 let mut forge = Forge::empty(seed + n, 0);
                 let id = forge.id;
                 let fields = usize::from(before.is_some());
-                let parent = |body: &mut Writer| before.into_iter().for_each(|of| parent(body, of, "child"));
-                forge.record(Kind::OPENED, &opened(id, parent, fields))?;
+                let parent =
+                    |body: &mut MsgpackWriter| before.into_iter().for_each(|of| parent(body, of, "child"));
+                forge.record(RecordKind::OPENED, &opened(id, parent, fields))?;
                 before = Some(id);
                 last = Some(forge.write(base)?);
             }
@@ -269,28 +270,28 @@ fn nested(log: &mut Forge, count: u64, ended: bool) -> Result<()> {
 }
 
 fn seed(log: &mut Forge, items: &[Vec<u8>]) -> Result<()> {
-    let mut body = Writer::new();
+    let mut body = MsgpackWriter::new();
     body.map(2).str("o").str("seed").str("x").array(1).map(2).str("s").unsigned(0);
     body.str("a").array(items.len());
     items.iter().for_each(|item| {
         body.raw(item);
     });
-    log.record(Kind::DISPATCH, &body.finish())
+    log.record(RecordKind::DISPATCH, &body.finish())
 }
 
 fn rollback(log: &mut Forge, to: u64) -> Result<()> {
-    let mut body = Writer::new();
+    let mut body = MsgpackWriter::new();
     body.map(1).str("to").unsigned(to);
-    log.record(Kind::ROLLBACK, &body.finish())
+    log.record(RecordKind::ROLLBACK, &body.finish())
 }
 
 fn slices(log: &mut Forge, count: usize, len: usize) -> Result<()> {
-    let mut body = Writer::new();
+    let mut body = MsgpackWriter::new();
     body.map(1).str("slices").array(count);
     for n in 0..count {
         body.map(2).str("id").unsigned(n as u64 + 2).str("name").str(&format!("{n}{}", "s".repeat(len)));
     }
-    log.record(Kind::DECLARE, &body.finish())
+    log.record(RecordKind::DECLARE, &body.finish())
 }
 
 /// A value of so many arrays or maps in one another; a map's key is 0.
@@ -306,7 +307,7 @@ fn deep(depth: usize, head: u8) -> Vec<u8> {
     bytes
 }
 
-fn parent(body: &mut Writer, of: Uuid, how: &str) {
+fn parent(body: &mut MsgpackWriter, of: Uuid, how: &str) {
     let fork = how == "fork";
     body.str("parent").map(if fork { 4 } else { 2 }).str("session").bin(of.as_bytes()).str("how").str(how);
     if fork {
@@ -319,6 +320,6 @@ fn circle(seed: u64) -> Result<Forge> {
     let id = Forge::empty(seed, 0).id;
     let previous = Previous { ordinal: 0, end: 84, crc: 5 };
     let mut forge = Forge::segment(id, 0, 0, seed, Some(previous));
-    forge.record(Kind::OPENED, &opened(id, |_| {}, 0))?;
+    forge.record(RecordKind::OPENED, &opened(id, |_| {}, 0))?;
     Ok(forge)
 }

@@ -1,7 +1,7 @@
 //! Control characters in every name and text that a log holds.
 
-use foldlog_codec::Kind;
-use foldlog_codec::msgpack::Writer;
+use foldlog_codec::RecordKind;
+use foldlog_codec::msgpack::MsgpackWriter;
 
 use super::Make;
 use super::forge::{Forge, opened};
@@ -28,8 +28,8 @@ pub(super) fn shapes() -> Vec<(String, Make)> {
         Box::new(|base| {
             let mut forge = Forge::new(1)?;
             forge.event(b"\x81\xa4text\xa4\xff\xfe\x1b[")?;
-            forge.record(Kind::OBSERVED, b"\x82\xa1n\xa3\xc3\x28\x1b\xa1d\xc0")?;
-            forge.record(Kind::SNAPSHOT, b"\x81\xa3tag\xa2\xed\xa0")?;
+            forge.record(RecordKind::OBSERVED, b"\x82\xa1n\xa3\xc3\x28\x1b\xa1d\xc0")?;
+            forge.record(RecordKind::SNAPSHOT, b"\x81\xa3tag\xa2\xed\xa0")?;
             forge.write(base)
         }),
     ));
@@ -39,40 +39,40 @@ pub(super) fn shapes() -> Vec<(String, Make)> {
 /// A log in which each name and text there is holds these characters.
 fn everywhere(text: &str) -> Result<Forge> {
     let mut forge = Forge::empty(text.len() as u64, 0);
-    let tags = |body: &mut Writer| {
+    let tags = |body: &mut MsgpackWriter| {
         body.str("tags").map(2).str(text).str(text).str("goal").str(text);
     };
     let id = forge.id;
-    forge.record(Kind::OPENED, &opened(id, tags, 1))?;
+    forge.record(RecordKind::OPENED, &opened(id, tags, 1))?;
     forge.declare(&format!("event{text}"), &format!("slice{text}"))?;
-    let mut payload = Writer::new();
+    let mut payload = MsgpackWriter::new();
     payload.map(2).str(text).str(text).str("list").array(2).str(text).bin(text.as_bytes());
     let payload = payload.finish();
     forge.event(&payload)?;
     for (key, value) in [(text, Some(text)), ("plain", Some(text)), (text, None)] {
-        let mut body = Writer::new();
+        let mut body = MsgpackWriter::new();
         body.map(2 + usize::from(value.is_some())).str("o").str("tag").str("key").str(key);
         if let Some(value) = value {
             body.str("value").str(value);
         }
-        forge.record(Kind::DISPATCH, &body.finish())?;
+        forge.record(RecordKind::DISPATCH, &body.finish())?;
     }
-    let mut observed = Writer::new();
+    let mut observed = MsgpackWriter::new();
     observed.map(2).str("n").str(text).str("d").raw(&payload);
-    forge.record(Kind::OBSERVED, &observed.finish())?;
-    let mut snapshot = Writer::new();
+    forge.record(RecordKind::OBSERVED, &observed.finish())?;
+    let mut snapshot = MsgpackWriter::new();
     snapshot.map(1).str("tag").str(text);
-    forge.record(Kind::SNAPSHOT, &snapshot.finish())?;
+    forge.record(RecordKind::SNAPSHOT, &snapshot.finish())?;
     let tool = format!("tool{text}");
     for outcome in ["committed", "failed", "interrupted"] {
-        let mut begin = Writer::new();
+        let mut begin = MsgpackWriter::new();
         begin.map(5).str("t").str(&tool).str("call").str(text).str("args").str(text);
         begin.str("idem").str("keyed");
         begin.str("res").array(1).map(2).str("r").str(text).str("s").raw(&payload);
-        forge.record(Kind::TOOL_BEGIN, &begin.finish())?;
+        forge.record(RecordKind::TOOL_BEGIN, &begin.finish())?;
         let operation = forge.next - 1;
         let back = outcome != "committed";
-        let mut end = Writer::new();
+        let mut end = MsgpackWriter::new();
         end.map(9 + 2 * usize::from(back)).str("op").unsigned(operation).str("t").str(&tool);
         end.str("call").str(text).str("out").str(outcome);
         if back {
@@ -80,18 +80,18 @@ fn everywhere(text: &str) -> Result<Forge> {
         }
         end.str("us").unsigned(1).str("result").raw(&payload).str("shown").str(text);
         end.str("over").raw(&payload).str("s").unsigned(1);
-        forge.record(Kind::TOOL_END, &end.finish())?;
+        forge.record(RecordKind::TOOL_END, &end.finish())?;
         if outcome == "interrupted" {
-            let mut settle = Writer::new();
+            let mut settle = MsgpackWriter::new();
             settle.map(5).str("op").unsigned(operation).str("is").str("committed");
             settle.str("by").str(text).str("why").str(text).str("result").raw(&payload);
-            forge.record(Kind::SETTLE, &settle.finish())?;
+            forge.record(RecordKind::SETTLE, &settle.finish())?;
         }
     }
-    let mut import = Writer::new();
+    let mut import = MsgpackWriter::new();
     import.map(2).str("tags").map(1).str(text).str(text);
     import.str("slices").array(1).map(2).str("s").unsigned(0).str("items").array(1).raw(&payload);
-    forge.record(Kind::IMPORT, &import.finish())?;
+    forge.record(RecordKind::IMPORT, &import.finish())?;
     conversation(&mut forge, text, &payload)?;
     // One that is left open is in the way of nothing but `settle`.
     forge.begin(&tool, None, false)?;
@@ -102,59 +102,59 @@ fn everywhere(text: &str) -> Result<Forge> {
 fn conversation(forge: &mut Forge, text: &str, payload: &[u8]) -> Result<()> {
     // Of so many fields beside those that every record of a conversation has.
     let body = |fields: usize| {
-        let mut body = Writer::new();
+        let mut body = MsgpackWriter::new();
         body.map(2 + fields).str("ev").str(text).str("lane").str(text);
         body
     };
-    let blocks = |body: &mut Writer| {
+    let blocks = |body: &mut MsgpackWriter| {
         body.str("blocks").map(2).str("f").str(text).str("j").str(text);
     };
-    let prompt = |body: &mut Writer, name: &str| {
+    let prompt = |body: &mut MsgpackWriter, name: &str| {
         body.str(name).map(3).str("ns").str(text).str("key").str(text).str("d").bin(&[7; 32]);
     };
     let mut system = body(3);
     system.str("r").str("system").str("c").str(text);
     prompt(&mut system, "p");
-    forge.record(Kind::INPUT, &system.finish())?;
+    forge.record(RecordKind::INPUT, &system.finish())?;
     let mut user = body(5);
     user.str("c").str(text).str("id").str(text).str("n").str(text).str("pp").str(text);
     blocks(&mut user);
-    forge.record(Kind::INPUT, &user.finish())?;
+    forge.record(RecordKind::INPUT, &user.finish())?;
     let mut request = body(2);
     request.str("m").str(text).str("par").str(text);
-    forge.record(Kind::REQUEST, &request.finish())?;
+    forge.record(RecordKind::REQUEST, &request.finish())?;
     let mut failed = body(2);
     failed.str("n").unsigned(1).str("fail").map(6).str("of").unsigned(forge.next - 1).str("why").str(text);
     failed.str("m").str(text).str("c").str(text).str("rid").str(text);
     failed.str("rate").array(2).str(text).str(text);
-    forge.record(Kind::REQUEST, &failed.finish())?;
-    forge.record(Kind::REQUEST, &body(0).finish())?;
+    forge.record(RecordKind::REQUEST, &failed.finish())?;
+    forge.record(RecordKind::REQUEST, &body(0).finish())?;
     let mut answer = body(8);
     answer.str("to").unsigned(forge.next - 1).str("c").str(text);
     answer.str("calls").array(1).map(4).str("id").str(text).str("n").str(text).str("a").str(text);
     answer.str("cut").bool(true);
     answer.str("stop").str(text).str("m").str(text).str("rid").str(text).str("pp").str(text);
     blocks(&mut answer);
-    forge.record(Kind::ANSWER, &answer.finish())?;
+    forge.record(RecordKind::ANSWER, &answer.finish())?;
     let answered = forge.next - 1;
     let mut result = body(4);
     result.str("r").str("tool").str("c").str(text).str("call").str(text);
     result.str("by").array(2).unsigned(answered).unsigned(0);
-    forge.record(Kind::INPUT, &result.finish())?;
+    forge.record(RecordKind::INPUT, &result.finish())?;
     let mut turn = body(3);
     turn.str("n").unsigned(1).str("a").unsigned(answered).str("e").array(1).unsigned(answered + 1);
-    forge.record(Kind::TURN, &turn.finish())?;
+    forge.record(RecordKind::TURN, &turn.finish())?;
     let mut shortened = body(4);
     shortened.str("from").unsigned(answered).str("to").unsigned(answered + 1).str("why").str(text);
     shortened.str("msgs").array(1).map(2).str("r").str("user").str("c").str(text);
-    forge.record(Kind::SHORTENED, &shortened.finish())?;
+    forge.record(RecordKind::SHORTENED, &shortened.finish())?;
     let mut accepted = body(4);
     prompt(&mut accepted, "was");
     prompt(&mut accepted, "now");
     accepted.str("by").str(text).str("why").str(text);
-    forge.record(Kind::PROMPT_ACCEPTED, &accepted.finish())?;
+    forge.record(RecordKind::PROMPT_ACCEPTED, &accepted.finish())?;
     let mut state = body(5);
     state.str("t").str(text).str("st").raw(payload).str("ent").str(text).str("at").str(text);
     state.str("res").bool(true);
-    forge.record(Kind::ADAPTER_STATE, &state.finish())
+    forge.record(RecordKind::ADAPTER_STATE, &state.finish())
 }

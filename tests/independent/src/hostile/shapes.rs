@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 
 use foldlog::{Durability, SnapshotOptions};
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -231,7 +231,7 @@ fn replaced_by_link(path: &Path) -> Result<()> {
 fn segments(seed: u64, base: &Path, count: u32) -> Result<Made> {
     let id = Forge::empty(seed, 0).id;
     let mut forge = Forge::segment(id, 0, 0, 1, None);
-    forge.record(Kind::OPENED, &opened(id, |_| {}, 0))?;
+    forge.record(RecordKind::OPENED, &opened(id, |_| {}, 0))?;
     forge.declare("e", "s")?;
     for ordinal in 0..count {
         forge.text("one")?;

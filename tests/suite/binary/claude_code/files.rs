@@ -245,7 +245,7 @@ fn every_prefix_of_a_transcript_is_imported_and_comes_out() {
 #[test]
 fn nothing_is_written_out_of_the_folder_or_over_a_file() {
     use foldlog::{SessionOptions, Store, Value as Stored};
-    use foldlog_cli::runs::claude_code::{FileKept, LineKept, types};
+    use foldlog_cli::runs::claude_code::{RawTranscriptLine, TranscriptFile, types};
 
     let place = Place::new();
     let store = Store::open(place.path("store")).unwrap();
@@ -266,10 +266,10 @@ fn nothing_is_written_out_of_the_folder_or_over_a_file() {
         "\u{1b}[31m/..",
     ] {
         let session = store.create_with(&types().unwrap(), SessionOptions::default()).unwrap();
-        let kept = |file, name: &str| FileKept { file, name: name.to_owned() };
+        let kept = |file, name: &str| TranscriptFile { file, name: name.to_owned() };
         session.dispatch(kept(0, "good.jsonl")).unwrap();
         session.dispatch(kept(1, name)).unwrap();
-        let line = |file| LineKept { file, line: 1, raw: Stored::from("{}"), ended: true };
+        let line = |file| RawTranscriptLine { file, line: 1, raw: Stored::from("{}"), ended: true };
         session.dispatch(line(0)).unwrap();
         session.dispatch(line(1)).unwrap();
         let dir = session.dir().to_owned();

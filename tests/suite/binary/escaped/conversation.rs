@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use foldlog::{Kind, Value};
+use foldlog::{RecordKind, Value};
 use foldlog_codec::body::{
-    AdapterState, Answer, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, Lane, Payload,
+    AdapterState, AnswerBody, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, Lane, Payload,
     PromptAccepted, PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn,
 };
 
@@ -77,7 +77,7 @@ fn blocks(of: &str) -> Option<Blocks<'static>> {
 }
 
 /// The records, of which the first has the sequence number `first`.
-pub(super) fn records(first: u64) -> Vec<(Kind, Vec<u8>)> {
+pub(super) fn records(first: u64) -> Vec<(RecordKind, Vec<u8>)> {
     let input = |role, content| Input::new(scope(), role, string(content));
     let system = Input { prompt: Some(prompt()), ..input(Role::System, "system text") };
     let user = Input {
@@ -107,7 +107,7 @@ pub(super) fn records(first: u64) -> Vec<(Kind, Vec<u8>)> {
         arguments: string("answered arguments"),
         incomplete: false,
     };
-    let answer = Answer {
+    let answer = AnswerBody {
         request: Some((first + 4).into()),
         calls: vec![call],
         blocks: blocks("answer"),
@@ -115,7 +115,7 @@ pub(super) fn records(first: u64) -> Vec<(Kind, Vec<u8>)> {
         model: Some(text("answering model")),
         request_id: Some(text("request id")),
         payload: Some(string("answer payload")),
-        ..Answer::new(scope(), Some(string("answer text")))
+        ..AnswerBody::new(scope(), Some(string("answer text")))
     };
     let result = Input {
         call_id: Some(text("result id")),
@@ -155,16 +155,16 @@ pub(super) fn records(first: u64) -> Vec<(Kind, Vec<u8>)> {
         occasion: text("occasion"),
     };
     vec![
-        (Kind::INPUT, system.encode()),
-        (Kind::INPUT, user.encode()),
-        (Kind::REQUEST, request.encode()),
-        (Kind::REQUEST, failed.encode()),
-        (Kind::REQUEST, again.encode()),
-        (Kind::ANSWER, answer.encode()),
-        (Kind::INPUT, result.encode()),
-        (Kind::TURN, turn.encode()),
-        (Kind::SHORTENED, shortened.encode()),
-        (Kind::PROMPT_ACCEPTED, accepted.encode()),
-        (Kind::ADAPTER_STATE, state.encode()),
+        (RecordKind::INPUT, system.encode()),
+        (RecordKind::INPUT, user.encode()),
+        (RecordKind::REQUEST, request.encode()),
+        (RecordKind::REQUEST, failed.encode()),
+        (RecordKind::REQUEST, again.encode()),
+        (RecordKind::ANSWER, answer.encode()),
+        (RecordKind::INPUT, result.encode()),
+        (RecordKind::TURN, turn.encode()),
+        (RecordKind::SHORTENED, shortened.encode()),
+        (RecordKind::PROMPT_ACCEPTED, accepted.encode()),
+        (RecordKind::ADAPTER_STATE, state.encode()),
     ]
 }

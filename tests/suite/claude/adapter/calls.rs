@@ -5,7 +5,7 @@ use std::time::Duration;
 use foldlog::conversation::{Dialect, Role, validate};
 use foldlog::inspect::LogReader;
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::{Deadline, Error, EvaluateOptions, Phase};
+use foldlog_agent::{Deadline, Error, EvaluateOptions, EvaluationPhase};
 use serde_json::{Value, json};
 
 use super::world::{EVALUATION, World, asking, native, prompt};
@@ -115,7 +115,10 @@ fn a_call_that_ran_without_its_begin_ends_the_run() {
         ]));
         world.run(|host| {
             let error = host.ask_with(&host.adapter().with_options(native(&["Write"])), "Go.").unwrap_err();
-            assert!(matches!(error, Error::PromptEvaluation { phase: Phase::Tool, .. }), "{error:?}");
+            assert!(
+                matches!(error, Error::PromptEvaluation { phase: EvaluationPhase::Tool, .. }),
+                "{error:?}"
+            );
             assert!(error.to_string().contains("ran `Write` without waiting"), "{error}");
         });
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use foldlog::conversation::Role::{Assistant, User};
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::provider::ThrottleKind;
-use foldlog_agent::{Deadline, Error, EvaluateOptions, Phase};
+use foldlog_agent::{Deadline, Error, EvaluateOptions, EvaluationPhase};
 use foldlog_claude::ProgramExit;
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ fn go_on(world: &World) -> String {
 fn throttled(error: &Error) -> (ThrottleKind, u32, bool, Option<Value>) {
     match error {
         Error::Throttled { details, .. } => {
-            assert_eq!(error.phase(), Some(Phase::Request));
+            assert_eq!(error.phase(), Some(EvaluationPhase::Request));
             assert_eq!(details.retry_after, None);
             (details.kind, details.attempts, details.retry_safe, details.provider_payload.clone())
         }
@@ -53,7 +53,7 @@ fn a_program_that_is_not_installed_is_named_with_the_way_to_install_it() {
     world.run(|host| {
         let adapter = host.adapter().with_program(world.stand_in.path("absent"), []);
         let error = host.ask_with(&adapter, "Go.").unwrap_err();
-        assert_eq!(error.phase(), Some(Phase::Request));
+        assert_eq!(error.phase(), Some(EvaluationPhase::Request));
         let text = error.to_string();
         assert!(text.contains("Claude Code was not found"), "{text}");
         assert!(text.contains("npm install -g @anthropic-ai/claude-code"), "{text}");
@@ -68,7 +68,10 @@ fn a_working_folder_that_is_not_there_is_no_failure_to_try_again() {
         let mut config = host.config();
         config.cwd = Some(world.stand_in.path("absent"));
         let error = host.ask_with(&host.adapter().with_client_config(config), "Go.").unwrap_err();
-        assert!(matches!(error, Error::PromptEvaluation { phase: Phase::Request, .. }), "{error:?}");
+        assert!(
+            matches!(error, Error::PromptEvaluation { phase: EvaluationPhase::Request, .. }),
+            "{error:?}"
+        );
         assert!(error.to_string().contains("absent"), "{error}");
     });
 }
@@ -103,7 +106,7 @@ fn a_program_that_never_answers_initialize_is_a_timeout_within_the_deadline() {
 #[test]
 fn a_program_that_refuses_to_start_is_an_error_in_its_own_words() {
     let (world, error) = fails(&json!([{"initialize": "refuse"}]));
-    assert_eq!(error.phase(), Some(Phase::Request));
+    assert_eq!(error.phase(), Some(EvaluationPhase::Request));
     assert!(error.to_string().contains("the script refuses"), "{error}");
     assert_eq!(go_on(&world), "ok");
 }
@@ -113,7 +116,7 @@ fn an_exit_without_a_result_is_told_with_its_code_and_the_end_of_the_standard_er
     let (world, error) = fails(&json!([
         {"turn": true}, {"text": "half"}, {"stderr": "first\u{1b}[31m"}, {"stderr": "the last words"}, {"exit": 7}
     ]));
-    assert!(matches!(error, Error::PromptEvaluation { phase: Phase::Request, .. }), "{error:?}");
+    assert!(matches!(error, Error::PromptEvaluation { phase: EvaluationPhase::Request, .. }), "{error:?}");
     let text = error.to_string();
     assert!(text.contains("exit code 7") && text.contains("the last words"), "{text}");
     assert!(!text.contains('\u{1b}'), "{text}");
@@ -124,7 +127,7 @@ fn an_exit_without_a_result_is_told_with_its_code_and_the_end_of_the_standard_er
 fn a_line_that_is_no_json_is_a_failure_of_the_response() {
     let (world, error) =
         fails(&json!([{"turn": true}, {"text": "half"}, {"raw": "{\"type\":"}, {"hold": true}]));
-    assert!(matches!(error, Error::PromptEvaluation { phase: Phase::Response, .. }), "{error:?}");
+    assert!(matches!(error, Error::PromptEvaluation { phase: EvaluationPhase::Response, .. }), "{error:?}");
     assert_eq!(go_on(&world), "ok");
 }
 
@@ -186,12 +189,16 @@ fn failures_of_the_provider_are_told_apart() {
         assert_eq!(throttled(&error), (kind, 0, true, payload), "{result}");
     }
     let others = [
-        (json!({"api_error_status": 401}), "key", Phase::Request),
-        (json!({"result": "API Error: 401 {\"type\":\"error\"}"}), "key", Phase::Request),
-        (json!({"api_error_status": 404}), "model", Phase::Request),
-        (json!({"subtype": "error_max_budget_usd"}), "max_budget_usd", Phase::Budget),
-        (json!({"terminal_reason": "prompt_too_long"}), "longer than the model takes", Phase::Request),
-        (json!({"result": "something else"}), "something else", Phase::Request),
+        (json!({"api_error_status": 401}), "key", EvaluationPhase::Request),
+        (json!({"result": "API Error: 401 {\"type\":\"error\"}"}), "key", EvaluationPhase::Request),
+        (json!({"api_error_status": 404}), "model", EvaluationPhase::Request),
+        (json!({"subtype": "error_max_budget_usd"}), "max_budget_usd", EvaluationPhase::Budget),
+        (
+            json!({"terminal_reason": "prompt_too_long"}),
+            "longer than the model takes",
+            EvaluationPhase::Request,
+        ),
+        (json!({"result": "something else"}), "something else", EvaluationPhase::Request),
     ];
     for (result, named, phase) in others {
         let (_, error) = fails(&json!([{"turn": true}, failed(&result)]));
@@ -228,7 +235,7 @@ fn a_session_id_that_is_in_use_is_no_session_that_is_gone() {
     let (_, error) = fails(
         &json!([{"initialize": "never"}, {"stderr": "Error: Session ID x is already in use."}, {"exit": 1}]),
     );
-    assert!(matches!(error, Error::PromptEvaluation { phase: Phase::Request, .. }), "{error:?}");
+    assert!(matches!(error, Error::PromptEvaluation { phase: EvaluationPhase::Request, .. }), "{error:?}");
     assert!(error.to_string().contains("in use"), "{error}");
 }
 
@@ -254,7 +261,7 @@ fn how_the_program_ended_is_told_in_fields_of_the_error() {
 fn a_run_whose_last_answer_was_cut_is_resumed() {
     let cut = json!({"result": "half an answ", "stop_reason": null, "num_turns": 1});
     let (_, error) = fails(&json!([{"turn": true}, {"text": "half an answ"}, cut]));
-    assert_eq!(error.phase(), Some(Phase::Response), "{error:?}");
+    assert_eq!(error.phase(), Some(EvaluationPhase::Response), "{error:?}");
     assert!(error.to_string().contains("was cut"), "{error}");
 }
 

@@ -7,7 +7,7 @@ use foldlog::{Outcome, ToolInvocations};
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::events::{PromptExecutions, PromptRenderings};
 use foldlog_agent::{MarkdownSection, Prompt, SectionVisibility};
-use foldlog_codec::Kind;
+use foldlog_codec::RecordKind;
 use serde_json::{Value, json};
 
 use super::world::{EVALUATION, World, asking, prompt, tools};
@@ -67,15 +67,15 @@ fn the_steps_of_an_evaluation_are_recorded_in_their_order() {
         let body = String::from_utf8_lossy(frame.record.body).into_owned();
         let holds = |text: &str| body.contains(text);
         let step = match frame.record.kind {
-            Kind::DISPATCH if holds("prompt_digest") => "rendered",
-            Kind::DISPATCH if holds("elapsed_us") && holds("is_resume") => "executed",
-            Kind::OBSERVED if holds("claude.session_id") => "id",
-            Kind::OBSERVED if holds("claude.started") => "started",
-            Kind::ADAPTER_STATE => "state",
-            Kind::ANSWER => "answer",
-            Kind::TOOL_BEGIN => "call begins",
-            Kind::TOOL_END => "call ends",
-            Kind::TURN => "turn",
+            RecordKind::DISPATCH if holds("prompt_digest") => "rendered",
+            RecordKind::DISPATCH if holds("elapsed_us") && holds("is_resume") => "executed",
+            RecordKind::OBSERVED if holds("claude.session_id") => "id",
+            RecordKind::OBSERVED if holds("claude.started") => "started",
+            RecordKind::ADAPTER_STATE => "state",
+            RecordKind::ANSWER => "answer",
+            RecordKind::TOOL_BEGIN => "call begins",
+            RecordKind::TOOL_END => "call ends",
+            RecordKind::TURN => "turn",
             _ => return Ok(()),
         };
         steps.push(step);
@@ -169,7 +169,7 @@ fn the_events_of_an_evaluation_are_records() {
         assert_eq!(rendered.tools, ["add", "weather"]);
         let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
         let entry = |sequence| {
-            let is_it = |entry: &&foldlog::conversation::Entry| Some(entry.sequence) == sequence;
+            let is_it = |entry: &&foldlog::conversation::ConversationRecord| Some(entry.sequence) == sequence;
             &conversation.entries().iter().find(is_it).unwrap().content
         };
         // The text of the prompt.
@@ -215,7 +215,7 @@ fn the_events_of_an_evaluation_are_records() {
     for (begin, given) in begins.into_iter().zip(["one", "break"]) {
         let mut found = 0;
         log.records(begin, begin, |record| {
-            found += u32::from(record.kind == Kind::TOOL_BEGIN);
+            found += u32::from(record.kind == RecordKind::TOOL_BEGIN);
             let body = String::from_utf8_lossy(record.body);
             assert!(body.contains(given), "{body:?}");
             Ok(())

@@ -8,7 +8,7 @@ use foldlog::tools::resources::BudgetTracker;
 use foldlog_agent::adapter_state::StatefulAdapter;
 use foldlog_agent::events::PromptExecutions;
 use foldlog_agent::provider::CancelToken;
-use foldlog_agent::{Budget, Deadline, Error, EvaluateOptions, Phase};
+use foldlog_agent::{Budget, Deadline, Error, EvaluateOptions, EvaluationPhase};
 use foldlog_claude::RunOptions;
 use serde_json::json;
 
@@ -30,7 +30,7 @@ fn a_deadline_that_has_passed_starts_no_program() {
     let world = World::new(&json!([{"turn": true}, {"text": "ok"}, {"result": "ok"}]));
     world.run_unreplayed(|host| {
         let error = host.adapter().evaluate(&prompt(), &host.state, within(Duration::ZERO)).unwrap_err();
-        assert!(matches!(error, Error::DeadlineExceeded { phase: Phase::Deadline }), "{error:?}");
+        assert!(matches!(error, Error::DeadlineExceeded { phase: EvaluationPhase::Deadline }), "{error:?}");
         assert!(error.to_string().starts_with("the deadline passed before the next step:"), "{error}");
         assert!(host.session().conversation(EVALUATION).unwrap().is_none());
     });
@@ -44,7 +44,7 @@ fn a_run_is_interrupted_at_its_deadline_its_usage_is_told_and_it_is_resumed() {
     ]));
     world.run(|host| {
         let error = host.adapter().evaluate(&prompt(), &host.state, within(SHORT)).unwrap_err();
-        assert!(matches!(error, Error::DeadlineExceeded { phase: Phase::Request }), "{error:?}");
+        assert!(matches!(error, Error::DeadlineExceeded { phase: EvaluationPhase::Request }), "{error:?}");
         assert!(error.to_string().contains("deadline"), "{error}");
         let conversation = host.session().conversation(EVALUATION).unwrap().unwrap();
         assert_eq!((conversation.usage().input, conversation.usage().output), (20, 20));
@@ -84,7 +84,7 @@ fn a_call_that_is_open_at_the_deadline_is_rolled_back() {
     world.run(|host| {
         let adapter = host.adapter().with_options(native(&["Write"]));
         let error = adapter.evaluate(&prompt(), &host.state, within(SHORT)).unwrap_err();
-        assert!(matches!(error, Error::DeadlineExceeded { phase: Phase::Tool }), "{error:?}");
+        assert!(matches!(error, Error::DeadlineExceeded { phase: EvaluationPhase::Tool }), "{error:?}");
         assert_eq!(host.said().last().unwrap().1, STOPPED);
     });
     assert_eq!(world.file("page"), None);
@@ -110,7 +110,7 @@ fn a_run_that_ends_well_behind_its_deadline_is_late_and_is_answered_from_the_log
             });
             host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err()
         });
-        assert!(matches!(error, Error::DeadlineExceeded { phase: Phase::Response }), "{error:?}");
+        assert!(matches!(error, Error::DeadlineExceeded { phase: EvaluationPhase::Response }), "{error:?}");
         assert!(error.to_string().starts_with("the deadline passed while the answer was read:"), "{error}");
         assert_eq!(host.ask("Go.").unwrap().text, "ok");
     });
@@ -242,7 +242,7 @@ fn a_budget_that_is_used_up_asks_nobody_any_more() {
         let options = EvaluateOptions { budget: Some(Budget::total(500)), ..asking("More.") };
         let error = host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err();
         assert!(matches!(error, Error::BudgetExceeded { max: 500, .. }), "{error:?}");
-        assert_eq!(error.phase(), Some(Phase::Budget));
+        assert_eq!(error.phase(), Some(EvaluationPhase::Budget));
     });
     assert_eq!(world.starts().len(), 1);
 }

@@ -7,7 +7,7 @@ use foldlog::conversation::Role::{Assistant, Tool as OfTool, User};
 use foldlog::inspect::LogReader;
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::{Error, MarkdownSection, Phase, Prompt};
+use foldlog_agent::{Error, EvaluationPhase, MarkdownSection, Prompt};
 use foldlog_claude::{OnLeftover, RunOptions};
 use serde_json::{Value, json};
 
@@ -396,7 +396,7 @@ fn a_call_that_ran_without_its_begin_ends_the_run() {
     ]));
     world.run(|host| {
         let error = ask(host, &["Write"]).unwrap_err();
-        assert_eq!(error.phase(), Some(Phase::Tool), "{error:?}");
+        assert_eq!(error.phase(), Some(EvaluationPhase::Tool), "{error:?}");
         assert!(error.to_string().contains("ran `Write` without waiting"), "{error}");
     });
 }
@@ -461,7 +461,7 @@ fn a_tool_that_the_installed_version_does_not_offer_ends_the_run() {
         World::new(&json!([{"turn": true, "lacks": ["TodoWrite"]}, {"text": "ok"}, {"result": "ok"}]));
     world.run(|host| {
         let error = ask(host, &["Read", "TodoWrite"]).unwrap_err();
-        assert_eq!(error.phase(), Some(Phase::Request), "{error:?}");
+        assert_eq!(error.phase(), Some(EvaluationPhase::Request), "{error:?}");
         assert!(error.to_string().contains("Claude Code 2.1.330 offers no tool `TodoWrite`"), "{error}");
         assert!(host.session().conversation(EVALUATION).unwrap().unwrap().usage().output == 0);
     });

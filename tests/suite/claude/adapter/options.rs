@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use foldlog_agent::adapter_state::StatefulAdapter as _;
 use foldlog_agent::provider::{Delta, LlmConfig};
-use foldlog_agent::{Error, EvaluateOptions, Phase};
+use foldlog_agent::{Error, EvaluateOptions, EvaluationPhase};
 use foldlog_claude::{
     ClaudeAgentSDKAdapter, ClaudeAgentSDKClientConfig, ClaudeAgentSDKModelConfig, DEFAULT_MODEL,
     PermissionMode, RunOptions, SandboxSettings, SettingSource,
@@ -155,7 +155,7 @@ fn temperature_and_top_p_are_refused_by_name_before_anything_is_done() {
         ];
         for (model, named) in cases {
             let error = host.ask_with(&host.adapter().with_model_config(model), "Go.").unwrap_err();
-            assert_eq!(error.phase(), Some(Phase::Request));
+            assert_eq!(error.phase(), Some(EvaluationPhase::Request));
             assert!(error.to_string().contains(named), "{error}");
         }
         // Nothing was streamed, and nobody was told.
@@ -182,7 +182,10 @@ fn to_ask_no_permission_as_root_is_refused_with_a_way_out() {
             ..host.config()
         };
         let error = host.ask_with(&host.adapter().with_client_config(config), "Go.").unwrap_err();
-        assert!(matches!(error, Error::PromptEvaluation { phase: Phase::Request, .. }), "{error:?}");
+        assert!(
+            matches!(error, Error::PromptEvaluation { phase: EvaluationPhase::Request, .. }),
+            "{error:?}"
+        );
         assert!(error.to_string().contains("dontAsk"), "{error}");
     });
     assert!(world.starts().is_empty());

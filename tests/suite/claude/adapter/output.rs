@@ -1,7 +1,7 @@
 //! Structured outputs: by the program's schema, and by the tool `respond`.
 
 use foldlog_agent::adapter_state::StatefulAdapter;
-use foldlog_agent::{Error, Phase};
+use foldlog_agent::{Error, EvaluationPhase};
 use foldlog_claude::{ClaudeAgentSDKAdapter, OutputBy, RunOptions};
 use serde_json::{Value, json};
 
@@ -156,7 +156,7 @@ fn a_schema_that_the_model_never_follows_gives_no_output() {
     world.run(|host| {
         let error = host.forecast_with(&host.adapter()).unwrap_err();
         assert!(matches!(&error, Error::OutputMissing { output } if output == "Forecast"), "{error:?}");
-        assert_eq!(error.phase(), Some(Phase::Response));
+        assert_eq!(error.phase(), Some(EvaluationPhase::Response));
     });
 }
 

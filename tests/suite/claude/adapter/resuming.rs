@@ -12,7 +12,9 @@ use foldlog_agent::adapter_state::{
     ClaudeAgentSDKState, ResumeMode, ResumeValidation, STATE_BYTES_MAX, StateCapture, StatefulAdapter,
     find_resumable_state,
 };
-use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Phase, Prompt, PromptAcceptance, ResumeFrom};
+use foldlog_agent::{
+    Error, EvaluateOptions, EvaluationPhase, MarkdownSection, Prompt, PromptAcceptance, ResumeFrom,
+};
 use foldlog_claude::{ClaudeAgentSDKAdapter, ProgramHome};
 use serde_json::{Value, json};
 
@@ -360,7 +362,7 @@ fn a_state_that_may_not_be_resumed_is_refused_and_one_that_is_gone_is_told() {
             EvaluateOptions { resume_from: ResumeFrom::Adapter(Box::new(resume)), ..asking("More.") };
         let error = host.adapter().evaluate(&prompt(), &host.state, options).unwrap_err();
         assert!(matches!(error, Error::SessionExpired { .. }), "{error:?}");
-        assert_eq!(error.phase(), Some(Phase::Request));
+        assert_eq!(error.phase(), Some(EvaluationPhase::Request));
     });
     assert_eq!(world.starts().len(), 1);
 }

@@ -8,7 +8,7 @@ use foldlog::conversation::ResumePoint;
 use foldlog::inspect::{FrameInfo, LogReader, walk_on};
 use foldlog::replication::Replication;
 use foldlog::storage::{CrashKind, MemoryStorage, Storage};
-use foldlog::{BackgroundSync, Durability, FixedClock, Generator, Kind, Session, Store, StoreOptions};
+use foldlog::{BackgroundSync, Durability, FixedClock, Generator, RecordKind, Session, Store, StoreOptions};
 use foldlog_agent::EvaluateOptions;
 use foldlog_remote::object_store::memory::InMemory;
 use foldlog_remote::{ObjectReplicator, Retries};
@@ -109,7 +109,8 @@ impl Desk {
                 told.last.store(sequence, Ordering::SeqCst);
             }
             // The begin of a call that only reads is not synced.
-            let unsynced = [Kind::DISPATCH, Kind::DECLARE, Kind::REQUEST, Kind::TOOL_BEGIN];
+            let unsynced =
+                [RecordKind::DISPATCH, RecordKind::DECLARE, RecordKind::REQUEST, RecordKind::TOOL_BEGIN];
             if left >= 1 && (durability == Durability::Every || !unsynced.contains(&record.kind())) {
                 told.last_durable.store(sequence, Ordering::SeqCst);
             }

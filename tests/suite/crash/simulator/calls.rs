@@ -1,7 +1,7 @@
 //! What the simulator does with tools: it calls them, and ends and recovers their calls.
 
 use foldlog::tools::{ExecuteOptions, Recovery, ToolReport, ToolResult};
-use foldlog::{Clock as _, Durability, Error, Kind, OperationId, SequenceNumber};
+use foldlog::{Clock as _, Durability, Error, OperationId, RecordKind, SequenceNumber};
 use foldlog_tests::crash::{Act, Call, End, Promise};
 use uuid::Uuid;
 
@@ -74,7 +74,7 @@ impl World {
     /// A record that can pass for an answer which asks for a call: nothing has asked for one yet but this.
     fn new_answer(&mut self, id: Uuid) -> Option<SequenceNumber> {
         let memory = &self.known[&id].memory;
-        let last = memory.records.iter().rposition(|record| record.kind == Kind::DISPATCH)?;
+        let last = memory.records.iter().rposition(|record| record.kind == RecordKind::DISPATCH)?;
         let last = SequenceNumber::new(last as u64);
         (self.chance.percent(60) && !memory.now().answers().contains(&last)).then_some(last)
     }
@@ -109,7 +109,7 @@ impl World {
                 assert!(
                     !recorded
                         || last.is_none()
-                        || memory.records.last().is_some_and(|it| it.kind == Kind::SETTLE)
+                        || memory.records.last().is_some_and(|it| it.kind == RecordKind::SETTLE)
                 );
             }
             Heard::Waits(operation) => {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use foldlog::storage::{MemoryStorage, Storage};
 use foldlog::tools::resources::{CaptureOptions, Snapshotable};
 use foldlog::tools::{
-    ExecuteOptions, InterruptedCall, Operation, Question, Tool, ToolCall, ToolContext, ToolError,
-    ToolRegistry, ToolResult, ToolRunner, Verified,
+    CallVerification, ExecuteOptions, InterruptedCall, Operation, Question, Tool, ToolCall, ToolContext,
+    ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Result, Session};
 use foldlog_tests::crash::{Call, Errand, Found, Moment};
@@ -138,12 +138,12 @@ impl<const PLACE: usize> Tool for Runs<PLACE> {
         errand: Errand,
         _: &InterruptedCall,
         _: &ToolContext,
-    ) -> std::result::Result<Verified<u8>, ToolError> {
+    ) -> std::result::Result<CallVerification<u8>, ToolError> {
         Ok(match errand.found() {
-            Found::Done(true) => Verified::Done(ToolResult::ok("it was done", errand.steps)),
-            Found::Done(false) => Verified::Done(ToolResult::unsuccessful("it was done in vain")),
-            Found::Nothing => Verified::NotDone,
-            Found::Unknown => Verified::Unknown,
+            Found::Done(true) => CallVerification::Done(ToolResult::ok("it was done", errand.steps)),
+            Found::Done(false) => CallVerification::Done(ToolResult::unsuccessful("it was done in vain")),
+            Found::Nothing => CallVerification::NotDone,
+            Found::Unknown => CallVerification::Unknown,
         })
     }
 }

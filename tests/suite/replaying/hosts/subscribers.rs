@@ -9,7 +9,8 @@ use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{
-    ExecutionState, Idempotency, Kind, Policy, RecordNotification, ResourceRegistry, Session, SessionTypes,
+    ExecutionState, Idempotency, Policy, RecordKind, RecordNotification, ResourceRegistry, Session,
+    SessionTypes,
 };
 
 use super::host::{Diary, Noted, Nothing, Stored, types};
@@ -98,12 +99,12 @@ fn a_subscriber_is_told_the_same_records_and_events_before_the_call_returns_that
 fn a_subscriber_that_dispatches_finds_its_turn() {
     type Hears = fn(&RecordNotification) -> bool;
     let heard: [(&str, Hears); 4] = [
-        ("the begin of a call", |record| record.kind() == Kind::TOOL_BEGIN),
+        ("the begin of a call", |record| record.kind() == RecordKind::TOOL_BEGIN),
         ("an event of the host", |record| record.event::<Noted>().is_some_and(|noted| noted.number < 3)),
         ("an event within a tool", |record| {
             record.event::<Noted>().is_some_and(|noted| (4..6).contains(&noted.number))
         }),
-        ("the end of a call", |record| record.kind() == Kind::TOOL_END),
+        ("the end of a call", |record| record.kind() == RecordKind::TOOL_END),
     ];
     for (what, hears) in heard {
         for lane in [Some("subscriber"), None] {

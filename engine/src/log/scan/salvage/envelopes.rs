@@ -2,9 +2,9 @@
 
 use foldlog_codec::frame::{self, BODY_LEN_MAX, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::SegmentHeader;
-use foldlog_codec::{Kind, msgpack};
+use foldlog_codec::{RecordKind, msgpack};
 
-use super::Reading;
+use super::SalvageReader;
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
 use crate::log::scan::out_of_chain;
@@ -14,7 +14,7 @@ use crate::log::window::Window;
 /// some byte fits although more is wrong.
 const PUT_RIGHT_BYTES_MAX: usize = 16 << 10;
 
-impl Reading<'_> {
+impl SalvageReader<'_> {
     /// Returns the envelope frame that stood at `offset`, if the frames behind it prove what it was.
     pub(super) fn lost_envelope(
         &self,
@@ -31,7 +31,7 @@ impl Reading<'_> {
         let stated = frame::claimed_len(window.bytes(offset, FRAME_HEADER_LEN as u64).map_err(io)?);
         let value = msgpack::scan(
             window.bytes(body, PUT_RIGHT_BYTES_MAX as u64).map_err(io)?,
-            msgpack::Limits::default(),
+            msgpack::ValueLimits::default(),
         );
         let ends = [
             Some(body),
@@ -66,8 +66,11 @@ impl Reading<'_> {
     fn known_again(&self, context: Context, bytes: &[u8], named: u32) -> Option<Vec<u8>> {
         let (stated, body) = bytes.split_first_chunk::<FRAME_HEADER_LEN>()?;
         let (sequence, predecessor_crc) = (self.walk.next_sequence, self.walk.last_crc);
-        let kinds: &[Kind] =
-            if body.is_empty() { &[Kind::SYNCED, Kind::CLOSED] } else { &[Kind::RESUMED, Kind::DECLARED] };
+        let kinds: &[RecordKind] = if body.is_empty() {
+            &[RecordKind::SYNCED, RecordKind::CLOSED]
+        } else {
+            &[RecordKind::RESUMED, RecordKind::DECLARED]
+        };
         let lag = stated.get(16..20).and_then(<[u8]>::first_chunk).map(|lag| u32::from_le_bytes(*lag));
         let lagging = lag.and_then(|lag| sequence.checked_sub(u64::from(lag)));
         let stated_time = frame::peek(context, stated).ok().map(|header| header.time_us);
@@ -90,6 +93,6 @@ impl Reading<'_> {
         let frame = frame::with_one_byte_put_right(context, bytes)?;
         let header = frame::decode(context, &frame).ok()?.header;
         let follows = out_of_chain(&header, predecessor_crc, sequence).is_none();
-        (follows && header.kind.is_envelope() && header.kind != Kind::SEAL).then_some(frame)
+        (follows && header.kind.is_envelope() && header.kind != RecordKind::SEAL).then_some(frame)
     }
 }
