@@ -49,7 +49,7 @@
 //! | `postgres` | a database in place of a bucket, with a protocol of its own: [`PostgresReplicator`] |
 //!
 //! With the feature `postgres`, which is not on by default, sessions are kept in a PostgreSQL database. What stands here of chunks and chains
-//! is of object storage; `ARCHITECTURE.md` says what takes their place there.
+//! is of object storage; `docs/spec/remote.md` says what takes their place there.
 //!
 //! All but `chunk`, `chain`, `volume`, `compaction`, `withdrawal` and `postgres` are there with the feature `object-store`, which is on by default. It brings the crate
 //! [`object_store`] with stores in memory and in a local folder. The features `s3`, `gcs` and `azure` bring the stores of networks,
@@ -68,7 +68,7 @@
 //!    of what a database's server answers, the SQLSTATE and the beginning of its message. No error holds a password, a key, a token or a
 //!    signature.
 //!
-//! The proof obligations, and which test covers which, stand in `ARCHITECTURE.md`.
+//! The proof obligations, and which test covers which, stand in `docs/spec/remote.md`.
 //!
 //! # Not yet
 //!
