@@ -41,7 +41,7 @@ use crate::prompt::{Prompt, VisibilityOverrides};
 use crate::provider::{CancelToken, Delta, LlmConfig, Provider, ProviderAnswer};
 use crate::shortening::ShortenOptions;
 #[cfg(feature = "async")]
-pub use futures::{AsyncEvaluateOptions, AsyncOnDelta, AsyncOnTurn};
+pub use futures::AsyncEvaluateOptions;
 
 /// Says from where an evaluation goes on.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +82,15 @@ pub struct PromptAcceptance {
 
 /// Is called after each turn that is recorded.
 pub type OnTurn<'a> = dyn FnMut(&Session) -> Result<()> + 'a;
+
+/// Takes what arrives of an answer. Whoever polls the evaluation calls it, so that it must not block: one that sends what it takes
+/// through a channel does not.
+#[cfg(feature = "async")]
+pub type AsyncOnDelta = dyn FnMut(Delta<'_>) + Send;
+
+/// Is called after each turn that is recorded, by a thread of a pool.
+#[cfg(feature = "async")]
+pub type AsyncOnTurn = dyn FnMut(&Session) -> Result<()> + Send;
 
 /// Says how a prompt is evaluated.
 pub struct EvaluateOptions<'a> {

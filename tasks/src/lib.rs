@@ -19,6 +19,7 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod checkpoint;
 pub mod checkpoints;
 pub mod compression;
 mod error;

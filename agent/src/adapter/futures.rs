@@ -12,28 +12,20 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use foldlog::Session;
 use foldlog::tools::ExecutionState;
 use foldlog::tools::resources::BudgetTracker;
 
 use super::{
-    EvaluateOptions, PromptAcceptance, PromptResponse, ProviderAdapter, ResumeFrom, Timing, UserMessage,
-    executed, open, response, set_out,
+    AsyncOnDelta, AsyncOnTurn, EvaluateOptions, PromptAcceptance, PromptResponse, ProviderAdapter,
+    ResumeFrom, Timing, UserMessage, executed, open, response, set_out,
 };
 use crate::budget::Budget;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::inner_loop::{AsyncDriver, Evaluation, InnerLoop, detached_jobs};
 use crate::prompt::{Prompt, VisibilityOverrides};
-use crate::provider::{AsyncProvider, CancelToken, Delta};
+use crate::provider::{AsyncProvider, CancelToken};
 use crate::shortening::ShortenOptions;
-
-/// Takes what arrives of an answer. Whoever polls the evaluation calls it, so that it must not block: one that sends what it takes
-/// through a channel does not.
-pub type AsyncOnDelta = dyn FnMut(Delta<'_>) + Send;
-
-/// Is called after each turn that is recorded, by a thread of a pool.
-pub type AsyncOnTurn = dyn FnMut(&Session) -> Result<()> + Send;
 
 /// Says how a prompt is evaluated by [`ProviderAdapter::evaluate_async`]: as [`EvaluateOptions`] do, but with functions that
 /// move with the future.

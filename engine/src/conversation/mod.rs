@@ -36,4 +36,3 @@ pub(crate) use bodies::{blocks_of, text_payload};
 pub(crate) use entries::{message_id, settled_text};
 pub(crate) use export::{ADAPTER_STATES, CONVERSATION, exported};
 pub(crate) use messages::RecordedMessages;
-pub(crate) use resume::resume_of;

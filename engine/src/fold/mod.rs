@@ -6,6 +6,7 @@
 //! | `item_reading` | the bytes of unread items |
 //! | `conversations` | where the records of conversations are, and which of them count |
 //! | `conversation_reading` | the records of one conversation, read from the log |
+//! | `conversation_resume` | where a conversation that was cut short continues |
 //! | `declarations` | whether a declaration fits those before it |
 //! | `operations` | open, unsettled and suspended operations |
 //! | `record_body` | decoded record bodies |
@@ -28,6 +29,7 @@
 //! 3. The fold needs no host code: with the host's types it also decodes items, without them it does not.
 
 pub(crate) mod conversation_reading;
+pub(crate) mod conversation_resume;
 pub(crate) mod conversations;
 mod declarations;
 pub(crate) mod history;

@@ -84,7 +84,6 @@ pub use overview::{
 pub use points::FoldPoint;
 pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers};
 pub use seals::damaged_seals;
-pub(crate) use seals::{SealVerifier, check_compacted};
 pub use segments::SegmentInfo;
 pub use shared::FoldComparison;
 pub use state::{ItemName, SliceReader, StateReader};

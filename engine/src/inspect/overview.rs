@@ -12,8 +12,9 @@ use smol_str::SmolStr;
 use uuid::Uuid;
 
 use super::{LogReader, ReadOptions, SoundEnd};
-use crate::conversation::{ResumePoint, resume_of};
+use crate::conversation::ResumePoint;
 use crate::error::{Error, Holder, Result};
+use crate::fold::conversation_resume::resume_of;
 use crate::fold::conversations::Conversations;
 use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};

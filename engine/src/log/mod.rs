@@ -5,6 +5,7 @@
 //! | `layout` | paths of the files and folders of a store |
 //! | `chain` | which files make up a log |
 //! | `scan` | walking a log, telling damage from a torn tail, finding the sound part of a damaged log |
+//! | `seal_check` | the seals of finished segments, checked against their records |
 //! | `reader` | reading records by position |
 //! | `follow` | reading records as another process writes them |
 //! | `compact` | writing a compacted segment into the place of another one |
@@ -45,6 +46,7 @@ pub(crate) mod publish;
 pub(crate) mod reader;
 pub(crate) mod rebuild;
 pub(crate) mod scan;
+pub(crate) mod seal_check;
 mod window;
 pub(crate) mod writer;
 

@@ -21,11 +21,11 @@ use super::write::PendingRecord;
 use super::{Session, WriterState};
 use crate::conversation::{
     AdapterStateSnapshot, ContentBlocks, Conversation, NewAdapterState, NewAnswer, NewInput, NewRequest,
-    NewRequestFailure, OriginalMessage, PromptIdentity, Resume, ResumePoint, blocks_of, resume_of,
-    text_payload,
+    NewRequestFailure, OriginalMessage, PromptIdentity, Resume, ResumePoint, blocks_of, text_payload,
 };
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading::{self, TextBudget};
+use crate::fold::conversation_resume::resume_of;
 use crate::fold::conversations::{ConversationNote, Conversations, input_key};
 use crate::fold::log_source::LogSource;
 use crate::fold::record_body::RecordBody;

@@ -17,9 +17,9 @@ use super::fetch::Fetch;
 use super::open::{LoadedSession, ReadGround, check_declared, open_read, open_read_once};
 use crate::error::{Corruption, Error, Result};
 use crate::fold::projection::LogSlices;
-use crate::inspect::check_compacted;
 use crate::log::chain::Segment;
 use crate::log::scan;
+use crate::log::seal_check::check_compacted;
 use crate::types::SessionTypes;
 
 /// Holds the digests of a log's segments, each with its segment's ordinal, in the order of the log.

@@ -52,7 +52,6 @@
 //! 4. What is created and removed follows from the records, those of what was observed included, so that a
 //!    [replay](foldlog::replay) of the host creates and removes the same.
 
-mod checkpoint;
 mod counts;
 mod create;
 mod events;
@@ -62,7 +61,7 @@ mod policy;
 mod records;
 mod restore;
 
-pub use checkpoint::{
+pub use crate::checkpoint::{
     Checkpoint, CheckpointId, CheckpointManifest, CompressedSnapshot, InvalidCheckpointId, Occasion,
 };
 pub use create::CheckpointManager;

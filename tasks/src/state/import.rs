@@ -12,7 +12,7 @@ use super::{
     ClaudeContextState, ExecutionLogState, FileModification, ModelConfiguration, NotCompared,
     ResourceUsageState, SessionState, WorkspaceSnapshot,
 };
-use crate::Checkpoint;
+use crate::checkpoint::Checkpoint;
 
 /// Says what the session that was imported had been through. What is recorded after this is added to it.
 ///

@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 
 use super::{BackupRun, CopyTotals};
 use crate::error::{Error, Result};
-use crate::inspect::SealVerifier;
 use crate::log::chain::Segment;
 use crate::log::copy::{Spot, check, copy_bytes, record_of};
 use crate::log::layout;
+use crate::log::seal_check::SealVerifier;
 use crate::storage::EntryKind;
 
 /// Holds a part of a copied segment that is to be checked.

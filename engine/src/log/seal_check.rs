@@ -1,0 +1,130 @@
+//! Seals of finished segments, checked against their records.
+//!
+//! A segment as its writer left it may lack its seal, and behind its end may stand what a power cut left of one, what a recovery has
+//! left out, or what the parent of a fork wrote later: there only a sound seal says anything. A compacted segment has its name once
+//! its seal is durable, and nothing is written into it afterwards. Behind its end stands the seal or, as in a copy that waits for its
+//! next backup, nothing; anything else is damage.
+
+use foldlog_codec::body::Seal;
+use foldlog_codec::digest::SegmentDigest;
+use foldlog_codec::frame::Frame;
+
+use super::chain::Segment;
+use super::compressed;
+use super::copy::{Spot, check};
+use crate::error::{Corruption, Error, Result};
+use crate::storage::Storage;
+
+/// Checks the seal of a compacted segment, and that nothing follows it.
+///
+/// # Errors
+///
+/// [`Error::Corrupt`] if the seal does not match the records or something else follows it, [`Error::Io`] if the segment cannot
+/// be read.
+pub(crate) fn check_compacted(storage: &dyn Storage, segment: &Segment) -> Result<()> {
+    compare(storage, segment)?.unwrap_or(Ok(()))
+}
+
+/// Compares the records of a finished segment with its seal: [`Error::Corrupt`] if they are others, if something else stands behind the
+/// end of a compacted segment, or if the file is a compressed segment and damaged where no frame needs it. Returns `None` if the
+/// segment has no seal.
+pub(crate) fn compare(storage: &dyn Storage, segment: &Segment) -> Result<Option<Result<()>>> {
+    // What stands before the segment's end is read by whoever walks its frames.
+    let damage = || compressed::damage(storage, &segment.path, segment.end.unwrap_or(0));
+    let Some(mut sealed) = SealVerifier::of(storage, segment)? else {
+        let damage = damage()?;
+        let damage = if damage.is_none() { damage_behind(storage, segment, 0)? } else { damage };
+        return Ok(damage.map(Err));
+    };
+    let seal_len = sealed.len;
+    let end = check(storage, segment, Spot::head_of(segment), &mut |frame| {
+        sealed.add(frame);
+        Ok(())
+    })?;
+    Ok(Some(match damage()? {
+        Some(damage) => Err(damage),
+        None => match sealed.check(segment, end) {
+            Ok(()) => damage_behind(storage, segment, seal_len)?.map_or(Ok(()), Err),
+            differs => differs,
+        },
+    }))
+}
+
+/// Returns the damage behind the end of a compacted segment whose sound seal has `seal_len` bytes, 0 if it has none: the first byte
+/// that is not zero. Returns `None` for a segment that is not compacted, or that is cut short of its own end.
+fn damage_behind(storage: &dyn Storage, segment: &Segment, seal_len: u64) -> Result<Option<Error>> {
+    let Some(end) = segment.end.filter(|end| segment.compacted.is_some_and(|it| it.end == *end)) else {
+        return Ok(None);
+    };
+    let io = |error| Error::io("read", &segment.path, error);
+    let file = segment.open(storage)?;
+    let mut piece = [0; 4096];
+    let mut at = end + seal_len;
+    loop {
+        let read = file.read_at(&mut piece, at).map_err(io)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        if piece.iter().take(read).any(|byte| *byte != 0) {
+            break;
+        }
+        at += read as u64;
+    }
+    let reason = match seal_len {
+        0 => "what stands behind its records is no sound seal of a compacted segment",
+        _ => "something stands behind the seal of a compacted segment",
+    };
+    let offset = if seal_len == 0 { end } else { at };
+    Ok(Some(corrupt(
+        segment,
+        Spot { offset, ..check(storage, segment, Spot::head_of(segment), &mut |_| Ok(()))? },
+        reason,
+    )))
+}
+
+fn corrupt(segment: &Segment, at: Spot, reason: impl Into<String>) -> Error {
+    Error::Corrupt(Box::new(Corruption {
+        session: None,
+        segment: segment.path.clone(),
+        offset: at.offset,
+        sequence: at.next_sequence,
+        expected_crc: None,
+        found_crc: None,
+        reason: reason.into(),
+    }))
+}
+
+/// Compares the records of a finished segment with its seal, while somebody walks them.
+pub(crate) struct SealVerifier {
+    seal: Seal,
+    /// Length of the seal's frame in bytes.
+    len: u64,
+    digest: SegmentDigest,
+}
+
+impl SealVerifier {
+    /// Begins before the first frame of a segment; `None` if the segment has no seal.
+    pub(crate) fn of(storage: &dyn Storage, segment: &Segment) -> Result<Option<SealVerifier>> {
+        let seal = if segment.end.is_some() { segment.seal(storage)? } else { None };
+        Ok(seal.map(|(seal, len)| SealVerifier { seal, len, digest: SegmentDigest::new() }))
+    }
+
+    /// Adds the next frame of the segment.
+    pub(crate) fn add(&mut self, frame: &Frame<'_>) {
+        let header = frame.header;
+        if !header.kind.is_envelope() {
+            self.digest.update(header.sequence, header.kind, header.time_us, frame.body);
+        }
+    }
+
+    /// Fails with [`Error::Corrupt`] if the frames up to the segment's `end` are not those that the seal is of.
+    pub(crate) fn check(self, segment: &Segment, end: Spot) -> Result<()> {
+        let SealVerifier { seal, digest, .. } = self;
+        // A recovery or a fork may have cut the segment short of what was sealed.
+        if digest.records() != seal.records || digest.finish() == seal.hash {
+            return Ok(());
+        }
+        let reason = format!("the {} records before it are not those that it seals", seal.records);
+        Err(corrupt(segment, end, reason))
+    }
+}
