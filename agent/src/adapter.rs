@@ -18,9 +18,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use foldlog::ConversationFollower;
 use foldlog::conversation::{
-    Conversation, ConversationFollower, ConversationMessage, ConversationRecord, ConversationState,
-    ConversationTurn, EntryContent, PromptIdentity, ResumePoint, TokenUsage,
+    Conversation, ConversationMessage, ConversationRecord, ConversationState, ConversationTurn, EntryContent,
+    PromptIdentity, ResumePoint, TokenUsage,
 };
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ExecutionState, ToolRunner};

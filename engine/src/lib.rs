@@ -65,9 +65,9 @@ pub use options::{
     UndeclaredEvents,
 };
 pub use session::{
-    AbandonedCall, DecisionWait, DecisionsTaken, LogView, RecordNotification, RecoveryReport,
-    RefusedDecision, RollbackReport, Session, Settlement, SliceState, Snapshot, SnapshotOptions, State,
-    StoredItem, SubscriberPanic, Subscription, TakenDecision,
+    AbandonedCall, ConversationFollower, DecisionWait, DecisionsTaken, LogView, RecordNotification,
+    RecordedReply, RecoveryReport, RefusedDecision, RollbackReport, Session, Settlement, SliceState,
+    Snapshot, SnapshotOptions, State, StoredItem, SubscriberPanic, Subscription, TakenDecision,
 };
 /// String type of a call's tool name and call id. Up to 23 bytes are stored inline; longer ones are reference
 /// counted.

@@ -14,6 +14,7 @@ mod failing;
 mod filesystem;
 mod following;
 mod fuzz;
+mod imports;
 mod laws;
 mod pairing;
 mod private;

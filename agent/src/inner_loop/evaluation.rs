@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldlog::conversation::{
-    EXPANDED_TEXT, NewAnswer, NewRequestFailure, PromptIdentity, RecordedReply, ToolCallRecord,
-};
+use foldlog::RecordedReply;
+use foldlog::conversation::{EXPANDED_TEXT, NewAnswer, NewRequestFailure, PromptIdentity, ToolCallRecord};
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ToolCall, ToolReport, ToolRunner};
 use foldlog::{CallOrigin, NotUndone, SequenceNumber, Session};

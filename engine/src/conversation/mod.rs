@@ -30,8 +30,6 @@ pub use pairing::{PairingRule, PairingViolation, Repair, RepairChange, close_ope
 pub use records::{NewAdapterState, NewAnswer, NewInput, NewRequest, NewRequestFailure};
 pub use resume::{Resume, ResumePoint};
 
-pub use crate::session::{ConversationFollower, RecordedReply};
-
 pub(crate) use bodies::{blocks_of, text_payload};
 pub(crate) use entries::{message_id, settled_text};
 pub(crate) use export::{ADAPTER_STATES, CONVERSATION, exported};

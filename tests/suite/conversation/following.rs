@@ -5,9 +5,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use foldlog::conversation::{
-    ConversationFollower, NewAnswer, NewInput, NewRequest, PromptIdentity, Role, ToolCallRecord,
-};
+use foldlog::ConversationFollower;
+use foldlog::conversation::{NewAnswer, NewInput, NewRequest, PromptIdentity, Role, ToolCallRecord};
 use foldlog::storage::{CrashKind, MemoryStorage, Op};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,

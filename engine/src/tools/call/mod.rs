@@ -10,7 +10,7 @@
 //! | `answer` | [`ToolResult`], [`ToolError`] | |
 //! | `report` | [`ToolReport`] | |
 //! | `end` | how a call ends, before the end is recorded | `answer` |
-//! | `cgroup`, `programs` | the programs of a call: how they are found and terminated when it ends | `answer` |
+//! | `programs` | the programs of a call: how they are found and terminated when it ends | `answer`, `process` |
 //! | `run` | the state of a running call, which its operation and its tool share | `info`, `programs` |
 //! | `command` | [`ToolCommand`]: a program that a tool starts | `run` |
 //! | `context` | [`ToolContext`]: what a tool gets to work with; [`FencingToken`] | `command`, `run` |
@@ -32,7 +32,6 @@
 mod answer;
 #[cfg(feature = "async")]
 mod async_tool;
-mod cgroup;
 mod command;
 mod context;
 mod dynamic_tool;

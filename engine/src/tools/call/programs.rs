@@ -44,11 +44,11 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::answer::ToolError;
-use super::cgroup::Cgroup;
 use crate::clock;
 use crate::error::{Error, Result as EngineResult};
 use crate::generator::Generator;
 use crate::operation::PROGRAMS;
+use crate::process::cgroup::Cgroup;
 use crate::process::{
     GONE_WITHIN, QUIET_ROUNDS, end_child, has_ended, here, is_any_left, kill_each, poll, start_leader,
     started,

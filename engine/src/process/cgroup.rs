@@ -22,14 +22,14 @@ const DEPTH_MAX: usize = 64;
 
 /// Names the control group of a call's programs by its folder.
 #[derive(Debug)]
-pub(in crate::tools) struct Cgroup {
+pub(crate) struct Cgroup {
     folder: PathBuf,
 }
 
 impl Cgroup {
     /// Makes a group of this name below this process's own. Returns `None` if the system does not let this
     /// process make one, or if a group's members cannot be killed together.
-    pub(in crate::tools) fn make(name: &str) -> Option<Cgroup> {
+    pub(crate) fn make(name: &str) -> Option<Cgroup> {
         let folder = own()?.join(name);
         fs::create_dir(&folder).ok()?;
         let made = Cgroup { folder };
@@ -42,7 +42,7 @@ impl Cgroup {
 
     /// Returns the group at a path that a log recorded. Since anybody may have written the log, returns
     /// `None` unless the path is absolute and plain, ends with `name`, and is a control group.
-    pub(in crate::tools) fn recorded(path: &str, name: &str) -> Option<Cgroup> {
+    pub(crate) fn recorded(path: &str, name: &str) -> Option<Cgroup> {
         let folder = PathBuf::from(path);
         let is_plain = folder.is_absolute()
             && folder.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
@@ -52,23 +52,23 @@ impl Cgroup {
     }
 
     /// Returns the group's folder.
-    pub(in crate::tools) fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Returns the path of the file that kills all members when `1` is written into it.
-    pub(in crate::tools) fn kill_file(&self) -> PathBuf {
+    pub(crate) fn kill_file(&self) -> PathBuf {
         self.folder.join("cgroup.kill")
     }
 
     /// Puts a process into the group. Does nothing if the system refuses that or the process is gone.
-    pub(in crate::tools) fn join(&self, process: u32) {
+    pub(crate) fn join(&self, process: u32) {
         let _ = fs::write(self.folder.join("cgroup.procs"), process.to_string());
     }
 
     /// Kills all members of the group, unless this process is one of them. A process that a call started may
     /// be the one that recovers the call, and must not kill itself.
-    pub(in crate::tools) fn kill(&self) {
+    pub(crate) fn kill(&self) {
         if !own().is_some_and(|own| own.starts_with(&self.folder)) {
             let _ = fs::write(self.kill_file(), "1");
         }
@@ -76,14 +76,14 @@ impl Cgroup {
 
     /// Returns whether a process runs in the group. One that has ended and was not waited for does not count,
     /// and nothing does if this process is a member.
-    pub(in crate::tools) fn is_populated(&self) -> bool {
+    pub(crate) fn is_populated(&self) -> bool {
         let events = fs::read_to_string(self.folder.join("cgroup.events")).unwrap_or_default();
         events.lines().any(|line| line == "populated 1")
             && !own().is_some_and(|own| own.starts_with(&self.folder))
     }
 
     /// Removes the group, and the groups below it that a program made. A group in which a process runs stays.
-    pub(in crate::tools) fn remove(&self) {
+    pub(crate) fn remove(&self) {
         remove(&self.folder, 0);
     }
 }

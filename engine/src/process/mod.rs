@@ -13,6 +13,8 @@
 //!    meanwhile, where the system has process handles.
 //! 2. A program that makes a group of its own, or a session, leaves the group, and is not found by it.
 
+pub(crate) mod cgroup;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
