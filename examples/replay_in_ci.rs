@@ -123,7 +123,7 @@ fn main() -> Result<()> {
     // The replay: the log and what it names are all it needs. The workspace is another folder, which stays as it is.
     let elsewhere = tempfile::tempdir()?;
     let replayed = |session: Session| host(&session, elsewhere.path(), Publish { dies: false }, "news");
-    let report = foldlog::testkit::assert_host_replays(&dir, &types()?, replayed);
+    let report = foldlog_replay::assert_host_replays(&dir, &types()?, replayed);
     println!("the same host agrees: {} processes", report.processes);
 
     // A version that does something else is told where.

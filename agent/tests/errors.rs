@@ -321,7 +321,7 @@ fn events_of_an_evaluation_are_recorded_although_the_host_does_not_declare_them(
     assert_eq!((item.requests, item.is_resume), (1, false));
     again.close().unwrap();
     // The time that it took is not compared.
-    foldlog::testkit::assert_host_replays(&dir, &types, |session| {
+    foldlog_replay::assert_host_replays(&dir, &types, |session| {
         let before = session.snapshot(Default::default()).unwrap();
         assert_eq!(evaluate(&session, "one").unwrap(), "done");
         session.rollback(&before).unwrap();

@@ -8,13 +8,13 @@ use std::time::Duration;
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
 use foldlog::inspect::LogReader;
 use foldlog::replay::Replay;
-use foldlog::testkit::assert_host_replays;
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{
     Error, ExecutionState, LeaveOut, ResourceRegistry, SequenceNumber, Session, SessionOptions, Store,
 };
+use foldlog_replay::assert_host_replays;
 use foldlog_tasks::{
     Checkpoint, CheckpointId, CheckpointManager, CheckpointPolicy, NewTask, RestoreOptions, RetentionPolicy,
     TaskCreated, TaskStatus, TaskStatusChanged, TaskTreeState,

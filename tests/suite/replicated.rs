@@ -315,9 +315,9 @@ fn a_host_is_run_again_over_a_log_that_says_that_it_is_held() {
     host(&session).unwrap();
     let other = session.dir().to_owned();
     session.close().unwrap();
-    let replayed = foldlog::testkit::assert_host_replays(&dir, &types(), |session| host(&session));
+    let replayed = foldlog_replay::assert_host_replays(&dir, &types(), |session| host(&session));
     assert_eq!(replayed.processes, 3);
-    foldlog::testkit::assert_host_replays(&other, &types(), |session| host(&session));
+    foldlog_replay::assert_host_replays(&other, &types(), |session| host(&session));
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex};
 
 use foldlog::conversation::ToolCallRecord;
-use foldlog::testkit::assert_host_replays;
 use foldlog::{ExecutionState, Idempotency, ResourceRegistry, Session, Store};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
@@ -13,6 +12,7 @@ use foldlog_agent::{
     AsyncEvaluateOptions, Budget, Deadline, EvaluateOptions, KeepLastTurns, LoopLimits, MarkdownSection,
     Prompt, PromptResponse, ProviderAdapter, ShortenOptions, UserMessage,
 };
+use foldlog_replay::assert_host_replays;
 
 use super::story::{Ran, limits, prompt_of, tools, types};
 use super::{single, slow, with_futures};

@@ -283,7 +283,7 @@ fn a_run_replays_without_a_program_and_without_a_divergence() {
         adapter.evaluate(&again.1, &again.0, world.asking(asked)).map(|response| response.text)
     };
     let mut texts = Vec::new();
-    let report = foldlog::testkit::assert_host_replays(&dir, &types, |session| {
+    let report = foldlog_replay::assert_host_replays(&dir, &types, |session| {
         texts.push(host("Write.", session).unwrap());
     });
     assert_eq!(texts, ["done"]);
@@ -312,7 +312,7 @@ fn a_program_that_does_not_start_is_replayed_without_a_divergence() {
     assert!(error.contains("Claude Code was not found"), "{error}");
     let (types, elsewhere) = (SessionTypes::builder().build().unwrap(), tempfile::tempdir().unwrap());
     let mut again = String::new();
-    foldlog::testkit::assert_host_replays(world.session.dir(), &types, |session| {
+    foldlog_replay::assert_host_replays(world.session.dir(), &types, |session| {
         again = evaluate(&World::at(elsewhere.path(), session).0);
     });
     assert_eq!(again, error);

@@ -97,7 +97,7 @@ fn an_interrupted_call_of_the_program_is_undone_and_the_run_goes_on() {
         assert_eq!(adapter.recover(&second.prompt(), &second.state).unwrap().undone.len(), 0);
 
         let (again, mut texts) = (tempfile::tempdir().unwrap(), Vec::new());
-        foldlog::testkit::assert_host_replays(second.session.dir(), &types, |session| {
+        foldlog_replay::assert_host_replays(second.session.dir(), &types, |session| {
             let (state, prompt) = World::at(again.path(), session);
             // The first process worked in another folder.
             let adapter = if texts.is_empty() {

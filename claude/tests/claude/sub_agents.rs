@@ -210,7 +210,7 @@ fn work_together(count: usize, in_background: bool) {
         assert!(used >= 200, "{told}: the answers of a sub-agent have no usage: {used}");
     }
     let (types, elsewhere) = (SessionTypes::builder().build().unwrap(), tempfile::tempdir().unwrap());
-    foldlog::testkit::assert_host_replays(world.session.dir(), &types, |session| {
+    foldlog_replay::assert_host_replays(world.session.dir(), &types, |session| {
         let (state, prompt) = World::at(elsewhere.path(), session);
         drop(adapter.evaluate(&prompt, &state, world.asking("Go.")));
     });

@@ -51,8 +51,7 @@
 //! [`Action::new`] makes any other action. Histories run on a disk in memory
 //! ([`MemoryStorage`](crate::storage::MemoryStorage)), which a host's other tests may use too.
 //!
-//! [`assert_host_replays`], [`assert_reducers_replay`] and [`assert_versions_replay`] run over stored logs: they belong into the
-//! tests of each new version of a host.
+//! Assertions over stored logs are in the crate `foldlog-replay`.
 //!
 //! A [`RawLog`] is a log without events and slices, to measure the time that a disk and the log itself take.
 
@@ -60,14 +59,12 @@ mod assertions;
 mod equivalence;
 mod history;
 mod raw_log;
-mod replays;
 
 pub use assertions::{assert_deterministic, assert_rollback_equivalence};
 pub use equivalence::{runs_equivalent, snapshots_equivalent};
 pub use history::{Action, History, HistoryStep, dispatch, dispatch_value, histories, histories_of};
 pub use proptest;
 pub use raw_log::RawLog;
-pub use replays::{assert_host_replays, assert_reducers_replay, assert_versions_replay};
 
 use foldlog_codec::SequenceNumber;
 

@@ -152,7 +152,7 @@ fn an_evaluation_without_a_name_replays() {
         **lived.lock().unwrap() = Some(session.dir().to_owned());
         host(session);
     });
-    foldlog::testkit::assert_host_replays(dir.unwrap(), &types(), host);
+    foldlog_replay::assert_host_replays(dir.unwrap(), &types(), host);
 }
 
 /// Ids of the program's sessions were drawn by the system, also that of a copy.

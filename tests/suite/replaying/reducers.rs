@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use foldlog::inspect::{LogReader, ReducersReplayed, ReplayReducers};
 use foldlog::storage::MemoryStorage;
-use foldlog::testkit::assert_reducers_replay;
 use foldlog::{
     BackgroundSync, Clear, Event, FixedClock, Item, LeaveOut, Policy, SequenceNumber, Session, SessionTypes,
     Slice, SliceOp, Store, StoreOptions, Value,
 };
+use foldlog_replay::assert_reducers_replay;
 use foldlog_tests::host::{self, assert_reduced_again};
 use serde::{Deserialize, Serialize};
 

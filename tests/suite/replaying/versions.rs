@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use foldlog::inspect::{LogReader, VersionOutcome, VersionSubject, VersionsReplayed, replay_versions};
-use foldlog::testkit::{assert_reducers_replay, assert_versions_replay};
 use foldlog::{
     Event, EventSlice, Export, ImportOptions, Session, SessionTypes, Slice, SliceOp, Store, UpcastError,
     Value,
 };
+use foldlog_replay::{assert_reducers_replay, assert_versions_replay};
 use serde::{Deserialize, Serialize};
 
 use super::panicked;

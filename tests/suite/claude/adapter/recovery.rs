@@ -130,7 +130,7 @@ fn an_interrupted_call_of_the_program_is_undone_behind_its_program_and_the_run_g
 
     // The two processes come again, in a workspace of their own; each knows its working folder.
     let (elsewhere, mut texts) = (tempfile::tempdir().unwrap(), Vec::new());
-    foldlog::testkit::assert_host_replays(left.session.dir(), &types(), |session| {
+    foldlog_replay::assert_host_replays(left.session.dir(), &types(), |session| {
         let state = state_of(session, &elsewhere.path().join("work"));
         let cwd = if texts.is_empty() { world.workspace() } else { left.workspace() };
         if !texts.is_empty() {

@@ -322,7 +322,7 @@ impl World {
     pub(crate) fn replay<T>(&self, story: impl Fn(&Host) -> T) {
         let (elsewhere, starts) = (tempfile::tempdir().unwrap(), self.starts().len());
         let workspace = elsewhere.path().join("work");
-        foldlog::testkit::assert_host_replays(self.dir(), &types(), |session| {
+        foldlog_replay::assert_host_replays(self.dir(), &types(), |session| {
             drop(story(&self.host(session, &workspace)));
         });
         assert_eq!(self.starts().len(), starts, "a replay started a program");

@@ -86,7 +86,7 @@ fn the_assertion_of_a_replay_does_not_hold_of_a_log_in_which_a_host_wrote_nothin
     session.dispatch(Noted::new(1, "said")).unwrap();
     let end = session.position().unwrap();
     let fork = stored.store().fork(session.id(), end, &types(), foldlog::SessionOptions::default()).unwrap();
-    let _ = foldlog::testkit::assert_host_replays(fork.dir(), &types(), |_| ());
+    let _ = foldlog_replay::assert_host_replays(fork.dir(), &types(), |_| ());
 }
 
 #[test]

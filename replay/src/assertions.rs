@@ -1,15 +1,14 @@
-//! Assertions over stored logs: that a new version of a host does with them what it did before.
+//! Assertions over stored logs, for the tests of each new version of a host.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::inspect::{
+use foldlog::inspect::{
     LogReader, ReadOptions, ReducersReplayed, ReplayReducers, VersionsReplayed, replay_versions,
 };
-use crate::replay::{Replay, ReplayReport};
-use crate::session::Session;
-use crate::storage::FileStorage;
-use crate::types::SessionTypes;
+use foldlog::replay::{Replay, ReplayReport};
+use foldlog::storage::FileStorage;
+use foldlog::{Session, SessionTypes};
 
 /// Asserts that the reducers of `types` resolve every edit of the log in the session's folder `dir` as it is recorded.
 ///
@@ -31,7 +30,7 @@ use crate::types::SessionTypes;
 /// # session.dispatch(Said("hello".to_owned()))?;
 /// # let dir = session.dir().to_owned();
 /// # session.close()?;
-/// let replayed = foldlog::testkit::assert_reducers_replay(&dir, &types);
+/// let replayed = foldlog_replay::assert_reducers_replay(&dir, &types);
 /// println!("{replayed}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -55,7 +54,7 @@ pub fn assert_reducers_replay(dir: impl AsRef<Path>, types: &SessionTypes) -> Re
 }
 
 /// Asserts that every event and every item of the logs in the store at `store` decodes with `types`, older versions
-/// [brought up to date](crate::Event::upcast). Events that `types` does not know are listed, and are no failure. Returns the table of what was read, which a test may print.
+/// [brought up to date](foldlog::Event::upcast). Events that `types` does not know are listed, and are no failure. Returns the table of what was read, which a test may print.
 ///
 /// # Panics
 ///
@@ -72,8 +71,8 @@ pub fn assert_versions_replay(store: impl AsRef<Path>, types: &SessionTypes) -> 
 }
 
 /// Asserts that `host` does again what it did in the log in the session's folder `dir`. It is called once for each recorded
-/// process, and what it returns is not looked at, so let it print its error: see [`replay`](crate::replay). No tool runs; for that
-/// there is the [mode](crate::replay::Replay::mode) of [`Replay`]. Returns how many records were compared.
+/// process, and what it returns is not looked at, so let it print its error: see [`replay`](foldlog::replay). No tool runs; for that
+/// there is the [mode](Replay::mode) of [`Replay`]. Returns how many records were compared.
 ///
 /// ```
 /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -98,7 +97,7 @@ pub fn assert_versions_replay(store: impl AsRef<Path>, types: &SessionTypes) -> 
 /// # greet(session.clone())?;
 /// # let dir = session.dir().to_owned();
 /// # session.close()?;
-/// let replayed = foldlog::testkit::assert_host_replays(&dir, &types, greet);
+/// let replayed = foldlog_replay::assert_host_replays(&dir, &types, greet);
 /// assert_eq!(replayed.compared, 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

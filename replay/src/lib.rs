@@ -1,0 +1,16 @@
+//! Replays and compares the logs of foldlog's sessions.
+//!
+//! A host's tests assert that a new version of it does again what a stored log says:
+//!
+//! | assertion | checks |
+//! |---|---|
+//! | [`assert_host_replays`] | the host produces the recorded records |
+//! | [`assert_reducers_replay`] | its reducers resolve each edit as recorded |
+//! | [`assert_versions_replay`] | its types decode each event and item of a store |
+//!
+//! The replay itself is [`foldlog::replay`]: a session in replay mode compares each record where it is written, which needs the
+//! engine's inner state (`docs/decisions/replay-in-the-engine.md`).
+
+mod assertions;
+
+pub use assertions::{assert_host_replays, assert_reducers_replay, assert_versions_replay};
