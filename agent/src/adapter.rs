@@ -297,7 +297,7 @@ impl<P: Provider> ProviderAdapter<P> {
             return response(prompt, &opened.journal, last, opened.start.refused);
         }
         let is_resume = opened.is_resume;
-        let (mut machine, evaluation) = set_out(prompt, state, opened, (&mut options, &self.limits));
+        let (mut machine, evaluation) = set_out(prompt, state, opened, &mut options, &self.limits);
         let driver = Driver {
             provider: &self.provider,
             prompt,
@@ -307,7 +307,9 @@ impl<P: Provider> ProviderAdapter<P> {
             on_turn: options.on_turn,
         };
         let (outcome, mut journal) = driver.run(&mut machine)?;
-        executed((prompt, self.provider.name()), session, &mut journal, &outcome, (timing, is_resume, None))?;
+        let execution =
+            ExecutionDetails { adapter: self.provider.name(), timing, is_resume, cost_micros: None };
+        executed(prompt, session, &mut journal, &outcome, execution)?;
         response(prompt, &journal, outcome.last, machine.refused_outputs())
     }
 }
@@ -317,7 +319,8 @@ fn set_out<O>(
     prompt: &Prompt<O>,
     state: &ExecutionState,
     opened: OpenConversation,
-    (options, limits): (&mut EvaluateOptions<'_>, &LoopLimits),
+    options: &mut EvaluateOptions<'_>,
+    limits: &LoopLimits,
 ) -> (InnerLoop, Evaluation) {
     let OpenConversation { journal, start, identity, .. } = opened;
     let runner = ToolRunner::new(state.clone(), prompt.tools().clone());
@@ -365,14 +368,27 @@ impl Timing {
     }
 }
 
+/// What the record of an executed prompt says of the evaluation beyond its outcome.
+pub struct ExecutionDetails<'a> {
+    /// Name of the adapter that evaluated the prompt.
+    pub adapter: &'a str,
+    /// Measures how long the evaluation took.
+    pub timing: Timing,
+    /// Whether an earlier process had begun the evaluation.
+    pub is_resume: bool,
+    /// Cost in millionths of a dollar; `None` if it is unknown.
+    pub cost_micros: Option<u64>,
+}
+
 /// Records for people that an evaluation gave its output.
 pub fn executed<O>(
-    (prompt, adapter): (&Prompt<O>, &str),
+    prompt: &Prompt<O>,
     session: &Session,
     journal: &mut Journal,
     outcome: &Outcome,
-    (timing, is_resume, cost_micros): (Timing, bool, Option<u64>),
+    execution: ExecutionDetails<'_>,
 ) -> Result<()> {
+    let ExecutionDetails { adapter, timing, is_resume, cost_micros } = execution;
     let usage = journal.used();
     let (requests, tool_calls) = journal.counts()?.unwrap_or((outcome.requests, outcome.tool_calls));
     let event = PromptExecuted {

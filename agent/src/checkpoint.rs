@@ -433,7 +433,8 @@ pub fn resume_evaluation<P: Provider, O>(
     adapter: &ProviderAdapter<P>,
     prompt: &Prompt<O>,
     checkpoint: &Checkpoint,
-    (store, types): (&Store, &SessionTypes),
+    store: &Store,
+    types: &SessionTypes,
     resources: ResourceRegistry,
     options: EvaluateOptions<'_>,
 ) -> Result<PromptResponse<O>> {

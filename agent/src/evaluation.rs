@@ -1,7 +1,8 @@
 //! What an adapter in another crate of foldlog opens, records and ends an evaluation with. It is no part of the public API.
 
 pub use crate::adapter::{
-    OpenConversation, Timing, executed, last_incomplete, must_settle, new_id, open, response, without_output,
+    ExecutionDetails, OpenConversation, Timing, executed, last_incomplete, must_settle, new_id, open,
+    response, without_output,
 };
 pub use crate::adapter_state::{check_size, retire};
 pub use crate::budget::{Used, track};

@@ -122,10 +122,12 @@ pub(crate) fn record<E: Event>(session: &Session, event: E) -> Result<()> {
 /// Records that a prompt was rendered for a provider of this name.
 pub fn record_rendered(
     session: &Session,
-    (evaluation, adapter): (&str, &str),
+    evaluation: &str,
+    adapter: &str,
     prompt: &PromptIdentity,
     rendered: &RenderedPrompt,
-    (input, overrides): (Option<SequenceNumber>, VisibilityOverrides),
+    input: Option<SequenceNumber>,
+    overrides: VisibilityOverrides,
 ) -> Result<()> {
     let event = PromptRendered {
         evaluation_id: evaluation.to_owned(),

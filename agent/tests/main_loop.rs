@@ -229,7 +229,7 @@ fn a_checkpoint_is_saved_into_a_file_and_its_evaluation_resumed() {
     let (script, prompt) = (script(), prompt_of(tools(&ran, Idempotency::Natural)));
     let (types, options) = (types(), EvaluateOptions::default());
     let resumed =
-        resume_evaluation(&script.adapter(), &prompt, &loaded, (&store, &types), no_resources(), options)
+        resume_evaluation(&script.adapter(), &prompt, &loaded, &store, &types, no_resources(), options)
             .unwrap();
     assert!(resumed.text.starts_with("done"));
     assert_eq!(script.asked(), [1, 2]);
@@ -290,7 +290,7 @@ fn a_checkpoint_without_a_conversation_says_so() {
     let (script, prompt) = (script(), prompt_of(tools(&ran, Idempotency::Natural)));
     let (types, options) = (types(), EvaluateOptions::default());
     let refused =
-        resume_evaluation(&script.adapter(), &prompt, &checkpoint, (&store, &types), no_resources(), options);
+        resume_evaluation(&script.adapter(), &prompt, &checkpoint, &store, &types, no_resources(), options);
     let Err(refused) = refused else { panic!("it went on") };
     assert!(
         matches!(refused, Error::NoConversationState)

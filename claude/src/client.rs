@@ -158,7 +158,7 @@ impl Client {
         let (process, pipes) = Process::start(&options, &environment, prompt)?;
         let process = Arc::new(process);
         let bridge = Bridge::new(options.bridged_servers.clone(), tools);
-        let started = Client::serve(&options, (answered_by, bridge), Arc::clone(&process), pipes);
+        let started = Client::serve(&options, answered_by, bridge, Arc::clone(&process), pipes);
         let mut client = started.inspect_err(|_| {
             process.kill();
         })?;
@@ -170,7 +170,8 @@ impl Client {
     /// Starts the threads.
     fn serve(
         options: &ClientOptions,
-        (answered_by, bridge): (AnsweredBy, Bridge),
+        answered_by: AnsweredBy,
+        bridge: Bridge,
         process: Arc<Process>,
         pipes: super::process::Pipes,
     ) -> Result<Client, ClientError> {

@@ -355,7 +355,8 @@ impl Bucket {
     pub(crate) async fn get_decoded<T>(
         &self,
         key: &Path,
-        (max, what): (usize, &'static str),
+        max: usize,
+        what: &'static str,
         decode: impl Fn(&[u8]) -> Result<T>,
     ) -> Result<Option<T>> {
         let mut unusable = None;

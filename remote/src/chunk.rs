@@ -346,7 +346,7 @@ impl ChunkEncoder {
     pub(crate) fn finish_as(&self, head: &ChunkHead) -> Encoded {
         let version = if self.captures.is_some() { FORMAT_VERSION } else { FORMAT_VERSION_PLAIN };
         let mut out = Vec::with_capacity(self.len());
-        write_head(&mut out, (MAGIC, version), head, (self.count, &self.digest.finish()));
+        write_head(&mut out, MAGIC, version, head, self.count, &self.digest.finish());
         out.extend_from_slice(self.captures.as_deref().unwrap_or_default());
         out.extend_from_slice(&self.records);
         let hash = ChunkHash(*blake3::hash(&out).as_bytes());
@@ -382,7 +382,7 @@ impl<'a> Chunk<'a> {
             return Err(Error::TooLarge { what: "chunk", len, max: CHUNK_BYTES_MAX as u64 });
         }
         let hash = verify_hash(bytes, number)?;
-        Chunk::fields(bytes, number, hash, (&[MAGIC], true))
+        Chunk::fields(bytes, number, hash, &[MAGIC], true)
     }
 
     /// Decodes a compacted chunk, whose bytes somebody else has verified, and verifies its records. Its hash is the one that it
@@ -397,7 +397,7 @@ impl<'a> Chunk<'a> {
             return Err(Error::TooLarge { what: "chunk", len, max: CHUNK_BYTES_MAX as u64 });
         }
         let hash = bytes.last_chunk::<HASH_LEN>().copied().unwrap_or_default();
-        Chunk::fields(bytes, number, ChunkHash(hash), (&[MAGIC_COMPACTED], true))
+        Chunk::fields(bytes, number, ChunkHash(hash), &[MAGIC_COMPACTED], true)
     }
 
     /// Returns the chunk as it stands in a compacted volume. `bodies` says of each record with which body it stands there as a dropped one;
@@ -411,7 +411,7 @@ impl<'a> Chunk<'a> {
     ) -> Result<Vec<u8>> {
         let version = if self.captures.is_some() { FORMAT_VERSION } else { FORMAT_VERSION_PLAIN };
         let mut out = Vec::with_capacity(HEAD_LEN + self.records.len() + HASH_LEN);
-        write_head(&mut out, (MAGIC_COMPACTED, version), &self.head, (self.count, &self.content));
+        write_head(&mut out, MAGIC_COMPACTED, version, &self.head, self.count, &self.content);
         if let Some(ChunkCaptures { packs, inlined }) = &self.captures {
             write_captures(&mut out, packs, if counts { inlined } else { &[] });
         }
@@ -429,7 +429,7 @@ impl<'a> Chunk<'a> {
     #[cfg(feature = "object-store")]
     pub(crate) fn decode_verified(bytes: &'a [u8], number: u64) -> Result<Chunk<'a>> {
         let hash = bytes.last_chunk::<HASH_LEN>().copied().unwrap_or_default();
-        Chunk::fields(bytes, number, ChunkHash(hash), (&[MAGIC, MAGIC_COMPACTED], false))
+        Chunk::fields(bytes, number, ChunkHash(hash), &[MAGIC, MAGIC_COMPACTED], false)
     }
 
     /// Decodes what stands in front of the hash.
@@ -437,7 +437,8 @@ impl<'a> Chunk<'a> {
         bytes: &'a [u8],
         number: u64,
         hash: ChunkHash,
-        (magics, verify): (&[[u8; 8]], bool),
+        magics: &[[u8; 8]],
+        verify: bool,
     ) -> Result<Chunk<'a>> {
         let malformed = |reason| Error::Malformed { chunk: number, reason };
         let mut fields =
@@ -485,9 +486,11 @@ impl<'a> Chunk<'a> {
 /// Writes what stands in front of the captures: the head, and the note.
 fn write_head(
     out: &mut Vec<u8>,
-    (magic, version): ([u8; 8], u16),
+    magic: [u8; 8],
+    version: u16,
     head: &ChunkHead,
-    (count, content): (u32, &[u8; 32]),
+    count: u32,
+    content: &[u8; 32],
 ) {
     out.extend_from_slice(&magic);
     out.extend_from_slice(&version.to_le_bytes());

@@ -66,10 +66,10 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     let payloads = PayloadListing::of(bucket, session, time).await?;
     let mut reader = ChunkReader::new(bucket.clone(), session);
     reader.shelf().0.ask_for_small_alone();
-    let (mut said, mut needed) = (DroppedBodiesTracker::default(), ReferencedPayloads::default());
+    let (mut dropped_bodies, mut needed) = (DroppedBodiesTracker::default(), ReferencedPayloads::default());
     let see = &mut |chunk: &Chunk<'_>| {
         for record in chunk.records() {
-            said.see(chunk.head.number, &record);
+            dropped_bodies.see(chunk.head.number, &record);
             needed.see(&record);
         }
         let packs = chunk.captures.iter().flat_map(|captures| captures.packs());
@@ -86,7 +86,8 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
     collection.list(&made).await?;
     let is_compacted = |extent: &Extent| compaction.as_ref().is_some_and(|it| it.touches(*extent));
     let compacted = collection.ranges().filter(is_compacted).collect::<Vec<_>>();
-    let is_asked = |extent: &Extent| collection.listed.contains_key(&extent.first) || said.is_anything();
+    let is_asked =
+        |extent: &Extent| collection.listed.contains_key(&extent.first) || dropped_bodies.is_anything();
     let fit = shelf.take_verified().into_iter();
     let asked = fit.filter(|extent| is_asked(extent) && !is_compacted(extent)).collect();
     let old = collection.old_of(asked).await?;
@@ -95,42 +96,39 @@ pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) ->
         collection.remove(*extent).await?;
     }
     let mut long = Vec::new();
-    for extent in shelf.take_long().into_iter().filter(|_| said.is_anything()) {
+    for extent in shelf.take_long().into_iter().filter(|_| dropped_bodies.is_anything()) {
         long.push((extent, collection.age(extent).await?));
     }
     needed.extend(compaction.iter().map(|compaction| compaction.known));
-    let ranges = Ranges { collected: &old, long: &long, min_age };
-    let compacted =
-        compact::compact((bucket, session), (said, compaction), ranges, dry_run, &mut collection.report)
-            .await?;
+    let ranges = Ranges { collected: &old, long: &long };
+    let compacted = compact::compact(&mut collection, dropped_bodies, compaction, ranges).await?;
     if let Some(compaction) = &compacted {
         for (extent, _) in long.iter().filter(|(extent, _)| compaction.touches(*extent)) {
             collection.remove(*extent).await?;
         }
     }
     needed.extend(compacted.map(|compaction| compaction.known));
-    let mut report = collection.report;
     if !dry_run {
         remove_probes(bucket, session, time).await?;
     }
-    report.undecoded = needed.unknown();
+    collection.report.undecoded = needed.unknown();
     if let Some(payloads) = payloads {
-        payloads.collect((bucket, session), &needed, (min_age, dry_run), &mut report).await?;
+        payloads.collect(&mut collection, &needed).await?;
     }
-    Ok(report)
+    Ok(collection.report)
 }
 
 /// Holds what a collection of a session's chunks knows.
-struct Collection<'a> {
-    bucket: &'a Bucket,
-    session: Uuid,
+pub(crate) struct Collection<'a> {
+    pub(crate) bucket: &'a Bucket,
+    pub(crate) session: Uuid,
     /// The store's time in front of all that was read.
     time: DateTime<Utc>,
-    min_age: Duration,
-    dry_run: bool,
+    pub(crate) min_age: Duration,
+    pub(crate) dry_run: bool,
     /// Chunks that the store lists, by the first number of their range: number and length in bytes.
     listed: BTreeMap<u64, BTreeMap<u64, u64>>,
-    report: CollectReport,
+    pub(crate) report: CollectReport,
 }
 
 impl Collection<'_> {

@@ -42,11 +42,11 @@ use uuid::Uuid;
 use crate::bucket::Bucket;
 use crate::chain::{Chain, TakenChunk};
 use crate::chunk::Chunk;
+use crate::collect::Collection;
 use crate::compaction::{CompactedVolume, Compaction};
 use crate::dropped_bodies::DroppedBodiesTracker;
 use crate::error::{Error, Result};
 use crate::payloads::Payloads;
-use crate::place::CollectReport;
 use crate::volume::{Extent, VOLUME_BYTES_MAX, VolumeEncoder, VolumeForm, encoded_len};
 use crate::volumes::{OpenVolume, Shelf, is_marked};
 
@@ -65,8 +65,6 @@ pub(crate) struct Ranges<'a> {
     pub(crate) collected: &'a [Extent],
     /// Those whose chunks are too long for a volume, and the age of their bare volumes, if they have one.
     pub(crate) long: &'a [(Extent, Option<Duration>)],
-    /// How old a bare volume is at least before a compacted one takes its place.
-    pub(crate) min_age: Duration,
 }
 
 impl Ranges<'_> {
@@ -74,10 +72,10 @@ impl Ranges<'_> {
     /// found out whether they would.
     async fn firsts(
         &self,
-        (bucket, session): (&Bucket, Uuid),
+        collection: &Collection<'_>,
         before: Option<&Compaction>,
-        dry_run: bool,
     ) -> Result<(BTreeSet<u64>, BTreeSet<u64>)> {
+        let Collection { bucket, session, min_age, dry_run, .. } = *collection;
         let (mut ranges, mut weighed) = (BTreeSet::new(), BTreeSet::new());
         for extent in self.collected {
             // In a dry run none gets its mark.
@@ -90,7 +88,8 @@ impl Ranges<'_> {
             ranges.extend((extent.first..=extent.last()).step_by(small));
         }
         for (extent, age) in self.long {
-            let is_ready = age.is_some_and(|age| age >= self.min_age);
+            // A compacted volume takes the place of a bare one that is as old as this.
+            let is_ready = age.is_some_and(|age| age >= min_age);
             (if is_ready { &mut ranges } else { &mut weighed }).insert(extent.first);
         }
         Ok((ranges, weighed))
@@ -104,23 +103,23 @@ impl Ranges<'_> {
 ///
 /// [`Error::Store`], those of reading, and [`Error::NotContent`] if what the writer recorded is none of foldlog's.
 pub(crate) async fn compact(
-    (bucket, session): (&Bucket, Uuid),
-    (said, before): (DroppedBodiesTracker, Option<Arc<Compaction>>),
-    may: Ranges<'_>,
-    dry_run: bool,
-    report: &mut CollectReport,
+    collection: &mut Collection<'_>,
+    dropped_bodies: DroppedBodiesTracker,
+    before: Option<Arc<Compaction>>,
+    candidates: Ranges<'_>,
 ) -> Result<Option<Compaction>> {
+    let Collection { bucket, session, dry_run, .. } = *collection;
     if let Some(done) = before.as_deref().filter(|_| !dry_run) {
         clean(bucket, session, done).await?;
     }
     let read = async |object| bucket.get_object(session, object).await;
-    let Some((said_at, dropped)) = said.dropped(read).await? else { return Ok(None) };
+    let Some((said_at, dropped)) = dropped_bodies.dropped(read).await? else { return Ok(None) };
     let small = bucket.spans()[0];
-    let (mut ranges, weighed) = may.firsts((bucket, session), before.as_deref(), dry_run).await?;
+    let (mut ranges, weighed) = candidates.firsts(collection, before.as_deref()).await?;
     let is_open = |(number, sequence): &(u64, SequenceNumber)| {
         Some(*sequence) <= dropped.through() && !ranges.contains(&Extent::around(*number, small).first)
     };
-    if said.known_in.iter().any(is_open) {
+    if dropped_bodies.known_in.iter().any(is_open) {
         ranges.clear();
     }
     let known_bytes = dropped.known.encode();
@@ -145,13 +144,14 @@ pub(crate) async fn compact(
     if pass.is_blocked {
         pass.counts = ChunkCompactionCounts::default();
     }
+    let report = &mut collection.report;
     report.dropped = pass.counts.dropped;
     report.dropped_bytes = pass.counts.bytes;
     report.waiting = dropped.count().saturating_sub(pass.counts.dropped + pass.counts.before);
     if dry_run {
         return Ok(None);
     }
-    let has_none = |extent: &Extent| may.long.iter().any(|(one, age)| one == extent && age.is_none());
+    let has_none = |extent: &Extent| candidates.long.iter().any(|(one, age)| one == extent && age.is_none());
     for extent in std::mem::take(&mut pass.worth).into_iter().filter(has_none) {
         let bare = PutPayload::from(VolumeEncoder::bare(session, extent)?);
         bucket.create(&bucket.volume_key(session, extent), bare, COMPACT).await?;

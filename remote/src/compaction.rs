@@ -102,7 +102,7 @@ impl Compaction {
     ///
     /// [`Error::TooLarge`] if it would be longer than [`COMPACTION_BYTES_MAX`].
     pub fn encode(&self) -> Result<Vec<u8>> {
-        FORM.encode((self.session, self.number), FACTS_LEN + self.volumes.len() * VOLUME_LEN, |out| {
+        FORM.encode(self.session, self.number, FACTS_LEN + self.volumes.len() * VOLUME_LEN, |out| {
             out.extend_from_slice(&self.said_at.to_le_bytes());
             out.extend_from_slice(&self.known);
             out.extend_from_slice(&(self.volumes.len() as u32).to_le_bytes());
@@ -121,7 +121,7 @@ impl Compaction {
     ///
     /// [`Error::Compaction`] if the bytes do not have the hash at their end, or are no compaction, or another one.
     pub fn decode(bytes: &[u8], session: Uuid, number: u64) -> Result<Compaction> {
-        let said = FORM.decode(bytes, (session, number), |fields| {
+        let said = FORM.decode(bytes, session, number, |fields| {
             Some((fields.u64()?, fields.take()?, fields.volumes()?))
         });
         let (said_at, known, volumes) = said.map_err(|reason| Error::Compaction { number, reason })?;

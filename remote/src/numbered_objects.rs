@@ -38,23 +38,24 @@ pub(crate) struct NumberedObjectFormat {
 }
 
 impl NumberedObjectFormat {
-    /// Returns how many bytes an object has that says something of this length.
-    pub(crate) const fn encoded_len(said_len: usize) -> usize {
-        BEGIN_LEN + said_len + HASH_LEN
+    /// Returns how many bytes an object has whose content has this length.
+    pub(crate) const fn encoded_len(content_len: usize) -> usize {
+        BEGIN_LEN + content_len + HASH_LEN
     }
 
-    /// Encodes an object, of which `say` appends what it says: `said_len` bytes.
+    /// Encodes an object, to which `write_content` appends `content_len` bytes.
     ///
     /// # Errors
     ///
     /// [`Error::TooLarge`] if it would be longer than any may be.
     pub(crate) fn encode(
         &self,
-        (session, number): (Uuid, u64),
-        said_len: usize,
-        say: impl FnOnce(&mut Vec<u8>),
+        session: Uuid,
+        number: u64,
+        content_len: usize,
+        write_content: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Vec<u8>> {
-        let len = NumberedObjectFormat::encoded_len(said_len);
+        let len = NumberedObjectFormat::encoded_len(content_len);
         if len > self.bytes_max {
             return Err(Error::TooLarge { what: self.what, len: len as u64, max: self.bytes_max as u64 });
         }
@@ -64,13 +65,14 @@ impl NumberedObjectFormat {
         out.extend_from_slice(&(self.head_len as u16).to_le_bytes());
         out.extend_from_slice(session.as_bytes());
         out.extend_from_slice(&number.to_le_bytes());
-        say(&mut out);
+        write_content(&mut out);
         let hash = *blake3::hash(&out).as_bytes();
         out.extend_from_slice(&hash);
         Ok(out)
     }
 
-    /// Decodes and verifies the object with this number of a session, of which `said` takes all that it says; `None` if that is none.
+    /// Decodes and verifies the object with this number of a session. `read_content` reads all of its content; it returns `None` if
+    /// that does not decode.
     ///
     /// # Errors
     ///
@@ -78,8 +80,9 @@ impl NumberedObjectFormat {
     pub(crate) fn decode<T>(
         &self,
         bytes: &[u8],
-        (session, number): (Uuid, u64),
-        said: impl FnOnce(&mut FieldReader<'_>) -> Option<T>,
+        session: Uuid,
+        number: u64,
+        read_content: impl FnOnce(&mut FieldReader<'_>) -> Option<T>,
     ) -> Result<T, &'static str> {
         let (before, hash) =
             bytes.split_last_chunk::<HASH_LEN>().ok_or("it is damaged: it has too few bytes")?;
@@ -102,15 +105,15 @@ impl NumberedObjectFormat {
             let head_len = usize::from(fields.u16()?);
             let names = (Uuid::from_bytes(fields.take()?), fields.u64()?);
             (head_len == self.head_len).then_some(())?;
-            Some((names, said(&mut fields)?))
+            Some((names, read_content(&mut fields)?))
         };
-        let ((found, at), said) = rest().ok_or("its fields do not decode")?;
+        let ((found, at), content) = rest().ok_or("its fields do not decode")?;
         if found != session {
             return Err("it is of another session");
         }
         if at != number {
             return Err("its key holds another number than its bytes");
         }
-        Ok(said)
+        Ok(content)
     }
 }

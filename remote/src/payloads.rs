@@ -59,7 +59,7 @@ impl Withdrawn {
             let (key, decode) = (bucket.withdrawal_key(session, number), |bytes: &[u8]| {
                 Withdrawal::decode(bytes, session, number)
             });
-            let found = bucket.get_decoded(&key, (WITHDRAWAL_BYTES_MAX, ASK), decode).await?;
+            let found = bucket.get_decoded(&key, WITHDRAWAL_BYTES_MAX, ASK, decode).await?;
             let Some(withdrawal) = found else {
                 self.asked = Some(asked);
                 return Ok(());
@@ -132,7 +132,7 @@ impl Payloads {
         let is_kept = self.kept_bytes.saturating_add(object.len) <= self.kept_bytes_max;
         self.kept_bytes += if is_kept { object.len } else { 0 };
         self.put.push((object, name, is_kept.then(|| payload.clone())));
-        put_as((&self.bucket, self.session), name, object, payload).await
+        put_as(&self.bucket, self.session, name, object, payload).await
     }
 
     /// Returns whether nothing that was put can have been withdrawn and removed.
@@ -164,7 +164,7 @@ impl Payloads {
                     PutPayload::from(found.ok_or_else(gone)?)
                 }
             };
-            put_as((&self.bucket, self.session), next, *object, payload).await?;
+            put_as(&self.bucket, self.session, next, *object, payload).await?;
             *name = next;
         }
         self.since = self.withdrawn.asked;
@@ -179,7 +179,8 @@ impl Payloads {
 
 /// Puts a payload under a name. That is the content's, so it does not matter who put it, once it is there whole.
 async fn put_as(
-    (bucket, session): (&Bucket, Uuid),
+    bucket: &Bucket,
+    session: Uuid,
     name: Name,
     object: ObjectId,
     payload: PutPayload,

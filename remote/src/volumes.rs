@@ -529,7 +529,7 @@ async fn volume(bucket: &Bucket, session: Uuid, extent: Extent) -> Result<SmallV
 async fn read_compaction(bucket: &Bucket, session: Uuid, number: u64) -> Result<Compaction> {
     let key = bucket.compaction_key(session, number);
     let decode = |bytes: &[u8]| Compaction::decode(bytes, session, number);
-    let found = bucket.get_decoded(&key, (COMPACTION_BYTES_MAX, READ_COMPACTION), decode).await?;
+    let found = bucket.get_decoded(&key, COMPACTION_BYTES_MAX, READ_COMPACTION, decode).await?;
     found.ok_or(Error::Compaction { number, reason: "it is gone" })
 }
 

@@ -19,9 +19,9 @@ use object_store::path::Path;
 use uuid::Uuid;
 
 use crate::bucket::{Bucket, age_at};
+use crate::collect::Collection;
 use crate::error::Result;
 use crate::payloads::Withdrawn;
-use crate::place::CollectReport;
 use crate::referenced_payloads::ReferencedPayloads;
 use crate::withdrawal::{NAMES_MAX, Name, Withdrawal};
 
@@ -53,11 +53,10 @@ impl PayloadListing {
     /// Removes what is not needed and was withdrawn long enough ago, and withdraws what else is not needed.
     pub(crate) async fn collect(
         mut self,
-        (bucket, session): (&Bucket, Uuid),
+        collection: &mut Collection<'_>,
         needed: &ReferencedPayloads,
-        (min_age, dry_run): (Duration, bool),
-        report: &mut CollectReport,
     ) -> Result<()> {
+        let Collection { bucket, session, min_age, dry_run, ref mut report, .. } = *collection;
         self.payloads.retain(|(name, ..)| !needed.holds(&name.hash));
         if self.payloads.is_empty() {
             return Ok(());

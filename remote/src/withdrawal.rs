@@ -108,7 +108,7 @@ impl Withdrawal {
     ///
     /// [`Error::TooLarge`] if it holds more than [`NAMES_MAX`] names.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        FORM.encode((self.session, self.number), said_len(self.names.len()), |out| {
+        FORM.encode(self.session, self.number, said_len(self.names.len()), |out| {
             out.extend_from_slice(&(self.names.len() as u32).to_le_bytes());
             for Name { hash, before } in &self.names {
                 out.extend_from_slice(hash);
@@ -123,7 +123,7 @@ impl Withdrawal {
     ///
     /// [`Error::Withdrawal`] if the bytes do not have the hash at their end, or are no withdrawal, or another one.
     pub fn decode(bytes: &[u8], session: Uuid, number: u64) -> Result<Withdrawal> {
-        let names = FORM.decode(bytes, (session, number), |fields| fields.names());
+        let names = FORM.decode(bytes, session, number, |fields| fields.names());
         let names = names.map_err(|reason| Error::Withdrawal { number, reason })?;
         Ok(Withdrawal { session, number, names })
     }

@@ -75,7 +75,7 @@ impl Act {
                 let validator = StateValidator::new();
                 let plan = validator.repair_plan(&agent.read());
                 let report =
-                    validator.apply(&agent.session, &plan, ("ada", "it was broken"), || Ok(agent.read()));
+                    validator.apply(&agent.session, &plan, "ada", "it was broken", || Ok(agent.read()));
                 let report = report.unwrap();
                 assert_eq!((report.refused, report.result.issues), (None, Vec::new()));
             }

@@ -173,16 +173,16 @@ fn a_repair_is_recorded_step_by_step_and_goes_on_where_it_was_cut_short() {
     // The process ends after two steps.
     let mut half = plan.clone();
     half.steps.truncate(2);
-    let report = validator.apply(&session, &half, ("ada", "a test"), read).unwrap();
+    let report = validator.apply(&session, &half, "ada", "a test", read).unwrap();
     assert!(report.refused.is_none() && report.result.issues.len() > 1);
     let rest = report.result.repair_plan;
     assert_eq!(rest.steps[..], plan.steps[2..], "the rest is planned again");
     // A plan that is no longer of this session is refused, and says so.
-    let stale = validator.apply(&session, &plan, ("eve", "a test"), read).unwrap();
+    let stale = validator.apply(&session, &plan, "eve", "a test", read).unwrap();
     let (step, reason) = stale.refused.unwrap();
     assert_eq!(step.rule, "dependencies-exist");
     assert_eq!(reason, "task `b` requires no `gone`");
-    let report = validator.apply(&session, &rest, ("ada", "a test"), read).unwrap();
+    let report = validator.apply(&session, &rest, "ada", "a test", read).unwrap();
     assert_eq!(
         (report.result.is_valid, report.result.issues.len()),
         (true, 0),

@@ -437,7 +437,7 @@ fn whatever_is_broken_is_found_and_repaired_or_said_why_not_and_no_task_is_dropp
             let read = || Ok(state_of(TaskTreeState::of(&session)?));
             let broken = read().unwrap();
             let plan = validator.repair_plan(&broken);
-            let report = validator.apply(&session, &plan, ("ada", "a test"), read).unwrap();
+            let report = validator.apply(&session, &plan, "ada", "a test", read).unwrap();
             assert_eq!(report.refused, None, "seed {seed}: {plan:#?}");
             assert_eq!(report.done.len(), plan.steps.len());
             let now = TaskTreeState::of(&session).unwrap();

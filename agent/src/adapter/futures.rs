@@ -16,8 +16,8 @@ use foldlog::tools::ExecutionState;
 use foldlog::tools::resources::BudgetTracker;
 
 use super::{
-    AsyncOnDelta, AsyncOnTurn, EvaluateOptions, PromptAcceptance, PromptResponse, ProviderAdapter,
-    ResumeFrom, Timing, UserMessage, executed, open, response, set_out,
+    AsyncOnDelta, AsyncOnTurn, EvaluateOptions, ExecutionDetails, PromptAcceptance, PromptResponse,
+    ProviderAdapter, ResumeFrom, Timing, UserMessage, executed, open, response, set_out,
 };
 use crate::budget::Budget;
 use crate::deadline::Deadline;
@@ -219,8 +219,9 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
             let refused = machine.refused_outputs();
             let written = session.clone();
             let respond = move || {
-                let prompt_and_adapter = (&*prompt, adapter.provider().name());
-                executed(prompt_and_adapter, &written, &mut journal, &outcome, (timing, is_resume, None))?;
+                let adapter = adapter.provider().name();
+                let execution = ExecutionDetails { adapter, timing, is_resume, cost_micros: None };
+                executed(&prompt, &written, &mut journal, &outcome, execution)?;
                 response(&prompt, &journal, outcome.last, refused)
             };
             detached_jobs::on_thread(&session, respond).await
@@ -240,7 +241,7 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
             return Ok(SetOut::Complete(response(prompt, &opened.journal, last, opened.start.refused)?));
         }
         let is_resume = opened.is_resume;
-        let (machine, evaluation) = set_out(prompt, state, opened, (&mut options, &self.limits));
+        let (machine, evaluation) = set_out(prompt, state, opened, &mut options, &self.limits);
         Ok(SetOut::GoesOn { machine: Box::new(machine), evaluation: Box::new(evaluation), is_resume })
     }
 }

@@ -78,7 +78,8 @@ fn resumable<'a>(
 /// another one holds another conversation.
 fn to_resume<'a>(
     snapshots: &'a [AdapterStateSnapshot],
-    (evaluation_id, adapter_type): (&str, &str),
+    evaluation_id: &str,
+    adapter_type: &str,
     validation: ResumeValidation,
 ) -> Option<&'a AdapterStateSnapshot> {
     let is_own = |one: &AdapterStateSnapshot| one.evaluation_id == evaluation_id;
@@ -113,8 +114,7 @@ pub fn plan_resume(
     context: &ResumeContext,
 ) -> Result<ResumePlan> {
     let snapshots = snapshots(session)?;
-    let wanted = (evaluation_id, adapter_type);
-    let Some(head) = to_resume(&snapshots, wanted, options.resume_validation) else {
+    let Some(head) = to_resume(&snapshots, evaluation_id, adapter_type, options.resume_validation) else {
         return Ok(ResumePlan::Fresh { refusal: None });
     };
     let checked = options.resume_validation.check(head, context, options.max_age);

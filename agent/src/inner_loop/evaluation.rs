@@ -117,12 +117,23 @@ impl Evaluation {
         Error::evaluation(EvaluationPhase::Request, name, "there is no request to be sent")
     }
 
-    fn render<O>(&mut self, overrides: VisibilityOverrides, asked: &EvaluationTarget<'_, O>) -> Result<Fact> {
-        let rendered = asked.prompt.render(&overrides)?;
+    fn render<O>(
+        &mut self,
+        overrides: VisibilityOverrides,
+        target: &EvaluationTarget<'_, O>,
+    ) -> Result<Fact> {
+        let rendered = target.prompt.render(&overrides)?;
         let input = self.journal.system(&rendered.text, self.identity.clone())?;
-        let names = (self.journal.evaluation(), asked.provider);
-        let session = self.runner.state().session();
-        events::record_rendered(session, names, &self.identity, &rendered, (input, overrides))?;
+        let (session, evaluation) = (self.runner.state().session(), self.journal.evaluation());
+        events::record_rendered(
+            session,
+            evaluation,
+            target.provider,
+            &self.identity,
+            &rendered,
+            input,
+            overrides,
+        )?;
         self.tools = rendered.tools;
         Ok(Fact::Rendered { tools: self.tools.iter().map(|tool| tool.name.clone()).collect() })
     }

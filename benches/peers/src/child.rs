@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::contestants::{self, Contestant, Survives, ContestantWriter};
+use crate::contestants::{self, Contestant, ContestantWriter, Survives};
 use crate::measure::{Payload, Result, waited_ns};
 use crate::{steady, tau_bench};
 

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use crate::child::{Outcome, ChildTask, create};
+use crate::child::{ChildTask, Outcome, create};
 use crate::contestants::rollovers;
 use crate::measure::{Payload, Result, median};
 

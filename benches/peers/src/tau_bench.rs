@@ -10,7 +10,7 @@ use rusqlite::params;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::child::{Outcome, ChildTask, bytes_below};
+use crate::child::{ChildTask, Outcome, bytes_below};
 use crate::contestants::{PayloadEvent, Survives, connect, session_types};
 use crate::measure::Result;
 
@@ -25,7 +25,8 @@ pub enum TauBenchForm {
 }
 
 impl TauBenchForm {
-    pub const ALL: [TauBenchForm; 3] = [TauBenchForm::Sessions, TauBenchForm::Rows, TauBenchForm::Checkpoints];
+    pub const ALL: [TauBenchForm; 3] =
+        [TauBenchForm::Sessions, TauBenchForm::Rows, TauBenchForm::Checkpoints];
 
     pub fn name(self) -> &'static str {
         match self {

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::Args;
-use crate::child::{Outcome, ChildTask, Workload};
+use crate::child::{ChildTask, Outcome, Workload};
 use crate::contestants::{Contestant, Survives};
-use crate::measure::{Result, PeerRow, median, print, shown};
+use crate::measure::{PeerRow, Result, median, print, shown};
 use crate::steady::QUANTILES;
 use crate::tau_bench::TauBenchForm;
 
@@ -90,7 +90,13 @@ impl Works<'_> {
         Ok(outcomes)
     }
 
-    fn print(&self, work: &str, tasks: &[ChildTask], outcomes: &[Vec<Outcome>], ours: Contestant) -> Result<()> {
+    fn print(
+        &self,
+        work: &str,
+        tasks: &[ChildTask],
+        outcomes: &[Vec<Outcome>],
+        ours: Contestant,
+    ) -> Result<()> {
         let mut rows = Vec::new();
         for (task, outcomes) in tasks.iter().zip(outcomes) {
             let times: Vec<f64> = outcomes.iter().map(Outcome::ns_per_op).collect();
@@ -149,7 +155,8 @@ impl Works<'_> {
     fn filled(
         &self,
         contestants: &[Contestant],
-        (first, then): (Workload, Workload),
+        first: Workload,
+        then: Workload,
         fill: impl Fn(&ChildTask) -> Result<()>,
     ) -> Result<Vec<ChildTask>> {
         let mut tasks = Vec::new();
@@ -168,7 +175,7 @@ impl Works<'_> {
     pub fn scan(&self) -> Result<()> {
         let contestants =
             [Contestant::Foldlog, Contestant::LogDb, Contestant::RaftEngine, Contestant::Sqlite];
-        let tasks = self.filled(&contestants, (Workload::Fill, Workload::Scan), |task| task.run().map(drop))?;
+        let tasks = self.filled(&contestants, Workload::Fill, Workload::Scan, |task| task.run().map(drop))?;
         let outcomes = self.in_place(&tasks, |_| Ok(()))?;
         self.print(&format!("scan, {}", self.of_records()), &tasks, &outcomes, Contestant::Foldlog)?;
         tasks.iter().try_for_each(|task| remove(&task.dir))
@@ -178,7 +185,7 @@ impl Works<'_> {
     pub fn reopen(&self) -> Result<()> {
         let ours = Contestant::FoldlogState;
         let contestants = [ours, Contestant::RaftEngine, Contestant::Sqlite, Contestant::Redb];
-        let tasks = self.filled(&contestants, (Workload::FillAndWait, Workload::Reopen), |task| {
+        let tasks = self.filled(&contestants, Workload::FillAndWait, Workload::Reopen, |task| {
             task.run_until_it_waits()?;
             Ok(fs::rename(&task.dir, left_by_kill(&task.dir))?)
         })?;
@@ -203,7 +210,11 @@ impl Works<'_> {
     }
 
     /// Runs each task once a round over the folder that it has.
-    fn in_place(&self, tasks: &[ChildTask], prepare: impl Fn(&ChildTask) -> Result<()>) -> Result<Vec<Vec<Outcome>>> {
+    fn in_place(
+        &self,
+        tasks: &[ChildTask],
+        prepare: impl Fn(&ChildTask) -> Result<()>,
+    ) -> Result<Vec<Vec<Outcome>>> {
         let mut outcomes = vec![Vec::new(); tasks.len()];
         for _ in 0..self.arguments.rounds {
             for (task, outcomes) in tasks.iter().zip(&mut outcomes) {
@@ -249,7 +260,8 @@ impl Works<'_> {
             eprintln!("tau-bench: skipped, there is no file {}", self.arguments.file.display());
             return Ok(());
         }
-        let tasks = TauBenchForm::ALL.map(|form| ChildTask { form, ..self.task(Workload::TauBench, Contestant::Foldlog) });
+        let tasks = TauBenchForm::ALL
+            .map(|form| ChildTask { form, ..self.task(Workload::TauBench, Contestant::Foldlog) });
         let outcomes = self.rounds(&tasks)?;
         let numbers: [(&str, fn(&Outcome) -> f64); 4] = [
             ("ns a message", Outcome::ns_per_op),

@@ -260,7 +260,7 @@ impl Arrivals<'_> {
         let mut take = || {
             let arrived = match (self.first.take(), &self.from) {
                 (Some(first), _) => PendingArrival::alone(first),
-                (None, Some(from)) => receive(from, (until, answer_until), watch.then_some(&self.cancel)),
+                (None, Some(from)) => receive(from, until, answer_until, watch.then_some(&self.cancel)),
                 (None, None) => PendingArrival::alone(Arrival::Ended(None)),
             };
             (reply_to, read) = (arrived.reply_to, arrived.message);
@@ -274,7 +274,8 @@ impl Arrivals<'_> {
 
 fn receive(
     from: &Client,
-    (until, answer_until): (Option<Instant>, Option<Instant>),
+    until: Option<Instant>,
+    answer_until: Option<Instant>,
     cancel: Option<&CancelToken>,
 ) -> PendingArrival {
     loop {

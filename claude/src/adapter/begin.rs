@@ -85,11 +85,13 @@ impl ClaudeAgentSDKAdapter {
     pub(super) fn provided(
         &self,
         given: Option<AdapterResume>,
-        (session, evaluation, is_recorded): (&Session, &str, bool),
+        session: &Session,
+        evaluation: &str,
+        is_recorded: bool,
     ) -> Result<RunOrigin> {
         let kept = self.kept.lock().clone().filter(|kept| kept.session == session.id() && given.is_none());
         let fork = kept.as_ref().and_then(|kept| kept.fork.clone());
-        let id = choose_id((session, evaluation, is_recorded), fork)?;
+        let id = choose_id(session, evaluation, is_recorded, fork)?;
         if let Some(kept) = kept {
             let begins = kept.fork.map(|_| id);
             return Ok(RunOrigin::of(ProgramSession { begins, resumes: Some(kept.id), at_entry: None }));
@@ -107,7 +109,7 @@ impl ClaudeAgentSDKAdapter {
         let is_there = transcripts
             .as_ref()
             .is_none_or(|all| all.get(&state.session_id).is_some_and(Transcript::holds_messages))
-            || self.kept_file_is_there(&state.session_id, (session, is_recorded))?;
+            || self.kept_file_is_there(&state.session_id, session, is_recorded)?;
         // The program may have been killed before it told a message: then there is nothing to resume.
         if !is_there {
             let adapter = self.adapter_type().to_owned();
@@ -118,7 +120,7 @@ impl ClaudeAgentSDKAdapter {
     }
 
     /// Returns whether a folder that the host keeps has the transcript of a session. A replay is told what was so then.
-    fn kept_file_is_there(&self, id: &str, (session, is_recorded): (&Session, bool)) -> Result<bool> {
+    fn kept_file_is_there(&self, id: &str, session: &Session, is_recorded: bool) -> Result<bool> {
         let ProgramHome::Kept(folder) = &self.home else { return Ok(false) };
         let is_there = || {
             let projects = std::fs::read_dir(folder.join("projects")).into_iter().flatten().flatten();
@@ -217,7 +219,9 @@ const CHOSEN: &str = "claude.session_id";
 
 /// Chooses an id for a session of the program: `chosen`, if the host has chosen one. A replay chooses the same.
 fn choose_id(
-    (session, evaluation, is_recorded): (&Session, &str, bool),
+    session: &Session,
+    evaluation: &str,
+    is_recorded: bool,
     chosen: Option<String>,
 ) -> Result<String> {
     match (is_recorded, chosen) {

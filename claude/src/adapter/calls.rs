@@ -244,8 +244,10 @@ impl<'a> CallRunner<'a> {
     pub(super) fn new(
         runner: ToolRunner,
         options: &'a RunOptions,
-        (shown, approved): (Vec<String>, ApprovedCalls),
-        (deadline, clock): (Deadline, &'a FixedClock),
+        shown: Vec<String>,
+        approved: ApprovedCalls,
+        deadline: Deadline,
+        clock: &'a FixedClock,
         is_structured: bool,
     ) -> CallRunner<'a> {
         CallRunner {
@@ -397,7 +399,7 @@ impl<'a> CallRunner<'a> {
                 let call_id = tool_use_id.unwrap_or_default();
                 let call = ToolCallRecord { call_id, name, arguments };
                 if let Some((cause, reason)) = self.refusal(&bridged(&call.name), &Value::Null) {
-                    self.deny(&call, &input, (cause, &reason), heard)?;
+                    self.deny(&call, &input, cause, &reason, heard)?;
                     reply_to.call(ToolReply::error(reason));
                     return Ok(RunAction::GoOn);
                 }
@@ -407,8 +409,8 @@ impl<'a> CallRunner<'a> {
                 let hook = Hook { tool, input, tool_use_id };
                 match event.as_str() {
                     PRE_TOOL_USE => {
-                        let asked = (hook.tool.as_str(), arguments_in(&hook.input));
-                        match self.refuse(asked, &hook.tool_use_id, heard)? {
+                        let input = arguments_in(&hook.input);
+                        match self.refuse(&hook.tool, input, &hook.tool_use_id, heard)? {
                             Some(reason) => reply_to.hook(HookReply::deny(reason)),
                             None if is_no_call_of_its_own(&hook.tool) => {
                                 reply_to.hook(HookReply::proceed());
@@ -424,7 +426,7 @@ impl<'a> CallRunner<'a> {
                 Ok(RunAction::GoOn)
             }
             Arrival::Permission { tool, tool_use_id, .. } => {
-                reply_to.permission(match self.refuse((&tool, &input), &tool_use_id, heard)? {
+                reply_to.permission(match self.refuse(&tool, &input, &tool_use_id, heard)? {
                     Some(message) => PermissionReply::Deny { message, interrupt: false },
                     None => PermissionReply::Allow { updated_input: None },
                 });
@@ -437,7 +439,8 @@ impl<'a> CallRunner<'a> {
     /// Denies a call of a tool that must not run. Returns what the model is told; `None` if the tool may run.
     fn refuse(
         &mut self,
-        (tool, input): (&str, &Value),
+        tool: &str,
+        input: &Value,
         tool_use_id: &Option<String>,
         heard: &mut Recorders<'_>,
     ) -> Result<Option<String>> {
@@ -445,7 +448,7 @@ impl<'a> CallRunner<'a> {
         if let Some(call_id) = tool_use_id.clone() {
             let name = hosts_tool(tool).unwrap_or(tool).to_owned();
             let call = ToolCallRecord { call_id, name, arguments: input.to_string() };
-            self.deny(&call, input, (cause, &reason), heard)?;
+            self.deny(&call, input, cause, &reason, heard)?;
         }
         Ok(Some(reason))
     }
@@ -455,7 +458,8 @@ impl<'a> CallRunner<'a> {
         &mut self,
         call: &ToolCallRecord,
         input: &Value,
-        why: (Cause, &str),
+        cause: Cause,
+        reason: &str,
         heard: &mut Recorders<'_>,
     ) -> Result<()> {
         let recorder = heard.asking(&call.call_id);
@@ -464,7 +468,7 @@ impl<'a> CallRunner<'a> {
             return Ok(());
         }
         let begun = recorder.begin(call, input, &self.runner)?;
-        self.close_denied(call, begun, why, heard)
+        self.close_denied(call, begun, cause, reason, heard)
     }
 
     /// Closes a call that does not run.
@@ -472,7 +476,8 @@ impl<'a> CallRunner<'a> {
         &mut self,
         call: &ToolCallRecord,
         begun: BegunCall,
-        (cause, reason): (Cause, &str),
+        cause: Cause,
+        reason: &str,
         heard: &mut Recorders<'_>,
     ) -> Result<()> {
         self.denied.insert(call.call_id.clone());
@@ -514,7 +519,7 @@ impl<'a> CallRunner<'a> {
             }
             Err(foldlog::Error::NoSuchTool(_)) => {
                 let reason = no_such_tool(&recorded.name);
-                self.close_denied(&recorded, begun, (Cause::UnknownTool, &reason), heard)?;
+                self.close_denied(&recorded, begun, Cause::UnknownTool, &reason, heard)?;
                 reply_to.call(ToolReply::error(reason));
                 Ok(RunAction::GoOn)
             }

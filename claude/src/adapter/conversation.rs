@@ -276,7 +276,8 @@ impl Recorder {
     pub(super) fn told(
         &mut self,
         call: CallNumber,
-        (text, is_error): (&str, bool),
+        text: &str,
+        is_error: bool,
         shown: Option<(String, bool)>,
         runner: &ToolRunner,
     ) -> Result<()> {
@@ -298,7 +299,7 @@ impl Recorder {
         self.closed(call);
         if !self.has_sub_agent() {
             for EarlyCallResult { call, text, is_error } in std::mem::take(&mut self.told_early) {
-                self.told(call, (&text, is_error), None, runner)?;
+                self.told(call, &text, is_error, None, runner)?;
             }
         }
         Ok(())
@@ -358,7 +359,8 @@ impl Recorder {
     pub(super) fn end(
         &mut self,
         usage: Option<TokenUsage>,
-        (stop, output): (Option<String>, Option<String>),
+        stop: Option<String>,
+        output: Option<String>,
         runner: &ToolRunner,
     ) -> Result<()> {
         let differs = |output: &String| {
@@ -587,7 +589,7 @@ impl<'a> Recorders<'a> {
     fn end_child(&mut self, call_id: &str, runner: &ToolRunner) -> Result<()> {
         let Some(mut child) = self.children.remove(call_id) else { return Ok(()) };
         let text = self.last_texts.remove(call_id).filter(|_| child.gathered.is_none());
-        child.end(None, (None, text), runner)
+        child.end(None, None, text, runner)
     }
 
     /// Records what the sub-agents that still work said so far. Nothing may run.

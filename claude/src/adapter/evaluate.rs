@@ -33,8 +33,8 @@ use foldlog_agent::adapter_state::{
 };
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::evaluation::{
-    Journal, OpenConversation, Outcome, Timing, check_size, executed, last_incomplete, open, read_output,
-    record_rendered, response, track, without_output,
+    ExecutionDetails, Journal, OpenConversation, Outcome, Timing, check_size, executed, last_incomplete,
+    open, read_output, record_rendered, response, track, without_output,
 };
 use foldlog_agent::inner_loop::{FinalText, LoopStart};
 use foldlog_agent::prompt::{Prompt, RenderedPrompt};
@@ -45,6 +45,7 @@ struct Ready<'a> {
     runner: ToolRunner,
     evaluation: String,
     identity: PromptIdentity,
+    rendered: RenderedPrompt,
     is_recorded: bool,
     is_resume: bool,
     provided: ProgramSession,
@@ -187,12 +188,13 @@ impl ClaudeAgentSDKAdapter {
         let rendered = prompt.render(&start.overrides)?;
         if !start.is_rendered {
             let input = journal.system(&rendered.text, identity.clone())?;
-            let names = (journal.evaluation(), self.adapter_type());
-            record_rendered(session, names, &identity, &rendered, (input, start.overrides.clone()))?;
+            let (evaluation, adapter) = (journal.evaluation(), self.adapter_type());
+            let overrides = start.overrides.clone();
+            record_rendered(session, evaluation, adapter, &identity, &rendered, input, overrides)?;
         }
         let is_recorded = options.record;
         let RunOrigin { provided, resumed, transcripts } =
-            self.provided(given, (session, journal.evaluation(), is_recorded))?;
+            self.provided(given, session, journal.evaluation(), is_recorded)?;
         let lineage = match provided.resumes {
             Some(_) => lineage(prompt, &mut journal)?,
             None => Lineage::default(),
@@ -202,6 +204,7 @@ impl ClaudeAgentSDKAdapter {
             runner,
             evaluation: journal.evaluation().to_owned(),
             identity,
+            rendered,
             is_recorded,
             is_resume: is_resume || resumed.is_some(),
             provided,
@@ -215,12 +218,12 @@ impl ClaudeAgentSDKAdapter {
             },
             began_us: self.now_us(state, is_recorded)?,
         };
-        let ended = self.run((prompt, &rendered), state, (journal, start), ready, &options)?;
+        let ended = self.run(prompt, state, journal, start, ready, &options)?;
         if let Some(Error::SessionExpired { .. }) = ended.failed.as_ref().filter(|_| !is_given) {
             self.let_go(session, ended.journal.evaluation())?;
         }
         let (id, result) = (ended.session_id.clone(), ended.result.clone());
-        let finished = self.finish((prompt, session), ended, &options, timing);
+        let finished = self.finish(prompt, session, ended, &options, timing);
         match &finished {
             _ if session.replays() => {}
             Ok(_) => logs::complete(&prompt.name(), &id, result.as_deref()),
@@ -258,9 +261,10 @@ impl ClaudeAgentSDKAdapter {
     /// Runs the program, or replays its run.
     fn run<O>(
         &self,
-        (prompt, rendered): (&Prompt<O>, &RenderedPrompt),
+        prompt: &Prompt<O>,
         state: &ExecutionState,
-        (journal, start): (Journal, LoopStart),
+        journal: Journal,
+        start: LoopStart,
         mut ready: Ready<'_>,
         options: &EvaluateOptions<'_>,
     ) -> Result<FinishedRun> {
@@ -283,7 +287,7 @@ impl ClaudeAgentSDKAdapter {
             ..ClaudeAgentSDKState::new(ready.provided.id(), prompt.name(), began)
         };
         let tools = self.bridged_tools(prompt, &ready.runner);
-        let shown: Vec<String> = rendered.tools.iter().map(|tool| tool.name.clone()).collect();
+        let shown: Vec<String> = ready.rendered.tools.iter().map(|tool| tool.name.clone()).collect();
         let is_structured = prompt.output_spec().is_some();
         let mut recorder = Recorder::new(journal, ready.identity.clone(), self.model.name());
         recorder.ask(start.attempts + 1, parameters(&ready.provided))?;
@@ -302,8 +306,10 @@ impl ClaudeAgentSDKAdapter {
             calls: CallRunner::new(
                 ready.runner.clone(),
                 &self.options,
-                (shown, std::mem::take(&mut ready.approved)),
-                (options.deadline, &clock),
+                shown,
+                std::mem::take(&mut ready.approved),
+                options.deadline,
+                &clock,
                 is_structured,
             ),
             heard: Recorders::new(session, recorder),
@@ -334,14 +340,16 @@ impl ClaudeAgentSDKAdapter {
             false => match self.prepare(&mut ready, prompt) {
                 Ok((folders, _lock)) => {
                     let mut with = self.client_options(
-                        (prompt, rendered),
+                        prompt,
+                        &ready.rendered,
                         &ready.provided,
                         &folders,
-                        (&tools, options.deadline),
+                        &tools,
+                        options.deadline,
                     );
                     with.variables.set(MARK, recovery::mark(session));
                     ready.provided.resumes.iter().for_each(|id| logs::resuming(id));
-                    logs::start(&prompt.name(), (self.model.name(), self.is_stateful), tools.len());
+                    logs::start(&prompt.name(), self.model.name(), self.is_stateful, tools.len());
                     self.drive(&mut run, &with, tools, &begin::to_say(&ready.messages, is_resumed))
                 }
                 Err(Error::PromptEvaluation { reason, .. }) => {
@@ -363,7 +371,8 @@ impl ClaudeAgentSDKAdapter {
             &self.home,
             self.client.cwd.as_deref(),
             Some(ready.session.dir()),
-            (&recovery::mark(ready.session), &prompt.name()),
+            &recovery::mark(ready.session),
+            &prompt.name(),
         )?;
         self.write_transcript(ready, &folders, prompt)?;
         let lock = folders.lock(&ready.provided, &prompt.name())?;
@@ -384,7 +393,7 @@ impl ClaudeAgentSDKAdapter {
         };
         let results = begin::results(&ready.messages);
         let file = transcript::file_of(config, &folders.cwd, id);
-        transcript::write_back(&file, all, (id, &ready.lineage), &results, &prompt.name())
+        transcript::write_back(&file, all, id, &ready.lineage, &results, &prompt.name())
     }
 
     /// Records how a run ended.
@@ -403,7 +412,7 @@ impl ClaudeAgentSDKAdapter {
             }
             None => {
                 let stop = run.result.as_ref().and_then(|result| result.terminal_reason.clone());
-                run.heard.own.end(run.usage(), (stop, output.clone()), &ready.runner)?;
+                run.heard.own.end(run.usage(), stop, output.clone(), &ready.runner)?;
             }
         }
         run.state.is_complete = failed.is_none();
@@ -459,7 +468,8 @@ impl ClaudeAgentSDKAdapter {
     /// Reads the output, and says for people that the prompt was executed.
     fn finish<O>(
         &self,
-        (prompt, session): (&Prompt<O>, &Session),
+        prompt: &Prompt<O>,
+        session: &Session,
         ended: FinishedRun,
         options: &EvaluateOptions<'_>,
         timing: Timing,
@@ -479,9 +489,10 @@ impl ClaudeAgentSDKAdapter {
             return Err(Error::OutputMissing { output: spec.name.clone() });
         }
         let text = output.unwrap_or_else(|| outcome.last.text.clone());
-        let cost = result.as_deref().and_then(cost_micros);
-        let names = (prompt, self.adapter_type());
-        executed(names, session, &mut journal, &outcome, (timing, is_resume, cost))?;
+        let cost_micros = result.as_deref().and_then(cost_micros);
+        let adapter = self.adapter_type();
+        let execution = ExecutionDetails { adapter, timing, is_resume, cost_micros };
+        executed(prompt, session, &mut journal, &outcome, execution)?;
         let answer = FinalText { text, stop: result.and_then(|result| result.terminal_reason) };
         let response = match is_missing {
             true => without_output(prompt, &journal, answer),

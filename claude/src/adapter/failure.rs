@@ -162,7 +162,9 @@ fn expired(session_id: &str) -> Error {
 pub(super) fn of_result(
     result: &TurnResult,
     kind: FailureKind,
-    (prompt, session_id, max_turns): (&str, &str, Option<u32>),
+    prompt: &str,
+    session_id: &str,
+    max_turns: Option<u32>,
 ) -> Error {
     let text = result.failure_text();
     let payload = result.api_error_status.map(|status| json!({"status": status}));

@@ -121,7 +121,8 @@ impl Folders {
         keeps: &ProgramHome,
         cwd: Option<&Path>,
         session: Option<&Path>,
-        (mark, prompt): (&str, &str),
+        mark: &str,
+        prompt: &str,
     ) -> Result<Folders> {
         remove_left(mark);
         let made = || -> io::Result<Folders> {

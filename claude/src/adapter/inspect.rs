@@ -49,7 +49,7 @@ impl ClaudeAgentSDKAdapter {
     pub fn inspect(&self, tools: &[String]) -> Result<Init> {
         #[expect(clippy::disallowed_methods, reason = "it names a temporary folder")]
         let mark = format!("inspect-{}", Uuid::new_v4().simple());
-        let folders = Folders::make(&ProgramHome::FromLog, None, None, (&mark, "inspect"))?;
+        let folders = Folders::make(&ProgramHome::FromLog, None, None, &mark, "inspect")?;
         let mut variables = self.variables(Deadline::never());
         variables.set("ANTHROPIC_BASE_URL", NOWHERE);
         let options = ClientOptions {

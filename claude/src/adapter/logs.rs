@@ -53,7 +53,7 @@ pub(super) fn resuming(session_id: &str) {
 }
 
 /// Tells that the program is about to be started.
-pub(super) fn start(prompt_name: &str, (model, is_stateful): (&str, bool), tool_count: usize) {
+pub(super) fn start(prompt_name: &str, model: &str, is_stateful: bool, tool_count: usize) {
     let values = [
         ("prompt_name", prompt_name.to_value()),
         ("model", model.to_value()),

@@ -268,10 +268,12 @@ impl ClaudeAgentSDKAdapter {
     /// Returns what the program is started with.
     fn client_options<O>(
         &self,
-        (prompt, rendered): (&Prompt<O>, &RenderedPrompt),
+        prompt: &Prompt<O>,
+        rendered: &RenderedPrompt,
         provided: &ProgramSession,
         folders: &Folders,
-        (tools, deadline): (&[BridgedTool], Deadline),
+        tools: &[BridgedTool],
+        deadline: Deadline,
     ) -> ClientOptions {
         let by_respond = self.options.output_by == OutputBy::RespondTool;
         let output = prompt.output_spec();

@@ -193,11 +193,11 @@ impl CallRunner<'_> {
         let shown = text_of(error);
         let ending = if has_failed {
             let is_interrupt = hook.input.get("is_interrupt").and_then(Value::as_bool).unwrap_or_default();
-            self.ending(Some(number), (&hook.tool, &shown), (is_interrupt, true))
+            self.ending(Some(number), &hook.tool, &shown, is_interrupt, true)
         } else {
             self.checked(NativeToolOutcome::of_answer(response))
         };
-        let report = self.end(number, ending, (&shown, error), heard)?;
+        let report = self.end(number, ending, &shown, error, heard)?;
         let mut reply = HookReply::proceed();
         let mut then = RunAction::GoOn;
         match report {
@@ -242,8 +242,10 @@ impl CallRunner<'_> {
     fn ending(
         &self,
         call: Option<CallNumber>,
-        (tool, text): (&str, &str),
-        (is_interrupt, is_hook): (bool, bool),
+        tool: &str,
+        text: &str,
+        is_interrupt: bool,
+        is_hook: bool,
     ) -> NativeToolOutcome {
         let times_out_us = call.and_then(|call| self.open.get(&call)?.times_out_us);
         let is_late = times_out_us.is_some_and(|at| at <= self.clock.now_us());
@@ -268,7 +270,8 @@ impl CallRunner<'_> {
         &mut self,
         number: CallNumber,
         ending: NativeToolOutcome,
-        (shown, response): (&str, &Value),
+        shown: &str,
+        response: &Value,
         heard: &mut Recorders<'_>,
     ) -> Result<Option<ToolReport>> {
         let has_failed = ending == NativeToolOutcome::Failed;
@@ -307,7 +310,8 @@ impl CallRunner<'_> {
     pub(super) fn told(
         &mut self,
         call_id: &str,
-        (content, is_error): (&Value, bool),
+        content: &Value,
+        is_error: bool,
         heard: &mut Recorders<'_>,
     ) -> Result<RunAction> {
         let mut text = text_of(content);
@@ -325,11 +329,11 @@ impl CallRunner<'_> {
         }
         let left = self.end_calls_of(call_id, number, heard)?;
         let ending = match is_error {
-            true => self.ending(number, (&tool, &text), (false, false)),
+            true => self.ending(number, &tool, &text, false, false),
             false => NativeToolOutcome::Ended(None),
         };
         let report =
-            number.map(|number| self.end(number, ending, (&text, content), heard)).transpose()?.flatten();
+            number.map(|number| self.end(number, ending, &text, content, heard)).transpose()?.flatten();
         heard.child_ended(call_id, !self.open.is_empty(), &self.runner)?;
         let ran = number.is_some() && !is_error && !is_no_call_of_its_own(&tool);
         let unbegun = (ran && !has_begun).then(|| unbegun(&tool));
@@ -338,7 +342,7 @@ impl CallRunner<'_> {
             if let Some(context) = self.context_of.remove(&number) {
                 text = format!("{text}\n\n{context}");
             }
-            heard.asking(call_id).told(number, (&text, is_error), shown, &self.runner)?;
+            heard.asking(call_id).told(number, &text, is_error, shown, &self.runner)?;
         }
         let leftover = report.as_ref().and_then(|report| self.leftover(report));
         Ok(leftover.or(left).or(unbegun).map_or(RunAction::GoOn, RunAction::Fail))
@@ -359,7 +363,7 @@ impl CallRunner<'_> {
         let left: Vec<CallNumber> = open.map(|(number, _)| *number).collect();
         let mut error = None;
         for number in left {
-            let report = self.end(number, NativeToolOutcome::Failed, (AGENT_ENDED, &Value::Null), heard)?;
+            let report = self.end(number, NativeToolOutcome::Failed, AGENT_ENDED, &Value::Null, heard)?;
             error = error.or(report.as_ref().and_then(|report| self.leftover(report)));
         }
         Ok(error)

@@ -193,7 +193,7 @@ impl<O> ProgramRun<'_, O> {
                 self.state.message_count += 1;
                 for block in told.content {
                     if let ClaudeBlock::ToolResult { tool_use_id, content, is_error } = block {
-                        let then = self.calls.told(&tool_use_id, (&content, is_error), &mut self.heard)?;
+                        let then = self.calls.told(&tool_use_id, &content, is_error, &mut self.heard)?;
                         self.then(then)?;
                         self.captured(CaptureOccasion::Tool)?;
                     }
@@ -289,7 +289,7 @@ impl<O> ProgramRun<'_, O> {
         match (&self.result, &self.ended) {
             (Some(result), _) => {
                 let kind = result.failure()?;
-                Some(failure::of_result(result, kind, (&prompt, session_id, self.options.max_turns)))
+                Some(failure::of_result(result, kind, &prompt, session_id, self.options.max_turns))
             }
             (None, Some(ended)) => Some(failure::of_client(ended, &prompt, session_id)),
             (None, None) => {

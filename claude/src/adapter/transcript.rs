@@ -542,7 +542,8 @@ fn add_missing<'a>(
 pub(super) fn write_back(
     file: &Path,
     mut all: Transcripts,
-    (id, lineage): (&str, &Lineage),
+    id: &str,
+    lineage: &Lineage,
     results: &[CallResult],
     prompt: &str,
 ) -> Result<()> {

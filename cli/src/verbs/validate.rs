@@ -170,7 +170,7 @@ fn repair(
             ));
         }
         let session = opened?;
-        let report = validator.apply(&session, plan, (repairer.by, repairer.reason), read)?;
+        let report = validator.apply(&session, plan, repairer.by, repairer.reason, read)?;
         session.close()?;
         report
     };

@@ -68,16 +68,17 @@ impl PostgresReplicator {
         self.runtime().run(async move {
             let mut report = CollectReport { next: reader.stand.next, ..CollectReport::default() };
             if said.is_anything() {
-                report = drop_bodies((&tables, &reader), said, dry_run, &mut needed, report).await?;
+                report = drop_bodies(&tables, &reader, said, dry_run, &mut needed, report).await?;
             }
-            tables.collect_objects(session, (&needed, time_us), dry_run, &mut report).await?;
+            tables.collect_objects(session, &needed, time_us, dry_run, &mut report).await?;
             Ok(report)
         })?
     }
 }
 
 async fn drop_bodies(
-    (tables, reader): (&Tables, &RowReader),
+    tables: &Tables,
+    reader: &RowReader,
     said: DroppedBodiesTracker,
     dry_run: bool,
     needed: &mut ReferencedPayloads,

@@ -52,16 +52,11 @@ impl Link {
 
     /// Returns the link behind a record that the writer of `epoch` appended.
     pub(super) fn record(self, epoch: Epoch, record: &Record<'_>) -> Link {
-        self.stated(epoch, record, (record.kind, *blake3::hash(record.body).as_bytes()))
+        self.stated(epoch, record, record.kind, *blake3::hash(record.body).as_bytes())
     }
 
     /// Returns the link behind a record of which kind and hash of the body are stated.
-    pub(super) fn stated(
-        self,
-        epoch: Epoch,
-        record: &Record<'_>,
-        (kind, body): (RecordKind, [u8; 32]),
-    ) -> Link {
+    pub(super) fn stated(self, epoch: Epoch, record: &Record<'_>, kind: RecordKind, body: [u8; 32]) -> Link {
         let Record { sequence, time_us, .. } = record;
         let (epoch, kind) = (epoch.get().to_le_bytes(), [kind.byte()]);
         Link::of(&[b"r", &self.0, &epoch, &sequence.to_le_bytes(), &kind, &time_us.to_le_bytes(), &body])

@@ -173,7 +173,8 @@ impl Tables {
     pub(super) async fn collect_objects(
         &self,
         session: Uuid,
-        (needed, time_us): (&ReferencedPayloads, i64),
+        needed: &ReferencedPayloads,
+        time_us: i64,
         dry_run: bool,
         report: &mut CollectReport,
     ) -> Result<()> {

@@ -254,8 +254,7 @@ impl RowReader {
             None => link_before.record(epoch, &record.record()),
             Some(hash) => {
                 let dropped = Dropped::decode(&record.body).ok().filter(|_| kind == RecordKind::DROPPED);
-                let behind =
-                    dropped.map(|it| link_before.stated(epoch, &record.record(), (it.kind, it.hash)));
+                let behind = dropped.map(|it| link_before.stated(epoch, &record.record(), it.kind, it.hash));
                 let Some(behind) = behind.filter(|behind| behind.of_dropped(&record.body) == hash) else {
                     return damaged(
                         "what stands in the place of its body, which was dropped, is not what was put there",

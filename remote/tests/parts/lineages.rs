@@ -214,7 +214,7 @@ fn plain_that_writes(folder: &Path, open: Opens<'_>) -> Store {
 /// Compares two logs of a session, of which the second was made of what is held: all their records, all that is known of positions, and
 /// where they come from.
 #[track_caller]
-pub(crate) fn assert_alike(lineage: Lineage, (own, made): (&Path, &Path)) {
+pub(crate) fn assert_alike(lineage: Lineage, own: &Path, made: &Path) {
     let (own, made) = (LogReader::open(own).unwrap(), LogReader::open(made).unwrap());
     made.check_seals().unwrap();
     let last = own.last_position();
@@ -301,7 +301,7 @@ pub(crate) fn take_over_and_go_on(lineage: Lineage, open: Opens<'_>) {
     let copied = tempfile::tempdir().unwrap();
     crate::folders::copy(session.dir(), &copied.path().join(id.to_string()));
     // The takeover itself appends nothing.
-    assert_alike(lineage, (&own, &copied.path().join(id.to_string())));
+    assert_alike(lineage, &own, &copied.path().join(id.to_string()));
     assert_goes_on(lineage, &store, id, session);
     drop(store);
     let again = open(three, Some("three")).take_over(id, &types());
@@ -327,7 +327,7 @@ pub(crate) fn pull_and_fetch(lineage: Lineage, open: Opens<'_>) {
     let (own, made) = (open(one, None).session_dir(id), open(two, None).session_dir(id));
     let store = open(two, Some("two"));
     assert!(store.pull(id).unwrap().new > 0);
-    assert_alike(lineage, (&own, &made));
+    assert_alike(lineage, &own, &made);
     if lineage == Lineage::HeldThenCompacted {
         // What was held with its bodies has them.
         let compacted = [&own, &made].map(|dir| LogReader::open(dir).unwrap().compacted());
@@ -341,7 +341,7 @@ pub(crate) fn pull_and_fetch(lineage: Lineage, open: Opens<'_>) {
     write(&session, 700..720);
     session.close().unwrap();
     assert!(store.pull(id).unwrap().new > 20);
-    assert_alike(lineage, (&own, &made));
+    assert_alike(lineage, &own, &made);
     drop(first);
 
     // The disk of the first worker lost its tail.
@@ -349,7 +349,7 @@ pub(crate) fn pull_and_fetch(lineage: Lineage, open: Opens<'_>) {
     let session = first.open_session(id, &types()).unwrap();
     assert!(session.recovery().fetched > 20);
     session.close().unwrap();
-    assert_alike(lineage, (&own, &first.session_dir(id)));
+    assert_alike(lineage, &own, &first.session_dir(id));
     let positions: BTreeSet<_> = [one, older]
         .map(|folder| LogReader::open(open(folder, None).session_dir(id)).unwrap().last_position())
         .into();

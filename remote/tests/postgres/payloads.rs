@@ -21,7 +21,8 @@ const ORPHAN: &[u8] = b"a payload whose writer died";
 fn append(
     worker: &PostgresReplicator,
     session: Uuid,
-    (epoch, sequence): (u64, u64),
+    epoch: u64,
+    sequence: u64,
     bytes: &[u8],
 ) -> Result<(), foldlog::replication::ReplicaError> {
     let data = ObjectId::of(bytes).reference();
@@ -66,7 +67,7 @@ fn a_payload_that_nothing_names_goes_from_the_database_a_day_after_it_was_found_
         put(&worker, session, bytes);
     }
     put(&worker, other, ORPHAN);
-    append(&worker, session, (epoch, 0), NAMED).unwrap();
+    append(&worker, session, epoch, 0, NAMED).unwrap();
     let dry = collect(&url, session, true);
     assert_eq!((dry.payloads, dry.payloads_left), (0, 1));
     pass_a_day(&server, &url);
@@ -85,7 +86,7 @@ fn a_payload_that_nothing_names_goes_from_the_database_a_day_after_it_was_found_
     pass_a_day(&server, &url);
     put(&worker, session, ORPHAN);
     assert_eq!(removed_and_left(&url, session), (0, 1), "it was put again");
-    append(&worker, session, (epoch, 1), ORPHAN).unwrap();
+    append(&worker, session, epoch, 1, ORPHAN).unwrap();
     pass_a_day(&server, &url);
     assert_eq!(removed_and_left(&url, session), (0, 0));
     assert!(is_there(&worker, session, ORPHAN));
@@ -111,7 +112,7 @@ fn a_writer_that_was_paused_makes_sure_of_its_payloads_in_front_of_its_append() 
         put(&worker, session, &stays);
         assert_eq!(removed_and_left(&url, session), (0, 1));
         hours.fetch_add(13, Ordering::Relaxed);
-        append(&worker, session, (epoch, at), &stays).unwrap();
+        append(&worker, session, epoch, at, &stays).unwrap();
         let schema = schema_of(&url);
         let withdrawn = format!("SELECT count(*) FROM {schema}.objects WHERE withdrawn IS NOT NULL");
         assert_eq!(server.query(&withdrawn)[0].get::<_, i64>(0), 0);
@@ -121,7 +122,7 @@ fn a_writer_that_was_paused_makes_sure_of_its_payloads_in_front_of_its_append() 
         pass_a_day(&server, &url);
         assert_eq!(removed_and_left(&url, session), (1, 0));
         hours.fetch_add(25, Ordering::Relaxed);
-        let appended = append(&worker, session, (epoch, at + 1), &goes);
+        let appended = append(&worker, session, epoch, at + 1, &goes);
         if name == "one" {
             appended.unwrap();
             assert!(is_there(&worker, session, &goes), "it was put once more");
@@ -129,12 +130,12 @@ fn a_writer_that_was_paused_makes_sure_of_its_payloads_in_front_of_its_append() 
         }
         // Nothing of the append is held, also if it is tried once more, and the next writer puts it again.
         assert!(reason(appended).contains("is missing"));
-        assert!(reason(append(&worker, session, (epoch, at + 1), &goes)).contains("is missing"));
+        assert!(reason(append(&worker, session, epoch, at + 1, &goes)).contains("is missing"));
         let next = replicator(&url, "three", retries());
         let (end, epoch) = claim(&next, session).unwrap();
         assert_eq!(end, at + 1);
         put(&next, session, &goes);
-        append(&next, session, (epoch, end), &goes).unwrap();
+        append(&next, session, epoch, end, &goes).unwrap();
         assert!(is_there(&next, session, &goes));
     }
 }

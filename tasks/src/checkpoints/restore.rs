@@ -190,8 +190,7 @@ impl CheckpointManager {
             }
             false => Default::default(),
         };
-        let before = (&captured, in_progress);
-        walk_abandoned(&self.session, ranges, before, &self.stores, &mut later)?;
+        walk_abandoned(&self.session, ranges, &captured, in_progress, &self.stores, &mut later)?;
         Ok(later)
     }
 

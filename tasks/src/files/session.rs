@@ -192,7 +192,7 @@ pub fn import_session(
     let options = options.tag(IMPORTED_FROM, state.session_id.to_string());
     let options = ImportOptions { session: options, keep_unknown: true };
     let session = store.import(&export, types, options)?;
-    match go_on(store, &session, (&state, position), had) {
+    match go_on(store, &session, &state, position, had) {
         Ok(differing) => Ok(ImportedSession { session, exported: state, differing }),
         Err(error) => Err(give_up(store, session, error)),
     }
@@ -210,7 +210,8 @@ pub(crate) fn give_up(store: &Store, session: Session, error: Error) -> Error {
 fn go_on(
     store: &Store,
     session: &Session,
-    (exported, position): (&SessionState, Option<SequenceNumber>),
+    exported: &SessionState,
+    position: Option<SequenceNumber>,
     had: Vec<Checkpoint>,
 ) -> Result<Vec<StateComponent>> {
     session.dispatch(StateImported { checkpoints: had, ..StateImported::of(exported, position) })?;

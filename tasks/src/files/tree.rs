@@ -321,7 +321,7 @@ impl SessionTree {
             }
             let content = StateCompression::decompress(&stored, bytes);
             let content = content.map_err(|error| FileDamage::Unreadable(error.to_string()))?;
-            compare(&content, (bytes, digest))?;
+            compare(&content, bytes, digest)?;
             Ok(content)
         });
         content.map(Some).map_err(|damage| self.damaged(path, damage))
@@ -379,11 +379,11 @@ pub(super) fn stored_as(folders: &Folders, path: &str, file: &ManifestFile) -> R
         return Err(FileDamage::Length { expected: file.bytes, found: len });
     }
     let bytes = folder.read_open(name, open, len).map_err(unreadable)?;
-    compare(&bytes, (file.bytes, &file.blake3))?;
+    compare(&bytes, file.bytes, &file.blake3)?;
     Ok(bytes)
 }
 
-fn compare(bytes: &[u8], (len, digest): (u64, &str)) -> Result<(), FileDamage> {
+fn compare(bytes: &[u8], len: u64, digest: &str) -> Result<(), FileDamage> {
     if bytes.len() as u64 != len {
         return Err(FileDamage::Length { expected: len, found: bytes.len() as u64 });
     }

@@ -174,7 +174,7 @@ impl CrashRecoveryManager {
         match strategy {
             RecoveryStrategy::LatestCheckpoint | RecoveryStrategy::SpecificCheckpoint(_) => {
                 let (session, run) = self.open(&self.store, self.session)?;
-                let restored = self.go_back(&session, run, strategy, (by, reason), &action);
+                let restored = self.go_back(&session, run, strategy, by, reason, &action);
                 let closed = session.close();
                 let lost = restored?;
                 closed?;
@@ -254,7 +254,8 @@ impl CrashRecoveryManager {
         session: &Session,
         run: ExecutionState,
         strategy: RecoveryStrategy,
-        (by, reason): (&str, &str),
+        by: &str,
+        reason: &str,
         action: &dyn Fn(String, &[String]) -> RecoveryAction,
     ) -> Result<Vec<String>> {
         let manager = CheckpointManager::new(session.clone()).with_stores(self.stores.clone());

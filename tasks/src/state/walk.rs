@@ -164,7 +164,8 @@ pub(crate) fn walk(
 pub(crate) fn walk_abandoned(
     session: &Session,
     ranges: Vec<RangeInclusive<SequenceNumber>>,
-    (captured, in_progress): (&BTreeMap<String, FilesystemSnapshot>, Vec<TaskId>),
+    captured: &BTreeMap<String, FilesystemSnapshot>,
+    in_progress: Vec<TaskId>,
     stores: &WorkspaceStores,
     visitor: &mut impl Visitor,
 ) -> Result<()> {
@@ -339,7 +340,7 @@ impl<V: Visitor> StateWalk<'_, V> {
             let before = self.context().captured.get(workspace).cloned();
             if at.is_live {
                 if let Some(before) = before.as_deref().filter(|before| before.commit != snapshot.commit) {
-                    self.compare(at, workspace, (before, &snapshot), by.as_ref());
+                    self.compare(at, workspace, before, &snapshot, by.as_ref());
                 }
                 let (snapshot, sequence) = (snapshot.clone(), at.sequence);
                 self.visitor.captured(workspace, WorkspaceSnapshot { snapshot, sequence, at: at.time });
@@ -358,7 +359,8 @@ impl<V: Visitor> StateWalk<'_, V> {
         &mut self,
         at: At<'_>,
         workspace: &str,
-        (before, after): (&FilesystemSnapshot, &FilesystemSnapshot),
+        before: &FilesystemSnapshot,
+        after: &FilesystemSnapshot,
         by: Option<&(&RecordedEnd, Option<TaskId>)>,
     ) {
         let sequence = at.sequence;

@@ -41,7 +41,8 @@ impl StateValidator {
         &self,
         session: &Session,
         plan: &RepairPlan,
-        (by, reason): (&str, &str),
+        by: &str,
+        reason: &str,
         read: impl FnOnce() -> Result<SessionState>,
     ) -> Result<RepairReport> {
         let action = |action: &str, subject: String, lost| RecoveryAction {

@@ -21,19 +21,25 @@ fn unrepaired(error: ValidationError) -> RuleViolation {
     RuleViolation { error, repair: None }
 }
 
-/// Reports that a time is before one that comes first.
-pub(super) fn disordered(
-    subject: String,
-    (earlier, earlier_at): (&'static str, DateTime<Utc>),
-    (later, later_at): (&'static str, DateTime<Utc>),
-) -> ValidationError {
+/// A field of the state that contains a time.
+#[derive(Clone, Copy)]
+pub(super) struct TimeField {
+    pub(super) name: &'static str,
+    pub(super) at: DateTime<Utc>,
+}
+
+/// Returns the error that a time is before one that comes first.
+pub(super) fn disordered(subject: String, earlier: TimeField, later: TimeField) -> ValidationError {
+    let (earlier_at, later_at) = (earlier.at, later.at);
+    let (earlier, later) = (earlier.name, later.name);
     ValidationError::TimesDisordered { subject, earlier, earlier_at, later, later_at }
 }
 
 pub(super) fn session_times(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let state = checked.state;
-    let (created, updated) = (("created_at", state.created_at), ("last_checkpoint", state.last_checkpoint));
-    let is_wrong = created.1 > updated.1;
+    let created = TimeField { name: "created_at", at: state.created_at };
+    let updated = TimeField { name: "last_checkpoint", at: state.last_checkpoint };
+    let is_wrong = created.at > updated.at;
     is_wrong.then(|| unrepaired(disordered("the session".to_owned(), created, updated))).into_iter().collect()
 }
 

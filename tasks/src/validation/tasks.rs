@@ -1,5 +1,6 @@
 //! Rules of the task tree.
 
+use super::parts::{TimeField, disordered};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cycles::{dependency_cycles, parent_cycles};
@@ -293,14 +294,13 @@ pub(super) fn attempts(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
 pub(super) fn times(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let mut found = Vec::new();
     for (key, task) in &checked.state.task_tree.tasks {
-        let (created, status) = (("created_at", task.created_at), ("status_at", task.status_at));
-        for (earlier, later) in [(created, status), (status, ("updated_at", task.updated_at))] {
-            if earlier.1 > later.1 {
+        let created = TimeField { name: "created_at", at: task.created_at };
+        let status = TimeField { name: "status_at", at: task.status_at };
+        let updated = TimeField { name: "updated_at", at: task.updated_at };
+        for (earlier, later) in [(created, status), (status, updated)] {
+            if earlier.at > later.at {
                 let subject = format!("task `{key}`");
-                found.push(RuleViolation {
-                    error: super::parts::disordered(subject, earlier, later),
-                    repair: None,
-                });
+                found.push(RuleViolation { error: disordered(subject, earlier, later), repair: None });
             }
         }
     }

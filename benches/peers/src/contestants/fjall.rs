@@ -7,7 +7,7 @@ use std::path::Path;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
 use super::gathered::{self, Commit};
-use super::{ContestantReader, Survives, ContestantWriter};
+use super::{ContestantReader, ContestantWriter, Survives};
 use crate::measure::Result;
 
 struct FjallLog {

@@ -10,7 +10,7 @@ use foldlog_codec::RecordKind;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{ContestantReader, Survives, ContestantWriter};
+use super::{ContestantReader, ContestantWriter, Survives};
 use crate::measure::Result;
 
 /// Holds a payload, as the event and as the item of STATE that comes of it.

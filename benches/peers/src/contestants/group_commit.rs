@@ -52,7 +52,8 @@ pub fn share(commit: impl Commit, writers: usize) -> Vec<Box<dyn ContestantWrite
     let writer = |_| {
         let (answer, answers) = channel();
         let (requests, thread) = (Sender::clone(&requests), thread.take());
-        Box::new(GroupCommitWriter { requests, answer, answers, payload: Vec::new(), thread }) as Box<dyn ContestantWriter>
+        Box::new(GroupCommitWriter { requests, answer, answers, payload: Vec::new(), thread })
+            as Box<dyn ContestantWriter>
     };
     let mut writers: Vec<_> = (0..writers).map(writer).collect();
     // The one that waits for the thread is closed last, when all senders are gone.

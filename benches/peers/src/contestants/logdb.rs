@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use logdb::{Config, DurabilityMode, LogDb};
 
-use super::{ContestantReader, Survives, ContestantWriter};
+use super::{ContestantReader, ContestantWriter, Survives};
 use crate::measure::Result;
 
 const LONGEST: Duration = Duration::from_secs(60);
@@ -57,7 +57,8 @@ fn opened(dir: &Path, survives: Survives) -> Result<Arc<LogDb>> {
 pub fn create(dir: &Path, survives: Survives, writers: usize) -> Result<Vec<Box<dyn ContestantWriter>>> {
     let log = opened(dir, survives)?;
     let writer = |_| {
-        Box::new(LogdbWriter { log: Arc::clone(&log), sync: survives == Survives::PowerCut }) as Box<dyn ContestantWriter>
+        Box::new(LogdbWriter { log: Arc::clone(&log), sync: survives == Survives::PowerCut })
+            as Box<dyn ContestantWriter>
     };
     Ok((0..writers).map(writer).collect())
 }

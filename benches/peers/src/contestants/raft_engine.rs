@@ -9,7 +9,7 @@ use protobuf::well_known_types::BytesValue;
 use raft_engine::internals::LogQueue;
 use raft_engine::{Config, Engine, LogBatch, MessageExt};
 
-use super::{ContestantReader, Survives, ContestantWriter};
+use super::{ContestantReader, ContestantWriter, Survives};
 use crate::measure::Result;
 
 /// Length of the index before each payload: an entry of raft has its index within too.

@@ -7,7 +7,7 @@ use std::path::Path;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::gathered::{self, Commit};
-use super::{ContestantReader, Survives, ContestantWriter};
+use super::{ContestantReader, ContestantWriter, Survives};
 use crate::measure::Result;
 
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");

@@ -8,7 +8,7 @@ use std::path::Path;
 use rusqlite::{Connection, params};
 
 use super::gathered::{self, Commit};
-use super::{ContestantReader, Survives, ContestantWriter};
+use super::{ContestantReader, ContestantWriter, Survives};
 use crate::measure::Result;
 
 const FILE: &str = "log.sqlite";

@@ -461,11 +461,12 @@ impl Client {
         id: usize,
         key: String,
         bytes: Vec<u8>,
-        ways: (Duration, Duration),
+        there: Duration,
+        back: Duration,
     ) -> Option<Result<()>> {
         let fault = net.state().fault(id, true);
         let late = if fault == Fault::Late { net.moment() } else { Duration::ZERO };
-        time::sleep(ways.0 + late).await;
+        time::sleep(there + late).await;
         if net.state().is_out(id, true) {
             return if net.draw(2) == 0 { None } else { Some(Err(broken())) };
         }
@@ -488,7 +489,7 @@ impl Client {
                 if created { Ok(()) } else { Err(exists(&key)) }
             }
         };
-        time::sleep(ways.1).await;
+        time::sleep(back).await;
         match fault {
             Fault::AnswerLost => None,
             Fault::Reset | Fault::FailedButDone => Some(Err(broken())),
@@ -587,12 +588,12 @@ fn answer(meta: ObjectMeta, bytes: &[u8], fault: Fault) -> GetResult {
 impl Requests for Client {
     async fn create(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         assert_eq!(options.mode, PutMode::Create, "the protocol relies on creating alone");
-        let (key, ways) = (location.to_string(), self.ways());
+        let (key, (there, back)) = (location.to_string(), self.ways());
         let bytes = payload.iter().flat_map(|piece| piece.to_vec()).collect();
         let (send, receive) = oneshot::channel();
         let (net, id) = (Arc::clone(&self.net), self.id);
         tokio::spawn(async move {
-            if let Some(answer) = Client::put(net, id, key, bytes, ways).await {
+            if let Some(answer) = Client::put(net, id, key, bytes, there, back).await {
                 let _ = send.send(answer);
             }
         });
