@@ -7,9 +7,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use foldlog::conversation::{Dialect, Role, ToolCallRecord};
+use foldlog::conversation::{Role, ToolCallRecord};
 use foldlog::tools::{AsyncTool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{ExecutionState, ResourceRegistry, Session, SessionTypes, Store};
+use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::*;
 use foldlog_agent::{AsyncEvaluateOptions, MarkdownSection, Prompt, ProviderAdapter};
 use tokio::{sync::Barrier, task::JoinSet, time};
@@ -35,8 +36,8 @@ impl AsyncProvider for Model {
     fn name(&self) -> &str {
         "model"
     }
-    fn dialect(&self) -> Dialect {
-        Dialect::OpenAi
+    fn message_format(&self) -> MessageFormat {
+        MessageFormat::OpenAi
     }
     fn prepare(&self, asked: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
         let last = asked.messages.last().map(|last| (last.role == Role::Tool, last.content.clone()));

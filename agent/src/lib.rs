@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`prompt`] | what a model is told, which tools it may call, and which output it has to give |
 //! | [`provider`] | what a provider of a model is to the loop: requests, answers, failures |
+//! | [`pairing`] | the rules that providers have for messages, and how a list that breaks them is repaired |
 //! | [`adapter_state`] | what an adapter needs to resume a session that its provider keeps |
 //! | [`inner_loop`] | the loop between a provider and the tools |
 //! | [`adapter`] | evaluates prompts with a provider, and resumes evaluations |
@@ -36,6 +37,7 @@ pub mod events;
 pub mod inner_loop;
 mod json_size;
 pub mod main_loop;
+pub mod pairing;
 pub mod prompt;
 pub mod provider;
 #[doc(hidden)]

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use foldlog::conversation::{Dialect, Role, TokenUsage, ToolCallRecord};
+use foldlog::conversation::{Role, TokenUsage, ToolCallRecord};
 use foldlog::filesystem::UnrestoredPath;
 use foldlog::tools::resources::{CaptureOptions, RestoreReport, Snapshotable};
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{ExecutionState, ResourceRegistry};
+use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::retry::RetryPolicy;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
@@ -288,8 +289,8 @@ impl Provider for Limited {
         self.1
     }
 
-    fn dialect(&self) -> Dialect {
-        self.0.dialect()
+    fn message_format(&self) -> MessageFormat {
+        self.0.message_format()
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

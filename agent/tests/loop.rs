@@ -99,8 +99,8 @@ impl Provider for Remembering {
         self.0.name()
     }
 
-    fn dialect(&self) -> foldlog::conversation::Dialect {
-        self.0.dialect()
+    fn message_format(&self) -> foldlog_agent::pairing::MessageFormat {
+        self.0.message_format()
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
@@ -651,8 +651,8 @@ impl Provider for Tireless {
         "tireless"
     }
 
-    fn dialect(&self) -> foldlog::conversation::Dialect {
-        foldlog::conversation::Dialect::OpenAi
+    fn message_format(&self) -> foldlog_agent::pairing::MessageFormat {
+        foldlog_agent::pairing::MessageFormat::OpenAi
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use foldlog::conversation::{Dialect, ToolCallRecord};
+use foldlog::conversation::ToolCallRecord;
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{Event, ExecutionState, Idempotency, ResourceRegistry, Session, SessionTypes, Slice, SliceOp};
+use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
     CancelToken, LlmConfig, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest,
@@ -224,8 +225,8 @@ impl Provider for Model {
         self.0.name()
     }
 
-    fn dialect(&self) -> Dialect {
-        self.0.dialect()
+    fn message_format(&self) -> MessageFormat {
+        self.0.message_format()
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

@@ -16,7 +16,6 @@ mod following;
 mod fuzz;
 mod imports;
 mod laws;
-mod pairing;
 mod private;
 mod processes;
 mod proportion;

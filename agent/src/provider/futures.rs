@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
+use crate::pairing::MessageFormat;
 use blocking::unblock;
 use event_listener::EventListener;
-use foldlog::conversation::Dialect;
 
 use super::{
     CancelState, CancelToken, Delta, PreparedRequest, Provider, ProviderAnswer, ProviderError,
@@ -20,7 +20,7 @@ use super::{
 /// [`Provider`].
 ///
 /// ```
-/// use foldlog::conversation::Dialect;
+/// use crate::pairing::MessageFormat;
 /// use foldlog_agent::provider::{
 ///     AsyncProvider, AsyncSendOptions, Prepared, ProviderAnswer, ProviderError, ProviderRequest,
 /// };
@@ -32,8 +32,8 @@ use super::{
 ///         "model"
 ///     }
 ///
-///     fn dialect(&self) -> Dialect {
-///         Dialect::OpenAi
+///     fn message_format(&self) -> MessageFormat {
+///         MessageFormat::OpenAi
 ///     }
 ///
 ///     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
@@ -64,7 +64,7 @@ pub trait AsyncProvider: Send + Sync {
     }
 
     /// Returns the rules that the provider has for messages.
-    fn dialect(&self) -> Dialect;
+    fn message_format(&self) -> MessageFormat;
 
     /// Makes the request's body. Sends nothing. A thread of a pool calls this.
     ///
@@ -146,8 +146,8 @@ impl<P: Provider + 'static> AsyncProvider for BlockingProvider<P> {
         self.0.limited_as()
     }
 
-    fn dialect(&self) -> Dialect {
-        self.0.dialect()
+    fn message_format(&self) -> MessageFormat {
+        self.0.message_format()
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

@@ -29,9 +29,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::pairing::MessageFormat;
 #[cfg(any(feature = "openai", feature = "anthropic"))]
 pub use api_key::ApiKey;
-use foldlog::conversation::{ContentBlocks, ConversationMessage, Dialect, TokenUsage, ToolCallRecord};
+use foldlog::conversation::{ContentBlocks, ConversationMessage, TokenUsage, ToolCallRecord};
 #[cfg(feature = "async")]
 pub use futures::{AsyncProvider, AsyncSendOptions, BlockingProvider};
 #[cfg(any(feature = "openai", feature = "anthropic"))]
@@ -384,7 +385,7 @@ pub trait Provider: Send + Sync {
     }
 
     /// Returns the rules that the provider has for messages.
-    fn dialect(&self) -> Dialect;
+    fn message_format(&self) -> MessageFormat;
 
     /// Makes the request's body. Sends nothing.
     ///
@@ -416,8 +417,8 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
         (**self).limited_as()
     }
 
-    fn dialect(&self) -> Dialect {
-        (**self).dialect()
+    fn message_format(&self) -> MessageFormat {
+        (**self).message_format()
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use crate::pairing::MessageFormat;
 use chrono::DateTime;
-use foldlog::conversation::{ConversationMessage, Dialect, TokenUsage, ToolCallRecord};
+use foldlog::conversation::{ConversationMessage, TokenUsage, ToolCallRecord};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -123,7 +124,7 @@ enum Script {
 /// conversation is asked for with the same bytes in every process.
 pub struct ScriptedProvider {
     name: String,
-    dialect: Dialect,
+    message_format: MessageFormat,
     script: Script,
     requests: AtomicU64,
     seen: Mutex<Vec<ScriptedRequest>>,
@@ -133,7 +134,7 @@ impl fmt::Debug for ScriptedProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ScriptedProvider")
             .field("name", &self.name)
-            .field("dialect", &self.dialect)
+            .field("message_format", &self.message_format)
             .field("requests", &self.requests())
             .finish_non_exhaustive()
     }
@@ -155,7 +156,7 @@ impl ScriptedProvider {
     fn of(script: Script) -> ScriptedProvider {
         ScriptedProvider {
             name: MODEL.to_owned(),
-            dialect: Dialect::OpenAi,
+            message_format: MessageFormat::OpenAi,
             script,
             requests: AtomicU64::new(0),
             seen: Mutex::new(Vec::new()),
@@ -169,8 +170,8 @@ impl ScriptedProvider {
     }
 
     /// Sets the rules that the provider says it has for messages, OpenAI's unless set.
-    pub fn with_dialect(mut self, dialect: Dialect) -> ScriptedProvider {
-        self.dialect = dialect;
+    pub fn with_message_format(mut self, message_format: MessageFormat) -> ScriptedProvider {
+        self.message_format = message_format;
         self
     }
 
@@ -215,8 +216,8 @@ impl Provider for ScriptedProvider {
         &self.name
     }
 
-    fn dialect(&self) -> Dialect {
-        self.dialect
+    fn message_format(&self) -> MessageFormat {
+        self.message_format
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

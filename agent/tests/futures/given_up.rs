@@ -7,10 +7,11 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use foldlog::ExecutionState;
-use foldlog::conversation::{Dialect, EntryContent};
+use foldlog::conversation::EntryContent;
 use foldlog::tools::{
     AsyncTool, ExecuteOptions, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
+use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::retry::RetryPolicy;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
@@ -56,8 +57,8 @@ impl AsyncProvider for Hangs {
         "hangs"
     }
 
-    fn dialect(&self) -> Dialect {
-        Dialect::OpenAi
+    fn message_format(&self) -> MessageFormat {
+        MessageFormat::OpenAi
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
@@ -187,8 +188,8 @@ impl Provider for Blocks {
         "blocks"
     }
 
-    fn dialect(&self) -> Dialect {
-        Dialect::OpenAi
+    fn message_format(&self) -> MessageFormat {
+        MessageFormat::OpenAi
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

@@ -18,8 +18,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use foldlog::Idempotency;
-use foldlog::conversation::Dialect;
 use foldlog::tools::{AsyncTool, ToolContext, ToolError, ToolRegistry, ToolResult};
+use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::scripted::ScriptedProvider;
 use foldlog_agent::provider::{
     AsyncProvider, AsyncSendOptions, PreparedRequest, Provider, ProviderAnswer, ProviderError,
@@ -62,8 +62,8 @@ impl AsyncProvider for Slow {
         self.0.name()
     }
 
-    fn dialect(&self) -> Dialect {
-        self.0.dialect()
+    fn message_format(&self) -> MessageFormat {
+        self.0.message_format()
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use foldlog::conversation::{Dialect, ResumePoint, Role};
+use foldlog::conversation::{ResumePoint, Role};
 use foldlog::storage::MemoryStorage;
 use foldlog::tools::ToolRegistry;
 use foldlog::{BackgroundSync, Durability, ExecutionState, ResourceRegistry, Session, Store, StoreOptions};
+use foldlog_agent::pairing::MessageFormat;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
     AsyncProvider, AsyncSendOptions, CancelToken, PreparedRequest, Provider, ProviderAnswer, ProviderError,
@@ -88,8 +89,8 @@ impl AsyncProvider for Model {
         "model"
     }
 
-    fn dialect(&self) -> Dialect {
-        Dialect::OpenAi
+    fn message_format(&self) -> MessageFormat {
+        MessageFormat::OpenAi
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

@@ -1,7 +1,8 @@
 //! Histories that providers refuse: the servers of these tests refuse them too, by rules of their own, and what is
 //! rendered here passes them.
 
-use foldlog::conversation::{ContentBlocks, ConversationMessage, Role, ToolCallRecord, repair, validate};
+use foldlog::conversation::{ContentBlocks, ConversationMessage, Role, ToolCallRecord};
+use foldlog_agent::pairing::{repair, validate};
 use foldlog_agent::provider::{
     LlmConfig, PreparedRequest, Provider, ProviderErrorKind, ProviderRequest, SendOptions,
 };
@@ -157,18 +158,18 @@ fn what_the_validator_accepts_or_repairs_passes_rules_written_apart_from_it() {
     for which in BOTH {
         let server = Server::start(move |_, _| which.answers(false, "ok", &[]));
         let provider = which.provider(&server);
-        let dialect = provider.dialect();
+        let format = provider.message_format();
         for _ in 0..4_000 {
             let mut history = vec![says(Role::User, "go")];
             for _ in 0..*drawn.of(&[0, 1, 2, 3, 4, 6, 9]) {
                 let next = drawn.message(&history);
                 history.push(next);
             }
-            if validate(dialect, &history).is_ok() {
+            if validate(format, &history).is_ok() {
                 accepted += 1;
                 assert_eq!(refused(which, &*provider, &history), None, "accepted: {which:?} {history:#?}");
             }
-            let sound = repair(dialect, &history);
+            let sound = repair(format, &history);
             repaired += usize::from(!sound.changes.is_empty());
             let rule = refused(which, &*provider, &sound.messages);
             assert_eq!(rule, None, "repaired: {which:?} {history:#?}\n{:#?}", sound.messages);

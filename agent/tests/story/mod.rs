@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use foldlog::conversation::{ConversationMessage, Dialect, PairingRule, Role, ToolCallRecord, validate};
+use foldlog::conversation::{ConversationMessage, Role, ToolCallRecord};
 use foldlog::storage::{CrashKind, MemoryStorage};
 use foldlog::tools::{
     ExecuteOptions, Question, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
@@ -15,6 +15,7 @@ use foldlog::{
     Session, SessionTypes, Slice, Store, StoreOptions,
 };
 use foldlog_agent::events;
+use foldlog_agent::pairing::{MessageFormat, PairingRule, validate};
 use foldlog_agent::provider::ProviderAnswer;
 use foldlog_agent::provider::retry::RetryPolicy;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply, ScriptedRequest};
@@ -416,11 +417,11 @@ impl Script {
     fn reply(&self, request: &ScriptedRequest) -> ScriptedReply {
         let at = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
         self.asked.lock().unwrap().push(at);
-        for dialect in [Dialect::OpenAi, Dialect::Anthropic].into_iter().filter(|_| self.checks) {
+        for format in [MessageFormat::OpenAi, MessageFormat::Anthropic].into_iter().filter(|_| self.checks) {
             // Ids are made unique when the messages are rendered.
-            let mut violations = validate(dialect, &request.messages).err().unwrap_or_default();
+            let mut violations = validate(format, &request.messages).err().unwrap_or_default();
             violations.retain(|violation| violation.rule != PairingRule::RepeatedId);
-            assert!(violations.is_empty(), "{dialect:?} refuses request {at}: {violations:?}");
+            assert!(violations.is_empty(), "{format:?} refuses request {at}: {violations:?}");
         }
         let (text, calls) = &self.answers[at];
         ScriptedReply::Answer(ProviderAnswer {

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use foldlog::conversation::{ContentBlocks, Dialect, NewAnswer, NewInput, Role};
+use foldlog::conversation::{ContentBlocks, NewAnswer, NewInput, Role};
 use foldlog::log::SegmentSizes;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
     BackgroundSync, CallOrigin, Durability, ExecutionState, ResourceRegistry, SequenceNumber, Session,
     SessionOptions, SessionTypes, SmolStr, Store, StoreOptions, Value,
 };
+use foldlog_agent::pairing::MessageFormat;
 
 use super::openai::{self, ChatFileMessage};
 use super::{AgentRun, RunStep, ToolCalled, ToolCounted, ToolCounts};
@@ -204,7 +205,7 @@ fn content(content: Option<&Value>) -> (Option<String>, Option<ContentBlocks>) {
     match content {
         None | Some(Value::Nil) => (None, None),
         Some(parts) if parts.as_array().is_some() => {
-            let format = Dialect::OpenAi.name().to_owned();
+            let format = MessageFormat::OpenAi.name().to_owned();
             (None, Some(ContentBlocks { format, json: serde_json::to_string(parts).unwrap_or_default() }))
         }
         Some(content) => (Some(super::arguments_text(content)), None),

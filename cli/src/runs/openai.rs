@@ -7,7 +7,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use foldlog::conversation::{ContentBlocks, Dialect, Role, ToolCallRecord};
+use foldlog::conversation::{ContentBlocks, Role, ToolCallRecord};
+use foldlog_agent::pairing::MessageFormat;
 use foldlog_codec::escape;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -200,8 +201,8 @@ fn said(raw: &RawValue) -> Result<ChatFileMessage, String> {
     // A result stands for its call under any id, so that it keeps its own form of the content alone.
     let whole = (fields.others || developer) && role != Role::Tool;
     let json = if whole { Some(raw.get()) } else { parts };
-    let blocks =
-        json.map(|json| ContentBlocks { format: Dialect::OpenAi.name().to_owned(), json: json.to_owned() });
+    let blocks = json
+        .map(|json| ContentBlocks { format: MessageFormat::OpenAi.name().to_owned(), json: json.to_owned() });
     let call_id = call_id.filter(|_| role == Role::Tool);
     Ok(ChatFileMessage { role, content, blocks, name: text("name", fields.name)?, call_id, calls })
 }

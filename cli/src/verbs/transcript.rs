@@ -4,10 +4,9 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use foldlog::SequenceNumber;
-use foldlog::conversation::{
-    Conversation, ConversationMessage, Dialect, PairingRule, Role, close_open, validate,
-};
+use foldlog::conversation::{Conversation, ConversationMessage, Role};
 use foldlog::inspect::LogReader;
+use foldlog_agent::pairing::{MessageFormat, PairingRule, close_open, validate};
 use foldlog_agent::provider::rendering::{
     render_anthropic, render_anthropic_system, render_openai, render_openai_recorded,
 };
@@ -80,11 +79,11 @@ pub enum Format {
 }
 
 impl Format {
-    fn dialect(self) -> Option<Dialect> {
+    fn message_format(self) -> Option<MessageFormat> {
         match self {
             Format::Text | Format::Markdown => None,
-            Format::Openai => Some(Dialect::OpenAi),
-            Format::Anthropic => Some(Dialect::Anthropic),
+            Format::Openai => Some(MessageFormat::OpenAi),
+            Format::Anthropic => Some(MessageFormat::Anthropic),
         }
     }
 }
@@ -123,8 +122,8 @@ pub fn run(session: &Path, asked: TranscriptQuery<'_>, output: &mut Output<'_>) 
         closed.changes.iter().for_each(|change| output.note(format_args!("note: {change}")));
         messages = closed.messages;
     }
-    if let (Some(dialect), false) = (asked.format.dialect(), asked.as_recorded) {
-        check(dialect, &messages)?;
+    if let (Some(format), false) = (asked.format.message_format(), asked.as_recorded) {
+        check(format, &messages)?;
     }
     let json = match asked.format {
         Format::Text | Format::Markdown if output.json() => {
@@ -175,13 +174,13 @@ fn conversation(reader: &LogReader, evaluation: Option<&str>, at: SequenceNumber
 }
 
 /// Checks that a provider accepts messages once they are rendered.
-fn check(dialect: Dialect, messages: &[ConversationMessage]) -> Result<()> {
-    let violations = validate(dialect, messages).err().unwrap_or_default();
+fn check(format: MessageFormat, messages: &[ConversationMessage]) -> Result<()> {
+    let violations = validate(format, messages).err().unwrap_or_default();
     let violations: Vec<_> = violations.into_iter().filter(|found| !is_rendered_right(found.rule)).collect();
     if violations.is_empty() {
         return Ok(());
     }
-    let mut what = format!("{} accepts no such history:", dialect.name());
+    let mut what = format!("{} accepts no such history:", format.name());
     for violation in violations.iter().take(LISTED_MAX) {
         what.push_str(&format!("\n{violation}"));
     }

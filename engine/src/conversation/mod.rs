@@ -3,7 +3,6 @@
 //! | module | holds |
 //! |---|---|
 //! | `model` | messages, calls, turns, and the state of a conversation |
-//! | [`pairing`] | the rules that providers have for messages, and how a list that breaks them is repaired |
 //! | `records` | what a host hands over to be recorded |
 //! | `entries` | the records of one conversation, and what follows from them |
 //! | `messages` | messages, made of records one after the other |
@@ -16,17 +15,15 @@ mod entries;
 mod export;
 mod messages;
 mod model;
-pub mod pairing;
 mod records;
 mod resume;
 
 pub use entries::{Conversation, ConversationRecord, EXPANDED_TEXT, EntryContent, SKIPPED_TEXT, SentMessage};
 pub use foldlog_codec::body::{Role, TokenUsage};
 pub use model::{
-    AdapterStateSnapshot, ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, Dialect,
+    AdapterStateSnapshot, ContentBlocks, ConversationMessage, ConversationState, ConversationTurn,
     OriginalMessage, PromptIdentity, ToolCallRecord,
 };
-pub use pairing::{PairingRule, PairingViolation, Repair, RepairChange, close_open, repair, validate};
 pub use records::{NewAdapterState, NewAnswer, NewInput, NewRequest, NewRequestFailure};
 pub use resume::{Resume, ResumePoint};
 

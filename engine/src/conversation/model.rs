@@ -8,26 +8,6 @@ use foldlog_codec::body::{Original, Role};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Names the rules that a provider has for messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Dialect {
-    /// Chat completions of OpenAI.
-    OpenAi,
-    /// The Messages API of Anthropic.
-    Anthropic,
-}
-
-impl Dialect {
-    /// Returns the dialect's name, which is also the format of [`ContentBlocks`]: `openai` or `anthropic`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Dialect::OpenAi => "openai",
-            Dialect::Anthropic => "anthropic",
-        }
-    }
-}
-
 /// Holds the content of a message in the form of one provider, byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentBlocks {

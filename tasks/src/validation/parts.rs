@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use foldlog::SequenceNumber;
-use foldlog::conversation::{
-    ConversationMessage, Dialect, PairingRule, PairingViolation, Role, TokenUsage, validate,
-};
+use foldlog::conversation::{ConversationMessage, Role, TokenUsage};
 use foldlog::filesystem::ChangeKind;
+use foldlog_agent::pairing::{MessageFormat, PairingRule, PairingViolation, validate};
 use uuid::Uuid;
 
 use super::index::ValidationIndex;
@@ -129,7 +128,7 @@ fn unpaired(conversation: &RecordedConversation, window: &ContextWindow) -> Vec<
         // What one provider refuses, another may have taken.
         _ => false,
     };
-    let violations = validate(Dialect::OpenAi, &sent).err().unwrap_or_default();
+    let violations = validate(MessageFormat::OpenAi, &sent).err().unwrap_or_default();
     violations.iter().filter(|one| counts(one)).take(VIOLATIONS_MAX).map(ToString::to_string).collect()
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use foldlog::conversation::{ContentBlocks, Dialect, TokenUsage, ToolCallRecord};
+use crate::pairing::MessageFormat;
+use foldlog::conversation::{ContentBlocks, TokenUsage, ToolCallRecord};
 use foldlog::escape;
 use serde::Deserialize;
 use serde_json::Value;
@@ -135,7 +136,7 @@ pub(super) fn finish(
     }
     let at_length = ProviderAnswer::is_cut(stop.as_deref());
     let blocks = (!content.is_plain)
-        .then(|| ContentBlocks { format: Dialect::Anthropic.name().to_owned(), json: content.json });
+        .then(|| ContentBlocks { format: MessageFormat::Anthropic.name().to_owned(), json: content.json });
     Ok(ProviderAnswer {
         content: content.text,
         last_call_incomplete: at_length && content.ends_with_open_call,

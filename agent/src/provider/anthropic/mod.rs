@@ -4,7 +4,7 @@ mod answer;
 mod markers;
 mod stream;
 
-use foldlog::conversation::Dialect;
+use crate::pairing::MessageFormat;
 use serde_json::{Value, json};
 
 use super::http::{Client, Timeouts};
@@ -127,8 +127,8 @@ impl Provider for AnthropicProvider {
         self.client.limited_as()
     }
 
-    fn dialect(&self) -> Dialect {
-        Dialect::Anthropic
+    fn message_format(&self) -> MessageFormat {
+        MessageFormat::Anthropic
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

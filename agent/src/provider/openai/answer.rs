@@ -1,6 +1,7 @@
 //! Reads a chat completion.
 
-use foldlog::conversation::{ContentBlocks, Dialect, TokenUsage, ToolCallRecord};
+use crate::pairing::MessageFormat;
+use foldlog::conversation::{ContentBlocks, TokenUsage, ToolCallRecord};
 use foldlog::escape;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -171,7 +172,7 @@ impl OpenAiAnswer<'_> {
             Some(raw) => raw.to_owned(),
             None => serde_json::to_string(&self.fields).ok()?,
         };
-        Some(ContentBlocks { format: Dialect::OpenAi.name().to_owned(), json })
+        Some(ContentBlocks { format: MessageFormat::OpenAi.name().to_owned(), json })
     }
 }
 

@@ -3,7 +3,7 @@
 mod answer;
 mod stream;
 
-use foldlog::conversation::Dialect;
+use crate::pairing::MessageFormat;
 use serde_json::{Value, json};
 
 use super::http::{Client, Timeouts};
@@ -129,8 +129,8 @@ impl Provider for OpenAiProvider {
         self.client.limited_as()
     }
 
-    fn dialect(&self) -> Dialect {
-        Dialect::OpenAi
+    fn message_format(&self) -> MessageFormat {
+        MessageFormat::OpenAi
     }
 
     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {

@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use crate::pairing::MessageFormat;
 #[cfg(feature = "anthropic")]
 use foldlog::conversation::ToolCallRecord;
-use foldlog::conversation::{ConversationMessage, Dialect, Role};
+use foldlog::conversation::{ConversationMessage, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -297,7 +298,7 @@ fn peek(block: &RawValue) -> Option<Peek<'_>> {
 
 /// Returns content blocks in the API's own form, whole and one by one; `None` if the message has none.
 fn own_blocks(message: &ConversationMessage) -> Option<(&RawValue, Vec<&RawValue>)> {
-    let blocks = message.blocks.as_ref().filter(|blocks| blocks.format == Dialect::Anthropic.name())?;
+    let blocks = message.blocks.as_ref().filter(|blocks| blocks.format == MessageFormat::Anthropic.name())?;
     let raw: &RawValue = serde_json::from_str(&blocks.json).ok()?;
     Some((raw, serde_json::from_str(raw.get()).ok()?))
 }

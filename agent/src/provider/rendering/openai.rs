@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use foldlog::conversation::{ConversationMessage, Dialect, Role, ToolCallRecord};
+use crate::pairing::MessageFormat;
+use foldlog::conversation::{ConversationMessage, Role, ToolCallRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -131,7 +132,7 @@ fn is_speaker(name: &str) -> bool {
 }
 
 fn own_blocks(message: &ConversationMessage) -> Option<&RawValue> {
-    let blocks = message.blocks.as_ref().filter(|blocks| blocks.format == Dialect::OpenAi.name())?;
+    let blocks = message.blocks.as_ref().filter(|blocks| blocks.format == MessageFormat::OpenAi.name())?;
     serde_json::from_str(&blocks.json).ok()
 }
 

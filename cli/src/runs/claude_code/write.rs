@@ -5,12 +5,13 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use foldlog::conversation::{ContentBlocks, Dialect, NewAnswer, NewInput, Role, ToolCallRecord};
+use foldlog::conversation::{ContentBlocks, NewAnswer, NewInput, Role, ToolCallRecord};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
     CallOrigin, ExecutionState, ResourceRegistry, SequenceNumber, Session, SessionTypes, SmolStr, Snapshot,
     SnapshotOptions, Value,
 };
+use foldlog_agent::pairing::MessageFormat;
 
 use super::agents::Talks;
 use super::findings::FindingKind;
@@ -466,5 +467,5 @@ impl<'w, 'a> MadeCalls<'w, 'a> {
 fn in_own_form(blocks: &[MessageBlock<'_>]) -> Option<ContentBlocks> {
     let is_text = matches!(blocks, [MessageBlock { content: BlockContent::Text(_), .. }] | []);
     let json = || format!("[{}]", blocks.iter().map(|block| block.raw).collect::<Vec<_>>().join(","));
-    (!is_text).then(|| ContentBlocks { format: Dialect::Anthropic.name().to_owned(), json: json() })
+    (!is_text).then(|| ContentBlocks { format: MessageFormat::Anthropic.name().to_owned(), json: json() })
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use foldlog::conversation::{Dialect, Role, validate};
+use foldlog::conversation::Role;
 use foldlog::inspect::LogReader;
 use foldlog_agent::adapter_state::StatefulAdapter;
+use foldlog_agent::pairing::{MessageFormat, validate};
 use foldlog_agent::{Deadline, Error, EvaluateOptions, EvaluationPhase};
 use serde_json::{Value, json};
 
@@ -46,7 +47,7 @@ fn a_call_that_is_denied_is_recorded_so_and_the_conversation_stays_whole() {
     world.run(|host| {
         host.ask_with(&host.adapter().with_options(native(&["Write"])), "Go.").unwrap();
         let messages = host.session().conversation(EVALUATION).unwrap().unwrap().sent_messages();
-        validate(Dialect::Anthropic, &messages).unwrap();
+        validate(MessageFormat::Anthropic, &messages).unwrap();
         let results = messages.iter().filter(|one| one.role == Role::Tool);
         let texts: Vec<&str> = results.map(|one| one.content.as_deref().unwrap_or_default()).collect();
         assert!(texts[0].contains("`Bash` is not allowed") && texts[1].contains("foreground"), "{texts:?}");

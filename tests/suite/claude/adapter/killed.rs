@@ -15,12 +15,13 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use foldlog::conversation::{Conversation, Dialect, EntryContent, ToolCallRecord, validate};
+use foldlog::conversation::{Conversation, EntryContent, ToolCallRecord};
 use foldlog::filesystem::Filesystem;
 use foldlog::inspect::LogReader;
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{Generator, Idempotency, Outcome, SequenceNumber, Session, Store};
 use foldlog_agent::adapter_state::StatefulAdapter;
+use foldlog_agent::pairing::{MessageFormat, validate};
 use foldlog_agent::{MarkdownSection, Prompt};
 use foldlog_tests::child;
 use serde::{Deserialize, Serialize};
@@ -238,7 +239,7 @@ fn live(world: &World, life: &Life, draw: &mut Generator, at: &str) -> bool {
 /// Checks what an evaluation that is done has left.
 fn check_finished(world: &World, at: &str) {
     let conversation = read(&world.dir()).unwrap();
-    validate(Dialect::Anthropic, &conversation.sent_messages())
+    validate(MessageFormat::Anthropic, &conversation.sent_messages())
         .unwrap_or_else(|broken| panic!("{at}: {broken:?}"));
     let committed = closed(&conversation).into_iter().filter(|(_, outcome)| *outcome == Outcome::Committed);
     let (mut page, mut files) = (Vec::new(), BTreeMap::new());

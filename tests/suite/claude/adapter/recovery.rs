@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldlog::conversation::{Dialect, EntryContent, validate};
+use foldlog::conversation::EntryContent;
 use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions, Rebind};
 use foldlog::tools::{Question, Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
 use foldlog::{
     ExecutionState, Idempotency, Outcome, ResourceRegistry, Session, SessionOptions, Settlement, Store,
 };
 use foldlog_agent::adapter_state::{AdapterResume, ResumeMode, StatefulAdapter};
+use foldlog_agent::pairing::{MessageFormat, validate};
 use foldlog_agent::{Error, EvaluateOptions, MarkdownSection, Prompt, ResumeFrom};
 use foldlog_claude::{ClaudeAgentSDKAdapter, ProgramHome, RunOptions};
 use parking_lot::Mutex;
@@ -363,7 +364,7 @@ fn a_run_that_asks_ends_well_wherever_its_process_is_killed() {
         let text = finish(&adapter(&left.workspace()), &state);
         assert!(text == "last" || text == "done", "killed behind record {place}: {text}");
         let conversation = left.session.conversation(EVALUATION).unwrap().unwrap();
-        validate(Dialect::Anthropic, &conversation.sent_messages()).unwrap();
+        validate(MessageFormat::Anthropic, &conversation.sent_messages()).unwrap();
         let (mut approved, mut written, mut added) = (0, 0, 0);
         for entry in conversation.entries() {
             match &entry.content {

@@ -1,8 +1,9 @@
 //! Two calls of one answer that have the same id. Hooks and results name a call by its id alone; the frames come in the orders in which
 //! 2.1.100 and 2.1.332 send them.
 
-use foldlog::conversation::{Dialect, RepairChange, Role, repair, validate};
+use foldlog::conversation::Role;
 use foldlog::inspect::{LedgerEntry, LogReader};
+use foldlog_agent::pairing::{MessageFormat, RepairChange, repair, validate};
 use serde_json::{Value, json};
 
 use super::world::{EVALUATION, Host, World, native};
@@ -63,8 +64,8 @@ fn turn(steps: impl IntoIterator<Item = Value>) -> World {
 fn pairs(host: &Host) -> Vec<(Value, String)> {
     host.ask_with(&host.adapter().with_options(native(&["Read", "Write"])), "Go.").unwrap();
     let messages = host.session().conversation(EVALUATION).unwrap().unwrap().sent_messages();
-    let repaired = repair(Dialect::Anthropic, &messages);
-    validate(Dialect::Anthropic, &repaired.messages).unwrap();
+    let repaired = repair(MessageFormat::Anthropic, &messages);
+    validate(MessageFormat::Anthropic, &repaired.messages).unwrap();
     let is_rename = |change: &RepairChange| matches!(change, RepairChange::IdRenamed { .. });
     assert!(repaired.changes.iter().all(is_rename), "{:?}", repaired.changes);
     let calls = repaired.messages.iter().flat_map(|message| &message.tool_calls);

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use foldlog::conversation::Role::{Assistant, Tool, User};
-use foldlog::conversation::{Dialect, validate};
 use foldlog_agent::adapter_state::StatefulAdapter;
+use foldlog_agent::pairing::{MessageFormat, validate};
 use serde_json::{Value, json};
 
 use super::recovery::{Left, wait_for};
@@ -384,7 +384,7 @@ fn an_answer_whose_sub_agents_were_at_work_is_not_lost_with_its_process() {
     assert!(text.contains("(failed): The call was interrupted; its effects were undone."), "{text}");
     assert_eq!(fs::read_to_string(left.workspace().join("page")).unwrap(), "x");
     let said = left.session.conversation(EVALUATION).unwrap().unwrap().sent_messages();
-    assert_eq!(validate(Dialect::Anthropic, &said), Ok(()));
+    assert_eq!(validate(MessageFormat::Anthropic, &said), Ok(()));
     let roles: Vec<_> = said.iter().skip(1).map(|one| one.role).collect();
     assert_eq!(roles, [User, Assistant, Tool, User, Assistant], "{said:?}");
     assert_eq!(said[2].tool_calls[0].call_id, "ag1");

@@ -6,8 +6,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use foldlog::conversation::{Conversation, Dialect, PairingRule, ResumePoint, Role};
-use foldlog::conversation::{ConversationMessage, repair, validate};
+use foldlog::conversation::ConversationMessage;
+use foldlog::conversation::{Conversation, ResumePoint, Role};
 use foldlog::tools::{
     ExecuteOptions, Question, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
@@ -15,6 +15,8 @@ use foldlog::{
     Event, ExecutionState, Idempotency, ResourceRegistry, Session, SessionTypes, Settlement, Slice,
     SuspensionForm,
 };
+use foldlog_agent::pairing::{MessageFormat, PairingRule};
+use foldlog_agent::pairing::{repair, validate};
 use foldlog_agent::provider::ProviderAnswer;
 use foldlog_agent::provider::rendering::{render_anthropic, render_openai};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply, ScriptedRequest};
@@ -287,7 +289,7 @@ fn reply(says: &Generated, outside: &Outside, request: &ScriptedRequest) -> Scri
 /// Checks that both providers would take these messages: by the engine's validator, and by rules written apart from it for
 /// what is rendered.
 pub(super) fn check_valid(messages: &[ConversationMessage], at: &str) {
-    for dialect in [Dialect::OpenAi, Dialect::Anthropic] {
+    for dialect in [MessageFormat::OpenAi, MessageFormat::Anthropic] {
         // Ids are made unique when the messages are rendered, and texts without a character are left out then.
         let mut violations = validate(dialect, messages).err().unwrap_or_default();
         violations.retain(|violation| {
@@ -314,7 +316,7 @@ pub(super) fn check_sendable(conversation: &Conversation, point: &ResumePoint, a
     if matches!(point, ResumePoint::AwaitProvider | ResumePoint::Complete) {
         check_valid(&sent, at);
     }
-    for dialect in [Dialect::OpenAi, Dialect::Anthropic] {
+    for dialect in [MessageFormat::OpenAi, MessageFormat::Anthropic] {
         check_rendered(&repair(dialect, &sent).messages, at);
     }
 }

@@ -1,12 +1,10 @@
 //! What a provider would refuse is found before it is sent, and can be repaired.
 
-use foldlog::conversation::{
-    ContentBlocks, ConversationMessage, Dialect, PairingRule, RepairChange, Role, ToolCallRecord, close_open,
-    repair, validate,
-};
+use foldlog::conversation::{ContentBlocks, ConversationMessage, Role, ToolCallRecord};
+use foldlog_agent::pairing::{MessageFormat, PairingRule, RepairChange, close_open, repair, validate};
 use proptest::prelude::*;
 
-const DIALECTS: [Dialect; 2] = [Dialect::OpenAi, Dialect::Anthropic];
+const FORMATS: [MessageFormat; 2] = [MessageFormat::OpenAi, MessageFormat::Anthropic];
 
 fn user(text: &str) -> ConversationMessage {
     ConversationMessage::new(Role::User, text)
@@ -32,8 +30,8 @@ fn result(id: &str, text: &str) -> ConversationMessage {
 }
 
 /// What is wrong with a list, as index, rule and id or name.
-fn wrong(dialect: Dialect, messages: &[ConversationMessage]) -> Vec<(usize, PairingRule, String)> {
-    let violations = validate(dialect, messages).err().unwrap_or_default();
+fn wrong(format: MessageFormat, messages: &[ConversationMessage]) -> Vec<(usize, PairingRule, String)> {
+    let violations = validate(format, messages).err().unwrap_or_default();
     violations.into_iter().map(|v| (v.message, v.rule, v.subject.unwrap_or_default())).collect()
 }
 
@@ -43,9 +41,9 @@ fn texts(messages: &[ConversationMessage]) -> Vec<&str> {
 
 /// Repairs a list for both providers, which has to come to the same, and returns the messages with the changes' texts.
 fn repaired(messages: &[ConversationMessage]) -> (Vec<ConversationMessage>, Vec<String>) {
-    let [openai, anthropic] = DIALECTS.map(|dialect| repair(dialect, messages));
+    let [openai, anthropic] = FORMATS.map(|format| repair(format, messages));
     assert_eq!(openai, anthropic);
-    assert_eq!(validate(Dialect::OpenAi, &openai.messages), Ok(()));
+    assert_eq!(validate(MessageFormat::OpenAi, &openai.messages), Ok(()));
     (openai.messages, openai.changes.iter().map(ToString::to_string).collect())
 }
 
@@ -62,9 +60,9 @@ fn a_conversation_with_parallel_calls_is_accepted_by_both() {
         result("call_c", ""),
         answer(&[]),
     ];
-    for dialect in DIALECTS {
-        assert_eq!(validate(dialect, &messages), Ok(()));
-        assert_eq!(repair(dialect, &messages).messages, messages);
+    for format in FORMATS {
+        assert_eq!(validate(format, &messages), Ok(()));
+        assert_eq!(repair(format, &messages).messages, messages);
     }
 }
 
@@ -82,9 +80,9 @@ fn everything_that_is_wrong_is_named_and_not_only_the_first() {
         answer(&[]),
         result("a", "late"),
     ];
-    for dialect in DIALECTS {
+    for format in FORMATS {
         assert_eq!(
-            wrong(dialect, &messages),
+            wrong(format, &messages),
             [
                 (1, PairingRule::Unanswered, "a".to_owned()),
                 (1, PairingRule::Unanswered, "c".to_owned()),
@@ -115,8 +113,8 @@ fn what_only_one_of_them_refuses_is_refused_for_that_one_alone() {
         (vec![], Some(PairingRule::NoMessages), Some(PairingRule::NoMessages)),
     ];
     for (messages, openai, anthropic) in cases {
-        let [one, other] = DIALECTS.map(|dialect| {
-            let rules: Vec<_> = wrong(dialect, &messages).into_iter().map(|(_, rule, _)| rule).collect();
+        let [one, other] = FORMATS.map(|format| {
+            let rules: Vec<_> = wrong(format, &messages).into_iter().map(|(_, rule, _)| rule).collect();
             assert!(rules.len() < 2, "{rules:?}");
             rules.first().copied()
         });
@@ -131,11 +129,11 @@ fn blocks_count_as_content_for_the_provider_whose_form_they_have() {
         vec![ConversationMessage { content: None, blocks: Some(blocks), ..user("") }]
     };
     let image = blocks(r#"[{"type":"image","source":{}}]"#);
-    assert_eq!(wrong(Dialect::Anthropic, &image), []);
-    assert_eq!(wrong(Dialect::OpenAi, &image), [(0, PairingRule::EmptyContent, String::new())]);
+    assert_eq!(wrong(MessageFormat::Anthropic, &image), []);
+    assert_eq!(wrong(MessageFormat::OpenAi, &image), [(0, PairingRule::EmptyContent, String::new())]);
     for malformed in ["", "[ ]", "[{", "null", "[1] 2"] {
         assert_eq!(
-            wrong(Dialect::Anthropic, &blocks(malformed)),
+            wrong(MessageFormat::Anthropic, &blocks(malformed)),
             [(0, PairingRule::MalformedBlocks, String::new())]
         );
     }
@@ -189,8 +187,8 @@ fn one_id_for_thousands_of_calls_is_renamed_in_time() {
     let messages: Vec<_> = std::iter::once(user("q"))
         .chain((0..50_000).flat_map(|_| [answer(&["x"]), result("x", "r")]))
         .collect();
-    for dialect in DIALECTS {
-        assert_eq!(validate(dialect, &repair(dialect, &messages).messages), Ok(()));
+    for format in FORMATS {
+        assert_eq!(validate(format, &repair(format, &messages).messages), Ok(()));
     }
 }
 
@@ -200,7 +198,7 @@ fn hostile_names_are_escaped_where_they_are_shown() {
     evil.tool_calls[0].name = "rm\u{202e}".to_owned();
     evil.name = Some("a b\r".to_owned());
     let messages = [user("q"), evil];
-    let violations = validate(Dialect::OpenAi, &messages).unwrap_err();
+    let violations = validate(MessageFormat::OpenAi, &messages).unwrap_err();
     let shown: Vec<String> = violations.iter().map(ToString::to_string).collect();
     assert_eq!(
         shown,
@@ -210,7 +208,7 @@ fn hostile_names_are_escaped_where_they_are_shown() {
             r"message 1: the call `\u{1b}[2J` has no result directly behind its answer",
         ]
     );
-    let repaired = repair(Dialect::Anthropic, &messages);
+    let repaired = repair(MessageFormat::Anthropic, &messages);
     let shown: String = repaired.changes.iter().map(|change| format!("{change}\n")).collect();
     assert_eq!(
         shown,
@@ -221,8 +219,8 @@ fn hostile_names_are_escaped_where_they_are_shown() {
 }
 
 /// Decides whether a provider accepts a list, by comparing each answer's calls with the results behind it as a whole.
-fn is_accepted(dialect: Dialect, messages: &[ConversationMessage]) -> bool {
-    let anthropic = dialect == Dialect::Anthropic;
+fn is_accepted(format: MessageFormat, messages: &[ConversationMessage]) -> bool {
+    let anthropic = format == MessageFormat::Anthropic;
     let letter = |message: &ConversationMessage| match message.role {
         Role::System => 's',
         Role::User => 'u',
@@ -375,16 +373,16 @@ proptest! {
 
     #[test]
     fn a_list_is_accepted_as_the_oracle_says_and_a_repaired_one_always(messages in any_list()) {
-        for dialect in DIALECTS {
-            let accepted = is_accepted(dialect, &messages);
-            prop_assert_eq!(validate(dialect, &messages).is_ok(), accepted);
-            let repaired = repair(dialect, &messages);
-            prop_assert_eq!(validate(dialect, &repaired.messages), Ok(()));
-            prop_assert!(is_accepted(dialect, &repaired.messages));
+        for format in FORMATS {
+            let accepted = is_accepted(format, &messages);
+            prop_assert_eq!(validate(format, &messages).is_ok(), accepted);
+            let repaired = repair(format, &messages);
+            prop_assert_eq!(validate(format, &repaired.messages), Ok(()));
+            prop_assert!(is_accepted(format, &repaired.messages));
             // It says what it changes, and changes nothing where nothing is wrong.
             prop_assert_eq!(repaired.changes.is_empty(), accepted, "{:?}", &repaired.changes);
             prop_assert_eq!(repaired.messages == messages, accepted);
-            let again = repair(dialect, &repaired.messages);
+            let again = repair(format, &repaired.messages);
             prop_assert_eq!(again.changes, Vec::<RepairChange>::new());
             // What a user said is never lost, nor does it change places with another user's message.
             let said = |messages: &[ConversationMessage]| -> Vec<Option<String>> {

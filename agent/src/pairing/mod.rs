@@ -13,7 +13,7 @@
 //! | order of the roles | any | system messages first, then a user's |
 //! | least number of messages | 1 | 1 that is no system message |
 //!
-//! A message's [blocks](ConversationMessage::blocks) count as its content where their format is the dialect's, and are
+//! A message's [blocks](ConversationMessage::blocks) count as its content where their format is the format's, and are
 //! ignored where it is another one. Both providers tolerate some of what is refused here, such as results in another
 //! order: a list that these rules accept leaves them nothing to interpret.
 //!
@@ -25,14 +25,32 @@ mod repair;
 use std::collections::HashSet;
 use std::fmt;
 
-use foldlog_codec::body::Role;
-use foldlog_codec::escape;
+use foldlog::conversation::{ConversationMessage, Role};
+use foldlog::escape;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 
-use super::model::{ConversationMessage, Dialect};
-
 pub use repair::{Repair, RepairChange, close_open, repair};
+
+/// Names the rules that a provider has for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MessageFormat {
+    /// Chat completions of OpenAI.
+    OpenAi,
+    /// The Messages API of Anthropic.
+    Anthropic,
+}
+
+impl MessageFormat {
+    /// Returns the format's name, which is also the format of [`ContentBlocks`]: `openai` or `anthropic`.
+    pub fn name(self) -> &'static str {
+        match self {
+            MessageFormat::OpenAi => "openai",
+            MessageFormat::Anthropic => "anthropic",
+        }
+    }
+}
 
 /// Names a rule of a provider that a list of messages breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -128,8 +146,8 @@ fn shown(text: &str) -> String {
 
 /// Holds the numbers and characters in which providers differ.
 #[derive(Clone, Copy, Debug)]
-struct DialectLimits {
-    dialect: Dialect,
+struct FormatLimits {
+    format: MessageFormat,
     /// Greatest number of characters of a call's id.
     id_chars_max: usize,
     /// Whether ids consist of letters, digits, `_` and `-`.
@@ -138,14 +156,14 @@ struct DialectLimits {
     tool_chars_max: usize,
 }
 
-impl DialectLimits {
-    fn of(dialect: Dialect) -> DialectLimits {
-        match dialect {
-            Dialect::OpenAi => {
-                DialectLimits { dialect, id_chars_max: 40, id_is_word: false, tool_chars_max: 64 }
+impl FormatLimits {
+    fn of(format: MessageFormat) -> FormatLimits {
+        match format {
+            MessageFormat::OpenAi => {
+                FormatLimits { format, id_chars_max: 40, id_is_word: false, tool_chars_max: 64 }
             }
-            Dialect::Anthropic => {
-                DialectLimits { dialect, id_chars_max: usize::MAX, id_is_word: true, tool_chars_max: 128 }
+            MessageFormat::Anthropic => {
+                FormatLimits { format, id_chars_max: usize::MAX, id_is_word: true, tool_chars_max: 128 }
             }
         }
     }
@@ -161,23 +179,25 @@ impl DialectLimits {
 
     fn takes_speaker(&self, name: &str) -> bool {
         let refused = |c: char| c.is_whitespace() || matches!(c, '<' | '|' | '\\' | '/' | '>');
-        match self.dialect {
-            Dialect::OpenAi => !name.is_empty() && within(name, 64) && !name.contains(refused),
-            Dialect::Anthropic => true,
+        match self.format {
+            MessageFormat::OpenAi => !name.is_empty() && within(name, 64) && !name.contains(refused),
+            MessageFormat::Anthropic => true,
         }
     }
 
     /// Returns whether the provider takes a message with the content that it has.
     fn takes_content(&self, message: &ConversationMessage) -> bool {
         if message.role == Role::Assistant && !message.tool_calls.is_empty()
-            || own_blocks(self.dialect, message).is_some()
+            || own_blocks(self.format, message).is_some()
         {
             return true;
         }
-        match (self.dialect, &message.content) {
-            (Dialect::OpenAi, content) => content.is_some(),
-            (Dialect::Anthropic, _) if message.role == Role::Tool && !message.is_error => true,
-            (Dialect::Anthropic, content) => content.as_deref().is_some_and(|text| !text.trim().is_empty()),
+        match (self.format, &message.content) {
+            (MessageFormat::OpenAi, content) => content.is_some(),
+            (MessageFormat::Anthropic, _) if message.role == Role::Tool && !message.is_error => true,
+            (MessageFormat::Anthropic, content) => {
+                content.as_deref().is_some_and(|text| !text.trim().is_empty())
+            }
         }
     }
 }
@@ -190,13 +210,9 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
 
-/// Returns the blocks of a message that are in the dialect's own form.
-fn own_blocks(dialect: Dialect, message: &ConversationMessage) -> Option<&str> {
-    message
-        .blocks
-        .as_ref()
-        .filter(|blocks| blocks.format == dialect.name())
-        .map(|blocks| blocks.json.as_str())
+/// Returns the blocks of a message that are in the format's own form.
+fn own_blocks(format: MessageFormat, message: &ConversationMessage) -> Option<&str> {
+    message.blocks.as_ref().filter(|blocks| blocks.format == format.name()).map(|blocks| blocks.json.as_str())
 }
 
 /// Returns whether blocks are JSON and hold anything.
@@ -218,20 +234,24 @@ fn result_id(message: &ConversationMessage) -> &str {
 /// All places at which the list breaks a rule, in the order of the messages that break it.
 ///
 /// ```
-/// use foldlog::conversation::{ConversationMessage, Dialect, Role, validate};
+/// use foldlog::conversation::{ConversationMessage, Role};
+/// use crate::pairing::{MessageFormat, validate};
 ///
 /// let question = ConversationMessage::new(Role::User, "What is 6 times 7?");
-/// assert!(validate(Dialect::Anthropic, &[question]).is_ok());
+/// assert!(validate(MessageFormat::Anthropic, &[question]).is_ok());
 /// let orphan = ConversationMessage::new(Role::Tool, "42");
-/// let violations = validate(Dialect::OpenAi, &[orphan]).unwrap_err();
+/// let violations = validate(MessageFormat::OpenAi, &[orphan]).unwrap_err();
 /// assert_eq!(
 ///     violations[0].to_string(),
 ///     "message 0: the call `` is none of the answer directly before this result"
 /// );
 /// ```
-pub fn validate(dialect: Dialect, messages: &[ConversationMessage]) -> Result<(), Vec<PairingViolation>> {
+pub fn validate(
+    format: MessageFormat,
+    messages: &[ConversationMessage],
+) -> Result<(), Vec<PairingViolation>> {
     let mut check = Check {
-        limits: DialectLimits::of(dialect),
+        limits: FormatLimits::of(format),
         violations: Vec::new(),
         ids: HashSet::new(),
         answer: 0,
@@ -243,7 +263,7 @@ pub fn validate(dialect: Dialect, messages: &[ConversationMessage]) -> Result<()
     }
     check.close();
     let speaks = messages.iter().any(|message| message.role != Role::System);
-    if messages.is_empty() || (dialect == Dialect::Anthropic && !speaks) {
+    if messages.is_empty() || (format == MessageFormat::Anthropic && !speaks) {
         check.found(messages.len().saturating_sub(1), PairingRule::NoMessages, None);
     }
     // What is missing behind an answer is noticed at the message that stands there instead.
@@ -253,7 +273,7 @@ pub fn validate(dialect: Dialect, messages: &[ConversationMessage]) -> Result<()
 
 /// Walks over a list of messages and collects what it breaks.
 struct Check<'a> {
-    limits: DialectLimits,
+    limits: FormatLimits,
     violations: Vec<PairingViolation>,
     /// Ids of all calls so far.
     ids: HashSet<&'a str>,
@@ -328,11 +348,11 @@ impl<'a> Check<'a> {
     fn role(&mut self, index: usize, role: Role) {
         let first = !self.spoken;
         self.spoken |= role != Role::System;
-        match (self.limits.dialect, role) {
-            (Dialect::Anthropic, Role::System) if !first => {
+        match (self.limits.format, role) {
+            (MessageFormat::Anthropic, Role::System) if !first => {
                 self.found(index, PairingRule::SystemNotFirst, None);
             }
-            (Dialect::Anthropic, Role::Assistant | Role::Tool) if first => {
+            (MessageFormat::Anthropic, Role::Assistant | Role::Tool) if first => {
                 self.found(index, PairingRule::UserNotFirst, None);
             }
             _ => {}
@@ -340,7 +360,7 @@ impl<'a> Check<'a> {
     }
 
     fn content(&mut self, index: usize, message: &ConversationMessage) {
-        let blocks = own_blocks(self.limits.dialect, message);
+        let blocks = own_blocks(self.limits.format, message);
         if blocks.is_some_and(|json| !is_sound(json)) {
             self.found(index, PairingRule::MalformedBlocks, None);
         } else if !self.limits.takes_content(message) {

@@ -3,11 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use foldlog_codec::body::Role;
+use foldlog::conversation::{ConversationMessage, Role, ToolCallRecord};
 use serde::Serialize;
 
-use super::super::model::{ConversationMessage, Dialect, ToolCallRecord};
-use super::{DialectLimits, is_sound, is_word, own_blocks, result_id, shown};
+use super::{FormatLimits, MessageFormat, is_sound, is_word, own_blocks, result_id, shown};
 
 /// Text of a result that stands for one that is missing.
 const NO_RESULT: &str = "There is no result: the call was not run, or its result was not recorded.";
@@ -185,29 +184,31 @@ type IndexedMessage = (Option<usize>, ConversationMessage);
 /// # Example
 ///
 /// ```
-/// use foldlog::conversation::{ConversationMessage, Dialect, Role, repair, validate};
+/// use foldlog::conversation::{ConversationMessage, Role};
+/// use crate::pairing::{MessageFormat, repair, validate};
 ///
 /// let question = ConversationMessage::new(Role::User, "What is 6 times 7?");
 /// let orphan = ConversationMessage::new(Role::Tool, "42");
-/// let repaired = repair(Dialect::OpenAi, &[question, orphan]);
+/// let repaired = repair(MessageFormat::OpenAi, &[question, orphan]);
 /// assert_eq!(repaired.messages.len(), 1);
 /// assert_eq!(
 ///     repaired.changes[0].to_string(),
 ///     "message 1: the result for `` belongs to no call and is left out"
 /// );
-/// assert!(validate(Dialect::OpenAi, &repaired.messages).is_ok());
+/// assert!(validate(MessageFormat::OpenAi, &repaired.messages).is_ok());
 /// ```
-pub fn repair(dialect: Dialect, messages: &[ConversationMessage]) -> Repair {
-    let limits = DialectLimits::of(dialect);
+pub fn repair(format: MessageFormat, messages: &[ConversationMessage]) -> Repair {
+    let limits = FormatLimits::of(format);
     let mut changes = Vec::new();
     let kept = contents(&limits, messages, &mut changes);
     let mut kept = pairs(kept, Orphans::LeftOut, &mut changes);
-    if dialect == Dialect::Anthropic {
+    if format == MessageFormat::Anthropic {
         kept = systems_first(kept, &mut changes);
     }
-    let first = kept.iter().find(|(_, message)| message.role != Role::System || dialect == Dialect::OpenAi);
+    let first =
+        kept.iter().find(|(_, message)| message.role != Role::System || format == MessageFormat::OpenAi);
     let takes_first =
-        |message: &ConversationMessage| message.role == Role::User || dialect == Dialect::OpenAi;
+        |message: &ConversationMessage| message.role == Role::User || format == MessageFormat::OpenAi;
     if !first.is_some_and(|(_, message)| takes_first(message)) {
         let place = kept.iter().take_while(|(_, message)| message.role == Role::System).count();
         kept.insert(place, (None, ConversationMessage::new(Role::User, NO_CONTENT)));
@@ -225,7 +226,8 @@ pub fn repair(dialect: Dialect, messages: &[ConversationMessage]) -> Repair {
 /// # Example
 ///
 /// ```
-/// use foldlog::conversation::{ConversationMessage, Role, close_open};
+/// use foldlog::conversation::{ConversationMessage, Role};
+/// use crate::pairing::close_open;
 ///
 /// let orphan = ConversationMessage::new(Role::Tool, "42");
 /// let closed = close_open(&[orphan.clone()]);
@@ -252,7 +254,7 @@ enum Orphans {
 /// Leaves out calls of messages that are no answers, malformed blocks, and empty answers and system messages; fills the
 /// other empty messages.
 fn contents(
-    limits: &DialectLimits,
+    limits: &FormatLimits,
     messages: &[ConversationMessage],
     changes: &mut Vec<RepairChange>,
 ) -> Vec<IndexedMessage> {
@@ -263,7 +265,7 @@ fn contents(
             let call_ids = message.tool_calls.drain(..).map(|call| call.call_id).collect();
             changes.push(RepairChange::CallsDropped { message: index, call_ids });
         }
-        if own_blocks(limits.dialect, &message).is_some_and(|json| !is_sound(json)) {
+        if own_blocks(limits.format, &message).is_some_and(|json| !is_sound(json)) {
             message.blocks = None;
             changes.push(RepairChange::BlocksDropped { message: index });
         }
@@ -379,7 +381,7 @@ fn systems_first(messages: Vec<IndexedMessage>, changes: &mut Vec<RepairChange>)
 }
 
 fn names(
-    limits: &DialectLimits,
+    limits: &FormatLimits,
     mut messages: Vec<IndexedMessage>,
     changes: &mut Vec<RepairChange>,
 ) -> Vec<IndexedMessage> {
@@ -408,7 +410,7 @@ fn word(text: &str, bytes_max: usize, empty: &str) -> String {
 }
 
 /// Gives calls other ids where the provider refuses theirs. Each answer's results stand behind it, in order.
-fn unique_ids(limits: &DialectLimits, messages: &mut [IndexedMessage], changes: &mut Vec<RepairChange>) {
+fn unique_ids(limits: &FormatLimits, messages: &mut [IndexedMessage], changes: &mut Vec<RepairChange>) {
     let mut ids = CallIds::default();
     let mut results = Vec::new().into_iter();
     for (index, message) in messages {
@@ -443,7 +445,7 @@ struct CallIds {
 
 impl CallIds {
     /// Makes an id that no earlier call has, and that resembles `id`.
-    fn unused(&mut self, id: &str, limits: &DialectLimits) -> String {
+    fn unused(&mut self, id: &str, limits: &FormatLimits) -> String {
         let base = word(id, MADE_ID_BYTES_MAX, "call");
         if limits.takes_id(&base) && !self.taken.contains(&base) {
             return base;
