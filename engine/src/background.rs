@@ -124,17 +124,17 @@ impl Worker {
 
     /// Hands over the sync of a session, to be done once [`PATIENCE`] has passed, unless somebody offers it before.
     pub(crate) fn offer_later(&self, session: Uuid, sync: impl FnMut() -> RemainingWork + Send + 'static) {
-        self.do_later((Rank::Sync, session), Box::new(sync));
+        self.do_later(Rank::Sync, session, Box::new(sync));
     }
 
     /// Hands over a look whether a session is to rest, to be done once [`PATIENCE`] has passed or a little earlier.
     pub(crate) fn rest_later(&self, session: Uuid, look: impl FnMut() -> RemainingWork + Send + 'static) {
-        self.do_later((Rank::Rest, session), Box::new(look));
+        self.do_later(Rank::Rest, session, Box::new(look));
     }
 
-    fn do_later(&self, what: (Rank, Uuid), task: BackgroundTask) {
+    fn do_later(&self, rank: Rank, session: Uuid, task: BackgroundTask) {
         let mut state = self.shared.state.lock();
-        state.later.insert(what, task);
+        state.later.insert((rank, session), task);
         if state.later_until.is_none() {
             state.later_until = Some(clock::after(PATIENCE));
         }

@@ -80,7 +80,8 @@ pub(crate) struct ExportHead {
 impl ExportHead {
     pub(crate) fn new(
         created_at_us: i64,
-        (parent_id, children_ids): (Option<Uuid>, Vec<Uuid>),
+        parent_id: Option<Uuid>,
+        children_ids: Vec<Uuid>,
         tags: BTreeMap<String, String>,
         policies: BTreeMap<String, String>,
     ) -> Result<ExportHead> {

@@ -223,7 +223,7 @@ impl Journal {
         let ShortenedRange { from, to, messages: texts } = shortening;
         match &mut self.to {
             RecordsTo::Session(session, _) => {
-                Ok(Some(session.record_shortened(&self.evaluation, (*from, *to), texts, reason.name())?))
+                Ok(Some(session.record_shortened(&self.evaluation, *from, *to, texts, reason.name())?))
             }
             RecordsTo::Memory(messages) => {
                 let mut instead =

@@ -302,15 +302,17 @@ fn pairs(
         let (index, calls) = calls.unwrap_or_default();
         paired.extend(answer);
         let ids: Vec<String> = calls.into_iter().map(|call| call.call_id).collect();
-        part((index, &ids), (behind, orphans), &mut paired, changes);
+        part(index, &ids, behind, orphans, &mut paired, changes);
     }
     paired
 }
 
 /// Puts the results of the calls `ids` first among the messages `behind` an answer, in the order of the calls.
 fn part(
-    (answer, ids): (Option<usize>, &[String]),
-    (behind, orphans): (Vec<IndexedMessage>, Orphans),
+    answer: Option<usize>,
+    ids: &[String],
+    behind: Vec<IndexedMessage>,
+    orphans: Orphans,
     paired: &mut Vec<IndexedMessage>,
     changes: &mut Vec<RepairChange>,
 ) {

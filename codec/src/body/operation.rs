@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Payload;
 use super::fields::{bad, list, required, walk_map};
@@ -415,8 +415,7 @@ pub(super) fn read_named<T>(
 }
 
 /// Names the place in a conversation where a model asked for a tool call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(from = "(u64, u32)", into = "(u64, u32)")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallOrigin {
     /// Sequence number of the record that holds the model's answer.
     pub answer: SequenceNumber,
@@ -424,19 +423,26 @@ pub struct CallOrigin {
     pub ordinal: u32,
 }
 
-impl From<(u64, u32)> for CallOrigin {
-    fn from((answer, ordinal): (u64, u32)) -> CallOrigin {
-        CallOrigin { answer: answer.into(), ordinal }
+/// Serializes as an array of the answer's sequence number and the ordinal.
+impl Serialize for CallOrigin {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (self.answer.get(), self.ordinal).serialize(serializer)
     }
 }
 
-impl From<CallOrigin> for (u64, u32) {
-    fn from(origin: CallOrigin) -> (u64, u32) {
-        (origin.answer.get(), origin.ordinal)
+impl<'de> Deserialize<'de> for CallOrigin {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CallOrigin, D::Error> {
+        let (answer, ordinal) = <(u64, u32)>::deserialize(deserializer)?;
+        Ok(CallOrigin::new(answer, ordinal))
     }
 }
 
 impl CallOrigin {
+    /// Names the tool call with this ordinal in the answer with this sequence number.
+    pub fn new(answer: impl Into<SequenceNumber>, ordinal: u32) -> CallOrigin {
+        CallOrigin { answer: answer.into(), ordinal }
+    }
+
     pub(crate) fn write(self, writer: &mut MsgpackWriter) {
         writer.array(2).unsigned(self.answer.get()).unsigned(u64::from(self.ordinal));
     }

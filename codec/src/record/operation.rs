@@ -43,7 +43,7 @@ fn replaced(replaced: Vec<ReplacedParts<'_>>) -> Result<Part<'_>, Error> {
 }
 
 pub(super) fn tool_begin<'a>(object: &mut Object<'a>, begin: ToolBegin<'a>) -> Result<(), Error> {
-    call(object, (begin.tool, begin.call_id), begin.origin, (begin.parent, begin.undoes, begin.verifies));
+    call(object, begin.tool, begin.call_id, begin.origin, begin.parent, begin.undoes, begin.verifies);
     object.set("arguments", payload(begin.arguments)?);
     object.set("idempotency", Value::from(begin.idempotency.name()));
     object.set("reads_only", Value::from(begin.reads_only));
@@ -67,7 +67,7 @@ pub(super) fn tool_end<'a>(
 ) -> Result<(), Error> {
     object.set("begin", Value::from(end.begin));
     object.set("operation", Value::from(end.operation()));
-    call(object, (end.tool, end.call_id), end.origin, (end.parent, end.undoes, end.verifies));
+    call(object, end.tool, end.call_id, end.origin, end.parent, end.undoes, end.verifies);
     object.set("outcome", Value::from(end.outcome.name()));
     object.set("cause", end.cause.map_or(Value::Nil, |cause| Value::from(cause.name())));
     if let Some(exit_code) = end.exit_code {
@@ -96,9 +96,12 @@ pub(super) fn tool_end<'a>(
 /// Sets the fields that the begin and the end of a call have in common.
 fn call(
     object: &mut Object<'_>,
-    (tool, call_id): (Cow<'_, str>, Option<Cow<'_, str>>),
+    tool: Cow<'_, str>,
+    call_id: Option<Cow<'_, str>>,
     origin: Option<CallOrigin>,
-    (parent, undoes, verifies): (Option<OperationId>, Option<OperationId>, Option<OperationId>),
+    parent: Option<OperationId>,
+    undoes: Option<OperationId>,
+    verifies: Option<OperationId>,
 ) {
     object.set("tool", Value::from(tool.into_owned()));
     object.set("call_id", call_id.map_or(Value::Nil, |call_id| Value::from(call_id.into_owned())));

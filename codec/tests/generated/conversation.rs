@@ -85,7 +85,7 @@ pub(crate) fn input() -> impl Strategy<Value = Input<'static>> {
             name,
             prompt,
             call_id,
-            origin: origin.map(CallOrigin::from),
+            origin: origin.map(|(answer, ordinal)| CallOrigin::new(answer, ordinal)),
             is_error,
             payload,
         },

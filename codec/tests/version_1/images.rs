@@ -99,7 +99,7 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 6] {
     let waiting = Image {
         suspended: suspended(),
         conversations: ConversationsImage {
-            entries: (21..).zip([EntryKind::Suspended, EntryKind::Decided]).map(of_suspended).collect(),
+            entries: vec![of_suspended(21, EntryKind::Suspended), of_suspended(22, EntryKind::Decided)],
             ..conversations()
         },
         ..at_rest.clone()
@@ -115,7 +115,7 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 6] {
     ]
 }
 
-fn of_suspended((sequence, kind): (u64, EntryKind)) -> (SequenceNumber, ConversationEntry) {
+fn of_suspended(sequence: u64, kind: EntryKind) -> (SequenceNumber, ConversationEntry) {
     let entry = ConversationEntry {
         kind,
         evaluation: 0,

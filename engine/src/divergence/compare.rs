@@ -53,9 +53,9 @@ pub(crate) fn compare_values(
     (walk.json_texts, walk.addresses) = (json_texts(kind), false);
     walk.left_out.extend(always(kind));
     let found = if kind == RecordKind::DISPATCH {
-        dispatches(&mut walk, (recorded, produced), names, leave_out)
+        dispatches(&mut walk, recorded, produced, names, leave_out)
     } else {
-        others(&mut walk, kind, (recorded, produced), names)
+        others(&mut walk, kind, recorded, produced, names)
     };
     (found.break_value(), walk.skipped)
 }
@@ -64,8 +64,10 @@ pub(crate) fn compare_values(
 /// What is made anew in each run is not compared: a provider's ids, captures, times.
 pub(crate) fn between_logs(
     kind: RecordKind,
-    (one, of_one): (&[u8], &DeclaredNames),
-    (two, of_two): (&[u8], &DeclaredNames),
+    one: &[u8],
+    one_names: &DeclaredNames,
+    two: &[u8],
+    two_names: &DeclaredNames,
 ) -> Option<Difference> {
     let mut walk = ValueComparer::everything();
     (walk.json_texts, walk.addresses) = (json_texts(kind), false);
@@ -88,7 +90,7 @@ pub(crate) fn between_logs(
         }
         form
     };
-    walk.values(&form(one, of_one), &form(two, of_two)).break_value()
+    walk.values(&form(one, one_names), &form(two, two_names)).break_value()
 }
 
 /// Returns the JSON form of a record's body with the names of its fields, or its digits if it does not decode.
@@ -118,7 +120,8 @@ pub(super) fn event_name(event: u32, names: &DeclaredNames) -> String {
 fn others(
     walk: &mut ValueComparer<'_>,
     kind: RecordKind,
-    (old, new): (&[u8], &[u8]),
+    old: &[u8],
+    new: &[u8],
     names: &DeclaredNames,
 ) -> DifferenceFlow {
     walk.left_out.extend(error_text(kind, old, new));
@@ -153,7 +156,8 @@ fn holds_error(kind: RecordKind, body: &[u8]) -> bool {
 
 fn dispatches<'a>(
     walk: &mut ValueComparer<'a>,
-    (old_body, new_body): (&[u8], &[u8]),
+    old_body: &[u8],
+    new_body: &[u8],
     names: &DeclaredNames,
     leave_out: &'a LeaveOut,
 ) -> DifferenceFlow {
@@ -166,8 +170,8 @@ fn dispatches<'a>(
     }
     actions(walk, &old.action, &new.action, names)?;
     lanes(walk, old_body, new_body)?;
-    let (of_old, of_new) = (resolved(&old, names), resolved(&new, names));
-    effects(walk, (&old, &of_old), (&new, &of_new), names)
+    let (old_effects, new_effects) = (resolved(&old, names), resolved(&new, names));
+    effects(walk, &old, &old_effects, &new, &new_effects, names)
 }
 
 /// Compares what was dispatched.
@@ -234,13 +238,16 @@ pub(crate) fn resolved<'a>(dispatch: &Dispatch<'a>, names: &DeclaredNames) -> Ve
 /// Compares what two dispatches did to each slice.
 fn effects(
     walk: &mut ValueComparer<'_>,
-    (old, of_old): (&Dispatch<'_>, &[Effect<'_>]),
-    (new, of_new): (&Dispatch<'_>, &[Effect<'_>]),
+    old: &Dispatch<'_>,
+    old_effects: &[Effect<'_>],
+    new: &Dispatch<'_>,
+    new_effects: &[Effect<'_>],
     names: &DeclaredNames,
 ) -> DifferenceFlow {
-    let by_slice: BTreeMap<u32, &Effect<'_>> = of_new.iter().map(|effect| (effect.slice, effect)).collect();
-    let known: BTreeMap<u32, &Effect<'_>> = of_old.iter().map(|effect| (effect.slice, effect)).collect();
-    for effect in of_old {
+    let by_slice: BTreeMap<u32, &Effect<'_>> =
+        new_effects.iter().map(|effect| (effect.slice, effect)).collect();
+    let known: BTreeMap<u32, &Effect<'_>> = old_effects.iter().map(|effect| (effect.slice, effect)).collect();
+    for effect in old_effects {
         walk.slice = Some(names.slice_name(effect.slice));
         match by_slice.get(&effect.slice) {
             Some(other) => {
@@ -250,7 +257,7 @@ fn effects(
             None => walk.differ(Some(effect_value(effect)), None, None)?,
         }
     }
-    for effect in of_new.iter().filter(|effect| !known.contains_key(&effect.slice)) {
+    for effect in new_effects.iter().filter(|effect| !known.contains_key(&effect.slice)) {
         walk.slice = Some(names.slice_name(effect.slice));
         walk.differ(None, Some(effect_value(effect)), None)?;
     }
@@ -258,19 +265,27 @@ fn effects(
     let order = |effects: &[Effect<'_>]| {
         Value::Array(effects.iter().map(|effect| Value::from(names.slice_name(effect.slice))).collect())
     };
-    let (old, new) = (order(of_old), order(of_new));
+    let (old, new) = (order(old_effects), order(new_effects));
     if old == new {
         return DifferenceFlow::Continue(());
     }
     walk.at(".effects", |walk| walk.differ(Some(old), Some(new), Some("order of slices".to_owned())))
 }
 
-/// Compares what a record did to one slice with what it is to do now. `data` and `version` are those of its event; `None` stands
-/// for no change.
+/// Describes the event of a record whose effects are compared.
+#[derive(Clone, Copy)]
+pub(crate) struct ReducedEvent<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) data: Payload<'a>,
+    pub(crate) version: u32,
+}
+
+/// Compares the effects that an event had on one slice with those that it has now. `None` stands for no change.
 pub(crate) fn compare_effects(
     slice: &str,
-    (recorded, produced): (Option<&Effect<'_>>, Option<&Effect<'_>>),
-    (event, data, version): (&str, Payload<'_>, u32),
+    recorded: Option<&Effect<'_>>,
+    produced: Option<&Effect<'_>>,
+    event: ReducedEvent<'_>,
     leave_out: &LeaveOut,
     contents: &Contents<'_>,
 ) -> Option<Difference> {
@@ -278,11 +293,13 @@ pub(crate) fn compare_effects(
     walk.contents = contents;
     walk.slice = Some(slice.to_owned());
     walk.addresses = false;
-    walk.left_out.extend(leave_out.of(event).iter().map(String::as_str));
+    walk.left_out.extend(leave_out.of(event.name).iter().map(String::as_str));
     let found = match (recorded, produced) {
         (None, None) => DifferenceFlow::Continue(()),
         (Some(old), Some(new)) => {
-            slice_effects(&mut walk, (old, Some(data), version), (new, Some(data), version))
+            let ReducedEvent { data, version, .. } = event;
+            let in_dispatch = |effect| EffectInDispatch { effect, event: Some(data), version };
+            slice_effects(&mut walk, in_dispatch(old), in_dispatch(new))
         }
         (old, new) => walk.differ(old.map(effect_value), new.map(effect_value), None),
     };
@@ -296,23 +313,30 @@ pub(crate) fn first_difference(path: &str, old: &Value, new: &Value) -> Option<D
 }
 
 /// Holds an effect with the event and the version that an appended event has.
-type InDispatch<'a, 'b> = (&'b Effect<'a>, Option<Payload<'a>>, u32);
+struct EffectInDispatch<'a, 'b> {
+    effect: &'b Effect<'a>,
+    event: Option<Payload<'a>>,
+    version: u32,
+}
 
 fn in_dispatch<'a, 'b>(
     dispatch: &Dispatch<'a>,
     effect: &'b Effect<'a>,
     names: &DeclaredNames,
-) -> InDispatch<'a, 'b> {
-    let Action::Event { event, data } = dispatch.action else { return (effect, None, 1) };
-    (effect, Some(data), names.event(event).map_or(1, |event| event.version))
+) -> EffectInDispatch<'a, 'b> {
+    let Action::Event { event, data } = dispatch.action else {
+        return EffectInDispatch { effect, event: None, version: 1 };
+    };
+    let version = names.event(event).map_or(1, |event| event.version);
+    EffectInDispatch { effect, event: Some(data), version }
 }
 
 fn slice_effects(
     walk: &mut ValueComparer<'_>,
-    old: InDispatch<'_, '_>,
-    new: InDispatch<'_, '_>,
+    old: EffectInDispatch<'_, '_>,
+    new: EffectInDispatch<'_, '_>,
 ) -> DifferenceFlow {
-    let ((old_effect, ..), (new_effect, ..)) = (&old, &new);
+    let (old_effect, new_effect) = (old.effect, new.effect);
     if old_effect.removed != new_effect.removed {
         let removed = |effect: &Effect<'_>| removed_value(&effect.removed);
         walk.at(".removed", |walk| walk.options(removed(old_effect), removed(new_effect)))?;
@@ -336,7 +360,8 @@ fn slice_effects(
 }
 
 /// Returns the items that an effect added, and their version.
-fn added<'a>((effect, event, version): InDispatch<'a, '_>) -> (Vec<Payload<'a>>, u32) {
+fn added<'a>(effect: EffectInDispatch<'a, '_>) -> (Vec<Payload<'a>>, u32) {
+    let EffectInDispatch { effect, event, version } = effect;
     match &effect.added {
         AddedItems::Event => (event.into_iter().collect(), version),
         AddedItems::Items { items, version } => (items.clone(), *version),

@@ -65,7 +65,8 @@ use crate::names::DeclaredNames;
 pub use left_out::LeaveOut;
 
 pub(crate) use compare::{
-    between_logs, compare, compare_effects, compare_values, effect_value, first_difference, resolved,
+    ReducedEvent, between_logs, compare, compare_effects, compare_values, effect_value, first_difference,
+    resolved,
 };
 
 /// Number of characters of a value that [`Divergence`] displays.
@@ -219,10 +220,11 @@ impl Divergence {
     pub(crate) fn missing(
         sequence: SequenceNumber,
         lane: LaneName,
-        (kind, body): (RecordKind, &[u8]),
+        kind: RecordKind,
+        body: &[u8],
         names: &DeclaredNames,
     ) -> Divergence {
-        let extra = Divergence::extra(sequence, lane, (kind, body), names);
+        let extra = Divergence::extra(sequence, lane, kind, body, names);
         Divergence { divergence: DivergenceKind::Missing, recorded: extra.produced, produced: None, ..extra }
     }
 
@@ -230,7 +232,8 @@ impl Divergence {
     pub(crate) fn extra(
         sequence: SequenceNumber,
         lane: LaneName,
-        (kind, body): (RecordKind, &[u8]),
+        kind: RecordKind,
+        body: &[u8],
         names: &DeclaredNames,
     ) -> Divergence {
         Divergence {

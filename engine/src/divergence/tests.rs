@@ -327,7 +327,7 @@ fn bodies_that_decoding_shows_alike_differ_at_a_byte_and_hostile_ones_too() {
                 let alike = hostile == *body;
                 assert_eq!(found(kind, body, &hostile).is_none(), alike, "{body:?} {hostile:?}");
                 let _ =
-                    Divergence::extra(0.into(), LaneName::default(), (kind, &hostile), &names()).to_string();
+                    Divergence::extra(0.into(), LaneName::default(), kind, &hostile, &names()).to_string();
             }
         }
     }
@@ -352,11 +352,10 @@ fn a_divergence_reads_as_one_line_and_serializes_as_one_object() {
         )
     );
     let main = LaneName::default();
-    let missing = Divergence::missing(3.into(), main.clone(), (RecordKind::DISPATCH, &old), &names());
+    let missing = Divergence::missing(3.into(), main.clone(), RecordKind::DISPATCH, &old, &names());
     assert_eq!(missing.to_string(), "record 3 (dispatch `chat.said`) was not produced");
     assert!(missing.recorded.is_some() && missing.produced.is_none());
-    let extra =
-        Divergence::extra(4.into(), main.clone(), (RecordKind::ROLLBACK, b"\x81\xa2to\x05"), &names());
+    let extra = Divergence::extra(4.into(), main.clone(), RecordKind::ROLLBACK, b"\x81\xa2to\x05", &names());
     assert_eq!(extra.to_string(), "record 4 (rollback) was produced and is not recorded");
     assert!(extra.recorded.is_none() && extra.produced.is_some());
 

@@ -32,11 +32,12 @@ pub(crate) fn conversation(
     conversations: &Conversations,
     source: &LogSource,
     session: Uuid,
-    (evaluation, position): (&str, SequenceNumber),
+    evaluation: &str,
+    position: SequenceNumber,
     budget: Option<&TextBudget<'_>>,
 ) -> Result<Option<Conversation>> {
     let mut conversation = Conversation::new(session, evaluation.to_owned());
-    update(&mut conversation, conversations, source, (None, position), budget)?;
+    update(&mut conversation, conversations, source, None, position, budget)?;
     Ok(Some(conversation).filter(|conversation| !conversation.is_empty()))
 }
 
@@ -50,7 +51,8 @@ pub(crate) fn update(
     conversation: &mut Conversation,
     conversations: &Conversations,
     source: &LogSource,
-    (through, position): (Option<SequenceNumber>, SequenceNumber),
+    through: Option<SequenceNumber>,
+    position: SequenceNumber,
     budget: Option<&TextBudget<'_>>,
 ) -> Result<()> {
     let Some(place) = conversations.place(&conversation.evaluation_id) else { return Ok(()) };
@@ -62,7 +64,7 @@ pub(crate) fn update(
     }
     let first = through.map_or(SequenceNumber::MIN, |through| through + 1);
     let wanted: Vec<(SequenceNumber, Option<CallOrigin>, bool)> = conversations
-        .entries_of(place, (first, position))
+        .entries_of(place, first, position)
         .into_iter()
         .filter(|(_, entry)| entry.kind != EntryKind::AdapterState)
         .map(|(sequence, entry)| (sequence, entry.origin, live.holds(sequence, entry)))
@@ -90,13 +92,14 @@ pub(crate) fn update(
 pub(crate) fn each_entry(
     conversations: &Conversations,
     source: &LogSource,
-    (session, evaluation): (Uuid, &str),
+    session: Uuid,
+    evaluation: &str,
     budget: &TextBudget<'_>,
     wanted: impl Fn(EntryKind) -> bool,
     visit: &mut dyn FnMut(ConversationRecord) -> Result<u64>,
 ) -> Result<bool> {
     let Some(place) = conversations.place(evaluation) else { return Ok(false) };
-    let entries = conversations.entries_of(place, (SequenceNumber::MIN, SequenceNumber::MAX));
+    let entries = conversations.entries_of(place, SequenceNumber::MIN, SequenceNumber::MAX);
     let is_any = entries.iter().any(|(_, entry)| entry.kind != EntryKind::AdapterState);
     let wanted: Vec<(SequenceNumber, Option<CallOrigin>)> = entries
         .into_iter()

@@ -371,7 +371,8 @@ impl Conversations {
     pub(crate) fn entries_of(
         &self,
         evaluation: u32,
-        (first, last): (SequenceNumber, SequenceNumber),
+        first: SequenceNumber,
+        last: SequenceNumber,
     ) -> Vec<(SequenceNumber, &ConversationEntry)> {
         let own = self.inner.own.range((evaluation, first)..=(evaluation, last)).map(|((_, own), ())| *own);
         let (lowest, highest) = (SequenceNumber::MIN, SequenceNumber::MAX);

@@ -113,7 +113,7 @@ impl History<'_> {
     pub(crate) fn fold_along(&self, path: &Path, position: SequenceNumber) -> Result<Projection> {
         let mut projection = self.along();
         let live = path.live_at(position);
-        self.fold_on(&mut projection, &live, position, (&mut None, &mut self.watch()))?;
+        self.fold_on(&mut projection, &live, position, &mut None, &mut self.watch())?;
         Ok(projection)
     }
 
@@ -129,14 +129,15 @@ impl History<'_> {
         projection: &mut Projection,
         live: &[RangeInclusive<SequenceNumber>],
         position: SequenceNumber,
-        (at, watch): (&mut Option<(SequenceNumber, Location)>, &mut Option<Watch>),
+        at: &mut Option<(SequenceNumber, Location)>,
+        watch: &mut Option<Watch>,
     ) -> Result<()> {
         let next = projection.next_sequence();
         if next > position {
             return Ok(());
         }
         self.places.check_known(position)?;
-        self.places.read_on(self.storage, (next, position), at, &mut |record| {
+        self.places.read_on(self.storage, next, position, at, &mut |record| {
             let at = live.partition_point(|range| *range.end() < record.sequence);
             let on_path = live.get(at).is_some_and(|range| range.contains(&record.sequence));
             if !on_path {

@@ -14,13 +14,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Dispatch, Payload, Rollback};
+use foldlog_codec::body::{Dispatch, Rollback};
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
 use super::memory::{KeptFor, Watch};
 use super::path::Path;
 use super::positions::Positions;
-use super::projection::{DecodedValues, FoldContext, LogSlices, Projection};
+use super::projection::{AppliedEvent, DecodedValues, FoldContext, LogSlices, Projection};
 use super::record_body::RecordBody;
 use crate::error::Result;
 use crate::items::AnyValue;
@@ -70,7 +70,8 @@ impl LiveState {
                     self.count_applied(record.sequence, record.body.len())
                 }
                 _ => {
-                    self.apply_event_record(record.sequence, (event, data, None), record.body.len(), sources)
+                    let event = AppliedEvent { event, data, value: None };
+                    self.apply_event_record(record.sequence, event, record.body.len(), sources)
                 }
             };
         }
@@ -89,11 +90,11 @@ impl LiveState {
     pub(super) fn apply_event_record(
         &mut self,
         sequence: SequenceNumber,
-        event: (u32, Payload<'_>, Option<AnyValue>),
+        event: AppliedEvent<'_, AnyValue>,
         len: usize,
         sources: FoldSources<'_>,
     ) -> Result<()> {
-        if let (Some(watch), Some(object)) = (&mut self.watch, event.1.object())
+        if let (Some(watch), Some(object)) = (&mut self.watch, event.data.object())
             && !matches!(self.projection.log_slices(), LogSlices::Unread | LogSlices::Outline)
         {
             watch.before_object(sequence, object.len, &self.projection)?;
@@ -185,7 +186,7 @@ impl LiveState {
     }
 
     /// Applies a plain event, as nearly every record is, without what [`apply`](LiveState::apply) does for
-    /// others. `data` is ignored if a value is given.
+    /// others.
     ///
     /// # Errors
     ///
@@ -194,7 +195,7 @@ impl LiveState {
     pub(crate) fn apply_event<V: NewValue>(
         &mut self,
         sequence: SequenceNumber,
-        event: (u32, Payload<'_>, Option<V>),
+        event: AppliedEvent<'_, V>,
         FoldSources { objects, types }: FoldSources<'_>,
     ) -> Result<()> {
         self.positions.before_change(&self.projection);

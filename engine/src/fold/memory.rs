@@ -138,18 +138,20 @@ impl Watch {
         })
     }
 
-    /// Goes on behind an image, which holds `contents` bytes of items and covers `read` bytes of the log.
+    /// Goes on behind an image, which covers the records before `next_sequence`, or `read_bytes` of the log, and holds
+    /// `contents` bytes of items.
     ///
     /// # Errors
     ///
     /// [`Error::OverBudget`] if the image takes more memory than the fold may.
     pub(crate) fn behind_image(
         &mut self,
-        image: (SequenceNumber, u64),
-        (items, contents): (u64, u64),
+        next_sequence: SequenceNumber,
+        read_bytes: u64,
+        items: u64,
+        contents: u64,
     ) -> Result<()> {
-        let (next_sequence, read) = image;
-        self.so_far = ReadSoFar { bytes: read, records: next_sequence.get() };
+        self.so_far = ReadSoFar { bytes: read_bytes, records: next_sequence.get() };
         self.contents = contents;
         let needed = contents.saturating_add(items.saturating_mul(ITEM_BYTES + CONTENT_BYTES));
         self.check(next_sequence.saturating_sub(1), needed)

@@ -164,7 +164,7 @@ impl Operations {
     }
 
     pub(super) fn begin(&mut self, sequence: SequenceNumber, begin: &ToolBegin<'_>) -> Result<()> {
-        self.check_begin(begin).map_err(|why| inconsistent(sequence, why))?;
+        self.check_begin(begin).map_err(|(operation, reason)| inconsistent(sequence, operation, reason))?;
         if let Some(operation) = begin.again {
             self.unsettled.remove(&operation);
             // One that ran within another keeps its approval for as long as that one may run again: should a later call within
@@ -353,6 +353,6 @@ impl Operations {
     }
 }
 
-fn inconsistent(sequence: SequenceNumber, (operation, reason): (OperationId, &str)) -> Error {
+fn inconsistent(sequence: SequenceNumber, operation: OperationId, reason: &str) -> Error {
     Error::Inconsistent { sequence, reason: format!("operation {operation}: {reason}") }
 }

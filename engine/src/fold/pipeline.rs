@@ -22,6 +22,7 @@ use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use parking_lot::{Condvar, Mutex};
 
 use super::live::{FoldSources, LiveState};
+use super::projection::AppliedEvent;
 use super::record_body::RecordBody;
 use crate::error::Result;
 use crate::items::AnyValue;
@@ -65,12 +66,7 @@ impl Fold<'_> {
         if self.failed { LiveState::default() } else { self.folded }
     }
 
-    fn fold_event(
-        &mut self,
-        sequence: SequenceNumber,
-        event: (u32, Payload<'_>, Option<AnyValue>),
-        len: usize,
-    ) {
+    fn fold_event(&mut self, sequence: SequenceNumber, event: AppliedEvent<'_, AnyValue>, len: usize) {
         if !self.failed {
             self.failed = self.folded.apply_event_record(sequence, event, len, self.sources).is_err();
         }
@@ -81,11 +77,13 @@ impl Fold<'_> {
         for entry in entries.drain(..) {
             match entry {
                 BatchEntry::Value { sequence, event, value, len } => {
-                    self.fold_event(sequence, (event, Payload::new(&[]), Some(value)), len);
+                    let event = AppliedEvent { event, data: Payload::new(&[]), value: Some(value) };
+                    self.fold_event(sequence, event, len);
                 }
                 BatchEntry::Event { sequence, event, at } => {
                     let data = Payload::new(bytes.get(at).unwrap_or_default());
-                    self.fold_event(sequence, (event, data, None), data.bytes().len());
+                    let event = AppliedEvent { event, data, value: None };
+                    self.fold_event(sequence, event, data.bytes().len());
                 }
                 BatchEntry::Record { sequence, kind, time_us, at } => {
                     let body = bytes.get(at).unwrap_or_default();
@@ -445,8 +443,13 @@ mod tests {
         (words, others, folded.projection.next_sequence())
     }
 
-    fn as_record((sequence, (kind, body)): (u64, &(RecordKind, Vec<u8>))) -> Record<'_> {
-        Record { sequence: sequence.into(), kind: *kind, time_us: 0, body }
+    fn numbered(records: &[(RecordKind, Vec<u8>)]) -> impl Iterator<Item = Record<'_>> {
+        (0_u64..).zip(records).map(|(sequence, (kind, body))| Record {
+            sequence: sequence.into(),
+            kind: *kind,
+            time_us: 0,
+            body,
+        })
     }
 
     #[test]
@@ -456,7 +459,7 @@ mod tests {
         let records = records();
         let sources = FoldSources { objects: &objects, types: Some(&types) };
         let mut alone = targets(&records);
-        for record in (0..).zip(&records).map(as_record) {
+        for record in numbered(&records) {
             alone.apply_record(&record, sources).unwrap();
         }
         assert!(folded(&alone).0.len() > 300);
@@ -464,7 +467,7 @@ mod tests {
         let start = targets(&records);
         let folding = Fold { folded: start, sources, failed: false };
         let (read, together) = fold_while_reading(folding, bytes(&records), |take| {
-            (0..).zip(&records).map(as_record).for_each(|record| take(&record));
+            numbered(&records).for_each(|record| take(&record));
             Ok(records.len())
         })
         .unwrap();
@@ -481,7 +484,7 @@ mod tests {
         let folding =
             Fold { folded: start, sources: FoldSources { objects: &objects, types: None }, failed: false };
         let (read, together) = fold_while_reading(folding, bytes(&records), |take| {
-            (0..).zip(&records).map(as_record).for_each(|record| take(&record));
+            numbered(&records).for_each(|record| take(&record));
             Ok(records.len())
         })
         .unwrap();
@@ -497,7 +500,7 @@ mod tests {
         let folding =
             Fold { folded: start, sources: FoldSources { objects: &objects, types: None }, failed: false };
         let answer = fold_while_reading(folding, bytes(&records), |take| {
-            (0..).zip(&records).map(as_record).for_each(|record| take(&record));
+            numbered(&records).for_each(|record| take(&record));
             Err::<(), _>(Error::Export("no further".to_owned()))
         });
         assert!(matches!(answer.map(drop), Err(Error::Export(_))));

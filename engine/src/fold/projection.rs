@@ -123,6 +123,15 @@ struct SliceChange {
     before: Option<ItemId>,
 }
 
+/// Holds a plain event that is applied.
+pub(crate) struct AppliedEvent<'a, V> {
+    /// Id of the event's declaration.
+    pub(crate) event: u32,
+    /// Ignored if there is a value.
+    pub(crate) data: Payload<'a>,
+    pub(crate) value: Option<V>,
+}
+
 impl Projection {
     /// Makes the projection of no records.
     pub(crate) fn new(log_slices: LogSlices) -> Projection {
@@ -268,7 +277,6 @@ impl Projection {
     }
 
     /// Applies a plain event, as nearly every record is: nothing is made here that is moved afterwards.
-    /// `data` is ignored if `value` is given.
     ///
     /// # Errors
     ///
@@ -277,11 +285,11 @@ impl Projection {
     pub(crate) fn apply_event<V: NewValue>(
         &mut self,
         sequence: SequenceNumber,
-        (event, data, value): (u32, Payload<'_>, Option<V>),
+        event: AppliedEvent<'_, V>,
         folding: &FoldContext<'_>,
     ) -> Result<()> {
         self.begin(sequence)?;
-        self.as_declared(sequence, (event, data, value), folding)?;
+        self.as_declared(sequence, event, folding)?;
         self.next_sequence += 1;
         self.end_gathering(sequence)
     }
@@ -301,20 +309,21 @@ impl Projection {
     fn as_declared<V: NewValue>(
         &mut self,
         sequence: SequenceNumber,
-        (event, data, value): (u32, Payload<'_>, Option<V>),
+        event: AppliedEvent<'_, V>,
         folding: &FoldContext<'_>,
     ) -> Result<()> {
+        let AppliedEvent { event, data, value } = event;
         let gathers = self.gathers();
         let declared = declared(&self.names, sequence, event)?;
         let (id, version) = (ItemId { sequence, ordinal: 0 }, declared.version);
         let [binding] = declared.bindings.as_slice() else {
             let value = value.and_then(NewValue::shared);
-            return as_declared_many(&mut self.slices, (sequence, declared), (data, value), folding, gathers);
+            return as_declared_many(&mut self.slices, sequence, declared, data, value, folding, gathers);
         };
         // Nearly every event has one binding, and needs no list of rows.
         let Some(slice) = bound_slice(&mut self.slices, sequence, binding)? else { return Ok(()) };
         match (value, slice.decoder.as_ref()) {
-            (Some(value), _) => put_value(slice, (binding, gathers), id, version, value),
+            (Some(value), _) => put_value(slice, binding, gathers, id, version, value),
             (None, Some(decoder)) if data.object().is_none() => {
                 let recorded = RecordedBytes::InBody(data.bytes());
                 match &mut slice.items {
@@ -323,13 +332,13 @@ impl Projection {
                     }
                     _ => {
                         let item = RowItem::Typed(decoder.alone(version, sequence, recorded)?);
-                        put(slice, (binding, gathers), SliceRow { id, version, item });
+                        put(slice, binding, gathers, SliceRow { id, version, item });
                     }
                 }
             }
             (None, _) => {
-                let item = new_item(slice, sequence, (data, version), None, folding)?;
-                put(slice, (binding, gathers), SliceRow { id, version, item });
+                let item = new_item(slice, sequence, data, version, None, folding)?;
+                put(slice, binding, gathers, SliceRow { id, version, item });
             }
         }
         Ok(())
@@ -447,7 +456,8 @@ impl Projection {
                 let Some(effects) = effects else {
                     let value =
                         if let DecodedValues::Event(value) = decoded_values { Some(value) } else { None };
-                    return self.as_declared(sequence, (*event, *data, value), folding);
+                    let event = AppliedEvent { event: *event, data: *data, value };
+                    return self.as_declared(sequence, event, folding);
                 };
                 event_row = Some((*data, declared(&self.names, sequence, *event)?.version));
                 effects
@@ -505,12 +515,12 @@ impl Projection {
             let (at, ordinal) = (id.sequence, id.ordinal);
             return Err(bad(format!("`{}` has no item {at}.{ordinal} to insert before", name())));
         }
-        let place = (effect.slice, sequence);
         let added = match effect.added {
-            AddedItems::Event => new_rows(slice, place, event, decoded_values, folding)?,
+            AddedItems::Event => new_rows(slice, effect.slice, sequence, event, decoded_values, folding)?,
             AddedItems::Items { items, version } => new_rows(
                 slice,
-                place,
+                effect.slice,
+                sequence,
                 items.into_iter().map(|item| (item, version)),
                 decoded_values,
                 folding,
@@ -565,13 +575,8 @@ impl Projection {
                 let reason = format!("slice {} was never declared", imported.slice);
                 return Err(Error::Inconsistent { sequence, reason });
             };
-            let added = new_rows(
-                slice,
-                (imported.slice, sequence),
-                imported.items,
-                &DecodedValues::Nothing,
-                folding,
-            )?;
+            let added =
+                new_rows(slice, imported.slice, sequence, imported.items, &DecodedValues::Nothing, folding)?;
             let slice = imported.slice as usize;
             changes.push(SliceChange { slice, removed: RemovedItems::None, added, before: None });
         }
@@ -645,7 +650,7 @@ impl Projection {
         let is_known = slice.decoder.is_some() && !slice.unread && name == Some(ToolInvocations::NAME);
         let item = match is_known {
             true => RowItem::Typed(Arc::new(ToolInvoked::of(end))),
-            false => new_item(slice, sequence, (Payload::new(&end.invoked()), version), None, folding)?,
+            false => new_item(slice, sequence, Payload::new(&end.invoked()), version, None, folding)?,
         };
         Ok(SliceRow { id, version, item })
     }
@@ -660,8 +665,10 @@ fn declared(names: &DeclaredNames, sequence: SequenceNumber, event: u32) -> Resu
 /// Changes each slice of a plain event that has several bindings, or none, as the event was declared to.
 fn as_declared_many(
     slices: &mut [SliceState],
-    (sequence, declared): (SequenceNumber, &EventDeclaration),
-    (data, value): (Payload<'_>, Option<AnyValue>),
+    sequence: SequenceNumber,
+    declared: &EventDeclaration,
+    data: Payload<'_>,
+    value: Option<AnyValue>,
     folding: &FoldContext<'_>,
     gathers: bool,
 ) -> Result<()> {
@@ -671,12 +678,12 @@ fn as_declared_many(
     for binding in &declared.bindings {
         if let Some(slice) = bound_slice(slices, sequence, binding)? {
             let decoded_values = decoded_values.get(binding.slice, 0);
-            items.push((binding, new_item(slice, sequence, (data, version), decoded_values, folding)?));
+            items.push((binding, new_item(slice, sequence, data, version, decoded_values, folding)?));
         }
     }
     for (binding, item) in items {
         if let Some(slice) = slices.get_mut(binding.slice as usize) {
-            put(slice, (binding, gathers), SliceRow { id, version, item });
+            put(slice, binding, gathers, SliceRow { id, version, item });
         }
     }
     Ok(())

@@ -142,7 +142,7 @@ impl LogReader {
                     .try_for_each(|record| hold_decoded(&budget, sequence, &record.body))?;
             }
             let difference = match one.kind == two.kind && !is_head && !is_equal {
-                true => divergence::between_logs(one.kind, (&one.body, here.names), (&two.body, there.names)),
+                true => divergence::between_logs(one.kind, &one.body, here.names, &two.body, there.names),
                 false => None,
             };
             if one.kind == two.kind && difference.is_none() {
@@ -197,19 +197,18 @@ impl LogReader {
         other_position: impl Into<SequenceNumber>,
     ) -> Result<Vec<ConversationBeside>> {
         let mut beside = Vec::new();
-        self.each_conversation_beside(
-            (position.into(), other, other_position.into()),
-            &mut |conversation| {
-                beside.push(conversation);
-                Ok(ControlFlow::Continue(()))
-            },
-        )?;
+        self.each_conversation_beside(position.into(), other, other_position.into(), &mut |conversation| {
+            beside.push(conversation);
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok(beside)
     }
 
     fn each_conversation_beside(
         &self,
-        (position, other, other_position): (SequenceNumber, &LogReader, SequenceNumber),
+        position: SequenceNumber,
+        other: &LogReader,
+        other_position: SequenceNumber,
         visit: &mut dyn FnMut(ConversationBeside) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         for evaluation_id in of_both(self.evaluations_at(position), other.evaluations_at(other_position)) {
@@ -242,8 +241,7 @@ impl LogReader {
         other_position: impl Into<SequenceNumber>,
         visit: &mut VisitDifference<'_>,
     ) -> Result<()> {
-        let positions = (position.into(), other, other_position.into());
-        self.each_conversation_beside(positions, &mut |conversation| {
+        self.each_conversation_beside(position.into(), other, other_position.into(), &mut |conversation| {
             for difference in conversation.differences() {
                 if visit(difference)?.is_break() {
                     return Ok(ControlFlow::Break(()));
@@ -301,7 +299,7 @@ impl StateReader {
         visit: &mut VisitDifference<'_>,
     ) -> Result<()> {
         self.compare_slices(other, wanted, visit, |here, there| {
-            self.check_digests(other, (here, there))?;
+            self.check_digests(other, here, there)?;
             let (of_here, of_there) = (self.digests(here)?, other.digests(there)?);
             let (mut here_stays, mut there_stays) = (vec![false; of_here.len()], vec![false; of_there.len()]);
             for part in parts(&of_here, &of_there) {
@@ -319,7 +317,8 @@ impl StateReader {
     fn check_digests(
         &self,
         other: &StateReader,
-        (here, there): (Option<SliceReader<'_>>, Option<SliceReader<'_>>),
+        here: Option<SliceReader<'_>>,
+        there: Option<SliceReader<'_>>,
     ) -> Result<()> {
         let Some((dir, budget)) = self.limit() else { return Ok(()) };
         let (budget, sequence) = (TextBudget::new(dir, budget), self.position().unwrap_or_default());

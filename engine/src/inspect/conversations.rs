@@ -56,7 +56,8 @@ impl LogReader {
             &self.outline.conversations,
             &self.log_source(&self.outline),
             self.opened.session,
-            (evaluation_id, self.at_most(position)),
+            evaluation_id,
+            self.at_most(position),
             Some(budget),
         )
     }

@@ -14,7 +14,7 @@ use crate::log::scan::sound::scan_sound;
 use crate::log::scan::survey::{self, DamageSite, Stretch};
 use crate::log::scan::{self, LogScan};
 use crate::options::MemoryLimit;
-use crate::session::{cut, read_outline_by};
+use crate::session::{OutlineSource, cut, read_outline_by};
 use crate::storage::{FileStorage, Storage};
 
 /// Describes a damaged place of a log.
@@ -187,9 +187,10 @@ impl LogReader {
     ) -> Result<SoundPart> {
         let objects = Arc::new(Objects::new(Arc::clone(storage), dir));
         let limit = MemoryLimit::of_reader(options.memory_bytes);
+        let source = OutlineSource { storage, objects: &objects, limit };
         let mut damage = None;
         let none = Projection::new(LogSlices::Outline);
-        let read = read_outline_by((storage, &objects, limit), dir, &none, |visit| {
+        let read = read_outline_by(source, dir, &none, |visit| {
             let (mut scan, found) = scan_sound(storage.as_ref(), dir, visit)?;
             damage = found;
             if let Some(below) = below {

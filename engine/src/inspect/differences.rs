@@ -190,7 +190,7 @@ impl StateReader {
             let (went, came) = unpaired(self.slice(name), other.slice(name))?;
             let name = name.to_owned();
             let mut collector = Collector { slice: Some(&name), visit: &mut *visit };
-            if self.compare_unpaired((went, came), other, &mut collector)?.is_break() {
+            if self.compare_unpaired(went, came, other, &mut collector)?.is_break() {
                 return Ok(());
             }
         }
@@ -200,7 +200,8 @@ impl StateReader {
     /// Compares the items of a slice that only one of two states has, one pair at a time.
     fn compare_unpaired(
         &self,
-        (mut went, mut came): (UnpairedItems<'_>, UnpairedItems<'_>),
+        mut went: UnpairedItems<'_>,
+        mut came: UnpairedItems<'_>,
         other: &StateReader,
         collector: &mut Collector<'_, '_>,
     ) -> VisitorFlow {

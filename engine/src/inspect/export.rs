@@ -276,7 +276,7 @@ impl LogReader {
             policies.insert(slice.slice_type.clone(), Policy::Log.name().to_owned());
         }
         let parent = self.opened().parent.map(|parent| parent.session());
-        let head = ExportHead::new(time_us, (parent, children), state.tags().clone(), policies)?
+        let head = ExportHead::new(time_us, parent, children, state.tags().clone(), policies)?
             .within(state.open_operations())
             .waiting(self.suspended_at(position));
         let failure = DeferredError::default();

@@ -384,13 +384,13 @@ impl LogReader {
         if sabotage::is(Breakage::ChildKeptAlone) {
             return FateInParent::NoChild;
         }
-        match self.read_fate((parent, operation), ancestors) {
+        match self.read_fate(parent, operation, ancestors) {
             Ok(fate) => FateInParent::Child { parent, operation, fate },
             Err(reason) => FateInParent::Unknown { parent, operation, reason: Arc::new(reason) },
         }
     }
 
-    fn read_fate(&self, (parent, operation): (Uuid, OperationId), ancestors: u32) -> Result<ChildFate> {
+    fn read_fate(&self, parent: Uuid, operation: OperationId, ancestors: u32) -> Result<ChildFate> {
         let unknown = |reason: &'static str| Error::NoSuchOperation { operation, reason };
         let ancestors =
             ancestors.checked_sub(1).ok_or(unknown("the sessions above it are too many to be read"))?;

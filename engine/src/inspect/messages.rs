@@ -102,7 +102,8 @@ impl LogReader {
         conversation_reading::each_entry(
             &self.outline.conversations,
             &self.log_source(&self.outline),
-            (self.opened.session, evaluation_id),
+            self.opened.session,
+            evaluation_id,
             &self.text_budget(),
             wanted,
             visit,

@@ -26,7 +26,7 @@ use crate::log::reader::RecordLocator;
 use crate::log::scan::{LogScan, Scanner};
 use crate::log::{images, layout, lock};
 use crate::options::MemoryLimit;
-use crate::session::{VisitFrame, read_outline_by, settle};
+use crate::session::{OutlineSource, VisitFrame, read_outline_by, settle};
 use crate::storage::{DirectoryEntry, EntryKind, FileStorage, Storage};
 
 /// Says how a session stands, as its log tells.
@@ -128,12 +128,12 @@ pub(crate) fn overview_on(
     memory_bytes: Option<u64>,
 ) -> Result<SessionOverview> {
     let objects = Objects::new(Arc::clone(storage), dir);
-    let sources = (storage, &objects, MemoryLimit::of_reader(memory_bytes));
-    let read = match read_behind_image(sources, dir) {
+    let source = OutlineSource { storage, objects: &objects, limit: MemoryLimit::of_reader(memory_bytes) };
+    let read = match read_behind_image(source, dir) {
         Some(read) => Ok(read),
         None => {
             let none = Projection::new(LogSlices::Outline);
-            read(sources, dir, &none, |visit| Scanner::new(storage.as_ref(), dir)?.run(visit))
+            read(source, dir, &none, |visit| Scanner::new(storage.as_ref(), dir)?.run(visit))
         }
     };
     let told = match read.and_then(|read| read.overview(storage, now_us)) {
@@ -180,13 +180,13 @@ struct OverviewScan {
 }
 
 fn read(
-    sources: (&Arc<dyn Storage>, &Objects, MemoryLimit),
+    source: OutlineSource<'_>,
     dir: &Path,
     begun: &Projection,
     walk: impl FnOnce(&mut VisitFrame<'_>) -> Result<LogScan>,
 ) -> Result<OverviewScan> {
     let mut created_at_us = None;
-    let (scan, outline) = read_outline_by(sources, dir, begun, |visit| {
+    let (scan, outline) = read_outline_by(source, dir, begun, |visit| {
         walk(&mut |at| {
             let Record { kind, time_us, .. } = at.record();
             if kind == RecordKind::OPENED {
@@ -200,11 +200,8 @@ fn read(
 
 /// Reads the records behind the newest image that the log confirms. `None` if there is none, or if anything contradicts it:
 /// then all records are read, which also tells what is wrong.
-fn read_behind_image(
-    sources: (&Arc<dyn Storage>, &Objects, MemoryLimit),
-    dir: &Path,
-) -> Option<OverviewScan> {
-    let storage = sources.0;
+fn read_behind_image(source: OutlineSource<'_>, dir: &Path) -> Option<OverviewScan> {
+    let storage = source.storage;
     for (_, path) in images::list(storage.as_ref(), dir) {
         let bytes = images::read(storage.as_ref(), &path).unwrap_or_default();
         let Ok(image) = Image::decode(&bytes) else { continue };
@@ -212,7 +209,7 @@ fn read_behind_image(
         let (Ok(Some(_)), Ok(begun)) = (scanner.go_on_from(&image), restore::outline(&image)) else {
             continue;
         };
-        return read(sources, dir, &begun, |visit| scanner.run(visit)).ok();
+        return read(source, dir, &begun, |visit| scanner.run(visit)).ok();
     }
     None
 }
@@ -229,8 +226,7 @@ impl OverviewScan {
             opened: scan.opened_sequence,
             now_us,
         };
-        let source = (&places, storage);
-        let time_of = |sequence: SequenceNumber| time_of(source, sequence);
+        let time_of = |sequence: SequenceNumber| time_of(&places, storage, sequence);
         let created_at_us = created_at_us.map_or_else(|| time_of(scan.opened_sequence), Ok)?;
         let SessionOpening { session, parent, .. } = scan.opened;
         Ok(SessionOverview {
@@ -245,15 +241,18 @@ impl OverviewScan {
             closed: scan.closed,
             open: standing(
                 outline.operations.open().map(|one| (one.operation, &one.tool, one.begin)),
-                source,
+                &places,
+                storage,
             )?,
             unsettled: standing(
                 outline.operations.unsettled().map(|one| (one.operation, &one.tool, one.begin)),
-                source,
+                &places,
+                storage,
             )?,
             suspended: standing(
                 standings.waiting().iter().map(|one| (one.operation, &one.tool, one.begin)),
-                source,
+                &places,
+                storage,
             )?,
             resumable: resumable(&outline.conversations, &standings, &time_of)?,
             sound_end: None,
@@ -265,8 +264,8 @@ impl OverviewScan {
 
 /// Returns how a damaged session stood where its sound part ends.
 fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
-    let source = (&reader.places, &reader.storage);
-    let time_of = |sequence: SequenceNumber| time_of(source, sequence);
+    let (places, storage) = (&reader.places, &reader.storage);
+    let time_of = |sequence: SequenceNumber| time_of(places, storage, sequence);
     let operations = &reader.outline.operations;
     let waiting = reader.standings(now_us).waiting();
     Ok(SessionOverview {
@@ -279,9 +278,17 @@ fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
         parent: reader.opened.parent,
         replicated: reader.replicated().cloned(),
         closed: false,
-        open: standing(operations.open().map(|one| (one.operation, &one.tool, one.begin)), source)?,
-        unsettled: standing(operations.unsettled().map(|one| (one.operation, &one.tool, one.begin)), source)?,
-        suspended: standing(waiting.iter().map(|one| (one.operation, &one.tool, one.begin)), source)?,
+        open: standing(operations.open().map(|one| (one.operation, &one.tool, one.begin)), places, storage)?,
+        unsettled: standing(
+            operations.unsettled().map(|one| (one.operation, &one.tool, one.begin)),
+            places,
+            storage,
+        )?,
+        suspended: standing(
+            waiting.iter().map(|one| (one.operation, &one.tool, one.begin)),
+            places,
+            storage,
+        )?,
         resumable: resumable(&reader.outline.conversations, &reader.standings(now_us), &time_of)?,
         sound_end: reader.sound_end().cloned(),
         objects: 0,
@@ -291,7 +298,8 @@ fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
 
 fn standing<'a>(
     operations: impl Iterator<Item = (OperationId, &'a SmolStr, SequenceNumber)>,
-    (places, storage): (&RecordLocator, &Arc<dyn Storage>),
+    places: &RecordLocator,
+    storage: &Arc<dyn Storage>,
 ) -> Result<Vec<StandingOperation>> {
     let named = operations.map(|(operation, tool, begin)| {
         let (mut begun_at_us, mut workspaces) = (0, BTreeMap::new());
@@ -352,7 +360,7 @@ fn resumable(
     Ok(found)
 }
 
-fn time_of((places, storage): (&RecordLocator, &Arc<dyn Storage>), sequence: SequenceNumber) -> Result<i64> {
+fn time_of(places: &RecordLocator, storage: &Arc<dyn Storage>, sequence: SequenceNumber) -> Result<i64> {
     let mut time_us = 0;
     places.read(storage, sequence, sequence, &mut |record| {
         time_us = record.time_us;

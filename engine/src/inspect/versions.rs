@@ -133,7 +133,15 @@ pub fn replay_versions(store: &Path, types: &SessionTypes) -> Result<VersionsRep
 
 struct VersionCounter<'a> {
     types: &'a SessionTypes,
-    rows: BTreeMap<(VersionSubject, String, u32), VersionRow>,
+    rows: BTreeMap<RecordedVersion, VersionRow>,
+}
+
+/// Names a version of an event, or of the items of a slice, that a log holds.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct RecordedVersion {
+    of: VersionSubject,
+    name: String,
+    version: u32,
 }
 
 impl VersionCounter<'_> {
@@ -154,18 +162,18 @@ impl VersionCounter<'_> {
             RecordKind::DISPATCH => {
                 let dispatch = Dispatch::decode(record.body).map_err(unread)?;
                 if let Action::Event { event, data } = dispatch.action {
-                    self.event(reader, names, record, (event, data));
+                    self.event(reader, names, record, event, data);
                 }
                 for effect in dispatch.effects.iter().flatten() {
                     if let AddedItems::Items { items, version } = &effect.added {
                         let items = items.iter().map(|item| (*item, *version));
-                        self.items(reader, names, record, (effect.slice, items));
+                        self.items(reader, names, record, effect.slice, items);
                     }
                 }
             }
             RecordKind::IMPORT => {
                 for slice in Import::decode(record.body).map_err(unread)?.slices {
-                    self.items(reader, names, record, (slice.slice, slice.items.into_iter()));
+                    self.items(reader, names, record, slice.slice, slice.items.into_iter());
                 }
             }
             _ => {}
@@ -178,12 +186,14 @@ impl VersionCounter<'_> {
         reader: &LogReader,
         names: &DeclaredNames,
         record: &Record<'_>,
-        (event, data): (u32, Payload<'_>),
+        event: u32,
+        data: Payload<'_>,
     ) {
         let Some(declared) = names.event(event) else { return };
         let known = self.types.event(&declared.name).map(|known| (known.version, &known.decoder));
-        let of = (VersionSubject::Event, declared.name.as_str(), declared.version);
-        self.count(reader, record, of, data, known);
+        let (of, name) = (VersionSubject::Event, declared.name.clone());
+        let recorded = RecordedVersion { of, name, version: declared.version };
+        self.count(reader, record, recorded, data, known);
     }
 
     fn items<'a>(
@@ -191,12 +201,14 @@ impl VersionCounter<'_> {
         reader: &LogReader,
         names: &DeclaredNames,
         record: &Record<'_>,
-        (slice, items): (u32, impl Iterator<Item = (Payload<'a>, u32)>),
+        slice: u32,
+        items: impl Iterator<Item = (Payload<'a>, u32)>,
     ) {
         let name = names.slice_name(slice);
         let known = self.types.slice(&name).map(|known| (known.item_version, &known.decoder));
         for (item, version) in items {
-            self.count(reader, record, (VersionSubject::Item, &name, version), item, known);
+            let recorded = RecordedVersion { of: VersionSubject::Item, name: name.clone(), version };
+            self.count(reader, record, recorded, item, known);
         }
     }
 
@@ -204,13 +216,15 @@ impl VersionCounter<'_> {
         &mut self,
         reader: &LogReader,
         record: &Record<'_>,
-        (of, name, version): (VersionSubject, &str, u32),
+        recorded: RecordedVersion,
         payload: Payload<'_>,
         known: Option<(u32, &Decoder)>,
     ) {
-        let row = self.rows.entry((of, name.to_owned(), version)).or_insert_with(|| VersionRow {
+        let RecordedVersion { of, version, .. } = recorded;
+        let name = recorded.name.clone();
+        let row = self.rows.entry(recorded).or_insert_with(|| VersionRow {
             of,
-            name: name.to_owned(),
+            name,
             version,
             present: known.map(|(present, _)| present),
             count: 0,

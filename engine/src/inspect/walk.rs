@@ -132,8 +132,7 @@ impl<'a> AlongPath<'a> {
         live: &[RangeInclusive<SequenceNumber>],
         position: SequenceNumber,
     ) -> Result<()> {
-        let beside = (&mut self.at, &mut self.watch);
-        self.reader.history().fold_on(projection, live, position, beside)
+        self.reader.history().fold_on(projection, live, position, &mut self.at, &mut self.watch)
     }
 
     fn hold(&mut self, position: SequenceNumber, projection: &Projection) {

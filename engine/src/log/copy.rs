@@ -266,21 +266,23 @@ fn each_below(
 }
 
 /// Returns whether the first `len` bytes of two files are the same.
-pub(crate) fn same_bytes(storage: &dyn Storage, (left, right): (&Path, &Path), len: u64) -> Result<bool> {
+pub(crate) fn same_bytes(storage: &dyn Storage, left: &Path, right: &Path, len: u64) -> Result<bool> {
     let open =
         |path: &Path| storage.open(path, Access::Read).map_err(|error| Error::unopened(storage, path, error));
-    same((open(left)?.as_ref(), left), (open(right)?.as_ref(), right), len)
+    same(open(left)?.as_ref(), left, open(right)?.as_ref(), right, len)
 }
 
 /// Returns whether the first `len` plain bytes of two segments are the same.
-pub(crate) fn same_segments(storage: &dyn Storage, (left, right): (&Path, &Path), len: u64) -> Result<bool> {
-    let files = (compressed::open(storage, left)?, compressed::open(storage, right)?);
-    same((files.0.as_ref(), left), (files.1.as_ref(), right), len)
+pub(crate) fn same_segments(storage: &dyn Storage, left: &Path, right: &Path, len: u64) -> Result<bool> {
+    let (left_file, right_file) = (compressed::open(storage, left)?, compressed::open(storage, right)?);
+    same(left_file.as_ref(), left, right_file.as_ref(), right, len)
 }
 
 fn same(
-    (left, left_path): (&dyn StorageFile, &Path),
-    (right, right_path): (&dyn StorageFile, &Path),
+    left: &dyn StorageFile,
+    left_path: &Path,
+    right: &dyn StorageFile,
+    right_path: &Path,
     len: u64,
 ) -> Result<bool> {
     let (mut one, mut other) = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
@@ -306,40 +308,39 @@ fn same(
 /// shares takes room that the disk may not have.
 pub(crate) fn copy_bytes(
     storage: &dyn Storage,
-    (from, to): (&Path, &Path),
+    from: &Path,
+    to: &Path,
     len: u64,
     visit: &mut dyn FnMut(&[u8]),
 ) -> Result<u64> {
     let source = storage.open(from, Access::Read).map_err(|error| Error::unopened(storage, from, error))?;
     let copy = storage.create(to, len).map_err(|error| Error::unmade("create", to, len, error))?;
-    transfer((source.as_ref(), from), (copy.as_ref(), to), 0..len, visit)
+    transfer(source.as_ref(), from, copy.as_ref(), to, 0..len, visit)
 }
 
 /// Copies the first `len` plain bytes of a segment into a new file, which is a plain segment, and makes them durable. Returns how
 /// many bytes there were.
-pub(crate) fn copy_plain(storage: &dyn Storage, (segment, to): (&Segment, &Path), len: u64) -> Result<u64> {
+pub(crate) fn copy_plain(storage: &dyn Storage, segment: &Segment, to: &Path, len: u64) -> Result<u64> {
     let source = segment.open(storage)?;
     let copy = storage.create(to, len).map_err(|error| Error::unmade("create", to, len, error))?;
-    transfer((source.as_ref(), &segment.path), (copy.as_ref(), to), 0..len, &mut |_| {})
+    transfer(source.as_ref(), &segment.path, copy.as_ref(), to, 0..len, &mut |_| {})
 }
 
 /// Copies the plain bytes `range` of a segment to the same place of another one, which ends there or before, and makes them durable.
 /// Returns how many bytes there were.
-pub(crate) fn append_bytes(
-    storage: &dyn Storage,
-    (from, to): (&Path, &Path),
-    range: Range<u64>,
-) -> Result<u64> {
+pub(crate) fn append_bytes(storage: &dyn Storage, from: &Path, to: &Path, range: Range<u64>) -> Result<u64> {
     let source = compressed::open(storage, from)?;
     let copy = storage.open(to, Access::Write).map_err(|error| Error::refused("open", storage, to, error))?;
     let bytes = range.end - range.start;
     copy.allocate(range.end).map_err(|error| Error::unmade("allocate", to, bytes, error))?;
-    transfer((source.as_ref(), from), (copy.as_ref(), to), range, &mut |_| {})
+    transfer(source.as_ref(), from, copy.as_ref(), to, range, &mut |_| {})
 }
 
 fn transfer(
-    (source, from): (&dyn StorageFile, &Path),
-    (copy, to): (&dyn StorageFile, &Path),
+    source: &dyn StorageFile,
+    from: &Path,
+    copy: &dyn StorageFile,
+    to: &Path,
     range: Range<u64>,
     visit: &mut dyn FnMut(&[u8]),
 ) -> Result<u64> {

@@ -31,7 +31,7 @@ pub struct SessionFence {
 
 /// Leaves the note.
 pub(crate) fn note(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, fenced: &SessionFence) {
-    notes::leave(storage, (store, &layout::fenced_file(store, session)), fenced, NOTE_BYTES_MAX);
+    notes::leave(storage, store, &layout::fenced_file(store, session), fenced, NOTE_BYTES_MAX);
 }
 
 /// Takes the note away.

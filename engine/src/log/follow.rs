@@ -270,8 +270,8 @@ impl Cursor {
         } else {
             return self.go_to(next);
         };
-        let crcs = (Some(self.last_crc), Some(next.first_predecessor_crc()));
-        Err(self.corrupt_at(&next.path, 0, crcs, reason))
+        let (expected_crc, found_crc) = (Some(self.last_crc), Some(next.first_predecessor_crc()));
+        Err(self.corrupt_at(&next.path, 0, expected_crc, found_crc, reason))
     }
 
     fn go_to(&mut self, mut segment: Segment) -> Result<()> {
@@ -355,7 +355,7 @@ impl Cursor {
             return Ok(());
         }
         let reason = "the segment's header has changed since the log was opened".to_owned();
-        Err(self.corrupt_at(path, 0, (None, None), reason))
+        Err(self.corrupt_at(path, 0, None, None, reason))
     }
 
     /// Notes what the folder says of the chain from here on. Returns whether the walk can go on with it.
@@ -382,7 +382,7 @@ impl Cursor {
                 let (begins, next) = (first.header.first_sequence, self.next_sequence);
                 let reason =
                     format!("the segment begins at record {begins}, but record {next} should be its first");
-                Err(self.corrupt_at(&first.path, 0, (None, None), reason))
+                Err(self.corrupt_at(&first.path, 0, None, None, reason))
             }
             // The place is cut off: what a recovery kept of it stands in the recovery's own segment.
             _ => {
@@ -416,8 +416,8 @@ impl Cursor {
         }
         let segments = std::iter::once(&self.segment).chain(&self.ahead).cloned().collect();
         let chain = Chain { segments, beyond, missing: None, ordinal_max: ordinal, half_built: Vec::new() };
-        let standing = (self.next_sequence, self.boot_at_end()?);
-        let torn = scan::judge(self.storage.as_ref(), &self.dir, chain, standing, &spot)?;
+        let (next, boot_id) = (self.next_sequence, self.boot_at_end()?);
+        let torn = scan::judge(self.storage.as_ref(), &self.dir, chain, next, boot_id, &spot)?;
         let verdict = TailVerdict { ordinal, offset: spot.offset, near, behind, torn: torn.clone(), age: 0 };
         self.verdict = Some(verdict);
         Ok(Around::Settled(torn))
@@ -451,14 +451,15 @@ impl Cursor {
     }
 
     fn corrupt(&self, reason: String) -> Error {
-        self.corrupt_at(&self.segment.path, self.offset, (None, None), reason)
+        self.corrupt_at(&self.segment.path, self.offset, None, None, reason)
     }
 
     fn corrupt_at(
         &self,
         segment: &Path,
         offset: u64,
-        (expected_crc, found_crc): (Option<u32>, Option<u32>),
+        expected_crc: Option<u32>,
+        found_crc: Option<u32>,
         reason: String,
     ) -> Error {
         Error::Corrupt(Box::new(Corruption {

@@ -230,7 +230,7 @@ fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64
         ended: false,
     };
     // A failure here costs the next caller a useful error message, and a second writer is found later.
-    notes::leave(storage, (store, path), &holder, HOLDER_BYTES_MAX).then_some(holder)
+    notes::leave(storage, store, path, &holder, HOLDER_BYTES_MAX).then_some(holder)
 }
 
 fn read_holder(storage: &Arc<dyn Storage>, path: &Path) -> Option<Holder> {

@@ -15,7 +15,8 @@ use crate::storage::{Access, Storage};
 /// Leaves a note of at most `bytes_max` bytes in the place of the one before. Returns whether there is one now, which may be empty.
 pub(super) fn leave(
     storage: &Arc<dyn Storage>,
-    (store, path): (&Path, &Path),
+    store: &Path,
+    path: &Path,
     note: &impl Serialize,
     bytes_max: u64,
 ) -> bool {

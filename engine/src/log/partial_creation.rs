@@ -60,7 +60,7 @@ pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<O
         let ordinal = layout::segment_ordinal(&entry.name).or(layout::building_ordinal(&entry.name));
         match ordinal {
             Some(ordinal) if entry.kind == EntryKind::File => {
-                if !holds_no_record(storage, &path, (session, ordinal))? {
+                if !holds_no_record(storage, &path, session, ordinal)? {
                     return Ok(None);
                 }
                 found.ordinal_max = found.ordinal_max.max(Some(ordinal));
@@ -92,7 +92,7 @@ pub(crate) fn remove_all_but(
 }
 
 /// Returns whether a segment file begins as this session's first segment does, and ends before its first record does.
-fn holds_no_record(storage: &dyn Storage, path: &Path, (session, ordinal): (Uuid, u32)) -> Result<bool> {
+fn holds_no_record(storage: &dyn Storage, path: &Path, session: Uuid, ordinal: u32) -> Result<bool> {
     if sabotage::is(Breakage::PartialCreationUnexamined) {
         return Ok(true);
     }

@@ -189,12 +189,13 @@ impl RecordLocator {
     pub(crate) fn read_on(
         &self,
         storage: &Arc<dyn Storage>,
-        (from, through): (SequenceNumber, SequenceNumber),
+        from: SequenceNumber,
+        through: SequenceNumber,
         at: &mut Option<(SequenceNumber, Location)>,
         visit: &mut dyn FnMut(Record<'_>) -> Result<()>,
     ) -> Result<()> {
         let start = at.take().filter(|(sequence, _)| *sequence <= from);
-        self.walk_from(storage, (from, through), start, &mut |segment, offset, frame| {
+        self.walk_from(storage, from, through, start, &mut |segment, offset, frame| {
             visit(frame.record())?;
             *at =
                 Some((frame.header.sequence + 1, Location { segment, offset: offset + frame.len() as u64 }));
@@ -279,7 +280,7 @@ impl RecordLocator {
         through: SequenceNumber,
         visit: &mut SegmentFrameVisitor<'_>,
     ) -> Result<()> {
-        self.walk_from(storage, (from, through), None, visit)
+        self.walk_from(storage, from, through, None, visit)
     }
 
     /// Hands the records from `from` through `through` to `visit`. Looks for them from `start` on, which must not be
@@ -287,7 +288,8 @@ impl RecordLocator {
     fn walk_from(
         &self,
         storage: &Arc<dyn Storage>,
-        (from, through): (SequenceNumber, SequenceNumber),
+        from: SequenceNumber,
+        through: SequenceNumber,
         start: Option<(SequenceNumber, Location)>,
         visit: &mut SegmentFrameVisitor<'_>,
     ) -> Result<()> {

@@ -34,7 +34,7 @@ use uuid::Uuid;
 use super::compact::SegmentRewrite;
 use super::compaction::go_on;
 use super::reader::FrameLocation;
-use super::writer::{AppendBody, AppendContext, LogEnvironment, LogWriter};
+use super::writer::{AppendBody, AppendContext, LogEnvironment, LogIdentity, LogWriter};
 use crate::error::Result;
 
 /// Says why no log can be made of the records.
@@ -122,7 +122,7 @@ pub(crate) struct RemadeLog {
 impl RemadeLog {
     /// Begins the log of a new session in the folder `dir`.
     pub(crate) fn new(ground: &LogEnvironment, dir: &Path, opened: &SessionOpening) -> RemadeLog {
-        let identity = (opened.session, opened.seed);
+        let identity = LogIdentity::of(opened);
         let log = LogWriter::create(ground, dir, identity, Default::default(), Vec::new());
         RemadeLog { ground: Some((ground.clone(), opened.session)), ..RemadeLog::of(log, dir) }
     }
@@ -171,7 +171,7 @@ impl RemadeLog {
             body = &dropped;
         }
         if begins {
-            self.begin_segment((record.body.len(), record.time_us), context)?;
+            self.begin_segment(record.body.len(), record.time_us, context)?;
         }
         self.log.append(record.kind, record.time_us, AppendBody::Alone(body), context)?;
         Ok(Ok(()))
@@ -180,7 +180,8 @@ impl RemadeLog {
     /// Lets the next record, of so many bytes and that time, be the first one of a segment.
     pub(crate) fn begin_segment(
         &mut self,
-        (len, time_us): (usize, i64),
+        len: usize,
+        time_us: i64,
         context: &AppendContext<'_>,
     ) -> Result<()> {
         // A declaration takes its room twice.
@@ -203,7 +204,7 @@ impl RemadeLog {
         let located = FrameLocation { segment, offset: last.offset, time_us, crc: chain, end: last.end };
         self.log.finish()?;
         self.log.sync_plan().run(ground.storage.as_ref(), &|| ())?;
-        self.log = LogWriter::fork(ground, &self.dir, opened.session, opened.seed, places, (located, epoch));
+        self.log = LogWriter::fork(ground, &self.dir, LogIdentity::of(&opened), places, located, epoch);
         *session = opened.session;
         self.chains.insert(last.ordinal, chain);
         Ok(Ok(()))
@@ -225,7 +226,7 @@ impl RemadeLog {
         let next = self.log.next_sequence();
         if self.dropped.ranges.last().is_some_and(|(_, end)| *end + 1 == next) {
             // A segment is written anew only where another one follows it.
-            self.begin_segment((0, self.log.last_time_us()), context)?;
+            self.begin_segment(0, self.log.last_time_us(), context)?;
         }
         if self.is_plain() {
             self.log.finish_but_seals()?;

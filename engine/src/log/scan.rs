@@ -62,7 +62,6 @@ mod stale;
 pub(crate) mod survey;
 mod verdict;
 
-use search::search;
 pub(super) use verdict::{BadSpot, describe, judge, out_of_chain};
 
 /// Returns how often a bad frame is read again before it counts: three times, or never where a test breaks the engine

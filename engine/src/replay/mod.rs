@@ -301,8 +301,8 @@ impl<'a> Replay<'a> {
             let (from, end) = (*from, *end);
             let places = |next_sequence| RecordLocator { next_sequence, ..recorded.places.clone() };
             let closed = closed && end == recorded.places.next_sequence;
-            let source = (Arc::clone(recorded.storage), recorded.places.clone());
-            let recording = ReplayLog::new(source, (from, end, closed), rules.clone());
+            let (storage, all_places) = (Arc::clone(recorded.storage), recorded.places.clone());
+            let recording = ReplayLog::new(storage, all_places, from, end, closed, rules.clone());
             if !self.is_hosts(from, end)? {
                 live = self.continued(live, &recorded, end)?;
                 continue;

@@ -130,7 +130,7 @@ impl RecordComparison<'_> {
         let mut found = Vec::with_capacity(items.len());
         for (place, item) in items.iter().enumerate() {
             let bytes = self.objects.resolve(*item);
-            let bytes = bytes.and_then(|bytes| types.up_to_date((*old, recorded.sequence), &bytes));
+            let bytes = bytes.and_then(|bytes| types.up_to_date(*old, recorded.sequence, &bytes));
             found.push(bytes.map_err(|error| {
                 let difference = unread(&format!("$.added[{place}]"), *item, &error);
                 Box::new(Difference { slice: Some(name.clone()), ..*difference })

@@ -35,8 +35,8 @@ impl ConversationFollower {
     /// Those of [`Session::conversation`]. The next reading then begins anew.
     pub fn read(&mut self) -> Result<Option<&Conversation>> {
         let (conversations, source, last) = self.session.recorded_conversations();
-        let range = (self.through, last);
-        match conversation_reading::update(&mut self.conversation, &conversations, &source, range, None) {
+        let (conversation, through) = (&mut self.conversation, self.through);
+        match conversation_reading::update(conversation, &conversations, &source, through, last, None) {
             Ok(()) => self.through = Some(last),
             Err(error) => {
                 self.conversation.clear();

@@ -78,7 +78,7 @@ impl Session {
     pub fn record_input(&self, input: &NewInput) -> Result<SequenceNumber> {
         let known = |state: &WriterState| {
             let id = input.id.as_deref()?;
-            known_input(state, (&input.evaluation_id, id), self.record_lane().within)
+            known_input(state, &input.evaluation_id, id, self.record_lane().within)
         };
         // What writes no record has no turn.
         if self.replays()
@@ -232,7 +232,8 @@ impl Session {
     pub fn record_shortened(
         &self,
         evaluation_id: &str,
-        (from, to): (SequenceNumber, SequenceNumber),
+        from: SequenceNumber,
+        to: SequenceNumber,
         messages: &[(Role, String)],
         reason: &str,
     ) -> Result<SequenceNumber> {
@@ -382,8 +383,8 @@ impl Session {
         budget: Option<&TextBudget<'_>>,
     ) -> Result<Option<Conversation>> {
         let (conversations, source, last) = self.recorded_conversations();
-        let wanted = (evaluation_id, position.min(last));
-        conversation_reading::conversation(&conversations, &source, self.inner.id, wanted, budget)
+        let (session, position) = (self.inner.id, position.min(last));
+        conversation_reading::conversation(&conversations, &source, session, evaluation_id, position, budget)
     }
 
     /// Returns what was recorded of a conversation behind the record `after` through `position`, without reading what was
@@ -405,8 +406,8 @@ impl Session {
             return Ok(None);
         }
         let mut conversation = Conversation::new(self.inner.id, evaluation_id.to_owned());
-        let range = (Some(after), position.min(last));
-        conversation_reading::update(&mut conversation, &conversations, &source, range, None)?;
+        let (through, position) = (Some(after), position.min(last));
+        conversation_reading::update(&mut conversation, &conversations, &source, through, position, None)?;
         Ok(Some(conversation))
     }
 
@@ -488,7 +489,8 @@ impl WriterState {
 /// handle of the run `within` does.
 fn known_input(
     state: &WriterState,
-    (evaluation, id): (&str, &str),
+    evaluation: &str,
+    id: &str,
     within: Option<SequenceNumber>,
 ) -> Option<SequenceNumber> {
     let conversations = &state.live.projection.conversations;

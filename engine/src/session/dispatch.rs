@@ -19,7 +19,7 @@ use super::schedule::WriteScope;
 use super::write::{PendingEvent, PendingRecord, promises_sync};
 use super::{Session, SessionInner, WriterState};
 use crate::error::{Error, Result};
-use crate::fold::projection::DecodedValues;
+use crate::fold::projection::{AppliedEvent, DecodedValues};
 use crate::fold::record_body::RecordBody;
 use crate::items::rows::{NewValue, OwnedValue, Rows};
 use crate::items::{AnyValue, SliceItems, runs};
@@ -108,13 +108,14 @@ impl Session {
         match fast_path.filter(|_| !large) {
             Some(fast_path) if !alone => {
                 let mut event = Some(event);
-                let value = (OwnedValue(&mut event), None);
-                let path = (fast_path, || SmolStr::new_static(E::NAME));
-                inner.write_fast(state, time_us, path, value, (buffer, lane.as_ref()))
+                let name = || SmolStr::new_static(E::NAME);
+                let event = PlainEvent { name, value: OwnedValue(&mut event), announced: None };
+                inner.write_fast(state, time_us, fast_path, event, buffer, lane.as_ref())
             }
             fast_path => {
-                let event = (DispatchedEvent::held(Arc::new(event)), E::NAME, SessionInner::plan::<E>);
-                inner.write_shared(state, (time_us, fast_path), event, (buffer, lane))
+                let event = DispatchedEvent::held(Arc::new(event));
+                let event = NamedEvent { event, name: E::NAME, plan: SessionInner::plan::<E> };
+                inner.write_shared(state, time_us, fast_path, event, buffer, lane)
             }
         }
     }
@@ -128,7 +129,9 @@ impl Session {
         }
         let fast_path =
             |state: &WriterState| state.plans.get(&TypeId::of::<E>()).and_then(|plan| plan.fast_path);
-        self.write_again((DispatchedEvent::held(event), E::NAME, SessionInner::plan::<E>), buffer, fast_path)
+        let event = DispatchedEvent::held(event);
+        let event = NamedEvent { event, name: E::NAME, plan: SessionInner::plan::<E> };
+        self.write_again(event, buffer, fast_path)
     }
 
     /// Dispatches an event by its name, whose encoded payload is in `buffer`.
@@ -142,7 +145,7 @@ impl Session {
         if self.replays() {
             let plan = |inner: &SessionInner, state: &mut WriterState| inner.plan_named(state, name);
             let fast_path = |state: &WriterState| state.named_plans.get(name).and_then(|plan| plan.fast_path);
-            return self.write_again((event, name, plan), buffer, fast_path);
+            return self.write_again(NamedEvent { event, name, plan }, buffer, fast_path);
         }
         let state = inner.writable()?;
         let state = self.wait_to_write(state, || types_change(inner.types.as_ref(), name))?;
@@ -161,30 +164,30 @@ impl Session {
         let plan = |inner: &SessionInner, state: &mut WriterState| inner.plan_named(state, name);
         let fast_path = state.named_plans.get(name).and_then(|plan| plan.fast_path);
         let fast_path = fast_path.filter(|_| !inner.is_large(buffer.payload()));
-        let lane = self.own_lane();
-        inner.write_shared(state, (inner.now_us(), fast_path), (event, name, plan), (buffer, lane))
+        let event = NamedEvent { event, name, plan };
+        inner.write_shared(state, inner.now_us(), fast_path, event, buffer, self.own_lane())
     }
 
     /// Writes an event, whose encoded payload is in `buffer`, in a replay.
     fn write_again(
         &self,
-        (event, name, plan): (DispatchedEvent, &str, impl PlanLookup),
+        event: NamedEvent<'_, impl PlanLookup>,
         buffer: Box<EncodeBuffer>,
         fast_path: impl Fn(&WriterState) -> Option<FastPath>,
     ) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let state = inner.writable()?;
         let attempt = Attempt {
-            brings: &|recorded, names| recorded.is_event(name, buffer.payload(), names),
+            brings: &|recorded, names| recorded.is_event(event.name, buffer.payload(), names),
             refused: &mut |state| {
-                let (plan, declare) = plan(inner, state)?;
-                inner.reduced(state, (inner.now_us(), declare.is_some()), &plan, &event.value).map(drop)
+                let (plan, declare) = (event.plan)(inner, state)?;
+                let value = &event.event.value;
+                inner.reduced(state, inner.now_us(), declare.is_some(), &plan, value).map(drop)
             },
         };
-        let state = self.attempt(state, types_change(inner.types.as_ref(), name), attempt)?;
+        let state = self.attempt(state, types_change(inner.types.as_ref(), event.name), attempt)?;
         let fast_path = fast_path(&state).filter(|_| !inner.is_large(buffer.payload()));
-        let lane = self.own_lane();
-        inner.write_shared(state, (inner.now_us(), fast_path), (event, name, plan), (buffer, lane))
+        inner.write_shared(state, inner.now_us(), fast_path, event, buffer, self.own_lane())
     }
 
     /// Replaces all items of a slice by these. A LOG slice must be empty. May [wait](Session#who-waits).
@@ -330,7 +333,7 @@ impl Session {
         let version = types.map_or(slice.version, |types| types.item_version);
         let mut effect = resolve(items.map_or(&empty, SliceItems::held), version)?;
         let mut decoded = Vec::new();
-        ready(inner, &state, (declared.id, &mut effect), &mut decoded)?;
+        ready(inner, &state, declared.id, &mut effect, &mut decoded)?;
         let dispatch = Dispatch { action, effects: Some(vec![effect.to_record(declared.id)]) };
         let body = self.in_lane(dispatch.encode());
         let pending = PendingRecord::new(RecordKind::DISPATCH, &body, RecordBody::Dispatch(dispatch));
@@ -350,6 +353,28 @@ impl DispatchedEvent {
     fn held(value: AnyValue) -> DispatchedEvent {
         DispatchedEvent { value, is_held: true }
     }
+}
+
+/// Holds an event that is dispatched, with its name and the lookup of its plan.
+struct NamedEvent<'a, P> {
+    event: DispatchedEvent,
+    name: &'a str,
+    plan: P,
+}
+
+/// Holds a plain event, which is added to a slice as it is.
+struct PlainEvent<N, V> {
+    name: N,
+    value: V,
+    /// Value for the subscribers, if there are any.
+    announced: Option<AnyValue>,
+}
+
+/// Holds an event that is dispatched, with its encoded payload and the lane that dispatches it.
+struct EncodedEvent<'a> {
+    event: &'a DispatchedEvent,
+    payload: &'a [u8],
+    lane: Lane<'a>,
 }
 
 /// Returns the plan of an event, and what has to be declared before it can be recorded.
@@ -419,43 +444,51 @@ impl SessionInner {
     fn write_shared(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
-        (time_us, fast_path): (i64, Option<FastPath>),
-        (event, name, plan): (DispatchedEvent, &str, impl PlanLookup),
-        (buffer, lane): (Box<EncodeBuffer>, Option<Lane<'_>>),
+        time_us: i64,
+        fast_path: Option<FastPath>,
+        event: NamedEvent<'_, impl PlanLookup>,
+        buffer: Box<EncodeBuffer>,
+        lane: Option<Lane<'_>>,
     ) -> Result<SequenceNumber> {
+        let NamedEvent { event, name, plan } = event;
         if let Some(fast_path) = fast_path.filter(|_| event.is_held) {
-            let told = self.subscribers.listen().then(|| Arc::clone(&event.value));
-            let (path, value) = ((fast_path, || SmolStr::new(name)), (Arc::clone(&event.value), told));
-            return self.write_fast(state, time_us, path, value, (buffer, lane.as_ref()));
+            let announced = self.subscribers.listen().then(|| Arc::clone(&event.value));
+            let name = || SmolStr::new(name);
+            let event = PlainEvent { name, value: Arc::clone(&event.value), announced };
+            return self.write_fast(state, time_us, fast_path, event, buffer, lane.as_ref());
         }
         let (plan, declare) = plan(self, &mut state)?;
-        let event = (&event, buffer.payload(), lane.unwrap_or_default());
-        let written = self.write_reduced(state, time_us, (declare, &plan), event);
+        let lane = lane.unwrap_or_default();
+        let encoded = EncodedEvent { event: &event, payload: buffer.payload(), lane };
+        let written = self.write_reduced(state, time_us, declare, &plan, encoded);
         buffer.put_back();
         written
     }
 
-    /// Writes a plain event, whose encoded payload is in `buffer`, and puts the buffer back. `told` clones
-    /// the value for subscribers, if there are any. `lane` is `None` for the main lane.
+    /// Writes a plain event, whose encoded payload is in `buffer`, and puts the buffer back. `lane` is
+    /// `None` for the main lane.
     fn write_fast(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
         time_us: i64,
-        (fast_path, name): (FastPath, impl FnOnce() -> SmolStr),
-        (value, told): (impl NewValue, Option<AnyValue>),
-        (mut buffer, lane): (Box<EncodeBuffer>, Option<&Lane<'_>>),
+        fast_path: FastPath,
+        event: PlainEvent<impl FnOnce() -> SmolStr, impl NewValue>,
+        mut buffer: Box<EncodeBuffer>,
+        lane: Option<&Lane<'_>>,
     ) -> Result<SequenceNumber> {
         let kind = RecordKind::DISPATCH;
+        let PlainEvent { name, value, announced } = event;
         let FastPath { event, version, .. } = fast_path;
-        let body = (kind, buffer.body(&fast_path, lane));
-        let sequence = self.append(&mut state, time_us, body, |live, sequence, sources| {
-            live.apply_event(sequence, (event, Payload::new(&[]), Some(value)), sources)
+        let body = buffer.body(&fast_path, lane);
+        let sequence = self.append(&mut state, time_us, kind, body, |live, sequence, sources| {
+            let event = AppliedEvent { event, data: Payload::new(&[]), value: Some(value) };
+            live.apply_event(sequence, event, sources)
         })?;
         buffer.put_back();
         let promised = promises_sync(self.durability, kind);
         if self.is_news(&mut state, sequence) {
-            self.notify((sequence, time_us, kind), promised, || {
-                Some(PendingEvent { name: name(), version, value: told })
+            self.notify(sequence, time_us, kind, promised, || {
+                Some(PendingEvent { name: name(), version, value: announced })
             });
         }
         self.finish_write(state, sequence, promised)
@@ -465,7 +498,8 @@ impl SessionInner {
     fn reduced(
         &self,
         state: &WriterState,
-        (time_us, is_declared): (i64, bool),
+        time_us: i64,
+        is_declared: bool,
         plan: &EventPlan,
         value: &AnyValue,
     ) -> Result<ReducerOutput> {
@@ -475,7 +509,7 @@ impl SessionInner {
         let mut effects = Vec::new();
         let mut as_declared = true;
         for reducer in &plan.reducers {
-            let mut effect = reduce(state, self.types.as_ref(), (&plan.name, reducer), value, &context)?;
+            let mut effect = reduce(state, self.types.as_ref(), &plan.name, reducer, value, &context)?;
             if effect.is_nothing() {
                 continue;
             }
@@ -483,7 +517,7 @@ impl SessionInner {
             if matches!(effect.added, NewItems::Event) {
                 decoded.push(((reducer.slice, 0), Arc::clone(value)));
             }
-            ready(self, state, (reducer.slice, &mut effect), &mut decoded)?;
+            ready(self, state, reducer.slice, &mut effect, &mut decoded)?;
             effects.push((reducer.slice, effect));
         }
         decoded.sort_by_key(|(place, _)| *place);
@@ -495,11 +529,13 @@ impl SessionInner {
         self: &Arc<Self>,
         state: MutexGuard<'_, WriterState>,
         time_us: i64,
-        (declare, plan): (Option<Declare>, &EventPlan),
-        (event, payload, lane): (&DispatchedEvent, &[u8], Lane<'_>),
+        declare: Option<Declare>,
+        plan: &EventPlan,
+        encoded: EncodedEvent<'_>,
     ) -> Result<SequenceNumber> {
+        let EncodedEvent { event, payload, lane } = encoded;
         let ReducerOutput { decoded, effects, as_declared } =
-            self.reduced(&state, (time_us, declare.is_some()), plan, &event.value)?;
+            self.reduced(&state, time_us, declare.is_some(), plan, &event.value)?;
         let data = self.recorded(&state, payload)?;
         let data: &[u8] = data.as_deref().unwrap_or(payload);
         let effects =
@@ -507,13 +543,13 @@ impl SessionInner {
         let dispatch = Dispatch { action: plan.action(data), effects };
         let mut body = dispatch.encode();
         lane.add_to(&mut body, 0);
-        let told = self.subscribers.listen().then(|| Arc::clone(&event.value));
+        let announced = self.subscribers.listen().then(|| Arc::clone(&event.value));
         let decoded_values = match (event.is_held, as_declared) {
             (true, true) => DecodedValues::Event(Arc::clone(&event.value)),
             (true, false) => DecodedValues::Items(&decoded),
             (false, _) => DecodedValues::Nothing,
         };
-        let event = Some(PendingEvent { name: plan.name.clone(), version: plan.version, value: told });
+        let event = Some(PendingEvent { name: plan.name.clone(), version: plan.version, value: announced });
         let (kind, content) = (RecordKind::DISPATCH, RecordBody::Dispatch(dispatch));
         let pending = PendingRecord { kind, body: &body, content, decoded_values, event };
         self.write_declared(state, time_us, declare, pending)
@@ -534,7 +570,8 @@ struct ReducerOutput {
 fn reduce(
     state: &WriterState,
     types: Option<&SessionTypes>,
-    (event, reducer): (&str, &PlannedReducer),
+    event: &str,
+    reducer: &PlannedReducer,
     value: &AnyValue,
     context: &ReducerContext,
 ) -> Result<SliceEffect> {
@@ -561,7 +598,8 @@ fn reduce(
 fn ready(
     inner: &SessionInner,
     state: &WriterState,
-    (slice, effect): (u32, &mut SliceEffect),
+    slice: u32,
+    effect: &mut SliceEffect,
     decoded: &mut Vec<((u32, u32), AnyValue)>,
 ) -> Result<()> {
     let NewItems::Items { items, .. } = &mut effect.added else { return Ok(()) };

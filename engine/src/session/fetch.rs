@@ -96,7 +96,7 @@ pub(super) fn claim(
             }
             read.fetched = before + held.next.since(local);
         }
-        match Replica::claim(replication, (session, dir), &compared) {
+        match Replica::claim(replication, session, dir, &compared) {
             Err(fenced @ Error::Fenced { .. }) if held.is_ours && tries_left > 0 => {
                 late = Some((held.epoch, fenced));
             }
@@ -137,7 +137,7 @@ fn fetch_behind(
 ) -> Result<LoadedSession> {
     let (session, storage) = (read.scan.session, &store.options.storage);
     let log = LogWriter::open(&store.ground(), dir, read.scan);
-    let mut fetch = Fetch::behind((session, dir), replicator, storage, (log, read.folded));
+    let mut fetch = Fetch::behind(session, dir, replicator, storage, log, read.folded);
     let end = fetch.read()?.next;
     let mut log = fetch.finish()?;
     log.attest(end)?;
@@ -170,7 +170,7 @@ pub(super) fn claim_new(store: &Arc<OpenStore>, dir: &Path, session: Uuid) -> Re
     let compared =
         replica::compare_to_write(replication, session, &store.options.storage, &RecordLocator::default())?;
     match compared.held.next {
-        SequenceNumber::MIN => Replica::claim(replication, (session, dir), &compared).map(Some),
+        SequenceNumber::MIN => Replica::claim(replication, session, dir, &compared).map(Some),
         held => Err(Error::ReplicaAhead { session, local: SequenceNumber::MIN, held }),
     }
 }
@@ -178,10 +178,11 @@ pub(super) fn claim_new(store: &Arc<OpenStore>, dir: &Path, session: Uuid) -> Re
 /// Returns what feeds a session that this process has claimed and made of what the replicator holds.
 pub(super) fn claimed(
     store: &Arc<OpenStore>,
-    (session, dir): (Uuid, &Path),
+    session: Uuid,
+    dir: &Path,
     claimed: ReplicaClaim,
 ) -> Option<Replica> {
-    store.options.replication.as_ref().map(|replication| Replica::of(replication, (session, dir), claimed))
+    store.options.replication.as_ref().map(|replication| Replica::of(replication, session, dir, claimed))
 }
 
 /// Appends records that a replicator holds to a log, each with its sequence number, time and body, and before it the payloads that
@@ -237,7 +238,8 @@ impl Drop for Fetch<'_> {
 impl<'a> Fetch<'a> {
     /// Makes a new log in the folder `dir`.
     pub(crate) fn anew(
-        (session, dir): (Uuid, &'a Path),
+        session: Uuid,
+        dir: &'a Path,
         replicator: &'a dyn Replicator,
         ground: &'a LogEnvironment,
     ) -> Fetch<'a> {
@@ -259,10 +261,12 @@ impl<'a> Fetch<'a> {
 
     /// Appends to the log in the folder `dir`.
     fn behind(
-        (session, dir): (Uuid, &'a Path),
+        session: Uuid,
+        dir: &'a Path,
         replicator: &'a dyn Replicator,
         storage: &'a Arc<dyn Storage>,
-        (log, folded): (LogWriter, LiveState),
+        log: LogWriter,
+        folded: LiveState,
     ) -> Fetch<'a> {
         let live = Some((RemadeLog::of(log, dir), folded));
         let captures = CaptureReceiver::new(dir);
@@ -315,7 +319,7 @@ impl<'a> Fetch<'a> {
         match part {
             HeldPart::Captures { next, captures } if next > self.next() => {
                 let records = self.next()..next;
-                self.captures.take((self.session, self.replicator), records, captures)?;
+                self.captures.take(self.session, self.replicator, records, captures)?;
                 // Of a log that goes on a power cut may leave any part; a new one has no name yet.
                 if self.goes_on() { self.captures.sync() } else { Ok(()) }
             }
@@ -438,7 +442,7 @@ impl<'a> Fetch<'a> {
         let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
         // A fork's first record begins a segment of the fork: one more before it would be empty.
         if begins_segment && record.kind != RecordKind::OPENED {
-            log.begin_segment((record.body.len(), record.time_us), &context)?;
+            log.begin_segment(record.body.len(), record.time_us, &context)?;
         }
         log.append(record, known, &context)?.map_err(refused)?;
         match log.is_new() {

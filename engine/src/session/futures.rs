@@ -227,7 +227,7 @@ impl Session {
         to: SequenceNumber,
     ) -> WriteAttempt<SequenceNumber, RollbackReport> {
         match self.try_turn(access) {
-            Ok(Some(state)) => Ok(self.roll_back_now(state, (to, true), None)),
+            Ok(Some(state)) => Ok(self.roll_back_now(state, to, true, None)),
             Ok(None) => Err(to),
             Err(error) => Ok(Err(error)),
         }

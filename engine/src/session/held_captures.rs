@@ -119,7 +119,8 @@ mod holding {
         /// before these are held.
         pub(in crate::session) fn put(
             &mut self,
-            (session, replicator): (Uuid, &dyn Replicator),
+            session: Uuid,
+            replicator: &dyn Replicator,
             sources: CaptureSources<'_>,
             records: &[Record<'_>],
         ) -> Result<Option<AppendedPacks>> {
@@ -166,17 +167,19 @@ mod holding {
             let mut packer = SnapshotPacker::new(&layout::captures_dir(&home));
             for ancestor in ancestors.iter().filter_map(|ancestor| store.writers.get(*ancestor)) {
                 if let Some((places, objects, held)) = ancestor.held_with_captures() {
-                    packer.note_held(&newest((storage, &places, &objects), held)?);
+                    packer.note_held(&newest(storage, &places, &objects, held)?);
                 }
             }
-            packer.note_held(&newest((storage, places, objects), self.from..end)?);
+            packer.note_held(&newest(storage, places, objects, self.from..end)?);
             Ok(packer)
         }
     }
 
     /// Returns the newest captures that records name.
     fn newest(
-        (storage, places, objects): (&Arc<dyn Storage>, &RecordLocator, &Objects),
+        storage: &Arc<dyn Storage>,
+        places: &RecordLocator,
+        objects: &Objects,
         records: Range<SequenceNumber>,
     ) -> Result<VecDeque<FilesystemSnapshot>> {
         let Range { start, end } = records;
@@ -271,7 +274,8 @@ mod holding {
         /// Makes the objects that one append added, whose records have these numbers.
         pub(in crate::session) fn take(
             &mut self,
-            (session, replicator): (Uuid, &dyn Replicator),
+            session: Uuid,
+            replicator: &dyn Replicator,
             Range { start, end: next }: Range<SequenceNumber>,
             CapturePacks { packs, inlined }: CapturePacks<'_>,
         ) -> Result<()> {
@@ -348,7 +352,8 @@ mod nothing {
 
         pub(in crate::session) fn put(
             &mut self,
-            (_, replicator): (Uuid, &dyn Replicator),
+            _: Uuid,
+            replicator: &dyn Replicator,
             CaptureSources { storage, places, objects, session }: CaptureSources<'_>,
             _: &[Record<'_>],
         ) -> Result<Option<AppendedPacks>> {
@@ -368,7 +373,8 @@ mod nothing {
 
         pub(in crate::session) fn take(
             &mut self,
-            _: (Uuid, &dyn Replicator),
+            _: Uuid,
+            _: &dyn Replicator,
             _: Range<SequenceNumber>,
             _: CapturePacks<'_>,
         ) -> Result<()> {

@@ -80,7 +80,8 @@ impl ImageStatus {
     /// with the segment `opened_at`, and whose last writer closed it, or not.
     pub(super) fn behind(
         bytes: u64,
-        (log_bytes, next_sequence): (u64, SequenceNumber),
+        log_bytes: u64,
+        next_sequence: SequenceNumber,
         opened_at: u32,
         closed: bool,
     ) -> ImageStatus {

@@ -128,14 +128,15 @@ impl Session {
         from: SequenceNumber,
         visit: &mut dyn FnMut(SequenceNumber, T) -> Result<()>,
     ) -> Result<()> {
-        self.visit_observed(name, (from, SequenceNumber::MAX), visit)
+        self.visit_observed(name, from, SequenceNumber::MAX, visit)
     }
 
     /// Passes what was observed under `name`, from one record through another, to `visit`.
     pub(crate) fn visit_observed<T: DeserializeOwned>(
         &self,
         name: &str,
-        (from, through): (SequenceNumber, SequenceNumber),
+        from: SequenceNumber,
+        through: SequenceNumber,
         visit: &mut dyn FnMut(SequenceNumber, T) -> Result<()>,
     ) -> Result<()> {
         let source = self.inner.log_source(&self.inner.state.lock());
@@ -160,7 +161,7 @@ impl Session {
     pub fn now(&self) -> Result<DateTime<Utc>> {
         let state = self.writable(WriteScope::Log)?;
         let now_us = self.inner.now_us();
-        self.write_observed(state, now_us, (NOW, &encode(NOW, &now_us)?))?;
+        self.write_observed(state, now_us, NOW, &encode(NOW, &now_us)?)?;
         Ok(conversation_reading::time(now_us))
     }
 
@@ -174,7 +175,7 @@ impl Session {
         let state = self.writable(WriteScope::Log)?;
         let drawn = Generator::for_record(state.seed(), state.log.next_sequence()).next_u64();
         let now_us = self.inner.now_us();
-        self.write_observed(state, now_us, (DRAW, &encode(DRAW, &drawn)?))?;
+        self.write_observed(state, now_us, DRAW, &encode(DRAW, &drawn)?)?;
         Ok(drawn)
     }
 
@@ -264,23 +265,24 @@ impl Session {
     pub(super) fn write_observation(&self, name: &str, data: &[u8]) -> Result<SequenceNumber> {
         let state = self.writable(WriteScope::Log)?;
         let time_us = self.inner.now_us();
-        self.write_observed(state, time_us, (name, data))
+        self.write_observed(state, time_us, name, data)
     }
 
     /// Records a fact of the engine, also while the session takes no writes until it is recovered.
     pub(super) fn observe_interrupted(&self, name: &str, data: &[u8]) -> Result<SequenceNumber> {
         let state = self.inner.settleable()?;
         let time_us = self.inner.now_us();
-        self.inner.write_observed(state, time_us, (name, data), &Lane::default())
+        self.inner.write_observed(state, time_us, name, data, &Lane::default())
     }
 
     fn write_observed(
         &self,
         state: MutexGuard<'_, WriterState>,
         time_us: i64,
-        named: (&str, &[u8]),
+        name: &str,
+        data: &[u8],
     ) -> Result<SequenceNumber> {
-        self.inner.write_observed(state, time_us, named, &self.record_lane())
+        self.inner.write_observed(state, time_us, name, data, &self.record_lane())
     }
 }
 
@@ -289,7 +291,8 @@ impl SessionInner {
         self: &Arc<Self>,
         state: MutexGuard<'_, WriterState>,
         time_us: i64,
-        (name, data): (&str, &[u8]),
+        name: &str,
+        data: &[u8],
         lane: &Lane<'_>,
     ) -> Result<SequenceNumber> {
         let reference = self.recorded(&state, data)?;

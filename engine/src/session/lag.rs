@@ -40,28 +40,34 @@ pub(super) struct Quiet {
     time_us: AtomicI64,
 }
 
+/// Describes a record that was written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WrittenRecord {
+    pub(super) sequence: SequenceNumber,
+    /// Bytes of the log up to the end of the record.
+    pub(super) log_bytes: u64,
+    pub(super) time_us: i64,
+}
+
 impl Quiet {
-    /// Returns whether a record needs no look that has this time, and behind which the log has so many bytes.
+    /// Returns whether a record needs no look.
     #[inline]
-    pub(super) fn holds(&self, sequence: SequenceNumber, bytes: u64, time_us: i64) -> bool {
+    pub(super) fn holds(&self, written: WrittenRecord) -> bool {
+        let WrittenRecord { sequence, log_bytes, time_us } = written;
         let since_us = time_us.wrapping_sub(self.time_us.load(Ordering::Relaxed));
         sequence.get() < self.sequence.load(Ordering::Relaxed)
-            && bytes < self.bytes.load(Ordering::Relaxed)
+            && log_bytes < self.bytes.load(Ordering::Relaxed)
             && since_us.cast_unsigned() < QUIET_US
     }
 
     /// Notes what a look at a record has come to.
-    pub(super) fn note(
-        &self,
-        (sequence, bytes, time_us): (SequenceNumber, u64, i64),
-        behind: ReplicaLag,
-        (records_max, bytes_max): (u64, u64),
-    ) {
+    pub(super) fn note(&self, written: WrittenRecord, behind: ReplicaLag, records_max: u64, bytes_max: u64) {
+        let WrittenRecord { sequence, log_bytes, time_us } = written;
         // Halfway to the bound there is another look.
         let records = records_max.saturating_sub(behind.records) / 2;
         let more = bytes_max.saturating_sub(behind.bytes) / 2;
         self.sequence.store(sequence.get() + 1 + records.min(QUIET_RECORDS), Ordering::Relaxed);
-        self.bytes.store(bytes.saturating_add(more.min(QUIET_BYTES)), Ordering::Relaxed);
+        self.bytes.store(log_bytes.saturating_add(more.min(QUIET_BYTES)), Ordering::Relaxed);
         self.time_us.store(time_us, Ordering::Relaxed);
     }
 }
@@ -188,20 +194,25 @@ mod tests {
 
     #[test]
     fn there_is_a_look_before_anything_can_come_to_its_bound() {
-        let (quiet, name) = (Quiet::default(), SequenceNumber::new);
-        let bounds = (1_000, 1 << 20);
-        assert!(!quiet.holds(name(0), 10, 0));
+        let quiet = Quiet::default();
+        let record = |sequence, log_bytes, time_us| WrittenRecord {
+            sequence: SequenceNumber::new(sequence),
+            log_bytes,
+            time_us,
+        };
+        let note = |behind| quiet.note(record(9, 500, 70), behind, 1_000, 1 << 20);
+        assert!(!quiet.holds(record(0, 10, 0)));
         let behind = |records, bytes| ReplicaLag { records, bytes, time: Duration::ZERO };
-        quiet.note((name(9), 500, 70), behind(10, 500), bounds);
-        assert!(quiet.holds(name(10), 600, 70) && quiet.holds(name(73), 600, 1_069));
-        assert!(!quiet.holds(name(74), 600, 70), "64 records had none");
-        assert!(!quiet.holds(name(10), 500 + QUIET_BYTES, 70), "many bytes have come");
-        assert!(!quiet.holds(name(10), 600, 1_070) && !quiet.holds(name(10), 600, 69), "time has passed");
+        note(behind(10, 500));
+        assert!(quiet.holds(record(10, 600, 70)) && quiet.holds(record(73, 600, 1_069)));
+        assert!(!quiet.holds(record(74, 600, 70)), "64 records had none");
+        assert!(!quiet.holds(record(10, 500 + QUIET_BYTES, 70)), "many bytes have come");
+        assert!(!quiet.holds(record(10, 600, 1_070)) && !quiet.holds(record(10, 600, 69)), "time has passed");
         for (records, near) in [(990, 5), (999, 0), (1_000, 0)] {
-            quiet.note((name(9), 500, 70), behind(records, 500), bounds);
-            assert!(!quiet.holds(name(10 + near), 600, 70), "{records}");
+            note(behind(records, 500));
+            assert!(!quiet.holds(record(10 + near, 600, 70)), "{records}");
         }
-        quiet.note((name(9), 500, 70), behind(10, (1 << 20) - 100), bounds);
-        assert!(quiet.holds(name(10), 549, 70) && !quiet.holds(name(10), 550, 70));
+        note(behind(10, (1 << 20) - 100));
+        assert!(quiet.holds(record(10, 549, 70)) && !quiet.holds(record(10, 550, 70)));
     }
 }

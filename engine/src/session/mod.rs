@@ -128,12 +128,12 @@ pub use settle::Settlement;
 pub(crate) use subscribers::SubscriptionGuard;
 pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
 #[cfg(feature = "testkit")]
-pub(crate) use write::{SyncRequest, due, failed, promises_sync, sync_in_time, sync_through};
+pub(crate) use write::{SyncRequest, SyncSteps, due, failed, promises_sync, sync_in_time, sync_through};
 
 pub(crate) use open::{
-    Images, LoadedSession, OpenAs, ReadGround, RecordedPart, SessionSeed, VisitFrame, begin, check_declared,
-    left_open, lock_or_read_only, lock_to_write, open, open_as_read, open_claimed, open_read, open_recorded,
-    open_to_preview, read_outline, read_outline_by,
+    Images, LoadedSession, OpenAs, OutlineSource, ReadGround, RecordedPart, SessionSeed, TakeoverNote,
+    VisitFrame, begin, check_declared, left_open, lock_or_read_only, lock_to_write, open, open_as_read,
+    open_claimed, open_read, open_recorded, open_to_preview, read_outline, read_outline_by,
 };
 pub(crate) use operation_records::captures_named_by;
 pub(crate) use shared_prefix::{SharedPrefix, cut};

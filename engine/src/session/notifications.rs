@@ -71,7 +71,7 @@ impl SessionInner {
         MutexGuard::unlocked(state, || {
             let tell = || self.subscribers.tell(&|| self.gate.synced());
             match changing {
-                Some((ticket, operation)) => inside((self.id, ticket, operation), tell),
+                Some((ticket, operation)) => inside(self.id, ticket, operation, tell),
                 None => tell(),
             }
         });

@@ -44,7 +44,7 @@ use crate::log::objects::Objects;
 use crate::log::publish::SyncGate;
 use crate::log::reader::RecordLocator;
 use crate::log::scan::{self, FrameAt, LogScan, Scanner};
-use crate::log::writer::LogWriter;
+use crate::log::writer::{LogIdentity, LogWriter};
 use crate::names::DeclaredNames;
 use crate::operation::OpenOperation;
 use crate::options::{Durability, MemoryLimit, StoreOptions};
@@ -184,23 +184,32 @@ pub(crate) fn read_outline(
     limit: MemoryLimit,
 ) -> Result<(LogScan, Result<Projection>)> {
     let none = Projection::new(LogSlices::Outline);
-    let sources = (storage, objects, limit);
+    let source = OutlineSource { storage, objects, limit };
     scan::whole(|| {
-        read_outline_by(sources, dir, &none, |visit| Scanner::new(storage.as_ref(), dir)?.run(visit))
+        read_outline_by(source, dir, &none, |visit| Scanner::new(storage.as_ref(), dir)?.run(visit))
     })
 }
 
 /// Takes each frame of a walk over a log.
 pub(crate) type VisitFrame<'a> = dyn FnMut(FrameAt<'_>) -> Result<()> + 'a;
 
+/// Holds what an outline is read from, and the memory that this may take.
+#[derive(Clone, Copy)]
+pub(crate) struct OutlineSource<'a> {
+    pub(crate) storage: &'a Arc<dyn Storage>,
+    pub(crate) objects: &'a Objects,
+    pub(crate) limit: MemoryLimit,
+}
+
 /// Reads what [`read_outline`] reads, by another walk over the log, which hands over the records behind those of the
 /// outline `begun`.
 pub(crate) fn read_outline_by(
-    (storage, objects, limit): (&Arc<dyn Storage>, &Objects, MemoryLimit),
+    source: OutlineSource<'_>,
     dir: &FilePath,
     begun: &Projection,
     walk: impl FnOnce(&mut VisitFrame<'_>) -> Result<LogScan>,
 ) -> Result<(LogScan, Result<Projection>)> {
+    let OutlineSource { storage, objects, limit } = source;
     let watch = || Watch::of(dir, limit);
     let outline =
         || LiveState { watch: watch(), projection: begun.clone(), ..LiveState::new(LogSlices::Outline) };
@@ -256,7 +265,7 @@ impl Images {
             Some(next_sequence) => (self.bytes, self.log_bytes, next_sequence),
             None => (0, 0, SequenceNumber::MIN),
         };
-        ImageStatus::behind(bytes, (log_bytes, next_sequence), opened_at, closed)
+        ImageStatus::behind(bytes, log_bytes, next_sequence, opened_at, closed)
     }
 
     /// Returns the fold as it is behind the image, whose projection is `projection`.
@@ -289,9 +298,13 @@ impl Images {
                 && let Some(places) = scanner.go_on_from(image)?
             {
                 let mut watch = Watch::of(dir, memory);
-                let covers = (image.next_sequence, scanner.passed_bytes());
+                let (next, read_bytes) = (image.next_sequence, scanner.passed_bytes());
+                let charge = |watch: &mut Watch| {
+                    let (items, contents) = held_by(image);
+                    watch.behind_image(next, read_bytes, items, contents)
+                };
                 // Folding all records takes as much, or tells that it is too much.
-                if let Some(Err(_)) = watch.as_mut().map(|watch| watch.behind_image(covers, held_by(image))) {
+                if let Some(Err(_)) = watch.as_mut().map(charge) {
                     scanner = Scanner::new(storage.as_ref(), dir)?;
                     continue;
                 }
@@ -437,21 +450,29 @@ pub(crate) fn open_to_preview(store: &Arc<OpenStore>, dir: &FilePath, open_as: O
     open_as_read(store, dir, open_as, read)
 }
 
+/// Says who took a session over, and why.
+#[derive(Clone, Copy)]
+pub(crate) struct TakeoverNote<'a> {
+    pub(crate) by: &'a str,
+    pub(crate) reason: &'a str,
+}
+
 /// Opens the session in `dir`, which this process has claimed and written from what the store's replicator holds, and of which it read `made`
-/// back. `said` names who took it over, and why, where a person did.
+/// back. `note` says who took it over, if a person did.
 pub(crate) fn open_claimed(
     store: &Arc<OpenStore>,
     dir: &FilePath,
     mut open_as: OpenAs,
     made: MadeLog,
-    (by, said): (ReplicaClaim, Option<(&str, &str)>),
+    claim: ReplicaClaim,
+    note: Option<TakeoverNote<'_>>,
 ) -> Result<Session> {
     let read = made.read_on(ReadGround::of(&store.options), dir, open_as.types.as_ref())?;
     let session = read.scan.session;
     lock_folder(dir, &mut open_as, session)?;
-    let replica = claimed(store, (session, dir), by);
+    let replica = claimed(store, session, dir, claim);
     let session = open_beside(store, dir, open_as, read, replica)?;
-    if let Some((by, reason)) = said {
+    if let Some(TakeoverNote { by, reason }) = note {
         session.inner.note_takeover(by, reason)?;
     }
     Ok(session)
@@ -514,7 +535,7 @@ fn open_beside(
         ..WriterState::new(log, folded, openings)
     };
     state.log.interrupted_calls = report.interrupted.len() as u64;
-    let session = assemble(store, dir, open_as, report, gate, (state, replica))?;
+    let session = assemble(store, dir, open_as, report, gate, state, replica)?;
     session.inner.note_replica()?;
     session.inner.note_dropped()?;
     Ok(session)
@@ -547,8 +568,8 @@ pub(crate) fn open_recorded(
         ..RecoveryReport::default()
     };
     show_state_before_open_calls(&mut live);
-    let opened = openings.last().map(|(_, opened)| (opened.session, opened.seed));
-    let log = LogWriter::recorded(&store.ground(), dir, opened.unwrap_or_default(), places);
+    let identity = openings.last().map(|(_, opened)| LogIdentity::of(opened)).unwrap_or_default();
+    let log = LogWriter::recorded(&store.ground(), dir, identity, places);
     let state = WriterState {
         interrupted: !report.interrupted.is_empty(),
         recording: Some(Box::new(recording)),
@@ -556,7 +577,7 @@ pub(crate) fn open_recorded(
     };
     let durability = Durability::Process;
     let open_as = OpenAs { types: Some(types), durability, lock: None, read_only: None };
-    assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MAX), (state, None))
+    assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MAX), state, None)
 }
 
 /// Shows STATE as it was before the first open call that may have changed it.
@@ -591,8 +612,7 @@ pub(crate) fn begin(
     lock_folder(dir, &mut open_as, id)?;
     let replica = claim_new(store, dir, id)?;
     let note = replica.as_ref().map(|replica| (RecordKind::REPLICATED, replica.note().encode()));
-    let session =
-        assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MIN), (state, replica))?;
+    let session = assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MIN), state, replica)?;
     let time_us = session.inner.now_us();
     let opened = (RecordKind::OPENED, body);
     let records: Result<Vec<PendingRecord<'_>>> = std::iter::once(&opened)
@@ -616,7 +636,8 @@ fn assemble(
     open_as: OpenAs,
     report: RecoveryReport,
     gate: SyncGate<Error>,
-    (state, replica): (WriterState, Option<Replica>),
+    state: WriterState,
+    replica: Option<Replica>,
 ) -> Result<Session> {
     let id = state.opened().session;
     let replays = state.recording.is_some();

@@ -150,7 +150,7 @@ impl Session {
         through: SequenceNumber,
     ) -> Result<Vec<T>> {
         let mut found = Vec::new();
-        self.visit_observed(name, (from, through), &mut |_, value| {
+        self.visit_observed(name, from, through, &mut |_, value| {
             found.push(value);
             Ok(())
         })?;

@@ -174,7 +174,7 @@ impl Session {
     pub(crate) fn end_interrupted(&self, end: ToolEnd<'_>) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let state = inner.settleable()?;
-        let sequence = inner.write_end(state, (inner.now_us(), end), None, false)?;
+        let sequence = inner.write_end(state, inner.now_us(), end, None, false)?;
         let mut state = inner.state.lock();
         let left = state.left_open().next().is_some();
         state.interrupted = left;
@@ -436,7 +436,7 @@ impl ActiveCall {
         let time_us = inner.now_us();
         let elapsed_us = u64::try_from(time_us.saturating_sub(self.began_us)).unwrap_or_default();
         let end = ToolEnd { elapsed_us, ..end };
-        let end = inner.write_end(state, (time_us, end), Some(self.within.ticket), keep)?;
+        let end = inner.write_end(state, time_us, end, Some(self.within.ticket), keep)?;
         Ok(OperationEnd { end, elapsed_us })
     }
 
@@ -594,7 +594,8 @@ impl SessionInner {
     fn write_end(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
-        (time_us, mut end): (i64, ToolEnd<'_>),
+        time_us: i64,
+        mut end: ToolEnd<'_>,
         ticket: Option<u64>,
         keep: bool,
     ) -> Result<SequenceNumber> {

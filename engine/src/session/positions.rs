@@ -314,14 +314,15 @@ impl Session {
             true => self.attempt(inner.writable()?, WriteScope::State, attempt)?,
             false => self.writable(WriteScope::State)?,
         };
-        self.roll_back_now(state, (to, preserve_logs), past)
+        self.roll_back_now(state, to, preserve_logs, past)
     }
 
     /// Rolls back, now that the schedule allows that.
     pub(super) fn roll_back_now(
         &self,
         mut state: MutexGuard<'_, WriterState>,
-        (to, preserve_logs): (SequenceNumber, bool),
+        to: SequenceNumber,
+        preserve_logs: bool,
         past: Option<OperationId>,
     ) -> Result<RollbackReport> {
         let inner = &self.inner;

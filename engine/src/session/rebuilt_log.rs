@@ -53,7 +53,8 @@ impl MadeLog {
     ///
     /// Those of [`LogReader::open`](crate::inspect::LogReader::open) and of checking the host's types.
     pub(crate) fn read(
-        (ground, dir): (ReadGround<'_>, &Path),
+        ground: ReadGround<'_>,
+        dir: &Path,
         types: Option<&SessionTypes>,
         log_slices: LogSlices,
         fetch: &mut Fetch<'_>,

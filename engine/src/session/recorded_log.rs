@@ -176,8 +176,11 @@ impl ReplayLog {
     /// Returns the records from `from` to before `end`, of a log with these places. `closed` says that the process closed its
     /// session there.
     pub(crate) fn new(
-        (storage, places): (Arc<dyn Storage>, RecordLocator),
-        (from, end, closed): (SequenceNumber, SequenceNumber, bool),
+        storage: Arc<dyn Storage>,
+        places: RecordLocator,
+        from: SequenceNumber,
+        end: SequenceNumber,
+        closed: bool,
         rules: Rules,
     ) -> ReplayLog {
         ReplayLog {
@@ -214,7 +217,7 @@ impl ReplayLog {
         let from = self.read_through;
         let through = (from + AHEAD as u64 - 1).min(self.end - 1);
         let ahead = &mut self.ahead;
-        self.places.read_on(&self.storage, (from, through), &mut self.at, &mut |record| {
+        self.places.read_on(&self.storage, from, through, &mut self.at, &mut |record| {
             let Record { sequence, kind, time_us, body } = record;
             let role = Role::of(kind, sequence, body)?;
             ahead.push_back(ReplayRecord { sequence, kind, time_us, body: body.to_vec(), role });
@@ -235,7 +238,7 @@ impl ReplayLog {
         let end = self.places.next_sequence;
         while next < end && found.is_none() {
             let through = (next + AHEAD as u64 - 1).min(end - 1);
-            self.places.read_on(&self.storage, (next, through), &mut at, &mut |record| {
+            self.places.read_on(&self.storage, next, through, &mut at, &mut |record| {
                 if found.is_none() {
                     found = look(&record)?;
                 }
@@ -418,8 +421,8 @@ mod tests {
             left_out: Arc::default(),
             checks_objects: false,
         };
-        let nowhere = (SequenceNumber::MIN, SequenceNumber::MIN, false);
-        ReplayLog::new((Arc::new(FileStorage::new()), RecordLocator::default()), nowhere, rules)
+        let (storage, start) = (Arc::new(FileStorage::new()), SequenceNumber::MIN);
+        ReplayLog::new(storage, RecordLocator::default(), start, start, false, rules)
     }
 
     fn remember(recording: &mut ReplayLog, sequence: u64, within: Option<u64>, name: Option<String>) {

@@ -88,7 +88,8 @@ impl WriterState {
     /// Compares what the host produced with the record whose turn it is.
     fn judge(
         &mut self,
-        (kind, produced): (RecordKind, &[u8]),
+        kind: RecordKind,
+        produced: &[u8],
         produced_objects: &BTreeMap<ObjectId, Vec<u8>>,
         types: Option<&SessionTypes>,
     ) -> Result<ReplayVerdict> {
@@ -127,7 +128,7 @@ impl WriterState {
                 ReplayVerdict::Changed(Divergence::changed(sequence, lane, other.record, difference))
             }
             _ => {
-                let extra = Divergence::extra(sequence, lane, (kind, produced), &names);
+                let extra = Divergence::extra(sequence, lane, kind, produced, &names);
                 ReplayVerdict::Extra(Divergence { other: Some(other), ..extra })
             }
         })
@@ -141,7 +142,7 @@ impl WriterState {
             Arc::make_mut(&mut names).learn(declare);
         }
         let lane = Lane::of(kind, produced).unwrap_or_default().into();
-        recording.note(Divergence::extra(next, lane, (kind, produced), &names));
+        recording.note(Divergence::extra(next, lane, kind, produced, &names));
         Ok(recording.diverged())
     }
 
@@ -161,7 +162,7 @@ impl WriterState {
     fn missing(&mut self) -> Result<Option<Divergence>> {
         let names = self.live.projection.names.clone();
         let Some((head, whose)) = self.recording()?.head()? else { return Ok(None) };
-        Ok(Some(Divergence::missing(head.sequence, whose.lane(), (head.kind, &head.body), &names)))
+        Ok(Some(Divergence::missing(head.sequence, whose.lane(), head.kind, &head.body, &names)))
     }
 }
 
@@ -191,7 +192,7 @@ impl SessionInner {
             return Err(Error::UnsupportedKind { sequence, kind });
         }
         recording.told = Some(head.sequence);
-        self.notify((head.sequence, head.time_us, head.kind), false, || {
+        self.notify(head.sequence, head.time_us, head.kind, false, || {
             self.recorded_event(&record, &live.projection.names, &log.objects)
         });
         if let Some(replayed) = &self.replayed {
@@ -305,7 +306,8 @@ impl SessionInner {
     pub(super) fn append_replayed(
         &self,
         state: &mut MutexGuard<'_, WriterState>,
-        (kind, body): (RecordKind, AppendBody<'_>),
+        kind: RecordKind,
+        body: AppendBody<'_>,
         apply: impl FnOnce(&mut LiveState, SequenceNumber, FoldSources<'_>) -> Result<()>,
     ) -> Result<SequenceNumber> {
         let produced = body.bytes();
@@ -338,7 +340,7 @@ impl SessionInner {
         }
         let verdict = match sabotage::is(Breakage::ReplayUncompared) {
             true => ReplayVerdict::Same,
-            false => state.judge((kind, produced), &produced_objects, self.types.as_ref())?,
+            false => state.judge(kind, produced, &produced_objects, self.types.as_ref())?,
         };
         match verdict {
             ReplayVerdict::Same => self.apply_recorded(state)?,

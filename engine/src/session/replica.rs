@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use super::compaction_notice::SaidDropped;
 use super::held_captures::{AppendedPacks, CaptureSources, HeldFrom, ReplicatedCaptures};
-use super::lag::{Lag, Quiet, ReplicaLag};
+use super::lag::{Lag, Quiet, ReplicaLag, WrittenRecord};
 use super::write::PendingRecord;
 use super::{SessionInner, WriterState};
 use crate::clock::Clock;
@@ -178,7 +178,8 @@ impl Replica {
     /// Claims the session in the folder `dir`, of which the replicator holds what `compared` says, and the local log at least that.
     pub(super) fn claim(
         replication: &Replication,
-        (session, dir): (Uuid, &Path),
+        session: Uuid,
+        dir: &Path,
         compared: &ReplicaExtent,
     ) -> Result<Replica> {
         let (held, captures_from) = (compared.held.next, compared.captures_from);
@@ -186,17 +187,13 @@ impl Replica {
         let epoch = epoch.map_err(|error| replica_error(session, error))?;
         let said_dropped = compared.said_dropped.clone();
         let claimed = ReplicaClaim { epoch, held, captures_from, said_dropped };
-        let replica = Replica::of(replication, (session, dir), claimed);
+        let replica = Replica::of(replication, session, dir, claimed);
         replica.dropped.lock().is_to_say = compared.is_to_say && !sabotage::is(Breakage::DroppedUnsaid);
         Ok(replica)
     }
 
     /// Feeds under a claim that was made.
-    pub(super) fn of(
-        replication: &Replication,
-        (session, dir): (Uuid, &Path),
-        claimed: ReplicaClaim,
-    ) -> Replica {
+    pub(super) fn of(replication: &Replication, session: Uuid, dir: &Path, claimed: ReplicaClaim) -> Replica {
         let ReplicaClaim { epoch, held, captures_from, said_dropped } = claimed;
         Replica {
             replication: replication.clone(),
@@ -265,16 +262,14 @@ impl Replica {
         self.gate.synced()
     }
 
-    /// Notes that a record was written which has this time, and behind which the log has so many bytes, and returns whether that write has to
-    /// wait for the replicator, which is too far behind.
+    /// Notes that a record was written, and returns whether that write has to wait for the replicator, which is too far behind.
     #[inline]
-    pub(super) fn note_written(&self, written: (SequenceNumber, u64, i64), clock: &dyn Clock) -> bool {
-        let (sequence, log_bytes, time_us) = written;
-        !self.quiet.holds(sequence, log_bytes, time_us) && self.look(written, clock)
+    pub(super) fn note_written(&self, written: WrittenRecord, clock: &dyn Clock) -> bool {
+        !self.quiet.holds(written) && self.look(written, clock)
     }
 
-    fn look(&self, written: (SequenceNumber, u64, i64), clock: &dyn Clock) -> bool {
-        let (sequence, log_bytes, _) = written;
+    fn look(&self, written: WrittenRecord, clock: &dyn Clock) -> bool {
+        let WrittenRecord { sequence, log_bytes, .. } = written;
         let now_us = clock.steady_us();
         let mut lag = self.lag.lock();
         lag.note(sequence, log_bytes, now_us);
@@ -285,7 +280,7 @@ impl Replica {
             return false;
         }
         let Replication { records_behind_max, bytes_behind_max, .. } = self.replication;
-        self.quiet.note(written, behind, (records_behind_max, bytes_behind_max));
+        self.quiet.note(written, behind, records_behind_max, bytes_behind_max);
         behind.is_too_far(&self.replication)
     }
 
@@ -420,7 +415,8 @@ impl SessionInner {
     #[inline]
     pub(super) fn falls_behind(&self, state: &WriterState, sequence: SequenceNumber) -> bool {
         let Some(replica) = &self.replica else { return false };
-        let written = (sequence, state.log.used_bytes(), state.log.last_time_us());
+        let (log_bytes, time_us) = (state.log.used_bytes(), state.log.last_time_us());
+        let written = WrittenRecord { sequence, log_bytes, time_us };
         replica.note_written(written, self.store.options.clock.as_ref())
     }
 
@@ -495,7 +491,7 @@ impl SessionInner {
             }
             let storage = &self.store.options.storage;
             let sources = CaptureSources { storage, places: &places, objects: &objects, session: self };
-            let packed = replica.captures.lock().put((session, replicator.as_ref()), sources, &records)?;
+            let packed = replica.captures.lock().put(session, replicator.as_ref(), sources, &records)?;
             let captures = packed.as_ref().map(|AppendedPacks { packs, inlined }| CapturePacks {
                 packs: packs.as_slice(),
                 inlined: inlined.as_slice(),

@@ -33,6 +33,14 @@ pub(crate) struct LoggedCapture {
     pub(crate) recorded: Option<Vec<u8>>,
 }
 
+/// Holds the captures in one record of a call.
+pub(crate) struct LoggedCaptures {
+    pub(crate) record: SequenceNumber,
+    /// Whether the record is the call's end.
+    pub(crate) is_end: bool,
+    pub(crate) captured: RecordedCaptures,
+}
+
 /// Returns whether a recorded capture of the resource of this name is of another place.
 type IsElsewhere<'a> = Box<dyn Fn(&str, &[u8]) -> bool + 'a>;
 
@@ -127,7 +135,7 @@ impl Session {
         }
         for begin in begins {
             let captured = self.read_begin(begin, |begin| begin.resources)?;
-            take(&mut found, names, captured, (begin, false));
+            take(&mut found, names, LoggedCaptures { record: begin, is_end: false, captured });
             if found.len() == names.names.len() {
                 break;
             }
@@ -141,7 +149,8 @@ impl Session {
         begin: SequenceNumber,
         names: &Sought<'_>,
     ) -> Result<BTreeMap<String, LoggedCapture>> {
-        Ok(taken(names, self.read_begin(begin, |begin| begin.resources)?, (begin, false)))
+        let captured = self.read_begin(begin, |begin| begin.resources)?;
+        Ok(taken(names, LoggedCaptures { record: begin, is_end: false, captured }))
     }
 
     /// Returns the captures of these resources in the record of an end.
@@ -150,21 +159,23 @@ impl Session {
         end: SequenceNumber,
         names: &Sought<'_>,
     ) -> Result<BTreeMap<String, LoggedCapture>> {
-        Ok(taken(names, self.captures_at_end_of(end)?, (end, true)))
+        let captured = self.captures_at_end_of(end)?;
+        Ok(taken(names, LoggedCaptures { record: end, is_end: true, captured }))
     }
 
     /// Returns the captures that the rollback of a call found of those of these resources in which it replaced something: what was
     /// there when its first attempt began, where the log says that.
     pub(crate) fn captures_of_rollback(
         &self,
-        (begin, end): (SequenceNumber, SequenceNumber),
+        begin: SequenceNumber,
+        end: SequenceNumber,
         names: &Sought<'_>,
     ) -> Result<BTreeMap<String, LoggedCapture>> {
         let mut replaced = self.captures_replaced_at(end)?;
         for (name, first) in self.captures_before_rollback(begin, end)? {
             replaced.entry(name).and_modify(|found| *found = first);
         }
-        Ok(taken(names, replaced, (end, true)))
+        Ok(taken(names, LoggedCaptures { record: end, is_end: true, captured: replaced }))
     }
 
     /// Returns the last capture of each resource that outlives its process, by the names of the resources and as the resources
@@ -191,22 +202,18 @@ impl Session {
         let mut found = BTreeMap::new();
         self.calls_back(&mut |item| {
             let Some((end, _)) = item.position().filter(|(end, _)| wanted(*end)) else { return Ok(true) };
-            let (left, of) = self.captures_left_by(item, end)?;
-            take(&mut found, names, left, of);
+            take(&mut found, names, self.captures_left_by(item, end)?);
             Ok(found.len() < names.names.len())
         })?;
         Ok(found)
     }
 
-    /// Returns the captures that a call left whose end is the record `end`, and which record holds them. A restore that failed or
+    /// Returns the captures that a call left whose end is the record `end`. A restore that failed or
     /// was interrupted left none: it may have worked on another folder.
-    pub(crate) fn captures_left_by(
-        &self,
-        call: &ToolInvoked,
-        end: SequenceNumber,
-    ) -> Result<(RecordedCaptures, (SequenceNumber, bool))> {
+    pub(crate) fn captures_left_by(&self, call: &ToolInvoked, end: SequenceNumber) -> Result<LoggedCaptures> {
+        let at_end = |captured| LoggedCaptures { record: end, is_end: true, captured };
         if call.tool == RESTORE && call.outcome != Outcome::Committed {
-            return Ok((RecordedCaptures::new(), (end, true)));
+            return Ok(at_end(RecordedCaptures::new()));
         }
         // What a failed or interrupted call changed was rolled back.
         let left = match call.outcome {
@@ -215,9 +222,10 @@ impl Session {
             _ => RecordedCaptures::new(),
         };
         if !left.is_empty() || call.outcome == Outcome::Committed {
-            return Ok((left, (end, true)));
+            return Ok(at_end(left));
         }
-        Ok((self.read_begin(call.begin, |begin| begin.resources)?, (call.begin, false)))
+        let captured = self.read_begin(call.begin, |begin| begin.resources)?;
+        Ok(LoggedCaptures { record: call.begin, is_end: false, captured })
     }
 
     /// Hands the calls that have ended to `visit`, the last one first, until it returns `false`.
@@ -309,23 +317,15 @@ impl Session {
 }
 
 /// Returns those of the captures that are wanted.
-fn taken(
-    sought: &Sought<'_>,
-    captured: RecordedCaptures,
-    of: (SequenceNumber, bool),
-) -> BTreeMap<String, LoggedCapture> {
+fn taken(sought: &Sought<'_>, logged: LoggedCaptures) -> BTreeMap<String, LoggedCapture> {
     let mut found = BTreeMap::new();
-    take(&mut found, sought, captured, of);
+    take(&mut found, sought, logged);
     found
 }
 
 /// Adds those of the wanted captures that are not found yet.
-pub(crate) fn take(
-    found: &mut BTreeMap<String, LoggedCapture>,
-    sought: &Sought<'_>,
-    captured: RecordedCaptures,
-    (record, is_end): (SequenceNumber, bool),
-) {
+pub(crate) fn take(found: &mut BTreeMap<String, LoggedCapture>, sought: &Sought<'_>, logged: LoggedCaptures) {
+    let LoggedCaptures { record, is_end, captured } = logged;
     let wanted =
         captured.into_iter().filter(|(name, recorded)| sought.wants(record, name, recorded.as_deref()));
     for (name, recorded) in wanted {

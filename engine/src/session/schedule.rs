@@ -426,10 +426,7 @@ thread_local! {
 
 /// Runs code that must not wait on this thread for an operation to end: the operation's handler, or a
 /// subscriber.
-pub(super) fn inside<T>(
-    (session, ticket, operation): (Uuid, u64, OperationId),
-    run: impl FnOnce() -> T,
-) -> T {
+pub(super) fn inside<T>(session: Uuid, ticket: u64, operation: OperationId, run: impl FnOnce() -> T) -> T {
     struct InsideGuard;
     impl Drop for InsideGuard {
         fn drop(&mut self) {
@@ -451,11 +448,11 @@ pub(crate) fn inside_call<T>(begun: &Session, run: impl FnOnce() -> T) -> T {
 }
 
 fn inside_scope<T>(scope: &CallScope, run: impl FnOnce() -> T) -> T {
-    let own = (scope.session, scope.ticket, scope.operation);
+    let run = || inside(scope.session, scope.ticket, scope.operation, run);
     match scope.guest_of.as_deref() {
         // Boxed, since each level would otherwise be a type of its own.
-        Some(guest) => inside_scope(guest, Box::new(|| inside(own, run)) as Box<dyn FnOnce() -> T + '_>),
-        None => inside(own, run),
+        Some(guest) => inside_scope(guest, Box::new(run) as Box<dyn FnOnce() -> T + '_>),
+        None => run(),
     }
 }
 

@@ -30,8 +30,12 @@ pub struct Settlement {
     pub(crate) until: Option<DateTime<Utc>>,
 }
 
-/// Encoded result of a decision, and the encoded text for the model.
-pub(crate) type SettlementPayloads = (Option<Vec<u8>>, Option<Vec<u8>>);
+/// Holds the encoded parts of a decision.
+pub(crate) struct SettlementPayloads {
+    result: Option<Vec<u8>>,
+    /// Text for the model.
+    shown: Option<Vec<u8>>,
+}
 
 impl Settlement {
     fn new(decision: Decision) -> Settlement {
@@ -93,19 +97,20 @@ impl Settlement {
     pub(crate) fn payloads(&self) -> Result<SettlementPayloads> {
         // What cannot be read again would make the log unreadable.
         let result = self.result.as_ref().map(|result| encode("a settled result", result)).transpose()?;
-        Ok((result, self.shown.as_deref().map(text_payload)))
+        Ok(SettlementPayloads { result, shown: self.shown.as_deref().map(text_payload) })
     }
 
     /// Returns the record of the decision, with these [payloads](Settlement::payloads).
     pub(crate) fn to_record<'a>(
         &self,
         operation: OperationId,
-        (by, reason): (&str, &str),
-        (result, shown): &'a SettlementPayloads,
+        by: &str,
+        reason: &str,
+        payloads: &'a SettlementPayloads,
     ) -> Settle<'a> {
         Settle {
-            result: result.as_deref().map(Payload::new),
-            shown: shown.as_deref().map(Payload::new),
+            result: payloads.result.as_deref().map(Payload::new),
+            shown: payloads.shown.as_deref().map(Payload::new),
             arguments: self.arguments,
             until_us: self.until.map(|until| until.timestamp_micros()),
             ..Settle::new(operation, self.decision, by, reason)
@@ -202,7 +207,7 @@ impl Session {
             let settled = if is_over { self.settled_before(operation)? } else { None };
             return Err(settled.unwrap_or(error));
         }
-        self.write_settlement(state, operation, settlement, (by, reason))
+        self.write_settlement(state, operation, settlement, by, reason)
     }
 
     /// Returns a suspended operation and how it stands, if it counts.
@@ -283,7 +288,7 @@ impl Session {
         if suspended.map(|suspended| standings.standing(suspended)) != Some(SuspensionStatus::Expired) {
             return Ok(());
         }
-        self.write_settlement(state, operation, settlement, (by, "nobody answered in time")).map(drop)
+        self.write_settlement(state, operation, settlement, by, "nobody answered in time").map(drop)
     }
 
     /// Says who settled an operation last, if anybody did.
@@ -309,12 +314,13 @@ impl Session {
         state: MutexGuard<'_, WriterState>,
         operation: OperationId,
         settlement: &Settlement,
-        (by, reason): (&str, &str),
+        by: &str,
+        reason: &str,
     ) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let time_us = inner.now_us();
         let payloads = settlement.payloads()?;
-        let mut settle = settlement.to_record(operation, (by, reason), &payloads);
+        let mut settle = settlement.to_record(operation, by, reason, &payloads);
         let references = inner.references(&state, settle.payloads_mut())?;
         inner.refer(settle.payloads_mut(), &references);
         let body = self.in_lane(settle.encode());

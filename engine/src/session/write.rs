@@ -128,8 +128,8 @@ impl WriterState {
     /// Returns what to do about a sync now that a record was written.
     #[inline]
     pub(super) fn due(&mut self, background: &Background, clock: &dyn Clock) -> Due {
-        let unsynced = (&mut self.first_unsynced_us, self.log.unsynced_bytes, self.log.unsynced_files());
-        due(background, unsynced, &mut self.asked, clock)
+        let (bytes, files) = (self.log.unsynced_bytes, self.log.unsynced_files());
+        due(background, &mut self.first_unsynced_us, bytes, files, &mut self.asked, clock)
     }
 }
 
@@ -138,7 +138,9 @@ impl WriterState {
 #[inline]
 pub(crate) fn due(
     background: &Background,
-    (first_unsynced_us, unsynced_bytes, unsynced_files): (&mut Option<i64>, u64, usize),
+    first_unsynced_us: &mut Option<i64>,
+    unsynced_bytes: u64,
+    unsynced_files: usize,
     asked: &mut SyncRequest,
     clock: &dyn Clock,
 ) -> Due {
@@ -205,21 +207,43 @@ pub(crate) fn failed(gate: &SyncGate<Error>, error: Error) -> Error {
     error
 }
 
-/// Returns once every record below `target` is durable. `plan` takes what a sync has to do, and `put_back` takes it
-/// back where no file handle was left for it; `first` makes durable what the records refer to outside of the log, and
-/// `attest` writes the frame that says so. The background lets more urgent work pass.
-pub(crate) fn sync_through(
+/// Holds the steps of a sync that depend on the log that is synced.
+pub(crate) struct SyncSteps<Plan, PutBack, SyncReferences, Attest>
+where
+    Plan: Fn() -> SyncPlan,
+    PutBack: Fn(SyncPlan),
+    SyncReferences: Fn() -> Result<()>,
+    Attest: FnOnce() -> Result<()>,
+{
+    /// Takes from the log the work that a sync has to do.
+    pub(crate) plan: Plan,
+    /// Gives that work back if no file handle is left for it.
+    pub(crate) put_back: PutBack,
+    /// Makes durable the data outside of the log that its records refer to.
+    pub(crate) sync_references: SyncReferences,
+    /// Writes the frame that attests the sync.
+    pub(crate) attest: Attest,
+}
+
+/// Returns once every record below `target` is durable. The background lets more urgent work pass.
+pub(crate) fn sync_through<Plan, PutBack, SyncReferences, Attest>(
     gate: &SyncGate<Error>,
-    (storage, background): (&dyn Storage, &Background),
+    storage: &dyn Storage,
+    background: &Background,
     target: SequenceNumber,
-    (plan, put_back): (impl Fn() -> SyncPlan, impl Fn(SyncPlan)),
-    first: impl Fn() -> Result<()>,
-    attest: impl FnOnce() -> Result<()>,
-) -> Result<()> {
+    steps: SyncSteps<Plan, PutBack, SyncReferences, Attest>,
+) -> Result<()>
+where
+    Plan: Fn() -> SyncPlan,
+    PutBack: Fn(SyncPlan),
+    SyncReferences: Fn() -> Result<()>,
+    Attest: FnOnce() -> Result<()>,
+{
+    let SyncSteps { plan, put_back, sync_references, attest } = steps;
     let led = gate.wait(target, || {
         let plan = plan();
         if !sabotage::is(Breakage::CapturesUnsynced) {
-            first().map_err(|error| NotSynced::Failed(Arc::new(error)))?;
+            sync_references().map_err(|error| NotSynced::Failed(Arc::new(error)))?;
         }
         let run = || plan.run(storage, &|| background.let_pass(Rank::Sync));
         let done = if sabotage::is(Breakage::SyncRetried) { run().or_else(|_| run()) } else { run() };
@@ -406,11 +430,11 @@ impl SessionInner {
     ) -> Result<SequenceNumber> {
         let PendingRecord { kind, body, content, decoded_values, event } = pending;
         let sequence =
-            self.append(state, time_us, (kind, AppendBody::Alone(body)), |live, sequence, sources| {
+            self.append(state, time_us, kind, AppendBody::Alone(body), |live, sequence, sources| {
                 live.apply(sequence, content, decoded_values, sources)
             })?;
         if self.is_news(state, sequence) {
-            self.notify((sequence, time_us, kind), promised, || event);
+            self.notify(sequence, time_us, kind, promised, || event);
         }
         Ok(sequence)
     }
@@ -418,7 +442,9 @@ impl SessionInner {
     /// Queues a notification of a record, if there are subscribers.
     pub(super) fn notify(
         &self,
-        (sequence, time_us, kind): (SequenceNumber, i64, RecordKind),
+        sequence: SequenceNumber,
+        time_us: i64,
+        kind: RecordKind,
         promised: bool,
         event: impl FnOnce() -> Option<PendingEvent>,
     ) {
@@ -470,7 +496,7 @@ impl SessionInner {
         let tell = || self.subscribers.tell(&|| self.acknowledged());
         match within {
             // A subscriber that waited for an operation might wait for the very call that notifies it.
-            Some((ticket, operation)) => inside((self.id, ticket, operation), tell),
+            Some((ticket, operation)) => inside(self.id, ticket, operation, tell),
             None => tell(),
         }
         Ok(sequence)
@@ -534,11 +560,12 @@ impl SessionInner {
         &self,
         state: &mut MutexGuard<'_, WriterState>,
         time_us: i64,
-        (kind, body): (RecordKind, AppendBody<'_>),
+        kind: RecordKind,
+        body: AppendBody<'_>,
         apply: impl FnOnce(&mut LiveState, SequenceNumber, FoldSources<'_>) -> Result<()>,
     ) -> Result<SequenceNumber> {
         if state.recording.is_some() {
-            return self.append_replayed(state, (kind, body), apply);
+            return self.append_replayed(state, kind, body, apply);
         }
         let WriterState { log, live, imaged, .. } = &mut **state;
         let segments = log.places.segments.len();
@@ -604,14 +631,15 @@ impl SessionInner {
             self.ask_to_rest(&mut state);
             Ok(())
         };
-        let ground = (self.store.options.storage.as_ref(), &self.store.background);
         // A resource asks for this between capturing and recording, and one sync runs at a time.
-        let captures = || {
+        let sync_references = || {
             self.lock.lock().as_ref().map_or(Ok(()), |lock| lock.check(self.id))?;
             let captured = std::mem::take(&mut *self.captured.lock());
             captured.iter().try_for_each(|resource| resource.sync_captures(&[]))
         };
         let put_back = |plan| self.state.lock().log.put_back(plan);
-        sync_through(&self.gate, ground, target, (plan, put_back), captures, attest)
+        let storage = self.store.options.storage.as_ref();
+        let steps = SyncSteps { plan, put_back, sync_references, attest };
+        sync_through(&self.gate, storage, &self.store.background, target, steps)
     }
 }

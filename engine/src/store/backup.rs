@@ -241,12 +241,13 @@ impl Store {
             None => session_of(&extent(self.storage(), dir, None)?, dir)?,
         };
         let _lock = lock_to_write(&self.inner, session)?;
-        scan::whole(|| self.back_up_once((dir, &whole_dir), session, options))
+        scan::whole(|| self.back_up_once(dir, &whole_dir, session, options))
     }
 
     fn back_up_once(
         &self,
-        (dir, whole_dir): (&Path, &Path),
+        dir: &Path,
+        whole_dir: &Path,
         session: Uuid,
         options: BackupOptions,
     ) -> Result<BackupReport> {
@@ -420,9 +421,9 @@ impl BackupRun<'_> {
         copied.bytes += match as_it_is {
             true => {
                 let len = storage.entry(&segment.path).map_err(io)?.map_or(0, |entry| entry.len);
-                copy_bytes(storage, (&segment.path, to), len, &mut |_| {})?
+                copy_bytes(storage, &segment.path, to, len, &mut |_| {})?
             }
-            false => copy_plain(storage, (segment, to), end + seal)?,
+            false => copy_plain(storage, segment, to, end + seal)?,
         };
         copied.segments += 1;
         Ok(())
@@ -471,7 +472,7 @@ impl BackupRun<'_> {
         let folder = layout::snapshots_dir(dir);
         let made =
             storage.create_dir_all(&folder).map_err(|error| Error::unmade("create", &folder, 0, error));
-        let made = made.and_then(|()| copy_bytes(storage, (from, &building), entry.len, &mut |_| {}));
+        let made = made.and_then(|()| copy_bytes(storage, from, &building, entry.len, &mut |_| {}));
         if let Ok(bytes) = made
             && storage.rename(&building, &path).is_ok()
         {

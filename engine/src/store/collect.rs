@@ -339,7 +339,7 @@ impl Store {
         sweeping.images(&dir, read.scan.next_sequence)?;
         sweeping.leftovers_of(&dir, &read)?;
         if sweeping.is_folder(&layout::captures_dir(&dir))? {
-            let left = match self.collect_captures((id, &dir, &read), families, options, &mut sweeping) {
+            let left = match self.collect_captures(id, &dir, &read, families, options, &mut sweeping) {
                 Ok(left) => left,
                 Err(error @ (Error::ReadOnly { .. } | Error::Io { .. })) => return Err(error),
                 Err(error) => Some(error.to_string()),
@@ -355,7 +355,9 @@ impl Store {
     /// alone if nobody knows which are needed.
     fn collect_captures(
         &self,
-        (id, dir, read): (Uuid, &Path, &LoadedSession),
+        id: Uuid,
+        dir: &Path,
+        read: &LoadedSession,
         families: &mut SessionLineage,
         options: &CollectOptions,
         sweeping: &mut FileSweeper<'_>,

@@ -82,7 +82,7 @@ impl Store {
         let decided_us = self.inner.options.clock.now_us();
         let arguments = reader.waits_for_decision(operation, settlement, decided_us)?;
         let payloads = settlement.payloads()?;
-        let settle = settlement.to_record(operation, (by, reason), &payloads).encode();
+        let settle = settlement.to_record(operation, by, reason, &payloads).encode();
         let left = LeftBody { session, decided_us, arguments, settle };
         if left.encode().len() as u64 > decisions::BYTES_MAX {
             let reason = "the decision is longer than 1 MiB: its host has to settle it";

@@ -37,7 +37,7 @@ pub struct ImportOptions {
 /// Makes an export of a state's slices of these policies.
 fn export_of(state: &State, created_at_us: i64, policies: &BTreeSet<Policy>) -> Result<Export> {
     let ExportHead { mut export } =
-        ExportHead::new(created_at_us, (None, Vec::new()), state.tags.clone(), BTreeMap::new())?
+        ExportHead::new(created_at_us, None, Vec::new(), state.tags.clone(), BTreeMap::new())?
             .within(state.open_operations.clone());
     let wanted = |policy: Policy| policies.contains(&policy);
     for (name, slice) in state.slices.iter().filter(|(_, slice)| wanted(slice.policy)) {
@@ -104,7 +104,7 @@ impl Session {
     /// cannot be read, [`Error::Object`] if an object is missing or damaged.
     pub fn export(&self) -> Result<Export> {
         let policies = BTreeSet::from([Policy::State, Policy::Log]);
-        self.export_state(&self.state()?, (self.now_us(), SequenceNumber::MAX), &policies)
+        self.export_state(&self.state()?, self.now_us(), SequenceNumber::MAX, &policies)
     }
 
     /// Returns the slices of a snapshot's policies, as they were when it was taken.
@@ -115,7 +115,7 @@ impl Session {
     /// [`export`](Session::export).
     pub fn export_snapshot(&self, snapshot: &Snapshot) -> Result<Export> {
         let state = self.state_at(snapshot.position)?;
-        self.export_state(&state, (snapshot.time_us, snapshot.position), &snapshot.policies)
+        self.export_state(&state, snapshot.time_us, snapshot.position, &snapshot.policies)
     }
 
     /// Returns the slices of these policies as they were at `position`.
@@ -135,13 +135,14 @@ impl Session {
             time_us = record.time_us;
             Ok(())
         })?;
-        self.export_state(&self.state_at(position)?, (time_us, position), policies)
+        self.export_state(&self.state_at(position)?, time_us, position, policies)
     }
 
     fn export_state(
         &self,
         state: &State,
-        (time_us, position): (i64, SequenceNumber),
+        time_us: i64,
+        position: SequenceNumber,
         policies: &BTreeSet<Policy>,
     ) -> Result<Export> {
         let mut export = export_of(state, time_us, policies)?;
@@ -388,7 +389,7 @@ fn import_items(types: &SessionTypes, slice: &ExportedSlice, exact: bool) -> Res
             }
             if exact {
                 check_payload(&slice.slice_type, &bytes)?;
-                let taken = known.up_to_date((version, SequenceNumber::MIN), &bytes);
+                let taken = known.up_to_date(version, SequenceNumber::MIN, &bytes);
                 return Ok((taken.map_err(|error| unfit(slice, place, error))?, version));
             }
             Ok((known.recode(item)?, version))

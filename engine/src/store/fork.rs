@@ -33,7 +33,7 @@ use crate::fold::record_body::RecordBody;
 use crate::log::copy::copy_plain;
 use crate::log::reader::RecordLocator;
 use crate::log::scan::{self, LogScan};
-use crate::log::writer::{AppendBody, AppendContext, LogWriter};
+use crate::log::writer::{AppendBody, AppendContext, LogIdentity, LogWriter};
 use crate::log::{images, layout};
 use crate::sabotage::{self, Breakage};
 use crate::session::{Images, LoadedSession, OpenAs, Session, SharedPrefix, lock_to_write, open_as_read};
@@ -160,14 +160,13 @@ impl Store {
         shared_prefix: &SharedPrefix,
     ) -> Result<LogWriter> {
         let shared = places.next_sequence;
-        let (session, seed) = (opened.session, opened.seed);
         let mut log = LogWriter::fork(
             &self.inner.ground(),
             dir,
-            session,
-            seed,
+            LogIdentity::of(opened),
             places,
-            (shared_prefix.located, shared_prefix.epoch),
+            shared_prefix.located,
+            shared_prefix.epoch,
         );
         let names = &shared_prefix.projection.names;
         let context = AppendContext { synced: shared, declared: &|| names.all() };
@@ -278,7 +277,7 @@ impl Store {
             let path = layout::segment_file(dir, segment.header.ordinal);
             let links = attested_from <= watermark || sabotage::is(Breakage::ForkLinksUnattested);
             match segment.end.filter(|_| !links) {
-                Some(len) => drop(copy_plain(storage.as_ref(), (segment, &path), len)?),
+                Some(len) => drop(copy_plain(storage.as_ref(), segment, &path, len)?),
                 None => self.link_file(&segment.path, &path)?,
             }
             let segment = segment.at(path);

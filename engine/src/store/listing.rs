@@ -70,7 +70,7 @@ impl Store {
             let at = known.binary_search_by_key(&session, |entry| entry.overview.session).ok();
             let known = at.and_then(|at| known.get(at));
             let known = known.filter(|_| !written.as_ref().is_none_or(|written| written.contains(&session)));
-            self.look_at(session, known, (now_us, memory_bytes))
+            self.look_at(session, known, now_us, memory_bytes)
         };
         let found = in_parallel(&sessions, &look, progress);
         let read = found.iter().filter(|found| found.was_read && found.entry.is_some()).count();
@@ -89,7 +89,8 @@ impl Store {
         &self,
         session: Uuid,
         known: Option<&'a IndexEntry>,
-        (now_us, memory_bytes): (i64, Option<u64>),
+        now_us: i64,
+        memory_bytes: Option<u64>,
     ) -> ListedSession<'a> {
         let (storage, dir) = (self.storage(), self.session_dir(session));
         let stands = |entry: &&'a IndexEntry| {

@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::inspect::{LogReader, ReadOptions};
 use crate::log::partial_creation::{self, PartialCreation};
-use crate::log::writer::LogWriter;
+use crate::log::writer::{LogIdentity, LogWriter};
 use crate::log::{fence, layout};
 use crate::options::{BackgroundSync, Durability, MemoryLimit, SessionOptions, StoreOptions};
 use crate::session::open_store::{OpenStore, Writers};
@@ -307,7 +307,8 @@ impl Store {
         let partial_creation = self.partial_creation(id)?;
         self.storage().create_dir_all(&dir).map_err(|error| Error::unmade("create", &dir, 0, error))?;
         let parents = layout::folders_above_session(&self.inner.root).into();
-        let log = LogWriter::create(&self.inner.ground(), &dir, (id, seed), partial_creation, parents);
+        let identity = LogIdentity { session: id, seed };
+        let log = LogWriter::create(&self.inner.ground(), &dir, identity, partial_creation, parents);
         let kept: Result<()> = large.iter().try_for_each(|bytes| log.objects.put(bytes).map(drop));
         let opened = SessionOpening { session: id, seed, tags: options.tags, parent };
         let durability = options.durability.unwrap_or(self.inner.options.durability);

@@ -37,7 +37,7 @@ use crate::log::copy::copy_plain;
 use crate::log::objects::Objects;
 use crate::log::reader::{FrameLocation, RecordLocator};
 use crate::log::scan::salvage::{SegmentPatch, SoundPart, UnsoundPart, sound_part};
-use crate::log::writer::{AppendBody, AppendContext, LogWriter};
+use crate::log::writer::{AppendBody, AppendContext, LogIdentity, LogWriter};
 use crate::log::{layout, lock};
 use crate::operation::{OpenOperation, UnsettledOperation};
 use crate::options::MemoryLimit;
@@ -252,7 +252,7 @@ impl SalvageRun<'_> {
         let end = segment.end.unwrap_or(0);
         // The last segment's successor is to be another one than its seal says.
         let seal = if is_last { None } else { segment.seal(storage.as_ref())? };
-        copy_plain(storage.as_ref(), (segment, &path), end + seal.map_or(0, |(_, len)| len))?;
+        copy_plain(storage.as_ref(), segment, &path, end + seal.map_or(0, |(_, len)| len))?;
         if !mends.is_empty() {
             let io = |op, error| Error::io(op, &path, error);
             let file = storage.open(&path, Access::Write).map_err(|error| io("open", error))?;
@@ -489,7 +489,8 @@ impl SalvageRun<'_> {
         let names = history.fold(shared, None, LogSlices::Outline, &mut |_, _| Ok(()))?.projection.names;
         let ground = store.inner.ground();
         let epoch = self.part.epoch;
-        let mut log = LogWriter::fork(&ground, self.building, id, seed, places.clone(), (located, epoch));
+        let identity = LogIdentity { session: id, seed };
+        let mut log = LogWriter::fork(&ground, self.building, identity, places.clone(), located, epoch);
         let context = AppendContext { synced: shared, declared: &|| names.all() };
         let now_us = store.inner.options.clock.now_us();
         log.append(RecordKind::OPENED, now_us, AppendBody::Alone(&opened.encode()), &context)?;

@@ -37,8 +37,8 @@ use crate::log::lock::WriterLock;
 use crate::log::writer::LogWriter;
 use crate::replication::{ReplicaError, Replicator};
 use crate::session::{
-    Fetch, FetchedExtent, MadeLog, OpenAs, ReplicaClaim, Session, lock_to_write, open_claimed, pull,
-    replica_error,
+    Fetch, FetchedExtent, MadeLog, OpenAs, ReplicaClaim, Session, TakeoverNote, lock_to_write, open_claimed,
+    pull, replica_error,
 };
 use crate::types::SessionTypes;
 
@@ -87,7 +87,7 @@ impl Store {
     ///
     /// Those of [`take_over`](Store::take_over) that do not concern types.
     pub fn take_over_to_recover(&self, session: Uuid, by: &str, reason: &str) -> Result<Session> {
-        self.take_over_as(session, None, Some((by, reason)))
+        self.take_over_as(session, None, Some(TakeoverNote { by, reason }))
     }
 
     /// Copies a session that the store's [replicator](crate::replication) holds into this store, or what is new of it. Claims nothing, so
@@ -108,9 +108,9 @@ impl Store {
         }
         let records = self.made(session, |building| {
             let ground = self.inner.ground();
-            let mut fetch = Fetch::anew((session, building), replicator.as_ref(), &ground);
+            let mut fetch = Fetch::anew(session, building, replicator.as_ref(), &ground);
             let records = fetch.read()?.next;
-            self.read_back((session, building), None, LogSlices::Unread, &mut fetch, None)?
+            self.read_back(session, building, None, LogSlices::Unread, &mut fetch, None)?
                 .check_end(records)
                 .map_err(|error| not_sound(session, error))?;
             self.name_building(building, &self.session_dir(session), &mut fetch.finish()?)?;
@@ -147,7 +147,7 @@ impl Store {
         &self,
         session: Uuid,
         types: Option<SessionTypes>,
-        said: Option<(&str, &str)>,
+        note: Option<TakeoverNote<'_>>,
     ) -> Result<Session> {
         let replicator = self.replicator(session)?;
         let (lock, is_there) = self.lock_to_fetch(session)?;
@@ -165,7 +165,7 @@ impl Store {
         let dir = self.session_dir(session);
         let durability = self.inner.options.durability;
         let open_as = OpenAs { types, durability, lock: Some(lock), read_only: None };
-        open_claimed(&self.inner, &dir, open_as, made, (claimed, said))
+        open_claimed(&self.inner, &dir, open_as, made, claimed, note)
     }
 
     /// Writes what is held into a folder, reads it back, and claims the session behind it.
@@ -177,7 +177,7 @@ impl Store {
         types: Option<&SessionTypes>,
     ) -> Result<(LogWriter, MadeLog, ReplicaClaim)> {
         let ground = self.inner.ground();
-        let mut fetch = Fetch::anew((session, building), replicator, &ground);
+        let mut fetch = Fetch::anew(session, building, replicator, &ground);
         let mut last =
             ReplicaError::Failed { reason: "its writer appends faster than it can be claimed".to_owned() };
         let mut before = None;
@@ -189,7 +189,7 @@ impl Store {
                 return Err(Error::ReplicaFailed { session, reason: reason.to_owned() });
             }
             let made =
-                self.read_back((session, building), types, LogSlices::InLog, &mut fetch, before.take())?;
+                self.read_back(session, building, types, LogSlices::InLog, &mut fetch, before.take())?;
             made.check_end(held).map_err(|error| not_sound(session, error))?;
             match replicator.claim(session, held) {
                 Ok(epoch) => {
@@ -208,7 +208,8 @@ impl Store {
     /// Reads back what was fetched and written: all, or what is new since `before` was read. Checks it as an audit does.
     fn read_back(
         &self,
-        (session, building): (Uuid, &Path),
+        session: Uuid,
+        building: &Path,
         types: Option<&SessionTypes>,
         log_slices: LogSlices,
         fetch: &mut Fetch<'_>,
@@ -216,7 +217,7 @@ impl Store {
     ) -> Result<MadeLog> {
         fetch.settle()?;
         let made = match before {
-            None => MadeLog::read((self.read_ground(), building), types, log_slices, fetch),
+            None => MadeLog::read(self.read_ground(), building, types, log_slices, fetch),
             Some(made) => made.goes_on(self.read_ground(), building, types),
         };
         made.map_err(|error| not_sound(session, error))

@@ -13,9 +13,9 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::log::partial_creation::PartialCreation;
 use crate::log::publish::SyncGate;
-use crate::log::writer::{AppendBody, AppendContext, LogEnvironment, LogWriter, SyncPlan};
+use crate::log::writer::{AppendBody, AppendContext, LogEnvironment, LogIdentity, LogWriter, SyncPlan};
 use crate::options::{BackgroundSync, Durability, StoreOptions};
-use crate::session::{SyncRequest, due, failed, promises_sync, sync_in_time, sync_through};
+use crate::session::{SyncRequest, SyncSteps, due, failed, promises_sync, sync_in_time, sync_through};
 
 /// Appends records to a log without events and slices, by the code that sessions use.
 ///
@@ -76,7 +76,8 @@ impl RawLog {
         ground.storage.create_dir_all(dir).map_err(|error| Error::io("create", dir, error))?;
         #[expect(clippy::disallowed_methods, reason = "no test names the session of a bare log")]
         let id = Uuid::new_v4();
-        let log = LogWriter::create(&ground, dir, (id, seed), PartialCreation::default(), Vec::new());
+        let identity = LogIdentity { session: id, seed };
+        let log = LogWriter::create(&ground, dir, identity, PartialCreation::default(), Vec::new());
         let state = State { log, first_unsynced_us: None, asked: SyncRequest::default(), closed: false };
         let (state, gate) = (Mutex::new(state), SyncGate::new(SequenceNumber::MIN));
         Ok(RawLog { shared: Arc::new(RawLogInner { id, ground, clock, seed, state, gate }) })
@@ -101,8 +102,8 @@ impl RawLog {
             .append(kind, time_us, AppendBody::Alone(body), &context)
             .map_err(|error| failed(&shared.gate, error))?;
         let background = &shared.ground.background;
-        let unsynced = (first_unsynced_us, log.unsynced_bytes, log.unsynced_files());
-        let due = due(background, unsynced, asked, shared.clock.as_ref());
+        let (bytes, files) = (log.unsynced_bytes, log.unsynced_files());
+        let due = due(background, first_unsynced_us, bytes, files, asked, shared.clock.as_ref());
         drop(state);
         if promises_sync(durability, kind) {
             shared.sync_through(sequence + 1)?;
@@ -164,9 +165,13 @@ impl RawLogInner {
     }
 
     fn sync_through(&self, target: SequenceNumber) -> Result<()> {
-        let ground = (self.ground.storage.as_ref(), &self.ground.background);
-        let put_back = |plan| self.state.lock().log.put_back(plan);
-        sync_through(&self.gate, ground, target, (|| self.plan(), put_back), || Ok(()), || self.attest())
+        let steps = SyncSteps {
+            plan: || self.plan(),
+            put_back: |plan| self.state.lock().log.put_back(plan),
+            sync_references: || Ok(()),
+            attest: || self.attest(),
+        };
+        sync_through(&self.gate, self.ground.storage.as_ref(), &self.ground.background, target, steps)
     }
 
     fn plan(&self) -> SyncPlan {
@@ -245,10 +250,14 @@ mod tests {
             disk.take_trace();
             plan
         };
-        let ground = (shared.ground.storage.as_ref(), &shared.ground.background);
-        let put_back = |plan| panic!("{plan:?} ran");
-        sync_through(&shared.gate, ground, 1.into(), (plan, put_back), || Ok(()), || shared.attest())
-            .unwrap();
+        let steps = SyncSteps {
+            plan,
+            put_back: |plan| panic!("{plan:?} ran"),
+            sync_references: || Ok(()),
+            attest: || shared.attest(),
+        };
+        let ground = &shared.ground;
+        sync_through(&shared.gate, ground.storage.as_ref(), &ground.background, 1.into(), steps).unwrap();
         assert_eq!((log.synced(), shared.state.lock().log.watermark()), (1.into(), 0.into()));
         assert_eq!(writes(&disk), 0);
         assert!(matches!(log.close(), Err(Error::Poisoned { .. })));

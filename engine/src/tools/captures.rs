@@ -67,17 +67,18 @@ struct ResourceCapture {
 impl ResourceCapture {
     /// Captures a resource as it is.
     fn of(
-        (name, resource): (&Cow<'static, str>, &dyn AnyResource),
+        name: Cow<'static, str>,
+        resource: &dyn AnyResource,
         options: &CaptureOptions<'_>,
         limits: ValueLimits,
     ) -> Result<ResourceCapture> {
         let snapshot = resource.snapshot(options)?;
         let recorded = resource.record(&snapshot)?;
         if let Some(recorded) = &recorded {
-            check_recorded(name, recorded, limits)?;
+            check_recorded(&name, recorded, limits)?;
         }
         let recorded = recorded.map(Arc::from);
-        Ok(ResourceCapture { name: name.clone(), snapshot: Some(snapshot), recorded })
+        Ok(ResourceCapture { name, snapshot: Some(snapshot), recorded })
     }
 
     /// Returns whether the resource says that it is still as it was when it was captured.
@@ -139,7 +140,7 @@ impl CaptureSet {
             if let Some(unchanged) = latest.unchanged(name, resource.as_ref()) {
                 return Ok(unchanged.clone());
             }
-            ResourceCapture::of((name, resource.as_ref()), options, limits)
+            ResourceCapture::of(name.clone(), resource.as_ref(), options, limits)
         });
         captured.collect()
     }
@@ -150,7 +151,7 @@ impl CaptureSet {
         let kept = resources.captured().iter().filter(|(_, resource)| !resource.rolls_back());
         let captured = kept.map(|(name, resource)| {
             caught(name, || {
-                ResourceCapture::of((name, resource.as_ref()), &CaptureOptions::default(), limits)
+                ResourceCapture::of(name.clone(), resource.as_ref(), &CaptureOptions::default(), limits)
             })
         });
         captured.collect()
@@ -387,7 +388,8 @@ impl CaptureSet {
     pub(super) fn tell_of_changes(
         &self,
         resources: &ResourceRegistry,
-        (left, found): &(RecordedCaptures, RecordedCaptures),
+        left: &RecordedCaptures,
+        found: &RecordedCaptures,
         is_own: bool,
     ) {
         for captured in self.of_each.iter() {
@@ -480,6 +482,25 @@ impl CaptureSet {
 /// Tells what a rewind does to a resource: the files that it changes, those that it keeps, and how many are left out.
 pub(super) type RewindFileReport = (Vec<FileRewound>, Vec<KeptFile>, Vec<FileUnknown>, u64);
 
+/// Says what a rewind does about changes that were made by hand.
+#[derive(Clone, Copy)]
+pub(super) struct RewindPolicy {
+    /// Whether the rewind overwrites them.
+    pub(super) overwrite: bool,
+    /// Whether the rewind is carried out only if nothing else changes.
+    pub(super) unless_changed: bool,
+}
+
+/// Describes the rewind of one resource, by captures in their recorded form.
+pub(super) struct RecordedRewind<'a> {
+    pub(super) target: &'a [u8],
+    /// Last capture that a call left.
+    pub(super) last: &'a [u8],
+    /// Whether a rewind brought the resource to the last capture in the place where it is now.
+    pub(super) last_is_here: bool,
+    pub(super) policy: RewindPolicy,
+}
+
 /// Collects what a rewind restores.
 #[derive(Default)]
 pub(super) struct RewoundCaptures {
@@ -503,25 +524,27 @@ impl CaptureSet {
 }
 
 impl RewoundCaptures {
-    /// Asks a resource what a rewind restores of it, between these captures in their recorded form: the target, and the last
-    /// one that a call left, with whether a rewind brought the resource to it where it is now. Returns `None` if `present` lacks the resource.
+    /// Asks a resource what a rewind restores of it. Returns `None` if `present` lacks the resource.
     pub(super) fn add(
         &mut self,
         name: &str,
         resource: &dyn AnyResource,
         present: &CaptureSet,
-        (target, last): (&[u8], (&[u8], bool)),
-        (overwrite, unless_changed): (bool, bool),
+        rewind: &RecordedRewind<'_>,
     ) -> Result<Option<RewindFileReport>> {
         let present = present.get(name).and_then(|captured| captured.snapshot.clone());
         let Some(present) = present else { return Ok(None) };
-        let (last, last_is_here) = last;
-        let (target, last) = (resource.recall(target)?, resource.recall(last)?);
-        let (target, last, present) = (&target, &last, &present);
-        let after_restore = false;
-        let asked =
-            RewindRequest { target, last, last_is_here, present, overwrite, unless_changed, after_restore };
-        let Rewound { to, files, kept, unknown, left_out } = resource.rewind(&asked)?;
+        let (target, last) = (resource.recall(rewind.target)?, resource.recall(rewind.last)?);
+        let request = RewindRequest {
+            target: &target,
+            last: &last,
+            last_is_here: rewind.last_is_here,
+            present: &present,
+            overwrite: rewind.policy.overwrite,
+            unless_changed: rewind.policy.unless_changed,
+            after_restore: false,
+        };
+        let Rewound { to, files, kept, unknown, left_out } = resource.rewind(&request)?;
         let name = Cow::Owned(name.to_owned());
         self.captured.push(ResourceCapture { name, snapshot: Some(to), recorded: None });
         Ok(Some((files, kept, unknown, left_out)))

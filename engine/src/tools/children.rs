@@ -112,7 +112,7 @@ impl AnnouncedChildren {
         let store = Store::of(session.open_store());
         let announced = self.take(operation).into_iter();
         let report = announced.map(|(ordinal, child)| {
-            let stop = stop(&store, (session.id(), operation), child).unwrap_or_else(|error| match error {
+            let stop = stop(&store, session.id(), operation, child).unwrap_or_else(|error| match error {
                 Error::NoSuchSession { .. } | Error::NotASession { .. } => ChildStop::NotBegun,
                 error => ChildStop::Unreadable(Arc::new(error)),
             });
@@ -144,7 +144,7 @@ impl Session {
 }
 
 /// Reads where a child session stopped.
-fn stop(store: &Store, (parent, operation): (Uuid, OperationId), session: Uuid) -> Result<ChildStop> {
+fn stop(store: &Store, parent: Uuid, operation: OperationId, session: Uuid) -> Result<ChildStop> {
     let child = store.open_untyped(session)?;
     if !is_child_of(&child, parent, operation) {
         return Err(Error::WrongChild { session, parent, operation });

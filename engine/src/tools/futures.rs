@@ -117,7 +117,8 @@ impl ToolRunner {
     /// #     const NAME: &'static str = "add";
     /// #     type Parameters = (i64, i64);
     /// #     type Output = i64;
-    /// #     async fn call(&self, (left, right): (i64, i64), _: &ToolContext) -> Result<ToolResult<i64>, ToolError> {
+    /// #     async fn call(&self, terms: (i64, i64), _: &ToolContext) -> Result<ToolResult<i64>, ToolError> {
+    /// #         let (left, right) = terms;
     /// #         Ok(ToolResult::ok((left + right).to_string(), left + right))
     /// #     }
     /// # }

@@ -38,7 +38,7 @@ impl ExecutionState {
             return;
         }
         if let Ok(Some((left, found, is_own))) = self.session().captures_of_last_call() {
-            now.tell_of_changes(self.registered(), &(left, found), is_own);
+            now.tell_of_changes(self.registered(), &left, &found, is_own);
         }
     }
 }

@@ -52,7 +52,7 @@ impl ToolRunner {
         }
         let (value, message) = self.session.result_at(end)?;
         let success = invoked.outcome == Outcome::Committed;
-        Ok(Some(EarlierCall::recorded(invoked, end, (success, message, value))))
+        Ok(Some(EarlierCall::recorded(invoked, end, success, message, value)))
     }
 
     /// Returns what the log knows of a call that was interrupted and has not run again: that it is unsettled,
@@ -81,7 +81,7 @@ impl ToolRunner {
         let settled = self.session.read_settlement(invoked.operation, end)?;
         Ok(settled.and_then(|settled| {
             let (success, shown) = settled.closing()?;
-            Some(EarlierCall::recorded(invoked, end, (success, shown, settled.settlement.result)))
+            Some(EarlierCall::recorded(invoked, end, success, shown, settled.settlement.result))
         }))
     }
 }
@@ -100,7 +100,9 @@ impl EarlierCall {
     fn recorded(
         invoked: &ToolInvoked,
         end: SequenceNumber,
-        (success, message, value): (bool, String, Option<Value>),
+        success: bool,
+        message: String,
+        value: Option<Value>,
     ) -> EarlierCall {
         EarlierCall::Recorded(Box::new(ToolReport {
             operation: invoked.operation,

@@ -108,13 +108,13 @@ pub(super) fn end_one(
 ) -> Result<()> {
     let (origin, closed) = session.read_begin(open.begin, |begin| (begin.origin, begin.closed))?;
     // A restore, and a call that was closed without running, leave nothing that anybody has to decide about.
-    let ended = match &closed {
+    let (outcome, cause) = match &closed {
         Some((cause, _)) => (Outcome::Failed, Some(*cause)),
         None if open.tool == RESTORE => (Outcome::Failed, Some(Cause::Dropped)),
         None => (Outcome::Interrupted, None),
     };
     let info = CallInfo::of_open(open, origin);
-    let mut end = ToolEnd { resources: found.to_record(), ..info.to_end(open.begin, ended) };
+    let mut end = ToolEnd { resources: found.to_record(), ..info.to_end(open.begin, outcome, cause) };
     end.shown = closed.as_ref().map(|(_, shown)| Payload::new(shown));
     end.rolls_back &= !sabotage::is(Breakage::InterruptedStateKept);
     end.not_undone = put_back.not_undone.iter().map(NotUndone::to_record).collect();
@@ -370,7 +370,7 @@ impl ToolRunner {
         if run_again && self.decision_is_gone(operation, begin)? {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
         }
-        let call = self.call_again((begin, tool, call_id.as_ref()))?;
+        let call = self.call_again(begin, tool, call_id.as_ref())?;
         // Nobody asks for the call any more, and what it did outside is not known.
         if !run_again && call.origin.is_some_and(|origin| self.state.session().is_abandoned(origin)) {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
@@ -468,7 +468,9 @@ impl ToolRunner {
     /// Returns the call that began with the record `begin`, as it was asked for.
     pub(super) fn call_again(
         &self,
-        (begin, tool, call_id): (SequenceNumber, &SmolStr, Option<&SmolStr>),
+        begin: SequenceNumber,
+        tool: &SmolStr,
+        call_id: Option<&SmolStr>,
     ) -> Result<ToolCall> {
         let BeginRead { arguments, origin, .. } = self.state.session().read_begin(begin, |begin| begin)?;
         let arguments = match Value::decode(&arguments) {

@@ -133,7 +133,7 @@ impl ExecutionState {
         options: &RewindOptions,
     ) -> impl Future<Output = Result<RewindPreview>> + Send + use<P> {
         let (to, options, at) = (to.into(), options.clone(), Location::caller());
-        self.clone().when_free(move |state, waiting| state.preview_to(to, &options, (&waiting.patience, at)))
+        self.clone().when_free(move |state, waiting| state.preview_to(to, &options, &waiting.patience, at))
     }
 
     /// Tells what an undo would do as [`preview_undo`](ExecutionState::preview_undo) does, for async hosts: while it waits for others
@@ -148,7 +148,7 @@ impl ExecutionState {
         options: &RewindOptions,
     ) -> impl Future<Output = Result<RewindPreview>> + Send + use<> {
         let (options, at) = (options.clone(), Location::caller());
-        self.clone().when_free(move |state, waiting| state.preview_last(&options, (&waiting.patience, at)))
+        self.clone().when_free(move |state, waiting| state.preview_last(&options, &waiting.patience, at))
     }
 
     /// Makes attempts that wait for nobody, each on a thread of the pool, until others no longer stand in the way of one.

@@ -91,7 +91,7 @@ impl ToolRunner {
             }
             None => self.approval_of(suspended.operation, suspended.begin)?,
         };
-        let call = self.call_again((suspended.begin, &suspended.tool, suspended.call_id.as_ref()))?;
+        let call = self.call_again(suspended.begin, &suspended.tool, suspended.call_id.as_ref())?;
         let (again, idempotency) = (Some(suspended.operation), suspended.idempotency);
         let info = CallInfo { again, approval, idempotency, ..CallInfo::new(&call) };
         let info = match self.tools.get(&call.tool) {

@@ -580,7 +580,7 @@ fn reduce(slice: &SmolStr, binding: &Binding, key: Option<&ValuePath>) -> Result
             let path = read_path(slice, path)?;
             let indexed = key == Some(&path);
             let upserts = matches!(built_in, BuiltInReducer::Upsert(_));
-            let run = move |call: &ReduceCall<'_>| by_path(call, (&name, &path), indexed, upserts);
+            let run = move |call: &ReduceCall<'_>| by_path(call, &name, &path, indexed, upserts);
             (BuiltIn::Explicit, Arc::new(run))
         }
         Binding::Reducer(reducer) => {
@@ -608,7 +608,8 @@ fn event_of<'a>(call: &ReduceCall<'a>, slice: &str) -> Result<&'a Value, ReduceE
 /// Removes the items that have the same at `path` as the event, and appends the event if it `upserts`.
 fn by_path(
     call: &ReduceCall<'_>,
-    (slice, path): (&str, &ValuePath),
+    slice: &str,
+    path: &ValuePath,
     indexed: bool,
     upserts: bool,
 ) -> Result<SliceEffect, ReduceError> {

@@ -144,7 +144,7 @@ impl Decoder {
             Decoder::Typed { behind, .. } => behind(rows, version, sequence, recorded),
             Decoder::Values(values) => {
                 let value = values.value(version, sequence, recorded)?;
-                push(rows, version, sequence, (value, recorded.bytes().len()));
+                push(rows, version, sequence, value, recorded.bytes().len());
                 Ok(())
             }
         }
@@ -157,7 +157,8 @@ fn push<T: Send + Sync + 'static>(
     rows: &mut Rows,
     version: u32,
     sequence: SequenceNumber,
-    (value, len): (T, usize),
+    value: T,
+    len: usize,
 ) {
     if len > VALUE_BYTES_MAX {
         rows.push_shared(ItemId { sequence, ordinal: 0 }, version, Arc::new(value));
@@ -216,7 +217,7 @@ fn append<T: DeserializeOwned + Send + Sync + 'static>(
     recorded: RecordedBytes<'_>,
 ) -> std::result::Result<(), Box<Error>> {
     let value = decode::<T>(kind, version, sequence, recorded)?;
-    push(rows, version, sequence, (value, recorded.bytes().len()));
+    push(rows, version, sequence, value, recorded.bytes().len());
     Ok(())
 }
 

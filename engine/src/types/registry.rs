@@ -138,11 +138,7 @@ pub(super) type MakeIndex = dyn Fn() -> Box<dyn KeyIndex> + Send + Sync;
 
 impl SliceTypes {
     /// Returns the bytes of an item, recorded at `version` by the record `sequence`, as the host's present version has them.
-    pub(crate) fn up_to_date(
-        &self,
-        (version, sequence): (u32, SequenceNumber),
-        bytes: &[u8],
-    ) -> Result<Vec<u8>> {
+    pub(crate) fn up_to_date(&self, version: u32, sequence: SequenceNumber, bytes: &[u8]) -> Result<Vec<u8>> {
         let item = self.decoder.alone(version, sequence, RecordedBytes::Elsewhere(bytes))?;
         self.encode(item.as_ref())
     }

@@ -123,7 +123,7 @@ mod tests {
             let end = ToolEnd {
                 again: again.map(Into::into),
                 call_id: call_id.map(Cow::Owned),
-                origin: origin.map(CallOrigin::from),
+                origin: origin.map(|(answer, ordinal)| CallOrigin::new(answer, ordinal)),
                 parent: parent.map(Into::into),
                 undoes: undoes.map(Into::into),
                 verifies: verifies.map(Into::into),

@@ -38,10 +38,16 @@ pub(super) struct Aside {
     pub(super) linked: Vec<Vec<u8>>,
 }
 
-/// Something that was set aside: the folder and the name that it had, and those that it has.
+/// A folder and a name in it.
+struct EntryPlace {
+    folder: OwnedFd,
+    name: Vec<u8>,
+}
+
+/// Something that was set aside: the place that it had, and the one that it has.
 struct AsideMove {
-    from: (OwnedFd, Vec<u8>),
-    to: (OwnedFd, Vec<u8>),
+    from: EntryPlace,
+    to: EntryPlace,
     is_linked: bool,
 }
 
@@ -99,8 +105,8 @@ pub(super) fn set_all(root: &OwnedFd, place: &Path, call: &str, paths: &Aside) -
                 for AsideMove { from, to, is_linked } in moved.iter().rev() {
                     // What cannot be moved back lies aside, and nothing of it is lost.
                     let _ = match is_linked {
-                        true => unlinkat(&to.0, &*to.1, UnlinkatFlags::NoRemoveDir),
-                        false => rename((&to.0, &to.1), (&from.0, &from.1)),
+                        true => unlinkat(&to.folder, &*to.name, UnlinkatFlags::NoRemoveDir),
+                        false => rename(to, from),
                     };
                 }
                 // Where something else is in the folder's place, that is what has to go.
@@ -116,30 +122,31 @@ pub(super) fn set_all(root: &OwnedFd, place: &Path, call: &str, paths: &Aside) -
 fn set_one(root: &OwnedFd, call: &str, path: &[u8], is_linked: bool) -> Result<Option<AsideMove>, Errno> {
     let found =
         open_around(root, path).and_then(|(from, name)| Ok((stat_at(&from, &name)?.kind(), from, name)));
-    let (from, name) = match found {
+    let from = match found {
         // A pipe, a socket or a device has no content.
         Ok((ManifestKind::Special, ..)) => return Ok(None),
-        Ok((_, from, name)) => (from, name),
+        Ok((_, folder, name)) => EntryPlace { folder, name },
         Err(Errno::ENOENT) => return Ok(None),
         Err(errno) => return Err(errno),
     };
-    let mut to = made(&made(root, ASIDE)?, call.as_bytes())?;
-    let folders = path.strip_suffix(&*name).unwrap_or_default();
+    let mut folder_there = made(&made(root, ASIDE)?, call.as_bytes())?;
+    let folders = path.strip_suffix(&*from.name).unwrap_or_default();
     for folder in folders.split(|byte| *byte == b'/').filter(|folder| !folder.is_empty()) {
-        to = made(&to, folder)?;
+        folder_there = made(&folder_there, folder)?;
     }
     // What lies there is of an earlier attempt that was cut short.
+    let mut to = EntryPlace { folder: folder_there, name: Vec::new() };
     for number in 0..NAMES_MAX {
         let behind = if number == 0 { String::new() } else { format!(".{number}") };
-        let name_there = [&name, behind.as_bytes()].concat();
+        to.name = [&from.name, behind.as_bytes()].concat();
         let set = match is_linked {
-            true => link((&from, &name), (&to, &name_there)),
-            false => rename((&from, &name), (&to, &name_there)),
+            true => link(&from, &to),
+            false => rename(&from, &to),
         };
         match set {
             Err(Errno::EEXIST) => {}
             Err(errno) => return Err(errno),
-            Ok(()) => return Ok(Some(AsideMove { from: (from, name), to: (to, name_there), is_linked })),
+            Ok(()) => return Ok(Some(AsideMove { from, to, is_linked })),
         }
     }
     Err(Errno::EEXIST)
@@ -154,10 +161,10 @@ fn made(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
 }
 
 /// Gives a file a second name. It may have it since an earlier attempt.
-fn link(from: (&OwnedFd, &[u8]), to: (&OwnedFd, &[u8])) -> Result<(), Errno> {
-    match linkat(from.0, from.1, to.0, to.1, AtFlags::empty()) {
+fn link(from: &EntryPlace, to: &EntryPlace) -> Result<(), Errno> {
+    match linkat(&from.folder, &*from.name, &to.folder, &*to.name, AtFlags::empty()) {
         Err(Errno::EEXIST) => {
-            let (one, other) = (stat_at(from.0, from.1)?, stat_at(to.0, to.1)?);
+            let (one, other) = (stat_at(&from.folder, &from.name)?, stat_at(&to.folder, &to.name)?);
             let is_one = (one.device, one.inode) == (other.device, other.inode);
             if is_one { Ok(()) } else { Err(Errno::EEXIST) }
         }
@@ -165,7 +172,8 @@ fn link(from: (&OwnedFd, &[u8]), to: (&OwnedFd, &[u8])) -> Result<(), Errno> {
     }
 }
 
-fn rename(from: (&OwnedFd, &[u8]), to: (&OwnedFd, &[u8])) -> Result<(), Errno> {
-    let renamed = renameat_with(from.0, from.1, to.0, to.1, RenameFlags::NOREPLACE);
+fn rename(from: &EntryPlace, to: &EntryPlace) -> Result<(), Errno> {
+    let flags = RenameFlags::NOREPLACE;
+    let renamed = renameat_with(&from.folder, &*from.name, &to.folder, &*to.name, flags);
     renamed.map_err(|errno| Errno::from_raw(errno.raw_os_error()))
 }

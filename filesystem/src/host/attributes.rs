@@ -168,32 +168,32 @@ impl WantedAttributes {
     /// Gives a file its owner, tells if that fails, and returns whom the file belongs to then.
     fn give_owner(&self, target: &Target<'_>, present: Owner, told: &mut Vec<String>) -> Owner {
         let mut owner = present;
-        let Some((uid, gid)) = self.owner.filter(|owner| *owner != present) else { return owner };
+        let Some(wanted) = self.owner.filter(|owner| *owner != present) else { return owner };
+        let Owner { uid, gid } = wanted;
         let refused = match sabotage::is(Breakage::OwnerNotRestored) {
             true => return owner,
-            false => target.chown((uid != owner.0).then_some(uid), (gid != owner.1).then_some(gid)),
+            false => target.chown((uid != owner.uid).then_some(uid), (gid != owner.gid).then_some(gid)),
         };
         match refused {
-            Ok(()) => owner = (uid, gid),
+            Ok(()) => owner = wanted,
             Err(errno) => {
                 // One of the groups that one is in can be given without the right to give files away.
-                if gid != owner.1 && target.chown(None, Some(gid)).is_ok() {
-                    owner.1 = gid;
+                if gid != owner.gid && target.chown(None, Some(gid)).is_ok() {
+                    owner.gid = gid;
                 }
-                let (now, then) = (format!("{}:{}", owner.0, owner.1), format!("{uid}:{gid}"));
-                told.push(format!("it belongs to {now} and belonged to {then}: {}", described(errno)));
+                told.push(format!("it belongs to {owner} and belonged to {wanted}: {}", described(errno)));
             }
         }
         owner
     }
 
     /// The bits that would mean something else under this owner.
-    fn lost(&self, (uid, gid): Owner) -> u32 {
+    fn lost(&self, owner: Owner) -> u32 {
         if sabotage::is(Breakage::SetuidKept) {
             return 0;
         }
-        let other_user = self.owner.is_none_or(|(wanted, _)| wanted != uid);
-        let other_group = self.owner.is_none_or(|(_, wanted)| wanted != gid);
+        let other_user = self.owner.is_none_or(|wanted| wanted.uid != owner.uid);
+        let other_group = self.owner.is_none_or(|wanted| wanted.gid != owner.gid);
         let lost = if other_user { SET_UID } else { 0 } | if other_group { SET_GID } else { 0 };
         self.permissions & lost
     }

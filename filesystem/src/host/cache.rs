@@ -21,7 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::known_objects::Stamp;
-use super::manifest::{Attributes, BlobForm, Leaf, ManifestDirectory, ManifestEntry, ManifestNode, Stat};
+use super::manifest::{
+    Attributes, BlobForm, Leaf, ManifestDirectory, ManifestEntry, ManifestNode, Owner, Stat,
+};
 use super::objects::{ObjectId, Objects};
 use super::sparse::Sparse;
 use crate::FolderIdentity;
@@ -143,7 +145,7 @@ fn put_stat(bytes: &mut Vec<u8>, stat: &Stat) {
     for ns in [stat.modified_ns, stat.changed_ns] {
         bytes.extend_from_slice(&ns.to_le_bytes());
     }
-    for word in [stat.mode, stat.owner.0, stat.owner.1, stat.names] {
+    for word in [stat.mode, stat.owner.uid, stat.owner.gid, stat.names] {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
 }
@@ -272,7 +274,7 @@ impl Rest<'_> {
         let len = u64::from_le_bytes(self.take()?);
         let (modified_ns, changed_ns) = (i64::from_le_bytes(self.take()?), i64::from_le_bytes(self.take()?));
         let mut word = || self.take().map(u32::from_le_bytes);
-        let (mode, owner, names) = (word()?, (word()?, word()?), word()?);
+        let (mode, owner, names) = (word()?, Owner { uid: word()?, gid: word()? }, word()?);
         Some(Stat { device, inode, mode, owner, names, len, modified_ns, changed_ns })
     }
 

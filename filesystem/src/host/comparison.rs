@@ -158,7 +158,11 @@ impl File {
 }
 
 /// Trees of one folder on both sides, of which one may be missing.
-type Pair = (Option<ObjectId>, Option<ObjectId>);
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct TreePair {
+    before: Option<ObjectId>,
+    after: Option<ObjectId>,
+}
 
 /// Two snapshots, and what a walk through them keeps.
 pub(super) struct CaptureComparison<'a> {
@@ -171,7 +175,7 @@ pub(super) struct CaptureComparison<'a> {
     /// Whether files of which nothing is said have other permissions on the other side.
     usual_differs: bool,
     /// Pairs below which nothing differs, and of whose paths nothing is said.
-    unchanged: HashSet<Pair>,
+    unchanged: HashSet<TreePair>,
     /// What the lines of the open folders take in memory.
     open_bytes: u64,
     take: &'a mut dyn FnMut(FileChange) -> Result<()>,
@@ -208,13 +212,13 @@ impl<'a> CaptureComparison<'a> {
 
     /// Walks through all folders that may differ, and hands on what does.
     pub(super) fn run(mut self) -> Result<()> {
-        let pair = (self.before.map(|side| side.tree), Some(self.after.tree));
+        let pair = TreePair { before: self.before.map(|side| side.tree), after: Some(self.after.tree) };
         self.folder(b"", pair).map(drop)
     }
 
     /// Compares a folder, and returns whether anything differs in it.
-    fn folder(&mut self, path: &[u8], pair: Pair) -> Result<bool> {
-        let (before, after) = pair;
+    fn folder(&mut self, path: &[u8], pair: TreePair) -> Result<bool> {
+        let TreePair { before, after } = pair;
         if before == after && !self.usual_differs && !is_any_below(&self.told_apart, |path| path, path) {
             return Ok(false);
         }
@@ -247,10 +251,10 @@ impl<'a> CaptureComparison<'a> {
         Ok(differs)
     }
 
-    fn too_deep(&self, path: &[u8], (before, after): Pair) -> Error {
+    fn too_deep(&self, path: &[u8], pair: TreePair) -> Error {
         let shown: String = told(path).chars().take(1000).collect();
         Error::Object {
-            path: self.objects.path(after.or(before).unwrap_or_default()),
+            path: self.objects.path(pair.after.or(pair.before).unwrap_or_default()),
             reason: format!("too many or too large folders in one another at `{shown}`"),
         }
     }
@@ -277,7 +281,10 @@ impl<'a> CaptureComparison<'a> {
             let path = join(folder, &entry.name);
             // A key tells a folder from a file, so that equal keys are of two folders or of two files.
             differs |= match entry.mode {
-                GitMode::Folder => self.folder(&path, (was.map(|was| was.id), is.map(|is| is.id)))?,
+                GitMode::Folder => {
+                    let pair = TreePair { before: was.map(|was| was.id), after: is.map(|is| is.id) };
+                    self.folder(&path, pair)?
+                }
                 _ => self.file(&path, was.as_ref(), is.as_ref())?,
             };
         }

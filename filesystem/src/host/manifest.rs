@@ -1,7 +1,7 @@
 //! What a workspace holds: the walk's result, the stat cache, and what a snapshot says, in one shape.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
@@ -26,7 +26,17 @@ pub(super) struct Stat {
 }
 
 /// A user's and a group's number.
-pub(super) type Owner = (u32, u32);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub(super) struct Owner {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.uid, self.gid)
+    }
+}
 
 impl From<&SystemStat> for Stat {
     fn from(stat: &SystemStat) -> Stat {
@@ -35,7 +45,7 @@ impl From<&SystemStat> for Stat {
             device: stat.st_dev,
             inode: stat.st_ino,
             mode: stat.st_mode,
-            owner: (stat.st_uid, stat.st_gid),
+            owner: Owner { uid: stat.st_uid, gid: stat.st_gid },
             names: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX),
             len: u64::try_from(stat.st_size).unwrap_or(0),
             modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec),
@@ -55,8 +65,16 @@ pub(super) enum ManifestKind {
 
 impl Stat {
     /// Of what could not be looked at: nothing is ever found to be so.
-    pub(super) const UNKNOWN: Stat =
-        Stat { device: 0, inode: 0, mode: 0, owner: (0, 0), names: 0, len: 0, modified_ns: 0, changed_ns: 0 };
+    pub(super) const UNKNOWN: Stat = Stat {
+        device: 0,
+        inode: 0,
+        mode: 0,
+        owner: Owner { uid: 0, gid: 0 },
+        names: 0,
+        len: 0,
+        modified_ns: 0,
+        changed_ns: 0,
+    };
 
     pub(super) fn kind(&self) -> ManifestKind {
         match self.mode & libc::S_IFMT {
@@ -228,13 +246,15 @@ pub(super) struct TreeEntry {
 /// A folder's entries in the order of its tree object, with their modes there.
 pub(super) fn in_order(entries: &[ManifestEntry]) -> Vec<(GitMode, &ManifestEntry)> {
     let mut ordered: Vec<_> = entries.iter().map(|entry| (entry.node.git_mode(), entry)).collect();
-    // Git sorts a folder as if its name ended in a slash.
-    fn key<'a>((mode, entry): &(GitMode, &'a ManifestEntry)) -> impl Iterator<Item = u8> + 'a {
-        let slash = (*mode == GitMode::Folder).then_some(b'/');
-        entry.name.iter().copied().chain(slash)
-    }
-    ordered.sort_by(|left, right| key(left).cmp(key(right)));
+    ordered.sort_by(|(left_mode, left), (right_mode, right)| {
+        line_key(*left_mode, &left.name).cmp(line_key(*right_mode, &right.name))
+    });
     ordered
+}
+
+/// The bytes by which Git sorts the lines of a tree object: a folder stands as if its name ended in a slash.
+fn line_key(mode: GitMode, name: &[u8]) -> impl Iterator<Item = u8> + '_ {
+    name.iter().copied().chain((mode == GitMode::Folder).then_some(b'/'))
 }
 
 /// The tree object of a folder, of its entries in order.
@@ -251,12 +271,11 @@ pub(super) fn encode_tree(ordered: &[(GitMode, &ManifestEntry)]) -> (Vec<u8>, Ve
     (encode_lines(&lines), lines)
 }
 
-/// Sorts the lines of a tree object into their order there, in which a folder stands as if its name ended in a slash.
+/// Sorts the lines of a tree object into their order there.
 pub(super) fn sort_lines<T>(lines: &mut [(TreeEntry, T)]) {
-    fn key<T>((line, _): &(TreeEntry, T)) -> impl Iterator<Item = u8> + '_ {
-        line.name.iter().copied().chain((line.mode == GitMode::Folder).then_some(b'/'))
-    }
-    lines.sort_by(|left, right| key(left).cmp(key(right)));
+    lines.sort_by(|(left, _), (right, _)| {
+        line_key(left.mode, &left.name).cmp(line_key(right.mode, &right.name))
+    });
 }
 
 /// The tree object of these lines, which are in order.

@@ -149,32 +149,32 @@ impl HostFilesystem {
     ///
     /// [`Error::Object`] if an object is missing or damaged; [`Error::Io`] or [`Error::Full`] if one cannot be written;
     /// [`Error::Path`] if a file is to be kept and the target is of a version that kept no owners.
-    pub fn merged(&self, asked: &RewindMergeInputs<'_>) -> Result<RewindMerge> {
-        self.or_doubt(self.merge(asked))
+    pub fn merged(&self, inputs: &RewindMergeInputs<'_>) -> Result<RewindMerge> {
+        self.or_doubt(self.merge(inputs))
     }
 
-    fn merge(&self, asked: &RewindMergeInputs<'_>) -> Result<RewindMerge> {
+    fn merge(&self, inputs: &RewindMergeInputs<'_>) -> Result<RewindMerge> {
         let mut reader = SnapshotReader::open(self.store());
         let mut state = self.state.lock();
         let trees = &mut state.trees;
-        let then = MergeSide::read(self, trees, asked.target)?;
-        let now = MergeSide::read(self, trees, asked.present)?;
-        let otherwise = by_path(reader.changes(Some(asked.present), asked.target)?);
-        if !asked.overwrite && !asked.last.is_of_folder_of(asked.present) {
+        let then = MergeSide::read(self, trees, inputs.target)?;
+        let now = MergeSide::read(self, trees, inputs.present)?;
+        let otherwise = by_path(reader.changes(Some(inputs.present), inputs.target)?);
+        if !inputs.overwrite && !inputs.last.is_of_folder_of(inputs.present) {
             let unknown = otherwise.into_values();
             let unknown = unknown.map(|FileChange { path, kind, .. }| FileUnknown { path, otherwise: kind });
             let mut unknown: Vec<FileUnknown> = unknown.collect();
             unknown.sort_by(|one, other| one.path.cmp(&other.path));
             return Ok(RewindMerge {
-                snapshot: asked.present.clone(),
+                snapshot: inputs.present.clone(),
                 kept: Vec::new(),
                 unknown,
                 left_out: 0,
             });
         }
-        let by_hand = match asked.overwrite || sabotage::is(Breakage::HandChangesOverwritten) {
+        let by_hand = match inputs.overwrite || sabotage::is(Breakage::HandChangesOverwritten) {
             true => BTreeMap::new(),
-            false => by_path(reader.changes(Some(asked.last), asked.present)?),
+            false => by_path(reader.changes(Some(inputs.last), inputs.present)?),
         };
         let is_other = |change: &FileChange| {
             let content =
@@ -182,11 +182,11 @@ impl HostFilesystem {
             content(&change.before) != content(&change.after)
         };
         let is_by_hand = |by_hand: &FileChange, otherwise: &FileChange| {
-            !asked.after_restore
+            !inputs.after_restore
                 || by_hand.kind != ChangeKind::Removed && is_other(by_hand) && is_other(otherwise)
         };
         let mut edits = BTreeMap::new();
-        let left_out = self.left_out(trees, (&then, &now), asked, &otherwise, &mut edits)?;
+        let left_out = self.left_out(trees, &then, &now, inputs, &otherwise, &mut edits)?;
         let mut kept = BTreeMap::new();
         for (path, change) in by_hand {
             let otherwise = otherwise.get(&path).filter(|_| !edits.contains_key(&path));
@@ -202,20 +202,20 @@ impl HostFilesystem {
             kept.insert(path, KeptFile { path: change.path, by_hand, otherwise, in_place_of: None });
         }
         let snapshot = match edits.is_empty() {
-            true => asked.target.clone(),
+            true => inputs.target.clone(),
             false => {
                 let tree = Merger { objects: &self.objects, trees, now: now.root, kept: &mut kept };
-                self.write_merged(tree, (&then, &now), asked, &edits)?
+                self.write_merged(tree, &then, &now, inputs, &edits)?
             }
         };
-        let gitignore = asked.present.gitignore;
-        let repositories = self.merged_repositories(asked, &mut kept)?;
+        let gitignore = inputs.present.gitignore;
+        let repositories = self.merged_repositories(inputs, &mut kept)?;
         let snapshot = FilesystemSnapshot {
             repositories,
-            leave_out: asked.present.leave_out.clone(),
-            mounts: asked.present.mounts.clone(),
+            leave_out: inputs.present.leave_out.clone(),
+            mounts: inputs.present.mounts.clone(),
             gitignore,
-            left_out_by: gitignore.then(|| asked.present.commit.clone()),
+            left_out_by: gitignore.then(|| inputs.present.commit.clone()),
             ..snapshot
         };
         let mut kept: Vec<KeptFile> = kept.into_values().collect();
@@ -226,7 +226,7 @@ impl HostFilesystem {
     /// Puts repositories that somebody worked in by hand into what the target says of repositories, and returns its id.
     fn merged_repositories(
         &self,
-        asked: &RewindMergeInputs<'_>,
+        inputs: &RewindMergeInputs<'_>,
         kept: &mut BTreeMap<Vec<u8>, KeptFile>,
     ) -> Result<Option<String>> {
         let read = |snapshot: &FilesystemSnapshot| match &snapshot.repositories {
@@ -234,10 +234,10 @@ impl HostFilesystem {
             None => Ok(Repositories::default()),
         };
         let overwrite =
-            asked.overwrite || asked.after_restore || sabotage::is(Breakage::HandChangesOverwritten);
-        let (target, now) = (read(asked.target)?, read(asked.present)?);
+            inputs.overwrite || inputs.after_restore || sabotage::is(Breakage::HandChangesOverwritten);
+        let (target, now) = (read(inputs.target)?, read(inputs.present)?);
         let (merged, by_hand) =
-            Repositories::merged(&target, &read(asked.last)?, &now, (overwrite, &self.objects));
+            Repositories::merged(&target, &read(inputs.last)?, &now, overwrite, &self.objects);
         for path in by_hand {
             let (by_hand, otherwise) = (ChangeKind::Modified, ChangeKind::Modified);
             let file = KeptFile { path: shown(&path), by_hand, otherwise, in_place_of: None };
@@ -251,12 +251,13 @@ impl HostFilesystem {
     fn left_out(
         &self,
         trees: &mut Trees,
-        (then, now): (&MergeSide, &MergeSide),
-        asked: &RewindMergeInputs<'_>,
+        then: &MergeSide,
+        now: &MergeSide,
+        inputs: &RewindMergeInputs<'_>,
         otherwise: &BTreeMap<Vec<u8>, FileChange>,
         edits: &mut BTreeMap<Vec<u8>, Edit>,
     ) -> Result<u64> {
-        let (target, present) = (asked.target, asked.present);
+        let (target, present) = (inputs.target, inputs.present);
         let says = |one: &FilesystemSnapshot| (one.leave_out.clone(), one.mounts.clone());
         if !target.gitignore && !present.gitignore && says(target) == says(present) {
             return Ok(0);
@@ -301,8 +302,9 @@ impl HostFilesystem {
     fn write_merged(
         &self,
         mut merger: Merger<'_>,
-        (then, now): (&MergeSide, &MergeSide),
-        asked: &RewindMergeInputs<'_>,
+        then: &MergeSide,
+        now: &MergeSide,
+        inputs: &RewindMergeInputs<'_>,
         edits: &BTreeMap<Vec<u8>, Edit>,
     ) -> Result<FilesystemSnapshot> {
         let Some((was, is)) = then.metadata.as_ref().zip(now.metadata.as_ref()) else {
@@ -340,7 +342,7 @@ impl HostFilesystem {
         let text = encode_commit(tree, &permissions, None);
         let commit = self.objects.write(ObjectKind::Commit, text.as_bytes())?;
         let (commit, metadata) = (commit.to_string(), Some(metadata.to_string()));
-        Ok(FilesystemSnapshot { commit, metadata, files, ..asked.target.clone() })
+        Ok(FilesystemSnapshot { commit, metadata, files, ..inputs.target.clone() })
     }
 
     /// Lists the files and links that differ between two snapshots of the workspace, with diffs of their contents, in

@@ -83,7 +83,7 @@ impl Links {
     }
 
     /// How many names a file has within the workspace.
-    pub(super) fn names_within(&self, (device, inode): (u64, u64)) -> u32 {
+    pub(super) fn names_within(&self, device: u64, inode: u64) -> u32 {
         self.within.get(&(device, inode)).copied().unwrap_or(1)
     }
 }
@@ -215,8 +215,8 @@ impl Metadata {
     }
 
     fn encode(&self) -> String {
-        let Metadata { owner: (uid, gid), times, others } = self;
-        let mut text = format!("{HEAD}\nowner {uid}:{gid}\n");
+        let Metadata { owner, times, others } = self;
+        let mut text = format!("{HEAD}\nowner {owner}\n");
         if let Some(times) = times {
             let _ = writeln!(text, "times {times}");
         }
@@ -251,14 +251,14 @@ impl Metadata {
 
 fn parse_owner(text: &str) -> Option<Owner> {
     let (uid, gid) = text.split_once(':')?;
-    Some((uid.parse().ok()?, gid.parse().ok()?))
+    Some(Owner { uid: uid.parse().ok()?, gid: gid.parse().ok()? })
 }
 
 impl PathMetadata {
     fn encode(&self, text: &mut String) {
         let PathMetadata { owner, link, form, attributes } = self;
-        if let Some((uid, gid)) = owner {
-            let _ = write!(text, "owner={uid}:{gid} ");
+        if let Some(owner) = owner {
+            let _ = write!(text, "owner={owner} ");
         }
         if let Some(link) = link {
             let _ = write!(text, "link={link} ");
@@ -321,15 +321,19 @@ mod tests {
 
     use proptest::prelude::*;
 
+    fn owner() -> impl Strategy<Value = Owner> {
+        any::<(u32, u32)>().prop_map(|(uid, gid)| Owner { uid, gid })
+    }
+
     proptest! {
         /// Whatever stands in the object is metadata or is not, and metadata is read as it was written.
         #[test]
         fn metadata_is_read_as_it_was_written(
-            owner in any::<(u32, u32)>(),
+            owner in owner(),
             times in any::<Option<[u8; 20]>>(),
             others in prop::collection::btree_map(
                 prop::collection::vec(1u8.., 0..20),
-                (any::<Option<(u32, u32)>>(), any::<Option<u32>>(), 0..3, prop::collection::btree_map(
+                (prop::option::of(owner()), any::<Option<u32>>(), 0..3, prop::collection::btree_map(
                     prop::collection::vec(1u8.., 1..20), prop::collection::vec(any::<u8>(), 0..20), 0..3)),
                 0..5),
             anything in ".{0,200}",

@@ -134,6 +134,15 @@ impl Hasher {
     }
 }
 
+/// An object that was opened, and whose head was read.
+struct OpenedObject {
+    id: ObjectId,
+    kind: ObjectKind,
+    content: ObjectContentReader,
+    /// How long the head says the content to be.
+    len: u64,
+}
+
 pub(super) fn len(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
@@ -276,7 +285,7 @@ impl Objects {
     /// Reads an object, and checks its content and that nothing else is in its file.
     pub(super) fn verify(&self, id: ObjectId, kind: ObjectKind) -> Result<()> {
         let opened = self.open(id, kind)?;
-        self.drain((id, kind), opened, &mut io::sink(), true).map(drop)
+        self.drain(opened, &mut io::sink(), true).map(drop)
     }
 
     /// Keeps an object that is held in memory.
@@ -350,8 +359,8 @@ impl Objects {
         }
     }
 
-    /// Opens an object and reads its head: the content, and how long it says to be.
-    fn open(&self, id: ObjectId, kind: ObjectKind) -> Result<(ObjectContentReader, u64)> {
+    /// Opens an object and reads its head.
+    fn open(&self, id: ObjectId, kind: ObjectKind) -> Result<OpenedObject> {
         let path = self.found(id);
         let damaged = |reason: String| Error::Object { path: path.clone(), reason };
         let file = open_file(&path).map_err(|error| match error.kind() {
@@ -370,32 +379,27 @@ impl Objects {
         let len = said
             .and_then(|said| said.strip_prefix(kind.name())?.strip_prefix(' ')?.parse().ok())
             .ok_or_else(|| damaged(format!("it is no {}", kind.name())))?;
-        Ok((content, len))
+        Ok(OpenedObject { id, kind, content, len })
     }
 
     /// How long an object says to be.
     pub(super) fn said_len(&self, id: ObjectId, kind: ObjectKind) -> Result<u64> {
-        Ok(self.open(id, kind)?.1)
+        Ok(self.open(id, kind)?.len)
     }
 
     /// Copies an object's content, and says at its end whether that was what its name stands for.
     pub(super) fn copy(&self, id: ObjectId, kind: ObjectKind, into: &mut dyn Write) -> Result<u64> {
         let opened = self.open(id, kind)?;
-        self.drain((id, kind), opened, into, self.is_exact)
+        self.drain(opened, into, self.is_exact)
     }
 
-    fn drain(
-        &self,
-        (id, kind): (ObjectId, ObjectKind),
-        (mut content, said): (ObjectContentReader, u64),
-        into: &mut dyn Write,
-        is_exact: bool,
-    ) -> Result<u64> {
+    fn drain(&self, object: OpenedObject, into: &mut dyn Write, is_exact: bool) -> Result<u64> {
+        let OpenedObject { id, kind, mut content, len } = object;
         let damaged = |reason: String| Error::Object { path: self.path(id), reason };
-        let mut hash = Hasher::new(kind, said);
+        let mut hash = Hasher::new(kind, len);
         let mut write_error = None;
         // What is behind the length that it says would be read only to be refused.
-        let read = pump(&mut (&mut content).take(said.saturating_add(1)), &mut |bytes| {
+        let read = pump(&mut (&mut content).take(len.saturating_add(1)), &mut |bytes| {
             hash.update(bytes);
             if write_error.is_none() {
                 write_error = into.write_all(bytes).err();
@@ -406,7 +410,7 @@ impl Objects {
             return Err(Error::io("write a copy of", self.path(id), error));
         }
         let read = read.map_err(|error| damaged(error.to_string()))?;
-        if hash.finish().ok() != Some(id) || read != said {
+        if hash.finish().ok() != Some(id) || read != len {
             return Err(damaged("its content is not what its name stands for".to_owned()));
         }
         let is_exact = is_exact && !sabotage::is(Breakage::BytesBehindUnseen);
@@ -419,24 +423,24 @@ impl Objects {
     /// Checks an object; its content, where it is not longer than this.
     pub(super) fn check(&self, id: ObjectId, kind: ObjectKind, bytes_max: u64) -> Result<Option<Vec<u8>>> {
         let opened = self.open(id, kind)?;
-        if opened.1 > bytes_max {
-            self.drain((id, kind), opened, &mut io::sink(), self.is_exact)?;
+        if opened.len > bytes_max {
+            self.drain(opened, &mut io::sink(), self.is_exact)?;
             return Ok(None);
         }
         let mut bytes = Vec::new();
-        self.drain((id, kind), opened, &mut bytes, self.is_exact)?;
+        self.drain(opened, &mut bytes, self.is_exact)?;
         Ok(Some(bytes))
     }
 
     /// A tree's or a commit's content.
     pub(super) fn read(&self, id: ObjectId, kind: ObjectKind, bytes_max: u64) -> Result<Vec<u8>> {
         let opened = self.open(id, kind)?;
-        if opened.1 > bytes_max {
-            let reason = format!("{} bytes are more than can be read at once", opened.1);
+        if opened.len > bytes_max {
+            let reason = format!("{} bytes are more than can be read at once", opened.len);
             return Err(Error::Object { path: self.path(id), reason });
         }
         let mut bytes = Vec::new();
-        self.drain((id, kind), opened, &mut bytes, self.is_exact)?;
+        self.drain(opened, &mut bytes, self.is_exact)?;
         Ok(bytes)
     }
 

@@ -302,7 +302,7 @@ impl<'a> Planner<'a> {
             _ => PlannedContent::File(line.id),
         };
         let wanted = self.wanted(path, line.mode, time);
-        self.leaf(plan, &line.name, (content, wanted), path, found)
+        self.leaf(plan, &line.name, content, wanted, path, found)
     }
 
     /// Leaves what stands at a path as it is, whatever that is.
@@ -362,7 +362,8 @@ impl<'a> Planner<'a> {
         &mut self,
         plan: &mut DirectoryPlan,
         name: &Arc<[u8]>,
-        (content, wanted): (PlannedContent, WantedAttributes),
+        content: PlannedContent,
+        wanted: WantedAttributes,
         path: &[u8],
         found: PresentEntry<'_>,
     ) -> Result<()> {
@@ -370,7 +371,7 @@ impl<'a> Planner<'a> {
         if let Some((ManifestEntry { node: ManifestNode::Leaf(leaf), .. }, folder)) = found
             && (leaf.stat.kind() == ManifestKind::Link) == content.is_link()
         {
-            let within = self.links.names_within((leaf.stat.device, leaf.stat.inode));
+            let within = self.links.names_within(leaf.stat.device, leaf.stat.inode);
             let is_outside = leaf.stat.kind() == ManifestKind::File && leaf.stat.names > within;
             if let Some(leaf) = self.held(folder, name, leaf, &content, path)?
                 && self.has_its_names(path)

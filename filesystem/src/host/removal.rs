@@ -33,7 +33,7 @@ pub(super) struct Removal<'a> {
 
 /// A folder that is being emptied.
 struct Level {
-    identity: (u64, u64),
+    stat: Stat,
     /// Its permissions, where it was given others to be emptied.
     permissions: Option<u32>,
     /// How long the path of the folder around it is.
@@ -79,7 +79,7 @@ impl<'a> Removal<'a> {
                     Some(level) => level,
                     None => break,
                 };
-                let parent = levels.last().map_or((top.device, top.inode), |level| level.identity);
+                let parent = levels.last().map_or(top, |level| level.stat);
                 let removed = self.leave(&mut current, level, &mut path, parent)?;
                 match levels.last_mut() {
                     Some(level) => level.empty &= removed,
@@ -159,8 +159,7 @@ impl<'a> Removal<'a> {
         }
         let left = list(&opened).map_err(described)?;
         *current = opened;
-        let identity = (stat.device, stat.inode);
-        Ok(Some(Level { identity, permissions, around, left, empty: true }))
+        Ok(Some(Level { stat, permissions, around, left, empty: true }))
     }
 
     /// Goes back to the folder around, and removes the one that was left where it is empty.
@@ -169,14 +168,14 @@ impl<'a> Removal<'a> {
         current: &mut OwnedFd,
         level: Level,
         path: &mut Vec<u8>,
-        parent: (u64, u64),
+        parent: Stat,
     ) -> Result<bool, String> {
         if let Some(present) = level.permissions.filter(|_| !level.empty) {
             let _ = fchmod(current.as_fd(), bits(present));
         }
         let up = openat(&*current, c"..", OPEN_FOLDER, Mode::empty()).map_err(described)?;
         let stat = stat_of(&up).map_err(described)?;
-        if (stat.device, stat.inode) != parent {
+        if (stat.device, stat.inode) != (parent.device, parent.inode) {
             return Err(format!("`{}` was moved elsewhere meanwhile", told(path)));
         }
         *current = up;

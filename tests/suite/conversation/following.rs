@@ -246,9 +246,9 @@ impl Life {
             }
             Step::Shorten { evaluation, from, to } => {
                 let (from, to) = (from.index(next as usize) as u64, to.index(next as usize) as u64);
-                let range = (from.min(to).into(), from.max(to).into());
+                let (from, to) = (from.min(to).into(), from.max(to).into());
                 let messages = [(Role::User, "What was said before.".to_owned())];
-                session.record_shortened(&name(evaluation), range, &messages, "it is long").unwrap();
+                session.record_shortened(&name(evaluation), from, to, &messages, "it is long").unwrap();
             }
             Step::Accept { evaluation } => {
                 session.accept_prompt(&name(evaluation), &prompt(1), &prompt(2), "a person", "so").unwrap();

@@ -97,7 +97,7 @@ fn converse(session: &Session) {
     let origin = CallOrigin { answer, ordinal: 0 };
     session.record_input(&NewInput::tool_result("ev", origin, "call_1", "the text")).unwrap();
     let turn = session.record_turn("ev", true).unwrap();
-    session.record_shortened("ev", (said, turn), &[(Role::User, "u".to_owned())], "long").unwrap();
+    session.record_shortened("ev", said, turn, &[(Role::User, "u".to_owned())], "long").unwrap();
     session.accept_prompt("ev", &prompt(1), &prompt(2), "a person", "a word").unwrap();
 }
 

@@ -43,7 +43,7 @@ pub(super) fn bound_slice<'a>(
 }
 
 /// Adds an item to a slice, as its binding was declared to. Replaces nothing if it only `gathers`.
-pub(super) fn put(slice: &mut SliceState, (binding, gathers): (&Binding, bool), row: SliceRow) {
+pub(super) fn put(slice: &mut SliceState, binding: &Binding, gathers: bool, row: SliceRow) {
     match &mut slice.items {
         SliceItems::Held(rows) => {
             if binding.built_in == BuiltIn::Replace && !gathers {
@@ -59,7 +59,8 @@ pub(super) fn put(slice: &mut SliceState, (binding, gathers): (&Binding, bool), 
 #[inline]
 pub(super) fn put_value<V: NewValue>(
     slice: &mut SliceState,
-    (binding, gathers): (&Binding, bool),
+    binding: &Binding,
+    gathers: bool,
     id: ItemId,
     version: u32,
     value: V,
@@ -68,7 +69,7 @@ pub(super) fn put_value<V: NewValue>(
         SliceItems::Held(rows) if binding.built_in != BuiltIn::Replace => value.push(rows, id, version),
         _ => {
             if let Some(value) = value.shared() {
-                put(slice, (binding, gathers), SliceRow { id, version, item: RowItem::Typed(value) });
+                put(slice, binding, gathers, SliceRow { id, version, item: RowItem::Typed(value) });
             }
         }
     }
@@ -77,7 +78,8 @@ pub(super) fn put_value<V: NewValue>(
 /// Names new items, and decodes them if the host's types are known.
 pub(super) fn new_rows<'a>(
     slice: &SliceState,
-    (id, sequence): (u32, SequenceNumber),
+    id: u32,
+    sequence: SequenceNumber,
     items: impl IntoIterator<Item = (Payload<'a>, u32)>,
     decoded_values: &DecodedValues<'_>,
     folding: &FoldContext<'_>,
@@ -85,8 +87,7 @@ pub(super) fn new_rows<'a>(
     (0..)
         .zip(items)
         .map(|(ordinal, (payload, version))| {
-            let item =
-                new_item(slice, sequence, (payload, version), decoded_values.get(id, ordinal), folding)?;
+            let item = new_item(slice, sequence, payload, version, decoded_values.get(id, ordinal), folding)?;
             Ok(SliceRow { id: ItemId { sequence, ordinal }, version, item })
         })
         .collect()
@@ -95,7 +96,8 @@ pub(super) fn new_rows<'a>(
 pub(super) fn new_item(
     slice: &SliceState,
     sequence: SequenceNumber,
-    (payload, version): (Payload<'_>, u32),
+    payload: Payload<'_>,
+    version: u32,
     decoded_values: Option<AnyValue>,
     folding: &FoldContext<'_>,
 ) -> Result<RowItem> {

@@ -58,10 +58,11 @@ impl<'a> ProducedFold<'a> {
     pub(super) fn event(
         &mut self,
         record: &Record<'_>,
-        (dispatch, reducing): (&Dispatch<'_>, &ReducerInput<'_>),
+        dispatch: &Dispatch<'_>,
+        reducing: &ReducerInput<'_>,
         names: &DeclaredNames,
     ) {
-        let folded = self.try_event(record, (dispatch, reducing), names);
+        let folded = self.try_event(record, dispatch, reducing, names);
         self.stop_at(record, folded);
     }
 
@@ -80,7 +81,8 @@ impl<'a> ProducedFold<'a> {
     fn try_event(
         &mut self,
         record: &Record<'_>,
-        (dispatch, reducing): (&Dispatch<'_>, &ReducerInput<'_>),
+        dispatch: &Dispatch<'_>,
+        reducing: &ReducerInput<'_>,
         names: &DeclaredNames,
     ) -> Result<()> {
         if self.stopped.is_some() {
@@ -100,7 +102,7 @@ impl<'a> ProducedFold<'a> {
             };
             let of_slice = recorded.iter().find(|effect| effect.slice == id);
             // An edit that is the same today is folded as it is recorded, in whichever version that is.
-            if self.edits.compare((slice, Some(id)), of_slice, effect.as_ref(), reducing)?.is_some() {
+            if self.edits.compare(slice, Some(id), of_slice, effect.as_ref(), reducing)?.is_some() {
                 changed_slices.push(id);
                 produced.extend(effect.map(|effect| (id, effect)));
             }

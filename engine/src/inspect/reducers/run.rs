@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 
 use super::fold::ProducedFold;
 use super::{LogReader, ReducersReplayed, ReplayReducers};
-use crate::divergence::{self, Difference, Divergence, LeaveOut, record_name};
+use crate::divergence::{self, Difference, Divergence, LeaveOut, ReducedEvent, record_name};
 use crate::error::{Error, Result};
 use crate::fold::live::{FoldSources, LiveState};
 use crate::fold::projection::{LogSlices, Projection};
@@ -114,11 +114,11 @@ impl<'a> Replay<'a> {
         } else if record.kind == RecordKind::DISPATCH {
             let dispatch = Dispatch::decode(record.body).map_err(Error::unread(record.sequence))?;
             if let Action::Event { event, data } = dispatch.action
-                && let Some((reducing, names)) = self.reducing(record, (event, data), before)
+                && let Some((reducing, names)) = self.reducing(record, event, data, before)
             {
-                self.check(record, (&dispatch, &reducing), before)?;
+                self.check(record, &dispatch, &reducing, before)?;
                 if let Some(produced) = &mut self.produced {
-                    produced.event(record, (&dispatch, &reducing), names);
+                    produced.event(record, &dispatch, &reducing, names);
                     return Ok(());
                 }
             }
@@ -133,7 +133,8 @@ impl<'a> Replay<'a> {
     fn reducing<'r>(
         &mut self,
         record: &Record<'r>,
-        (event, data): (u32, Payload<'r>),
+        event: u32,
+        data: Payload<'r>,
         before: &'r Projection,
     ) -> Option<(ReducerInput<'r>, &'r DeclaredNames)>
     where
@@ -163,7 +164,8 @@ impl<'a> Replay<'a> {
     fn check(
         &mut self,
         record: &Record<'_>,
-        (dispatch, reducing): (&Dispatch<'_>, &ReducerInput<'_>),
+        dispatch: &Dispatch<'_>,
+        reducing: &ReducerInput<'_>,
         before: &Projection,
     ) -> Result<()> {
         self.report.events += 1;
@@ -184,7 +186,7 @@ impl<'a> Replay<'a> {
             let id = names.slice_named(slice).map(|slice| slice.id);
             let of_slice = recorded.iter().find(|effect| Some(effect.slice) == id);
             let difference = match &produced {
-                Ok(produced) => self.edits.compare((slice, id), of_slice, produced.as_ref(), reducing)?,
+                Ok(produced) => self.edits.compare(slice, id, of_slice, produced.as_ref(), reducing)?,
                 Err(error) => Some(Difference {
                     slice: Some(slice.to_owned()),
                     path: "$".to_owned(),
@@ -199,7 +201,7 @@ impl<'a> Replay<'a> {
                 continue;
             }
             if of_slice.is_none() && difference.note.is_none() {
-                difference.note = Self::new_to(names, (&reducing.types.name, id)).map(str::to_owned);
+                difference.note = Self::new_to(names, &reducing.types.name, id).map(str::to_owned);
             }
             self.diverged(record, difference, names);
         }
@@ -207,7 +209,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Returns what of a reducer is new to a log with these names: its slice, or that the event reduces into it.
-    fn new_to(names: &DeclaredNames, (event, slice): (&str, Option<u32>)) -> Option<&'static str> {
+    fn new_to(names: &DeclaredNames, event: &str, slice: Option<u32>) -> Option<&'static str> {
         let Some(slice) = slice else { return Some("the slice is new: the log does not know it") };
         let bound = names
             .event_named(event)
@@ -268,7 +270,8 @@ impl Edits<'_> {
     /// Compares what was done to one slice.
     pub(super) fn compare(
         &self,
-        (slice, id): (&str, Option<u32>),
+        slice: &str,
+        id: Option<u32>,
         recorded: Option<&Effect<'_>>,
         produced: Option<&SliceEffect>,
         reducing: &ReducerInput<'_>,
@@ -285,10 +288,17 @@ impl Edits<'_> {
                 Effect { added: AddedItems::Items { items, version: *version }, ..recorded.clone() }
             }
         });
-        let of = (reducing.types.name.as_str(), reducing.data, reducing.version);
-        let effects = (readable.as_ref(), produced.as_ref());
+        let ReducerInput { data, version, types, .. } = *reducing;
+        let event = ReducedEvent { name: &types.name, data, version };
         let contents = |object: &ObjectId| self.reader.objects.get(object).ok();
-        Ok(divergence::compare_effects(slice, effects, of, self.leave_out, &contents))
+        Ok(divergence::compare_effects(
+            slice,
+            readable.as_ref(),
+            produced.as_ref(),
+            event,
+            self.leave_out,
+            &contents,
+        ))
     }
 
     /// Returns recorded items as today's host would write them: the bytes of objects, and those of an older version brought up
@@ -306,7 +316,7 @@ impl Edits<'_> {
             let bytes = self.reader.objects.resolve(*item)?;
             readable.push(match types {
                 None => bytes.into_owned(),
-                Some(types) => types.up_to_date((*version, reducing.sequence), &bytes)?,
+                Some(types) => types.up_to_date(*version, reducing.sequence, &bytes)?,
             });
         }
         Ok(Some((readable, types.map_or(*version, |types| types.item_version))))

@@ -109,7 +109,7 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
                 let at = numbers.below(kept.len() as u64) as usize;
                 let (earlier, was): (CowTree<_, _, LEAF, FAN>, _) = kept.swap_remove(at);
                 earlier.check(&was);
-                check_differences((&tree, &wanted), (&earlier, &was));
+                check_differences(&tree, &wanted, &earlier, &was);
                 // Sometimes the earlier version is the one that goes on.
                 if numbers.below(2) == 0 {
                     (tree, wanted) = (earlier, was);
@@ -125,8 +125,10 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
 /// Checks that the differences of two trees, without those at which both hold the same, are those of the two
 /// maps.
 fn check_differences<const LEAF: usize, const FAN: usize>(
-    (left, left_map): (&CowTree<u64, u64, LEAF, FAN>, &BTreeMap<u64, u64>),
-    (right, right_map): (&CowTree<u64, u64, LEAF, FAN>, &BTreeMap<u64, u64>),
+    left: &CowTree<u64, u64, LEAF, FAN>,
+    left_map: &BTreeMap<u64, u64>,
+    right: &CowTree<u64, u64, LEAF, FAN>,
+    right_map: &BTreeMap<u64, u64>,
 ) {
     let keys: BTreeSet<u64> = left_map.keys().chain(right_map.keys()).copied().collect();
     let entry = |key: u64| (key, left_map.get(&key).copied(), right_map.get(&key).copied());

@@ -33,7 +33,8 @@ use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, Segment
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 use uuid::Uuid;
 
-use super::{ChainWalk, FrameAt, out_of_chain, search};
+use super::search::{SearchRange, search};
+use super::{ChainWalk, FrameAt, out_of_chain};
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Chain, Segment, SegmentFile, SegmentFiles};
 use crate::log::compaction::Compaction;
@@ -458,18 +459,14 @@ impl SoundPart {
             let end = last.end.unwrap_or(SEGMENT_HEADER_LEN as u64);
             // A seal stands outside the chain, and is no loss.
             let from = end + last.seal(storage)?.map_or(0, |(_, len)| len);
-            let range = (from, self.end_of(last.header.ordinal).map(|end| end.max(from)));
-            all.push(behind(storage, &last.path, range, &[last.context()], (Some(&last.header), q))?);
+            let end = self.end_of(last.header.ordinal).map(|end| end.max(from));
+            let range = SearchRange { path: &last.path, from, end };
+            all.push(behind(storage, range, &[last.context()], Some(&last.header), q)?);
         }
         for segment in self.walked.iter().skip(taken.len()) {
-            let range = (SEGMENT_HEADER_LEN as u64, self.end_of(segment.header.ordinal));
-            all.push(behind(
-                storage,
-                &segment.path,
-                range,
-                &[segment.context()],
-                (Some(&segment.header), q),
-            )?);
+            let (from, end) = (SEGMENT_HEADER_LEN as u64, self.end_of(segment.header.ordinal));
+            let range = SearchRange { path: &segment.path, from, end };
+            all.push(behind(storage, range, &[segment.context()], Some(&segment.header), q)?);
         }
         let is_known = |path: &Path| self.walked.iter().any(|segment| segment.path == *path);
         let last = taken.last().map(|last| last.header.ordinal);
@@ -483,14 +480,15 @@ impl SoundPart {
                     // The sequence numbers of another log say nothing about this one.
                     let own = self.is_own(header.session);
                     let end = if own { self.end_of(header.ordinal) } else { None };
-                    let range = (SEGMENT_HEADER_LEN as u64, end);
+                    let range = SearchRange { path: &file.path, from: SEGMENT_HEADER_LEN as u64, end };
                     let q = if own { q } else { SequenceNumber::MIN };
-                    behind(storage, &file.path, range, &[context], (Some(header), q))?
+                    behind(storage, range, &[context], Some(header), q)?
                 }
                 None => {
                     let contexts: Vec<Context> =
                         file.salts.iter().map(|salt| Context::new(*salt, q)).collect();
-                    behind(storage, &file.path, (0, None), &contexts, (None, q))?
+                    let range = SearchRange { path: &file.path, from: 0, end: None };
+                    behind(storage, range, &contexts, None, q)?
                 }
             };
             all.push(found);
@@ -528,14 +526,15 @@ impl SoundPart {
 
 fn behind(
     storage: &dyn Storage,
-    path: &Path,
-    (from, end): (u64, Option<u64>),
+    range: SearchRange<'_>,
     contexts: &[Context],
-    (header, q): (Option<&SegmentHeader>, SequenceNumber),
+    header: Option<&SegmentHeader>,
+    q: SequenceNumber,
 ) -> Result<UnsoundPart> {
     let session = header.map(|header| header.session);
-    let mut found = UnsoundPart { path: path.to_owned(), offset: from, session, ..UnsoundPart::default() };
-    let used = search(storage, (path, from, end), contexts, q, &mut |_, frame| {
+    let mut found =
+        UnsoundPart { path: range.path.to_owned(), offset: range.from, session, ..UnsoundPart::default() };
+    let used = search(storage, range, contexts, q, &mut |_, frame| {
         let Header { sequence, kind, time_us, .. } = frame.header;
         if kind.is_envelope() {
             return;
@@ -558,6 +557,6 @@ fn behind(
             _ => found.ranges.push((sequence, sequence)),
         }
     })?;
-    found.bytes = used.saturating_sub(from);
+    found.bytes = used.saturating_sub(range.from);
     Ok(found)
 }

@@ -77,16 +77,26 @@ impl Prefix {
     }
 }
 
-/// Searches a file from `from` up to `end` for sound frames that may stand behind the record `q`, and hands them with
+/// Names the part of a file that is searched for frames.
+#[derive(Clone, Copy)]
+pub(super) struct SearchRange<'a> {
+    pub(super) path: &'a Path,
+    pub(super) from: u64,
+    /// `None` for the end of the file.
+    pub(super) end: Option<u64>,
+}
+
+/// Searches a part of a file for sound frames that may stand behind the record `q`, and hands them with
 /// their offsets to `found`, in order; a frame within another one does not count. Returns the offset behind the last
 /// byte that is not 0.
 pub(super) fn search(
     storage: &dyn Storage,
-    (path, from, end): (&Path, u64, Option<u64>),
+    range: SearchRange<'_>,
     contexts: &[Context],
     q: SequenceNumber,
     found: &mut dyn FnMut(u64, Frame<'_>),
 ) -> Result<u64> {
+    let SearchRange { path, from, end } = range;
     let io = |error| Error::io("read", path, error);
     let mut window = Window::new(compressed::open(storage, path)?, end).map_err(io)?;
     let mut used = window.used_end(from).map_err(io)?;
@@ -99,7 +109,7 @@ pub(super) fn search(
     while next < used {
         let begun = at;
         let mut places = Vec::new();
-        next = gather(&mut window, (next, used), &mut at, (contexts, q), &mut places).map_err(io)?;
+        next = gather(&mut window, next, used, &mut at, contexts, q, &mut places).map_err(io)?;
         for place in sound(&mut window, begun, places).map_err(io)? {
             if place.offset < behind {
                 continue;
@@ -117,9 +127,11 @@ pub(super) fn search(
 /// Gathers the places from `from` up to `used` at which a frame may begin, and returns where to go on.
 fn gather(
     window: &mut Window,
-    (from, used): (u64, u64),
+    from: u64,
+    used: u64,
     at: &mut Prefix,
-    (contexts, q): (&[Context], SequenceNumber),
+    contexts: &[Context],
+    q: SequenceNumber,
     places: &mut Vec<FrameCandidate>,
 ) -> std::io::Result<u64> {
     let end = window.end();

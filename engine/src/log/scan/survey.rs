@@ -24,7 +24,8 @@ use foldlog_codec::frame::{Context, Frame};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
 use foldlog_codec::{RecordKind, SequenceNumber, body};
 
-use super::{describe, out_of_chain, search, stale};
+use super::search::{SearchRange, search};
+use super::{describe, out_of_chain, stale};
 use crate::error::Result;
 use crate::log::chain::{self, Segment, SegmentFile, SegmentFiles};
 use crate::log::compressed;
@@ -274,10 +275,10 @@ impl Surveyor<'_, '_> {
     /// Goes on behind a place at which a segment's sound frames end, for `reason`.
     fn resume(&mut self, segment: &Segment, at: &mut FrameBoundary, reason: String) -> Result<()> {
         let (path, mut reason) = (segment.path.as_path(), Some(reason));
-        let (storage, from) = (self.storage, (path, at.offset, segment.end));
+        let (storage, range) = (self.storage, SearchRange { path, from: at.offset, end: segment.end });
         let (mut failed, mut sealed) = (None, false);
         let is_last = segment.end.is_none();
-        search(storage, from, &[segment.context()], at.next, &mut |offset, frame| {
+        search(storage, range, &[segment.context()], at.next, &mut |offset, frame| {
             // A seal stands behind the frames of the chain.
             if is_last && frame.header.kind == RecordKind::SEAL {
                 sealed = true;
@@ -330,8 +331,8 @@ impl Surveyor<'_, '_> {
     /// Surveys a file without a sound header that no header names. Files that a crash left hold nothing.
     fn behind(&mut self, file: &SegmentFile) -> Result<()> {
         let (contexts, mut found) = (contexts(file, SequenceNumber::MIN), false);
-        let all = (file.path.as_path(), SEGMENT_HEADER_LEN as u64, None);
-        search(self.storage, all, &contexts, SequenceNumber::MIN, &mut |_, _| found = true)?;
+        let range = SearchRange { path: &file.path, from: SEGMENT_HEADER_LEN as u64, end: None };
+        search(self.storage, range, &contexts, SequenceNumber::MIN, &mut |_, _| found = true)?;
         if found { self.lost(file, None) } else { Ok(()) }
     }
 
@@ -343,7 +344,8 @@ impl Surveyor<'_, '_> {
         let first = known.map_or(SequenceNumber::MIN, |(next, _)| next);
         let (mut at, mut follows, mut failed) = (None, false, None);
         let path = file.path.as_path();
-        search(self.storage, (path, first_offset, end), &contexts, first, &mut |offset, frame| {
+        let range = SearchRange { path, from: first_offset, end };
+        search(self.storage, range, &contexts, first, &mut |offset, frame| {
             if failed.is_some() || frame.header.kind == RecordKind::SEAL {
                 return;
             }

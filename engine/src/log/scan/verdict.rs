@@ -8,7 +8,7 @@ use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use foldlog_codec::{Error as CodecError, SequenceNumber};
 use uuid::Uuid;
 
-use super::search::search;
+use super::search::{SearchRange, search};
 use super::{ChainWalk, TornTail, read_again_max, stale};
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Chain};
@@ -34,7 +34,8 @@ pub(in crate::log) fn judge(
     storage: &dyn Storage,
     dir: &Path,
     chain: Chain,
-    (next_sequence, boot_id): (SequenceNumber, Option<Uuid>),
+    next_sequence: SequenceNumber,
+    boot_id: Option<Uuid>,
     spot: &BadSpot,
 ) -> Result<Option<TornTail>> {
     let mut walk = ChainWalk { next_sequence, boot_id, ..ChainWalk::new(storage, dir, chain) };
@@ -61,8 +62,8 @@ impl ChainWalk<'_> {
         let mut evidence = Evidence::default();
         let mut torn_bytes = 0;
         let q = self.next_sequence;
-        let used =
-            self.gather(&segment.path, spot.offset, segment.end, &[segment.context()], &mut evidence)?;
+        let range = SearchRange { path: &segment.path, from: spot.offset, end: segment.end };
+        let used = self.gather(range, &[segment.context()], &mut evidence)?;
         torn_bytes += used - spot.offset;
         let later = self.chain.segments.get(spot.segment + 1..).unwrap_or_default();
         if torn_bytes == 0 && later.is_empty() {
@@ -74,8 +75,8 @@ impl ChainWalk<'_> {
             evidence.any = true;
             evidence.watermark = evidence.watermark.max(segment.header.watermark);
             let from = SEGMENT_HEADER_LEN as u64;
-            torn_bytes +=
-                self.gather(&segment.path, from, segment.end, &[segment.context()], &mut evidence)?;
+            let range = SearchRange { path: &segment.path, from, end: segment.end };
+            torn_bytes += self.gather(range, &[segment.context()], &mut evidence)?;
         }
         torn_bytes += self.gather_beyond(&mut evidence)?;
         if let Some(proof) = self.proof(&evidence) {
@@ -102,7 +103,8 @@ impl ChainWalk<'_> {
                 // As far as anyone can tell, the segment of a lost header began at the next record.
                 None => file.salts.iter().map(|salt| Context::new(*salt, self.next_sequence)).collect(),
             };
-            bytes += match self.gather(&file.path, 0, None, &contexts, evidence) {
+            let range = SearchRange { path: &file.path, from: 0, end: None };
+            bytes += match self.gather(range, &contexts, evidence) {
                 // A file that its writer made ahead and did not need goes away when that writer closes the session.
                 Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => 0,
                 gathered => gathered?,
@@ -132,17 +134,10 @@ impl ChainWalk<'_> {
         same && !sabotage::is(Breakage::BootIgnored)
     }
 
-    /// Searches a file from `from` on for sound frames, adds them to the evidence, and returns the offset behind the
+    /// Searches a part of a file for sound frames, adds them to the evidence, and returns the offset behind the
     /// file's last byte that is not 0.
-    fn gather(
-        &self,
-        path: &Path,
-        from: u64,
-        end: Option<u64>,
-        contexts: &[Context],
-        evidence: &mut Evidence,
-    ) -> Result<u64> {
-        search(self.storage, (path, from, end), contexts, self.next_sequence, &mut |_, frame| {
+    fn gather(&self, range: SearchRange<'_>, contexts: &[Context], evidence: &mut Evidence) -> Result<u64> {
+        search(self.storage, range, contexts, self.next_sequence, &mut |_, frame| {
             evidence.any = true;
             evidence.watermark = evidence.watermark.max(frame.header.watermark);
         })

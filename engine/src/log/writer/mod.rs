@@ -55,7 +55,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Declare, Resumed};
+use foldlog_codec::body::{Declare, Resumed, SessionOpening};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::image::LastFrame;
@@ -253,18 +253,31 @@ struct RecordFrame {
     watermark: SequenceNumber,
 }
 
+/// Names the session whose log is written.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct LogIdentity {
+    pub(crate) session: Uuid,
+    pub(crate) seed: u64,
+}
+
+impl LogIdentity {
+    pub(crate) fn of(opened: &SessionOpening) -> LogIdentity {
+        LogIdentity { session: opened.session, seed: opened.seed }
+    }
+}
+
 impl LogWriter {
     /// Returns the log of a new session, whose folder exists and holds nothing but the `partial_creation` of an earlier
     /// attempt. The first sync also syncs `parents`, the folders whose names are new.
     pub(crate) fn create(
         ground: &LogEnvironment,
         dir: &Path,
-        (session, seed): (Uuid, u64),
+        identity: LogIdentity,
         partial_creation: PartialCreation,
         parents: Vec<PathBuf>,
     ) -> LogWriter {
         let places = RecordLocator::default();
-        let mut log = LogWriter::at(ground, dir, (session, seed), places, WriterPhase::New);
+        let mut log = LogWriter::at(ground, dir, identity, places, WriterPhase::New);
         log.unsynced_dirs = parents;
         log.ordinal_max = partial_creation.ordinal_max;
         log
@@ -284,7 +297,8 @@ impl LogWriter {
             start => start,
         };
         let places = scan.places();
-        let mut log = LogWriter::at(ground, dir, (scan.session, scan.opened.seed), places, start);
+        let identity = LogIdentity { session: scan.session, seed: scan.opened.seed };
+        let mut log = LogWriter::at(ground, dir, identity, places, start);
         log.ordinal_max = Some(scan.ordinal_max);
         log.last_crc = scan.last_crc;
         log.last_time_us = scan.last_time_us;
@@ -299,14 +313,14 @@ impl LogWriter {
     pub(crate) fn fork(
         ground: &LogEnvironment,
         dir: &Path,
-        session: Uuid,
-        seed: u64,
+        identity: LogIdentity,
         places: RecordLocator,
-        (located, epoch): (FrameLocation, u64),
+        located: FrameLocation,
+        epoch: u64,
     ) -> LogWriter {
         let ordinal = places.segments.last().map_or(0, |segment| segment.header.ordinal);
         let previous = Previous { ordinal, end: located.end, crc: located.crc };
-        let mut log = LogWriter::at(ground, dir, (session, seed), places, WriterPhase::Behind { previous });
+        let mut log = LogWriter::at(ground, dir, identity, places, WriterPhase::Behind { previous });
         log.ordinal_max = Some(ordinal);
         log.last_crc = located.crc;
         log.last_time_us = located.time_us;
@@ -318,10 +332,10 @@ impl LogWriter {
     pub(crate) fn recorded(
         ground: &LogEnvironment,
         dir: &Path,
-        (session, seed): (Uuid, u64),
+        identity: LogIdentity,
         places: RecordLocator,
     ) -> LogWriter {
-        LogWriter::at(ground, dir, (session, seed), places, WriterPhase::Recorded)
+        LogWriter::at(ground, dir, identity, places, WriterPhase::Recorded)
     }
 
     /// Passes over the next record of a log that writes nothing.
@@ -332,7 +346,7 @@ impl LogWriter {
     fn at(
         ground: &LogEnvironment,
         dir: &Path,
-        (session, seed): (Uuid, u64),
+        identity: LogIdentity,
         places: RecordLocator,
         start: WriterPhase,
     ) -> LogWriter {
@@ -346,8 +360,8 @@ impl LogWriter {
             pace: Pace::default(),
             seals: Seals::new(storage, background),
             objects: Arc::new(Objects::new(Arc::clone(storage), dir)),
-            session,
-            seed,
+            session: identity.session,
+            seed: identity.seed,
             places,
             start,
             active: None,

@@ -61,9 +61,9 @@ impl LogWriter {
         let below = AppendContext { synced: attested, declared: context.declared };
         let declared = encoded(&below);
         let wanted = HEAD_BYTES + (body.len() + declared.len() + FRAME_HEADER_LEN) as u64 + bytes;
-        let made = self.space_for_recovery(&building, wanted)?;
+        let space = self.space_for_recovery(&building, wanted)?;
         let (mut active, mut segment) =
-            self.begun(ordinal, building.clone(), (cut.previous, attested), made, &below);
+            self.begun(ordinal, building.clone(), space, cut.previous, attested, &below);
         write_header(&active, &segment)?;
         // Nothing has changed before this line, so that a disk without space leaves the log as it was read.
         let left = self.places.segments.last().cloned();

@@ -26,14 +26,14 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, SegmentHeader};
 
-use super::rollover::{HEAD_BYTES, PAGE_BYTES, encoded};
+use super::rollover::{HEAD_BYTES, PAGE_BYTES, SegmentSpace, encoded};
 use super::sync::UnsyncedRange;
 use super::{AppendContext, END_BYTES, LogWriter};
 use crate::error::{Error, Result};
 use crate::log::layout;
 use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
-use crate::storage::{Access, DirectoryEntry, EntryKind, Storage, StorageFile};
+use crate::storage::{Access, DirectoryEntry, EntryKind, Storage};
 
 /// Number of bytes, at least, that the spare leaves for the tail before it has to grow again.
 const GROWTH_BYTES_MIN: u64 = 8 << 10;
@@ -187,11 +187,7 @@ impl LogWriter {
 
     /// Makes the file in which a recovery builds its segment, of `wanted` bytes at least: in the space of the spare or
     /// of an earlier recovery's temporary file, or else in new space.
-    pub(super) fn space_for_recovery(
-        &self,
-        building: &Path,
-        wanted: u64,
-    ) -> Result<(Arc<dyn StorageFile>, u64)> {
+    pub(super) fn space_for_recovery(&self, building: &Path, wanted: u64) -> Result<SegmentSpace> {
         let wanted = wanted + self.interrupted_calls.saturating_mul(END_BYTES);
         let LeftoverFiles { files: left, unclear } = self.left_to_build_in()?;
         if let Some((path, bytes)) = left.iter().find(|(_, bytes)| *bytes >= wanted) {
@@ -251,7 +247,7 @@ impl LogWriter {
     }
 
     /// Turns a file that is no longer needed into the one in which a recovery builds, of `bytes` bytes.
-    fn build_in(&self, left: &Path, bytes: u64, building: &Path) -> Result<(Arc<dyn StorageFile>, u64)> {
+    fn build_in(&self, left: &Path, bytes: u64, building: &Path) -> Result<SegmentSpace> {
         let io = |op: &'static str| move |error| Error::io(op, left, error);
         let file = self.storage.open(left, Access::Write).map_err(io("open"))?;
         let used = Window::new(Arc::clone(&file), None).and_then(|mut window| window.used_end(0));
@@ -269,6 +265,6 @@ impl LogWriter {
         drop(file);
         self.storage.rename(left, building).map_err(io("rename"))?;
         let file = self.storage.open_segment(building).map_err(|error| Error::io("open", building, error))?;
-        Ok((file, bytes))
+        Ok(SegmentSpace { file, capacity: bytes })
     }
 }

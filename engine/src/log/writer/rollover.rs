@@ -71,6 +71,13 @@ impl Active {
     }
 }
 
+/// Holds a file in which a segment is begun.
+pub(super) struct SegmentSpace {
+    pub(super) file: Arc<dyn StorageFile>,
+    /// Bytes that the file has space for.
+    pub(super) capacity: u64,
+}
+
 impl LogWriter {
     /// Makes the next segment and, if one is open, has that one sealed.
     pub(super) fn new_segment(
@@ -148,37 +155,30 @@ impl LogWriter {
     ) -> Result<(Active, Segment)> {
         let ordinal = self.next_ordinal()?;
         let wanted = HEAD_BYTES + declared_len as u64 + len;
-        let (file, capacity, pages_through) = match self.made_ahead(ordinal, &path, wanted)? {
+        let (space, pages_through) = match self.made_ahead(ordinal, &path, wanted)? {
             // The background brought the first pages in when it made the file.
-            Some(made) => (made.file, made.capacity, made.prepared),
+            Some(made) => (SegmentSpace { file: made.file, capacity: made.capacity }, made.prepared),
             None => {
                 let preferred = self.capacity_next();
-                let (file, capacity) = self.with_room(|| self.allocate_segment(&path, wanted, preferred))?;
-                (file, capacity, 0)
+                (self.with_room(|| self.allocate_segment(&path, wanted, preferred))?, 0)
             }
         };
         let first_sequence = self.places.next_sequence;
-        let (active, segment) =
-            self.begun(ordinal, path, (previous, first_sequence), (file, capacity), context);
+        let (active, segment) = self.begun(ordinal, path, space, previous, first_sequence, context);
         let pages_through = pages_through.max(active.pages_through);
         Ok((Active { pages_through, ..active }, segment))
     }
 
     /// Makes a segment file of `preferred` bytes, or of half as many where the disk has no room, and so on down to
     /// `wanted` bytes.
-    pub(super) fn allocate_segment(
-        &self,
-        path: &Path,
-        wanted: u64,
-        preferred: u64,
-    ) -> Result<(Arc<dyn StorageFile>, u64)> {
+    pub(super) fn allocate_segment(&self, path: &Path, wanted: u64, preferred: u64) -> Result<SegmentSpace> {
         // Making the file refuses a size that no file can have.
         let whole_pages = |bytes: u64| bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
         let wanted = whole_pages(wanted);
         let mut capacity = whole_pages(preferred).max(wanted);
         loop {
             match self.storage.create_segment(path, capacity) {
-                Ok(file) => return Ok((file, capacity)),
+                Ok(file) => return Ok(SegmentSpace { file, capacity }),
                 Err(error)
                     if is_out_of_space(&error)
                         && capacity > wanted
@@ -196,8 +196,9 @@ impl LogWriter {
         &self,
         ordinal: u32,
         path: PathBuf,
-        (previous, first_sequence): (Option<Previous>, SequenceNumber),
-        (file, capacity): (Arc<dyn StorageFile>, u64),
+        space: SegmentSpace,
+        previous: Option<Previous>,
+        first_sequence: SequenceNumber,
         context: &AppendContext<'_>,
     ) -> (Active, Segment) {
         let header = SegmentHeader {
@@ -209,7 +210,7 @@ impl LogWriter {
             previous,
         };
         let segment = Segment::of(path, header, None);
-        let active = Active::new(file, &segment, SEGMENT_HEADER_LEN as u64, capacity);
+        let active = Active::new(space.file, &segment, SEGMENT_HEADER_LEN as u64, space.capacity);
         (active, segment)
     }
 

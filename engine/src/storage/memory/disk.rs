@@ -470,11 +470,12 @@ impl Disk {
                 let mut chance = Chance::new(seed);
                 let (pages, names) = (PowerCutOutcome::draw(&mut chance), PowerCutOutcome::draw(&mut chance));
                 let grain = Grain::draw(&mut chance);
-                self.lose_power((pages, grain), names, chance);
+                self.lose_power(pages, grain, names, chance);
             }
             CrashKind::PowerLosingAll => {
                 self.lose_power(
-                    (PowerCutOutcome::AllOld, Grain::Page),
+                    PowerCutOutcome::AllOld,
+                    Grain::Page,
                     PowerCutOutcome::AllOld,
                     Chance::new(self.life),
                 );
@@ -484,7 +485,8 @@ impl Disk {
 
     fn lose_power(
         &mut self,
-        (pages, grain): (PowerCutOutcome, Grain),
+        pages: PowerCutOutcome,
+        grain: Grain,
         names: PowerCutOutcome,
         mut chance: Chance,
     ) {

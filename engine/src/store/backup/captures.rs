@@ -128,7 +128,7 @@ impl BackupRun<'_> {
             false => self.mark.map_or(before, |mark| mark.min(before)),
         };
         let (named, parent) = self.captures_named(from)?;
-        let found = reading::read(self, (&named, parent, from), is_whole, copied)?;
+        let found = reading::read(self, &named, parent, from, is_whole, copied)?;
         let is_read = found.is_some();
         let mut read = found.unwrap_or_default();
         self.tell_irregular(copied, &mut read);
@@ -200,7 +200,7 @@ impl BackupRun<'_> {
         let Some(folder) = folder.filter(|_| !is_damaged(&from)) else { return Ok(false) };
         storage.create_dir_all(folder).map_err(|error| Error::unmade("create", folder, 0, error))?;
         let _ = storage.remove_file(&folder.join(super::COPIED));
-        let is_copied = self.replace_file(&entry, (&from, path), copied)?;
+        let is_copied = self.replace_file(&entry, &from, path, copied)?;
         storage.sync_dir(folder).map_err(|error| Error::io("sync", folder, error))?;
         Ok(is_copied)
     }
@@ -228,12 +228,14 @@ mod reading {
     /// Reads captures that were copied. The folders are relative to the session's.
     pub(super) fn read(
         copying: &BackupRun<'_>,
-        (named, parent, from): (&NamedCaptures, Option<Parent>, SequenceNumber),
+        named: &NamedCaptures,
+        parent: Option<Parent>,
+        from: SequenceNumber,
         is_whole: bool,
         copied: &mut CopyTotals,
     ) -> Result<Option<CapturesRead>> {
         let mut read = CapturesRead::default();
-        let kept = keep(copying, (named, parent, from), &mut read, copied)?;
+        let kept = keep(copying, named, parent, from, &mut read, copied)?;
         let mut tried = BTreeSet::new();
         let mut found = loop {
             let is_copied =
@@ -280,7 +282,9 @@ mod reading {
     /// none.
     fn keep(
         copying: &BackupRun<'_>,
-        (named, parent, from): (&NamedCaptures, Option<Parent>, SequenceNumber),
+        named: &NamedCaptures,
+        parent: Option<Parent>,
+        from: SequenceNumber,
         read: &mut CapturesRead,
         copied: &mut CopyTotals,
     ) -> Result<Kept> {
@@ -390,7 +394,9 @@ mod reading {
     /// Reads nothing.
     pub(super) fn read(
         _: &BackupRun<'_>,
-        _: (&NamedCaptures, Option<Parent>, SequenceNumber),
+        _: &NamedCaptures,
+        _: Option<Parent>,
+        _: SequenceNumber,
         _: bool,
         _: &mut CopyTotals,
     ) -> Result<Option<CapturesRead>> {

@@ -196,7 +196,7 @@ impl BackupRun<'_> {
         // A file with this temporary name was left by an attempt that never ended.
         let _ = storage.remove_file(&building);
         let mut hasher = blake3::Hasher::new();
-        let copy = copy_bytes(storage.as_ref(), (&from, &building), object.len, &mut |bytes| {
+        let copy = copy_bytes(storage.as_ref(), &from, &building, object.len, &mut |bytes| {
             hasher.update(bytes);
         });
         let sound =

@@ -138,7 +138,7 @@ impl BackupRun<'_> {
             || our.header.session != self.session
             || our.header.ordinal == u32::MAX
             || tip.file_len > end
-            || !same_segments(storage, (&our.path, &tip.last.path), tip.end)?
+            || !same_segments(storage, &our.path, &tip.last.path, tip.end)?
         {
             return Ok(None);
         }
@@ -172,8 +172,8 @@ impl BackupRun<'_> {
             (None, []) => SegmentFindings::default(),
             _ => self.check_meanwhile(|hand_over| {
                 if let Some((last, end)) = last.and_then(|last| Some((last, last.end?))) {
-                    let (paths, range) = ((last.path.as_path(), tip.last.path.as_path()), at.offset..end);
-                    copied.bytes += append_bytes(self.storage().as_ref(), paths, range)?;
+                    let (storage, range) = (self.storage().as_ref(), at.offset..end);
+                    copied.bytes += append_bytes(storage, &last.path, &tip.last.path, range)?;
                     copied.segments += 1;
                     hand_over(SegmentPart::from(last, tip.last.path.clone(), at));
                 }
@@ -268,7 +268,7 @@ impl BackupRun<'_> {
         let is_held = match (ours.get(last), older.segments.get(last)) {
             (Some(our), Some(their)) if shared > 0 && their.end >= our.end => {
                 let end = our.end.unwrap_or(0);
-                same_segments(self.storage().as_ref(), (&our.path, &their.path), end)?
+                same_segments(self.storage().as_ref(), &our.path, &their.path, end)?
             }
             _ => false,
         };
@@ -305,7 +305,7 @@ impl BackupRun<'_> {
         if let (true, Some(our), Some(their)) =
             (common == theirs.len(), ours.get(common.saturating_sub(1)), theirs.last())
             && let Some(end) = their.end.filter(|end| our.end.is_some_and(|our| *end <= our))
-            && same_segments(self.storage().as_ref(), (&our.path, &their.path), end)?
+            && same_segments(self.storage().as_ref(), &our.path, &their.path, end)?
         {
             return Ok(common);
         }

@@ -55,7 +55,7 @@ impl BackupRun<'_> {
                         folders.push((from, to));
                     }
                     EntryKind::File if !is_unfinished(&entry.name) => {
-                        self.copy_file(entry, (&from, &to), copied)?;
+                        self.copy_file(entry, &from, &to, copied)?;
                     }
                     _ => {}
                 }
@@ -122,7 +122,8 @@ impl BackupRun<'_> {
     fn copy_file(
         &self,
         entry: &DirectoryEntry,
-        (from, to): (&Path, &Path),
+        from: &Path,
+        to: &Path,
         copied: &mut CopyTotals,
     ) -> Result<()> {
         let storage = self.storage().as_ref();
@@ -132,8 +133,7 @@ impl BackupRun<'_> {
                 copied.note_irregular(to, there.kind, EntryKind::File);
                 return Ok(());
             }
-            if there.len == entry.len && (is_git_object(from) || same_bytes(storage, (from, to), entry.len)?)
-            {
+            if there.len == entry.len && (is_git_object(from) || same_bytes(storage, from, to, entry.len)?) {
                 return Ok(());
             }
             // Of two lengths of one object one is damaged: no older copy gives way to that.
@@ -142,19 +142,20 @@ impl BackupRun<'_> {
                 return Ok(());
             }
         }
-        self.replace_file(entry, (from, to), copied).map(drop)
+        self.replace_file(entry, from, to, copied).map(drop)
     }
 
     /// Copies a file into the place of whatever file the copy has there. Returns `false` if the session's is gone.
     pub(super) fn replace_file(
         &self,
         entry: &DirectoryEntry,
-        (from, to): (&Path, &Path),
+        from: &Path,
+        to: &Path,
         copied: &mut CopyTotals,
     ) -> Result<bool> {
         let storage = self.storage().as_ref();
         let building = to.with_file_name(COPIED);
-        let copy = copy_bytes(storage, (from, &building), entry.len, &mut |_| {});
+        let copy = copy_bytes(storage, from, &building, entry.len, &mut |_| {});
         let named = copy.and_then(|bytes| {
             let renamed = storage.rename(&building, to);
             renamed.map(|()| bytes).map_err(|error| Error::io("rename", to, error))

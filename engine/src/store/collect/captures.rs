@@ -410,12 +410,17 @@ pub(super) fn in_use(
 }
 
 /// Counts what was removed, and names what was left since it is no file of the store's.
-pub(super) type SweepOutcome = (CollectedFiles, Vec<PathBuf>);
+#[derive(Default)]
+pub(super) struct SweepOutcome {
+    pub(super) collected: CollectedFiles,
+    pub(super) left: Vec<PathBuf>,
+}
 
 /// Removes from a store of snapshots what no kept capture of a workspace needs.
 #[cfg(feature = "host-filesystem")]
 pub(super) fn sweep(
-    (store, pool): (&Path, Option<&Path>),
+    store: &Path,
+    pool: Option<&Path>,
     in_use: &CapturesInUse,
     dry_run: bool,
 ) -> Result<SweepOutcome> {
@@ -441,7 +446,7 @@ pub(super) fn sweep_pool(pool: &Path, dry_run: bool) -> Result<SweepOutcome> {
 fn swept(removed: foldlog_filesystem::Collection) -> SweepOutcome {
     let collected =
         CollectedFiles { captures: removed.objects, bytes: removed.bytes, ..CollectedFiles::default() };
-    (collected, removed.left)
+    SweepOutcome { collected, left: removed.left }
 }
 
 /// Takes out of the pool what this store of captures has, and no other one.
@@ -463,6 +468,6 @@ pub(super) fn sweep_pool(_: &Path, _: bool) -> Result<SweepOutcome> {
 
 /// Leaves captures alone: without the feature `host-filesystem` nobody knows what they consist of.
 #[cfg(not(feature = "host-filesystem"))]
-pub(super) fn sweep(_: (&Path, Option<&Path>), _: &CapturesInUse, _: bool) -> Result<SweepOutcome> {
+pub(super) fn sweep(_: &Path, _: Option<&Path>, _: &CapturesInUse, _: bool) -> Result<SweepOutcome> {
     Ok(SweepOutcome::default())
 }

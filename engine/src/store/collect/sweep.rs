@@ -130,13 +130,13 @@ impl FileSweeper<'_> {
     /// Removes from a session's folder of captures what no kept one needs.
     pub(super) fn captures(&mut self, folder: &Path, in_use: &CapturesInUse) -> Result<()> {
         let pool = self.store.own_pool().map(|_| layout::captures_pool(&self.store.inner.root));
-        let swept = captures::sweep((folder, pool.as_deref()), in_use, self.dry_run)?;
+        let swept = captures::sweep(folder, pool.as_deref(), in_use, self.dry_run)?;
         self.take(swept)
     }
 
-    fn take(&mut self, (collected, left): captures::SweepOutcome) -> Result<()> {
-        self.collected.add(collected);
-        for path in left {
+    fn take(&mut self, swept: captures::SweepOutcome) -> Result<()> {
+        self.collected.add(swept.collected);
+        for path in swept.left {
             let entry = self.storage().entry(&path).map_err(|error| Error::io("look up", &path, error))?;
             if let Some(entry) = entry {
                 self.leave(path, entry.kind);

@@ -93,7 +93,7 @@ pub struct ProgramOutput {
 }
 
 impl ProgramOutput {
-    fn take(&mut self, (stream, piece): (ProgramStream, &[u8]), kept_max: usize) {
+    fn take(&mut self, stream: ProgramStream, piece: &[u8], kept_max: usize) {
         let to = match stream {
             ProgramStream::Stdout => &mut self.stdout,
             ProgramStream::Stderr => &mut self.stderr,
@@ -173,7 +173,7 @@ impl ToolCommand {
     pub fn output(self) -> Result<ProgramOutput, ToolError> {
         let kept_max = self.kept_max;
         let mut output = ProgramOutput::default();
-        output.status = self.stream(|stream, piece| output.take((stream, piece), kept_max))?;
+        output.status = self.stream(|stream, piece| output.take(stream, piece, kept_max))?;
         Ok(output)
     }
 

@@ -214,7 +214,10 @@ impl CallInfo {
             again: self.again,
             undoes: self.undoes,
             verifies: self.verifies,
-            closed: self.closed.as_ref().map(closed_call),
+            closed: self
+                .closed
+                .as_ref()
+                .map(|(cause, shown)| ClosedCall { cause: *cause, shown: Payload::new(shown) }),
             ..ToolBegin::new(self.tool.as_str(), Payload::new(arguments))
         }
     }
@@ -224,7 +227,8 @@ impl CallInfo {
     pub(in crate::tools) fn to_end(
         &self,
         begin: SequenceNumber,
-        (outcome, cause): (Outcome, Option<Cause>),
+        outcome: Outcome,
+        cause: Option<Cause>,
     ) -> ToolEnd<'_> {
         ToolEnd {
             again: self.again,
@@ -239,8 +243,4 @@ impl CallInfo {
             ..ToolEnd::new(begin, self.tool.as_str(), outcome)
         }
     }
-}
-
-fn closed_call((cause, shown): &(Cause, Vec<u8>)) -> ClosedCall<'_> {
-    ClosedCall { cause: *cause, shown: Payload::new(shown) }
 }

@@ -334,7 +334,7 @@ impl Operation {
         let text = text_payload(arguments);
         let body = ToolBegin { resources: before.to_record(), ..info.to_begin(&text) };
         let begun = admission.begin(body, state.checkpoints().is_some() && info.restores.is_none())?;
-        Ok(Operation::running_as(state, session, (begun, info), CallEndState { before, leases, text }, false))
+        Ok(Operation::running_as(state, session, begun, info, CallEndState { before, leases, text }, false))
     }
 
     /// Begins a call of a replay whose end comes from the log: compares its begin with the recorded one. The resources are
@@ -349,14 +349,15 @@ impl Operation {
         let text = text_payload(arguments);
         let begun = session.begin_run_again(&info.to_begin(&text))?;
         let held = CallEndState { text, ..CallEndState::default() };
-        Ok(Operation::running_as(state, session, (begun, info), held, true))
+        Ok(Operation::running_as(state, session, begun, info, held, true))
     }
 
     /// Makes the operation of a call that has begun.
     fn running_as(
         state: &ExecutionState,
         session: &Session,
-        (begun, info): (ActiveCall, CallInfo),
+        begun: ActiveCall,
+        info: CallInfo,
         held: CallEndState,
         from_log: bool,
     ) -> Operation {
@@ -399,7 +400,7 @@ impl Operation {
         let recorded = session.read_begin(begun.begin, |begin| begin.resources);
         let before = state.or_end_replay(recorded.and_then(|recorded| state.begin_on_copies(recorded)))?;
         let held = CallEndState { before, leases: None, text };
-        Ok(Operation::running_as(state, session, (begun, info), held, false))
+        Ok(Operation::running_as(state, session, begun, info, held, false))
     }
 }
 
@@ -689,7 +690,7 @@ impl RunningCall {
             replaced: ending.replaced.iter().map(ReplacedContent::to_record).collect(),
             suspension: ending.suspension,
             rolls_back: !ending.keeps() && !self.info.reads_only,
-            ..self.info.to_end(begin, (ending.outcome(), ending.cause))
+            ..self.info.to_end(begin, ending.outcome(), ending.cause)
         }
     }
 

@@ -55,7 +55,7 @@ impl InterruptedChildren {
         for operation in operations {
             for child in announced.take(operation).into_values() {
                 if seen.insert(child)
-                    && let Err(error) = self.take((parent, operation), child)
+                    && let Err(error) = self.take(parent, operation, child)
                 {
                     self.unread.push(unread(child, &error));
                 }
@@ -64,7 +64,7 @@ impl InterruptedChildren {
         Ok(())
     }
 
-    fn take(&mut self, (parent, operation): (&ExecutionState, OperationId), child: Uuid) -> Result<()> {
+    fn take(&mut self, parent: &ExecutionState, operation: OperationId, child: Uuid) -> Result<()> {
         let session = parent.session();
         let child = match Store::of(session.open_store()).open_to_recover(child) {
             Ok(child) if is_child_of(&child, session.id(), operation) => child,

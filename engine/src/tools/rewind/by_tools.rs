@@ -25,7 +25,7 @@ use super::{CaptureMoment, CaptureSet, CaptureTaken, ExecutionState, ResourceRew
 use crate::error::{Error, Result};
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
 use crate::sabotage::{self, Breakage};
-use crate::session::rewind::{LoggedCapture, Sought, take};
+use crate::session::rewind::{LoggedCapture, LoggedCaptures, Sought, take};
 use crate::types::ToolInvoked;
 
 impl ExecutionState {
@@ -121,8 +121,7 @@ impl ExecutionState {
             let position = item.position().filter(|(end, _)| *end < limit && is_live(*end));
             let Some((end, _)) = position else { return Ok(true) };
             let Some(rewind) = self.rewind_of(item)? else {
-                let (left, of) = session.captures_left_by(item, end)?;
-                take(found, &names, left, of);
+                take(found, &names, session.captures_left_by(item, end)?);
                 names.names.retain(|name| !found.contains_key(name));
                 return Ok(!names.names.is_empty());
             };
@@ -139,7 +138,8 @@ impl ExecutionState {
                     (None, CaptureMoment::CallEnded) => sought.push((record + 1, only)),
                     (None, _) => {
                         let captured = session.read_begin(record, |begin| begin.resources)?;
-                        take(found, &Sought::all(only), captured, (record, false));
+                        let logged = LoggedCaptures { record, is_end: false, captured };
+                        take(found, &Sought::all(only), logged);
                     }
                 }
             }

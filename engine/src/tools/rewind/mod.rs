@@ -58,7 +58,7 @@ pub use report::{
 };
 
 use super::call::RestoreScope;
-use super::captures::{CaptureSet, RewoundCaptures};
+use super::captures::{CaptureSet, RecordedRewind, RewindPolicy, RewoundCaptures};
 use super::execution::ExecutionState;
 use super::restore::{PreparedRestore, RestoreWait, WayBack};
 use crate::error::{Error, Result, caught};
@@ -125,7 +125,7 @@ impl ExecutionState {
         options: &RewindOptions,
     ) -> Result<RewindPreview> {
         let patience = self.session().patience(None, None);
-        self.preview_to(to.into(), options, (&patience, Location::caller()))
+        self.preview_to(to.into(), options, &patience, Location::caller())
     }
 
     /// Tells what a rewind to a position would do, after a wait for others that the patience allows.
@@ -133,9 +133,10 @@ impl ExecutionState {
         &self,
         to: SequenceNumber,
         options: &RewindOptions,
-        waiting: (&Patience, &'static Location<'static>),
+        patience: &Patience,
+        at: &'static Location<'static>,
     ) -> Result<RewindPreview> {
-        self.preview(&|| Ok(Goal { to, undoes: None, files: None, fills: false }), options, waiting)
+        self.preview(&|| Ok(Goal { to, undoes: None, files: None, fills: false }), options, patience, at)
     }
 
     /// Tells what an [`undo`](ExecutionState::undo_rewind) would do now, as [`preview_rewind`](ExecutionState::preview_rewind)
@@ -147,16 +148,17 @@ impl ExecutionState {
     #[track_caller]
     pub fn preview_undo(&self, options: &RewindOptions) -> Result<RewindPreview> {
         let patience = self.session().patience(None, None);
-        self.preview_last(options, (&patience, Location::caller()))
+        self.preview_last(options, &patience, Location::caller())
     }
 
     /// Tells what an undo would do, after a wait for others that the patience allows.
     pub(super) fn preview_last(
         &self,
         options: &RewindOptions,
-        waiting: (&Patience, &'static Location<'static>),
+        patience: &Patience,
+        at: &'static Location<'static>,
     ) -> Result<RewindPreview> {
-        self.preview(&|| self.to_undo(options.of), options, waiting)
+        self.preview(&|| self.to_undo(options.of), options, patience, at)
     }
 
     /// Rewinds session and resources to a position: STATE, conversations, and the files of workspaces, whoever changed them.
@@ -323,8 +325,8 @@ impl ExecutionState {
             serde_json::to_string(&arguments).map_err(|error| Error::Export(error.to_string()))?;
         let lacking = self.lacking()?;
         let prepare = |present: &CaptureSet, unless_changed: bool| {
-            let how = (overwrite, unless_changed);
-            let RewindPlan { captures, resources, mut left } = self.planned(goal, present, None, how)?;
+            let policy = RewindPolicy { overwrite, unless_changed };
+            let RewindPlan { captures, resources, mut left } = self.planned(goal, present, None, policy)?;
             left.extend(lacking.iter().cloned());
             let resources = resources.into_iter().map(rewound).collect();
             let value = encode(RESTORE, &RewindRecord { resources, left })?;
@@ -354,7 +356,8 @@ impl ExecutionState {
         &self,
         goal: &dyn Fn() -> Result<Goal>,
         options: &RewindOptions,
-        (patience, at): (&Patience, &'static Location<'static>),
+        patience: &Patience,
+        at: &'static Location<'static>,
     ) -> Result<RewindPreview> {
         let session = self.session();
         if session.replays() {
@@ -384,8 +387,8 @@ impl ExecutionState {
             }
         };
         let open = left_open.iter().find(|open| !open.reads_only).map(|open| open.begin);
-        let how = (options.overwrite, false);
-        let RewindPlan { resources, mut left, .. } = self.planned(goal, &present, open, how)?;
+        let policy = RewindPolicy { overwrite: options.overwrite, unless_changed: false };
+        let RewindPlan { resources, mut left, .. } = self.planned(goal, &present, open, policy)?;
         left.extend(self.lacking()?);
         let from = session.position().unwrap_or_default();
         let (abandoned, outside) = session.abandoned_by(from + 1, goal.to)?;
@@ -437,15 +440,14 @@ impl ExecutionState {
         Sought::new(names, shared, is_elsewhere)
     }
 
-    /// Finds out what a rewind restores, now that the resources are as `present` says: whether it overwrites what was changed by
-    /// hand, and whether it is to be carried out only as long as nothing else changes, says `how`. If a recovery comes first, `open` is the
+    /// Finds out what a rewind restores, now that the resources are as `present` says. If a recovery comes first, `open` is the
     /// begin of the call that it ends, and `present` what it captured: the last capture that any call left, then.
     fn planned(
         &self,
         goal: Goal,
         present: &CaptureSet,
         open: Option<SequenceNumber>,
-        how: (bool, bool),
+        policy: RewindPolicy,
     ) -> Result<RewindPlan> {
         let (session, registered) = (self.session(), self.registered());
         let rolled_back = registered.captured().iter().filter(|(_, resource)| resource.rolls_back());
@@ -453,7 +455,7 @@ impl ExecutionState {
         let sought = self.sought(names.clone());
         let mut targets = match (goal.undoes, goal.files) {
             (Some(begin), Some(FilesUndo::Rollback(end))) => {
-                session.captures_of_rollback((begin, end), &sought)?
+                session.captures_of_rollback(begin, end, &sought)?
             }
             (Some(begin), _) => session.captures_of_begin(begin, &sought)?,
             (None, _) => session.captures_at(goal.to, &sought)?,
@@ -508,9 +510,9 @@ impl ExecutionState {
                 stays("its captures end with the process that took them");
                 continue;
             };
-            let rewound = caught(name, || {
-                captures.add(name, resource.as_ref(), present, (&to, (&last, here.contains(&**name))), how)
-            })?;
+            let last_is_here = here.contains(&**name);
+            let rewind = RecordedRewind { target: &to, last: &last, last_is_here, policy };
+            let rewound = caught(name, || captures.add(name, resource.as_ref(), present, &rewind))?;
             let Some((files, kept, unknown, left_out)) = rewound else {
                 stays("it is not captured now");
                 continue;

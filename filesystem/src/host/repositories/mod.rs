@@ -192,7 +192,8 @@ impl Repositories {
         target: &Repositories,
         last: &Repositories,
         now: &Repositories,
-        (overwrite, objects): (bool, &Objects),
+        overwrite: bool,
+        objects: &Objects,
     ) -> (Repositories, Vec<Vec<u8>>) {
         let (mut merged, mut kept) = (Repositories::default(), Vec::new());
         let mut roots: Vec<&Vec<u8>> = target.roots().chain(now.roots()).collect();
@@ -212,11 +213,12 @@ impl Repositories {
 
     pub(super) fn write(&self, objects: &Objects) -> Result<ObjectId> {
         let mut text = format!("{HEAD}\n");
-        for (path, RepositoryEntry { digest, mode, owner: (user, group), modified_ns, copy }) in &self.found {
+        for (path, RepositoryEntry { digest, mode, owner, modified_ns, copy }) in &self.found {
             let digest = u128::from_be_bytes(*digest);
+            let Owner { uid, gid } = owner;
             let copy = copy.map_or_else(|| "-".to_owned(), |copy| copy.to_string());
             let path = shown(path);
-            let _ = writeln!(text, "{digest:032x} {mode:o} {user} {group} {modified_ns} {copy} ./{path}");
+            let _ = writeln!(text, "{digest:032x} {mode:o} {uid} {gid} {modified_ns} {copy} ./{path}");
         }
         objects.write(ObjectKind::Blob, text.as_bytes())
     }
@@ -241,7 +243,7 @@ impl Repositories {
             let digits = facts.next().filter(|digits| digits.len() == 32)?;
             let digest = u128::from_str_radix(digits, 16).ok()?.to_be_bytes();
             let mode = u32::from_str_radix(facts.next()?, 8).ok()?;
-            let owner = (facts.next()?.parse().ok()?, facts.next()?.parse().ok()?);
+            let (uid, gid) = (facts.next()?.parse().ok()?, facts.next()?.parse().ok()?);
             let modified_ns = facts.next()?.parse().ok()?;
             let copy = match facts.next()? {
                 "-" => None,
@@ -252,7 +254,8 @@ impl Repositories {
             if path.split(|byte| *byte == b'/').any(|name| matches!(name, b"" | b"." | b"..")) {
                 return None;
             }
-            found.insert(path, RepositoryEntry { digest, mode, owner, modified_ns, copy });
+            found
+                .insert(path, RepositoryEntry { digest, mode, owner: Owner { uid, gid }, modified_ns, copy });
         }
         Some(Repositories { found, is_older: false })
     }
@@ -311,7 +314,7 @@ impl Look<'_> {
         for path in paths {
             let Ok((folder, name)) = open_around(self.root, path) else { continue };
             looking.is_whole = true;
-            looking.look(&folder, &name, path, (RepositoryPart::Repository, 0))?;
+            looking.look(&folder, &name, path, RepositoryPart::Repository, 0)?;
             looking.outside(&folder, &name, path)?;
             if !looking.is_whole {
                 let prefix = join(path, b"");
@@ -342,7 +345,8 @@ impl RepositoryScan<'_> {
         around: &OwnedFd,
         name: &[u8],
         path: &[u8],
-        (part, depth): (RepositoryPart, usize),
+        part: RepositoryPart,
+        depth: usize,
     ) -> Result<()> {
         if self.found.len() >= FILES_MAX || depth > DEPTH_MAX {
             self.is_whole = false;
@@ -386,7 +390,7 @@ impl RepositoryScan<'_> {
                 _ => Some(RepositoryPart::Inner),
             };
             if let Some(part) = child_part {
-                self.look(&folder, &child, &join(path, &child), (part, depth + 1))?;
+                self.look(&folder, &child, &join(path, &child), part, depth + 1)?;
             }
         }
         Ok(())
@@ -446,9 +450,7 @@ impl RepositoryScan<'_> {
     }
 
     fn look_at_all(&mut self, folder: &OwnedFd, path: &[u8], names: &[&[u8]]) -> Result<()> {
-        names
-            .iter()
-            .try_for_each(|name| self.look(folder, name, &join(path, name), (RepositoryPart::Inner, 1)))
+        names.iter().try_for_each(|name| self.look(folder, name, &join(path, name), RepositoryPart::Inner, 1))
     }
 
     /// Opens a folder outside of the workspace, whose path may end in a line feed.
