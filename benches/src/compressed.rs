@@ -124,17 +124,19 @@ fn long(dir: &Path, text: &str) -> Result<Vec<BenchRow>> {
             smaller(&subject, &format!("{events} events"), segment_bytes(&store.session_dir(id))?, json)?;
         rows.push(if codec == Compression::Zstd { row.at_most(AtMost::Ratio(SMALLER)) } else { row });
         let param = format!("{} MiB in {} segments", report.bytes_before >> 20, report.finished);
-        rows.append(&mut speed((&plain, &store), id, &types, codec, (events, &param))?);
+        rows.append(&mut speed(&plain, &store, id, &types, codec, events, &param)?);
     }
     Ok(rows)
 }
 
 fn speed(
-    (plain, packed): (&Store, &Store),
+    plain: &Store,
+    packed: &Store,
     id: Uuid,
     types: &SessionTypes,
     codec: Compression,
-    (events, param): (u64, &str),
+    events: u64,
+    param: &str,
 ) -> Result<Vec<BenchRow>> {
     let dirs = [plain.session_dir(id), packed.session_dir(id)];
     let verify = |dir: &PathBuf| {

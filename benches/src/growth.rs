@@ -34,29 +34,33 @@ pub fn growth(dir: &Path) -> Result<Vec<BenchRow>> {
         row(
             "replay --thorough, of rollbacks one step further back each",
             &undone,
-            ("replay", &["--thorough"]),
+            "replay",
+            &["--thorough"],
         )?,
-        row("recover, of calls that wait for a decision", &unsettled, ("recover", &[]))?,
-        row("recover --strategies, of segments", &segmented, ("recover", &["--strategies"]))?,
-        row("salvage, of segments", &segmented, ("salvage", &["--to", &copies]))?,
+        row("recover, of calls that wait for a decision", &unsettled, "recover", &[])?,
+        row("recover --strategies, of segments", &segmented, "recover", &["--strategies"])?,
+        row("salvage, of segments", &segmented, "salvage", &["--to", &copies])?,
     ])
 }
 
-/// The folder of a session, and how much there is in it.
-type SizedSession = (PathBuf, u64);
+/// A session, and how much there is in it.
+struct SizedSession {
+    dir: PathBuf,
+    size: u64,
+}
 
 /// Runs a verb over two sessions, of which the second is four times as long.
-fn row(name: &str, [few, many]: &[SizedSession; 2], (verb, options): (&str, &[&str])) -> Result<BenchRow> {
-    let run = |(session, size): &SizedSession| -> Result<Round> {
-        let session = session.display().to_string();
-        let words = [verb, &session].into_iter().chain(options.iter().copied());
-        timed(*size, || match foldlog(words) {
+fn row(name: &str, [few, many]: &[SizedSession; 2], verb: &str, options: &[&str]) -> Result<BenchRow> {
+    let run = |session: &SizedSession| -> Result<Round> {
+        let (dir, size) = (session.dir.display().to_string(), session.size);
+        let words = [verb, &dir].into_iter().chain(options.iter().copied());
+        timed(size, || match foldlog(words) {
             ran if ran.code == 0 => Ok(()),
             ran => Err(format!("exit code {}: {}", ran.code, ran.stderr).into()),
         })
     };
     let [smaller, larger] = take_turns(ROUNDS, [&mut || run(few), &mut || run(many)])?;
-    Ok(BenchRow::beside("growth", name, many.1, larger, smaller).at_most(GROWTH))
+    Ok(BenchRow::beside("growth", name, many.size, larger, smaller).at_most(GROWTH))
 }
 
 /// Makes the log of a session that is rolled back from its last step on by one step more each.
@@ -71,7 +75,7 @@ fn undone(dir: &Path, steps: u64) -> SizedSession {
         log.record(RecordKind::ROLLBACK, &Rollback { to: to.into(), preserve_logs: true }.encode());
     }
     log.flush();
-    (log.dir().to_owned(), steps)
+    SizedSession { dir: log.dir().to_owned(), size: steps }
 }
 
 /// Makes a log of calls that were interrupted, about which nobody has decided.
@@ -85,7 +89,7 @@ fn unsettled(dir: &Path, calls: u64) -> SizedSession {
         log.record(RecordKind::TOOL_END, &end.encode());
     }
     log.flush();
-    (log.dir().to_owned(), calls)
+    SizedSession { dir: log.dir().to_owned(), size: calls }
 }
 
 /// Makes a session of so many segments, of which each holds little.
@@ -102,5 +106,5 @@ fn segmented(dir: &Path, segments: u64) -> Result<SizedSession> {
     let found = std::fs::read_dir(&dir)?
         .flatten()
         .filter(|entry| entry.path().extension().is_some_and(|ext| ext == "seg"));
-    Ok((dir, found.count() as u64))
+    Ok(SizedSession { dir, size: found.count() as u64 })
 }

@@ -309,7 +309,7 @@ fn first_and_last(
 }
 
 /// Makes a row of a step that was done so many times. It may cost more at the end as the logarithm of the number grows.
-fn growth(subject: &str, steps: u64, (first, last): (Measurement, Measurement)) -> BenchRow {
+fn growth(subject: &str, steps: u64, first: Measurement, last: Measurement) -> BenchRow {
     let begins_at = (steps / PARTS).max(2) as f64;
     let most = (steps as f64).ln() / begins_at.ln();
     let param = format!("{steps}, {:.0} ns to {:.0} ns", first.median, last.median);
@@ -319,21 +319,22 @@ fn growth(subject: &str, steps: u64, (first, last): (Measurement, Measurement)) 
 /// Does a step again and again in a session of some items.
 fn repeated(
     dir: &Path,
-    (subject, steps): (&str, u64),
+    subject: &str,
+    steps: u64,
     mut once: impl FnMut(&Session, u64) -> Result<()>,
 ) -> Result<BenchRow> {
     let store = store(dir)?;
     let session = store.create(&upsert_types()?)?;
     fill(&session, 0..LIVE)?;
-    let parts = first_and_last(steps, |mut numbers| {
+    let (first, last) = first_and_last(steps, |mut numbers| {
         timed(numbers.end - numbers.start, || numbers.try_for_each(|number| once(&session, number % LIVE)))
     })?;
     session.close()?;
-    Ok(growth(subject, steps, parts))
+    Ok(growth(subject, steps, first, last))
 }
 
 fn rollbacks(dir: &Path, steps: u64) -> Result<BenchRow> {
-    repeated(dir, ("a snapshot, a dispatch and a rollback", steps), |session, number| {
+    repeated(dir, "a snapshot, a dispatch and a rollback", steps, |session, number| {
         let snapshot = session.snapshot(SnapshotOptions::default())?;
         session.dispatch(step(number))?;
         session.rollback(&snapshot)?;
@@ -342,7 +343,7 @@ fn rollbacks(dir: &Path, steps: u64) -> Result<BenchRow> {
 }
 
 fn snapshots(dir: &Path, steps: u64) -> Result<BenchRow> {
-    repeated(dir, ("a dispatch and a snapshot", steps), |session, number| {
+    repeated(dir, "a dispatch and a snapshot", steps, |session, number| {
         session.dispatch(step(number))?;
         session.snapshot(SnapshotOptions::default())?;
         Ok(())
@@ -358,7 +359,7 @@ fn crashes(dir: &Path, steps: u64) -> Result<Vec<BenchRow>> {
     session.close()?;
     let text = id.to_string();
     let before = allocated(dir)?;
-    let parts = first_and_last(steps, |numbers| {
+    let (first, last) = first_and_last(steps, |numbers| {
         let (count, mut ns) = ((numbers.end - numbers.start) as f64, 0.0);
         for _ in numbers {
             ns += crashed(dir, &text)?;
@@ -373,7 +374,7 @@ fn crashes(dir: &Path, steps: u64) -> Result<Vec<BenchRow>> {
     }
     let param = format!("{BETWEEN_CRASHES} records each, {steps} crashes, bytes each");
     Ok(vec![
-        growth("opening after a crash", steps, parts),
+        growth("opening after a crash", steps, first, last),
         BenchRow::once("scale", "disk that a crash and its records take", param, each),
     ])
 }
@@ -402,13 +403,13 @@ fn items(dir: &Path, steps: u64) -> Result<Vec<BenchRow>> {
     for (name, types) in [("append_all", append_types()?), ("upsert_by", upsert_types()?)] {
         let store = store(&dir.join(name))?;
         let session = store.create(&types)?;
-        let parts = first_and_last(steps, |numbers| {
+        let (first, last) = first_and_last(steps, |numbers| {
             let steps: Vec<_> = numbers.map(step).collect();
             timed(steps.len() as u64, || {
                 Ok(steps.into_iter().try_for_each(|step| session.dispatch(step).map(drop))?)
             })
         })?;
-        rows.push(growth(&format!("an item more, {name}"), steps, parts));
+        rows.push(growth(&format!("an item more, {name}"), steps, first, last));
         session.close()?;
         drop(store);
         fs::remove_dir_all(dir.join(name))?;

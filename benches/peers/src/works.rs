@@ -149,7 +149,8 @@ impl Works<'_> {
     fn filled(
         &self,
         contestants: &[Contestant],
-        (first, then): (Workload, Workload),
+        first: Workload,
+        then: Workload,
         fill: impl Fn(&ChildTask) -> Result<()>,
     ) -> Result<Vec<ChildTask>> {
         let mut tasks = Vec::new();
@@ -168,7 +169,7 @@ impl Works<'_> {
     pub fn scan(&self) -> Result<()> {
         let contestants =
             [Contestant::Foldlog, Contestant::LogDb, Contestant::RaftEngine, Contestant::Sqlite];
-        let tasks = self.filled(&contestants, (Workload::Fill, Workload::Scan), |task| task.run().map(drop))?;
+        let tasks = self.filled(&contestants, Workload::Fill, Workload::Scan, |task| task.run().map(drop))?;
         let outcomes = self.in_place(&tasks, |_| Ok(()))?;
         self.print(&format!("scan, {}", self.of_records()), &tasks, &outcomes, Contestant::Foldlog)?;
         tasks.iter().try_for_each(|task| remove(&task.dir))
@@ -178,7 +179,7 @@ impl Works<'_> {
     pub fn reopen(&self) -> Result<()> {
         let ours = Contestant::FoldlogState;
         let contestants = [ours, Contestant::RaftEngine, Contestant::Sqlite, Contestant::Redb];
-        let tasks = self.filled(&contestants, (Workload::FillAndWait, Workload::Reopen), |task| {
+        let tasks = self.filled(&contestants, Workload::FillAndWait, Workload::Reopen, |task| {
             task.run_until_it_waits()?;
             Ok(fs::rename(&task.dir, left_by_kill(&task.dir))?)
         })?;

@@ -263,7 +263,7 @@ fn takeover(dir: &Path, records: u64, chunk: u64) -> Result<BenchRow> {
     let types = append_types()?;
     let bucket: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let session = Uuid::new_v4();
-    put_session(dir, &bucket, session, (records, chunk))?;
+    put_session(dir, &bucket, session, records, chunk)?;
     let other = store_named(&dir.join(format!("taken-{chunk}")), &bucket, "two")?;
     let begun = Instant::now();
     let taken = other.take_over(session, &types)?;
@@ -284,7 +284,8 @@ fn put_session(
     dir: &Path,
     bucket: &Arc<dyn ObjectStore>,
     session: Uuid,
-    (records, chunk): (u64, u64),
+    records: u64,
+    chunk: u64,
 ) -> Result<()> {
     let folder = dir.join(format!("written-{chunk}"));
     let options = SessionOptions { id: Some(session), ..SessionOptions::default() };
