@@ -28,7 +28,8 @@ pub fn states(before: &StateReader, after: &StateReader, sink: &mut DifferenceSi
 /// The engine's error if the log cannot be read, or the error of `sink`.
 pub fn conversations(
     reader: &LogReader,
-    (before, after): (SequenceNumber, SequenceNumber),
+    before: SequenceNumber,
+    after: SequenceNumber,
     sink: &mut DifferenceSink<'_>,
 ) -> Result<()> {
     handed(sink, |visit| reader.visit_conversation_differences(before, after, visit))
@@ -50,8 +51,10 @@ pub fn states_beside(before: &StateReader, after: &StateReader, sink: &mut Diffe
 ///
 /// The engine's error if one of them cannot be read, or takes more memory than it may; the error of `sink`.
 pub fn beside(
-    (here, at): (&LogReader, SequenceNumber),
-    (there, other_at): (&LogReader, SequenceNumber),
+    here: &LogReader,
+    at: SequenceNumber,
+    there: &LogReader,
+    other_at: SequenceNumber,
     sink: &mut DifferenceSink<'_>,
 ) -> Result<()> {
     let (before, after) = (here.state_reader_at(at)?, there.state_reader_at(other_at)?);

@@ -70,8 +70,8 @@ impl Args {
             (Some(other), _) => other,
             (None, true) => parent_of(&reader)?,
             (None, false) => {
-                let positions = (at, position(&reader, self.after)?);
-                within(&reader, positions, &mut |difference| printed.difference(difference, output))?;
+                let after = position(&reader, self.after)?;
+                within(&reader, at, after, &mut |difference| printed.difference(difference, output))?;
                 printed.end(output)?;
                 return Ok(code_of(&reader, output));
             }
@@ -85,7 +85,7 @@ impl Args {
         let parting = reader.parting(&other)?;
         let parted = first_difference::parted(&parting, &reader, &other);
         printed.parting(&parting, parted.as_ref(), output)?;
-        beside((&reader, at), (&other, other_at), &mut |difference| printed.difference(difference, output))?;
+        beside(&reader, at, &other, other_at, &mut |difference| printed.difference(difference, output))?;
         printed.end(output)?;
         let code = code_of(&reader, output);
         output.places = places;
@@ -102,12 +102,12 @@ const READ_CHARS_MAX: usize = 1 << 16;
 /// Hands the differences of two positions of a session to `sink`.
 fn within(
     reader: &LogReader,
-    positions: (SequenceNumber, SequenceNumber),
+    before: SequenceNumber,
+    after: SequenceNumber,
     sink: &mut dyn FnMut(Difference) -> Result<()>,
 ) -> Result<()> {
-    let (before, after) = (reader.state_reader_at(positions.0)?, reader.state_reader_at(positions.1)?);
-    states(&before, &after, sink)?;
-    conversations(reader, positions, sink)
+    states(&reader.state_reader_at(before)?, &reader.state_reader_at(after)?, sink)?;
+    conversations(reader, before, after, sink)
 }
 
 /// Returns the folder of the session that this one comes from, which stands beside it.

@@ -107,7 +107,7 @@ impl PendingRow {
     /// Describes a call that was interrupted and that only a person or its host can judge.
     fn of_unsettled(reader: &LogReader, unsettled: &UnsettledOperation) -> Result<PendingRow> {
         let decide = choices(reader, unsettled.operation, None, &quoted(reader.dir().as_os_str()));
-        PendingRow::of_call(reader, (unsettled.operation, unsettled.begin), ("decision", INTERRUPTED), decide)
+        PendingRow::of_call(reader, unsettled.operation, unsettled.begin, "decision", INTERRUPTED, decide)
     }
 
     /// Describes a call whose process is gone and whose session nobody has recovered since.
@@ -117,14 +117,16 @@ impl PendingRow {
             meaning: "its host does not come back: restore what it worked on, with `--workspace` for each folder",
             command: format!("foldlog recover {dir}"),
         };
-        PendingRow::of_call(reader, (open.operation, open.begin), ("recovery", UNRECOVERED), vec![recover])
+        PendingRow::of_call(reader, open.operation, open.begin, "recovery", UNRECOVERED, vec![recover])
     }
 
     /// Describes a call that no question speaks of.
     fn of_call(
         reader: &LogReader,
-        (operation, begin): (OperationId, SequenceNumber),
-        (waits_for, question): (&'static str, &str),
+        operation: OperationId,
+        begin: SequenceNumber,
+        waits_for: &'static str,
+        question: &str,
         decide: Vec<DecisionChoice>,
     ) -> Result<PendingRow> {
         let mut row = PendingRow {

@@ -163,7 +163,7 @@ fn write(
 ) -> Result<u64> {
     let failed = |source| CommandError::File { path: path.to_owned(), source };
     let mut unplaced = StagedFile::beside(path).map_err(failed)?;
-    report::write(reader, asked, memory_bytes, (unplaced.file(), path))?;
+    report::write(reader, asked, memory_bytes, unplaced.file(), path)?;
     let bytes = unplaced.file().metadata().map_err(failed)?.len();
     unplaced.place(path, force).map_err(failed)?;
     Ok(bytes)

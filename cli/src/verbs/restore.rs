@@ -148,7 +148,7 @@ pub fn run(dir: &Path, asked: &RestoreCommand<'_>, output: &mut Output<'_>) -> R
     };
     let store = asked.folders.writing.open(&root, output)?;
     let CheckpointWorkspaces { resources, report: given } =
-        workspaces::given((&store, id, dir), Some(checkpoint), asked.folders, false)?;
+        workspaces::given(&store, id, dir, Some(checkpoint), asked.folders, false)?;
     let (session, _) = open_without_host(&store, id)?;
     if !output.json() {
         let position = checkpoint.position;

@@ -240,7 +240,7 @@ pub fn stats(reader: &LogReader) -> Result<Stats> {
     let records = reader.records_len();
     let live = reader.live_path().live_at(reader.last_position());
     let live_records = live.iter().map(|range| *range.end() - *range.start() + 1).sum::<u64>().min(records);
-    let of_kind = |kind| counts.kinds.get(&kind).map_or(0, |(frames, _)| *frames);
+    let of_kind = |kind| counts.kinds.get(&kind).map_or(0, |frames| frames.count);
     Ok(Stats {
         session: reader.opened().session,
         records,
@@ -277,12 +277,24 @@ fn segment_stats(segment: &SegmentInfo) -> SegmentStats {
     }
 }
 
-/// Holds a number of things, and their bytes.
-type Sum = (u64, u64);
+/// A number of things, and their bytes.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    count: u64,
+    bytes: u64,
+}
 
-fn count(sum: &mut Sum, bytes: u64) {
-    // A record claims an object's length, and sums of claims may overflow.
-    *sum = (sum.0 + 1, sum.1.saturating_add(bytes));
+impl Sum {
+    fn add(&mut self, other: Sum) {
+        self.count += other.count;
+        // A record claims an object's length, and sums of claims may overflow.
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+
+    /// Counts one more thing.
+    fn add_one(&mut self, bytes: u64) {
+        self.add(Sum { count: 1, bytes });
+    }
 }
 
 /// Holds what is counted as the frames are read.
@@ -301,7 +313,7 @@ struct FrameCounts<'a> {
 
 impl FrameCounts<'_> {
     fn add(&mut self, kind: RecordKind, bytes: u64) {
-        count(self.kinds.entry(kind).or_default(), bytes);
+        self.kinds.entry(kind).or_default().add_one(bytes);
     }
 
     fn frame(&mut self, frame: &FrameInfo<'_>) -> Result<(), Error> {
@@ -321,12 +333,12 @@ impl FrameCounts<'_> {
             RecordKind::IMPORT => {
                 for slice in Import::decode(record.body)?.slices {
                     let items = slice.items.iter().map(|(item, _)| *item);
-                    self.items((slice.slice, record.sequence), items);
+                    self.items(slice.slice, record.sequence, items);
                 }
             }
             RecordKind::TOOL_END => {
                 let end = ToolEnd::decode(record.body)?;
-                self.items((end.slice, record.sequence), [Payload::new(&end.invoked())]);
+                self.items(end.slice, record.sequence, [Payload::new(&end.invoked())]);
             }
             _ => {}
         }
@@ -338,7 +350,7 @@ impl FrameCounts<'_> {
         let mut event_data = None;
         let mut bound = Vec::new();
         if let Action::Event { event, data } = dispatch.action {
-            count(self.events.entry(event).or_default(), payload_bytes(data));
+            self.events.entry(event).or_default().add_one(payload_bytes(data));
             event_data = Some(data);
             let bindings = self.declared.get(&event).map(|event| event.bindings.as_slice());
             let built_in = bindings.unwrap_or_default().iter().filter(|b| b.built_in != BuiltIn::Explicit);
@@ -347,8 +359,8 @@ impl FrameCounts<'_> {
         // Removed items make no difference to the number of added ones.
         for effect in dispatch.effects.unwrap_or(bound) {
             match effect.added {
-                AddedItems::Event => self.items((effect.slice, sequence), event_data),
-                AddedItems::Items { items, .. } => self.items((effect.slice, sequence), items),
+                AddedItems::Event => self.items(effect.slice, sequence, event_data),
+                AddedItems::Items { items, .. } => self.items(effect.slice, sequence, items),
             }
         }
     }
@@ -356,13 +368,14 @@ impl FrameCounts<'_> {
     /// Counts the items that a record added to a slice.
     fn items<'p>(
         &mut self,
-        (slice, sequence): (u32, SequenceNumber),
+        slice: u32,
+        sequence: SequenceNumber,
         items: impl IntoIterator<Item = Payload<'p>>,
     ) {
         let live = self.state.and_then(|state| state.slice_of(slice));
         for (ordinal, payload) in (0..).zip(items) {
             let bytes = payload_bytes(payload);
-            count(self.slices.entry(slice).or_default(), bytes);
+            self.slices.entry(slice).or_default().add_one(bytes);
             if live.is_some_and(|live| live.contains(sequence, ordinal)) {
                 let live_bytes = self.live_bytes.entry(slice).or_default();
                 *live_bytes = live_bytes.saturating_add(bytes);
@@ -371,11 +384,11 @@ impl FrameCounts<'_> {
     }
 
     fn kinds(&self) -> Vec<KindStats> {
-        let kinds = self.kinds.iter().map(|(kind, (frames, bytes))| KindStats {
+        let kinds = self.kinds.iter().map(|(kind, frames)| KindStats {
             kind: kind.to_string(),
             envelope: kind.is_envelope(),
-            frames: *frames,
-            bytes: *bytes,
+            frames: frames.count,
+            bytes: frames.bytes,
         });
         kinds.collect()
     }
@@ -384,14 +397,13 @@ impl FrameCounts<'_> {
     fn events(&self) -> Vec<EventStats> {
         let mut by_name: BTreeMap<&str, Sum> = BTreeMap::new();
         for (id, event) in &self.declared {
-            let (records, bytes) = self.events.get(id).copied().unwrap_or_default();
-            let sum = by_name.entry(event.name.as_str()).or_default();
-            *sum = (sum.0 + records, sum.1.saturating_add(bytes));
+            let sum = self.events.get(id).copied().unwrap_or_default();
+            by_name.entry(event.name.as_str()).or_default().add(sum);
         }
-        let events = by_name.into_iter().map(|(event, (records, payload_bytes))| EventStats {
+        let events = by_name.into_iter().map(|(event, sum)| EventStats {
             event: event.to_owned(),
-            records,
-            payload_bytes,
+            records: sum.count,
+            payload_bytes: sum.bytes,
         });
         events.collect()
     }
@@ -409,8 +421,8 @@ fn slices(state: &StateReader, counts: &FrameCounts<'_>) -> Vec<SliceStats> {
             policy: slice.policy().name(),
             live_items: slice.len() as u64,
             live_bytes: counts.live_bytes.get(&slice.id()).copied().unwrap_or_default(),
-            ever_items: ever.0,
-            ever_bytes: ever.1,
+            ever_items: ever.count,
+            ever_bytes: ever.bytes,
         }
     });
     slices.collect()

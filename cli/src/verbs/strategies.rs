@@ -82,7 +82,7 @@ pub fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'_>) -> 
     }
     let given = match outlook.impossible {
         Some(reason) => return Err(Error::Impossible { strategy, reason }.into()),
-        None => given((&store, id, dir), strategy, asked)?,
+        None => given(&store, id, dir, strategy, asked)?,
     };
     let manager = match given.resources {
         Some(resources) => manager.with_resources(resources),
@@ -118,11 +118,13 @@ pub fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'_>) -> 
 
 /// Opens the folders of the workspaces that go back with the session. A new session has none.
 fn given(
-    (store, id, dir): (&Store, Uuid, &Path),
+    store: &Store,
+    id: Uuid,
+    dir: &Path,
     strategy: RecoveryStrategy,
-    asked: &RecoveryCommand<'_>,
+    command: &RecoveryCommand<'_>,
 ) -> Result<CheckpointWorkspaces> {
-    let folders = asked.folders;
+    let folders = command.folders;
     let is_new =
         matches!(strategy, RecoveryStrategy::IncrementalReconstruction | RecoveryStrategy::PartialRecovery);
     if is_new {
@@ -138,7 +140,7 @@ fn given(
         RecoveryStrategy::SpecificCheckpoint(id) => Some(history.get(id)?),
         _ => history.latest_on(log.live_path(), log.last_position()),
     };
-    workspaces::given((store, id, dir), checkpoint, folders, true)
+    workspaces::given(store, id, dir, checkpoint, folders, true)
 }
 
 fn tell(manager: &CrashRecoveryManager, output: &mut Output<'_>) -> Result<u8> {

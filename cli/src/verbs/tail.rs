@@ -123,7 +123,7 @@ pub fn run(session: &Path, start: TailStart, follow: bool, output: &mut Output<'
         Err(error) if error.is_damage() && session.exists() => return sound(session, start, output),
         opened => opened.map_err(|error| ended(session, error.into()))?,
     };
-    match print(&mut follower, &known, (start, follow), output) {
+    match print(&mut follower, &known, start, follow, output) {
         Err(CommandError::Engine(error)) if error.is_damage() && session.exists() => {
             // All records before the damage were printed. What the sound part is, a reader tells.
             Ok(code_of(&open_sound_outline(session, output)?, output))
@@ -162,7 +162,8 @@ fn ended(session: &Path, failure: CommandError) -> CommandError {
 fn print(
     follower: &mut Follower,
     known: &TailBaseline,
-    (start, follow): (TailStart, bool),
+    start: TailStart,
+    follow: bool,
     output: &mut Output<'_>,
 ) -> Result<u8> {
     if !follow {

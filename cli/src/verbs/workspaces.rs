@@ -57,9 +57,11 @@ pub(super) struct RestoredWorkspace {
 /// [`CommandError::Usage`] if a folder is given and the checkpoint has no captures, if some are given but not all, or if the folder of
 /// a workspace is not given that an open call worked on.
 pub(super) fn given(
-    (store, id, dir): (&Store, Uuid, &Path),
+    store: &Store,
+    id: Uuid,
+    dir: &Path,
     checkpoint: Option<&Checkpoint>,
-    asked: &WorkspaceOptions<'_>,
+    options: &WorkspaceOptions<'_>,
     ends_calls: bool,
 ) -> Result<CheckpointWorkspaces> {
     let session = store.open_to_recover(id)?;
@@ -68,7 +70,7 @@ pub(super) fn given(
     let open = open?;
     let kept = checkpoint.and_then(|checkpoint| checkpoint.resources.as_deref());
     let kept = kept.map(CompositeSnapshot::from_json).transpose()?.map(|taken| taken.recorded());
-    let is_given = !asked.workspaces.is_empty() || !asked.rebound.is_empty();
+    let is_given = !options.workspaces.is_empty() || !options.rebound.is_empty();
     if is_given && kept.is_none() && open.is_empty() {
         let what = checkpoint.map_or_else(
             || "the session has no checkpoint to go back to".to_owned(),
@@ -85,8 +87,8 @@ pub(super) fn given(
     let before_call = others.is_empty();
     let mut report = Workspaces { before_call, ..Workspaces::default() };
     let mut resources = ResourceRegistry::builder();
-    for place in places(captured, dir, asked)? {
-        let files = Arc::new(place.open(asked.overwrite)?);
+    for place in places(captured, dir, options)? {
+        let files = Arc::new(place.open(options.overwrite)?);
         let root = files.root().to_owned();
         resources = resources.named(place.name.clone(), files);
         report.restored.push(RestoredWorkspace { name: place.name, root });

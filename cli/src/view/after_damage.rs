@@ -109,7 +109,8 @@ impl RecordsAfterDamage {
     /// The engine's error if the files cannot be read, or that of the writer.
     pub(crate) fn write<W: Write>(
         &self,
-        (reader, timeline): (&LogReader, &Timeline),
+        reader: &LogReader,
+        timeline: &Timeline,
         payloads: Payloads,
         blocks: &mut Blocks<W>,
     ) -> Result<BeyondPlaces> {
@@ -133,7 +134,8 @@ impl RecordsAfterDamage {
 /// The engine's error if the files cannot be read.
 #[cfg(feature = "view")]
 pub(crate) fn document_of(
-    (reader, timeline): (&LogReader, &Timeline),
+    reader: &LogReader,
+    timeline: &Timeline,
     number: u64,
     payloads: Payloads,
 ) -> Result<Option<Vec<u8>>> {

@@ -374,19 +374,18 @@ mod tests {
         };
         let (positions, items) = (summed(&positions), summed(&items));
         let version = positions.iter().rposition(|from| *from <= position)?;
-        fn walk(node: u32, parts: &(Vec<u32>, Vec<u32>, Vec<u32>), list: &mut Vec<u32>) {
+        fn walk(node: u32, items: &[u32], left: &[u32], right: &[u32], list: &mut Vec<u32>) {
             if node == 0 {
                 return;
             }
-            let (items, left, right) = parts;
             let at = node as usize - 1;
             let child = |back: u32| if back == 0 { 0 } else { node - back };
-            walk(child(left[at]), parts, list);
+            walk(child(left[at]), items, left, right, list);
             list.push(items[at]);
-            walk(child(right[at]), parts, list);
+            walk(child(right[at]), items, left, right, list);
         }
         let mut list = Vec::new();
-        walk(roots[tree_of[version] as usize], &(items, left, right), &mut list);
+        walk(roots[tree_of[version] as usize], &items, &left, &right, &mut list);
         list.truncate(lens[version] as usize);
         Some(list)
     }

@@ -144,7 +144,8 @@ impl Density {
     pub(crate) fn of(
         records: u64,
         live: &[RangeInclusive<SequenceNumber>],
-        (failed, rollbacks): (&[SequenceNumber], &[SequenceNumber]),
+        failed: &[SequenceNumber],
+        rollbacks: &[SequenceNumber],
     ) -> Density {
         let stretches = records.min(STRETCHES);
         let at = |sequence: SequenceNumber| (sequence.get() * stretches / records.max(1)) as usize;
@@ -207,7 +208,8 @@ impl<'a> Columns<'a> {
     pub(crate) fn new(
         reader: &LogReader,
         timeline: &'a Timeline,
-        (from, records): (SequenceNumber, u64),
+        from: SequenceNumber,
+        records: u64,
     ) -> Columns<'a> {
         let mut ahead: Vec<_> = reader.rollbacks().map(|(at, to)| (to, at)).collect();
         ahead.sort_by(|one, other| other.cmp(one));
@@ -241,9 +243,10 @@ impl<'a> Columns<'a> {
         reader: &LogReader,
         timeline: &'a Timeline,
         from: SequenceNumber,
-        (begun, nesting): (BTreeMap<SequenceNumber, RunningOperation>, BTreeMap<OperationId, u32>),
+        begun: BTreeMap<SequenceNumber, RunningOperation>,
+        nesting: BTreeMap<OperationId, u32>,
     ) -> Columns<'a> {
-        let mut columns = Columns::new(reader, timeline, (from, 0));
+        let mut columns = Columns::new(reader, timeline, from, 0);
         columns.around =
             reader.rollbacks().filter(|(at, to)| *to < from && *at >= from).map(|(at, _)| at).collect();
         columns.ahead.retain(|(to, _)| *to >= from);
@@ -286,7 +289,7 @@ impl<'a> Columns<'a> {
             return None;
         }
         let path = self.timeline.path_of(record);
-        self.count(sequence, path, (record, &outcome));
+        self.count(sequence, path, record, &outcome);
         let kind = place_of(&mut self.kinds, record.kind.to_string());
         let path = place_of(&mut self.paths, path);
         let name = record_name(record, self.timeline.names());
@@ -337,7 +340,7 @@ impl<'a> Columns<'a> {
         }
     }
 
-    fn count(&mut self, sequence: SequenceNumber, path: &str, (record, outcome): (&Record<'_>, &str)) {
+    fn count(&mut self, sequence: SequenceNumber, path: &str, record: &Record<'_>, outcome: &str) {
         let failed = outcome == Outcome::Failed.name();
         if failed {
             self.failures.push(sequence);

@@ -101,34 +101,36 @@ struct ReportHead<'a> {
 /// report cannot be written.
 pub(crate) fn write(
     reader: &LogReader,
-    asked: &ReportSelection,
+    selection: &ReportSelection,
     memory_bytes: Option<u64>,
-    (out, path): (&mut File, &Path),
+    out: &mut File,
+    path: &Path,
 ) -> Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let spool = tempfile::tempfile_in(dir).map_err(of_file(path))?;
     let mut blocks = Blocks::new(BufWriter::new(spool));
-    let walked =
-        walk(reader, &asked.range, asked.payloads, &mut blocks).map_err(|error| named(error, path))?;
-    let files =
-        files(reader, &asked.range, asked.payloads, &mut blocks).map_err(|error| named(error, path))?;
-    let operations = blocks.add_json(&operations(reader, asked.payloads)?).map_err(of_file(path))?;
+    let walked = walk(reader, &selection.range, selection.payloads, &mut blocks)
+        .map_err(|error| named(error, path))?;
+    let files = files(reader, &selection.range, selection.payloads, &mut blocks)
+        .map_err(|error| named(error, path))?;
+    let operations = blocks.add_json(&operations(reader, selection.payloads)?).map_err(of_file(path))?;
     let integrity = blocks.add_json(&integrity(reader, memory_bytes)?).map_err(of_file(path))?;
     let statistics = blocks.add_json(&stats(reader)?).map_err(of_file(path))?;
     let timeline = Timeline::of(reader);
     let beyond = RecordsAfterDamage::read(reader, &timeline)?;
-    let unattached =
-        beyond.write((reader, &timeline), asked.payloads, &mut blocks).map_err(|error| named(error, path))?;
+    let unattached = beyond
+        .write(reader, &timeline, selection.payloads, &mut blocks)
+        .map_err(|error| named(error, path))?;
     let head = ReportHead {
         format: 1,
         foldlog: env!("CARGO_PKG_VERSION"),
         session: reader.opened().session,
         made_at: time_text(SystemClock.now_us()),
-        from: asked.range.from,
-        last: asked.range.last,
+        from: selection.range.from,
+        last: selection.range.last,
         log_last: reader.last_position(),
-        at: asked.at,
-        payload_bytes: asked.payloads.limit,
+        at: selection.at,
+        payload_bytes: selection.payloads.limit,
         parent: reader.opened().parent.map_or(
             Json::Null,
             |parent| json!({ "session": parent.session(), "first_own": reader.opened_sequence() }),

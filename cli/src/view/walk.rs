@@ -210,7 +210,7 @@ pub(crate) fn walk<W: Write>(
 ) -> Result<WalkDocument> {
     let timeline = Timeline::of(reader);
     let unknown = unknown(&reader.compacted());
-    let mut columns = Columns::new(reader, &timeline, (range.from, range.len()));
+    let mut columns = Columns::new(reader, &timeline, range.from, range.len());
     let (mut follow, mut documents, mut records) = (Follow::default(), LineBlocks::default(), Vec::new());
     let (mut usage, mut sources) = (UsageLog::default(), SpendReader::of(reader));
     let mut failure = None;

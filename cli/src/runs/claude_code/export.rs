@@ -48,9 +48,9 @@ pub fn export(reader: &LogReader, out: &Path) -> Result<ExportCounts> {
     let mut current: Option<ExportFileWriter> = None;
     each_line(&state, &mut |line| {
         while current.as_ref().is_none_or(|open| open.file != line.file) {
-            let next =
+            let (file, parts) =
                 files.next().ok_or_else(|| inconsistent("its lines are not in the order of its files"))?;
-            close(current.replace(make(out, next)?))?;
+            close(current.replace(make(out, file, parts)?))?;
             exported.files += 1;
         }
         exported.lines += 1;
@@ -61,8 +61,8 @@ pub fn export(reader: &LogReader, out: &Path) -> Result<ExportCounts> {
     })?;
     close(current)?;
     // Files without lines.
-    for next in files {
-        close(Some(make(out, next)?))?;
+    for (file, parts) in files {
+        close(Some(make(out, file, parts)?))?;
         exported.files += 1;
     }
     Ok(exported)
@@ -188,7 +188,7 @@ fn make_folder(path: &Path) -> Result<()> {
 }
 
 /// Makes a file below the folder, and the folders that lead to it. None of these may be a link.
-fn make(out: &Path, (named, parts): (&ExportFile, &Vec<&str>)) -> Result<ExportFileWriter> {
+fn make(out: &Path, file: &ExportFile, parts: &[&str]) -> Result<ExportFileWriter> {
     let mut path = out.to_owned();
     let failed = |path: &Path, source| CommandError::File { path: path.to_owned(), source };
     let Some((name, folders)) = parts.split_last() else { return Err(inconsistent("a file has no name")) };
@@ -201,9 +201,9 @@ fn make(out: &Path, (named, parts): (&ExportFile, &Vec<&str>)) -> Result<ExportF
         }
     }
     path.push(name);
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-    match file {
-        Ok(file) => Ok(ExportFileWriter { file: named.file, path, writer: BufWriter::new(file) }),
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    match created {
+        Ok(created) => Ok(ExportFileWriter { file: file.file, path, writer: BufWriter::new(created) }),
         Err(source) => Err(failed(&path, source)),
     }
 }

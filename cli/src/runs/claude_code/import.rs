@@ -57,7 +57,7 @@ pub fn import(root: &Path, files: &[PathBuf]) -> Result<Imported> {
     let (mut imported, mut found) = (Imported::default(), Vec::new());
     for first in (0..scan.sources.len()).filter(|place| session_of.get(*place) == Some(place)) {
         let belongs = |source: usize| session_of.get(source) == Some(&first);
-        found.append(&mut one((&store, &types), &scan, &belongs, &mut imported)?);
+        found.append(&mut one(&store, &types, &scan, &belongs, &mut imported)?);
     }
     found.append(&mut scan.findings);
     found.sort_by_key(|(source, finding)| (*source, finding.line, finding.kind));
@@ -102,7 +102,8 @@ fn check_names(scan: &TranscriptScan, session_of: &[usize]) -> Result<()> {
 
 /// Imports the files of one session, and returns what is to be reported of them. If that fails, the session is deleted, with those of its sub-agents.
 fn one(
-    (store, types): (&Store, &SessionTypes),
+    store: &Store,
+    types: &SessionTypes,
     scan: &TranscriptScan,
     belongs: &dyn Fn(usize) -> bool,
     imported: &mut Imported,
@@ -121,7 +122,7 @@ fn one(
         found: Vec::new(),
         begun: vec![session.id()],
     };
-    let written = write(session, &mut writer, (stem, belongs), imported);
+    let written = write(session, &mut writer, stem, belongs, imported);
     let TranscriptWriter { counts, found, begun, .. } = writer;
     if let Err(error) = written {
         // The first error is the one to report. Sub-agents first: each names its parent.
@@ -144,7 +145,8 @@ fn one(
 fn write(
     session: Session,
     writer: &mut TranscriptWriter<'_>,
-    (evaluation, belongs): (&str, &dyn Fn(usize) -> bool),
+    evaluation: &str,
+    belongs: &dyn Fn(usize) -> bool,
     imported: &mut Imported,
 ) -> Result<()> {
     let sources = writer.scan.sources.iter().enumerate().filter(|(place, _)| belongs(*place));

@@ -117,7 +117,7 @@ fn answer(asked: &Args, of_run: &mut Option<Session>, output: &mut Output<'_>) -
     let found = run_session::find(asked, said.as_deref(), output)?;
     let session = of_run.insert(found.session.clone()).clone();
     output.note(format_args!("session {}", escape::path(session.dir())));
-    let done = evaluate(asked, (said, system), found, output);
+    let done = evaluate(asked, said, system, found, output);
     let closed = session.close();
     let document = done?;
     closed?;
@@ -207,32 +207,33 @@ fn prompt(system: &str) -> Prompt {
 }
 
 fn evaluate(
-    asked: &Args,
-    (said, system): (Option<String>, Option<String>),
+    args: &Args,
+    message: Option<String>,
+    system: Option<String>,
     found: RunSession,
     output: &mut Output<'_>,
 ) -> Result<Document> {
     let session = found.session;
-    let (files, resources) = resources(asked, &session)?;
+    let (files, resources) = resources(args, &session)?;
     let state = ExecutionState::builder(session.clone(), resources);
-    let state = state.without_capture(asked.without_capture).build();
-    let adapter = asked.claude()?;
+    let state = state.without_capture(args.without_capture).build();
+    let adapter = args.claude()?;
     let json = output.json();
     let failed = |error: foldlog_agent::Error| {
-        let next = asked.next(&error, &session, (said.as_deref(), json));
+        let next = args.next(&error, &session, message.as_deref(), json);
         CommandError::Run { error: Box::new(error), next }
     };
     if found.goes_on {
         // The recovery asks the prompt for its tools alone, and the system prompt stands in what is recovered.
         let report = adapter.recover(&prompt(""), &state).map_err(failed)?;
-        run_session::note_recovery((&session, &asked.workspace), &report, output);
+        run_session::note_recovery(&session, &args.workspace, &report, output);
         // The recovery's report has named what it did not undo.
         let notices = files.take_notices().into_iter();
         note_workspace(notices.filter(|one| !matches!(one, WorkspaceNotice::NotUndone { .. })), output);
     }
     let held = run_session::held(&session)?;
     let prompt = prompt(held.system(system)?.as_str());
-    let new = said.clone().filter(|said| !held.holds(said));
+    let new = message.clone().filter(|message| !held.holds(message));
     if new.is_none() && held.said.is_empty() {
         return Err(CommandError::usage(
             "the session was told nothing yet",
@@ -240,9 +241,9 @@ fn evaluate(
         ));
     }
     if found.goes_on && (new.is_some() || !run_session::is_complete(&session)?) {
-        asked.check_program()?;
-        asked.check_offered()?;
-        check_workspace(asked, &session.captures_dir())?;
+        args.check_program()?;
+        args.check_offered()?;
+        check_workspace(args, &session.captures_dir())?;
     }
     let before = session.position();
     // The log grows with each message, so no two have the same id.
@@ -253,14 +254,14 @@ fn evaluate(
         let options = EvaluateOptions {
             evaluation_id: Some(EVALUATION.to_owned()),
             messages: messages.into_iter().collect(),
-            deadline: asked.deadline(),
+            deadline: args.deadline(),
             cancel,
             ..EvaluateOptions::default()
         };
         ClaudeAgentSDKAdapter::evaluate(&adapter, &prompt, &state, options)
     })?;
     note_workspace(files.take_notices(), output);
-    run_session::note_calls((&session, &asked.workspace), before, output)?;
+    run_session::note_calls(&session, &args.workspace, before, output)?;
     // What the log answers leaves no record.
     Document::of(&session, evaluated.map_err(failed)?, session.position() == before)
 }

@@ -71,8 +71,8 @@ impl Args {
     }
 
     /// Returns what to do after a run that failed: how to change what ended it, and the command that resumes.
-    pub(super) fn next(&self, error: &Error, session: &Session, said: (Option<&str>, bool)) -> String {
-        let again = |without| self.again(session, said, without);
+    pub(super) fn next(&self, error: &Error, session: &Session, message: Option<&str>, json: bool) -> String {
+        let again = |without| self.again(session, message, json, without);
         let resume = || format!("resume: {}", again(None));
         match error {
             Error::Engine(foldlog::Error::Uncaptured { .. }) => {

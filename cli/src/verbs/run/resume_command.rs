@@ -34,18 +34,21 @@ impl Words {
 }
 
 impl Args {
-    /// Returns the command that goes on with a session, in backquotes, and what it does not hold. `said` is what the user says
+    /// Returns the command that goes on with a session, in backquotes, and what it does not hold. `message` is what the user says
     /// in this run. What the session holds by now is left out: the text and the system prompt. So are values of variables,
     /// which may be secrets, and the option `without`, with which the run would fail again.
     pub(super) fn again(
         &self,
         session: &Session,
-        (said, json): (Option<&str>, bool),
+        message: Option<&str>,
+        json: bool,
         without: Option<&str>,
     ) -> String {
         let held = run_session::held(session).unwrap_or_default();
         let mut words = Words("foldlog run --adapter claude".to_owned());
-        if let Some(file) = self.prompt.as_deref().filter(|_| !said.is_some_and(|said| held.holds(said))) {
+        if let Some(file) =
+            self.prompt.as_deref().filter(|_| !message.is_some_and(|message| held.holds(message)))
+        {
             words.option("--prompt", if file == Path::new("-") { file.to_owned() } else { absolute(file) });
         }
         words.option("--workspace", absolute(&self.workspace));

@@ -219,7 +219,8 @@ pub(super) fn executions(session: &Session) -> Result<Vec<PromptExecuted>> {
 
 /// Notes the files that rollbacks of calls behind a position replaced or removed, and the calls whose ending is unclear.
 pub(super) fn note_calls(
-    (session, workspace): (&Session, &Path),
+    session: &Session,
+    workspace: &Path,
     behind: Option<SequenceNumber>,
     output: &mut Output<'_>,
 ) -> Result<()> {
@@ -247,12 +248,12 @@ pub(super) fn note_calls(
             }
         }
     }
-    note_undo((session, workspace), &undo, output);
+    note_undo(session, workspace, &undo, output);
     Ok(())
 }
 
 /// Names the command that undoes the rollback of one of these calls.
-fn note_undo((session, workspace): (&Session, &Path), undo: &[OperationId], output: &mut Output<'_>) {
+fn note_undo(session: &Session, workspace: &Path, undo: &[OperationId], output: &mut Output<'_>) {
     let (of, operation) = match undo {
         [] => return,
         [one] => (one.to_string(), format!("operation {one}")),
@@ -270,7 +271,8 @@ fn note_undo((session, workspace): (&Session, &Path), undo: &[OperationId], outp
 
 /// Notes what a recovery rolled back, and what it could not.
 pub(super) fn note_recovery(
-    (session, workspace): (&Session, &Path),
+    session: &Session,
+    workspace: &Path,
     report: &ProgramRecovery,
     output: &mut Output<'_>,
 ) {
@@ -286,7 +288,7 @@ pub(super) fn note_recovery(
             undo.push(*operation);
         }
     }
-    note_undo((session, workspace), &undo, output);
+    note_undo(session, workspace, &undo, output);
     let all = report.undone.iter().chain(&report.recovered);
     for left in all.flat_map(|RecoveredOperation { not_undone, .. }| not_undone) {
         let NotUndone { path, reason, .. } = left;

@@ -93,8 +93,7 @@ fn head(session: &mut Session) -> Result<String> {
     let reader = &log.reader;
     let last = reader.last_position();
     let live = reader.live_path().live_at(last);
-    let density =
-        Density::of(reader.records_len(), &live, (&session.known.failures, &session.known.rollbacks));
+    let density = Density::of(reader.records_len(), &live, &session.known.failures, &session.known.rollbacks);
     let slices: Vec<Json> = reader
         .declared()
         .slices
@@ -178,11 +177,8 @@ fn behind(session: &mut Session, query: &Query) -> Result<String> {
 
 fn behind_document(session: &mut Session, query: &Query) -> Result<String> {
     let log = &session.log;
-    let read = after_damage::document_of(
-        (&log.reader, &log.timeline),
-        query.needed("number")?,
-        Session::payloads(),
-    )?;
+    let read =
+        after_damage::document_of(&log.reader, &log.timeline, query.needed("number")?, Session::payloads())?;
     text(&shown(&read.ok_or(Malformed)?))
 }
 
@@ -284,7 +280,7 @@ fn messages(session: &mut Session, query: &Query) -> Result<String> {
     let clamped = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let (mut items, mut bytes) = (Vec::new(), 0);
     let summaries = messages.summaries_at(at);
-    let (total, numbers) = messages.numbers(at, (clamped(from), clamped(count)));
+    let (total, numbers) = messages.numbers(at, clamped(from), clamped(count));
     for number in numbers {
         let Some(listed) = messages.listed(number)? else { continue };
         bytes += listed.line.len();
@@ -324,18 +320,18 @@ fn content(session: &mut Session, query: &Query) -> Result<String> {
 }
 
 fn file_changes(session: &mut Session, query: &Query) -> Result<String> {
-    let positions =
-        (session.position(query.position("before")?)?, session.position(query.position("after")?)?);
-    text(&session.captures()?.changes(positions))
+    let before = session.position(query.position("before")?)?;
+    let after = session.position(query.position("after")?)?;
+    text(&session.captures()?.changes(before, after))
 }
 
 /// The differences of two steps: each the text that `diff --json` prints.
 fn diff(session: &mut Session, query: &Query) -> Result<String> {
-    let positions =
-        (session.position(query.position("before")?)?, session.position(query.position("after")?)?);
+    let before = session.position(query.position("before")?)?;
+    let after = session.position(query.position("after")?)?;
     let mut refused = None;
     let (found, is_cut) = cut(|take| {
-        let compared = compare(session, positions, take);
+        let compared = compare(session, before, after, take);
         unless_refused(compared, &mut refused).map(Option::unwrap_or_default)
     })?;
     text(&json!({ "differences": found, "more": is_cut, "refused": refused }))
@@ -365,14 +361,14 @@ pub(super) fn cut(
 
 fn compare(
     session: &mut Session,
-    positions: (SequenceNumber, SequenceNumber),
+    before: SequenceNumber,
+    after: SequenceNumber,
     take: &mut crate::diff::DifferenceSink<'_>,
 ) -> Result<()> {
-    if session.log.is_known(positions.0) && session.log.is_known(positions.1) {
-        let (before, after) = (session.state(positions.0)?, session.state(positions.1)?);
-        states(&before, &after, take)?;
+    if session.log.is_known(before) && session.log.is_known(after) {
+        states(&session.state(before)?, &session.state(after)?, take)?;
     }
-    conversations(&session.log.reader, positions, take)
+    conversations(&session.log.reader, before, after, take)
 }
 
 fn facets(session: &mut Session) -> Result<String> {
@@ -431,19 +427,20 @@ fn search(session: &mut Session, query: &Query) -> Result<String> {
     }
     let chunks = session.log.reader.records_len().div_ceil(CHUNK_RECORDS as u64);
     if begin < chunks {
-        let (found, next) = in_records(session, (&wanted, &facets), begin)?;
+        let (found, next) = in_records(session, &wanted, &facets, begin)?;
         return text(&json!({ "found": found, "next": next }));
     }
     let narrowed = !(facets.kinds.is_empty() && facets.tools.is_empty() && facets.outcomes.is_empty());
     if narrowed {
         return text(&json!({ "found": [], "next": null }));
     }
-    in_lists(session, (&wanted, &facets, query), (begin - chunks, chunks))
+    in_lists(session, &wanted, &facets, query, begin - chunks, chunks)
 }
 
 fn in_records(
     session: &mut Session,
-    (wanted, facets): (&str, &RecordFilter),
+    wanted: &str,
+    facets: &RecordFilter,
     chunk: u64,
 ) -> Result<(Vec<Json>, u64)> {
     let (records, next) = allowed(session, facets, chunk, CHUNK_RECORDS)?;
@@ -469,8 +466,11 @@ fn in_records(
 /// place that the query says.
 fn in_lists(
     session: &mut Session,
-    (wanted, facets, query): (&str, &RecordFilter, &Query),
-    (list, chunks): (u64, u64),
+    wanted: &str,
+    facets: &RecordFilter,
+    query: &Query,
+    list: u64,
+    chunks: u64,
 ) -> Result<String> {
     let started = Instant::now();
     let from = query.number("place")?.unwrap_or(0);
@@ -505,7 +505,7 @@ fn in_lists(
     };
     let mut is_cut = false;
     if let Some(messages) = session.conversation(evaluation)? {
-        let (_, numbers) = messages.numbers(last, (u32::try_from(from).unwrap_or(u32::MAX), u32::MAX));
+        let (_, numbers) = messages.numbers(last, u32::try_from(from).unwrap_or(u32::MAX), u32::MAX);
         for number in numbers {
             if let Some(listed) = messages.listed(number)?
                 && let Some(excerpt) = excerpt(&listed.line, wanted)

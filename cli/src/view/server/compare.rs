@@ -71,8 +71,10 @@ impl ComparedSession {
 ///
 /// [`CommandError::Usage`](crate::CommandError::Usage) if there is no such position; the engine's errors, such as that a position was compacted.
 pub(crate) fn compare(
-    (here, at): (&OpenedLog, Option<u64>),
-    (there, other_at): (&OpenedLog, Option<u64>),
+    here: &OpenedLog,
+    at: Option<u64>,
+    there: &OpenedLog,
+    other_at: Option<u64>,
 ) -> Result<String> {
     let (one, other) = (ComparedSession::of(here, at)?, ComparedSession::of(there, other_at)?);
     let parting = here.reader.parting(&there.reader)?;
@@ -96,8 +98,10 @@ pub(crate) fn compare(
     let conversations = beside.iter().map(|conversation| rows(conversation, &mut bytes));
     let conversations = conversations.collect::<Result<_>>()?;
     let files = workspaces::beside(
-        (&mut CaptureHistory::read(&here.reader)?, one.at),
-        (&mut CaptureHistory::read(&there.reader)?, other.at),
+        &mut CaptureHistory::read(&here.reader)?,
+        one.at,
+        &mut CaptureHistory::read(&there.reader)?,
+        other.at,
     );
     let (here, there) = (one, other);
     text(&ComparisonAnswer {

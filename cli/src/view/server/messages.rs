@@ -66,7 +66,7 @@ impl MessageListHistory {
     }
 
     /// Returns how many messages count at a position, and the numbers of those from the one at place `from` on, at most `count`.
-    pub(crate) fn numbers(&self, position: SequenceNumber, (from, count): (u32, u32)) -> (u32, Vec<u32>) {
+    pub(crate) fn numbers(&self, position: SequenceNumber, from: u32, count: u32) -> (u32, Vec<u32>) {
         self.versions.window(position, from, count).unwrap_or_default()
     }
 

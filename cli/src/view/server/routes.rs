@@ -12,7 +12,6 @@
 //! | `session/ID/NAME?…` | what [`answers`] says |
 
 use std::convert::Infallible;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,13 +24,12 @@ use axum::response::IntoResponse;
 use foldlog::Error;
 use serde_json::json;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::super::report;
 use super::query::Query;
 use super::security::{Gate, guard};
 use super::session::Session;
-use super::sessions::Sessions;
+use super::sessions::{SessionLocation, Sessions};
 use super::{answers, compare, files};
 use crate::failure::{CommandError, Result};
 use crate::verbs::stats::stats;
@@ -112,7 +110,7 @@ impl ServerState {
                 files::find(name).map_or_else(not_found, |(kind, text)| with_type(kind, text.into_owned()))
             }
             ["sessions"] => self.rows(query).await,
-            ["session", id, name] => match self.sessions.dir(id) {
+            ["session", id, name] => match self.sessions.locate(id) {
                 None => not_found(),
                 Some(_) if name.is_empty() => {
                     with_type(HTML, files::session_page(self.sessions.only().is_none()))
@@ -133,7 +131,7 @@ impl ServerState {
         said(answered.await)
     }
 
-    async fn of_session(self, session: (Uuid, PathBuf), name: String, query: Query) -> Response<Body> {
+    async fn of_session(self, session: SessionLocation, name: String, query: Query) -> Response<Body> {
         let answered = read(move || {
             // These go through all of a log, and hold up nobody else.
             let apart = |of: &dyn Fn(&Session) -> Arc<super::session::OpenedLog>| {
@@ -146,11 +144,12 @@ impl ServerState {
                     answers::text(&report::operations(&log.reader, Session::payloads())?).map(Some)
                 }
                 "compare" => {
-                    let other = query.text("with").and_then(|id| self.sessions.dir(id));
+                    let other = query.text("with").and_then(|id| self.sessions.locate(id));
                     let Some(other) = other else { return Ok(None) };
                     let other = self.sessions.with(&other, |session| Ok(log(session)))?;
-                    let (here, at) = (apart(&log)?, (query.number("here")?, query.number("there")?));
-                    compare::compare((&here, at.0), (&other, at.1)).map(Some)
+                    let here = apart(&log)?;
+                    let (at, other_at) = (query.number("here")?, query.number("there")?);
+                    compare::compare(&here, at, &other, other_at).map(Some)
                 }
                 "statistics" => answers::text(&stats(&apart(&log)?.reader)?).map(Some),
                 "integrity" => {
@@ -164,7 +163,7 @@ impl ServerState {
     }
 
     /// Answers once the session is not as the page knows it.
-    async fn live(self, session: (Uuid, PathBuf), query: Query) -> Response<Body> {
+    async fn live(self, session: SessionLocation, query: Query) -> Response<Body> {
         let end = Instant::now() + LIVE_WAIT;
         let (session, sessions, query) = (Arc::new(session), self.sessions, Arc::new(query));
         let mut wait = LOOK_MIN;

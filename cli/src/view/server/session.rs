@@ -241,7 +241,7 @@ impl Session {
         }
         let begun = self.points.last().map(|kept| kept.begun.clone()).unwrap_or_default();
         let nesting = std::mem::take(&mut self.known.nesting);
-        let mut columns = Columns::going_on(reader, &log.timeline, from, (begun, nesting));
+        let mut columns = Columns::going_on(reader, &log.timeline, from, begun, nesting);
         let mut rollbacks = Vec::new();
         let (mut usage, mut sources) = (std::mem::take(&mut self.known.usage), SpendReader::of(reader));
         let taken = self.known.mark.map(|(sequence, ..)| sequence);
@@ -343,8 +343,8 @@ impl Session {
             kept.as_ref().and_then(|kept| kept.point.position()).map_or(SequenceNumber::MIN, |at| at + 1);
         let begun = kept.as_ref().map(|kept| kept.begun.clone()).unwrap_or_default();
         let nesting = std::mem::take(&mut self.known.nesting);
-        let mut columns = Columns::going_on(reader, &log.timeline, begin, (begun, nesting));
-        let listed = list(&log, (kept.map(|kept| kept.point), known), (from, last), &mut columns);
+        let mut columns = Columns::going_on(reader, &log.timeline, begin, begun, nesting);
+        let listed = list(&log, kept.map(|kept| kept.point), known, from, last, &mut columns);
         let (rest, gathered, nesting) = columns.into_parts();
         self.known.nesting = nesting;
         Ok((listed?.unwrap_or(rest), gathered))
@@ -355,8 +355,10 @@ impl Session {
 /// is full.
 fn list(
     log: &OpenedLog,
-    (mut point, known): (Option<FoldPoint>, Option<SequenceNumber>),
-    (from, last): (SequenceNumber, SequenceNumber),
+    mut point: Option<FoldPoint>,
+    known: Option<SequenceNumber>,
+    from: SequenceNumber,
+    last: SequenceNumber,
     columns: &mut Columns<'_>,
 ) -> Result<Option<RecordColumns>> {
     let reader = &log.reader;

@@ -28,6 +28,13 @@ pub(crate) struct Sessions {
     held: Mutex<Vec<(Uuid, SessionSlot)>>,
 }
 
+/// A session of the store, and its directory.
+#[derive(Debug)]
+pub(crate) struct SessionLocation {
+    id: Uuid,
+    dir: PathBuf,
+}
+
 /// Rows of a store, from one place in the order of ids on.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct Rows {
@@ -51,14 +58,14 @@ impl Sessions {
         }
     }
 
-    /// Returns the folder of a session, by its id as it is written in addresses; `None` if there is no such session.
-    pub(crate) fn dir(&self, id: &str) -> Option<(Uuid, PathBuf)> {
-        let session = Uuid::try_parse(id).ok().filter(|session| session.hyphenated().to_string() == id)?;
+    /// Finds a session, by its id as it is written in addresses; `None` if there is no such session.
+    pub(crate) fn locate(&self, id: &str) -> Option<SessionLocation> {
+        let id = Uuid::try_parse(id).ok().filter(|session| session.hyphenated().to_string() == id)?;
         let dir = match &self.shown {
-            ServerScope::Store(store) => store.session_dir(session),
-            ServerScope::Session(only, dir) => (*only == session).then(|| dir.clone())?,
+            ServerScope::Store(store) => store.session_dir(id),
+            ServerScope::Session(only, dir) => (*only == id).then(|| dir.clone())?,
         };
-        dir.symlink_metadata().is_ok_and(|found| found.is_dir()).then_some((session, dir))
+        dir.symlink_metadata().is_ok_and(|found| found.is_dir()).then_some(SessionLocation { id, dir })
     }
 
     /// Hands a session to `answer`, which is opened if it was not.
@@ -68,14 +75,14 @@ impl Sessions {
     /// Those of [`Session::open`] and of `answer`.
     pub(crate) fn with<T>(
         &self,
-        (id, dir): &(Uuid, PathBuf),
+        location: &SessionLocation,
         answer: impl Fn(&mut Session) -> Result<T>,
     ) -> Result<T> {
-        let held = self.held(*id);
+        let held = self.held(location.id);
         let mut held = locked(&held);
         let session = match held.as_mut() {
             Some(session) => session,
-            None => held.insert(Session::open(dir, self.memory_bytes)?),
+            None => held.insert(Session::open(&location.dir, self.memory_bytes)?),
         };
         let answered = session.answer(answer);
         if matches!(answered, Err(CommandError::Deleted { .. })) {

@@ -115,7 +115,7 @@ impl CaptureHistory {
     }
 
     /// Describes the files that differ between two positions.
-    pub(crate) fn changes(&mut self, (before, after): (SequenceNumber, SequenceNumber)) -> Vec<Json> {
+    pub(crate) fn changes(&mut self, before: SequenceNumber, after: SequenceNumber) -> Vec<Json> {
         let names: BTreeSet<String> = [before, after]
             .into_iter()
             .filter_map(|position| self.at(position))
@@ -160,8 +160,10 @@ const BESIDE_FILES_MAX: usize = 300;
 /// Describes the files that differ between a position of one session and one of another, with their contents as far as these are
 /// short, and says how many more there are, and which workspaces' files are not known.
 pub(crate) fn beside(
-    (here, at): (&mut CaptureHistory, SequenceNumber),
-    (there, other_at): (&mut CaptureHistory, SequenceNumber),
+    here: &mut CaptureHistory,
+    at: SequenceNumber,
+    there: &mut CaptureHistory,
+    other_at: SequenceNumber,
 ) -> Json {
     let named =
         |captures: &CaptureHistory, at| captures.at(at).map(|(_, captured)| captured).unwrap_or_default();
