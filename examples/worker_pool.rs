@@ -274,7 +274,7 @@ fn pool(seed: u64) -> Result<()> {
         if !done.contains(&id) && !is_held(id) {
             waiting.push_back(id);
         }
-        mishap(&mut workers, (&mut chance, &mut seen), &mut waiting, &mut next_number, |number, place| {
+        mishap(&mut workers, &mut chance, &mut seen, &mut waiting, &mut next_number, |number, place| {
             Member::start(number, place, folder.path(), send.clone())
         })?;
     }
@@ -289,7 +289,8 @@ fn pool(seed: u64) -> Result<()> {
 /// Kills a worker or pauses it, now and then. What it worked on is given to another one.
 fn mishap(
     workers: &mut [(usize, Member)],
-    (chance, seen): (&mut Chance, &mut BTreeMap<&str, usize>),
+    chance: &mut Chance,
+    seen: &mut BTreeMap<&str, usize>,
     waiting: &mut VecDeque<Uuid>,
     next_number: &mut usize,
     start: impl Fn(usize, usize) -> Result<Member>,

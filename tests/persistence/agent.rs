@@ -110,20 +110,23 @@ impl Agent {
 
     /// Goes on with the only session beneath a folder.
     pub(super) fn resume(root: &Path) -> Agent {
-        Agent::go_on(root, open_store(root), false)
+        let (store, clock) = open_store(root);
+        Agent::go_on(root, store, clock, false)
     }
 
     /// Goes on with the only session beneath a folder, and makes one system call for each record, so that a tracer sees it.
     pub(super) fn resume_positioned(root: &Path) -> Agent {
-        Agent::go_on(root, open_store_on(root, FileStorage::positioned()), false)
+        let (store, clock) = open_store_on(root, FileStorage::positioned());
+        Agent::go_on(root, store, clock, false)
     }
 
     /// Goes on with the only session beneath a folder that was copied from another place.
     pub(super) fn resume_copied(root: &Path) -> Agent {
-        Agent::go_on(root, open_store(root), true)
+        let (store, clock) = open_store(root);
+        Agent::go_on(root, store, clock, true)
     }
 
-    fn go_on(root: &Path, (store, clock): (Store, Arc<FixedClock>), is_copied: bool) -> Agent {
+    fn go_on(root: &Path, store: Store, clock: Arc<FixedClock>, is_copied: bool) -> Agent {
         let id = store.session_ids().unwrap()[0];
         let session = store.open_session(id, &types()).unwrap();
         let agent = Agent::of(root, store, clock, session, is_copied);
@@ -164,11 +167,11 @@ impl Agent {
     /// Creates a task and begins to work on it.
     pub(super) fn start(&self, name: &str) {
         create(&self.session, task(name)).unwrap();
-        change(&self.session, name, (TaskStatus::Pending, TaskStatus::InProgress)).unwrap();
+        change(&self.session, name, TaskStatus::Pending, TaskStatus::InProgress).unwrap();
     }
 
     pub(super) fn finish(&self, name: &str) {
-        change(&self.session, name, (TaskStatus::InProgress, TaskStatus::Completed)).unwrap();
+        change(&self.session, name, TaskStatus::InProgress, TaskStatus::Completed).unwrap();
     }
 
     /// Asks the model something; it has a file written first.

@@ -62,8 +62,8 @@ fn small_session(root: &Path) -> (Uuid, PathBuf) {
     create(&session, NewTask { description: "x".repeat(1_500), ..task("a") }).unwrap();
     manager.create(None).unwrap();
     create(&session, task("b").requires(super::id("a"))).unwrap();
-    change(&session, "a", (Pending, InProgress)).unwrap();
-    change(&session, "a", (InProgress, Completed)).unwrap();
+    change(&session, "a", Pending, InProgress).unwrap();
+    change(&session, "a", InProgress, Completed).unwrap();
     manager.create(Some("halfway")).unwrap();
     create(&session, task("c")).unwrap();
     let found = (session.id(), session.dir().to_owned());
@@ -137,11 +137,10 @@ impl Sound {
             RecoveryStrategy::LatestCheckpoint,
         ];
         let to = Store::open(root.join("to")).unwrap();
-        let stores = (&store, &to);
         // A log that lacks its end is one whose process was killed before it wrote that: what could be told of it stood there.
         let is_open = left.is_some_and(|left| !left.incomplete_writes.is_empty());
         let follows =
-            |strategy: &RecoveryStrategy| self.follow(&manager, *strategy, stores, (is_open, about));
+            |strategy: &RecoveryStrategy| self.follow(&manager, *strategy, &store, &to, is_open, about);
         followed.iter().filter(|strategy| follows(strategy)).count()
     }
 
@@ -150,8 +149,10 @@ impl Sound {
         &self,
         manager: &CrashRecoveryManager,
         strategy: RecoveryStrategy,
-        (own, to): (&Store, &Store),
-        (is_open, about): (bool, &str),
+        own: &Store,
+        to: &Store,
+        is_open: bool,
+        about: &str,
     ) -> bool {
         let about = format!("{about}, {strategy}");
         let outlook = manager.plan(strategy).unwrap();

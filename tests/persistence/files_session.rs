@@ -439,7 +439,7 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
     assert_eq!(sessions, [(agent.session.id(), 1), (session.id(), 1)]);
 
     // What is recorded from now on comes after what was.
-    change(&session, "a", (TaskStatus::InProgress, TaskStatus::Completed)).unwrap();
+    change(&session, "a", TaskStatus::InProgress, TaskStatus::Completed).unwrap();
     let after = state(&session);
     assert_eq!(after.task_tree.tasks[&id("a")].status, TaskStatus::Completed);
     let (before, entries) = (&exported.execution_logs.tasks[&id("a")], &after.execution_logs.tasks[&id("a")]);

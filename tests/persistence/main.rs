@@ -76,7 +76,8 @@ fn create(session: &Session, task: NewTask) -> foldlog::Result<()> {
 fn change(
     session: &Session,
     name: &str,
-    (old_status, new_status): (TaskStatus, TaskStatus),
+    old_status: TaskStatus,
+    new_status: TaskStatus,
 ) -> foldlog::Result<()> {
     let event = TaskStatusChanged { task_id: id(name), old_status, new_status, reason: None };
     session.dispatch(event).map(drop)

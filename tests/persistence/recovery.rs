@@ -63,9 +63,9 @@ fn session_in(store: &Store) -> Session {
     create(&session, long("a")).unwrap();
     manager.create(None).unwrap();
     create(&session, long("b")).unwrap();
-    change(&session, "a", (Pending, InProgress)).unwrap();
+    change(&session, "a", Pending, InProgress).unwrap();
     manager.create(Some("halfway")).unwrap();
-    change(&session, "a", (InProgress, Completed)).unwrap();
+    change(&session, "a", InProgress, Completed).unwrap();
     create(&session, long("c").requires(crate::id("b"))).unwrap();
     session
 }

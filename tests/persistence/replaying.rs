@@ -88,7 +88,7 @@ impl<'a> Host<'a> {
             runner.execute(&ToolCall::new("write", arguments), &ExecuteOptions::default())?;
             manager.after_dispatch().map(drop)
         };
-        let change = |name: &str, (old_status, new_status)| {
+        let change = |name: &str, old_status, new_status| {
             let event = TaskStatusChanged { task_id: id(name), old_status, new_status, reason: None };
             manager.dispatch(event).map(drop)
         };
@@ -99,11 +99,11 @@ impl<'a> Host<'a> {
                 manager.dispatch(TaskCreated { task: NewTask::new(id(name), title) })?;
             }
             if matches!(status, None | Some(Pending)) {
-                change(name, (Pending, InProgress))?;
+                change(name, Pending, InProgress)?;
             }
             if status != Some(Completed) {
                 write(name, "as planned")?;
-                change(name, (InProgress, Completed))?;
+                change(name, InProgress, Completed)?;
             }
         }
         let good = manager.create(Some("good"))?;

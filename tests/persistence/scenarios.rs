@@ -100,7 +100,7 @@ fn scenario(act: impl FnOnce(&Agent), check: impl Fn(&[Seen])) {
     let part = "scenarios::part_of_a_child_that_looks_and_wants_to_write";
     let mut other = child::start(part, root.to_str().unwrap());
     assert_eq!(serde_json::from_str::<Vec<Seen>>(&other.hear("seen").unwrap()).unwrap(), seen);
-    let refused = change(&agent.session, "no-such-task", (Pending, InProgress)).unwrap_err();
+    let refused = change(&agent.session, "no-such-task", Pending, InProgress).unwrap_err();
     let is_open = matches!(refused, foldlog::Error::Refused { .. });
     let may_write: Vec<String> = seen.iter().map(|_| other.hear("may-write").unwrap()).collect();
     assert_eq!(may_write.iter().any(|one| one == "false"), is_open, "{may_write:?}");
@@ -581,7 +581,7 @@ fn s16_sessions_of_one_workspace_do_not_meet() {
             export_session(&agent.log(), agent.position(), &agent.stores(), &to, &compression).unwrap();
             let manager = CheckpointManager::new(other.clone());
             let first = manager.create(None).unwrap();
-            change(&other, "b", (Pending, InProgress)).unwrap();
+            change(&other, "b", Pending, InProgress).unwrap();
             manager.restore_from_checkpoint(first.id, &by_somebody()).unwrap();
             let trees = to.join(".aca/sessions");
             fs::write(trees.join(other.id().to_string()).join("state/task_tree.json"), "x").unwrap();

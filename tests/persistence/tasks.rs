@@ -18,7 +18,7 @@ fn bring(session: &Session, name: &str, to: TaskStatus) {
         Failed => &[(Pending, InProgress), (InProgress, Failed)],
         Blocked | Skipped | Cancelled => &[(Pending, to)],
     };
-    steps.iter().for_each(|step| change(session, name, *step).unwrap());
+    steps.iter().for_each(|(from, to)| change(session, name, *from, *to).unwrap());
 }
 
 fn names(ids: &[TaskId]) -> Vec<&str> {
@@ -45,7 +45,7 @@ fn each_transition_of_the_table_holds_and_no_other() {
             create(&session, task("t")).unwrap();
             bring(&session, "t", from);
             let position = session.position();
-            let changed = change(&session, "t", (from, to));
+            let changed = change(&session, "t", from, to);
             assert_eq!(changed.is_ok(), legal.contains(&to), "{from} to {to}: {changed:?}");
             if changed.is_err() {
                 assert_eq!(refusal(changed), format!("task `t` cannot go from {from} to {to}"));
@@ -63,7 +63,7 @@ fn an_event_that_contradicts_the_tasks_is_refused_with_the_facts_and_records_not
     create(&session, task("b").requires(id("a"))).unwrap();
     create(&session, task("c").requires(id("b")).within(id("a"))).unwrap();
     create(&session, task("d")).unwrap();
-    change(&session, "d", (Pending, Cancelled)).unwrap();
+    change(&session, "d", Pending, Cancelled).unwrap();
     let depends = |from: &str, to: &str| {
         let event = DependencyAdded { from: id(from), to: id(to), dep_type: DependencyType::Prefers };
         session.dispatch(event).map(drop)
@@ -79,9 +79,9 @@ fn an_event_that_contradicts_the_tasks_is_refused_with_the_facts_and_records_not
         (create(&session, task("e").within(id("d"))), "its parent `d` is cancelled"),
         (create(&session, task("e").requires(id("e"))), "there is no task `e`"),
         (create(&session, task("e").requires(id("a")).prefers(id("a"))), "it depends on `a` twice"),
-        (change(&session, "z", (Pending, Skipped)), "there is no task `z`"),
-        (change(&session, "a", (InProgress, Completed)), "task `a` is pending, not in_progress"),
-        (change(&session, "b", (Pending, InProgress)), "task `b` requires `a`, which is pending"),
+        (change(&session, "z", Pending, Skipped), "there is no task `z`"),
+        (change(&session, "a", InProgress, Completed), "task `a` is pending, not in_progress"),
+        (change(&session, "b", Pending, InProgress), "task `b` requires `a`, which is pending"),
         (depends("c", "b"), "task `c` depends on `b` already"),
         (depends("a", "z"), "there is no task `z`"),
         (depends("z", "a"), "there is no task `z`"),
@@ -120,7 +120,7 @@ fn the_schedule_says_what_is_next_and_what_the_others_wait_for() {
     session.dispatch(DependencyAdded { from, to, dep_type: DependencyType::Prefers }).unwrap();
     let changes = TaskChanges { priority: Some(5), ..TaskChanges::default() };
     session.dispatch(TaskModified { task_id: id("urgent"), changes }).unwrap();
-    change(&session, "wait", (Pending, Blocked)).unwrap();
+    change(&session, "wait", Pending, Blocked).unwrap();
     let schedule = TaskTreeState::of(&session).unwrap().scheduling_state;
     assert_eq!(names(&schedule.ready), ["urgent", "design", "docs", "dropped-one", "polish"]);
     let waits = |name: &str, waits: Waits| BlockedTask { task: id(name), waits };
@@ -140,7 +140,7 @@ fn the_schedule_says_what_is_next_and_what_the_others_wait_for() {
     bring(&session, "docs", InProgress);
     clock.advance_us(1_000_000);
     bring(&session, "design", Failed);
-    change(&session, "design", (Failed, Pending)).unwrap();
+    change(&session, "design", Failed, Pending).unwrap();
     bring(&session, "design", InProgress);
     let tree = TaskTreeState::of(&session).unwrap();
     assert_eq!(tree.active_task, Some(id("design")), "it was started last");
@@ -149,9 +149,9 @@ fn the_schedule_says_what_is_next_and_what_the_others_wait_for() {
     assert_eq!((design.attempts, design.retries(), design.failures), (2, 1, 1));
     assert_eq!((design.updated_at - design.created_at).num_seconds(), 2);
 
-    change(&session, "design", (InProgress, Completed)).unwrap();
-    change(&session, "dropped-one", (Pending, Cancelled)).unwrap();
-    change(&session, "docs", (InProgress, Failed)).unwrap();
+    change(&session, "design", InProgress, Completed).unwrap();
+    change(&session, "dropped-one", Pending, Cancelled).unwrap();
+    change(&session, "docs", InProgress, Failed).unwrap();
     let tree = TaskTreeState::of(&session).unwrap();
     assert_eq!((tree.active_task, tree.task_counter), (None, 8));
     assert_eq!(names(&tree.scheduling_state.ready), ["urgent", "build", "polish"]);
@@ -191,7 +191,7 @@ fn a_task_waits_for_its_parts_to_end_however_they_do() {
     assert_eq!(schedule().blocked, [waits("site", &["pages", "logo"]), ship.clone()]);
     bring(&session, "pages", Skipped);
     assert_eq!(schedule().blocked, [waits("site", &["logo"]), ship.clone()], "it may be tried again");
-    change(&session, "logo", (Failed, Cancelled)).unwrap();
+    change(&session, "logo", Failed, Cancelled).unwrap();
     assert_eq!((names(&schedule().ready), schedule().blocked), (vec!["site"], vec![ship]));
 
     // The schedule is advice: a host may start a task before its parts.

@@ -235,7 +235,7 @@ fn the_events_of_repairs_are_refused_where_they_contradict_the_tasks() {
         assert_eq!(refusal(refused), reason);
     }
     removed("b", "a", Requires).unwrap();
-    change(&session, "b", (Pending, InProgress)).unwrap();
+    change(&session, "b", Pending, InProgress).unwrap();
     let tree = TaskTreeState::of(&session).unwrap();
     assert!(tree.dependency_graph.is_empty());
     session.dispatch(DependencyAdded { from: id("b"), to: id("a"), dep_type: Prefers }).unwrap();
@@ -448,7 +448,7 @@ fn updates_have_the_digests_of_their_records_and_no_gaps() {
     for name in ["a", "b", "c"] {
         create(&session, task(name)).unwrap();
     }
-    change(&session, "a", (Pending, InProgress)).unwrap();
+    change(&session, "a", Pending, InProgress).unwrap();
     let last = session.position().unwrap();
     let log = LogReader::open_on(Arc::new(disk), session.dir()).unwrap();
     let (stores, validator) = (WorkspaceStores::none(), StateValidator::new());

@@ -144,13 +144,13 @@ fn a_task_that_is_being_worked_on_requires_nothing_that_is_not_done_until_it_wai
     let depends = |on: &str, dep_type| {
         session.dispatch(DependencyAdded { from: id("a"), to: id(on), dep_type }).map(drop)
     };
-    change(session, "a", (TaskStatus::Pending, TaskStatus::InProgress)).unwrap();
+    change(session, "a", TaskStatus::Pending, TaskStatus::InProgress).unwrap();
     let position = session.position();
     let refused = refusal(depends("b", DependencyType::Requires));
     assert_eq!(refused, "task `a` is in_progress, and `b`, which it would require, is pending");
     assert_eq!(session.position(), position, "nothing is recorded");
     depends("c", DependencyType::Prefers).unwrap();
-    change(session, "a", (TaskStatus::InProgress, TaskStatus::Pending)).unwrap();
+    change(session, "a", TaskStatus::InProgress, TaskStatus::Pending).unwrap();
     depends("b", DependencyType::Requires).unwrap();
     let result = validate(&disk, session, session.position().unwrap());
     assert_eq!(lines(&result), [""; 0]);

@@ -205,8 +205,7 @@ impl Expected {
         object(slices)
     }
 
-    fn answer(&mut self, call: (Option<String>, String, Json), message: &Json) {
-        let (id, tool, arguments) = call;
+    fn answer(&mut self, id: Option<String>, tool: String, arguments: Json, message: &Json) {
         let result = message.get("content").cloned().unwrap_or(Json::Scalar(serde_json::Value::Null));
         let failed = result.as_str().is_some_and(|text| text.starts_with("Error"));
         self.messages.push(Told {
@@ -258,7 +257,8 @@ fn fold(messages: &[Json], actions: bool) -> Expected {
         let text = |field: &str| message.get(field).and_then(Json::as_str);
         let observation = actions && text("message_type") == Some("observation") && !open.is_empty();
         if text("role") == Some("tool") || (text("role") != Some("assistant") && observation) {
-            expected.answer(open.remove(0), message);
+            let (id, tool, arguments) = open.remove(0);
+            expected.answer(id, tool, arguments, message);
             continue;
         }
         let mut calls = Vec::new();

@@ -270,7 +270,7 @@ fn a_backup_that_is_killed_at_any_step_leaves_the_older_copy() {
     // Before the first segment got its name, which brings the end of the one before too, between any two of them, and after
     // the last.
     assert!(steps.len() > 3, "{steps:?}");
-    whole.refused_at_each_step((&CHANGES, 5), act, |machine, refused| {
+    whole.refused_at_each_step(&CHANGES, 5, act, |machine, refused| {
         look(machine, refused);
     });
 }

@@ -6,13 +6,12 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
-use foldlog::Durability;
 use nix::sys::signal::{Signal, raise};
 use uuid::Uuid;
 
 use crate::Plan;
 use crate::child::{self, Heard};
-use crate::host::{self, LEVELS, Talk};
+use crate::host::{self, LEVELS, Level, Talk};
 use crate::place::{self, Taken};
 use crate::report::{Report, Result};
 use crate::verbs::Foldlog;
@@ -43,20 +42,15 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let folder = place::folder(&plan.dir)?;
     let foldlog = Foldlog::new(plan.foldlog.as_deref(), folder.path());
     let lives = plan.rounds(40, 1_000);
-    for (word, durability) in LEVELS {
-        at_level(&mut report, folder.path(), (word, durability), lives, &foldlog)?;
+    for level in LEVELS {
+        at_level(&mut report, folder.path(), level, lives, &foldlog)?;
     }
     report.count("lives at each level", lives);
     Ok(report)
 }
 
-fn at_level(
-    report: &mut Report,
-    folder: &Path,
-    (word, durability): (&str, Durability),
-    lives: u64,
-    foldlog: &Foldlog,
-) -> Result<()> {
+fn at_level(report: &mut Report, folder: &Path, level: Level, lives: u64, foldlog: &Foldlog) -> Result<()> {
+    let Level { word, durability } = level;
     let store = host::store(&folder.join(word), durability)?;
     let session = store.create(&host::types()?)?;
     let (id, dir) = (session.id(), session.dir().to_owned());

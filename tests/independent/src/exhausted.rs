@@ -15,7 +15,7 @@ use nix::sys::statvfs::statvfs;
 use crate::Plan;
 use crate::chance::Chance;
 use crate::child::{self, Heard, Limits};
-use crate::host::{self, Desk, LEVELS, Talk};
+use crate::host::{self, Desk, LEVELS, Level, Talk};
 use crate::place::{self, Disk, Kind};
 use crate::report::{Report, Result};
 use crate::tree::{Compared, Tree};
@@ -54,8 +54,8 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
 
 /// All that is tried on one small disk.
 fn full(report: &mut Report, disk: &Disk, kind: Kind, round: u64, chance: &mut Chance) -> Result<()> {
-    for (word, durability) in LEVELS {
-        log_on_full_disk(report, disk, (kind, word, durability), chance)?;
+    for level in LEVELS {
+        log_on_full_disk(report, disk, kind, level, chance)?;
     }
     tool_on_full_disk(report, disk, kind, round, false)?;
     tool_on_full_disk(report, disk, kind, round, true)
@@ -65,9 +65,11 @@ fn full(report: &mut Report, disk: &Disk, kind: Kind, round: u64, chance: &mut C
 fn log_on_full_disk(
     report: &mut Report,
     disk: &Disk,
-    (kind, word, durability): (Kind, &str, Durability),
+    kind: Kind,
+    level: Level,
     chance: &mut Chance,
 ) -> Result<()> {
+    let Level { word, durability } = level;
     let what = format!("{kind:?} at {word}");
     let base = disk.root().join(word);
     let session = host::store(&base.join("store"), durability)?.create(&host::types()?)?;

@@ -20,14 +20,22 @@ use crate::chance::Chance;
 use crate::report::{Result, Trouble};
 
 /// All durabilities, with the words by which a child is told.
-pub(crate) const LEVELS: [(&str, Durability); 3] =
-    [("process", Durability::Process), ("boundary", Durability::Boundary), ("every", Durability::Every)];
+pub(crate) const LEVELS: [Level; 3] = [
+    Level { word: "process", durability: Durability::Process },
+    Level { word: "boundary", durability: Durability::Boundary },
+    Level { word: "every", durability: Durability::Every },
+];
+
+/// A durability, and the word that names it.
+#[derive(Clone, Copy)]
+pub(crate) struct Level {
+    pub(crate) word: &'static str,
+    pub(crate) durability: Durability,
+}
 
 pub(crate) fn durability(word: &str) -> Result<Durability> {
-    let found = LEVELS.iter().find(|(name, _)| *name == word);
-    found
-        .map(|(_, durability)| *durability)
-        .ok_or_else(|| Trouble::from(format!("there is no level `{word}`")))
+    let found = LEVELS.iter().find(|level| level.word == word);
+    found.map(|level| level.durability).ok_or_else(|| Trouble::from(format!("there is no level `{word}`")))
 }
 
 /// A record with a number, so that a gap shows, and a text that follows from it, so that a change shows.

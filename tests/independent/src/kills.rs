@@ -11,12 +11,12 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use foldlog::{Durability, SnapshotOptions};
+use foldlog::SnapshotOptions;
 use uuid::Uuid;
 
 use crate::chance::Chance;
 use crate::child::{self, Heard};
-use crate::host::{self, Desk, LEVELS, Talk};
+use crate::host::{self, Desk, LEVELS, Level, Talk};
 use crate::report::{Report, Result};
 use crate::tree::{Compared, Tree};
 use crate::verbs::Foldlog;
@@ -33,30 +33,23 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let folder = place::folder(&plan.dir)?;
     let foldlog = Foldlog::new(plan.foldlog.as_deref(), folder.path());
     let kills = plan.rounds(90, 3_000).div_ceil(LEVELS.len() as u64);
-    for (word, durability) in LEVELS {
+    for level in LEVELS {
         let (mut killed, mut sessions) = (0, 0);
         while killed < kills {
             let lives = LIVES.min(kills - killed);
-            let mut chance = Chance::of(plan.seed, sessions ^ (durability as u64) << 32);
+            let mut chance = Chance::of(plan.seed, sessions ^ (level.durability as u64) << 32);
             let often = sessions % VERIFIED == 0;
-            of_one_session(
-                &mut report,
-                folder.path(),
-                (word, durability),
-                lives,
-                &mut chance,
-                (&foldlog, often),
-            )?;
+            of_one_session(&mut report, folder.path(), level, lives, &mut chance, &foldlog, often)?;
             killed += lives;
             sessions += 1;
         }
-        report.count(format!("kills at {word}"), killed);
+        report.count(format!("kills at {}", level.word), killed);
     }
     let mut chance = Chance::new(plan.seed);
     let called = plan.rounds(30, 600);
-    for (which, (word, durability)) in LEVELS.into_iter().enumerate() {
+    for (which, level) in LEVELS.into_iter().enumerate() {
         let base = folder.path().join(format!("desk-{which}"));
-        of_one_desk(&mut report, &base, (word, durability), called.div_ceil(3), &mut chance)?;
+        of_one_desk(&mut report, &base, level, called.div_ceil(3), &mut chance)?;
     }
     Ok(report)
 }
@@ -65,10 +58,11 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
 fn of_one_desk(
     report: &mut Report,
     base: &Path,
-    (word, durability): (&str, Durability),
+    level: Level,
     lives: u64,
     chance: &mut Chance,
 ) -> Result<()> {
+    let Level { word, durability } = level;
     let root = base.join("workspace");
     fs::create_dir_all(&root)?;
     let desk = Desk::at(base, &root, durability, None)?;
@@ -172,11 +166,13 @@ fn call_tools(base: &Path, id: &str, word: &str) -> Result<()> {
 fn of_one_session(
     report: &mut Report,
     folder: &Path,
-    (word, durability): (&str, Durability),
+    level: Level,
     lives: u64,
     chance: &mut Chance,
-    (foldlog, often): (&Foldlog, bool),
+    foldlog: &Foldlog,
+    often: bool,
 ) -> Result<()> {
+    let Level { word, durability } = level;
     let store = host::store(&folder.join("store"), durability)?;
     let session = store.create(&host::types()?)?;
     let (id, dir) = (session.id(), session.dir().to_owned());
@@ -217,7 +213,7 @@ fn of_one_session(
             }
         }
         report.count("acknowledged", said.len() as u64);
-        acknowledged = read_back(report, &dir, (word, life), seed, acknowledged);
+        acknowledged = read_back(report, &dir, word, life, seed, acknowledged);
         if often || life + 1 == lives {
             let ended = foldlog.plain(&[&"verify", &dir])?;
             let wrong = ended.wrong().or_else(|| (ended.code != Some(0)).then(|| ended.stderr.text.clone()));
@@ -231,13 +227,7 @@ fn of_one_session(
 }
 
 /// Compares what an audit reads with what was acknowledged, and returns how many records there are.
-fn read_back(
-    report: &mut Report,
-    dir: &Path,
-    (word, life): (&str, u64),
-    seed: u64,
-    acknowledged: u64,
-) -> u64 {
+fn read_back(report: &mut Report, dir: &Path, word: &str, life: u64, seed: u64, acknowledged: u64) -> u64 {
     let heard = match host::heard(dir) {
         Ok(heard) => heard,
         Err(error) => {

@@ -52,7 +52,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     for (which, (name, _)) in OBSTACLES.into_iter().enumerate() {
         for end in ENDS {
             let base = tempfile::tempdir_in(folder.path())?;
-            one(&mut report, base.path(), (which, name), end)?;
+            one(&mut report, base.path(), which, name, end)?;
             // What stands deeper than any path is long is removed from within.
             place::run(std::process::Command::new("rm").arg("-rf").arg(base.path()))?;
         }
@@ -60,7 +60,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-fn one(report: &mut Report, base: &Path, (which, name): (usize, &str), end: &str) -> Result<()> {
+fn one(report: &mut Report, base: &Path, which: usize, name: &str, end: &str) -> Result<()> {
     let what = format!("{name}, the call {end}");
     let root = base.join("workspace");
     fs::create_dir_all(root.join("inner"))?;

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::Plan;
 use crate::chance::Chance;
 use crate::child::{self, Heard};
-use crate::host::{self, Desk, LEVELS, Talk};
+use crate::host::{self, Desk, LEVELS, Level, Talk};
 use crate::place::{self, Disk, Kind};
 use crate::report::{Report, Result};
 use crate::tree::{Compared, Tree};
@@ -71,7 +71,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mut lives: Vec<Option<Life>> = vec![None, None, None];
     for cut in 0..cuts {
         let which = usize::try_from(cut % 4).unwrap_or_default();
-        let Some((word, durability)) = LEVELS.get(which).copied() else {
+        let Some(level) = LEVELS.get(which).copied() else {
             if let Err(reason) = of_a_workspace(&mut report, &mut disk, &boot, cut, &mut chance)? {
                 report.skip(reason);
                 return Ok(report);
@@ -81,7 +81,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
         };
         let life = match lives.get_mut(which).and_then(Option::take) {
             Some(life) => life,
-            None => Life::begin(&disk, (word, durability), chance.number())?,
+            None => Life::begin(&disk, level, chance.number())?,
         };
         match life.cut(&mut report, &mut disk, &boot, &mut chance)? {
             Ok(life) => {
@@ -94,7 +94,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
                 return Ok(report);
             }
         }
-        report.count(format!("cuts at {word}"), 1);
+        report.count(format!("cuts at {}", level.word), 1);
     }
     Ok(report)
 }
@@ -153,7 +153,8 @@ struct Life {
 }
 
 impl Life {
-    fn begin(disk: &Disk, (word, durability): (&'static str, Durability), seed: u64) -> Result<Life> {
+    fn begin(disk: &Disk, level: Level, seed: u64) -> Result<Life> {
+        let Level { word, durability } = level;
         let session = host::store(&disk.root().join(word), durability)?.create(&host::types()?)?;
         let id = session.id();
         session.close()?;

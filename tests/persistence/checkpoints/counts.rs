@@ -122,7 +122,8 @@ impl World {
                     let _ = change(
                         self.session(),
                         task.id.as_str(),
-                        (task.status, TaskStatus::ALL[usize::from(*to)]),
+                        task.status,
+                        TaskStatus::ALL[usize::from(*to)],
                     );
                 }
             }

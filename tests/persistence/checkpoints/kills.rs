@@ -73,7 +73,7 @@ fn at_each_place(act: impl Fn(&CheckpointManager), check: impl Fn(&Seen, &Seen, 
             create(&session, task(name)).unwrap();
             manager.create(None).unwrap();
         }
-        change(&session, "a", (TaskStatus::Pending, TaskStatus::InProgress)).unwrap();
+        change(&session, "a", TaskStatus::Pending, TaskStatus::InProgress).unwrap();
         session.sync().unwrap();
         session.id()
     };

@@ -37,7 +37,7 @@ fn a_session_is_restored_to_a_checkpoint_and_what_was_there_can_be_brought_back(
     assert_eq!(first.id.to_string(), "checkpoint_001");
     clock.advance_us(1_000_000);
     create(&session, task("build")).unwrap();
-    change(&session, "design", (Pending, InProgress)).unwrap();
+    change(&session, "design", Pending, InProgress).unwrap();
 
     let report = manager.restore_from_checkpoint(first.id, &by_somebody()).unwrap();
     assert_eq!(report.checkpoint, first);
@@ -106,9 +106,9 @@ fn later_updates_are_applied_in_order_and_what_is_refused_is_listed() {
             message: "no update".into(),
         })
         .unwrap();
-    change(&session, "b", (Pending, InProgress)).unwrap();
+    change(&session, "b", Pending, InProgress).unwrap();
     let late = manager.create(None).unwrap();
-    change(&session, "b", (InProgress, Completed)).unwrap();
+    change(&session, "b", InProgress, Completed).unwrap();
     // Back to the first; then "b" is there once more, otherwise than it was.
     let report = manager
         .restore_from_checkpoint(early.id, &RestoreOptions { apply_later_updates: true, ..by_somebody() })
@@ -117,7 +117,7 @@ fn later_updates_are_applied_in_order_and_what_is_refused_is_listed() {
     assert_eq!(TaskTreeState::of(&session).unwrap().count(Completed), 1);
     manager.restore_from_checkpoint(early.id, &by_somebody()).unwrap();
     create(&session, task("b")).unwrap();
-    change(&session, "b", (Pending, Cancelled)).unwrap();
+    change(&session, "b", Pending, Cancelled).unwrap();
     // The checkpoint is on a branch that was abandoned, and knows another "b".
     let options = RestoreOptions { apply_later_updates: true, ..by_somebody() };
     let report = manager.restore_from_checkpoint(late.id, &options).unwrap();
@@ -205,7 +205,7 @@ fn checkpoints_are_created_when_the_policy_says_and_auto_save_can_be_switched_of
         ..CheckpointPolicy::default()
     };
     let manager = CheckpointManager::new(session.clone()).with_policy(policy.clone());
-    let change = |name: &str, (old_status, new_status)| {
+    let change = |name: &str, old_status, new_status| {
         manager.dispatch(TaskStatusChanged { task_id: id(name), old_status, new_status, reason: None })
     };
     let occasions =
@@ -213,9 +213,9 @@ fn checkpoints_are_created_when_the_policy_says_and_auto_save_can_be_switched_of
     manager.dispatch(TaskCreated { task: task("a") }).unwrap();
     manager.dispatch(TaskCreated { task: task("b").requires(id("a")) }).unwrap();
     assert!(occasions().is_empty());
-    change("a", (Pending, InProgress)).unwrap();
-    change("b", (Pending, InProgress)).unwrap_err();
-    change("a", (InProgress, Completed)).unwrap();
+    change("a", Pending, InProgress).unwrap();
+    change("b", Pending, InProgress).unwrap_err();
+    change("a", InProgress, Completed).unwrap();
     assert_eq!(occasions(), [Occasion::BeforeTask(id("a")), Occasion::AfterTask(id("a"))]);
     // Four updates, whoever recorded them.
     for name in ["c", "d", "e"] {
@@ -234,7 +234,7 @@ fn checkpoints_are_created_when_the_policy_says_and_auto_save_can_be_switched_of
     assert!(manager.auto_save());
     manager.set_auto_save(false);
     clock.advance_us(600_000_000);
-    change("b", (Pending, InProgress)).unwrap();
+    change("b", Pending, InProgress).unwrap();
     assert_eq!(occasions().len(), 4);
     manager.set_auto_save(true);
     // Another process knows what has passed since.
@@ -413,8 +413,8 @@ fn checkpoints_are_restored_and_created_behind_a_compaction() {
     names.iter().for_each(|name| create(&session, task(name)).unwrap());
     let work = |to_do: &[String]| {
         for name in to_do {
-            change(&session, name, (Pending, InProgress)).unwrap();
-            change(&session, name, (InProgress, Completed)).unwrap();
+            change(&session, name, Pending, InProgress).unwrap();
+            change(&session, name, InProgress, Completed).unwrap();
         }
     };
     work(&names[..5]);

@@ -357,7 +357,7 @@ impl After {
                 next.slices = Rc::new(self.slices.after(&super::Change::Step(step.clone())));
                 next.purse += 1;
             }
-            Act::Begin(call, again, about) => next.begin(call, (*again, *about), sequence),
+            Act::Begin(call, again, about) => next.begin(call, *again, *about, sequence),
             Act::End(end) => next.end(*end, sequence, time_us),
             Act::Settle(operation, verdict) => next.settle(*operation, *verdict, sequence),
             Act::Compacts | Act::Then(_) => {}
@@ -389,7 +389,8 @@ impl After {
     fn begin(
         &mut self,
         call: &Call,
-        (again, about): (Option<OperationId>, Option<About>),
+        again: Option<OperationId>,
+        about: Option<About>,
         sequence: SequenceNumber,
     ) {
         let operation = again.unwrap_or(sequence.into());
@@ -435,7 +436,7 @@ impl After {
         match end {
             End::Asks | End::Awaits | End::Within(_) => {
                 self.just_suspended = Some(if let End::Within(inner) = end { inner } else { open.operation });
-                let waiting = WaitingCall::new(open.call, parent, end, (sequence, time_us));
+                let waiting = WaitingCall::new(open.call, parent, end, sequence, time_us);
                 Rc::make_mut(&mut self.waiting).insert(open.operation, waiting);
             }
             // What ran within another shares its fate.

@@ -26,7 +26,7 @@ pub struct Compactions {
 }
 
 /// Draws how a session of so many records is compacted, which began at a time.
-pub fn draw_options(chance: &mut Chance, len: u64, (since_us, now_us): (i64, i64)) -> CompactOptions {
+pub fn draw_options(chance: &mut Chance, len: u64, since_us: i64, now_us: i64) -> CompactOptions {
     let age = |chance: &mut Chance| {
         let lived = now_us.saturating_sub(since_us).unsigned_abs();
         std::time::Duration::from_micros(chance.below(lived.max(1)))

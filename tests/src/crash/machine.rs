@@ -147,7 +147,8 @@ impl Machine {
     /// Where no refusal of a kind is an error of what is done.
     pub fn refused_at_each_step<T>(
         &self,
-        (ops, calls): (&[Op], u64),
+        ops: &[Op],
+        calls: u64,
         act: impl Fn(&Machine) -> Result<T>,
         mut look: impl FnMut(&Machine, &str),
     ) {

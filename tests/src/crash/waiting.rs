@@ -85,7 +85,8 @@ impl WaitingCall {
         call: Call,
         parent: Option<OperationId>,
         form: End,
-        (end, time_us): (SequenceNumber, i64),
+        end: SequenceNumber,
+        time_us: i64,
     ) -> WaitingCall {
         let waits = call.errand.as_ref().and_then(|errand| errand.waits);
         let own = waits.filter(|_| !matches!(form, End::Within(_)));

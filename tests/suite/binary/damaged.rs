@@ -271,7 +271,7 @@ pub(super) fn forge(dir: &Path, records: &[(RecordKind, Vec<u8>)]) {
 }
 
 /// A session that appends to a LOG slice and to a STATE slice, and then writes `last`.
-pub(super) fn forged(last: (RecordKind, Vec<u8>)) -> Fixture {
+pub(super) fn forged(kind: RecordKind, body: Vec<u8>) -> Fixture {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("sessions").join(Uuid::from_u128(9).to_string());
     let opened =
@@ -297,44 +297,49 @@ pub(super) fn forged(last: (RecordKind, Vec<u8>)) -> Fixture {
         let action = Action::Event { event: 0, data: Payload::new(&data) };
         (RecordKind::DISPATCH, Dispatch { action, effects: None }.encode())
     };
-    let records =
-        [(RecordKind::OPENED, opened), (RecordKind::DECLARE, declare.encode()), said("a"), said("b"), last];
+    let records = [
+        (RecordKind::OPENED, opened),
+        (RecordKind::DECLARE, declare.encode()),
+        said("a"),
+        said("b"),
+        (kind, body),
+    ];
     forge(&dir, &records);
     Fixture { fork: dir.clone(), session: dir, folder }
 }
 
 #[test]
 fn a_log_that_shrinks_diverges_and_says_where() {
-    let fixture = forged((RecordKind::ROLLBACK, Rollback { to: 2.into(), preserve_logs: false }.encode()));
+    let fixture = forged(RecordKind::ROLLBACK, Rollback { to: 2.into(), preserve_logs: false }.encode());
     // Every frame and body is sound; only the fold shows that LOG went back.
     insta::assert_snapshot!(fixture.transcript(&["verify STORE", "replay SESSION", "replay SESSION --json"]));
 }
 
 #[test]
 fn records_that_contradict_the_log_are_corrupt() {
-    let fixture = forged((RecordKind::ROLLBACK, Rollback { to: 7.into(), preserve_logs: true }.encode()));
+    let fixture = forged(RecordKind::ROLLBACK, Rollback { to: 7.into(), preserve_logs: true }.encode());
     assert_eq!(fixture.run("verify SESSION").code, 1);
     assert_eq!(fixture.run("replay SESSION").code, 1);
     let removed = RemovedItems::Items(vec![ItemId { sequence: 77.into(), ordinal: 0 }]);
     let added = AddedItems::Items { items: Vec::new(), version: 1 };
     let effects = Some(vec![Effect { slice: 1, removed, added, before: None }]);
-    let fixture = forged((RecordKind::DISPATCH, Dispatch { action: Action::Clear, effects }.encode()));
+    let fixture = forged(RecordKind::DISPATCH, Dispatch { action: Action::Clear, effects }.encode());
     insta::assert_snapshot!(fixture.transcript(&["verify STORE", "show SESSION"]));
     // A body that is no map at all is found before anything is folded.
-    let fixture = forged((RecordKind::DISPATCH, vec![0xc1]));
+    let fixture = forged(RecordKind::DISPATCH, vec![0xc1]);
     let ran = fixture.run("verify SESSION --json");
     assert_eq!(ran.code, 1);
     let verified = Json::parse(&ran.stdout);
     assert_eq!(verified.get("corrupt").unwrap().elements()[0].get("sequence"), Some(&Json::Scalar(4.into())));
     // What a segment repeats at its head is not folded, so only a look at every body finds this.
-    let fixture = forged((RecordKind::DECLARED, vec![0xc1]));
+    let fixture = forged(RecordKind::DECLARED, vec![0xc1]);
     assert_eq!(fixture.run("replay SESSION").code, 0);
     assert_eq!(fixture.run("verify SESSION").code, 1);
 }
 
 #[test]
 fn kinds_of_a_later_version_are_shown_as_they_are() {
-    let fixture = forged((RecordKind::from_byte(99).unwrap(), foldlog::Value::from("later").encode()));
+    let fixture = forged(RecordKind::from_byte(99).unwrap(), foldlog::Value::from("later").encode());
     insta::assert_snapshot!(fixture.transcript(&[
         "verify STORE",
         "replay SESSION",

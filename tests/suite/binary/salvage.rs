@@ -188,7 +188,7 @@ fn what_holds_nothing_sound_or_is_in_use_makes_no_session_and_no_store() {
 /// Each frame checks, and still the last record contradicts the others.
 #[test]
 fn a_record_that_contradicts_the_log_is_left() {
-    let fixture = forged((RecordKind::ROLLBACK, Rollback { to: 7.into(), preserve_logs: true }.encode()));
+    let fixture = forged(RecordKind::ROLLBACK, Rollback { to: 7.into(), preserve_logs: true }.encode());
     let to = fixture.folder.path().join("other");
     let salvaged = salvage_json(&fixture.session, &to);
     assert_eq!(salvaged.get("records"), Some(&Json::Scalar(4.into())));
@@ -196,13 +196,13 @@ fn a_record_that_contradicts_the_log_is_left() {
     assert_eq!(run("verify", &to).code, 0);
     // A body that is no map at all, in a record and in what a segment repeats at its head.
     for kind in [RecordKind::DISPATCH, RecordKind::DECLARED] {
-        let fixture = forged((kind, vec![0xc1]));
+        let fixture = forged(kind, vec![0xc1]);
         let to = fixture.folder.path().join("other");
         assert_eq!(salvage_json(&fixture.session, &to).get("records"), Some(&Json::Scalar(4.into())));
         assert_eq!(run("verify", &to).code, 0);
     }
     // A kind of a later version is kept as it is.
-    let fixture = forged((RecordKind::from_byte(99).unwrap(), foldlog::Value::from("later").encode()));
+    let fixture = forged(RecordKind::from_byte(99).unwrap(), foldlog::Value::from("later").encode());
     let to = fixture.folder.path().join("other");
     assert_eq!(salvage_json(&fixture.session, &to).get("records"), Some(&Json::Scalar(5.into())));
     assert_eq!(run("verify", &to).code, 0);

@@ -327,7 +327,7 @@ fn a_torn_end_is_counted_apart_and_so_is_what_damage_leaves() {
 
 #[test]
 fn forged_logs_are_counted_as_they_are_or_refused() {
-    let later = forged((RecordKind::from_byte(99).unwrap(), foldlog::Value::from("later").encode()));
+    let later = forged(RecordKind::from_byte(99).unwrap(), foldlog::Value::from("later").encode());
     let ran = later.run("stats SESSION --json");
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let counted = stats(&later.session);
@@ -336,7 +336,7 @@ fn forged_logs_are_counted_as_they_are_or_refused() {
     let huge = ObjectId { hash: [7; 32], len: u64::MAX }.reference();
     let slices = vec![ImportedSlice { slice: 0, items: vec![(Payload::new(&huge), 1); 3] }];
     let import = Import { from: None, exported_at_us: None, tags: BTreeMap::new(), slices };
-    let lying = forged((RecordKind::IMPORT, import.encode()));
+    let lying = forged(RecordKind::IMPORT, import.encode());
     // Nobody was told that it is durable, so it is left out, and with it what it claims.
     let ran = lying.run("stats SESSION --json");
     assert!(ran.code == 0 && ran.stderr.contains("torn: record 4"), "{}", ran.stderr);
@@ -346,9 +346,9 @@ fn forged_logs_are_counted_as_they_are_or_refused() {
     let headers = number(&counted, "segment_header_bytes");
     assert_eq!(sum(&counted, "kinds", "bytes") + headers, number(&counted, "used_bytes"));
     // A rollback to what is not before it.
-    let ahead = forged((
+    let ahead = forged(
         RecordKind::ROLLBACK,
         foldlog_codec::body::Rollback { to: 7.into(), preserve_logs: true }.encode(),
-    ));
+    );
     assert_eq!(ahead.run("stats SESSION").code, 1);
 }

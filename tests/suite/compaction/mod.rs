@@ -239,7 +239,7 @@ fn a_compaction_that_is_killed_at_any_step_leaves_a_whole_log() {
         *partly.entry(look(machine, killed)).or_insert(0) += 1;
     });
     assert!(partly.contains_key(&0) && partly.contains_key(&1), "{partly:?}");
-    whole.refused_at_each_step((&CHANGES, 7), act, |machine, refused| {
+    whole.refused_at_each_step(&CHANGES, 7, act, |machine, refused| {
         look(machine, refused);
     });
 }

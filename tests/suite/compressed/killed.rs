@@ -71,7 +71,7 @@ fn a_compression_that_is_killed_at_any_step_leaves_a_whole_log() {
         });
         assert!(partly.len() > 2, "some files and not others: {partly:?}");
         let ops = [&CHANGES[..], &[Op::Read]].concat();
-        from.refused_at_each_step((&ops, 5), act, |machine, refused| {
+        from.refused_at_each_step(&ops, 5, act, |machine, refused| {
             look(machine, &format!("to {to}: {refused}"));
         });
     }

@@ -153,12 +153,12 @@ fn an_image_leaves_the_disk_its_last_room() {
 fn a_call_that_is_cut_short_on_a_full_disk_is_recovered_there() {
     for durability in LEVELS {
         for (steps, nested) in [(0, 0), (3, 0), (40, 1), (400, 3)] {
-            cut_short(durability, (steps, nested), 16 << 10, CrashKind::Process, Recoveries::Unharmed);
+            cut_short(durability, steps, nested, 16 << 10, CrashKind::Process, Recoveries::Unharmed);
             for sizes in [4096, 16 << 10] {
                 for crash in [CrashKind::Process, CrashKind::PowerLosingAll] {
                     // At `Process` a power cut takes the begin with it.
                     if durability != Durability::Process || crash == CrashKind::Process {
-                        cut_short(durability, (steps, nested), sizes, crash, Recoveries::Killed);
+                        cut_short(durability, steps, nested, sizes, crash, Recoveries::Killed);
                     }
                 }
             }
@@ -175,7 +175,8 @@ enum Recoveries {
 
 fn cut_short(
     durability: Durability,
-    (steps, nested): (u64, usize),
+    steps: u64,
+    nested: usize,
     first_bytes: u64,
     crash: CrashKind,
     recoveries: Recoveries,

@@ -109,9 +109,9 @@ proptest! {
     ) {
         let bench = Bench::new();
         let work = bench.open();
-        first.iter().for_each(|step| carry_out(&bench.root(), step));
+        first.iter().for_each(|(path, act)| carry_out(&bench.root(), path, act));
         let (one, before) = (work.snapshot(None, false).unwrap(), walked(bench.digest()));
-        second.iter().for_each(|step| carry_out(&bench.root(), step));
+        second.iter().for_each(|(path, act)| carry_out(&bench.root(), path, act));
         let (two, after) = (work.snapshot(None, false).unwrap(), walked(bench.digest()));
         drop(work);
         fs::rename(bench.root(), bench.folder.path().join("elsewhere")).unwrap();

@@ -250,7 +250,7 @@ proptest! {
         let bench = Bench::new();
         let files = bench.open();
         let taken = |steps: &[super::random::Step]| {
-            steps.iter().for_each(|step| carry_out(&bench.root(), step));
+            steps.iter().for_each(|(path, act)| carry_out(&bench.root(), path, act));
             files.snapshot(None, false).unwrap()
         };
         let (target, last, present) = (taken(&first), taken(&tools), taken(&by_hand));

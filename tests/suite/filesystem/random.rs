@@ -91,7 +91,7 @@ fn through_a_link(root: &Path, path: &Path) -> bool {
 }
 
 /// Does what can be done; the rest fails and leaves the tree as it is.
-pub(crate) fn carry_out(root: &Path, (path, act): &Step) {
+pub(crate) fn carry_out(root: &Path, path: &[usize], act: &Act) {
     let path = whole(root, path);
     if through_a_link(root, &path) {
         return;
@@ -164,13 +164,13 @@ proptest! {
         let root = bench.root();
         let reopened = |files: HostFilesystem| if fresh { drop(files); bench.open() } else { files };
         let files = bench.open();
-        first.iter().for_each(|step| carry_out(&root, step));
+        first.iter().for_each(|(path, act)| carry_out(&root, path, act));
         let (one, one_digest) = (files.snapshot(Some("one"), false).unwrap(), bench.digest());
-        second.iter().for_each(|step| carry_out(&root, step));
+        second.iter().for_each(|(path, act)| carry_out(&root, path, act));
         shell(&root, SCRIPTS[script]);
         let files = reopened(files);
         let (two, two_digest) = (files.snapshot(None, true).unwrap(), bench.digest());
-        third.iter().for_each(|step| carry_out(&root, step));
+        third.iter().for_each(|(path, act)| carry_out(&root, path, act));
         let files = reopened(files);
 
         files.restore(&one).unwrap();
@@ -182,7 +182,7 @@ proptest! {
         // Some of the changes a second time: a restore that was cut short leaves such a mixture.
         files.restore(&two).unwrap();
         prop_assert_eq!(&bench.digest(), &two_digest);
-        third.iter().take(third.len() / 2).for_each(|step| carry_out(&root, step));
+        third.iter().take(third.len() / 2).for_each(|(path, act)| carry_out(&root, path, act));
         let files = reopened(files);
         files.restore(&one).unwrap();
         prop_assert_eq!(&bench.digest(), &one_digest);

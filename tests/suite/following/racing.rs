@@ -12,8 +12,8 @@ struct Racing {
 
 impl Racing {
     /// On which this comes after so many calls.
-    fn on(disk: MemoryStorage, coming: (u32, Coming)) -> Arc<Racing> {
-        Arc::new(Racing { disk, coming: Mutex::new(coming) })
+    fn on(disk: MemoryStorage, calls: u32, coming: Coming) -> Arc<Racing> {
+        Arc::new(Racing { disk, coming: Mutex::new((calls, coming)) })
     }
 
     fn call(&self) {
@@ -101,7 +101,7 @@ fn half_written(turned: bool) -> (Machine, Uuid, Arc<Racing>) {
     let mut half = machine.disk.read_file(&torn.segment).unwrap();
     half[torn.end - 5..].fill(0);
     disk.write_file(&torn.segment, half).unwrap();
-    (machine, id, Racing::on(disk, (0, Coming::new())))
+    (machine, id, Racing::on(disk, 0, Coming::new()))
 }
 
 /// Everything that a machine's disk holds.
@@ -165,7 +165,7 @@ fn a_writer_that_goes_on_into_a_segment_made_ahead_is_no_damage() {
         disk.write_file(&segments[made], [0; 4096]).unwrap();
         let here = LogReader::open_on(Arc::new(disk.clone()), machine.dir(id)).unwrap().records_len();
         // And goes on, through so many segments: what it makes and fills now may be listed already, or not.
-        let racing = Racing::on(disk, (calls, after.clone()));
+        let racing = Racing::on(disk, calls, after.clone());
         let read = LogReader::open_on(Arc::clone(&racing) as Arc<dyn Storage>, machine.dir(id));
         let read = read.unwrap_or_else(|error| panic!("segment {made}, call {calls}: {error}"));
         assert_eq!(read.report().torn, None, "segment {made}, call {calls}");
@@ -192,7 +192,7 @@ fn a_listing_that_missed_a_segment_made_meanwhile_is_no_damage() {
             let disk = machine.copied(BOOT).disk;
             let bytes = disk.read_file(&segments[missed]).unwrap();
             disk.remove_file(&segments[missed]).unwrap();
-            let racing = Racing::on(disk, (calls, BTreeMap::from([(segments[missed].clone(), Some(bytes))])));
+            let racing = Racing::on(disk, calls, BTreeMap::from([(segments[missed].clone(), Some(bytes))]));
             match LogReader::open_on(racing as Arc<dyn Storage>, machine.dir(id)) {
                 Ok(read) => {
                     assert_eq!(read.report().torn, None, "segment {missed}, call {calls}");
@@ -226,7 +226,7 @@ fn a_segment_that_its_writer_takes_away_meanwhile_is_passed_over() {
         session.close().unwrap();
         let ahead = machine.dir(id).join(format!("{:010}.seg", machine.segments(id).len()));
         machine.disk.write_file(&ahead, [0; 4096]).unwrap();
-        let racing = Racing::on(machine.disk.clone(), (calls, BTreeMap::from([(ahead.clone(), None)])));
+        let racing = Racing::on(machine.disk.clone(), calls, BTreeMap::from([(ahead.clone(), None)]));
         let storage = Arc::clone(&racing) as Arc<dyn Storage>;
         let reader = foldlog::inspect::LogReader::open_on(Arc::clone(&storage), machine.dir(id));
         let reader = reader.unwrap_or_else(|error| panic!("call {calls}: {error}"));

@@ -200,10 +200,10 @@ fn history(disk: &MemoryStorage) -> (Session, Vec<u64>) {
     (fork, events)
 }
 
-fn replay(disk: &MemoryStorage, session: &Session, planted: (Planted, u64)) -> ReducersReplayed {
+fn replay(disk: &MemoryStorage, session: &Session, planted: Planted, at: u64) -> ReducersReplayed {
     let reader = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap();
     let options = ReplayReducers { fold_produced: true, ..ReplayReducers::default() };
-    reader.replay_reducers(&types(Some(planted)), &options).unwrap()
+    reader.replay_reducers(&types(Some((planted, at))), &options).unwrap()
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn each_planted_change_is_found_at_its_record_and_nowhere_else() {
     let (mut found, mut unshown) = (0, 0);
     for planted in ALL {
         for at in &events {
-            let replayed = replay(&disk, &session, (planted, *at));
+            let replayed = replay(&disk, &session, planted, *at);
             // Where fewer than three are kept nothing is removed, and so no other one.
             if planted == Planted::RemovedAnother && replayed.diverged == 0 {
                 unshown += 1;
@@ -268,7 +268,7 @@ fn each_planted_change_is_found_at_its_record_and_nowhere_else() {
 fn a_difference_that_json_does_not_show_is_said_in_words() {
     let disk = MemoryStorage::new();
     let (session, events) = history(&disk);
-    let line = |planted| replay(&disk, &session, (planted, events[0])).divergences[0].to_string();
+    let line = |planted| replay(&disk, &session, planted, events[0]).divergences[0].to_string();
     assert_eq!(
         line(Planted::FloatNarrow),
         r#"record 2 (dispatch `measured`) differs in slice `results` at $.added[0]["part 0"] (64-bit float and 32-bit float): recorded 0.0, produced 0.0"#
@@ -290,35 +290,35 @@ fn what_reducers_produce_is_folded_to_say_from_which_record_on_a_slice_differs()
     let store = store(&disk);
     let session = store.create(&types(None)).unwrap();
     measure(&session, 0..6);
-    let differing = |planted| replay(&disk, &session, planted);
+    let differing = |planted, at| replay(&disk, &session, planted, at);
     // Records 2 to 7 are the measurements, and each adds two results.
-    let replayed = differing((Planted::ItemChanged, 4));
+    let replayed = differing(Planted::ItemChanged, 4);
     assert_eq!(replayed.slices.len(), 1, "{replayed}");
     assert_eq!(
         replayed.slices[0].to_string(),
         "slice `results` differs from record 4 on: 12 items recorded, 12 produced; first at $.items[4].parts: recorded 3, produced 4"
     );
-    let replayed = differing((Planted::OneMore, 4));
+    let replayed = differing(Planted::OneMore, 4);
     assert_eq!(
         (replayed.slices[0].recorded_items, replayed.slices[0].produced_items),
         (12, 13),
         "{replayed}"
     );
     // The last three measurements do not know what was before.
-    let replayed = differing((Planted::InsertedElsewhere, 3));
+    let replayed = differing(Planted::InsertedElsewhere, 3);
     assert_eq!((replayed.diverged, replayed.slices.len()), (1, 0), "{replayed}");
 
     // A rollback to before the change ends the difference, and one to behind it brings it back.
     session.rollback_to(3).unwrap();
     session.dispatch(measured(7)).unwrap();
-    let replayed = differing((Planted::ItemChanged, 4));
+    let replayed = differing(Planted::ItemChanged, 4);
     assert_eq!((replayed.diverged, replayed.slices.len()), (1, 0), "{replayed}");
     let back = session.rollback_to(5).unwrap().sequence;
-    let replayed = differing((Planted::ItemChanged, 4));
+    let replayed = differing(Planted::ItemChanged, 4);
     assert_eq!((replayed.slices.len(), replayed.slices[0].since), (1, back), "{replayed}");
     // And where all results are removed, nothing differs any more.
     session.clear::<Results>().unwrap();
-    assert!(differing((Planted::ItemChanged, 4)).slices.is_empty());
+    assert!(differing(Planted::ItemChanged, 4).slices.is_empty());
 }
 
 #[test]

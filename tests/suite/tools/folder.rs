@@ -101,8 +101,8 @@ fn carry(folder: &Path, context: &ToolContext, work: &Work) -> Result<(), ToolEr
         let script = "while :; do mkdir -p lingering; echo x >> lingering/file; done";
         context.command("/bin/sh").args(["-c", script]).current_dir(&root).start()?;
     }
-    for step in work.steps.iter().take(work.until) {
-        carry_out(&root, step);
+    for (path, act) in work.steps.iter().take(work.until) {
+        carry_out(&root, path, act);
         context.session().dispatch(StepAdded { title: "a step".to_owned(), part: 1 })?;
     }
     if let Some(script) = work.script {
@@ -178,7 +178,7 @@ impl Desk {
     fn new(before: &[Step]) -> Desk {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(workspace(folder.path())).unwrap();
-        before.iter().for_each(|step| carry_out(&workspace(folder.path()), step));
+        before.iter().for_each(|(path, act)| carry_out(&workspace(folder.path()), path, act));
         let session = store_at(folder.path()).create(&types()).unwrap();
         session.dispatch(StepAdded { title: "before".to_owned(), part: 0 }).unwrap();
         let id = session.id();

@@ -223,13 +223,15 @@ impl Host {
         let disk = MemoryStorage::new();
         let session = store_with(&disk, options).create(&types()).unwrap();
         let (desk, gate) = (Desk::default(), Arc::<Gate>::default());
-        let runner = Host::runner(session, (&disk, &desk, &gate), Idempotency::Manual);
+        let runner = Host::runner(session, &disk, &desk, &gate, Idempotency::Manual);
         Host { desk, gate, runner }
     }
 
     fn runner(
         session: Session,
-        (disk, desk, gate): (&MemoryStorage, &Desk, &Arc<Gate>),
+        disk: &MemoryStorage,
+        desk: &Desk,
+        gate: &Arc<Gate>,
         idempotency: Idempotency,
     ) -> ToolRunner {
         let resources = ResourceRegistry::builder()
@@ -588,12 +590,12 @@ fn a_recovery_runs_tools_that_are_futures_where_their_runtime_is() {
             let (desk, gate) = (Desk::default(), Arc::<Gate>::default());
             let session = store_of(&disk).create(&types()).unwrap();
             let id = session.id();
-            let runner = Host::runner(session, (&disk, &desk, &gate), idempotency);
+            let runner = Host::runner(session, &disk, &desk, &gate, idempotency);
             let died = runner.execute_async(&asks("one", Does::Dies), &ExecuteOptions::default()).await;
             assert!(died.is_err(), "{died:?}");
             drop(runner);
             let session = store_of(&disk).open_session(id, &types()).unwrap();
-            let runner = Host::runner(session, (&disk, &desk, &gate), idempotency);
+            let runner = Host::runner(session, &disk, &desk, &gate, idempotency);
             let recovered = soon(runner.recover_async(&ExecuteOptions::default())).await.unwrap();
             let [recovered] = &recovered[..] else { panic!("{recovered:?}") };
             let Recovery::RanAgain(report) = &recovered.recovery else { panic!("{recovered:?}") };
@@ -642,7 +644,7 @@ fn storm(runtime: &Runtime, sessions: usize, calls: usize) {
         .map(create)
         .map(|session| {
             let desk = Desk::default();
-            (Host::runner(session, (&disk, &desk, &gate), Idempotency::Manual), desk)
+            (Host::runner(session, &disk, &desk, &gate, Idempotency::Manual), desk)
         })
         .collect();
     let told: Vec<Arc<Mutex<Told>>> = hosts.iter().map(|_| Arc::default()).collect();

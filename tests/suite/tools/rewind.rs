@@ -595,7 +595,7 @@ impl Model {
     }
 
     /// Brings back files alone; what was changed since is kept unless it is overwritten. Returns the paths that are.
-    fn go_with_files(&mut self, (target, last): (Held, Held), overwrite: bool) -> BTreeSet<&'static str> {
+    fn go_with_files(&mut self, target: Held, last: Held, overwrite: bool) -> BTreeSet<&'static str> {
         let files = self.files.clone();
         let is_kept = |path: &&str| {
             !overwrite && last.get(path) != files.get(path) && target.get(path) != files.get(path)
@@ -692,7 +692,7 @@ proptest! {
                     let options = RewindOptions { overwrite: *overwrite, ..RewindOptions::default() };
                     let undone = room.undo_by(&options);
                     let expected = match (model.files_undo.clone(), model.undo.clone()) {
-                        (Some(files), _) => model.go_with_files(files, *overwrite),
+                        (Some((target, last)), _) => model.go_with_files(target, last, *overwrite),
                         (None, Some(then)) => model.go(&then, *overwrite),
                         (None, None) => {
                             prop_assert!(matches!(undone, Err(Error::NoRewind(_))));

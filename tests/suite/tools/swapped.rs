@@ -528,7 +528,7 @@ fn swap_until(stop: &AtomicBool, pairs: &[(PathBuf, PathBuf)]) {
 }
 
 /// Puts names right that were swapped, of which one is a link to `to`.
-fn put_right((one, other): &(PathBuf, PathBuf), to: &Path) {
+fn put_right(one: &Path, other: &Path, to: &Path) {
     if other.is_symlink() {
         return;
     }
@@ -596,8 +596,8 @@ fn whatever_is_swapped_while_calls_fail_and_recover_nothing_else_is_touched() {
                 refused += u32::from(recovered.is_err());
             }
         });
-        for pair in pairs.iter().rev() {
-            put_right(pair, &links[&pair.1]);
+        for (one, other) in pairs.iter().rev() {
+            put_right(one, other, &links[other]);
         }
         assert_eq!(all_of(&place.0.join("victims")), victim, "in round {rounds}");
         assert_eq!(all_of(&place.victim()), victim_root, "in round {rounds}");

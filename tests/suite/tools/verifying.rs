@@ -142,14 +142,11 @@ impl Payer {
         let (bank, disk) = (Bank::default(), MemoryStorage::new());
         let session = store_of(&disk).create(&types()).unwrap();
         let id = session.id();
-        let runner = Payer::runner(session, (&bank, &disk, idempotency));
+        let runner = Payer::runner(session, &bank, &disk, idempotency);
         Payer { bank, disk, id, runner, idempotency }
     }
 
-    fn runner(
-        session: Session,
-        (bank, disk, idempotency): (&Bank, &MemoryStorage, Idempotency),
-    ) -> ToolRunner {
+    fn runner(session: Session, bank: &Bank, disk: &MemoryStorage, idempotency: Idempotency) -> ToolRunner {
         let pays = Pays { bank: bank.clone(), disk: disk.clone(), idempotency };
         let state = ExecutionState::new(session, ResourceRegistry::default());
         ToolRunner::new(state, ToolRegistry::new().with(pays))
@@ -158,7 +155,7 @@ impl Payer {
     fn reopen(&mut self) {
         self.disk.crash(CrashKind::Process);
         let session = store_of(&self.disk).open_session(self.id, &types()).unwrap();
-        self.runner = Payer::runner(session, (&self.bank, &self.disk, self.idempotency));
+        self.runner = Payer::runner(session, &self.bank, &self.disk, self.idempotency);
     }
 
     fn call() -> ToolCall {

@@ -30,14 +30,15 @@ impl Player {
         if step["mirror"] == true {
             self.session.mirror();
         }
-        self.run_call(step, (&name, bridged), &mut input, &id)
+        self.run_call(step, &name, bridged, &mut input, &id)
     }
 
     /// Runs a call for which an answer asks, and gives its result.
     pub fn run_call(
         &mut self,
         step: &Value,
-        (name, bridged): (&str, Option<(String, String)>),
+        name: &str,
+        bridged: Option<(String, String)>,
         input: &mut Value,
         id: &str,
     ) -> Played {

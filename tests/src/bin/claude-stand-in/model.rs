@@ -53,7 +53,7 @@ impl Player {
             self.session.mirror();
         }
         for (call, name, bridged, id) in asked {
-            self.run_call(call, (&name, bridged), &mut call["input"].clone(), &id)?;
+            self.run_call(call, &name, bridged, &mut call["input"].clone(), &id)?;
             if call["mirror"] == true {
                 self.session.mirror();
             }

@@ -15,9 +15,16 @@ use super::world::{EVALUATION, Host, World, adapter_of, asking, native, prompt};
 /// Tools that the stories allow.
 const TOOLS: [&str; 4] = ["Agent", "Read", "Task", "Write"];
 
+/// A call that the program makes, and its tool.
+#[derive(Clone, Copy)]
+struct ProgramCall<'a> {
+    id: &'a str,
+    tool: &'a str,
+}
+
 /// An answer that asks for calls: its id, the call that began the sub-agent that answers, and the calls with their tools.
-fn asks(id: &str, parent: Option<&str>, calls: &[(&str, &str)]) -> Value {
-    let call = |(id, tool): &(&str, &str)| json!({"type": "tool_use", "id": id, "name": tool, "input": {}});
+fn asks(id: &str, parent: Option<&str>, calls: &[ProgramCall<'_>]) -> Value {
+    let call = |ProgramCall { id, tool }: &ProgramCall<'_>| json!({"type": "tool_use", "id": id, "name": tool, "input": {}});
     let content: Vec<Value> = calls.iter().map(call).collect();
     json!({"emit": {"type": "assistant", "parent_tool_use_id": parent, "session_id": "$session",
         "message": {"id": id, "model": "m", "content": content, "usage": {"input_tokens": 5, "output_tokens": 1}}}})
@@ -31,7 +38,8 @@ fn told(id: &str, parent: Option<&str>, text: &str) -> Value {
 }
 
 /// The request of a hook.
-fn hook(event: &str, (id, tool): (&str, &str), agent: Option<&str>, response: &Value) -> Value {
+fn hook(event: &str, call: ProgramCall<'_>, agent: Option<&str>, response: &Value) -> Value {
+    let ProgramCall { id, tool } = call;
     let mut input = json!({"hook_event_name": event, "tool_name": tool, "tool_input": {}, "tool_use_id": id,
         "tool_response": response});
     if let Some(agent) = agent {
@@ -41,12 +49,12 @@ fn hook(event: &str, (id, tool): (&str, &str), agent: Option<&str>, response: &V
 }
 
 /// The program is about to run a call, and goes on before it has the reply.
-fn before(call: (&str, &str), agent: Option<&str>) -> Value {
-    json!({"ask": hook("PreToolUse", call, agent, &Value::Null), "id": call.0, "wait": false})
+fn before(call: ProgramCall<'_>, agent: Option<&str>) -> Value {
+    json!({"ask": hook("PreToolUse", call, agent, &Value::Null), "id": call.id, "wait": false})
 }
 
 /// The program ran a call.
-fn after(call: (&str, &str), agent: Option<&str>, response: &Value) -> Value {
+fn after(call: ProgramCall<'_>, agent: Option<&str>, response: &Value) -> Value {
     json!({"ask": hook("PostToolUse", call, agent, response)})
 }
 
@@ -71,11 +79,11 @@ fn started(agent: &str, call: &str) -> Value {
 fn two_begin() -> Vec<Value> {
     vec![
         json!({"turn": true}),
-        asks("m1", None, &[("ag1", "Agent")]),
-        before(("ag1", "Agent"), None),
+        asks("m1", None, &[ProgramCall { id: "ag1", tool: "Agent" }]),
+        before(ProgramCall { id: "ag1", tool: "Agent" }, None),
         runs("ag1"),
-        asks("m1", None, &[("ag2", "Agent")]),
-        before(("ag2", "Agent"), None),
+        asks("m1", None, &[ProgramCall { id: "ag2", tool: "Agent" }]),
+        before(ProgramCall { id: "ag2", tool: "Agent" }, None),
         runs("ag2"),
         started("a1", "ag1"),
         started("a2", "ag2"),
@@ -85,7 +93,7 @@ fn two_begin() -> Vec<Value> {
 /// A sub-agent ends, and the run is told its result.
 fn ends(call: &str, text: &str) -> [Value; 2] {
     let response = json!({"status": "completed", "content": [{"type": "text", "text": text}]});
-    [after((call, "Agent"), None, &response), told(call, None, text)]
+    [after(ProgramCall { id: call, tool: "Agent" }, None, &response), told(call, None, text)]
 }
 
 fn end() -> [Value; 2] {
@@ -115,7 +123,7 @@ fn committed(tools: &[&str]) -> Vec<(String, String)> {
 /// the second one closed the sub-agents that still worked, within the first: "operation 53 runs on this thread".
 #[test]
 fn calls_of_two_sub_agents_take_turns_and_belong_to_their_own_conversations() {
-    let (first, second) = (("w1", "Write"), ("w2", "Write"));
+    let (first, second) = (ProgramCall { id: "w1", tool: "Write" }, ProgramCall { id: "w2", tool: "Write" });
     let mut steps = two_begin();
     steps.extend([
         before(first, Some("a1")),
@@ -155,7 +163,7 @@ fn calls_of_two_sub_agents_take_turns_and_belong_to_their_own_conversations() {
 /// A call of the run's own waits for one of a sub-agent, whose failure restores the workspace before the other begins.
 #[test]
 fn a_call_of_the_run_waits_for_one_of_a_sub_agent_that_fails() {
-    let (inner, outer) = (("w1", "Write"), ("w2", "Write"));
+    let (inner, outer) = (ProgramCall { id: "w1", tool: "Write" }, ProgramCall { id: "w2", tool: "Write" });
     let mut steps = two_begin();
     steps.extend([
         asks("m1", None, &[outer]),
@@ -190,19 +198,23 @@ fn a_call_of_the_run_waits_for_one_of_a_sub_agent_that_fails() {
 /// until the sub-agent of the first part has ended: the turn of the first part closed it as one of which nothing is known.
 #[test]
 fn a_sub_agent_of_a_later_part_of_an_answer_works_beside_one_of_the_first_part() {
-    let (read, first, second) = (("r", "Read"), ("w1", "Write"), ("w2", "Write"));
+    let (read, first, second) = (
+        ProgramCall { id: "r", tool: "Read" },
+        ProgramCall { id: "w1", tool: "Write" },
+        ProgramCall { id: "w2", tool: "Write" },
+    );
     let mut steps = vec![
         json!({"turn": true}),
-        asks("m1", None, &[("ag1", "Agent"), read]),
-        before(("ag1", "Agent"), None),
+        asks("m1", None, &[ProgramCall { id: "ag1", tool: "Agent" }, read]),
+        before(ProgramCall { id: "ag1", tool: "Agent" }, None),
         runs("ag1"),
         started("a1", "ag1"),
         before(read, None),
         runs("r"),
         after(read, None, &"text".into()),
         told("r", None, "text"),
-        asks("m1", None, &[("ag2", "Agent")]),
-        before(("ag2", "Agent"), None),
+        asks("m1", None, &[ProgramCall { id: "ag2", tool: "Agent" }]),
+        before(ProgramCall { id: "ag2", tool: "Agent" }, None),
         runs("ag2"),
         started("a2", "ag2"),
         before(second, Some("a2")),
@@ -237,7 +249,7 @@ fn a_sub_agent_of_a_later_part_of_an_answer_works_beside_one_of_the_first_part()
 /// 2.1.332 sends no answers of a sub-agent that another one began, only hooks.
 #[test]
 fn a_sub_agent_of_a_sub_agent_has_its_own_conversation_though_its_answers_are_not_sent() {
-    let (nested, write) = (("ag3", "Agent"), ("w1", "Write"));
+    let (nested, write) = (ProgramCall { id: "ag3", tool: "Agent" }, ProgramCall { id: "w1", tool: "Write" });
     let mut steps = two_begin();
     steps.extend([
         before(nested, Some("a1")),
@@ -267,7 +279,7 @@ fn a_sub_agent_of_a_sub_agent_has_its_own_conversation_though_its_answers_are_no
 /// A version that sends the answers of sub-agents late, or not at all, does not stop the run.
 #[test]
 fn a_call_of_a_sub_agent_whose_answer_does_not_come_begins_all_the_same() {
-    let write = ("w1", "Write");
+    let write = ProgramCall { id: "w1", tool: "Write" };
     let mut steps = two_begin();
     steps.extend([
         before(write, Some("a1")),
@@ -291,7 +303,7 @@ fn a_call_of_a_sub_agent_whose_answer_does_not_come_begins_all_the_same() {
 /// The program may give up a sub-agent whose call waits for one of another: the call never begins.
 #[test]
 fn a_call_that_waits_when_its_sub_agent_is_given_up_does_not_begin() {
-    let (first, second) = (("w1", "Write"), ("w2", "Write"));
+    let (first, second) = (ProgramCall { id: "w1", tool: "Write" }, ProgramCall { id: "w2", tool: "Write" });
     let mut steps = two_begin();
     steps.extend([
         before(first, Some("a1")),
@@ -326,7 +338,7 @@ fn a_call_that_waits_when_its_sub_agent_is_given_up_does_not_begin() {
 /// Nothing tells of the end of a call that was given up while it ran: the call of another sub-agent waited for it for ever.
 #[test]
 fn a_call_that_runs_when_its_sub_agent_is_given_up_is_rolled_back() {
-    let (first, second) = (("w1", "Write"), ("w2", "Write"));
+    let (first, second) = (ProgramCall { id: "w1", tool: "Write" }, ProgramCall { id: "w2", tool: "Write" });
     let mut steps = two_begin();
     steps.extend([
         before(first, Some("a1")),

@@ -17,8 +17,8 @@ impl World {
         if !memory.pending.is_empty() || memory.len() < RECORDS_MIN {
             return self.open(id);
         }
-        let times = (memory.records[0].time_us, self.clock.now_us());
-        let options = draw_options(&mut self.chance, memory.len(), times);
+        let (since_us, now_us) = (memory.records[0].time_us, self.clock.now_us());
+        let options = draw_options(&mut self.chance, memory.len(), since_us, now_us);
         // An age is another one by the time of the second run, which also writes anew what is not known to be durable.
         let may_plan = self.chance.percent(30) && options.younger_than.is_none();
         let is_attested = || {
@@ -94,8 +94,9 @@ impl World {
             }
             return;
         }
-        let times = (self.known[&id].memory.records[0].time_us, self.clock.now_us());
-        let options = draw_options(&mut self.chance, self.known[&id].memory.len(), times);
+        let memory = &self.known[&id].memory;
+        let (since_us, now_us) = (memory.records[0].time_us, self.clock.now_us());
+        let options = draw_options(&mut self.chance, memory.len(), since_us, now_us);
         self.say(|| format!("   {id}: compacted while it is open, {options:?}"));
         let known = self.known.get_mut(&id).expect("it is known");
         let is_within = !known.memory.now().open.is_empty();

@@ -5,7 +5,7 @@ use foldlog::replay::{Replay, ReplayMode};
 use foldlog::{Divergence, DivergenceKind, Error, Generator, RecordKind, SequenceNumber};
 use foldlog_codec::body::Lane;
 
-use super::host::{Change, Host, LANES, Noted, Planted, Step, Stored, types, types_with};
+use super::host::{Change, Host, LANES, Noted, Step, Stored, types, types_with};
 use super::seeds;
 
 const CHANGES: [Change; 9] = [
@@ -76,7 +76,7 @@ fn steps_of(log: &LogReader) -> Sequences {
 }
 
 /// Returns where the change is to be found, and how.
-fn expected((lane, at, change): Planted, live: &Sequences) -> (SequenceNumber, DivergenceKind) {
+fn expected(lane: usize, at: usize, change: Change, live: &Sequences) -> (SequenceNumber, DivergenceKind) {
     let sequence = live[lane][at];
     match change {
         Change::Argument | Change::MapOrder | Change::Float => (sequence, DivergenceKind::Changed),
@@ -115,7 +115,7 @@ fn each_planted_change_is_found_at_its_record() {
             let changed = host.changed((lane, at, change));
             let replayed = Replay::of(&log, &types()).run(|session| changed.run(&session, seed + 1));
             let divergence = first(replayed, &of);
-            let (sequence, kind) = expected((lane, at, change), &live);
+            let (sequence, kind) = expected(lane, at, change, &live);
             assert_eq!((divergence.sequence, divergence.divergence), (sequence, kind), "{of}: {divergence}");
             let name = divergence.lane.name.clone().unwrap_or_default();
             assert_eq!(name, LANES[lane], "{of}: {divergence}");
