@@ -10,7 +10,7 @@
 //! |---|---|
 //! | 1. write a temporary file beside the checkpoint, and sync it | the earlier checkpoint stands; [`clear`](CheckpointHandler::clear) removes the temporary file |
 //! | 2. rename it over the checkpoint | one of the two stands, and each is whole |
-//! | 3. sync the folder | the new checkpoint stands |
+//! | 3. sync the directory | the new checkpoint stands |
 
 use std::fmt;
 use std::fs::{self, File};
@@ -210,9 +210,9 @@ fn failed(reason: impl Into<String>, source: impl Into<Option<serde_json::Error>
     Error::Checkpoint { reason: reason.into(), source }
 }
 
-/// Keeps each request's checkpoint in a file of one folder, `{id}.json`.
+/// Keeps each request's checkpoint in a file of one directory, `{id}.json`.
 pub struct FileCheckpointHandler<R: ?Sized> {
-    folder: PathBuf,
+    directory: PathBuf,
     id: Box<dyn Fn(&R) -> String + Send + Sync>,
     with_snapshots: bool,
 }
@@ -220,20 +220,20 @@ pub struct FileCheckpointHandler<R: ?Sized> {
 impl<R: ?Sized> fmt::Debug for FileCheckpointHandler<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileCheckpointHandler")
-            .field("folder", &self.folder)
+            .field("folder", &self.directory)
             .field("with_snapshots", &self.with_snapshots)
             .finish_non_exhaustive()
     }
 }
 
 impl<R: ?Sized> FileCheckpointHandler<R> {
-    /// Makes a handler that keeps checkpoints in a folder, which is made when the first one is saved. `id` names the
+    /// Makes a handler that keeps checkpoints in a directory, which is made when the first one is saved. `id` names the
     /// request: 1 to 200 bytes that do not begin with a dot, without `/`, `\` and control characters.
     pub fn new(
-        folder: impl Into<PathBuf>,
+        directory: impl Into<PathBuf>,
         id: impl Fn(&R) -> String + Send + Sync + 'static,
     ) -> FileCheckpointHandler<R> {
-        FileCheckpointHandler { folder: folder.into(), id: Box::new(id), with_snapshots: false }
+        FileCheckpointHandler { directory: directory.into(), id: Box::new(id), with_snapshots: false }
     }
 
     /// Makes each checkpoint hold a snapshot of the whole session.
@@ -258,7 +258,7 @@ impl<R: ?Sized> FileCheckpointHandler<R> {
             );
             return Err(Error::Checkpoint { reason, source: None });
         }
-        Ok(self.folder.join(format!("{id}.json")))
+        Ok(self.directory.join(format!("{id}.json")))
     }
 }
 
@@ -269,7 +269,7 @@ impl<R: ?Sized> CheckpointHandler<R> for FileCheckpointHandler<R> {
 
     fn save(&self, request: &R, checkpoint: &Checkpoint) -> Result<()> {
         let path = self.path(request)?;
-        create_folder(&self.folder).map_err(|error| unusable("made", &self.folder, error))?;
+        create_directory(&self.directory).map_err(|error| unusable("made", &self.directory, error))?;
         write_file(&path, checkpoint.to_json()?.as_bytes()).map_err(|error| unusable("written", &path, error))
     }
 
@@ -288,10 +288,10 @@ fn unusable(verb: &str, path: &Path, error: io::Error) -> Error {
     Error::Checkpoint { reason, source: Some(Box::new(error)) }
 }
 
-/// Creates a folder with those above it, and makes the names of those that it creates durable.
-fn create_folder(folder: &Path) -> io::Result<()> {
-    let missing: Vec<&Path> = folder.ancestors().take_while(|one| !one.exists()).collect();
-    fs::create_dir_all(folder)?;
+/// Creates a directory with those above it, and makes the names of those that it creates durable.
+fn create_directory(directory: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> = directory.ancestors().take_while(|one| !one.exists()).collect();
+    fs::create_dir_all(directory)?;
     for parent in missing.into_iter().filter_map(Path::parent) {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         File::open(parent)?.sync_all()?;
@@ -307,9 +307,9 @@ fn temporary_prefix(path: &Path) -> String {
 /// Writes a file so that whoever reads it finds the old content or the new one, and the new one is durable when this
 /// returns.
 fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let directory = path.parent().unwrap_or(Path::new("."));
     #[expect(clippy::disallowed_methods, reason = "it names a temporary file")]
-    let temporary = folder.join(format!("{}{}", temporary_prefix(path), Uuid::new_v4()));
+    let temporary = directory.join(format!("{}{}", temporary_prefix(path), Uuid::new_v4()));
     let written = File::create_new(&temporary).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()
@@ -319,12 +319,12 @@ fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&temporary);
     }
     renamed?;
-    sync_folder(folder)
+    sync_directory(directory)
 }
 
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    File::open(folder)?.sync_all()
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    File::open(directory)?.sync_all()
 }
 
 /// Removes a file, and the temporary ones that processes left which ended while they wrote it.
@@ -334,9 +334,9 @@ fn clear_file(path: &Path) -> io::Result<()> {
         removed => removed,
     };
     missing_is_fine(fs::remove_file(path))?;
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let directory = path.parent().unwrap_or(Path::new("."));
     let prefix = temporary_prefix(path);
-    let entries = match fs::read_dir(folder) {
+    let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
@@ -346,7 +346,7 @@ fn clear_file(path: &Path) -> io::Result<()> {
             missing_is_fine(fs::remove_file(entry.path()))?;
         }
     }
-    sync_folder(folder)
+    sync_directory(directory)
 }
 
 /// Writes a checkpoint of a session into a file, with a snapshot of all its slices. The file is durable when this

@@ -118,40 +118,40 @@ fn a_settlement_of_what_is_not_open_is_refused() {
     assert_eq!((desk.session().position(), desk.page()), (position, vec!["x".to_owned()]));
 }
 
-/// Names the folder of a store to a process that a test starts.
+/// Names the directory of a store to a process that a test starts.
 const STORE: &str = "FOLDLOG_TEST_STORE";
 
 /// Runs in a process of its own: begins an evaluation, and holds its session until its input ends.
 #[test]
 #[ignore = "a part of the test below"]
 fn part_of_a_process_that_runs_a_conversation() {
-    let Some(folder) = std::env::var_os(STORE) else { return };
-    let folder = Path::new(&folder);
-    let session = Store::open(folder.join("store")).unwrap().create(&types()).unwrap();
+    let Some(directory) = std::env::var_os(STORE) else { return };
+    let directory = Path::new(&directory);
+    let session = Store::open(directory.join("store")).unwrap().create(&types()).unwrap();
     let registry = foldlog::ResourceRegistry::builder().build().unwrap();
     let state = foldlog::ExecutionState::new(session.clone(), registry);
     let prompt = story::prompt_of(story::tools(&story::Ran::new(), Idempotency::Natural));
     let reply = vec![ScriptedReply::fail(ProviderErrorKind::BadRequest, "it stops here")];
     replies(reply).evaluate(&prompt, &state, options()).unwrap_err();
-    save_checkpoint(&session, folder.join("checkpoint.json")).unwrap();
+    save_checkpoint(&session, directory.join("checkpoint.json")).unwrap();
     println!("\nrunning");
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
 #[test]
 fn a_conversation_that_another_process_runs_is_not_resumed_and_the_error_names_the_process() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut other = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "part_of_a_process_that_runs_a_conversation"])
-        .env(STORE, folder.path())
+        .env(STORE, directory.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut said = BufReader::new(other.stdout.take().unwrap()).lines().map_while(Result::ok);
     assert!(said.any(|line| line == "running"), "it ended");
-    let store = Store::open(folder.path().join("store")).unwrap();
-    let checkpoint = load_checkpoint(folder.path().join("checkpoint.json")).unwrap().unwrap();
+    let store = Store::open(directory.path().join("store")).unwrap();
+    let checkpoint = load_checkpoint(directory.path().join("checkpoint.json")).unwrap().unwrap();
     let refused = recover_session(&store, &types(), &checkpoint);
     // Whoever follows the advice of a damaged checkpoint, to restart, would pay for everything twice.
     let Err(error @ Error::Engine(foldlog::Error::Locked { .. })) = refused else { panic!("{refused:?}") };

@@ -246,9 +246,9 @@ fn a_tracker_brought_up_to_the_log_counts_nothing_twice() {
 
 #[test]
 fn events_of_an_evaluation_survive_a_rollback_and_a_new_process() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let types = events::declare(SessionTypes::builder()).build().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let session = store.create(&types).unwrap();
     let before = session.snapshot(Default::default()).unwrap();
 
@@ -297,9 +297,9 @@ fn events_of_an_evaluation_survive_a_rollback_and_a_new_process() {
 /// A host that knew nothing of these events had no record of them.
 #[test]
 fn events_of_an_evaluation_are_recorded_although_the_host_does_not_declare_them() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let types = SessionTypes::builder().build().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let session = store.create(&types).unwrap();
     let before = session.snapshot(Default::default()).unwrap();
     let prompt = Prompt::text("demo", "review").with_section(MarkdownSection::new("task", "Review."));
@@ -335,14 +335,14 @@ fn events_of_an_evaluation_are_recorded_although_the_host_does_not_declare_them(
 
     // A store that refuses what the host does not declare has no such record, and no error.
     let options = StoreOptions { undeclared_events: UndeclaredEvents::Refuse, ..StoreOptions::default() };
-    let strict = Store::open_with(folder.path().join("strict"), options).unwrap();
+    let strict = Store::open_with(directory.path().join("strict"), options).unwrap();
     assert_eq!(evaluate(&strict.create(&types).unwrap(), "one").unwrap(), "done");
 }
 
 #[test]
 fn the_transcript_holds_what_would_be_sent_and_the_last_payload_of_the_provider() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let session = store.create(&SessionTypes::builder().build().unwrap()).unwrap();
     let answer = |content: &str, payload| NewAnswer {
         evaluation_id: "one".into(),

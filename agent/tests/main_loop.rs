@@ -45,18 +45,18 @@ struct CodeReviewLoop {
 }
 
 impl CodeReviewLoop {
-    fn new(folder: &Path, script: &Script, ran: &Ran) -> CodeReviewLoop {
+    fn new(directory: &Path, script: &Script, ran: &Ran) -> CodeReviewLoop {
         CodeReviewLoop {
-            store: Store::open(folder.join("store")).unwrap(),
+            store: Store::open(directory.join("store")).unwrap(),
             adapter: script.adapter(),
-            checkpoints: handler(folder),
+            checkpoints: handler(directory),
             ran: ran.clone(),
         }
     }
 }
 
-fn handler(folder: &Path) -> FileCheckpointHandler<ReviewRequest> {
-    FileCheckpointHandler::new(folder.join("checkpoints"), |request: &ReviewRequest| request.id.clone())
+fn handler(directory: &Path) -> FileCheckpointHandler<ReviewRequest> {
+    FileCheckpointHandler::new(directory.join("checkpoints"), |request: &ReviewRequest| request.id.clone())
 }
 
 impl MainLoop for CodeReviewLoop {
@@ -94,15 +94,15 @@ fn script() -> Script {
 }
 
 /// A process that ends after a number of turns: it has saved their checkpoints, and the requests behind them fail.
-fn cut_after(turns: usize, folder: &Path, ran: &Ran) -> Script {
-    cut_with(handler(folder), turns, folder, ran)
+fn cut_after(turns: usize, directory: &Path, ran: &Ran) -> Script {
+    cut_with(handler(directory), turns, directory, ran)
 }
 
 /// Such a process, which keeps its checkpoints with this handler.
 fn cut_with(
     checkpoints: FileCheckpointHandler<ReviewRequest>,
     turns: usize,
-    folder: &Path,
+    directory: &Path,
     ran: &Ran,
 ) -> Script {
     let short = Script::of(script().answers.iter().take(turns).cloned().collect());
@@ -116,7 +116,7 @@ fn cut_with(
         let calls = whole.answers[at].1.clone();
         ScriptedReply::Answer(ProviderAnswer { calls, ..ProviderAnswer::default() })
     }));
-    let host = CodeReviewLoop { adapter, checkpoints, ..CodeReviewLoop::new(folder, &short, ran) };
+    let host = CodeReviewLoop { adapter, checkpoints, ..CodeReviewLoop::new(directory, &short, ran) };
     host.execute(&request()).unwrap_err();
     short
 }
@@ -124,8 +124,8 @@ fn cut_with(
 /// The specification's example with a main loop and a `FileCheckpointHandler`.
 #[test]
 fn a_request_is_executed_with_checkpoints_that_end_with_its_success() {
-    let (folder, script, ran) = (tempfile::tempdir().unwrap(), script(), Ran::new());
-    let host = CodeReviewLoop::new(folder.path(), &script, &ran);
+    let (directory, script, ran) = (tempfile::tempdir().unwrap(), script(), Ran::new());
+    let host = CodeReviewLoop::new(directory.path(), &script, &ran);
     let response = host.execute(&request()).unwrap();
     assert!(response.text.starts_with("done"));
     assert_eq!((response.prompt_name.as_str(), script.asked()), ("story:page", vec![0, 1, 2]));
@@ -141,10 +141,10 @@ fn a_request_is_executed_with_checkpoints_that_end_with_its_success() {
 fn a_request_that_another_process_left_goes_on_in_its_session() {
     let mut saved = Vec::new();
     for turns in 0..3 {
-        let (folder, ran) = (tempfile::tempdir().unwrap(), Ran::new());
-        cut_after(turns, folder.path(), &ran);
+        let (directory, ran) = (tempfile::tempdir().unwrap(), Ran::new());
+        cut_after(turns, directory.path(), &ran);
         let script = script();
-        let host = CodeReviewLoop::new(folder.path(), &script, &ran);
+        let host = CodeReviewLoop::new(directory.path(), &script, &ran);
         let checkpoint = host.checkpoints.load(&request()).unwrap().unwrap();
         saved.push(checkpoint.position);
         let response = host.execute(&request()).unwrap();
@@ -160,11 +160,11 @@ fn a_request_that_another_process_left_goes_on_in_its_session() {
 /// The checkpoint is of the first turn, the log has two: loading it rolls nothing back, so that no answer is paid for twice.
 #[test]
 fn an_old_checkpoint_only_finds_the_session() {
-    let (folder, ran) = (tempfile::tempdir().unwrap(), Ran::new());
-    cut_after(1, folder.path(), &ran);
-    let old = handler(folder.path()).load(&request()).unwrap().unwrap();
+    let (directory, ran) = (tempfile::tempdir().unwrap(), Ran::new());
+    cut_after(1, directory.path(), &ran);
+    let old = handler(directory.path()).load(&request()).unwrap().unwrap();
     let script = script();
-    let host = CodeReviewLoop::new(folder.path(), &script, &ran);
+    let host = CodeReviewLoop::new(directory.path(), &script, &ran);
     host.execute(&request()).unwrap();
     host.checkpoints.save(&request(), &old).unwrap();
     let response = host.execute(&request()).unwrap();
@@ -175,46 +175,46 @@ fn an_old_checkpoint_only_finds_the_session() {
 /// github/app#2309: a resume that failed began a new session, and said nothing.
 #[test]
 fn a_resume_that_fails_begins_no_other_session() {
-    let (folder, ran) = (tempfile::tempdir().unwrap(), Ran::new());
-    cut_after(1, folder.path(), &ran);
+    let (directory, ran) = (tempfile::tempdir().unwrap(), Ran::new());
+    cut_after(1, directory.path(), &ran);
     let script = script();
-    let host = CodeReviewLoop::new(folder.path(), &script, &ran);
+    let host = CodeReviewLoop::new(directory.path(), &script, &ran);
     let checkpoint = host.checkpoints.load(&request()).unwrap().unwrap();
     let open = host.store.open_session(checkpoint.session, &types()).unwrap();
     let locked = host.execute(&request());
     assert!(matches!(locked, Err(Error::Engine(foldlog::Error::Locked { .. }))), "{locked:?}");
     open.close().unwrap();
-    fs::rename(host.store.session_dir(checkpoint.session), folder.path().join("elsewhere")).unwrap();
+    fs::rename(host.store.session_dir(checkpoint.session), directory.path().join("elsewhere")).unwrap();
     let missing = host.execute(&request());
     assert!(missing.is_err(), "{missing:?}");
     assert_eq!((host.store.session_ids().unwrap().len(), script.asked().len()), (0, 0));
     assert!(host.checkpoints.load(&request()).unwrap().is_some(), "the checkpoint stays");
-    fs::rename(folder.path().join("elsewhere"), host.store.session_dir(checkpoint.session)).unwrap();
+    fs::rename(directory.path().join("elsewhere"), host.store.session_dir(checkpoint.session)).unwrap();
     host.execute(&request()).unwrap();
 }
 
 #[test]
 fn a_request_with_a_deadline_can_be_executed_again() {
-    let (folder, script, ran) = (tempfile::tempdir().unwrap(), script(), Ran::new());
-    let host = CodeReviewLoop::new(folder.path(), &script, &ran);
+    let (directory, script, ran) = (tempfile::tempdir().unwrap(), script(), Ran::new());
+    let host = CodeReviewLoop::new(directory.path(), &script, &ran);
     let late = host.request(&request(), Deadline::after(Duration::ZERO));
     assert!(matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
     host.request(&request(), Deadline::after(Duration::from_secs(600))).unwrap();
     assert_eq!(host.store.session_ids().unwrap().len(), 1);
 }
 
-fn evaluated(folder: &Path, turns: usize, ran: &Ran) -> (Store, Checkpoint) {
-    cut_after(turns, folder, ran);
-    let checkpoint = handler(folder).load(&request()).unwrap().unwrap();
-    (Store::open(folder.join("store")).unwrap(), checkpoint)
+fn evaluated(directory: &Path, turns: usize, ran: &Ran) -> (Store, Checkpoint) {
+    cut_after(turns, directory, ran);
+    let checkpoint = handler(directory).load(&request()).unwrap().unwrap();
+    (Store::open(directory.join("store")).unwrap(), checkpoint)
 }
 
 /// The specification's basic example: a checkpoint is saved into a file, and another process resumes the evaluation from it.
 #[test]
 fn a_checkpoint_is_saved_into_a_file_and_its_evaluation_resumed() {
-    let (folder, ran) = (tempfile::tempdir().unwrap(), Ran::new());
-    let (store, checkpoint) = evaluated(folder.path(), 1, &ran);
-    let path = folder.path().join("checkpoint.json");
+    let (directory, ran) = (tempfile::tempdir().unwrap(), Ran::new());
+    let (store, checkpoint) = evaluated(directory.path(), 1, &ran);
+    let path = directory.path().join("checkpoint.json");
     let session = recover_session(&store, &types(), &checkpoint).unwrap();
     let saved = save_checkpoint(&session, &path).unwrap();
     session.close().unwrap();
@@ -238,18 +238,18 @@ fn a_checkpoint_is_saved_into_a_file_and_its_evaluation_resumed() {
 /// The session is lost, and nothing but the file of the checkpoint is there.
 #[test]
 fn a_checkpoint_with_a_snapshot_resumes_without_its_session() {
-    let (folder, ran) = (tempfile::tempdir().unwrap(), Ran::new());
-    let (store, checkpoint) = evaluated(folder.path(), 1, &ran);
-    let path = folder.path().join("checkpoint.json");
+    let (directory, ran) = (tempfile::tempdir().unwrap(), Ran::new());
+    let (store, checkpoint) = evaluated(directory.path(), 1, &ran);
+    let path = directory.path().join("checkpoint.json");
     let session = recover_session(&store, &types(), &checkpoint).unwrap();
     save_checkpoint(&session, &path).unwrap();
     let page = |session: &Session| -> Vec<Line> { session.view::<Page>().unwrap().iter().cloned().collect() };
     let written = page(&session);
     session.close().unwrap();
     drop(store);
-    fs::remove_dir_all(folder.path().join("store")).unwrap();
+    fs::remove_dir_all(directory.path().join("store")).unwrap();
 
-    let store = Store::open(folder.path().join("elsewhere")).unwrap();
+    let store = Store::open(directory.path().join("elsewhere")).unwrap();
     let loaded = load_checkpoint(&path).unwrap().unwrap();
     assert!(refusal(recover_session(&store, &types(), &loaded)).contains("cannot be opened"));
     let imported = import_session(&store, &types(), &loaded).unwrap();
@@ -270,22 +270,22 @@ fn a_checkpoint_with_a_snapshot_resumes_without_its_session() {
 #[test]
 fn a_handler_says_whether_the_checkpoints_of_a_loop_hold_snapshots() {
     for wants in [false, true] {
-        let (folder, ran) = (tempfile::tempdir().unwrap(), Ran::new());
+        let (directory, ran) = (tempfile::tempdir().unwrap(), Ran::new());
         let handler = || match wants {
-            true => handler(folder.path()).with_snapshots(),
-            false => handler(folder.path()),
+            true => handler(directory.path()).with_snapshots(),
+            false => handler(directory.path()),
         };
-        cut_with(handler(), 1, folder.path(), &ran);
+        cut_with(handler(), 1, directory.path(), &ran);
         assert_eq!(handler().load(&request()).unwrap().unwrap().snapshot.is_some(), wants);
     }
 }
 
 #[test]
 fn a_checkpoint_without_a_conversation_says_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let (store, ran) = (Store::open(folder.path()).unwrap(), Ran::new());
+    let directory = tempfile::tempdir().unwrap();
+    let (store, ran) = (Store::open(directory.path()).unwrap(), Ran::new());
     let session = store.create(&types()).unwrap();
-    let checkpoint = save_checkpoint(&session, folder.path().join("checkpoint.json")).unwrap();
+    let checkpoint = save_checkpoint(&session, directory.path().join("checkpoint.json")).unwrap();
     session.close().unwrap();
     let (script, prompt) = (script(), prompt_of(tools(&ran, Idempotency::Natural)));
     let (types, options) = (types(), EvaluateOptions::default());
@@ -301,8 +301,8 @@ fn a_checkpoint_without_a_conversation_says_so() {
 /// The specification's flow of a resume: the state that the session holds is passed to the adapter.
 #[test]
 fn the_state_of_the_session_is_what_an_evaluation_resumes_from() {
-    let (folder, ran) = (tempfile::tempdir().unwrap(), Ran::new());
-    let (store, checkpoint) = evaluated(folder.path(), 2, &ran);
+    let (directory, ran) = (tempfile::tempdir().unwrap(), Ran::new());
+    let (store, checkpoint) = evaluated(directory.path(), 2, &ran);
     let session = recover_session(&store, &types(), &checkpoint).unwrap();
     let evaluation = session.evaluations().pop().unwrap();
     let state = session.conversation(&evaluation).unwrap().unwrap().state().unwrap();
@@ -337,9 +337,9 @@ fn refusal(result: Result<impl std::fmt::Debug, Error>) -> String {
 
 #[test]
 fn a_damaged_checkpoint_says_what_is_wrong_with_it() {
-    let (folder, ran) = (tempfile::tempdir().unwrap(), Ran::new());
-    let (store, checkpoint) = evaluated(folder.path(), 1, &ran);
-    let handler = handler(folder.path());
+    let (directory, ran) = (tempfile::tempdir().unwrap(), Ran::new());
+    let (store, checkpoint) = evaluated(directory.path(), 1, &ran);
+    let handler = handler(directory.path());
     let path = handler.path(&request()).unwrap();
     let whole = fs::read_to_string(&path).unwrap();
     for cut in 0..whole.len() {
@@ -368,11 +368,11 @@ fn a_damaged_checkpoint_says_what_is_wrong_with_it() {
 }
 
 #[test]
-fn a_checkpoint_stays_within_its_folder() {
-    let folder = tempfile::tempdir().unwrap();
-    let session: Session = Store::open(folder.path().join("store")).unwrap().create(&types()).unwrap();
+fn a_checkpoint_stays_within_its_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let session: Session = Store::open(directory.path().join("store")).unwrap().create(&types()).unwrap();
     let checkpoint = Checkpoint::of(&session, false).unwrap();
-    let handler = handler(folder.path());
+    let handler = handler(directory.path());
     let long = "x".repeat(201);
     for id in ["", ".", "..", "../out", "a/b", "/etc/x", "a\\b", "a\0b", "a\nb", ".hidden", long.as_str()] {
         let request = ReviewRequest { id: id.to_owned() };
@@ -380,14 +380,14 @@ fn a_checkpoint_stays_within_its_folder() {
         assert!(matches!(handler.load(&request), Err(Error::Checkpoint { .. })), "{id:?}");
         assert!(matches!(handler.clear(&request), Err(Error::Checkpoint { .. })), "{id:?}");
     }
-    assert!(!folder.path().join("checkpoints").exists());
+    assert!(!directory.path().join("checkpoints").exists());
 }
 
 #[test]
 fn checkpoints_are_replaced_whole_and_cleared_as_often_as_one_likes() {
-    let folder = tempfile::tempdir().unwrap();
-    let session = Store::open(folder.path().join("store")).unwrap().create(&types()).unwrap();
-    let handler = Arc::new(handler(folder.path()).with_snapshots());
+    let directory = tempfile::tempdir().unwrap();
+    let session = Store::open(directory.path().join("store")).unwrap().create(&types()).unwrap();
+    let handler = Arc::new(handler(directory.path()).with_snapshots());
     assert_eq!((handler.load(&request()).unwrap(), handler.wants_snapshots()), (None, true));
     handler.clear(&request()).unwrap();
     let first = Checkpoint::of(&session, true).unwrap();
@@ -402,9 +402,9 @@ fn checkpoints_are_replaced_whole_and_cleared_as_often_as_one_likes() {
         }
     });
     // A process that was killed while it saved has left a part of a file.
-    fs::write(folder.path().join("checkpoints/.review-1.json.1234"), "{").unwrap();
+    fs::write(directory.path().join("checkpoints/.review-1.json.1234"), "{").unwrap();
     assert!(handler.load(&request()).unwrap().is_some());
     handler.clear(&request()).unwrap();
     handler.clear(&request()).unwrap();
-    assert_eq!(fs::read_dir(folder.path().join("checkpoints")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(directory.path().join("checkpoints")).unwrap().count(), 0);
 }

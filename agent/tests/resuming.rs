@@ -516,8 +516,8 @@ fn an_import_that_is_killed_is_done_by_the_next_process() {
 /// a conversation without a rendered prompt was in no export.
 #[test]
 fn an_exported_conversation_keeps_its_failures_and_needs_no_prompt() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
     let session = store.create(&types()).unwrap();
     session.record_input(&NewInput::user("one", "go")).unwrap();
     let calls = vec![ToolCallRecord { call_id: "a".into(), name: "add".into(), arguments: "{}".into() }];

@@ -88,8 +88,8 @@ impl ClientOptions {
         to.optional("--resume", self.resume.as_ref());
         to.optional("--session-id", self.session_id.as_ref());
         to.optional("--settings", self.settings.as_ref().map(|settings| json!(settings).to_string()));
-        for folder in &self.add_dirs {
-            to.value("--add-dir", folder);
+        for directory in &self.add_dirs {
+            to.value("--add-dir", directory);
         }
         to.optional("--mcp-config", self.server_configuration());
         to.flag("--include-partial-messages", self.include_partial_messages);
@@ -153,11 +153,11 @@ impl ClientOptions {
         }
         variables.set("CLAUDE_CODE_ENTRYPOINT", "foldlog");
         variables.set("PWD", &self.cwd);
-        let folders =
+        let directories =
             [("HOME", &self.home), ("TMPDIR", &self.tmpdir), ("CLAUDE_CONFIG_DIR", &self.config_dir)];
-        for (name, folder) in folders {
-            if let Some(folder) = folder {
-                variables.set(name, folder);
+        for (name, directory) in directories {
+            if let Some(directory) = directory {
+                variables.set(name, directory);
             }
         }
         for (name, value) in self.variables.iter() {

@@ -118,7 +118,7 @@ impl Client {
     /// |---|---|
     /// | [`Options`](ErrorKind::Options) | the options contradict each other, or a tool is of no bridged server or there twice |
     /// | [`RootRefused`](ErrorKind::RootRefused) | no permission is asked as root, outside of a sandbox |
-    /// | [`FolderNotFound`](ErrorKind::FolderNotFound), [`ProgramNotFound`](ErrorKind::ProgramNotFound), [`Spawn`](ErrorKind::Spawn) | the program cannot be started |
+    /// | [`DirectoryNotFound`](ErrorKind::DirectoryNotFound), [`ProgramNotFound`](ErrorKind::ProgramNotFound), [`Spawn`](ErrorKind::Spawn) | the program cannot be started |
     /// | [`SessionNotFound`](ErrorKind::SessionNotFound), [`SessionInUse`](ErrorKind::SessionInUse) | the program says so of its session, and has ended |
     /// | [`Exited`](ErrorKind::Exited) | it ended otherwise |
     /// | [`InitializeTimeout`](ErrorKind::InitializeTimeout) | it did not answer in time, and was killed |
@@ -554,9 +554,9 @@ fn with_prompt_in_file(
         SystemPrompt::Text(text) | SystemPrompt::Append(text) if is_long(text) => text,
         _ => return Ok((options, None)),
     };
-    let folder = options.tmpdir.clone().unwrap_or_else(std::env::temp_dir);
+    let directory = options.tmpdir.clone().unwrap_or_else(std::env::temp_dir);
     #[expect(clippy::disallowed_methods, reason = "it names a temporary file")]
-    let path = folder.join(format!("foldlog-system-prompt-{}", Uuid::new_v4().simple()));
+    let path = directory.join(format!("foldlog-system-prompt-{}", Uuid::new_v4().simple()));
     let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     let failed = |error| {
         let reason = format!("the system prompt cannot be written to {}", path.display());

@@ -57,8 +57,8 @@ impl fmt::Display for Stage {
 pub enum ErrorKind {
     /// The program is not installed, or not where the options say.
     ProgramNotFound,
-    /// The working folder does not exist, or is no folder.
-    FolderNotFound,
+    /// The working directory does not exist, or is no directory.
+    DirectoryNotFound,
     /// The options contradict each other, or hold what no argument can.
     Options,
     /// The program does not run as root without permissions.

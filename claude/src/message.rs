@@ -56,7 +56,7 @@ pub enum ClaudeMessageBody {
 pub struct Init {
     /// Id of the session.
     pub session_id: String,
-    /// Working folder.
+    /// Working directory.
     pub cwd: Option<String>,
     /// Model that is asked.
     pub model: Option<String>,

@@ -97,9 +97,9 @@ impl FromStr for PermissionMode {
 pub enum SettingSource {
     /// That of the user, below `HOME` or `CLAUDE_CONFIG_DIR`.
     User,
-    /// That of the project, below the working folder, and its `CLAUDE.md`.
+    /// That of the project, below the working directory, and its `CLAUDE.md`.
     Project,
-    /// That of this machine alone, below the working folder.
+    /// That of this machine alone, below the working directory.
     Local,
 }
 
@@ -233,7 +233,7 @@ pub struct ClientOptions {
     pub program: PathBuf,
     /// Arguments before all others, such as the script that an interpreter is to run.
     pub leading_arguments: Vec<OsString>,
-    /// Working folder of the program. It must exist.
+    /// Working directory of the program. It must exist.
     pub cwd: PathBuf,
     /// Model; `None` leaves it to the program.
     pub model: Option<String>,
@@ -265,7 +265,7 @@ pub struct ClientOptions {
     pub session_mirror: bool,
     /// Settings, as the program's settings files hold them.
     pub settings: Option<Map<String, Value>>,
-    /// Folders beside the working folder that tools may use.
+    /// Directories beside the working directory that tools may use.
     pub add_dirs: Vec<PathBuf>,
     /// Files of settings that the program reads; by default none.
     pub setting_sources: Vec<SettingSource>,

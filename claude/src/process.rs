@@ -62,7 +62,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Options`], [`ErrorKind::FolderNotFound`], [`ErrorKind::ProgramNotFound`] or [`ErrorKind::Spawn`].
+    /// [`ErrorKind::Options`], [`ErrorKind::DirectoryNotFound`], [`ErrorKind::ProgramNotFound`] or [`ErrorKind::Spawn`].
     pub(super) fn start(
         options: &ClientOptions,
         environment: &EnvironmentVariables,
@@ -73,7 +73,7 @@ impl Process {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if !options.cwd.is_dir() {
             let reason = format!("the working folder {} does not exist", options.cwd.display());
-            return Err(ClientError::new(ErrorKind::FolderNotFound, Stage::Spawn, reason));
+            return Err(ClientError::new(ErrorKind::DirectoryNotFound, Stage::Spawn, reason));
         }
         let spawn = |what: &'static str| {
             move |error: io::Error| ClientError::new(ErrorKind::Spawn, Stage::Spawn, what).because(error)

@@ -39,7 +39,7 @@ use crate::{Error, Record, RecordKind, SequenceNumber, crc};
 /// Length in bytes of the header in front of every body.
 pub const HEADER_LEN: usize = 28;
 
-/// Length in bytes of the largest body that a frame may hold: 16 MiB. Larger payloads are kept in the object folder.
+/// Length in bytes of the largest body that a frame may hold: 16 MiB. Larger payloads are kept in the object directory.
 pub const BODY_LEN_MAX: usize = 16 << 20;
 
 /// Earliest time that a frame can hold, in microseconds since 1970-01-01 UTC.

@@ -27,7 +27,7 @@ use version_1::{
     segment_headers,
 };
 
-fn folder() -> PathBuf {
+fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
@@ -37,7 +37,7 @@ fn is_blessing() -> bool {
 
 /// Returns the committed bytes of a golden file. With `FOLDLOG_BLESS=1`, writes `present` to the file first.
 fn committed(file: &str, present: &[u8]) -> Vec<u8> {
-    let path = folder().join(file);
+    let path = directory().join(file);
     // Only what is new, since another test may be reading the others at this moment.
     if is_blessing() && std::fs::read(&path).ok().as_deref() != Some(present) {
         std::fs::write(&path, present).unwrap();
@@ -144,7 +144,7 @@ fn every_golden_file_is_looked_at_and_every_built_kind_has_one() {
     }
     // While the files are written anew, not all of them need be there yet.
     if !is_blessing() {
-        let found: BTreeSet<String> = std::fs::read_dir(folder())
+        let found: BTreeSet<String> = std::fs::read_dir(directory())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();

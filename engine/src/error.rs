@@ -48,7 +48,7 @@ pub enum Error {
     Io {
         /// Name of the call, as a verb.
         op: &'static str,
-        /// File or folder that the call was made on.
+        /// File or directory that the call was made on.
         path: PathBuf,
         /// Error that the system answered.
         source: Arc<std::io::Error>,
@@ -77,7 +77,7 @@ pub enum Error {
     /// was changed.
     #[error("{0}")]
     Corrupt(Box<Corruption>),
-    /// A segment is older at one place than the frames that follow, and sound up to there: somebody copied the folder
+    /// A segment is older at one place than the frames that follow, and sound up to there: somebody copied the directory
     /// while the session was written, the older files first, or the disk lost the bytes between.
     #[error(
         "{} holds no whole frame from byte {offset}, where record {sequence} should begin, to byte {end}, although {} goes \
@@ -113,19 +113,19 @@ pub enum Error {
     /// A segment belongs to another session.
     #[error("{} belongs to session {found}, not to {expected}", escape::path(path))]
     WrongSession {
-        /// Segment, or folder of the session.
+        /// Segment, or directory of the session.
         path: PathBuf,
         /// Session that the caller expected.
         expected: Uuid,
         /// Session that the segment names.
         found: Uuid,
     },
-    /// The folder holds no session.
+    /// The directory holds no session.
     #[error("{} is not a session: {}", escape::path(path), escape::text(reason))]
     NotASession {
-        /// Folder that was to be opened.
+        /// Directory that was to be opened.
         path: PathBuf,
-        /// What the folder lacks or holds instead.
+        /// What the directory lacks or holds instead.
         reason: String,
     },
     /// Something else stands where a session or its store should have a regular file. Nothing was read of it, and no
@@ -376,7 +376,7 @@ pub enum Error {
     NoSuchSession {
         /// Session that was asked for.
         session: Uuid,
-        /// Folder of the store.
+        /// Directory of the store.
         path: PathBuf,
     },
     /// What a store holds of a session is no older copy of it, so a backup does not go on there. Nothing was changed.
@@ -384,22 +384,22 @@ pub enum Error {
     NotACopy {
         /// Session that was to be copied.
         session: Uuid,
-        /// Folder that should hold the older copy.
+        /// Directory that should hold the older copy.
         path: PathBuf,
         /// What differs.
         reason: String,
     },
-    /// A store whose folder lies within a session's folder was to import or salvage that session, which would change
-    /// the folder that it reads.
+    /// A store whose directory lies within a session's directory was to import or salvage that session, which would change
+    /// the directory that it reads.
     #[error(
         "the store {} lies within the session that it is to read: {}",
         escape::path(path),
         escape::path(session_dir)
     )]
     WithinSession {
-        /// Folder of the store.
+        /// Directory of the store.
         path: PathBuf,
-        /// Folder of the session.
+        /// Directory of the session.
         session_dir: PathBuf,
     },
     /// Sessions of a store were to be copied into that store, or among its sessions.
@@ -409,9 +409,9 @@ pub enum Error {
         escape::path(store)
     )]
     WithinStore {
-        /// Folder for the copies.
+        /// Directory for the copies.
         path: PathBuf,
-        /// Folder of the store.
+        /// Directory of the store.
         store: PathBuf,
     },
     /// The store already holds a session with this id.
@@ -591,12 +591,12 @@ pub enum Error {
     /// A capture of a workspace was [collected](crate::Store::collect), since nobody was to need it any more. Nothing was changed.
     #[error("the capture {} was collected from {}", escape::text(capture), escape::path(store))]
     Collected {
-        /// Folder that keeps the captures.
+        /// Directory that keeps the captures.
         store: PathBuf,
         /// Id of the capture's commit, or of its metadata, in hexadecimal.
         capture: String,
     },
-    /// A large payload is missing from the object folder, or its bytes do not match its name.
+    /// A large payload is missing from the object directory, or its bytes do not match its name.
     #[error("object {}: {}", escape::path(path), escape::text(reason))]
     Object {
         /// File of the object.
@@ -846,7 +846,7 @@ pub enum Error {
         workspace: PathBuf,
         /// Session that has to be recovered.
         session: Uuid,
-        /// Folder of that session.
+        /// Directory of that session.
         session_dir: PathBuf,
         /// Operation of that session that is open.
         operation: OperationId,
@@ -867,7 +867,7 @@ pub enum Error {
         workspace: PathBuf,
         /// Session that worked on the workspace.
         session: Uuid,
-        /// Folder of that session.
+        /// Directory of that session.
         session_dir: PathBuf,
         /// Why the log cannot be read.
         cause: Arc<Error>,
@@ -890,7 +890,7 @@ pub enum Error {
         escape::path(session_dir)
     )]
     OverBudget {
-        /// Folder of the session.
+        /// Directory of the session.
         session_dir: PathBuf,
         /// Sequence number of the record up to which the log was read.
         sequence: SequenceNumber,

@@ -39,9 +39,9 @@ impl Generator {
         Generator { rng }
     }
 
-    /// Returns the generator of the token that identifies a workspace's folder, for a session that first binds the
-    /// folder behind the record at `position`.
-    pub(crate) fn for_folder(seed: u64, position: SequenceNumber) -> Generator {
+    /// Returns the generator of the token that identifies a workspace's directory, for a session that first binds the
+    /// directory behind the record at `position`.
+    pub(crate) fn for_directory(seed: u64, position: SequenceNumber) -> Generator {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // Records take their streams from the other end.
         rng.set_stream(!position.get());

@@ -55,7 +55,7 @@ pub(crate) struct RewindArguments {
     pub(crate) by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// Whether it fills folders that the session has not worked in.
+    /// Whether it fills directories that the session has not worked in.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) fills: bool,
     /// Whether it brings back files alone: it undoes the rollback of the call `undoes`, which is no rewind, or such an undo.

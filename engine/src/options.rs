@@ -58,9 +58,9 @@ pub enum UndeclaredEvents {
 /// ```
 /// use foldlog::{Durability, Store, StoreOptions};
 ///
-/// let folder = tempfile::tempdir()?;
+/// let directory = tempfile::tempdir()?;
 /// let options = StoreOptions { durability: Durability::Every, ..StoreOptions::default() };
-/// let store = Store::open_with(folder.path(), options)?;
+/// let store = Store::open_with(directory.path(), options)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ pub struct StoreOptions {
     pub durability: Durability,
     /// Sizes of segment files, in bytes.
     pub segments: SegmentSizes,
-    /// Largest payload that is stored within its record, in bytes. Larger ones go into the object folder.
+    /// Largest payload that is stored within its record, in bytes. Larger ones go into the object directory.
     pub object_bytes_min: u64,
     /// Bytes by which a log grows before its session writes an image, so that opening need not fold all
     /// records. The session waits for twice the size of the last image, if that is more. Growth is counted

@@ -54,7 +54,7 @@
 //! # Invariants
 //!
 //! 1. The replicator is fed only what is durable in the local log, so it is never ahead of it, unless the disk lost what it had
-//!    synced, the folder is an older copy, or somebody else wrote. What this replicator's name appended is fetched then, when the session
+//!    synced, the directory is an older copy, or somebody else wrote. What this replicator's name appended is fetched then, when the session
 //!    is opened; what another name appended never is.
 //! 2. An object is put before any record that names it; so is what a capture of a workspace needs, where the session keeps it
 //!    in [`captures_dir`](crate::Session::captures_dir), and the replicator [holds captures](Replicator::holds_captures).
@@ -151,7 +151,7 @@ pub trait Replicator: fmt::Debug + Send + Sync {
     /// Returns where the records are held, in words for people: every session's log says so. No password may stand in it.
     fn place(&self) -> String;
 
-    /// Returns the name that claims are made in. It belongs to one folder of sessions.
+    /// Returns the name that claims are made in. It belongs to one directory of sessions.
     fn name(&self) -> String;
 
     /// Hands all that is held of the session to `visit`, in order, and returns how far the records go and who claimed the session last.

@@ -10,7 +10,7 @@ foldlog_codec::breakages! {
     NoSync = "no-sync": "A sync does nothing, and reports success.",
     AcknowledgedBeforeSync = "acknowledged-before-sync": "A call returns before the sync that it promises.",
     NoSyncedFrame = "no-synced-frame": "No frame attests a sync.",
-    NoFolderSync = "no-folder-sync": "A sync leaves out the folders with new names in them.",
+    NoDirectorySync = "no-folder-sync": "A sync leaves out the folders with new names in them.",
     OldSegmentUnsynced = "old-segment-unsynced": "A sync leaves out the segment before the rollover.",
     CloseUnsynced = "close-unsynced": "Closing syncs nothing.",
     ObjectAfterRecord = "object-after-record": "A record is made durable before the object that it names.",
@@ -35,7 +35,7 @@ foldlog_codec::breakages! {
     // Permissions.
     UmaskObeyed = "umask-obeyed": "What a store makes is as open as the process's umask leaves it.",
     ExposureUntold = "exposure-untold": "Nobody is told that others may read a store.",
-    FolderUnlocked = "folder-unlocked": "A session is locked only in the store through which it is opened.",
+    DirectoryUnlocked = "folder-unlocked": "A session is locked only in the store through which it is opened.",
 
     // Opening and recovery.
     WrittenBehindTear = "written-behind-tear": "After a crash the old segment is written on, behind its tear.",
@@ -54,7 +54,7 @@ foldlog_codec::breakages! {
     RecoveryInPlace = "recovery-in-place": "Recovery builds its segment under the name that counts.",
     RecoveryNamedUnsynced = "recovery-named-unsynced": "Recovery's segment takes its name before it is durable.",
     RecoveryNameUnsynced = "recovery-name-unsynced": "The name of recovery's segment is not made durable.",
-    RecoveryFoldersUnsynced = "recovery-folders-unsynced": "Recovery leaves out the folders above the session.",
+    RecoveryDirectoriesUnsynced = "recovery-folders-unsynced": "Recovery leaves out the folders above the session.",
     RecoveredObjectUnsynced = "recovered-object-unsynced": "Recovery leaves out the objects of the tail.",
     LinkFollowed = "link-followed": "A file of a session is read through a link.",
     PartialCreationRefused = "partial-creation-refused": "What a crash left before the first record passes for a session.",

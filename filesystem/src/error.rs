@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use foldlog_codec::escape;
 
-use crate::{FolderIdentity, is_out_of_space};
+use crate::{DirectoryIdentity, is_out_of_space};
 
 /// Holds what an operation on a workspace returns, or its [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -20,7 +20,7 @@ pub enum Error {
     Io {
         /// Operation that failed, as a verb: `read`, `rename to`.
         op: &'static str,
-        /// Path of the file or folder.
+        /// Path of the file or directory.
         path: PathBuf,
         /// Error of the system.
         source: Arc<std::io::Error>,
@@ -39,7 +39,7 @@ pub enum Error {
     /// An object of the store of snapshots is missing, damaged, or of a form that this version cannot read.
     #[error("object {}: {}", escape::path(path), escape::text(reason))]
     Object {
-        /// Path of the object's file, or of the store's folder.
+        /// Path of the object's file, or of the store's directory.
         path: PathBuf,
         /// What is wrong with the object.
         reason: String,
@@ -47,7 +47,7 @@ pub enum Error {
     /// A snapshot was collected, since nobody was to need it any more. Nothing was changed.
     #[error("the snapshot {} was collected from {}", escape::text(object), escape::path(store))]
     Collected {
-        /// Folder of the store of snapshots.
+        /// Directory of the store of snapshots.
         store: PathBuf,
         /// Id of the snapshot's commit, or of its metadata, in hexadecimal.
         object: String,
@@ -65,7 +65,7 @@ pub enum Error {
     /// restored.
     #[error("the workspace {} was changed meanwhile", escape::path(path))]
     Changed {
-        /// Folder of the workspace.
+        /// Directory of the workspace.
         path: PathBuf,
     },
     /// A snapshot has to read more bytes than `HostFilesystemOptions::capture_bytes_max` allows. No snapshot was taken.
@@ -80,8 +80,8 @@ pub enum Error {
         /// Limit in bytes.
         bytes_max: u64,
     },
-    /// The folder at the workspace's path is not the folder that the lease holds, or that the snapshot was taken of.
-    /// Nothing was changed. Move that folder back to the path, or let another one take its place with
+    /// The directory at the workspace's path is not the directory that the lease holds, or that the snapshot was taken of.
+    /// Nothing was changed. Move that directory back to the path, or let another one take its place with
     /// `HostFilesystem::rebind`.
     #[error(
         "workspace {} is {}: expected {}; move that folder back, or rebind the workspace to another one",
@@ -92,10 +92,10 @@ pub enum Error {
     Replaced {
         /// Path of the workspace.
         workspace: PathBuf,
-        /// Folder that was expected; `None` if the snapshot does not tell.
-        expected: Option<Box<FolderIdentity>>,
-        /// Folder that the path leads to; `None` if it leads to none.
-        found: Option<Box<FolderIdentity>>,
+        /// Directory that was expected; `None` if the snapshot does not tell.
+        expected: Option<Box<DirectoryIdentity>>,
+        /// Directory that the path leads to; `None` if it leads to none.
+        found: Option<Box<DirectoryIdentity>>,
     },
     /// These paths could not be restored, each for its own reason; all other paths are as they were at the snapshot.
     /// The restore can be run again.

@@ -1,27 +1,27 @@
-//! Workspaces: the files that an agent's tools work on, in memory or in a real folder, captured and restored as a
+//! Workspaces: the files that an agent's tools work on, in memory or in a real directory, captured and restored as a
 //! whole.
 //!
 //! | type | what it is |
 //! |---|---|
 //! | [`Filesystem`] | the operations of a tool on files, whichever filesystem carries them out |
 //! | [`InMemoryFilesystem`] | files in memory; a snapshot is a pointer |
-//! | `HostFilesystem` | a folder of the host; a snapshot is a git commit in a store beside the folder (feature `host`) |
+//! | `HostFilesystem` | a directory of the host; a snapshot is a git commit in a store beside the directory (feature `host`) |
 //!
 //! # Terms
 //!
 //! | term | meaning |
 //! |---|---|
-//! | workspace | a folder with all that is in it, in memory or on disk |
-//! | root | the workspace's own folder; every path is relative to it, and `.` names it |
+//! | workspace | a directory with all that is in it, in memory or on disk |
+//! | root | the workspace's own directory; every path is relative to it, and `.` names it |
 //! | snapshot | what a workspace held at one moment; a snapshot that a record of a log names is a capture |
 //! | restore | makes a workspace what it was at a snapshot |
-//! | store | the folder of a `HostFilesystem`'s snapshots, a bare git repository |
+//! | store | the directory of a `HostFilesystem`'s snapshots, a bare git repository |
 //! | left out | of a path: no snapshot holds it, and no restore touches it |
 //! | change | of a file or link: what a `SnapshotReader` finds to differ between two snapshots |
 //! | changed by hand | of a file or link: since the last capture, by whoever is no tool call |
 //! | lease | holds a workspace for one holder among threads and processes |
-//! | mark | an attribute of the root folder that says who worked there, should that process end |
-//! | identity | what tells a folder from any other that stands at its path later ([`FolderIdentity`]) |
+//! | mark | an attribute of the root directory that says who worked there, should that process end |
+//! | identity | what tells a directory from any other that stands at its path later ([`DirectoryIdentity`]) |
 //!
 //! # Invariants
 //!
@@ -37,7 +37,7 @@
 //!
 //! It knows of no log and no session: `foldlog` decides when a workspace is captured and restored, and records it. It
 //! makes no file durable but those of a snapshot, and, when asked, those that a restore changed. It keeps nobody from a
-//! folder who does not ask for a lease.
+//! directory who does not ask for a lease.
 
 mod error;
 #[cfg(feature = "host")]
@@ -63,7 +63,7 @@ pub use host::{
     WorkspaceLease, WorkspaceMark, WorkspaceNotice, WorkspaceRestoreReport, audit_snapshots, collect_pool,
     collect_snapshots, damage_of_object, keeps_any, remember_collected, unpool,
 };
-pub use identity::FolderIdentity;
+pub use identity::DirectoryIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};
 pub use rewound::{ChangeKind, ContentDiff, FileBrief, FileRewound, FileUnknown, KeptFile};
 pub use system::{boot_id, is_out_of_handles, is_out_of_space};
@@ -72,8 +72,8 @@ pub use system::{boot_id, is_out_of_handles, is_out_of_space};
 ///
 /// Each operation refuses with [`Error::Path`] a path that breaks the rules of [the crate](crate) or that a link leads
 /// out of the workspace, and fails with [`Error::Io`] if the filesystem itself refuses; the error's kind is `NotFound`
-/// if nothing stands at the path. No operation makes anything durable: a snapshot does. In a folder of the host no
-/// operation writes into a folder named `.git`, or removes one.
+/// if nothing stands at the path. No operation makes anything durable: a snapshot does. In a directory of the host no
+/// operation writes into a directory named `.git`, or removes one.
 ///
 /// ```
 /// use foldlog_filesystem::{Error, Filesystem, InMemoryFilesystem};
@@ -99,63 +99,63 @@ pub trait Filesystem: Send + Sync {
     /// # Errors
     ///
     /// [`Error::Io`] if no file stands at `path` or the file cannot be read; [`Error::Path`] if the path is refused, or
-    /// names neither a file nor a folder.
+    /// names neither a file nor a directory.
     fn read(&self, path: &str) -> Result<Vec<u8>>;
 
-    /// Replaces the content of the file at `path` by `bytes`, and creates the file and the folders above it if they are
+    /// Replaces the content of the file at `path` by `bytes`, and creates the file and the directories above it if they are
     /// missing. A link within the workspace is followed.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if a folder stands at `path`, a file stands where a folder is needed, or the file cannot be
-    /// written; [`Error::Path`] if the path is refused, or names neither a file nor a folder.
+    /// [`Error::Io`] if a directory stands at `path`, a file stands where a directory is needed, or the file cannot be
+    /// written; [`Error::Path`] if the path is refused, or names neither a file nor a directory.
     fn write(&self, path: &str, bytes: &[u8]) -> Result<()>;
 
-    /// Appends `bytes` to the file at `path`, and creates the file and the folders above it if they are missing. A link
+    /// Appends `bytes` to the file at `path`, and creates the file and the directories above it if they are missing. A link
     /// within the workspace is followed.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if a folder stands at `path`, a file stands where a folder is needed, or the file cannot be
-    /// written; [`Error::Path`] if the path is refused, or names neither a file nor a folder.
+    /// [`Error::Io`] if a directory stands at `path`, a file stands where a directory is needed, or the file cannot be
+    /// written; [`Error::Path`] if the path is refused, or names neither a file nor a directory.
     fn append(&self, path: &str, bytes: &[u8]) -> Result<()>;
 
-    /// Removes the file or link at `path`, or the folder at `path` with all that is in it. A link is not followed.
+    /// Removes the file or link at `path`, or the directory at `path` with all that is in it. A link is not followed.
     ///
     /// # Errors
     ///
     /// [`Error::Io`] if nothing stands at `path` or it cannot be removed; [`Error::Path`] if the path is refused, is
-    /// the root, or names a folder of the host that holds a `.git` or a mount: then nothing was removed.
+    /// the root, or names a directory of the host that holds a `.git` or a mount: then nothing was removed.
     fn delete(&self, path: &str) -> Result<()>;
 
-    /// Moves the file, link or folder at `from` to `to`, and creates the folders above `to` if they are missing. A file
-    /// or link replaces a file or link at `to`; a folder replaces nothing. A link is not followed.
+    /// Moves the file, link or directory at `from` to `to`, and creates the directories above `to` if they are missing. A file
+    /// or link replaces a file or link at `to`; a directory replaces nothing. A link is not followed.
     ///
     /// # Errors
     ///
     /// [`Error::Io`] if nothing stands at `from`, or if what stands at `to` may not be replaced; [`Error::Path`] if one
-    /// of the paths is refused or is the root, if a folder would be moved into itself, or if folders would stand in one
+    /// of the paths is refused or is the root, if a directory would be moved into itself, or if directories would stand in one
     /// another more than 256 deep.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
 
-    /// Returns the entries of the folder at `folder`, sorted by name. A name that is not UTF-8 is missing from them,
+    /// Returns the entries of the directory at `directory`, sorted by name. A name that is not UTF-8 is missing from them,
     /// since no path can hold it.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if no folder stands at `folder` or the folder cannot be read; [`Error::Path`] if the path is
+    /// [`Error::Io`] if no directory stands at `directory` or the directory cannot be read; [`Error::Path`] if the path is
     /// refused.
-    fn list(&self, folder: &str) -> Result<Vec<FilesystemEntry>>;
+    fn list(&self, directory: &str) -> Result<Vec<FilesystemEntry>>;
 
-    /// Returns the paths of all files, folders and links that match `pattern`, sorted. Links are not followed, and
-    /// folders named `.git` are not searched.
+    /// Returns the paths of all files, directories and links that match `pattern`, sorted. Links are not followed, and
+    /// directories named `.git` are not searched.
     ///
     /// | in a pattern | matches |
     /// |---|---|
     /// | `*` | any number of characters of one name |
     /// | `?` | one character of one name |
     /// | `[a-z]`, `[!a-z]`, `[^a-z]` | one character that is, or is not, in the set |
-    /// | `**` between `/` | any number of folders, none as well; at the end at least one name |
+    /// | `**` between `/` | any number of directories, none as well; at the end at least one name |
     /// | `\` | the character behind it as it is |
     ///
     /// A `[` without its `]` matches itself. Braces have no meaning. A leading `.` of a name needs no pattern of its
@@ -163,7 +163,7 @@ pub trait Filesystem: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::Path`] if the pattern is refused as a path would be, or is the root; [`Error::Io`] if a folder cannot
+    /// [`Error::Path`] if the pattern is refused as a path would be, or is the root; [`Error::Io`] if a directory cannot
     /// be read.
     fn glob(&self, pattern: &str) -> Result<Vec<String>>;
 
@@ -184,11 +184,11 @@ pub trait Filesystem: Send + Sync {
     fn exists(&self, path: &str) -> Result<bool>;
 }
 
-/// Describes one entry of a folder, as [`Filesystem::list`] returns it.
+/// Describes one entry of a directory, as [`Filesystem::list`] returns it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct FilesystemEntry {
-    /// Name of the entry within its folder.
+    /// Name of the entry within its directory.
     pub name: String,
     /// Kind of file that the name stands for. A link is not followed.
     pub kind: FileKind,
@@ -201,21 +201,22 @@ pub struct FilesystemEntry {
 pub enum FileKind {
     /// A regular file.
     File,
-    /// A folder.
-    Folder,
+    /// A directory.
+    #[serde(rename = "folder")]
+    Directory,
     /// A symbolic link.
     Link,
     /// A pipe, a socket or a device.
     Special,
 }
 
-/// Describes a file, folder or link without its content, as [`Filesystem::stat`] returns it.
+/// Describes a file, directory or link without its content, as [`Filesystem::stat`] returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileStat {
     /// Kind of file.
     pub kind: FileKind,
-    /// Length in bytes: of a file its content's, of a link its target path's. The length of a folder has no meaning
+    /// Length in bytes: of a file its content's, of a link its target path's. The length of a directory has no meaning
     /// across filesystems.
     pub len: u64,
     /// Permission bits, those of `0o7777`.

@@ -1,5 +1,5 @@
-//! Files in memory. A folder is a persistent tree of its entries, so that a snapshot is a pointer to the root, and a
-//! change copies only the folders above it, and of each the few blocks that it touches.
+//! Files in memory. A directory is a persistent tree of its entries, so that a snapshot is a pointer to the root, and a
+//! change copies only the directories above it, and of each the few blocks that it touches.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{FileKind, FileStat, Filesystem, FilesystemEntry};
 use crate::error::{Error, Result};
 
 const FILE_MODE: u32 = 0o644;
-const FOLDER_MODE: u32 = 0o755;
+const DIRECTORY_MODE: u32 = 0o755;
 
 #[derive(Clone)]
 struct InMemoryDirectory {
@@ -25,7 +25,7 @@ struct InMemoryDirectory {
 #[derive(Clone)]
 enum InMemoryNode {
     File(File),
-    Folder(Arc<InMemoryDirectory>),
+    Directory(Arc<InMemoryDirectory>),
 }
 
 #[derive(Clone)]
@@ -34,10 +34,10 @@ struct File {
     modified_us: i64,
 }
 
-/// Holds files in memory, for tests and for tools that need no real folder.
+/// Holds files in memory, for tests and for tools that need no real directory.
 ///
 /// Taking a snapshot and restoring one cost the same at ten files and at ten thousand. Nothing outlives the process.
-/// There are no links and no permissions: files have the mode `0o644`, folders `0o755`.
+/// There are no links and no permissions: files have the mode `0o644`, directories `0o755`.
 ///
 /// ```
 /// use foldlog_filesystem::{Filesystem, InMemoryFilesystem};
@@ -77,7 +77,7 @@ impl std::fmt::Debug for MemorySnapshot {
 }
 
 impl MemorySnapshot {
-    /// Returns whether `self` and `other` hold the same files and folders with the same content, whatever their times
+    /// Returns whether `self` and `other` hold the same files and directories with the same content, whatever their times
     /// are.
     pub fn is_same(&self, other: &MemorySnapshot) -> bool {
         self.root.is_same(&other.root)
@@ -85,7 +85,7 @@ impl MemorySnapshot {
 }
 
 impl InMemoryDirectory {
-    /// Compares two folders; they are at most [`DEPTH_MAX`] deep, so the recursion is no deeper.
+    /// Compares two directories; they are at most [`DEPTH_MAX`] deep, so the recursion is no deeper.
     fn is_same(&self, other: &InMemoryDirectory) -> bool {
         let mut pairs = self.children.iter().zip(other.children.iter());
         self.children.size() == other.children.size()
@@ -93,8 +93,8 @@ impl InMemoryDirectory {
                 name == other_name
                     && match (node, other) {
                         (InMemoryNode::File(file), InMemoryNode::File(other)) => file.bytes == other.bytes,
-                        (InMemoryNode::Folder(folder), InMemoryNode::Folder(other)) => {
-                            Arc::ptr_eq(folder, other) || folder.is_same(other)
+                        (InMemoryNode::Directory(directory), InMemoryNode::Directory(other)) => {
+                            Arc::ptr_eq(directory, other) || directory.is_same(other)
                         }
                         _ => false,
                     }
@@ -122,12 +122,12 @@ impl InMemoryFilesystem {
         InMemoryFilesystem { now_us: Box::new(now_us), root: RwLock::new(root) }
     }
 
-    /// Returns all files and folders as they are now, with their times.
+    /// Returns all files and directories as they are now, with their times.
     pub fn snapshot(&self) -> MemorySnapshot {
         MemorySnapshot { root: Arc::clone(&self.root.read()) }
     }
 
-    /// Replaces all files and folders by those of `snapshot`, with their times.
+    /// Replaces all files and directories by those of `snapshot`, with their times.
     pub fn restore(&self, snapshot: &MemorySnapshot) {
         let before = std::mem::replace(&mut *self.root.write(), Arc::clone(&snapshot.root));
         // What nobody else holds is freed here, behind the lock.
@@ -158,20 +158,21 @@ impl InMemoryFilesystem {
 
     fn put(&self, op: &'static str, path: &str, bytes: &dyn Fn(Option<&File>) -> Arc<[u8]>) -> Result<()> {
         let parts = path::parts(path)?;
-        let (name, folders) = parts.split_last().ok_or_else(|| refused(op, path, ErrorKind::IsADirectory))?;
+        let (name, directories) =
+            parts.split_last().ok_or_else(|| refused(op, path, ErrorKind::IsADirectory))?;
         self.change(|root, now_us| {
-            edit(root, folders, Missing::Make(now_us), &mut |folder| {
+            edit(root, directories, Missing::Make(now_us), &mut |directory| {
                 let key: Arc<str> = Arc::from(*name);
-                let before = match folder.children.get(&key) {
-                    Some(InMemoryNode::Folder(_)) => return Err(ErrorKind::IsADirectory),
+                let before = match directory.children.get(&key) {
+                    Some(InMemoryNode::Directory(_)) => return Err(ErrorKind::IsADirectory),
                     Some(InMemoryNode::File(file)) => Some(file),
                     None => None,
                 };
                 let is_new = before.is_none();
                 let file = File { bytes: bytes(before), modified_us: now_us };
-                folder.children.insert_mut(key, InMemoryNode::File(file));
+                directory.children.insert_mut(key, InMemoryNode::File(file));
                 if is_new {
-                    folder.modified_us = now_us;
+                    directory.modified_us = now_us;
                 }
                 Ok(())
             })
@@ -186,7 +187,7 @@ impl InMemoryDirectory {
     }
 }
 
-/// Says whether folders that are missing above a path are made.
+/// Says whether directories that are missing above a path are made.
 #[derive(Clone, Copy)]
 enum Missing {
     Make(i64),
@@ -197,39 +198,39 @@ fn refused(op: &'static str, path: &str, kind: ErrorKind) -> Error {
     Error::io(op, path, kind.into())
 }
 
-/// Applies a change to the folder at a path, and copies the folders above that somebody else holds.
+/// Applies a change to the directory at a path, and copies the directories above that somebody else holds.
 fn edit<T>(
-    folder: &mut Arc<InMemoryDirectory>,
+    directory: &mut Arc<InMemoryDirectory>,
     parts: &[&str],
     missing: Missing,
     change: &mut dyn FnMut(&mut InMemoryDirectory) -> Result<T, ErrorKind>,
 ) -> Result<T, ErrorKind> {
-    let folder = Arc::make_mut(folder);
-    let Some((name, rest)) = parts.split_first() else { return change(folder) };
+    let directory = Arc::make_mut(directory);
+    let Some((name, rest)) = parts.split_first() else { return change(directory) };
     let key: Arc<str> = Arc::from(*name);
-    let mut child = match (folder.children.get(&key), missing) {
-        (Some(InMemoryNode::Folder(child)), _) => Arc::clone(child),
+    let mut child = match (directory.children.get(&key), missing) {
+        (Some(InMemoryNode::Directory(child)), _) => Arc::clone(child),
         (Some(InMemoryNode::File(_)), _) => return Err(ErrorKind::NotADirectory),
         (None, Missing::Refuse) => return Err(ErrorKind::NotFound),
         (None, Missing::Make(now_us)) => {
-            folder.modified_us = now_us;
+            directory.modified_us = now_us;
             Arc::new(InMemoryDirectory::new(now_us))
         }
     };
     let changed = edit(&mut child, rest, missing, change)?;
-    folder.children.insert_mut(key, InMemoryNode::Folder(child));
+    directory.children.insert_mut(key, InMemoryNode::Directory(child));
     Ok(changed)
 }
 
-fn take_out(folder: &mut InMemoryDirectory, name: &str) -> Result<(), ErrorKind> {
-    if folder.children.remove_mut(name) { Ok(()) } else { Err(ErrorKind::NotFound) }
+fn take_out(directory: &mut InMemoryDirectory, name: &str) -> Result<(), ErrorKind> {
+    if directory.children.remove_mut(name) { Ok(()) } else { Err(ErrorKind::NotFound) }
 }
 
 fn find(root: Arc<InMemoryDirectory>, parts: &[&str]) -> Result<InMemoryNode, ErrorKind> {
-    let mut found = InMemoryNode::Folder(root);
+    let mut found = InMemoryNode::Directory(root);
     for part in parts {
-        let InMemoryNode::Folder(folder) = &found else { return Err(ErrorKind::NotADirectory) };
-        found = folder.children.get(*part).cloned().ok_or(ErrorKind::NotFound)?;
+        let InMemoryNode::Directory(directory) = &found else { return Err(ErrorKind::NotADirectory) };
+        found = directory.children.get(*part).cloned().ok_or(ErrorKind::NotFound)?;
     }
     Ok(found)
 }
@@ -240,8 +241,8 @@ fn depth(node: &InMemoryNode) -> usize {
     let mut left = vec![(node.clone(), 1)];
     while let Some((node, depth)) = left.pop() {
         deepest = deepest.max(depth);
-        if let InMemoryNode::Folder(folder) = node {
-            left.extend(folder.children.iter().map(|(_, child)| (child.clone(), depth + 1)));
+        if let InMemoryNode::Directory(directory) = node {
+            left.extend(directory.children.iter().map(|(_, child)| (child.clone(), depth + 1)));
         }
     }
     deepest
@@ -252,7 +253,7 @@ impl Filesystem for InMemoryFilesystem {
         let parts = path::parts(path)?;
         match find(self.present(), &parts).map_err(|kind| refused("read", path, kind))? {
             InMemoryNode::File(file) => Ok(file.bytes.to_vec()),
-            InMemoryNode::Folder(_) => Err(refused("read", path, ErrorKind::IsADirectory)),
+            InMemoryNode::Directory(_) => Err(refused("read", path, ErrorKind::IsADirectory)),
         }
     }
 
@@ -269,13 +270,13 @@ impl Filesystem for InMemoryFilesystem {
 
     fn delete(&self, path: &str) -> Result<()> {
         let parts = path::parts(path)?;
-        let Some((name, folders)) = parts.split_last() else {
+        let Some((name, directories)) = parts.split_last() else {
             return Err(Error::path(path, "the root is not deleted"));
         };
         self.change(|root, now_us| {
-            edit(root, folders, Missing::Refuse, &mut |folder| {
-                take_out(folder, name)?;
-                folder.modified_us = now_us;
+            edit(root, directories, Missing::Refuse, &mut |directory| {
+                take_out(directory, name)?;
+                directory.modified_us = now_us;
                 Ok(())
             })
             .map_err(|kind| refused("delete", path, kind))
@@ -284,7 +285,7 @@ impl Filesystem for InMemoryFilesystem {
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         let (from_parts, to_parts) = (path::parts(from)?, path::parts(to)?);
-        let (Some((from_name, from_folders)), Some((to_name, to_folders))) =
+        let (Some((from_name, from_directories)), Some((to_name, to_directories))) =
             (from_parts.split_last(), to_parts.split_last())
         else {
             return Err(Error::path(".", "the root is not renamed"));
@@ -294,43 +295,43 @@ impl Filesystem for InMemoryFilesystem {
             if from_parts == to_parts {
                 return Ok(());
             }
-            let is_folder = matches!(node, InMemoryNode::Folder(_));
-            if is_folder && to_parts.starts_with(&from_parts) {
+            let is_directory = matches!(node, InMemoryNode::Directory(_));
+            if is_directory && to_parts.starts_with(&from_parts) {
                 return Err(Error::path(to, "a folder cannot come into itself"));
             }
-            if is_folder && to_folders.len() + depth(&node) > DEPTH_MAX {
+            if is_directory && to_directories.len() + depth(&node) > DEPTH_MAX {
                 return Err(Error::path(to, "too many folders in one another"));
             }
-            edit(root, from_folders, Missing::Refuse, &mut |folder| {
-                take_out(folder, from_name)?;
-                folder.modified_us = now_us;
+            edit(root, from_directories, Missing::Refuse, &mut |directory| {
+                take_out(directory, from_name)?;
+                directory.modified_us = now_us;
                 Ok(())
             })
             .map_err(|kind| refused("rename", from, kind))?;
-            edit(root, to_folders, Missing::Make(now_us), &mut |folder| {
+            edit(root, to_directories, Missing::Make(now_us), &mut |directory| {
                 let key: Arc<str> = Arc::from(*to_name);
-                match folder.children.get(&key) {
-                    Some(InMemoryNode::File(_)) if !is_folder => {}
+                match directory.children.get(&key) {
+                    Some(InMemoryNode::File(_)) if !is_directory => {}
                     Some(_) => return Err(ErrorKind::AlreadyExists),
                     None => {}
                 }
-                folder.children.insert_mut(key, node.clone());
-                folder.modified_us = now_us;
+                directory.children.insert_mut(key, node.clone());
+                directory.modified_us = now_us;
                 Ok(())
             })
             .map_err(|kind| refused("rename to", to, kind))
         })
     }
 
-    fn list(&self, folder: &str) -> Result<Vec<FilesystemEntry>> {
-        let parts = path::parts(folder)?;
-        match find(self.present(), &parts).map_err(|kind| refused("list", folder, kind))? {
-            InMemoryNode::Folder(folder) => Ok(folder
+    fn list(&self, directory: &str) -> Result<Vec<FilesystemEntry>> {
+        let parts = path::parts(directory)?;
+        match find(self.present(), &parts).map_err(|kind| refused("list", directory, kind))? {
+            InMemoryNode::Directory(directory) => Ok(directory
                 .children
                 .iter()
                 .map(|(name, node)| FilesystemEntry { name: name.to_string(), kind: node.kind() })
                 .collect()),
-            InMemoryNode::File(_) => Err(refused("list", folder, ErrorKind::NotADirectory)),
+            InMemoryNode::File(_) => Err(refused("list", directory, ErrorKind::NotADirectory)),
         }
     }
 
@@ -338,13 +339,13 @@ impl Filesystem for InMemoryFilesystem {
         let pattern = Pattern::new(pattern)?;
         let mut found = Vec::new();
         let mut left = vec![(String::new(), self.present())];
-        while let Some((path, folder)) = left.pop() {
-            for (name, node) in folder.children.iter() {
+        while let Some((path, directory)) = left.pop() {
+            for (name, node) in directory.children.iter() {
                 let path = if path.is_empty() { name.to_string() } else { format!("{path}/{name}") };
                 let matches = pattern.matches(path.as_bytes());
                 match node {
-                    InMemoryNode::Folder(folder) if &**name != ".git" => {
-                        left.push((path.clone(), Arc::clone(folder)));
+                    InMemoryNode::Directory(directory) if &**name != ".git" => {
+                        left.push((path.clone(), Arc::clone(directory)));
                     }
                     _ => {}
                 }
@@ -362,7 +363,9 @@ impl Filesystem for InMemoryFilesystem {
         let node = find(self.present(), &parts).map_err(|kind| refused("look at", path, kind))?;
         let (kind, len, mode, modified_us) = match &node {
             InMemoryNode::File(file) => (FileKind::File, file.bytes.len(), FILE_MODE, file.modified_us),
-            InMemoryNode::Folder(folder) => (FileKind::Folder, 0, FOLDER_MODE, folder.modified_us),
+            InMemoryNode::Directory(directory) => {
+                (FileKind::Directory, 0, DIRECTORY_MODE, directory.modified_us)
+            }
         };
         Ok(FileStat { kind, len: u64::try_from(len).unwrap_or(u64::MAX), mode, modified_us })
     }
@@ -377,7 +380,7 @@ impl InMemoryNode {
     fn kind(&self) -> FileKind {
         match self {
             InMemoryNode::File(_) => FileKind::File,
-            InMemoryNode::Folder(_) => FileKind::Folder,
+            InMemoryNode::Directory(_) => FileKind::Directory,
         }
     }
 }

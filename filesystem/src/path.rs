@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 /// The longest path in bytes, as on Linux.
 pub(super) const PATH_BYTES_MAX: usize = 4095;
 
-/// How many folders may stand in one another. A walk holds one open for each of them.
+/// How many directories may stand in one another. A walk holds one open for each of them.
 pub(super) const DEPTH_MAX: usize = 256;
 
 /// The parts of a path, none for the root.

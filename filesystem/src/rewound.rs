@@ -78,7 +78,7 @@ pub enum ContentDiff {
 }
 
 /// Describes a file or link that a rewind keeps as it is, since nobody knows whether a tool left it so: no call has worked in
-/// the folder yet.
+/// the directory yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileUnknown {
     /// Path relative to the workspace's root, as in [`FileRewound::path`]. A path at which nothing stands stays so.
@@ -96,7 +96,7 @@ pub struct KeptFile {
     pub by_hand: ChangeKind,
     /// What the rewind would do to it otherwise.
     pub otherwise: ChangeKind,
-    /// Path at which something else stood: the file above whose place a kept file needs a folder, or the folder, with a `/`
+    /// Path at which something else stood: the file above whose place a kept file needs a directory, or the directory, with a `/`
     /// behind it, in whose place the kept file stands. It is not brought back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_place_of: Option<String>,

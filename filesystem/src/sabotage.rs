@@ -6,7 +6,7 @@ foldlog_codec::breakages! {
     ForgedMarkKept = "forged-mark-kept": "A person cannot remove a mark that is not true.",
     MountEntered = "mount-entered": "A restore enters what is mounted in the workspace.",
     WorkspaceByPath = "workspace-by-path": "A call works on whatever folder its workspace's path leads to.",
-    AnyFolderRestored = "any-folder-restored": "A capture is restored into any folder.",
+    AnyDirectoryRestored = "any-folder-restored": "A capture is restored into any folder.",
     ChangesUntold = "changes-untold": "Nobody is told what became of a workspace since the last call of another process.",
     BootUntold = "boot-untold": "Nobody is told what a power cut left of a workspace.",
 

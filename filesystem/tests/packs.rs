@@ -12,21 +12,21 @@ use foldlog_filesystem::{
 };
 
 struct Site {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     work: HostFilesystem,
 }
 
 impl Site {
     fn new() -> Site {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("work")).unwrap();
-        let (root, store) = (folder.path().join("work"), folder.path().join("store"));
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("work")).unwrap();
+        let (root, store) = (directory.path().join("work"), directory.path().join("store"));
         let work = HostFilesystem::open(root, store, HostFilesystemOptions::default()).unwrap();
-        Site { folder, work }
+        Site { directory, work }
     }
 
     fn packer(&self) -> SnapshotPacker {
-        SnapshotPacker::new(&self.folder.path().join("store"))
+        SnapshotPacker::new(&self.directory.path().join("store"))
     }
 
     fn snapshot(&self) -> FilesystemSnapshot {
@@ -56,8 +56,8 @@ fn is_whole(store: &Path, snapshot: &FilesystemSnapshot) -> bool {
     audited.snapshots == 1 && audited.damaged.is_empty()
 }
 
-fn files_in(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten() {
+fn files_in(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten() {
         let path = entry.unwrap().path();
         match path.is_dir() {
             true => files_in(&path, found),
@@ -142,9 +142,9 @@ fn a_file_goes_on_in_the_next_pack_and_packs_are_taken_in_their_order_alone() {
     // Again over what is there.
     received(&store, &packs).unwrap();
     assert_nothing_else(around.path(), "again");
-    let folder = around.path().join("work");
-    std::fs::create_dir(&folder).unwrap();
-    let copy = HostFilesystem::open(&folder, &store, HostFilesystemOptions::default()).unwrap();
+    let directory = around.path().join("work");
+    std::fs::create_dir(&directory).unwrap();
+    let copy = HostFilesystem::open(&directory, &store, HostFilesystemOptions::default()).unwrap();
     copy.rebind(foldlog_filesystem::Rebind::IfEmpty).unwrap();
     copy.restore(&snapshot).unwrap();
     assert_eq!(copy.read("large").unwrap(), large);
@@ -170,7 +170,7 @@ fn what_is_damaged_is_not_packed_and_what_is_not_there_is_passed_over() {
     let mut other = SnapshotPacker::new(&elsewhere.path().join("store"));
     assert!(packed(&mut other, &snapshot).is_empty());
     let mut found = Vec::new();
-    files_in(&site.folder.path().join("store/objects"), &mut found);
+    files_in(&site.directory.path().join("store/objects"), &mut found);
     assert!(found.len() > 3);
     for path in found {
         let bytes = std::fs::read(&path).unwrap();
@@ -196,7 +196,7 @@ fn what_is_damaged_is_not_packed_and_what_is_not_there_is_passed_over() {
 #[test]
 fn what_was_collected_is_neither_held_nor_missed_once_its_content_is_back() {
     let site = Site::new();
-    let store = site.folder.path().join("store");
+    let store = site.directory.path().join("store");
     site.work.write("page", b"one").unwrap();
     let first = site.snapshot();
     site.work.write("page", b"two").unwrap();
@@ -216,7 +216,7 @@ fn what_was_collected_is_neither_held_nor_missed_once_its_content_is_back() {
     // A process that opens the session knows of the first one by its record alone.
     let mut packer = site.packer();
     packer.note_held([&first, &second]);
-    let elsewhere = site.folder.path().join("elsewhere");
+    let elsewhere = site.directory.path().join("elsewhere");
     let mut receiver = PackReceiver::new(&elsewhere);
     for pack in packed(&mut site.packer(), &second).iter().chain(&packed(&mut packer, &again)) {
         receiver.take(pack).unwrap();

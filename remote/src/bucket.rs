@@ -45,9 +45,9 @@ use uuid::Uuid;
 use crate::chunk::ChunkHash;
 use crate::clock::Clock;
 use crate::compaction::CompactedVolume;
+use crate::directory::NotAFile;
 use crate::error::{Error, FailureDetails, Reason, RemoteFailure, Result, ServerAnswer};
 use crate::exchange::{self, Exchange};
-use crate::folder::NotAFile;
 use crate::payloads::Withdrawn;
 use crate::retries::{Attempts, Retries};
 use crate::volume::{Extent, SPANS, VOLUME_BYTES_MAX, encoded_len};
@@ -222,15 +222,15 @@ impl Bucket {
     ///
     /// [`Error::Store`].
     pub async fn sessions(&self) -> Result<Vec<Uuid>> {
-        let folder = self.key_of(&["sessions"]);
+        let directory = self.key_of(&["sessions"]);
         let mut attempts = self.begin();
         while attempts.another().await {
-            let list = self.store.list_with_delimiter(Some(&folder));
+            let list = self.store.list_with_delimiter(Some(&directory));
             // A list comes in pages of a thousand.
             match request(self.retries.request_timeout.saturating_mul(LIST_PAGES), list).await {
                 Err(refusal) => attempts.failed(refusal.reason),
                 Ok(found) => {
-                    let names = found.common_prefixes.iter().filter_map(|folder| folder.filename());
+                    let names = found.common_prefixes.iter().filter_map(|directory| directory.filename());
                     let mut sessions: Vec<Uuid> =
                         names.filter_map(|name| Uuid::try_parse(name).ok()).collect();
                     sessions.sort_unstable();
@@ -241,8 +241,8 @@ impl Bucket {
         Err(attempts.error("list the sessions"))
     }
 
-    fn key(&self, session: Uuid, folder: &str, name: &str) -> Path {
-        self.key_of(&["sessions", &session.to_string(), folder, name])
+    fn key(&self, session: Uuid, directory: &str, name: &str) -> Path {
+        self.key_of(&["sessions", &session.to_string(), directory, name])
     }
 
     /// Returns the key that these names lead to, beneath the prefix.
@@ -256,13 +256,13 @@ impl Bucket {
         let _ = time::timeout(self.retries.request_timeout, self.store.delete(key)).await;
     }
 
-    /// Returns the object directly beneath a folder whose name is the greatest number, with that number and when the store says that it
+    /// Returns the object directly beneath a directory whose name is the greatest number, with that number and when the store says that it
     /// was put, in microseconds since 1970; `None` if there is none. Relies on no order of the list.
-    pub(crate) async fn greatest(&self, folder: &Path, what: &'static str) -> Result<Option<(u64, i64)>> {
+    pub(crate) async fn greatest(&self, directory: &Path, what: &'static str) -> Result<Option<(u64, i64)>> {
         let mut attempts = self.begin();
         while attempts.another().await {
             let find = async {
-                let (mut greatest, mut listed) = (None, self.store.list(Some(folder)));
+                let (mut greatest, mut listed) = (None, self.store.list(Some(directory)));
                 while let Some(object) = listed.next().await {
                     let object = object?;
                     let number = object.location.filename().and_then(|name| name.parse::<u64>().ok());
@@ -377,17 +377,17 @@ impl Bucket {
         Ok(listed.iter().filter_map(number).collect())
     }
 
-    /// Returns what the store lists beneath a folder of a session.
+    /// Returns what the store lists beneath a directory of a session.
     pub(crate) async fn listed(
         &self,
         session: Uuid,
-        folder: &str,
+        directory: &str,
         what: &'static str,
     ) -> Result<Vec<ObjectMeta>> {
-        let folder = self.key_of(&["sessions", &session.to_string(), folder]);
+        let directory = self.key_of(&["sessions", &session.to_string(), directory]);
         let mut attempts = self.begin();
         'attempts: while attempts.another().await {
-            let (mut list, mut listed) = (self.store.list(Some(&folder)), Vec::new());
+            let (mut list, mut listed) = (self.store.list(Some(&directory)), Vec::new());
             loop {
                 let next = async { list.next().await.transpose() };
                 match request(self.retries.request_timeout, next).await {

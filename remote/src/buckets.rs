@@ -1,4 +1,4 @@
-//! Places in object storage: a folder, or a bucket that is reached over a network.
+//! Places in object storage: a directory, or a bucket that is reached over a network.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use object_store::ObjectStore;
 use url::Url;
 use uuid::Uuid;
 
+use crate::directory::DirectoryObjectStore;
 use crate::error::{Error, Result};
-use crate::folder::DirectoryObjectStore;
 use crate::lease::{SessionLease, objects};
 use crate::place::{CollectOptions, CollectReport, Place, PlaceEnvironment, PlaceItem, PlaceReader};
 use crate::reader::ChunkReader;
@@ -25,7 +25,7 @@ struct BucketPlace {
     url: String,
 }
 
-/// Opens the place that the URL of a folder or a bucket names.
+/// Opens the place that the URL of a directory or a bucket names.
 ///
 /// # Errors
 ///
@@ -35,7 +35,7 @@ pub(crate) fn open(url: &Url, retries: Retries, variables: &PlaceEnvironment) ->
     Ok(Arc::new(BucketPlace { remote, url: url.as_str().trim_end_matches('/').to_owned() }))
 }
 
-/// Opens the folder or bucket that a URL names, for callers that speak the protocol themselves.
+/// Opens the directory or bucket that a URL names, for callers that speak the protocol themselves.
 ///
 /// # Errors
 ///
@@ -50,14 +50,14 @@ fn remote(url: &Url, retries: Retries, variables: &PlaceEnvironment) -> Result<R
         return Err(Error::Url { reason: "it holds more than a place" });
     }
     let (store, prefix) = match url.scheme() {
-        "file" => (folder(url)?, String::new()),
+        "file" => (directory(url)?, String::new()),
         "s3" | "gs" | "az" => network_store(url, variables)?,
         _ => return Err(Error::Url { reason: "it names no bucket" }),
     };
     Ok(Remote::new(store, &prefix, retries)?.at(url.as_str().trim_end_matches('/')))
 }
 
-fn folder(url: &Url) -> Result<Arc<dyn ObjectStore>> {
+fn directory(url: &Url) -> Result<Arc<dyn ObjectStore>> {
     let refused = |reason| Error::Url { reason };
     let path = url.to_file_path().map_err(|()| refused("it names no local folder"))?;
     if path.parent().is_none() {

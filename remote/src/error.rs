@@ -39,10 +39,10 @@ pub enum RemoteFailure {
     /// Another collection of the session was faster. The next one goes on where both ended.
     #[error("another collection of the session was faster; run it again")]
     Overtaken,
-    /// There is no such bucket or folder.
+    /// There is no such bucket or directory.
     #[error("there is no such bucket or folder")]
     Missing,
-    /// Something stands in the place of an object that is no regular file: a pipe or a folder, in a bucket that is in a local folder.
+    /// Something stands in the place of an object that is no regular file: a pipe or a directory, in a bucket that is in a local directory.
     #[error("what stands there is no regular file")]
     NotAFile,
     /// The bucket is not where it was looked for: it is in another region, or at another endpoint.

@@ -52,7 +52,7 @@
 //! is of object storage; `docs/spec/remote.md` says what takes their place there.
 //!
 //! All but `chunk`, `chain`, `volume`, `compaction`, `withdrawal` and `postgres` are there with the feature `object-store`, which is on by default. It brings the crate
-//! [`object_store`] with stores in memory and in a local folder. The features `s3`, `gcs` and `azure` bring the stores of networks,
+//! [`object_store`] with stores in memory and in a local directory. The features `s3`, `gcs` and `azure` bring the stores of networks,
 //! which a URL names and whose keys come from the environment ([`open_place`]). A host that makes a store itself, as the crate
 //! `object_store` says, hands it to [`ObjectReplicator`].
 //!
@@ -93,14 +93,14 @@ pub mod compaction;
 mod confirmations;
 #[cfg(any(feature = "network", feature = "postgres"))]
 mod connection;
+#[cfg(feature = "object-store")]
+mod directory;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod dropped_bodies;
 mod error;
 #[cfg(feature = "object-store")]
 mod exchange;
 mod fields;
-#[cfg(feature = "object-store")]
-mod folder;
 #[cfg(any(feature = "object-store", feature = "postgres"))]
 mod lease;
 #[cfg(feature = "object-store")]

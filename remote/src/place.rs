@@ -31,7 +31,7 @@ pub trait Place: fmt::Debug + Send + Sync {
     fn url(&self) -> &str;
 
     /// Returns what a store is given so that the place holds its sessions. `name` says in claims who writes, and must be that of one
-    /// folder of sessions alone.
+    /// directory of sessions alone.
     ///
     /// # Errors
     ///
@@ -214,15 +214,15 @@ impl SessionStanding {
 ///
 /// | URL | what keeps the sessions | feature |
 /// |---|---|---|
-/// | `file:///PATH` | a local folder, which exists | `object-store` |
+/// | `file:///PATH` | a local directory, which exists | `object-store` |
 /// | `s3://BUCKET/PREFIX` | S3, and what speaks as S3 does: R2, MinIO, Ceph | `s3` |
 /// | `gs://BUCKET/PREFIX` | Google Cloud Storage | `gcs` |
 /// | `az://CONTAINER/PREFIX` | Azure Blob Storage | `azure` |
-/// | `postgres://USER@HOST/DATABASE`, `postgres:///DATABASE?host=/FOLDER` for a socket | PostgreSQL; `Database` says what more may stand there | `postgres` |
+/// | `postgres://USER@HOST/DATABASE`, `postgres:///DATABASE?host=/DIRECTORY` for a socket | PostgreSQL; `Database` says what more may stand there | `postgres` |
 ///
 /// # Errors
 ///
-/// - [`Error::Url`] if it is no such URL, holds more than a place, or names a folder that is not there.
+/// - [`Error::Url`] if it is no such URL, holds more than a place, or names a directory that is not there.
 /// - [`Error::NotBuiltIn`] if what keeps the place is not built in.
 /// - [`Error::Settings`] if the environment's settings do not fit together.
 pub fn open_place(url: &str, retries: Retries) -> Result<Arc<dyn Place>> {
@@ -305,9 +305,9 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_a_place() {
-        let folder = tempfile::tempdir().unwrap();
-        let url = Url::from_directory_path(folder.path()).unwrap();
+    fn a_directory_is_a_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let url = Url::from_directory_path(directory.path()).unwrap();
         let place = open_place(url.as_str(), Retries::default()).unwrap();
         assert_eq!(place.url(), url.as_str().trim_end_matches('/'));
         assert!(place.sessions().unwrap().is_empty());

@@ -44,12 +44,12 @@ const AHEAD: usize = 2;
 ///
 /// let bucket = Arc::new(InMemory::new());
 /// let replicator = ObjectReplicator::new(bucket, "team/agents", "worker 7", Retries::default())?;
-/// let folder = tempfile::tempdir()?;
+/// let directory = tempfile::tempdir()?;
 /// let options = StoreOptions {
 ///     replication: Some(Replication::new(Arc::new(replicator))),
 ///     ..StoreOptions::default()
 /// };
-/// let store = Store::open_with(folder.path(), options)?;
+/// let store = Store::open_with(directory.path(), options)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -70,8 +70,8 @@ pub struct ObjectReplicator {
 }
 
 impl ObjectReplicator {
-    /// Keeps sessions beneath `prefix` in `store`. `name` says in claims who writes, and must be that of this one folder of sessions:
-    /// another folder with that name would go on with records that this one has not brought to the bucket.
+    /// Keeps sessions beneath `prefix` in `store`. `name` says in claims who writes, and must be that of this one directory of sessions:
+    /// another directory with that name would go on with records that this one has not brought to the bucket.
     ///
     /// # Errors
     ///

@@ -105,7 +105,7 @@ impl Makers {
     }
 
     /// Waits until the volumes are put whose chunks are on hand, for as long as one request may take. A process that ended before would
-    /// leave a temporary file of one where a bucket is in a folder.
+    /// leave a temporary file of one where a bucket is in a directory.
     pub(crate) async fn finish(&mut self) {
         self.queue = None;
         if let Some(task) = self.task.take() {

@@ -2,7 +2,7 @@
 //!
 //! | step | left behind by a crash |
 //! |---|---|
-//! | 1. The store's time is taken, and what stands in the session's folder of payloads listed | nothing |
+//! | 1. The store's time is taken, and what stands in the session's directory of payloads listed | nothing |
 //! | 2. The log is read to its end: what a chunk of the chain names is needed. Of a log in which a record does not decode here everything is | nothing |
 //! | 3. What is not needed, and was withdrawn [`MIN_AGE`](crate::MIN_AGE) before that time, is removed | the rest, for the next collection |
 //! | 4. The names of what is not needed and as old are withdrawn | nothing: a withdrawal counts as a whole or not at all |

@@ -24,17 +24,17 @@ pub enum Error {
     Io {
         /// What was to be done with it, such as `read` or `written`.
         op: &'static str,
-        /// File or folder.
+        /// File or directory.
         path: PathBuf,
         /// Answer of the system.
         source: io::Error,
     },
-    /// Something else stands where a file or a folder is to be. Links are not followed.
+    /// Something else stands where a file or a directory is to be. Links are not followed.
     #[error("{} is no {wanted}, but a {found}", escape::path(path))]
     OtherKind {
         /// What stands there.
         path: PathBuf,
-        /// `file` or `folder`.
+        /// `file` or `directory`.
         wanted: &'static str,
         /// Its kind.
         found: &'static str,
@@ -58,7 +58,7 @@ pub enum Error {
     /// Another process reads or writes a tree for longer than anybody waits.
     #[error("waited {} s for {}, which another process reads or writes", waited.as_secs(), escape::path(path))]
     InUse {
-        /// Folder of the tree.
+        /// Directory of the tree.
         path: PathBuf,
         /// Time that the call waited.
         waited: std::time::Duration,
@@ -69,7 +69,7 @@ pub enum Error {
     /// There is no tree of a session, or none of a version that is known.
     #[error("{} holds no tree of a session: {}", escape::path(path), escape::text(reason))]
     NoTree {
-        /// Folder.
+        /// Directory.
         path: PathBuf,
         /// Why.
         reason: String,
@@ -77,7 +77,7 @@ pub enum Error {
     /// Files of a tree are not what its manifest says.
     #[error("the tree in {} is damaged: {}", escape::path(dir), DamageList(files))]
     Damaged {
-        /// Folder of the session.
+        /// Directory of the session.
         dir: PathBuf,
         /// Each file, and what is wrong with it.
         files: Vec<DamagedFile>,
@@ -168,7 +168,7 @@ pub enum Error {
 /// Names a file of a tree, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedFile {
-    /// Path within the session's folder, `/` between names.
+    /// Path within the session's directory, `/` between names.
     pub path: String,
     /// What is wrong.
     pub damage: FileDamage,

@@ -111,7 +111,7 @@ fn a_tree_has_the_state_of_each_checkpoint_that_is_kept_and_the_history_of_all()
     }
     let opened = SessionTree::open(folder.path(), TreeLimits::default()).unwrap();
     let history = &opened.manifest().history;
-    let listed: Vec<_> = history.iter().map(|one| (one.id, one.folder, one.removed.is_some())).collect();
+    let listed: Vec<_> = history.iter().map(|one| (one.id, one.directory, one.removed.is_some())).collect();
     let ids: Vec<_> = at_each.iter().map(|(id, _)| *id).collect();
     assert_eq!(listed, [(ids[0], None, true), (ids[1], Some(1), false), (ids[2], Some(2), false)]);
     let hashes = kept.iter().map(|one| (one.position, &one.validation_hash));

@@ -80,7 +80,7 @@ fn whatever_a_store_makes_is_for_its_users_alone_whatever_the_umask_is() {
         process.hear("made").unwrap();
         let (mut folders, mut files) = (0, Vec::new());
         each_below(folder.path(), &mut |path, is_folder, mode| {
-            let expected = if is_folder { access.folder_mode() } else { access.file_mode() };
+            let expected = if is_folder { access.directory_mode() } else { access.file_mode() };
             // The background may be about to write an image, which nobody else reads until it is whole.
             let is_unfinished = path.extension().is_some_and(|extension| extension == "new");
             let mut found = if is_unfinished { mode | expected } else { mode };

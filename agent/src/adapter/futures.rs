@@ -160,8 +160,8 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
     /// # use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
     /// # use foldlog_agent::{AsyncEvaluateOptions, MarkdownSection, Prompt, ProviderAdapter};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
     /// # let state = ExecutionState::new(session, ResourceRegistry::builder().build()?);
     /// # let provider = Blocking::new(ScriptedProvider::new([ScriptedReply::text("Hello.")]));
     /// let adapter = Arc::new(ProviderAdapter::new(provider));

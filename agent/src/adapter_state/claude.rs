@@ -14,7 +14,7 @@ pub struct ClaudeAgentSDKState {
     pub created_at: DateTime<Utc>,
     /// Time of the last message.
     pub last_activity_at: DateTime<Utc>,
-    /// Folder in which the SDK ran.
+    /// Directory in which the SDK ran.
     #[serde(default)]
     pub workspace_path: Option<String>,
     /// Name of the prompt that began the session.
@@ -28,7 +28,7 @@ pub struct ClaudeAgentSDKState {
 }
 
 impl ClaudeAgentSDKState {
-    /// Makes the state of a session that was begun at `created_at`: without messages, not complete, in no folder.
+    /// Makes the state of a session that was begun at `created_at`: without messages, not complete, in no directory.
     pub fn new(
         session_id: impl Into<String>,
         prompt_name: impl Into<String>,

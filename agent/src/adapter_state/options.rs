@@ -56,8 +56,8 @@ pub struct AdapterStateOptions {
     pub checkpoint: Option<CheckpointStrategy>,
     /// Time since its last activity after which a provider's session counts as expired.
     pub max_age: Duration,
-    /// Folders in which the provider ran before they were moved to the present one: a state that names one of them passes
-    /// the check of the folder.
+    /// Directories in which the provider ran before they were moved to the present one: a state that names one of them passes
+    /// the check of the directory.
     pub moved_from: Vec<String>,
     /// What becomes of a state that is too large.
     pub oversized: OversizedState,

@@ -39,7 +39,7 @@ pub trait StatefulAdapter {
         None
     }
 
-    /// Returns the folder in which the provider runs; by default it runs in none.
+    /// Returns the directory in which the provider runs; by default it runs in none.
     fn workspace_path(&self) -> Option<&str> {
         None
     }

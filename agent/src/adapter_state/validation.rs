@@ -10,7 +10,7 @@ use super::{AdapterState, AdapterStateSnapshot, CompositeAdapterState};
 /// Says what is checked before a provider's session is resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ResumeValidation {
-    /// The folder, unless it was [moved](crate::adapter_state::AdapterStateOptions::moved_from), the prompt's name and the time of the last activity are those that are expected, no rollback
+    /// The directory, unless it was [moved](crate::adapter_state::AdapterStateOptions::moved_from), the prompt's name and the time of the last activity are those that are expected, no rollback
     /// abandoned the capture, and what [`Relaxed`](ResumeValidation::Relaxed) checks. A state that does not say one of
     /// them is refused.
     #[default]
@@ -35,9 +35,9 @@ impl ResumeValidation {
 /// Holds what a state is checked against.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResumeContext {
-    /// Folder in which the provider is to run; `None` if it runs in none.
+    /// Directory in which the provider is to run; `None` if it runs in none.
     pub workspace_path: Option<String>,
-    /// Folders that were moved to that one.
+    /// Directories that were moved to that one.
     pub moved_from: Vec<String>,
     /// Name of the prompt.
     pub prompt_name: String,
@@ -53,7 +53,7 @@ pub enum ResumeCheck {
     Resumable,
     /// The state names a session.
     SessionId,
-    /// The provider is to run in the folder in which it ran.
+    /// The provider is to run in the directory in which it ran.
     WorkspacePath,
     /// The prompt has the name of the one that began the session.
     PromptName,
@@ -154,7 +154,7 @@ impl ResumeValidation {
             ResumeValidation::Relaxed => checking.names_a_session(),
             ResumeValidation::Strict => {
                 checking.names_a_session()?;
-                checking.same_folder()?;
+                checking.same_directory()?;
                 checking.same_prompt()?;
                 checking.on_live_path()?;
                 checking.recent(max_age)
@@ -214,7 +214,7 @@ impl ResumeChecker<'_> {
         self.require(self.snapshot.state.resumable(), ResumeCheck::Resumable, no, yes)
     }
 
-    fn same_folder(&self) -> Result<(), ResumeRefusal> {
+    fn same_directory(&self) -> Result<(), ResumeRefusal> {
         let recorded = self.snapshot.state.text("workspace_path");
         let expected = self.context.workspace_path.as_deref();
         let was_moved = |recorded: &str| {

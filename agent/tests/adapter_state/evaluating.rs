@@ -15,7 +15,7 @@ use crate::world::*;
 /// Stands for an adapter whose provider keeps sessions: it hands out ids, and knows which of them are gone.
 struct Program {
     options: AdapterStateOptions,
-    folder: &'static str,
+    directory: &'static str,
     gone: &'static [&'static str],
     /// Ids of the sessions that were begun or resumed, and how.
     calls: RefCell<Vec<String>>,
@@ -23,7 +23,7 @@ struct Program {
 
 impl Program {
     fn new(options: AdapterStateOptions) -> Program {
-        Program { options, folder: "/work", gone: &[], calls: RefCell::default() }
+        Program { options, directory: "/work", gone: &[], calls: RefCell::default() }
     }
 
     fn calls(&self) -> Vec<String> {
@@ -41,7 +41,7 @@ impl StatefulAdapter for Program {
     }
 
     fn workspace_path(&self) -> Option<&str> {
-        Some(self.folder)
+        Some(self.directory)
     }
 
     fn evaluate_with_state<O>(
@@ -171,7 +171,7 @@ fn a_plain_evaluation_without_an_id_goes_on_with_the_one_that_the_log_holds() {
 fn a_plain_evaluation_that_may_not_resume_what_it_finds_fails_unless_a_fresh_one_is_asked_for() {
     let world = World::new();
     let session = crashed(&world, &Program::new(automatic()), &prompt());
-    let elsewhere = Program { folder: "/other", ..Program::new(automatic()) };
+    let elsewhere = Program { directory: "/other", ..Program::new(automatic()) };
     let state = run(&world, &session);
     let error = elsewhere.evaluate(&prompt(), &state, evaluation("two")).unwrap_err();
     assert!(

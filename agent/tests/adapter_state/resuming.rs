@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::world::*;
 
-/// Names the folder of the store to a process that a test starts.
+/// Names the directory of the store to a process that a test starts.
 const STORE: &str = "FOLDLOG_TEST_STORE";
 
 #[test]
@@ -31,8 +31,8 @@ fn a_worker_that_crashed_is_resumed_by_the_id_that_it_captured_first() {
 #[test]
 #[ignore = "a part of the test below"]
 fn part_of_the_killed_worker() {
-    let Some(folder) = std::env::var_os(STORE) else { return };
-    let world = World::at(Path::new(&folder));
+    let Some(directory) = std::env::var_os(STORE) else { return };
+    let world = World::at(Path::new(&directory));
     let session = world.session();
     let mut capture = world.capture(&session, "one", &AdapterStateOptions::default());
     capture.offer(&claude("abc123"), None, CaptureOccasion::Init).unwrap();
@@ -42,10 +42,10 @@ fn part_of_the_killed_worker() {
 
 #[test]
 fn a_second_process_resumes_the_session_of_a_worker_that_was_killed() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut worker = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "resuming::part_of_the_killed_worker"])
-        .env(STORE, folder.path())
+        .env(STORE, directory.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -55,7 +55,7 @@ fn a_second_process_resumes_the_session_of_a_worker_that_was_killed() {
     worker.kill().unwrap();
     assert_eq!(worker.wait().unwrap().signal(), Some(9));
 
-    let world = World::at(folder.path());
+    let world = World::at(directory.path());
     let session = world.store.open_session(id.parse().unwrap(), &world.types).unwrap();
     assert_eq!(recover(&session).as_deref(), Some("abc123"));
     let plan = plan_resume(&session, "two", CLAUDE, &AdapterStateOptions::default(), &context()).unwrap();

@@ -19,7 +19,8 @@ fn refused(
 }
 
 #[test]
-fn the_strict_validation_refuses_another_folder_another_prompt_and_what_is_too_old_and_names_both_values() {
+fn the_strict_validation_refuses_another_directory_another_prompt_and_what_is_too_old_and_names_both_values()
+{
     let strict = |state, context| refused(ResumeValidation::Strict, state, context);
     assert_eq!(strict(claude("abc123"), context()), None);
 

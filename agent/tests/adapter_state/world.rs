@@ -28,7 +28,7 @@ pub(crate) fn at(seconds: i64) -> DateTime<Utc> {
 
 /// Holds a store whose clock stands at noon.
 pub(crate) struct World {
-    _folder: Option<tempfile::TempDir>,
+    _directory: Option<tempfile::TempDir>,
     pub(crate) store: Store,
     pub(crate) clock: Arc<FixedClock>,
     pub(crate) types: SessionTypes,
@@ -36,17 +36,17 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> World {
-        let folder = tempfile::tempdir().unwrap();
-        let world = World::at(folder.path());
-        World { _folder: Some(folder), ..world }
+        let directory = tempfile::tempdir().unwrap();
+        let world = World::at(directory.path());
+        World { _directory: Some(directory), ..world }
     }
 
-    /// Opens the store in a folder that outlives this world.
-    pub(crate) fn at(folder: &Path) -> World {
+    /// Opens the store in a directory that outlives this world.
+    pub(crate) fn at(directory: &Path) -> World {
         let clock = Arc::new(FixedClock::new(NOON * 1_000_000));
         let options = StoreOptions { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..StoreOptions::default() };
-        let store = Store::open_with(folder, options).unwrap();
-        World { _folder: None, store, clock, types: SessionTypes::builder().build().unwrap() }
+        let store = Store::open_with(directory, options).unwrap();
+        World { _directory: None, store, clock, types: SessionTypes::builder().build().unwrap() }
     }
 
     pub(crate) fn session(&self) -> Session {

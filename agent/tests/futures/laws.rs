@@ -234,8 +234,8 @@ fn hold(scenario: &Scenario, session: Session, is_async: bool) -> Seen {
 /// Each log is run again by the other driver: a replay compares each record that a host would write with the recorded one.
 #[test]
 fn either_driver_writes_what_the_other_one_writes() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
     for scenario in conversations() {
         let live = |is_async| {
             let session = store.create(&types()).unwrap();

@@ -124,7 +124,7 @@ impl ClientFailure {
             | Kind::Disconnected
             | Kind::InitializeTimeout
             | Kind::TimedOut
-            | Kind::FolderNotFound => ClientFailureKind::Connection,
+            | Kind::DirectoryNotFound => ClientFailureKind::Connection,
             _ => ClientFailureKind::Other,
         };
         ClientFailure {

@@ -119,11 +119,11 @@ impl ClaudeAgentSDKAdapter {
         Ok(RunOrigin { provided, resumed: Some(resume.snapshot), transcripts })
     }
 
-    /// Returns whether a folder that the host keeps has the transcript of a session. A replay is told what was so then.
+    /// Returns whether a directory that the host keeps has the transcript of a session. A replay is told what was so then.
     fn kept_file_is_there(&self, id: &str, session: &Session, is_recorded: bool) -> Result<bool> {
-        let ProgramHome::Kept(folder) = &self.home else { return Ok(false) };
+        let ProgramHome::Kept(directory) = &self.home else { return Ok(false) };
         let is_there = || {
-            let projects = std::fs::read_dir(folder.join("projects")).into_iter().flatten().flatten();
+            let projects = std::fs::read_dir(directory.join("projects")).into_iter().flatten().flatten();
             projects.into_iter().any(|project| project.path().join(format!("{id}.jsonl")).is_file())
         };
         if is_recorded { Ok(session.observe(IS_THERE, is_there)?) } else { Ok(is_there()) }

@@ -24,16 +24,16 @@ const PROGRAMS_MODEL: &str = "default";
 pub struct ClaudeAgentSDKClientConfig {
     /// What the program asks before it runs a tool. Whatever it is, no tool runs that the adapter does not allow.
     pub permission_mode: PermissionMode,
-    /// Working folder of the program, mostly the folder of the run's workspace. `None` is an empty folder of the run.
+    /// Working directory of the program, mostly the directory of the run's workspace. `None` is an empty directory of the run.
     pub cwd: Option<PathBuf>,
-    /// Folders beside the working folder that tools may use. A rollback restores them only if they are resources of the run.
+    /// Directories beside the working directory that tools may use. A rollback restores them only if they are resources of the run.
     pub add_dirs: Vec<PathBuf>,
     /// Variables that the program is given beside the few that it is passed in any case, such as `ANTHROPIC_API_KEY`.
     pub env: BTreeMap<OsString, OsString>,
     /// Files of settings that the program reads: by default none. With [`SettingSource::Project`] it also reads the `CLAUDE.md` files of
-    /// the working folder, and runs the hooks of the settings outside of any transaction.
+    /// the working directory, and runs the hooks of the settings outside of any transaction.
     pub setting_sources: Vec<SettingSource>,
-    /// Whether the program starts the servers that the working folder's `.mcp.json` names, which needs [`SettingSource::Project`]. Their
+    /// Whether the program starts the servers that the working directory's `.mcp.json` names, which needs [`SettingSource::Project`]. Their
     /// tools run if [`RunOptions::native_tools`] names them, such as `mcp__files__read`, as transactions like any other tool of the
     /// program.
     pub project_servers: bool,
@@ -128,13 +128,13 @@ impl ClaudeAgentSDKModelConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProgramHome {
-    /// In the session's folder, from which they are removed after the run. The transcript is in the log too, and a later run writes it
-    /// back from there: the session's folder alone resumes, on any machine. Outputs that were too large for the model, of which it was
+    /// In the session's directory, from which they are removed after the run. The transcript is in the log too, and a later run writes it
+    /// back from there: the session's directory alone resumes, on any machine. Outputs that were too large for the model, of which it was
     /// told the file, stay as long as the session. What else the program keeps, such as file checkpoints of its own, is lost with the
     /// run.
     #[default]
     FromLog,
-    /// In this folder, which the host keeps (`CLAUDE_CONFIG_DIR`, mode 0700). A transcript that is missing there is written
+    /// In this directory, which the host keeps (`CLAUDE_CONFIG_DIR`, mode 0700). A transcript that is missing there is written
     /// back from the log.
     Kept(PathBuf),
     /// Where the program keeps them for this machine's user. The run sees that user's credentials and sessions, and another

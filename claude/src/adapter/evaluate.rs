@@ -17,7 +17,7 @@ use super::calls::{CallRunner, RESPOND};
 use super::config::OutputBy;
 use super::conversation::{Recorder, Recorders};
 use super::failure;
-use super::home::Folders;
+use super::home::Directories;
 use super::logs;
 use super::native;
 use super::recovery::{self, MARK, end_left};
@@ -338,12 +338,12 @@ impl ClaudeAgentSDKAdapter {
                 run.run()
             }
             false => match self.prepare(&mut ready, prompt) {
-                Ok((folders, _lock)) => {
+                Ok((directories, _lock)) => {
                     let mut with = self.client_options(
                         prompt,
                         &ready.rendered,
                         &ready.provided,
-                        &folders,
+                        &directories,
                         &tools,
                         options.deadline,
                     );
@@ -364,35 +364,35 @@ impl ClaudeAgentSDKAdapter {
         self.end(run, &ready)
     }
 
-    /// Makes ready what the program works with: no other program, its folders, its transcript, and the lock of its session.
-    fn prepare<O>(&self, ready: &mut Ready<'_>, prompt: &Prompt<O>) -> Result<(Folders, File)> {
+    /// Makes ready what the program works with: no other program, its directories, its transcript, and the lock of its session.
+    fn prepare<O>(&self, ready: &mut Ready<'_>, prompt: &Prompt<O>) -> Result<(Directories, File)> {
         self.searched.end_orphan(ready.session)?;
-        let folders = Folders::make(
+        let directories = Directories::make(
             &self.home,
             self.client.cwd.as_deref(),
             Some(ready.session.dir()),
             &recovery::mark(ready.session),
             &prompt.name(),
         )?;
-        self.write_transcript(ready, &folders, prompt)?;
-        let lock = folders.lock(&ready.provided, &prompt.name())?;
-        Ok((folders, lock))
+        self.write_transcript(ready, &directories, prompt)?;
+        let lock = directories.lock(&ready.provided, &prompt.name())?;
+        Ok((directories, lock))
     }
 
     /// Writes the transcript of the session that is resumed to where the program looks for it.
     fn write_transcript<O>(
         &self,
         ready: &mut Ready<'_>,
-        folders: &Folders,
+        directories: &Directories,
         prompt: &Prompt<O>,
     ) -> Result<()> {
-        let (Some(id), Some(config)) = (&ready.provided.resumes, &folders.config) else { return Ok(()) };
+        let (Some(id), Some(config)) = (&ready.provided.resumes, &directories.config) else { return Ok(()) };
         let all = match ready.transcripts.take() {
             Some(all) => all,
             None => transcript::transcripts(ready.session)?,
         };
         let results = begin::results(&ready.messages);
-        let file = transcript::file_of(config, &folders.cwd, id);
+        let file = transcript::file_of(config, &directories.cwd, id);
         transcript::write_back(&file, all, id, &ready.lineage, &results, &prompt.name())
     }
 

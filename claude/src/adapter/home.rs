@@ -1,8 +1,8 @@
-//! Folders of a run: what the program takes for its home, its temporary folder and its own files.
+//! Directories of a run: what the program takes for its home, its temporary directory and its own files.
 //!
 //! An output that is too large for the model is saved by the program below `projects/<cwd>/<session>/tool-results` of its own
-//! folder, and the model is told the path of the file. So that the file is there as long as the session, the program's own
-//! folder is [`PROGRAM`] in the session's folder, and the directories `tool-results` stay in it when all else is removed.
+//! directory, and the model is told the path of the file. So that the file is there as long as the session, the program's own
+//! directory is [`PROGRAM`] in the session's directory, and the directories `tool-results` stay in it when all else is removed.
 
 use std::fs;
 use std::io;
@@ -15,43 +15,43 @@ use super::begin::ProgramSession;
 use super::config::ProgramHome;
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
 
-/// Permissions of folders that hold transcripts and, maybe, credentials.
+/// Permissions of directories that hold transcripts and, maybe, credentials.
 const PRIVATE: u32 = 0o700;
 
-/// Holds the folders of a run. Those that belong to the run are removed with it; those of a run that was killed, when the session's
+/// Holds the directories of a run. Those that belong to the run are removed with it; those of a run that was killed, when the session's
 /// next one begins.
 #[derive(Debug)]
-pub(super) struct Folders {
+pub(super) struct Directories {
     /// `HOME`; `None` is that of the user.
     pub(super) home: Option<PathBuf>,
     /// `TMPDIR`.
     pub(super) tmpdir: PathBuf,
     /// `CLAUDE_CONFIG_DIR`; `None` is where the program keeps its files for the user.
     pub(super) config: Option<PathBuf>,
-    /// Working folder.
+    /// Working directory.
     pub(super) cwd: PathBuf,
-    _own: OwnFolder,
+    _own: OwnDirectory,
     _outputs: Option<KeptOutputs>,
 }
 
-/// Removes a folder with all that is in it when it is dropped.
+/// Removes a directory with all that is in it when it is dropped.
 #[derive(Debug)]
-struct OwnFolder(PathBuf);
+struct OwnDirectory(PathBuf);
 
-impl Drop for OwnFolder {
+impl Drop for OwnDirectory {
     fn drop(&mut self) {
         // What a program that has not quite ended still writes there is nobody's.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Name of the program's own folder in the session's folder.
+/// Name of the program's own directory in the session's directory.
 const PROGRAM: &str = "program";
 
 /// Name of the directories in which the program saves large outputs.
 const OUTPUTS: &str = "tool-results";
 
-/// Removes all of the program's own folder but the outputs that the model was told of, when it is dropped.
+/// Removes all of the program's own directory but the outputs that the model was told of, when it is dropped.
 #[derive(Debug)]
 struct KeptOutputs(PathBuf);
 
@@ -61,7 +61,7 @@ impl Drop for KeptOutputs {
     }
 }
 
-/// Removes what is in the program's own folder but for its large outputs. What cannot be removed stays.
+/// Removes what is in the program's own directory but for its large outputs. What cannot be removed stays.
 fn remove_but_outputs(config: &Path) {
     for found in directories_among(config) {
         if !found.ends_with("projects") {
@@ -94,12 +94,12 @@ fn directories_among(directory: &Path) -> Vec<PathBuf> {
     directories
 }
 
-/// Returns how the names of the folders of a session's runs begin. `mark` is what the session is known by.
+/// Returns how the names of the directories of a session's runs begin. `mark` is what the session is known by.
 fn own_names(mark: &str) -> String {
     format!("foldlog-claude-{mark}-")
 }
 
-/// Removes the folders of earlier runs of a session, whose processes were killed. They hold transcripts.
+/// Removes the directories of earlier runs of a session, whose processes were killed. They hold transcripts.
 fn remove_left(mark: &str) {
     let names = own_names(mark);
     for found in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
@@ -110,32 +110,32 @@ fn remove_left(mark: &str) {
     }
 }
 
-impl Folders {
-    /// Makes the folders of a run of a session, whose folder is `session` if there is one, and removes those that its earlier runs left. `cwd` is the
-    /// working folder, which must exist; `None` is a fresh one.
+impl Directories {
+    /// Makes the directories of a run of a session, whose directory is `session` if there is one, and removes those that its earlier runs left. `cwd` is the
+    /// working directory, which must exist; `None` is a fresh one.
     ///
     /// # Errors
     ///
-    /// [`Error::PromptEvaluation`] if a folder cannot be made.
+    /// [`Error::PromptEvaluation`] if a directory cannot be made.
     pub(super) fn make(
         keeps: &ProgramHome,
         cwd: Option<&Path>,
         session: Option<&Path>,
         mark: &str,
         prompt: &str,
-    ) -> Result<Folders> {
+    ) -> Result<Directories> {
         remove_left(mark);
-        let made = || -> io::Result<Folders> {
+        let made = || -> io::Result<Directories> {
             // Where everyone may write, nobody is to guess the name.
             #[expect(clippy::disallowed_methods, reason = "it names a temporary folder")]
             let name = format!("{}{:08x}", own_names(mark), Uuid::new_v4().as_fields().0);
             let own = std::env::temp_dir().join(name);
             make_private(&own)?;
-            let own = OwnFolder(own);
+            let own = OwnDirectory(own);
             let (home, tmpdir) = (own.0.join("home"), own.0.join("tmp"));
             make_private(&home)?;
             make_private(&tmpdir)?;
-            // A session of another storage has no folder.
+            // A session of another storage has no directory.
             let outputs = session.filter(|dir| dir.is_dir()).map(|dir| KeptOutputs(dir.join(PROGRAM)));
             let outputs = outputs.filter(|_| *keeps == ProgramHome::FromLog);
             if let Some(outputs) = &outputs {
@@ -146,7 +146,7 @@ impl Folders {
                     let config = outputs.as_ref().map_or_else(|| own.0.join("config"), |it| it.0.clone());
                     (Some(home), Some(std::path::absolute(config)?))
                 }
-                ProgramHome::Kept(folder) => (Some(home), Some(std::path::absolute(folder)?)),
+                ProgramHome::Kept(directory) => (Some(home), Some(std::path::absolute(directory)?)),
                 ProgramHome::Users => (None, None),
             };
             if let Some(config) = &config {
@@ -160,9 +160,9 @@ impl Folders {
                     cwd
                 }
             };
-            // The program names its folder of a project by the real path.
+            // The program names its directory of a project by the real path.
             let cwd = fs::canonicalize(&cwd).unwrap_or(cwd);
-            Ok(Folders { home, tmpdir, config, cwd, _own: own, _outputs: outputs })
+            Ok(Directories { home, tmpdir, config, cwd, _own: own, _outputs: outputs })
         };
         made().map_err(|error| Error::PromptEvaluation {
             phase: EvaluationPhase::Request,
@@ -179,10 +179,11 @@ impl Folders {
     ///
     /// [`Error::PromptEvaluation`] if another run has it.
     pub(super) fn lock(&self, provided: &ProgramSession, prompt: &str) -> Result<fs::File> {
-        let folder = self.config.clone().unwrap_or_else(|| std::env::temp_dir().join("foldlog-claude-locks"));
-        let path = folder.join(format!("foldlog-{}.lock", provided.id()));
+        let directory =
+            self.config.clone().unwrap_or_else(|| std::env::temp_dir().join("foldlog-claude-locks"));
+        let path = directory.join(format!("foldlog-{}.lock", provided.id()));
         let locked = || -> io::Result<Option<fs::File>> {
-            make_private(&folder)?;
+            make_private(&directory)?;
             let file = fs::File::options().create(true).append(true).open(&path)?;
             match file.try_lock() {
                 Ok(()) => Ok(Some(file)),
@@ -202,8 +203,8 @@ impl Folders {
     }
 }
 
-/// Makes a folder that only this user reads, or sees to it that one that is there is such a folder.
-fn make_private(folder: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(PRIVATE).create(folder)?;
-    fs::set_permissions(folder, fs::Permissions::from_mode(PRIVATE))
+/// Makes a directory that only this user reads, or sees to it that one that is there is such a directory.
+fn make_private(directory: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(PRIVATE).create(directory)?;
+    fs::set_permissions(directory, fs::Permissions::from_mode(PRIVATE))
 }

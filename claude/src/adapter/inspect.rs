@@ -12,7 +12,7 @@ use super::ClaudeAgentSDKAdapter;
 use super::arrival::ClientFailure;
 use super::config::{ProgramHome, canonical};
 use super::failure;
-use super::home::Folders;
+use super::home::Directories;
 use crate::{
     Callbacks, ClaudeMessageBody, Client, ClientError, ClientOptions, ErrorKind, HookCall, HookMatcher,
     HookReply, Init, Stage,
@@ -49,7 +49,7 @@ impl ClaudeAgentSDKAdapter {
     pub fn inspect(&self, tools: &[String]) -> Result<Init> {
         #[expect(clippy::disallowed_methods, reason = "it names a temporary folder")]
         let mark = format!("inspect-{}", Uuid::new_v4().simple());
-        let folders = Folders::make(&ProgramHome::FromLog, None, None, &mark, "inspect")?;
+        let directories = Directories::make(&ProgramHome::FromLog, None, None, &mark, "inspect")?;
         let mut variables = self.variables(Deadline::never());
         variables.set("ANTHROPIC_BASE_URL", NOWHERE);
         let options = ClientOptions {
@@ -57,10 +57,10 @@ impl ClaudeAgentSDKAdapter {
             tools: Some(tools.iter().map(|tool| canonical(tool).to_owned()).collect()),
             hooks: vec![HookMatcher::new(BEFORE_PROMPT, BEFORE_PROMPT)],
             variables,
-            home: folders.home.clone(),
-            tmpdir: Some(folders.tmpdir.clone()),
-            config_dir: folders.config.clone(),
-            ..ClientOptions::new(&self.program, &folders.cwd)
+            home: directories.home.clone(),
+            tmpdir: Some(directories.tmpdir.clone()),
+            config_dir: directories.config.clone(),
+            ..ClientOptions::new(&self.program, &directories.cwd)
         };
         described(&options).map_err(|error| failure::of_client(&ClientFailure::of(&error), "inspect", ""))
     }

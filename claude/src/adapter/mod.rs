@@ -16,7 +16,7 @@
 //! | `begin` | where an evaluation begins: in a fresh session of the program, or in one that goes on |
 //! | `transcript` | writes the program's transcript back from the log |
 //! | `recovery` | recovers what an earlier process left behind: its program, and the calls that were open |
-//! | `home` | folders of a run |
+//! | `home` | directories of a run |
 //! | `inspect` | what the installed program says of itself before a run |
 //! | `logs` | what a host's logger is told |
 //! | `failure` | turns what goes wrong into the errors of an evaluation |
@@ -95,7 +95,7 @@ use self::arrival::{POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE};
 use self::begin::ProgramSession;
 use self::calls::{RESPOND, SERVER, STRUCTURED_OUTPUT};
 use self::config::{canonical, is_of_server};
-use self::home::Folders;
+use self::home::Directories;
 use self::recovery::OrphanSearchProgress;
 use crate::{BridgedTool, ClientOptions, EnvironmentVariables, HookMatcher, PermissionMode, SystemPrompt};
 use foldlog_agent::adapter_state::AdapterStateOptions;
@@ -126,7 +126,7 @@ const RESPOND_DESCRIPTION: &str = "Provide your final structured response. You M
 
 /// Evaluates prompts with the Claude Code program. Evaluations of different sessions may run at the same time.
 ///
-/// The working folder of the program is mostly the folder of a workspace that is a resource of the run: what its tools
+/// The working directory of the program is mostly the directory of a workspace that is a resource of the run: what its tools
 /// change there is rolled back when a call fails. What they change elsewhere is not.
 #[derive(Debug)]
 pub struct ClaudeAgentSDKAdapter {
@@ -271,7 +271,7 @@ impl ClaudeAgentSDKAdapter {
         prompt: &Prompt<O>,
         rendered: &RenderedPrompt,
         provided: &ProgramSession,
-        folders: &Folders,
+        directories: &Directories,
         tools: &[BridgedTool],
         deadline: Deadline,
     ) -> ClientOptions {
@@ -294,7 +294,7 @@ impl ClaudeAgentSDKAdapter {
         let own = own.into_iter().filter(|name| !is_of_server(name)).collect();
         let hook =
             |event: &str| HookMatcher { timeout: Some(WAITS_FOR_HOST), ..HookMatcher::new(event, event) };
-        let defaults = ClientOptions::new(&self.program, &folders.cwd);
+        let defaults = ClientOptions::new(&self.program, &directories.cwd);
         ClientOptions {
             leading_arguments: self.leading_arguments.clone(),
             model: self.model.model.clone(),
@@ -320,9 +320,9 @@ impl ClaudeAgentSDKAdapter {
             can_use_tool: !bypasses,
             system_prompt_snapshot: Some(false),
             variables: self.variables(deadline),
-            home: folders.home.clone(),
-            tmpdir: Some(folders.tmpdir.clone()),
-            config_dir: folders.config.clone(),
+            home: directories.home.clone(),
+            tmpdir: Some(directories.tmpdir.clone()),
+            config_dir: directories.config.clone(),
             initialize_timeout: deadline.remaining().min(defaults.initialize_timeout),
             ..defaults
         }

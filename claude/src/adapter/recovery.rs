@@ -65,8 +65,8 @@ pub(super) struct OrphanSearchProgress(Mutex<BTreeMap<Uuid, SequenceNumber>>);
 /// is the session's [`mark`].
 pub(super) const MARK: &str = "FOLDLOG_RUN";
 
-/// Returns what the program of a session, and the folders of its runs, are known by: the session's id, and a digest of the path
-/// of its folder, since a copy of the session elsewhere has the same id and may run too.
+/// Returns what the program of a session, and the directories of its runs, are known by: the session's id, and a digest of the path
+/// of its directory, since a copy of the session elsewhere has the same id and may run too.
 pub(super) fn mark(session: &Session) -> String {
     let digest = blake3::hash(session.dir().as_os_str().as_encoded_bytes()).to_hex();
     format!("{}-{}", session.id(), digest.as_str().split_at(8).0)

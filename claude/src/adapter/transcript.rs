@@ -1,7 +1,7 @@
 //! Writes the program's transcript of a session back from the log.
 //!
 //! The program keeps a session in a file of JSON lines, and mirrors each line that it adds (`transcript_mirror`). The mirrored
-//! lines are arrivals of the log; together they are the file, byte for byte. So a folder that was lost is written again, and a
+//! lines are arrivals of the log; together they are the file, byte for byte. So a directory that was lost is written again, and a
 //! session goes on where only the log is left.
 //!
 //! | what is missing in the mirrored lines | what is written |
@@ -14,7 +14,7 @@
 //! | a part of the history, in a copy whose program was killed before it had mirrored all of it | the lines of the session that was copied, through the entry behind which it was |
 //! | each message | nothing: the session cannot be resumed, and a fresh one is given the conversation |
 //!
-//! The place of the file below the program's folder follows from the working folder:
+//! The place of the file below the program's directory follows from the working directory:
 //! `projects/<cwd, each character that is no letter or digit as ->/<session id>.jsonl`.
 //!
 //! # Invariants
@@ -53,7 +53,7 @@ const BY_USER: &str = "[Request interrupted by user";
 /// What the model reads in place of [`BY_USER`].
 const STOPPED: &str = "[The run stopped here.]";
 
-/// Longest name of a project's folder that the program does not cut and hash.
+/// Longest name of a project's directory that the program does not cut and hash.
 const PROJECT_NAME_MAX: usize = 200;
 
 /// Holds the mirrored lines of one session of the program.
@@ -150,7 +150,7 @@ impl TranscriptEntry {
 }
 
 /// Returns the mirrored lines that an arrival holds, with the id of the session that they belong to. Lines of sub-agents,
-/// whose files lie in folders of their own, are left out.
+/// whose files lie in directories of their own, are left out.
 fn mirrored(line: &str) -> Option<(String, Vec<String>)> {
     if !line.contains("transcript_mirror") {
         return None;
@@ -496,7 +496,7 @@ fn whole(mut all: Transcripts, id: &str, lineage: &Lineage, results: &[CallResul
     whole.holds_messages().then(|| whole.entries.into_iter().map(|entry| entry.line).collect())
 }
 
-/// Returns where the program keeps the transcript of a session below its folder `config`, if it runs in `cwd`.
+/// Returns where the program keeps the transcript of a session below its directory `config`, if it runs in `cwd`.
 pub(super) fn file_of(config: &Path, cwd: &Path, id: &str) -> PathBuf {
     let name: String = cwd
         .to_string_lossy()
@@ -554,8 +554,8 @@ pub(super) fn write_back(
             return add_missing(file, said, asked, results);
         }
         let Some(lines) = whole(all, id, lineage, results) else { return Ok(()) };
-        if let Some(folder) = file.parent() {
-            fs::create_dir_all(folder)?;
+        if let Some(directory) = file.parent() {
+            fs::create_dir_all(directory)?;
         }
         let mut file = io::BufWriter::new(fs::File::create_new(file)?);
         for line in lines {

@@ -69,7 +69,7 @@ fn saved(texts: &str) -> String {
     path.split(['\n', '\\']).next().unwrap().to_owned()
 }
 
-/// The file went with the folders of the run, though the model was told of it in later runs too.
+/// The file went with the directories of the run, though the model was told of it in later runs too.
 #[test]
 fn a_large_output_that_the_program_saves_is_there_behind_a_kill_and_in_the_next_run() {
     let Some(cli) = cli() else { return };

@@ -5,7 +5,7 @@
 //! calls a tool until it has the result; so a result that a resume lost is seen as a call that runs twice.
 //!
 //! `FOLDLOG_CLAUDE_MOMENTS=n` tries `n` of the 20 moments for each who is killed, by default 2; `FOLDLOG_CLAUDE_KILL="Host 29"`
-//! tries one alone, as a failure prints it, and keeps its folder.
+//! tries one alone, as a failure prints it, and keeps its directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -50,7 +50,7 @@ pub(crate) enum Killed {
 /// Says what a host does.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
-    pub(crate) folder: PathBuf,
+    pub(crate) directory: PathBuf,
     pub(crate) cli: PathBuf,
     pub(crate) url: String,
     /// Tools of the program's own that may run.
@@ -110,8 +110,8 @@ fn kill_program(url: &str, cli: &Path) {
 #[ignore = "a part of other tests, which run it in a process of its own"]
 fn part_that_is_the_host() {
     let Ok(task) = std::env::var(HOST) else { return };
-    let Task { folder, cli, url, tools, kill } = serde_json::from_str(&task).unwrap();
-    let store = Store::open(folder.join("store")).unwrap();
+    let Task { directory, cli, url, tools, kill } = serde_json::from_str(&task).unwrap();
+    let store = Store::open(directory.join("store")).unwrap();
     let types = SessionTypes::builder().build().unwrap();
     let session = match store.session_ids().unwrap().first() {
         Some(id) => store.open_session(*id, &types).unwrap(),
@@ -130,11 +130,11 @@ fn part_that_is_the_host() {
             }
         });
     }
-    let (state, _) = World::at(&folder, session);
+    let (state, _) = World::at(&directory, session);
     let (program, leading) = command(&cli);
     let adapter = ClaudeAgentSDKAdapter::new()
         .with_program(program, leading)
-        .with_client_config(config(&folder.join("workspace"), &url))
+        .with_client_config(config(&directory.join("workspace"), &url))
         .with_options(RunOptions {
             roll_back_failed: true,
             ..native(&tools.iter().map(String::as_str).collect::<Vec<_>>())
@@ -142,7 +142,7 @@ fn part_that_is_the_host() {
         .with_state_options(resuming());
     let prompt = Prompt::text("tests", "killed")
         .with_section(MarkdownSection::new("task", "Work."))
-        .with_tools(ToolRegistry::new().with(Note(folder.join("noted"))));
+        .with_tools(ToolRegistry::new().with(Note(directory.join("noted"))));
     adapter.recover(&prompt, &state).unwrap();
     let options = EvaluateOptions {
         evaluation_id: Some("run".to_owned()),
@@ -157,9 +157,9 @@ fn part_that_is_the_host() {
 }
 
 /// The tools that the model calls, each until it is shown a result with the marker.
-fn steps(folder: &Path) -> Vec<(&'static str, &'static str, Value)> {
+fn steps(directory: &Path) -> Vec<(&'static str, &'static str, Value)> {
     let bash = |command: &str| json!({"command": command, "description": "d"});
-    let page = folder.join("workspace/marker-page");
+    let page = directory.join("workspace/marker-page");
     vec![
         ("noted one", "mcp__wink__note", json!({"text": "one"})),
         ("marker-page", "Write", json!({"file_path": page, "content": "one"})),
@@ -194,8 +194,8 @@ fn shown(request: &Value) -> Vec<String> {
 }
 
 /// Starts a model that calls each tool until it has the result.
-fn model(folder: &Path) -> Api {
-    let (steps, calls) = (steps(folder), AtomicUsize::new(0));
+fn model(directory: &Path) -> Api {
+    let (steps, calls) = (steps(directory), AtomicUsize::new(0));
     Api::start(move |request, _| {
         let shown = shown(request);
         let missing = steps
@@ -227,9 +227,9 @@ pub(crate) fn host(task: &Task) -> (ExitStatus, String) {
 }
 
 /// Returns for each step how many calls of it committed, and how many there were.
-fn calls(folder: &Path) -> BTreeMap<usize, (usize, usize)> {
+fn calls(directory: &Path) -> BTreeMap<usize, (usize, usize)> {
     let mut calls = BTreeMap::new();
-    let session = fs::read_dir(folder.join("store/sessions")).unwrap().next().unwrap().unwrap().path();
+    let session = fs::read_dir(directory.join("store/sessions")).unwrap().next().unwrap().unwrap().path();
     for entry in LogReader::open(&session).unwrap().ledger().unwrap() {
         let id = entry.call_id.unwrap().to_string();
         let step: usize = id.split('_').nth(1).unwrap().parse().unwrap();
@@ -264,15 +264,20 @@ pub(crate) fn killed_host(task: &Task) -> String {
 fn kill_at(who: Killed, at: u64) {
     let Some(cli) = cli() else { return };
     let is_alone = std::env::var_os("FOLDLOG_CLAUDE_KILL").is_some();
-    let folder = tempfile::Builder::new().disable_cleanup(is_alone).tempdir().unwrap();
-    let path = folder.path();
+    let directory = tempfile::Builder::new().disable_cleanup(is_alone).tempdir().unwrap();
+    let path = directory.path();
     if is_alone {
         println!("{} is kept", path.display());
     }
     let api = model(path);
     let tools = ["Write", "Bash"].map(str::to_owned).to_vec();
-    let task =
-        |kill| Task { folder: path.to_owned(), cli: cli.clone(), url: api.url(), tools: tools.clone(), kill };
+    let task = |kill| Task {
+        directory: path.to_owned(),
+        cli: cli.clone(),
+        url: api.url(),
+        tools: tools.clone(),
+        kill,
+    };
     let told = killed_host(&task(Some((who, at))));
     let before = calls(path);
     let (status, said) = host(&task(None));

@@ -38,7 +38,7 @@ fn a_run_that_is_cancelled_within_a_command_leaves_no_trace_and_is_resumed() {
             let options = EvaluateOptions { cancel: cancel.clone(), ..world.asking("Write.") };
             adapter.evaluate(&world.prompt(), &world.state, options)
         });
-        wait_for(&world.folder.path().join("started"));
+        wait_for(&world.directory.path().join("started"));
         cancel.cancel();
         run.join().unwrap()
     });
@@ -181,15 +181,15 @@ fn a_mode_that_the_program_refuses_is_named_with_what_to_do() {
 }
 
 /// Version 2.1.100 tells no difference, and was taken to count the runs before as well. It counts anew in each process: where it
-/// goes on in its own session and in its own folder, and where it goes on in a copy from the log alone.
+/// goes on in its own session and in its own directory, and where it goes on in a copy from the log alone.
 #[test]
 fn a_resumed_run_costs_what_it_used_itself() {
     let Some(cli) = cli() else { return };
     for is_kept in [true, false] {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let types = foldlog_agent::events::declare(SessionTypes::builder()).build().unwrap();
-        let session = Store::open(folder.path().join("store")).unwrap().create(&types).unwrap();
-        let world = World::of(folder, session);
+        let session = Store::open(directory.path().join("store")).unwrap().create(&types).unwrap();
+        let world = World::of(directory, session);
         let api = Api::answering(vec![Answers::With(vec![text("It snows.")])]);
         // Its price is known to each version.
         let model = Some(DEFAULT_MODEL.to_owned());
@@ -199,7 +199,7 @@ fn a_resumed_run_costs_what_it_used_itself() {
             true => adapter
                 .with_state_options(AdapterStateOptions::default())
                 .stateful()
-                .with_home(ProgramHome::Kept(world.folder.path().join("kept"))),
+                .with_home(ProgramHome::Kept(world.directory.path().join("kept"))),
             false => adapter,
         };
         for asked in ["Oslo?", "And now?"] {

@@ -210,7 +210,7 @@ fn failures_of_the_provider_are_told_apart() {
 }
 
 #[test]
-fn the_sessions_folder_alone_resumes_elsewhere() {
+fn the_sessions_directory_alone_resumes_elsewhere() {
     let Some(cli) = cli() else { return };
     let world = World::new();
     let asked = call("toolu_1", "mcp__wink__weather", &json!({"city": "Oslo"}));
@@ -219,16 +219,16 @@ fn the_sessions_folder_alone_resumes_elsewhere() {
     adapter.evaluate(&world.prompt(), &world.state, world.asking("Oslo?")).unwrap();
     let (id, dir) = (world.session.id(), world.session.dir().to_owned());
     drop(adapter);
-    let World { folder, session, state } = world;
+    let World { directory, session, state } = world;
     drop(state);
     session.close().unwrap();
 
-    // Another machine: nothing but the session's folder is there.
+    // Another machine: nothing but the session's directory is there.
     let elsewhere = tempfile::tempdir().unwrap();
     let store = elsewhere.path().join("store");
     Store::open(&store).unwrap();
     copy(&dir, &store.join("sessions").join(id.to_string()));
-    drop(folder);
+    drop(directory);
     let types = SessionTypes::builder().build().unwrap();
     let session = Store::open(&store).unwrap().open_session(id, &types).unwrap();
     let world = World::of(elsewhere, session);

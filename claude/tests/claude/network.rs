@@ -25,7 +25,7 @@ fn the_program_contacts_nothing_but_the_api() {
         Answers::With(vec![call("toolu_1", "Write", &json!({"file_path": page, "content": "one"}))]),
         Answers::With(vec![text("done")]),
     ]);
-    let trace = world.folder.path().join("trace");
+    let trace = world.directory.path().join("trace");
     let calls = "trace=connect,sendto,sendmsg,sendmmsg";
     let mut leading: Vec<OsString> =
         ["-f", "-qq", "--seccomp-bpf", "-e", calls, "-o"].map(OsString::from).into();

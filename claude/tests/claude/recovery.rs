@@ -35,17 +35,18 @@ pub(crate) fn wait_for(file: &Path) {
 }
 
 /// Makes a run whose workspace is a copy of the one that the log tells of.
-fn moved(folder: tempfile::TempDir, session: Session) -> World {
+fn moved(directory: tempfile::TempDir, session: Session) -> World {
     let options = HostFilesystemOptions::default();
     let files =
-        HostFilesystem::open(folder.path().join("workspace"), session.dir().join("files"), options).unwrap();
+        HostFilesystem::open(directory.path().join("workspace"), session.dir().join("files"), options)
+            .unwrap();
     files.rebind(Rebind::Overwrite).unwrap();
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
     let state = ExecutionState::new(session.clone(), resources);
-    World { folder, session, state }
+    World { directory, session, state }
 }
 
-/// The folders of a run are copied while a command of the program runs: that is what a killed process leaves behind, and its
+/// The directories of a run are copied while a command of the program runs: that is what a killed process leaves behind, and its
 /// program, which runs on.
 #[test]
 fn an_interrupted_call_of_the_program_is_undone_and_the_run_goes_on() {
@@ -67,7 +68,7 @@ fn an_interrupted_call_of_the_program_is_undone_and_the_run_goes_on() {
             let ran = adapter.evaluate(&first.prompt(), &first.state, first.asking("Write."));
             ended.send(ran.map(|response| response.text)).unwrap();
         });
-        wait_for(&first.folder.path().join("started"));
+        wait_for(&first.directory.path().join("started"));
         copy(&first.workspace(), &elsewhere.path().join("workspace"));
         copy(
             first.session.dir(),
@@ -99,7 +100,7 @@ fn an_interrupted_call_of_the_program_is_undone_and_the_run_goes_on() {
         let (again, mut texts) = (tempfile::tempdir().unwrap(), Vec::new());
         foldlog_replay::assert_host_replays(second.session.dir(), &types, |session| {
             let (state, prompt) = World::at(again.path(), session);
-            // The first process worked in another folder.
+            // The first process worked in another directory.
             let adapter = if texts.is_empty() {
                 first.adapter(&cli, &api, native(&["Write", "Bash"]))
             } else {
@@ -166,7 +167,7 @@ impl Tool for Kill {
     }
 }
 
-/// Finds the transcript below a folder that the program keeps.
+/// Finds the transcript below a directory that the program keeps.
 fn file_in(kept: &Path) -> Option<PathBuf> {
     let projects = fs::read_dir(kept.join("projects")).ok()?.flatten();
     let files = projects.filter_map(|project| Some(fs::read_dir(project.path()).ok()?.flatten())).flatten();
@@ -179,7 +180,7 @@ fn file_in(kept: &Path) -> Option<PathBuf> {
 fn a_call_that_committed_is_told_although_the_transcript_lacks_it() {
     let Some(cli) = cli() else { return };
     let world = World::new();
-    let kept = world.folder.path().join("kept");
+    let kept = world.directory.path().join("kept");
     let prompt = Prompt::text("tests", "killing")
         .with_section(MarkdownSection::new("task", "Kill."))
         .with_tools(ToolRegistry::new().with(Weather).with(Kill(kept.clone())));

@@ -5,7 +5,7 @@
 //! work until it is shown the output. So a result that a resume lost is seen as a call that runs twice.
 //!
 //! `FOLDLOG_CLAUDE_MOMENTS=n` tries `n` of the 20 moments for each kind of kill, by default 2; `FOLDLOG_CLAUDE_KILL="Host 29 2"` tries
-//! one alone, with two sub-agents, as a failure prints it, and keeps its folder.
+//! one alone, with two sub-agents, as a failure prints it, and keeps its directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -132,7 +132,7 @@ fn model(count: usize, in_background: bool) -> (Api, Arc<Mutex<Seen>>) {
 }
 
 /// Checks what a run left: each piece of work was done once, and each call is recorded where it belongs.
-fn check(folder: &Path, session: &Session, count: usize, told: &str) {
+fn check(directory: &Path, session: &Session, count: usize, told: &str) {
     let mut committed: BTreeMap<String, usize> = BTreeMap::new();
     let mut runs: BTreeMap<String, u64> = BTreeMap::new();
     for entry in LogReader::open(session.dir()).unwrap().ledger().unwrap() {
@@ -149,9 +149,9 @@ fn check(folder: &Path, session: &Session, count: usize, told: &str) {
     assert_eq!(committed.keys().cloned().collect::<Vec<_>>(), pieces, "{told}");
     for name in &pieces {
         assert_eq!(committed[name], 1, "{told}: {name} was done more or less than once");
-        let log = fs::read_to_string(folder.join(format!("workspace/log-{name}"))).unwrap();
+        let log = fs::read_to_string(directory.join(format!("workspace/log-{name}"))).unwrap();
         assert_eq!(log, "line\n", "{told}: {name}");
-        let ran = lines(&folder.join(format!("ran-{name}"))) as u64;
+        let ran = lines(&directory.join(format!("ran-{name}"))) as u64;
         assert!((1..=runs[name]).contains(&ran), "{told}: {name} ran {ran} times of {runs:?}");
     }
     let tools = |id: &str| -> BTreeSet<String> {
@@ -189,7 +189,7 @@ fn work_together(count: usize, in_background: bool) {
         Ok("done".to_owned()),
         "{told}"
     );
-    check(world.folder.path(), &world.session, count, &told);
+    check(world.directory.path(), &world.session, count, &told);
     check_requests(&api, &told);
     for id in seen.lock().unwrap().begun.keys() {
         let child = world.session.conversation(&format!("run/{id}")).unwrap().unwrap();
@@ -240,8 +240,8 @@ fn sub_agents_that_are_to_run_in_the_background_run_in_the_foreground() {
 fn kill_at(who: Killed, at: u64, count: usize) {
     let Some(cli) = cli() else { return };
     let is_alone = std::env::var_os("FOLDLOG_CLAUDE_KILL").is_some();
-    let folder = tempfile::Builder::new().disable_cleanup(is_alone).tempdir().unwrap();
-    let path = folder.path();
+    let directory = tempfile::Builder::new().disable_cleanup(is_alone).tempdir().unwrap();
+    let path = directory.path();
     if is_alone {
         println!("{} is kept", path.display());
     }
@@ -249,8 +249,13 @@ fn kill_at(who: Killed, at: u64, count: usize) {
     let in_background = (at / 4 + count as u64) % 2 == 1;
     let (api, seen) = model(count, in_background);
     let tools = ["Bash", "Agent", "Task"].map(str::to_owned).to_vec();
-    let task =
-        |kill| Task { folder: path.to_owned(), cli: cli.clone(), url: api.url(), tools: tools.clone(), kill };
+    let task = |kill| Task {
+        directory: path.to_owned(),
+        cli: cli.clone(),
+        url: api.url(),
+        tools: tools.clone(),
+        kill,
+    };
     let place = if in_background { " in the background" } else { "" };
     let told = format!("{count} sub-agents{place}, {}", killed_host(&task(Some((who, at)))));
     let begun = seen.lock().unwrap().begun.clone();

@@ -54,7 +54,7 @@ fn a_call_that_was_stopped_is_not_said_to_be_rejected() {
         });
         let adapter = world.adapter(&cli, &api, native(&["Bash"]));
         let adapter = match is_kept {
-            true => adapter.with_home(ProgramHome::Kept(world.folder.path().join("kept"))),
+            true => adapter.with_home(ProgramHome::Kept(world.directory.path().join("kept"))),
             false => adapter,
         };
         let cancel = CancelToken::new();
@@ -66,7 +66,7 @@ fn a_call_that_was_stopped_is_not_said_to_be_rejected() {
                 }
                 adapter.evaluate(&world.prompt(), &world.state, options)
             });
-            wait_for(&world.folder.path().join("started"));
+            wait_for(&world.directory.path().join("started"));
             if !by_deadline {
                 cancel.cancel();
             }

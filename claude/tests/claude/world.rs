@@ -71,27 +71,27 @@ impl Tool for Weather {
 }
 
 pub(crate) struct World {
-    pub(crate) folder: tempfile::TempDir,
+    pub(crate) directory: tempfile::TempDir,
     pub(crate) session: Session,
     pub(crate) state: ExecutionState,
 }
 
 impl World {
     pub(crate) fn new() -> World {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let types = SessionTypes::builder().build().unwrap();
-        let session = Store::open(folder.path().join("store")).unwrap().create(&types).unwrap();
-        World::of(folder, session)
+        let session = Store::open(directory.path().join("store")).unwrap().create(&types).unwrap();
+        World::of(directory, session)
     }
 
-    pub(crate) fn of(folder: tempfile::TempDir, session: Session) -> World {
-        let (state, _) = World::at(folder.path(), session.clone());
-        World { folder, session, state }
+    pub(crate) fn of(directory: tempfile::TempDir, session: Session) -> World {
+        let (state, _) = World::at(directory.path(), session.clone());
+        World { directory, session, state }
     }
 
-    /// Makes a run over a session in a folder, and the prompt.
-    pub(crate) fn at(folder: &std::path::Path, session: Session) -> (ExecutionState, Prompt) {
-        let workspace = folder.join("workspace");
+    /// Makes a run over a session in a directory, and the prompt.
+    pub(crate) fn at(directory: &std::path::Path, session: Session) -> (ExecutionState, Prompt) {
+        let workspace = directory.join("workspace");
         fs::create_dir_all(&workspace).unwrap();
         let captures = session.dir().join("files");
         let files = HostFilesystem::open(workspace, captures, HostFilesystemOptions::default()).unwrap();
@@ -100,7 +100,7 @@ impl World {
     }
 
     pub(crate) fn workspace(&self) -> PathBuf {
-        self.folder.path().join("workspace")
+        self.directory.path().join("workspace")
     }
 
     pub(crate) fn adapter(
@@ -137,7 +137,7 @@ pub(crate) fn resuming() -> AdapterStateOptions {
     }
 }
 
-/// Configures a program that works in a folder and asks the API at `url`.
+/// Configures a program that works in a directory and asks the API at `url`.
 pub(crate) fn config(workspace: &Path, url: &str) -> ClaudeAgentSDKClientConfig {
     let env = [("ANTHROPIC_BASE_URL", url), ("ANTHROPIC_API_KEY", "none"), ("CLAUDE_CODE_MAX_RETRIES", "1")];
     ClaudeAgentSDKClientConfig {

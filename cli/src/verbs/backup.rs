@@ -120,7 +120,7 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
     // A session that was copied by hand may be in no store.
     let around = if inspect::is_store(from) { None } else { inspect::store_around(from) };
     for (folder, what) in [(Some(from), "what"), (around.as_deref(), "the store whose session")] {
-        let Some(folder) = folder.filter(|folder| inspect::is_within_folder(to, folder)) else { continue };
+        let Some(folder) = folder.filter(|folder| inspect::is_within_directory(to, folder)) else { continue };
         let (to, folder) = (escape::path(to), escape::path(folder));
         let what = format!("{to} is or lies within {folder}, {what} is to be copied");
         return Err(CommandError::usage(what, "give a folder outside of it: `--to DIR`"));

@@ -253,7 +253,7 @@ fn recover(session: &Session, dir: &Path, asked: &WorkspaceOptions<'_>) -> Resul
         let removed_mark = match asked.force {
             true => {
                 // A folder that this call never worked on may bear a true mark, which stays.
-                files.check_folder(&taken)?;
+                files.check_directory(&taken)?;
                 files.remove_mark(Instant::now() + WAIT_MAX)?
             }
             false => None,
@@ -476,7 +476,7 @@ fn irregular(captures: &Path, parts: [&str; 3]) -> Option<(PathBuf, EntryKind, E
     }
     let count = places.len();
     places.into_iter().enumerate().find_map(|(at, path)| {
-        let wanted = if at + 1 == count { EntryKind::File } else { EntryKind::Folder };
+        let wanted = if at + 1 == count { EntryKind::File } else { EntryKind::Directory };
         let found = storage.entry(&path).ok()??.kind;
         (found != wanted).then_some((path, found, wanted))
     })

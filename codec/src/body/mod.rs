@@ -5,7 +5,7 @@
 //! that it does not know, so that a later version of foldlog may add fields without a new version of the body.
 //!
 //! A *payload* is a value of the host within a body. A payload that is too large for the log is kept in the session's
-//! object folder, and the body holds a reference to it: a MessagePack extension of type 1, whose 40 bytes are the
+//! object directory, and the body holds a reference to it: a MessagePack extension of type 1, whose 40 bytes are the
 //! BLAKE3 of the object's bytes (32) and their number as a little-endian `u64`.
 //!
 //! | kind | fields |
@@ -134,7 +134,7 @@ impl Policy {
     }
 }
 
-/// MessagePack extension type of a reference to the object folder.
+/// MessagePack extension type of a reference to the object directory.
 const OBJECT_EXT: i8 = 1;
 
 /// Length in bytes of a reference: the BLAKE3 of the object and its length.
@@ -146,7 +146,7 @@ pub const SLICES_MAX: usize = 4096;
 /// Greatest number of operations that may be open at once in a session, nested or side by side.
 pub const OPEN_OPERATIONS_MAX: usize = 1024;
 
-/// Holds a value of the host in a record: the value itself, or a reference to an object in the session's object folder.
+/// Holds a value of the host in a record: the value itself, or a reference to an object in the session's object directory.
 /// In both cases the bytes are one MessagePack value.
 ///
 /// ```
@@ -166,7 +166,7 @@ pub struct Payload<'a> {
     bytes: &'a [u8],
 }
 
-/// Names an object in the object folder by its content: the BLAKE3 and the number of its bytes.
+/// Names an object in the object directory by its content: the BLAKE3 and the number of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId {
     /// BLAKE3 of the object's bytes.
@@ -181,7 +181,7 @@ impl ObjectId {
         ObjectId { hash: *blake3::hash(bytes).as_bytes(), len: bytes.len() as u64 }
     }
 
-    /// Returns the object's file name in the object folder: the 64 hexadecimal digits of its hash.
+    /// Returns the object's file name in the object directory: the 64 hexadecimal digits of its hash.
     pub fn file_name(&self) -> String {
         blake3::Hash::from_bytes(self.hash).to_hex().to_string()
     }

@@ -57,7 +57,7 @@ use serde::de::DeserializeOwned;
 use crate::Error;
 use crate::sabotage::{self, Breakage};
 
-/// Size in bytes of the largest payload, in a body or in the object folder: 1 GiB. A larger one is neither written nor
+/// Size in bytes of the largest payload, in a body or in the object directory: 1 GiB. A larger one is neither written nor
 /// read.
 pub const OBJECT_BYTES_MAX: u64 = 1 << 30;
 

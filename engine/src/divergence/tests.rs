@@ -373,9 +373,9 @@ fn a_divergence_reads_as_one_line_and_serializes_as_one_object() {
 
 /// The bodies of all records that format version 1 writes, from the codec's golden files: each a frame behind its header.
 fn golden() -> Vec<(String, RecordKind, Vec<u8>)> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../codec/tests/golden");
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../codec/tests/golden");
     let mut bodies = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
+    for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let bytes = std::fs::read(&path).unwrap();

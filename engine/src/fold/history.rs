@@ -27,7 +27,7 @@ pub(crate) struct History<'a> {
     pub(crate) places: &'a RecordLocator,
     pub(crate) objects: &'a Objects,
     pub(crate) rollbacks: &'a BTreeMap<SequenceNumber, Rollback>,
-    /// Folder of the log, and how much memory a fold of it may take.
+    /// Directory of the log, and how much memory a fold of it may take.
     pub(crate) limit: (&'a FilePath, MemoryLimit),
 }
 

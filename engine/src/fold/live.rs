@@ -31,7 +31,7 @@ use crate::types::SessionTypes;
 /// Holds what a fold needs beside the records.
 #[derive(Clone, Copy)]
 pub(crate) struct FoldSources<'a> {
-    /// Object folder that holds large payloads.
+    /// Object directory that holds large payloads.
     pub(crate) objects: &'a Objects,
     /// Types of the host. Without them items stay undecoded.
     pub(crate) types: Option<&'a SessionTypes>,

@@ -89,7 +89,7 @@ impl DecodedValues<'_> {
 
 /// Holds what applying a record needs beside the record.
 pub(crate) struct FoldContext<'a> {
-    /// Object folder that holds large payloads.
+    /// Object directory that holds large payloads.
     pub(crate) objects: &'a Objects,
     /// Types of the host. Without them items stay undecoded.
     pub(crate) types: Option<&'a SessionTypes>,

@@ -1,4 +1,4 @@
-//! Which captures of workspaces the records of a session name, where its folder keeps them, and whether they are sound.
+//! Which captures of workspaces the records of a session name, where its directory keeps them, and whether they are sound.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,12 +16,12 @@ use crate::storage::Storage;
 #[cfg(feature = "host-filesystem")]
 pub use reading::{CapturesAudited, audit_captures};
 #[cfg(feature = "host-filesystem")]
-pub(crate) use reading::{folder_of, snapshots};
+pub(crate) use reading::{directory_of, snapshots};
 
 /// Captures in their recorded form, by the names of their resources.
 pub(crate) type NamedCaptures = BTreeMap<String, BTreeSet<Vec<u8>>>;
 
-/// Returns the captures that the records from `from` on of the session in the folder `dir` name, and the session that it comes from.
+/// Returns the captures that the records from `from` on of the session in the directory `dir` name, and the session that it comes from.
 pub(crate) fn captures_named(
     storage: &Arc<dyn Storage>,
     dir: &Path,
@@ -69,18 +69,18 @@ mod reading {
         pub captures: u64,
         /// Number of captures that were collected, so that there is nothing to be read of them.
         pub collected: u64,
-        /// Number of captures, by the names of their workspaces, of which the session's folder has none: the host keeps them in a folder
+        /// Number of captures, by the names of their workspaces, of which the session's directory has none: the host keeps them in a directory
         /// of its own, or they were lost.
         pub elsewhere: BTreeMap<String, u64>,
-        /// Files that are damaged or missing, each once: the first 100 of each folder of captures.
+        /// Files that are damaged or missing, each once: the first 100 of each directory of captures.
         pub damaged: Vec<DamagedObject>,
         /// Number of damaged or missing files beside these.
         pub damaged_more: u64,
     }
 
-    /// Reads all captures of workspaces that the records of the session in the folder `dir` name and that are kept in that folder: each
+    /// Reads all captures of workspaces that the records of the session in the directory `dir` name and that are kept in that directory: each
     /// file whole, and checks content and length. Takes no lock, and may run while the session is written. If one is damaged, the next
-    /// capture into that folder reads all that it relies on, and writes anew what of it the workspace holds.
+    /// capture into that directory reads all that it relies on, and writes anew what of it the workspace holds.
     ///
     /// # Errors
     ///
@@ -92,13 +92,13 @@ mod reading {
         let mut audited = CapturesAudited::default();
         for (name, recorded) in &named {
             let snapshots = snapshots(recorded);
-            let Some(folder) = folder_of(dir, name, &snapshots) else {
+            let Some(directory) = directory_of(dir, name, &snapshots) else {
                 if !snapshots.is_empty() {
                     audited.elsewhere.insert(name.clone(), snapshots.len() as u64);
                 }
                 continue;
             };
-            let found = audit_snapshots(&dir.join(folder), &snapshots, &|_| true);
+            let found = audit_snapshots(&dir.join(directory), &snapshots, &|_| true);
             audited.captures += found.snapshots;
             audited.collected += found.collected;
             audited.damaged.extend(found.damaged);
@@ -109,9 +109,9 @@ mod reading {
         }
         let own = layout::captures_dir(dir);
         let entry = storage.entry(&own).map_err(|error| Error::io("look up", &own, error))?;
-        let irregular = entry.map(|entry| entry.kind).filter(|kind| *kind != EntryKind::Folder);
+        let irregular = entry.map(|entry| entry.kind).filter(|kind| *kind != EntryKind::Directory);
         if let Some(found) = irregular.filter(|_| !audited.elsewhere.is_empty()) {
-            let reason = format!("it is {}", found.in_place_of(EntryKind::Folder));
+            let reason = format!("it is {}", found.in_place_of(EntryKind::Directory));
             audited.damaged.push(DamagedObject { path: own, reason });
         }
         audited.damaged.sort_by(|one, other| one.path.cmp(&other.path));
@@ -124,15 +124,15 @@ mod reading {
         recorded.iter().filter_map(|recorded| msgpack::from_slice(recorded).ok()).collect()
     }
 
-    /// Returns the folder within a session's folder that keeps any of the snapshots: that of captures, or any other.
-    pub(crate) fn folder_of(dir: &Path, name: &str, snapshots: &[FilesystemSnapshot]) -> Option<PathBuf> {
+    /// Returns the directory within a session's directory that keeps any of the snapshots: that of captures, or any other.
+    pub(crate) fn directory_of(dir: &Path, name: &str, snapshots: &[FilesystemSnapshot]) -> Option<PathBuf> {
         let listed = std::fs::read_dir(dir).into_iter().flatten().flatten();
-        let folders = listed.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        let mut folders: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
-        folders.sort_by_key(|path| {
+        let directories = listed.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let mut directories: Vec<PathBuf> = directories.map(|entry| entry.path()).collect();
+        directories.sort_by_key(|path| {
             (*path != layout::captures_dir(dir), path.file_name() != Some(name.as_ref()))
         });
-        let found = folders.into_iter().find(|folder| keeps_any(folder, snapshots))?;
+        let found = directories.into_iter().find(|directory| keeps_any(directory, snapshots))?;
         found.strip_prefix(dir).map(Path::to_owned).ok()
     }
 }

@@ -64,8 +64,8 @@ mod tests {
 
     #[test]
     fn changes_from_record_to_record_add_up_to_the_slices() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
         let session = store.create(&SessionTypes::builder().build().unwrap()).unwrap();
         for number in 0..60_u64 {
             session.dispatch(Said(number)).unwrap();

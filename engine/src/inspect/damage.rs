@@ -93,7 +93,7 @@ pub fn damaged_places(
     damaged_places_on(&FileStorage::new(), dir, visit)
 }
 
-/// Finds every damaged place of the log in the folder `dir` of `storage`, as [`damaged_places`] does.
+/// Finds every damaged place of the log in the directory `dir` of `storage`, as [`damaged_places`] does.
 ///
 /// # Errors
 ///
@@ -109,7 +109,7 @@ pub fn damaged_places_on(
     Ok(places.into_iter().map(DamagedPlace::from).collect())
 }
 
-/// Checks that an object of the session in the folder `dir` is there and is what its name says.
+/// Checks that an object of the session in the directory `dir` is there and is what its name says.
 ///
 /// # Errors
 ///
@@ -119,7 +119,7 @@ pub fn check_object(dir: &Path, object: &ObjectId) -> Result<()> {
 }
 
 impl LogReader {
-    /// Opens what is sound of the log in the folder `dir` of `storage`: all of it, or the records before the first damage.
+    /// Opens what is sound of the log in the directory `dir` of `storage`: all of it, or the records before the first damage.
     /// [`sound_end`](LogReader::sound_end) tells the two apart. The records that are read, and everything that is folded
     /// from them, are those of the log as it was before its first damaged record.
     ///
@@ -131,8 +131,8 @@ impl LogReader {
     /// #     const NAME: &'static str = "chat.said";
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let store = Store::open(directory.path())?;
     /// # let session = store.create(&SessionTypes::builder().build()?)?;
     /// # session.dispatch(Said("hello".to_owned()))?;
     /// # let dir = session.dir().to_owned();
@@ -152,7 +152,7 @@ impl LogReader {
     /// # Errors
     ///
     /// Those of [`open_with`](LogReader::open_with); of those that describe damage, only if no record before it is sound, or
-    /// with [`Error::WrongSession`] if the folder bears another session's name.
+    /// with [`Error::WrongSession`] if the directory bears another session's name.
     pub fn open_sound(
         storage: Arc<dyn Storage>,
         dir: impl AsRef<Path>,

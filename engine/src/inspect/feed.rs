@@ -54,8 +54,8 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// #     const NAME: &'static str = "chat.said";
 /// # }
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let folder = tempfile::tempdir()?;
-/// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+/// # let directory = tempfile::tempdir()?;
+/// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
 /// use foldlog::inspect::Fed;
 ///
 /// session.dispatch(Said("before".to_owned()))?;
@@ -184,7 +184,7 @@ impl Fed {
 }
 
 impl EventFeed {
-    /// Reads the events of the session in the folder `dir` from the record `from` on, which need not be written yet. The
+    /// Reads the events of the session in the directory `dir` from the record `from` on, which need not be written yet. The
     /// session may be written by another process; it is looked at every 10 to 200 ms.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ impl EventFeed {
         EventFeed::open_on(Arc::new(FileStorage::new()), dir, from)
     }
 
-    /// Reads the events of the session in the folder `dir` of `storage`, as [`open`](EventFeed::open) does.
+    /// Reads the events of the session in the directory `dir` of `storage`, as [`open`](EventFeed::open) does.
     ///
     /// # Errors
     ///

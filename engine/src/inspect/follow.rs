@@ -27,7 +27,7 @@ const MARKS_MAX: usize = 1 << 17;
 /// does not match counts as not yet written; it is corrupt once a later frame attests it, by the rules of
 /// opening. Records before the one at which the follower starts are not checked.
 ///
-/// A poll reads the new bytes and, if there are none, the names in the folder. Memory does not grow with the
+/// A poll reads the new bytes and, if there are none, the names in the directory. Memory does not grow with the
 /// log: it holds a window of 64 KiB or the largest record, the names that the log declared, 24 bytes for each
 /// record that no sync has covered, at most 3 MiB, and a header for each segment that is still ahead.
 #[derive(Clone, Debug)]
@@ -92,7 +92,7 @@ struct RecordFingerprint {
 }
 
 impl Follower {
-    /// Follows the log in the folder `dir` from record `from` on, which need not be written yet.
+    /// Follows the log in the directory `dir` from record `from` on, which need not be written yet.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl Follower {
         Follower::open_on(Arc::new(FileStorage::new()), dir, from)
     }
 
-    /// Follows the log in the folder `dir` of `storage` from record `from` on, which need not be written yet.
+    /// Follows the log in the directory `dir` of `storage` from record `from` on, which need not be written yet.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl Follower {
         Ok(Follower { cursor, handed })
     }
 
-    /// Follows the log in the folder `dir` from the `count`-th last of its present records on.
+    /// Follows the log in the directory `dir` from the `count`-th last of its present records on.
     ///
     /// # Errors
     ///

@@ -371,7 +371,7 @@ impl LogReader {
     }
 
     /// Returns what became of this session's work in the log of its parent, if it is a child that works for an operation.
-    /// The parent's log is looked for in the folder that holds this session's. For it, as much memory may be taken as for
+    /// The parent's log is looked for in the directory that holds this session's. For it, as much memory may be taken as for
     /// this one.
     pub fn fate_in_parent(&self) -> FateInParent {
         self.fate_within(ANCESTORS_MAX)

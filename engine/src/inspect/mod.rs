@@ -1,6 +1,6 @@
 //! Reads a log without the host's code, and without disturbing its writer.
 //!
-//! A [`LogReader`] opens a session's folder, in a store or copied from one. It opens files for reading only,
+//! A [`LogReader`] opens a session's directory, in a store or copied from one. It opens files for reading only,
 //! takes no lock, and judges damage by the rules of opening. A [`Follower`] hands over the records of a log
 //! while it is written. Nothing here writes. Only replays of reducers and of versions ([`LogReader::replay_reducers`],
 //! [`replay_versions`]), and whoever asks for it ([`StateReader::items`], [`RecordedEvent::read`]), decode events and items as a host's types.
@@ -55,13 +55,13 @@ use crate::storage::StoreAccess;
 use crate::storage::{FileStorage, Storage};
 
 pub use crate::log::fence::SessionFence;
-pub use crate::log::layout::{captures_dir, is_store, is_within_folder, is_within_store, store_around};
+pub use crate::log::layout::{captures_dir, is_store, is_within_directory, is_within_store, store_around};
 pub use crate::names::UnregisteredEvent;
 #[cfg(feature = "host-filesystem")]
 pub use captures::{CapturesAudited, audit_captures};
 pub(crate) use captures::{NamedCaptures, captures_named};
 #[cfg(feature = "host-filesystem")]
-pub(crate) use captures::{folder_of, snapshots};
+pub(crate) use captures::{directory_of, snapshots};
 pub use changes::{ItemPlace, SliceChanges};
 pub use compare_logs::{ConversationBeside, LogDivergence, MessageRow};
 pub use contents::{
@@ -183,13 +183,13 @@ pub(crate) struct RecordedLog<'a> {
     pub(crate) openings: &'a [(SequenceNumber, SessionOpening)],
 }
 
-/// Returns whether a session's folder in a store holds only what a crash left before the session's first
+/// Returns whether a session's directory in a store holds only what a crash left before the session's first
 /// record was written. Nobody was told of such a session; it can be [created](crate::Store::create_with)
-/// again under its id. The answer means nothing while another process writes to the folder.
+/// again under its id. The answer means nothing while another process writes to the directory.
 ///
 /// # Errors
 ///
-/// [`Error::Io`] if the folder cannot be read.
+/// [`Error::Io`] if the directory cannot be read.
 pub fn is_leftover(dir: &Path) -> Result<bool> {
     let Some(session) = layout::session_of(dir) else { return Ok(false) };
     Ok(partial_creation::find(&FileStorage::new(), dir, session)?.is_some())
@@ -206,7 +206,7 @@ pub fn walk(dir: &Path, visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>) -> 
     walk_on(&storage, dir, visit)
 }
 
-/// Walks the frames of the log in the folder `dir` of `storage` and hands each to `visit`, in order. It
+/// Walks the frames of the log in the directory `dir` of `storage` and hands each to `visit`, in order. It
 /// checks every checksum and folds no record.
 ///
 /// # Errors
@@ -237,7 +237,7 @@ pub fn walk_on(
     Ok(WalkSummary { session, records, log_bytes: scan.used_bytes, report })
 }
 
-/// Finds a file of the session in the folder `dir` that users other than its owner can read.
+/// Finds a file of the session in the directory `dir` that users other than its owner can read.
 pub fn exposed(dir: &Path) -> Option<FileExposure> {
     exposed_on(&FileStorage::new(), dir)
 }
@@ -264,7 +264,7 @@ impl LogReader {
         self.folded.is_none()
     }
 
-    /// Opens the log in the folder `dir` and folds it, with the default [`ReadOptions`].
+    /// Opens the log in the directory `dir` and folds it, with the default [`ReadOptions`].
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
@@ -279,9 +279,9 @@ impl LogReader {
     /// #     type Item = Said;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let store = Store::open(directory.path())?;
     /// # let session = store.create(&types)?;
     /// use foldlog::inspect::LogReader;
     ///
@@ -306,7 +306,7 @@ impl LogReader {
         LogReader::open_on(Arc::new(FileStorage::new()), dir)
     }
 
-    /// Opens the log in the folder `dir` of `storage` and folds it, with the default [`ReadOptions`].
+    /// Opens the log in the directory `dir` of `storage` and folds it, with the default [`ReadOptions`].
     ///
     /// # Errors
     ///
@@ -315,7 +315,7 @@ impl LogReader {
         LogReader::open_with(storage, dir, ReadOptions::default())
     }
 
-    /// Opens the log in the folder `dir` of `storage`, and reads it with these options.
+    /// Opens the log in the directory `dir` of `storage`, and reads it with these options.
     ///
     /// # Errors
     ///
@@ -408,7 +408,7 @@ impl LogReader {
         RecordedLog { storage, places, objects, rollbacks: &self.rollbacks, names, openings: &self.openings }
     }
 
-    /// Returns the folder of the log.
+    /// Returns the directory of the log.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -620,7 +620,7 @@ impl LogReader {
         Ok(self.reader_of(folded))
     }
 
-    /// Returns the bytes of a payload, from its record or from the object folder.
+    /// Returns the bytes of a payload, from its record or from the object directory.
     ///
     /// # Errors
     ///
@@ -722,8 +722,8 @@ mod tests {
 
     #[test]
     fn a_fold_along_paths_that_goes_on_is_one_that_starts_anew() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
         let session = store.create(&SessionTypes::builder().build().unwrap()).unwrap();
         for number in 0..40_u64 {
             session.dispatch(Said(number)).unwrap();

@@ -61,7 +61,7 @@ pub struct SessionOverview {
     pub resumable: Vec<ResumableConversation>,
     /// Where the sound part of the log ends, if the log is damaged.
     pub sound_end: Option<SoundEnd>,
-    /// Number of objects in the session's folder.
+    /// Number of objects in the session's directory.
     pub objects: u64,
     /// Bytes of these objects.
     pub object_bytes: u64,
@@ -76,7 +76,7 @@ pub struct StandingOperation {
     pub tool: SmolStr,
     /// Time at which its latest run began, in microseconds since 1970-01-01 UTC.
     pub begun_at_us: i64,
-    /// Workspaces that it captured when it began, by their names, each with the path that its folder had then. A folder may be
+    /// Workspaces that it captured when it began, by their names, each with the path that its directory had then. A directory may be
     /// elsewhere by now.
     pub workspaces: BTreeMap<String, String>,
 }
@@ -92,7 +92,7 @@ pub struct ResumableConversation {
     pub last_at_us: i64,
 }
 
-/// Returns those of the `sessions` in the folder `store` that a process has open for writing, each with what that process
+/// Returns those of the `sessions` in the directory `store` that a process has open for writing, each with what that process
 /// left as a note. Takes no lock.
 ///
 /// # Errors
@@ -103,13 +103,13 @@ pub fn running(store: &Path, sessions: &[Uuid]) -> Result<BTreeMap<Uuid, Holder>
     lock::held(&storage, store, sessions)
 }
 
-/// Returns whether the writer of the session in the folder `dir` was fenced by another one, and from which record on its log was not
+/// Returns whether the writer of the session in the directory `dir` was fenced by another one, and from which record on its log was not
 /// acknowledged; `None` if it left no such note, or has opened the session with its replicator since.
 pub fn fenced(dir: &Path) -> Option<SessionFence> {
     crate::log::fence::read(&FileStorage::new(), dir)
 }
 
-/// Returns how the session in the folder `dir` stands at the time `now_us`, in microseconds since 1970-01-01 UTC: from its
+/// Returns how the session in the directory `dir` stands at the time `now_us`, in microseconds since 1970-01-01 UTC: from its
 /// newest image and the records behind it, or from all of its log if there is none. Bytes that an image covers are not read,
 /// so their damage is not noticed. Takes as much memory beside the image as [`ReadOptions::memory_bytes`] says.
 ///
@@ -120,7 +120,7 @@ pub fn overview(dir: &Path, now_us: i64, memory_bytes: Option<u64>) -> Result<Se
     overview_on(&(Arc::new(FileStorage::new()) as Arc<dyn Storage>), dir, now_us, memory_bytes)
 }
 
-/// Does what [`overview`] does, with a folder of `storage`.
+/// Does what [`overview`] does, with a directory of `storage`.
 pub(crate) fn overview_on(
     storage: &Arc<dyn Storage>,
     dir: &Path,
@@ -143,25 +143,25 @@ pub(crate) fn overview_on(
         }
         told => told,
     };
-    // Of a folder that cannot be looked at, the log tells.
+    // Of a directory that cannot be looked at, the log tells.
     let (objects, object_bytes) = kept_objects_on(storage.as_ref(), dir).unwrap_or_default();
     Ok(SessionOverview { objects, object_bytes, ..told? })
 }
 
-/// Returns how many objects the folder of the session in `dir` holds, and their bytes.
+/// Returns how many objects the directory of the session in `dir` holds, and their bytes.
 ///
 /// # Errors
 ///
-/// [`Error::Io`] if the folder cannot be read.
+/// [`Error::Io`] if the directory cannot be read.
 pub fn kept_objects(dir: &Path) -> Result<(u64, u64)> {
     kept_objects_on(&FileStorage::new(), dir)
 }
 
 fn kept_objects_on(storage: &dyn Storage, dir: &Path) -> Result<(u64, u64)> {
-    let folder = layout::objects_dir(dir);
-    let entries = match storage.list(&folder) {
+    let directory = layout::objects_dir(dir);
+    let entries = match storage.list(&directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok((0, 0)),
-        entries => entries.map_err(|error| Error::io("list", &folder, error))?,
+        entries => entries.map_err(|error| Error::io("list", &directory, error))?,
     };
     // A file that a crash left half-written has a name of another form.
     let is_object = |entry: &&DirectoryEntry| {
@@ -316,7 +316,7 @@ fn standing<'a>(
     named.collect()
 }
 
-/// Returns the name of a workspace and the path that its folder had when it was captured. `None` for other resources.
+/// Returns the name of a workspace and the path that its directory had when it was captured. `None` for other resources.
 fn workspace(captured: &ResourceSnapshot<'_>) -> Option<(String, String)> {
     #[derive(serde::Deserialize)]
     struct CapturedWorkspace {

@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn a_fold_that_goes_on_from_any_point_is_one_that_starts_anew() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
         let session = store.create(&SessionTypes::builder().build().unwrap()).unwrap();
         for number in 0..40_u64 {
             session.dispatch(Said(number)).unwrap();

@@ -8,7 +8,7 @@ use crate::log::chain;
 use crate::log::seal_check::compare;
 use crate::storage::FileStorage;
 
-/// Returns an [`Error::Corrupt`] for each seal of a finished segment in the folder `dir` that does not match its records, for each
+/// Returns an [`Error::Corrupt`] for each seal of a finished segment in the directory `dir` that does not match its records, for each
 /// compacted segment with a damaged seal, or with anything else behind its end, and for each compressed segment that is damaged where
 /// no frame needs it. The log need not fold for that. Passes over segments in which a frame is damaged, which
 /// [`damaged_places`](super::damaged_places) finds, and over those that a compaction replaces meanwhile.

@@ -22,7 +22,7 @@ use crate::types::{RecordedBytes, SessionTypes, Slice};
 pub struct StateReader {
     projection: Projection,
     source: LogSource,
-    /// Folder of the log, and the bytes of memory that whoever reads may take.
+    /// Directory of the log, and the bytes of memory that whoever reads may take.
     limit: Option<(Arc<Path>, u64)>,
 }
 

@@ -106,13 +106,13 @@ impl VersionsReplayed {
 ///
 /// # Errors
 ///
-/// [`Error::Io`] if the store's folder cannot be listed.
+/// [`Error::Io`] if the store's directory cannot be listed.
 pub fn replay_versions(store: &Path, types: &SessionTypes) -> Result<VersionsReplayed> {
     let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
     let sessions = layout::sessions_dir(store);
     let entries = storage.list(&sessions).map_err(|error| Error::io("list", &sessions, error))?;
-    let folders = entries.iter().filter(|entry| entry.kind == EntryKind::Folder);
-    let mut dirs: Vec<PathBuf> = folders
+    let directories = entries.iter().filter(|entry| entry.kind == EntryKind::Directory);
+    let mut dirs: Vec<PathBuf> = directories
         .map(|entry| sessions.join(&entry.name))
         .filter(|dir| layout::session_of(dir).is_some())
         .collect();

@@ -1,7 +1,7 @@
-//! The chain of segments: which files of a folder make up the log, and in what order.
+//! The chain of segments: which files of a directory make up the log, and in what order.
 //!
 //! Each segment's header names the segment before it and where that one ends. The chain is followed from the highest
-//! ordinal back. A recovery may have left segments out; they stay in the folder and belong to no chain.
+//! ordinal back. A recovery may have left segments out; they stay in the directory and belong to no chain.
 //!
 //! | found | meaning |
 //! |---|---|
@@ -247,7 +247,7 @@ pub(super) fn discover_above(storage: &dyn Storage, dir: &Path, floor: Option<u3
     Ok(Chain { segments, beyond, missing, ordinal_max, half_built })
 }
 
-/// Returns the highest ordinal of a segment file in `dir`. `None` where there is none, or the folder cannot be read.
+/// Returns the highest ordinal of a segment file in `dir`. `None` where there is none, or the directory cannot be read.
 pub(crate) fn last_ordinal(storage: &dyn Storage, dir: &Path) -> Option<u32> {
     storage.list(dir).ok()?.iter().filter_map(|entry| layout::segment_ordinal(&entry.name)).max()
 }
@@ -308,7 +308,7 @@ impl SegmentFile {
     }
 }
 
-/// Holds the segment files of a folder whatever their state, for a salvage.
+/// Holds the segment files of a directory whatever their state, for a salvage.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SegmentFiles {
     /// Files with a sound header, by the ordinals that their headers state: a file may have another segment's name.

@@ -5,7 +5,7 @@
 //! | step | left behind |
 //! |---|---|
 //! | the segment is written under a temporary name, synced, read again and checked | the log as it was, and a file `*.seg.new`, which a scan passes over and the next compaction or recovery removes |
-//! | it takes the name of the segment that it stands for, and the folder is synced | the old segment or the new one; either is followed by the next one |
+//! | it takes the name of the segment that it stands for, and the directory is synced | the old segment or the new one; either is followed by the next one |
 
 use std::path::Path;
 use std::sync::Arc;

@@ -113,14 +113,14 @@ fn number<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*number)
 }
 
-/// Leaves a decision in the folder of its session. It is durable when this returns. Returns its path.
+/// Leaves a decision in the directory of its session. It is durable when this returns. Returns its path.
 pub(crate) fn leave(storage: &dyn Storage, dir: &Path, left: &LeftBody, id: Uuid) -> Result<PathBuf> {
-    let folder = layout::decisions_dir(dir);
-    storage.create_dir_all(&folder).map_err(|error| Error::io("create", &folder, error))?;
+    let directory = layout::decisions_dir(dir);
+    storage.create_dir_all(&directory).map_err(|error| Error::io("create", &directory, error))?;
     let time_us = left.decided_us.max(0);
-    let path = folder.join(format!("{time_us:020}-{id}{DECISION_SUFFIX}"));
+    let path = directory.join(format!("{time_us:020}-{id}{DECISION_SUFFIX}"));
     write_new(storage, &path, &left.encode()).map_err(|error| Error::io("write", &path, error))?;
-    storage.sync_dir(&folder).map_err(|error| Error::io("sync", &folder, error))?;
+    storage.sync_dir(&directory).map_err(|error| Error::io("sync", &directory, error))?;
     Ok(path)
 }
 
@@ -139,22 +139,22 @@ fn write_new(storage: &dyn Storage, path: &Path, bytes: &[u8]) -> io::Result<()>
 /// Returns the decisions that were left for a session, the earliest first, and at most [`TAKEN_MAX`] of them. Removes the oldest
 /// answers if too many were left unread.
 pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Result<Vec<DirectoryEntry>> {
-    let folder = layout::decisions_dir(dir);
-    let entries = match storage.list(&folder) {
+    let directory = layout::decisions_dir(dir);
+    let entries = match storage.list(&directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(|error| Error::io("list", &folder, error))?,
+        entries => entries.map_err(|error| Error::io("list", &directory, error))?,
     };
     let (mut found, answers): (Vec<DirectoryEntry>, Vec<DirectoryEntry>) =
         entries.into_iter().filter(is_own).partition(|entry| entry.name.ends_with(DECISION_SUFFIX));
     found.truncate(TAKEN_MAX);
     let answers = answers.iter().filter(|entry| entry.name.ends_with(ANSWER_SUFFIX));
     for answer in answers.rev().skip(ANSWERS_MAX) {
-        let _ = storage.remove_file(&folder.join(&answer.name));
+        let _ = storage.remove_file(&directory.join(&answer.name));
     }
     Ok(found)
 }
 
-/// Returns whether a file of the folder has a name that this module gives, as only such files are ever touched.
+/// Returns whether a file of the directory has a name that this module gives, as only such files are ever touched.
 fn is_own(entry: &DirectoryEntry) -> bool {
     let stem =
         [BUILDING_SUFFIX, DECISION_SUFFIX, ANSWER_SUFFIX].iter().find_map(|it| entry.name.strip_suffix(it));
@@ -165,7 +165,7 @@ fn is_own(entry: &DirectoryEntry) -> bool {
     is_named && entry.kind == EntryKind::File
 }
 
-/// Returns whether a file of the folder is left over once no process has the session open: whoever waited for an answer is told
+/// Returns whether a file of the directory is left over once no process has the session open: whoever waited for an answer is told
 /// by the log.
 pub(crate) fn is_leftover(entry: &DirectoryEntry) -> bool {
     is_own(entry) && !entry.name.ends_with(DECISION_SUFFIX)

@@ -28,14 +28,14 @@ impl std::fmt::Display for FileExposure {
     }
 }
 
-/// Finds a file in the session's folder that others may read or write than `access` allows, and can: a folder on the
+/// Finds a file in the session's directory that others may read or write than `access` allows, and can: a directory on the
 /// way that they may not pass keeps them out. Skips what cannot be looked at.
 pub(crate) fn find(storage: &dyn Storage, dir: &Path, access: StoreAccess) -> Option<FileExposure> {
     let expected = access.file_mode();
     let mut passable = 0o077;
-    for folder in std::path::absolute(dir).ok()?.ancestors() {
-        let mode = storage.entry(&layout::followed(folder)).ok()??.mode?;
-        // A user who may pass a folder may read the files in it whose names are known; these names are.
+    for directory in std::path::absolute(dir).ok()?.ancestors() {
+        let mode = storage.entry(&layout::followed(directory)).ok()??.mode?;
+        // A user who may pass a directory may read the files in it whose names are known; these names are.
         passable &= (mode & 0o011) * 0o7;
     }
     let others = passable & !expected;

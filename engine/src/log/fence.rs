@@ -16,7 +16,7 @@ use crate::storage::Storage;
 /// Greatest length of such a note in bytes.
 const NOTE_BYTES_MAX: u64 = 16 << 10;
 
-/// Says that another writer claimed a session while this folder's had it open.
+/// Says that another writer claimed a session while this directory's had it open.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct SessionFence {
@@ -39,7 +39,7 @@ pub(crate) fn forget(storage: &dyn Storage, store: &Path, session: Uuid) {
     let _ = storage.remove_file(&layout::fenced_file(store, session));
 }
 
-/// Returns what the note of the session in the folder `dir` says; `None` if there is none.
+/// Returns what the note of the session in the directory `dir` says; `None` if there is none.
 pub(crate) fn read(storage: &dyn Storage, dir: &Path) -> Option<SessionFence> {
     let (session, store) = (layout::session_of(dir)?, layout::store_of(dir)?);
     notes::read(storage, &layout::fenced_file(store, session), NOTE_BYTES_MAX)

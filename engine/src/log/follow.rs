@@ -17,7 +17,7 @@
 //! # Invariants
 //!
 //! 1. A follower writes nothing and takes no lock.
-//! 2. A step reads what is new and at most one window more, and at the end the names in the folder and the headers of
+//! 2. A step reads what is new and at most one window more, and at the end the names in the directory and the headers of
 //!    the segments behind the present one. It reads the rest of a segment only where something stands behind a frame
 //!    that does not check, and not at every step.
 //! 3. A frame is called corrupt only after it was read again behind the evidence against it: a writer writes in order,
@@ -358,7 +358,7 @@ impl Cursor {
         Err(self.corrupt_at(path, 0, None, None, reason))
     }
 
-    /// Notes what the folder says of the chain from here on. Returns whether the walk can go on with it.
+    /// Notes what the directory says of the chain from here on. Returns whether the walk can go on with it.
     fn take_in(&mut self, segments: Vec<Segment>) -> Result<bool> {
         if let Some(last) = segments.last().filter(|last| last.header.session != self.session) {
             let (path, found) = (last.path.clone(), last.header.session);

@@ -1,8 +1,8 @@
-//! The files of images, in the session's `snapshots` folder.
+//! The files of images, in the session's `snapshots` directory.
 //!
 //! An image is a cache: an image that cannot be read is ignored, and one that cannot be written is not missed. Where
 //! the disk has no room for a record or an object, the images are removed to make room. An image is written under a
-//! temporary name, part by part, synced and renamed, so that a name in the folder mostly means a whole image; its
+//! temporary name, part by part, synced and renamed, so that a name in the directory mostly means a whole image; its
 //! digest, which is written last, tells where it does not.
 
 use std::path::{Path, PathBuf};
@@ -26,12 +26,12 @@ const MAGIC_LEN: usize = 8;
 
 /// Lists the images of a session, the newest first.
 pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Vec<(SequenceNumber, PathBuf)> {
-    let folder = layout::snapshots_dir(dir);
-    let entries = storage.list(&folder).unwrap_or_default();
+    let directory = layout::snapshots_dir(dir);
+    let entries = storage.list(&directory).unwrap_or_default();
     let mut images: Vec<(SequenceNumber, PathBuf)> = entries
         .iter()
         .filter(|entry| entry.kind == EntryKind::File)
-        .filter_map(|entry| Some((layout::image_position(&entry.name)?, folder.join(&entry.name))))
+        .filter_map(|entry| Some((layout::image_position(&entry.name)?, directory.join(&entry.name))))
         .collect();
     images.sort_by(|left, right| right.cmp(left));
     images
@@ -81,10 +81,10 @@ impl UnfinishedFile {
 
 /// Removes the images that killed writers have not finished. A writer builds one at a time.
 fn remove_unfinished(storage: &dyn Storage, dir: &Path) {
-    let folder = layout::snapshots_dir(dir);
-    for entry in storage.list(&folder).unwrap_or_default() {
+    let directory = layout::snapshots_dir(dir);
+    for entry in storage.list(&directory).unwrap_or_default() {
         if entry.kind == EntryKind::File && entry.name.ends_with(UNFINISHED_SUFFIX) {
-            let _ = storage.remove_file(&folder.join(entry.name));
+            let _ = storage.remove_file(&directory.join(entry.name));
         }
     }
 }

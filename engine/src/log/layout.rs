@@ -1,4 +1,4 @@
-//! Paths in a store and in a session's folder.
+//! Paths in a store and in a session's directory.
 //!
 //! ```text
 //! <store>/
@@ -41,9 +41,9 @@ pub(crate) fn session_dir(store: &Path, session: Uuid) -> PathBuf {
     sessions_dir(store).join(session.to_string())
 }
 
-/// Returns whether a folder is a store, that is, holds a folder `sessions`.
-pub fn is_store(folder: &Path) -> bool {
-    sessions_dir(folder).is_dir()
+/// Returns whether a directory is a store, that is, holds a directory `sessions`.
+pub fn is_store(directory: &Path) -> bool {
+    sessions_dir(directory).is_dir()
 }
 
 /// Returns whether a path leads to the store at `store`, or among its sessions, where nothing else may be made. What is not there
@@ -53,59 +53,59 @@ pub fn is_within_store(path: &Path, store: &Path) -> bool {
     whole == whole_path(store) || whole.starts_with(whole_path(&sessions_dir(store)))
 }
 
-/// Returns whether a path leads to a folder or into it, through whatever links. What is not there yet is where it would be made.
-pub fn is_within_folder(path: &Path, folder: &Path) -> bool {
-    whole_path(path).starts_with(whole_path(folder))
+/// Returns whether a path leads to a directory or into it, through whatever links. What is not there yet is where it would be made.
+pub fn is_within_directory(path: &Path, directory: &Path) -> bool {
+    whole_path(path).starts_with(whole_path(directory))
 }
 
-/// Returns the store among whose sessions a folder stands, whatever its name is. `None` if it stands in no store, or is not there.
+/// Returns the store among whose sessions a directory stands, whatever its name is. `None` if it stands in no store, or is not there.
 pub fn store_around(session: &Path) -> Option<PathBuf> {
     let session = session.canonicalize().ok()?;
     store_of(&session).filter(|store| session.parent() == Some(&sessions_dir(store))).map(Path::to_owned)
 }
 
-/// Returns the folder of a store in which objects have further names.
+/// Returns the directory of a store in which objects have further names.
 pub(crate) fn pool_dir(store: &Path) -> PathBuf {
     store.join("pool")
 }
 
-/// Returns the folder in which objects of captures have further names.
+/// Returns the directory in which objects of captures have further names.
 pub(crate) fn captures_pool(store: &Path) -> PathBuf {
     pool_dir(store).join("files")
 }
 
-/// Returns the pool of the store in which a session's folder stands. `None` where it stands in no store.
+/// Returns the pool of the store in which a session's directory stands. `None` where it stands in no store.
 pub(crate) fn pool_of(dir: &Path) -> Option<PathBuf> {
     store_of(dir).filter(|store| dir.parent() == Some(&sessions_dir(store))).map(pool_dir)
 }
 
-/// Returns the folders of a store, from below, that hold the names on the path to a session's folder.
-pub(crate) fn folders_above_session(store: &Path) -> [PathBuf; 2] {
+/// Returns the directories of a store, from below, that hold the names on the path to a session's directory.
+pub(crate) fn directories_above_session(store: &Path) -> [PathBuf; 2] {
     [sessions_dir(store), followed(store)]
 }
 
-/// Returns the store that a session's folder stands in.
+/// Returns the store that a session's directory stands in.
 pub(crate) fn store_of(dir: &Path) -> Option<&Path> {
     dir.parent()?.parent()
 }
 
-/// Returns a path to a folder that a host named which also leads through a link: the engine follows no link that stands
+/// Returns a path to a directory that a host named which also leads through a link: the engine follows no link that stands
 /// where it makes files itself, but a host may keep its store behind one.
-pub(crate) fn followed(folder: &Path) -> PathBuf {
-    folder.join(".")
+pub(crate) fn followed(directory: &Path) -> PathBuf {
+    directory.join(".")
 }
 
-/// Returns the folder in which a fork is built.
+/// Returns the directory in which a fork is built.
 pub(crate) fn building_session_dir(store: &Path, session: Uuid) -> PathBuf {
     sessions_dir(store).join(format!(".new-{session}"))
 }
 
-/// Returns the folder that a session is renamed to before it is deleted.
+/// Returns the directory that a session is renamed to before it is deleted.
 pub(crate) fn dying_session_dir(store: &Path, session: Uuid) -> PathBuf {
     sessions_dir(store).join(format!(".deleted-{session}"))
 }
 
-/// Returns the session that a folder's name says is in the making, or about to be deleted.
+/// Returns the session that a directory's name says is in the making, or about to be deleted.
 pub(crate) fn unfinished_session(name: &str) -> Option<Uuid> {
     let id = name.strip_prefix(".new-").or_else(|| name.strip_prefix(".deleted-"))?;
     Uuid::try_parse(id).ok().filter(|parsed| parsed.to_string() == id)
@@ -182,7 +182,7 @@ pub(crate) fn image_position(name: &str) -> Option<SequenceNumber> {
     (digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
 }
 
-/// Returns the folder in which other processes leave decisions for the one that has the session open.
+/// Returns the directory in which other processes leave decisions for the one that has the session open.
 pub(crate) fn decisions_dir(dir: &Path) -> PathBuf {
     dir.join("decisions")
 }
@@ -191,13 +191,13 @@ pub(crate) fn objects_dir(dir: &Path) -> PathBuf {
     dir.join("objects")
 }
 
-/// Returns the folder within that of a session in which captures of its workspace belong; see
+/// Returns the directory within that of a session in which captures of its workspace belong; see
 /// [`Session::captures_dir`](crate::Session::captures_dir).
 pub fn captures_dir(dir: &Path) -> PathBuf {
     dir.join("files")
 }
 
-/// Returns the session that a folder's name says. `None` where the name is no session id.
+/// Returns the session that a directory's name says. `None` where the name is no session id.
 pub(crate) fn session_of(dir: &Path) -> Option<Uuid> {
     let name = dir.file_name()?.to_str()?;
     Uuid::try_parse(name).ok().filter(|id| id.to_string() == name)

@@ -5,9 +5,9 @@
 //! beside it says who holds the lock. That note is best effort: it may be missing or out of date, and only two things look at it: the
 //! error message, and a listing, which reads the logs of sessions whose writers took no note away.
 //!
-//! The lock of a session's folder comes on top. It keeps away a process that comes to the folder through another store,
+//! The lock of a session's directory comes on top. It keeps away a process that comes to the directory through another store,
 //! by a link, a mount or a second name, or that finds the lock file gone. Copies that share segments by hard links (`cp
-//! -al`) have folders of their own, and no lock keeps their writers apart.
+//! -al`) have directories of their own, and no lock keeps their writers apart.
 //!
 //! Some file systems have locks that exclude nobody. So the note tells the writer from all others, by its process, its
 //! machine and the microsecond in which it opened the session, and a writer reads the note before each sync: the one that
@@ -45,13 +45,13 @@ const FORK_WAITS: u32 = 100;
 #[derive(Debug)]
 pub(crate) struct WriterLock {
     storage: Arc<dyn Storage>,
-    /// Folder of the session, which may be about to be made.
+    /// Directory of the session, which may be about to be made.
     dir: PathBuf,
     /// The note that was left, and its path.
     note: Option<(PathBuf, Holder)>,
     held: Option<Box<dyn HeldLock>>,
-    /// Lock of the session's folder, once the folder exists.
-    folder: Option<Box<dyn HeldLock>>,
+    /// Lock of the session's directory, once the directory exists.
+    directory: Option<Box<dyn HeldLock>>,
     /// Mark of the process that took the lock.
     process: u32,
 }
@@ -101,8 +101,8 @@ fn take_now(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_us: i64
         let holder = read_holder(storage, &holder_path).unwrap_or_default();
         return Err(Error::Locked { session, holder });
     };
-    let folder = match folder_lock(storage, &layout::session_dir(store, session), session) {
-        // The folder is about to be made.
+    let directory = match directory_lock(storage, &layout::session_dir(store, session), session) {
+        // The directory is about to be made.
         Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => None,
         locked => locked?,
     };
@@ -114,12 +114,12 @@ fn take_now(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_us: i64
         dir,
         note,
         held: Some(held),
-        folder,
+        directory,
         process: process_mark(),
     }))
 }
 
-/// Stamps a session's folder anew, so that a listing knows that what it found of the session before may be out of date
+/// Stamps a session's directory anew, so that a listing knows that what it found of the session before may be out of date
 /// ([`crate::store`]): a mapped segment does not bear the time of what is written into it on every file system.
 fn stamp(storage: &dyn Storage, dir: &Path) {
     if !sabotage::is(Breakage::WriterUnstamped) {
@@ -128,12 +128,16 @@ fn stamp(storage: &dyn Storage, dir: &Path) {
     }
 }
 
-/// Locks a session's folder.
-fn folder_lock(storage: &Arc<dyn Storage>, dir: &Path, session: Uuid) -> Result<Option<Box<dyn HeldLock>>> {
-    if sabotage::is(Breakage::FolderUnlocked) {
+/// Locks a session's directory.
+fn directory_lock(
+    storage: &Arc<dyn Storage>,
+    dir: &Path,
+    session: Uuid,
+) -> Result<Option<Box<dyn HeldLock>>> {
+    if sabotage::is(Breakage::DirectoryUnlocked) {
         return Ok(None);
     }
-    let locked = storage.try_lock_folder(dir);
+    let locked = storage.try_lock_directory(dir);
     let locked = locked.map_err(|error| Error::refused("lock", storage.as_ref(), dir, error))?;
     // The holder left its note in another store, if anywhere.
     locked.map(Some).ok_or_else(|| Error::Locked { session, holder: Holder::default() })
@@ -160,16 +164,16 @@ impl WriterLock {
         Err(Error::SecondWriter { session, found })
     }
 
-    /// Locks the session's folder, if that was not done before.
-    pub(crate) fn lock_folder(&mut self, dir: &Path, session: Uuid) -> Result<()> {
-        if self.folder.is_none() {
-            self.folder = folder_lock(&self.storage, dir, session)?;
+    /// Locks the session's directory, if that was not done before.
+    pub(crate) fn lock_directory(&mut self, dir: &Path, session: Uuid) -> Result<()> {
+        if self.directory.is_none() {
+            self.directory = directory_lock(&self.storage, dir, session)?;
         }
         Ok(())
     }
 }
 
-/// Keeps writers away from the session in the folder `dir` while it is read, if the folder stands in a store that was
+/// Keeps writers away from the session in the directory `dir` while it is read, if the directory stands in a store that was
 /// ever written. Leaves no note, and makes no file. `None` where there is no writer to keep away.
 pub(crate) fn keep_writers_away(storage: &Arc<dyn Storage>, dir: &Path) -> Result<Option<Box<dyn HeldLock>>> {
     let (Some(session), Some(store)) = (layout::session_of(dir), layout::store_of(dir)) else {
@@ -215,7 +219,7 @@ fn byte_of(session: Uuid) -> u64 {
     u64::from_le_bytes(bytes) >> 1
 }
 
-/// Returns whether an error means that the disk, or the folder, takes no writes at present.
+/// Returns whether an error means that the disk, or the directory, takes no writes at present.
 pub(crate) fn is_read_only(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
         || is_out_of_space(error)
@@ -264,7 +268,7 @@ impl Drop for WriterLock {
         if let Some((path, _)) = self.note.as_ref().filter(|_| self.other().is_none()) {
             let _ = self.storage.remove_file(path);
         }
-        self.folder.take();
+        self.directory.take();
         self.held.take();
     }
 }

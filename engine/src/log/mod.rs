@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `layout` | paths of the files and folders of a store |
+//! | `layout` | paths of the files and directories of a store |
 //! | `chain` | which files make up a log |
 //! | `scan` | walking a log, telling damage from a torn tail, finding the sound part of a damaged log |
 //! | `seal_check` | the seals of finished segments, checked against their records |

@@ -21,7 +21,7 @@ pub(super) fn leave(
     bytes_max: u64,
 ) -> bool {
     let Ok(text) = serde_json::to_vec(note) else { return false };
-    // A link in the place of the folder is not followed.
+    // A link in the place of the directory is not followed.
     if text.len() as u64 > bytes_max || storage.create_dir_all(&layout::writers_dir(store)).is_err() {
         return false;
     }

@@ -1,6 +1,6 @@
-//! The object folder: large payloads, each kept once, named by its BLAKE3 hash.
+//! The object directory: large payloads, each kept once, named by its BLAKE3 hash.
 //!
-//! 1. An object is written under a temporary name and renamed, so that a name in the folder always means a whole
+//! 1. An object is written under a temporary name and renamed, so that a name in the directory always means a whole
 //!    object, except for what a power cut took from an object that was not yet synced.
 //! 2. An object and its name are made durable before the first record that names it is acknowledged as durable: every
 //!    sync begins with [`Objects::take_unsynced`], before the segments.
@@ -10,7 +10,7 @@
 //!    keeps the same bytes gets a name for that file, after it has compared them. Nothing is read from the pool otherwise, and
 //!    nothing is lost with it: where a name cannot be given, the object is written into a file of its own. A
 //!    [collection](crate::Store::collect) takes a name out of the pool when it is the file's last one.
-//! 6. An object folder that is a link is not followed: whoever needs an object gets an error, an auditor too.
+//! 6. An object directory that is a link is not followed: whoever needs an object gets an error, an auditor too.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,15 +100,15 @@ impl Objects {
         self.dir.join(object.file_name())
     }
 
-    /// Checks that the object folder is a folder and no link: what stands behind a link does not belong to the session,
+    /// Checks that the object directory is a directory and no link: what stands behind a link does not belong to the session,
     /// whatever its names are.
-    fn check_folder(&self) -> Result<()> {
+    fn check_directory(&self) -> Result<()> {
         match self.storage.entry(&self.dir) {
             Ok(Some(entry))
-                if entry.kind != EntryKind::Folder && !sabotage::is(Breakage::ObjectsBehindLink) =>
+                if entry.kind != EntryKind::Directory && !sabotage::is(Breakage::ObjectsBehindLink) =>
             {
                 let reason =
-                    format!("it is {}: it is not followed", entry.kind.in_place_of(EntryKind::Folder));
+                    format!("it is {}: it is not followed", entry.kind.in_place_of(EntryKind::Directory));
                 Err(Error::Object { path: self.dir.clone(), reason })
             }
             Ok(_) => Ok(()),
@@ -127,7 +127,7 @@ impl Objects {
         if self.unsynced.lock().contains_key(&object) {
             return Ok(object);
         }
-        self.check_folder()?;
+        self.check_directory()?;
         match self.read(&object) {
             // The object is missing, or is not what its name says: nothing is lost by replacing it.
             Err(Error::Object { .. }) => {
@@ -236,7 +236,7 @@ impl Objects {
     fn open(&self, object: &ObjectId) -> Result<(PathBuf, Arc<dyn StorageFile>)> {
         let path = self.path(object);
         let bad = |reason: String| Error::Object { path: path.clone(), reason };
-        self.check_folder()?;
+        self.check_directory()?;
         let file = match self.storage.open(&path, Access::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -359,7 +359,7 @@ impl Objects {
         UnsyncedObjects {
             files,
             objects,
-            // The name of the object folder stands in the session's folder.
+            // The name of the object directory stands in the session's directory.
             dirs: vec![self.dir.clone(), self.session_dir.clone()],
             pool: self.pool.clone(),
         }

@@ -1,7 +1,7 @@
-//! What a crash leaves of a session that was about to be created: a *partial creation*, a folder in which no record was
+//! What a crash leaves of a session that was about to be created: a *partial creation*, a directory in which no record was
 //! ever written.
 //!
-//! A session is created by a folder, a segment file, its header, a `Resumed` frame and the first record, in this order.
+//! A session is created by a directory, a segment file, its header, a `Resumed` frame and the first record, in this order.
 //! If a crash comes before the record, nobody was told of a session, and one can still be created there. Nothing that
 //! is found is overwritten or removed: the new session's first segment stands behind it, as the segment of a recovery
 //! does.
@@ -10,13 +10,13 @@
 //! |---|---|
 //! | nothing | a partial creation |
 //! | segment files each of which ends before its first record does, and holds the bytes that this session's first segment begins with | a partial creation |
-//! | an object folder beside these | a partial creation: a power cut may have taken the records that named the objects, and nothing else |
-//! | an object folder alone | not one: the segments are lost |
+//! | an object directory beside these | a partial creation: a power cut may have taken the records that named the objects, and nothing else |
+//! | an object directory alone | not one: the segments are lost |
 //! | a whole frame that is not `Resumed`, sound or not; bytes behind an unsound header or an unfinished frame | not one: there was a record, or may have been |
 //! | a header of another session, ordinal, place in a log, or format | not one |
 //! | anything else, links among it | not one |
 //!
-//! Where a power cut tore a file so that bytes stand behind others that are gone, the folder may still be a partial
+//! Where a power cut tore a file so that bytes stand behind others that are gone, the directory may still be a partial
 //! creation; nobody can say, so it does not count as one. A first record that was whole, is damaged, and was attested
 //! by no frame passes for an unfinished one where its last bytes are 0: whoever creates the session writes the same
 //! record again.
@@ -36,14 +36,14 @@ use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, Storage};
 
-/// Describes a folder in which no record was ever written.
+/// Describes a directory in which no record was ever written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PartialCreation {
-    /// Highest ordinal of the folder's segment files; `None` where there are none. A new session's ordinals are higher.
+    /// Highest ordinal of the directory's segment files; `None` where there are none. A new session's ordinals are higher.
     pub(crate) ordinal_max: Option<u32>,
 }
 
-/// Looks at the folder `dir` of `session`, and describes it if it holds nothing but a partial creation. The answer is
+/// Looks at the directory `dir` of `session`, and describes it if it holds nothing but a partial creation. The answer is
 /// of no use while another process writes there.
 pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<Option<PartialCreation>> {
     if sabotage::is(Breakage::PartialCreationRefused) {
@@ -65,7 +65,7 @@ pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<O
                 }
                 found.ordinal_max = found.ordinal_max.max(Some(ordinal));
             }
-            None if entry.kind == EntryKind::Folder && path == layout::objects_dir(dir) => objects = true,
+            None if entry.kind == EntryKind::Directory && path == layout::objects_dir(dir) => objects = true,
             _ => return Ok(None),
         }
     }
@@ -75,7 +75,7 @@ pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<O
     Ok((room && !segments_lost).then_some(found))
 }
 
-/// Removes what a failed attempt has written into the folder beside the partial creation of an earlier attempt.
+/// Removes what a failed attempt has written into the directory beside the partial creation of an earlier attempt.
 pub(crate) fn remove_all_but(
     storage: &dyn Storage,
     dir: &Path,

@@ -20,7 +20,7 @@
 //!    more: a compaction came in between, which may have dropped what they name.
 //! 3. A log that ends within a range is refused: nobody knows what its slices hold.
 //!
-//! A kill before the last step is the caller's matter, whose folder has a temporary name.
+//! A kill before the last step is the caller's matter, whose directory has a temporary name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -120,7 +120,7 @@ pub(crate) struct RemadeLog {
 }
 
 impl RemadeLog {
-    /// Begins the log of a new session in the folder `dir`.
+    /// Begins the log of a new session in the directory `dir`.
     pub(crate) fn new(ground: &LogEnvironment, dir: &Path, opened: &SessionOpening) -> RemadeLog {
         let identity = LogIdentity::of(opened);
         let log = LogWriter::create(ground, dir, identity, Default::default(), Vec::new());

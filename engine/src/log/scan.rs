@@ -22,7 +22,7 @@
 //! | found | meaning |
 //! |---|---|
 //! | a frame that is corrupt or torn | the scan reads it again, three times, before it counts: its writer may have written half of it |
-//! | a file without a sound header behind the chain, which has one when the scan looks again | the writer went on into it after the folder was listed: the walk ends before it, and nothing is wrong |
+//! | a file without a sound header behind the chain, which has one when the scan looks again | the writer went on into it after the directory was listed: the walk ends before it, and nothing is wrong |
 //! | a file behind the chain that is gone | its writer had made it ahead and did not need it |
 //!
 //! # Invariants

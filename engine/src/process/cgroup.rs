@@ -20,19 +20,19 @@ const CGROUP2_MAGIC: u64 = 0x6367_7270;
 /// Depth down to which groups are removed that a program made below the group of its call.
 const DEPTH_MAX: usize = 64;
 
-/// Names the control group of a call's programs by its folder.
+/// Names the control group of a call's programs by its directory.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Cgroup {
     /// Makes a group of this name below this process's own. Returns `None` if the system does not let this
     /// process make one, or if a group's members cannot be killed together.
     pub(crate) fn make(name: &str) -> Option<Cgroup> {
-        let folder = own()?.join(name);
-        fs::create_dir(&folder).ok()?;
-        let made = Cgroup { folder };
+        let directory = own()?.join(name);
+        fs::create_dir(&directory).ok()?;
+        let made = Cgroup { directory };
         if !made.kill_file().is_file() {
             made.remove();
             return None;
@@ -43,33 +43,33 @@ impl Cgroup {
     /// Returns the group at a path that a log recorded. Since anybody may have written the log, returns
     /// `None` unless the path is absolute and plain, ends with `name`, and is a control group.
     pub(crate) fn recorded(path: &str, name: &str) -> Option<Cgroup> {
-        let folder = PathBuf::from(path);
-        let is_plain = folder.is_absolute()
-            && folder.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-        let is_named = folder.file_name().is_some_and(|last| last.as_bytes() == name.as_bytes());
-        let is_group = || statfs(&folder).is_ok_and(|found| found.f_type as u64 == CGROUP2_MAGIC);
-        (is_plain && is_named && is_group()).then_some(Cgroup { folder })
+        let directory = PathBuf::from(path);
+        let is_plain = directory.is_absolute()
+            && directory.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+        let is_named = directory.file_name().is_some_and(|last| last.as_bytes() == name.as_bytes());
+        let is_group = || statfs(&directory).is_ok_and(|found| found.f_type as u64 == CGROUP2_MAGIC);
+        (is_plain && is_named && is_group()).then_some(Cgroup { directory })
     }
 
-    /// Returns the group's folder.
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
+    /// Returns the group's directory.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Returns the path of the file that kills all members when `1` is written into it.
     pub(crate) fn kill_file(&self) -> PathBuf {
-        self.folder.join("cgroup.kill")
+        self.directory.join("cgroup.kill")
     }
 
     /// Puts a process into the group. Does nothing if the system refuses that or the process is gone.
     pub(crate) fn join(&self, process: u32) {
-        let _ = fs::write(self.folder.join("cgroup.procs"), process.to_string());
+        let _ = fs::write(self.directory.join("cgroup.procs"), process.to_string());
     }
 
     /// Kills all members of the group, unless this process is one of them. A process that a call started may
     /// be the one that recovers the call, and must not kill itself.
     pub(crate) fn kill(&self) {
-        if !own().is_some_and(|own| own.starts_with(&self.folder)) {
+        if !own().is_some_and(|own| own.starts_with(&self.directory)) {
             let _ = fs::write(self.kill_file(), "1");
         }
     }
@@ -77,36 +77,36 @@ impl Cgroup {
     /// Returns whether a process runs in the group. One that has ended and was not waited for does not count,
     /// and nothing does if this process is a member.
     pub(crate) fn is_populated(&self) -> bool {
-        let events = fs::read_to_string(self.folder.join("cgroup.events")).unwrap_or_default();
+        let events = fs::read_to_string(self.directory.join("cgroup.events")).unwrap_or_default();
         events.lines().any(|line| line == "populated 1")
-            && !own().is_some_and(|own| own.starts_with(&self.folder))
+            && !own().is_some_and(|own| own.starts_with(&self.directory))
     }
 
     /// Removes the group, and the groups below it that a program made. A group in which a process runs stays.
     pub(crate) fn remove(&self) {
-        remove(&self.folder, 0);
+        remove(&self.directory, 0);
     }
 }
 
-/// Removes the group in `folder`, which is `depth` groups below that of the call, after those below it.
-fn remove(folder: &Path, depth: usize) {
-    let below = fs::read_dir(folder).into_iter().flatten().flatten();
+/// Removes the group in `directory`, which is `depth` groups below that of the call, after those below it.
+fn remove(directory: &Path, depth: usize) {
+    let below = fs::read_dir(directory).into_iter().flatten().flatten();
     for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
         if depth < DEPTH_MAX {
             remove(&entry.path(), depth + 1);
         }
     }
-    let _ = fs::remove_dir(folder);
+    let _ = fs::remove_dir(directory);
 }
 
-/// Returns the folder of this process's own group.
+/// Returns the directory of this process's own group.
 fn own() -> Option<PathBuf> {
     let mounts = fs::read("/proc/self/mountinfo").ok()?;
     let own = fs::read("/proc/self/cgroup").ok()?;
     found_in(&mounts, &own)
 }
 
-/// Returns the folder of a process's group, from the contents of its `mountinfo` and its `cgroup` in `/proc`.
+/// Returns the directory of a process's group, from the contents of its `mountinfo` and its `cgroup` in `/proc`.
 fn found_in(mounts: &[u8], groups: &[u8]) -> Option<PathBuf> {
     let lines = |bytes: &'_ [u8]| bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
     let own = lines(groups).into_iter().find_map(|line| line.strip_prefix(b"0::").map(<[u8]>::to_vec))?;
@@ -154,9 +154,9 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_a_log_names_is_no_group_unless_the_system_says_so() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("foldlog-call");
+    fn a_directory_that_a_log_names_is_no_group_unless_the_system_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("foldlog-call");
         fs::create_dir(&path).unwrap();
         let path = path.to_str().unwrap();
         assert!(Cgroup::recorded(path, "foldlog-call").is_none());

@@ -13,7 +13,7 @@
 //! ended the calls that another one had left open, such as the binary's `settle` and `recover`, is taken from the log. One that
 //! wrote other records without the host, such as the binary's `restore`, wrote what no host produces: the replay diverges there.
 //!
-//! What the host returns is not looked at. A host that fails by itself, such as over a folder that does not exist, shows only in
+//! What the host returns is not looked at. A host that fails by itself, such as over a directory that does not exist, shows only in
 //! the records that it did not produce: whoever looks for the reason prints what the host returns.
 //!
 //! A record behind the last one of a log is one too many if the session was closed there, by the process that wrote that record:
@@ -49,7 +49,7 @@
 //!
 //! The resources themselves are not touched: they are neither leased nor captured nor restored.
 //! [`ExecutionState::resources`](crate::ExecutionState::resources) and the context of a tool show
-//! [copies](crate::tools::resources::Snapshotable::scratch) of them, as their recorded captures say: a workspace is a folder
+//! [copies](crate::tools::resources::Snapshotable::scratch) of them, as their recorded captures say: a workspace is a directory
 //! among the system's temporary files, which goes with the last handle of it, without what captures leave out, such as `.git`.
 //! Between two captures a copy does not show what the host itself did to the resource, and what a host does to a copy is lost
 //! with the next tool. A resource without recorded captures, such as files in memory, is
@@ -57,8 +57,8 @@
 //! reads as it is now. The captures of a [composite snapshot](crate::tools::CompositeSnapshot) are in no record, so a replay's
 //! are empty, and its id is another one.
 //!
-//! All that a replay needs is in the session's folder. [`Session::dir`] is that folder, and a host that opens its workspace
-//! there, with the captures in it, may give it any folder for the workspace: it has to exist, may be empty, and is not looked
+//! All that a replay needs is in the session's directory. [`Session::dir`] is that directory, and a host that opens its workspace
+//! there, with the captures in it, may give it any directory for the workspace: it has to exist, may be empty, and is not looked
 //! into. In a fork only the captures of its own records count, not those of its parent.
 //! The copy that the run shows has another path: a host that writes `HostFilesystem::root`
 //! into a record diverges, and a link of the workspace that names the workspace's own path leads nowhere.
@@ -134,9 +134,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// }
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let folder = tempfile::tempdir()?;
+/// # let directory = tempfile::tempdir()?;
 /// let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-/// let session = Store::open(folder.path())?.create(&types)?;
+/// let session = Store::open(directory.path())?.create(&types)?;
 /// host(&session, "hello")?;
 ///
 /// let log = LogReader::open(session.dir())?;
@@ -330,7 +330,7 @@ impl<'a> Replay<'a> {
     /// called once more than for a replay: [`Session::replays`] tells it whether it works for real.
     ///
     /// The fork works on the workspaces as the host opens them now. They are not brought to the position: whoever wants them as they
-    /// were gives the host folders of its own, in which they are.
+    /// were gives the host directories of its own, in which they are.
     ///
     /// ```
     /// use foldlog::inspect::LogReader;
@@ -356,9 +356,9 @@ impl<'a> Replay<'a> {
     /// }
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// let types = SessionTypes::builder().slice::<Attempts>().append_all::<Attempts>().build()?;
-    /// let store = Store::open(folder.path())?;
+    /// let store = Store::open(directory.path())?;
     /// let session = store.create(&types)?;
     /// for number in 0..5 {
     ///     session.dispatch(Tried(number))?;

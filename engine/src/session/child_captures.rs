@@ -1,8 +1,8 @@
-//! Where the captures of a session's calls are kept: in its own folder, or, of a child session, in that of the session which it works
+//! Where the captures of a session's calls are kept: in its own directory, or, of a child session, in that of the session which it works
 //! for, whose workspace it works on.
 //!
 //! A replica holds a child's captures with the child's records: what they add to those of its ancestors that are held. A takeover, or a
-//! copy that is read, makes them in the child's own folder, since nobody says which of the two comes first. The first opening
+//! copy that is read, makes them in the child's own directory, since nobody says which of the two comes first. The first opening
 //! for writing that finds both brings them to where they are looked for. A kill in between leaves some of them in both places, and the
 //! next opening goes on.
 
@@ -40,12 +40,12 @@ pub(super) fn ancestors(store: &OpenStore, opened: &SessionOpening) -> Vec<Uuid>
     ancestors
 }
 
-/// Returns the folder of the session in whose folder a session in the folder `dir` has its captures.
+/// Returns the directory of the session in whose directory a session in the directory `dir` has its captures.
 pub(super) fn home(store: &OpenStore, dir: &Path, ancestors: &[Uuid]) -> PathBuf {
     ancestors.last().map_or_else(|| dir.to_owned(), |first| layout::session_dir(&store.root, *first))
 }
 
-/// Brings the captures of a child session that are in its own folder to where they are looked for.
+/// Brings the captures of a child session that are in its own directory to where they are looked for.
 pub(super) fn bring_home(store: &OpenStore, dir: &Path, opened: &SessionOpening) -> Result<()> {
     let (storage, own) = (store.options.storage.as_ref(), layout::captures_dir(dir));
     if !matches!(opened.parent, Some(Parent::Child { .. })) {
@@ -53,20 +53,20 @@ pub(super) fn bring_home(store: &OpenStore, dir: &Path, opened: &SessionOpening)
     }
     let io = |op, path: &Path, error| Error::io(op, path, error);
     let entry = storage.entry(&own).map_err(|error| io("look up", &own, error))?;
-    if entry.is_none_or(|entry| entry.kind != EntryKind::Folder) {
+    if entry.is_none_or(|entry| entry.kind != EntryKind::Directory) {
         return Ok(());
     }
     let home = home(store, dir, &ancestors(store, opened));
     if home == dir {
         return Ok(());
     }
-    let mut folders = vec![(own.clone(), layout::captures_dir(&home))];
-    while let Some((from, to)) = folders.pop() {
+    let mut directories = vec![(own.clone(), layout::captures_dir(&home))];
+    while let Some((from, to)) = directories.pop() {
         storage.create_dir_all(&to).map_err(|error| Error::unmade("create", &to, 0, error))?;
         for entry in storage.list(&from).map_err(|error| io("list", &from, error))? {
             let (from, to) = (from.join(&entry.name), to.join(&entry.name));
             match entry.kind {
-                EntryKind::Folder => folders.push((from, to)),
+                EntryKind::Directory => directories.push((from, to)),
                 EntryKind::File => match storage.hard_link(&from, &to) {
                     Err(error) if error.kind() != ErrorKind::AlreadyExists => {
                         return Err(Error::unmade("link", &to, 0, error));

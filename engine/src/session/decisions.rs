@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
 use crate::log::decisions::{self, DecisionOutcome, LeftBody};
 use crate::log::layout;
-use crate::storage::{FolderWatch, Storage};
+use crate::storage::{DirectoryWatch, Storage};
 
 /// Lane of the records of decisions that were left by other processes.
 const LANE: &str = "foldlog.decisions";
@@ -105,12 +105,16 @@ impl Bell {
         *rung = false;
     }
 
-    /// Rings whenever a decision or an answer is left in the folder. `None` if the system cannot tell.
-    pub(crate) fn watch(self: &Arc<Bell>, storage: &dyn Storage, dir: &Path) -> Option<Box<dyn FolderWatch>> {
-        let folder = layout::decisions_dir(dir);
-        storage.create_dir_all(&folder).ok()?;
+    /// Rings whenever a decision or an answer is left in the directory. `None` if the system cannot tell.
+    pub(crate) fn watch(
+        self: &Arc<Bell>,
+        storage: &dyn Storage,
+        dir: &Path,
+    ) -> Option<Box<dyn DirectoryWatch>> {
+        let directory = layout::decisions_dir(dir);
+        storage.create_dir_all(&directory).ok()?;
         let bell = Arc::clone(self);
-        storage.watch(&folder, Box::new(move || bell.ring())).ok()?
+        storage.watch(&directory, Box::new(move || bell.ring())).ok()?
     }
 }
 
@@ -122,7 +126,7 @@ pub(crate) fn look_again(until: Instant) -> Instant {
 /// Rings a bell for as long as it is kept, whenever a decision may have come.
 struct Rings {
     bell: Arc<Bell>,
-    _files: Option<Box<dyn FolderWatch>>,
+    _files: Option<Box<dyn DirectoryWatch>>,
     _records: Option<SubscriptionGuard>,
 }
 
@@ -136,7 +140,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the folder of decisions cannot be read. Those of [`settle`](Session::settle) that say that nothing can be
+    /// [`Error::Io`] if the directory of decisions cannot be read. Those of [`settle`](Session::settle) that say that nothing can be
     /// recorded: what was left stays then.
     pub fn take_decisions(&self) -> Result<DecisionsTaken> {
         if self.replays() {
@@ -174,8 +178,8 @@ impl Session {
     /// ```
     /// # use std::time::Duration;
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let session = foldlog::Store::open(folder.path())?.create(&foldlog::SessionTypes::builder().build()?)?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let session = foldlog::Store::open(directory.path())?.create(&foldlog::SessionTypes::builder().build()?)?;
     /// let waiting: Vec<_> = session.pending()?.iter().map(|question| question.operation).collect();
     /// if !waiting.is_empty() {
     ///     let wait = session.wait_for_decision(&waiting, Duration::from_secs(3600))?;

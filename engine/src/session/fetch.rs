@@ -227,7 +227,7 @@ pub(crate) struct FetchedExtent {
 }
 
 impl Drop for Fetch<'_> {
-    /// Lets nothing be made any more in the folder of a new log that was not finished, which is about to be removed.
+    /// Lets nothing be made any more in the directory of a new log that was not finished, which is about to be removed.
     fn drop(&mut self) {
         if let (Some((log, _)), Some(_)) = (&self.live, self.ground) {
             log.log.abandon();
@@ -236,7 +236,7 @@ impl Drop for Fetch<'_> {
 }
 
 impl<'a> Fetch<'a> {
-    /// Makes a new log in the folder `dir`.
+    /// Makes a new log in the directory `dir`.
     pub(crate) fn anew(
         session: Uuid,
         dir: &'a Path,
@@ -259,7 +259,7 @@ impl<'a> Fetch<'a> {
         }
     }
 
-    /// Appends to the log in the folder `dir`.
+    /// Appends to the log in the directory `dir`.
     fn behind(
         session: Uuid,
         dir: &'a Path,
@@ -291,7 +291,7 @@ impl<'a> Fetch<'a> {
     /// # Errors
     ///
     /// [`Error::ReplicaFailed`] if the replicator cannot be asked, holds what no log can be made of, or holds fewer records than the log
-    /// has; those of the log, and of the folder of captures.
+    /// has; those of the log, and of the directory of captures.
     pub(crate) fn read(&mut self) -> Result<FetchedExtent> {
         let mut result = Ok(());
         let (mut from, mut said) = (HeldFrom::default(), SaidDropped::default());
@@ -348,7 +348,7 @@ impl<'a> Fetch<'a> {
         log.check().map_err(|reason| self.refused(reason))
     }
 
-    /// Makes a log of what was read so far that can be read back from its folder, once: what is read behind that is appended to it. Its
+    /// Makes a log of what was read so far that can be read back from its directory, once: what is read behind that is appended to it. Its
     /// segments may not be sealed yet.
     ///
     /// # Errors

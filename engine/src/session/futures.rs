@@ -51,8 +51,8 @@ impl Session {
     /// #     const NAME: &'static str = "chat.said";
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
     /// # futures_lite::future::block_on(async {
     /// let sequence = session.dispatch_async(Said("hello".to_owned())).await?;
     /// assert_eq!(session.position(), Some(sequence));
@@ -173,8 +173,8 @@ impl Session {
     /// ```
     /// # use foldlog::{SessionTypes, SnapshotOptions, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
     /// # futures_lite::future::block_on(async {
     /// let before = session.snapshot_async(SnapshotOptions::default()).await?;
     /// session.dispatch_value_async("noted", "a mistake").await?;

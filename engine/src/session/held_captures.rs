@@ -1,12 +1,12 @@
 //! What captures of workspaces need, fed to the store's replicator before the records that name them, and brought back from there.
 //!
-//! Captures are held of the folder [`captures_dir`](crate::Session::captures_dir) alone, and of a child session of that of the session
+//! Captures are held of the directory [`captures_dir`](crate::Session::captures_dir) alone, and of a child session of that of the session
 //! which it works for ([`child_captures`](super::child_captures)). A capture that is not there, since the host
 //! keeps it elsewhere or it was collected, is passed over; one that is there and damaged fails the feeding, so that nothing is
 //! acknowledged that no takeover could restore.
 //!
 //! A new log that is made of what is held may name captures that no pack holds for that reason. Those of a workspace of which packs hold others were
-//! collected by the worker that held them: the new folder of captures remembers them as collected ([`Error::Collected`]), and not as
+//! collected by the worker that held them: the new directory of captures remembers them as collected ([`Error::Collected`]), and not as
 //! damaged. Of a log that goes on nobody does, since what it names may have been lost here; nor of a child session, whose captures may
 //! be held with its parent's.
 //!
@@ -110,7 +110,7 @@ mod holding {
     }
 
     impl ReplicatedCaptures {
-        /// Follows the captures of the session in the folder `dir`, which are held that records from `from` on name.
+        /// Follows the captures of the session in the directory `dir`, which are held that records from `from` on name.
         pub(in crate::session) fn new(dir: &Path, from: SequenceNumber) -> ReplicatedCaptures {
             ReplicatedCaptures { dir: dir.to_owned(), from, packer: None }
         }
@@ -208,7 +208,7 @@ mod holding {
             .collect())
     }
 
-    /// Makes the objects of packs that are held, in the folder of a session.
+    /// Makes the objects of packs that are held, in the directory of a session.
     #[derive(Debug)]
     pub(in crate::session) struct CaptureReceiver {
         dir: PathBuf,
@@ -255,7 +255,7 @@ mod holding {
             Ok(())
         }
 
-        /// Has the folder of captures remember as collected what no pack had.
+        /// Has the directory of captures remember as collected what no pack had.
         pub(in crate::session) fn remember_collected(&mut self) -> Result<()> {
             let snapshots = std::mem::take(&mut self.unpacked.snapshots);
             let resources = &self.unpacked.resources;
@@ -341,7 +341,7 @@ mod nothing {
     use crate::log::objects::Objects;
     use crate::replication::{CapturePacks, Replicator};
 
-    /// Holds nothing: without real folders as workspaces no capture outlives its process.
+    /// Holds nothing: without real directories as workspaces no capture outlives its process.
     #[derive(Debug)]
     pub(in crate::session) struct ReplicatedCaptures;
 

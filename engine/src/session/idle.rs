@@ -1,5 +1,5 @@
 //! Rests a session that nobody writes: closes the file that its log is written to, so that an open session keeps one
-//! file handle, that of its folder's lock.
+//! file handle, that of its directory's lock.
 //!
 //! After each sync the background is asked to look at the session a second later. The session rests if nothing was
 //! written between two looks and everything is durable; else the background looks again.
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 
 impl Session {
     /// Makes every record durable, and closes the file that the log is written to; the next record opens it again. An
-    /// open session that rests keeps one file handle, that of the lock on its folder, and maps nothing.
+    /// open session that rests keeps one file handle, that of the lock on its directory, and maps nothing.
     ///
     /// The store's background thread does this for each session to which nobody has written for a second or two. A host
     /// calls it where the store has [no such thread](crate::BackgroundSync::Inline), or to have the handles at once.
@@ -28,8 +28,8 @@ impl Session {
     /// ```
     /// # use foldlog::{SessionTypes, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let store = Store::open(directory.path())?;
     /// let session = store.create(&SessionTypes::builder().build()?)?;
     /// session.set_tag("state", "waits for an answer")?;
     /// assert!(session.rest()?);

@@ -338,7 +338,7 @@ impl SessionInner {
                     return RemainingWork::Nothing;
                 };
                 let _imaging = session.imaging.lock();
-                // Once the session is closed, its folder may be another writer's, or gone.
+                // Once the session is closed, its directory may be another writer's, or gone.
                 let is_open = || !session.state.lock().closed;
                 if is_open() {
                     session.make_image(&taken, &|| {

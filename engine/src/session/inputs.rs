@@ -43,8 +43,8 @@ impl Session {
     /// ```
     /// # use foldlog::{SessionTypes, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
     /// let home: Option<String> = session.observe("env.home", || std::env::var("HOME").ok())?;
     /// # Ok(())
     /// # }
@@ -90,8 +90,8 @@ impl Session {
     /// ```
     /// # use foldlog::{SessionTypes, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
     /// session.observe("letter", || "first".to_owned())?;
     /// session.observe("letter", || "second".to_owned())?;
     /// let mut letters = Vec::new();

@@ -18,7 +18,7 @@ const BATCH_ITEMS: usize = 256;
 
 /// Reads a LOG slice as it was at one moment. Items are read from the log when they are asked for, so the
 /// slice may be of any length. The view does not change while the session continues, and stays readable after
-/// the session is closed, as long as its folder exists.
+/// the session is closed, as long as its directory exists.
 pub struct LogView<T> {
     /// `None` if the log has not declared the slice yet.
     slice: Option<ViewedSlice>,

@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `open` | from a folder to a session; `recovery_report` holds [`RecoveryReport`] |
+//! | `open` | from a directory to a session; `recovery_report` holds [`RecoveryReport`] |
 //! | `write` | how a record is written: resolve, append, apply, sync, notify |
 //! | `dispatch` | events, seeds, clears, resets, tags |
 //! | `values` | events and slices by their names, as values of any shape |
@@ -261,19 +261,19 @@ impl Session {
         self.inner.id
     }
 
-    /// Returns the folder of the session's log.
+    /// Returns the directory of the session's log.
     pub fn dir(&self) -> &FilePath {
         &self.inner.dir
     }
 
-    /// Returns the folder in the session's own in which captures of its workspace belong, so that they go where the session goes
+    /// Returns the directory in the session's own in which captures of its workspace belong, so that they go where the session goes
     /// and are [collected](crate::Store::collect) with it: the `store` of
     /// [`HostFilesystem::open`](crate::filesystem::HostFilesystem::open). Makes nothing.
     pub fn captures_dir(&self) -> PathBuf {
         crate::log::layout::captures_dir(&self.inner.dir)
     }
 
-    /// Returns the folder of which the store's replicator holds captures; `None` if it holds none.
+    /// Returns the directory of which the store's replicator holds captures; `None` if it holds none.
     #[cfg(feature = "host-filesystem")]
     pub(crate) fn held_captures_dir(&self) -> Option<PathBuf> {
         self.inner.holds_captures().then(|| self.captures_dir())
@@ -371,8 +371,8 @@ impl Session {
     /// ```
     /// # use foldlog::{SessionTypes, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let store = Store::open(directory.path())?;
     /// # let session = store.create(&SessionTypes::builder().build()?)?;
     /// let mailbox = session.lane("mailbox");
     /// std::thread::spawn(move || mailbox.set_tag("mail", "read")).join().expect("no panic")?;

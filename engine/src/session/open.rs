@@ -1,6 +1,6 @@
-//! From a folder to a session: reads the log, folds it, and checks it against the host's types.
+//! From a directory to a session: reads the log, folds it, and checks it against the host's types.
 //!
-//! Opening writes nothing into the session's folder. [`open_read`] scans and folds, from the newest image
+//! Opening writes nothing into the session's directory. [`open_read`] scans and folds, from the newest image
 //! that the log confirms; [`open_as_read`] makes the session from what was read; [`begin`] makes a new one.
 
 use std::collections::BTreeMap;
@@ -346,7 +346,7 @@ fn held_by(image: &Image<'_>) -> (u64, u64) {
 }
 
 impl LoadedSession {
-    /// Reads what stands behind what was read, if the log in `dir`, whose folder may have got another name since, still ends as it
+    /// Reads what stands behind what was read, if the log in `dir`, whose directory may have got another name since, still ends as it
     /// did, and folds it. `None` if it does not, or what is new cannot be folded onto what was: the log is to be read from its beginning.
     pub(super) fn behind(
         self,
@@ -415,7 +415,7 @@ fn leave_out_records_without_objects(
 }
 
 /// Returns the first operation of the session in `dir` that is open and may change something, from its log
-/// alone. Returns `None` also if the folder holds no such session.
+/// alone. Returns `None` also if the directory holds no such session.
 pub(crate) fn left_open(
     ground: ReadGround<'_>,
     dir: &FilePath,
@@ -469,7 +469,7 @@ pub(crate) fn open_claimed(
 ) -> Result<Session> {
     let read = made.read_on(ReadGround::of(&store.options), dir, open_as.types.as_ref())?;
     let session = read.scan.session;
-    lock_folder(dir, &mut open_as, session)?;
+    lock_directory(dir, &mut open_as, session)?;
     let replica = claimed(store, session, dir, claim);
     let session = open_beside(store, dir, open_as, read, replica)?;
     if let Some(TakeoverNote { by, reason }) = note {
@@ -489,14 +489,14 @@ pub(crate) fn open_as_read(
     if let Some(types) = &open_as.types {
         check_declared(types, &read.folded.projection.names)?;
     }
-    lock_folder(dir, &mut open_as, read.scan.session)?;
+    lock_directory(dir, &mut open_as, read.scan.session)?;
     let (read, replica) = claim(store, dir, &open_as, read)?;
     open_beside(store, dir, open_as, read, replica)
 }
 
-/// Locks the folder of a session that is opened for writing.
-fn lock_folder(dir: &FilePath, open_as: &mut OpenAs, session: Uuid) -> Result<()> {
-    open_as.lock.as_mut().map_or(Ok(()), |lock| lock.lock_folder(dir, session))
+/// Locks the directory of a session that is opened for writing.
+fn lock_directory(dir: &FilePath, open_as: &mut OpenAs, session: Uuid) -> Result<()> {
+    open_as.lock.as_mut().map_or(Ok(()), |lock| lock.lock_directory(dir, session))
 }
 
 /// Makes the session of what was read, beside the copy of its records that is kept elsewhere.
@@ -522,8 +522,8 @@ fn open_beside(
     // A read-only handle has nothing to recover: the operations may be another process's, and run.
     let interrupted = !report.interrupted.is_empty() && open_as.lock.is_some();
     show_state_before_open_calls(&mut folded);
-    // A fork attests what it shares before its folder has its name; until it attests a record of its own, a
-    // power cut may still take the whole folder.
+    // A fork attests what it shares before its directory has its name; until it attests a record of its own, a
+    // power cut may still take the whole directory.
     let own = scan.durable > scan.opened_sequence;
     let gate = SyncGate::new(if own { scan.durable.min(scan.next_sequence) } else { SequenceNumber::MIN });
     let (openings, closed) = (scan.openings.clone(), scan.closed);
@@ -609,7 +609,7 @@ pub(crate) fn begin(
         lock: Some(seed.lock),
         read_only: None,
     };
-    lock_folder(dir, &mut open_as, id)?;
+    lock_directory(dir, &mut open_as, id)?;
     let replica = claim_new(store, dir, id)?;
     let note = replica.as_ref().map(|replica| (RecordKind::REPLICATED, replica.note().encode()));
     let session = assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MIN), state, replica)?;

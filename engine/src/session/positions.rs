@@ -133,9 +133,9 @@ impl Session {
     /// #     type Item = Said;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let store = Store::open(directory.path())?;
     /// # let session = store.create(&types)?;
     /// use foldlog::SnapshotOptions;
     ///
@@ -187,9 +187,9 @@ impl Session {
     /// ```
     /// # use foldlog::{SessionTypes, SnapshotOptions, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().build()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let store = Store::open(directory.path())?;
     /// let session = store.create(&types)?;
     /// let taken = session.snapshot(SnapshotOptions::tagged("before the attempt"))?;
     /// let id = session.id();
@@ -234,9 +234,9 @@ impl Session {
     /// #     type Item = Said;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let store = Store::open(directory.path())?;
     /// # let session = store.create(&types)?;
     /// use foldlog::SnapshotOptions;
     ///

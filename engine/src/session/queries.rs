@@ -105,9 +105,9 @@ impl State {
     /// #     type Item = Said;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// # let session = Store::open(directory.path())?.create(&types)?;
     /// let hello = session.dispatch(Said("hello".to_owned()))?;
     /// session.dispatch(Said("bye".to_owned()))?;
     /// let said = session.state_at(hello)?.items::<Chat>(&types)?;
@@ -220,9 +220,9 @@ impl Session {
     /// #     type Item = Said;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let store = Store::open(directory.path())?;
     /// # let session = store.create(&types)?;
     /// session.dispatch(Said("hello".to_owned()))?;
     /// let before = session.view::<Chat>()?;
@@ -312,9 +312,9 @@ impl Session {
     /// #     type Item = Said;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let store = Store::open(directory.path())?;
     /// # let session = store.create(&types)?;
     /// let hello = session.dispatch(Said("hello".to_owned()))?;
     /// session.dispatch(Said("bye".to_owned()))?;

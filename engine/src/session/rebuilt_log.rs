@@ -46,7 +46,7 @@ pub(crate) struct MadeLog {
 }
 
 impl MadeLog {
-    /// Reads back all of the log that `fetch` has settled in the folder `dir`, with the host's types or without, and seals its finished
+    /// Reads back all of the log that `fetch` has settled in the directory `dir`, with the host's types or without, and seals its finished
     /// segments. With the names of items alone, as `log_slices` says, it takes little memory, and no session can be opened with it.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl MadeLog {
         Ok(made)
     }
 
-    /// Reads what was appended to the log since, in the folder `dir`, which may have got another name meanwhile.
+    /// Reads what was appended to the log since, in the directory `dir`, which may have got another name meanwhile.
     ///
     /// # Errors
     ///

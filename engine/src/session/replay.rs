@@ -426,7 +426,7 @@ impl Session {
         Ok(head.map(|(head, _)| (head.sequence, head.kind, head.body.clone())))
     }
 
-    /// Returns whether the record whose turn it is in this handle's lane begins a fill of folders.
+    /// Returns whether the record whose turn it is in this handle's lane begins a fill of directories.
     pub(crate) fn is_next_a_fill(&self) -> Result<bool> {
         let Some((sequence, _, body)) = self.next_recorded(&[RecordKind::TOOL_BEGIN])? else {
             return Ok(false);

@@ -175,7 +175,7 @@ pub(super) fn compare_to_write(
 }
 
 impl Replica {
-    /// Claims the session in the folder `dir`, of which the replicator holds what `compared` says, and the local log at least that.
+    /// Claims the session in the directory `dir`, of which the replicator holds what `compared` says, and the local log at least that.
     pub(super) fn claim(
         replication: &Replication,
         session: Uuid,

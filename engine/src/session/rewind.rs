@@ -102,7 +102,7 @@ pub(crate) struct SlicesBeside {
     pub(crate) now: Projection,
     pub(crate) then: Projection,
     pub(crate) source: LogSource,
-    /// Folder of the session, and the bytes of memory that differences may take.
+    /// Directory of the session, and the bytes of memory that differences may take.
     pub(crate) limit: Option<(Arc<Path>, u64)>,
 }
 
@@ -209,7 +209,7 @@ impl Session {
     }
 
     /// Returns the captures that a call left whose end is the record `end`. A restore that failed or
-    /// was interrupted left none: it may have worked on another folder.
+    /// was interrupted left none: it may have worked on another directory.
     pub(crate) fn captures_left_by(&self, call: &ToolInvoked, end: SequenceNumber) -> Result<LoggedCaptures> {
         let at_end = |captured| LoggedCaptures { record: end, is_end: true, captured };
         if call.tool == RESTORE && call.outcome != Outcome::Committed {

@@ -44,9 +44,9 @@ impl Session {
     /// #     type Item = Said;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// # let session = Store::open(directory.path())?.create(&types)?;
     /// session.dispatch_value("chat.said", serde_json::json!({"text": "hello"}))?;
     /// assert_eq!(session.view::<Chat>()?.latest(), Some(&Said { text: "hello".to_owned() }));
     /// assert!(session.dispatch_value("chat.said", serde_json::json!({"words": "hello"})).is_err());

@@ -118,8 +118,8 @@ impl Session {
     /// # use std::time::Duration;
     /// # use foldlog::{SessionTypes, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
     /// session.waiting_at_most(Duration::from_millis(50)).reset()?;
     /// # Ok(())
     /// # }

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::mapped::{MappedFile, process_mark};
 use super::preallocation::keeps_allocations;
 use super::{
-    Access, DirectoryEntry, EntryKind, FolderWatch, HeldLock, Stamp, Storage, StorageFile, StoreAccess,
+    Access, DirectoryEntry, DirectoryWatch, EntryKind, HeldLock, Stamp, Storage, StorageFile, StoreAccess,
 };
 use crate::sabotage::{self, Breakage};
 
@@ -91,13 +91,13 @@ fn create(path: &Path, allocate_bytes: u64, access: StoreAccess) -> io::Result<P
     Ok(PlainFile { file })
 }
 
-/// Returns the permission bits with which to create a file or folder of `mode`: only its owner's bits, until
+/// Returns the permission bits with which to create a file or directory of `mode`: only its owner's bits, until
 /// [`set_mode`] gives it exactly `mode`.
 fn made_with(mode: u32) -> u32 {
     if sabotage::is(Breakage::UmaskObeyed) { mode | 0o055 } else { mode & 0o700 }
 }
 
-/// Gives a file or folder that was just made its permission bits, of which the umask may have taken some away.
+/// Gives a file or directory that was just made its permission bits, of which the umask may have taken some away.
 fn set_mode(made: &File, mode: u32) -> io::Result<()> {
     if sabotage::is(Breakage::UmaskObeyed) {
         return Ok(());
@@ -113,7 +113,7 @@ fn set_mode(made: &File, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Makes a folder with these permission bits. Fails with [`io::ErrorKind::AlreadyExists`] where there is one.
+/// Makes a directory with these permission bits. Fails with [`io::ErrorKind::AlreadyExists`] where there is one.
 fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
     fs::DirBuilder::new().mode(made_with(mode)).create(path)?;
     let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
@@ -134,7 +134,7 @@ impl Storage for FileStorage {
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
         match fs::symlink_metadata(path) {
-            Ok(found) => return require_folder(&found, path),
+            Ok(found) => return require_directory(&found, path),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -143,23 +143,23 @@ impl Storage for FileStorage {
         {
             self.create_dir_all(parent)?;
         }
-        match create_dir(path, self.access.folder_mode()) {
-            // Another process made something here first, which need not be a folder.
+        match create_dir(path, self.access.directory_mode()) {
+            // Another process made something here first, which need not be a directory.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                require_folder(&fs::symlink_metadata(path)?, path)
+                require_directory(&fs::symlink_metadata(path)?, path)
             }
             made => made,
         }
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirectoryEntry>> {
-        require_folder(&fs::symlink_metadata(dir)?, dir)?;
+        require_directory(&fs::symlink_metadata(dir)?, dir)?;
         let mut entries = Vec::new();
         for found in fs::read_dir(dir)? {
             let found = found?;
             match found.metadata() {
                 Ok(metadata) => entries.push(describe(found.file_name().to_string_lossy().into(), &metadata)),
-                // The entry was removed after the folder was read, so there is nothing left to show.
+                // The entry was removed after the directory was read, so there is nothing left to show.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -233,7 +233,7 @@ impl Storage for FileStorage {
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        require_folder(&fs::symlink_metadata(path)?, path)?;
+        require_directory(&fs::symlink_metadata(path)?, path)?;
         fs::remove_dir_all(path)
     }
 
@@ -242,7 +242,11 @@ impl Storage for FileStorage {
         OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?.sync_all()
     }
 
-    fn watch(&self, dir: &Path, changed: Box<dyn Fn() + Send>) -> io::Result<Option<Box<dyn FolderWatch>>> {
+    fn watch(
+        &self,
+        dir: &Path,
+        changed: Box<dyn Fn() + Send>,
+    ) -> io::Result<Option<Box<dyn DirectoryWatch>>> {
         Ok(Some(Box::new(super::watch::watch(dir, changed)?)))
     }
 
@@ -261,7 +265,7 @@ impl Storage for FileStorage {
     }
 
     fn touch(&self, dir: &Path) -> io::Result<()> {
-        // Both times: who does not own the folder may set them only together, and only to the present.
+        // Both times: who does not own the directory may set them only together, and only to the present.
         let now = || rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = rustix::fs::Timestamps { last_access: now(), last_modification: now() };
         Ok(rustix::fs::utimensat(rustix::fs::CWD, dir, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?)
@@ -308,14 +312,14 @@ impl Storage for FileStorage {
         Ok(locked)
     }
 
-    fn try_lock_folder(&self, path: &Path) -> io::Result<Option<Box<dyn HeldLock>>> {
+    fn try_lock_directory(&self, path: &Path) -> io::Result<Option<Box<dyn HeldLock>>> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
-        let folder = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
-        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            // Where a file system locks no folders, only the store's own lock remains.
+        let directory = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            // Where a file system locks no directories, only the store's own lock remains.
             Ok(())
             | Err(rustix::io::Errno::BADF | rustix::io::Errno::NOLCK | rustix::io::Errno::OPNOTSUPP) => {
-                Ok(Some(Box::new(FolderLock { folder, process: process_mark() })))
+                Ok(Some(Box::new(DirectoryLock { directory, process: process_mark() })))
             }
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),
@@ -323,21 +327,21 @@ impl Storage for FileStorage {
     }
 }
 
-/// Holds a lock on a folder.
+/// Holds a lock on a directory.
 #[derive(Debug)]
-struct FolderLock {
-    folder: File,
-    /// Mark of the process that took the lock: a process forked from it shares the open folder and must not release the
+struct DirectoryLock {
+    directory: File,
+    /// Mark of the process that took the lock: a process forked from it shares the open directory and must not release the
     /// lock.
     process: u32,
 }
 
-impl HeldLock for FolderLock {}
+impl HeldLock for DirectoryLock {}
 
-impl Drop for FolderLock {
+impl Drop for DirectoryLock {
     fn drop(&mut self) {
         if self.process == process_mark() {
-            let _ = flock(&self.folder, FlockOperation::Unlock);
+            let _ = flock(&self.directory, FlockOperation::Unlock);
         }
     }
 }
@@ -440,7 +444,7 @@ fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = no_follow | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let opened = options.custom_flags(flags.bits()).open(path);
     let file = opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
-        // These are the answers for a link, for a folder opened for writing, and for a socket.
+        // These are the answers for a link, for a directory opened for writing, and for a socket.
         Some(Errno::ELOOP | Errno::EISDIR | Errno::ENXIO) => not_regular(path),
         _ => error,
     })?;
@@ -493,7 +497,7 @@ fn describe(name: String, metadata: &Metadata) -> DirectoryEntry {
     if kind.is_file() {
         DirectoryEntry { name, kind: EntryKind::File, len: metadata.len(), mode }
     } else if kind.is_dir() {
-        DirectoryEntry { name, kind: EntryKind::Folder, len: 0, mode }
+        DirectoryEntry { name, kind: EntryKind::Directory, len: 0, mode }
     } else if kind.is_symlink() {
         DirectoryEntry { name, kind: EntryKind::Link, len: 0, mode }
     } else if kind.is_fifo() {
@@ -507,7 +511,7 @@ fn describe(name: String, metadata: &Metadata) -> DirectoryEntry {
     }
 }
 
-fn require_folder(found: &Metadata, path: &Path) -> io::Result<()> {
+fn require_directory(found: &Metadata, path: &Path) -> io::Result<()> {
     if found.is_dir() {
         return Ok(());
     }

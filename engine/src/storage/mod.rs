@@ -10,13 +10,13 @@
 //! 1. A write that returned is seen by every later read of the same file, also through other handles.
 //! 2. [`StorageFile::sync_data`] makes the file's bytes and length durable, not its name; [`StorageFile::sync_range`]
 //!    makes the length and some of the bytes durable.
-//! 3. [`Storage::sync_dir`] makes the names in one folder durable.
-//! 4. A rename within one folder is atomic: after a crash the old names or the new one stand, never neither.
+//! 3. [`Storage::sync_dir`] makes the names in one directory durable.
+//! 4. A rename within one directory is atomic: after a crash the old names or the new one stand, never neither.
 //! 5. No call follows a symbolic link in the last component of the path that it is given.
 //! 6. A file created with `allocate_bytes` has that length, reads as zeros, and a write below that length never fails
 //!    for want of space. On the file systems in the table of `kept.rs` nobody can promise the latter: there a write may
 //!    fail with an error as any other write may.
-//! 7. Every file and folder that a backend makes has the permissions of its [`StoreAccess`], whatever the process's
+//! 7. Every file and directory that a backend makes has the permissions of its [`StoreAccess`], whatever the process's
 //!    umask is.
 //! 8. A call that a signal interrupts is made again where that does no harm: creating, opening, locking, reading,
 //!    writing and syncing never answer [`io::ErrorKind::Interrupted`].
@@ -43,12 +43,12 @@ pub(crate) use mapped::process_mark;
 #[cfg(feature = "testkit")]
 pub use memory::{CrashKind, Fault, MemoryStorage, Op};
 pub use permissions::StoreAccess;
-pub use watch::FolderWatch;
+pub use watch::DirectoryWatch;
 
-/// Returns the absolute path of a folder, without links and, in what is not there yet, without `..`. A folder that is in no real file
+/// Returns the absolute path of a directory, without links and, in what is not there yet, without `..`. A directory that is in no real file
 /// system keeps its path.
-pub(crate) fn whole_path(folder: &Path) -> PathBuf {
-    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+pub(crate) fn whole_path(directory: &Path) -> PathBuf {
+    let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     let goes_up = absolute.components().any(|name| name == Component::ParentDir);
     let there = absolute.ancestors().find_map(|above| {
         let (whole, rest) = (fs::canonicalize(above).ok()?, absolute.strip_prefix(above).ok()?);
@@ -58,7 +58,7 @@ pub(crate) fn whole_path(folder: &Path) -> PathBuf {
         }))
     });
     match there {
-        // What a name leads to behind a folder that is yet to be made is known once that folder is left again.
+        // What a name leads to behind a directory that is yet to be made is known once that directory is left again.
         Some(there) if goes_up => whole_path(&there),
         there => there.unwrap_or(absolute),
     }
@@ -73,13 +73,13 @@ pub enum Access {
     Write,
 }
 
-/// Names what stands behind a name in a folder.
+/// Names what stands behind a name in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file.
     File,
-    /// A folder.
-    Folder,
+    /// A directory.
+    Directory,
     /// A symbolic link. The engine never opens it.
     Link,
     /// A pipe. The engine never opens it.
@@ -96,7 +96,7 @@ impl std::fmt::Display for EntryKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             EntryKind::File => "a regular file",
-            EntryKind::Folder => "a folder",
+            EntryKind::Directory => "a folder",
             EntryKind::Link => "a symbolic link",
             EntryKind::Pipe => "a pipe",
             EntryKind::Socket => "a socket",
@@ -113,7 +113,7 @@ impl EntryKind {
     }
 }
 
-/// Describes one name in a folder. Where a name is not valid UTF-8, `name` shows it with replacement characters: the
+/// Describes one name in a directory. Where a name is not valid UTF-8, `name` shows it with replacement characters: the
 /// engine never made such a name and never opens it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryEntry {
@@ -127,7 +127,7 @@ pub struct DirectoryEntry {
     pub mode: Option<u32>,
 }
 
-/// Tells two states of a file or folder apart, as far as its file system's clock does.
+/// Tells two states of a file or directory apart, as far as its file system's clock does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// Number of the file within its file system.
@@ -145,17 +145,17 @@ pub trait HeldLock: Send + Sync + Debug {}
 
 /// Provides the calls that the engine makes on a file system.
 pub trait Storage: Send + Sync + Debug {
-    /// Returns a backend for the same files that gives every file and folder it makes the permissions of `access`.
+    /// Returns a backend for the same files that gives every file and directory it makes the permissions of `access`.
     /// `None` where this backend keeps no permissions.
     fn for_users(&self, access: StoreAccess) -> Option<Arc<dyn Storage>> {
         let _ = access;
         None
     }
 
-    /// Makes a folder and the folders above it. A folder that exists is no error.
+    /// Makes a directory and the directories above it. A directory that exists is no error.
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
 
-    /// Returns the names in a folder, sorted by name.
+    /// Returns the names in a directory, sorted by name.
     fn list(&self, dir: &Path) -> io::Result<Vec<DirectoryEntry>>;
 
     /// Returns what stands at a path, without following a link. `None` if nothing stands there.
@@ -180,7 +180,7 @@ pub trait Storage: Send + Sync + Debug {
     /// is not a regular file.
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>>;
 
-    /// Renames a file within one folder, replacing what stood there.
+    /// Renames a file within one directory, replacing what stood there.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Gives a file a second name. Fails with [`io::ErrorKind::CrossesDevices`] where the file system cannot give the
@@ -196,10 +196,10 @@ pub trait Storage: Send + Sync + Debug {
     /// Removes the name of a file. The bytes stay for as long as another name or an open handle leads to them.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
-    /// Removes a folder and everything in it, without following links.
+    /// Removes a directory and everything in it, without following links.
     fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes the names in a folder durable.
+    /// Makes the names in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
     /// Returns the stamp of what stands at a path, without following a link; `None` if nothing stands there. The default
@@ -209,20 +209,24 @@ pub trait Storage: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Gives a folder a new stamp. The default implementation, for backends without stamps, does nothing.
+    /// Gives a directory a new stamp. The default implementation, for backends without stamps, does nothing.
     fn touch(&self, dir: &Path) -> io::Result<()> {
         let _ = dir;
         Ok(())
     }
 
-    /// Calls `changed` whenever a file takes its name in a folder by a [rename](Storage::rename), until what this returns is dropped. The
+    /// Calls `changed` whenever a file takes its name in a directory by a [rename](Storage::rename), until what this returns is dropped. The
     /// default implementation, for backends that cannot watch, returns `None`: the caller looks again from time to time.
-    fn watch(&self, dir: &Path, changed: Box<dyn Fn() + Send>) -> io::Result<Option<Box<dyn FolderWatch>>> {
+    fn watch(
+        &self,
+        dir: &Path,
+        changed: Box<dyn Fn() + Send>,
+    ) -> io::Result<Option<Box<dyn DirectoryWatch>>> {
         let _ = (dir, changed);
         Ok(None)
     }
 
-    /// Returns how many bytes are free for new files in a folder. The default implementation, for backends that do not
+    /// Returns how many bytes are free for new files in a directory. The default implementation, for backends that do not
     /// know, returns `u64::MAX`.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
         let _ = dir;
@@ -244,10 +248,10 @@ pub trait Storage: Send + Sync + Debug {
         Ok(BTreeSet::new())
     }
 
-    /// Takes an exclusive lock on a folder, whichever paths lead to it. `None` where another holder, in this process or
+    /// Takes an exclusive lock on a directory, whichever paths lead to it. `None` where another holder, in this process or
     /// another, has the lock. The lock ends with its holder's process. The default implementation, for backends in
-    /// which only one path leads to a folder, locks nothing.
-    fn try_lock_folder(&self, path: &Path) -> io::Result<Option<Box<dyn HeldLock>>> {
+    /// which only one path leads to a directory, locks nothing.
+    fn try_lock_directory(&self, path: &Path) -> io::Result<Option<Box<dyn HeldLock>>> {
         let _ = path;
         Ok(Some(Box::new(NoopLock)))
     }

@@ -1,20 +1,20 @@
 //! Permissions of what a store makes.
 
-/// Says who may read and write the folders and files that a store makes from now on, whatever the umask of the process
+/// Says who may read and write the directories and files that a store makes from now on, whatever the umask of the process
 /// is. Files that exist already keep their permissions; opening a session [reports](crate::RecoveryReport::exposed)
 /// where those are wider.
 ///
 /// A log holds what an agent read, secrets included, and keeps what was deleted since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreAccess {
-    /// Only the process's user may read and write: folders 0700, files 0600.
+    /// Only the process's user may read and write: directories 0700, files 0600.
     #[default]
     Private,
-    /// The files' group may read: folders 0750, files 0640.
+    /// The files' group may read: directories 0750, files 0640.
     GroupReads,
-    /// The files' group may read and write: folders 0770, files 0660.
+    /// The files' group may read and write: directories 0770, files 0660.
     GroupWrites,
-    /// Everybody on the machine may read: folders 0755, files 0644.
+    /// Everybody on the machine may read: directories 0755, files 0644.
     EverybodyReads,
 }
 
@@ -29,8 +29,8 @@ impl StoreAccess {
         }
     }
 
-    /// Returns the permission bits of the store's folders: whoever may read a file may also pass its folder.
-    pub fn folder_mode(self) -> u32 {
+    /// Returns the permission bits of the store's directories: whoever may read a file may also pass its directory.
+    pub fn directory_mode(self) -> u32 {
         self.file_mode() | (self.file_mode() & 0o444) >> 2
     }
 }

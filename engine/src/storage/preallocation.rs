@@ -6,7 +6,7 @@
 //! process nobody knows. `statfs` tells which file system a file is on; on those of the table below each record is a
 //! positioned write, which can answer with an error.
 //!
-//! Two cases cannot be told apart from a file system that keeps its space: an overlay whose upper folder lies on one of
+//! Two cases cannot be told apart from a file system that keeps its space: an overlay whose upper directory lies on one of
 //! these, and a session that somebody copied by hand in a way that shares blocks (`cp --reflink`).
 
 use std::fs::File;

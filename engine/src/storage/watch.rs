@@ -1,4 +1,4 @@
-//! Watching a folder for files that take their names in it.
+//! Watching a directory for files that take their names in it.
 
 use std::fmt::Debug;
 use std::io;
@@ -11,30 +11,30 @@ use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 
-/// Watches a folder until it is dropped.
-pub trait FolderWatch: Send + Sync + Debug {}
+/// Watches a directory until it is dropped.
+pub trait DirectoryWatch: Send + Sync + Debug {}
 
-/// Watches a folder by the system's notifications. A thread sleeps in the system until there is one.
+/// Watches a directory by the system's notifications. A thread sleeps in the system until there is one.
 #[derive(Debug)]
 pub(super) struct InotifyWatch {
     notifications: Arc<OwnedFd>,
     watch: i32,
 }
 
-impl FolderWatch for InotifyWatch {}
+impl DirectoryWatch for InotifyWatch {}
 
-/// Calls `changed` whenever a file takes its name in the folder, until what this returns is dropped.
-pub(super) fn watch(folder: &Path, changed: Box<dyn Fn() + Send>) -> io::Result<InotifyWatch> {
+/// Calls `changed` whenever a file takes its name in the directory, until what this returns is dropped.
+pub(super) fn watch(directory: &Path, changed: Box<dyn Fn() + Send>) -> io::Result<InotifyWatch> {
     let notifications = Arc::new(inotify::init(CreateFlags::CLOEXEC)?);
     let what = WatchFlags::MOVED_TO | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
-    let watch = inotify::add_watch(&notifications, folder, what)?;
+    let watch = inotify::add_watch(&notifications, directory, what)?;
     let watched = Arc::clone(&notifications);
     thread::Builder::new().name("foldlog-watch".to_owned()).spawn(move || {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&watched, &mut buffer);
         loop {
             match events.next() {
-                // The watch was removed, or the folder was.
+                // The watch was removed, or the directory was.
                 Ok(event) if event.events().contains(ReadFlags::IGNORED) => return,
                 Ok(_) => changed(),
                 Err(Errno::INTR) => {}

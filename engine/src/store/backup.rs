@@ -1,7 +1,7 @@
 //! Backups: copies of sessions, taken while they are written, which are sessions of a store of their own.
 //!
-//! The folder of a backup is a store. To restore it is to open it. The first backup of a session copies its log and the
-//! objects that its records name into a folder with a temporary name, checks them, and renames the folder. A later one
+//! The directory of a backup is a store. To restore it is to open it. The first backup of a session copies its log and the
+//! objects that its records name into a directory with a temporary name, checks them, and renames the directory. A later one
 //! takes an *older copy* and copies what is new: the records that were added to the last segment which the copy holds, the
 //! segments behind it, and the objects that these records name.
 //!
@@ -31,7 +31,7 @@
 //!
 //! | step | left behind | found by whoever opens the store |
 //! |---|---|---|
-//! | first copy, before the folder is renamed | `sessions/.new-ID`, which the next backup removes | no such session |
+//! | first copy, before the directory is renamed | `sessions/.new-ID`, which the next backup removes | no such session |
 //! | first copy, afterwards | the copy; until its captures are read, with the mark that has the next backup read them | the copy |
 //! | the end segment is made | a file `*.seg.new`, which the next backup removes, or the end segment | the older copy |
 //! | records are appended to the last segment and checked | the end segment, and bytes behind the end, which the next backup writes again | the older copy |
@@ -86,7 +86,7 @@ pub struct BackupOptions {
 pub struct BackupReport {
     /// Id of the session.
     pub session: Uuid,
-    /// Folder of the copy.
+    /// Directory of the copy.
     pub dir: PathBuf,
     /// Number of records that the copy holds.
     pub records: u64,
@@ -96,7 +96,7 @@ pub struct BackupReport {
     pub segments: u64,
     /// Number of objects that were copied.
     pub objects: u64,
-    /// Number of other files that were copied, such as those of captures that are kept in the session's folder.
+    /// Number of other files that were copied, such as those of captures that are kept in the session's directory.
     pub files: u64,
     /// Number of bytes that were copied.
     pub bytes: u64,
@@ -107,7 +107,7 @@ pub struct BackupReport {
     /// were read from the copy and checked, and those that it had before were looked for.
     #[serde(default)]
     pub captures: u64,
-    /// Number of captures that the copied records name and that are not in the session's folder: they were collected, or are kept
+    /// Number of captures that the copied records name and that are not in the session's directory: they were collected, or are kept
     /// [elsewhere](BackupReport::elsewhere).
     #[serde(default)]
     pub captures_absent: u64,
@@ -115,10 +115,10 @@ pub struct BackupReport {
     /// sound ones.
     #[serde(default)]
     pub captures_healed: u64,
-    /// Workspaces of whose captures the session's folder has none, so that the copy has none either.
+    /// Workspaces of whose captures the session's directory has none, so that the copy has none either.
     #[serde(default)]
     pub elsewhere: Vec<CapturesElsewhere>,
-    /// Files of captures that are damaged or missing, and what stands in the place of a file or a folder beside the log and is none, which
+    /// Files of captures that are damaged or missing, and what stands in the place of a file or a directory beside the log and is none, which
     /// is left alone: the first 100. The backup has all else. Each later backup reads these captures again and names what is still
     /// damaged, until nothing is.
     #[serde(default)]
@@ -128,7 +128,7 @@ pub struct BackupReport {
     pub damaged_more: u64,
 }
 
-/// Names a workspace whose captures are kept outside of the session's folder, and are no part of its copy.
+/// Names a workspace whose captures are kept outside of the session's directory, and are no part of its copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CapturesElsewhere {
@@ -136,8 +136,8 @@ pub struct CapturesElsewhere {
     pub resource: String,
     /// Number of its captures that the copied records name.
     pub captures: u64,
-    /// Session in whose folder they are: the parent, on whose workspace the session worked. A backup of the parent has them. `None` if
-    /// they are in no known folder: the host keeps them in one of its own, or they were lost.
+    /// Session in whose directory they are: the parent, on whose workspace the session worked. A backup of the parent has them. `None` if
+    /// they are in no known directory: the host keeps them in one of its own, or they were lost.
     pub parent: Option<Uuid>,
 }
 
@@ -145,7 +145,7 @@ pub struct CapturesElsewhere {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DamagedCapture {
-    /// Path of the file in the copy, or in the session's folder if the copy has a sound one. Both folders have it at the same place.
+    /// Path of the file in the copy, or in the session's directory if the copy has a sound one. Both directories have it at the same place.
     pub path: PathBuf,
     /// What is wrong with it.
     pub reason: String,
@@ -164,22 +164,22 @@ impl Store {
     /// | records: events, slices, calls, conversations, tags, snapshots, the names of captures | up to the last one that was whole when the backup began |
     /// | objects: large payloads, and the files of workspaces in memory | those that the records name |
     /// | segments that a fork shares | copied too, or linked to the copy of the session that wrote them: the copy stands alone |
-    /// | other files in the session's folder, such as the captures of a workspace whose store is there (`files`, as `foldlog run` has it) | copied as they are, but for links and for files that are being made; files of captures are read from the copy and checked, what is damaged in the copy alone is copied anew, and what is damaged still is [named](BackupReport::damaged), by later backups too |
+    /// | other files in the session's directory, such as the captures of a workspace whose store is there (`files`, as `foldlog run` has it) | copied as they are, but for links and for files that are being made; files of captures are read from the copy and checked, what is damaged in the copy alone is copied anew, and what is damaged still is [named](BackupReport::damaged), by later backups too |
     /// | child sessions | with [`backup_all`](Store::backup_all), since they are sessions of the store |
     /// | images | with [`BackupOptions::images`]; without, opening makes them anew |
-    /// | captures of a workspace whose store is elsewhere, and the workspace itself | not: they are copied like any folder. The records name the captures, and the report the [workspaces](BackupReport::elsewhere) |
+    /// | captures of a workspace whose store is elsewhere, and the workspace itself | not: they are copied like any directory. The records name the captures, and the report the [workspaces](BackupReport::elsewhere) |
     /// | locks, spare space | not |
     ///
     /// ```
     /// # use foldlog::{BackupOptions, SessionTypes, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().build()?;
-    /// # let store = Store::open(folder.path().join("store"))?;
+    /// # let store = Store::open(directory.path().join("store"))?;
     /// let session = store.create(&types)?;
-    /// let copied = store.backup(session.id(), folder.path().join("copy"), BackupOptions::default())?;
+    /// let copied = store.backup(session.id(), directory.path().join("copy"), BackupOptions::default())?;
     /// assert_eq!(copied.records, 1);
-    /// let restored = Store::open(folder.path().join("copy"))?;
+    /// let restored = Store::open(directory.path().join("copy"))?;
     /// restored.open_session(session.id(), &types)?;
     /// # Ok(())
     /// # }
@@ -204,7 +204,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::WithinStore`] if `to` is this store or lies within it, [`Error::Io`] if this store's folder cannot be read, or
+    /// [`Error::WithinStore`] if `to` is this store or lies within it, [`Error::Io`] if this store's directory cannot be read, or
     /// the other store cannot be made.
     pub fn backup_all(
         &self,
@@ -216,7 +216,7 @@ impl Store {
         Ok(sessions.map(|session| (session, self.backup_into(session, &copies, options))).collect())
     }
 
-    /// Copies the session in the folder `dir`, which may be in no store, into this store, as [`backup`](Store::backup)
+    /// Copies the session in the directory `dir`, which may be in no store, into this store, as [`backup`](Store::backup)
     /// does. `dir` is only read.
     ///
     /// # Errors
@@ -257,14 +257,15 @@ impl Store {
             return Err(Error::WithinSession { path, session_dir });
         }
         let there = self.storage().entry(&to).map_err(|error| Error::io("look up", &to, error))?;
-        let is_folder = there.as_ref().is_some_and(|there| there.kind == EntryKind::Folder);
-        let tip = if is_folder { Tip::of(self.storage().as_ref(), &to) } else { None };
+        let is_directory = there.as_ref().is_some_and(|there| there.kind == EntryKind::Directory);
+        let tip = if is_directory { Tip::of(self.storage().as_ref(), &to) } else { None };
         let source = extent(self.storage(), dir, tip.as_ref().map(Tip::end))?;
-        let mark = if is_folder { captures::mark_of(self.storage().as_ref(), &to, session)? } else { None };
+        let mark =
+            if is_directory { captures::mark_of(self.storage().as_ref(), &to, session)? } else { None };
         let copying = BackupRun { store: self, from: dir, to: &to, session, source, options, mark };
         let copied = match there {
             None => copying.first(),
-            Some(_) if is_folder => copying.again(tip),
+            Some(_) if is_directory => copying.again(tip),
             Some(entry) => Err(copying.no_copy(format!("it is {}", entry.kind))),
         };
         if copied.as_ref().is_err_and(Error::is_damage) {
@@ -278,7 +279,7 @@ impl Store {
     /// Opens the store of the copies, on the same storage.
     fn copies_at(&self, to: impl AsRef<Path>) -> Result<Store> {
         let (to, store) = (to.as_ref(), &self.inner.root);
-        if layout::is_within_folder(to, store) {
+        if layout::is_within_directory(to, store) {
             return Err(Error::WithinStore { path: to.to_owned(), store: store.clone() });
         }
         Store::open_with(to, self.inner.options.clone())
@@ -300,7 +301,7 @@ fn session_of(source: &Extent, dir: &Path) -> Result<Uuid> {
     last.ok_or_else(nothing)
 }
 
-/// Holds a backup in progress: from the folder `from` into the folder `to` of `store`.
+/// Holds a backup in progress: from the directory `from` into the directory `to` of `store`.
 struct BackupRun<'a> {
     store: &'a Store,
     from: &'a Path,
@@ -324,9 +325,9 @@ struct CopyTotals {
     before: SequenceNumber,
     /// Whether a file of a capture was found damaged in the session, so that the copy keeps its own.
     found_damaged: bool,
-    /// What stands in the place of a file or a folder beside the log, in the session or in the copy, and is none.
+    /// What stands in the place of a file or a directory beside the log, in the session or in the copy, and is none.
     irregular: Vec<DamagedCapture>,
-    /// Files beside the log that were copied, by their paths in the session's folder.
+    /// Files beside the log that were copied, by their paths in the session's directory.
     beside: BTreeSet<PathBuf>,
 }
 
@@ -361,7 +362,7 @@ impl BackupRun<'_> {
         })
     }
 
-    /// Copies the whole session into a folder of its own.
+    /// Copies the whole session into a directory of its own.
     fn first(&self) -> Result<BackupReport> {
         let building = layout::building_session_dir(&self.store.inner.root, self.session);
         let copied = self.lay(&building);
@@ -469,9 +470,9 @@ impl BackupRun<'_> {
         let (None, Some(entry)) = (there(&path), there(from)) else { return };
         let building = path.with_extension("image.new");
         let _ = storage.remove_file(&building);
-        let folder = layout::snapshots_dir(dir);
+        let directory = layout::snapshots_dir(dir);
         let made =
-            storage.create_dir_all(&folder).map_err(|error| Error::unmade("create", &folder, 0, error));
+            storage.create_dir_all(&directory).map_err(|error| Error::unmade("create", &directory, 0, error));
         let made = made.and_then(|()| copy_bytes(storage, from, &building, entry.len, &mut |_| {}));
         if let Ok(bytes) = made
             && storage.rename(&building, &path).is_ok()

@@ -3,12 +3,12 @@
 //! | what | is collected if |
 //! |---|---|
 //! | an object of a session | no record of the session's log names it: the bodies that did were [dropped](Store::compact), or a crash came before its record |
-//! | a capture of a workspace in a session's [folder of captures](crate::Session::captures_dir) | neither the session's log nor that of a descendant needs it ([`captures`]) |
+//! | a capture of a workspace in a session's [directory of captures](crate::Session::captures_dir) | neither the session's log nor that of a descendant needs it ([`captures`]) |
 //! | an object in the store's pool | that is its last name |
 //! | an image | it is of a position that the log has not, or older than the two newest |
 //! | a file that was being made | its session is not open, so whoever made it was killed |
 //! | a session in the making, or being deleted | its lock is free, so whoever did that was killed |
-//! | a session's folder without a record | nothing but what a crash left before the first record is in it |
+//! | a session's directory without a record | nothing but what a crash left before the first record is in it |
 //!
 //! Segments stay, those that a recovery has left out among them: they are evidence. So does what the engine has not made.
 //!
@@ -17,14 +17,14 @@
 //! 1. Nothing of a session is removed unless its lock is held and its whole log was read without an error and without a record
 //!    of a kind that this version does not know. Otherwise the session is skipped, and the report says why.
 //! 2. Captures are removed only while the locks of the session and of all its descendants are held, and only if each session of
-//!    the store can be read: a child works on its parent's workspace, and its log names captures in its parent's folder. A session
+//!    the store can be read: a child works on its parent's workspace, and its log names captures in its parent's directory. A session
 //!    with an ancestor that was deleted, and no captures of its own, counts as a descendant of each.
 //! 3. Nothing is removed for what a power cut may take back. The names of a session's files are made durable first: a compaction
 //!    that was killed may have dropped a body in a file whose name is not. Captures stay as they are while the end of a log that
 //!    names some may not be durable, which may end a call that is open without it.
 //! 4. A file that has a further name, as in a fork, loses only the name in this session.
 //! 5. A collection that is killed has removed some of the files. The next one removes the others.
-//! 6. What stands in the place of a file and is no regular file, or of a folder and is no folder, is left alone, with all that it
+//! 6. What stands in the place of a file and is no regular file, or of a directory and is no directory, is left alone, with all that it
 //!    leads to. The report names it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,7 +97,7 @@ pub struct CollectedFiles {
     pub captures: u64,
     /// Number of images.
     pub images: u64,
-    /// Number of files and folders that a crash has left.
+    /// Number of files and directories that a crash has left.
     pub leftovers: u64,
     /// Bytes that the disk gets back: those of files that have no further name.
     pub bytes: u64,
@@ -132,8 +132,8 @@ pub struct CollectReport {
     pub sessions: BTreeMap<Uuid, CollectedFiles>,
     /// Sessions of which nothing, or of whose captures nothing, was collected, and why.
     pub skipped: BTreeMap<Uuid, String>,
-    /// What bears the name of a file that a collection looks at, such as an object, and is no regular file; or of a folder with such
-    /// files, and is no folder.
+    /// What bears the name of a file that a collection looks at, such as an object, and is no regular file; or of a directory with such
+    /// files, and is no directory.
     #[serde(default)]
     pub left: Vec<LeftAlone>,
     /// What was collected of the whole store, that of the sessions included.
@@ -164,9 +164,9 @@ impl Store {
     /// #     type Item = Drafted;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// let types = SessionTypes::builder().slice::<Text>().replace_latest::<Text>().build()?;
-    /// let store = Store::open(folder.path())?;
+    /// let store = Store::open(directory.path())?;
     /// let session = store.create(&types)?;
     /// for draft in 0..3 {
     ///     session.dispatch(Drafted(draft.to_string().repeat(1 << 20)))?; // so large that each is an object
@@ -183,7 +183,7 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::NoSuchSession`] if the store lacks the one session that is asked for, [`Error::ReadOnly`] if the store takes no writes,
-    /// [`Error::Io`] if a folder cannot be listed or a file cannot be removed, [`Error::OverBudget`] if the log of the one session
+    /// [`Error::Io`] if a directory cannot be listed or a file cannot be removed, [`Error::OverBudget`] if the log of the one session
     /// takes more memory than the store's [limit](crate::MemoryLimit).
     pub fn collect(&self, options: &CollectOptions) -> Result<CollectReport> {
         let mut report = CollectReport::default();
@@ -196,7 +196,7 @@ impl Store {
             match self.collect_session(id, options, &mut families, &mut report) {
                 Ok(collected) if collected == CollectedFiles::default() => {}
                 Ok(collected) => drop(report.sessions.insert(id, collected)),
-                // A folder without a record is a leftover, or about to be a session that has nothing to collect yet.
+                // A directory without a record is a leftover, or about to be a session that has nothing to collect yet.
                 Err(Error::NotASession { .. }) => drop(recordless.insert(id)),
                 // What was removed before the error stays removed, and nobody needed it.
                 Err(error @ (Error::ReadOnly { .. } | Error::Io { .. })) => return Err(error),
@@ -217,16 +217,16 @@ impl Store {
     /// Takes out of the pool what a session has that is about to be deleted, and no other session. What cannot be taken out now, the
     /// next collection takes.
     pub(super) fn unpool(&self, dir: &Path) {
-        let folder = layout::objects_dir(dir);
-        for entry in self.storage().list(&folder).unwrap_or_default() {
-            if let Some(pooled) = self.pooled_for(&folder.join(&entry.name)) {
+        let directory = layout::objects_dir(dir);
+        for entry in self.storage().list(&directory).unwrap_or_default() {
+            if let Some(pooled) = self.pooled_for(&directory.join(&entry.name)) {
                 let _ = self.storage().remove_file(&pooled);
             }
         }
         captures::unpool(&layout::captures_dir(dir), &layout::captures_pool(&self.inner.root));
     }
 
-    /// Returns the name in the pool of an object in a session's folder, if nobody but the pool has the object too.
+    /// Returns the name in the pool of an object in a session's directory, if nobody but the pool has the object too.
     fn pooled_for(&self, object: &Path) -> Option<PathBuf> {
         let pooled = self.own_pool()?.join(object.file_name()?);
         let is_file = |path: &Path| self.kind_of(path) == Some(EntryKind::File);
@@ -234,10 +234,10 @@ impl Store {
         (has_two_names(object) && is_file(&pooled) && has_two_names(&pooled)).then_some(pooled)
     }
 
-    /// Returns the store's pool; `None` if there is none, or what stands there is no folder but, say, a link to somebody else's.
+    /// Returns the store's pool; `None` if there is none, or what stands there is no directory but, say, a link to somebody else's.
     fn own_pool(&self) -> Option<PathBuf> {
         let pool = layout::pool_dir(&self.inner.root);
-        (self.kind_of(&pool) == Some(EntryKind::Folder)).then_some(pool)
+        (self.kind_of(&pool) == Some(EntryKind::Directory)).then_some(pool)
     }
 
     fn kind_of(&self, path: &Path) -> Option<EntryKind> {
@@ -279,7 +279,7 @@ impl Store {
         Ok(())
     }
 
-    /// Looks at the sessions that were created since the last look, and returns those whose logs may name captures in the folder of
+    /// Looks at the sessions that were created since the last look, and returns those whose logs may name captures in the directory of
     /// another one: its descendants, and those that have an ancestor which is gone, and no captures of their own. `Err` says which
     /// session cannot be read, so that nobody knows whether its log names some.
     fn may_name_captures_of(
@@ -338,7 +338,7 @@ impl Store {
         sweeping.objects(&dir, &named)?;
         sweeping.images(&dir, read.scan.next_sequence)?;
         sweeping.leftovers_of(&dir, &read)?;
-        if sweeping.is_folder(&layout::captures_dir(&dir))? {
+        if sweeping.is_directory(&layout::captures_dir(&dir))? {
             let left = match self.collect_captures(id, &dir, &read, families, options, &mut sweeping) {
                 Ok(left) => left,
                 Err(error @ (Error::ReadOnly { .. } | Error::Io { .. })) => return Err(error),
@@ -351,7 +351,7 @@ impl Store {
         Ok(sweeping.end(report))
     }
 
-    /// Collects the captures in a session's folder, with the locks of all whose logs may name some of them. Returns why they are left
+    /// Collects the captures in a session's directory, with the locks of all whose logs may name some of them. Returns why they are left
     /// alone if nobody knows which are needed.
     fn collect_captures(
         &self,

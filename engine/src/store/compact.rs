@@ -186,9 +186,9 @@ impl Store {
     /// #     type Item = Drafted;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// let types = SessionTypes::builder().slice::<Text>().replace_latest::<Text>().build()?;
-    /// let store = Store::open(folder.path())?;
+    /// let store = Store::open(directory.path())?;
     /// let session = store.create(&types)?;
     /// for draft in 0..100 {
     ///     session.dispatch(Drafted(format!("draft {draft}, {}", "and so on. ".repeat(20))))?;

@@ -20,7 +20,7 @@ use crate::storage::Storage;
 #[derive(Clone, Debug)]
 pub struct LeftDecision {
     storage: Arc<dyn Storage>,
-    /// Folder of the session.
+    /// Directory of the session.
     dir: PathBuf,
     path: PathBuf,
 }
@@ -49,9 +49,9 @@ impl Store {
     /// # use std::time::Duration;
     /// # use foldlog::{SessionTypes, Settlement, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
-    /// let store = Store::open(folder.path())?; // in another process
+    /// # let directory = tempfile::tempdir()?;
+    /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
+    /// let store = Store::open(directory.path())?; // in another process
     /// let left = store.leave_decision(session.id(), 7, &Settlement::failed(), "ada", "not now");
     /// assert!(left.is_err(), "there is no such operation");
     /// # Ok(())

@@ -87,9 +87,9 @@ impl Session {
     /// #     type Item = Said;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let store = Store::open(directory.path())?;
     /// # let session = store.create(&types)?;
     /// session.dispatch(Said("hello".to_owned()))?;
     /// let json = session.export()?.to_json()?;
@@ -100,7 +100,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] if a recorded item is no MessagePack, [`Error::Io`] if the log or the store's folder
+    /// [`Error::Decode`] if a recorded item is no MessagePack, [`Error::Io`] if the log or the store's directory
     /// cannot be read, [`Error::Object`] if an object is missing or damaged.
     pub fn export(&self) -> Result<Export> {
         let policies = BTreeSet::from([Policy::State, Policy::Log]);

@@ -1,8 +1,8 @@
 //! Forks: sessions that share the records of another one up to a position.
 //!
-//! A fork is built in a folder with a temporary name: the parent's segments and objects are linked into it,
+//! A fork is built in a directory with a temporary name: the parent's segments and objects are linked into it,
 //! or copied if the file system has no links; the fork's own first segment follows; everything is synced; and
-//! then the folder is renamed. A crash in between leaves nothing that looks like a session.
+//! then the directory is renamed. A crash in between leaves nothing that looks like a session.
 //!
 //! # Invariants
 //!
@@ -49,11 +49,11 @@ const COPY_BYTES: usize = 4096;
 impl Store {
     /// Creates a session that shares the records of `parent` through `position` and continues on its own.
     /// Later writes of either never reach the other. The shared records are durable when this returns, and so are the captures that
-    /// they name, if these are in the parent's [folder of captures](Session::captures_dir): the fork has its own of these.
+    /// they name, if these are in the parent's [directory of captures](Session::captures_dir): the fork has its own of these.
     ///
-    /// A workspace is not shared: a fork works in a folder of its own, which is not filled by this.
+    /// A workspace is not shared: a fork works in a directory of its own, which is not filled by this.
     /// [`ExecutionState::fill`](crate::ExecutionState::fill) fills it with what the last shared call left. A call that runs before begins
-    /// with what is there, and leaves a notice that it is another folder.
+    /// with what is there, and leaves a notice that it is another directory.
     ///
     /// The cost does not depend on how many records are shared, if the parent is open for writing in this
     /// store with the same `types` and `position` is its last record or one of its latest 256 snapshots.
@@ -74,9 +74,9 @@ impl Store {
     /// #     type Item = Said;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let store = Store::open(directory.path())?;
     /// # let session = store.create(&types)?;
     /// use foldlog::SessionOptions;
     ///
@@ -176,7 +176,7 @@ impl Store {
             AppendBody::Alone(&opened.encode()),
             &context,
         )?;
-        // Before the folder is renamed: under the new name nobody would find the segments that were made
+        // Before the directory is renamed: under the new name nobody would find the segments that were made
         // ahead.
         log.finish()?;
         if sabotage::is(Breakage::ForkAttestedUnnamed) {
@@ -245,7 +245,7 @@ impl Store {
         Ok(LoadedSession { scan, folded, images: Images::default(), fetched: 0 })
     }
 
-    /// Links the parent's segments and objects into the new folder and syncs it. Segments with records from
+    /// Links the parent's segments and objects into the new directory and syncs it. Segments with records from
     /// `watermark` on are copied.
     fn link(
         &self,
@@ -323,7 +323,7 @@ impl Store {
         }
     }
 
-    /// Links an object. One that a collection has removed since its folder was listed was dropped by a compaction before; if that
+    /// Links an object. One that a collection has removed since its directory was listed was dropped by a compaction before; if that
     /// came in between too, the fork begins anew.
     fn link_object(&self, from: &Path, to: &Path, places: &RecordLocator) -> Result<()> {
         match self.link_file(from, to) {
@@ -335,7 +335,7 @@ impl Store {
         }
     }
 
-    /// Links the captures in the parent's folder, whose files never change once they have their names, and copies what describes
+    /// Links the captures in the parent's directory, whose files never change once they have their names, and copies what describes
     /// their store. What is known of the parent's workspace stays behind. Copies everything if records name captures that are not
     /// known to be durable.
     fn link_captures(&self, parent: &Path, dir: &Path, copies: bool) -> Result<()> {
@@ -343,16 +343,18 @@ impl Store {
         let (store, own) = (layout::captures_dir(parent), layout::captures_dir(dir));
         let io = |op, path: &Path, error| Error::io(op, path, error);
         let entry = storage.entry(&store).map_err(|error| io("look up", &store, error))?;
-        if entry.is_none_or(|entry| entry.kind != EntryKind::Folder) {
+        if entry.is_none_or(|entry| entry.kind != EntryKind::Directory) {
             return Ok(());
         }
-        let mut folders = vec![(store, own, false)];
-        while let Some((from, to, is_objects)) = folders.pop() {
+        let mut directories = vec![(store, own, false)];
+        while let Some((from, to, is_objects)) = directories.pop() {
             storage.create_dir_all(&to).map_err(|error| Error::unmade("create", &to, 0, error))?;
             for entry in storage.list(&from).map_err(|error| io("list", &from, error))? {
                 let (from, to) = (from.join(&entry.name), to.join(&entry.name));
                 match entry.kind {
-                    EntryKind::Folder => folders.push((from, to, is_objects || entry.name == "objects")),
+                    EntryKind::Directory => {
+                        directories.push((from, to, is_objects || entry.name == "objects"))
+                    }
                     EntryKind::File if is_unfinished(&entry.name) || entry.name == STAT_CACHE => {}
                     EntryKind::File if is_objects && !copies => self.link_file(&from, &to)?,
                     EntryKind::File => self.copy_file(&from, &to, entry.len)?,

@@ -12,10 +12,10 @@
 //!
 //! entry
 //!   0   4  length in bytes of what follows in the entry
-//!   4  32  stamp of the session's folder
+//!   4  32  stamp of the session's directory
 //!  36   4  ordinal of the last segment
 //!  40  32  stamp of the last segment's file
-//!  72  32  stamp of the folder `objects`; zeros where there is none
+//!  72  32  stamp of the directory `objects`; zeros where there is none
 //! 104   8  number of records
 //! 112   8  bytes of the log
 //! 120  16  times of the session's own first record and of the last record, microseconds since 1970
@@ -30,7 +30,7 @@
 //!
 //! 1. Only a session is kept that its last writer closed, that is not damaged, in which no operation waits, was left open or is
 //!    unsettled, and no conversation is to be resumed: how such a session stands depends on its log alone, and not on the time.
-//! 2. An entry stands for as long as its stamps are those of the files. Every writer stamps the session's folder anew when it
+//! 2. An entry stands for as long as its stamps are those of the files. Every writer stamps the session's directory anew when it
 //!    takes the session's lock and before it gives it back ([`crate::log::lock`]); on most file systems whatever it writes stamps the
 //!    segment besides.
 //! 3. A session whose lock is held, or whose writer's note is still there, is read, whatever its stamps are.
@@ -63,20 +63,20 @@ const SETTLED_NS: i64 = 2_500_000_000;
 /// Holds the stamps of a session's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamps {
-    folder: Stamp,
+    directory: Stamp,
     ordinal: u32,
     segment: Stamp,
-    /// `None` where the session has no folder of objects.
+    /// `None` where the session has no directory of objects.
     objects: Option<Stamp>,
 }
 
 impl Stamps {
     /// Stamps of the session in `dir`, whose last segment is known. `None` where one cannot be told.
     fn of(storage: &dyn Storage, dir: &Path, ordinal: u32) -> Option<Stamps> {
-        let folder = storage.stamp(dir).ok()??;
+        let directory = storage.stamp(dir).ok()??;
         let segment = storage.stamp(&layout::segment_file(dir, ordinal)).ok()??;
         let objects = storage.stamp(&layout::objects_dir(dir)).ok()?;
-        Some(Stamps { folder, ordinal, segment, objects })
+        Some(Stamps { directory, ordinal, segment, objects })
     }
 
     /// Stamps of the session in `dir` before it is read. `None` where they cannot be told.
@@ -84,10 +84,10 @@ impl Stamps {
         Stamps::of(storage, dir, chain::last_ordinal(storage, dir)?)
     }
 
-    /// Returns whether they are still the stamps of the session in `dir`. Who makes the folder of objects stamps the session's.
+    /// Returns whether they are still the stamps of the session in `dir`. Who makes the directory of objects stamps the session's.
     pub(super) fn stand(&self, storage: &dyn Storage, dir: &Path) -> bool {
         let bears = |path: &Path, stamp: Stamp| storage.stamp(path).is_ok_and(|found| found == Some(stamp));
-        bears(dir, self.folder)
+        bears(dir, self.directory)
             && bears(&layout::segment_file(dir, self.ordinal), self.segment)
             && self.objects.is_none_or(|objects| bears(&layout::objects_dir(dir), objects))
     }
@@ -95,7 +95,7 @@ impl Stamps {
     /// Returns whether no later change can bear one of the stamps, where the session is read at the time `now_us`.
     fn are_settled(&self, now_us: i64) -> bool {
         let before = now_us.saturating_mul(1000).saturating_sub(SETTLED_NS);
-        let stamps = [Some(self.folder), Some(self.segment), self.objects];
+        let stamps = [Some(self.directory), Some(self.segment), self.objects];
         stamps.into_iter().flatten().all(|stamp| stamp.modified_ns.max(stamp.changed_ns) < before)
     }
 }
@@ -121,7 +121,7 @@ impl IndexEntry {
         let IndexEntry { stamps, overview } = self;
         let begin = out.len();
         out.extend_from_slice(&[0; 4]);
-        encode_stamp(stamps.folder, out);
+        encode_stamp(stamps.directory, out);
         out.extend_from_slice(&stamps.ordinal.to_le_bytes());
         encode_stamp(stamps.segment, out);
         encode_stamp(stamps.objects.unwrap_or_default(), out);
@@ -148,9 +148,9 @@ impl IndexEntry {
 
     fn decode(mut bytes: &[u8]) -> Option<IndexEntry> {
         let bytes = &mut bytes;
-        let (folder, ordinal, segment) = (stamp(bytes)?, number::<4>(bytes)?, stamp(bytes)?);
+        let (directory, ordinal, segment) = (stamp(bytes)?, number::<4>(bytes)?, stamp(bytes)?);
         let objects = Some(stamp(bytes)?).filter(|stamp| *stamp != Stamp::default());
-        let stamps = Stamps { folder, ordinal: u32::from_le_bytes(ordinal), segment, objects };
+        let stamps = Stamps { directory, ordinal: u32::from_le_bytes(ordinal), segment, objects };
         let mut next = || number::<8>(bytes).map(u64::from_le_bytes);
         let (records, log_bytes) = (next()?, next()?);
         let (created_at_us, last_at_us) = (next()?.cast_signed(), next()?.cast_signed());

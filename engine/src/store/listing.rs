@@ -44,8 +44,8 @@ impl Store {
     /// ```
     /// # use foldlog::{SessionTypes, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let store = Store::open(directory.path())?;
     /// # store.create(&SessionTypes::builder().build()?)?.close()?;
     /// for (id, found) in store.overviews(0, None, &mut |_| {})? {
     ///     println!("{id} has {} records", found?.records);
@@ -56,7 +56,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`](crate::Error::Io) if the folder, or the locks, cannot be read.
+    /// [`Error::Io`](crate::Error::Io) if the directory, or the locks, cannot be read.
     pub fn overviews(
         &self,
         now_us: i64,
@@ -116,7 +116,7 @@ impl Store {
     }
 }
 
-/// Returns the sessions whose writers have left a note and not taken it away. `None` if the folder of notes cannot be read, or is none:
+/// Returns the sessions whose writers have left a note and not taken it away. `None` if the directory of notes cannot be read, or is none:
 /// then writers left no notes either.
 fn notes_of_writers(storage: &dyn Storage, store: &Path) -> Option<Vec<Uuid>> {
     let entries = match storage.list(&layout::writers_dir(store)) {

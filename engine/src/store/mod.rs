@@ -1,7 +1,7 @@
-//! A store: a folder of sessions.
+//! A store: a directory of sessions.
 //!
-//! A store creates, opens, lists, forks, deletes, exports, imports, copies, salvages and takes over sessions. A session folder is
-//! named by the session's id; a folder in the making, or about to be deleted, has another name and is no
+//! A store creates, opens, lists, forks, deletes, exports, imports, copies, salvages and takes over sessions. A session directory is
+//! named by the session's id; a directory in the making, or about to be deleted, has another name and is no
 //! session. At most one process writes a session, which it locks; reading takes no lock.
 
 mod backup;
@@ -53,7 +53,7 @@ pub use retention::StoreCompactReport;
 pub use salvage::{MissingObject, SalvageReport, SkippedBytes};
 pub use takeover::PullReport;
 
-/// Manages a folder of sessions. Cheap to clone; dropping it closes no session.
+/// Manages a directory of sessions. Cheap to clone; dropping it closes no session.
 #[derive(Clone, Debug)]
 pub struct Store {
     inner: Arc<OpenStore>,
@@ -76,9 +76,9 @@ pub struct SessionSummary {
     pub parent: Option<Parent>,
 }
 
-/// Makes the folders of a store, each durably before the next, so that the store cannot be lost together with
-/// a folder above it. The name of the last folder becomes durable with the first session that is synced.
-fn make_folders(storage: &dyn Storage, sessions: &Path) -> Result<()> {
+/// Makes the directories of a store, each durably before the next, so that the store cannot be lost together with
+/// a directory above it. The name of the last directory becomes durable with the first session that is synced.
+fn make_directories(storage: &dyn Storage, sessions: &Path) -> Result<()> {
     let mut missing = Vec::new();
     let mut at = Some(sessions);
     while let Some(path) = at.filter(|path| !path.as_os_str().is_empty()) {
@@ -89,17 +89,18 @@ fn make_folders(storage: &dyn Storage, sessions: &Path) -> Result<()> {
         at = path.parent();
     }
     for path in missing.into_iter().rev() {
-        // A process that was killed before it synced the name may have made the folders above.
+        // A process that was killed before it synced the name may have made the directories above.
         sync_name(storage, path.parent())?;
         storage.create_dir_all(path).map_err(|error| Error::unmade("create", path, 0, error))?;
     }
     Ok(())
 }
 
-/// Makes the name of a folder above a store durable. Skips a parent folder that cannot be synced because
-/// nobody may read it or it is on no real file system: such a folder was there before.
-fn sync_name(storage: &dyn Storage, folder: Option<&Path>) -> Result<()> {
-    let Some(above) = folder.filter(|folder| !folder.as_os_str().is_empty()).and_then(Path::parent) else {
+/// Makes the name of a directory above a store durable. Skips a parent directory that cannot be synced because
+/// nobody may read it or it is on no real file system: such a directory was there before.
+fn sync_name(storage: &dyn Storage, directory: Option<&Path>) -> Result<()> {
+    let Some(above) = directory.filter(|directory| !directory.as_os_str().is_empty()).and_then(Path::parent)
+    else {
         return Ok(());
     };
     let above = layout::followed(above);
@@ -127,7 +128,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the store's folder cannot be read.
+    /// [`Error::Io`] if the store's directory cannot be read.
     pub fn children(&self) -> Result<Vec<Uuid>> {
         self.store().children(self.id())
     }
@@ -149,9 +150,9 @@ impl Store {
     /// #     type Item = Said;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let store = Store::open(directory.path())?;
     /// let session = store.create(&types)?;
     /// assert_eq!(store.sessions()?.len(), 1);
     /// session.close()?;
@@ -161,7 +162,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the folder cannot be created or read.
+    /// [`Error::Io`] if the directory cannot be created or read.
     pub fn open(path: impl AsRef<Path>) -> Result<Store> {
         Store::open_with(path, StoreOptions::default())
     }
@@ -171,7 +172,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the folder cannot be created or read.
+    /// [`Error::Io`] if the directory cannot be created or read.
     pub fn open_with(path: impl AsRef<Path>, mut options: StoreOptions) -> Result<Store> {
         if let Some(storage) = options.storage.for_users(options.access) {
             options.storage = storage;
@@ -180,8 +181,8 @@ impl Store {
         let sessions = layout::sessions_dir(&root);
         let there = |error| Error::io("open", &sessions, error);
         match options.storage.entry(&sessions).map_err(there)? {
-            Some(entry) if entry.kind == EntryKind::Folder => {}
-            _ => make_folders(options.storage.as_ref(), &sessions)?,
+            Some(entry) if entry.kind == EntryKind::Directory => {}
+            _ => make_directories(options.storage.as_ref(), &sessions)?,
         }
         let generator = match options.seed {
             Some(seed) => Generator::from_seed(seed),
@@ -206,7 +207,7 @@ impl Store {
         Store { inner: Arc::clone(inner) }
     }
 
-    /// Returns the folder of the store.
+    /// Returns the directory of the store.
     pub fn path(&self) -> &Path {
         &self.inner.root
     }
@@ -220,7 +221,7 @@ impl Store {
         ReadGround::of(&self.inner.options)
     }
 
-    /// Opens the log of one of the store's folders, in as much memory as the store may take.
+    /// Opens the log of one of the store's directories, in as much memory as the store may take.
     fn read_log_in(&self, dir: &Path) -> Result<LogReader> {
         let memory_bytes = match self.inner.options.memory {
             MemoryLimit::Bytes(bytes) => Some(bytes),
@@ -230,7 +231,7 @@ impl Store {
         LogReader::open_with(Arc::clone(self.storage()), dir, options)
     }
 
-    /// Returns the folder of a session, which need not exist.
+    /// Returns the directory of a session, which need not exist.
     pub fn session_dir(&self, session: Uuid) -> PathBuf {
         layout::session_dir(&self.inner.root, session)
     }
@@ -250,9 +251,9 @@ impl Store {
     /// #     type Item = Said;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let store = Store::open(directory.path())?;
     /// let session = store.create(&types)?;
     /// session.dispatch(Said("hello".to_owned()))?;
     /// # Ok(())
@@ -270,12 +271,12 @@ impl Store {
     /// [`Durability::Every`], and otherwise after the next sync.
     ///
     /// If a crash ended an earlier creation with the same id before its first record was written, nobody was
-    /// told of that session, and it is created again. The files that the crash left stay in the folder and
+    /// told of that session, and it is created again. The files that the crash left stay in the directory and
     /// belong to no log.
     ///
     /// # Errors
     ///
-    /// [`Error::SessionExists`] if the folder holds anything else, [`Error::Locked`] if another process is
+    /// [`Error::SessionExists`] if the directory holds anything else, [`Error::Locked`] if another process is
     /// creating the same session, [`Error::ReadOnly`] if the disk takes no writes, [`Error::Full`] if it has
     /// no space, [`Error::Io`] if a file cannot be created.
     pub fn create_with(&self, types: &SessionTypes, options: SessionOptions) -> Result<Session> {
@@ -306,7 +307,7 @@ impl Store {
         // Checked again under the lock: another process may have created the session meanwhile.
         let partial_creation = self.partial_creation(id)?;
         self.storage().create_dir_all(&dir).map_err(|error| Error::unmade("create", &dir, 0, error))?;
-        let parents = layout::folders_above_session(&self.inner.root).into();
+        let parents = layout::directories_above_session(&self.inner.root).into();
         let identity = LogIdentity { session: id, seed };
         let log = LogWriter::create(&self.inner.ground(), &dir, identity, partial_creation, parents);
         let kept: Result<()> = large.iter().try_for_each(|bytes| log.objects.put(bytes).map(drop));
@@ -322,13 +323,13 @@ impl Store {
         begun
     }
 
-    /// Returns what an earlier creation left in the folder of a session that is to be created. Empty if there
-    /// is no folder.
+    /// Returns what an earlier creation left in the directory of a session that is to be created. Empty if there
+    /// is no directory.
     fn partial_creation(&self, session: Uuid) -> Result<PartialCreation> {
         let dir = self.session_dir(session);
         let found = match self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))? {
             None => Some(PartialCreation::default()),
-            Some(entry) if entry.kind == EntryKind::Folder => {
+            Some(entry) if entry.kind == EntryKind::Directory => {
                 partial_creation::find(self.storage().as_ref(), &dir, session)?
             }
             Some(_) => None,
@@ -374,9 +375,9 @@ impl Store {
     /// #     type Item = Said;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let store = Store::open(directory.path())?;
     /// let session = store.create(&types)?;
     /// let id = session.id();
     /// session.dispatch(Said("hello".to_owned()))?;
@@ -425,9 +426,9 @@ impl Store {
     /// ```
     /// # use foldlog::{SessionTypes, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().build()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let store = Store::open(directory.path())?;
     /// # let id = store.create(&types)?.id();
     /// let session = match store.handle(id) {
     ///     Some(session) => session,
@@ -519,7 +520,7 @@ impl Store {
     fn existing(&self, session: Uuid) -> Result<PathBuf> {
         let dir = self.session_dir(session);
         match self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))? {
-            Some(entry) if entry.kind == EntryKind::Folder => Ok(dir),
+            Some(entry) if entry.kind == EntryKind::Directory => Ok(dir),
             Some(_) => Err(Error::NotASession { path: dir, reason: "it is not a folder".to_owned() }),
             None => Err(Error::NoSuchSession { session, path: self.inner.root.clone() }),
         }
@@ -529,12 +530,12 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the folder cannot be read.
+    /// [`Error::Io`] if the directory cannot be read.
     pub fn session_ids(&self) -> Result<Vec<Uuid>> {
         let dir = layout::sessions_dir(&self.inner.root);
         let entries = self.storage().list(&dir).map_err(|error| Error::io("list", &dir, error))?;
-        let folders = entries.iter().filter(|entry| entry.kind == EntryKind::Folder);
-        Ok(folders.filter_map(|entry| layout::session_of(Path::new(&entry.name))).collect())
+        let directories = entries.iter().filter(|entry| entry.kind == EntryKind::Directory);
+        Ok(directories.filter_map(|entry| layout::session_of(Path::new(&entry.name))).collect())
     }
 
     /// Summarizes a session from its log, without any types.
@@ -578,8 +579,8 @@ impl Store {
     /// ```
     /// # use foldlog::{SessionTypes, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let store = Store::open(folder.path())?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let store = Store::open(directory.path())?;
     /// let session = store.create(&SessionTypes::builder().build()?)?;
     /// assert_eq!(store.read_log(session.id())?.records_len(), 1);
     /// # Ok(())
@@ -599,7 +600,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the folder cannot be read.
+    /// [`Error::Io`] if the directory cannot be read.
     pub fn sessions(&self) -> Result<Vec<(Uuid, Result<SessionSummary>)>> {
         Ok(self.session_ids()?.into_iter().map(|id| (id, self.summary(id))).collect())
     }
@@ -609,7 +610,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the folder cannot be read.
+    /// [`Error::Io`] if the directory cannot be read.
     pub fn children(&self, session: Uuid) -> Result<Vec<Uuid>> {
         let all = self.sessions()?.into_iter().filter_map(|(_, summary)| summary.ok());
         let children = all.filter(|s| s.parent.is_some_and(|parent| parent.session() == session));
@@ -621,7 +622,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSession`] if the store has no such session, [`Error::Io`] if the folder cannot be read.
+    /// [`Error::NoSuchSession`] if the store has no such session, [`Error::Io`] if the directory cannot be read.
     pub fn iter_sessions_bottom_up(
         &self,
         root: Uuid,

@@ -39,11 +39,11 @@ impl Store {
     /// # use std::time::Duration;
     /// # use foldlog::{CompactOptions, Store, StoreOptions};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// let month = Duration::from_secs(30 * 24 * 60 * 60);
     /// let retention = CompactOptions { younger_than: Some(month), ..CompactOptions::default() };
     /// let options = StoreOptions { retention: Some(retention), ..StoreOptions::default() };
-    /// let store = Store::open_with(folder.path(), options)?;
+    /// let store = Store::open_with(directory.path(), options)?;
     /// let report = store.compact_old()?;
     /// println!("{} bytes less, {} failed", report.bytes(), report.failed.len());
     /// # Ok(())

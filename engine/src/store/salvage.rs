@@ -4,7 +4,7 @@
 //! sequence numbers, times and bodies stay the same, and the new session continues behind it as a fork does:
 //! its `SessionOpening` record names the session and the record that it continues from. The record after that,
 //! `foldlog.salvaged`, says where the records came from, why, and what was skipped. Everything is built in a
-//! folder with a temporary name and read once more, as an audit reads; only then is the folder renamed. The
+//! directory with a temporary name and read once more, as an audit reads; only then is the directory renamed. The
 //! damaged session is opened for reading only.
 //!
 //! A record whose object is missing or damaged, or which contradicts those before it, ends the sound part as
@@ -12,11 +12,11 @@
 //!
 //! An operation that is open at the end of the sound part stays open under its operation id, to be recovered
 //! by its host; a host whose names for external effects include the session finds the old session's id in the
-//! `SessionOpening` record. Other files in the session's folder are named in the report and not copied; images are
+//! `SessionOpening` record. Other files in the session's directory are named in the report and not copied; images are
 //! made anew.
 //!
 //! A fork alone says what it shares: if its first record is sound, or its first segment follows the shared
-//! ones, the parent's records count as its own. Otherwise the sound records in the folder are another
+//! ones, the parent's records count as its own. Otherwise the sound records in the directory are another
 //! session's.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +53,7 @@ const SALVAGED: &str = "foldlog.salvaged";
 pub struct SalvageReport {
     /// Id of the new session.
     pub session: Uuid,
-    /// Folder of the new session.
+    /// Directory of the new session.
     pub dir: PathBuf,
     /// Id of the session that was salvaged.
     pub from: Uuid,
@@ -77,7 +77,7 @@ pub struct SalvageReport {
     pub open: Vec<OpenOperation>,
     /// Operations that were interrupted and have neither run again nor been settled since.
     pub unsettled: Vec<UnsettledOperation>,
-    /// Names of other files in the session's folder, which were not copied.
+    /// Names of other files in the session's directory, which were not copied.
     pub beside: Vec<String>,
 }
 
@@ -116,7 +116,7 @@ pub struct MissingObject {
     pub reason: String,
 }
 
-/// Holds the sound part of a session, copied into the folder in which the new session is built.
+/// Holds the sound part of a session, copied into the directory in which the new session is built.
 struct SalvagedCopy {
     places: RecordLocator,
     objects: u64,
@@ -129,8 +129,8 @@ struct Unsound {
 }
 
 impl Store {
-    /// Creates a session from all that is sound in the session in the folder `dir`, which may be in this
-    /// store, in another one or in none, and need not be damaged. The folder is only read. The taken records
+    /// Creates a session from all that is sound in the session in the directory `dir`, which may be in this
+    /// store, in another one or in none, and need not be damaged. The directory is only read. The taken records
     /// are durable when this returns.
     ///
     /// `options.parent`, `options.operation` and `options.durability` are ignored.
@@ -138,7 +138,7 @@ impl Store {
     /// # Errors
     ///
     /// The error with which the session opens, if nothing in it is sound; [`Error::Locked`] if it is open for
-    /// writing; [`Error::WrongSession`] if the sound records in the folder are another session's;
+    /// writing; [`Error::WrongSession`] if the sound records in the directory are another session's;
     /// [`Error::WithinSession`] if this store is inside `dir`; [`Error::NotASession`] or [`Error::NotAFile`]
     /// if `dir` holds no segment; [`Error::FutureFormat`] if a later version wrote the log; else those of
     /// [`create_with`](Store::create_with). No session is left behind.
@@ -173,7 +173,7 @@ impl Store {
     }
 }
 
-/// Holds a salvage in progress: from `dir` into the temporary folder `building`.
+/// Holds a salvage in progress: from `dir` into the temporary directory `building`.
 struct SalvageRun<'a> {
     store: &'a Store,
     dir: &'a Path,
@@ -226,7 +226,7 @@ impl SalvageRun<'_> {
         Ok(salvaged)
     }
 
-    /// Copies the sound part into a new folder, mended, with the objects that it names, and folds it.
+    /// Copies the sound part into a new directory, mended, with the objects that it names, and folds it.
     fn lay(&self, places: &RecordLocator) -> Result<(SalvagedCopy, Option<Unsound>)> {
         let storage = self.store.storage();
         let building = self.building;
@@ -325,7 +325,7 @@ impl SalvageRun<'_> {
         }
     }
 
-    /// Returns the folder of the new log, and how much memory a fold of it may take.
+    /// Returns the directory of the new log, and how much memory a fold of it may take.
     fn limit(&self) -> (&Path, MemoryLimit) {
         (self.building, self.store.inner.options.memory)
     }
@@ -378,7 +378,7 @@ impl SalvageRun<'_> {
         })
     }
 
-    /// Returns the session that is salvaged. The sound records in its folder may belong to the session that
+    /// Returns the session that is salvaged. The sound records in its directory may belong to the session that
     /// it was forked from, or to a stranger.
     fn source(&self, places: &RecordLocator, behind: &[UnsoundPart]) -> Result<Uuid> {
         let Some((_, opened)) = self.opened_below(places.next_sequence) else {
@@ -451,7 +451,7 @@ impl SalvageRun<'_> {
         })
     }
 
-    /// Returns the names of the files in the session's folder that are no part of its log.
+    /// Returns the names of the files in the session's directory that are no part of its log.
     fn beside(&self) -> Result<Vec<String>> {
         let entries =
             self.store.storage().list(self.dir).map_err(|error| Error::io("list", self.dir, error))?;
@@ -465,7 +465,7 @@ impl SalvageRun<'_> {
         Ok(entries.into_iter().map(|entry| entry.name).filter(|name| !own(name)).collect())
     }
 
-    /// Begins the new session behind the copied part, reads all of it once more, and renames the folder.
+    /// Begins the new session behind the copied part, reads all of it once more, and renames the directory.
     fn begin(
         &self,
         id: Uuid,

@@ -1,16 +1,16 @@
 //! Takeover: a local session made of what the store's replicator holds, and from then on written here.
 //!
-//! 1. What the replicator holds is written into a folder with a temporary name: each record with its sequence number, time and body, and
-//!    before them the payloads that the records name, and the objects of captures of workspaces, into the folder `files`.
+//! 1. What the replicator holds is written into a directory with a temporary name: each record with its sequence number, time and body, and
+//!    before them the payloads that the records name, and the objects of captures of workspaces, into the directory `files`.
 //! 2. What was written is read back, checked as an audit checks it, and folded with the host's types ([`MadeLog`]). Where no log can be
 //!    made of what is held, or the log is not sound, nothing was claimed, and its writer goes on.
 //! 3. The session is claimed directly behind it, so that its writer, wherever it is, gets nothing acknowledged any more that it begins from
 //!    here on. If that one appended meanwhile, what is new is read, written, checked and folded, and the claim is put once more.
-//! 4. The folder gets its name.
+//! 4. The directory gets its name.
 //! 5. The session is opened under that claim with what was folded, as after any crash: a call that the other worker left open is recovered here. Its
-//!    workspace is another folder than that of the captures, so whoever recovers it fills an empty one (`ExecutionState::fill`).
+//!    workspace is another directory than that of the captures, so whoever recovers it fills an empty one (`ExecutionState::fill`).
 //!
-//! A kill leaves a folder with a temporary name at most, which the next takeover removes, and a claim that nobody writes under.
+//! A kill leaves a directory with a temporary name at most, which the next takeover removes, and a claim that nobody writes under.
 //!
 //! A copy that is only read needs no claim: [`Store::pull`] makes one in the same way, or brings it up to what is held.
 //!
@@ -19,7 +19,7 @@
 //! brought only a part, nothing can be made. Records that cannot stand behind a log that is there, since bodies are missing among them, are not
 //! appended to it: it is to be made anew, by whoever deletes it.
 //!
-//! Captures that a host keeps in another folder than that of the session are not held: the first call on such a workspace leaves a
+//! Captures that a host keeps in another directory than that of the session are not held: the first call on such a workspace leaves a
 //! notice that says so. A takeover could not bring them where the host looks for them, and a workspace that is made for one
 //! call may do without.
 
@@ -63,8 +63,8 @@ impl Store {
     /// Takes a session over that the store's [replicator](crate::replication) holds and this store does not have: makes a local session
     /// of what is held, fences its writer, and opens it. What the other writer had acknowledged is there.
     ///
-    /// Workspaces are not filled by it: [fill](crate::ExecutionState::fill) does that, in an empty folder, before any tool runs. A call
-    /// that runs before, or is run again, captures whatever it finds, and leaves a notice that it is another folder.
+    /// Workspaces are not filled by it: [fill](crate::ExecutionState::fill) does that, in an empty directory, before any tool runs. A call
+    /// that runs before, or is run again, captures whatever it finds, and leaves a notice that it is another directory.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl Store {
         Ok((lock, entry.is_some()))
     }
 
-    /// Has `make` make a session in a folder in the making, of which nothing stays if that fails: nobody was told of it.
+    /// Has `make` make a session in a directory in the making, of which nothing stays if that fails: nobody was told of it.
     fn made<T>(&self, session: Uuid, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         let building = layout::building_session_dir(&self.inner.root, session);
         let made = self.make_building(&building).and_then(|()| make(&building));
@@ -168,7 +168,7 @@ impl Store {
         open_claimed(&self.inner, &dir, open_as, made, claimed, note)
     }
 
-    /// Writes what is held into a folder, reads it back, and claims the session behind it.
+    /// Writes what is held into a directory, reads it back, and claims the session behind it.
     fn fetch(
         &self,
         session: Uuid,
@@ -227,7 +227,7 @@ impl Store {
 /// Returns the error of a log that cannot be read back.
 fn not_sound(session: Uuid, error: Error) -> Error {
     match error.is_damage() {
-        // Its folder goes away, so nobody can look at it or salvage it.
+        // Its directory goes away, so nobody can look at it or salvage it.
         true => Error::ReplicaFailed { session, reason: format!("{NOT_SOUND}: {error}") },
         false => error,
     }

@@ -20,7 +20,7 @@ use crate::session::{SyncRequest, SyncSteps, due, failed, promises_sync, sync_in
 /// Appends records to a log without events and slices, by the code that sessions use.
 ///
 /// An append takes one lock, reads the clock once, writes the frame, and runs the syncs that its durability promises or
-/// that are due. The type is there for measurements: its folder holds sound frames, but no session.
+/// that are due. The type is there for measurements: its directory holds sound frames, but no session.
 #[derive(Debug)]
 pub struct RawLog {
     shared: Arc<RawLogInner>,
@@ -45,12 +45,12 @@ struct State {
 }
 
 impl RawLog {
-    /// Creates a log in the folder `dir`, and the folder if it is missing. Of `options`, only storage, clock,
+    /// Creates a log in the directory `dir`, and the directory if it is missing. Of `options`, only storage, clock,
     /// segment sizes and background count.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the folder cannot be made.
+    /// [`Error::Io`] where the directory cannot be made.
     pub fn create(dir: impl AsRef<Path>, options: &StoreOptions) -> Result<RawLog> {
         let background = match options.background {
             BackgroundSync::Thread => Background::thread(),
@@ -61,12 +61,12 @@ impl RawLog {
         RawLog::on(ground, Arc::clone(&options.clock), options.seed.unwrap_or_default(), dir.as_ref())
     }
 
-    /// Creates another log in the folder `dir` that shares storage, clock and background thread with this log, like the
+    /// Creates another log in the directory `dir` that shares storage, clock and background thread with this log, like the
     /// sessions of one store.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the folder cannot be made.
+    /// [`Error::Io`] where the directory cannot be made.
     pub fn create_beside(&self, dir: impl AsRef<Path>) -> Result<RawLog> {
         let RawLogInner { ground, clock, seed, .. } = &*self.shared;
         RawLog::on(ground.clone(), Arc::clone(clock), *seed, dir.as_ref())
@@ -294,10 +294,10 @@ mod tests {
 
     #[test]
     fn a_level_is_kept_and_closing_makes_all_durable_and_seals_it() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let segments = SegmentSizes { first_bytes: 4096, max_bytes: 8192, ..SegmentSizes::default() };
         let options = StoreOptions { segments, ..StoreOptions::default() };
-        let log = RawLog::create(folder.path().join("log"), &options).unwrap();
+        let log = RawLog::create(directory.path().join("log"), &options).unwrap();
         for sequence in 0..100 {
             assert_eq!(log.append(&[7; 256], Durability::Process).unwrap(), sequence);
         }
@@ -308,7 +308,7 @@ mod tests {
         log.close().unwrap();
         assert_eq!(shared.gate.synced(), 102);
         // The frames are sound, but no record says which session they belong to.
-        let walked = inspect::walk(&folder.path().join("log"), &mut |_| Ok(()));
+        let walked = inspect::walk(&directory.path().join("log"), &mut |_| Ok(()));
         assert!(walked.is_err());
     }
 }

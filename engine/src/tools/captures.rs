@@ -308,7 +308,7 @@ impl CaptureSet {
                 let target = captured.snapshot.as_ref()?;
                 let last = resource.recall(earlier.get(&*captured.name)?.as_deref()?).ok()?;
                 let present = present.get(&captured.name)?.snapshot.as_ref()?;
-                // What is missing in another folder was removed by nobody.
+                // What is missing in another directory was removed by nobody.
                 if !resource.is_of_place_of(&last, present) {
                     return None;
                 }

@@ -52,9 +52,9 @@ impl ToolRunner {
     /// #     }
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// # let session = Store::open(directory.path())?.create(&types)?;
     /// # let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
     /// # let runner = ToolRunner::new(state, ToolRegistry::new().with(Say));
     /// let report = runner.execute(&ToolCall::new("say", r#""hello""#), &ExecuteOptions::default())?;

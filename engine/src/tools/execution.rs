@@ -65,8 +65,8 @@ struct Inner {
     compared: OnceLock<()>,
     /// Set once no resource is found to hold the session's own files.
     apart: OnceLock<()>,
-    /// Path by which other processes find the session's folder.
-    folder: OnceLock<PathBuf>,
+    /// Path by which other processes find the session's directory.
+    directory: OnceLock<PathBuf>,
     /// Call under whose leases the run works, if its session is a child.
     parent: Option<ParentCall>,
     /// Names of the variables that the programs of tools inherit.
@@ -279,7 +279,7 @@ impl ExecutionStateBuilder {
         } = self;
         let (latest, unended) = (Mutex::default(), Mutex::default());
         let (shared, taken) = (Mutex::default(), Condvar::new());
-        let (compared, apart, folder) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        let (compared, apart, directory) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         let inner = Inner {
             resources,
             clock,
@@ -290,7 +290,7 @@ impl ExecutionStateBuilder {
             taken,
             compared,
             apart,
-            folder,
+            directory,
             inherited,
             without_capture,
             parent,
@@ -337,9 +337,9 @@ impl ExecutionState {
     /// #     }
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// # let session = Store::open(directory.path())?.create(&types)?;
     /// let state = ExecutionState::new(session, ResourceRegistry::builder().build()?);
     /// let runner = ToolRunner::new(state, ToolRegistry::new().with(Say));
     /// # Ok(())
@@ -497,9 +497,9 @@ impl ExecutionState {
     /// #     }
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// # let session = Store::open(directory.path())?.create(&types)?;
     /// # let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
     /// # let runner = ToolRunner::new(state, ToolRegistry::new().with(Say));
     /// let state = runner.state();
@@ -624,16 +624,16 @@ impl ExecutionState {
         captures.restore(self.resources(), all, durable)
     }
 
-    /// Checks that no resource holds the session's own folder, because a restore of it would roll the log
+    /// Checks that no resource holds the session's own directory, because a restore of it would roll the log
     /// back. Looks only until the check has succeeded once.
     fn check_apart(&self) -> Result<()> {
         if self.inner.apart.get().is_some() || sabotage::is(Breakage::LogInWorkspace) {
             return Ok(());
         }
-        let folder = self.session().dir();
+        let directory = self.session().dir();
         let mut captured = self.registered().captured().iter();
-        if let Some((name, _)) = captured.find(|(_, resource)| resource.holds(folder)) {
-            let reason = format!("the session's own folder is in it, {}", folder.display());
+        if let Some((name, _)) = captured.find(|(_, resource)| resource.holds(directory)) {
+            let reason = format!("the session's own folder is in it, {}", directory.display());
             return Err(Error::Resource { resource: name.clone().into_owned(), reason });
         }
         let _ = self.inner.apart.set(());
@@ -728,8 +728,8 @@ impl ExecutionState {
                 leases.guest = parent.call.admit(reads_only, patience, asker.clone())?.into_guest();
             }
         } else {
-            let folder = inner.folder.get_or_init(|| whole_path(self.session.dir()));
-            let holder = LeaseHolder::new(&self.session, folder);
+            let directory = inner.directory.get_or_init(|| whole_path(self.session.dir()));
+            let holder = LeaseHolder::new(&self.session, directory);
             inner.resources.lease(&holder, patience, &mut leases.of_each)?;
         }
         let leases = Arc::new(leases);

@@ -123,8 +123,8 @@ impl ToolRunner {
     /// #     }
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
     /// # let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
     /// let runner = ToolRunner::new(state, ToolRegistry::new().with_async(Add));
     /// # futures_lite::future::block_on(async {

@@ -52,8 +52,8 @@ impl ExecutionState {
     /// ```
     /// # use foldlog::{ExecutionState, ResourceRegistry, SessionTypes, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let session = Store::open(folder.path())?.create(&SessionTypes::builder().build()?)?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
     /// let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
     /// # futures_lite::future::block_on(async {
     /// let before = state.snapshot_async(Some("before")).await?;

@@ -305,12 +305,12 @@ impl SessionTypesBuilder {
     /// use serde_json::json;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// let types = SessionTypes::builder()
     ///     .dynamic_slice("plan", Policy::State)
     ///     .dynamic_event(DynamicEvent::new("plan.added").append("plan"))
     ///     .build()?;
-    /// let session = Store::open(folder.path())?.create(&types)?;
+    /// let session = Store::open(directory.path())?.create(&types)?;
     /// session.dispatch_value("plan.added", json!({"title": "read the issue"}))?;
     /// let plan = session.view_values("plan")?;
     /// assert_eq!(plan.latest().and_then(|step| step.get("title")), Some(&Value::from("read the issue")));

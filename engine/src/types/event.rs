@@ -88,7 +88,7 @@ impl VersionedType {
 pub(crate) enum RecordedBytes<'a> {
     /// Bytes of a record's body, which have passed the bounded pre-scan.
     InBody(&'a [u8]),
-    /// Bytes from any other place, such as the object folder, which nobody has scanned yet.
+    /// Bytes from any other place, such as the object directory, which nobody has scanned yet.
     Elsewhere(&'a [u8]),
 }
 

@@ -1,7 +1,7 @@
 //! Moves aside what a restore is about to replace or remove, where it cannot be captured.
 //!
-//! Files are renamed into the folder [`ASIDE`] of the workspace's root, into one folder for each call, under the paths that they had.
-//! A rename takes no room for contents, and always stays on the file system. Snapshots leave the folder out, and restores leave it
+//! Files are renamed into the directory [`ASIDE`] of the workspace's root, into one directory for each call, under the paths that they had.
+//! A rename takes no room for contents, and always stays on the file system. Snapshots leave the directory out, and restores leave it
 //! alone: whoever has looked at it removes it.
 //!
 //! A file of a git repository gets a second name there instead, a hard link, since the restore has yet to read it. It is the only one
@@ -20,7 +20,7 @@ use rustix::fs::{RenameFlags, renameat_with};
 
 use super::manifest::{ManifestKind, join, told};
 use super::rules::ASIDE;
-use super::step::{OPEN_FOLDER, list, open_around, open_at, stat_at};
+use super::step::{OPEN_DIRECTORY, list, open_around, open_at, stat_at};
 use crate::error::{Error, Result};
 
 /// What failed where something cannot be moved.
@@ -38,9 +38,9 @@ pub(super) struct Aside {
     pub(super) linked: Vec<Vec<u8>>,
 }
 
-/// A folder and a name in it.
+/// A directory and a name in it.
 struct EntryPlace {
-    folder: OwnedFd,
+    directory: OwnedFd,
     name: Vec<u8>,
 }
 
@@ -52,15 +52,15 @@ struct AsideMove {
 }
 
 /// Returns the path of what lies aside for a call, relative to the workspace's root.
-pub(super) fn folder_of(call: &str) -> String {
+pub(super) fn directory_of(call: &str) -> String {
     format!("{}/{call}", String::from_utf8_lossy(ASIDE))
 }
 
-/// Returns the names of what lies aside for a call, directly in its folder.
+/// Returns the names of what lies aside for a call, directly in its directory.
 pub(super) fn names(root: &OwnedFd, call: &str) -> Vec<String> {
-    let aside = open_at(root, ASIDE, OPEN_FOLDER, Mode::empty());
-    let folder = aside.and_then(|aside| open_at(&aside, call.as_bytes(), OPEN_FOLDER, Mode::empty()));
-    let listed = folder.and_then(|folder| list(&folder)).unwrap_or_default();
+    let aside = open_at(root, ASIDE, OPEN_DIRECTORY, Mode::empty());
+    let directory = aside.and_then(|aside| open_at(&aside, call.as_bytes(), OPEN_DIRECTORY, Mode::empty()));
+    let listed = directory.and_then(|directory| list(&directory)).unwrap_or_default();
     let mut names: Vec<String> = listed.iter().map(|(name, _)| told(name)).collect();
     names.sort_unstable();
     names
@@ -68,10 +68,11 @@ pub(super) fn names(root: &OwnedFd, call: &str) -> Vec<String> {
 
 /// Finds what lies aside that had this path, of the call with the highest number: a path from the workspace's root.
 pub(super) fn find(root: &OwnedFd, path: &[u8]) -> Option<String> {
-    let aside = open_at(root, ASIDE, OPEN_FOLDER, Mode::empty()).ok()?;
+    let aside = open_at(root, ASIDE, OPEN_DIRECTORY, Mode::empty()).ok()?;
     let calls = list(&aside).ok()?.into_iter().map(|(call, _)| call);
     let has_it = |call: &Vec<u8>| {
-        open_around(&aside, &join(call, path)).is_ok_and(|(folder, name)| stat_at(&folder, &name).is_ok())
+        open_around(&aside, &join(call, path))
+            .is_ok_and(|(directory, name)| stat_at(&directory, &name).is_ok())
     };
     let call = calls.filter(has_it).max_by_key(|call| (call.len(), call.clone()))?;
     Some(told(&join(&join(ASIDE, &call), path)))
@@ -84,12 +85,12 @@ pub(super) fn parts<'a>(
     repositories: impl Iterator<Item = &'a Vec<u8>>,
 ) -> Vec<&'a Vec<u8>> {
     let is_part = |path: &&'a Vec<u8>| {
-        let aside = open_at(root, ASIDE, OPEN_FOLDER, Mode::empty());
-        let folder = aside.and_then(|aside| {
-            let (folder, name) = open_around(&aside, &join(call.as_bytes(), path))?;
-            open_at(&folder, &name, OPEN_FOLDER, Mode::empty())
+        let aside = open_at(root, ASIDE, OPEN_DIRECTORY, Mode::empty());
+        let directory = aside.and_then(|aside| {
+            let (directory, name) = open_around(&aside, &join(call.as_bytes(), path))?;
+            open_at(&directory, &name, OPEN_DIRECTORY, Mode::empty())
         });
-        folder.is_ok_and(|folder| stat_at(&folder, b"objects").is_err())
+        directory.is_ok_and(|directory| stat_at(&directory, b"objects").is_err())
     };
     repositories.filter(is_part).collect()
 }
@@ -105,12 +106,13 @@ pub(super) fn set_all(root: &OwnedFd, place: &Path, call: &str, paths: &Aside) -
                 for AsideMove { from, to, is_linked } in moved.iter().rev() {
                     // What cannot be moved back lies aside, and nothing of it is lost.
                     let _ = match is_linked {
-                        true => unlinkat(&to.folder, &*to.name, UnlinkatFlags::NoRemoveDir),
+                        true => unlinkat(&to.directory, &*to.name, UnlinkatFlags::NoRemoveDir),
                         false => rename(to, from),
                     };
                 }
-                // Where something else is in the folder's place, that is what has to go.
-                let is_taken = stat_at(root, ASIDE).is_ok_and(|found| found.kind() != ManifestKind::Folder);
+                // Where something else is in the directory's place, that is what has to go.
+                let is_taken =
+                    stat_at(root, ASIDE).is_ok_and(|found| found.kind() != ManifestKind::Directory);
                 let named = if is_taken { ASIDE } else { path };
                 return Err(Error::io(SET_ASIDE, place.join(told(named)), errno.into()));
             }
@@ -125,17 +127,17 @@ fn set_one(root: &OwnedFd, call: &str, path: &[u8], is_linked: bool) -> Result<O
     let from = match found {
         // A pipe, a socket or a device has no content.
         Ok((ManifestKind::Special, ..)) => return Ok(None),
-        Ok((_, folder, name)) => EntryPlace { folder, name },
+        Ok((_, directory, name)) => EntryPlace { directory, name },
         Err(Errno::ENOENT) => return Ok(None),
         Err(errno) => return Err(errno),
     };
-    let mut folder_there = made(&made(root, ASIDE)?, call.as_bytes())?;
-    let folders = path.strip_suffix(&*from.name).unwrap_or_default();
-    for folder in folders.split(|byte| *byte == b'/').filter(|folder| !folder.is_empty()) {
-        folder_there = made(&folder_there, folder)?;
+    let mut directory_there = made(&made(root, ASIDE)?, call.as_bytes())?;
+    let directories = path.strip_suffix(&*from.name).unwrap_or_default();
+    for directory in directories.split(|byte| *byte == b'/').filter(|directory| !directory.is_empty()) {
+        directory_there = made(&directory_there, directory)?;
     }
     // What lies there is of an earlier attempt that was cut short.
-    let mut to = EntryPlace { folder: folder_there, name: Vec::new() };
+    let mut to = EntryPlace { directory: directory_there, name: Vec::new() };
     for number in 0..NAMES_MAX {
         let behind = if number == 0 { String::new() } else { format!(".{number}") };
         to.name = [&from.name, behind.as_bytes()].concat();
@@ -152,19 +154,19 @@ fn set_one(root: &OwnedFd, call: &str, path: &[u8], is_linked: bool) -> Result<O
     Err(Errno::EEXIST)
 }
 
-/// Opens a folder, which is made where there is none.
-fn made(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
-    match mkdirat(folder, name, Mode::S_IRWXU) {
-        Ok(()) | Err(Errno::EEXIST) => open_at(folder, name, OPEN_FOLDER, Mode::empty()),
+/// Opens a directory, which is made where there is none.
+fn made(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    match mkdirat(directory, name, Mode::S_IRWXU) {
+        Ok(()) | Err(Errno::EEXIST) => open_at(directory, name, OPEN_DIRECTORY, Mode::empty()),
         Err(errno) => Err(errno),
     }
 }
 
 /// Gives a file a second name. It may have it since an earlier attempt.
 fn link(from: &EntryPlace, to: &EntryPlace) -> Result<(), Errno> {
-    match linkat(&from.folder, &*from.name, &to.folder, &*to.name, AtFlags::empty()) {
+    match linkat(&from.directory, &*from.name, &to.directory, &*to.name, AtFlags::empty()) {
         Err(Errno::EEXIST) => {
-            let (one, other) = (stat_at(&from.folder, &from.name)?, stat_at(&to.folder, &to.name)?);
+            let (one, other) = (stat_at(&from.directory, &from.name)?, stat_at(&to.directory, &to.name)?);
             let is_one = (one.device, one.inode) == (other.device, other.inode);
             if is_one { Ok(()) } else { Err(Errno::EEXIST) }
         }
@@ -174,6 +176,6 @@ fn link(from: &EntryPlace, to: &EntryPlace) -> Result<(), Errno> {
 
 fn rename(from: &EntryPlace, to: &EntryPlace) -> Result<(), Errno> {
     let flags = RenameFlags::NOREPLACE;
-    let renamed = renameat_with(&from.folder, &*from.name, &to.folder, &*to.name, flags);
+    let renamed = renameat_with(&from.directory, &*from.name, &to.directory, &*to.name, flags);
     renamed.map_err(|errno| Errno::from_raw(errno.raw_os_error()))
 }

@@ -78,9 +78,9 @@ pub(super) struct WantedAttributes {
 
 /// What is given something.
 pub(super) enum Target<'a> {
-    /// A file or a folder.
+    /// A file or a directory.
     Opened(BorrowedFd<'a>),
-    /// A link, by its folder and its name.
+    /// A link, by its directory and its name.
     Link(BorrowedFd<'a>, &'a [u8]),
 }
 
@@ -89,7 +89,7 @@ impl Target<'_> {
         let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
         match self {
             Target::Opened(file) => fchown(file, uid, gid),
-            Target::Link(folder, name) => chownat(folder, *name, uid, gid, AtFlags::SYMLINK_NOFOLLOW),
+            Target::Link(directory, name) => chownat(directory, *name, uid, gid, AtFlags::SYMLINK_NOFOLLOW),
         }
     }
 
@@ -103,7 +103,7 @@ impl Target<'_> {
         };
         match self {
             Target::Opened(file) => futimens(file, &times),
-            Target::Link(folder, name) => utimensat(folder, *name, &times, AtFlags::SYMLINK_NOFOLLOW),
+            Target::Link(directory, name) => utimensat(directory, *name, &times, AtFlags::SYMLINK_NOFOLLOW),
         }
     }
 }

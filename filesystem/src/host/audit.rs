@@ -48,7 +48,7 @@ pub struct SnapshotsAudited {
     pub damaged_more: u64,
 }
 
-/// Looks at every object that these snapshots need, in the store at `store`. Commits, folders and what is said of files beside their
+/// Looks at every object that these snapshots need, in the store at `store`. Commits, directories and what is said of files beside their
 /// contents are read and checked; contents are read where `is_to_be_read` says so of the object's file, and have to be there
 /// otherwise. What is read has to be the whole file, byte for byte: its length too. An object that several snapshots need is looked at once.
 /// If one is damaged, the next capture into the store reads all that it relies on, and writes anew what of it the workspace holds.
@@ -105,10 +105,10 @@ fn given_up_by(store: &Path) -> HashSet<ObjectId> {
 
 /// Reads the object whose file is at `path`, and says what is wrong with it. `None` if it is sound, or if no object has such a path.
 pub fn damage_of_object(path: &Path) -> Option<DamagedObject> {
-    let folder = path.parent()?;
-    let name = [folder.file_name()?.to_str()?, path.file_name()?.to_str()?].concat();
+    let directory = path.parent()?;
+    let name = [directory.file_name()?.to_str()?, path.file_name()?.to_str()?].concat();
     let id = ObjectId::parse(&name)?;
-    let objects = Objects::new(folder.parent()?.parent()?.to_owned()).exactly();
+    let objects = Objects::new(directory.parent()?.parent()?.to_owned()).exactly();
     let mut reason = String::new();
     for kind in [ObjectKind::Commit, ObjectKind::Tree, ObjectKind::Blob] {
         match objects.check(id, kind, 0) {
@@ -184,7 +184,7 @@ impl Audit<'_> {
         let commit = Commit::read(self.objects, named_object(self.objects, name)?)?;
         let mut contents = Vec::new();
         let walked = self.trees.visit(self.objects, commit.tree, Some(&mut self.seen), &mut |line, _| {
-            if line.mode != GitMode::Folder && self.looked_at.insert(line.id) {
+            if line.mode != GitMode::Directory && self.looked_at.insert(line.id) {
                 contents.push(line.id);
             }
             Ok(())

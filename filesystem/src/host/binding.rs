@@ -1,4 +1,4 @@
-//! Binds a workspace to the folder that its path leads to, and reports to the host what changed about that folder.
+//! Binds a workspace to the directory that its path leads to, and reports to the host what changed about that directory.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,11 +12,11 @@ use uuid::Uuid;
 use super::lease::{self, DeviceInode, WorkspaceLease};
 use super::manifest::{self, GitMode, TreeEntry, join};
 use super::objects::ObjectId;
-use super::root::{Root, open_folder, replaced};
+use super::root::{Root, open_directory, replaced};
 use super::state::WorkspaceState;
 use super::trees::Commit;
 use super::{FilesystemSnapshot, HostFilesystem};
-use crate::FolderIdentity;
+use crate::DirectoryIdentity;
 use crate::error::{Error, Result, UnrestoredPath};
 use crate::sabotage::{self, Breakage};
 
@@ -26,12 +26,12 @@ const NOTICES_MAX: usize = 256;
 /// Largest number of paths in one notice.
 const TOLD_PATHS_MAX: usize = 100;
 
-/// Names the folders that a snapshot of another folder may be restored into, see [`HostFilesystem::rebind`].
+/// Names the directories that a snapshot of another directory may be restored into, see [`HostFilesystem::rebind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rebind {
-    /// An empty folder only.
+    /// An empty directory only.
     IfEmpty,
-    /// Any folder. What it holds and the snapshot does not is removed.
+    /// Any directory. What it holds and the snapshot does not is removed.
     Overwrite,
 }
 
@@ -39,14 +39,14 @@ pub enum Rebind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkspaceNotice {
-    /// The workspace's path leads to another folder than at the last snapshot, and that folder is the workspace now. So it is at the first
-    /// call behind a takeover, or in a fork, whose folder nobody has filled: the last snapshot is the other worker's or the parent's. The next snapshot reads it whole; snapshots of the folder before are not restored into it, unless the workspace is
+    /// The workspace's path leads to another directory than at the last snapshot, and that directory is the workspace now. So it is at the first
+    /// call behind a takeover, or in a fork, whose directory nobody has filled: the last snapshot is the other worker's or the parent's. The next snapshot reads it whole; snapshots of the directory before are not restored into it, unless the workspace is
     /// [rebound](HostFilesystem::rebind).
     Replaced {
-        /// Folder at the last snapshot.
-        before: FolderIdentity,
-        /// Folder that the path leads to now.
-        now: FolderIdentity,
+        /// Directory at the last snapshot.
+        before: DirectoryIdentity,
+        /// Directory that the path leads to now.
+        now: DirectoryIdentity,
     },
     /// File systems are mounted inside the workspace. A snapshot left them out, or a restore left them alone.
     Mounted {
@@ -58,15 +58,15 @@ pub enum WorkspaceNotice {
         /// The paths, each with the reason: also refs that were made to keep commits of the call.
         left: Vec<UnrestoredPath>,
     },
-    /// The session is held by a replica, and the captures of the workspace are not: they are kept in a folder where they are not looked
+    /// The session is held by a replica, and the captures of the workspace are not: they are kept in a directory where they are not looked
     /// for. Whoever takes the session over has its records, and not what the workspace held.
     CapturesNotHeld {
-        /// Folder that keeps the captures.
+        /// Directory that keeps the captures.
         store: PathBuf,
-        /// Folder of which a replica holds them.
+        /// Directory of which a replica holds them.
         held: PathBuf,
     },
-    /// The workspace is not what the session's last call left, which another process recorded: somebody worked on the folder since. The
+    /// The workspace is not what the session's last call left, which another process recorded: somebody worked on the directory since. The
     /// first call has captured what is there as what it begins with. A [rewind](HostFilesystem::merged) to before that call brings back what the
     /// last call left.
     Changed {
@@ -81,7 +81,7 @@ pub enum WorkspaceNotice {
         reason: String,
     },
     /// The machine was rebooted since the last snapshot, and the workspace is not what it was then: a power cut takes
-    /// what was not synced, and somebody may have worked on the folder since.
+    /// what was not synced, and somebody may have worked on the directory since.
     ChangedSinceBoot {
         /// The first 100 paths that differ, sorted.
         paths: Vec<String>,
@@ -99,22 +99,22 @@ pub enum WorkspaceNotice {
 impl HostFilesystem {
     /// Waits until nobody else holds the workspace, and holds it until the lease is dropped: among threads, sessions
     /// and processes that ask for a lease. Returns `None` if `until` passes first. While the lease is held, this
-    /// workspace is the folder that its path led to when the lease was taken.
+    /// workspace is the directory that its path led to when the lease was taken.
     ///
-    /// A lease says nothing of the [mark](WorkspaceLease::mark) that a killed process left on the folder; the engine
+    /// A lease says nothing of the [mark](WorkspaceLease::mark) that a killed process left on the directory; the engine
     /// checks it before a tool call.
     ///
     /// # Errors
     ///
-    /// [`Error::Path`] if the workspace is gone; [`Error::Io`] if its folder cannot be opened or its file system has no
-    /// locks; [`Error::Replaced`] if another lease of this value is held and the path leads to another folder by now,
+    /// [`Error::Path`] if the workspace is gone; [`Error::Io`] if its directory cannot be opened or its file system has no
+    /// locks; [`Error::Replaced`] if another lease of this value is held and the path leads to another directory by now,
     /// or if the path changes meanwhile until `until` passes.
     pub fn lease(&self, until: Instant) -> Result<Option<WorkspaceLease>> {
         self.lease_for(until, entropic)
     }
 
-    /// Leases the workspace like [`lease`](HostFilesystem::lease), and gives its folder the token that `token` returns,
-    /// with the next snapshot, if the folder has none.
+    /// Leases the workspace like [`lease`](HostFilesystem::lease), and gives its directory the token that `token` returns,
+    /// with the next snapshot, if the directory has none.
     ///
     /// # Errors
     ///
@@ -122,14 +122,14 @@ impl HostFilesystem {
     pub fn lease_for(&self, until: Instant, token: impl FnOnce() -> Uuid) -> Result<Option<WorkspaceLease>> {
         loop {
             // Who it is is asked once it is held: a token may be set meanwhile.
-            let folder = open_folder(&self.root)?;
+            let directory = open_directory(&self.root)?;
             if let Some(bound) = self.bound.lock().upgrade()
-                && bound.place() != DeviceInode::of(&folder, &self.root)?
+                && bound.place() != DeviceInode::of(&directory, &self.root)?
             {
-                let found = Root::of(folder, &self.root)?.identity();
+                let found = Root::of(directory, &self.root)?.identity();
                 return Err(replaced(&self.root, Some(&bound.identity()), Some(found)));
             }
-            let Some(mut lease) = lease::take(folder, &self.root, until)? else { return Ok(None) };
+            let Some(mut lease) = lease::take(directory, &self.root, until)? else { return Ok(None) };
             let root = Arc::new(Root::of(lease.handle(&self.root)?, &self.root)?);
             // It may have been replaced while this waited.
             if root.check_path(&self.root).is_err() && Instant::now() < until {
@@ -143,7 +143,7 @@ impl HostFilesystem {
         }
     }
 
-    /// Returns the folder that a lease holds, or else the one that the path leads to, and whether it is leased.
+    /// Returns the directory that a lease holds, or else the one that the path leads to, and whether it is leased.
     fn root_of_lease(&self) -> Result<(Arc<Root>, bool)> {
         match self.bound.lock().upgrade().filter(|_| !sabotage::is(Breakage::WorkspaceByPath)) {
             Some(root) => Ok((root, true)),
@@ -151,12 +151,12 @@ impl HostFilesystem {
         }
     }
 
-    /// Returns the folder beneath which a tool's operations are carried out.
-    pub(super) fn folder(&self) -> Result<Arc<OwnedFd>> {
-        Ok(Arc::clone(self.root_of_lease()?.0.folder()))
+    /// Returns the directory beneath which a tool's operations are carried out.
+    pub(super) fn directory(&self) -> Result<Arc<OwnedFd>> {
+        Ok(Arc::clone(self.root_of_lease()?.0.directory()))
     }
 
-    /// Returns the folder that a snapshot or a restore is of, after checking that the path still leads to it.
+    /// Returns the directory that a snapshot or a restore is of, after checking that the path still leads to it.
     pub(super) fn bound_root(&self) -> Result<Arc<Root>> {
         let (root, is_leased) = self.root_of_lease()?;
         if is_leased {
@@ -165,15 +165,15 @@ impl HostFilesystem {
         Ok(root)
     }
 
-    /// Checks that a snapshot is of this folder, or that another folder may take its place.
+    /// Checks that a snapshot is of this directory, or that another directory may take its place.
     pub(super) fn check_capture_of(
         &self,
         state: &WorkspaceState,
         root: &Root,
         snapshot: &FilesystemSnapshot,
     ) -> Result<()> {
-        let recorded = snapshot.folder.as_ref();
-        if is_of(state, root, snapshot) || sabotage::is(Breakage::AnyFolderRestored) {
+        let recorded = snapshot.directory.as_ref();
+        if is_of(state, root, snapshot) || sabotage::is(Breakage::AnyDirectoryRestored) {
             return Ok(());
         }
         match state.rebound {
@@ -194,35 +194,35 @@ impl HostFilesystem {
         }
     }
 
-    /// Checks that `snapshot` may be restored into the folder that is there now: it was taken of that folder, or the
+    /// Checks that `snapshot` may be restored into the directory that is there now: it was taken of that directory, or the
     /// workspace was [rebound](HostFilesystem::rebind).
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] if the snapshot is of another folder; [`Error::Path`] if the workspace was rebound to an
-    /// empty folder and the folder is not empty, or if it is gone.
-    pub fn check_folder(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
+    /// [`Error::Replaced`] if the snapshot is of another directory; [`Error::Path`] if the workspace was rebound to an
+    /// empty directory and the directory is not empty, or if it is gone.
+    pub fn check_directory(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
         let state = self.state.lock();
         let root = self.bound_root()?;
         self.check_capture_of(&state, &root, snapshot)
     }
 
-    /// Returns whether a snapshot was taken of another folder than the one that is there now, or of none that is known, whether or not
-    /// the workspace was [rebound](HostFilesystem::rebind). `false` if there is no folder.
+    /// Returns whether a snapshot was taken of another directory than the one that is there now, or of none that is known, whether or not
+    /// the workspace was [rebound](HostFilesystem::rebind). `false` if there is no directory.
     pub fn is_from_elsewhere(&self, snapshot: &FilesystemSnapshot) -> bool {
         let state = self.state.lock();
         self.bound_root().is_ok_and(|root| !is_of(&state, &root, snapshot))
     }
 
-    /// Takes the folder that is there now for the one that the snapshot of `last` was taken of, if it bears that one's token and is
-    /// as the snapshot says: a volume that was restored file by file, or moved. From then on all snapshots of folders with this token may
-    /// be restored into it. Where it has the inode or the time of making too, it is that folder, and takes the place of those that
-    /// bore its token before. Only the first call for a folder does anything. Reads every file where the tokens are equal and nothing
+    /// Takes the directory that is there now for the one that the snapshot of `last` was taken of, if it bears that one's token and is
+    /// as the snapshot says: a volume that was restored file by file, or moved. From then on all snapshots of directories with this token may
+    /// be restored into it. Where it has the inode or the time of making too, it is that directory, and takes the place of those that
+    /// bore its token before. Only the first call for a directory does anything. Reads every file where the tokens are equal and nothing
     /// else is.
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] if the workspace is leased and its path leads to another folder; [`Error::Path`] if it is gone.
+    /// [`Error::Replaced`] if the workspace is leased and its path leads to another directory; [`Error::Path`] if it is gone.
     pub fn adopt(&self, last: impl FnOnce() -> Option<FilesystemSnapshot>) -> Result<()> {
         let (root, mut state) = (self.bound_root()?, self.state.lock());
         if state.adopted.is_some_and(|(place, _)| place == root.place()) {
@@ -231,7 +231,7 @@ impl HostFilesystem {
         state.adopted = Some((root.place(), None));
         drop(state);
         let Some(last) = last() else { return Ok(()) };
-        let Some(recorded) = last.folder else { return Ok(()) };
+        let Some(recorded) = last.directory else { return Ok(()) };
         let found = root.identity();
         let is_token = recorded.token.is_some() && recorded.token == found.token;
         // What cannot be compared is not known to be the same.
@@ -242,26 +242,26 @@ impl HostFilesystem {
         Ok(())
     }
 
-    /// Gives the owner back the right to open the workspace's folder, if a call took it from everyone and the folder is
-    /// the one that `snapshot` was taken of. The folder can be leased, and so restored, only then.
+    /// Gives the owner back the right to open the workspace's directory, if a call took it from everyone and the directory is
+    /// the one that `snapshot` was taken of. The directory can be leased, and so restored, only then.
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] if the snapshot is of another folder: nothing was changed then. [`Error::Io`] if the
+    /// [`Error::Replaced`] if the snapshot is of another directory: nothing was changed then. [`Error::Io`] if the
     /// permissions cannot be changed; [`Error::Path`] if the workspace is gone.
     pub fn make_openable(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
-        Root::open_again(&self.root, snapshot.folder.as_ref()).map(drop)
+        Root::open_again(&self.root, snapshot.directory.as_ref()).map(drop)
     }
 
-    /// Allows snapshots of other folders to be restored into the folder that the path leads to now, if theirs is gone
+    /// Allows snapshots of other directories to be restored into the directory that the path leads to now, if theirs is gone
     /// or cannot be had: call it before a recovery that is refused with [`Error::Replaced`]. It holds for this value
-    /// and this folder. With [`Rebind::IfEmpty`] the folder has to be empty until the first such restore, and a restore
+    /// and this directory. With [`Rebind::IfEmpty`] the directory has to be empty until the first such restore, and a restore
     /// that is cut short needs [`Rebind::Overwrite`] to be run again by another process.
     ///
     /// # Errors
     ///
-    /// [`Error::Path`] if the folder is gone, or if it is not empty and `rebind` is [`Rebind::IfEmpty`]; [`Error::Io`]
-    /// if it cannot be read; [`Error::Replaced`] if the workspace is leased and the path leads to another folder.
+    /// [`Error::Path`] if the directory is gone, or if it is not empty and `rebind` is [`Rebind::IfEmpty`]; [`Error::Io`]
+    /// if it cannot be read; [`Error::Replaced`] if the workspace is leased and the path leads to another directory.
     pub fn rebind(&self, rebind: Rebind) -> Result<()> {
         let mut state = self.state.lock();
         let root = self.bound_root()?;
@@ -304,7 +304,7 @@ impl HostFilesystem {
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] if the snapshot was taken of another folder; [`Error::Object`] if an object of it is missing or damaged;
+    /// [`Error::Replaced`] if the snapshot was taken of another directory; [`Error::Object`] if an object of it is missing or damaged;
     /// else those of [`snapshot`](HostFilesystem::snapshot).
     pub fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
         let root = self.bound_root()?;
@@ -312,7 +312,7 @@ impl HostFilesystem {
         self.compared(&root, snapshot)
     }
 
-    /// Does what [`differences`](HostFilesystem::differences) does, whatever folder the snapshot was taken of.
+    /// Does what [`differences`](HostFilesystem::differences) does, whatever directory the snapshot was taken of.
     fn compared(&self, root: &Arc<Root>, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
         {
             let mut state = self.state.lock();
@@ -324,7 +324,7 @@ impl HostFilesystem {
     }
 
     /// Leaves a [notice](HostFilesystem::take_notices) if `now`, which was just taken, is not what an earlier process recorded: `left` says what
-    /// the last call left, and `found` what a recovery found before it restored `left`, which may have been in another folder than that of
+    /// the last call left, and `found` what a recovery found before it restored `left`, which may have been in another directory than that of
     /// `left`. No file is read, but trees of both snapshots where they differ. Where the two leave out other paths, their contents are not
     /// compared, and neither are they where [`tell_of_boot`](HostFilesystem::tell_of_boot) has compared them.
     pub fn tell_of_changes(
@@ -337,17 +337,17 @@ impl HostFilesystem {
             return;
         }
         let mut state = self.state.lock();
-        let is_here = |snapshot: &FilesystemSnapshot| snapshot.is_of_folder_of(now);
-        if let (Some(before), Some(folder)) = (left.folder, now.folder)
+        let is_here = |snapshot: &FilesystemSnapshot| snapshot.is_of_directory_of(now);
+        if let (Some(before), Some(directory)) = (left.directory, now.directory)
             && !is_here(left)
             && !found.is_some_and(is_here)
         {
             let is_told = state.notices.iter().any(|notice| {
                 matches!(notice, WorkspaceNotice::Replaced { now, .. }
-                    if (now.inode, now.born_ns) == (folder.inode, folder.born_ns))
+                    if (now.inode, now.born_ns) == (directory.inode, directory.born_ns))
             });
             if !is_told {
-                state.notice(WorkspaceNotice::Replaced { before, now: folder });
+                state.notice(WorkspaceNotice::Replaced { before, now: directory });
             }
             return;
         }
@@ -365,7 +365,7 @@ impl HostFilesystem {
         }
     }
 
-    /// Leaves a [notice](HostFilesystem::take_notices) if a replica holds the captures of the folder `held`, and this workspace has its own in
+    /// Leaves a [notice](HostFilesystem::take_notices) if a replica holds the captures of the directory `held`, and this workspace has its own in
     /// another one. Only the first call of this value does anything.
     pub fn tell_unless_held(&self, held: &Path) {
         let mut state = self.state.lock();
@@ -401,7 +401,7 @@ impl HostFilesystem {
                 let (before, now) = (line(&before), line(&now));
                 let what = |line: &Option<TreeEntry>| line.as_ref().map(|line| (line.mode, line.id));
                 let tree = |line: &Option<TreeEntry>| {
-                    line.as_ref().filter(|line| line.mode == GitMode::Folder).map(|line| line.id)
+                    line.as_ref().filter(|line| line.mode == GitMode::Directory).map(|line| line.id)
                 };
                 if what(&before) == what(&now) {
                     continue;
@@ -433,7 +433,7 @@ fn first_of(mut paths: Vec<String>) -> (Vec<String>, u64) {
     (paths, more)
 }
 
-/// Draws a token for a folder from the system's entropy.
+/// Draws a token for a directory from the system's entropy.
 pub(super) fn entropic() -> Uuid {
     Uuid::new_v4()
 }
@@ -445,9 +445,9 @@ impl WorkspaceState {
         }
     }
 
-    /// Forgets what was found in another folder, and leaves a notice if there was one.
-    pub(super) fn look_at(&mut self, place: DeviceInode, now: FolderIdentity) {
-        let before = self.folder.replace((place, now));
+    /// Forgets what was found in another directory, and leaves a notice if there was one.
+    pub(super) fn look_at(&mut self, place: DeviceInode, now: DirectoryIdentity) {
+        let before = self.directory.replace((place, now));
         if let Some((was, before)) = before
             && (was != place || before.born_ns != now.born_ns)
         {
@@ -457,10 +457,10 @@ impl WorkspaceState {
     }
 }
 
-/// Returns whether a snapshot was taken of this folder, or of one whose place it takes.
+/// Returns whether a snapshot was taken of this directory, or of one whose place it takes.
 pub(super) fn is_of(state: &WorkspaceState, root: &Root, snapshot: &FilesystemSnapshot) -> bool {
-    snapshot.folder.as_ref().is_some_and(|folder| {
-        let adopted = Some((root.place(), folder.token));
-        root.bears(folder) || (folder.token.is_some() && state.adopted == adopted)
+    snapshot.directory.as_ref().is_some_and(|directory| {
+        let adopted = Some((root.place(), directory.token));
+        root.bears(directory) || (directory.token.is_some() && state.adopted == adopted)
     })
 }

@@ -3,11 +3,11 @@
 //! It is a cache: written without a sync, checked as a whole, and ignored where anything about it is odd.
 //!
 //! ```text
-//! head      "foldlog stat cache 4\n", boot id (16), mark (16), the folder's inode (8) and when it was made (8)
-//! folders   each before those in it: stat (56), time at which the attributes were read (8), attributes, tree (20),
+//! head      "foldlog stat cache 4\n", boot id (16), mark (16), the directory's inode (8) and when it was made (8)
+//! directories   each before those in it: stat (56), time at which the attributes were read (8), attributes, tree (20),
 //!           stamp (16), durable (1), times (20), stamp (16), count of entries (4), entries
 //! entry     length of the name (2), name, then one of
-//!             0  a folder; the next of the folders not yet named, in order
+//!             0  a directory; the next of the directories not yet named, in order
 //!             1  a file or a link: stat (56), blob (20), stamp (16), bits: racy 1, durable 2, attributes follow 4, sparse 8, prefix 16;
 //!                of a sparse one the blob of its data (20), stamp (16)
 //! stat      device, inode, length (8 each), times of the last changes of content and of all (8 each), mode, user, group,
@@ -26,7 +26,7 @@ use super::manifest::{
 };
 use super::objects::{ObjectId, Objects};
 use super::sparse::Sparse;
-use crate::FolderIdentity;
+use crate::DirectoryIdentity;
 use crate::path::DEPTH_MAX;
 
 const HEAD: &[u8] = b"foldlog stat cache 4\n";
@@ -46,18 +46,18 @@ pub(super) struct StatCacheKey {
     pub(super) boot: [u8; 16],
     /// Which collection of the store was the last.
     pub(super) mark: [u8; 16],
-    /// The folder that was walked; where it is not known, whatever the file says of it is taken.
-    pub(super) folder: Option<FolderIdentity>,
+    /// The directory that was walked; where it is not known, whatever the file says of it is taken.
+    pub(super) directory: Option<DirectoryIdentity>,
 }
 
 /// What a file holds.
 pub(super) enum Cached {
     Here(Arc<ManifestDirectory>),
-    /// It is of another folder.
-    Elsewhere(FolderIdentity),
+    /// It is of another directory.
+    Elsewhere(DirectoryIdentity),
 }
 
-/// Stands where it is not known when a folder was made.
+/// Stands where it is not known when a directory was made.
 const BORN_UNKNOWN: i64 = i64::MIN;
 
 /// A file's content.
@@ -69,21 +69,22 @@ pub(super) fn encode(
     let mut bytes = HEAD.to_vec();
     bytes.extend_from_slice(&circumstances.boot);
     bytes.extend_from_slice(&circumstances.mark);
-    let (inode, born_ns) = circumstances.folder.map_or((0, None), |folder| (folder.inode, folder.born_ns));
+    let (inode, born_ns) =
+        circumstances.directory.map_or((0, None), |directory| (directory.inode, directory.born_ns));
     bytes.extend_from_slice(&inode.to_le_bytes());
     bytes.extend_from_slice(&born_ns.unwrap_or(BORN_UNKNOWN).to_le_bytes());
     let mut left = vec![root];
-    while let Some(folder) = left.pop() {
-        put_stat(&mut bytes, &folder.stat);
-        bytes.extend_from_slice(&folder.checked_ns.load(Ordering::Relaxed).to_le_bytes());
-        put_attributes(&mut bytes, &folder.attributes);
-        put_object(&mut bytes, folder.tree, objects);
-        bytes.push(u8::from(objects.is_durable(folder.tree)));
+    while let Some(directory) = left.pop() {
+        put_stat(&mut bytes, &directory.stat);
+        bytes.extend_from_slice(&directory.checked_ns.load(Ordering::Relaxed).to_le_bytes());
+        put_attributes(&mut bytes, &directory.attributes);
+        put_object(&mut bytes, directory.tree, objects);
+        bytes.push(u8::from(objects.is_durable(directory.tree)));
         // Of its times nothing is said where they may be lost before the tree is.
-        let times =
-            Some(folder.times).filter(|times| objects.is_durable(*times) || !objects.is_durable(folder.tree));
+        let times = Some(directory.times)
+            .filter(|times| objects.is_durable(*times) || !objects.is_durable(directory.tree));
         put_object(&mut bytes, times.unwrap_or(ObjectId::UNKNOWN), objects);
-        let entries: Vec<&ManifestEntry> = folder
+        let entries: Vec<&ManifestEntry> = directory
             .entries
             .iter()
             .filter(|entry| !matches!(entry.node, ManifestNode::Special | ManifestNode::Mount))
@@ -94,9 +95,9 @@ pub(super) fn encode(
             bytes.extend_from_slice(&u16::try_from(entry.name.len()).unwrap_or(u16::MAX).to_le_bytes());
             bytes.extend_from_slice(&entry.name);
             match &entry.node {
-                ManifestNode::Folder(folder) => {
+                ManifestNode::Directory(directory) => {
                     bytes.push(0);
-                    left.push(folder);
+                    left.push(directory);
                 }
                 ManifestNode::Leaf(Leaf { stat, attributes, form, blob, racy }) => {
                     bytes.push(1);
@@ -121,7 +122,7 @@ pub(super) fn encode(
                 ManifestNode::Special | ManifestNode::Mount => {}
             }
         }
-        // The first folder that was named comes next.
+        // The first directory that was named comes next.
         if let Some(named) = left.get_mut(first..) {
             named.reverse();
         }
@@ -174,8 +175,9 @@ pub(super) fn decode(bytes: &[u8], now: StatCacheKey, objects: &Objects) -> Opti
         return None;
     }
     let (inode, born_ns) = (u64::from_le_bytes(rest.take()?), i64::from_le_bytes(rest.take()?));
-    let walked = FolderIdentity::new(None, inode, (born_ns != BORN_UNKNOWN).then_some(born_ns));
-    if now.folder.is_some_and(|folder| (folder.inode, folder.born_ns) != (inode, walked.born_ns)) {
+    let walked = DirectoryIdentity::new(None, inode, (born_ns != BORN_UNKNOWN).then_some(born_ns));
+    if now.directory.is_some_and(|directory| (directory.inode, directory.born_ns) != (inode, walked.born_ns))
+    {
         return Some(Cached::Elsewhere(walked));
     }
     let same_boot = boot == now.boot;
@@ -187,7 +189,7 @@ pub(super) fn decode(bytes: &[u8], now: StatCacheKey, objects: &Objects) -> Opti
         }
         false => ObjectId::UNKNOWN,
     };
-    let root = rest.folder(&mut judge, 0)?;
+    let root = rest.directory(&mut judge, 0)?;
     if !rest.0.is_empty() {
         return None;
     }
@@ -205,7 +207,7 @@ impl Rest<'_> {
         Some(*bytes)
     }
 
-    fn folder(
+    fn directory(
         &mut self,
         judge: &mut dyn FnMut((ObjectId, Stamp), bool) -> ObjectId,
         depth: usize,
@@ -221,14 +223,14 @@ impl Rest<'_> {
         let times = judge(self.object()?, durable == 1);
         let count = u32::from_le_bytes(self.take()?);
         let mut entries = Vec::new();
-        let mut folders = Vec::new();
+        let mut directories = Vec::new();
         for at in 0..count {
             let length = u16::from_le_bytes(self.take()?);
             let (name, rest) = self.0.split_at_checked(usize::from(length))?;
             self.0 = rest;
             let node = match self.take()? {
                 [0] => {
-                    folders.push(at);
+                    directories.push(at);
                     ManifestNode::Special
                 }
                 [1] => ManifestNode::Leaf(self.leaf(judge)?),
@@ -236,14 +238,14 @@ impl Rest<'_> {
             };
             entries.push(ManifestEntry { name: Arc::from(name), node });
         }
-        for at in folders {
-            let folder = self.folder(judge, depth + 1)?;
-            entries.get_mut(usize::try_from(at).ok()?)?.node = ManifestNode::Folder(folder);
+        for at in directories {
+            let directory = self.directory(judge, depth + 1)?;
+            entries.get_mut(usize::try_from(at).ok()?)?.node = ManifestNode::Directory(directory);
         }
-        let mut folder = ManifestDirectory::new(stat, attributes, tree, entries);
-        folder.times = times;
-        folder.checked_ns = checked_ns.into();
-        Some(Arc::new(folder))
+        let mut directory = ManifestDirectory::new(stat, attributes, tree, entries);
+        directory.times = times;
+        directory.checked_ns = checked_ns.into();
+        Some(Arc::new(directory))
     }
 
     fn leaf(&mut self, judge: &mut dyn FnMut((ObjectId, Stamp), bool) -> ObjectId) -> Option<Leaf> {

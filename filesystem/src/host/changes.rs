@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //!
-//! 1. A folder whose tree is the same on both sides is not read, unless the snapshots say something else of a path
+//! 1. A directory whose tree is the same on both sides is not read, unless the snapshots say something else of a path
 //!    below it than its content (`comparison.rs`).
 //! 2. Nothing that an object claims of itself is allocated before it is there, and what is held at once is bounded:
 //!    trees of at most [`TREE_BYTES_MAX`], at most [`CHANGES_BYTES_MAX`] of changes.
@@ -33,16 +33,16 @@ const CHANGE_BYTES: u64 = 400;
 
 /// Reads the snapshots in a store, without their workspace.
 ///
-/// A reader takes no lock and writes nothing. What it read of folders it keeps, up to a bound, so that to compare many
+/// A reader takes no lock and writes nothing. What it read of directories it keeps, up to a bound, so that to compare many
 /// snapshots of one workspace is quicker with one reader than with many.
 ///
 /// ```
 /// use foldlog_filesystem::{ChangeKind, Filesystem, HostFilesystem, HostFilesystemOptions, SnapshotReader};
 ///
 /// let dir = tempfile::tempdir()?;
-/// let (folder, store) = (dir.path().join("work"), dir.path().join("store"));
-/// std::fs::create_dir(&folder)?;
-/// let work = HostFilesystem::open(&folder, &store, HostFilesystemOptions::default())?;
+/// let (directory, store) = (dir.path().join("work"), dir.path().join("store"));
+/// std::fs::create_dir(&directory)?;
+/// let work = HostFilesystem::open(&directory, &store, HostFilesystemOptions::default())?;
 /// work.write("a.txt", b"one")?;
 /// let before = work.snapshot(None, true)?;
 /// work.write("a.txt", b"other")?;
@@ -139,7 +139,7 @@ impl fmt::Debug for SnapshotReader {
 }
 
 impl SnapshotReader {
-    /// Makes a reader of the snapshots in the folder `store`. Nothing is read yet, and nothing is ever written.
+    /// Makes a reader of the snapshots in the directory `store`. Nothing is read yet, and nothing is ever written.
     pub fn open(store: impl Into<PathBuf>) -> SnapshotReader {
         SnapshotReader { objects: Objects::new(store.into()), trees: HeldTrees::default() }
     }
@@ -152,21 +152,21 @@ impl SnapshotReader {
     /// | content, the target of a link, a file in place of a link | `Modified` |
     /// | permissions alone | `Modified`, with equal digests |
     /// | a file with holes that has none any more, or others | `Modified`, even if it reads the same |
-    /// | a file in place of a folder, or a folder in place of a file | `Removed` and `Created`, of the paths themselves |
+    /// | a file in place of a directory, or a directory in place of a file | `Removed` and `Created`, of the paths themselves |
     /// | a file under another name | `Removed` and `Created`, with equal facts |
     /// | times, owners, extended attributes, which names are one file | no change |
-    /// | folders: empty ones, and permissions of any | no change |
+    /// | directories: empty ones, and permissions of any | no change |
     /// | what a snapshot leaves out, what is in a `.git` or a mount | unknown to it: `Removed` or `Created` if only one of the two leaves it out |
     ///
-    /// The cost is that of the folders around the changes: a folder that holds the same on both sides is not read. If
-    /// most files of the workspace have other permissions than before, all folders are read.
+    /// The cost is that of the directories around the changes: a directory that holds the same on both sides is not read. If
+    /// most files of the workspace have other permissions than before, all directories are read.
     ///
     /// # Errors
     ///
     /// [`Error::Object`], with the path of the object's file and the path in the workspace:
     ///
     /// - an object that is needed is missing, damaged, or larger than any that a snapshot writes;
-    /// - a folder holds two files of one name, or folders stand in one another more than 256 deep;
+    /// - a directory holds two files of one name, or directories stand in one another more than 256 deep;
     /// - without `before`, the snapshot holds another number of files than [`FilesystemSnapshot::files`];
     /// - the changes would take more than about 1 GiB.
     pub fn changes(
@@ -268,16 +268,16 @@ mod tests {
 
     /// A store into which anything can be put that is an object at all.
     struct Forgery {
-        _folder: tempfile::TempDir,
+        _directory: tempfile::TempDir,
         objects: Objects,
     }
 
     impl Forgery {
         fn new() -> Forgery {
-            let folder = tempfile::tempdir().unwrap();
-            let objects = Objects::new(folder.path().join("store"));
+            let directory = tempfile::tempdir().unwrap();
+            let objects = Objects::new(directory.path().join("store"));
             objects.prepare().unwrap();
-            Forgery { _folder: folder, objects }
+            Forgery { _directory: directory, objects }
         }
 
         fn blob(&self, text: &str) -> ObjectId {
@@ -293,7 +293,7 @@ mod tests {
             self.objects.write(ObjectKind::Tree, &bytes).unwrap()
         }
 
-        /// Folders in one another, so many, and what is in the last one.
+        /// Directories in one another, so many, and what is in the last one.
         fn nested(&self, depth: usize, names: &[&str], inmost: ObjectId) -> ObjectId {
             (0..depth).fold(inmost, |id, _| {
                 self.tree(&names.iter().map(|name| ("40000", *name, id)).collect::<Vec<_>>())
@@ -311,7 +311,7 @@ mod tests {
                 mounts: Vec::new(),
                 metadata: metadata.map(|text| self.blob(text).to_string()),
                 repositories: None,
-                folder: None,
+                directory: None,
                 path: None,
                 left_out_by: None,
                 unless_changed: false,
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_in_one_another_are_followed_as_deep_as_a_workspace_can_be() {
+    fn directories_in_one_another_are_followed_as_deep_as_a_workspace_can_be() {
         let forged = Forgery::new();
         let inmost = forged.tree(&[("100644", "file", forged.blob("x"))]);
         let deepest = forged.nested(256, &["d"], inmost);
@@ -356,16 +356,16 @@ mod tests {
         assert!(
             forged.refusal(forged.nested(1, &["d"], deepest)).contains("folders in one another at `d/d/")
         );
-        // Long names add up to paths that nobody could hold for each of the folders.
+        // Long names add up to paths that nobody could hold for each of the directories.
         let long = "n".repeat(100 << 10);
         assert!(
             forged.refusal(forged.nested(20, &[&long], inmost)).contains("folders in one another at `nnn")
         );
     }
 
-    /// 200 small trees stand for 2^200 folders.
+    /// 200 small trees stand for 2^200 directories.
     #[test]
-    fn trees_that_stand_for_more_folders_than_can_be_walked_are_walked_once() {
+    fn trees_that_stand_for_more_directories_than_can_be_walked_are_walked_once() {
         let forged = Forgery::new();
         let nothing = forged.tree(&[]);
         let two = forged.snapshot(

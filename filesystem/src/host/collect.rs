@@ -54,8 +54,8 @@ pub struct Collection {
     pub objects: u64,
     /// Bytes that the disk gets back: those of objects that have no further name.
     pub bytes: u64,
-    /// Paths at which something stands that is no regular file where objects are kept, or no folder where these would be in one: a link,
-    /// a pipe, a folder. It was left alone, with all that it leads to.
+    /// Paths at which something stands that is no regular file where objects are kept, or no directory where these would be in one: a link,
+    /// a pipe, a directory. It was left alone, with all that it leads to.
     pub left: Vec<PathBuf>,
 }
 
@@ -73,12 +73,12 @@ pub struct CaptureCollectOptions<'a> {
     pub dry_run: bool,
 }
 
-/// Removes from the store of snapshots in the folder `store` every object that no kept snapshot needs. Nobody may take snapshots
-/// into the store meanwhile. A folder that is no such store is left alone.
+/// Removes from the store of snapshots in the directory `store` every object that no kept snapshot needs. Nobody may take snapshots
+/// into the store meanwhile. A directory that is no such store is left alone.
 ///
 /// # Errors
 ///
-/// [`Error::Object`] if the commit of a kept snapshot, or a folder of it, is damaged: nothing was removed then. [`Error::Io`] if
+/// [`Error::Object`] if the commit of a kept snapshot, or a directory of it, is damaged: nothing was removed then. [`Error::Io`] if
 /// an object cannot be removed: some objects that no snapshot needs may remain.
 pub fn collect_snapshots(store: &Path, asked: &CaptureCollectOptions<'_>) -> Result<Collection> {
     let pool = asked.pool.filter(|pool| is_pool(pool));
@@ -116,7 +116,7 @@ impl HostFilesystem {
     ///
     /// # Errors
     ///
-    /// [`Error::Object`] if a snapshot's commit, or a folder of it, is missing or damaged: nothing was removed then.
+    /// [`Error::Object`] if a snapshot's commit, or a directory of it, is missing or damaged: nothing was removed then.
     /// [`Error::Io`] if an object cannot be removed: some objects that no snapshot needs may remain.
     pub fn collect(&self, keep: &[FilesystemSnapshot]) -> Result<Collection> {
         let mut state = self.state.lock();
@@ -176,7 +176,7 @@ impl HostFilesystem {
 }
 
 /// Has the store at `store` remember snapshots as collected, of which somebody gave it all that was left. What it has of them is passed
-/// over, and a folder that is no such store is left alone.
+/// over, and a directory that is no such store is left alone.
 ///
 /// # Errors
 ///
@@ -319,20 +319,20 @@ pub(super) fn was_collected(store: &Path, id: ObjectId) -> bool {
     collected(store).contains(&id)
 }
 
-/// Copies a folder's content, in which only the objects `kept` stay known.
-fn without(folder: &Arc<ManifestDirectory>, kept: &HashSet<ObjectId>) -> Arc<ManifestDirectory> {
+/// Copies a directory's content, in which only the objects `kept` stay known.
+fn without(directory: &Arc<ManifestDirectory>, kept: &HashSet<ObjectId>) -> Arc<ManifestDirectory> {
     let judge = |id: ObjectId| if kept.contains(&id) { id } else { ObjectId::UNKNOWN };
-    let mut entries = folder.entries.clone();
+    let mut entries = directory.entries.clone();
     for entry in &mut entries {
         match &mut entry.node {
             ManifestNode::Leaf(leaf) => leaf.blob = judge(leaf.blob),
-            ManifestNode::Folder(child) => *child = without(child, kept),
+            ManifestNode::Directory(child) => *child = without(child, kept),
             ManifestNode::Special | ManifestNode::Mount => {}
         }
     }
-    let mut kept_folder =
-        ManifestDirectory::new(folder.stat, folder.attributes.clone(), judge(folder.tree), entries);
-    kept_folder.times = judge(folder.times);
-    kept_folder.checked_ns = folder.checked_ns.load(Ordering::Relaxed).into();
-    Arc::new(kept_folder)
+    let mut kept_directory =
+        ManifestDirectory::new(directory.stat, directory.attributes.clone(), judge(directory.tree), entries);
+    kept_directory.times = judge(directory.times);
+    kept_directory.checked_ns = directory.checked_ns.load(Ordering::Relaxed).into();
+    Arc::new(kept_directory)
 }

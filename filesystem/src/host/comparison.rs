@@ -1,7 +1,7 @@
 //! Walks through two snapshots side by side.
 //!
-//! Two folders of one tree hold the same contents. What a snapshot says of a path beside them, its permissions and
-//! the form of its content, stands outside of the trees: so such folders are passed over only where nothing of that
+//! Two directories of one tree hold the same contents. What a snapshot says of a path beside them, its permissions and
+//! the form of its content, stands outside of the trees: so such directories are passed over only where nothing of that
 //! differs below them either. A store may be hostile: the same few trees can stand under more paths than could ever be
 //! walked, so pairs of trees that were found not to differ are not walked again.
 
@@ -18,13 +18,13 @@ use super::trees::{Commit, Trees};
 use crate::error::{Error, Result};
 use crate::{ChangeKind, FileKind};
 
-/// A folder of two million files has a smaller tree than this.
+/// A directory of two million files has a smaller tree than this.
 pub(super) const TREE_BYTES_MAX: u64 = 128 << 20;
 
 /// A commit's message has a line for each file of unusual permissions.
 const COMMIT_BYTES_MAX: u64 = 256 << 20;
 
-/// The folders around the one that is compared are held; they take so much memory at most.
+/// The directories around the one that is compared are held; they take so much memory at most.
 const OPEN_BYTES_MAX: u64 = 1 << 30;
 
 /// Trees that were read are held until they take so much memory.
@@ -33,7 +33,7 @@ const HELD_BYTES_MAX: u64 = 256 << 20;
 /// What a line of a tree takes in memory beside its name, about.
 const LINE_BYTES: u64 = 160;
 
-/// No path in a real folder comes near to this, even where it is deeper than a system call can name.
+/// No path in a real directory comes near to this, even where it is deeper than a system call can name.
 const PATH_BYTES_MAX: usize = 1 << 20;
 
 /// So many pairs of trees are remembered as not differing. More are walked again.
@@ -76,7 +76,7 @@ impl HeldTrees {
 
 /// One line of a tree.
 struct KeyedTreeEntry {
-    /// The name as paths have it, a folder's with a slash behind it: in the order of these keys, folder by folder, the
+    /// The name as paths have it, a directory's with a slash behind it: in the order of these keys, directory by directory, the
     /// paths of all files come in their own order.
     key: String,
     entry: TreeEntry,
@@ -85,7 +85,7 @@ struct KeyedTreeEntry {
 impl KeyedTreeEntry {
     fn new(entry: &TreeEntry) -> KeyedTreeEntry {
         let mut key = shown(&entry.name);
-        if entry.mode == GitMode::Folder {
+        if entry.mode == GitMode::Directory {
             key.push('/');
         }
         KeyedTreeEntry { key, entry: entry.clone() }
@@ -129,10 +129,10 @@ impl ComparedCapture {
         }
     }
 
-    /// Whether it says anything of a path below a folder, beside what it says of most.
-    fn is_any_told_below(&self, folder: &[u8]) -> bool {
-        is_any_below(self.permissions.others(), |(path, _)| path, folder)
-            || is_any_below(&self.forms, |(path, _)| path, folder)
+    /// Whether it says anything of a path below a directory, beside what it says of most.
+    fn is_any_told_below(&self, directory: &[u8]) -> bool {
+        is_any_below(self.permissions.others(), |(path, _)| path, directory)
+            || is_any_below(&self.forms, |(path, _)| path, directory)
     }
 }
 
@@ -157,7 +157,7 @@ impl File {
     }
 }
 
-/// Trees of one folder on both sides, of which one may be missing.
+/// Trees of one directory on both sides, of which one may be missing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct TreePair {
     before: Option<ObjectId>,
@@ -176,7 +176,7 @@ pub(super) struct CaptureComparison<'a> {
     usual_differs: bool,
     /// Pairs below which nothing differs, and of whose paths nothing is said.
     unchanged: HashSet<TreePair>,
-    /// What the lines of the open folders take in memory.
+    /// What the lines of the open directories take in memory.
     open_bytes: u64,
     take: &'a mut dyn FnMut(FileChange) -> Result<()>,
 }
@@ -210,14 +210,14 @@ impl<'a> CaptureComparison<'a> {
         }
     }
 
-    /// Walks through all folders that may differ, and hands on what does.
+    /// Walks through all directories that may differ, and hands on what does.
     pub(super) fn run(mut self) -> Result<()> {
         let pair = TreePair { before: self.before.map(|side| side.tree), after: Some(self.after.tree) };
-        self.folder(b"", pair).map(drop)
+        self.directory(b"", pair).map(drop)
     }
 
-    /// Compares a folder, and returns whether anything differs in it.
-    fn folder(&mut self, path: &[u8], pair: TreePair) -> Result<bool> {
+    /// Compares a directory, and returns whether anything differs in it.
+    fn directory(&mut self, path: &[u8], pair: TreePair) -> Result<bool> {
         let TreePair { before, after } = pair;
         if before == after && !self.usual_differs && !is_any_below(&self.told_apart, |path| path, path) {
             return Ok(false);
@@ -259,10 +259,10 @@ impl<'a> CaptureComparison<'a> {
         }
     }
 
-    /// Compares what is in a folder, name by name.
+    /// Compares what is in a directory, name by name.
     fn lines(
         &mut self,
-        folder: &[u8],
+        directory: &[u8],
         before: Vec<KeyedTreeEntry>,
         after: Vec<KeyedTreeEntry>,
     ) -> Result<bool> {
@@ -278,12 +278,12 @@ impl<'a> CaptureComparison<'a> {
             let was = before.next_if(|_| order.is_le()).map(|line| line.entry);
             let is = after.next_if(|_| order.is_ge()).map(|line| line.entry);
             let Some(entry) = was.as_ref().or(is.as_ref()) else { return Ok(differs) };
-            let path = join(folder, &entry.name);
-            // A key tells a folder from a file, so that equal keys are of two folders or of two files.
+            let path = join(directory, &entry.name);
+            // A key tells a directory from a file, so that equal keys are of two directories or of two files.
             differs |= match entry.mode {
-                GitMode::Folder => {
+                GitMode::Directory => {
                     let pair = TreePair { before: was.map(|was| was.id), after: is.map(|is| is.id) };
-                    self.folder(&path, pair)?
+                    self.directory(&path, pair)?
                 }
                 _ => self.file(&path, was.as_ref(), is.as_ref())?,
             };
@@ -322,14 +322,14 @@ fn apart<'a, T: PartialEq>(
     of_left.chain(of_right).map(|(path, _)| path.as_slice())
 }
 
-/// Whether one of the sorted paths of a list is below a folder.
-fn is_any_below<T>(list: &[T], path: impl Fn(&T) -> &[u8], folder: &[u8]) -> bool {
-    let below = if folder.is_empty() { Vec::new() } else { [folder, b"/"].concat() };
+/// Whether one of the sorted paths of a list is below a directory.
+fn is_any_below<T>(list: &[T], path: impl Fn(&T) -> &[u8], directory: &[u8]) -> bool {
+    let below = if directory.is_empty() { Vec::new() } else { [directory, b"/"].concat() };
     let at = list.partition_point(|one| path(one) < below.as_slice());
     list.get(at).is_some_and(|one| path(one).starts_with(&below))
 }
 
-/// Says of which file or folder of the workspace an object is.
+/// Says of which file or directory of the workspace an object is.
 fn within(error: Error, what: &str, path: &[u8]) -> Error {
     match error {
         Error::Object { path: object, reason } => {

@@ -125,7 +125,7 @@ struct FileContent {
 pub(super) struct ContentReader<'a> {
     pub(super) objects: &'a Objects,
     pub(super) limits: &'a CaptureLimits,
-    pub(super) folder: &'a OwnedFd,
+    pub(super) directory: &'a OwnedFd,
     pub(super) name: &'a [u8],
     pub(super) path: &'a dyn Fn() -> Vec<u8>,
     /// Set where it is a mount, which is not read.
@@ -141,7 +141,7 @@ impl ContentReader<'_> {
         let mut never_shrank = true;
         for _ in 0..READ_TRIES {
             let content = match stat.kind() {
-                ManifestKind::Link => match read_link(self.folder, self.name) {
+                ManifestKind::Link => match read_link(self.directory, self.name) {
                     Ok(target) => {
                         let blob = self.objects.write(ObjectKind::Blob, &target)?;
                         Some(FileContent { blob, attributes: None, form: BlobForm::Whole })
@@ -151,7 +151,7 @@ impl ContentReader<'_> {
                     Err(Errno::EINVAL) => None,
                     Err(errno) => return Err(self.io("read", errno.into())),
                 },
-                ManifestKind::File => match open_file(self.folder, self.name) {
+                ManifestKind::File => match open_file(self.directory, self.name) {
                     Ok(file) => self.file(file, &mut stat)?,
                     Err(Errno::ENOENT) => return Ok(None),
                     Err(Errno::ELOOP) => None,
@@ -161,9 +161,9 @@ impl ContentReader<'_> {
                     }
                     Err(errno) => return Err(self.io("read", errno.into())),
                 },
-                ManifestKind::Folder | ManifestKind::Special => break,
+                ManifestKind::Directory | ManifestKind::Special => break,
             };
-            let after = match stat_at(self.folder, self.name) {
+            let after = match stat_at(self.directory, self.name) {
                 Err(Errno::ENOENT) => return Ok(None),
                 after => after.map_err(|errno| self.io("look at", errno.into()))?,
             };
@@ -236,7 +236,7 @@ impl ContentReader<'_> {
 
     /// Keeps what a file began with that others append to; `None` where that changes too.
     fn prefix(&self, first: Stat) -> Result<Option<Leaf>> {
-        let Ok(file) = open_file(self.folder, self.name) else { return Ok(None) };
+        let Ok(file) = open_file(self.directory, self.name) else { return Ok(None) };
         let attributes =
             attributes::read(&file).map_err(|errno| self.io("read the attributes of", errno.into()))?;
         let file = File::from(file);

@@ -1,6 +1,6 @@
-//! How deep folders are come to without holding all of those around them open.
+//! How deep directories are come to without holding all of those around them open.
 //!
-//! Down to 32 folders in one another each is held open for as long as something in it is to be done. Below that every
+//! Down to 32 directories in one another each is held open for as long as something in it is to be done. Below that every
 //! 16th is, and those between are opened again from there, step by step as [`step`](super::step) takes them. So a tree
 //! of the greatest depth that a snapshot takes needs about 50 descriptors.
 
@@ -10,53 +10,53 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 
-use super::step::OPEN_FOLDER;
+use super::step::OPEN_DIRECTORY;
 use super::step::open_at;
 use crate::sabotage::{self, Breakage};
 
 const HELD_MAX: usize = 32;
 const HELD_EVERY: usize = 16;
 
-/// The way to a folder, from one that is held open.
+/// The way to a directory, from one that is held open.
 #[derive(Clone)]
 pub(super) struct Reach {
     from: Arc<OwnedFd>,
     names: Vec<Arc<[u8]>>,
 }
 
-/// How many folders lead to what a path names.
+/// How many directories lead to what a path names.
 pub(super) fn depth(path: &[u8]) -> usize {
     if path.is_empty() { 0 } else { path.split(|byte| *byte == b'/').count() }
 }
 
-/// Whether a folder is not held open while something in it is to be done.
+/// Whether a directory is not held open while something in it is to be done.
 pub(super) fn is_let_go(path: &[u8]) -> bool {
     let depth = depth(path);
     depth > HELD_MAX && !depth.is_multiple_of(HELD_EVERY) && !sabotage::is(Breakage::DeepTreeHeldOpen)
 }
 
 impl Reach {
-    pub(super) fn of(folder: Arc<OwnedFd>) -> Reach {
-        Reach { from: folder, names: Vec::new() }
+    pub(super) fn of(directory: Arc<OwnedFd>) -> Reach {
+        Reach { from: directory, names: Vec::new() }
     }
 
-    /// Opens the folder.
+    /// Opens the directory.
     pub(super) fn open(&self) -> Result<Arc<OwnedFd>, Errno> {
-        let mut folder = Arc::clone(&self.from);
+        let mut directory = Arc::clone(&self.from);
         for name in &self.names {
-            folder = Arc::new(open_at(&*folder, name, OPEN_FOLDER, Mode::empty())?);
+            directory = Arc::new(open_at(&*directory, name, OPEN_DIRECTORY, Mode::empty())?);
         }
-        Ok(folder)
+        Ok(directory)
     }
 
-    /// The way to a folder in this one.
+    /// The way to a directory in this one.
     pub(super) fn to(&self, name: &Arc<[u8]>) -> Reach {
         let names = self.names.iter().chain([name]).map(Arc::clone).collect();
         Reach { from: Arc::clone(&self.from), names }
     }
 
-    /// The way to go on from, now that the folder at a path is open.
-    pub(super) fn opened(self, folder: &Arc<OwnedFd>, path: &[u8]) -> Reach {
-        if is_let_go(path) { self } else { Reach::of(Arc::clone(folder)) }
+    /// The way to go on from, now that the directory at a path is open.
+    pub(super) fn opened(self, directory: &Arc<OwnedFd>, path: &[u8]) -> Reach {
+        if is_let_go(path) { self } else { Reach::of(Arc::clone(directory)) }
     }
 }

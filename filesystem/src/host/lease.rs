@@ -1,8 +1,8 @@
 //! Gives a workspace to one holder at a time: among the threads of a process by a table, among processes by the
-//! system's lock on the workspace's folder, which ends with its process.
+//! system's lock on the workspace's directory, which ends with its process.
 //!
-//! A process that is killed within a call therefore holds the half-done folder no longer. A [mark](super::mark) on the
-//! folder keeps others away until the process's session is recovered.
+//! A process that is killed within a call therefore holds the half-done directory no longer. A [mark](super::mark) on the
+//! directory keeps others away until the process's session is recovered.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 /// Interval at which another process's lock is asked for. The system has no way to wait for one with a deadline.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 
-/// Names a folder within one process, whichever paths lead to it, by its device and its inode.
+/// Names a directory within one process, whichever paths lead to it, by its device and its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct DeviceInode {
     pub(super) device: u64,
@@ -35,9 +35,9 @@ impl From<&FileStat> for DeviceInode {
 }
 
 impl DeviceInode {
-    /// Returns the place of an open folder.
-    pub(super) fn of(folder: &OwnedFd, path: &Path) -> Result<DeviceInode> {
-        let stat = fstat(folder).map_err(|errno| Error::io("look at", path, errno.into()))?;
+    /// Returns the place of an open directory.
+    pub(super) fn of(directory: &OwnedFd, path: &Path) -> Result<DeviceInode> {
+        let stat = fstat(directory).map_err(|errno| Error::io("look at", path, errno.into()))?;
         Ok(DeviceInode::from(&stat))
     }
 }
@@ -60,12 +60,12 @@ pub struct WorkspaceLease {
     root: Flock<OwnedFd>,
     seat: LeaseTableGuard,
     path: PathBuf,
-    /// Folder that the workspace is for as long as this is held, wherever its path leads.
+    /// Directory that the workspace is for as long as this is held, wherever its path leads.
     _bound: Option<Arc<Root>>,
 }
 
 impl WorkspaceLease {
-    /// Returns the folder that is held.
+    /// Returns the directory that is held.
     pub(super) fn root(&self) -> &OwnedFd {
         &self.root
     }
@@ -75,17 +75,17 @@ impl WorkspaceLease {
         &self.path
     }
 
-    /// Returns the number of the folder's device. The next boot or mount may give the device another number.
+    /// Returns the number of the directory's device. The next boot or mount may give the device another number.
     pub fn device(&self) -> u64 {
         self.seat.0.device
     }
 
-    /// Returns the number of the folder's inode.
+    /// Returns the number of the directory's inode.
     pub fn inode(&self) -> u64 {
         self.seat.0.inode
     }
 
-    /// Returns a second handle of the folder.
+    /// Returns a second handle of the directory.
     pub(super) fn handle(&self, path: &Path) -> Result<OwnedFd> {
         self.root.try_clone().map_err(|error| Error::io("open", path, error))
     }
@@ -108,7 +108,7 @@ impl Drop for LeaseTableGuard {
     }
 }
 
-/// Waits until nobody else holds the folder, and holds it. Returns `None` if `until` passes first.
+/// Waits until nobody else holds the directory, and holds it. Returns `None` if `until` passes first.
 pub(super) fn take(root: OwnedFd, path: &Path, until: Instant) -> Result<Option<WorkspaceLease>> {
     let place = DeviceInode::of(&root, path)?;
     let mut held = TABLE.held.lock();

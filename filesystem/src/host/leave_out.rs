@@ -8,13 +8,13 @@ struct Rule {
     pattern: Pattern,
     /// Whether the pattern is for the whole path, or for the name alone.
     whole_path: bool,
-    folders_only: bool,
+    directories_only: bool,
     leaves_out: bool,
 }
 
 /// A list of what is left out, as git reads one: the last line that matches decides, a line that begins with
-/// `!` includes paths again, one that ends in `/` is for folders, and one with a `/` elsewhere is for the whole path
-/// below the list's folder.
+/// `!` includes paths again, one that ends in `/` is for directories, and one with a `/` elsewhere is for the whole path
+/// below the list's directory.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeaveOut {
     rules: Vec<Rule>,
@@ -37,11 +37,11 @@ impl LeaveOut {
         self.rules.is_empty()
     }
 
-    /// Whether a path below the list's folder is left out; `None` where no line speaks of it.
-    pub(super) fn says(&self, path: &[u8], is_folder: bool) -> Option<bool> {
+    /// Whether a path below the list's directory is left out; `None` where no line speaks of it.
+    pub(super) fn says(&self, path: &[u8], is_directory: bool) -> Option<bool> {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
         let applies = |rule: &&Rule| {
-            (is_folder || !rule.folders_only)
+            (is_directory || !rule.directories_only)
                 && rule.pattern.matches(if rule.whole_path { path } else { name })
         };
         self.rules.iter().rev().find(applies).map(|rule| rule.leaves_out)
@@ -55,7 +55,7 @@ impl Rule {
             Some(line) => (false, line),
             None => (true, line),
         };
-        let (folders_only, line) = match line.strip_suffix(b"/") {
+        let (directories_only, line) = match line.strip_suffix(b"/") {
             Some(line) => (true, line),
             None => (false, line),
         };
@@ -64,7 +64,7 @@ impl Rule {
         let mut parts = parts.filter(|part| !part.is_empty() && *part != b".").peekable();
         parts.peek()?;
         let pattern = Pattern::of(parts);
-        Some(Rule { pattern, whole_path, folders_only, leaves_out })
+        Some(Rule { pattern, whole_path, directories_only, leaves_out })
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
         let list = LeaveOut::of_file(
             b"# no rule\n*.log\n!keep.log\n/target/\nbuild/out\n\\!odd\n\nspace\\ \nend  \r\n",
         );
-        let says = |path: &str, folder| list.says(path.as_bytes(), folder);
+        let says = |path: &str, directory| list.says(path.as_bytes(), directory);
         assert_eq!(says("a/b.log", false), Some(true));
         assert_eq!(says("a/keep.log", false), Some(false));
         assert_eq!((says("target", true), says("target", false)), (Some(true), None));

@@ -1,4 +1,4 @@
-//! Lists what is in the folders of a store's objects, and removes some of it.
+//! Lists what is in the directories of a store's objects, and removes some of it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,31 +11,31 @@ impl Objects {
     /// All objects' names.
     pub(super) fn list(&self) -> Result<Vec<ObjectId>> {
         let mut ids = Vec::new();
-        for (folder, path, _) in names(&self.folder())? {
-            if folder.len() == 2 {
+        for (directory, path, _) in names(&self.directory())? {
+            if directory.len() == 2 {
                 let files = names(&path)?.into_iter().filter(|(_, _, is_file)| *is_file);
-                ids.extend(files.filter_map(|(file, ..)| ObjectId::parse(&format!("{folder}{file}"))));
+                ids.extend(files.filter_map(|(file, ..)| ObjectId::parse(&format!("{directory}{file}"))));
             }
         }
         Ok(ids)
     }
 
     /// Returns, in ascending order, the paths at which something stands that is no regular file where an object, or what a kill left
-    /// behind, would be one, or no folder where these would be in one.
+    /// behind, would be one, or no directory where these would be in one.
     pub(super) fn irregular(&self) -> Result<Vec<PathBuf>> {
         let mut found = Vec::new();
-        let mut folders = vec![(String::new(), self.folder())];
-        while let Some((beginning, folder)) = folders.pop() {
-            if fs::symlink_metadata(&folder).is_ok_and(|found| !found.is_dir()) {
-                found.push(folder);
+        let mut directories = vec![(String::new(), self.directory())];
+        while let Some((beginning, directory)) = directories.pop() {
+            if fs::symlink_metadata(&directory).is_ok_and(|found| !found.is_dir()) {
+                found.push(directory);
                 continue;
             }
-            for (name, path, is_file) in names(&folder)? {
+            for (name, path, is_file) in names(&directory)? {
                 if beginning.is_empty()
                     && name.len() == 2
                     && name.bytes().all(|byte| byte.is_ascii_hexdigit())
                 {
-                    folders.push((name, path));
+                    directories.push((name, path));
                 } else if !is_file
                     && (name.starts_with(TEMPORARY)
                         || ObjectId::parse(&format!("{beginning}{name}")).is_some())
@@ -60,7 +60,7 @@ impl Objects {
 
     /// Removes what kills left behind.
     pub(super) fn remove_temporaries(&self) -> Result<()> {
-        let mut found = names(&self.folder())?;
+        let mut found = names(&self.directory())?;
         for (name, path, _) in found.clone() {
             if name.len() == 2 {
                 found.extend(names(&path)?);
@@ -74,14 +74,14 @@ impl Objects {
     }
 }
 
-/// What is in a folder of the store, and whether it is a regular file; nothing where there is no such folder. What a link leads to is
+/// What is in a directory of the store, and whether it is a regular file; nothing where there is no such directory. What a link leads to is
 /// not the store's.
-fn names(folder: &Path) -> Result<Vec<(String, PathBuf, bool)>> {
-    let failed = |error| Error::io("list", folder, error);
-    if !fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir()) {
+fn names(directory: &Path) -> Result<Vec<(String, PathBuf, bool)>> {
+    let failed = |error| Error::io("list", directory, error);
+    if !fs::symlink_metadata(directory).is_ok_and(|found| found.is_dir()) {
         return Ok(Vec::new());
     }
-    let entries = match fs::read_dir(folder) {
+    let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(failed)?,
     };

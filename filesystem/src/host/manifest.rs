@@ -59,7 +59,7 @@ impl From<&SystemStat> for Stat {
 pub(super) enum ManifestKind {
     File,
     Link,
-    Folder,
+    Directory,
     Special,
 }
 
@@ -80,7 +80,7 @@ impl Stat {
         match self.mode & libc::S_IFMT {
             libc::S_IFREG => ManifestKind::File,
             libc::S_IFLNK => ManifestKind::Link,
-            libc::S_IFDIR => ManifestKind::Folder,
+            libc::S_IFDIR => ManifestKind::Directory,
             _ => ManifestKind::Special,
         }
     }
@@ -90,7 +90,7 @@ impl Stat {
     }
 }
 
-/// A folder, as a walk found it.
+/// A directory, as a walk found it.
 #[derive(Debug)]
 pub(super) struct ManifestDirectory {
     pub(super) stat: Stat,
@@ -116,12 +116,12 @@ impl ManifestDirectory {
             return true;
         }
         let captured =
-            |entry: &&ManifestEntry| matches!(entry.node, ManifestNode::Leaf(_) | ManifestNode::Folder(_));
+            |entry: &&ManifestEntry| matches!(entry.node, ManifestNode::Leaf(_) | ManifestNode::Directory(_));
         let found = before.entries.iter().filter(captured).map(|entry| (&*entry.name, &entry.node));
         let mut found: HashMap<&[u8], &ManifestNode> = found.collect();
         let as_before = |entry: &ManifestEntry| match (&entry.node, found.remove(&*entry.name)) {
             (ManifestNode::Leaf(now), Some(ManifestNode::Leaf(before))) => now.stat == before.stat,
-            (ManifestNode::Folder(now), Some(ManifestNode::Folder(before))) => now.is_as(before),
+            (ManifestNode::Directory(now), Some(ManifestNode::Directory(before))) => now.is_as(before),
             _ => false,
         };
         self.entries.iter().filter(captured).all(as_before) && found.is_empty()
@@ -141,10 +141,10 @@ pub(super) struct ManifestEntry {
 pub(super) enum ManifestNode {
     /// A file or a link.
     Leaf(Leaf),
-    Folder(Arc<ManifestDirectory>),
+    Directory(Arc<ManifestDirectory>),
     /// A pipe, a socket or a device.
     Special,
-    /// A folder on which something is mounted, where a restore looks at it: what is in it is none of the workspace's.
+    /// A directory on which something is mounted, where a restore looks at it: what is in it is none of the workspace's.
     Mount,
 }
 
@@ -195,7 +195,7 @@ impl Leaf {
 impl ManifestNode {
     fn files(&self) -> u64 {
         match self {
-            ManifestNode::Folder(folder) => folder.files,
+            ManifestNode::Directory(directory) => directory.files,
             ManifestNode::Leaf(_) => 1,
             ManifestNode::Special | ManifestNode::Mount => 0,
         }
@@ -204,7 +204,7 @@ impl ManifestNode {
     /// The mode that git's trees have for it.
     pub(super) fn git_mode(&self) -> GitMode {
         match self {
-            ManifestNode::Folder(_) => GitMode::Folder,
+            ManifestNode::Directory(_) => GitMode::Directory,
             ManifestNode::Leaf(leaf) if leaf.stat.kind() == ManifestKind::Link => GitMode::Link,
             ManifestNode::Leaf(leaf) => GitMode::of_file(leaf.stat.permissions()),
             ManifestNode::Special | ManifestNode::Mount => GitMode::File,
@@ -214,7 +214,7 @@ impl ManifestNode {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GitMode {
-    Folder,
+    Directory,
     File,
     Executable,
     Link,
@@ -227,7 +227,7 @@ impl GitMode {
 
     fn text(self) -> &'static str {
         match self {
-            GitMode::Folder => "40000",
+            GitMode::Directory => "40000",
             GitMode::File => "100644",
             GitMode::Executable => "100755",
             GitMode::Link => "120000",
@@ -243,7 +243,7 @@ pub(super) struct TreeEntry {
     pub(super) id: ObjectId,
 }
 
-/// A folder's entries in the order of its tree object, with their modes there.
+/// A directory's entries in the order of its tree object, with their modes there.
 pub(super) fn in_order(entries: &[ManifestEntry]) -> Vec<(GitMode, &ManifestEntry)> {
     let mut ordered: Vec<_> = entries.iter().map(|entry| (entry.node.git_mode(), entry)).collect();
     ordered.sort_by(|(left_mode, left), (right_mode, right)| {
@@ -252,16 +252,16 @@ pub(super) fn in_order(entries: &[ManifestEntry]) -> Vec<(GitMode, &ManifestEntr
     ordered
 }
 
-/// The bytes by which Git sorts the lines of a tree object: a folder stands as if its name ended in a slash.
+/// The bytes by which Git sorts the lines of a tree object: a directory stands as if its name ended in a slash.
 fn line_key(mode: GitMode, name: &[u8]) -> impl Iterator<Item = u8> + '_ {
-    name.iter().copied().chain((mode == GitMode::Folder).then_some(b'/'))
+    name.iter().copied().chain((mode == GitMode::Directory).then_some(b'/'))
 }
 
-/// The tree object of a folder, of its entries in order.
+/// The tree object of a directory, of its entries in order.
 pub(super) fn encode_tree(ordered: &[(GitMode, &ManifestEntry)]) -> (Vec<u8>, Vec<TreeEntry>) {
     let line = |(mode, entry): &(GitMode, &ManifestEntry)| {
         let id = match &entry.node {
-            ManifestNode::Folder(folder) => folder.tree,
+            ManifestNode::Directory(directory) => directory.tree,
             ManifestNode::Leaf(leaf) => leaf.blob,
             ManifestNode::Special | ManifestNode::Mount => ObjectId::UNKNOWN,
         };
@@ -291,7 +291,7 @@ pub(super) fn encode_lines<'a>(lines: impl IntoIterator<Item = &'a TreeEntry>) -
     bytes
 }
 
-/// Reads a tree object. A name that would lead out of its folder, or into a `.git`, is damage.
+/// Reads a tree object. A name that would lead out of its directory, or into a `.git`, is damage.
 pub(super) fn decode_tree(bytes: &[u8]) -> Option<Vec<TreeEntry>> {
     let mut lines = Vec::new();
     let mut rest = bytes;
@@ -301,7 +301,7 @@ pub(super) fn decode_tree(bytes: &[u8]) -> Option<Vec<TreeEntry>> {
         let nul = after.iter().position(|byte| *byte == 0)?;
         let name = after.get(1..nul)?;
         let (id, after) = after.get(nul + 1..)?.split_first_chunk()?;
-        let mode = [GitMode::Folder, GitMode::File, GitMode::Executable, GitMode::Link]
+        let mode = [GitMode::Directory, GitMode::File, GitMode::Executable, GitMode::Link]
             .into_iter()
             .find(|known| known.text().as_bytes() == mode)?;
         if matches!(name, b"" | b"." | b".." | b".git") || name.contains(&b'/') {
@@ -317,7 +317,7 @@ pub(super) fn decode_tree(bytes: &[u8]) -> Option<Vec<TreeEntry>> {
 /// path that has others.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Permissions {
-    folder: u32,
+    directory: u32,
     file: u32,
     executable: u32,
     /// By path, sorted; the root's is empty.
@@ -335,8 +335,8 @@ impl Permissions {
                 counts.add(permissions);
             }
         });
-        let [folder, file, executable] = counts.map(|counts| counts.most());
-        let mut all = Permissions { folder, file, executable, others: Vec::new() };
+        let [directory, file, executable] = counts.map(|counts| counts.most());
+        let mut all = Permissions { directory, file, executable, others: Vec::new() };
         let mut others = Vec::new();
         visit(root, &mut |found| {
             if let Some(permissions) = found.permissions()
@@ -370,7 +370,7 @@ impl Permissions {
 
     fn usual(&self, mode: GitMode) -> u32 {
         match mode {
-            GitMode::Folder => self.folder,
+            GitMode::Directory => self.directory,
             GitMode::File | GitMode::Link => self.file,
             GitMode::Executable => self.executable,
         }
@@ -385,9 +385,11 @@ impl Permissions {
 
     /// As lines of text, any byte of a path that is not plain written as `\xNN`.
     pub(super) fn encode(&self, text: &mut String) {
-        let Permissions { folder, file, executable, others } = self;
-        let _ =
-            writeln!(text, "{PERMISSIONS_HEAD}\nfolder {folder:o}\nfile {file:o}\nexecutable {executable:o}");
+        let Permissions { directory, file, executable, others } = self;
+        let _ = writeln!(
+            text,
+            "{PERMISSIONS_HEAD}\nfolder {directory:o}\nfile {file:o}\nexecutable {executable:o}"
+        );
         for (path, permissions) in others {
             let _ = writeln!(text, "{permissions:o} ./{}", shown(path));
         }
@@ -400,14 +402,14 @@ impl Permissions {
         }
         let octal = |text: &str| u32::from_str_radix(text, 8).ok().filter(|found| *found <= 0o7777);
         let mut usual = |name: &str| octal(lines.next()?.strip_prefix(name)?.strip_prefix(' ')?);
-        let (folder, file, executable) = (usual("folder")?, usual("file")?, usual("executable")?);
+        let (directory, file, executable) = (usual("folder")?, usual("file")?, usual("executable")?);
         let mut others = Vec::new();
         for line in lines {
             let (permissions, path) = line.split_once(' ')?;
             others.push((unshown(path.strip_prefix("./")?)?, octal(permissions)?));
         }
         others.is_sorted_by(|left, right| left.0 < right.0).then_some(Permissions {
-            folder,
+            directory,
             file,
             executable,
             others,
@@ -417,7 +419,7 @@ impl Permissions {
 
 fn class(mode: GitMode) -> usize {
     match mode {
-        GitMode::Folder => 0,
+        GitMode::Directory => 0,
         GitMode::File | GitMode::Link => 1,
         GitMode::Executable => 2,
     }
@@ -449,10 +451,10 @@ impl<T: Ord + Copy + Default> ValueCounts<T> {
     }
 }
 
-/// Something in a workspace, or its root, whose folder and name are both empty.
+/// Something in a workspace, or its root, whose directory and name are both empty.
 pub(super) struct VisitedNode<'a> {
     pub(super) mode: GitMode,
-    folder: &'a [u8],
+    directory: &'a [u8],
     name: &'a [u8],
     pub(super) stat: &'a Stat,
     pub(super) attributes: &'a Attributes,
@@ -461,7 +463,7 @@ pub(super) struct VisitedNode<'a> {
 
 impl VisitedNode<'_> {
     pub(super) fn path(&self) -> Vec<u8> {
-        join(self.folder, self.name)
+        join(self.directory, self.name)
     }
 
     /// Links have none.
@@ -470,20 +472,22 @@ impl VisitedNode<'_> {
     }
 }
 
-/// Shows every folder, file and link.
+/// Shows every directory, file and link.
 pub(super) fn visit(root: &ManifestDirectory, show: &mut dyn FnMut(&VisitedNode<'_>)) {
-    let of_folder =
-        |found: &ManifestDirectory, folder: &[u8], name: &[u8], show: &mut dyn FnMut(&VisitedNode<'_>)| {
-            let (mode, form) = (GitMode::Folder, BlobForm::Whole);
-            show(&VisitedNode { mode, folder, name, stat: &found.stat, attributes: &found.attributes, form });
-        };
-    of_folder(root, b"", b"", show);
+    let of_directory = |found: &ManifestDirectory,
+                        directory: &[u8],
+                        name: &[u8],
+                        show: &mut dyn FnMut(&VisitedNode<'_>)| {
+        let (mode, form) = (GitMode::Directory, BlobForm::Whole);
+        show(&VisitedNode { mode, directory, name, stat: &found.stat, attributes: &found.attributes, form });
+    };
+    of_directory(root, b"", b"", show);
     let mut left: Vec<(Vec<u8>, &ManifestDirectory)> = vec![(Vec::new(), root)];
-    while let Some((path, folder)) = left.pop() {
-        for entry in &folder.entries {
+    while let Some((path, directory)) = left.pop() {
+        for entry in &directory.entries {
             match &entry.node {
-                ManifestNode::Folder(child) => {
-                    of_folder(child, &path, &entry.name, show);
+                ManifestNode::Directory(child) => {
+                    of_directory(child, &path, &entry.name, show);
                     left.push((join(&path, &entry.name), child));
                 }
                 ManifestNode::Leaf(leaf) => {
@@ -491,7 +495,7 @@ pub(super) fn visit(root: &ManifestDirectory, show: &mut dyn FnMut(&VisitedNode<
                     let mode = entry.node.git_mode();
                     show(&VisitedNode {
                         mode,
-                        folder: &path,
+                        directory: &path,
                         name: &entry.name,
                         stat,
                         attributes,
@@ -504,10 +508,10 @@ pub(super) fn visit(root: &ManifestDirectory, show: &mut dyn FnMut(&VisitedNode<
     }
 }
 
-pub(super) fn join(folder: &[u8], name: &[u8]) -> Vec<u8> {
-    match folder {
+pub(super) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    match directory {
         [] => name.to_vec(),
-        folder => [folder, b"/", name].concat(),
+        directory => [directory, b"/", name].concat(),
     }
 }
 

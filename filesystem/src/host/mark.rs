@@ -1,7 +1,7 @@
-//! Keeps the mark on a workspace's root folder: an extended attribute that names who works there, for others to find
+//! Keeps the mark on a workspace's root directory: an extended attribute that names who works there, for others to find
 //! should that process end. The engine decides what a mark says and what follows from it; this module only stores it.
 //!
-//! A file system without extended attributes, or a folder that may not be written, takes no mark.
+//! A file system without extended attributes, or a directory that may not be written, takes no mark.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -25,12 +25,12 @@ const BYTES_MAX: usize = 4352;
 /// Length of the longest attribute in bytes.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// Reports what the root folder of a workspace bears as its mark, see [`WorkspaceLease::mark`].
+/// Reports what the root directory of a workspace bears as its mark, see [`WorkspaceLease::mark`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkspaceMark {
-    /// The folder can bear no mark: its file system has no extended attributes, or it may not be written.
+    /// The directory can bear no mark: its file system has no extended attributes, or it may not be written.
     Unsupported,
-    /// The folder bears no mark.
+    /// The directory bears no mark.
     Absent,
     /// Content of the mark.
     Bytes(Vec<u8>),
@@ -38,7 +38,7 @@ pub enum WorkspaceMark {
     TooLong,
 }
 
-/// Returns whether an error says that the folder can bear no mark, for its file system or its permissions.
+/// Returns whether an error says that the directory can bear no mark, for its file system or its permissions.
 fn takes_none(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::ROFS | Errno::ACCESS | Errno::PERM)
 }
@@ -47,7 +47,7 @@ impl WorkspaceLease {
     /// Name of the extended attribute that holds the mark.
     pub const MARK: &'static str = NAME;
 
-    /// Returns the mark that the folder bears.
+    /// Returns the mark that the directory bears.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl WorkspaceLease {
         mark_of(self.root(), self.path())
     }
 
-    /// Replaces the folder's mark by `bytes`. Returns `false` if the folder can bear no mark. The mark is durable once
+    /// Replaces the directory's mark by `bytes`. Returns `false` if the directory can bear no mark. The mark is durable once
     /// [`sync`](WorkspaceLease::sync) returns.
     ///
     /// # Errors
@@ -71,8 +71,8 @@ impl WorkspaceLease {
         }
     }
 
-    /// Makes the folder itself durable, with its mark and the names in it. Returns `false` if its file system syncs no
-    /// folders.
+    /// Makes the directory itself durable, with its mark and the names in it. Returns `false` if its file system syncs no
+    /// directories.
     ///
     /// # Errors
     ///
@@ -86,10 +86,10 @@ impl WorkspaceLease {
     }
 }
 
-/// Returns the mark that an open folder bears.
-fn mark_of(folder: &OwnedFd, path: &Path) -> Result<WorkspaceMark> {
+/// Returns the mark that an open directory bears.
+fn mark_of(directory: &OwnedFd, path: &Path) -> Result<WorkspaceMark> {
     let mut bytes = Vec::with_capacity(BYTES_MAX);
-    match fgetxattr(folder, NAME, spare_capacity(&mut bytes)) {
+    match fgetxattr(directory, NAME, spare_capacity(&mut bytes)) {
         Ok(_) => Ok(WorkspaceMark::Bytes(bytes)),
         Err(Errno::NODATA) => Ok(WorkspaceMark::Absent),
         Err(Errno::RANGE | Errno::TOOBIG) => Ok(WorkspaceMark::TooLong),
@@ -99,16 +99,16 @@ fn mark_of(folder: &OwnedFd, path: &Path) -> Result<WorkspaceMark> {
 }
 
 impl HostFilesystem {
-    /// Returns the mark of the workspace's folder, without a lease: it may change meanwhile.
+    /// Returns the mark of the workspace's directory, without a lease: it may change meanwhile.
     ///
     /// # Errors
     ///
-    /// [`Error::Path`] if the workspace is gone; [`Error::Io`] if its folder cannot be opened or the attribute not be read.
+    /// [`Error::Path`] if the workspace is gone; [`Error::Io`] if its directory cannot be opened or the attribute not be read.
     pub fn mark_now(&self) -> Result<WorkspaceMark> {
-        mark_of(&*self.folder()?, self.root())
+        mark_of(&*self.directory()?, self.root())
     }
 
-    /// Removes the mark from the workspace's folder and returns its text; `None` if there was none. Use it for a mark
+    /// Removes the mark from the workspace's directory and returns its text; `None` if there was none. Use it for a mark
     /// that is not true: a recovery is refused because of a session that left nothing half done, or that nobody can
     /// recover. If the mark is true, others then work on files that its session still has to roll back.
     ///

@@ -8,16 +8,16 @@
 //! | a file changed by hand, also in its permissions alone | is kept whole, as it is now |
 //! | a file removed by hand | stays removed |
 //! | a file changed by hand that the target has as it is now | is no matter of the rewind |
-//! | a kept file where the target has a folder | stands there; the folder with all that is in it does not come back |
-//! | a kept file in a folder, where the target has a file in the place of the folder | stands there; the target's file does not come back |
-//! | a kept file whose folder the target does not have | keeps the folder, without what else is in it |
-//! | a folder of the target all of whose files were removed by hand, the folder too | does not come back |
-//! | folders otherwise; owners, extended attributes and times of files that are not kept | as in the target, whoever changed them |
+//! | a kept file where the target has a directory | stands there; the directory with all that is in it does not come back |
+//! | a kept file in a directory, where the target has a file in the place of the directory | stands there; the target's file does not come back |
+//! | a kept file whose directory the target does not have | keeps the directory, without what else is in it |
+//! | a directory of the target all of whose files were removed by hand, the directory too | does not come back |
+//! | directories otherwise; owners, extended attributes and times of files that are not kept | as in the target, whoever changed them |
 //! | after a restore to the target that was not finished: what is missing, what differs in permissions alone, a git repository | as in the target |
 //! | names of one file of which some are kept | the kept ones are one file, the others another |
 //! | a git repository that somebody worked in by hand | stays where it is, with its `HEAD`, refs and index |
 //! | in a git repository refs that keep lost commits, and times of files that `git status` noted in the index | are no work by hand |
-//! | anything, where the last snapshot is of another folder | stays as it is: nobody knows what was changed by hand |
+//! | anything, where the last snapshot is of another directory | stays as it is: nobody knows what was changed by hand |
 //! | what the target's or the present snapshot leaves out | stays as it is, and does not come back |
 //!
 //! The last line holds whatever is to be overwritten: what the present snapshot does not hold could not be brought back.
@@ -63,11 +63,11 @@ pub struct RewindMergeInputs<'a> {
 }
 
 impl FilesystemSnapshot {
-    /// Returns whether this snapshot was taken of the folder that another one was taken of, or of a copy that bears its token.
-    /// Earlier versions did not record the folder: theirs count as of any.
-    pub fn is_of_folder_of(&self, other: &FilesystemSnapshot) -> bool {
-        let folders = self.folder.as_ref().zip(other.folder.as_ref());
-        folders.is_none_or(|(own, other)| {
+    /// Returns whether this snapshot was taken of the directory that another one was taken of, or of a copy that bears its token.
+    /// Earlier versions did not record the directory: theirs count as of any.
+    pub fn is_of_directory_of(&self, other: &FilesystemSnapshot) -> bool {
+        let directories = self.directory.as_ref().zip(other.directory.as_ref());
+        directories.is_none_or(|(own, other)| {
             own == other || own.is_borne_by(other) || (own.token.is_some() && own.token == other.token)
         })
     }
@@ -80,7 +80,7 @@ pub struct RewindMerge {
     pub snapshot: FilesystemSnapshot,
     /// Files and links that are kept since somebody changed them by hand, in ascending order of their paths.
     pub kept: Vec<KeptFile>,
-    /// Files and links that are kept since the last snapshot is of another folder, so that it does not say what was changed by
+    /// Files and links that are kept since the last snapshot is of another directory, so that it does not say what was changed by
     /// hand in this one; in ascending order of their paths.
     pub unknown: Vec<FileUnknown>,
     /// Number of files and links that one of the two snapshots holds and the other leaves out. They stay as they are.
@@ -136,11 +136,11 @@ impl HostFilesystem {
     /// |---|---|
     /// | a file changed by hand, also in its permissions alone | keeps it whole, as it is now |
     /// | a file removed by hand | leaves it removed |
-    /// | a kept file where the target has a folder, or in a folder where the target has a file | keeps it; what the target has there does not come back |
-    /// | a kept file whose folder the target does not have | keeps the folder, without what else is in it |
-    /// | a folder all of whose files were removed by hand, and the folder too | does not bring it back |
-    /// | folders otherwise; owners, extended attributes and times | brings them back, whoever changed them |
-    /// | anything, where the last snapshot is of another folder | leaves it as it is |
+    /// | a kept file where the target has a directory, or in a directory where the target has a file | keeps it; what the target has there does not come back |
+    /// | a kept file whose directory the target does not have | keeps the directory, without what else is in it |
+    /// | a directory all of whose files were removed by hand, and the directory too | does not bring it back |
+    /// | directories otherwise; owners, extended attributes and times | brings them back, whoever changed them |
+    /// | anything, where the last snapshot is of another directory | leaves it as it is |
     /// | what the target or the present snapshot leaves out | leaves it as it is, whatever is to be overwritten |
     /// | a git repository that somebody worked in by hand | leaves it as it is, its `HEAD`, refs and index |
     /// | a git repository that the target does not have | leaves it as it is, whatever is to be overwritten |
@@ -160,7 +160,7 @@ impl HostFilesystem {
         let then = MergeSide::read(self, trees, inputs.target)?;
         let now = MergeSide::read(self, trees, inputs.present)?;
         let otherwise = by_path(reader.changes(Some(inputs.present), inputs.target)?);
-        if !inputs.overwrite && !inputs.last.is_of_folder_of(inputs.present) {
+        if !inputs.overwrite && !inputs.last.is_of_directory_of(inputs.present) {
             let unknown = otherwise.into_values();
             let unknown = unknown.map(|FileChange { path, kind, .. }| FileUnknown { path, otherwise: kind });
             let mut unknown: Vec<FileUnknown> = unknown.collect();
@@ -264,9 +264,9 @@ impl HostFilesystem {
         }
         let mut left_out = 0;
         trees.visit(&self.objects, then.root.tree, None, &mut |line, path| {
-            let is_folder = line.mode == GitMode::Folder;
-            if now.rules.leave_out_path(path, is_folder) {
-                left_out += u64::from(!is_folder);
+            let is_directory = line.mode == GitMode::Directory;
+            if now.rules.leave_out_path(path, is_directory) {
+                left_out += u64::from(!is_directory);
                 edits.insert(path.to_vec(), Edit::LeaveAlone);
             }
             Ok(())
@@ -318,15 +318,15 @@ impl HostFilesystem {
         merger.now.times = is.times.filter(|_| with_times);
         let edits: Vec<(&[u8], &Edit)> = edits.iter().map(|(path, edit)| (path.as_slice(), edit)).collect();
         let mut made = BTreeSet::new();
-        let (tree, times) = match merger.folder(b"", Some(root), &edits, &mut made)? {
+        let (tree, times) = match merger.directory(b"", Some(root), &edits, &mut made)? {
             Some(CapturedDirectory { tree, times }) => (tree, times),
             None => (self.objects.write(ObjectKind::Tree, b"")?, None),
         };
-        let mut paths = vec![(Vec::new(), GitMode::Folder, false)];
+        let mut paths = vec![(Vec::new(), GitMode::Directory, false)];
         let mut files = 0;
         let Merger { trees, .. } = merger;
         trees.visit(&self.objects, tree, None, &mut |line, path| {
-            files += u64::from(line.mode != GitMode::Folder);
+            files += u64::from(line.mode != GitMode::Directory);
             paths.push((path.to_vec(), line.mode, made.contains(path)));
             Ok(())
         })?;
@@ -401,7 +401,7 @@ fn diff_of(
     }
 }
 
-/// Finds what stands at a path below a folder, and its time where there are times.
+/// Finds what stands at a path below a directory, and its time where there are times.
 fn find(
     trees: &mut Trees,
     objects: &Objects,
@@ -419,7 +419,7 @@ fn find(
             None => None,
         };
         let times = match time {
-            Some(EntryTime::Folder(times)) => Some(times),
+            Some(EntryTime::Directory(times)) => Some(times),
             _ => None,
         };
         around = CapturedDirectory { tree: line.id, times };
@@ -432,13 +432,13 @@ fn find(
 struct Merger<'a> {
     objects: &'a Objects,
     trees: &'a mut Trees,
-    /// Root folder of the present.
+    /// Root directory of the present.
     now: CapturedDirectory,
     /// Files that are kept, by path.
     kept: &'a mut BTreeMap<Vec<u8>, KeptFile>,
 }
 
-/// Edits of one name in a folder.
+/// Edits of one name in a directory.
 #[derive(Default)]
 struct OfName<'a> {
     /// Of what stands under the name.
@@ -450,9 +450,9 @@ struct OfName<'a> {
 type TimedTreeEntries = BTreeMap<Arc<[u8]>, (TreeEntry, Option<EntryTime>)>;
 
 impl Merger<'_> {
-    /// Writes the tree of a folder, of which the target may have none. Returns `None` if no folder is to stand there. `made`
+    /// Writes the tree of a directory, of which the target may have none. Returns `None` if no directory is to stand there. `made`
     /// gets the paths of what is as in the present.
-    fn folder(
+    fn directory(
         &mut self,
         path: &[u8],
         then: Option<CapturedDirectory>,
@@ -477,9 +477,9 @@ impl Merger<'_> {
             self.name(&mut lines, name, &join(path, name), edits, made)?;
         }
         if lines.is_empty() && !path.is_empty() {
-            let is_folder = |(line, _): (TreeEntry, Option<EntryTime>)| line.mode == GitMode::Folder;
+            let is_directory = |(line, _): (TreeEntry, Option<EntryTime>)| line.mode == GitMode::Directory;
             let now = find(self.trees, self.objects, self.now, path)?;
-            if then.is_none() || (had_any && !now.is_some_and(is_folder)) {
+            if then.is_none() || (had_any && !now.is_some_and(is_directory)) {
                 return Ok(None);
             }
         }
@@ -500,7 +500,7 @@ impl Merger<'_> {
         Ok(Some(CapturedDirectory { tree: self.objects.write(ObjectKind::Tree, &bytes)?, times }))
     }
 
-    /// Returns what the target has in a folder, and when the folder was changed last: the target's or, where it has none,
+    /// Returns what the target has in a directory, and when the directory was changed last: the target's or, where it has none,
     /// the present's.
     fn lines(
         &mut self,
@@ -509,7 +509,7 @@ impl Merger<'_> {
     ) -> Result<(TimedTreeEntries, Option<i64>)> {
         let Some(CapturedDirectory { tree, times }) = then else {
             let now = match find(self.trees, self.objects, self.now, path)? {
-                Some((line, Some(EntryTime::Folder(times)))) => Some((line.id, times)),
+                Some((line, Some(EntryTime::Directory(times)))) => Some((line.id, times)),
                 _ => None,
             };
             let own_ns = match now {
@@ -529,7 +529,7 @@ impl Merger<'_> {
         Ok((of_names.collect(), times.as_ref().map(|times| times.own_ns)))
     }
 
-    /// Edits what stands under a name in a folder, and below it.
+    /// Edits what stands under a name in a directory, and below it.
     fn name(
         &mut self,
         lines: &mut TimedTreeEntries,
@@ -539,11 +539,11 @@ impl Merger<'_> {
         made: &mut BTreeSet<Vec<u8>>,
     ) -> Result<()> {
         let OfName { own, below } = edits;
-        let is_folder =
-            |lines: &TimedTreeEntries| lines.get(name).map(|(line, _)| line.mode == GitMode::Folder);
+        let is_directory =
+            |lines: &TimedTreeEntries| lines.get(name).map(|(line, _)| line.mode == GitMode::Directory);
         match own {
             Some(Edit::Keep(line, time)) => {
-                if is_folder(lines) == Some(true) {
+                if is_directory(lines) == Some(true) {
                     self.tell(path, format!("{}/", shown(path)));
                 }
                 lines.insert(line.name.clone(), (line.clone(), time.map(EntryTime::Leaf)));
@@ -554,14 +554,14 @@ impl Merger<'_> {
                 lines.remove(name);
                 return Ok(());
             }
-            Some(Edit::Remove) if is_folder(lines) == Some(false) => drop(lines.remove(name)),
+            Some(Edit::Remove) if is_directory(lines) == Some(false) => drop(lines.remove(name)),
             Some(Edit::Remove) | None => {}
         }
         let kept = || below.iter().filter(|(_, edit)| matches!(edit, Edit::Keep(..)));
         let then = match lines.get(name) {
-            Some((line, time)) if line.mode == GitMode::Folder => {
+            Some((line, time)) if line.mode == GitMode::Directory => {
                 let times = match time {
-                    Some(EntryTime::Folder(times)) => Some(*times),
+                    Some(EntryTime::Directory(times)) => Some(*times),
                     _ => None,
                 };
                 Some(CapturedDirectory { tree: line.id, times })
@@ -574,11 +574,11 @@ impl Merger<'_> {
             }
             None => None,
         };
-        match self.folder(path, then, &below, made)? {
+        match self.directory(path, then, &below, made)? {
             Some(CapturedDirectory { tree, times }) => {
                 let name: Arc<[u8]> = Arc::from(name);
-                let line = TreeEntry { mode: GitMode::Folder, name: name.clone(), id: tree };
-                lines.insert(name, (line, times.map(EntryTime::Folder)));
+                let line = TreeEntry { mode: GitMode::Directory, name: name.clone(), id: tree };
+                lines.insert(name, (line, times.map(EntryTime::Directory)));
             }
             None => drop(lines.remove(name)),
         }

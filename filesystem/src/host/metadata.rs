@@ -5,7 +5,7 @@
 //! ```text
 //! foldlog-metadata 1
 //! owner UID:GID               whom most belongs to
-//! times ID                    the object of the root folder's times, where times are kept (`times.rs`)
+//! times ID                    the object of the root directory's times, where times are kept (`times.rs`)
 //! WORDS ./PATH                each path of which more is to be said, sorted; any byte of it that is not plain as \xNN
 //! ```
 //!

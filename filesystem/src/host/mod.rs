@@ -1,11 +1,11 @@
-//! A folder of the host as a workspace: a tool's operations on it, snapshots of it as git objects, and restores.
+//! A directory of the host as a workspace: a tool's operations on it, snapshots of it as git objects, and restores.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `options` | what snapshots leave out and keep, as a host says it |
 //! | `snapshot` | taking a snapshot, and making it durable |
 //! | `restore` | bringing a snapshot back: walk, plan, check, carry out |
-//! | `scratch` | a copy of a snapshot in a folder of its own, which goes with its value |
+//! | `scratch` | a copy of a snapshot in a directory of its own, which goes with its value |
 //! | `audit` | whether all that snapshots need is in the store, and sound |
 //! | `changes` | snapshots read from their store alone: what differs, files, contents |
 //! | `merge` | a snapshot with what was changed by hand since put in, for a rewind |
@@ -14,16 +14,16 @@
 //! | `pool` | one file for what several stores hold |
 //! | `collect` | removing from the store what no snapshot needs |
 //! | `state` | what is known from one call to the next; when the stat cache is read and written |
-//! | `root` | the folder that a workspace is: open, and known again |
-//! | `binding` | which folder it is at the moment, and what a host is told of that |
+//! | `root` | the directory that a workspace is: open, and known again |
+//! | `binding` | which directory it is at the moment, and what a host is told of that |
 //! | `lease` | one holder at a time |
 //! | `mark` | who works on the workspace, where the process ends meanwhile |
 //! | `operations` | what a tool does with files |
 //! | `resolve` | paths that never leave the workspace |
-//! | `step` | from an open folder to what it holds, through no link and into no mount |
-//! | `deep_directories` | deep folders, without holding all around them open |
-//! | `removal` | removing a folder, however deep |
-//! | `walk` | what is there, and what of it changed: the walk and its threads; scanning one folder (`scan`); folders and their objects (`assemble`) |
+//! | `step` | from an open directory to what it holds, through no link and into no mount |
+//! | `deep_directories` | deep directories, without holding all around them open |
+//! | `removal` | removing a directory, however deep |
+//! | `walk` | what is there, and what of it changed: the walk and its threads; scanning one directory (`scan`); directories and their objects (`assemble`) |
 //! | `parallel` | one thing done with each of many, in several threads |
 //! | `rules` | what is left out, and where that is said |
 //! | `leave_out` | lists of what is left out |
@@ -37,7 +37,7 @@
 //! | `objects` | git objects in files |
 //! | `known_objects` | which objects are there and sound, and when a capture looks |
 //! | `object_files` | opening what lies in a store by its names, and reading the files of objects |
-//! | `listing` | what is in the folders of objects |
+//! | `listing` | what is in the directories of objects |
 //! | `trees` | trees and commits read back |
 //! | `uncapturable` | what keeps snapshots from being taken |
 //! | `unsynced_snapshots` | snapshots that are not durable yet |
@@ -52,13 +52,13 @@
 //!
 //! 1. No git object of a repository in a workspace is written or removed, but with a repository that a call made, by the
 //!    rollback of that call. Of what is named `.git`, only `repositories` reads or writes anything.
-//! 2. The system never follows a link: every part of a path is opened through the folder that holds it.
+//! 2. The system never follows a link: every part of a path is opened through the directory that holds it.
 //! 3. An object's file is named only when it is whole; a commit is written after everything that it names.
 //! 4. A restore has read every object that it needs before it changes anything.
 //! 5. Nothing depends on the stat cache: without it every answer is the same.
 //! 6. A mount inside the workspace is named by snapshots and restores, and never captured, entered or removed. Where
 //!    one stands over what the snapshot has, that path is [not restored](Error::NotRestored); elsewhere it stays, with
-//!    the folders around it. Tools' own operations go through mounts, but delete none.
+//!    the directories around it. Tools' own operations go through mounts, but delete none.
 
 mod aside;
 mod attributes;
@@ -135,23 +135,23 @@ use state::WorkspaceState;
 pub use uncapturable::Uncapturable;
 use unsynced_snapshots::CaptureSyncQueue;
 
-/// Holds a folder of the host as a workspace, and keeps snapshots of it as git commits in a store of its own.
+/// Holds a directory of the host as a workspace, and keeps snapshots of it as git commits in a store of its own.
 ///
 /// ```
 /// use foldlog_filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
 ///
 /// let dir = tempfile::tempdir()?;
-/// let (folder, store) = (dir.path().join("work"), dir.path().join("store"));
-/// std::fs::create_dir(&folder)?;
+/// let (directory, store) = (dir.path().join("work"), dir.path().join("store"));
+/// std::fs::create_dir(&directory)?;
 ///
 /// let options = HostFilesystemOptions::default().leave_out("target/");
-/// let work = HostFilesystem::open(&folder, &store, options)?;
+/// let work = HostFilesystem::open(&directory, &store, options)?;
 /// work.write("src/main.rs", b"fn main() {}\n")?;
 /// let before = work.snapshot(Some("before the call"), true)?;
 ///
-/// // Whoever changes the folder, and however.
-/// std::fs::remove_dir_all(folder.join("src"))?;
-/// std::fs::write(folder.join("stray"), "")?;
+/// // Whoever changes the directory, and however.
+/// std::fs::remove_dir_all(directory.join("src"))?;
+/// std::fs::write(directory.join("stray"), "")?;
 ///
 /// let restored = work.restore(&before)?;
 /// assert_eq!(work.read("src/main.rs")?, b"fn main() {}\n");
@@ -163,21 +163,21 @@ use unsynced_snapshots::CaptureSyncQueue;
 ///
 /// | of a workspace | after a tool that failed |
 /// |---|---|
-/// | names, contents, folders, symbolic links | as before |
+/// | names, contents, directories, symbolic links | as before |
 /// | permission bits | as before; the set-user-ID and set-group-ID bits are left off, and told, where the owner or the group is another one |
 /// | owner and group | as before where the process may give files away; else told |
-/// | extended attributes, access lists and capabilities, of files and folders | as before where the process may set them; else told; not captured: labels of security modules, and `user.foldlog.*` |
+/// | extended attributes, access lists and capabilities, of files and directories | as before where the process may set them; else told; not captured: labels of security modules, and `user.foldlog.*` |
 /// | which names are one file, inside | as before |
 /// | a file that has other names outside | a file of its own with the old content; what was written to it stays under its names outside, and is told |
 /// | holes | as before in files of more than 1 MiB, where the file system tells of them |
 /// | times of the last change of content | as before where nothing but `.git` and `.aca` is left out of snapshots and `times` is not turned off; else of the restore |
 /// | other times, attributes of symbolic links | of the restore |
 /// | a file that others append to while it is captured | as the tool left it, and told; captured as far as it was at the beginning |
-/// | what the host leaves out | as the tool left it; so is the folder `.aca` in the root, which holds exports of sessions, unless the host includes it, and the folder `.foldlog-aside` there, into which goes what a rollback replaces and cannot capture |
+/// | what the host leaves out | as the tool left it; so is the directory `.aca` in the root, which holds exports of sessions, unless the host includes it, and the directory `.foldlog-aside` there, into which goes what a rollback replaces and cannot capture |
 /// | `.git` | `HEAD`, refs, logs, index, config, hooks and the state of merges and rebases as before; git objects stay, and a commit that nothing names any more is kept under `refs/foldlog/lost` and told, or told alone if the refs are in the format reftable; moved to `.foldlog-aside` where the tool made it, as the repository of a submodule is; told where the tool removed it, and what it leads to outside |
 /// | mounts | as the tool left them, and told |
 /// | pipes, sockets, devices | removed where the tool made them; no tool begins where there are some |
-/// | folders in one another | as before down to 256, removed however many there are |
+/// | directories in one another | as before down to 256, removed however many there are |
 ///
 /// What is told stands in [`WorkspaceRestoreReport::inexact`], and for a tool call in the engine's `ToolReport`.
 ///
@@ -194,7 +194,7 @@ use unsynced_snapshots::CaptureSyncQueue;
 ///
 /// Many threads may use one value: operations run at once, snapshots and restores one after the other. A
 /// [`lease`](HostFilesystem::lease) keeps everybody else out who asks for one. The engine's tool calls also set a
-/// [mark](WorkspaceLease::mark) on the root folder, the extended attribute `user.foldlog.work`, so that no other
+/// [mark](WorkspaceLease::mark) on the root directory, the extended attribute `user.foldlog.work`, so that no other
 /// session works on what a killed call left half done before that call's session is recovered (`Error::ResourceDirty`
 /// of the engine). If the file system has no extended attributes, or the root may not be written, the host has to see
 /// to that.
@@ -202,11 +202,11 @@ pub struct HostFilesystem {
     root: PathBuf,
     objects: Objects,
     options: HostFilesystemOptions,
-    /// Folder that a lease holds.
+    /// Directory that a lease holds.
     bound: Mutex<Weak<Root>>,
     unsynced: CaptureSyncQueue,
     state: Mutex<WorkspaceState>,
-    /// Folder of a scratch copy, which is removed with it.
+    /// Directory of a scratch copy, which is removed with it.
     scratch: Option<TempDir>,
 }
 
@@ -221,12 +221,12 @@ impl fmt::Debug for HostFilesystem {
 }
 
 impl HostFilesystem {
-    /// Opens the folder `root` as a workspace whose snapshots are kept in the folder `store`. Nothing is written: the
+    /// Opens the directory `root` as a workspace whose snapshots are kept in the directory `store`. Nothing is written: the
     /// first snapshot creates the store.
     ///
     /// # Errors
     ///
-    /// [`Error::Path`] if `root` is no folder, if `store` is a link or no folder, or if one of the two is inside the
+    /// [`Error::Path`] if `root` is no directory, if `store` is a link or no directory, or if one of the two is inside the
     /// other; [`Error::Io`] if one of them cannot be looked at.
     pub fn open(
         root: impl AsRef<Path>,
@@ -256,7 +256,7 @@ impl HostFilesystem {
         Ok(HostFilesystem::at(root, Objects::new(store).pooled(options.pool.clone()), options, None))
     }
 
-    /// Makes the value of a folder of which nothing is known yet.
+    /// Makes the value of a directory of which nothing is known yet.
     fn at(
         root: PathBuf,
         objects: Objects,
@@ -273,15 +273,15 @@ impl HostFilesystem {
         &self.root
     }
 
-    /// Returns the path of the folder that keeps the snapshots.
+    /// Returns the path of the directory that keeps the snapshots.
     pub fn store(&self) -> &Path {
         self.objects.store()
     }
 
-    /// Returns whether `folder` is the workspace's folder or inside it, whichever path leads there. Returns `false` if
-    /// nothing stands at `folder`.
-    pub fn holds(&self, folder: &Path) -> bool {
-        fs::canonicalize(folder).is_ok_and(|folder| folder.starts_with(&self.root))
+    /// Returns whether `directory` is the workspace's directory or inside it, whichever path leads there. Returns `false` if
+    /// nothing stands at `directory`.
+    pub fn holds(&self, directory: &Path) -> bool {
+        fs::canonicalize(directory).is_ok_and(|directory| directory.starts_with(&self.root))
     }
 }
 

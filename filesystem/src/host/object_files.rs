@@ -1,6 +1,6 @@
 //! Opens what lies in a store by its names, and reads the files of objects.
 //!
-//! What stands in the place of a file or a folder and is none is refused and named: no link is followed, and nobody waits for a pipe.
+//! What stands in the place of a file or a directory and is none is refused and named: no link is followed, and nobody waits for a pipe.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
@@ -24,12 +24,12 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
     if kind.is_file() { Ok(file) } else { Err(refused(kind, "regular file")) }
 }
 
-/// Opens a folder.
+/// Opens a directory.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidInput`], which says what stands there, if it is no folder.
-pub(super) fn open_folder(path: &Path) -> io::Result<File> {
+/// [`ErrorKind::InvalidInput`], which says what stands there, if it is no directory.
+pub(super) fn open_directory(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
     opened.map_err(|error| match fs::symlink_metadata(path) {

@@ -3,7 +3,7 @@
 //! An object is `<kind> <length>\0<content>`; its name is the SHA-1 of that, and its file holds that, compressed.
 //! Written under a temporary name and renamed, so that a name never stands for half an object.
 //!
-//! A store holds what the workspace held, so its files are 0600 and its folders 0700, whatever the umask says.
+//! A store holds what the workspace held, so its files are 0600 and its directories 0700, whatever the umask says.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use sha1_checked::{Digest, Sha1};
 
 use super::collect::was_collected;
 use super::known_objects::KnownObject;
-use super::object_files::{Inflater, ObjectContentReader, is_file, open_file, open_folder};
+use super::object_files::{Inflater, ObjectContentReader, is_file, open_directory, open_file};
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
@@ -147,10 +147,10 @@ pub(super) fn len(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-/// A folder of git objects. It is made with the first object.
+/// A directory of git objects. It is made with the first object.
 pub(super) struct Objects {
     store: PathBuf,
-    /// Folder in which the objects have further names.
+    /// Directory in which the objects have further names.
     pub(super) pool: Option<PathBuf>,
     /// Another store, which is only read: where an object is looked for that this one lacks.
     borrowed: Option<PathBuf>,
@@ -225,7 +225,7 @@ impl Objects {
         &self.store
     }
 
-    pub(super) fn folder(&self) -> PathBuf {
+    pub(super) fn directory(&self) -> PathBuf {
         self.store.join("objects")
     }
 
@@ -249,8 +249,8 @@ impl Objects {
         if is_file(&head).map_err(|error| Error::io("read", &head, error))? {
             return Ok(());
         }
-        for folder in [self.store.clone(), self.folder(), self.store.join("refs")] {
-            create_folder(&folder).map_err(|error| Error::io("create", folder, error))?;
+        for directory in [self.store.clone(), self.directory(), self.store.join("refs")] {
+            create_directory(&directory).map_err(|error| Error::io("create", directory, error))?;
         }
         // `HEAD` comes last, since what has one is taken for whole.
         for (name, text) in [("config", CONFIG), ("HEAD", "ref: refs/heads/none\n")] {
@@ -273,7 +273,7 @@ impl Objects {
     }
 
     pub(super) fn temporary(&self) -> PathBuf {
-        self.folder().join(self.temporary_name())
+        self.directory().join(self.temporary_name())
     }
 
     /// A name that git, too, takes for a leftover.
@@ -290,15 +290,15 @@ impl Objects {
 
     /// Keeps an object that is held in memory.
     pub(super) fn write(&self, kind: ObjectKind, bytes: &[u8]) -> Result<ObjectId> {
-        let named = |error| Error::io("hash", self.folder(), error);
+        let named = |error| Error::io("hash", self.directory(), error);
         let id = Hasher::of(kind, bytes).map_err(named)?;
         if !self.is_sound(id, kind)? && !self.link_pooled(id, kind) {
             let head = kind.head(len(bytes));
             let compressed = self.compress(head.as_bytes(), bytes);
-            // In the folder of its name: a rename within one folder takes less than one between two.
+            // In the directory of its name: a rename within one directory takes less than one between two.
             let temporary = self.path(id).with_file_name(self.temporary_name());
             let kept = compressed
-                .and_then(|compressed| create_with_folder(&temporary)?.write_all(&compressed))
+                .and_then(|compressed| create_with_directory(&temporary)?.write_all(&compressed))
                 .and_then(|()| self.name(&temporary, id));
             kept.map_err(|error| self.not_kept(&temporary, id, error))?;
             self.learn_sound(id);
@@ -350,8 +350,8 @@ impl Objects {
         let path = self.path(id);
         match fs::rename(temporary, &path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                if let Some(folder) = path.parent() {
-                    create_folder(folder)?;
+                if let Some(directory) = path.parent() {
+                    create_directory(directory)?;
                 }
                 fs::rename(temporary, &path)
             }
@@ -451,18 +451,18 @@ impl Objects {
             self.sync_all()?;
         } else {
             let paths: Vec<PathBuf> = ids.iter().map(|id| self.path(*id)).collect();
-            let mut folders: Vec<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
-            folders.sort();
-            folders.dedup();
+            let mut directories: Vec<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
+            directories.sort();
+            directories.dedup();
             let own = ["config", "HEAD"].map(|name| self.store.join(name));
             for path in paths.iter().chain(&own) {
                 sync_file(path)?;
             }
             let own = ["objects", "refs"].map(|name| self.store.join(name));
-            for path in folders.into_iter().chain(own.iter().map(PathBuf::as_path)) {
-                sync_folder(path)?;
+            for path in directories.into_iter().chain(own.iter().map(PathBuf::as_path)) {
+                sync_directory(path)?;
             }
-            sync_folder(&self.store)?;
+            sync_directory(&self.store)?;
             self.sync_name()?;
         }
         self.learn_durable(ids);
@@ -472,37 +472,39 @@ impl Objects {
 
     /// Syncs whatever the store holds, by one sync of its whole file system.
     pub(super) fn sync_all(&self) -> Result<()> {
-        let store = open_folder(&self.store).map_err(|error| Error::io("open", &self.store, error))?;
+        let store = open_directory(&self.store).map_err(|error| Error::io("open", &self.store, error))?;
         nix::unistd::syncfs(&store).map_err(|error| Error::io("sync", &self.store, error.into()))?;
         self.sync_name()
     }
 
-    /// Syncs the store's own name, which is in a folder that may be on another file system.
+    /// Syncs the store's own name, which is in a directory that may be on another file system.
     fn sync_name(&self) -> Result<()> {
-        self.store.parent().map_or(Ok(()), sync_folder)
+        self.store.parent().map_or(Ok(()), sync_directory)
     }
 }
 
-/// Where an object is in the store at this folder.
+/// Where an object is in the store at this directory.
 pub(super) fn path_in(store: &Path, id: ObjectId) -> PathBuf {
     let name = id.to_string();
-    let (folder, file) = name.split_at_checked(2).unwrap_or_default();
-    store.join("objects").join(folder).join(file)
+    let (directory, file) = name.split_at_checked(2).unwrap_or_default();
+    store.join("objects").join(directory).join(file)
 }
 
 fn sync_file(path: &Path) -> Result<()> {
     open_file(path).and_then(|file| file.sync_all()).map_err(|error| Error::io("sync", path, error))
 }
 
-fn sync_folder(path: &Path) -> Result<()> {
-    open_folder(path).and_then(|folder| folder.sync_all()).map_err(|error| Error::io("sync", path, error))
+fn sync_directory(path: &Path) -> Result<()> {
+    open_directory(path)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|error| Error::io("sync", path, error))
 }
 
-fn create_with_folder(path: &Path) -> io::Result<File> {
+fn create_with_directory(path: &Path) -> io::Result<File> {
     match create(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            if let Some(folder) = path.parent() {
-                create_folder(folder)?;
+            if let Some(directory) = path.parent() {
+                create_directory(directory)?;
             }
             create(path)
         }
@@ -510,8 +512,8 @@ fn create_with_folder(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Makes a folder for nobody but its owner, whatever the umask says. One that is there stays as it is.
-pub(super) fn create_folder(path: &Path) -> io::Result<()> {
+/// Makes a directory for nobody but its owner, whatever the umask says. One that is there stays as it is.
+pub(super) fn create_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! What a tool does with the files of a real folder.
+//! What a tool does with the files of a real directory.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use super::HostFilesystem;
 use super::manifest::{ManifestKind, Stat, join};
 use super::resolve::{Purpose, ResolvedPath, resolve};
 use super::step::{A_MOUNT, MOUNT, open_at};
-use super::step::{OPEN_FILE, OPEN_FOLDER, list, stat_at};
+use super::step::{OPEN_DIRECTORY, OPEN_FILE, list, stat_at};
 use crate::error::{Error, Result};
 use crate::path::{self, DEPTH_MAX};
 use crate::pattern::Pattern;
@@ -27,7 +27,7 @@ fn failed(op: &'static str, path: &str, errno: Errno) -> Error {
 impl HostFilesystem {
     fn place(&self, path: &str, purpose: Purpose, follow_last: bool) -> Result<ResolvedPath> {
         let parts = path::parts(path)?;
-        resolve(self.folder()?, &self.root, path, &parts, purpose, follow_last)
+        resolve(self.directory()?, &self.root, path, &parts, purpose, follow_last)
     }
 
     /// Opens a file to be written; one that is no file is left as it is.
@@ -41,7 +41,7 @@ impl HostFilesystem {
             | OFlag::O_NOCTTY
             | OFlag::O_CLOEXEC;
         let mode = Mode::from_bits_truncate(0o666);
-        let file = openat(&*place.folder, &*place.name, flags, mode);
+        let file = openat(&*place.directory, &*place.name, flags, mode);
         let file = file.map_err(|errno| failed("write", path, errno))?;
         let stat = fstat(&file).map_err(|errno| failed("look at", path, errno))?;
         match Stat::from(&stat).kind() {
@@ -54,12 +54,12 @@ impl HostFilesystem {
 impl Filesystem for HostFilesystem {
     fn read(&self, path: &str) -> Result<Vec<u8>> {
         let place = self.place(path, Purpose::Look, true)?;
-        let file = openat(&*place.folder, &*place.name, OPEN_FILE, Mode::empty());
+        let file = openat(&*place.directory, &*place.name, OPEN_FILE, Mode::empty());
         let file = file.map_err(|errno| failed("read", path, errno))?;
         let stat = fstat(&file).map_err(|errno| failed("look at", path, errno))?;
         match Stat::from(&stat).kind() {
             ManifestKind::File => {}
-            ManifestKind::Folder => return Err(failed("read", path, Errno::EISDIR)),
+            ManifestKind::Directory => return Err(failed("read", path, Errno::EISDIR)),
             _ => return Err(Error::path(path, "it is no file")),
         }
         let mut bytes = Vec::new();
@@ -83,26 +83,26 @@ impl Filesystem for HostFilesystem {
         if place.name == b"." {
             return Err(Error::path(path, "the root is not deleted"));
         }
-        let stat = stat_at(&place.folder, &place.name).map_err(|errno| failed("delete", path, errno))?;
-        if stat.kind() == ManifestKind::Folder {
-            if holds_git(&place.folder, &place.name, 0).map_err(|errno| match errno {
+        let stat = stat_at(&place.directory, &place.name).map_err(|errno| failed("delete", path, errno))?;
+        if stat.kind() == ManifestKind::Directory {
+            if holds_git(&place.directory, &place.name, 0).map_err(|errno| match errno {
                 MOUNT => Error::path(path, A_MOUNT),
                 errno => failed("look through", path, errno),
             })? {
                 return Err(Error::path(path, "it holds a `.git` folder, which is never deleted"));
             }
-            return delete_folder(&place.folder, &place.name, 0)
+            return delete_directory(&place.directory, &place.name, 0)
                 .map_err(|errno| failed("delete", path, errno));
         }
-        unlinkat(&*place.folder, &*place.name, UnlinkatFlags::NoRemoveDir)
+        unlinkat(&*place.directory, &*place.name, UnlinkatFlags::NoRemoveDir)
             .map_err(|errno| failed("delete", path, errno))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         let source = self.place(from, Purpose::Change, false)?;
         let found =
-            stat_at(&source.folder, &source.name).map_err(|errno| failed("rename", from, errno))?.kind();
-        if path::parts(to)?.starts_with(&path::parts(from)?) && found == ManifestKind::Folder {
+            stat_at(&source.directory, &source.name).map_err(|errno| failed("rename", from, errno))?.kind();
+        if path::parts(to)?.starts_with(&path::parts(from)?) && found == ManifestKind::Directory {
             return match path::parts(to)?.len() == path::parts(from)?.len() {
                 true => Ok(()),
                 false => Err(Error::path(to, "a folder cannot come into itself")),
@@ -112,21 +112,21 @@ impl Filesystem for HostFilesystem {
         if source.name == b"." || target.name == b"." {
             return Err(Error::path(".", "the root is not renamed"));
         }
-        match stat_at(&target.folder, &target.name).map(|stat| stat.kind()) {
+        match stat_at(&target.directory, &target.name).map(|stat| stat.kind()) {
             Err(Errno::ENOENT) => {}
-            Ok(present) if found != ManifestKind::Folder && present != ManifestKind::Folder => {}
+            Ok(present) if found != ManifestKind::Directory && present != ManifestKind::Directory => {}
             Ok(_) => return Err(failed("rename to", to, Errno::EEXIST)),
             Err(errno) => return Err(failed("rename to", to, errno)),
         }
-        renameat(&*source.folder, &*source.name, &*target.folder, &*target.name)
+        renameat(&*source.directory, &*source.name, &*target.directory, &*target.name)
             .map_err(|errno| failed("rename to", to, errno))
     }
 
-    fn list(&self, folder: &str) -> Result<Vec<FilesystemEntry>> {
-        let place = self.place(folder, Purpose::Look, true)?;
-        let opened = openat(&*place.folder, &*place.name, OPEN_FOLDER, Mode::empty())
-            .map_err(|errno| failed("list", folder, errno))?;
-        let found = list(&opened).map_err(|errno| failed("list", folder, errno))?;
+    fn list(&self, directory: &str) -> Result<Vec<FilesystemEntry>> {
+        let place = self.place(directory, Purpose::Look, true)?;
+        let opened = openat(&*place.directory, &*place.name, OPEN_DIRECTORY, Mode::empty())
+            .map_err(|errno| failed("list", directory, errno))?;
+        let found = list(&opened).map_err(|errno| failed("list", directory, errno))?;
         let mut entries: Vec<FilesystemEntry> = found
             .into_iter()
             .filter_map(|(name, stat)| {
@@ -139,11 +139,11 @@ impl Filesystem for HostFilesystem {
 
     fn glob(&self, pattern: &str) -> Result<Vec<String>> {
         let matcher = Pattern::new(pattern)?;
-        let root = self.folder()?;
+        let root = self.directory()?;
         let mut found = Vec::new();
         let mut left = vec![(Vec::new(), root, b".".to_vec())];
         while let Some((path, around, name)) = left.pop() {
-            let opened = match openat(&*around, &*name, OPEN_FOLDER, Mode::empty()) {
+            let opened = match openat(&*around, &*name, OPEN_DIRECTORY, Mode::empty()) {
                 Ok(opened) => Arc::new(opened),
                 // It is gone, or became something else, since its name was read.
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => continue,
@@ -160,7 +160,7 @@ impl Filesystem for HostFilesystem {
                     found.push(text.to_owned());
                 }
                 let depth = path.iter().filter(|byte| **byte == b'/').count();
-                if stat.kind() == ManifestKind::Folder && name != b".git" && depth < DEPTH_MAX {
+                if stat.kind() == ManifestKind::Directory && name != b".git" && depth < DEPTH_MAX {
                     left.push((path, Arc::clone(&opened), name));
                 }
             }
@@ -171,7 +171,7 @@ impl Filesystem for HostFilesystem {
 
     fn stat(&self, path: &str) -> Result<FileStat> {
         let place = self.place(path, Purpose::Look, false)?;
-        let stat = stat_at(&place.folder, &place.name).map_err(|errno| failed("look at", path, errno))?;
+        let stat = stat_at(&place.directory, &place.name).map_err(|errno| failed("look at", path, errno))?;
         let modified_us = stat.modified_ns.div_euclid(1000);
         Ok(FileStat { kind: kind(&stat), len: stat.len, mode: stat.permissions(), modified_us })
     }
@@ -194,35 +194,37 @@ impl Filesystem for HostFilesystem {
 fn kind(stat: &Stat) -> FileKind {
     match stat.kind() {
         ManifestKind::File => FileKind::File,
-        ManifestKind::Folder => FileKind::Folder,
+        ManifestKind::Directory => FileKind::Directory,
         ManifestKind::Link => FileKind::Link,
         ManifestKind::Special => FileKind::Special,
     }
 }
 
-/// Whether anything in a folder is named `.git`.
+/// Whether anything in a directory is named `.git`.
 fn holds_git(around: &OwnedFd, name: &[u8], depth: usize) -> Result<bool, Errno> {
     if depth > DEPTH_MAX {
         return Err(Errno::ENAMETOOLONG);
     }
-    let folder = open_at(around, name, OPEN_FOLDER, Mode::empty())?;
-    for (name, stat) in list(&folder)? {
-        if name == b".git" || (stat.kind() == ManifestKind::Folder && holds_git(&folder, &name, depth + 1)?) {
+    let directory = open_at(around, name, OPEN_DIRECTORY, Mode::empty())?;
+    for (name, stat) in list(&directory)? {
+        if name == b".git"
+            || (stat.kind() == ManifestKind::Directory && holds_git(&directory, &name, depth + 1)?)
+        {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-fn delete_folder(around: &OwnedFd, name: &[u8], depth: usize) -> Result<(), Errno> {
+fn delete_directory(around: &OwnedFd, name: &[u8], depth: usize) -> Result<(), Errno> {
     if depth > DEPTH_MAX {
         return Err(Errno::ENAMETOOLONG);
     }
-    let folder = open_at(around, name, OPEN_FOLDER, Mode::empty())?;
-    for (name, stat) in list(&folder)? {
+    let directory = open_at(around, name, OPEN_DIRECTORY, Mode::empty())?;
+    for (name, stat) in list(&directory)? {
         match stat.kind() {
-            ManifestKind::Folder => delete_folder(&folder, &name, depth + 1)?,
-            _ => unlinkat(&folder, &*name, UnlinkatFlags::NoRemoveDir)?,
+            ManifestKind::Directory => delete_directory(&directory, &name, depth + 1)?,
+            _ => unlinkat(&directory, &*name, UnlinkatFlags::NoRemoveDir)?,
         }
     }
     unlinkat(around, name, UnlinkatFlags::RemoveDir)

@@ -10,9 +10,9 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub struct HostFilesystemOptions {
     /// Patterns of paths that snapshots leave out and restores leave alone, written like lines of a `.gitignore`: a
-    /// pattern without `/` matches names in any folder, one with a `/` before its end matches paths relative to the
-    /// root, and one that ends in `/` matches folders only. Of several that match, the last decides, and `!` in front
-    /// of a pattern includes paths again. What is named `.git` is always left out, and the folder `.aca` in the root,
+    /// pattern without `/` matches names in any directory, one with a `/` before its end matches paths relative to the
+    /// root, and one that ends in `/` matches directories only. Of several that match, the last decides, and `!` in front
+    /// of a pattern includes paths again. What is named `.git` is always left out, and the directory `.aca` in the root,
     /// which holds exports of sessions, unless `!/.aca/` includes it. Each snapshot records the patterns and is restored by
     /// them.
     pub leave_out: Vec<String>,
@@ -26,7 +26,7 @@ pub struct HostFilesystemOptions {
     /// no limit. A snapshot that would read more fails with [`Error::CaptureTooLarge`](crate::Error::CaptureTooLarge):
     /// a tool call does not begin then, or it fails and is rolled back.
     pub capture_bytes_max: Option<u64>,
-    /// Folder in which objects of several stores have further names, so that each is kept once: workspaces that hold the same files
+    /// Directory in which objects of several stores have further names, so that each is kept once: workspaces that hold the same files
     /// take the room of one, and the first snapshot of the second links what it would write. It has to be on the file system of
     /// the stores, and for the same user. `None`, the default, shares nothing.
     pub pool: Option<PathBuf>,
@@ -93,10 +93,10 @@ impl HostFilesystemOptions {
         self
     }
 
-    /// Sets the [folder of shared objects](HostFilesystemOptions::pool).
+    /// Sets the [directory of shared objects](HostFilesystemOptions::pool).
     #[must_use]
-    pub fn pool(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.pool = Some(folder.into());
+    pub fn pool(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.pool = Some(directory.into());
         self
     }
 
@@ -107,9 +107,9 @@ impl HostFilesystemOptions {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
-    /// # let folder = dir.path().join("work");
-    /// # std::fs::create_dir(&folder)?;
-    /// # std::fs::write(folder.join("a"), "four")?;
+    /// # let directory = dir.path().join("work");
+    /// # std::fs::create_dir(&directory)?;
+    /// # std::fs::write(directory.join("a"), "four")?;
     /// use std::sync::{Arc, Mutex};
     ///
     /// use foldlog_filesystem::{HostFilesystem, HostFilesystemOptions};
@@ -118,7 +118,7 @@ impl HostFilesystemOptions {
     /// let shown = Arc::clone(&last);
     /// let options = HostFilesystemOptions::default()
     ///     .on_progress(move |progress| *shown.lock().unwrap() = Some((progress.files, progress.bytes)));
-    /// let files = HostFilesystem::open(folder, dir.path().join("store"), options)?;
+    /// let files = HostFilesystem::open(directory, dir.path().join("store"), options)?;
     /// files.snapshot(None, false)?;
     /// assert_eq!(*last.lock().unwrap(), Some((1, 4)));
     /// # Ok(())

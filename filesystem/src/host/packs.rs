@@ -60,9 +60,9 @@ const KNOWN_MAX: usize = 1 << 21;
 /// };
 ///
 /// let dir = tempfile::tempdir()?;
-/// let (folder, store, elsewhere) = (dir.path().join("work"), dir.path().join("store"), dir.path().join("other"));
-/// std::fs::create_dir(&folder)?;
-/// let work = HostFilesystem::open(&folder, &store, HostFilesystemOptions::default())?;
+/// let (directory, store, elsewhere) = (dir.path().join("work"), dir.path().join("store"), dir.path().join("other"));
+/// std::fs::create_dir(&directory)?;
+/// let work = HostFilesystem::open(&directory, &store, HostFilesystemOptions::default())?;
 /// work.write("page", b"one")?;
 /// let snapshot = work.snapshot(None, true)?;
 ///
@@ -259,7 +259,7 @@ impl SnapshotPacker {
             }
             for line in self.trees.get(&self.objects, tree, &path)?.iter() {
                 match line.mode {
-                    GitMode::Folder => left.push((join(&path, &line.name), line.id)),
+                    GitMode::Directory => left.push((join(&path, &line.name), line.id)),
                     GitMode::File | GitMode::Executable | GitMode::Link => {
                         self.blobs([line.id], found);
                     }
@@ -290,7 +290,7 @@ impl SnapshotPacker {
             }
             let lines = self.trees.get(&self.objects, tree, &path)?;
             for (line, time) in lines.iter().zip(Times::read(&self.objects, times, &lines)?.lines) {
-                if let EntryTime::Folder(times) = time {
+                if let EntryTime::Directory(times) = time {
                     left.push((join(&path, &line.name), line.id, times));
                 }
             }

@@ -26,10 +26,10 @@ use crate::sabotage::{self, Breakage};
 /// Of a longer file than this the length is compared before its content.
 const ASK_LENGTH_BYTES_MIN: u64 = 64 << 10;
 
-/// What is to be done in one folder.
+/// What is to be done in one directory.
 pub(super) struct DirectoryPlan {
     pub(super) wanted: WantedAttributes,
-    /// What the folder is now, where it is there.
+    /// What the directory is now, where it is there.
     pub(super) present: Option<Arc<ManifestDirectory>>,
     /// The tree that it is to have, unless something in it stays as it is.
     pub(super) tree: ObjectId,
@@ -54,7 +54,7 @@ pub(super) enum RestoreStep {
     },
     /// A file or a link is given what it bears beside its content.
     Attributes(Leaf, WantedAttributes),
-    Folder {
+    Directory {
         plan: DirectoryPlan,
         replaces: Option<ManifestKind>,
     },
@@ -66,7 +66,7 @@ impl RestoreStep {
         match self {
             RestoreStep::Write { content: PlannedContent::Sparse(_, _, data), .. } => Some(*data),
             RestoreStep::Write { content, .. } => Some(content.blob()),
-            RestoreStep::Folder { .. }
+            RestoreStep::Directory { .. }
             | RestoreStep::Remove(_)
             | RestoreStep::Mounted { .. }
             | RestoreStep::Attributes(..) => None,
@@ -137,14 +137,14 @@ pub(super) struct Planner<'a> {
     pub(super) inexact: Vec<UnrestoredPath>,
 }
 
-/// A folder of the snapshot.
+/// A directory of the snapshot.
 #[derive(Clone, Copy)]
 pub(super) struct CapturedDirectory {
     pub(super) tree: ObjectId,
     pub(super) times: Option<ObjectId>,
 }
 
-/// What is there now under a name, and the folder that holds it.
+/// What is there now under a name, and the directory that holds it.
 type PresentEntry<'a> = Option<(&'a ManifestEntry, &'a OwnedFd)>;
 
 fn failed(op: &'static str, path: &[u8], errno: Errno) -> Error {
@@ -180,9 +180,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn is_same(&self, folder: &ManifestDirectory, then: CapturedDirectory) -> bool {
+    fn is_same(&self, directory: &ManifestDirectory, then: CapturedDirectory) -> bool {
         let times = then.times.filter(|_| self.times);
-        self.same && folder.tree == then.tree && times.is_none_or(|times| times == folder.times)
+        self.same && directory.tree == then.tree && times.is_none_or(|times| times == directory.times)
     }
 
     /// What a path is to bear.
@@ -202,15 +202,16 @@ impl<'a> Planner<'a> {
         self.metadata.and_then(|metadata| metadata.get(path)).map_or(BlobForm::Whole, |other| other.form)
     }
 
-    /// Compares a folder of the snapshot with the present one and its descriptor.
-    pub(super) fn folder(
+    /// Compares a directory of the snapshot with the present one and its descriptor.
+    pub(super) fn directory(
         &mut self,
         then: CapturedDirectory,
         path: &[u8],
         present: Option<(&Arc<ManifestDirectory>, Reach)>,
     ) -> Result<DirectoryPlanOutcome> {
-        if let Some((folder, _)) = present.as_ref().filter(|(folder, _)| self.is_same(folder, then)) {
-            return Ok(DirectoryPlanOutcome::Same(Arc::clone(folder)));
+        if let Some((directory, _)) = present.as_ref().filter(|(directory, _)| self.is_same(directory, then))
+        {
+            return Ok(DirectoryPlanOutcome::Same(Arc::clone(directory)));
         }
         let lines = self.trees.get(self.objects, then.tree, path)?;
         let times = then.times.map(|times| Times::read(self.objects, times, &lines)).transpose()?;
@@ -219,11 +220,11 @@ impl<'a> Planner<'a> {
             None => None,
         };
         let mut rest: HashMap<&[u8], &ManifestEntry> = match &present {
-            Some((folder, _)) => folder.entries.iter().map(|entry| (&*entry.name, entry)).collect(),
+            Some((directory, _)) => directory.entries.iter().map(|entry| (&*entry.name, entry)).collect(),
             None => HashMap::new(),
         };
-        let wanted = self.wanted(path, GitMode::Folder, times.as_ref().map(|times| times.own_ns));
-        let before = present.as_ref().map(|(folder, _)| Arc::clone(folder));
+        let wanted = self.wanted(path, GitMode::Directory, times.as_ref().map(|times| times.own_ns));
+        let before = present.as_ref().map(|(directory, _)| Arc::clone(directory));
         let mut plan = DirectoryPlan {
             wanted,
             present: before,
@@ -231,26 +232,26 @@ impl<'a> Planner<'a> {
             entries: Vec::new(),
             steps: Vec::new(),
         };
-        let mut folders = Vec::new();
+        let mut directories = Vec::new();
         for (at, line) in lines.iter().enumerate() {
             let found = rest.remove(&*line.name);
             let time = times.as_ref().and_then(|times| times.lines.get(at)).copied();
-            if line.mode == GitMode::Folder
+            if line.mode == GitMode::Directory
                 && !matches!(found, Some(ManifestEntry { node: ManifestNode::Mount, .. }))
             {
-                folders.push((line, time, found));
+                directories.push((line, time, found));
                 continue;
             }
             self.line(&mut plan, line, time, &join(path, &line.name), found.zip(opened.as_deref()))?;
         }
         let at = present.zip(opened).map(|((_, at), opened)| at.opened(&opened, path));
-        for (line, time, found) in folders {
+        for (line, time, found) in directories {
             let times = match time {
-                Some(EntryTime::Folder(times)) => Some(times),
+                Some(EntryTime::Directory(times)) => Some(times),
                 _ => None,
             };
             let then = CapturedDirectory { tree: line.id, times };
-            self.subfolder(&mut plan, &line.name, then, &join(path, &line.name), found.zip(at.as_ref()))?;
+            self.subdirectory(&mut plan, &line.name, then, &join(path, &line.name), found.zip(at.as_ref()))?;
         }
         for (name, entry) in rest {
             let step = match &entry.node {
@@ -264,10 +265,10 @@ impl<'a> Planner<'a> {
                 if plan.steps.is_empty()
                     && plan.wanted.is_borne_by(&present.stat, &present.attributes, false) =>
             {
-                let mut folder =
+                let mut directory =
                     ManifestDirectory::new(present.stat, present.attributes.clone(), plan.tree, plan.entries);
-                folder.times = then.times.filter(|_| self.times).unwrap_or_default();
-                Ok(DirectoryPlanOutcome::Same(Arc::new(folder)))
+                directory.times = then.times.filter(|_| self.times).unwrap_or_default();
+                Ok(DirectoryPlanOutcome::Same(Arc::new(directory)))
             }
             _ => Ok(DirectoryPlanOutcome::Differs(plan)),
         }
@@ -307,7 +308,7 @@ impl<'a> Planner<'a> {
 
     /// Leaves what stands at a path as it is, whatever that is.
     fn leave(&mut self, plan: &mut DirectoryPlan, path: &[u8], found: PresentEntry<'_>) {
-        // The folder is not what its tree says.
+        // The directory is not what its tree says.
         plan.tree = ObjectId::UNKNOWN;
         if let Some((entry, _)) = found {
             let mut entry = entry.clone();
@@ -320,7 +321,7 @@ impl<'a> Planner<'a> {
         self.inexact.push(UnrestoredPath { path: told(path), reason });
     }
 
-    fn subfolder(
+    fn subdirectory(
         &mut self,
         plan: &mut DirectoryPlan,
         name: &Arc<[u8]>,
@@ -330,29 +331,29 @@ impl<'a> Planner<'a> {
     ) -> Result<()> {
         let mut replaces = found.map(|(entry, _)| kind_of(&entry.node));
         let planned = match found {
-            Some((ManifestEntry { node: ManifestNode::Folder(folder), .. }, around)) => {
+            Some((ManifestEntry { node: ManifestNode::Directory(directory), .. }, around)) => {
                 replaces = None;
-                if self.is_same(folder, then) {
-                    DirectoryPlanOutcome::Same(Arc::clone(folder))
+                if self.is_same(directory, then) {
+                    DirectoryPlanOutcome::Same(Arc::clone(directory))
                 } else {
-                    self.folder(then, path, Some((folder, around.to(name))))?
+                    self.directory(then, path, Some((directory, around.to(name))))?
                 }
             }
-            _ => self.folder(then, path, None)?,
+            _ => self.directory(then, path, None)?,
         };
         match planned {
-            DirectoryPlanOutcome::Same(folder) => {
-                if folder.tree == ObjectId::UNKNOWN {
+            DirectoryPlanOutcome::Same(directory) => {
+                if directory.tree == ObjectId::UNKNOWN {
                     plan.tree = ObjectId::UNKNOWN;
                 }
                 plan.entries
-                    .push(ManifestEntry { name: Arc::clone(name), node: ManifestNode::Folder(folder) });
+                    .push(ManifestEntry { name: Arc::clone(name), node: ManifestNode::Directory(directory) });
             }
             DirectoryPlanOutcome::Differs(child) => {
                 if child.tree == ObjectId::UNKNOWN {
                     plan.tree = ObjectId::UNKNOWN;
                 }
-                plan.steps.push((Arc::clone(name), RestoreStep::Folder { plan: child, replaces }));
+                plan.steps.push((Arc::clone(name), RestoreStep::Directory { plan: child, replaces }));
             }
         }
         Ok(())
@@ -368,12 +369,12 @@ impl<'a> Planner<'a> {
         found: PresentEntry<'_>,
     ) -> Result<()> {
         let replaces = found.map(|(entry, _)| kind_of(&entry.node));
-        if let Some((ManifestEntry { node: ManifestNode::Leaf(leaf), .. }, folder)) = found
+        if let Some((ManifestEntry { node: ManifestNode::Leaf(leaf), .. }, directory)) = found
             && (leaf.stat.kind() == ManifestKind::Link) == content.is_link()
         {
             let within = self.links.names_within(leaf.stat.device, leaf.stat.inode);
             let is_outside = leaf.stat.kind() == ManifestKind::File && leaf.stat.names > within;
-            if let Some(leaf) = self.held(folder, name, leaf, &content, path)?
+            if let Some(leaf) = self.held(directory, name, leaf, &content, path)?
                 && self.has_its_names(path)
             {
                 if wanted.is_borne_by(&leaf.stat, &leaf.attributes, content.is_link()) {
@@ -407,7 +408,7 @@ impl<'a> Planner<'a> {
     /// not: it is written anew.
     fn held(
         &self,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         name: &[u8],
         leaf: &Leaf,
         content: &PlannedContent,
@@ -420,7 +421,7 @@ impl<'a> Planner<'a> {
         let read = |attributes| Leaf { stat: leaf.stat, attributes, form, blob, racy: true };
         let (expected, length) = match content {
             PlannedContent::Link(_) => {
-                let target = read_link(folder, name).map_err(|errno| failed("read", path, errno))?;
+                let target = read_link(directory, name).map_err(|errno| failed("read", path, errno))?;
                 return Ok((Hasher::of(ObjectKind::Blob, &target).ok() == Some(blob)).then(|| read(None)));
             }
             PlannedContent::Sparse(_, sparse, data) => (*data, Some(sparse.length)),
@@ -431,7 +432,7 @@ impl<'a> Planner<'a> {
         if length.is_some_and(|length| length != leaf.stat.len) {
             return Ok(None);
         }
-        let Ok(file) = open_file(folder, name) else { return Ok(None) };
+        let Ok(file) = open_file(directory, name) else { return Ok(None) };
         let Ok(attributes) = attributes::read(&file) else { return Ok(None) };
         let file = File::from(file);
         let blocks = fstat(&file).map_or(0, |stat| stat.st_blocks);
@@ -451,13 +452,13 @@ impl<'a> Planner<'a> {
         });
         let same = count.is_ok_and(|count| count == length) && hash.finish().ok() == Some(expected);
         // What changed while it was read is written anew, whatever was read of it.
-        Ok((same && stat_at(folder, name) == Ok(leaf.stat)).then(|| read(attributes)))
+        Ok((same && stat_at(directory, name) == Ok(leaf.stat)).then(|| read(attributes)))
     }
 }
 
 pub(super) fn kind_of(node: &ManifestNode) -> ManifestKind {
     match node {
-        ManifestNode::Folder(_) => ManifestKind::Folder,
+        ManifestNode::Directory(_) => ManifestKind::Directory,
         ManifestNode::Leaf(leaf) => leaf.stat.kind(),
         ManifestNode::Special | ManifestNode::Mount => ManifestKind::Special,
     }
@@ -473,15 +474,15 @@ pub(super) struct TouchedPaths {
 }
 
 impl TouchedPaths {
-    /// Adds a node that is removed with everything in it. A folder is named only if it is empty.
+    /// Adds a node that is removed with everything in it. A directory is named only if it is empty.
     fn remove(&mut self, path: &[u8], node: Option<&ManifestNode>) {
         match node {
-            Some(ManifestNode::Folder(folder)) if !folder.entries.is_empty() => {
-                for entry in &folder.entries {
+            Some(ManifestNode::Directory(directory)) if !directory.entries.is_empty() => {
+                for entry in &directory.entries {
                     self.remove(&join(path, &entry.name), Some(&entry.node));
                 }
             }
-            Some(ManifestNode::Folder(_)) => self.removed.push(format!("{}/", told(path))),
+            Some(ManifestNode::Directory(_)) => self.removed.push(format!("{}/", told(path))),
             Some(ManifestNode::Mount) => {}
             _ => {
                 self.removed.push(told(path));
@@ -499,8 +500,8 @@ impl DirectoryPlan {
             let path = join(path, name);
             let mut remove = |touched: &mut TouchedPaths, kind: ManifestKind| {
                 let node = match kind {
-                    ManifestKind::Folder => {
-                        let entries = || self.present.iter().flat_map(|folder| &folder.entries);
+                    ManifestKind::Directory => {
+                        let entries = || self.present.iter().flat_map(|directory| &directory.entries);
                         let of_name = || entries().map(|entry| (&*entry.name, &entry.node)).collect();
                         present.get_or_insert_with(of_name).get(&**name).copied()
                     }
@@ -510,8 +511,8 @@ impl DirectoryPlan {
             };
             match step {
                 RestoreStep::Remove(kind) => remove(touched, *kind),
-                RestoreStep::Write { replaces: Some(ManifestKind::Folder), .. } => {
-                    remove(touched, ManifestKind::Folder);
+                RestoreStep::Write { replaces: Some(ManifestKind::Directory), .. } => {
+                    remove(touched, ManifestKind::Directory);
                 }
                 RestoreStep::Write { replaces: Some(_), .. } => {
                     touched.changed.push(told(&path));
@@ -528,7 +529,7 @@ impl DirectoryPlan {
                         touched.changed.push(told(&path));
                     }
                 }
-                RestoreStep::Folder { plan, replaces } => {
+                RestoreStep::Directory { plan, replaces } => {
                     if let Some(kind) = replaces {
                         remove(touched, *kind);
                     }
@@ -542,22 +543,22 @@ impl DirectoryPlan {
     pub(super) fn blobs(&self, blobs: &mut Vec<ObjectId>) {
         for (_, step) in &self.steps {
             match step {
-                RestoreStep::Folder { plan, .. } => plan.blobs(blobs),
+                RestoreStep::Directory { plan, .. } => plan.blobs(blobs),
                 step => blobs.extend(step.blob()),
             }
         }
     }
 
-    /// Returns the path below the plan's folder of something to which such a content will be written.
+    /// Returns the path below the plan's directory of something to which such a content will be written.
     pub(super) fn path_of(&self, is_wanted: &dyn Fn(ObjectId) -> bool) -> Option<Vec<u8>> {
         self.steps.iter().find_map(|(name, step)| match step {
-            RestoreStep::Folder { plan, .. } => plan.path_of(is_wanted).map(|below| join(name, &below)),
+            RestoreStep::Directory { plan, .. } => plan.path_of(is_wanted).map(|below| join(name, &below)),
             step => step.blob().filter(|blob| is_wanted(*blob)).map(|_| name.to_vec()),
         })
     }
 
     pub(super) fn present_permissions(&self) -> Option<u32> {
-        self.present.as_deref().map(|folder| folder.stat.permissions())
+        self.present.as_deref().map(|directory| directory.stat.permissions())
     }
 }
 

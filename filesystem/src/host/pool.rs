@@ -1,4 +1,4 @@
-//! The pool: a folder in which objects of several stores have further names, so that each is kept once.
+//! The pool: a directory in which objects of several stores have further names, so that each is kept once.
 //!
 //! 1. An object gets a name in the pool once it is durable, and its file is never written again.
 //! 2. A store that keeps the same content gives the pool's file the object's name, after it has read it and found it sound.
@@ -13,11 +13,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::collect::Collection;
-use super::objects::{ObjectId, ObjectKind, Objects, create_folder, path_in};
+use super::objects::{ObjectId, ObjectKind, Objects, create_directory, path_in};
 use crate::error::{Error, Result};
 
 impl Objects {
-    /// Keeps further names of the objects in the folder `pool`.
+    /// Keeps further names of the objects in the directory `pool`.
     pub(super) fn pooled(mut self, pool: Option<PathBuf>) -> Objects {
         self.pool = pool;
         self
@@ -64,12 +64,12 @@ impl Objects {
     }
 }
 
-/// Gives a file a further name, in a folder that is made where there is none.
+/// Gives a file a further name, in a directory that is made where there is none.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            if let Some(folder) = to.parent() {
-                create_folder(folder)?;
+            if let Some(directory) = to.parent() {
+                create_directory(directory)?;
             }
             fs::hard_link(from, to)
         }
@@ -77,7 +77,7 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Takes out of the pool in the folder `pool` the objects that the store in the folder `store` has, and no other store. For a store
+/// Takes out of the pool in the directory `pool` the objects that the store in the directory `store` has, and no other store. For a store
 /// that is about to be deleted.
 ///
 /// # Errors
@@ -94,7 +94,7 @@ pub fn unpool(store: &Path, pool: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes out of the pool in the folder `pool` every object that no store has. Stores may take from it and add to it meanwhile.
+/// Takes out of the pool in the directory `pool` every object that no store has. Stores may take from it and add to it meanwhile.
 ///
 /// # Errors
 ///
@@ -124,7 +124,7 @@ pub fn collect_pool(pool: &Path, dry_run: bool) -> Result<Collection> {
     Ok(removed)
 }
 
-/// Returns whether a pool is a folder, and no link to somebody else's.
+/// Returns whether a pool is a directory, and no link to somebody else's.
 pub(super) fn is_pool(pool: &Path) -> bool {
     fs::symlink_metadata(pool).is_ok_and(|found| found.is_dir())
 }

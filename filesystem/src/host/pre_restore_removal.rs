@@ -1,8 +1,8 @@
 //! What a restore removes before it writes anything, so that a disk which a tool has filled takes what is written then.
 //!
-//! In all folders what the snapshot does not have goes first, and with it what stands where something of another kind
+//! In all directories what the snapshot does not have goes first, and with it what stands where something of another kind
 //! is to be. Files that are only replaced stay until what replaces them is whole, unless the file system has less room
-//! than all that is to be written needs: then they go first too. Very deep folders are cleared when their turn comes.
+//! than all that is to be written needs: then they go first too. Very deep directories are cleared when their turn comes.
 //! What is removed here is in no snapshot that is to be kept, or in the one that is restored, so a restore that is cut
 //! short is made once more as any other.
 
@@ -20,7 +20,7 @@ use super::manifest::{ManifestKind, join};
 use super::plan::{DirectoryPlan, RestoreStep};
 use super::restorer::Restorer;
 use super::rules::Scope;
-use super::step::OPEN_FOLDER;
+use super::step::OPEN_DIRECTORY;
 use super::step::open_at;
 use crate::error::Error;
 use crate::sabotage::{self, Breakage};
@@ -40,7 +40,7 @@ impl Restorer<'_> {
             return;
         }
         let is_short = room_of(root) < self.needed_bytes(plan);
-        self.clear_folder(plan, root, b"", None, is_short);
+        self.clear_directory(plan, root, b"", None, is_short);
     }
 
     /// Checks that the file system takes what is to be written although nothing is removed.
@@ -66,19 +66,19 @@ impl Restorer<'_> {
             .fold(0, u64::saturating_add)
     }
 
-    fn clear_folder(
+    fn clear_directory(
         &mut self,
         plan: &mut DirectoryPlan,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         path: &[u8],
         around: Option<Arc<Scope>>,
         is_short: bool,
     ) {
-        self.open_up(plan, folder, path);
-        let scope = self.scope(folder, path, around);
+        self.open_up(plan, directory, path);
+        let scope = self.scope(directory, path, around);
         for (name, mut step) in std::mem::take(&mut plan.steps) {
             let child_path = join(path, &name);
-            match self.clear_step(&mut step, folder, &name, &child_path, scope.as_ref(), is_short) {
+            match self.clear_step(&mut step, directory, &name, &child_path, scope.as_ref(), is_short) {
                 Ok(true) => {}
                 Ok(false) => plan.steps.push((name, step)),
                 Err(reason) => self.fail(&child_path, reason),
@@ -90,7 +90,7 @@ impl Restorer<'_> {
     fn clear_step(
         &mut self,
         step: &mut RestoreStep,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         name: &[u8],
         path: &[u8],
         scope: Option<&Arc<Scope>>,
@@ -98,27 +98,27 @@ impl Restorer<'_> {
     ) -> Result<bool, String> {
         match step {
             RestoreStep::Remove(kind) => {
-                self.take_away(folder, name, *kind, path, scope)?;
+                self.take_away(directory, name, *kind, path, scope)?;
                 return Ok(true);
             }
             RestoreStep::Write { replaces, .. } => match *replaces {
-                Some(ManifestKind::Folder) => {
-                    self.make_way(folder, name, replaces.take(), path, scope)?;
+                Some(ManifestKind::Directory) => {
+                    self.make_way(directory, name, replaces.take(), path, scope)?;
                 }
                 // Where this fails, so does what comes next, with the better reason.
-                Some(_) if is_short => match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
+                Some(_) if is_short => match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {
                     Ok(()) | Err(Errno::ENOENT) => *replaces = None,
                     Err(_) => {}
                 },
                 _ => {}
             },
-            RestoreStep::Folder { replaces: replaces @ Some(_), .. } => {
-                self.make_way(folder, name, replaces.take(), path, scope)?;
+            RestoreStep::Directory { replaces: replaces @ Some(_), .. } => {
+                self.make_way(directory, name, replaces.take(), path, scope)?;
             }
-            RestoreStep::Folder { plan, replaces: None } if plan.present.is_some() && !is_let_go(path) => {
+            RestoreStep::Directory { plan, replaces: None } if plan.present.is_some() && !is_let_go(path) => {
                 // One that cannot be opened is named by the step itself.
-                if let Ok(opened) = open_at(folder, name, OPEN_FOLDER, Mode::empty()) {
-                    self.clear_folder(plan, &opened, path, scope.cloned(), is_short);
+                if let Ok(opened) = open_at(directory, name, OPEN_DIRECTORY, Mode::empty()) {
+                    self.clear_directory(plan, &opened, path, scope.cloned(), is_short);
                 }
             }
             _ => {}

@@ -1,7 +1,7 @@
-//! Removing a folder with all that is in it, however deep that goes.
+//! Removing a directory with all that is in it, however deep that goes.
 //!
-//! One folder is open at a time, and one more while another is entered: the way up leads by `..`, and is believed where
-//! the folder that it leads to is the one that was come from. So neither the stack nor the process's descriptors bound
+//! One directory is open at a time, and one more while another is entered: the way up leads by `..`, and is believed where
+//! the directory that it leads to is the one that was come from. So neither the stack nor the process's descriptors bound
 //! how deep a tree may be that a tool left.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ use super::manifest::{ManifestKind, Stat, join, told};
 use super::plan::stat_of;
 use super::rules::{Rules, Scope};
 use super::step::{MOUNT, open_at};
-use super::step::{OPEN_FOLDER, bits, list, set_permissions};
+use super::step::{OPEN_DIRECTORY, bits, list, set_permissions};
 use crate::error::UnrestoredPath;
 
 const OWNER_ALL: u32 = 0o700;
@@ -31,12 +31,12 @@ pub(super) struct Removal<'a> {
     pub(super) failures: Vec<UnrestoredPath>,
 }
 
-/// A folder that is being emptied.
+/// A directory that is being emptied.
 struct Level {
     stat: Stat,
     /// Its permissions, where it was given others to be emptied.
     permissions: Option<u32>,
-    /// How long the path of the folder around it is.
+    /// How long the path of the directory around it is.
     around: usize,
     /// What is still to be removed from it.
     left: Vec<(Vec<u8>, Stat)>,
@@ -56,16 +56,16 @@ impl<'a> Removal<'a> {
     /// Removes what stands under a name; whether nothing remained that is left out of snapshots.
     pub(super) fn remove(
         &mut self,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         name: &[u8],
         kind: ManifestKind,
         path: &[u8],
     ) -> Result<bool, String> {
-        if kind != ManifestKind::Folder {
-            return self.unlink(folder, name, path).map_err(described);
+        if kind != ManifestKind::Directory {
+            return self.unlink(directory, name, path).map_err(described);
         }
-        let top = stat_of(folder).map_err(described)?;
-        let mut current = dup(folder).map_err(described)?;
+        let top = stat_of(directory).map_err(described)?;
+        let mut current = dup(directory).map_err(described)?;
         let mut path = path.to_vec();
         let around = path.len().saturating_sub(name.len() + 1);
         let mut levels = match self.enter(&mut current, name, &path, around)? {
@@ -87,15 +87,15 @@ impl<'a> Removal<'a> {
                 }
                 continue;
             };
-            let is_folder = stat.kind() == ManifestKind::Folder;
-            if self.rules.leave_out(&path, &child, is_folder, self.scope.map(|scope| &**scope)) {
+            let is_directory = stat.kind() == ManifestKind::Directory;
+            if self.rules.leave_out(&path, &child, is_directory, self.scope.map(|scope| &**scope)) {
                 level.empty = false;
                 continue;
             }
             let around = path.len();
             path.push(b'/');
             path.extend_from_slice(&child);
-            let done = match is_folder {
+            let done = match is_directory {
                 true => self.enter(&mut current, &child, &path, around).map(|entered| (false, entered)),
                 false => self.unlink(&current, &child, &path).map(|gone| (gone, None)).map_err(described),
             };
@@ -116,8 +116,8 @@ impl<'a> Removal<'a> {
         Ok(gone)
     }
 
-    fn unlink(&mut self, folder: &OwnedFd, name: &[u8], path: &[u8]) -> Result<bool, Errno> {
-        match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
+    fn unlink(&mut self, directory: &OwnedFd, name: &[u8], path: &[u8]) -> Result<bool, Errno> {
+        match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) => self.removed += 1,
             Err(Errno::ENOENT) => {}
             // A file on which another one is mounted.
@@ -130,7 +130,7 @@ impl<'a> Removal<'a> {
         Ok(true)
     }
 
-    /// Makes a folder in the current one the current one, unless it is a mount.
+    /// Makes a directory in the current one the current one, unless it is a mount.
     fn enter(
         &mut self,
         current: &mut OwnedFd,
@@ -138,7 +138,7 @@ impl<'a> Removal<'a> {
         path: &[u8],
         around: usize,
     ) -> Result<Option<Level>, String> {
-        let open = |current: &OwnedFd| open_at(current, name, OPEN_FOLDER, Mode::empty());
+        let open = |current: &OwnedFd| open_at(current, name, OPEN_DIRECTORY, Mode::empty());
         let opened = match open(current) {
             Err(Errno::EACCES) => {
                 set_permissions(&*current, name, OWNER_ALL).map_err(described)?;
@@ -162,7 +162,7 @@ impl<'a> Removal<'a> {
         Ok(Some(Level { stat, permissions, around, left, empty: true }))
     }
 
-    /// Goes back to the folder around, and removes the one that was left where it is empty.
+    /// Goes back to the directory around, and removes the one that was left where it is empty.
     fn leave(
         &mut self,
         current: &mut OwnedFd,
@@ -173,7 +173,7 @@ impl<'a> Removal<'a> {
         if let Some(present) = level.permissions.filter(|_| !level.empty) {
             let _ = fchmod(current.as_fd(), bits(present));
         }
-        let up = openat(&*current, c"..", OPEN_FOLDER, Mode::empty()).map_err(described)?;
+        let up = openat(&*current, c"..", OPEN_DIRECTORY, Mode::empty()).map_err(described)?;
         let stat = stat_of(&up).map_err(described)?;
         if (stat.device, stat.inode) != (parent.device, parent.inode) {
             return Err(format!("`{}` was moved elsewhere meanwhile", told(path)));

@@ -1,7 +1,7 @@
-//! From a path to the folder that holds its last part, without ever leaving the workspace.
+//! From a path to the directory that holds its last part, without ever leaving the workspace.
 //!
 //! Each part is opened through the one before it, and no link is ever followed by the system: links are read,
-//! and what they say is walked in the same way. `..` in a link goes back along the folders that the walk came
+//! and what they say is walked in the same way. `..` in a link goes back along the directories that the walk came
 //! through, and never above the root.
 
 use std::os::fd::OwnedFd;
@@ -26,18 +26,18 @@ const PASS_THROUGH: OFlag =
 /// What a path is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// What is there is looked at; `.git` folders may be.
+    /// What is there is looked at; `.git` directories may be.
     Look,
-    /// What is there is changed; nothing in a `.git` folder may be.
+    /// What is there is changed; nothing in a `.git` directory may be.
     Change,
-    /// What is there is changed, and missing folders on the way are made; nothing in a `.git` folder may be.
+    /// What is there is changed, and missing directories on the way are made; nothing in a `.git` directory may be.
     Make,
 }
 
-/// The folder that holds a path's last part, and that part: `.` where the path leads to a folder that was come
+/// The directory that holds a path's last part, and that part: `.` where the path leads to a directory that was come
 /// to by a link, or to the root.
 pub(super) struct ResolvedPath {
-    pub(super) folder: Arc<OwnedFd>,
+    pub(super) directory: Arc<OwnedFd>,
     pub(super) name: Vec<u8>,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn resolve(
     let mut todo: Vec<Vec<u8>> = parts.iter().rev().map(|part| part.as_bytes().to_vec()).collect();
     let mut links = 0;
     while let Some(name) = todo.pop() {
-        let folder = opened.last().map(Arc::clone).ok_or_else(leaves)?;
+        let directory = opened.last().map(Arc::clone).ok_or_else(leaves)?;
         match name.as_slice() {
             b"" | b"." => continue,
             b".." => {
@@ -74,15 +74,15 @@ pub(super) fn resolve(
         }
         let is_last = todo.is_empty();
         if is_last && !follow_last {
-            return Ok(ResolvedPath { folder, name });
+            return Ok(ResolvedPath { directory, name });
         }
-        let kind = match stat_at(&folder, &name) {
+        let kind = match stat_at(&directory, &name) {
             Ok(stat) => stat.kind(),
-            Err(Errno::ENOENT) if is_last => return Ok(ResolvedPath { folder, name }),
+            Err(Errno::ENOENT) if is_last => return Ok(ResolvedPath { directory, name }),
             Err(Errno::ENOENT) if purpose == Purpose::Make => {
                 let all = Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO;
-                match mkdirat(&*folder, &*name, all) {
-                    Ok(()) | Err(Errno::EEXIST) => ManifestKind::Folder,
+                match mkdirat(&*directory, &*name, all) {
+                    Ok(()) | Err(Errno::EEXIST) => ManifestKind::Directory,
                     Err(errno) => return Err(Error::io("create a folder for", path, errno.into())),
                 }
             }
@@ -94,7 +94,7 @@ pub(super) fn resolve(
                 if links > LINKS_MAX {
                     return Err(Error::path(path, "too many links in one another"));
                 }
-                let target = read_link(&folder, &name).map_err(failed)?;
+                let target = read_link(&directory, &name).map_err(failed)?;
                 let mut target = target.as_slice();
                 if target.starts_with(b"/") {
                     let below = target.strip_prefix(root_path.as_os_str().as_bytes());
@@ -103,14 +103,14 @@ pub(super) fn resolve(
                 }
                 todo.extend(target.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
             }
-            _ if is_last => return Ok(ResolvedPath { folder, name }),
-            // Of whatever else it is, the system says that it is no folder.
+            _ if is_last => return Ok(ResolvedPath { directory, name }),
+            // Of whatever else it is, the system says that it is no directory.
             _ => {
-                let next = openat(&*folder, &*name, PASS_THROUGH, Mode::empty()).map_err(failed)?;
+                let next = openat(&*directory, &*name, PASS_THROUGH, Mode::empty()).map_err(failed)?;
                 opened.push(Arc::new(next));
             }
         }
     }
-    let folder = opened.pop().ok_or_else(leaves)?;
-    Ok(ResolvedPath { folder, name: b".".to_vec() })
+    let directory = opened.pop().ok_or_else(leaves)?;
+    Ok(ResolvedPath { directory, name: b".".to_vec() })
 }

@@ -22,7 +22,7 @@ use super::restorer::{RestoreContext, Restorer};
 use super::root::Root;
 use super::rules::{Gitignore, Rules};
 use super::state::{Last, UNSAVED_FILES, UNSAVED_PART, WorkspaceState};
-use super::step::{OPEN_FOLDER, open_at, set_permissions, stat_at};
+use super::step::{OPEN_DIRECTORY, open_at, set_permissions, stat_at};
 use super::trees::Commit;
 use super::walk::{WalkOutcome, WorkspaceWalk};
 use super::{FilesystemSnapshot, HostFilesystem, Rebind, WorkspaceNotice};
@@ -33,15 +33,15 @@ use crate::sabotage::{self, Breakage};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WorkspaceRestoreReport {
-    /// Number of files, links and folders that were made, or were given their content or permissions back.
+    /// Number of files, links and directories that were made, or were given their content or permissions back.
     pub written: u64,
-    /// Number of files, links and folders that were removed.
+    /// Number of files, links and directories that were removed.
     pub removed: u64,
     /// Paths of files and links that were there and were given other content or permissions, in ascending order.
     pub changed_paths: Vec<String>,
-    /// Paths of files and links, and of empty folders with a `/` behind them, that were removed, in ascending order.
+    /// Paths of files and links, and of empty directories with a `/` behind them, that were removed, in ascending order.
     pub removed_paths: Vec<String>,
-    /// Paths of folders that the snapshot does not have and that remain, because something in them is left out of
+    /// Paths of directories that the snapshot does not have and that remain, because something in them is left out of
     /// snapshots or is a mount.
     pub kept: Vec<String>,
     /// Paths of mounts, which were left alone with all that is in them.
@@ -70,7 +70,7 @@ impl HostFilesystem {
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] if the snapshot was taken of another folder, and [`Error::Object`] if the store lacks an
+    /// [`Error::Replaced`] if the snapshot was taken of another directory, and [`Error::Object`] if the store lacks an
     /// object that is needed or holds it damaged: nothing was changed then, nor with [`Error::Changed`], if the snapshot is to be
     /// restored [only as long as the workspace is as it was](FilesystemSnapshot::unless_changed). [`Error::Full`] if the disk has no room,
     /// although everything that is to go was removed first: make room, and restore again. [`Error::NotRestored`] if
@@ -95,7 +95,7 @@ impl HostFilesystem {
     /// Moves aside what a [rollback](HostFilesystem::roll_back) of the call to `snapshot` will replace or remove, for a workspace that
     /// cannot be captured before: files, links, git repositories that the call made, and the files in other repositories, such as `HEAD`,
     /// refs and the index, which get a second name. They lie in `.foldlog-aside/CALL` in the
-    /// workspace's root under the paths that they had, on the same file system, and take no room for contents. Snapshots leave that folder
+    /// workspace's root under the paths that they had, on the same file system, and take no room for contents. Snapshots leave that directory
     /// out and restores leave it alone, so it stays until somebody removes it.
     ///
     /// # Errors
@@ -136,12 +136,12 @@ impl HostFilesystem {
         let bound = match self.bound_root() {
             // Its owner may take the right to open it from everyone, and give it back.
             Err(Error::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
-                Arc::new(Root::open_again(&self.root, snapshot.folder.as_ref())?)
+                Arc::new(Root::open_again(&self.root, snapshot.directory.as_ref())?)
             }
             root => root?,
         };
         self.check_capture_of(state, &bound, snapshot)?;
-        let root = Arc::clone(bound.folder());
+        let root = Arc::clone(bound.directory());
         self.begin(state, Some(&bound));
         let id = self.commit_of(snapshot)?;
         let commit = Commit::read(&self.objects, id)?;
@@ -183,7 +183,7 @@ impl HostFilesystem {
             changed: 0,
             replaced_in: Vec::new(),
         };
-        // A copy of a `.git` that leads elsewhere would have git work there from two folders.
+        // A copy of a `.git` that leads elsewhere would have git work there from two directories.
         let is_here = binding::is_of(state, &bound, snapshot);
         let undoes = is_here && self.scratch.is_none() && metadata.is_some();
         let undoes = undoes && !sabotage::is(Breakage::RepositoryNotRestored);
@@ -212,7 +212,7 @@ impl HostFilesystem {
             tree: commit.tree,
             times: metadata.as_ref().and_then(|metadata| metadata.times),
         };
-        let planned = planner.folder(then, b"", Some((&walked.root, Reach::of(Arc::clone(&root)))))?;
+        let planned = planner.directory(then, b"", Some((&walked.root, Reach::of(Arc::clone(&root)))))?;
         let mut inexact = planner.inexact;
         if let Some(call) = call.filter(|_| aside) {
             let mut paths = if undoes { undoing.aside() } else { Aside::default() };
@@ -247,7 +247,8 @@ impl HostFilesystem {
                 let shared = RestoreContext::new(&root);
                 let mut restorer = Restorer::new(&rules, &checked, &shared);
                 restorer.clear(&mut plan, &root);
-                let now = restorer.folder(plan, Arc::clone(&root), Reach::of(Arc::clone(&root)), b"", None);
+                let now =
+                    restorer.directory(plan, Arc::clone(&root), Reach::of(Arc::clone(&root)), b"", None);
                 let (mut restored, mut failures) = restorer.done();
                 if !restored.mounts.is_empty() {
                     state.notice(WorkspaceNotice::Mounted { paths: restored.mounts.clone() });
@@ -279,17 +280,17 @@ impl HostFilesystem {
         if let Some((call, names)) =
             call.map(|call| (call, aside::names(&root, call))).filter(|(_, names)| !names.is_empty())
         {
-            let (names, folder) = (names.join(", "), aside::folder_of(call));
+            let (names, directory) = (names.join(", "), aside::directory_of(call));
             let mut reason =
                 format!("{names} was moved there, since no capture holds it: `mv` brings it back");
             for path in
                 aside::parts(&root, call, repositories.roots()).into_iter().map(|path| manifest::told(path))
             {
                 let part =
-                    format!("; of {path} it is a part: `cp -a {folder}/{path}/. {path}` brings that back");
+                    format!("; of {path} it is a part: `cp -a {directory}/{path}/. {path}` brings that back");
                 reason.push_str(&part);
             }
-            restored.inexact.push(UnrestoredPath::new(folder, reason));
+            restored.inexact.push(UnrestoredPath::new(directory, reason));
         }
         if call.is_some() && !restored.inexact.is_empty() {
             state.notice(WorkspaceNotice::NotUndone { left: restored.inexact.clone() });
@@ -300,7 +301,7 @@ impl HostFilesystem {
         Ok(restored)
     }
 
-    /// Walks the workspace as it is, and gives the owner access to each folder that cannot be read without.
+    /// Walks the workspace as it is, and gives the owner access to each directory that cannot be read without.
     fn walk_all(
         &self,
         state: &mut WorkspaceState,
@@ -322,7 +323,7 @@ impl HostFilesystem {
                 // What differs cannot be known without changing permissions, so everything is checked first.
                 let mut blobs = Vec::new();
                 state.trees.visit(&self.objects, commit.tree, None, &mut |line, _| {
-                    if line.mode != GitMode::Folder {
+                    if line.mode != GitMode::Directory {
                         blobs.push(line.id);
                     }
                     Ok(())
@@ -350,9 +351,9 @@ impl HostFilesystem {
     }
 
     fn make_readable(&self, root: &Arc<OwnedFd>, path: &[u8]) -> Result<(), Errno> {
-        let Some((name, folders)) =
-            path.split(|byte| *byte == b'/').collect::<Vec<_>>().split_last().map(|(name, folders)| {
-                (name.to_vec(), folders.iter().map(|name| name.to_vec()).collect::<Vec<_>>())
+        let Some((name, directories)) =
+            path.split(|byte| *byte == b'/').collect::<Vec<_>>().split_last().map(|(name, directories)| {
+                (name.to_vec(), directories.iter().map(|name| name.to_vec()).collect::<Vec<_>>())
             })
         else {
             return Ok(());
@@ -360,17 +361,17 @@ impl HostFilesystem {
         if name.is_empty() {
             return fchmod(&**root, Mode::S_IRWXU);
         }
-        let mut folder = Arc::clone(root);
-        for part in folders {
-            folder = Arc::new(open_at(&*folder, &part, OPEN_FOLDER, Mode::empty())?);
+        let mut directory = Arc::clone(root);
+        for part in directories {
+            directory = Arc::new(open_at(&*directory, &part, OPEN_DIRECTORY, Mode::empty())?);
         }
-        let present = stat_at(&folder, &name)?.permissions();
-        set_permissions(&folder, &name, present | 0o700)
+        let present = stat_at(&directory, &name)?.permissions();
+        set_permissions(&directory, &name, present | 0o700)
     }
 
     /// Makes durable what restores changed since the last call, wherever the workspace's path leads by now. It syncs
     /// the whole file system once, since a restore changes names, owners, permissions and times in any number of
-    /// folders.
+    /// directories.
     ///
     /// # Errors
     ///
@@ -378,6 +379,6 @@ impl HostFilesystem {
     /// take for written what never reached the disk, and neither does another restore, which writes only what differs.
     pub fn sync_restored(&self) -> Result<()> {
         let Some(root) = self.state.lock().unsynced.take() else { return Ok(()) };
-        nix::unistd::syncfs(&**root.folder()).map_err(|errno| Error::io("sync", &self.root, errno.into()))
+        nix::unistd::syncfs(&**root.directory()).map_err(|errno| Error::io("sync", &self.root, errno.into()))
     }
 }

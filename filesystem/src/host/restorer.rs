@@ -24,7 +24,7 @@ use super::rules::{Rules, Scope, TEMPORARY};
 use super::step::{A_MOUNT, bits, open_at, open_file, stat_at};
 use crate::error::{Error, Result, UnrestoredPath};
 
-/// So many steps in one folder are shared between two threads.
+/// So many steps in one directory are shared between two threads.
 const SHARED_STEPS_MIN: usize = 32;
 
 /// Where the temporary names of a second thread begin.
@@ -116,26 +116,26 @@ impl<'a> Restorer<'a> {
         self.failures.push(UnrestoredPath { path: told(path), reason: reason.to_string() });
     }
 
-    /// Makes a folder what it should be. Whatever fails is noted, and the rest done.
-    pub(super) fn folder(
+    /// Makes a directory what it should be. Whatever fails is noted, and the rest done.
+    pub(super) fn directory(
         &mut self,
         plan: DirectoryPlan,
-        mut folder: Arc<OwnedFd>,
+        mut directory: Arc<OwnedFd>,
         at: Reach,
         path: &[u8],
         around: Option<Arc<Scope>>,
     ) -> Arc<ManifestDirectory> {
-        self.open_up(&plan, &folder, path);
+        self.open_up(&plan, &directory, path);
         let DirectoryPlan { wanted, present, tree, mut entries, steps } = plan;
-        let scope = self.scope(&folder, path, around);
+        let scope = self.scope(&directory, path, around);
         // What is to go makes room first.
         let (remove, others): (Vec<_>, Vec<_>) =
             steps.into_iter().partition(|(_, step)| matches!(step, RestoreStep::Remove(_)));
-        self.steps(remove, &folder, path, scope.as_ref(), &mut entries);
+        self.steps(remove, &directory, path, scope.as_ref(), &mut entries);
         let mut steps = others;
         if is_let_go(path) {
-            match self.deep(steps, folder, &at, path, scope.as_ref(), &mut entries) {
-                Ok(opened) => folder = opened,
+            match self.deep(steps, directory, &at, path, scope.as_ref(), &mut entries) {
+                Ok(opened) => directory = opened,
                 Err(errno) => {
                     self.fail(path, errno.desc());
                     return Arc::new(ManifestDirectory::new(Stat::UNKNOWN, None, ObjectId::UNKNOWN, entries));
@@ -148,13 +148,13 @@ impl<'a> Restorer<'a> {
             let other = std::thread::scope(|threads| {
                 let other = threads.spawn(|| {
                     let mut other = Restorer::new(rules, checked, shared);
-                    // Temporary names differ between the two, since both may write into this folder.
+                    // Temporary names differ between the two, since both may write into this directory.
                     other.temporaries = OTHERS_TEMPORARIES;
                     let mut entries = Vec::new();
-                    other.steps(half, &folder, path, scope.as_ref(), &mut entries);
+                    other.steps(half, &directory, path, scope.as_ref(), &mut entries);
                     (other.done(), entries)
                 });
-                self.steps(steps, &folder, path, scope.as_ref(), &mut entries);
+                self.steps(steps, &directory, path, scope.as_ref(), &mut entries);
                 match other.join() {
                     Ok(other) => other,
                     Err(panic) => std::panic::resume_unwind(panic),
@@ -165,12 +165,12 @@ impl<'a> Restorer<'a> {
             self.failures.extend(failures);
             entries.extend(others);
         } else {
-            self.steps(steps, &folder, path, scope.as_ref(), &mut entries);
+            self.steps(steps, &directory, path, scope.as_ref(), &mut entries);
         }
         if path.is_empty() {
             self.drop_links();
         }
-        let after = self.finish(&folder, path, &wanted, present.as_deref());
+        let after = self.finish(&directory, path, &wanted, present.as_deref());
         Arc::new(ManifestDirectory::new(
             after.unwrap_or(Stat::UNKNOWN),
             wanted.attributes.unwrap_or_default(),
@@ -179,36 +179,36 @@ impl<'a> Restorer<'a> {
         ))
     }
 
-    /// Takes the steps in a folder that is too deep to be held open while those in it are done, and opens it again.
+    /// Takes the steps in a directory that is too deep to be held open while those in it are done, and opens it again.
     fn deep(
         &mut self,
         steps: Vec<(Arc<[u8]>, RestoreStep)>,
-        folder: Arc<OwnedFd>,
+        directory: Arc<OwnedFd>,
         at: &Reach,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
         entries: &mut Vec<ManifestEntry>,
     ) -> Result<Arc<OwnedFd>, Errno> {
-        let (mut others, mut folders) = (Vec::new(), Vec::new());
+        let (mut others, mut directories) = (Vec::new(), Vec::new());
         for (name, step) in steps {
             match step {
-                RestoreStep::Folder { plan, replaces } => folders.push((name, plan, replaces)),
+                RestoreStep::Directory { plan, replaces } => directories.push((name, plan, replaces)),
                 step => others.push((name, step)),
             }
         }
-        self.steps(others, &folder, path, scope, entries);
-        folders.retain(|(name, plan, replaces)| {
+        self.steps(others, &directory, path, scope, entries);
+        directories.retain(|(name, plan, replaces)| {
             let path = join(path, name);
-            let made = self.make_folder(&folder, name, plan, *replaces, &path, scope);
+            let made = self.make_directory(&directory, name, plan, *replaces, &path, scope);
             made.map_err(|reason| self.fail(&path, reason)).is_ok()
         });
-        drop(folder);
-        for (name, plan, _) in folders {
+        drop(directory);
+        for (name, plan, _) in directories {
             let (path, at) = (join(path, &name), at.to(&name));
             match at.open() {
                 Ok(opened) => {
-                    let made = self.folder(plan, opened, at, &path, scope.cloned());
-                    entries.push(ManifestEntry { name, node: ManifestNode::Folder(made) });
+                    let made = self.directory(plan, opened, at, &path, scope.cloned());
+                    entries.push(ManifestEntry { name, node: ManifestNode::Directory(made) });
                 }
                 Err(errno) => self.fail(&path, errno.desc()),
             }
@@ -216,36 +216,36 @@ impl<'a> Restorer<'a> {
         at.open()
     }
 
-    fn make_folder(
+    fn make_directory(
         &mut self,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         name: &[u8],
         plan: &DirectoryPlan,
         replaces: Option<ManifestKind>,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<(), String> {
-        self.make_way(folder, name, replaces, path, scope)?;
+        self.make_way(directory, name, replaces, path, scope)?;
         if plan.present.is_none() {
-            mkdirat(folder, name, Mode::S_IRWXU).map_err(|errno| self.described(errno))?;
+            mkdirat(directory, name, Mode::S_IRWXU).map_err(|errno| self.described(errno))?;
             self.restored.written += 1;
         }
         Ok(())
     }
 
-    /// Gives a folder what it is to bear, once all that is in it is done, and says what it bears then.
+    /// Gives a directory what it is to bear, once all that is in it is done, and says what it bears then.
     fn finish(
         &mut self,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         path: &[u8],
         wanted: &WantedAttributes,
         present: Option<&ManifestDirectory>,
     ) -> Option<Stat> {
-        let given = stat_of(folder).and_then(|stat| {
+        let given = stat_of(directory).and_then(|stat| {
             let attributes = match present {
                 Some(present) => present.attributes.clone(),
-                // The folder around it may hand some on, and its group's bit.
-                None => attributes::read(folder).unwrap_or_default(),
+                // The directory around it may hand some on, and its group's bit.
+                None => attributes::read(directory).unwrap_or_default(),
             };
             if wanted.is_borne_by(&stat, &attributes, false) {
                 return Ok((stat, Vec::new(), false));
@@ -253,9 +253,9 @@ impl<'a> Restorer<'a> {
             let timeless = WantedAttributes { modified_ns: None, ..wanted.clone() };
             let is_more = present
                 .is_some_and(|present| !timeless.is_borne_by(&present.stat, &present.attributes, false));
-            let told = wanted.give(&Target::Opened(folder.as_fd()), &stat, &attributes);
+            let told = wanted.give(&Target::Opened(directory.as_fd()), &stat, &attributes);
             let told = told.map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
-            Ok((stat_of(folder)?, told, is_more))
+            Ok((stat_of(directory)?, told, is_more))
         });
         match given {
             Ok((stat, told, is_more)) => {
@@ -270,12 +270,12 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// Gives the owner all rights in a folder that is to be changed.
-    pub(super) fn open_up(&mut self, plan: &DirectoryPlan, folder: &OwnedFd, path: &[u8]) {
+    /// Gives the owner all rights in a directory that is to be changed.
+    pub(super) fn open_up(&mut self, plan: &DirectoryPlan, directory: &OwnedFd, path: &[u8]) {
         let open = plan.present_permissions().unwrap_or(OWNER_ALL);
         if !plan.steps.is_empty()
             && open & OWNER_ALL != OWNER_ALL
-            && let Err(errno) = fchmod(folder, bits(open | OWNER_ALL))
+            && let Err(errno) = fchmod(directory, bits(open | OWNER_ALL))
         {
             self.fail(path, errno.desc());
         }
@@ -283,11 +283,11 @@ impl<'a> Restorer<'a> {
 
     pub(super) fn scope(
         &self,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         path: &[u8],
         around: Option<Arc<Scope>>,
     ) -> Option<Arc<Scope>> {
-        self.rules.enter(folder, path, around).unwrap_or_default()
+        self.rules.enter(directory, path, around).unwrap_or_default()
     }
 
     /// What was done, and what could not be.
@@ -302,14 +302,14 @@ impl<'a> Restorer<'a> {
     fn steps(
         &mut self,
         steps: Vec<(Arc<[u8]>, RestoreStep)>,
-        folder: &Arc<OwnedFd>,
+        directory: &Arc<OwnedFd>,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
         entries: &mut Vec<ManifestEntry>,
     ) {
         for (name, step) in steps {
             let path = join(path, &name);
-            match self.step(step, folder, &name, &path, scope) {
+            match self.step(step, directory, &name, &path, scope) {
                 Ok(Some(node)) => entries.push(ManifestEntry { name, node }),
                 Ok(None) => {}
                 Err(reason) => self.fail(&path, reason),
@@ -320,7 +320,7 @@ impl<'a> Restorer<'a> {
     fn step(
         &mut self,
         step: RestoreStep,
-        folder: &Arc<OwnedFd>,
+        directory: &Arc<OwnedFd>,
         name: &Arc<[u8]>,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
@@ -332,36 +332,36 @@ impl<'a> Restorer<'a> {
                 Ok(None)
             }
             RestoreStep::Remove(kind) => {
-                self.take_away(folder, name, kind, path, scope)?;
+                self.take_away(directory, name, kind, path, scope)?;
                 Ok(None)
             }
             RestoreStep::Write { content, wanted, replaces, link } => {
                 self.make_way(
-                    folder,
+                    directory,
                     name,
-                    replaces.filter(|kind| *kind == ManifestKind::Folder),
+                    replaces.filter(|kind| *kind == ManifestKind::Directory),
                     path,
                     scope,
                 )?;
                 let temporary = self.temporary();
                 let written = match link {
-                    Some(link) => self.link(link, folder, &temporary, &content, &wanted),
-                    None => self.write(folder, &temporary, &content, &wanted),
+                    Some(link) => self.link(link, directory, &temporary, &content, &wanted),
+                    None => self.write(directory, &temporary, &content, &wanted),
                 };
                 // A file system may write out at once what replaces a file by a rename. What is whole under its
                 // temporary name needs that no more than what is new.
                 if written.is_ok() && replaces.is_some() {
-                    let _ = unlinkat(&**folder, &**name, UnlinkatFlags::NoRemoveDir);
+                    let _ = unlinkat(&**directory, &**name, UnlinkatFlags::NoRemoveDir);
                 }
                 let renamed = written.and_then(|told| {
-                    renameat(&**folder, temporary.as_str(), &**folder, &**name)
+                    renameat(&**directory, temporary.as_str(), &**directory, &**name)
                         .map_err(|errno| self.described(errno))?;
                     Ok(told)
                 });
                 match renamed {
                     Ok(told) => self.tell(path, told),
                     Err(reason) => {
-                        let _ = unlinkat(&**folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
+                        let _ = unlinkat(&**directory, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
                         if self.shared.is_full.load(Ordering::Relaxed) {
                             let bytes = self.len_of(content.data());
                             self.shared.unwritten_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -370,39 +370,39 @@ impl<'a> Restorer<'a> {
                     }
                 }
                 self.restored.written += 1;
-                let stat = stat_at(folder, name).map_err(|errno| self.described(errno))?;
+                let stat = stat_at(directory, name).map_err(|errno| self.described(errno))?;
                 let (blob, form) = (content.blob(), content.form());
                 Ok(Some(ManifestNode::Leaf(Leaf { blob, form, ..Leaf::unread(stat) })))
             }
             RestoreStep::Attributes(leaf, wanted) => {
-                self.give(folder, name, &leaf, &wanted, path)?;
+                self.give(directory, name, &leaf, &wanted, path)?;
                 let timeless = WantedAttributes { modified_ns: None, ..wanted };
                 let is_link = leaf.stat.kind() == ManifestKind::Link;
                 self.restored.written +=
                     u64::from(!timeless.is_borne_by(&leaf.stat, &leaf.attributes, is_link));
-                let stat = stat_at(folder, name).map_err(|errno| self.described(errno))?;
+                let stat = stat_at(directory, name).map_err(|errno| self.described(errno))?;
                 Ok(Some(ManifestNode::Leaf(Leaf { stat, racy: true, ..leaf })))
             }
-            RestoreStep::Folder { plan, replaces } => {
-                self.make_folder(folder, name, &plan, replaces, path, scope)?;
-                let at = Reach::of(Arc::clone(folder)).to(name);
+            RestoreStep::Directory { plan, replaces } => {
+                self.make_directory(directory, name, &plan, replaces, path, scope)?;
+                let at = Reach::of(Arc::clone(directory)).to(name);
                 let opened = at.open().map_err(|errno| self.described(errno))?;
-                Ok(Some(ManifestNode::Folder(self.folder(plan, opened, at, path, scope.cloned()))))
+                Ok(Some(ManifestNode::Directory(self.directory(plan, opened, at, path, scope.cloned()))))
             }
         }
     }
 
-    /// Removes what stands under a name. What is left out of snapshots keeps the folders that it is in, which are
+    /// Removes what stands under a name. What is left out of snapshots keeps the directories that it is in, which are
     /// noted.
     pub(super) fn take_away(
         &mut self,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         name: &[u8],
         kind: ManifestKind,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<(), String> {
-        if !self.remove(folder, name, kind, path, scope)? {
+        if !self.remove(directory, name, kind, path, scope)? {
             self.restored.kept.push(told(path));
         }
         Ok(())
@@ -410,14 +410,14 @@ impl<'a> Restorer<'a> {
 
     pub(super) fn make_way(
         &mut self,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         name: &[u8],
         replaces: Option<ManifestKind>,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<(), String> {
         match replaces {
-            Some(kind) if !self.remove(folder, name, kind, path, scope)? => {
+            Some(kind) if !self.remove(directory, name, kind, path, scope)? => {
                 Err("what is left out of snapshots is in its way".to_owned())
             }
             _ => Ok(()),
@@ -427,14 +427,14 @@ impl<'a> Restorer<'a> {
     /// Removes what stands under a name; whether nothing remained that is left out of snapshots.
     fn remove(
         &mut self,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         name: &[u8],
         kind: ManifestKind,
         path: &[u8],
         scope: Option<&Arc<Scope>>,
     ) -> Result<bool, String> {
         let mut removal = Removal::new(self.rules, scope);
-        let removed = removal.remove(folder, name, kind, path);
+        let removed = removal.remove(directory, name, kind, path);
         self.restored.removed += removal.removed;
         self.restored.mounts.append(&mut removal.mounts);
         self.failures.append(&mut removal.failures);
@@ -450,7 +450,7 @@ impl<'a> Restorer<'a> {
     /// Writes a file or a link under a temporary name, and tells what of it could not be given back.
     fn write(
         &self,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         temporary: &str,
         content: &PlannedContent,
         wanted: &WantedAttributes,
@@ -458,13 +458,13 @@ impl<'a> Restorer<'a> {
         if let PlannedContent::Link(blob) = content {
             let mut target = Vec::new();
             self.checked.copy(*blob, &mut target).map_err(|error| self.unwritten(&error))?;
-            symlinkat(&*target, folder, temporary).map_err(|errno| self.described(errno))?;
-            let stat = stat_at(folder, temporary.as_bytes()).map_err(|errno| self.described(errno))?;
-            let target = Target::Link(folder.as_fd(), temporary.as_bytes());
+            symlinkat(&*target, directory, temporary).map_err(|errno| self.described(errno))?;
+            let stat = stat_at(directory, temporary.as_bytes()).map_err(|errno| self.described(errno))?;
+            let target = Target::Link(directory.as_fd(), temporary.as_bytes());
             return wanted.give(&target, &stat, &None).map_err(|errno| errno.to_string());
         }
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let created = open_at(folder, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
+        let created = open_at(directory, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
         let mut file = File::from(created.map_err(|errno| self.described(errno))?);
         match content {
             PlannedContent::Sparse(_, sparse, data) => {
@@ -476,7 +476,7 @@ impl<'a> Restorer<'a> {
         .map_err(|error| self.unwritten(&error))?;
         let file = OwnedFd::from(file);
         let stat = stat_of(&file).map_err(|errno| self.described(errno))?;
-        // A folder may hand some on to what is made in it.
+        // A directory may hand some on to what is made in it.
         let attributes = attributes::read(&file).unwrap_or_default();
         wanted.give(&Target::Opened(file.as_fd()), &stat, &attributes).map_err(|errno| errno.to_string())
     }
@@ -485,7 +485,7 @@ impl<'a> Restorer<'a> {
     fn link(
         &mut self,
         link: u32,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         temporary: &str,
         content: &PlannedContent,
         wanted: &WantedAttributes,
@@ -502,10 +502,10 @@ impl<'a> Restorer<'a> {
             })?;
         }
         drop(links);
-        match linkat(self.shared.root, first.as_str(), folder, temporary, AtFlags::empty()) {
+        match linkat(self.shared.root, first.as_str(), directory, temporary, AtFlags::empty()) {
             Ok(()) => Ok(told),
             Err(errno) => {
-                let mut told = self.write(folder, temporary, content, wanted)?;
+                let mut told = self.write(directory, temporary, content, wanted)?;
                 told.push(format!("it is no longer one file with its other names: {}", described(errno)));
                 Ok(told)
             }
@@ -526,7 +526,7 @@ impl<'a> Restorer<'a> {
     /// Gives a file or a link of the workspace what it is to bear.
     fn give(
         &mut self,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         name: &[u8],
         leaf: &Leaf,
         wanted: &WantedAttributes,
@@ -534,9 +534,9 @@ impl<'a> Restorer<'a> {
     ) -> Result<(), String> {
         let file;
         let target = match leaf.stat.kind() {
-            ManifestKind::Link => Target::Link(folder.as_fd(), name),
+            ManifestKind::Link => Target::Link(directory.as_fd(), name),
             _ => {
-                file = open_file(folder, name).map_err(described)?;
+                file = open_file(directory, name).map_err(described)?;
                 Target::Opened(file.as_fd())
             }
         };

@@ -1,24 +1,24 @@
-//! The folder that a workspace is: held open, and known again.
+//! The directory that a workspace is: held open, and known again.
 //!
 //! | term | meaning |
 //! |---|---|
-//! | place | a folder's device and inode: tells open folders of one process apart |
-//! | identity | what tells a folder from all others in other processes too: [`FolderIdentity`] |
-//! | bound | for as long as a lease is held, a workspace is the folder that its path led to when the lease was taken |
+//! | place | a directory's device and inode: tells open directories of one process apart |
+//! | identity | what tells a directory from all others in other processes too: [`DirectoryIdentity`] |
+//! | bound | for as long as a lease is held, a workspace is the directory that its path led to when the lease was taken |
 //!
 //! # Invariants
 //!
 //! 1. Within a lease everything happens beneath the handle that was opened with it, and nothing by the path. Before a
-//!    capture and before a restore the path is looked at, and has to lead to that folder still: else both are refused
+//!    capture and before a restore the path is looked at, and has to lead to that directory still: else both are refused
 //!    with [`Error::Replaced`], and nothing is read, written or removed.
-//! 2. A restore is refused in the same way unless its capture was taken of that very folder: through the same handle,
-//!    or by the identity that the capture recorded. A capture that recorded none is of no folder that could be known.
-//! 3. Between leases the path may come to lead to another folder, as a new clone does. The next lease is of that one,
+//! 2. A restore is refused in the same way unless its capture was taken of that very directory: through the same handle,
+//!    or by the identity that the capture recorded. A capture that recorded none is of no directory that could be known.
+//! 3. Between leases the path may come to lead to another directory, as a new clone does. The next lease is of that one,
 //!    it is captured as if nothing were known of it, and this is [told](super::WorkspaceNotice::Replaced).
 //!
 //! # What this does not do
 //!
-//! A folder inside the workspace that is moved out of it *while* a restore works on it is still written where it is by
+//! A directory inside the workspace that is moved out of it *while* a restore works on it is still written where it is by
 //! then: the restore has it open. It was the workspace's when the restore came to it, and no other one is entered.
 
 use std::io::Write as _;
@@ -36,75 +36,77 @@ use rustix::fs::{StatxFlags, XattrFlags, fgetxattr, fsetxattr, statx};
 use uuid::Uuid;
 
 use super::lease::DeviceInode;
-use super::step::{OPEN_FOLDER, list};
-use crate::FolderIdentity;
+use super::step::{OPEN_DIRECTORY, list};
+use crate::DirectoryIdentity;
 use crate::error::{Error, Result};
 
-/// The attribute of a folder that holds its token, as text.
+/// The attribute of a directory that holds its token, as text.
 const TOKEN: &str = "user.foldlog.token";
 
 /// A token is no longer than this, in bytes.
 const TOKEN_BYTES_MAX: usize = 36;
 
-/// A workspace's folder, open.
+/// A workspace's directory, open.
 #[derive(Debug)]
 pub(super) struct Root {
-    folder: Arc<OwnedFd>,
+    directory: Arc<OwnedFd>,
     place: DeviceInode,
-    identity: Mutex<FolderIdentity>,
-    /// Whether a snapshot was taken through this handle, which is then known to be of this folder.
+    identity: Mutex<DirectoryIdentity>,
+    /// Whether a snapshot was taken through this handle, which is then known to be of this directory.
     is_captured: AtomicBool,
 }
 
 impl Root {
-    /// Opens the folder at a path.
+    /// Opens the directory at a path.
     pub(super) fn open(path: &Path) -> Result<Root> {
-        Root::of(open_folder(path)?, path)
+        Root::of(open_directory(path)?, path)
     }
 
-    /// Opens a folder whose owner took all rights to it from everyone: gives these back first, if it is the folder that
+    /// Opens a directory whose owner took all rights to it from everyone: gives these back first, if it is the directory that
     /// a snapshot is of.
-    pub(super) fn open_again(path: &Path, expected: Option<&FolderIdentity>) -> Result<Root> {
+    pub(super) fn open_again(path: &Path, expected: Option<&DirectoryIdentity>) -> Result<Root> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let shut = open(path, flags, Mode::empty()).map_err(|errno| unopened(path, errno))?;
         let found = look(&shut, path)?;
         // Its attributes cannot be read before it is open.
-        if !expected.is_some_and(|expected| FolderIdentity { token: None, ..*expected }.is_borne_by(&found)) {
+        if !expected
+            .is_some_and(|expected| DirectoryIdentity { token: None, ..*expected }.is_borne_by(&found))
+        {
             return Err(replaced(path, expected, Some(found)));
         }
         let handle = format!("/proc/self/fd/{}", shut.as_raw_fd());
         fchmodat(AT_FDCWD, &*handle, Mode::S_IRWXU, FchmodatFlags::FollowSymlink)
             .map_err(|errno| Error::io("change the permissions of", path, errno.into()))?;
-        let folder = openat(&shut, c".", OPEN_FOLDER, Mode::empty());
-        Root::of(folder.map_err(|errno| unopened(path, errno))?, path)
+        let directory = openat(&shut, c".", OPEN_DIRECTORY, Mode::empty());
+        Root::of(directory.map_err(|errno| unopened(path, errno))?, path)
     }
 
-    /// The folder that is open.
-    pub(super) fn of(folder: OwnedFd, path: &Path) -> Result<Root> {
-        let place = DeviceInode::of(&folder, path)?;
-        let identity = Mutex::new(look(&folder, path)?);
-        Ok(Root { folder: Arc::new(folder), place, identity, is_captured: AtomicBool::new(false) })
+    /// The directory that is open.
+    pub(super) fn of(directory: OwnedFd, path: &Path) -> Result<Root> {
+        let place = DeviceInode::of(&directory, path)?;
+        let identity = Mutex::new(look(&directory, path)?);
+        Ok(Root { directory: Arc::new(directory), place, identity, is_captured: AtomicBool::new(false) })
     }
 
-    pub(super) fn folder(&self) -> &Arc<OwnedFd> {
-        &self.folder
+    pub(super) fn directory(&self) -> &Arc<OwnedFd> {
+        &self.directory
     }
 
     pub(super) fn place(&self) -> DeviceInode {
         self.place
     }
 
-    /// Returns the identity of the folder. A folder without a token gets this one, if it can bear one.
-    pub(super) fn named(&self, token: impl FnOnce() -> Uuid) -> FolderIdentity {
+    /// Returns the identity of the directory. A directory without a token gets this one, if it can bear one.
+    pub(super) fn named(&self, token: impl FnOnce() -> Uuid) -> DirectoryIdentity {
         let mut identity = self.identity.lock();
         if identity.token.is_none() {
             let token = token();
-            identity.token = set_token(&self.folder, token).then_some(token);
+            identity.token = set_token(&self.directory, token).then_some(token);
         }
         *identity
     }
 
-    pub(super) fn identity(&self) -> FolderIdentity {
+    pub(super) fn identity(&self) -> DirectoryIdentity {
         *self.identity.lock()
     }
 
@@ -112,9 +114,9 @@ impl Root {
         self.is_captured.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a capture that recorded this identity was taken of this folder.
-    /// A token that was lost is given back, so that the folder is known by it from then on.
-    pub(super) fn bears(&self, recorded: &FolderIdentity) -> bool {
+    /// Whether a capture that recorded this identity was taken of this directory.
+    /// A token that was lost is given back, so that the directory is known by it from then on.
+    pub(super) fn bears(&self, recorded: &DirectoryIdentity) -> bool {
         let found = self.identity();
         if !recorded.is_borne_by(&found) {
             return self.is_captured.load(Ordering::Relaxed) && *recorded == found;
@@ -125,7 +127,7 @@ impl Root {
         true
     }
 
-    /// Checks that the path leads to this folder still.
+    /// Checks that the path leads to this directory still.
     pub(super) fn check_path(&self, path: &Path) -> Result<()> {
         let found = fstatat(AT_FDCWD, path, AtFlags::AT_SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| self.place == DeviceInode::from(&found)) {
@@ -135,16 +137,16 @@ impl Root {
         Err(replaced(path, Some(&self.identity()), found))
     }
 
-    /// Returns whether the folder is empty.
+    /// Returns whether the directory is empty.
     pub(super) fn is_empty(&self, path: &Path) -> Result<bool> {
-        let listed = list(&self.folder).map_err(|errno| Error::io("list", path, errno.into()))?;
+        let listed = list(&self.directory).map_err(|errno| Error::io("list", path, errno.into()))?;
         Ok(listed.is_empty())
     }
 }
 
-/// Opens the folder at a path.
-pub(super) fn open_folder(path: &Path) -> Result<OwnedFd> {
-    open(path, OPEN_FOLDER, Mode::empty()).map_err(|errno| unopened(path, errno))
+/// Opens the directory at a path.
+pub(super) fn open_directory(path: &Path) -> Result<OwnedFd> {
+    open(path, OPEN_DIRECTORY, Mode::empty()).map_err(|errno| unopened(path, errno))
 }
 
 fn unopened(path: &Path, errno: Errno) -> Error {
@@ -158,8 +160,8 @@ fn unopened(path: &Path, errno: Errno) -> Error {
 
 pub(super) fn replaced(
     path: &Path,
-    expected: Option<&FolderIdentity>,
-    found: Option<FolderIdentity>,
+    expected: Option<&DirectoryIdentity>,
+    found: Option<DirectoryIdentity>,
 ) -> Error {
     Error::Replaced {
         workspace: path.to_owned(),
@@ -168,10 +170,10 @@ pub(super) fn replaced(
     }
 }
 
-/// Who an open folder is.
-pub(super) fn look(folder: &OwnedFd, path: &Path) -> Result<FolderIdentity> {
+/// Who an open directory is.
+pub(super) fn look(directory: &OwnedFd, path: &Path) -> Result<DirectoryIdentity> {
     let flags = StatxFlags::INO | StatxFlags::BTIME;
-    let found = statx(folder, c"", rustix::fs::AtFlags::EMPTY_PATH, flags);
+    let found = statx(directory, c"", rustix::fs::AtFlags::EMPTY_PATH, flags);
     let (inode, born_ns) = match found {
         Ok(found) => {
             let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
@@ -181,23 +183,23 @@ pub(super) fn look(folder: &OwnedFd, path: &Path) -> Result<FolderIdentity> {
         }
         // A system without this call tells no times.
         Err(_) => {
-            let found = fstat(folder).map_err(|errno| Error::io("look at", path, errno.into()))?;
+            let found = fstat(directory).map_err(|errno| Error::io("look at", path, errno.into()))?;
             (found.st_ino, None)
         }
     };
-    Ok(FolderIdentity::new(token(folder), inode, born_ns))
+    Ok(DirectoryIdentity::new(token(directory), inode, born_ns))
 }
 
-fn set_token(folder: impl AsFd, token: Uuid) -> bool {
+fn set_token(directory: impl AsFd, token: Uuid) -> bool {
     let mut text = Vec::with_capacity(TOKEN_BYTES_MAX);
     // Writing into memory does not fail.
     let _ = write!(text, "{token}");
-    fsetxattr(folder, TOKEN, &text, XattrFlags::empty()).is_ok()
+    fsetxattr(directory, TOKEN, &text, XattrFlags::empty()).is_ok()
 }
 
-/// The token that a folder bears. What is no token counts for nothing, and is replaced.
-fn token(folder: impl AsFd) -> Option<Uuid> {
+/// The token that a directory bears. What is no token counts for nothing, and is replaced.
+fn token(directory: impl AsFd) -> Option<Uuid> {
     let mut bytes = Vec::with_capacity(TOKEN_BYTES_MAX);
-    fgetxattr(folder, TOKEN, spare_capacity(&mut bytes)).ok()?;
+    fgetxattr(directory, TOKEN, spare_capacity(&mut bytes)).ok()?;
     std::str::from_utf8(&bytes).ok()?.parse().ok()
 }

@@ -27,10 +27,10 @@ pub(super) fn is_temporary(name: &[u8]) -> bool {
     name.strip_prefix(TEMPORARY.as_bytes()).is_some_and(|rest| rest.len() == 16)
 }
 
-/// Folder of a workspace's root that holds exports of sessions.
+/// Directory of a workspace's root that holds exports of sessions.
 const EXPORTS: &[u8] = b".aca";
 
-/// Folder of a workspace's root into which is moved what a rollback replaces and cannot capture.
+/// Directory of a workspace's root into which is moved what a rollback replaces and cannot capture.
 pub(super) const ASIDE: &[u8] = b".foldlog-aside";
 
 /// Where `.gitignore` files are read.
@@ -39,7 +39,7 @@ pub(super) enum Gitignore {
     Unread,
     /// In the workspace, as it is now.
     Present,
-    /// In the snapshot, by folder: what it left out was never its to restore, whatever the files say now.
+    /// In the snapshot, by directory: what it left out was never its to restore, whatever the files say now.
     Recorded(HashMap<Vec<u8>, LeaveOut>),
 }
 
@@ -53,10 +53,10 @@ pub(super) struct Rules {
     nothing: bool,
 }
 
-/// The list of one folder, and of those around it.
+/// The list of one directory, and of those around it.
 pub(super) struct Scope {
     around: Option<Arc<Scope>>,
-    /// How many bytes of a path lead to the list's folder, the slash included.
+    /// How many bytes of a path lead to the list's directory, the slash included.
     prefix: usize,
     list: LeaveOut,
 }
@@ -77,16 +77,16 @@ impl Rules {
         Rules { mounts, ..self }
     }
 
-    /// The lists that count within a folder.
+    /// The lists that count within a directory.
     pub(super) fn enter(
         &self,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         path: &[u8],
         around: Option<Arc<Scope>>,
     ) -> Result<Option<Arc<Scope>>> {
         let list = match &self.gitignore {
             Gitignore::Unread => return Ok(None),
-            Gitignore::Present => read_present(folder, path)?,
+            Gitignore::Present => read_present(directory, path)?,
             Gitignore::Recorded(lists) => lists.get(path).cloned(),
         };
         let Some(list) = list.filter(|list| !list.is_empty()) else { return Ok(around) };
@@ -94,16 +94,16 @@ impl Rules {
         Ok(Some(Arc::new(Scope { around, prefix, list })))
     }
 
-    /// Whether something in a snapshot, or a folder around it, is left out. Lists in a workspace do not count.
-    pub(super) fn leave_out_path(&self, path: &[u8], is_folder: bool) -> bool {
+    /// Whether something in a snapshot, or a directory around it, is left out. Lists in a workspace do not count.
+    pub(super) fn leave_out_path(&self, path: &[u8], is_directory: bool) -> bool {
         let mut scope = self.recorded(b"", None);
         let mut from = 0;
         loop {
             let rest = path.get(from..).unwrap_or_default();
             let end = rest.iter().position(|byte| *byte == b'/');
             let name = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
-            let folder = path.get(..from.saturating_sub(1)).unwrap_or_default();
-            if self.leave_out(folder, name, is_folder || end.is_some(), scope.as_deref()) {
+            let directory = path.get(..from.saturating_sub(1)).unwrap_or_default();
+            if self.leave_out(directory, name, is_directory || end.is_some(), scope.as_deref()) {
                 return true;
             }
             let Some(end) = end else { return false };
@@ -112,7 +112,7 @@ impl Rules {
         }
     }
 
-    /// The lists that count within a folder of a snapshot.
+    /// The lists that count within a directory of a snapshot.
     fn recorded(&self, path: &[u8], around: Option<Arc<Scope>>) -> Option<Arc<Scope>> {
         let Gitignore::Recorded(lists) = &self.gitignore else { return around };
         let Some(list) = lists.get(path).filter(|list| !list.is_empty()) else { return around };
@@ -120,34 +120,34 @@ impl Rules {
         Some(Arc::new(Scope { around, prefix, list: list.clone() }))
     }
 
-    /// Whether what stands in a folder under a name is left out.
+    /// Whether what stands in a directory under a name is left out.
     pub(super) fn leave_out(
         &self,
-        folder: &[u8],
+        directory: &[u8],
         name: &[u8],
-        is_folder: bool,
+        is_directory: bool,
         scope: Option<&Scope>,
     ) -> bool {
         if self.nothing || name == b".git" {
             return !self.nothing;
         }
-        if is_own(folder, name, is_folder) {
+        if is_own(directory, name, is_directory) {
             return name == ASIDE || self.host.says(name, true) != Some(false);
         }
         if is_temporary(name) || (self.host.is_empty() && scope.is_none() && self.mounts.is_empty()) {
             return false;
         }
-        let path = join(folder, name);
+        let path = join(directory, name);
         if self.mounts.contains(&path) {
             return true;
         }
-        if self.host.says(&path, is_folder) == Some(true) {
+        if self.host.says(&path, is_directory) == Some(true) {
             return true;
         }
         let mut scope = scope;
         while let Some(here) = scope {
             let below = path.get(here.prefix..).unwrap_or_default();
-            if let Some(says) = here.list.says(below, is_folder) {
+            if let Some(says) = here.list.says(below, is_directory) {
                 return says;
             }
             scope = here.around.as_deref();
@@ -156,14 +156,14 @@ impl Rules {
     }
 }
 
-/// Whether something is a folder in a workspace's root that foldlog makes itself, beside the workspace's tools.
-pub(super) fn is_own(folder: &[u8], name: &[u8], is_folder: bool) -> bool {
-    is_folder && folder.is_empty() && [EXPORTS, ASIDE].contains(&name)
+/// Whether something is a directory in a workspace's root that foldlog makes itself, beside the workspace's tools.
+pub(super) fn is_own(directory: &[u8], name: &[u8], is_directory: bool) -> bool {
+    is_directory && directory.is_empty() && [EXPORTS, ASIDE].contains(&name)
 }
 
-fn read_present(folder: &OwnedFd, path: &[u8]) -> Result<Option<LeaveOut>> {
+fn read_present(directory: &OwnedFd, path: &[u8]) -> Result<Option<LeaveOut>> {
     let path = || told(&join(path, GITIGNORE));
-    let file = match open_file(folder, GITIGNORE) {
+    let file = match open_file(directory, GITIGNORE) {
         Ok(file) => file,
         // As with git, a link is no list.
         Err(Errno::ENOENT | Errno::ELOOP | MOUNT) => return Ok(None),

@@ -18,7 +18,7 @@ use super::trees::encode_commit;
 use super::unsynced_snapshots::UnsyncedCapture;
 use super::walk::{WalkOutcome, WorkspaceWalk};
 use super::{HostFilesystem, WorkspaceNotice, binding};
-use crate::FolderIdentity;
+use crate::DirectoryIdentity;
 use crate::error::{Error, Result};
 
 /// Names a snapshot of a [`HostFilesystem`], with all that a restore in another process needs beside the store. A log
@@ -45,11 +45,11 @@ pub struct FilesystemSnapshot {
     /// copies of `HEAD`, refs, index and the like a restore brings back. `None` if there was no repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repositories: Option<String>,
-    /// Identity of the workspace's folder, the only one that the snapshot is restored into. `None` in snapshots of
+    /// Identity of the workspace's directory, the only one that the snapshot is restored into. `None` in snapshots of
     /// earlier versions: they are restored only after [`HostFilesystem::rebind`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub folder: Option<FolderIdentity>,
-    /// Path of the workspace when the snapshot was taken, its links resolved: a hint for whoever looks for the folder,
+    #[serde(default, rename = "folder", skip_serializing_if = "Option::is_none")]
+    pub directory: Option<DirectoryIdentity>,
+    /// Path of the workspace when the snapshot was taken, its links resolved: a hint for whoever looks for the directory,
     /// and never a proof. Bytes that are not UTF-8 appear as `\xNN`. `None` in snapshots of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
@@ -71,7 +71,7 @@ impl FilesystemSnapshot {
 }
 
 impl HostFilesystem {
-    /// Takes a snapshot of the workspace. If nothing changed since the last one, this walks the folder, looks at the objects that
+    /// Takes a snapshot of the workspace. If nothing changed since the last one, this walks the directory, looks at the objects that
     /// it relies on, and reads and writes nothing. An object that is missing, or whose file has another length or time than when
     /// it was last known to be sound, is read, and written anew if it is damaged; of more than 1,024 files, those of about 1,024 are
     /// looked at by each snapshot, in turn. `tag` becomes a part of the commit's message, for readers who look into the store with git.
@@ -84,14 +84,14 @@ impl HostFilesystem {
     /// No snapshot was taken, and all earlier ones are as they were:
     ///
     /// - [`Error::Path`] if something in the workspace cannot be a part of a snapshot (a pipe, a socket, a device, more
-    ///   than 256 folders in one another, a `.gitignore` of more than 1 MiB, content made to collide with another's
+    ///   than 256 directories in one another, a `.gitignore` of more than 1 MiB, content made to collide with another's
     ///   SHA-1), changes each time it is read, or if the workspace is gone.
     /// - [`Error::Io`] if a file cannot be read or an object cannot be written: [`uncapturable`](HostFilesystem::uncapturable) tells
     ///   before which files cannot.
     /// - [`Error::Full`] if the disk has no space for an object.
     /// - [`Error::CaptureTooLarge`] if the snapshot would read more than
     ///   [`capture_bytes_max`](super::HostFilesystemOptions::capture_bytes_max) bytes.
-    /// - [`Error::Replaced`] if the workspace is leased and its path leads to another folder.
+    /// - [`Error::Replaced`] if the workspace is leased and its path leads to another directory.
     pub fn snapshot(&self, tag: Option<&str>, durable: bool) -> Result<FilesystemSnapshot> {
         self.snapshot_until(tag, durable, None)
     }
@@ -116,7 +116,7 @@ impl HostFilesystem {
         let rules = Rules::new(&self.options.leave_out, gitignore);
         let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
         self.objects.begin_capture(last.as_ref().map_or(0, |last| last.files));
-        let mut walk = WorkspaceWalk::new(Arc::clone(root.folder()), last, &rules, Some(&self.objects));
+        let mut walk = WorkspaceWalk::new(Arc::clone(root.directory()), last, &rules, Some(&self.objects));
         walk.times = self.options.times;
         walk.limits = CaptureLimits::new(until, self.options.capture_bytes_max);
         walk.limits.progress.clone_from(&self.options.progress);
@@ -181,10 +181,10 @@ impl HostFilesystem {
         }
         self.save(&mut state, (files / UNSAVED_PART).max(UNSAVED_FILES));
         let is_new = root.identity().token.is_none();
-        let folder = root.named(|| state.token.take().unwrap_or_else(binding::entropic));
+        let directory = root.named(|| state.token.take().unwrap_or_else(binding::entropic));
         if durable && is_new {
-            // Where it cannot be, or is lost, the folder is known by inode and birth.
-            let _ = nix::unistd::fsync(&**root.folder());
+            // Where it cannot be, or is lost, the directory is known by inode and birth.
+            let _ = nix::unistd::fsync(&**root.directory());
         }
         root.set_captured();
         Ok(FilesystemSnapshot {
@@ -193,7 +193,7 @@ impl HostFilesystem {
             gitignore: self.options.gitignore,
             files,
             mounts,
-            folder: Some(folder),
+            directory: Some(directory),
             path: Some(manifest::shown(self.root.as_os_str().as_bytes())),
             metadata: Some(metadata.to_string()),
             repositories: repositories.map(|id| id.to_string()),
@@ -249,10 +249,10 @@ impl HostFilesystem {
         }
         let mut ids = Vec::new();
         let mut left = vec![root];
-        while let Some(folder) = left.pop() {
-            ids.push(folder.tree);
-            ids.extend(Some(folder.times).filter(|times| *times != ObjectId::UNKNOWN));
-            for entry in &folder.entries {
+        while let Some(directory) = left.pop() {
+            ids.push(directory.tree);
+            ids.extend(Some(directory.times).filter(|times| *times != ObjectId::UNKNOWN));
+            for entry in &directory.entries {
                 match &entry.node {
                     ManifestNode::Leaf(leaf) => {
                         if leaf.form == BlobForm::Sparse && !self.objects.is_durable(leaf.blob) {
@@ -260,7 +260,7 @@ impl HostFilesystem {
                         }
                         ids.push(leaf.blob);
                     }
-                    ManifestNode::Folder(folder) => left.push(folder),
+                    ManifestNode::Directory(directory) => left.push(directory),
                     ManifestNode::Special | ManifestNode::Mount => {}
                 }
             }

@@ -1,4 +1,4 @@
-//! What a [`HostFilesystem`] knows of its folder from one call to the next, and when it reads and writes the stat
+//! What a [`HostFilesystem`] knows of its directory from one call to the next, and when it reads and writes the stat
 //! cache.
 
 use std::fs;
@@ -16,7 +16,7 @@ use super::repositories::RepositoryStatCache;
 use super::root::Root;
 use super::trees::Trees;
 use super::{HostFilesystem, Rebind, WorkspaceNotice};
-use crate::{FolderIdentity, boot_id};
+use crate::{DirectoryIdentity, boot_id};
 
 /// Name of the stat cache's file in the store.
 pub(super) const CACHE: &str = "stat-cache";
@@ -41,15 +41,15 @@ pub(super) struct WorkspaceState {
     pub(super) unsaved: u64,
     /// What the last snapshot or restore found in the workspace's repositories.
     pub(super) seen: RepositoryStatCache,
-    /// The folder that the rest was found in.
-    pub(super) folder: Option<(DeviceInode, FolderIdentity)>,
-    /// The folder that snapshots of other folders may be restored into.
+    /// The directory that the rest was found in.
+    pub(super) directory: Option<(DeviceInode, DirectoryIdentity)>,
+    /// The directory that snapshots of other directories may be restored into.
     pub(super) rebound: Option<(DeviceInode, Rebind)>,
-    /// Folder for which [`HostFilesystem::adopt`] was asked, and the token of those whose place it takes, if it does.
+    /// Directory for which [`HostFilesystem::adopt`] was asked, and the token of those whose place it takes, if it does.
     pub(super) adopted: Option<(DeviceInode, Option<Uuid>)>,
-    /// The token that the holder of the lease gives to a folder without one.
+    /// The token that the holder of the lease gives to a directory without one.
     pub(super) token: Option<Uuid>,
-    /// The folder in which a restore changed something that is not synced yet.
+    /// The directory in which a restore changed something that is not synced yet.
     pub(super) unsynced: Option<Arc<Root>>,
     /// Whether the host was told what a reboot left of the workspace.
     pub(super) is_boot_told: bool,
@@ -96,7 +96,7 @@ impl HostFilesystem {
                 state.mark = Some(mark);
                 let path = self.objects.store().join(CACHE);
                 let Ok(bytes) = read_file(&path, CACHE_BYTES_MAX) else { return };
-                let now = state.folder.map(|(_, now)| now);
+                let now = state.directory.map(|(_, now)| now);
                 match cache::decode(&bytes, self.circumstances(mark, now), &self.objects) {
                     Some(Cached::Here(root)) => {
                         state.last = Some(Last { root, permissions: None, metadata: None, commit: None });
@@ -110,9 +110,9 @@ impl HostFilesystem {
         }
     }
 
-    fn circumstances(&self, mark: [u8; 16], folder: Option<FolderIdentity>) -> StatCacheKey {
+    fn circumstances(&self, mark: [u8; 16], directory: Option<DirectoryIdentity>) -> StatCacheKey {
         let boot = boot_id().unwrap_or_default();
-        StatCacheKey { boot: boot.into_bytes(), mark, folder }
+        StatCacheKey { boot: boot.into_bytes(), mark, directory }
     }
 
     /// Writes the stat cache if more than `new_max` of its files are new. A failure costs the next process time and
@@ -122,8 +122,8 @@ impl HostFilesystem {
         if state.unsaved <= new_max {
             return;
         }
-        let folder = state.folder.map(|(_, folder)| folder);
-        let now = self.circumstances(state.mark.unwrap_or_default(), folder);
+        let directory = state.directory.map(|(_, directory)| directory);
+        let now = self.circumstances(state.mark.unwrap_or_default(), directory);
         let bytes = cache::encode(now, &last.root, &self.objects);
         let _ = self.objects.replace(CACHE, &bytes);
         state.unsaved = 0;

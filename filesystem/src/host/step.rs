@@ -1,10 +1,10 @@
-//! Opens, lists and looks at what stands under one name in an open folder: never through a link, never out of that
-//! folder, and never into a mount.
+//! Opens, lists and looks at what stands under one name in an open directory: never through a link, never out of that
+//! directory, and never into a mount.
 //!
 //! One step is one `openat2` with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and `RESOLVE_NO_XDEV`. A system before
 //! Linux 5.6 answers `ENOSYS` to it, and one whose sandbox does not know it `ENOSYS` or `EPERM`; there the step is an
-//! `openat` with `O_NOFOLLOW`, and the mount of what it opened is compared with the folder's. Mounts are told apart by
-//! their ids and not by their devices: a folder that is bound to another place of one file system keeps its device.
+//! `openat` with `O_NOFOLLOW`, and the mount of what it opened is compared with the directory's. Mounts are told apart by
+//! their ids and not by their devices: a directory that is bound to another place of one file system keeps its device.
 //! Before Linux 5.8 there are no ids, and such a mount is not noticed.
 
 use std::ffi::OsString;
@@ -32,8 +32,8 @@ pub(super) const MOUNT: Errno = Errno::EXDEV;
 /// What is said of a path where a mount is in the way.
 pub(super) const A_MOUNT: &str = "a file system is mounted there, which is never entered";
 
-/// Opens a folder to list it.
-pub(super) const OPEN_FOLDER: OFlag =
+/// Opens a directory to list it.
+pub(super) const OPEN_DIRECTORY: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// Opens a file to read it; a pipe does not block.
@@ -44,22 +44,27 @@ pub(super) const OPEN_FILE: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_CLOEXEC);
 
 /// Opens what stands under a name, [`MOUNT`] where that is a mount.
-pub(super) fn open_at<F: AsFd>(folder: F, name: &[u8], flags: OFlag, mode: Mode) -> Result<OwnedFd, Errno> {
+pub(super) fn open_at<F: AsFd>(
+    directory: F,
+    name: &[u8],
+    flags: OFlag,
+    mode: Mode,
+) -> Result<OwnedFd, Errno> {
     if name.contains(&b'/') {
         return Err(Errno::EINVAL);
     }
-    let folder = folder.as_fd();
+    let directory = directory.as_fd();
     if sabotage::is(Breakage::MountEntered) {
-        return openat(folder, name, flags | OFlag::O_NOFOLLOW, mode);
+        return openat(directory, name, flags | OFlag::O_NOFOLLOW, mode);
     }
     let own_flags = OFlags::from_bits_retain(flags.bits().cast_unsigned());
     let own_mode = rustix::fs::Mode::from_raw_mode(mode.bits());
     for _ in 0..TRIES {
-        match openat2(folder, name, own_flags, own_mode, BENEATH) {
+        match openat2(directory, name, own_flags, own_mode, BENEATH) {
             Ok(opened) => return Ok(opened),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
-                return open_and_compare(folder, name, flags, mode);
+                return open_and_compare(directory, name, flags, mode);
             }
             Err(errno) => return Err(Errno::from_raw(errno.raw_os_error())),
         }
@@ -67,26 +72,26 @@ pub(super) fn open_at<F: AsFd>(folder: F, name: &[u8], flags: OFlag, mode: Mode)
     Err(Errno::EAGAIN)
 }
 
-/// Opens the folder around a path beneath `root`, step by step, and returns the path's last name.
+/// Opens the directory around a path beneath `root`, step by step, and returns the path's last name.
 pub(super) fn open_around(root: &OwnedFd, path: &[u8]) -> Result<(OwnedFd, Vec<u8>), Errno> {
-    let mut folder = open_at(root, b".", OPEN_FOLDER, Mode::empty())?;
+    let mut directory = open_at(root, b".", OPEN_DIRECTORY, Mode::empty())?;
     let mut names = path.split(|byte| *byte == b'/').peekable();
     while let Some(name) = names.next() {
         if names.peek().is_none() {
-            return Ok((folder, name.to_vec()));
+            return Ok((directory, name.to_vec()));
         }
-        folder = open_at(&folder, name, OPEN_FOLDER, Mode::empty())?;
+        directory = open_at(&directory, name, OPEN_DIRECTORY, Mode::empty())?;
     }
     Err(Errno::EINVAL)
 }
 
-/// Opens what stands under a name on a system without `openat2`, and compares its mount with the folder's.
-fn open_and_compare<F: AsFd>(folder: F, name: &[u8], flags: OFlag, mode: Mode) -> Result<OwnedFd, Errno> {
+/// Opens what stands under a name on a system without `openat2`, and compares its mount with the directory's.
+fn open_and_compare<F: AsFd>(directory: F, name: &[u8], flags: OFlag, mode: Mode) -> Result<OwnedFd, Errno> {
     if name == b".." {
         return Err(MOUNT);
     }
-    let around = mount(&folder)?;
-    let opened = openat(folder, name, flags | OFlag::O_NOFOLLOW, mode)?;
+    let around = mount(&directory)?;
+    let opened = openat(directory, name, flags | OFlag::O_NOFOLLOW, mode)?;
     if mount(&opened)? == around { Ok(opened) } else { Err(MOUNT) }
 }
 
@@ -98,17 +103,17 @@ pub(super) fn mount(opened: impl AsFd) -> Result<(u64, u32, u32), Errno> {
     Ok((if told { found.stx_mnt_id } else { 0 }, found.stx_dev_major, found.stx_dev_minor))
 }
 
-pub(super) fn stat_at(folder: &OwnedFd, name: &[u8]) -> Result<Stat, Errno> {
-    fstatat(folder, name, NixAtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| Stat::from(&stat))
+pub(super) fn stat_at(directory: &OwnedFd, name: &[u8]) -> Result<Stat, Errno> {
+    fstatat(directory, name, NixAtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| Stat::from(&stat))
 }
 
 /// Opens a file to be read, unless it is a mount; what became a pipe meanwhile does not block.
-pub(super) fn open_file(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
-    open_at(folder, name, OPEN_FILE, Mode::empty())
+pub(super) fn open_file(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    open_at(directory, name, OPEN_FILE, Mode::empty())
 }
 
-pub(super) fn read_link(folder: &OwnedFd, name: &[u8]) -> Result<Vec<u8>, Errno> {
-    readlinkat(folder, name).map(OsString::into_vec)
+pub(super) fn read_link(directory: &OwnedFd, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    readlinkat(directory, name).map(OsString::into_vec)
 }
 
 pub(super) fn bits(permissions: u32) -> Mode {
@@ -116,14 +121,14 @@ pub(super) fn bits(permissions: u32) -> Mode {
 }
 
 /// Sets the permissions of what stands under a name, unless that is a link or a mount.
-pub(super) fn set_permissions(folder: impl AsFd, name: &[u8], permissions: u32) -> Result<(), Errno> {
-    open_at(&folder, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
-    fchmodat(folder, name, bits(permissions), FchmodatFlags::NoFollowSymlink)
+pub(super) fn set_permissions(directory: impl AsFd, name: &[u8], permissions: u32) -> Result<(), Errno> {
+    open_at(&directory, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
+    fchmodat(directory, name, bits(permissions), FchmodatFlags::NoFollowSymlink)
 }
 
-/// What is in a folder, `.` and `..` apart.
-pub(super) fn list(folder: &OwnedFd) -> Result<Vec<(Vec<u8>, Stat)>, Errno> {
-    let mut listed = Dir::from_fd(openat(folder, c".", OPEN_FOLDER, Mode::empty())?)?;
+/// What is in a directory, `.` and `..` apart.
+pub(super) fn list(directory: &OwnedFd) -> Result<Vec<(Vec<u8>, Stat)>, Errno> {
+    let mut listed = Dir::from_fd(openat(directory, c".", OPEN_DIRECTORY, Mode::empty())?)?;
     let mut entries = Vec::new();
     for entry in listed.iter() {
         let entry = entry?;
@@ -131,7 +136,7 @@ pub(super) fn list(folder: &OwnedFd) -> Result<Vec<(Vec<u8>, Stat)>, Errno> {
         if matches!(name, b"." | b"..") {
             continue;
         }
-        match stat_at(folder, name) {
+        match stat_at(directory, name) {
             Ok(stat) => entries.push((name.to_vec(), stat)),
             Err(Errno::ENOENT) => {}
             Err(errno) => return Err(errno),
@@ -151,24 +156,24 @@ mod tests {
 
     /// Both ways answer alike.
     #[test]
-    fn a_step_leads_beneath_its_folder_with_openat2_and_without() {
+    fn a_step_leads_beneath_its_directory_with_openat2_and_without() {
         let place = tempfile::tempdir().unwrap();
         fs::create_dir_all(place.path().join("root/inner")).unwrap();
         fs::create_dir(place.path().join("outside")).unwrap();
         symlink("../outside", place.path().join("root/link")).unwrap();
-        let root = open(&place.path().join("root"), OPEN_FOLDER, Mode::empty()).unwrap();
+        let root = open(&place.path().join("root"), OPEN_DIRECTORY, Mode::empty()).unwrap();
         for step in [open_at::<&OwnedFd>, open_and_compare::<&OwnedFd>] {
-            let step = |name: &[u8]| step(&root, name, OPEN_FOLDER, Mode::empty()).map(drop);
+            let step = |name: &[u8]| step(&root, name, OPEN_DIRECTORY, Mode::empty()).map(drop);
             assert_eq!(step(b"inner"), Ok(()));
             assert_eq!(step(b".."), Err(MOUNT));
             assert!(matches!(step(b"link"), Err(Errno::ELOOP | Errno::ENOTDIR)));
             assert_eq!(step(b"missing"), Err(Errno::ENOENT));
         }
-        assert_eq!(open_at(&root, b"inner/.", OPEN_FOLDER, Mode::empty()).map(drop), Err(Errno::EINVAL));
+        assert_eq!(open_at(&root, b"inner/.", OPEN_DIRECTORY, Mode::empty()).map(drop), Err(Errno::EINVAL));
         // The system's own files are another mount wherever there are any.
-        let top = open(c"/", OPEN_FOLDER, Mode::empty()).unwrap();
+        let top = open(c"/", OPEN_DIRECTORY, Mode::empty()).unwrap();
         for step in [open_at::<&OwnedFd>, open_and_compare::<&OwnedFd>] {
-            assert_eq!(step(&top, b"proc", OPEN_FOLDER, Mode::empty()).map(drop), Err(MOUNT));
+            assert_eq!(step(&top, b"proc", OPEN_DIRECTORY, Mode::empty()).map(drop), Err(MOUNT));
         }
     }
 }

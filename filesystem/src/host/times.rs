@@ -1,10 +1,10 @@
-//! When the files of a workspace were last changed: one object for each folder, beside its tree object, so that a
-//! change of one file makes new objects for the folders around it alone.
+//! When the files of a workspace were last changed: one object for each directory, beside its tree object, so that a
+//! change of one file makes new objects for the directories around it alone.
 //!
 //! ```text
 //! head      "foldlog times 1\n"
-//! folder    nanoseconds since 1970 (8, little-endian), of the folder itself
-//! lines     for each line of the folder's tree object, in its order: of a file or a link nanoseconds (8); of a folder
+//! directory    nanoseconds since 1970 (8, little-endian), of the directory itself
+//! lines     for each line of the directory's tree object, in its order: of a file or a link nanoseconds (8); of a directory
 //!           the name of its own object (20)
 //! ```
 //!
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 
 const HEAD: &[u8] = b"foldlog times 1\n";
 
-/// The times of one folder and of what is in it.
+/// The times of one directory and of what is in it.
 pub(super) struct Times {
     pub(super) own_ns: i64,
     /// In the order of the tree.
@@ -26,40 +26,40 @@ pub(super) struct Times {
 #[derive(Clone, Copy)]
 pub(super) enum EntryTime {
     Leaf(i64),
-    Folder(ObjectId),
+    Directory(ObjectId),
 }
 
-/// The object of a folder, of its entries in the order of its tree. `None` where a folder in it has none.
+/// The object of a directory, of its entries in the order of its tree. `None` where a directory in it has none.
 pub(super) fn encode(own: &Stat, ordered: &[(GitMode, &ManifestEntry)]) -> Option<Vec<u8>> {
     let mut bytes = HEAD.to_vec();
     bytes.extend_from_slice(&own.modified_ns.to_le_bytes());
     for (_, entry) in ordered {
         match &entry.node {
             ManifestNode::Leaf(leaf) => bytes.extend_from_slice(&leaf.stat.modified_ns.to_le_bytes()),
-            ManifestNode::Folder(folder) if folder.times != ObjectId::UNKNOWN => {
-                bytes.extend_from_slice(&folder.times.0);
+            ManifestNode::Directory(directory) if directory.times != ObjectId::UNKNOWN => {
+                bytes.extend_from_slice(&directory.times.0);
             }
-            ManifestNode::Folder(_) | ManifestNode::Special | ManifestNode::Mount => return None,
+            ManifestNode::Directory(_) | ManifestNode::Special | ManifestNode::Mount => return None,
         }
     }
     Some(bytes)
 }
 
-/// The object of a folder whose tree has these lines.
+/// The object of a directory whose tree has these lines.
 pub(super) fn encode_lines(own_ns: i64, lines: impl IntoIterator<Item = EntryTime>) -> Vec<u8> {
     let mut bytes = HEAD.to_vec();
     bytes.extend_from_slice(&own_ns.to_le_bytes());
     for line in lines {
         match line {
             EntryTime::Leaf(ns) => bytes.extend_from_slice(&ns.to_le_bytes()),
-            EntryTime::Folder(id) => bytes.extend_from_slice(&id.0),
+            EntryTime::Directory(id) => bytes.extend_from_slice(&id.0),
         }
     }
     bytes
 }
 
 impl Times {
-    /// Reads the object of a folder with this tree.
+    /// Reads the object of a directory with this tree.
     pub(super) fn read(objects: &Objects, id: ObjectId, tree: &[TreeEntry]) -> Result<Times> {
         // A line is no longer than an object's name.
         let bytes_max = HEAD.len() + 8 + tree.len() * size_of::<ObjectId>();
@@ -74,9 +74,9 @@ impl Times {
         let (own, mut rest) = bytes.strip_prefix(HEAD)?.split_first_chunk()?;
         let mut lines = Vec::with_capacity(tree.len());
         for line in tree {
-            if line.mode == GitMode::Folder {
+            if line.mode == GitMode::Directory {
                 let (id, after) = rest.split_first_chunk()?;
-                lines.push(EntryTime::Folder(ObjectId(*id)));
+                lines.push(EntryTime::Directory(ObjectId(*id)));
                 rest = after;
             } else {
                 let (ns, after) = rest.split_first_chunk()?;

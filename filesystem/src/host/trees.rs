@@ -41,7 +41,7 @@ impl Trees {
         *self = Trees::default();
     }
 
-    /// The lines of a tree, whose folder's path is for the error alone.
+    /// The lines of a tree, whose directory's path is for the error alone.
     pub(super) fn get(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<Arc<[TreeEntry]>> {
         if let Some(lines) = self.held.get(&id) {
             return Ok(Arc::clone(lines));
@@ -92,7 +92,7 @@ impl Trees {
         Ok(data)
     }
 
-    /// The objects of all times below a folder, of those that were not seen yet.
+    /// The objects of all times below a directory, of those that were not seen yet.
     pub(super) fn times(
         &mut self,
         objects: &Objects,
@@ -105,7 +105,7 @@ impl Trees {
             let lines = self.get(objects, tree, &path)?;
             let times = Times::read(objects, times, &lines)?;
             for (line, time) in lines.iter().zip(times.lines) {
-                if let EntryTime::Folder(times) = time {
+                if let EntryTime::Directory(times) = time {
                     left.push((
                         join(&path, &line.name),
                         CapturedDirectory { tree: line.id, times: Some(times) },
@@ -116,7 +116,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Shows every object below a tree, and each one's path, folders before what is in them. A tree that was
+    /// Shows every object below a tree, and each one's path, directories before what is in them. A tree that was
     /// shown at another path already is passed over where `once`.
     pub(super) fn visit(
         &mut self,
@@ -136,7 +136,7 @@ impl Trees {
             for line in self.get(objects, tree, &path)?.iter() {
                 let path = join(&path, &line.name);
                 show(line, &path)?;
-                if line.mode == GitMode::Folder {
+                if line.mode == GitMode::Directory {
                     left.push((path, line.id));
                 }
             }
@@ -144,7 +144,7 @@ impl Trees {
         Ok(())
     }
 
-    /// The lists of what is left out that a snapshot holds, by folder.
+    /// The lists of what is left out that a snapshot holds, by directory.
     pub(super) fn gitignores(
         &mut self,
         objects: &Objects,
@@ -154,8 +154,11 @@ impl Trees {
         self.visit(objects, root, None, &mut |line, path| {
             if &*line.name == GITIGNORE && matches!(line.mode, GitMode::File | GitMode::Executable) {
                 let bytes = objects.read(line.id, ObjectKind::Blob, GITIGNORE_BYTES_MAX)?;
-                let folder = path.strip_suffix(GITIGNORE).unwrap_or_default();
-                lists.insert(folder.strip_suffix(b"/").unwrap_or(folder).to_vec(), LeaveOut::of_file(&bytes));
+                let directory = path.strip_suffix(GITIGNORE).unwrap_or_default();
+                lists.insert(
+                    directory.strip_suffix(b"/").unwrap_or(directory).to_vec(),
+                    LeaveOut::of_file(&bytes),
+                );
             }
             Ok(())
         })?;

@@ -23,7 +23,7 @@ const READ_BY_ALL: u32 = 0o444;
 pub enum Uncapturable {
     /// It is a pipe, a socket or a device.
     Special,
-    /// It is a file or a folder that this process may not read.
+    /// It is a file or a directory that this process may not read.
     Unreadable,
 }
 
@@ -33,26 +33,26 @@ impl HostFilesystem {
     ///
     /// # Errors
     ///
-    /// [`Error::Path`] if the workspace is gone or a `.gitignore` has more than 1 MiB; [`Error::Io`] if a folder cannot be looked
+    /// [`Error::Path`] if the workspace is gone or a `.gitignore` has more than 1 MiB; [`Error::Io`] if a directory cannot be looked
     /// at.
     pub fn uncapturable(&self) -> Result<Vec<(PathBuf, Uncapturable)>> {
         let gitignore = if self.options.gitignore { Gitignore::Present } else { Gitignore::Unread };
         let rules = Rules::new(&self.options.leave_out, gitignore);
-        let root = self.folder()?;
+        let root = self.directory()?;
         let walked = self.located(WorkspaceWalk::new(Arc::clone(&root), None, &rules, None).run())?;
         let unreadable = walked.unreadable.into_iter();
         let mut found: Vec<_> = unreadable.map(|path| (path, Uncapturable::Unreadable)).collect();
         let is_refused = |path: &[u8]| {
-            let opened = open_around(&root, path).and_then(|(folder, name)| open_file(&folder, &name));
+            let opened = open_around(&root, path).and_then(|(directory, name)| open_file(&directory, &name));
             matches!(opened, Err(Errno::EACCES | Errno::EPERM))
         };
         let mut left: Vec<(Vec<u8>, Arc<ManifestDirectory>)> = vec![(Vec::new(), walked.root)];
-        while let Some((around, folder)) = left.pop() {
-            for entry in &folder.entries {
+        while let Some((around, directory)) = left.pop() {
+            for entry in &directory.entries {
                 let path = join(&around, &entry.name);
                 match &entry.node {
                     ManifestNode::Special => found.push((path, Uncapturable::Special)),
-                    ManifestNode::Folder(folder) => left.push((path, Arc::clone(folder))),
+                    ManifestNode::Directory(directory) => left.push((path, Arc::clone(directory))),
                     ManifestNode::Leaf(leaf) => {
                         let is_doubtful = leaf.stat.permissions() & READ_BY_ALL != READ_BY_ALL;
                         if leaf.stat.kind() == ManifestKind::File && is_doubtful && is_refused(&path) {

@@ -1,6 +1,6 @@
 //! Leases in a bucket: objects that are created and removed, and never changed.
 //!
-//! A renewal is an object with the next number beneath the worker's own folder. The one before the last is removed, so that two stay of
+//! A renewal is an object with the next number beneath the worker's own directory. The one before the last is removed, so that two stay of
 //! a worker that was killed. Of a session, the object with the number of the epoch says under whose lease it was claimed:
 //!
 //! ```text

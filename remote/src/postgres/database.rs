@@ -26,7 +26,7 @@ const NAME_BYTES_MAX: usize = 63;
 /// Names a database that holds sessions, and the user that speaks to it.
 ///
 /// The URL is libpq's: `postgres://USER@HOST:PORT/DATABASE?…`, with several hosts where there are standbys
-/// (`HOST,HOST`, and `target_session_attrs=read-write`), or `postgres:///DATABASE?host=/FOLDER` for a socket. Three
+/// (`HOST,HOST`, and `target_session_attrs=read-write`), or `postgres:///DATABASE?host=/DIRECTORY` for a socket. Three
 /// parameters mean what stands here:
 ///
 /// | parameter | meaning |
@@ -259,8 +259,8 @@ mod tests {
 
     #[test]
     fn a_password_is_found_in_the_environment_and_shown_nowhere() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("passwords");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("passwords");
         fs::write(&file, "# hosts\nother:*:*:*:wrong\nhost:5433:*:u:of\\:the\\\\file\n").unwrap();
         let allow = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
         allow(0o600);

@@ -77,7 +77,7 @@ pub struct PostgresReplicator {
 
 impl PostgresReplicator {
     /// Keeps sessions in `database`, and starts a thread that speaks to it. Asks the server for nothing yet. `name` says in claims
-    /// who writes, and must be that of this one folder of sessions: another folder with that name would go on with records that this
+    /// who writes, and must be that of this one directory of sessions: another directory with that name would go on with records that this
     /// one has not brought there.
     ///
     /// # Errors

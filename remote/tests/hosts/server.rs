@@ -1,4 +1,4 @@
-//! A small server that speaks as S3 does, as far as the protocol asks: objects in a folder, so that it can be killed and started again.
+//! A small server that speaks as S3 does, as far as the protocol asks: objects in a directory, so that it can be killed and started again.
 //! It is another process of this test binary.
 
 use std::fs;
@@ -11,27 +11,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::child::{Process, say};
 use crate::net::{Net, PORT};
 
-/// Name of the variable that holds the server's folder.
-const FOLDER: &str = "FOLDLOG_HOSTS_SERVER";
+/// Name of the variable that holds the server's directory.
+const DIRECTORY: &str = "FOLDLOG_HOSTS_SERVER";
 
 /// The bucket's server, in its own namespace.
 pub(crate) struct Server {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     namespace: String,
     process: Option<Process>,
 }
 
 impl Server {
     pub(crate) fn start(net: &Net) -> Server {
-        let folder = tempfile::tempdir().unwrap();
-        let mut server = Server { folder, namespace: net.server(), process: None };
+        let directory = tempfile::tempdir().unwrap();
+        let mut server = Server { directory, namespace: net.server(), process: None };
         server.start_again();
         server
     }
 
     pub(crate) fn start_again(&mut self) {
-        let folder = (FOLDER, self.folder.path().display().to_string());
-        let mut process = Process::start(&self.namespace, &[], "server::part_of_a_server", &[folder]);
+        let directory = (DIRECTORY, self.directory.path().display().to_string());
+        let mut process = Process::start(&self.namespace, &[], "server::part_of_a_server", &[directory]);
         assert_eq!(process.hear().as_deref(), Some("listens"));
         self.process = Some(process);
     }
@@ -45,18 +45,18 @@ impl Server {
 #[test]
 #[ignore = "run by other tests, as a process of its own"]
 fn part_of_a_server() {
-    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let Ok(directory) = std::env::var(DIRECTORY) else { return };
     let listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
     say("listens");
     for stream in listener.incoming() {
-        let (stream, folder) = (stream.unwrap(), PathBuf::from(&folder));
+        let (stream, directory) = (stream.unwrap(), PathBuf::from(&directory));
         // A client that goes away says nothing.
-        std::thread::spawn(move || drop(serve(stream, &folder)));
+        std::thread::spawn(move || drop(serve(stream, &directory)));
     }
 }
 
 /// Answers the requests of one connection, one after the other.
-fn serve(stream: TcpStream, folder: &Path) -> std::io::Result<()> {
+fn serve(stream: TcpStream, directory: &Path) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut stream = stream;
@@ -85,7 +85,7 @@ fn serve(stream: TcpStream, folder: &Path) -> std::io::Result<()> {
         let key = path.trim_start_matches('/').split_once('/').map_or("", |(_, key)| key);
         // A head is what would be got, without its bytes.
         let of = if method == "HEAD" { "GET" } else { method };
-        let (status, answer) = answer(folder, of, key, query, &body, creates)?;
+        let (status, answer) = answer(directory, of, key, query, &body, creates)?;
         let head = format!(
             "HTTP/1.1 {status}\r\nContent-Length: {}\r\nETag: \"x\"\r\nLast-Modified: Fri, 01 Jan 2027 00:00:00 GMT\r\n\r\n",
             answer.len()
@@ -96,23 +96,23 @@ fn serve(stream: TcpStream, folder: &Path) -> std::io::Result<()> {
 }
 
 fn answer(
-    folder: &Path,
+    directory: &Path,
     method: &str,
     key: &str,
     query: &str,
     body: &[u8],
     creates: bool,
 ) -> std::io::Result<(&'static str, Vec<u8>)> {
-    let file = folder.join(key.replace('/', "%"));
+    let file = directory.join(key.replace('/', "%"));
     Ok(match method {
-        "PUT" if creates => match create(folder, &file, body) {
+        "PUT" if creates => match create(directory, &file, body) {
             Ok(()) => ("200 OK", Vec::new()),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 ("412 Precondition Failed", b"<Error><Code>PreconditionFailed</Code></Error>".to_vec())
             }
             Err(error) => return Err(error),
         },
-        "GET" if key.is_empty() => ("200 OK", list(folder, query)?),
+        "GET" if key.is_empty() => ("200 OK", list(directory, query)?),
         "GET" => match fs::read(&file) {
             Ok(bytes) => ("200 OK", bytes),
             Err(_) => ("404 Not Found", b"<Error><Code>NoSuchKey</Code></Error>".to_vec()),
@@ -120,7 +120,7 @@ fn answer(
         "POST" => {
             let text = String::from_utf8_lossy(body);
             for key in text.split("<Key>").skip(1).filter_map(|rest| rest.split("</Key>").next()) {
-                let _ = fs::remove_file(folder.join(key.replace('/', "%")));
+                let _ = fs::remove_file(directory.join(key.replace('/', "%")));
             }
             ("200 OK", b"<DeleteResult></DeleteResult>".to_vec())
         }
@@ -129,10 +129,10 @@ fn answer(
 }
 
 /// Creates an object that must not exist, whole or not at all, whenever the server is killed.
-fn create(folder: &Path, file: &Path, body: &[u8]) -> std::io::Result<()> {
+fn create(directory: &Path, file: &Path, body: &[u8]) -> std::io::Result<()> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::SeqCst);
-    let temporary = folder.join(format!(".{}-{number}", std::process::id()));
+    let temporary = directory.join(format!(".{}-{number}", std::process::id()));
     let mut written = fs::File::create(&temporary)?;
     written.write_all(body)?;
     nix::unistd::fsync(written.as_fd())?;
@@ -142,11 +142,11 @@ fn create(folder: &Path, file: &Path, body: &[u8]) -> std::io::Result<()> {
 }
 
 /// Lists the objects whose keys begin as the query says.
-fn list(folder: &Path, query: &str) -> std::io::Result<Vec<u8>> {
+fn list(directory: &Path, query: &str) -> std::io::Result<Vec<u8>> {
     let prefix = query.split('&').find_map(|part| part.strip_prefix("prefix=")).unwrap_or("");
     let prefix = prefix.replace("%2F", "%").replace('/', "%");
     let mut answer = "<ListBucketResult><IsTruncated>false</IsTruncated>".to_owned();
-    for entry in fs::read_dir(folder)? {
+    for entry in fs::read_dir(directory)? {
         let name = entry?.file_name().into_string().unwrap_or_default();
         if name.starts_with(&prefix) && !name.starts_with('.') {
             let key = name.replace('%', "/");

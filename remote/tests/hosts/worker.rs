@@ -27,16 +27,16 @@ const SESSION: Uuid = Uuid::from_u128(0x4057);
 /// Short, since a test waits for one; longer than what a slow machine may leave a thread waiting between two renewals.
 const LEASE: Duration = Duration::from_millis(1_500);
 
-/// Names of the variables that hold a worker's name, its folder and the server's address, and say whether its clock leaps.
+/// Names of the variables that hold a worker's name, its directory and the server's address, and say whether its clock leaps.
 const NAME: &str = "FOLDLOG_HOSTS_NAME";
-const FOLDER: &str = "FOLDLOG_HOSTS_FOLDER";
+const DIRECTORY: &str = "FOLDLOG_HOSTS_FOLDER";
 const SERVER: &str = "FOLDLOG_HOSTS_ADDRESS";
 const LEAPS: &str = "FOLDLOG_HOSTS_LEAPS";
 
 /// A worker, as a test has it.
 pub(crate) struct Worker {
     pub(crate) process: Process,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Worker {
@@ -46,16 +46,16 @@ impl Worker {
 
     /// Starts a worker with further words in front of its program, or a clock that leaps.
     pub(crate) fn start_with(net: &Net, worker: u8, within: &[&str], leaps: bool) -> Worker {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let mut variables = vec![
             (NAME, format!("worker {worker}")),
-            (FOLDER, folder.path().display().to_string()),
+            (DIRECTORY, directory.path().display().to_string()),
             (SERVER, Net::address(worker)),
         ];
         variables.extend(leaps.then(|| (LEAPS, "1".to_owned())));
         let name = net.worker(worker);
         let process = Process::start(&name, within, "worker::part_of_a_worker", &variables);
-        Worker { process, _folder: folder }
+        Worker { process, _directory: directory }
     }
 
     /// Asks for something that succeeds, and returns what the worker says of it.
@@ -124,10 +124,10 @@ impl Clock for Leaping {
 #[ignore = "run by other tests, as a process of its own"]
 fn part_of_a_worker() {
     let Ok(name) = std::env::var(NAME) else { return };
-    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    let directory = PathBuf::from(std::env::var_os(DIRECTORY).unwrap());
     let place = place();
     let mut works =
-        Works { store: store(&folder, place.as_ref(), &name), place, name, rounds: 0, session: None };
+        Works { store: store(&directory, place.as_ref(), &name), place, name, rounds: 0, session: None };
     for line in stdin().lines() {
         if let Err(error) = works.does(&line.unwrap()) {
             say(&format!("refused {}", kind_of(&error)));
@@ -155,7 +155,7 @@ fn place() -> Arc<dyn Place> {
     open_place_with("s3://agents/team", retries, &variables).unwrap()
 }
 
-fn store(folder: &Path, place: &dyn Place, name: &str) -> Store {
+fn store(directory: &Path, place: &dyn Place, name: &str) -> Store {
     let mut options = StoreOptions {
         replication: Some(Replication::new(place.replicator_with(name, Some(LEASE)).unwrap())),
         durability: Durability::Every,
@@ -164,7 +164,7 @@ fn store(folder: &Path, place: &dyn Place, name: &str) -> Store {
     if std::env::var_os(LEAPS).is_some() {
         options.clock = Arc::new(Leaping::default());
     }
-    Store::open_with(folder, options).unwrap()
+    Store::open_with(directory, options).unwrap()
 }
 
 struct Works {

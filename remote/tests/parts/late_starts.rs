@@ -74,16 +74,16 @@ fn read_clock() -> Duration {
     read
 }
 
-fn store(folder: &std::path::Path, replicator: Arc<dyn Replicator>) -> Store {
+fn store(directory: &std::path::Path, replicator: Arc<dyn Replicator>) -> Store {
     let replication = Some(Replication::new(replicator));
-    Store::open_with(folder, StoreOptions { replication, ..StoreOptions::default() }).unwrap()
+    Store::open_with(directory, StoreOptions { replication, ..StoreOptions::default() }).unwrap()
 }
 
 /// Is the worker, in a process of its own.
 pub(crate) fn work(open: Open) {
     let Ok(orders) = std::env::var(ORDERS) else { return };
-    let [words, folder, session] = orders.split('\n').collect::<Vec<_>>().try_into().unwrap();
-    let workers = store(folder.as_ref(), open(words, "stopped", read_clock));
+    let [words, directory, session] = orders.split('\n').collect::<Vec<_>>().try_into().unwrap();
+    let workers = store(directory.as_ref(), open(words, "stopped", read_clock));
     let id = Some(session.parse().unwrap());
     let session = workers.create_with(&types(), SessionOptions { id, ..SessionOptions::default() }).unwrap();
     let started = |_: &foldlog::tools::ToolContext| {
@@ -127,10 +127,10 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(ground: &Ground<'_>, folder: &std::path::Path, session: Uuid) -> Worker {
+    fn start(ground: &Ground<'_>, directory: &std::path::Path, session: Uuid) -> Worker {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", ground.worker, "--ignored", "--nocapture", "--test-threads=1"])
-            .env(ORDERS, format!("{}\n{}\n{session}", ground.words, folder.display()))
+            .env(ORDERS, format!("{}\n{}\n{session}", ground.words, directory.display()))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -193,9 +193,9 @@ struct Counts {
 
 /// Makes a round: a worker is stopped, taken over and continued.
 fn round(ground: &Ground<'_>, random: &mut ChaCha8Rng, waits: bool, counts: &mut Counts) {
-    let (folder, other, session) =
+    let (directory, other, session) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Uuid::new_v4());
-    let mut worker = Worker::start(ground, folder.path(), session);
+    let mut worker = Worker::start(ground, directory.path(), session);
     for _ in 0..random.next_u32() % 5 + 2 {
         let said = worker.hear();
         assert!(matches!(said, Some(Said::Started { .. })), "the worker ends by itself");

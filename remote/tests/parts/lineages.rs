@@ -99,7 +99,7 @@ pub(crate) const LINEAGES: [Lineage; 10] = [
     Lineage::CompactedFork,
 ];
 
-/// Opens the store of a worker of that name in a folder; without a replicator for no name.
+/// Opens the store of a worker of that name in a directory; without a replicator for no name.
 pub(crate) type Opens<'a> = &'a dyn Fn(&Path, Option<&str>) -> Store;
 
 /// Writes drafts, each of which takes the place of the one before, some of which are rolled back, and steps that stay.
@@ -128,9 +128,9 @@ fn compact(store: &Store, id: Uuid) {
     assert!(report.dropped > 10, "{report:?}");
 }
 
-/// Makes a session in the folder, of which the replica of a worker `one` holds all, and returns its id.
-pub(crate) fn make(lineage: Lineage, folder: &Path, open: Opens<'_>) -> Uuid {
-    let (plain, held) = (open(folder, None), || open(folder, Some("one")));
+/// Makes a session in the directory, of which the replica of a worker `one` holds all, and returns its id.
+pub(crate) fn make(lineage: Lineage, directory: &Path, open: Opens<'_>) -> Uuid {
+    let (plain, held) = (open(directory, None), || open(directory, Some("one")));
     let first = plain.create(&types()).unwrap();
     write(&first, 0..60);
     // More than fits into a record.
@@ -180,7 +180,7 @@ pub(crate) fn make(lineage: Lineage, folder: &Path, open: Opens<'_>) -> Uuid {
             write(&session, 200..220);
             session.close().unwrap();
             // What nobody held meanwhile, and part of what was.
-            let unreplicated = plain_that_writes(folder, open);
+            let unreplicated = plain_that_writes(directory, open);
             let session = unreplicated.open_session(id, &types()).unwrap();
             write(&session, 220..270);
             session.close().unwrap();
@@ -190,7 +190,7 @@ pub(crate) fn make(lineage: Lineage, folder: &Path, open: Opens<'_>) -> Uuid {
         Lineage::HeldThenCompacted => {
             first.close().unwrap();
             held().open_session(id, &types()).unwrap().close().unwrap();
-            compact(&plain_that_writes(folder, open), id);
+            compact(&plain_that_writes(directory, open), id);
             id
         }
         Lineage::CompactedFork => {
@@ -207,8 +207,8 @@ pub(crate) fn make(lineage: Lineage, folder: &Path, open: Opens<'_>) -> Uuid {
 }
 
 /// A name of none says that it writes what is held all the same.
-fn plain_that_writes(folder: &Path, open: Opens<'_>) -> Store {
-    open(folder, None)
+fn plain_that_writes(directory: &Path, open: Opens<'_>) -> Store {
+    open(directory, None)
 }
 
 /// Compares two logs of a session, of which the second was made of what is held: all their records, all that is known of positions, and
@@ -292,14 +292,14 @@ fn assert_goes_on(lineage: Lineage, store: &Store, id: Uuid, session: Session) {
 
 /// Takes a session over, lets it go on there, and takes it over once more.
 pub(crate) fn take_over_and_go_on(lineage: Lineage, open: Opens<'_>) {
-    let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
-    let [one, two, three] = [&folders[0], &folders[1], &folders[2]].map(tempfile::TempDir::path);
+    let directories = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [one, two, three] = [&directories[0], &directories[1], &directories[2]].map(tempfile::TempDir::path);
     let id = make(lineage, one, open);
     let own = open(one, None).session_dir(id);
     let store = open(two, Some("two"));
     let session = store.take_over(id, &types()).unwrap_or_else(|error| panic!("{lineage:?}: {error}"));
     let copied = tempfile::tempdir().unwrap();
-    crate::folders::copy(session.dir(), &copied.path().join(id.to_string()));
+    crate::directories::copy(session.dir(), &copied.path().join(id.to_string()));
     // The takeover itself appends nothing.
     assert_alike(lineage, &own, &copied.path().join(id.to_string()));
     assert_goes_on(lineage, &store, id, session);
@@ -321,8 +321,8 @@ pub(crate) fn take_over_and_go_on(lineage: Lineage, open: Opens<'_>) {
 
 /// Copies a session to be read, and later what is new of it; and gives a log back what a power cut took from it.
 pub(crate) fn pull_and_fetch(lineage: Lineage, open: Opens<'_>) {
-    let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
-    let [one, two, older] = [&folders[0], &folders[1], &folders[2]].map(tempfile::TempDir::path);
+    let directories = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [one, two, older] = [&directories[0], &directories[1], &directories[2]].map(tempfile::TempDir::path);
     let id = make(lineage, one, open);
     let (own, made) = (open(one, None).session_dir(id), open(two, None).session_dir(id));
     let store = open(two, Some("two"));
@@ -334,7 +334,7 @@ pub(crate) fn pull_and_fetch(lineage: Lineage, open: Opens<'_>) {
         assert_eq!(compacted.map(|ranges| ranges.len()), [1, 0]);
     }
     assert_eq!(store.pull(id).unwrap().new, 0);
-    crate::folders::copy(one, older);
+    crate::directories::copy(one, older);
 
     let first = open(one, Some("one"));
     let session = first.open_session(id, &types()).unwrap();
@@ -351,7 +351,7 @@ pub(crate) fn pull_and_fetch(lineage: Lineage, open: Opens<'_>) {
     session.close().unwrap();
     assert_alike(lineage, &own, &first.session_dir(id));
     let positions: BTreeSet<_> = [one, older]
-        .map(|folder| LogReader::open(open(folder, None).session_dir(id)).unwrap().last_position())
+        .map(|directory| LogReader::open(open(directory, None).session_dir(id)).unwrap().last_position())
         .into();
     assert_eq!(positions.len(), 1, "{lineage:?}");
 }

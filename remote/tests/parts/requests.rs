@@ -47,8 +47,8 @@ impl<T: Requests> ObjectStore for Answered<T> {
         self.0.delete(locations)
     }
 
-    fn list(&self, folder: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
-        self.0.list(folder)
+    fn list(&self, directory: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
+        self.0.list(directory)
     }
 
     async fn list_with_delimiter(&self, _: Option<&Path>) -> Result<ListResult> {

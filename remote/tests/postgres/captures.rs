@@ -17,9 +17,9 @@ use crate::notes::{call, runner_over, types};
 use crate::server::{replicator, retries, schema_of, shared};
 use crate::worker::{append, claim, held, reason, record};
 
-fn store(folder: &Path, url: &str, name: &str) -> Store {
+fn store(directory: &Path, url: &str, name: &str) -> Store {
     let replication = Some(Replication::new(Arc::new(replicator(url, name, retries()))));
-    Store::open_with(folder, StoreOptions { replication, ..StoreOptions::default() }).unwrap()
+    Store::open_with(directory, StoreOptions { replication, ..StoreOptions::default() }).unwrap()
 }
 
 fn runner(
@@ -37,8 +37,8 @@ fn runner(
 #[test]
 fn a_begins_captures_are_held_before_its_handler_runs_and_restored_on_another_machine() {
     let Some(server) = shared() else { return };
-    let (url, folder) = (server.url(), tempfile::tempdir().unwrap());
-    let path = |name: &str| folder.path().join(name);
+    let (url, directory) = (server.url(), tempfile::tempdir().unwrap());
+    let path = |name: &str| directory.path().join(name);
     for name in ["work one", "work two"] {
         fs::create_dir(path(name)).unwrap();
     }

@@ -13,9 +13,9 @@ use uuid::Uuid;
 use crate::lineages::{types, write};
 use crate::server::{replicator, retries, schema_of, shared};
 
-fn store(url: &str, folder: &Path, name: &str) -> Store {
+fn store(url: &str, directory: &Path, name: &str) -> Store {
     let replication = Some(Replication::new(Arc::new(replicator(url, name, retries()))));
-    Store::open_with(folder, StoreOptions { replication, ..StoreOptions::default() }).unwrap()
+    Store::open_with(directory, StoreOptions { replication, ..StoreOptions::default() }).unwrap()
 }
 
 fn collect(url: &str, id: Uuid, dry_run: bool) -> CollectReport {
@@ -29,14 +29,14 @@ fn bodies_that_a_compaction_dropped_go_from_the_database_and_the_links_stay() {
     let Some(server) = shared() else { return };
     let url = server.url();
     let schema = schema_of(&url);
-    let folders = [(); 4].map(|()| tempfile::tempdir().unwrap());
-    let [one, two, three, older] = &folders;
+    let directories = [(); 4].map(|()| tempfile::tempdir().unwrap());
+    let [one, two, three, older] = &directories;
     let here = store(&url, one.path(), "one");
     let session = here.create(&types()).unwrap();
     let id = session.id();
     write(&session, 0..150);
     session.close().unwrap();
-    crate::folders::copy(one.path(), older.path());
+    crate::directories::copy(one.path(), older.path());
     let count = |what: &str| -> i64 {
         let count = format!("SELECT count(*) FROM {schema}.records WHERE session = '{id}' AND {what}");
         server.query(&count)[0].get(0)
@@ -114,8 +114,8 @@ fn bodies_that_a_compaction_dropped_go_from_the_database_and_the_links_stay() {
 fn a_collection_that_a_newer_compaction_has_overtaken_drops_nothing() {
     let Some(server) = shared() else { return };
     let url = server.url();
-    let folder = tempfile::tempdir().unwrap();
-    let here = store(&url, folder.path(), "one");
+    let directory = tempfile::tempdir().unwrap();
+    let here = store(&url, directory.path(), "one");
     let session = here.create(&types()).unwrap();
     let id = session.id();
     write(&session, 0..150);

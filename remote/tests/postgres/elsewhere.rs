@@ -10,10 +10,11 @@ use crate::lineages::{LINEAGES, pull_and_fetch, take_over_and_go_on};
 use crate::server::{replicator, retries, shared};
 
 /// Opens the store of a worker; without a name it has no replicator, and writes what is held all the same.
-fn open(url: &str, folder: &Path, name: Option<&str>) -> Store {
+fn open(url: &str, directory: &Path, name: Option<&str>) -> Store {
     let replication = name.map(|name| Replication::new(Arc::new(replicator(url, name, retries()))));
     let unreplicated = name.is_none();
-    Store::open_with(folder, StoreOptions { replication, unreplicated, ..StoreOptions::default() }).unwrap()
+    Store::open_with(directory, StoreOptions { replication, unreplicated, ..StoreOptions::default() })
+        .unwrap()
 }
 
 #[test]
@@ -21,7 +22,7 @@ fn a_session_of_any_lineage_goes_on_on_another_machine() {
     let Some(server) = shared() else { return };
     let url = server.url();
     for lineage in LINEAGES {
-        take_over_and_go_on(lineage, &|folder, name| open(&url, folder, name));
+        take_over_and_go_on(lineage, &|directory, name| open(&url, directory, name));
     }
 }
 
@@ -30,6 +31,6 @@ fn a_session_of_any_lineage_is_copied_and_gets_back_what_it_lost() {
     let Some(server) = shared() else { return };
     let url = server.url();
     for lineage in LINEAGES {
-        pull_and_fetch(lineage, &|folder, name| open(&url, folder, name));
+        pull_and_fetch(lineage, &|directory, name| open(&url, directory, name));
     }
 }

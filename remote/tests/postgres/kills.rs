@@ -64,7 +64,7 @@ fn nothing_acknowledged_is_missing_behind_kills_of_the_server_and_nothing_is_hel
     }
 }
 
-/// Copies a folder with all that is in it, as a server's user.
+/// Copies a directory with all that is in it, as a server's user.
 fn copy(from: &std::path::Path, to: &std::path::Path) {
     let copied = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
     assert!(copied.success());
@@ -78,7 +78,7 @@ fn a_server_that_is_behind_what_was_acknowledged_is_noticed_by_writers_and_reade
     let (_, epoch) = claim(&writer, session).unwrap();
     append(&writer, session, epoch, 0, &["a", "b"]).unwrap();
     server.stop();
-    let copied = server.folder().join("copy");
+    let copied = server.directory().join("copy");
     copy(&server.data(), &copied);
     server.start();
     append(&writer, session, epoch, 2, &["c"]).unwrap();

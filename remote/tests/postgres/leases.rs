@@ -14,9 +14,9 @@ use crate::server::{schema_of, shared};
 /// Longer than a test takes: nothing is renewed meanwhile.
 const LONG: Duration = Duration::from_secs(3_600);
 
-fn worker(folder: &tempfile::TempDir, place: &dyn Place, name: &str, lease: Duration) -> Store {
+fn worker(directory: &tempfile::TempDir, place: &dyn Place, name: &str, lease: Duration) -> Store {
     let replication = Some(Replication::new(place.replicator_with(name, Some(lease)).unwrap()));
-    Store::open_with(folder.path(), StoreOptions { replication, ..StoreOptions::default() }).unwrap()
+    Store::open_with(directory.path(), StoreOptions { replication, ..StoreOptions::default() }).unwrap()
 }
 
 #[test]
@@ -64,9 +64,9 @@ fn a_lease_is_alive_until_the_server_says_otherwise_and_nobody_has_to_watch_it()
 #[test]
 fn a_worker_renews_its_lease_while_it_has_sessions() {
     let Some(server) = shared() else { return };
-    let (place, folder) = (place(&server.url()), tempfile::tempdir().unwrap());
+    let (place, directory) = (place(&server.url()), tempfile::tempdir().unwrap());
     let session =
-        worker(&folder, place.as_ref(), "one", Duration::from_millis(300)).create(&types()).unwrap();
+        worker(&directory, place.as_ref(), "one", Duration::from_millis(300)).create(&types()).unwrap();
     let renewal = || place.lease(session.id()).unwrap().unwrap().renewal;
     let (first, renews) = (renewal(), SteadyPacing::new());
     while renewal() == first {
@@ -77,9 +77,9 @@ fn a_worker_renews_its_lease_while_it_has_sessions() {
 #[test]
 fn tables_without_leases_get_them_with_the_next_claim() {
     let Some(server) = shared() else { return };
-    let (url, folder) = (server.url(), tempfile::tempdir().unwrap());
+    let (url, directory) = (server.url(), tempfile::tempdir().unwrap());
     let (place, schema) = (place(&url), schema_of(&url));
-    let store = || worker(&folder, place.as_ref(), "one", LONG);
+    let store = || worker(&directory, place.as_ref(), "one", LONG);
     let session = store().create(&types()).unwrap();
     session.dispatch(note("of the older version")).unwrap();
     let id = session.id();

@@ -7,9 +7,9 @@ mod answers;
 mod captures;
 mod compacted;
 mod damage;
+#[path = "../parts/directories.rs"]
+mod directories;
 mod elsewhere;
-#[path = "../parts/folders.rs"]
-mod folders;
 mod kills;
 #[path = "../parts/late_starts.rs"]
 mod late;

@@ -115,17 +115,20 @@ fn a_call_that_a_lost_worker_left_open_is_recovered_by_the_next_and_its_begin_wa
 fn a_store_goes_on_with_its_own_sessions_and_gets_back_what_its_log_lost() {
     let Some(server) = shared() else { return };
     let place = place(&server.url());
-    let (folder, lost) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let session = store(&folder, place.as_ref(), "one").create(&types()).unwrap();
+    let (directory, lost) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let session = store(&directory, place.as_ref(), "one").create(&types()).unwrap();
     let id = session.id();
     session.dispatch(note("first")).unwrap();
     session.close().unwrap();
-    // The folder as it was then comes back later.
+    // The directory as it was then comes back later.
     let older = Store::open(lost.path()).unwrap();
     older
-        .backup_from(store(&folder, place.as_ref(), "one").session_dir(id), foldlog::BackupOptions::default())
+        .backup_from(
+            store(&directory, place.as_ref(), "one").session_dir(id),
+            foldlog::BackupOptions::default(),
+        )
         .unwrap();
-    let session = store(&folder, place.as_ref(), "one").open_session(id, &types()).unwrap();
+    let session = store(&directory, place.as_ref(), "one").open_session(id, &types()).unwrap();
     session.dispatch(note("second")).unwrap();
     session.close().unwrap();
     let session = store(&lost, place.as_ref(), "one").open_session(id, &types()).unwrap();

@@ -20,21 +20,21 @@ struct Pooler {
 
 impl Pooler {
     fn start(server: &Server) -> Pooler {
-        // The name of a socket holds it, and nobody else has one in this folder.
+        // The name of a socket holds it, and nobody else has one in this directory.
         let port = server.port().wrapping_add(1).max(1024);
-        let folder = server.folder();
+        let directory = server.directory();
         let settings = format!(
             "[databases]\n* = host={} port={} user=foldlog\n[pgbouncer]\nlisten_addr =\nlisten_port = {port}\n\
              unix_socket_dir = {}\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 1\n",
-            folder.display(),
+            directory.display(),
             server.port(),
-            folder.display()
+            directory.display()
         );
-        let file = folder.join("pgbouncer.ini");
+        let file = directory.join("pgbouncer.ini");
         fs::write(&file, settings).unwrap();
         let mut command = server.as_its_user(Path::new(PGBOUNCER));
         let child = command.arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let socket = folder.join(format!(".s.PGSQL.{port}"));
+        let socket = directory.join(format!(".s.PGSQL.{port}"));
         let began = Instant::now();
         while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             assert!(began.elapsed() < PATIENCE, "the pooler does not answer");

@@ -19,7 +19,7 @@ pub(crate) enum Way {
 /// Passes bytes on between clients and a server.
 #[derive(Debug)]
 pub(crate) struct Proxy {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     state: Arc<State>,
     port: u16,
 }
@@ -43,8 +43,9 @@ const ENDLESS: i64 = i64::MAX / 2;
 
 impl Proxy {
     pub(crate) fn new(server: &Server) -> Proxy {
-        let folder = tempfile::Builder::new().prefix("foldlog-px").tempdir_in("/tmp").unwrap();
-        let listener = UnixListener::bind(folder.path().join(format!(".s.PGSQL.{}", server.port()))).unwrap();
+        let directory = tempfile::Builder::new().prefix("foldlog-px").tempdir_in("/tmp").unwrap();
+        let listener =
+            UnixListener::bind(directory.path().join(format!(".s.PGSQL.{}", server.port()))).unwrap();
         let left = [AtomicI64::new(ENDLESS), AtomicI64::new(ENDLESS)];
         let state = State {
             server: server.socket(),
@@ -63,7 +64,7 @@ impl Proxy {
                 accepts.connect(client);
             }
         });
-        Proxy { folder, state, port: server.port() }
+        Proxy { directory, state, port: server.port() }
     }
 
     /// Returns the same place as the server's, on this way.
@@ -71,7 +72,7 @@ impl Proxy {
         let (place, query) = url.split_once("?host=").unwrap();
         let (_, rest) = query.split_once('&').unwrap();
         assert!(rest.starts_with(&format!("port={}", self.port)));
-        format!("{place}?host={}&{rest}", self.folder.path().display())
+        format!("{place}?host={}&{rest}", self.directory.path().display())
     }
 
     /// Cuts every connection once so many more bytes have gone that way. What connects later gets through, or finds nobody if the

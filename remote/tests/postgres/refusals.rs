@@ -62,7 +62,7 @@ fn wrong_passwords_missing_databases_rights_and_servers_are_said_and_no_password
     assert!(refusal(&elsewhere, right).contains("the way to it, failed"));
     let unused = server.port().to_string();
     let nobody_listens = url("postgres").replace(&format!("port={unused}"), "port=1");
-    let nobody_listens = nobody_listens.replace(&server.folder().display().to_string(), "127.0.0.1");
+    let nobody_listens = nobody_listens.replace(&server.directory().display().to_string(), "127.0.0.1");
     assert!(
         refusal(&nobody_listens, right)
             .contains("the connection was refused: nobody listens there (PostgreSQL at 127.0.0.1:1,")
@@ -174,15 +174,15 @@ fn a_server_that_does_not_sync_is_refused_also_later() {
     assert!(text.contains("`fsync` is off"), "{text}");
 }
 
-/// Makes an authority, and a certificate of it for `localhost`, in the server's folder.
+/// Makes an authority, and a certificate of it for `localhost`, in the server's directory.
 fn certify(server: &Server) -> Option<std::path::PathBuf> {
-    let folder = server.folder().join("tls");
-    fs::create_dir(&folder).unwrap();
+    let directory = server.directory().join("tls");
+    fs::create_dir(&directory).unwrap();
     let openssl = |arguments: &str| {
-        let run = Command::new("openssl").args(arguments.split(' ')).current_dir(&folder).output();
+        let run = Command::new("openssl").args(arguments.split(' ')).current_dir(&directory).output();
         run.is_ok_and(|run| run.status.success())
     };
-    fs::write(folder.join("names"), "subjectAltName=DNS:localhost\n").unwrap();
+    fs::write(directory.join("names"), "subjectAltName=DNS:localhost\n").unwrap();
     let made = ["authority", "other"].iter().all(|name| {
         openssl(&format!(
             "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 3650 -subj /CN={name} -keyout {name}.key -out {name}.pem"
@@ -194,9 +194,9 @@ fn certify(server: &Server) -> Option<std::path::PathBuf> {
         return None;
     }
     for (from, to) in [("server.key", "server.key"), ("server.pem", "server.crt")] {
-        server.give(&folder.join(from), &server.data().join(to));
+        server.give(&directory.join(from), &server.data().join(to));
     }
-    Some(folder)
+    Some(directory)
 }
 
 #[test]

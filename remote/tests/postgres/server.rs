@@ -1,4 +1,4 @@
-//! A PostgreSQL server of a test, in a folder of its own.
+//! A PostgreSQL server of a test, in a directory of its own.
 
 use std::fs;
 use std::io::Write;
@@ -45,7 +45,7 @@ pub(crate) fn hasty() -> Retries {
 /// Is a server that runs.
 #[derive(Debug)]
 pub(crate) struct Server {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     programs: PathBuf,
     port: u16,
     user: Option<(Uid, Gid)>,
@@ -86,13 +86,13 @@ pub(crate) fn own_with(settings: &[&str]) -> Option<Server> {
         },
     };
     // The path of a socket has a hundred bytes at most.
-    let folder = tempfile::Builder::new().prefix("foldlog-pg").tempdir_in("/tmp").unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let directory = tempfile::Builder::new().prefix("foldlog-pg").tempdir_in("/tmp").unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     if let Some((uid, gid)) = user {
-        chown(folder.path(), Some(uid.as_raw()), Some(gid.as_raw())).unwrap();
+        chown(directory.path(), Some(uid.as_raw()), Some(gid.as_raw())).unwrap();
     }
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let server = Server { folder, programs, port, user, running: Mutex::default() };
+    let server = Server { directory, programs, port, user, running: Mutex::default() };
     let data = server.data();
     let mut initdb = server.program("initdb");
     initdb.arg("-D").arg(&data).args([
@@ -108,7 +108,7 @@ pub(crate) fn own_with(settings: &[&str]) -> Option<Server> {
     ]);
     assert!(initdb.stdout(Stdio::null()).status().unwrap().success(), "initdb failed");
     let mut file = fs::OpenOptions::new().append(true).open(data.join("postgresql.conf")).unwrap();
-    // A killed server syncs every file of its folder otherwise.
+    // A killed server syncs every file of its directory otherwise.
     for setting in ["recovery_init_sync_method = syncfs"].iter().chain(settings) {
         writeln!(file, "{setting}").unwrap();
     }
@@ -128,17 +128,20 @@ pub(crate) fn skip<T>(reason: &str) -> Option<T> {
     None
 }
 
-/// Returns the folder of the server's programs: one of the path, or the newest that Debian has installed.
+/// Returns the directory of the server's programs: one of the path, or the newest that Debian has installed.
 fn programs() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let mut directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut installed: Vec<(u32, PathBuf)> = installed
         .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin"))))
         .collect();
     installed.sort();
-    folders.extend(installed.into_iter().rev().filter(|(version, _)| *version >= 14).map(|(_, path)| path));
-    folders.into_iter().find(|folder| ["initdb", "postgres"].iter().all(|name| folder.join(name).exists()))
+    directories
+        .extend(installed.into_iter().rev().filter(|(version, _)| *version >= 14).map(|(_, path)| path));
+    directories
+        .into_iter()
+        .find(|directory| ["initdb", "postgres"].iter().all(|name| directory.join(name).exists()))
 }
 
 /// Returns the schema that such a place names.
@@ -148,11 +151,11 @@ pub(crate) fn schema_of(url: &str) -> &str {
 
 impl Server {
     pub(crate) fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
+        self.directory.path().join("data")
     }
 
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -161,17 +164,17 @@ impl Server {
 
     /// Returns the socket's file.
     pub(crate) fn socket(&self) -> PathBuf {
-        self.folder.path().join(format!(".s.PGSQL.{}", self.port))
+        self.directory.path().join(format!(".s.PGSQL.{}", self.port))
     }
 
     fn program(&self, name: &str) -> Command {
         self.as_its_user(&self.programs.join(name))
     }
 
-    /// Runs a program in the server's folder, as the user that it runs as.
+    /// Runs a program in the server's directory, as the user that it runs as.
     pub(crate) fn as_its_user(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
-        command.current_dir(self.folder.path()).env("LC_ALL", "C");
+        command.current_dir(self.directory.path()).env("LC_ALL", "C");
         if let Some((uid, gid)) = self.user {
             command.uid(uid.as_raw()).gid(gid.as_raw());
         }
@@ -182,7 +185,7 @@ impl Server {
     pub(crate) fn start(&self) {
         let log = fs::OpenOptions::new().append(true).create(true).open(self.log()).unwrap();
         let mut command = self.program("postgres");
-        command.arg("-D").arg(self.data()).arg("-k").arg(self.folder.path());
+        command.arg("-D").arg(self.data()).arg("-k").arg(self.directory.path());
         command.args(["-p", &self.port.to_string(), "-c", "listen_addresses=127.0.0.1"]);
         command.stdout(log.try_clone().unwrap()).stderr(log);
         *self.running.lock().unwrap() = Some(command.spawn().unwrap());
@@ -196,7 +199,7 @@ impl Server {
     }
 
     fn log(&self) -> PathBuf {
-        self.folder.path().join("log")
+        self.directory.path().join("log")
     }
 
     /// Kills the server, and what it started, in the midst of whatever they do.
@@ -236,11 +239,11 @@ impl Server {
 
     /// Returns the place of sessions that a user has in a schema of a database.
     pub(crate) fn url_of(&self, user: &str, database: &str, schema: &str) -> String {
-        let folder = self.folder.path().display();
-        format!("postgres://{user}@/{database}?host={folder}&port={}&schema={schema}", self.port)
+        let directory = self.directory.path().display();
+        format!("postgres://{user}@/{database}?host={directory}&port={}&schema={schema}", self.port)
     }
 
-    /// Copies a file into the server's folder that its user alone may read.
+    /// Copies a file into the server's directory that its user alone may read.
     pub(crate) fn give(&self, from: &Path, to: &Path) {
         fs::copy(from, to).unwrap();
         fs::set_permissions(to, fs::Permissions::from_mode(0o600)).unwrap();

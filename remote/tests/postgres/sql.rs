@@ -47,10 +47,10 @@ impl Server {
         self.administrator_at(self.port())
     }
 
-    /// Connects as the administrator to the socket of that port in the server's folder.
+    /// Connects as the administrator to the socket of that port in the server's directory.
     pub(crate) fn administrator_at(&self, port: u16) -> Administrator {
         let mut config = tokio_postgres::Config::new();
-        config.host_path(self.folder()).port(port).user("foldlog").dbname("postgres");
+        config.host_path(self.directory()).port(port).user("foldlog").dbname("postgres");
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let (hears, heard) = mpsc::unbounded_channel();
         let client = runtime.block_on(async {

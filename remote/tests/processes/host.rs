@@ -1,4 +1,4 @@
-//! A small host over a bucket in a folder.
+//! A small host over a bucket in a directory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::steps::Steps;
 /// The session that all workers write, one after the other.
 pub(crate) const SESSION: Uuid = Uuid::from_u128(0x5e55);
 
-/// Opens the store of a worker of that name in a folder. `steps` are told of each request to the bucket.
-pub(crate) fn store(folder: &Path, bucket: &Path, name: &str, steps: Steps) -> Store {
+/// Opens the store of a worker of that name in a directory. `steps` are told of each request to the bucket.
+pub(crate) fn store(directory: &Path, bucket: &Path, name: &str, steps: Steps) -> Store {
     let files = LocalFileSystem::new_with_prefix(bucket).unwrap().with_fsync(true);
     let clock = steps.clone();
     let retries = Retries {
@@ -41,24 +41,24 @@ pub(crate) fn store(folder: &Path, bucket: &Path, name: &str, steps: Steps) -> S
         durability: Durability::Every,
         ..StoreOptions::default()
     };
-    Store::open_with(folder, options).unwrap()
+    Store::open_with(directory, options).unwrap()
 }
 
-/// Makes a runner of a session over the files of a folder, which takes the place of the one before it, and is empty where that
+/// Makes a runner of a session over the files of a directory, which takes the place of the one before it, and is empty where that
 /// matters.
 pub(crate) fn runner_in(
     session: &Session,
-    folder: &Path,
+    directory: &Path,
     act: impl Fn(&ToolContext) -> Result<(), ToolError> + Send + Sync + 'static,
 ) -> ToolRunner {
-    std::fs::create_dir_all(folder).unwrap();
-    let files = session.open_workspace(folder, HostFilesystemOptions::default()).unwrap();
+    std::fs::create_dir_all(directory).unwrap();
+    let files = session.open_workspace(directory, HostFilesystemOptions::default()).unwrap();
     files.rebind(Rebind::Overwrite).unwrap();
     runner_over(session, ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap(), act)
         .unwrap()
 }
 
-/// Brings what the last call left into the folder of a runner whose session had no call open.
+/// Brings what the last call left into the directory of a runner whose session had no call open.
 pub(crate) fn rewind_to_last(runner: &ToolRunner) -> foldlog::Result<()> {
     let last = runner.state().session().position().unwrap();
     runner.state().rewind(last, &RewindOptions { overwrite: true, ..RewindOptions::default() }).map(drop)
@@ -73,9 +73,9 @@ pub(crate) fn assert_captures_are_sound(session: &Session, what: &str) {
 /// Name of the file in which each call leaves its operation's number.
 pub(crate) const CALLS: &str = "calls";
 
-/// Returns which calls left their number in a folder.
-pub(crate) fn calls_in(folder: &Path) -> Vec<u64> {
-    let text = std::fs::read_to_string(folder.join(CALLS)).unwrap_or_default();
+/// Returns which calls left their number in a directory.
+pub(crate) fn calls_in(directory: &Path) -> Vec<u64> {
+    let text = std::fs::read_to_string(directory.join(CALLS)).unwrap_or_default();
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 

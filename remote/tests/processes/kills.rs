@@ -4,7 +4,7 @@ use foldlog::Error;
 use foldlog::tools::ExecuteOptions;
 
 use crate::child::{Said, Worker};
-use crate::folders::copy;
+use crate::directories::copy;
 use crate::host::{
     SESSION, Told, assert_captures_are_sound, calls_in, rewind_to_last, runner_in, store, told,
 };
@@ -22,7 +22,7 @@ pub(crate) fn orders(places: &tempfile::TempDir, name: &str) -> Orders {
     std::fs::create_dir_all(&bucket).unwrap();
     Orders {
         bucket,
-        folder: places.path().join(name),
+        directory: places.path().join(name),
         name: name.to_owned(),
         rounds: rounds(),
         waits_at: None,
@@ -88,13 +88,13 @@ fn a_worker_that_is_killed_at_any_step_leaves_all_that_was_acknowledged() {
         // The files are as the begin of the open call captured them, or as the last call left them.
         let open: Vec<u64> = session.open_operations().iter().map(|open| open.operation.get()).collect();
         let left: Vec<u64> = told.begins.iter().copied().filter(|begin| !open.contains(begin)).collect();
-        let folder = places.path().join("work");
-        let runner = runner_in(&session, &folder, |_| Ok(()));
+        let directory = places.path().join("work");
+        let runner = runner_in(&session, &directory, |_| Ok(()));
         runner.recover(&ExecuteOptions::default()).unwrap();
         if open.is_empty() && !left.is_empty() {
             rewind_to_last(&runner).unwrap();
         }
-        assert_eq!(calls_in(&folder), left, "{what}");
+        assert_eq!(calls_in(&directory), left, "{what}");
         interrupted += u64::from(!open.is_empty() && !left.is_empty());
         assert!(session.unsettled_operations().is_empty(), "step {step}");
         assert!(call(&runner).unwrap().success);
@@ -106,7 +106,7 @@ fn a_worker_that_is_killed_at_any_step_leaves_all_that_was_acknowledged() {
 }
 
 #[test]
-fn a_takeover_that_is_killed_at_any_step_is_made_again_in_the_same_folder() {
+fn a_takeover_that_is_killed_at_any_step_is_made_again_in_the_same_directory() {
     let places = tempfile::tempdir().unwrap();
     let first = orders(&places, "first");
     assert!(matches!(Worker::start(&first).hear_out().last(), Some(Said::Done(_))));
@@ -123,14 +123,14 @@ fn a_takeover_that_is_killed_at_any_step_is_made_again_in_the_same_folder() {
         }
         worker.kill();
         let what = format!("step {step}");
-        let again = store(&orders.folder, &orders.bucket, &orders.name, Steps::default());
+        let again = store(&orders.directory, &orders.bucket, &orders.name, Steps::default());
         let session = again.take_over(SESSION, &types()).unwrap();
         assert_captures_are_sound(&session, &what);
-        let folder = places.path().join(format!("work {step}"));
-        let runner = runner_in(&session, &folder, |_| Ok(()));
+        let directory = places.path().join(format!("work {step}"));
+        let runner = runner_in(&session, &directory, |_| Ok(()));
         rewind_to_last(&runner).unwrap();
-        assert_eq!(calls_in(&folder).len() as u64, rounds(), "{what}");
-        assert_eq!(std::fs::metadata(folder.join("large")).unwrap().len(), 3 << 19, "{what}");
+        assert_eq!(calls_in(&directory).len() as u64, rounds(), "{what}");
+        assert_eq!(std::fs::metadata(directory.join("large")).unwrap().len(), 3 << 19, "{what}");
         drop(runner);
         session.close().unwrap();
         step += 1;

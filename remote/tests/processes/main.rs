@@ -1,4 +1,4 @@
-//! Real processes over a bucket in a local folder: killed at each step of the protocol, or stopped there while somebody else takes
+//! Real processes over a bucket in a local directory: killed at each step of the protocol, or stopped there while somebody else takes
 //! their session over, and continued.
 //!
 //! A *step* is the moment before or behind one request of a worker's to the bucket. A worker is another process of this test binary
@@ -8,8 +8,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod child;
-#[path = "../parts/folders.rs"]
-mod folders;
+#[path = "../parts/directories.rs"]
+mod directories;
 mod host;
 mod kills;
 #[path = "../parts/notes.rs"]

@@ -23,7 +23,7 @@ pub(crate) const ORDERS: &str = "FOLDLOG_REMOTE_WORKER";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Orders {
     pub(crate) bucket: PathBuf,
-    pub(crate) folder: PathBuf,
+    pub(crate) directory: PathBuf,
     pub(crate) name: String,
     /// Number of notes, and of calls.
     pub(crate) rounds: u64,
@@ -37,11 +37,11 @@ pub(crate) struct Orders {
 
 impl Display for Orders {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Orders { bucket, folder, name, rounds, waits_at, takes_over, counts_late, waits_in_window } =
+        let Orders { bucket, directory, name, rounds, waits_at, takes_over, counts_late, waits_in_window } =
             self;
         let waits_at = waits_at.map_or(-1, u64::cast_signed);
-        let (bucket, folder) = (bucket.display(), folder.display());
-        write!(f, "{bucket}\n{folder}\n{name}\n{rounds}\n{waits_at}\n")?;
+        let (bucket, directory) = (bucket.display(), directory.display());
+        write!(f, "{bucket}\n{directory}\n{name}\n{rounds}\n{waits_at}\n")?;
         write!(f, "{takes_over}\n{counts_late}\n{waits_in_window}")
     }
 }
@@ -50,11 +50,11 @@ impl FromStr for Orders {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Orders, ()> {
-        let [bucket, folder, name, rounds, waits_at, takes_over, counts_late, waits_in_window] =
+        let [bucket, directory, name, rounds, waits_at, takes_over, counts_late, waits_in_window] =
             text.split('\n').collect::<Vec<_>>().try_into().map_err(drop)?;
         Ok(Orders {
             bucket: bucket.into(),
-            folder: folder.into(),
+            directory: directory.into(),
             name: name.to_owned(),
             rounds: rounds.parse().map_err(drop)?,
             waits_at: waits_at.parse::<i64>().map_err(drop)?.try_into().ok(),
@@ -85,8 +85,8 @@ fn part_of_a_worker() {
 }
 
 fn work(orders: &Orders, steps: &Steps) -> foldlog::Result<()> {
-    let Orders { bucket, folder, name, rounds, takes_over, counts_late, waits_in_window, .. } = orders;
-    let workers = store(folder, bucket, name, steps.clone());
+    let Orders { bucket, directory, name, rounds, takes_over, counts_late, waits_in_window, .. } = orders;
+    let workers = store(directory, bucket, name, steps.clone());
     let session = match takes_over {
         true => workers.take_over(SESSION, &types())?,
         false => workers
@@ -95,7 +95,7 @@ fn work(orders: &Orders, steps: &Steps) -> foldlog::Result<()> {
     if *counts_late {
         steps.begin_anew();
     }
-    let runner = runner_in(&session, &folder.join("work"), |context| {
+    let runner = runner_in(&session, &directory.join("work"), |context| {
         say("within", context.operation());
         let files = context.resources().get::<dyn Filesystem>().unwrap();
         files.append(CALLS, format!("{}\n", context.operation()).as_bytes()).unwrap();

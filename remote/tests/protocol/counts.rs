@@ -40,8 +40,8 @@ impl Requests for Counted {
         self.store.delete_stream(locations)
     }
 
-    fn list(&self, folder: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
-        self.store.list(folder)
+    fn list(&self, directory: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
+        self.store.list(directory)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The protocol over a local folder, which has create-if-absent and no update, through the blocking forms.
+//! The protocol over a local directory, which has create-if-absent and no update, through the blocking forms.
 
 use std::fs::{self, File};
 use std::sync::{Arc, Mutex};
@@ -12,15 +12,15 @@ use object_store::local::LocalFileSystem;
 
 use crate::sim::world::{SESSION, record};
 
-fn remote(folder: &tempfile::TempDir) -> Remote {
-    let store = LocalFileSystem::new_with_prefix(folder.path()).unwrap().with_fsync(true);
+fn remote(directory: &tempfile::TempDir) -> Remote {
+    let store = LocalFileSystem::new_with_prefix(directory.path()).unwrap().with_fsync(true);
     Remote::new(Arc::new(store), "team", Retries::default()).unwrap()
 }
 
 #[test]
-fn a_folder_holds_a_session_that_another_worker_takes_over() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut first = remote(&folder).claim(SESSION, "first", |_| {}).unwrap();
+fn a_directory_holds_a_session_that_another_worker_takes_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut first = remote(&directory).claim(SESSION, "first", |_| {}).unwrap();
     assert_eq!(first.append([record(0, b"zero"), record(1, b"one")]).unwrap(), 2);
     let known = *first.writer().unwrap().chain();
 
@@ -28,7 +28,7 @@ fn a_folder_holds_a_session_that_another_worker_takes_over() {
     let each = move |chunk: &foldlog_remote::chunk::Chunk<'_>| {
         chunk.records().for_each(|record| send.send((record.sequence.get(), record.body.to_vec())).unwrap());
     };
-    let mut second = remote(&folder).claim(SESSION, "second", each).unwrap();
+    let mut second = remote(&directory).claim(SESSION, "second", each).unwrap();
     assert_eq!(bodies.iter().collect::<Vec<_>>(), [(0, b"zero".to_vec()), (1, b"one".to_vec())]);
     assert_eq!(second.append([record(2, b"two")]).unwrap(), 3);
     match first.append([record(2, b"two")]).unwrap_err() {
@@ -37,7 +37,7 @@ fn a_folder_holds_a_session_that_another_worker_takes_over() {
     }
 
     // A reader goes on from where it was.
-    let reading = remote(&folder);
+    let reading = remote(&directory);
     let count = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&count);
     let chain = reading.read_behind(known, move |chunk| *counted.lock().unwrap() += chunk.count).unwrap();
@@ -46,11 +46,11 @@ fn a_folder_holds_a_session_that_another_worker_takes_over() {
 
 #[test]
 fn eight_writers_race_and_nothing_is_appended_twice() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let acknowledged = Arc::new(Mutex::new(Vec::new()));
     let threads: Vec<_> = (0..8)
         .map(|who| {
-            let (remote, acknowledged) = (remote(&folder), Arc::clone(&acknowledged));
+            let (remote, acknowledged) = (remote(&directory), Arc::clone(&acknowledged));
             thread::spawn(move || {
                 for round in 0..3 {
                     let Ok(mut writer) = remote.claim(SESSION, "racer", |_| {}) else { continue };
@@ -74,7 +74,7 @@ fn eight_writers_race_and_nothing_is_appended_twice() {
             .unwrap()
             .extend(chunk.records().map(|record| (record.sequence.get(), record.body.to_vec())));
     };
-    remote(&folder).read(SESSION, each).unwrap();
+    remote(&directory).read(SESSION, each).unwrap();
     let mut acknowledged = std::mem::take(&mut *acknowledged.lock().unwrap());
     acknowledged.sort();
     // Nothing was in doubt, so the log holds what was acknowledged, and nothing else.
@@ -84,23 +84,23 @@ fn eight_writers_race_and_nothing_is_appended_twice() {
 
 #[test]
 fn a_session_that_is_not_there_is_empty() {
-    let folder = tempfile::tempdir().unwrap();
-    let chain = remote(&folder).read(SESSION, |_| panic!("there is no chunk")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let chain = remote(&directory).read(SESSION, |_| panic!("there is no chunk")).unwrap();
     assert_eq!((chain.next_number(), chain.last()), (0, None));
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "reading writes nothing");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "reading writes nothing");
 }
 
 #[test]
-fn chunks_are_collected_from_a_folder_by_the_times_of_its_files() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut writer = remote(&folder).claim(SESSION, "first", |_| {}).unwrap();
+fn chunks_are_collected_from_a_directory_by_the_times_of_its_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer = remote(&directory).claim(SESSION, "first", |_| {}).unwrap();
     for sequence in 0..130 {
         writer.append([record(sequence, b"body")]).unwrap();
     }
-    let collecting = remote(&folder);
+    let collecting = remote(&directory);
     let young = collecting.collect(SESSION, CollectOptions::default()).unwrap();
     assert_eq!((young.chunks, young.left, young.next.get()), (0, 131, 130));
-    let session = folder.path().join(format!("team/sessions/{SESSION}"));
+    let session = directory.path().join(format!("team/sessions/{SESSION}"));
     let age = |volume: &str, age: Duration| {
         let file = File::options().write(true).open(session.join("volumes/64").join(volume)).unwrap();
         file.set_modified(SystemTime::now() - age).unwrap();
@@ -122,21 +122,21 @@ fn chunks_are_collected_from_a_folder_by_the_times_of_its_files() {
     assert_eq!(collecting.collect(SESSION, options).unwrap().chunks, 0);
 
     writer.append([record(130, b"on")]).unwrap();
-    let chain = remote(&folder).read(SESSION, |_| {}).unwrap();
+    let chain = remote(&directory).read(SESSION, |_| {}).unwrap();
     assert_eq!(chain.next_sequence().get(), 131);
-    // Nothing is left of what it asked the folder with.
+    // Nothing is left of what it asked the directory with.
     assert_eq!(fs::read_dir(session.join("probe")).map_or(0, Iterator::count), 0);
 }
 
-/// A pipe in the place of an object took a minute, and a folder was none: the log ended there.
+/// A pipe in the place of an object took a minute, and a directory was none: the log ended there.
 #[test]
-fn what_is_no_file_in_a_folder_is_refused_at_once_and_is_no_end() {
-    let folder = tempfile::tempdir().unwrap();
-    let url = format!("file://{}", folder.path().display());
+fn what_is_no_file_in_a_directory_is_refused_at_once_and_is_no_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", directory.path().display());
     let place = || open_remote(&url, Retries::default(), &PlaceEnvironment::new()).unwrap();
     let mut writer = place().claim(SESSION, "first", |_| {}).unwrap();
     writer.append([record(0, b"zero")]).unwrap();
-    let log = folder.path().join(format!("sessions/{SESSION}/log"));
+    let log = directory.path().join(format!("sessions/{SESSION}/log"));
     let last = log.join(format!("{:020}", 1));
     let whole = fs::read(&last).unwrap();
     let is_refused = |read: Result<(), Error>| {
@@ -153,7 +153,7 @@ fn what_is_no_file_in_a_folder_is_refused_at_once_and_is_no_end() {
     assert!(is_refused(place().read(SESSION, |_| {}).map(drop)));
     fs::remove_file(&last).unwrap();
     // A link to a file is one.
-    fs::write(folder.path().join("elsewhere"), whole).unwrap();
-    std::os::unix::fs::symlink(folder.path().join("elsewhere"), &last).unwrap();
+    fs::write(directory.path().join("elsewhere"), whole).unwrap();
+    std::os::unix::fs::symlink(directory.path().join("elsewhere"), &last).unwrap();
     assert_eq!(place().read(SESSION, |_| {}).unwrap().next_sequence().get(), 1);
 }

@@ -10,7 +10,7 @@ use foldlog::tools::{ExecuteOptions, RewindOptions, ToolContext};
 use foldlog::{BackupOptions, CollectOptions, Error, ResourceRegistry, Session};
 
 use crate::bucket::Bucket;
-use crate::folders::copy;
+use crate::directories::copy;
 use crate::host::{plain_store, store, timeless_store};
 use crate::notes::{call, runner_over, types};
 use crate::workspace::{Worker, contents, noise};
@@ -25,12 +25,12 @@ fn assert_sound(session: &Session) {
     assert!(audited.captures > 0);
 }
 
-/// Returns the paths of all files in a folder.
-fn files_in(folder: &Path) -> Vec<PathBuf> {
-    contents(folder).into_keys().map(|name| folder.join(name)).collect()
+/// Returns the paths of all files in a directory.
+fn files_in(directory: &Path) -> Vec<PathBuf> {
+    contents(directory).into_keys().map(|name| directory.join(name)).collect()
 }
 
-/// Returns the files of a session as a rewind to its last position brings them into the worker's empty folder.
+/// Returns the files of a session as a rewind to its last position brings them into the worker's empty directory.
 fn rewound(worker: &Worker, session: &Session) -> BTreeMap<String, Vec<u8>> {
     let runner = worker.runner(session, Some(Rebind::Overwrite), |_| Ok(()));
     let last = session.position().unwrap();
@@ -79,9 +79,9 @@ fn a_begins_captures_are_held_before_its_handler_runs_and_restored_on_another_ma
     assert!(third.write(&new, &[("src/new", b"two".to_vec())]).unwrap().success);
 }
 
-/// The README had a folder filled only where no call was open, and a call that had only read left it empty for the tools that followed.
+/// The README had a directory filled only where no call was open, and a call that had only read left it empty for the tools that followed.
 #[test]
-fn what_the_readme_says_fills_the_folder_whether_a_call_was_open_or_not() {
+fn what_the_readme_says_fills_the_directory_whether_a_call_was_open_or_not() {
     for is_open in [false, true] {
         let bucket = Bucket::default();
         let [first, second] = workers(&bucket);
@@ -121,9 +121,9 @@ fn what_the_readme_says_fills_the_folder_whether_a_call_was_open_or_not() {
 #[test]
 fn what_the_last_call_left_is_there_and_each_side_of_a_call_costs_one_put_unless_much_is_new() {
     let bucket = Bucket::default();
-    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let [first, second] = [(&folders[0], "one"), (&folders[1], "two")]
-        .map(|(folder, name)| Worker::at(timeless_store(folder, &bucket, name)));
+    let directories = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [first, second] = [(&directories[0], "one"), (&directories[1], "two")]
+        .map(|(directory, name)| Worker::at(timeless_store(directory, &bucket, name)));
     let session = first.store.create(&types()).unwrap();
     let id = session.id();
     for n in 0..200_u64 {
@@ -269,8 +269,8 @@ fn a_log_that_gets_back_what_it_lost_gets_back_its_captures_and_a_copy_that_is_r
 fn captures_that_were_collected_before_they_were_held_are_not_taken_for_damaged() {
     let bucket = Bucket::default();
     let [first, second] = workers(&bucket);
-    let folder = tempfile::tempdir().unwrap();
-    let alone = plain_store(folder.path(), false);
+    let directory = tempfile::tempdir().unwrap();
+    let alone = plain_store(directory.path(), false);
     let session = alone.create(&types()).unwrap();
     let id = session.id();
     let worker = Worker::at(alone.clone());
@@ -286,7 +286,7 @@ fn captures_that_were_collected_before_they_were_held_are_not_taken_for_damaged(
     assert!(before.collected > 0 && before.damaged.is_empty(), "{before:?}");
     drop(worker);
     drop(alone);
-    store(&folder, &bucket, "one").open_session(id, &types()).unwrap().close().unwrap();
+    store(&directory, &bucket, "one").open_session(id, &types()).unwrap().close().unwrap();
 
     // A copy and a takeover say what the store said that collected them.
     drop(first);
@@ -317,10 +317,10 @@ fn captures_that_were_collected_before_they_were_held_are_not_taken_for_damaged(
     assert!(after.collected > 0 && !after.damaged.is_empty(), "{after:?}");
 }
 
-/// A machine is lost between two calls, and whoever takes the session over has a folder that is not filled: its first call goes on with
+/// A machine is lost between two calls, and whoever takes the session over has a directory that is not filled: its first call goes on with
 /// what is there, and says that this is not what the last call left.
 #[test]
-fn the_first_call_after_a_takeover_tells_that_the_folder_is_another_one() {
+fn the_first_call_after_a_takeover_tells_that_the_directory_is_another_one() {
     let bucket = Bucket::default();
     let [first, second] = workers(&bucket);
     let third = Worker::new(&bucket, "three");

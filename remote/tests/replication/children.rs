@@ -1,4 +1,4 @@
-//! Captures of the calls of child sessions, which stand in the parent's folder, and captures that stand where nobody holds them.
+//! Captures of the calls of child sessions, which stand in the parent's directory, and captures that stand where nobody holds them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn child_writes(worker: &Worker, session: &Session, path: &'static str, bytes: V
 }
 
 #[test]
-fn captures_of_a_childs_calls_are_held_with_it_and_stand_in_the_parents_folder_after_a_takeover() {
+fn captures_of_a_childs_calls_are_held_with_it_and_stand_in_the_parents_directory_after_a_takeover() {
     for child_first in [true, false] {
         let bucket = Bucket::default();
         let [first, second] = ["one", "two"].map(|name| Worker::new(&bucket, name));
@@ -113,7 +113,7 @@ fn captures_of_a_childs_calls_are_held_with_it_and_stand_in_the_parents_folder_a
 }
 
 #[test]
-fn captures_that_a_host_keeps_in_another_folder_are_told_not_to_be_held() {
+fn captures_that_a_host_keeps_in_another_directory_are_told_not_to_be_held() {
     let bucket = Bucket::default();
     let worker = Worker::new(&bucket, "one");
     let session = worker.store.create(&types()).unwrap();

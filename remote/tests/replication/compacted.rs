@@ -16,10 +16,10 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use crate::bucket::retries;
-use crate::folders;
+use crate::directories;
 use crate::lineages::{types, write};
 
-/// A folder that is a bucket, and the folders of three workers.
+/// A directory that is a bucket, and the directories of three workers.
 struct World {
     bucket: TempDir,
     workers: [TempDir; 3],
@@ -28,8 +28,8 @@ struct World {
     object_bytes_min: u64,
 }
 
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let below = |path: PathBuf| if path.is_dir() { files(&path) } else { vec![path] };
     entries.flat_map(|entry| below(entry.unwrap().path())).collect()
 }
@@ -41,9 +41,9 @@ impl World {
     }
 
     fn with_objects(drafts: u64, object_bytes_min: u64) -> World {
-        let folder = || tempfile::tempdir().unwrap();
-        let workers = [(); 3].map(|()| folder());
-        let world = World { bucket: folder(), workers, id: Uuid::nil(), object_bytes_min };
+        let directory = || tempfile::tempdir().unwrap();
+        let workers = [(); 3].map(|()| directory());
+        let world = World { bucket: directory(), workers, id: Uuid::nil(), object_bytes_min };
         let session = world.store(0).create(&types()).unwrap();
         for draft in 0..drafts {
             write(&session, draft..draft + 1);
@@ -59,12 +59,12 @@ impl World {
         Remote::new(Arc::new(store), "team", retries()).unwrap()
     }
 
-    fn store_in(&self, folder: &Path, name: &str) -> Store {
+    fn store_in(&self, directory: &Path, name: &str) -> Store {
         let store = Arc::new(LocalFileSystem::new_with_prefix(self.bucket.path()).unwrap());
         let replicator = ObjectReplicator::new(store, "team", name, retries()).unwrap();
         let replication = Some(Replication::new(Arc::new(replicator.without_lease())));
         let object_bytes_min = self.object_bytes_min;
-        Store::open_with(folder, StoreOptions { replication, object_bytes_min, ..StoreOptions::default() })
+        Store::open_with(directory, StoreOptions { replication, object_bytes_min, ..StoreOptions::default() })
             .unwrap()
     }
 
@@ -72,7 +72,7 @@ impl World {
         self.store_in(self.workers[worker].path(), &format!("worker {worker}"))
     }
 
-    /// Folder of the session's objects.
+    /// Directory of the session's objects.
     fn held(&self) -> PathBuf {
         self.bucket.path().join(format!("team/sessions/{}", self.id))
     }
@@ -345,7 +345,7 @@ fn nobody_goes_back_to_what_the_bucket_may_have_dropped_whatever_its_own_log_has
     // An older copy of the log, with all bodies, gets back what it lacks, and that record with it.
     let world = World::new(150);
     let older = tempfile::tempdir().unwrap();
-    folders::copy(world.workers[0].path(), older.path());
+    directories::copy(world.workers[0].path(), older.path());
     world.compact();
     world.grow_old();
     assert!(world.collect().dropped > 0);

@@ -11,8 +11,8 @@ use crate::notes::{note, types};
 
 #[test]
 fn a_handler_runs_behind_a_begin_that_is_held_and_its_end_is_held_when_the_call_returns() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
-    let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store(&directory, &bucket, "one").create(&types()).unwrap();
     session.dispatch(note("before")).unwrap();
     let (id, seen) = (session.id(), bucket.clone());
     let report = run(&session, move |_| {
@@ -26,8 +26,8 @@ fn a_handler_runs_behind_a_begin_that_is_held_and_its_end_is_held_when_the_call_
 
 #[test]
 fn what_is_held_is_the_log_record_for_record_with_its_payloads() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
-    let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store(&directory, &bucket, "one").create(&types()).unwrap();
     let id = session.id();
     for n in 0..10_000 {
         session.dispatch(note(format!("note {n}"))).unwrap();
@@ -39,7 +39,7 @@ fn what_is_held_is_the_log_record_for_record_with_its_payloads() {
 
     let mut local = Vec::new();
     let mut objects = Vec::new();
-    let log = LogReader::open(foldlog::Store::open(folder.path()).unwrap().session_dir(id)).unwrap();
+    let log = LogReader::open(foldlog::Store::open(directory.path()).unwrap().session_dir(id)).unwrap();
     log.records(0, u64::MAX, |record| {
         objects.extend(record.objects());
         local.push((record.sequence.get(), record.kind.name().to_owned(), record.body.to_vec()));
@@ -59,8 +59,8 @@ fn what_is_held_is_the_log_record_for_record_with_its_payloads() {
 
 #[test]
 fn what_no_call_waits_for_follows_and_a_write_waits_where_the_bucket_is_too_far_behind() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
-    let session = store_at(&folder, &bucket, "one", Durability::Process).create(&types()).unwrap();
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store_at(&directory, &bucket, "one", Durability::Process).create(&types()).unwrap();
     let id = session.id();
     session.dispatch(note("one")).unwrap();
     // Nothing waits at this durability: the claim alone is there for certain.
@@ -76,8 +76,8 @@ fn what_no_call_waits_for_follows_and_a_write_waits_where_the_bucket_is_too_far_
 
 #[test]
 fn a_call_whose_begin_cannot_be_held_does_not_run_and_the_next_opening_goes_on() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
-    let workers = store(&folder, &bucket, "one");
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let workers = store(&directory, &bucket, "one");
     let session = workers.create(&types()).unwrap();
     let id = session.id();
     session.sync().unwrap();
@@ -101,14 +101,14 @@ fn a_call_whose_begin_cannot_be_held_does_not_run_and_the_next_opening_goes_on()
 
 #[test]
 fn a_store_goes_on_with_its_own_sessions_and_feeds_what_a_process_left() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
     let id = {
-        let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+        let session = store(&directory, &bucket, "one").create(&types()).unwrap();
         session.dispatch(note("first")).unwrap();
         session.id()
     };
     for round in 0..3 {
-        let session = store(&folder, &bucket, "one").open_session(id, &types()).unwrap();
+        let session = store(&directory, &bucket, "one").open_session(id, &types()).unwrap();
         session.dispatch(note(format!("round {round}"))).unwrap();
         session.close().unwrap();
     }
@@ -119,8 +119,8 @@ fn a_store_goes_on_with_its_own_sessions_and_feeds_what_a_process_left() {
 
 #[test]
 fn an_id_that_the_bucket_holds_is_not_created_anew() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
-    let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store(&directory, &bucket, "one").create(&types()).unwrap();
     let id = session.id();
     session.close().unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
@@ -129,14 +129,14 @@ fn an_id_that_the_bucket_holds_is_not_created_anew() {
     let refused = other.create_with(&types(), options.clone());
     assert!(matches!(refused, Err(Error::ReplicaAhead { .. })), "{refused:?}");
     // Nobody was fenced by that, and nothing of it is left.
-    assert!(store(&folder, &bucket, "one").open_session(id, &types()).is_ok());
+    assert!(store(&directory, &bucket, "one").open_session(id, &types()).is_ok());
     assert!(matches!(other.create_with(&types(), options), Err(Error::ReplicaAhead { .. })));
 }
 
 #[test]
 fn what_is_put_behind_the_appends_is_put_once_the_session_is_closed() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
-    let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store(&directory, &bucket, "one").create(&types()).unwrap();
     bucket.put_slowly("/volumes/");
     while bucket.keys("/log/").len() < 64 {
         session.dispatch(note("one more")).unwrap();

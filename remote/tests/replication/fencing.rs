@@ -17,8 +17,8 @@ const FRESH: Duration = Duration::from_secs(600);
 
 #[test]
 fn a_superseded_writer_starts_no_further_handler_and_appends_nothing() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
-    let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store(&directory, &bucket, "one").create(&types()).unwrap();
     let id = session.id();
     assert!(run(&session, |_| Ok(())).unwrap().success);
     let before = bucket.records(id);
@@ -40,8 +40,8 @@ fn a_superseded_writer_starts_no_further_handler_and_appends_nothing() {
 #[test]
 fn a_worker_that_reads_the_acknowledgement_of_a_begin_after_a_takeover_starts_no_tool() {
     for runs_elsewhere in [false, true] {
-        let (folder, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Clock::default());
-        let session = store_with(&folder, &bucket, "one", &clock).create(&types()).unwrap();
+        let (directory, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Clock::default());
+        let session = store_with(&directory, &bucket, "one", &clock).create(&types()).unwrap();
         let id = session.id();
         let (taking, sleeping) = (bucket.clone(), clock.clone());
         bucket.before_answering_next_chunk(move || {
@@ -73,8 +73,8 @@ fn a_worker_that_reads_the_acknowledgement_of_a_begin_after_a_takeover_starts_no
 /// The window that is documented in `foldlog::replication`.
 #[test]
 fn a_takeover_within_a_sixth_of_the_lease_is_not_noticed_before_the_start_and_the_token_shows_it() {
-    let (folder, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Clock::default());
-    let session = store_with(&folder, &bucket, "one", &clock).create(&types()).unwrap();
+    let (directory, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Clock::default());
+    let session = store_with(&directory, &bucket, "one", &clock).create(&types()).unwrap();
     let id = session.id();
     let taking = bucket.clone();
     bucket.before_answering_next_chunk(move || {
@@ -94,8 +94,8 @@ fn a_takeover_within_a_sixth_of_the_lease_is_not_noticed_before_the_start_and_th
 
 #[test]
 fn an_old_acknowledgement_is_confirmed_by_one_request_and_a_young_one_by_none() {
-    let (folder, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Clock::default());
-    let session = store_with(&folder, &bucket, "one", &clock).create(&types()).unwrap();
+    let (directory, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Clock::default());
+    let session = store_with(&directory, &bucket, "one", &clock).create(&types()).unwrap();
     let before = bucket.reads();
     assert!(run(&session, |_| Ok(())).unwrap().success);
     assert_eq!(bucket.reads(), before);
@@ -108,15 +108,15 @@ fn an_old_acknowledgement_is_confirmed_by_one_request_and_a_young_one_by_none() 
 
 #[test]
 fn a_tool_does_not_start_while_each_confirmation_is_read_too_late() {
-    let (folder, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Clock::default());
-    let session = store_with(&folder, &bucket, "one", &clock).create(&types()).unwrap();
+    let (directory, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Clock::default());
+    let session = store_with(&directory, &bucket, "one", &clock).create(&types()).unwrap();
     clock.read_slowly(FRESH);
     let refused = run(&session, |_| panic!("the tool starts")).unwrap_err();
     let Error::ReplicaFailed { reason, .. } = &refused else { panic!("{refused:?}") };
     assert!(reason.contains("came too late"), "{reason}");
     // Opened again, once the bucket answers, the session goes on.
     clock.read_slowly(Duration::ZERO);
-    let (id, store) = (session.id(), store_with(&folder, &bucket, "one", &clock));
+    let (id, store) = (session.id(), store_with(&directory, &bucket, "one", &clock));
     drop(session);
     let session = store.open_session(id, &types()).unwrap();
     recover_by_running_again(&session, |_| Ok(()));
@@ -125,8 +125,8 @@ fn a_tool_does_not_start_while_each_confirmation_is_read_too_late() {
 
 #[test]
 fn a_running_handler_is_told_to_stop_and_its_end_is_not_acknowledged() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
-    let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store(&directory, &bucket, "one").create(&types()).unwrap();
     let id = session.id();
     let (inside, taking) = (session.clone(), bucket.clone());
     let told = Arc::new(AtomicBool::new(false));
@@ -146,8 +146,8 @@ fn a_running_handler_is_told_to_stop_and_its_end_is_not_acknowledged() {
 
 #[test]
 fn records_behind_anothers_claim_are_superseded_and_stay_readable() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
-    let workers = store(&folder, &bucket, "one");
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let workers = store(&directory, &bucket, "one");
     let session = workers.create(&types()).unwrap();
     let id = session.id();
     session.dispatch(note("held")).unwrap();
@@ -206,8 +206,8 @@ fn the_epoch_of_a_fencing_token_rises_with_each_worker_and_the_operation_stays()
     assert!(tokens[0] < tokens[1] && tokens[0].operation.sequence() < operation);
 
     // Without a replicator nobody takes a session over.
-    let folder = tempfile::tempdir().unwrap();
-    let plain = foldlog::Store::open(folder.path()).unwrap().create(&types()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let plain = foldlog::Store::open(directory.path()).unwrap().create(&types()).unwrap();
     assert!(
         run(&plain, |context| {
             assert_eq!(context.fencing_token().epoch, None);

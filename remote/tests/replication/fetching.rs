@@ -11,46 +11,46 @@ use futures_lite::future;
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
-use crate::folders::copy;
+use crate::directories::copy;
 use crate::host::{plain_store, run, store};
 use crate::notes::{note, texts, types};
 
-/// A worker's folder, and a copy of it from before the last records.
+/// A worker's directory, and a copy of it from before the last records.
 struct Worker {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     older: tempfile::TempDir,
     bucket: Bucket,
     id: Uuid,
 }
 
 impl Worker {
-    /// Records three notes, keeps a copy of the folder, and records more.
+    /// Records three notes, keeps a copy of the directory, and records more.
     fn that_loses(lost: impl FnOnce(&Session, &Path)) -> Worker {
-        let (folder, older) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (directory, older) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let bucket = Bucket::default();
-        let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+        let session = store(&directory, &bucket, "one").create(&types()).unwrap();
         let id = session.id();
         for n in 0..3 {
             session.dispatch(note(n.to_string())).unwrap();
         }
         session.close().unwrap();
-        copy(folder.path(), older.path());
-        let session = store(&folder, &bucket, "one").open_session(id, &types()).unwrap();
+        copy(directory.path(), older.path());
+        let session = store(&directory, &bucket, "one").open_session(id, &types()).unwrap();
         lost(&session, older.path());
         session.close().unwrap();
-        Worker { folder, older, bucket, id }
+        Worker { directory, older, bucket, id }
     }
 
     fn newer(&self) -> Session {
-        store(&self.folder, &self.bucket, "one").open_session(self.id, &types()).unwrap()
+        store(&self.directory, &self.bucket, "one").open_session(self.id, &types()).unwrap()
     }
 
     fn older(&self) -> Result<Session, Error> {
         store(&self.older, &self.bucket, "one").open_session(self.id, &types())
     }
 
-    fn digest(&self, folder: &Path) -> (u64, Vec<u8>) {
-        let log = LogReader::open(plain_store(folder, false).session_dir(self.id)).unwrap();
+    fn digest(&self, directory: &Path) -> (u64, Vec<u8>) {
+        let log = LogReader::open(plain_store(directory, false).session_dir(self.id)).unwrap();
         let digest = log.digest_through(log.last_position()).unwrap();
         (log.records_len(), digest.to_vec())
     }
@@ -75,7 +75,7 @@ fn what_the_log_lost_and_the_bucket_has_comes_back_with_its_payloads() {
     assert_eq!(session.synced(), session.position().unwrap() + 1);
     assert!(!session.is_interrupted());
     session.close().unwrap();
-    assert_eq!(worker.digest(worker.older.path()), worker.digest(worker.folder.path()));
+    assert_eq!(worker.digest(worker.older.path()), worker.digest(worker.directory.path()));
 
     // And the log goes on, under its own claim.
     let session = worker.older().unwrap();
@@ -135,7 +135,7 @@ fn records_of_another_writer_are_not_fetched() {
     assert_eq!(worker.digest(worker.older.path()), records, "nothing was written");
     // Where two itself lost that, it gets it back.
     let older = tempfile::tempdir().unwrap();
-    copy(worker.folder.path(), older.path());
+    copy(worker.directory.path(), older.path());
     let session = store(&older, &worker.bucket, "two").open_session(worker.id, &types()).unwrap();
     assert_eq!(texts(&session).last().map(String::as_str), Some("two's"));
 }
@@ -160,7 +160,7 @@ fn a_fetch_that_fails_in_the_midst_is_gone_on_with() {
         session.dispatch(note("long ".repeat(30_000))).unwrap();
         session.dispatch(note("last")).unwrap();
     });
-    let log = LogReader::open(plain_store(worker.folder.path(), false).session_dir(worker.id)).unwrap();
+    let log = LogReader::open(plain_store(worker.directory.path(), false).session_dir(worker.id)).unwrap();
     let mut objects = Vec::new();
     log.records(0, u64::MAX, |record| {
         objects.extend(record.objects());
@@ -187,16 +187,16 @@ fn a_fetch_that_fails_in_the_midst_is_gone_on_with() {
     let session = worker.older().unwrap();
     assert_eq!(texts(&session).last().map(String::as_str), Some("last"));
     session.close().unwrap();
-    assert_eq!(worker.digest(worker.older.path()), worker.digest(worker.folder.path()));
+    assert_eq!(worker.digest(worker.older.path()), worker.digest(worker.directory.path()));
 }
 
 /// The put of a process that was cut off arrived between the reading and the claim of the next one, which took its own log's records for
 /// another writer's.
 #[test]
 fn what_its_own_writer_had_put_and_arrives_late_keeps_nobody_from_opening() {
-    let (folder, next, bucket) =
+    let (directory, next, bucket) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Bucket::default());
-    let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+    let session = store(&directory, &bucket, "one").create(&types()).unwrap();
     let id = session.id();
     session.dispatch(note("acknowledged")).unwrap();
     session.sync().unwrap();
@@ -210,7 +210,7 @@ fn what_its_own_writer_had_put_and_arrives_late_keeps_nobody_from_opening() {
         }
     };
     wait_for(1);
-    copy(folder.path(), next.path());
+    copy(directory.path(), next.path());
     let opened = store(&next, &bucket, "one");
     let opening = std::thread::spawn(move || opened.open_session(id, &types()));
     // It has read what is held, and is about to claim.

@@ -6,7 +6,7 @@ use foldlog::{
 };
 
 use crate::bucket::Bucket;
-use crate::folders::copy;
+use crate::directories::copy;
 use crate::host::{plain_store, run, store, store_at};
 use crate::notes::{Notes, note, texts, types};
 
@@ -19,8 +19,8 @@ fn is_refused<T: std::fmt::Debug>(opened: Result<T, Error>) -> bool {
 
 #[test]
 fn a_store_without_the_replicator_reads_a_held_session_and_does_not_write_it() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
-    let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store(&directory, &bucket, "one").create(&types()).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.dispatch(note("held")).unwrap();
     let replicated = session.replicated().unwrap();
@@ -29,7 +29,7 @@ fn a_store_without_the_replicator_reads_a_held_session_and_does_not_write_it() {
     assert_eq!(bucket.kinds(id)[..2], ["opened", "replicated"]);
     let records = LogReader::open(&dir).unwrap().records_len();
 
-    let plain = plain_store(folder.path(), false);
+    let plain = plain_store(directory.path(), false);
     assert!(is_refused(plain.open_session(id, &types())));
     assert!(is_refused(plain.open_to_recover(id)));
     assert!(is_refused(plain.settle(id, 7, &Settlement::failed(), "a person", "why not")));
@@ -46,56 +46,56 @@ fn a_store_without_the_replicator_reads_a_held_session_and_does_not_write_it() {
 
 #[test]
 fn whoever_says_so_writes_a_held_session_and_the_next_opening_brings_that() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
-    let session = store(&folder, &bucket, "one").create(&types()).unwrap();
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let session = store(&directory, &bucket, "one").create(&types()).unwrap();
     let id = session.id();
     session.close().unwrap();
     let held = bucket.kinds(id).len();
-    let plain = plain_store(folder.path(), true).open_session(id, &types()).unwrap();
+    let plain = plain_store(directory.path(), true).open_session(id, &types()).unwrap();
     plain.dispatch(note("alone")).unwrap();
     assert_eq!(plain.epoch(), None);
     plain.close().unwrap();
-    let session = store(&folder, &bucket, "one").open_session(id, &types()).unwrap();
+    let session = store(&directory, &bucket, "one").open_session(id, &types()).unwrap();
     session.close().unwrap();
     assert_eq!(bucket.kinds(id)[held..], ["declare", "dispatch"]);
 
     // Behind another worker's claim the same is superseded.
-    let plain = plain_store(folder.path(), true).open_session(id, &types()).unwrap();
+    let plain = plain_store(directory.path(), true).open_session(id, &types()).unwrap();
     plain.dispatch(note("too late")).unwrap();
     plain.close().unwrap();
     let _other = bucket.remote().claim(id, "two", |_| {}).unwrap();
-    let superseded = store(&folder, &bucket, "one").open_session(id, &types()).unwrap_err();
+    let superseded = store(&directory, &bucket, "one").open_session(id, &types()).unwrap_err();
     assert!(matches!(superseded, Error::Superseded { .. }), "{superseded:?}");
 }
 
 #[test]
 fn a_session_that_gets_a_replicator_says_so_durably_before_it_is_there() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
     for durability in [Durability::Process, Durability::Boundary] {
-        let plain = plain_store(folder.path(), false).create(&types()).unwrap();
+        let plain = plain_store(directory.path(), false).create(&types()).unwrap();
         let (id, dir) = (plain.id(), plain.dir().to_owned());
         plain.dispatch(note("before")).unwrap();
         plain.close().unwrap();
         let before = LogReader::open(&dir).unwrap().records_len();
-        let session = store_at(&folder, &bucket, "one", durability).open_session(id, &types()).unwrap();
+        let session = store_at(&directory, &bucket, "one", durability).open_session(id, &types()).unwrap();
         assert_eq!(session.synced(), before + 1);
         drop(session);
         // Once is enough.
-        store_at(&folder, &bucket, "one", durability).open_session(id, &types()).unwrap().close().unwrap();
+        store_at(&directory, &bucket, "one", durability).open_session(id, &types()).unwrap().close().unwrap();
         let log = LogReader::open(&dir).unwrap();
         assert_eq!(log.records_len(), before + 1);
         assert_eq!(bucket.records(id).len() as u64, before + 1);
-        assert!(is_refused(plain_store(folder.path(), false).open_session(id, &types())));
+        assert!(is_refused(plain_store(directory.path(), false).open_session(id, &types())));
     }
 }
 
 #[test]
 fn an_interrupted_session_says_so_too() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
-    let plain = plain_store(folder.path(), false).create(&types()).unwrap();
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let plain = plain_store(directory.path(), false).create(&types()).unwrap();
     let id = plain.id();
     let saved = tempfile::tempdir().unwrap();
-    let (from, to) = (folder.path().to_owned(), saved.path().to_owned());
+    let (from, to) = (directory.path().to_owned(), saved.path().to_owned());
     run(&plain, move |_| {
         copy(&from, &to);
         Ok(())
@@ -112,16 +112,16 @@ fn an_interrupted_session_says_so_too() {
 
 #[test]
 fn images_rollbacks_and_copies_forget_nothing_of_it() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
     let state =
         SessionTypes::builder().slice_with::<Notes>(Policy::State).append_all::<Notes>().build().unwrap();
-    let plain = Store::open(folder.path()).unwrap().create(&state).unwrap();
+    let plain = Store::open(directory.path()).unwrap().create(&state).unwrap();
     let (id, dir) = (plain.id(), plain.dir().to_owned());
     plain.dispatch(note("kept")).unwrap();
     let before = plain.snapshot(SnapshotOptions::default()).unwrap();
     plain.close().unwrap();
 
-    let session = store(&folder, &bucket, "one").open_session(id, &state).unwrap();
+    let session = store(&directory, &bucket, "one").open_session(id, &state).unwrap();
     session.dispatch(note("abandoned")).unwrap();
     session.rollback(&before).unwrap();
     // Enough for an image.
@@ -130,9 +130,9 @@ fn images_rollbacks_and_copies_forget_nothing_of_it() {
     }
     session.close().unwrap();
     assert!(std::fs::read_dir(dir.join("snapshots")).unwrap().count() > 0, "no image was written");
-    assert!(is_refused(Store::open(folder.path()).unwrap().open_session(id, &state)));
+    assert!(is_refused(Store::open(directory.path()).unwrap().open_session(id, &state)));
     let options = StoreOptions { unreplicated: true, ..StoreOptions::default() };
-    let opened = Store::open_with(folder.path(), options).unwrap().open_session(id, &state).unwrap();
+    let opened = Store::open_with(directory.path(), options).unwrap().open_session(id, &state).unwrap();
     assert!(opened.recovery().from_image.is_some());
     assert!(opened.replicated().is_some());
     drop(opened);
@@ -147,8 +147,8 @@ fn images_rollbacks_and_copies_forget_nothing_of_it() {
 
 #[test]
 fn a_fork_is_held_where_its_own_store_has_a_replicator() {
-    let (folder, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
-    let workers = store(&folder, &bucket, "one");
+    let (directory, bucket) = (tempfile::tempdir().unwrap(), Bucket::default());
+    let workers = store(&directory, &bucket, "one");
     let session = workers.create(&types()).unwrap();
     session.dispatch(note("shared")).unwrap();
     session.sync().unwrap();
@@ -157,10 +157,10 @@ fn a_fork_is_held_where_its_own_store_has_a_replicator() {
     assert!(fork.replicated().is_some());
     let held = fork.id();
     fork.close().unwrap();
-    assert!(is_refused(plain_store(folder.path(), false).open_session(held, &types())));
+    assert!(is_refused(plain_store(directory.path(), false).open_session(held, &types())));
 
     // What holds the parent does not hold a fork that was made without it.
-    let plain = plain_store(folder.path(), false);
+    let plain = plain_store(directory.path(), false);
     let fork = plain.fork(id, at, &types(), SessionOptions::default()).unwrap();
     assert_eq!(fork.replicated(), None);
     let own = fork.id();

@@ -43,28 +43,28 @@ impl Clock {
 }
 
 /// Opens the store of a worker with such a clock, whose lease lasts an hour.
-pub(crate) fn store_with(folder: &tempfile::TempDir, bucket: &Bucket, name: &str, clock: &Clock) -> Store {
+pub(crate) fn store_with(directory: &tempfile::TempDir, bucket: &Bucket, name: &str, clock: &Clock) -> Store {
     let clock = clock.clone();
     let replicator = replicator(bucket, name).with_clock(move || clock.read());
     let replication = Some(Replication::new(Arc::new(replicator)));
-    Store::open_with(folder.path(), StoreOptions { replication, ..StoreOptions::default() }).unwrap()
+    Store::open_with(directory.path(), StoreOptions { replication, ..StoreOptions::default() }).unwrap()
 }
 
-/// Opens the store of a worker of that name in a folder.
+/// Opens the store of a worker of that name in a directory.
 pub(crate) fn store_at(
-    folder: &tempfile::TempDir,
+    directory: &tempfile::TempDir,
     bucket: &Bucket,
     name: &str,
     durability: Durability,
 ) -> Store {
     let replicator = replicator(bucket, name);
     let replication = Some(Replication::new(Arc::new(replicator)));
-    Store::open_with(folder.path(), StoreOptions { replication, durability, ..StoreOptions::default() })
+    Store::open_with(directory.path(), StoreOptions { replication, durability, ..StoreOptions::default() })
         .unwrap()
 }
 
 /// Opens a store in which no time passes: nothing is fed but what a call waits for.
-pub(crate) fn timeless_store(folder: &tempfile::TempDir, bucket: &Bucket, name: &str) -> Store {
+pub(crate) fn timeless_store(directory: &tempfile::TempDir, bucket: &Bucket, name: &str) -> Store {
     let replicator = replicator(bucket, name);
     let options = StoreOptions {
         replication: Some(Replication::new(Arc::new(replicator))),
@@ -72,16 +72,16 @@ pub(crate) fn timeless_store(folder: &tempfile::TempDir, bucket: &Bucket, name: 
         clock: Arc::new(FixedClock::new(1_800_000_000_000_000)),
         ..StoreOptions::default()
     };
-    Store::open_with(folder.path(), options).unwrap()
+    Store::open_with(directory.path(), options).unwrap()
 }
 
-pub(crate) fn store(folder: &tempfile::TempDir, bucket: &Bucket, name: &str) -> Store {
-    store_at(folder, bucket, name, Durability::Boundary)
+pub(crate) fn store(directory: &tempfile::TempDir, bucket: &Bucket, name: &str) -> Store {
+    store_at(directory, bucket, name, Durability::Boundary)
 }
 
 /// Opens the same store without a replicator; `unreplicated` says that it writes all the same.
-pub(crate) fn plain_store(folder: &Path, unreplicated: bool) -> Store {
-    Store::open_with(folder, StoreOptions { unreplicated, ..StoreOptions::default() }).unwrap()
+pub(crate) fn plain_store(directory: &Path, unreplicated: bool) -> Store {
+    Store::open_with(directory, StoreOptions { unreplicated, ..StoreOptions::default() }).unwrap()
 }
 
 /// Runs a tool that does what `act` does.

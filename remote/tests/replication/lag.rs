@@ -14,7 +14,7 @@ use crate::notes::{note, texts, types};
 
 /// Makes a session of a store for which no call waits, whose bucket may be as far behind as `bound` says.
 fn session(
-    folder: &tempfile::TempDir,
+    directory: &tempfile::TempDir,
     bucket: &Bucket,
     clock: &Arc<FixedClock>,
     bound: impl FnOnce(&mut Replication),
@@ -28,7 +28,7 @@ fn session(
         clock: Arc::clone(clock) as _,
         ..StoreOptions::default()
     };
-    let session = Store::open_with(folder.path(), options).unwrap().create(&types()).unwrap();
+    let session = Store::open_with(directory.path(), options).unwrap().create(&types()).unwrap();
     session.sync().unwrap();
     session
 }
@@ -39,8 +39,8 @@ fn refuse(replication: &mut Replication) {
 
 #[test]
 fn a_write_waits_where_the_bucket_is_too_many_bytes_or_too_long_behind() {
-    let (folder, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Arc::default());
-    let large = session(&folder, &bucket, &clock, |replication| replication.bytes_behind_max = 1 << 20);
+    let (directory, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Arc::default());
+    let large = session(&directory, &bucket, &clock, |replication| replication.bytes_behind_max = 1 << 20);
     for n in 0..400 {
         large.dispatch(note(format!("{n} {}", "long ".repeat(2_000)))).unwrap();
     }
@@ -49,8 +49,9 @@ fn a_write_waits_where_the_bucket_is_too_many_bytes_or_too_long_behind() {
     assert!(behind <= (1 << 20) / 10_000 + 10, "{behind}");
     large.close().unwrap();
 
-    let late =
-        session(&folder, &bucket, &clock, |replication| replication.time_behind_max = Duration::from_secs(5));
+    let late = session(&directory, &bucket, &clock, |replication| {
+        replication.time_behind_max = Duration::from_secs(5)
+    });
     late.dispatch(note("early")).unwrap();
     clock.advance_us(6_000_000);
     late.dispatch(note("late")).unwrap();
@@ -65,8 +66,8 @@ fn a_write_is_refused_where_the_host_chose_that_and_succeeds_once_the_bucket_has
         |replication| replication.time_behind_max = Duration::from_secs(5),
     ];
     for bound in bounds {
-        let (folder, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Arc::default());
-        let session = session(&folder, &bucket, &clock, |replication| {
+        let (directory, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Arc::default());
+        let session = session(&directory, &bucket, &clock, |replication| {
             refuse(replication);
             bound(replication);
         });
@@ -96,8 +97,8 @@ fn a_write_is_refused_where_the_host_chose_that_and_succeeds_once_the_bucket_has
 
 #[test]
 fn a_call_that_began_ends_however_far_the_bucket_is_behind() {
-    let (folder, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Arc::default());
-    let session = session(&folder, &bucket, &clock, |replication| {
+    let (directory, bucket, clock) = (tempfile::tempdir().unwrap(), Bucket::default(), Arc::default());
+    let session = session(&directory, &bucket, &clock, |replication| {
         refuse(replication);
         replication.records_behind_max = 5;
     });

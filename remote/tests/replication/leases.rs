@@ -16,24 +16,24 @@ use crate::pacing::NoTime;
 /// Longer than a test takes: nothing is renewed meanwhile.
 const LONG: Duration = LEASE_LENGTH_MAX;
 
-/// A place in a folder, and workers of it.
+/// A place in a directory, and workers of it.
 struct World {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     place: Arc<dyn Place>,
 }
 
 impl World {
     fn new() -> World {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("bucket")).unwrap();
-        let url = format!("file://{}", folder.path().join("bucket").display());
-        World { place: open_place(&url, Retries::default()).unwrap(), folder }
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("bucket")).unwrap();
+        let url = format!("file://{}", directory.path().join("bucket").display());
+        World { place: open_place(&url, Retries::default()).unwrap(), directory }
     }
 
     fn worker(&self, name: &str, lease: Option<Duration>) -> Store {
         let replication = Some(Replication::new(self.place.replicator_with(name, lease).unwrap()));
         let options = StoreOptions { replication, ..StoreOptions::default() };
-        Store::open_with(self.folder.path().join(name), options).unwrap()
+        Store::open_with(self.directory.path().join(name), options).unwrap()
     }
 
     fn lease(&self, session: &Session) -> Option<SessionLease> {

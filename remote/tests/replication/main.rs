@@ -7,12 +7,12 @@ mod bucket;
 mod captures;
 mod children;
 mod compacted;
+#[path = "../parts/directories.rs"]
+mod directories;
 mod elsewhere;
 mod feeding;
 mod fencing;
 mod fetching;
-#[path = "../parts/folders.rs"]
-mod folders;
 mod held;
 mod host;
 mod lag;

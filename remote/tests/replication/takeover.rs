@@ -14,12 +14,12 @@ use crate::bucket::Bucket;
 use crate::host::{run, store};
 use crate::notes::{call, note, runner_over, texts, types};
 
-/// Two machines: a folder each, and the store of a worker there.
+/// Two machines: a directory each, and the store of a worker there.
 fn machines(bucket: &Bucket) -> [(tempfile::TempDir, Store); 2] {
     ["one", "two"].map(|name| {
-        let folder = tempfile::tempdir().unwrap();
-        let store = store(&folder, bucket, name);
-        (folder, store)
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(&directory, bucket, name);
+        (directory, store)
     })
 }
 

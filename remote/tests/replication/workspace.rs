@@ -1,4 +1,4 @@
-//! A worker on a machine: a store there, and a folder that its tools work on.
+//! A worker on a machine: a store there, and a directory that its tools work on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,34 +15,34 @@ use crate::host::store;
 use crate::notes::{call, runner_over};
 
 pub(crate) struct Worker {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     pub(crate) store: Store,
 }
 
 impl Worker {
     pub(crate) fn new(bucket: &Bucket, name: &str) -> Worker {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("work")).unwrap();
-        let store = store(&folder, bucket, name);
-        Worker { folder, store }
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("work")).unwrap();
+        let store = store(&directory, bucket, name);
+        Worker { directory, store }
     }
 
-    /// Returns a worker with that store, and an empty folder elsewhere.
+    /// Returns a worker with that store, and an empty directory elsewhere.
     pub(crate) fn at(store: Store) -> Worker {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("work")).unwrap();
-        Worker { folder, store }
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("work")).unwrap();
+        Worker { directory, store }
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     pub(crate) fn work(&self) -> PathBuf {
-        self.folder.path().join("work")
+        self.directory.path().join("work")
     }
 
-    /// Returns the session's workspace in the folder of this worker. One that took the session over says that its folder, which is
+    /// Returns the session's workspace in the directory of this worker. One that took the session over says that its directory, which is
     /// empty, takes the place of the other.
     pub(crate) fn files(&self, session: &Session, rebind: Option<Rebind>) -> Arc<HostFilesystem> {
         let files = session.open_workspace(self.work(), HostFilesystemOptions::default()).unwrap();
@@ -73,7 +73,7 @@ impl Worker {
         call(&self.runner(session, None, write))
     }
 
-    /// Recovers a session that was taken over, without running a tool again, into the empty folder of this worker.
+    /// Recovers a session that was taken over, without running a tool again, into the empty directory of this worker.
     pub(crate) fn recover(&self, session: &Session) {
         let runner = self.runner(session, Some(Rebind::IfEmpty), |_| Ok(()));
         runner.recover(&ExecuteOptions::default()).unwrap();
@@ -81,10 +81,10 @@ impl Worker {
     }
 }
 
-/// Returns all files in a folder with their contents.
-pub(crate) fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    fn add(folder: &Path, root: &Path, all: &mut BTreeMap<String, Vec<u8>>) {
-        for entry in std::fs::read_dir(folder).unwrap() {
+/// Returns all files in a directory with their contents.
+pub(crate) fn contents(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    fn add(directory: &Path, root: &Path, all: &mut BTreeMap<String, Vec<u8>>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             match path.is_dir() {
                 true => add(&path, root, all),
@@ -96,7 +96,7 @@ pub(crate) fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
         }
     }
     let mut all = BTreeMap::new();
-    add(folder, folder, &mut all);
+    add(directory, directory, &mut all);
     all
 }
 

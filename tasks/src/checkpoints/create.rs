@@ -28,9 +28,9 @@ const FORKS: &str = "checkpoints.forks";
 /// use foldlog_tasks::{CheckpointManager, CheckpointPolicy, NewTask, TaskCreated, TaskId, declare};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let folder = tempfile::tempdir()?;
+/// # let directory = tempfile::tempdir()?;
 /// let types = declare(SessionTypes::builder()).build()?;
-/// let session = Store::open(folder.path())?.create(&types)?;
+/// let session = Store::open(directory.path())?.create(&types)?;
 /// let policy = CheckpointPolicy { every_updates: Some(2), ..CheckpointPolicy::default() };
 /// let manager = CheckpointManager::new(session).with_policy(policy);
 /// manager.dispatch(TaskCreated { task: NewTask::new(TaskId::new("design")?, "Design it") })?;
@@ -91,8 +91,8 @@ impl CheckpointManager {
         CheckpointManager { run: Some(run), ..self }
     }
 
-    /// Says where the captures of workspaces are, by which changes of files are counted; the folder `files` of the session's
-    /// folder by default.
+    /// Says where the captures of workspaces are, by which changes of files are counted; the directory `files` of the session's
+    /// directory by default.
     #[must_use]
     pub fn with_stores(self, stores: WorkspaceStores) -> CheckpointManager {
         CheckpointManager { stores, ..self }

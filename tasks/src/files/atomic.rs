@@ -24,7 +24,7 @@ pub struct AtomicPersistence {
 }
 
 impl AtomicPersistence {
-    /// Persists into `.aca/sessions/SESSION/` of the folder `to`, which exists. Nothing is written yet.
+    /// Persists into `.aca/sessions/SESSION/` of the directory `to`, which exists. Nothing is written yet.
     pub fn new(to: impl Into<PathBuf>, session: Uuid, compression: StateCompression) -> AtomicPersistence {
         AtomicPersistence { to: to.into(), session, compression, limits: TreeLimits::default() }
     }

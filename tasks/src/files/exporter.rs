@@ -14,7 +14,7 @@ use crate::{
     WorkspaceStores,
 };
 
-/// Exports one session again and again into one folder, as [`export_tree`](super::export_tree) does, and ends with the same
+/// Exports one session again and again into one directory, as [`export_tree`](super::export_tree) does, and ends with the same
 /// trees.
 ///
 /// What was written last is remembered. A file that it wrote or found sound is not read again as long as the system says that
@@ -65,12 +65,12 @@ fn keep<T: Clone + PartialEq>(kept: &mut T, now: &T) {
 }
 
 impl TreeExporter {
-    /// Makes an exporter into the folder `to`, which knows nothing yet of what is there.
+    /// Makes an exporter into the directory `to`, which knows nothing yet of what is there.
     pub fn new(to: impl Into<PathBuf>, compression: StateCompression) -> TreeExporter {
         TreeExporter { to: to.into(), compression, known: LastExport::default() }
     }
 
-    /// Returns the folder in which the trees are.
+    /// Returns the directory in which the trees are.
     pub fn to(&self) -> &Path {
         &self.to
     }

@@ -2,10 +2,10 @@
 
 use crate::{StateComponent, TaskId};
 
-/// Folder of all trees, within the workspace's root.
+/// Directory of all trees, within the workspace's root.
 pub(super) const TREES: [&str; 2] = [".aca", "sessions"];
 
-/// Folder and name of the manifest.
+/// Directory and name of the manifest.
 pub(super) const META: &str = "meta";
 pub(super) const MANIFEST: &str = "checkpoint_manifest.json";
 /// Name of a manifest whose tree is complete, but whose files do not all have their own names yet.
@@ -13,7 +13,7 @@ pub(super) const NEXT: &str = "checkpoint_manifest.json.next";
 /// What is put behind the name of a file that is not yet a part of the tree.
 pub(super) const STAGED: &str = ".new";
 
-/// Folders with what is known of conversations, and with requests and their replies.
+/// Directories with what is known of conversations, and with requests and their replies.
 pub(super) const CLAUDE: &str = "claude";
 pub(super) const INTERACTIONS: &str = "logs/claude_interactions";
 
@@ -63,8 +63,8 @@ const NAMED: [&str; 15] = [
 /// Files that are numbered.
 const NUMBERED: [&str; 6] = [MESSAGES, WINDOWS, CHANGES, REQUESTS, RESPONSES, ERRORS];
 
-/// Folders, those of checkpoints left out.
-const FOLDERS: [&str; 14] = [
+/// Directories, those of checkpoints left out.
+const DIRECTORIES: [&str; 14] = [
     "meta",
     "state",
     "claude",
@@ -126,20 +126,20 @@ pub(super) fn is_file(path: &str) -> bool {
         || checkpoint_of(path).is_some()
 }
 
-/// Returns whether a tree may have a folder of this path.
-pub(super) fn is_folder(path: &str) -> bool {
+/// Returns whether a tree may have a directory of this path.
+pub(super) fn is_directory(path: &str) -> bool {
     let is_checkpoint =
         || path.strip_prefix(CHECKPOINTS).and_then(|rest| number(rest.strip_prefix('_')?)).is_some();
-    FOLDERS.contains(&path) || is_checkpoint()
+    DIRECTORIES.contains(&path) || is_checkpoint()
 }
 
-/// Splits a path into its folder and its name.
+/// Splits a path into its directory and its name.
 pub(super) fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
-/// Names the folder in which the files of a part are. Three parts share one.
-pub(super) fn folder_of(component: StateComponent) -> &'static str {
+/// Names the directory in which the files of a part are. Three parts share one.
+pub(super) fn directory_of(component: StateComponent) -> &'static str {
     match component {
         StateComponent::Session | StateComponent::Configuration | StateComponent::ResourceUsage => META,
         StateComponent::TaskTree => "state",
@@ -149,12 +149,12 @@ pub(super) fn folder_of(component: StateComponent) -> &'static str {
     }
 }
 
-/// Returns whether a file is in a folder of the tree's root.
-pub(super) fn is_within(path: &str, folder: &str) -> bool {
-    path.split_once('/').is_some_and(|(first, _)| first == folder)
+/// Returns whether a file is in a directory of the tree's root.
+pub(super) fn is_within(path: &str, directory: &str) -> bool {
+    path.split_once('/').is_some_and(|(first, _)| first == directory)
 }
 
-/// Returns the path of a checkpoint's folder.
+/// Returns the path of a checkpoint's directory.
 pub(super) fn checkpoint(number: u64) -> String {
     format!("{CHECKPOINTS}_{number:03}")
 }

@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::folder::FileTrace;
+use super::directory::FileTrace;
 use super::layout::{self, MANIFEST, META, NEXT};
 use super::manifest::TreeManifest;
-use super::tree::session_folder;
+use super::tree::session_directory;
 use super::{AtomicPersistence, SessionIdentity, converted};
 use crate::{Error, Result, SessionState, StateComponent, TaskTreeState, WorkspaceStores};
 
@@ -172,9 +172,9 @@ impl Inner {
         let before = seen.replace(ManifestTrace { traces, manifest }).and_then(|seen| seen.manifest);
         let now = seen.as_ref().and_then(|seen| seen.manifest.as_ref());
         let is_other = |component: StateComponent| {
-            let folder = layout::folder_of(component);
+            let directory = layout::directory_of(component);
             let files = |manifest: &TreeManifest| {
-                let within = manifest.files.iter().filter(|(path, _)| layout::is_within(path, folder));
+                let within = manifest.files.iter().filter(|(path, _)| layout::is_within(path, directory));
                 within.map(|(path, file)| (path.clone(), file.content().1.to_owned())).collect::<Vec<_>>()
             };
             before.as_ref().map(files) != now.map(files)
@@ -189,7 +189,7 @@ impl Inner {
 /// Looks at the files of a tree's manifests.
 fn traces(tree: &AtomicPersistence) -> Result<[Option<FileTrace>; 2]> {
     let (to, session) = tree.to();
-    let meta = session_folder(to, session)?.map(|folder| folder.child(META)).transpose()?.flatten();
+    let meta = session_directory(to, session)?.map(|directory| directory.child(META)).transpose()?.flatten();
     match meta {
         Some(meta) => Ok([meta.trace(MANIFEST)?, meta.trace(NEXT)?]),
         None => Ok([None, None]),

@@ -30,13 +30,13 @@ pub struct TreeManifest {
     pub updates: u64,
     /// How its files are compressed.
     pub compression: StateCompression,
-    /// Number of the folders of checkpoints.
+    /// Number of the directories of checkpoints.
     pub checkpoints: u64,
     /// Checkpoints that were created up to the position, in their order, those that were removed since among them. Empty in a tree that
     /// was written before they were listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<ListedCheckpoint>,
-    /// Files by their paths within the session's folder.
+    /// Files by their paths within the session's directory.
     pub files: BTreeMap<String, ManifestFile>,
 }
 
@@ -57,25 +57,25 @@ pub struct ListedCheckpoint {
     pub name: Option<String>,
     /// BLAKE3 of the records through the position.
     pub validation_hash: String,
-    /// Number of its folder in the tree; `None` if it was removed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub folder: Option<u64>,
+    /// Number of its directory in the tree; `None` if it was removed.
+    #[serde(default, rename = "folder", skip_serializing_if = "Option::is_none")]
+    pub directory: Option<u64>,
     /// Limit by which it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removed: Option<RemovalReason>,
 }
 
 impl ListedCheckpoint {
-    /// Lists a checkpoint that stands in a folder, or was removed.
+    /// Lists a checkpoint that stands in a directory, or was removed.
     pub(super) fn of(
         checkpoint: &Checkpoint,
-        folder: Option<u64>,
+        directory: Option<u64>,
         removed: Option<RemovalReason>,
     ) -> ListedCheckpoint {
         let Checkpoint { id, session_id, position, created_at, ref name, ref validation_hash, .. } =
             *checkpoint;
         let (name, validation_hash) = (name.clone(), validation_hash.clone());
-        ListedCheckpoint { id, session_id, position, created_at, name, validation_hash, folder, removed }
+        ListedCheckpoint { id, session_id, position, created_at, name, validation_hash, directory, removed }
     }
 }
 

@@ -1,13 +1,13 @@
 //! A session's state as a tree of JSON files, which anybody can read, and from which the state can be read back.
 //!
 //! The log is the only truth; a tree is an export of one position. It lies in `.aca/sessions/SESSION/` of the workspace's root
-//! or of any other folder, so that sessions do not meet:
+//! or of any other directory, so that sessions do not meet:
 //!
 //! | file | holds |
 //! |---|---|
 //! | `meta/session.json` | identity, [configuration](super::SessionConfiguration), [usage](super::ResourceUsageState) |
 //! | `meta/checkpoint_manifest.json` | [`TreeManifest`]: session, position, length and BLAKE3 of each other file |
-//! | `meta/recovery_info.json` | for people: what to do with the folder |
+//! | `meta/recovery_info.json` | for people: what to do with the directory |
 //! | `state/{task_tree,scheduling_state,dependency_graph}.json` | [tasks](super::TaskTreeState) |
 //! | `claude/session_config.json` | the provider's session, and the model |
 //! | `claude/conversation/messages_NNN.json`, `current.json` | full chunks of messages; all conversations, and the messages after their last full chunk |
@@ -29,7 +29,7 @@
 //! | `render`, `parse` | from state to files and back |
 //! | `partial` | [`PartialTree`]: what a damaged tree still vouches for |
 //! | `manifest` | the manifest |
-//! | `folder` | folders, beneath a handle |
+//! | `directory` | directories, beneath a handle |
 //! | `tree` | reading |
 //! | `tree_writer` | writing |
 //! | `session` | [`export_session`], [`import_session`]: from a log, and to a log |
@@ -42,10 +42,10 @@
 //! 1. A tree is what its manifest says: a file that differs, is missing, or is not named makes the tree damaged, and is named.
 //!    The manifest has a digest of itself.
 //! 2. Whenever a writer is killed, or the power fails, a reader finds the tree before or the tree after.
-//! 3. Who writes holds the session's folder locked (`flock`) for itself, who reads shares the lock. A lock ends with its
+//! 3. Who writes holds the session's directory locked (`flock`) for itself, who reads shares the lock. A lock ends with its
 //!    process. Trees of two sessions share nothing.
 //! 4. A file that holds what it is to hold, by the manifest and on disk, is not written.
-//! 5. No path in a manifest leads out of the tree, and no link is followed beneath the folder that the caller names. What is
+//! 5. No path in a manifest leads out of the tree, and no link is followed beneath the directory that the caller names. What is
 //!    no regular file is not read.
 //! 6. Nothing is allocated because a file says so: lengths are compared with those on disk, and [`TreeLimits`] bound what
 //!    decompression yields.
@@ -55,9 +55,9 @@
 //!
 //! | step | a kill from here on leaves | the next reader takes | the next writer |
 //! |---|---|---|---|
-//! | 1. files that change are written as `NAME.new` and synced, and their folders | files named `.new` | the old tree | removes them |
+//! | 1. files that change are written as `NAME.new` and synced, and their directories | files named `.new` | the old tree | removes them |
 //! | 2. the new manifest is written as `checkpoint_manifest.json.new`, synced, renamed to `checkpoint_manifest.json.next`, and `meta/` synced | the manifest `.next` | the new tree: each file as `NAME.new`, or as `NAME` where there is none | goes on with step 3 |
-//! | 3. each `NAME.new` is renamed to `NAME`, files that no longer belong are removed, folders synced | some names | the new tree | goes on |
+//! | 3. each `NAME.new` is renamed to `NAME`, files that no longer belong are removed, directories synced | some names | the new tree | goes on |
 //! | 4. `checkpoint_manifest.json.next` is renamed to `checkpoint_manifest.json`, and `meta/` synced | the new tree | the new tree | - |
 //!
 //! A reader that does not know `.next` finds, from step 3 until step 4, a tree that its manifest does not accept.
@@ -73,7 +73,7 @@
 //!
 //! # Checkpoints
 //!
-//! [`export_session`] writes a folder for each checkpoint that is kept, in the order of their times, and one more for what the
+//! [`export_session`] writes a directory for each checkpoint that is kept, in the order of their times, and one more for what the
 //! engine exports. `manifest.json` is the [`Checkpoint`](super::Checkpoint), with its id, its counts and its validation hash;
 //! `state_snapshot.json` is what the engine exports at its position, read from the log one checkpoint after the other and held nowhere. A
 //! tree costs the length of the log, and the size of the state, for each checkpoint that is kept, which
@@ -99,7 +99,7 @@
 //! | damaged | yields |
 //! |---|---|
 //! | the manifest | nothing: no file is vouched for. The files are JSON, which a person can read |
-//! | what the engine exported, in the last checkpoint's folder | tasks, messages, configuration and results from the other files; slices of the host's own are lost |
+//! | what the engine exported, in the last checkpoint's directory | tasks, messages, configuration and results from the other files; slices of the host's own are lost |
 //! | tasks, configuration, results, repository, recovery actions | all of it from what the engine exported, if that is sound; else that part is empty |
 //! | a chunk of a conversation | all messages from what the engine exported, if that is sound; else the conversation up to the chunk |
 //! | a chunk of changes | changes of files up to the chunk |
@@ -112,8 +112,8 @@
 
 mod atomic;
 mod contents;
+mod directory;
 mod exporter;
-mod folder;
 mod layout;
 mod lazy;
 mod manifest;
@@ -263,13 +263,13 @@ impl<'a> TreeContents<'a> {
     }
 }
 
-/// Writes a session's tree into `.aca/sessions/SESSION/` of the folder `to`, which exists. Over an older tree, only what differs
+/// Writes a session's tree into `.aca/sessions/SESSION/` of the directory `to`, which exists. Over an older tree, only what differs
 /// is written. Waits while somebody else writes or reads this tree.
 ///
 /// # Errors
 ///
 /// [`Error::OtherUpdates`] if the updates tell of other modifications than the last ones of the state, [`Error::OtherKind`] if a link or a file
-/// stands where a folder is to be, [`Error::Io`], [`Error::Compress`]. Unless the new tree was complete by then, the old one
+/// stands where a directory is to be, [`Error::Io`], [`Error::Compress`]. Unless the new tree was complete by then, the old one
 /// is what readers find.
 pub fn export_tree(
     contents: &TreeContents<'_>,
@@ -314,8 +314,8 @@ fn write_tree(
         }
     }
     let (tree, logs) = (&state.task_tree, &state.execution_logs);
-    let mut is_kept = |folder: &str, is_same: &dyn Fn(&LastExport) -> bool| {
-        known.is_some_and(|known| is_same(known) && writer.keep_folder(folder, &known.written))
+    let mut is_kept = |directory: &str, is_same: &dyn Fn(&LastExport) -> bool| {
+        known.is_some_and(|known| is_same(known) && writer.keep_directory(directory, &known.written))
     };
     let is_claude_kept = is_kept(layout::CLAUDE, &|known| known.claude == state.claude_context);
     let are_interactions_kept =
@@ -357,9 +357,9 @@ fn put_checkpoints(
     writer: &mut TreeWriter<'_>,
 ) -> Result<()> {
     for (number, checkpoint) in (1..).zip(contents.checkpoints) {
-        let folder = layout::checkpoint(number);
+        let directory = layout::checkpoint(number);
         let (snapshot, manifest) =
-            (format!("{folder}/state_snapshot.json"), format!("{folder}/manifest.json"));
+            (format!("{directory}/state_snapshot.json"), format!("{directory}/manifest.json"));
         let state = (number as usize).checked_sub(1).and_then(|place| contents.states.get(place)?.as_ref());
         let is_same = |known: &LastExport| {
             known.written.get(&manifest).is_some_and(|file| file.is_of(&checkpoint.manifest))
@@ -375,9 +375,9 @@ fn put_checkpoints(
         writer.put(&manifest, &checkpoint.manifest)?;
     }
     let Some(engine) = &contents.engine else { return Ok(()) };
-    let folder = layout::checkpoint(contents.checkpoints_len());
-    writer.put_streamed(&format!("{folder}/state_snapshot.json"), &|out| engine.write(out))?;
-    writer.put(&format!("{folder}/manifest.json"), &engine.manifest()?)
+    let directory = layout::checkpoint(contents.checkpoints_len());
+    writer.put_streamed(&format!("{directory}/state_snapshot.json"), &|out| engine.write(out))?;
+    writer.put(&format!("{directory}/manifest.json"), &engine.manifest()?)
 }
 
 /// Holds what was read from a tree.
@@ -393,7 +393,7 @@ pub struct ImportedTree {
     pub checkpoints: Vec<CheckpointFiles>,
 }
 
-/// Reads a tree: `dir` is a session's folder, or a folder with an `.aca` that holds one session. Writes nothing.
+/// Reads a tree: `dir` is a session's directory, or a directory with an `.aca` that holds one session. Writes nothing.
 ///
 /// # Errors
 ///
@@ -487,7 +487,7 @@ impl SessionTree {
     }
 
     fn typed<T>(&self, component: StateComponent, read: impl Fn(&SessionTree) -> Result<T>) -> Result<T> {
-        match self.has(layout::folder_of(component)) {
+        match self.has(layout::directory_of(component)) {
             true => read(self),
             false => Err(Error::ComponentNotFound(component)),
         }

@@ -28,8 +28,8 @@ impl SessionTree {
 
     /// Reads numbered files in their order.
     fn parse_list<T: DeserializeOwned>(&self, stem: &str) -> Result<Vec<T>> {
-        let folder = stem.split('/').next().unwrap_or_default();
-        let numbers = self.paths_in(folder).filter_map(|path| layout::number_of(path, stem));
+        let directory = stem.split('/').next().unwrap_or_default();
+        let numbers = self.paths_in(directory).filter_map(|path| layout::number_of(path, stem));
         let mut numbers: Vec<u64> = numbers.collect();
         numbers.sort_unstable();
         for (expected, number) in (1..).zip(&numbers) {
@@ -40,9 +40,9 @@ impl SessionTree {
         numbers.into_iter().map(|number| self.parse(&layout::numbered(stem, number))).collect()
     }
 
-    /// Returns whether the tree has files in a folder of its root.
-    pub(super) fn has(&self, folder: &str) -> bool {
-        self.paths_in(folder).next().is_some()
+    /// Returns whether the tree has files in a directory of its root.
+    pub(super) fn has(&self, directory: &str) -> bool {
+        self.paths_in(directory).next().is_some()
     }
 
     pub(super) fn session_file(&self) -> Result<SessionFile> {

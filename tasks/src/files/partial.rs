@@ -48,7 +48,7 @@ impl fmt::Display for LostFile {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PartialTree {
-    /// Folder of the session.
+    /// Directory of the session.
     pub dir: PathBuf,
     /// What is known of the session's state.
     pub state: SessionState,
@@ -67,7 +67,7 @@ pub struct PartialTree {
 }
 
 impl PartialTree {
-    /// Reads what a tree still vouches for: `dir` is a session's folder, or a folder with an `.aca` that holds one session. A
+    /// Reads what a tree still vouches for: `dir` is a session's directory, or a directory with an `.aca` that holds one session. A
     /// tree that is sound is read whole. Writes nothing.
     ///
     /// # Errors
@@ -144,8 +144,8 @@ impl PartialTreeReader<'_> {
 
     /// Lists the numbers of the files of a kind, as the manifest has them, in ascending order.
     fn numbers(&self, stem: &str) -> Vec<u64> {
-        let folder = stem.split('/').next().unwrap_or_default();
-        let numbers = self.tree.paths_in(folder).filter_map(|path| layout::number_of(path, stem));
+        let directory = stem.split('/').next().unwrap_or_default();
+        let numbers = self.tree.paths_in(directory).filter_map(|path| layout::number_of(path, stem));
         let mut numbers: Vec<u64> = numbers.collect();
         numbers.sort_unstable();
         numbers
@@ -183,7 +183,7 @@ impl PartialTreeReader<'_> {
         numbers.into_iter().collect()
     }
 
-    /// Reads the checkpoints that the session had, and what the engine exported, which is in the last folder.
+    /// Reads the checkpoints that the session had, and what the engine exported, which is in the last directory.
     fn checkpoints(&mut self) -> Result<(Vec<Checkpoint>, Option<Export>)> {
         let (mut had, last) = (Vec::new(), self.tree.manifest().checkpoints);
         for number in self.checkpoints_before(last) {
@@ -353,11 +353,11 @@ fn part_of(path: &str) -> Option<StateComponent> {
     if path == layout::RECOVERY_INFO || !layout::is_file(path) {
         return None;
     }
-    let folder = path.split('/').next()?;
-    StateComponent::ALL.into_iter().find(|part| layout::folder_of(*part) == folder)
+    let directory = path.split('/').next()?;
+    StateComponent::ALL.into_iter().find(|part| layout::directory_of(*part) == directory)
 }
 
-/// Says what is lost with a file, where what the engine exported is sound or not; that is in the folder of checkpoint `last`.
+/// Says what is lost with a file, where what the engine exported is sound or not; that is in the directory of checkpoint `last`.
 fn lost_with(path: &str, has_export: bool, last: u64) -> String {
     let is_of = |stem| layout::number_of(path, stem).is_some();
     let in_export = |what: &str| match has_export {

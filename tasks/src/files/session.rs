@@ -155,7 +155,7 @@ pub struct ImportedSession {
     pub differing: Vec<StateComponent>,
 }
 
-/// Makes a session of a tree that [`export_session`] wrote: `dir` is a session's folder, or a folder with an `.aca` that holds
+/// Makes a session of a tree that [`export_session`] wrote: `dir` is a session's directory, or a directory with an `.aca` that holds
 /// one session. `types` include those of [`declare`](crate::declare); slices that they lack are kept without
 /// types. The session has the tag [`IMPORTED_FROM`].
 ///
@@ -250,7 +250,7 @@ pub(crate) fn unfinished_import(log: &LogReader) -> Result<Option<String>> {
 ///
 /// # Errors
 ///
-/// [`foldlog::Error::Io`] if the store's folder cannot be read.
+/// [`foldlog::Error::Io`] if the store's directory cannot be read.
 pub fn unfinished_imports(store: &Store) -> Result<Vec<(Uuid, String)>> {
     let mut unfinished = Vec::new();
     for id in store.session_ids()? {

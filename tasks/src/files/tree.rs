@@ -1,4 +1,4 @@
-//! A tree that is open: its folders, its manifest, and its files, each read only as what the manifest says.
+//! A tree that is open: its directories, its manifest, and its files, each read only as what the manifest says.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use uuid::Uuid;
 
-use super::folder::{TreeDirectory, TreeDirectoryEntry};
+use super::directory::{TreeDirectory, TreeDirectoryEntry};
 use super::layout::{self, MANIFEST, META, NEXT, STAGED};
 use super::manifest::{MANIFEST_BYTES_MAX, ManifestFile, TreeManifest, hex_of};
 use crate::sabotage::{self, Breakage};
@@ -45,8 +45,8 @@ impl TreeLimits {
     }
 }
 
-/// Holds the folders of a session's tree open.
-pub(super) struct Folders {
+/// Holds the directories of a session's tree open.
+pub(super) struct Directories {
     pub(super) root: TreeDirectory,
     open: RefCell<BTreeMap<String, Rc<TreeDirectory>>>,
     changed: RefCell<BTreeSet<String>>,
@@ -59,20 +59,20 @@ pub(super) enum FoundManifest {
     Damaged(DamagedFile),
 }
 
-impl Folders {
-    pub(super) fn new(root: TreeDirectory) -> Folders {
-        Folders { root, open: RefCell::default(), changed: RefCell::default() }
+impl Directories {
+    pub(super) fn new(root: TreeDirectory) -> Directories {
+        Directories { root, open: RefCell::default(), changed: RefCell::default() }
     }
 
-    /// Opens a folder of the tree; `None` if there is none.
+    /// Opens a directory of the tree; `None` if there is none.
     pub(super) fn get(&self, path: &str) -> Result<Option<Rc<TreeDirectory>>> {
-        self.folder(path, |folder, name, _| folder.child(name))
+        self.directory(path, |directory, name, _| directory.child(name))
     }
 
-    /// Opens a folder of the tree, which is made if there is none.
+    /// Opens a directory of the tree, which is made if there is none.
     pub(super) fn make(&self, path: &str) -> Result<Rc<TreeDirectory>> {
-        let made = self.folder(path, |folder, name, above| {
-            let (child, is_new) = folder.make_child(name)?;
+        let made = self.directory(path, |directory, name, above| {
+            let (child, is_new) = directory.make_child(name)?;
             if is_new {
                 self.changed.borrow_mut().insert(above.to_owned());
             }
@@ -84,34 +84,34 @@ impl Folders {
         })
     }
 
-    /// Takes the paths of folders in which folders were made; the root's is empty.
+    /// Takes the paths of directories in which directories were made; the root's is empty.
     pub(super) fn take_changed(&self) -> BTreeSet<String> {
         self.changed.take()
     }
 
-    /// `open` is given a folder, the name in it, and the folder's path.
-    fn folder(
+    /// `open` is given a directory, the name in it, and the directory's path.
+    fn directory(
         &self,
         path: &str,
         open: impl Fn(&TreeDirectory, &str, &str) -> Result<Option<TreeDirectory>>,
     ) -> Result<Option<Rc<TreeDirectory>>> {
-        if let Some(folder) = self.open.borrow().get(path) {
-            return Ok(Some(Rc::clone(folder)));
+        if let Some(directory) = self.open.borrow().get(path) {
+            return Ok(Some(Rc::clone(directory)));
         }
         let (mut at, mut above): (Option<TreeDirectory>, String) = (None, String::new());
         for name in path.split('/') {
             match open(at.as_ref().unwrap_or(&self.root), name, &above)? {
-                Some(folder) => at = Some(folder),
+                Some(directory) => at = Some(directory),
                 None => return Ok(None),
             }
             above = if above.is_empty() { name.to_owned() } else { format!("{above}/{name}") };
         }
-        let Some(folder) = at.map(Rc::new) else { return Ok(None) };
-        self.open.borrow_mut().insert(path.to_owned(), Rc::clone(&folder));
-        Ok(Some(folder))
+        let Some(directory) = at.map(Rc::new) else { return Ok(None) };
+        self.open.borrow_mut().insert(path.to_owned(), Rc::clone(&directory));
+        Ok(Some(directory))
     }
 
-    /// Forgets an open folder, which is to be removed.
+    /// Forgets an open directory, which is to be removed.
     pub(super) fn forget(&self, path: &str) {
         self.open.borrow_mut().remove(path);
     }
@@ -136,24 +136,24 @@ impl Folders {
         }
     }
 
-    /// Lists all that is in the folders of the tree, its manifests left out: paths, in order.
+    /// Lists all that is in the directories of the tree, its manifests left out: paths, in order.
     pub(super) fn list(&self) -> Result<Vec<String>> {
         let mut listed = Vec::new();
         self.list_in("", &mut listed)?;
         Ok(listed)
     }
 
-    fn list_in(&self, folder: &str, listed: &mut Vec<String>) -> Result<()> {
-        let names = match folder {
+    fn list_in(&self, directory: &str, listed: &mut Vec<String>) -> Result<()> {
+        let names = match directory {
             "" => self.root.names()?,
-            _ => self.get(folder)?.map_or_else(|| Ok(Vec::new()), |open| open.names())?,
+            _ => self.get(directory)?.map_or_else(|| Ok(Vec::new()), |open| open.names())?,
         };
-        for (name, is_folder) in names {
-            let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
+        for (name, is_directory) in names {
+            let path = if directory.is_empty() { name.clone() } else { format!("{directory}/{name}") };
             let is_manifest = || [MANIFEST, NEXT].contains(&name.as_str());
-            if is_folder && layout::is_folder(&path) {
+            if is_directory && layout::is_directory(&path) {
                 self.list_in(&path, listed)?;
-            } else if folder != META || !is_manifest() {
+            } else if directory != META || !is_manifest() {
                 listed.push(path);
             }
         }
@@ -163,7 +163,7 @@ impl Folders {
 
 /// Holds a session's tree open for reading. While it is open, nobody writes into it.
 pub struct SessionTree {
-    folders: Folders,
+    directories: Directories,
     manifest: TreeManifest,
     /// Files that are to be removed, where the tree has its next manifest, but not all of its names yet.
     leaving: Option<BTreeSet<String>>,
@@ -177,12 +177,12 @@ impl std::fmt::Debug for SessionTree {
 }
 
 impl SessionTree {
-    /// Opens a tree: `dir` is a session's folder, or a folder with an `.aca` that holds one session.
+    /// Opens a tree: `dir` is a session's directory, or a directory with an `.aca` that holds one session.
     ///
     /// # Errors
     ///
     /// [`Error::NoTree`] if there is none, or more than one, [`Error::Damaged`] if the manifest is damaged,
-    /// [`Error::OtherKind`] if links or files stand where folders are to be, [`Error::Io`].
+    /// [`Error::OtherKind`] if links or files stand where directories are to be, [`Error::Io`].
     pub fn open(dir: &Path, limits: TreeLimits) -> Result<SessionTree> {
         SessionTree::of(locate(dir)?, limits)
     }
@@ -197,10 +197,10 @@ impl SessionTree {
             Err(Error::Damaged { dir, files }) => {
                 let root = locate(&dir)?;
                 root.lock(false)?;
-                let folders = Folders::new(root);
-                match folders.manifest(MANIFEST)? {
+                let directories = Directories::new(root);
+                match directories.manifest(MANIFEST)? {
                     FoundManifest::Sound(manifest) => {
-                        Ok(SessionTree { folders, manifest, leaving: None, limits })
+                        Ok(SessionTree { directories, manifest, leaving: None, limits })
                     }
                     _ => Err(Error::Damaged { dir, files }),
                 }
@@ -211,7 +211,7 @@ impl SessionTree {
 
     /// Opens the tree of a session whose `.aca` is in `to`; `None` if there is none.
     pub(super) fn of_session(to: &Path, session: Uuid, limits: TreeLimits) -> Result<Option<SessionTree>> {
-        match session_folder(to, session)?.map(|root| SessionTree::of(root, limits)).transpose() {
+        match session_directory(to, session)?.map(|root| SessionTree::of(root, limits)).transpose() {
             Err(Error::NoTree { .. }) => Ok(None),
             opened => opened,
         }
@@ -219,15 +219,15 @@ impl SessionTree {
 
     /// Takes a tree for what its manifest says, while somebody has it for writing.
     pub(super) fn as_written(root: TreeDirectory, manifest: TreeManifest, limits: TreeLimits) -> SessionTree {
-        SessionTree { folders: Folders::new(root), manifest, leaving: None, limits }
+        SessionTree { directories: Directories::new(root), manifest, leaving: None, limits }
     }
 
     fn of(root: TreeDirectory, limits: TreeLimits) -> Result<SessionTree> {
         root.lock(false)?;
-        let folders = Folders::new(root);
-        let dir = || folders.root.path().to_owned();
+        let directories = Directories::new(root);
+        let dir = || directories.root.path().to_owned();
         let damaged = |file| Error::Damaged { dir: dir(), files: vec![file] };
-        let (manifest, leaving) = match (folders.manifest(NEXT)?, folders.manifest(MANIFEST)?) {
+        let (manifest, leaving) = match (directories.manifest(NEXT)?, directories.manifest(MANIFEST)?) {
             (FoundManifest::Damaged(file), _) | (FoundManifest::Missing, FoundManifest::Damaged(file)) => {
                 return Err(damaged(file));
             }
@@ -244,12 +244,12 @@ impl SessionTree {
                 return Err(Error::NoTree { path: dir(), reason });
             }
         };
-        Ok(SessionTree { folders, manifest, leaving, limits })
+        Ok(SessionTree { directories, manifest, leaving, limits })
     }
 
-    /// Returns the session's folder.
+    /// Returns the session's directory.
     pub fn dir(&self) -> &Path {
-        self.folders.root.path()
+        self.directories.root.path()
     }
 
     /// Returns the manifest.
@@ -263,13 +263,13 @@ impl SessionTree {
         self.leaving.is_some()
     }
 
-    /// Lists files that a killed writer left behind, and that are no part of the tree: paths within the session's folder.
+    /// Lists files that a killed writer left behind, and that are no part of the tree: paths within the session's directory.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if a folder cannot be read.
+    /// [`Error::Io`] if a directory cannot be read.
     pub fn leftovers(&self) -> Result<Vec<String>> {
-        let listed = self.folders.list()?;
+        let listed = self.directories.list()?;
         Ok(listed.into_iter().filter(|path| !self.is_part(path) && is_staged(path)).collect())
     }
 
@@ -283,7 +283,7 @@ impl SessionTree {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if a folder cannot be read.
+    /// [`Error::Io`] if a directory cannot be read.
     pub fn damage(&self) -> Result<Vec<DamagedFile>> {
         let mut damaged = Vec::new();
         let (mut stored, mut expanded): (u64, u64) = (0, 0);
@@ -301,7 +301,7 @@ impl SessionTree {
             damaged.extend(damage.map(|damage| DamagedFile { path: path.clone(), damage }));
         }
         let leaving = |path: &String| self.leaving.as_ref().is_some_and(|leaving| leaving.contains(path));
-        let listed = self.folders.list()?.into_iter();
+        let listed = self.directories.list()?.into_iter();
         let extra = listed.filter(|path| !self.is_part(path) && !is_staged(path) && !leaving(path));
         damaged.extend(extra.map(|path| DamagedFile { path, damage: FileDamage::Extra }));
         Ok(damaged)
@@ -333,9 +333,9 @@ impl SessionTree {
         Error::Damaged { dir: self.dir().to_owned(), files: vec![file] }
     }
 
-    /// Lists the paths of files that are in a folder of the tree's root.
-    pub(super) fn paths_in(&self, folder: &str) -> impl Iterator<Item = &str> {
-        self.manifest.files.keys().map(String::as_str).filter(move |path| layout::is_within(path, folder))
+    /// Lists the paths of files that are in a directory of the tree's root.
+    pub(super) fn paths_in(&self, directory: &str) -> impl Iterator<Item = &str> {
+        self.manifest.files.keys().map(String::as_str).filter(move |path| layout::is_within(path, directory))
     }
 
     /// Reads a file as it is stored.
@@ -344,10 +344,10 @@ impl SessionTree {
         if file.content().0 > bytes_max {
             return Err(FileDamage::TooLong { bytes_max });
         }
-        let staged = self.is_unfinished().then(|| stored_as(&self.folders, &staged(path), file));
+        let staged = self.is_unfinished().then(|| stored_as(&self.directories, &staged(path), file));
         match staged {
             Some(Ok(bytes)) => Ok(bytes),
-            _ => stored_as(&self.folders, path, file),
+            _ => stored_as(&self.directories, path, file),
         }
     }
 }
@@ -363,14 +363,18 @@ pub(super) fn is_staged(path: &str) -> bool {
 }
 
 /// Reads a file, and compares it with what a manifest says of it.
-pub(super) fn stored_as(folders: &Folders, path: &str, file: &ManifestFile) -> Result<Vec<u8>, FileDamage> {
+pub(super) fn stored_as(
+    directories: &Directories,
+    path: &str,
+    file: &ManifestFile,
+) -> Result<Vec<u8>, FileDamage> {
     let unreadable = |error: Error| match error {
         Error::OtherKind { found, .. } => FileDamage::OtherKind(found),
         error => FileDamage::Unreadable(error.to_string()),
     };
-    let (folder, name) = layout::split(path);
-    let folder = folders.get(folder).map_err(unreadable)?.ok_or(FileDamage::Missing)?;
-    let (open, len) = match folder.entry(name).map_err(unreadable)? {
+    let (directory, name) = layout::split(path);
+    let directory = directories.get(directory).map_err(unreadable)?.ok_or(FileDamage::Missing)?;
+    let (open, len) = match directory.entry(name).map_err(unreadable)? {
         TreeDirectoryEntry::File(open, len) => (open, len),
         TreeDirectoryEntry::Missing => return Err(FileDamage::Missing),
         TreeDirectoryEntry::Other(kind) => return Err(FileDamage::OtherKind(kind)),
@@ -378,7 +382,7 @@ pub(super) fn stored_as(folders: &Folders, path: &str, file: &ManifestFile) -> R
     if len != file.bytes {
         return Err(FileDamage::Length { expected: file.bytes, found: len });
     }
-    let bytes = folder.read_open(name, open, len).map_err(unreadable)?;
+    let bytes = directory.read_open(name, open, len).map_err(unreadable)?;
     compare(&bytes, file.bytes, &file.blake3)?;
     Ok(bytes)
 }
@@ -394,21 +398,21 @@ fn compare(bytes: &[u8], len: u64, digest: &str) -> Result<(), FileDamage> {
     }
 }
 
-/// Opens the folder of a session whose `.aca` is in `to`; `None` if there is none.
-pub(super) fn session_folder(to: &Path, session: Uuid) -> Result<Option<TreeDirectory>> {
-    let mut folder = TreeDirectory::open(to)?;
+/// Opens the directory of a session whose `.aca` is in `to`; `None` if there is none.
+pub(super) fn session_directory(to: &Path, session: Uuid) -> Result<Option<TreeDirectory>> {
+    let mut directory = TreeDirectory::open(to)?;
     for name in layout::TREES.into_iter().chain([session.to_string().as_str()]) {
-        let Some(above) = folder else { return Ok(None) };
-        folder = above.child(name)?;
+        let Some(above) = directory else { return Ok(None) };
+        directory = above.child(name)?;
     }
-    Ok(folder)
+    Ok(directory)
 }
 
-/// Finds the folder of a session: `dir` itself, or the only one in the `.aca` of it, or in it if it is an `.aca`.
+/// Finds the directory of a session: `dir` itself, or the only one in the `.aca` of it, or in it if it is an `.aca`.
 fn locate(dir: &Path) -> Result<TreeDirectory> {
     let no_tree = |reason: String| Error::NoTree { path: dir.to_owned(), reason };
     let root = TreeDirectory::open(dir)?.ok_or_else(|| no_tree("there is no such folder".to_owned()))?;
-    let has_tree = |folder: &TreeDirectory| folder.child(META).map(|meta| meta.is_some());
+    let has_tree = |directory: &TreeDirectory| directory.child(META).map(|meta| meta.is_some());
     if has_tree(&root)? {
         return Ok(root);
     }
@@ -418,7 +422,7 @@ fn locate(dir: &Path) -> Result<TreeDirectory> {
         None => root.child(sessions)?,
     };
     let all = all.ok_or_else(|| no_tree(format!("there is neither {META} nor {aca} in it")))?;
-    let is_session = |(name, is_folder): &(String, bool)| *is_folder && name.parse::<Uuid>().is_ok();
+    let is_session = |(name, is_directory): &(String, bool)| *is_directory && name.parse::<Uuid>().is_ok();
     let names: Vec<String> = all.names()?.into_iter().filter(is_session).map(|(name, _)| name).collect();
     match names.as_slice() {
         [only] => all.child(only)?.ok_or_else(|| no_tree(format!("session {only} is gone"))),

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use super::folder::{FileTrace, TreeDirectory, TreeDirectoryEntry};
+use super::directory::{FileTrace, TreeDirectory, TreeDirectoryEntry};
 use super::layout::{self, MANIFEST, META, NEXT, STAGED, TREES};
 use super::manifest::{ContentDigest, DigestWriter, ManifestFile, TreeManifest, hex_of};
-use super::tree::{Folders, FoundManifest, SessionTree, TreeLimits, is_staged, staged, stored_as};
+use super::tree::{Directories, FoundManifest, SessionTree, TreeLimits, is_staged, staged, stored_as};
 use crate::sabotage::{self, Breakage};
 use crate::{DamagedFile, Error, Result, StateCompression};
 
@@ -28,7 +28,7 @@ pub(super) type WriteText<'a> = dyn Fn(&mut dyn Write) -> Result<()> + 'a;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExportReport {
-    /// Folder of the session.
+    /// Directory of the session.
     pub dir: PathBuf,
     /// Number of files of the tree, its manifest left out.
     pub files: u64,
@@ -40,7 +40,7 @@ pub struct ExportReport {
     pub removed: u64,
     /// Whether a killed writer had left the names of files for the next one to bring up to date.
     pub finished_another: bool,
-    /// Files in the tree's folders that no tree has, which were left alone.
+    /// Files in the tree's directories that no tree has, which were left alone.
     pub foreign: Vec<String>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct TreeWriter<'a> {
     known: Option<&'a KnownFiles>,
     /// Files that were found to hold what they are to hold.
     found: RefCell<KnownFiles>,
-    folders: Folders,
+    directories: Directories,
     before: Option<TreeManifest>,
     after: TreeManifest,
     staged: Vec<String>,
@@ -89,21 +89,21 @@ impl<'a> TreeWriter<'a> {
         }
         root.lock(true)?;
         let mut report = ExportReport { dir: root.path().to_owned(), ..ExportReport::default() };
-        let folders = Folders::new(root);
-        match folders.manifest(NEXT)? {
+        let directories = Directories::new(root);
+        match directories.manifest(NEXT)? {
             FoundManifest::Missing => {}
             FoundManifest::Sound(next) => {
-                finish(&folders, &next)?;
+                finish(&directories, &next)?;
                 report.finished_another = true;
             }
-            FoundManifest::Damaged(_) => folders.make(META)?.remove(NEXT)?,
+            FoundManifest::Damaged(_) => directories.make(META)?.remove(NEXT)?,
         }
-        let left = folders.list()?;
+        let left = directories.list()?;
         for path in left.iter().filter(|path| is_staged(path)) {
-            let (folder, name) = layout::split(path);
-            folders.make(folder)?.remove(name)?;
+            let (directory, name) = layout::split(path);
+            directories.make(directory)?.remove(name)?;
         }
-        let (before, damaged) = match folders.manifest(MANIFEST)? {
+        let (before, damaged) = match directories.manifest(MANIFEST)? {
             FoundManifest::Sound(manifest) => (Some(manifest), None),
             FoundManifest::Missing => (None, None),
             FoundManifest::Damaged(file) => (None, Some(file)),
@@ -111,7 +111,7 @@ impl<'a> TreeWriter<'a> {
         let after = TreeManifest::new(session, compression);
         let (staged, few) = (Vec::new(), Vec::new());
         let (known, found, written) = (None, RefCell::default(), Vec::new());
-        Ok(TreeWriter { known, found, folders, before, after, staged, written, few, damaged, report })
+        Ok(TreeWriter { known, found, directories, before, after, staged, written, few, damaged, report })
     }
 
     /// Takes files for what they were when this was known of them, as long as their traces are the same.
@@ -135,7 +135,7 @@ impl<'a> TreeWriter<'a> {
     pub(super) fn tree(&self, limits: TreeLimits) -> Result<Option<SessionTree>> {
         let before = self.before()?.cloned();
         before
-            .map(|before| Ok(SessionTree::as_written(self.folders.root.again()?, before, limits)))
+            .map(|before| Ok(SessionTree::as_written(self.directories.root.again()?, before, limits)))
             .transpose()
     }
 
@@ -160,18 +160,22 @@ impl<'a> TreeWriter<'a> {
         true
     }
 
-    /// Keeps all files of a folder as they are if these are all that were written last, and one at least; returns whether they
+    /// Keeps all files of a directory as they are if these are all that were written last, and one at least; returns whether they
     /// are.
-    pub(super) fn keep_folder(&mut self, folder: &str, written: &BTreeMap<String, ManifestFile>) -> bool {
+    pub(super) fn keep_directory(
+        &mut self,
+        directory: &str,
+        written: &BTreeMap<String, ManifestFile>,
+    ) -> bool {
         let Some(before) = &self.before else { return false };
         if before.compression != self.after.compression
-            || of_folder(folder, written).next().is_none()
-            || !of_folder(folder, &before.files).eq(of_folder(folder, written))
-            || !of_folder(folder, written).all(|(path, file)| self.is_stored(path, file))
+            || of_directory(directory, written).next().is_none()
+            || !of_directory(directory, &before.files).eq(of_directory(directory, written))
+            || !of_directory(directory, written).all(|(path, file)| self.is_stored(path, file))
         {
             return false;
         }
-        let kept = of_folder(folder, written).map(|(path, file)| (path.clone(), file.clone()));
+        let kept = of_directory(directory, written).map(|(path, file)| (path.clone(), file.clone()));
         self.after.files.extend(kept);
         true
     }
@@ -188,8 +192,8 @@ impl<'a> TreeWriter<'a> {
     }
 
     fn trace(&self, path: &str) -> Option<FileTrace> {
-        let (folder, name) = layout::split(path);
-        self.folders.get(folder).ok()??.trace(name).ok()?
+        let (directory, name) = layout::split(path);
+        self.directories.get(directory).ok()??.trace(name).ok()?
     }
 
     /// Makes a file hold `content`. One that holds it already is left as it is.
@@ -199,8 +203,8 @@ impl<'a> TreeWriter<'a> {
             return Ok(());
         }
         let stored = self.after.compression.compress(content)?;
-        let (folder, name) = layout::split(path);
-        let file = self.folders.make(folder)?.write(&format!("{name}{STAGED}"), &stored)?;
+        let (directory, name) = layout::split(path);
+        let file = self.directories.make(directory)?.write(&format!("{name}{STAGED}"), &stored)?;
         self.stage(path, file, ManifestFile::of(content, &stored))
     }
 
@@ -214,8 +218,8 @@ impl<'a> TreeWriter<'a> {
             self.after.files.insert(path.to_owned(), file);
             return Ok(());
         }
-        let (folder, name) = layout::split(path);
-        let file = self.folders.make(folder)?.create(&format!("{name}{STAGED}"))?;
+        let (directory, name) = layout::split(path);
+        let file = self.directories.make(directory)?.create(&format!("{name}{STAGED}"))?;
         let failed = |source| Error::Io { op: "written", path: self.report.dir.join(path), source };
         let stored = BufWriter::with_capacity(WRITTEN_BYTES, DigestWriter::new(file));
         let encoder = self.after.compression.encoder(bytes, stored).map_err(failed)?;
@@ -229,10 +233,10 @@ impl<'a> TreeWriter<'a> {
 
     /// Takes a file that was written under its provisional name into the tree.
     fn stage(&mut self, path: &str, file: File, described: ManifestFile) -> Result<()> {
-        let (folder, name) = layout::split(path);
-        let folder = self.folders.make(folder)?;
+        let (directory, name) = layout::split(path);
+        let directory = self.directories.make(directory)?;
         if self.known.is_some() {
-            self.written.push((path.to_owned(), folder.trace_of(name, &file)?));
+            self.written.push((path.to_owned(), directory.trace_of(name, &file)?));
         }
         self.report.written += 1;
         self.report.written_bytes += described.bytes;
@@ -266,7 +270,7 @@ impl<'a> TreeWriter<'a> {
         }
         // What is written while it is read has another trace afterwards.
         let trace = self.known.and_then(|_| self.trace(path));
-        let is_stored = stored_as(&self.folders, path, file).is_ok();
+        let is_stored = stored_as(&self.directories, path, file).is_ok();
         if let Some(trace) = trace.filter(|_| is_stored) {
             self.found.borrow_mut().insert(path.to_owned(), (file.clone(), trace));
         }
@@ -281,7 +285,7 @@ impl<'a> TreeWriter<'a> {
     /// Does so, and returns what is known of the files by then.
     pub(super) fn commit_knowing(mut self) -> Result<WrittenTree> {
         self.report.files = self.after.files.len() as u64;
-        let listed = self.folders.list()?;
+        let listed = self.directories.list()?;
         let (leaving, foreign): (Vec<String>, Vec<String>) = listed
             .into_iter()
             .filter(|path| !self.after.files.contains_key(path) && !is_staged(path))
@@ -295,15 +299,15 @@ impl<'a> TreeWriter<'a> {
             self.sync_staged()?;
         }
         if sabotage::is(Breakage::PlacesBeforeManifest) {
-            rename_staged(&self.folders, &std::mem::take(&mut self.staged))?;
+            rename_staged(&self.directories, &std::mem::take(&mut self.staged))?;
         }
-        let meta = self.folders.make(META)?;
+        let meta = self.directories.make(META)?;
         let written = meta.write(&format!("{MANIFEST}{STAGED}"), &self.after.encode()?)?;
         sync(&written, &meta.path().join(MANIFEST))?;
         meta.rename(&format!("{MANIFEST}{STAGED}"), NEXT)?;
         // From here on it is the new tree.
         meta.sync()?;
-        take_places(&self.folders, &self.staged, &leaving)?;
+        take_places(&self.directories, &self.staged, &leaving)?;
         Ok(self.with_known())
     }
 
@@ -326,27 +330,27 @@ impl<'a> TreeWriter<'a> {
 
     /// Makes the new files durable under their provisional names.
     fn sync_staged(&self) -> Result<()> {
-        if self.few.len() < self.staged.len() && self.folders.root.sync_file_system()? {
+        if self.few.len() < self.staged.len() && self.directories.root.sync_file_system()? {
             return Ok(());
         }
         for (path, file) in self.staged.iter().zip(&self.few) {
             sync(file, &self.report.dir.join(path))?;
         }
         for path in self.staged.iter().skip(self.few.len()) {
-            let (folder, name) = layout::split(path);
+            let (directory, name) = layout::split(path);
             if let TreeDirectoryEntry::File(file, _) =
-                self.folders.make(folder)?.entry(&format!("{name}{STAGED}"))?
+                self.directories.make(directory)?.entry(&format!("{name}{STAGED}"))?
             {
                 sync(&file, &self.report.dir.join(path))?;
             }
         }
-        for path in self.folders.take_changed() {
+        for path in self.directories.take_changed() {
             match path.as_str() {
-                "" => self.folders.root.sync()?,
-                path => self.folders.make(path)?.sync()?,
+                "" => self.directories.root.sync()?,
+                path => self.directories.make(path)?.sync()?,
             }
         }
-        sync_folders(&self.folders, self.staged.iter().map(String::as_str))
+        sync_directories(&self.directories, self.staged.iter().map(String::as_str))
     }
 }
 
@@ -354,76 +358,76 @@ fn sync(file: &File, path: &Path) -> Result<()> {
     file.sync_all().map_err(|source| Error::Io { op: "synced", path: path.to_owned(), source })
 }
 
-/// Makes the names durable in the folders of these files.
-fn sync_folders<'a>(folders: &Folders, paths: impl Iterator<Item = &'a str>) -> Result<()> {
+/// Makes the names durable in the directories of these files.
+fn sync_directories<'a>(directories: &Directories, paths: impl Iterator<Item = &'a str>) -> Result<()> {
     let touched: BTreeSet<&str> = paths.map(|path| layout::split(path).0).collect();
-    for folder in touched {
-        if let Some(folder) = folders.get(folder)? {
-            folder.sync()?;
+    for directory in touched {
+        if let Some(directory) = directories.get(directory)? {
+            directory.sync()?;
         }
     }
     Ok(())
 }
 
 /// Gives new files their own names, removes those that leave, and makes the next manifest the tree's.
-fn take_places(folders: &Folders, arriving: &[String], leaving: &[String]) -> Result<()> {
-    rename_staged(folders, arriving)?;
+fn take_places(directories: &Directories, arriving: &[String], leaving: &[String]) -> Result<()> {
+    rename_staged(directories, arriving)?;
     for path in leaving {
-        let (folder, name) = layout::split(path);
-        folders.make(folder)?.remove(name)?;
+        let (directory, name) = layout::split(path);
+        directories.make(directory)?.remove(name)?;
     }
-    sync_folders(folders, arriving.iter().chain(leaving).map(String::as_str))?;
-    let meta = folders.make(META)?;
+    sync_directories(directories, arriving.iter().chain(leaving).map(String::as_str))?;
+    let meta = directories.make(META)?;
     meta.rename(NEXT, MANIFEST)?;
     meta.sync()?;
-    remove_empty_folders(folders, leaving)
+    remove_empty_directories(directories, leaving)
 }
 
 /// Gives new files their own names.
-fn rename_staged(folders: &Folders, arriving: &[String]) -> Result<()> {
+fn rename_staged(directories: &Directories, arriving: &[String]) -> Result<()> {
     for path in arriving {
-        let (folder, name) = layout::split(path);
-        folders.make(folder)?.rename(&format!("{name}{STAGED}"), name)?;
+        let (directory, name) = layout::split(path);
+        directories.make(directory)?.rename(&format!("{name}{STAGED}"), name)?;
     }
     Ok(())
 }
 
-/// Returns the files of a folder and of those in it.
-fn of_folder<'a>(
-    folder: &'a str,
+/// Returns the files of a directory and of those in it.
+fn of_directory<'a>(
+    directory: &'a str,
     files: &'a BTreeMap<String, ManifestFile>,
 ) -> impl Iterator<Item = (&'a String, &'a ManifestFile)> {
-    let behind = files.range(folder.to_owned()..);
+    let behind = files.range(directory.to_owned()..);
     behind
-        .take_while(move |(path, _)| path.starts_with(folder))
-        .filter(move |(path, _)| path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')))
+        .take_while(move |(path, _)| path.starts_with(directory))
+        .filter(move |(path, _)| path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/')))
 }
 
-/// Removes folders of checkpoints that hold nothing any more.
-fn remove_empty_folders(folders: &Folders, left: &[String]) -> Result<()> {
+/// Removes directories of checkpoints that hold nothing any more.
+fn remove_empty_directories(directories: &Directories, left: &[String]) -> Result<()> {
     let emptied: BTreeSet<&str> = left.iter().map(|path| layout::split(path).0).collect();
     for path in emptied.into_iter().filter(|path| path.starts_with(layout::CHECKPOINTS)) {
         let (parent, name) = layout::split(path);
-        folders.forget(path);
-        folders.make(parent)?.remove_empty(name)?;
+        directories.forget(path);
+        directories.make(parent)?.remove_empty(name)?;
     }
     Ok(())
 }
 
 /// Does what a killed writer had yet to do. A file that is damaged by now stays so, and the manifest tells.
-fn finish(folders: &Folders, next: &TreeManifest) -> Result<()> {
-    let listed = folders.list()?;
+fn finish(directories: &Directories, next: &TreeManifest) -> Result<()> {
+    let listed = directories.list()?;
     let there: BTreeSet<&str> = listed.iter().map(String::as_str).collect();
     let arriving: Vec<String> = next
         .files
         .iter()
         .filter(|(path, file)| {
             let staged = staged(path);
-            there.contains(staged.as_str()) && stored_as(folders, &staged, file).is_ok()
+            there.contains(staged.as_str()) && stored_as(directories, &staged, file).is_ok()
         })
         .map(|(path, _)| path.clone())
         .collect();
     let is_leaving = |path: &&String| layout::is_file(path) && !next.files.contains_key(*path);
     let leaving: Vec<String> = listed.iter().filter(is_leaving).cloned().collect();
-    take_places(folders, &arriving, &leaving)
+    take_places(directories, &arriving, &leaving)
 }

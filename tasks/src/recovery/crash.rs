@@ -47,7 +47,7 @@ pub enum IncompleteWrite {
     },
     /// A file without any record of the log.
     Leftover {
-        /// The file or folder.
+        /// The file or directory.
         file: PathBuf,
     },
     /// A tool's run that has not ended.
@@ -111,7 +111,7 @@ impl fmt::Display for IncompleteWrite {
 /// Names something that is damaged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CorruptedFile {
-    /// The file, or the folder where no file can be named.
+    /// The file, or the directory where no file can be named.
     pub file: PathBuf,
     /// What is wrong.
     pub reason: String,
@@ -171,7 +171,7 @@ impl CrashState {
 
 impl CrashRecoveryManager {
     /// Looks for what a crash left: in the log and in the report of opening it, among restores that were begun, processes
-    /// that were recorded as observations of a [`ProcessIdentity`], folders of sessions that were about to be made or deleted,
+    /// that were recorded as observations of a [`ProcessIdentity`], directories of sessions that were about to be made or deleted,
     /// the writer's lock, the [tree](CrashRecoveryManager::with_tree) of files, and what the host's [sources](CrashRecoveryManager::with_source) find. Returns `None` if there is
     /// nothing. Writes nothing.
     ///

@@ -24,7 +24,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Detecting and planning write nothing into a store. A damaged log is planned for in a folder of the system's temporary
+//! 1. Detecting and planning write nothing into a store. A damaged log is planned for in a directory of the system's temporary
 //!    ones, which is removed.
 //! 2. Nothing is done that nobody named. What is done is recorded as [`RecoveryAction`](super::RecoveryAction)s.
 //! 3. A damaged log is read only.

@@ -199,7 +199,7 @@ impl CrashRecoveryManager {
         Ok(RecoverySurvey { log, history, mismatch, state, updates })
     }
 
-    /// Salvages the log into a temporary folder, and reads what came of it. Where nothing of the log is sound, says what the
+    /// Salvages the log into a temporary directory, and reads what came of it. Where nothing of the log is sound, says what the
     /// tree of files would yield.
     fn plan_partial(&self, strategy: RecoveryStrategy) -> Result<RecoveryOutlook> {
         let Some(dir) = self.tree.as_deref() else { return self.plan_salvage(strategy) };
@@ -230,7 +230,7 @@ impl CrashRecoveryManager {
         Ok(RecoveryOutlook { new_session: true, lost, ..RecoveryOutlook::of(strategy, &state, end) })
     }
 
-    /// Makes the session in a temporary folder, and reads what came of it.
+    /// Makes the session in a temporary directory, and reads what came of it.
     fn plan_tree(&self, strategy: RecoveryStrategy, dir: &Path) -> Result<RecoveryOutlook> {
         let tree = PartialTree::read(dir, self.limits)?;
         let temporary = Temporary::new()?;
@@ -320,11 +320,11 @@ impl RecoverySurvey {
     }
 }
 
-/// A folder of the system's temporary ones, removed when this is dropped.
+/// A directory of the system's temporary ones, removed when this is dropped.
 struct Temporary(PathBuf);
 
 impl Temporary {
-    /// Makes a folder with a name that nobody can guess. One that is there already is left alone.
+    /// Makes a directory with a name that nobody can guess. One that is there already is left alone.
     fn new() -> Result<Temporary> {
         #[expect(clippy::disallowed_methods, reason = "it names a temporary folder")]
         let path = std::env::temp_dir().join(format!("foldlog-outlook-{}", uuid::Uuid::new_v4()));
@@ -348,7 +348,7 @@ impl AsRef<Path> for Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // What cannot be removed is a copy in a folder that the system clears.
+        // What cannot be removed is a copy in a directory that the system clears.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

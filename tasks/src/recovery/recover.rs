@@ -91,7 +91,7 @@ impl CrashRecoveryManager {
         CrashRecoveryManager { types: Some(types), ..self }
     }
 
-    /// Says where the captures of workspaces are; the folder `files` of the session's folder by default.
+    /// Says where the captures of workspaces are; the directory `files` of the session's directory by default.
     #[must_use]
     pub fn with_stores(self, stores: WorkspaceStores) -> CrashRecoveryManager {
         CrashRecoveryManager { stores, ..self }
@@ -104,7 +104,7 @@ impl CrashRecoveryManager {
         CrashRecoveryManager { resources: Some(resources), ..self }
     }
 
-    /// Looks for damage and leftovers in the tree of files of a session too: a session's folder of an `.aca`, or a folder with
+    /// Looks for damage and leftovers in the tree of files of a session too: a session's directory of an `.aca`, or a directory with
     /// an `.aca` that holds one session. Where nothing of the log is sound,
     /// [`PartialRecovery`](RecoveryStrategy::PartialRecovery) takes what the tree's manifest vouches for.
     #[must_use]

@@ -1,7 +1,7 @@
 //! Reads what a user's git repository is at: without running git, and without writing.
 //!
 //! A repository may be hostile. Whatever is read of it is a regular file, opened so that nobody is waited for, and of a
-//! bounded length; symbolic refs and folders are followed to a bounded depth. What git would not follow is not followed.
+//! bounded length; symbolic refs and directories are followed to a bounded depth. What git would not follow is not followed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -30,10 +30,10 @@ const SYMBOLIC_DEPTH_MAX: usize = 5;
 /// Greatest number of branches that are listed.
 const BRANCHES_MAX: usize = 10_000;
 
-/// Greatest number of files and folders of branches that are looked at.
+/// Greatest number of files and directories of branches that are looked at.
 const ENTRIES_MAX: usize = 1 << 20;
 
-const FOLDER_DEPTH_MAX: usize = 64;
+const DIRECTORY_DEPTH_MAX: usize = 64;
 
 const BRANCHES: &[u8] = b"refs/heads/";
 
@@ -47,7 +47,7 @@ pub struct GitState {
     pub reference: Option<String>,
     /// Branch that is checked out; `None` if `HEAD` is detached, or names a ref that is no branch.
     pub branch: Option<String>,
-    /// Path of the repository's folder, links resolved; of a linked worktree, its own folder within the repository.
+    /// Path of the repository's directory, links resolved; of a linked worktree, its own directory within the repository.
     pub git_dir: String,
     /// What was begun and has not ended, in the order of [`GitOperation`].
     pub operations: Vec<GitOperation>,
@@ -77,7 +77,7 @@ pub enum GitOperation {
 }
 
 impl GitState {
-    /// Reads the repository that `root` belongs to: the one of `root` or of the nearest folder above it that has a `.git`,
+    /// Reads the repository that `root` belongs to: the one of `root` or of the nearest directory above it that has a `.git`,
     /// on the same file system. Returns `None` if there is none. A bare repository is none, and neither the environment
     /// nor the owner of a repository plays a part, since nothing of its configuration is used.
     ///
@@ -113,7 +113,7 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Opens a regular file of at most so many bytes; `None` where nothing or a folder stands.
+/// Opens a regular file of at most so many bytes; `None` where nothing or a directory stands.
 fn open_file(path: &Path, bytes_max: u64) -> io::Result<Option<File>> {
     let is_taken = |found: &fs::Metadata| match found.is_file() {
         false => Err(refused(path, "it is no regular file")),
@@ -164,15 +164,15 @@ struct Repository {
 impl Repository {
     fn find(root: &Path) -> io::Result<Option<Repository>> {
         let start = fs::canonicalize(root).map_err(|error| failed(root, error))?;
-        let device = |folder: &Path| {
-            fs::metadata(folder).map(|found| found.dev()).map_err(|error| failed(folder, error))
+        let device = |directory: &Path| {
+            fs::metadata(directory).map(|found| found.dev()).map_err(|error| failed(directory, error))
         };
         let began = device(&start)?;
-        for folder in start.ancestors() {
-            if device(folder)? != began {
+        for directory in start.ancestors() {
+            if device(directory)? != began {
                 return Ok(None);
             }
-            let named = folder.join(".git");
+            let named = directory.join(".git");
             match fs::metadata(&named) {
                 Err(error) if is_missing(&error) => {}
                 Err(error) => return Err(failed(&named, error)),
@@ -184,7 +184,7 @@ impl Repository {
                 Ok(_) => {
                     let target = read_path(&named, b"gitdir: ")?;
                     let found =
-                        target.map(|target| Repository::at(&folder.join(target))).transpose()?.flatten();
+                        target.map(|target| Repository::at(&directory.join(target))).transpose()?.flatten();
                     return found.ok_or_else(|| refused(&named, "it leads to no repository")).map(Some);
                 }
             }
@@ -192,11 +192,11 @@ impl Repository {
         Ok(None)
     }
 
-    /// The repository in a folder; `None` where git would see none.
-    fn at(folder: &Path) -> io::Result<Option<Repository>> {
-        let git_dir = match fs::canonicalize(folder) {
+    /// The repository in a directory; `None` where git would see none.
+    fn at(directory: &Path) -> io::Result<Option<Repository>> {
+        let git_dir = match fs::canonicalize(directory) {
             Err(error) if is_missing(&error) => return Ok(None),
-            found => found.map_err(|error| failed(folder, error))?,
+            found => found.map_err(|error| failed(directory, error))?,
         };
         if fs::symlink_metadata(git_dir.join("HEAD")).is_err_and(|error| is_missing(&error)) {
             return Ok(None);
@@ -294,8 +294,8 @@ impl Refs<'_> {
     fn path(&self, name: &[u8]) -> PathBuf {
         let own: [&[u8]; 3] = [b"refs/bisect/", b"refs/worktree/", b"refs/rewritten/"];
         let is_own = !name.starts_with(b"refs/") || own.iter().any(|own| name.starts_with(own));
-        let folder = if is_own { &self.repository.git_dir } else { &self.repository.common_dir };
-        folder.join(OsStr::from_bytes(name))
+        let directory = if is_own { &self.repository.git_dir } else { &self.repository.common_dir };
+        directory.join(OsStr::from_bytes(name))
     }
 
     /// Follows a ref to the name that no symbolic ref stands under, and its commit.
@@ -362,17 +362,17 @@ impl Refs<'_> {
         let mut left = vec![(BRANCHES.to_vec(), 0)];
         let mut looked_at = 0;
         while let Some((prefix, depth)) = left.pop() {
-            let folder = self.path(&prefix);
-            let entries = match fs::read_dir(&folder) {
+            let directory = self.path(&prefix);
+            let entries = match fs::read_dir(&directory) {
                 Err(error) if is_missing(&error) => continue,
-                entries => entries.map_err(|error| failed(&folder, error))?,
+                entries => entries.map_err(|error| failed(&directory, error))?,
             };
             for entry in entries {
-                let entry = entry.map_err(|error| failed(&folder, error))?;
+                let entry = entry.map_err(|error| failed(&directory, error))?;
                 looked_at += 1;
-                if looked_at > ENTRIES_MAX || depth > FOLDER_DEPTH_MAX {
+                if looked_at > ENTRIES_MAX || depth > DIRECTORY_DEPTH_MAX {
                     return Err(refused(
-                        &folder,
+                        &directory,
                         "there are too many branches, or too many folders in one another",
                     ));
                 }

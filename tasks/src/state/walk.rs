@@ -40,7 +40,7 @@ impl WorkspaceStores {
         WorkspaceStores::default()
     }
 
-    /// Takes the [folder of captures](captures_dir) in a session's own folder for the store of all its workspaces.
+    /// Takes the [directory of captures](captures_dir) in a session's own directory for the store of all its workspaces.
     pub fn beside(session: &Path) -> WorkspaceStores {
         WorkspaceStores { of_all: Some(captures_dir(session)), of_each: BTreeMap::new() }
     }

@@ -63,7 +63,7 @@ impl Twin {
         for entry in shadow.list(dir)? {
             let path = dir.join(&entry.name);
             match entry.kind {
-                EntryKind::Folder => Twin::refill_folder(&path, shadow, made)?,
+                EntryKind::Directory => Twin::refill_folder(&path, shadow, made)?,
                 _ => match shadow.file_number(&path).and_then(|number| made.insert(number, path.clone())) {
                     Some(other) => fs::hard_link(other, &path)?,
                     None => fs::write(&path, shadow.read_file(&path).unwrap_or_default())?,

@@ -55,7 +55,7 @@ fn put(path: &Path, what: EntryKind, elsewhere: &Path) {
             drop(UnixListener::bind(made.path().join("socket")).unwrap());
             fs::rename(made.path().join("socket"), path).unwrap();
         }
-        EntryKind::Folder => fs::create_dir(path).unwrap(),
+        EntryKind::Directory => fs::create_dir(path).unwrap(),
         other => panic!("{other}"),
     }
 }
@@ -75,7 +75,7 @@ fn what_is_no_file_is_named_and_neither_read_nor_waited_for() {
         (EntryKind::Link, None),
         (EntryKind::Pipe, None),
         (EntryKind::Socket, None),
-        (EntryKind::Folder, None),
+        (EntryKind::Directory, None),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let (store, dir) = made(folder.path());
@@ -166,9 +166,9 @@ fn object_in(captures: &Path) -> PathBuf {
 #[test]
 fn a_store_of_captures_with_something_else_in_a_files_place_holds_nobody_up() {
     let by = ["--by", "ada", "--reason", "it went wrong"];
-    for what in [EntryKind::Pipe, EntryKind::Link, EntryKind::Socket, EntryKind::Folder] {
+    for what in [EntryKind::Pipe, EntryKind::Link, EntryKind::Socket, EntryKind::Directory] {
         for place in ["config", "HEAD", "objects", "refs", "OBJECT", "stat-cache", "collected"] {
-            if what == EntryKind::Folder && ["objects", "refs"].contains(&place) {
+            if what == EntryKind::Directory && ["objects", "refs"].contains(&place) {
                 continue;
             }
             let folder = tempfile::tempdir().unwrap();

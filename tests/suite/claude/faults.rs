@@ -185,7 +185,7 @@ fn a_program_or_a_folder_that_does_not_exist_is_named() {
     assert!(shown.contains("/nowhere/claude") && shown.contains("@anthropic-ai/claude-code"), "{shown}");
     let lost = ClientOptions { cwd: stand_in.path("nowhere"), ..stand_in.options() };
     let error = Client::start(&lost, Arc::new(NoCallbacks)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::FolderNotFound);
+    assert_eq!(error.kind(), ErrorKind::DirectoryNotFound);
     assert!(!error.is_retryable());
 }
 

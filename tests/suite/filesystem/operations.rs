@@ -33,7 +33,7 @@ fn every_operation(files: &dyn Filesystem) {
     files.write("notes", b"new").unwrap();
     assert_eq!(files.read("./notes").unwrap(), b"new");
 
-    let (file, folder) = (FileKind::File, FileKind::Folder);
+    let (file, folder) = (FileKind::File, FileKind::Directory);
     assert_eq!(names(files, "."), [("notes".to_owned(), file), ("src".to_owned(), folder)]);
     assert_eq!(names(files, "src"), [("deep".to_owned(), folder), ("main.rs".to_owned(), file)]);
     assert_eq!(files.glob("**/*.rs").unwrap(), ["src/deep/er/lib.rs", "src/main.rs"]);

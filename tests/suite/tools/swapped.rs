@@ -489,7 +489,7 @@ fn a_capture_of_no_known_folder_is_restored_where_somebody_asks_for_it_only() {
     let place = Place::new();
     let files = place.files();
     let mut snapshot = files.snapshot(None, false).unwrap();
-    snapshot.folder = None;
+    snapshot.directory = None;
     fs::write(place.root().join("page"), "changed").unwrap();
     let refused = files.restore(&snapshot);
     assert!(

@@ -139,8 +139,8 @@ impl LogReader {
     ///     let loud = move |said: &Said| SliceOp::Append(said.0.to_uppercase() + end);
     ///     SessionTypes::builder().slice::<Loud>().reducer::<Loud, Said>(move |_, said, _| Ok(loud(said))).build()
     /// };
-    /// # let folder = tempfile::tempdir()?;
-    /// # let session = Store::open(folder.path())?.create(&types("!")?)?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let session = Store::open(directory.path())?.create(&types("!")?)?;
     /// session.dispatch(Said("ship it".to_owned()))?;
     /// # let dir = session.dir().to_owned();
     /// session.close()?;

@@ -12,8 +12,8 @@ use crate::log::layout;
 use crate::storage::FileStorage;
 
 fn golden(compression: Compression) -> PathBuf {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/log/compressed/golden");
-    PathBuf::from(folder).join(format!("{compression}.seg"))
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/src/log/compressed/golden");
+    PathBuf::from(directory).join(format!("{compression}.seg"))
 }
 
 /// Three blocks: two that shrink, and a short one that does not.

@@ -5,7 +5,7 @@
 //! | step | left behind |
 //! |---|---|
 //! | the new file is written under a temporary name, synced, read again and compared with the old one, byte for byte | the segment as it was, and a file `*.seg.new`, which a scan passes over and the next compaction or recovery removes |
-//! | it takes the name of the segment, and the folder is synced | the old file or the new one, which hold the same bytes |
+//! | it takes the name of the segment, and the directory is synced | the old file or the new one, which hold the same bytes |
 
 use std::path::Path;
 use std::sync::Arc;

@@ -74,7 +74,7 @@ pub(crate) struct SoundPart {
     /// Session of a segment that follows the sound part by its header but holds no sound record: the session of a fork
     /// whose first record is damaged.
     pub(crate) followed_by: Option<Uuid>,
-    /// Session that the folder's name says.
+    /// Session that the directory's name says.
     named: Option<Uuid>,
     files: SegmentFiles,
 }

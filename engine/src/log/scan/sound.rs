@@ -19,7 +19,7 @@ use crate::storage::Storage;
 ///
 /// # Errors
 ///
-/// The damage itself if no record before it is sound, or if the folder or a file belongs to another session; every error
+/// The damage itself if no record before it is sound, or if the directory or a file belongs to another session; every error
 /// of a scan that is no damage; the errors of `visit`.
 pub(crate) fn scan_sound(
     storage: &dyn Storage,

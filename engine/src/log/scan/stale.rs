@@ -1,6 +1,6 @@
 //! Telling a copy that was taken while its session was written from damage.
 //!
-//! A program that copies a folder file by file while a writer goes on, the oldest file first, gets a segment as it was
+//! A program that copies a directory file by file while a writer goes on, the oldest file first, gets a segment as it was
 //! before its successor was begun, and the successor as it was later. The successor names the end that the segment came
 //! to, and the copy of the segment ends before that end: in zeros, or in a frame that was just being written. Where the
 //! segment was copied before its first record, its copy holds nothing at all, and not even a header. Within one segment

@@ -143,7 +143,7 @@ impl ChainWalk<'_> {
         })
     }
 
-    /// Returns whether the chain was cut off only by a segment that its writer had not yet finished when the folder was
+    /// Returns whether the chain was cut off only by a segment that its writer had not yet finished when the directory was
     /// listed.
     fn is_overtaken(&self) -> Result<bool> {
         let missing = self.chain.missing.map(|ordinal| (layout::segment_file(self.dir, ordinal), ordinal));

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | is new | makes segment 0: header, `Resumed`, `Opened`; behind the [partial creation](super::partial_creation) of an attempt that a crash ended, the segment after its last |
 //! | was closed | goes on in the last segment, with a `Resumed` |
-//! | anything else | makes a fresh segment that names where the attested part ends, and rewrites into it the sound records behind that end: under a temporary name, synced, renamed, its folder synced ([`recovery`]). The old bytes stay where they are |
+//! | anything else | makes a fresh segment that names where the attested part ends, and rewrites into it the sound records behind that end: under a temporary name, synced, renamed, its directory synced ([`recovery`]). The old bytes stay where they are |
 //! | is a fork | makes a segment of its own behind the linked ones |
 //!
 //! # Rollover: from one segment to the next
@@ -25,7 +25,7 @@
 //! # Syncing
 //!
 //! One sync makes durable, in this order: what the records name outside of the log (the session does that), the
-//! objects, the folders whose names are new, and the segments from the oldest to the newest. Only then does the
+//! objects, the directories whose names are new, and the segments from the oldest to the newest. Only then does the
 //! watermark rise, and a `Synced` frame says so.
 //!
 //! # Invariants
@@ -267,8 +267,8 @@ impl LogIdentity {
 }
 
 impl LogWriter {
-    /// Returns the log of a new session, whose folder exists and holds nothing but the `partial_creation` of an earlier
-    /// attempt. The first sync also syncs `parents`, the folders whose names are new.
+    /// Returns the log of a new session, whose directory exists and holds nothing but the `partial_creation` of an earlier
+    /// attempt. The first sync also syncs `parents`, the directories whose names are new.
     pub(crate) fn create(
         ground: &LogEnvironment,
         dir: &Path,

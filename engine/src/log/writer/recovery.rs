@@ -12,7 +12,7 @@
 //!
 //! 1. What the segment attests is durable if the segment's name is. Whether the name is durable, a reader of the log
 //!    cannot tell as long as nothing stands behind the attesting frame. Until then nothing counts as durable because of
-//!    it before the folder is synced once more: by the next recovery, or by whoever goes on in the segment.
+//!    it before the directory is synced once more: by the next recovery, or by whoever goes on in the segment.
 //! 2. Where a recovery fails, nothing of the log has changed; its temporary file may stay.
 //! 3. A recovery builds its segment in the space of the [spare](super::recovery_space), or of the temporary file of an earlier
 //!    recovery that did not finish, if one of them is large enough, and removes the other such files once it is done.
@@ -146,9 +146,9 @@ impl LogWriter {
         // Names that an earlier process made may not be durable either: those of segments, and that of the session
         // itself.
         self.unsynced_dirs.push(self.dir.clone());
-        if !sabotage::is(Breakage::RecoveryFoldersUnsynced) {
+        if !sabotage::is(Breakage::RecoveryDirectoriesUnsynced) {
             let store = layout::store_of(&self.dir);
-            self.unsynced_dirs.extend(store.into_iter().flat_map(layout::folders_above_session));
+            self.unsynced_dirs.extend(store.into_iter().flat_map(layout::directories_above_session));
         }
         let plan = self.sync_plan();
         if !sabotage::is(Breakage::RecoveryNamedUnsynced) {

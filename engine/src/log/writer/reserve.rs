@@ -71,7 +71,7 @@ impl LogWriter {
         }
     }
 
-    /// Ends what the background was asked for, of a log that is not finished: its folder is about to be removed.
+    /// Ends what the background was asked for, of a log that is not finished: its directory is about to be removed.
     pub(crate) fn abandon(&self) {
         if !sabotage::is(Breakage::AbandonedMakesOn) {
             self.ahead.give_back();

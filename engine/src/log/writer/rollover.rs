@@ -107,7 +107,7 @@ impl LogWriter {
     }
 
     /// Returns the ordinal of the segment to be made next. Fails behind the last ordinal that a name can have, which
-    /// a file of the folder may have without being a segment.
+    /// a file of the directory may have without being a segment.
     pub(super) fn next_ordinal(&self) -> Result<u32> {
         let Some(ordinal) = self.ordinal_max else { return Ok(0) };
         ordinal.checked_add(1).ok_or(Error::TooLarge {

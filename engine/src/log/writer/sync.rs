@@ -39,7 +39,7 @@ impl SyncPlan {
     /// Makes everything durable, in the order that the docs of the module above name. Calls `pause` between the pieces
     /// of a long segment.
     ///
-    /// If the error is [`Error::NoHandle`], a folder could not be opened, and no sync has failed.
+    /// If the error is [`Error::NoHandle`], a directory could not be opened, and no sync has failed.
     pub(crate) fn run(&self, storage: &dyn Storage, pause: &dyn Fn()) -> Result<()> {
         if sabotage::is(Breakage::NoSync) {
             return Ok(());
@@ -57,7 +57,7 @@ impl SyncPlan {
             file.sync_data().map_err(|error| Error::io("sync", path, error))?;
         }
         self.objects.pool(storage);
-        if sabotage::is(Breakage::NoFolderSync) {
+        if sabotage::is(Breakage::NoDirectorySync) {
             return Ok(());
         }
         for dir in self.objects.dirs.iter().chain(&self.dirs) {

@@ -103,7 +103,7 @@ fn links_and_everything_that_is_no_regular_file_are_refused() {
 }
 
 #[test]
-fn removing_a_folder_leaves_what_its_links_point_to() {
+fn removing_a_directory_leaves_what_its_links_point_to() {
     let (storage, dir) = room();
     let kept = dir.path().join("kept");
     let gone = dir.path().join("gone");
@@ -194,8 +194,8 @@ fn the_boot_id_stays_the_same() {
 /// in six hundred.
 #[test]
 fn a_file_that_is_replaced_meanwhile_is_linked_all_the_same() {
-    let folder = tempfile::tempdir().unwrap();
-    let (storage, at) = (FileStorage::new(), |name: &str| folder.path().join(name));
+    let directory = tempfile::tempdir().unwrap();
+    let (storage, at) = (FileStorage::new(), |name: &str| directory.path().join(name));
     storage.create(&at("segment"), 0).unwrap();
     let linked = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The disk behind the in-memory storage: its files and folders, its locks, and its faults.
+//! The disk behind the in-memory storage: its files and directories, its locks, and its faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -12,11 +12,11 @@ use uuid::{Builder, Uuid};
 use super::CrashKind;
 use super::body::FilePages;
 use super::chance::{Chance, Grain, PowerCutOutcome};
+use super::directory::MemoryDirectory;
 use super::fault::{FaultEffect, Faults, Op};
-use super::folder::MemoryDirectory;
 use crate::storage::{Access, DirectoryEntry, EntryKind};
 
-/// Identifies a file or folder, as an inode number does.
+/// Identifies a file or directory, as an inode number does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeId(u64);
 
@@ -26,17 +26,17 @@ impl NodeId {
     }
 }
 
-/// The folder `/`, which always exists.
+/// The directory `/`, which always exists.
 const ROOT: NodeId = NodeId(0);
 
 enum Node {
     File(FilePages),
-    Folder(MemoryDirectory),
+    Directory(MemoryDirectory),
     /// A link, or anything else that the engine never opens.
     Other,
 }
 
-/// Holds the files and folders of a disk, its locks, its faults and the trace of calls.
+/// Holds the files and directories of a disk, its locks, its faults and the trace of calls.
 pub(super) struct Disk {
     nodes: BTreeMap<NodeId, Node>,
     next_node: u64,
@@ -51,16 +51,16 @@ pub(super) struct Disk {
     pub(super) trace: Vec<(Op, Arc<Path>)>,
 }
 
-/// Holds the name that a path ends with, and the folder that contains this name.
+/// Holds the name that a path ends with, and the directory that contains this name.
 struct DirectorySlot {
-    folder: NodeId,
+    directory: NodeId,
     name: OsString,
 }
 
 impl Disk {
     pub(super) fn new(boot_id: Option<Uuid>) -> Self {
         Self {
-            nodes: BTreeMap::from([(ROOT, Node::Folder(MemoryDirectory::default()))]),
+            nodes: BTreeMap::from([(ROOT, Node::Directory(MemoryDirectory::default()))]),
             next_node: 1,
             life: 0,
             boot_id,
@@ -100,17 +100,17 @@ impl Disk {
         Ok(())
     }
 
-    fn folder(&self, id: NodeId) -> io::Result<&MemoryDirectory> {
+    fn directory(&self, id: NodeId) -> io::Result<&MemoryDirectory> {
         match self.nodes.get(&id) {
-            Some(Node::Folder(folder)) => Ok(folder),
+            Some(Node::Directory(directory)) => Ok(directory),
             Some(_) => Err(Errno::ENOTDIR.into()),
             None => Err(Errno::ENOENT.into()),
         }
     }
 
-    fn folder_mut(&mut self, id: NodeId) -> io::Result<&mut MemoryDirectory> {
+    fn directory_mut(&mut self, id: NodeId) -> io::Result<&mut MemoryDirectory> {
         match self.nodes.get_mut(&id) {
-            Some(Node::Folder(folder)) => Ok(folder),
+            Some(Node::Directory(directory)) => Ok(directory),
             Some(_) => Err(Errno::ENOTDIR.into()),
             None => Err(Errno::ENOENT.into()),
         }
@@ -135,7 +135,7 @@ impl Disk {
     pub(super) fn find(&self, path: &Path) -> io::Result<NodeId> {
         let mut at = ROOT;
         for name in links(path)? {
-            at = self.folder(at)?.get(name).ok_or(Errno::ENOENT)?;
+            at = self.directory(at)?.get(name).ok_or(Errno::ENOENT)?;
         }
         Ok(at)
     }
@@ -143,21 +143,21 @@ impl Disk {
     fn place(&self, path: &Path) -> io::Result<DirectorySlot> {
         let mut names = links(path)?;
         let name = names.pop().ok_or(Errno::EBUSY)?.to_owned();
-        let mut folder = ROOT;
+        let mut directory = ROOT;
         for name in names {
-            folder = self.folder(folder)?.get(name).ok_or(Errno::ENOENT)?;
+            directory = self.directory(directory)?.get(name).ok_or(Errno::ENOENT)?;
         }
-        self.folder(folder)?;
-        Ok(DirectorySlot { folder, name })
+        self.directory(directory)?;
+        Ok(DirectorySlot { directory, name })
     }
 
     fn at(&self, place: &DirectorySlot) -> io::Result<Option<NodeId>> {
-        Ok(self.folder(place.folder)?.get(&place.name))
+        Ok(self.directory(place.directory)?.get(&place.name))
     }
 
     fn add(&mut self, place: &DirectorySlot, node: Node) -> io::Result<NodeId> {
         let id = NodeId(self.next_node);
-        self.folder_mut(place.folder)?.add(&place.name, id);
+        self.directory_mut(place.directory)?.add(&place.name, id);
         self.nodes.insert(id, node);
         self.next_node += 1;
         Ok(id)
@@ -190,31 +190,31 @@ impl Disk {
     pub(super) fn create_dir_all(&mut self, path: &Path) -> io::Result<()> {
         let mut at = ROOT;
         for name in links(path)? {
-            at = match self.folder(at)?.get(name) {
+            at = match self.directory(at)?.get(name) {
                 Some(found) => found,
                 None => {
                     self.may_change()?;
                     self.may_grow(0)?;
-                    let place = DirectorySlot { folder: at, name: name.to_owned() };
-                    self.add(&place, Node::Folder(MemoryDirectory::default()))?
+                    let place = DirectorySlot { directory: at, name: name.to_owned() };
+                    self.add(&place, Node::Directory(MemoryDirectory::default()))?
                 }
             };
         }
-        self.folder(at).map(drop)
+        self.directory(at).map(drop)
     }
 
     fn describe(&self, name: &OsStr, id: NodeId) -> DirectoryEntry {
         let (kind, len) = match self.nodes.get(&id) {
             Some(Node::File(body)) => (EntryKind::File, body.len()),
-            Some(Node::Folder(_)) => (EntryKind::Folder, 0),
+            Some(Node::Directory(_)) => (EntryKind::Directory, 0),
             Some(Node::Other) | None => (EntryKind::Other, 0),
         };
         DirectoryEntry { name: name.to_string_lossy().into(), kind, len, mode: None }
     }
 
     pub(super) fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
-        let folder = self.folder(self.find(path)?)?;
-        let mut entries: Vec<_> = folder.names().map(|(name, id)| self.describe(name, id)).collect();
+        let directory = self.directory(self.find(path)?)?;
+        let mut entries: Vec<_> = directory.names().map(|(name, id)| self.describe(name, id)).collect();
         entries.sort_by(|left, right| left.name.cmp(&right.name));
         Ok(entries)
     }
@@ -281,7 +281,7 @@ impl Disk {
 
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let (from, to) = (self.place(from)?, self.place(to)?);
-        if from.folder != to.folder {
+        if from.directory != to.directory {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a rename stays within one folder"));
         }
         let id = self.at(&from)?.ok_or(Errno::ENOENT)?;
@@ -289,16 +289,16 @@ impl Disk {
             // Both are names of one file: the system does nothing at all.
             Some(found) if found == id => return Ok(()),
             Some(found) => match (self.nodes.get(&id), self.nodes.get(&found)) {
-                (Some(Node::Folder(_)), Some(Node::Folder(there))) if there.is_empty() => {}
-                (Some(Node::Folder(_)), Some(Node::Folder(_))) => return Err(Errno::ENOTEMPTY.into()),
-                (Some(Node::Folder(_)), _) => return Err(Errno::ENOTDIR.into()),
-                (_, Some(Node::Folder(_))) => return Err(Errno::EISDIR.into()),
+                (Some(Node::Directory(_)), Some(Node::Directory(there))) if there.is_empty() => {}
+                (Some(Node::Directory(_)), Some(Node::Directory(_))) => return Err(Errno::ENOTEMPTY.into()),
+                (Some(Node::Directory(_)), _) => return Err(Errno::ENOTDIR.into()),
+                (_, Some(Node::Directory(_))) => return Err(Errno::EISDIR.into()),
                 _ => {}
             },
             None => {}
         }
         self.may_change()?;
-        self.folder_mut(from.folder)?.rename(&from.name, &to.name, id);
+        self.directory_mut(from.directory)?.rename(&from.name, &to.name, id);
         Ok(())
     }
 
@@ -310,47 +310,49 @@ impl Disk {
             return Err(Errno::EEXIST.into());
         }
         self.may_change()?;
-        self.folder_mut(place.folder)?.add(&place.name, id);
+        self.directory_mut(place.directory)?.add(&place.name, id);
         Ok(())
     }
 
     /// Returns how many names lead to what stands at a path.
     pub(super) fn links(&self, path: &Path) -> io::Result<u64> {
         let id = self.find(path)?;
-        let folders = self.nodes.values().filter_map(|node| match node {
-            Node::Folder(folder) => Some(folder),
+        let directories = self.nodes.values().filter_map(|node| match node {
+            Node::Directory(directory) => Some(directory),
             _ => None,
         });
-        Ok(folders.map(|folder| folder.names().filter(|(_, found)| *found == id).count() as u64).sum())
+        Ok(directories
+            .map(|directory| directory.names().filter(|(_, found)| *found == id).count() as u64)
+            .sum())
     }
 
     pub(super) fn remove_file(&mut self, path: &Path) -> io::Result<()> {
         let place = self.place(path)?;
         let id = self.at(&place)?.ok_or(Errno::ENOENT)?;
-        if matches!(self.nodes.get(&id), Some(Node::Folder(_))) {
+        if matches!(self.nodes.get(&id), Some(Node::Directory(_))) {
             return Err(Errno::EISDIR.into());
         }
         self.may_change()?;
-        self.folder_mut(place.folder)?.remove(&place.name);
+        self.directory_mut(place.directory)?.remove(&place.name);
         Ok(())
     }
 
     pub(super) fn remove_dir_all(&mut self, path: &Path) -> io::Result<()> {
         let place = self.place(path)?;
         let top = self.at(&place)?.ok_or(Errno::ENOENT)?;
-        self.folder(top)?;
+        self.directory(top)?;
         self.may_change()?;
-        // Each name below is removed by itself, so that a power cut may leave a half-emptied folder.
-        for (folder, name, _) in self.names_below(top) {
-            self.folder_mut(folder)?.remove(&name);
+        // Each name below is removed by itself, so that a power cut may leave a half-emptied directory.
+        for (directory, name, _) in self.names_below(top) {
+            self.directory_mut(directory)?.remove(&name);
         }
-        self.folder_mut(place.folder)?.remove(&place.name);
+        self.directory_mut(place.directory)?.remove(&place.name);
         Ok(())
     }
 
     pub(super) fn sync_dir(&mut self, path: &Path) -> io::Result<()> {
         let id = self.find(path)?;
-        self.folder_mut(id)?.sync();
+        self.directory_mut(id)?.sync();
         Ok(())
     }
 
@@ -375,14 +377,14 @@ impl Disk {
         self.locks.remove(&(id, offset));
     }
 
-    /// Returns each name below a folder, with the folder that holds the name and the node that it leads to, as reads
+    /// Returns each name below a directory, with the directory that holds the name and the node that it leads to, as reads
     /// see them.
     fn names_below(&self, top: NodeId) -> Vec<(NodeId, OsString, NodeId)> {
         let mut found = Vec::new();
         let mut open = vec![top];
         while let Some(id) = open.pop() {
-            if let Some(Node::Folder(folder)) = self.nodes.get(&id) {
-                for (name, below) in folder.names() {
+            if let Some(Node::Directory(directory)) = self.nodes.get(&id) {
+                for (name, below) in directory.names() {
                     found.push((id, name.clone(), below));
                     open.push(below);
                 }
@@ -403,8 +405,8 @@ impl Disk {
         let mut open = vec![(PathBuf::from("/"), ROOT)];
         while let Some((path, id)) = open.pop() {
             match self.nodes.get(&id) {
-                Some(Node::Folder(folder)) => {
-                    open.extend(folder.names().map(|(name, below)| (path.join(name), below)));
+                Some(Node::Directory(directory)) => {
+                    open.extend(directory.names().map(|(name, below)| (path.join(name), below)));
                 }
                 Some(Node::File(body)) => {
                     files.insert(path, body);
@@ -415,12 +417,12 @@ impl Disk {
         files
     }
 
-    /// Puts a file in place, with the folders above it, all durable at once.
+    /// Puts a file in place, with the directories above it, all durable at once.
     pub(super) fn settle_file(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.settle_node(path, Node::File(FilePages::settled(bytes)))
     }
 
-    /// Puts something in place, durable at once, that is neither a regular file nor a folder.
+    /// Puts something in place, durable at once, that is neither a regular file nor a directory.
     pub(super) fn settle_other(&mut self, path: &Path) -> io::Result<()> {
         self.settle_node(path, Node::Other)
     }
@@ -428,25 +430,25 @@ impl Disk {
     fn settle_node(&mut self, path: &Path, node: Node) -> io::Result<()> {
         let mut names = links(path)?;
         let last = names.pop().ok_or(Errno::EISDIR)?.to_owned();
-        let mut folder = ROOT;
+        let mut directory = ROOT;
         for name in names {
-            let place = DirectorySlot { folder, name: name.to_owned() };
-            folder = match self.at(&place)? {
+            let place = DirectorySlot { directory, name: name.to_owned() };
+            directory = match self.at(&place)? {
                 Some(found) => found,
-                None => self.add(&place, Node::Folder(MemoryDirectory::default()))?,
+                None => self.add(&place, Node::Directory(MemoryDirectory::default()))?,
             };
-            self.folder_mut(place.folder)?.sync();
+            self.directory_mut(place.directory)?.sync();
         }
-        let place = DirectorySlot { folder, name: last };
+        let place = DirectorySlot { directory, name: last };
         match self.at(&place)? {
-            Some(found) if matches!(self.nodes.get(&found), Some(Node::Folder(_))) => {
+            Some(found) if matches!(self.nodes.get(&found), Some(Node::Directory(_))) => {
                 return Err(Errno::EISDIR.into());
             }
             // The node stays the same, so that open handles and other names see its new bytes.
             Some(found) => drop(self.nodes.insert(found, node)),
             None => drop(self.add(&place, node)?),
         }
-        self.folder_mut(folder)?.sync();
+        self.directory_mut(directory)?.sync();
         Ok(())
     }
 
@@ -455,7 +457,7 @@ impl Disk {
         for node in self.nodes.values_mut() {
             match node {
                 Node::File(body) => body.write_back(PowerCutOutcome::Mixed, &mut chance),
-                Node::Folder(folder) => folder.write_back(PowerCutOutcome::Mixed, &mut chance),
+                Node::Directory(directory) => directory.write_back(PowerCutOutcome::Mixed, &mut chance),
                 Node::Other => {}
             }
         }
@@ -493,7 +495,7 @@ impl Disk {
         for node in self.nodes.values_mut() {
             match node {
                 Node::File(body) => body.lose_power(pages, grain, &mut chance),
-                Node::Folder(folder) => folder.lose_power(names, &mut chance),
+                Node::Directory(directory) => directory.lose_power(names, &mut chance),
                 Node::Other => {}
             }
         }

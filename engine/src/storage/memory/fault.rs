@@ -61,7 +61,7 @@ pub enum Fault {
         error: io::ErrorKind,
     },
     /// Limits what all files together may hold. Making or lengthening a file answers [`io::ErrorKind::StorageFull`]
-    /// where the lengths of all files would exceed the capacity; making a folder, an empty file or a lock file does so
+    /// where the lengths of all files would exceed the capacity; making a directory, an empty file or a lock file does so
     /// once no byte is left. A write that does not fit keeps the part of it that does. The fault lasts until the faults
     /// are cleared.
     DiskFull {
@@ -71,7 +71,7 @@ pub enum Fault {
     /// Lets each call that would change something, taking a lock and opening for writing included, answer
     /// [`io::ErrorKind::ReadOnlyFilesystem`]. The fault lasts until the faults are cleared.
     ReadOnly,
-    /// Lets each call that opens something answer `EMFILE`: making and opening a file, listing or syncing a folder, taking a
+    /// Lets each call that opens something answer `EMFILE`: making and opening a file, listing or syncing a directory, taking a
     /// lock. The fault lasts until the faults are cleared.
     NoHandles,
     /// Lets any number of holders have each lock at once, as on file systems that keep no locks. The fault lasts until the

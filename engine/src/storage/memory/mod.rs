@@ -15,9 +15,9 @@ use super::{Access, DirectoryEntry, HeldLock, Storage, StorageFile};
 
 mod body;
 mod chance;
+mod directory;
 mod disk;
 mod fault;
-mod folder;
 #[cfg(test)]
 mod tests;
 
@@ -48,7 +48,7 @@ pub enum CrashKind {
 /// Keeps a disk in memory.
 ///
 /// Clones share the disk. A read always returns what was written last; a power cut leaves what was synced, and by
-/// chance some of the rest. The folder `/` always exists, and relative paths begin there.
+/// chance some of the rest. The directory `/` always exists, and relative paths begin there.
 ///
 /// ```
 /// use foldlog::storage::{CrashKind, MemoryStorage, Storage};
@@ -145,7 +145,7 @@ impl MemoryStorage {
         disk.body(id).ok().map(|_| id.number())
     }
 
-    /// Makes or replaces a file. Its bytes are durable at once, and so are its name, the folders above it and the other
+    /// Makes or replaces a file. Its bytes are durable at once, and so are its name, the directories above it and the other
     /// names in them.
     pub fn write_file(&self, path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.disk.lock().settle_file(path.as_ref(), bytes.as_ref())
@@ -161,7 +161,7 @@ impl MemoryStorage {
         self.write_file(path, bytes)
     }
 
-    /// Puts something in place, durable at once, that is neither a regular file nor a folder, such as a link.
+    /// Puts something in place, durable at once, that is neither a regular file nor a directory, such as a link.
     pub fn make_other(&self, path: impl AsRef<Path>) -> io::Result<()> {
         self.disk.lock().settle_other(path.as_ref())
     }

@@ -128,7 +128,7 @@ fn a_rename_leaves_the_old_or_the_new() {
 }
 
 #[test]
-fn a_rename_replaces_and_stays_in_its_folder() {
+fn a_rename_replaces_and_stays_in_its_directory() {
     let disk = MemoryStorage::new();
     disk.write_file("/a", "a").unwrap();
     disk.write_file("/b", "b").unwrap();
@@ -167,7 +167,7 @@ fn a_removal_that_was_not_synced_may_come_back_even_after_a_process_crash() {
 }
 
 #[test]
-fn a_removed_folder_goes_name_by_name() {
+fn a_removed_directory_goes_name_by_name() {
     let disk = MemoryStorage::new();
     disk.write_file("/session/a", "a").unwrap();
     disk.write_file("/session/deep/b", "b").unwrap();
@@ -233,7 +233,7 @@ fn locks_exclude_each_other_by_byte() {
 }
 
 #[test]
-fn links_and_folders_are_not_opened() {
+fn links_and_directories_are_not_opened() {
     let disk = MemoryStorage::new();
     disk.make_other("/link").unwrap();
     disk.create_dir_all(path("/folder")).unwrap();
@@ -246,7 +246,7 @@ fn links_and_folders_are_not_opened() {
     assert_eq!(kind(disk.create_dir_all(path("/link/below"))), io::ErrorKind::NotADirectory);
     assert_eq!(kind(disk.open(path("/missing"), Access::Read)), io::ErrorKind::NotFound);
     let kinds: Vec<_> = disk.list(path("/")).unwrap().into_iter().map(|entry| entry.kind).collect();
-    assert_eq!(kinds, [super::super::EntryKind::Folder, super::super::EntryKind::Other]);
+    assert_eq!(kinds, [super::super::EntryKind::Directory, super::super::EntryKind::Other]);
 }
 
 #[test]

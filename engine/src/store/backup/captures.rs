@@ -78,12 +78,12 @@ fn mark_text(session: Uuid, from: SequenceNumber) -> String {
 
 impl BackupRun<'_> {
     /// Leaves the mark in `dir` if records from `from` on may name captures, unless an earlier one stands there. It has its name, and is
-    /// durable with the folder.
+    /// durable with the directory.
     pub(super) fn leave_mark(&self, dir: &Path, from: SequenceNumber, copied: &CopyTotals) -> Result<()> {
         let storage = self.storage();
         let captures = layout::captures_dir(self.from);
         let entry = storage.entry(&captures).map_err(|error| Error::io("look up", &captures, error))?;
-        let has_captures = entry.is_some_and(|entry| entry.kind == EntryKind::Folder)
+        let has_captures = entry.is_some_and(|entry| entry.kind == EntryKind::Directory)
             || copied.beside.iter().any(|path| super::other_files::is_git_object(path));
         match has_captures && self.mark.is_none() {
             true => self.write_mark(dir, from),
@@ -183,11 +183,12 @@ impl BackupRun<'_> {
         let Some(from) = path.strip_prefix(self.to).ok().map(|path| self.from.join(path)) else {
             return Ok(false);
         };
-        // What stands in its place, or in that of a folder around it, and is none is nobody's to replace.
+        // What stands in its place, or in that of a directory around it, and is none is nobody's to replace.
         for (root, path) in [(self.to, path), (self.from, &from)] {
-            let mut places: Vec<&Path> = path.ancestors().take_while(|folder| *folder != root).collect();
+            let mut places: Vec<&Path> =
+                path.ancestors().take_while(|directory| *directory != root).collect();
             while let Some(place) = places.pop() {
-                let wanted = if places.is_empty() { EntryKind::File } else { EntryKind::Folder };
+                let wanted = if places.is_empty() { EntryKind::File } else { EntryKind::Directory };
                 if self.in_place_of(place, wanted)?.is_some() {
                     return Ok(false);
                 }
@@ -196,12 +197,12 @@ impl BackupRun<'_> {
         let storage = self.storage();
         let entry = storage.entry(&from).map_err(|error| Error::io("look up", &from, error))?;
         let Some(entry) = entry.filter(|entry| entry.kind == EntryKind::File) else { return Ok(false) };
-        let folder = path.parent().filter(|_| super::other_files::is_git_object(path));
-        let Some(folder) = folder.filter(|_| !is_damaged(&from)) else { return Ok(false) };
-        storage.create_dir_all(folder).map_err(|error| Error::unmade("create", folder, 0, error))?;
-        let _ = storage.remove_file(&folder.join(super::COPIED));
+        let directory = path.parent().filter(|_| super::other_files::is_git_object(path));
+        let Some(directory) = directory.filter(|_| !is_damaged(&from)) else { return Ok(false) };
+        storage.create_dir_all(directory).map_err(|error| Error::unmade("create", directory, 0, error))?;
+        let _ = storage.remove_file(&directory.join(super::COPIED));
         let is_copied = self.replace_file(&entry, &from, path, copied)?;
-        storage.sync_dir(folder).map_err(|error| Error::io("sync", folder, error))?;
+        storage.sync_dir(directory).map_err(|error| Error::io("sync", directory, error))?;
         Ok(is_copied)
     }
 }
@@ -215,9 +216,9 @@ mod reading {
     use foldlog_filesystem::{DamagedObject, FilesystemSnapshot, audit_snapshots, damage_of_object};
 
     use super::*;
-    use crate::inspect::{folder_of, snapshots};
+    use crate::inspect::{directory_of, snapshots};
 
-    /// Snapshots of workspaces, by the folders that keep them.
+    /// Snapshots of workspaces, by the directories that keep them.
     type Kept = BTreeMap<PathBuf, Vec<FilesystemSnapshot>>;
 
     /// Returns whether the file of an object has other bytes than its name says.
@@ -225,7 +226,7 @@ mod reading {
         damage_of_object(object).is_some()
     }
 
-    /// Reads captures that were copied. The folders are relative to the session's.
+    /// Reads captures that were copied. The directories are relative to the session's.
     pub(super) fn read(
         copying: &BackupRun<'_>,
         named: &NamedCaptures,
@@ -250,7 +251,7 @@ mod reading {
                     healed += u64::from(copying.heal(path, copied)?);
                 }
             }
-            // What a folder lists is known only once the folder's object is sound.
+            // What a directory lists is known only once the directory's object is sound.
             if healed == 0 {
                 break found;
             }
@@ -278,7 +279,7 @@ mod reading {
         Ok(Some(read))
     }
 
-    /// Sorts the snapshots by the folders in which the copy keeps those of their workspaces, and names the workspaces of which it keeps
+    /// Sorts the snapshots by the directories in which the copy keeps those of their workspaces, and names the workspaces of which it keeps
     /// none.
     fn keep(
         copying: &BackupRun<'_>,
@@ -295,21 +296,21 @@ mod reading {
             if taken.is_empty() {
                 continue;
             }
-            let mut folder = folder_of(copying.to, name, &taken);
-            if folder.is_none() && from > SequenceNumber::MIN {
+            let mut directory = directory_of(copying.to, name, &taken);
+            if directory.is_none() && from > SequenceNumber::MIN {
                 // Earlier captures of the workspace tell where it has them.
                 if all.is_none() {
                     all = Some(copying.captures_named(SequenceNumber::MIN)?.0);
                 }
                 let earlier = all.as_ref().and_then(|all| all.get(name));
-                folder = earlier.and_then(|earlier| folder_of(copying.to, name, &snapshots(earlier)));
+                directory = earlier.and_then(|earlier| directory_of(copying.to, name, &snapshots(earlier)));
             }
-            match folder {
-                Some(folder) => kept.entry(folder).or_default().extend(taken),
+            match directory {
+                Some(directory) => kept.entry(directory).or_default().extend(taken),
                 None => {
                     let own = layout::captures_dir(copying.from);
-                    if let Some(found) = copying.in_place_of(&own, EntryKind::Folder)? {
-                        copied.note_irregular(&own, found, EntryKind::Folder);
+                    if let Some(found) = copying.in_place_of(&own, EntryKind::Directory)? {
+                        copied.note_irregular(&own, found, EntryKind::Directory);
                     }
                     let captures = taken.len() as u64;
                     read.absent += captures;
@@ -317,7 +318,7 @@ mod reading {
                     let parent = parent.filter(|parent| {
                         let dirs = [copying.from.parent(), copying.to.parent()].into_iter().flatten();
                         dirs.map(|dir| dir.join(parent.to_string()))
-                            .any(|dir| folder_of(&dir, name, &taken).is_some())
+                            .any(|dir| directory_of(&dir, name, &taken).is_some())
                     });
                     read.elsewhere.push(CapturesElsewhere { resource: name.clone(), captures, parent });
                 }
@@ -326,7 +327,7 @@ mod reading {
         Ok(kept)
     }
 
-    /// Says what was found of captures in one of the two folders of the session.
+    /// Says what was found of captures in one of the two directories of the session.
     #[derive(Default)]
     struct CaptureFindings {
         captures: u64,
@@ -344,8 +345,8 @@ mod reading {
         fn of(kept: &Kept, dir: &Path, is_to_be_read: &dyn Fn(&Path) -> bool) -> CaptureFindings {
             let mut found = CaptureFindings::default();
             let looked_at = RefCell::new(BTreeSet::new());
-            for (folder, snapshots) in kept {
-                let audited = audit_snapshots(&dir.join(folder), snapshots, &|path| {
+            for (directory, snapshots) in kept {
+                let audited = audit_snapshots(&dir.join(directory), snapshots, &|path| {
                     looked_at.borrow_mut().insert(path.to_owned());
                     is_to_be_read(path)
                 });

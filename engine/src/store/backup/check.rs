@@ -170,19 +170,19 @@ impl BackupRun<'_> {
         if checked.objects.is_empty() {
             return Ok(());
         }
-        let folder = layout::objects_dir(dir);
-        storage.create_dir_all(&folder).map_err(|error| Error::unmade("create", &folder, 0, error))?;
+        let directory = layout::objects_dir(dir);
+        storage.create_dir_all(&directory).map_err(|error| Error::unmade("create", &directory, 0, error))?;
         for object in checked.objects {
-            self.copy_object(&object, &folder, copied)?;
+            self.copy_object(&object, &directory, copied)?;
         }
-        storage.sync_dir(&folder).map_err(|error| Error::io("sync", &folder, error))?;
+        storage.sync_dir(&directory).map_err(|error| Error::io("sync", &directory, error))?;
         storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))
     }
 
     /// Copies an object, unless the copy has it: an object has its name once its bytes are durable.
-    fn copy_object(&self, object: &ObjectId, folder: &Path, copied: &mut CopyTotals) -> Result<()> {
+    fn copy_object(&self, object: &ObjectId, directory: &Path, copied: &mut CopyTotals) -> Result<()> {
         let storage = self.storage();
-        let path = folder.join(object.file_name());
+        let path = directory.join(object.file_name());
         let entry = storage.entry(&path).map_err(|error| Error::io("look up", &path, error))?;
         if entry.is_some_and(|entry| entry.kind == EntryKind::File && entry.len == object.len) {
             return Ok(());
@@ -192,7 +192,7 @@ impl BackupRun<'_> {
         if storage.entry(&from).map_err(|error| Error::io("look up", &from, error))?.is_none() {
             return Err(bad("it is missing"));
         }
-        let building = folder.join(format!("{}.new", object.file_name()));
+        let building = directory.join(format!("{}.new", object.file_name()));
         // A file with this temporary name was left by an attempt that never ended.
         let _ = storage.remove_file(&building);
         let mut hasher = blake3::Hasher::new();

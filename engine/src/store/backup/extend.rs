@@ -27,7 +27,7 @@ pub(super) struct Tip {
 }
 
 impl Tip {
-    /// Looks at the copy in the folder `dir`. Returns `None` if anything about it is out of the ordinary.
+    /// Looks at the copy in the directory `dir`. Returns `None` if anything about it is out of the ordinary.
     pub(super) fn of(storage: &dyn Storage, dir: &Path) -> Option<Tip> {
         let chain = chain::discover(storage, dir).ok()?;
         if chain.missing.is_some() || !chain.beyond.is_empty() {
@@ -230,7 +230,7 @@ impl BackupRun<'_> {
         let storage = self.storage();
         let is_new = !checked.is_empty();
         self.copy_objects(checked, self.to, copied)?;
-        // Syncs the copy's folder too: each file has its temporary name durably before it takes another file's place, and names
+        // Syncs the copy's directory too: each file has its temporary name durably before it takes another file's place, and names
         // that a backup gave before it was killed become durable here.
         self.copy_beside(self.to, copied)?;
         if is_new {
@@ -281,7 +281,7 @@ impl BackupRun<'_> {
         self.finish(checked, new, ending, copied)
     }
 
-    /// Makes the error of a folder that should hold an older copy and cannot be read. A disk that fails is another matter.
+    /// Makes the error of a directory that should hold an older copy and cannot be read. A disk that fails is another matter.
     fn unreadable(&self, error: Error) -> Error {
         match error {
             Error::Io { .. } | Error::Full { .. } => error,

@@ -1,4 +1,4 @@
-//! What stands in a session's folder beside its log: the captures of workspaces, where a host keeps them there, and files
+//! What stands in a session's directory beside its log: the captures of workspaces, where a host keeps them there, and files
 //! of the host's own.
 //!
 //! A capture is named by a record once it is whole, and its files never change afterwards; so those that are copied behind
@@ -6,7 +6,7 @@
 //! that the engine is making: the objects of captures and the files of a backup, by the names that they have until then.
 //! Whatever a host calls its files, they are copied.
 //!
-//! What stands in the place of a file or a folder and is none, in the session or in the copy, is named as damage and left alone; all else
+//! What stands in the place of a file or a directory and is none, in the session or in the copy, is named as damage and left alone; all else
 //! is copied.
 
 use std::io::ErrorKind;
@@ -29,8 +29,8 @@ const OBJECT: &str = "tmp_obj_";
 impl BackupRun<'_> {
     /// Copies what stands beside the log into `dir`, as far as that lacks it.
     pub(super) fn copy_beside(&self, dir: &Path, copied: &mut CopyTotals) -> Result<()> {
-        let mut folders = vec![(self.from.to_owned(), dir.to_owned())];
-        while let Some((from, to)) = folders.pop() {
+        let mut directories = vec![(self.from.to_owned(), dir.to_owned())];
+        while let Some((from, to)) = directories.pop() {
             let is_session = from == self.from;
             let Some(entries) = self.listed(&from)? else { continue };
             if is_session {
@@ -45,14 +45,14 @@ impl BackupRun<'_> {
                     continue;
                 }
                 match entry.kind {
-                    EntryKind::Folder => {
-                        if let Some(found) = self.in_place_of(&to, EntryKind::Folder)? {
-                            copied.note_irregular(&to, found, EntryKind::Folder);
+                    EntryKind::Directory => {
+                        if let Some(found) = self.in_place_of(&to, EntryKind::Directory)? {
+                            copied.note_irregular(&to, found, EntryKind::Directory);
                             continue;
                         }
                         let made = self.storage().create_dir_all(&to);
                         made.map_err(|error| Error::unmade("create", &to, 0, error))?;
-                        folders.push((from, to));
+                        directories.push((from, to));
                     }
                     EntryKind::File if !is_unfinished(&entry.name) => {
                         self.copy_file(entry, &from, &to, copied)?;
@@ -73,15 +73,15 @@ impl BackupRun<'_> {
         let captures = layout::captures_dir(self.from);
         let name = path.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
         let is_hex = name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let is_in = |folder: &Path| path.parent() == Some(folder);
+        let is_in = |directory: &Path| path.parent() == Some(directory);
         let is_within = is_in(&captures);
         let wanted = match name {
             _ if is_git_object(path) => EntryKind::File,
             // A session without captures may have a file of that name.
-            _ if path == captures && found != EntryKind::File => EntryKind::Folder,
+            _ if path == captures && found != EntryKind::File => EntryKind::Directory,
             "HEAD" | "config" if is_within => EntryKind::File,
-            "objects" | "refs" if is_within => EntryKind::Folder,
-            _ if is_hex && is_in(&captures.join("objects")) => EntryKind::Folder,
+            "objects" | "refs" if is_within => EntryKind::Directory,
+            _ if is_hex && is_in(&captures.join("objects")) => EntryKind::Directory,
             _ => return None,
         };
         (wanted != found).then_some(wanted)
@@ -93,7 +93,7 @@ impl BackupRun<'_> {
         Ok(there.map(|there| there.kind).filter(|kind| *kind != wanted))
     }
 
-    /// Notes that the session has lost its folder of captures, if the copy has one.
+    /// Notes that the session has lost its directory of captures, if the copy has one.
     fn miss_captures(&self, entries: &[DirectoryEntry], copy: &Path, copied: &mut CopyTotals) -> Result<()> {
         let (own, copy) = (layout::captures_dir(self.from), layout::captures_dir(copy).join("objects"));
         if entries.iter().any(|entry| own.file_name() == Some(entry.name.as_ref()))
@@ -102,19 +102,19 @@ impl BackupRun<'_> {
             return Ok(());
         }
         let kept = self.storage().entry(&copy).map_err(|error| Error::io("look up", &copy, error))?;
-        if kept.is_some_and(|kept| kept.kind == EntryKind::Folder) {
+        if kept.is_some_and(|kept| kept.kind == EntryKind::Directory) {
             let reason = "the folder of the session's captures is missing; the copy has them".to_owned();
             copied.note(DamagedCapture { path: own, reason });
         }
         Ok(())
     }
 
-    /// Returns the names in a folder; `None` if it is gone.
-    fn listed(&self, folder: &Path) -> Result<Option<Vec<DirectoryEntry>>> {
-        match self.storage().list(folder) {
+    /// Returns the names in a directory; `None` if it is gone.
+    fn listed(&self, directory: &Path) -> Result<Option<Vec<DirectoryEntry>>> {
+        match self.storage().list(directory) {
             Ok(entries) => Ok(Some(entries)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io("list", folder, error)),
+            Err(error) => Err(Error::io("list", directory, error)),
         }
     }
 
@@ -180,7 +180,7 @@ impl BackupRun<'_> {
 }
 
 impl CopyTotals {
-    /// Notes that something stands in the place of a file or a folder.
+    /// Notes that something stands in the place of a file or a directory.
     pub(super) fn note_irregular(&mut self, path: &Path, found: EntryKind, wanted: EntryKind) {
         if self.irregular.iter().any(|one| one.path == path) {
             return;
@@ -189,14 +189,14 @@ impl CopyTotals {
         self.note(DamagedCapture { path: path.to_owned(), reason });
     }
 
-    /// Notes damage that stands in the way of copying a file or a folder. All captures are read then.
+    /// Notes damage that stands in the way of copying a file or a directory. All captures are read then.
     pub(super) fn note(&mut self, damaged: DamagedCapture) {
         self.found_damaged = true;
         self.irregular.push(damaged);
     }
 }
 
-/// Returns whether a name in a session's folder is no part of its log.
+/// Returns whether a name in a session's directory is no part of its log.
 fn is_beside(entry: &DirectoryEntry) -> bool {
     let path = Path::new(&entry.name);
     let here = Path::new("");

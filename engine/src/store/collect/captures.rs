@@ -107,7 +107,7 @@ struct CapturedRun {
 
 impl CapturedRun {
     /// Returns the record that names what the run left, once it is over, and of which resources. A restore that was not done left
-    /// none: it may have worked on another folder.
+    /// none: it may have worked on another directory.
     fn left(&self) -> Option<(SequenceNumber, &Resources)> {
         let end = self.end?;
         match self.outcome? {

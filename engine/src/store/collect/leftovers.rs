@@ -1,4 +1,4 @@
-//! What crashes leave in a session's folder and beside the sessions of a store.
+//! What crashes leave in a session's directory and beside the sessions of a store.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::storage::EntryKind;
 use crate::store::backup;
 
 impl FileSweeper<'_> {
-    /// Collects the files in a session's folder that were being made by whoever was killed.
+    /// Collects the files in a session's directory that were being made by whoever was killed.
     pub(super) fn leftovers_of(&mut self, dir: &Path, read: &LoadedSession) -> Result<()> {
         let may_have_open_calls = read.folded.projection.operations.open().next().is_some()
             || read.scan.durable < read.scan.next_sequence;
@@ -42,14 +42,14 @@ impl FileSweeper<'_> {
         Ok(())
     }
 
-    /// Collects a folder with all that is in it.
-    fn remove_folder(&mut self, folder: &Path) -> Result<()> {
-        let mut folders = vec![folder.to_owned()];
-        while let Some(folder) = folders.pop() {
-            for entry in self.list(&folder)? {
-                let path = folder.join(&entry.name);
+    /// Collects a directory with all that is in it.
+    fn remove_directory(&mut self, directory: &Path) -> Result<()> {
+        let mut directories = vec![directory.to_owned()];
+        while let Some(directory) = directories.pop() {
+            for entry in self.list(&directory)? {
+                let path = directory.join(&entry.name);
                 match entry.kind {
-                    EntryKind::Folder => folders.push(path),
+                    EntryKind::Directory => directories.push(path),
                     _ if self.storage().links(&path).is_ok_and(|names| names == 1) => {
                         self.collected.bytes += entry.len;
                     }
@@ -61,12 +61,12 @@ impl FileSweeper<'_> {
         if self.dry_run {
             return Ok(());
         }
-        removed("remove", folder, self.storage().remove_dir_all(folder))
+        removed("remove", directory, self.storage().remove_dir_all(directory))
     }
 }
 
 impl Store {
-    /// Collects sessions in the making and sessions that were being deleted, whose makers were killed, folders without a record,
+    /// Collects sessions in the making and sessions that were being deleted, whose makers were killed, directories without a record,
     /// and notes of holders that hold nothing.
     pub(super) fn collect_unfinished(
         &self,
@@ -80,7 +80,7 @@ impl Store {
         for entry in sweeping.list(&sessions)? {
             let path = sessions.join(&entry.name);
             let unfinished = layout::unfinished_session(&entry.name);
-            if entry.kind != EntryKind::Folder {
+            if entry.kind != EntryKind::Directory {
                 if unfinished.is_some() {
                     sweeping.leave(path, entry.kind);
                 }
@@ -103,7 +103,7 @@ impl Store {
                         .map_err(|error| Error::io("sync", &sessions, error))?;
                     is_synced = true;
                 }
-                sweeping.remove_folder(&path)?;
+                sweeping.remove_directory(&path)?;
             }
             drop(kept);
         }
@@ -112,7 +112,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns whether a session's folder holds nothing but what a crash left before the first record.
+    /// Returns whether a session's directory holds nothing but what a crash left before the first record.
     fn is_without_record(&self, id: Uuid) -> Result<bool> {
         match self.partial_creation(id) {
             Err(Error::SessionExists { .. }) => Ok(false),
@@ -121,10 +121,10 @@ impl Store {
     }
 
     fn collect_notes(&self, sweeping: &mut FileSweeper<'_>) -> Result<()> {
-        let folder = layout::writers_dir(&self.inner.root);
+        let directory = layout::writers_dir(&self.inner.root);
         let holder = |name: &str| Uuid::try_parse(name.strip_suffix(".json")?).ok();
         let notes: Vec<(Uuid, u64)> = sweeping
-            .files(&folder, |name| holder(name).is_some())?
+            .files(&directory, |name| holder(name).is_some())?
             .iter()
             .filter_map(|entry| Some((holder(&entry.name)?, entry.len)))
             .collect();

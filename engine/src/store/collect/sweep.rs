@@ -47,21 +47,21 @@ impl FileSweeper<'_> {
         self.store.storage()
     }
 
-    /// Lists a folder. What stands in its place is left alone, as a folder without anything in it.
-    pub(super) fn list(&mut self, folder: &Path) -> Result<Vec<DirectoryEntry>> {
-        if !self.is_folder(folder)? {
+    /// Lists a directory. What stands in its place is left alone, as a directory without anything in it.
+    pub(super) fn list(&mut self, directory: &Path) -> Result<Vec<DirectoryEntry>> {
+        if !self.is_directory(directory)? {
             return Ok(Vec::new());
         }
-        match self.storage().list(folder) {
+        match self.storage().list(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            listed => listed.map_err(|error| Error::io("list", folder, error)),
+            listed => listed.map_err(|error| Error::io("list", directory, error)),
         }
     }
 
-    /// Returns whether a folder is there. What stands in its place is left alone.
-    pub(super) fn is_folder(&mut self, path: &Path) -> Result<bool> {
+    /// Returns whether a directory is there. What stands in its place is left alone.
+    pub(super) fn is_directory(&mut self, path: &Path) -> Result<bool> {
         match self.storage().entry(path).map_err(|error| Error::io("look up", path, error))? {
-            Some(entry) if entry.kind == EntryKind::Folder => Ok(true),
+            Some(entry) if entry.kind == EntryKind::Directory => Ok(true),
             Some(entry) => {
                 self.leave(path.to_owned(), entry.kind);
                 Ok(false)
@@ -70,18 +70,18 @@ impl FileSweeper<'_> {
         }
     }
 
-    /// Lists the regular files in a folder whose names are of those that the engine makes there. What else has such a name is left
+    /// Lists the regular files in a directory whose names are of those that the engine makes there. What else has such a name is left
     /// alone.
     pub(super) fn files(
         &mut self,
-        folder: &Path,
+        directory: &Path,
         is_own: impl Fn(&str) -> bool,
     ) -> Result<Vec<DirectoryEntry>> {
-        let mut files = self.list(folder)?;
+        let mut files = self.list(directory)?;
         files.retain(|entry| {
             let is_own = is_own(&entry.name);
             if is_own && entry.kind != EntryKind::File {
-                self.leave(folder.join(&entry.name), entry.kind);
+                self.leave(directory.join(&entry.name), entry.kind);
             }
             is_own && entry.kind == EntryKind::File
         });
@@ -104,14 +104,14 @@ impl FileSweeper<'_> {
 
     /// Collects the objects whose names are not among `named`.
     pub(super) fn objects(&mut self, dir: &Path, named: &BTreeSet<String>) -> Result<()> {
-        let folder = layout::objects_dir(dir);
+        let directory = layout::objects_dir(dir);
         let finished = |name: &str| name.strip_suffix(".new").unwrap_or(name).to_owned();
-        for entry in self.files(&folder, |name| ObjectId::from_file_name(&finished(name), 0).is_some())? {
+        for entry in self.files(&directory, |name| ObjectId::from_file_name(&finished(name), 0).is_some())? {
             let is_unfinished = finished(&entry.name) != entry.name;
             if named.contains(&entry.name) && !sabotage::is(Breakage::NamedObjectCollected) {
                 continue;
             }
-            let path = folder.join(&entry.name);
+            let path = directory.join(&entry.name);
             let pooled = self.store.pooled_for(&path);
             self.remove(&path, entry.len)?;
             if is_unfinished {
@@ -127,10 +127,10 @@ impl FileSweeper<'_> {
         Ok(())
     }
 
-    /// Removes from a session's folder of captures what no kept one needs.
-    pub(super) fn captures(&mut self, folder: &Path, in_use: &CapturesInUse) -> Result<()> {
+    /// Removes from a session's directory of captures what no kept one needs.
+    pub(super) fn captures(&mut self, directory: &Path, in_use: &CapturesInUse) -> Result<()> {
         let pool = self.store.own_pool().map(|_| layout::captures_pool(&self.store.inner.root));
-        let swept = captures::sweep(folder, pool.as_deref(), in_use, self.dry_run)?;
+        let swept = captures::sweep(directory, pool.as_deref(), in_use, self.dry_run)?;
         self.take(swept)
     }
 
@@ -147,9 +147,9 @@ impl FileSweeper<'_> {
 
     /// Takes objects out of the pool that no session has.
     pub(super) fn pool(&mut self) -> Result<()> {
-        let folder = layout::pool_dir(&self.store.inner.root);
-        for entry in self.files(&folder, |name| ObjectId::from_file_name(name, 0).is_some())? {
-            let path = folder.join(&entry.name);
+        let directory = layout::pool_dir(&self.store.inner.root);
+        for entry in self.files(&directory, |name| ObjectId::from_file_name(name, 0).is_some())? {
+            let path = directory.join(&entry.name);
             if self.storage().links(&path).is_ok_and(|links| links == 1) {
                 // A session that gives the file a name of its own meanwhile has it still.
                 self.remove(&path, entry.len)?;
@@ -165,12 +165,12 @@ impl FileSweeper<'_> {
 
     /// Collects the images that no opening of a log with so many records uses.
     pub(super) fn images(&mut self, dir: &Path, next_sequence: SequenceNumber) -> Result<()> {
-        let folder = layout::snapshots_dir(dir);
+        let directory = layout::snapshots_dir(dir);
         let of_log: BTreeSet<_> = images::kept(self.storage().as_ref(), dir, next_sequence).collect();
         let is_image =
             |name: &str| name.ends_with(images::UNFINISHED_SUFFIX) || layout::image_position(name).is_some();
-        for entry in self.files(&folder, is_image)? {
-            let path = folder.join(&entry.name);
+        for entry in self.files(&directory, is_image)? {
+            let path = directory.join(&entry.name);
             if entry.name.ends_with(images::UNFINISHED_SUFFIX) {
                 self.remove(&path, entry.len)?;
                 self.collected.leftovers += 1;

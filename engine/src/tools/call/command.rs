@@ -34,14 +34,14 @@ const PIECE_LEN: usize = 8 << 10;
 /// Pause between two looks at a program that prints nothing.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Describes a program that a tool runs, with its arguments, environment, input and folder.
+/// Describes a program that a tool runs, with its arguments, environment, input and directory.
 ///
 /// What the program inherits of this process:
 ///
 /// | of this process | the program has |
 /// |---|---|
 /// | environment | the variables that the host [lets through](crate::tools::INHERITED), what the tool [sets](ToolCommand::env), and `FOLDLOG_CALL`; nothing else, so that no key of the host reaches a program of the model's |
-/// | folder | the workspace, if the run has a [`HostFilesystem`](foldlog_filesystem) as a resource, else this process's; or what the tool [says](ToolCommand::current_dir) |
+/// | directory | the workspace, if the run has a [`HostFilesystem`](foldlog_filesystem) as a resource, else this process's; or what the tool [says](ToolCommand::current_dir) |
 /// | standard input | none of it: it is empty, or what the tool [gives](ToolCommand::stdin) |
 /// | standard output and error | none of it: the tool gets them, or they are discarded |
 /// | user, limits, other open files that are not closed on exec | these |
@@ -138,9 +138,9 @@ impl ToolCommand {
         self
     }
 
-    /// Sets the folder in which the program runs, in place of the workspace.
-    pub fn current_dir(mut self, folder: impl AsRef<Path>) -> Self {
-        self.command.current_dir(folder);
+    /// Sets the directory in which the program runs, in place of the workspace.
+    pub fn current_dir(mut self, directory: impl AsRef<Path>) -> Self {
+        self.command.current_dir(directory);
         self
     }
 

@@ -157,7 +157,7 @@ pub(in crate::tools) struct Group {
     /// Mark of the call's programs. `None` in logs of earlier versions.
     #[serde(default)]
     mark: Option<ProgramMark>,
-    /// Folder of the control group, if the call has one.
+    /// Directory of the control group, if the call has one.
     #[serde(default)]
     cgroup: Option<String>,
 }
@@ -178,7 +178,7 @@ impl Group {
         let group = i32::try_from(leader.id()).ok()?;
         let (boot, namespace) = here();
         let mark = Some(marked.mark.clone());
-        let cgroup = marked.cgroup.as_ref().and_then(|it| it.folder().to_str()).map(str::to_owned);
+        let cgroup = marked.cgroup.as_ref().and_then(|it| it.directory().to_str()).map(str::to_owned);
         Some(Group { group, started: started(group)?, boot, namespace, mark, cgroup })
     }
 

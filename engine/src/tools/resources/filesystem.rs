@@ -1,4 +1,4 @@
-//! Captures, restores, leases and registers the filesystem of a run: files in memory, or a folder of the
+//! Captures, restores, leases and registers the filesystem of a run: files in memory, or a directory of the
 //! host.
 
 use std::sync::Arc;
@@ -71,7 +71,7 @@ mod host {
     };
 
     impl Session {
-        /// Opens the folder `root` as the session's workspace: its captures are kept in [`captures_dir`](Session::captures_dir), and
+        /// Opens the directory `root` as the session's workspace: its captures are kept in [`captures_dir`](Session::captures_dir), and
         /// what sessions of the store have captured alike is kept once. Writes nothing.
         ///
         /// ```
@@ -79,11 +79,11 @@ mod host {
         /// # use foldlog::{ExecutionState, ResourceRegistry, SessionTypes, Store};
         /// # use std::sync::Arc;
         /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-        /// # let folder = tempfile::tempdir()?;
-        /// # std::fs::create_dir(folder.path().join("work"))?;
-        /// # let store = Store::open(folder.path().join("store"))?;
+        /// # let directory = tempfile::tempdir()?;
+        /// # std::fs::create_dir(directory.path().join("work"))?;
+        /// # let store = Store::open(directory.path().join("store"))?;
         /// let session = store.create(&SessionTypes::builder().build()?)?;
-        /// let files = Arc::new(session.open_workspace(folder.path().join("work"), HostFilesystemOptions::default())?);
+        /// let files = Arc::new(session.open_workspace(directory.path().join("work"), HostFilesystemOptions::default())?);
         /// let resources = ResourceRegistry::builder().filesystem(Arc::clone(&files)).build()?;
         /// let state = ExecutionState::new(session, resources);
         /// let before = state.snapshot(Some("before"))?;
@@ -140,18 +140,18 @@ mod host {
 
         fn check(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
             self.check_kept(snapshot)?;
-            Ok(self.check_folder(snapshot)?)
+            Ok(self.check_directory(snapshot)?)
         }
 
         fn sync_restored(&self) -> Result<()> {
             Ok(HostFilesystem::sync_restored(self)?)
         }
 
-        /// Compares the files: not the folders that the snapshots are of, and not the repositories in them, whose indexes tell of times.
+        /// Compares the files: not the directories that the snapshots are of, and not the repositories in them, whose indexes tell of times.
         fn is_same(one: &FilesystemSnapshot, other: &FilesystemSnapshot) -> bool {
             let own = |snapshot: &FilesystemSnapshot| FilesystemSnapshot {
                 repositories: None,
-                folder: None,
+                directory: None,
                 path: None,
                 ..snapshot.clone()
             };
@@ -185,8 +185,9 @@ mod host {
                 unless_changed,
                 after_restore,
             } = *asked;
-            self.check_folder(target)?;
-            let here = last_is_here.then(|| FilesystemSnapshot { folder: present.folder, ..last.clone() });
+            self.check_directory(target)?;
+            let here =
+                last_is_here.then(|| FilesystemSnapshot { directory: present.directory, ..last.clone() });
             let last = here.as_ref().unwrap_or(last);
             let RewindMerge { snapshot, kept, unknown, left_out } =
                 self.merged(&RewindMergeInputs { target, last, present, overwrite, after_restore })?;
@@ -196,7 +197,7 @@ mod host {
         }
 
         fn is_of_other_place(&self, snapshot: &FilesystemSnapshot) -> bool {
-            matches!(self.check_folder(snapshot), Err(filesystem::Error::Replaced { .. }))
+            matches!(self.check_directory(snapshot), Err(filesystem::Error::Replaced { .. }))
         }
 
         fn is_from_elsewhere(&self, snapshot: &FilesystemSnapshot) -> bool {
@@ -209,7 +210,7 @@ mod host {
         }
 
         fn is_of_place_of(snapshot: &FilesystemSnapshot, present: &FilesystemSnapshot) -> bool {
-            snapshot.is_of_folder_of(present)
+            snapshot.is_of_directory_of(present)
         }
 
         fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
@@ -233,18 +234,18 @@ mod host {
             HostFilesystem::free_caches(self);
         }
 
-        fn holds(&self, folder: &Path) -> bool {
-            HostFilesystem::holds(self, folder)
+        fn holds(&self, directory: &Path) -> bool {
+            HostFilesystem::holds(self, directory)
         }
 
-        /// Takes the lease of the workspace, whose root folder it marks while a call may change what is in
+        /// Takes the lease of the workspace, whose root directory it marks while a call may change what is in
         /// it. Refuses a `holder` that finds the mark of another session which left the workspace half done.
         fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<ResourceLease>> {
             let began = clock::now();
             let mut may_open_up = holder.is_interrupted();
             loop {
                 let leased = match self.lease_for(until, || holder.draw_token()) {
-                    // The interrupted call may have taken the right to open the folder from everyone.
+                    // The interrupted call may have taken the right to open the directory from everyone.
                     Err(filesystem::Error::Io { source, .. })
                         if may_open_up && source.kind() == ErrorKind::PermissionDenied =>
                     {

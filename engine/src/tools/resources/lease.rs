@@ -72,18 +72,18 @@ impl ResourceLease {
 }
 
 /// Names the session for which a resource is leased. A resource whose lease ends with its process can
-/// [mark](LeaseMark) itself with the holder's session and folder, and can ask about the holder of an earlier
+/// [mark](LeaseMark) itself with the holder's session and directory, and can ask about the holder of an earlier
 /// mark whether that one left the resource half done.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseHolder<'a> {
     session: &'a Session,
-    folder: &'a Path,
+    directory: &'a Path,
 }
 
 impl<'a> LeaseHolder<'a> {
-    /// Names `session` as the holder. `folder` is the absolute path by which other processes find its log.
-    pub(crate) fn new(session: &'a Session, folder: &'a Path) -> LeaseHolder<'a> {
-        LeaseHolder { session, folder }
+    /// Names `session` as the holder. `directory` is the absolute path by which other processes find its log.
+    pub(crate) fn new(session: &'a Session, directory: &'a Path) -> LeaseHolder<'a> {
+        LeaseHolder { session, directory }
     }
 
     /// Returns the id of the session.
@@ -91,9 +91,9 @@ impl<'a> LeaseHolder<'a> {
         self.session.id()
     }
 
-    /// Returns the folder that holds the session's log, as an absolute path by which other processes find it.
-    pub fn folder(&self) -> &'a Path {
-        self.folder
+    /// Returns the directory that holds the session's log, as an absolute path by which other processes find it.
+    pub fn directory(&self) -> &'a Path {
+        self.directory
     }
 
     /// Returns whether the session's records must survive a power cut, so that a mark of the holder must
@@ -111,7 +111,7 @@ impl<'a> LeaseHolder<'a> {
     /// sessions write equal records.
     pub fn draw_token(&self) -> Uuid {
         let position = self.session.position().unwrap_or_default();
-        Generator::for_folder(self.session.own_seed(), position).uuid()
+        Generator::for_directory(self.session.own_seed(), position).uuid()
     }
 
     /// Reads the capture of a resource that the session's open call recorded at its begin.
@@ -139,14 +139,14 @@ impl<'a> LeaseHolder<'a> {
         self.session.last_captured(resource, true)
     }
 
-    /// Returns the folder of which the store's replicator holds the session's captures; `None` if it holds none.
+    /// Returns the directory of which the store's replicator holds the session's captures; `None` if it holds none.
     #[cfg(feature = "host-filesystem")]
     pub(crate) fn held_captures_dir(&self) -> Option<std::path::PathBuf> {
         self.session.held_captures_dir()
     }
 
     /// Returns the first operation of another session that is open and may change something; `None` if there
-    /// is none, or if `folder` holds no such session. Reads the log in `folder` and takes no lock, so that a
+    /// is none, or if `directory` holds no such session. Reads the log in `directory` and takes no lock, so that a
     /// writer of the log is not disturbed.
     ///
     /// # Errors
@@ -154,8 +154,8 @@ impl<'a> LeaseHolder<'a> {
     /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Corrupt`](crate::Error::Corrupt)
     /// if it is damaged, [`Error::UnsupportedKind`](crate::Error::UnsupportedKind) if it holds a record that
     /// this version cannot fold; else those of [`LogReader::open`](crate::inspect::LogReader::open).
-    pub fn left_open(&self, session: Uuid, folder: &Path) -> Result<Option<OpenOperation>> {
-        left_open(self.session.read_ground(), folder, session)
+    pub fn left_open(&self, session: Uuid, directory: &Path) -> Result<Option<OpenOperation>> {
+        left_open(self.session.read_ground(), directory, session)
     }
 
     /// Returns whether this session was salvaged from `session` and has to recover a call that `session`

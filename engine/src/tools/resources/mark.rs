@@ -1,4 +1,4 @@
-//! Marks the root folder of a workspace with the session that works there. The [mark](WorkspaceMark) is an
+//! Marks the root directory of a workspace with the session that works there. The [mark](WorkspaceMark) is an
 //! extended attribute, and outlives the process.
 //!
 //! A process that is killed within a call leaves the workspace half done, and its lease ends. If another
@@ -21,15 +21,15 @@
 //!    without need costs one reading of a log. Nobody asks which workspace the open call works on.
 //! 2. An idle mark is believed only within the boot of the machine that wrote it. A killed process leaves
 //!    the attribute as it is, but a power cut may lose a write to it, so after a reboot the log is read.
-//! 3. If a session's records must survive a power cut, the session syncs the folder before its first begin
+//! 3. If a session's records must survive a power cut, the session syncs the directory before its first begin
 //!    after another session's mark, and not with each call. So which session holds the workspace is durable;
 //!    whether a call is open is not, and need not be, by 2.
-//! 4. A mark that was set on another folder was copied here, and is ignored. If the mark is of another
+//! 4. A mark that was set on another directory was copied here, and is ignored. If the mark is of another
 //!    boot, only the inode is compared, because the device may have another number now.
 //!
 //! # A false mark
 //!
-//! Whoever may write to the root folder may set its mark, and so may a tool. A forged mark keeps sessions
+//! Whoever may write to the root directory may set its mark, and so may a tool. A forged mark keeps sessions
 //! away, even the session whose call forged it if the process ends within that call; it permits nothing that
 //! the log does not permit. No program can tell a forged mark from a true one, so a person has to:
 //! [`HostFilesystem::remove_mark`](foldlog_filesystem::HostFilesystem::remove_mark), and the binary's
@@ -40,16 +40,16 @@
 //! In these cases the lease alone keeps sessions apart, and a host recovers a killed session before it lets
 //! another one work:
 //!
-//! - The file system has no extended attributes, or the root folder may not be written.
-//! - The sessions do not find each other's folders by the same path, so that a session seems to be gone.
-//! - Somebody replaces the root folder by another meanwhile.
+//! - The file system has no extended attributes, or the root directory may not be written.
+//! - The sessions do not find each other's directories by the same path, so that a session seems to be gone.
+//! - Somebody replaces the root directory by another meanwhile.
 //! - With [`Durability::Process`](crate::Durability::Process), a power cut takes the end of the marked
 //!   session's log after another session began to work.
 //!
 //! # Form
 //!
 //! A mark is one line of text: version, `open` or `idle`, `durable` or `fresh`, session, boot, device,
-//! inode, and the session's folder. The folder comes last because its name may hold any bytes.
+//! inode, and the session's directory. The directory comes last because its name may hold any bytes.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -71,7 +71,7 @@ use crate::storage::{FileStorage, Storage};
 
 const VERSION: &str = "1";
 
-/// Identifies the folder that a mark was set on.
+/// Identifies the directory that a mark was set on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DirectoryId {
     device: u64,
@@ -88,7 +88,7 @@ impl DirectoryId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HolderMark {
     session: Uuid,
-    folder: PathBuf,
+    directory: PathBuf,
     /// Boot id of the machine that wrote the mark; nil if the machine has none.
     boot: Uuid,
     place: DirectoryId,
@@ -100,7 +100,7 @@ struct HolderMark {
 
 impl fmt::Display for HolderMark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HolderMark { session, boot, place: DirectoryId { device, inode }, open, durable, folder: _ } =
+        let HolderMark { session, boot, place: DirectoryId { device, inode }, open, durable, directory: _ } =
             self;
         let open = if *open { "open" } else { "idle" };
         let durable = if *durable { "durable" } else { "fresh" };
@@ -110,11 +110,11 @@ impl fmt::Display for HolderMark {
 
 impl HolderMark {
     fn encode(&self) -> Vec<u8> {
-        let folder = self.folder.as_os_str().as_bytes();
-        let mut bytes = Vec::with_capacity(200 + folder.len());
+        let directory = self.directory.as_os_str().as_bytes();
+        let mut bytes = Vec::with_capacity(200 + directory.len());
         // Writing into memory does not fail.
         let _ = write!(bytes, "{self}");
-        bytes.extend_from_slice(folder);
+        bytes.extend_from_slice(directory);
         bytes
     }
 
@@ -133,11 +133,11 @@ impl HolderMark {
         let durable = one_of(word()?, "durable", "fresh")?;
         let (session, boot) = (word()?.parse().ok()?, word()?.parse().ok()?);
         let place = DirectoryId { device: word()?.parse().ok()?, inode: word()?.parse().ok()? };
-        let folder = PathBuf::from(OsStr::from_bytes(parts.next()?));
-        folder.is_absolute().then_some(HolderMark { session, folder, boot, place, open, durable })
+        let directory = PathBuf::from(OsStr::from_bytes(parts.next()?));
+        directory.is_absolute().then_some(HolderMark { session, directory, boot, place, open, durable })
     }
 
-    /// Returns whether the mark was set on the folder at `place`, asked in the boot `boot`.
+    /// Returns whether the mark was set on the directory at `place`, asked in the boot `boot`.
     fn is_of(&self, DirectoryId { device, inode }: DirectoryId, boot: Uuid) -> bool {
         self.place.inode == inode && (self.place.device == device || self.boot != boot)
     }
@@ -145,7 +145,7 @@ impl HolderMark {
     /// Returns whether `holder` set the mark.
     fn is_by(&self, holder: &LeaseHolder<'_>) -> bool {
         self.session == holder.session()
-            && (self.folder == holder.folder() || is_one_folder(&self.folder, holder.folder()))
+            && (self.directory == holder.directory() || is_one_directory(&self.directory, holder.directory()))
     }
 
     /// Returns whether the mark is idle and was written in the boot `boot`, so that no log need be read.
@@ -155,7 +155,7 @@ impl HolderMark {
 
     /// Checks that the session of the mark, which is another one than `holder`, left nothing half done.
     fn check(&self, workspace: &Path, holder: &LeaseHolder<'_>) -> Result<()> {
-        let (workspace, session_dir, session) = (workspace.to_owned(), self.folder.clone(), self.session);
+        let (workspace, session_dir, session) = (workspace.to_owned(), self.directory.clone(), self.session);
         match holder.left_open(session, &session_dir) {
             Ok(None) => Ok(()),
             Ok(Some(open)) => {
@@ -174,13 +174,13 @@ impl HolderMark {
 /// Says which session has an open call on the workspace, as its mark has it; `None` if it tells of none.
 pub(crate) fn marked_by(mark: WorkspaceMark) -> Option<String> {
     let WorkspaceMark::Bytes(bytes) = mark else { return None };
-    let HolderMark { session, folder, open, .. } = HolderMark::decode(&bytes)?;
-    open.then(|| format!("session {session} in {}", folder.display()))
+    let HolderMark { session, directory, open, .. } = HolderMark::decode(&bytes)?;
+    open.then(|| format!("session {session} in {}", directory.display()))
 }
 
-/// Returns whether both paths lead to one folder: several paths, such as those of mounts, may lead to a
+/// Returns whether both paths lead to one directory: several paths, such as those of mounts, may lead to a
 /// session.
-fn is_one_folder(one: &Path, other: &Path) -> bool {
+fn is_one_directory(one: &Path, other: &Path) -> bool {
     match (fs::metadata(one), fs::metadata(other)) {
         (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
         _ => false,
@@ -201,7 +201,7 @@ fn unreadable(path: &Path) -> Error {
 pub(crate) struct MarkedLease {
     /// Whether the holder was the last to work there, and the machine was rebooted since.
     was_before_boot: bool,
-    /// `None` if the folder takes no mark.
+    /// `None` if the directory takes no mark.
     own: Mutex<Option<Own>>,
     lease: WorkspaceLease,
 }
@@ -209,7 +209,7 @@ pub(crate) struct MarkedLease {
 /// Holds the mark of the lease's holder.
 struct Own {
     mark: HolderMark,
-    /// Whether the folder bears exactly this mark.
+    /// Whether the directory bears exactly this mark.
     is_borne: bool,
     /// Whether a call of the holder may be open under this lease.
     is_open: bool,
@@ -238,8 +238,8 @@ impl MarkedLease {
         if let Some(mark) = &asked {
             mark.check(path, holder)?;
         }
-        let (session, folder) = (holder.session(), holder.folder().to_owned());
-        let mut mark = HolderMark { session, folder, boot, place, open: false, durable: false };
+        let (session, directory) = (holder.session(), holder.directory().to_owned());
+        let mut mark = HolderMark { session, directory, boot, place, open: false, durable: false };
         if let Some(own) = &own {
             (mark.open, mark.durable) = (own.open, own.durable);
         }
@@ -250,7 +250,7 @@ impl MarkedLease {
         let marked = MarkedLease { was_before_boot, own: Mutex::new(Some(own)), ..unmarked(lease) };
         if asked.is_some() && !holder.is_interrupted() {
             // The own mark saves reading the other session's log again for each later call. An interrupted session
-            // marks nothing before it knows that this is the folder that it left half done.
+            // marks nothing before it knows that this is the directory that it left half done.
             marked.open()?;
         }
         Ok(marked)
@@ -275,7 +275,7 @@ impl LeaseMark for MarkedLease {
             }
         }
         if own.outlasts && !own.mark.durable {
-            // Only the idle mark says `durable`: if the process ends before, the next one syncs the folder once more.
+            // Only the idle mark says `durable`: if the process ends before, the next one syncs the directory once more.
             own.mark.durable = self.lease.sync()?;
         }
         own.is_open = true;
@@ -305,12 +305,12 @@ mod tests {
         fn a_mark_is_read_as_it_was_written(
             (session, boot, (device, inode)) in (any::<u128>(), any::<u128>(), any::<(u64, u64)>()),
             (open, durable) in any::<(bool, bool)>(),
-            folder in proptest::collection::vec(1u8.., 0..64),
+            directory in proptest::collection::vec(1u8.., 0..64),
             anything in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
             let (session, boot) = (Uuid::from_u128(session), Uuid::from_u128(boot));
-            let folder = Path::new("/").join(OsStr::from_bytes(&folder));
-            let mark = HolderMark { session, folder, boot, place: DirectoryId { device, inode }, open, durable };
+            let directory = Path::new("/").join(OsStr::from_bytes(&directory));
+            let mark = HolderMark { session, directory, boot, place: DirectoryId { device, inode }, open, durable };
             let bytes = mark.encode();
             prop_assert_eq!(HolderMark::decode(&bytes), Some(mark));
             prop_assert_eq!(HolderMark::decode(&anything), None);

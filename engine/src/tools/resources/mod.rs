@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `registry` | [`ResourceRegistry`]: resources by their types and names |
 //! | `lease` | [`ResourceLease`]: a resource that is held; [`LeaseHolder`]: for whom; [`LeaseMark`]: what leaves a mark on it |
-//! | `mark` | the mark on the root folder of a workspace |
+//! | `mark` | the mark on the root directory of a workspace |
 //! | `rewind` | [`RewindRequest`]: what a rewind asks of a resource; [`Rewound`]: the answer |
 //! | `budget` | [`BudgetTracker`]: what was spent, which no failed tool rolls back |
 //! | `filesystem` | how filesystems in memory and on disk are captured, restored, leased and registered |
@@ -258,7 +258,7 @@ pub trait Snapshotable: Send + Sync + 'static {
         Ok(Rewound::whole(asked.target.clone()))
     }
 
-    /// Returns whether a capture is of another place than the one that the resource stands for, such as the folder of the
+    /// Returns whether a capture is of another place than the one that the resource stands for, such as the directory of the
     /// session that this one was forked from; `false` by default. A rewind of a fork passes over such captures.
     fn is_of_other_place(&self, snapshot: &Self::Snapshot) -> bool {
         let _ = snapshot;
@@ -319,11 +319,11 @@ pub trait Snapshotable: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns whether the resource holds the files in `folder`, so that a restore may change them; `false`
+    /// Returns whether the resource holds the files in `directory`, so that a restore may change them; `false`
     /// by default. The engine captures nothing, and runs no tool that may change something, if a resource
-    /// holds the session's own folder: rolling back a call would roll back the log.
-    fn holds(&self, folder: &Path) -> bool {
-        let _ = folder;
+    /// holds the session's own directory: rolling back a call would roll back the log.
+    fn holds(&self, directory: &Path) -> bool {
+        let _ = directory;
         false
     }
 
@@ -389,7 +389,7 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>>;
     fn tell_of_changes(&self, left: &AnySnapshot, found: Option<&AnySnapshot>, now: &AnySnapshot);
     fn check_apart(&self, snapshot: &AnySnapshot) -> Result<()>;
-    fn holds(&self, folder: &Path) -> bool;
+    fn holds(&self, directory: &Path) -> bool;
     fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<ResourceLease>>;
 }
 
@@ -516,8 +516,8 @@ impl<R: Snapshotable> AnyResource for R {
         Snapshotable::check_apart(self, typed::<R>(snapshot)?)
     }
 
-    fn holds(&self, folder: &Path) -> bool {
-        Snapshotable::holds(self, folder)
+    fn holds(&self, directory: &Path) -> bool {
+        Snapshotable::holds(self, directory)
     }
 
     fn lease(&self, holder: &LeaseHolder<'_>, until: Instant) -> Result<Option<ResourceLease>> {

@@ -9,11 +9,11 @@
 //! | a rewind, or an undo of one, that left the resource alone | as they were before it |
 //! | a restore or rewind that failed or was interrupted | as they were before it |
 //!
-//! In a fork, the calls that it shares with its parent have worked in the parent's folder, if it has one of its own: what they left is of
+//! In a fork, the calls that it shares with its parent have worked in the parent's directory, if it has one of its own: what they left is of
 //! another place then.
 //!
-//! A rewind may bring what was captured in one folder into another one that took its place. Then the capture that it went back to is
-//! of the other folder, and says all the same what it left in this one.
+//! A rewind may bring what was captured in one directory into another one that took its place. Then the capture that it went back to is
+//! of the other directory, and says all the same what it left in this one.
 
 use std::collections::{BTreeMap, BTreeSet};
 

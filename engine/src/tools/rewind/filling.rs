@@ -1,17 +1,17 @@
-//! Fills the folders of a run that took the place of others: behind a takeover, in a fork, after a move.
+//! Fills the directories of a run that took the place of others: behind a takeover, in a fork, after a move.
 //!
-//! A workspace *is to be filled* if the last call that captured it worked in another folder, and no recovery of that call and no rewind
-//! has worked in this one since; a rewind that left the workspace alone has not. A fill rewinds the session to its last position, which abandons nothing, with what the folder holds overwritten; its record
+//! A workspace *is to be filled* if the last call that captured it worked in another directory, and no recovery of that call and no rewind
+//! has worked in this one since; a rewind that left the workspace alone has not. A fill rewinds the session to its last position, which abandons nothing, with what the directory holds overwritten; its record
 //! says that it was one.
 //!
 //! | the process ends | the next fill |
 //! |---|---|
-//! | before the calls that were left open are ended | finds the folder empty, or with a part of what was there before the first of them: then it needs `overwrite` |
+//! | before the calls that were left open are ended | finds the directory empty, or with a part of what was there before the first of them: then it needs `overwrite` |
 //! | behind that | finds that a recovery worked here, and fills nothing more |
-//! | within the rewind | ends it, by which the folder is empty again, and fills it |
+//! | within the rewind | ends it, by which the directory is empty again, and fills it |
 //! | behind that | finds nothing to fill |
 //!
-//! In a replay nobody looks at folders: there was a fill where the log has one.
+//! In a replay nobody looks at directories: there was a fill where the log has one.
 
 use std::collections::BTreeSet;
 
@@ -35,12 +35,12 @@ impl ExecutionState {
     ///
     /// A workspace that is to be filled has to be empty, unless [`overwrite`](RewindOptions::overwrite) is set: then what else is there is
     /// captured and removed. [`undo_rewind`](ExecutionState::undo_rewind) undoes a fill. A [rewind](ExecutionState::rewind) to before the fill, by this or
-    /// a later process, brings the files of that time, which another folder held. If one workspace of several is to be filled,
+    /// a later process, brings the files of that time, which another directory held. If one workspace of several is to be filled,
     /// what was changed by hand in the others is overwritten too.
     ///
     /// # Errors
     ///
-    /// [`Error::Filesystem`](crate::Error::Filesystem) if a folder that is to be filled is not empty; [`Error::Collected`](crate::Error::Collected)
+    /// [`Error::Filesystem`](crate::Error::Filesystem) if a directory that is to be filled is not empty; [`Error::Collected`](crate::Error::Collected)
     /// if what the last call left was collected. Else those of [`recover`](crate::tools::ToolRunner::recover) and
     /// [`rewind`](ExecutionState::rewind).
     pub fn fill(&self, options: &RewindOptions) -> Result<Option<RewindReport>> {
@@ -116,7 +116,7 @@ impl ExecutionState {
         Ok(unfilled)
     }
 
-    /// Lets captures of other places be restored into the folders that a fill has filled, also by a process that comes after the one that
+    /// Lets captures of other places be restored into the directories that a fill has filled, also by a process that comes after the one that
     /// filled them.
     pub(super) fn rebind_filled(&self) -> Result<()> {
         let (session, mut filled) = (self.session(), BTreeSet::new());

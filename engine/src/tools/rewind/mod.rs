@@ -8,7 +8,7 @@
 //! |---|---|
 //! | one that a call had captured by the position | what the last of these calls left, on the live path of the position: the capture of its end, or of its begin if what it changed was rolled back |
 //! | one that was captured later only | the capture of the first begin behind the position that follows on it |
-//! | a fork's own folder, where the capture that a call had taken by the position is of the parent's | the capture of the fork's first begin behind the position; it stays as it is, and is named, where no call of the fork has captured it |
+//! | a fork's own directory, where the capture that a call had taken by the position is of the parent's | the capture of the fork's first begin behind the position; it stays as it is, and is named, where no call of the fork has captured it |
 //! | one without a recorded capture that outlives its process, such as files in memory | stays as it is, and is named |
 //! | one that is not rolled back with a failed tool, such as a budget | stays as it is, and is named |
 //! | one that the last call captured and this run does not have | stays as it is, and is named |
@@ -24,9 +24,9 @@
 //! touched, and what differs is captured. But what is written into a file in the moments between that look and its turn is
 //! overwritten, and no undo brings it back. Nobody else should write into the workspace meanwhile.
 //!
-//! Where a workspace was rebound, the last capture is of another folder, and no rewind has worked in this one since, nobody knows what
+//! Where a workspace was rebound, the last capture is of another directory, and no rewind has worked in this one since, nobody knows what
 //! was changed by hand in it: what is there is kept, what is not there stays away, and both are named as *unknown*. The last capture of a
-//! fork in a folder of its own is of another folder until a call or a rewind of its own has worked there.
+//! fork in a directory of its own is of another directory until a call or a rewind of its own has worked there.
 //!
 //! # Undo
 //!
@@ -95,7 +95,7 @@ struct Goal {
     undoes: Option<SequenceNumber>,
     /// Which undo of files alone it is, if STATE stays as it is.
     files: Option<FilesUndo>,
-    /// Whether it fills folders that the session has not worked in.
+    /// Whether it fills directories that the session has not worked in.
     fills: bool,
 }
 
@@ -166,7 +166,7 @@ impl ExecutionState {
     /// so do effects that calls had outside, which the [report](crate::RollbackReport::outside) names.
     ///
     /// A resource goes back to its capture at the end of the last call that was over at the position, or at the begin of the
-    /// first call behind it if there was none. A folder in which the session has not worked yet is [filled](ExecutionState::fill) before. Files in memory, budgets and whatever else has no such capture stay as they
+    /// first call behind it if there was none. A directory in which the session has not worked yet is [filled](ExecutionState::fill) before. Files in memory, budgets and whatever else has no such capture stay as they
     /// are, and are [named](RewindReport::left).
     ///
     /// Files that were changed by hand since the last call are kept as they are and [named](ResourceRewound::kept), unless
@@ -192,9 +192,9 @@ impl ExecutionState {
     /// #     type Item = Said;
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
+    /// # let directory = tempfile::tempdir()?;
     /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// # let session = Store::open(directory.path())?.create(&types)?;
     /// let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
     /// let hello = session.dispatch(Said("hello".to_owned()))?;
     /// session.dispatch(Said("a mistake".to_owned()))?;
@@ -211,7 +211,7 @@ impl ExecutionState {
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`] if the log has no record at the position, [`Error::InsideTransaction`] if an operation was
-    /// open there that is over now: nothing is recorded then. [`Error::Filesystem`] if a capture is of another folder, or the
+    /// open there that is over now: nothing is recorded then. [`Error::Filesystem`] if a capture is of another directory, or the
     /// store lacks an object that is needed. Else those of [`restore`](ExecutionState::restore).
     pub fn rewind(&self, to: impl Into<SequenceNumber>, options: &RewindOptions) -> Result<RewindReport> {
         self.rewind_waiting(to.into(), options, &RestoreWait::here(self))

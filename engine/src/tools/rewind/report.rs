@@ -97,7 +97,7 @@ pub struct ResourcePreview {
     pub files: Vec<FileRewound>,
     /// Files that would be kept, since they were changed by hand.
     pub kept: Vec<KeptFile>,
-    /// Files that would be kept, since no call has worked in the folder: nobody knows whether they were changed by hand.
+    /// Files that would be kept, since no call has worked in the directory: nobody knows whether they were changed by hand.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<FileUnknown>,
     /// Number of files that one of the captures holds and the other leaves out. They stay as they are.
@@ -121,7 +121,7 @@ pub struct ResourceRewound {
     pub kept: Vec<KeptFile>,
     /// Number of files that were kept beside these.
     pub kept_more: u64,
-    /// Files that were kept, since no call had worked in the folder: the first 1,000.
+    /// Files that were kept, since no call had worked in the directory: the first 1,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<FileUnknown>,
     /// Number of files that were kept beside these.

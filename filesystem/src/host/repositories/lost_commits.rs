@@ -15,7 +15,7 @@ use nix::sys::stat::Mode;
 
 use super::super::manifest::join;
 use super::super::rules::is_temporary;
-use super::super::step::{OPEN_FOLDER, list, open_at, open_file, stat_at};
+use super::super::step::{OPEN_DIRECTORY, list, open_at, open_file, stat_at};
 use super::read_start;
 
 /// Start and version of an index of a pack.
@@ -72,16 +72,16 @@ pub(super) fn ids_in_log(now: &[u8], before: &[u8]) -> Vec<String> {
 /// Returns whether a repository has a git object. One that borrows objects, or has a pack that cannot be read, counts as having
 /// all of them.
 pub(super) fn has_object(repository: &OwnedFd, id: &str) -> bool {
-    let folder = |around: &OwnedFd, name: &[u8]| open_at(around, name, OPEN_FOLDER, Mode::empty());
-    let Ok(objects) = folder(repository, b"objects") else { return false };
+    let directory = |around: &OwnedFd, name: &[u8]| open_at(around, name, OPEN_DIRECTORY, Mode::empty());
+    let Ok(objects) = directory(repository, b"objects") else { return false };
     let (first, rest) = id.split_at_checked(2).unwrap_or_default();
-    if folder(&objects, first.as_bytes()).is_ok_and(|loose| stat_at(&loose, rest.as_bytes()).is_ok()) {
+    if directory(&objects, first.as_bytes()).is_ok_and(|loose| stat_at(&loose, rest.as_bytes()).is_ok()) {
         return true;
     }
-    if folder(&objects, b"info").is_ok_and(|info| stat_at(&info, b"alternates").is_ok()) {
+    if directory(&objects, b"info").is_ok_and(|info| stat_at(&info, b"alternates").is_ok()) {
         return true;
     }
-    let Ok(packs) = folder(&objects, b"pack") else { return false };
+    let Ok(packs) = directory(&objects, b"pack") else { return false };
     let Some(id) = bytes_of(id) else { return true };
     list(&packs).unwrap_or_default().iter().filter(|(name, _)| name.ends_with(b".idx")).any(|(name, _)| {
         open_file(&packs, name).ok().and_then(|file| is_in_index(&File::from(file), &id)).unwrap_or(true)
@@ -130,14 +130,16 @@ impl LostCommitRefs {
             Some((name, id))
         };
         let packed = ids_in("packed-refs", packed_refs).into_iter().filter_map(within).collect();
-        let mut folder = open_at(repository, b".", OPEN_FOLDER, Mode::empty());
+        let mut directory = open_at(repository, b".", OPEN_DIRECTORY, Mode::empty());
         for name in LOST.split(|byte| *byte == b'/') {
-            folder = folder.and_then(|folder| open_at(&folder, name, OPEN_FOLDER, Mode::empty()));
+            directory =
+                directory.and_then(|directory| open_at(&directory, name, OPEN_DIRECTORY, Mode::empty()));
         }
-        let Ok(folder) = folder else { return LostCommitRefs { packed, ..LostCommitRefs::default() } };
-        let names = list(&folder).unwrap_or_default().into_iter().filter(|(name, _)| !name.starts_with(b"."));
+        let Ok(directory) = directory else { return LostCommitRefs { packed, ..LostCommitRefs::default() } };
+        let names =
+            list(&directory).unwrap_or_default().into_iter().filter(|(name, _)| !name.starts_with(b"."));
         let loose = names.filter_map(|(name, _)| {
-            let id = id_in(&read_start(&folder, &name).ok()?)?.to_owned();
+            let id = id_in(&read_start(&directory, &name).ok()?)?.to_owned();
             Some((String::from_utf8(name).ok()?, id))
         });
         LostCommitRefs { loose: loose.collect(), packed }
@@ -171,27 +173,27 @@ pub(super) fn path_of(repository: &[u8], name: &str) -> Vec<u8> {
     join(&join(repository, LOST), name.as_bytes())
 }
 
-/// Opens the folder [`LOST`] of a repository, and makes it where it is missing.
-pub(super) fn make_folder(
+/// Opens the directory [`LOST`] of a repository, and makes it where it is missing.
+pub(super) fn make_directory(
     repository: &OwnedFd,
     give: &dyn Fn(&OwnedFd) -> Result<(), Errno>,
 ) -> Result<OwnedFd, Errno> {
-    let mut folder = open_at(repository, b".", OPEN_FOLDER, Mode::empty())?;
+    let mut directory = open_at(repository, b".", OPEN_DIRECTORY, Mode::empty())?;
     for name in LOST.split(|byte| *byte == b'/') {
-        let is_new = match nix::sys::stat::mkdirat(&folder, name, Mode::S_IRWXU) {
+        let is_new = match nix::sys::stat::mkdirat(&directory, name, Mode::S_IRWXU) {
             Ok(()) => true,
             Err(Errno::EEXIST) => false,
             Err(errno) => return Err(errno),
         };
-        folder = open_at(&folder, name, OPEN_FOLDER, Mode::empty())?;
+        directory = open_at(&directory, name, OPEN_DIRECTORY, Mode::empty())?;
         if is_new {
-            give(&folder)?;
+            give(&directory)?;
         }
     }
-    Ok(folder)
+    Ok(directory)
 }
 
-/// Whether a ref is one of those that keep lost commits, or a folder around them: none is removed.
+/// Whether a ref is one of those that keep lost commits, or a directory around them: none is removed.
 pub(super) fn is_kept_ref(path: &[u8]) -> bool {
     let lost = [&b"/"[..], LOST].concat();
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);

@@ -1,7 +1,7 @@
 //! The state of the git repositories in a workspace: what a capture keeps of each, and what a restore makes of it.
 //!
 //! A capture keeps copies of what decides where a repository stands: every file that lies directly in it (`HEAD`, `index`,
-//! `packed-refs`, `config`, `MERGE_HEAD`, ...) and what is in the folders of [`FOLDERS`], also in the repositories of
+//! `packed-refs`, `config`, `MERGE_HEAD`, ...) and what is in the directories of [`DIRECTORYS`], also in the repositories of
 //! submodules (`modules`) and of linked worktrees (`worktrees`). It keeps no git objects: a restore leaves them alone. A lock
 //! (`*.lock`) is known by its name alone. `config` may hold a password, as any file of the workspace may: a host that wants
 //! no copy of it leaves it out (`.git/config`), and changes of it are told and not undone then.
@@ -48,9 +48,9 @@ use nix::sys::stat::Mode;
 
 use super::leave_out::LeaveOut;
 use super::manifest::{ManifestKind, Owner, Stat, join, shown, unshown};
-use super::object_files::open_folder;
+use super::object_files::open_directory;
 use super::objects::{ObjectId, ObjectKind, Objects};
-use super::step::{OPEN_FOLDER, list, open_around, open_at, open_file, read_link, stat_at};
+use super::step::{OPEN_DIRECTORY, list, open_around, open_at, open_file, read_link, stat_at};
 use crate::error::{Error, Result};
 pub(super) use undo::RepositoryRestore;
 
@@ -62,15 +62,15 @@ const BYTES_MAX: u64 = 64 << 20;
 /// So many files are looked at, of all repositories.
 const FILES_MAX: usize = 100_000;
 
-/// Folders within a repository, refs' names among them, are looked through so deep.
+/// Directories within a repository, refs' names among them, are looked through so deep.
 const DEPTH_MAX: usize = 32;
 
 /// A longer file is not copied: its length and its beginning are digested.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 const DIGESTED_BYTES_MAX: u64 = 1 << 20;
 
-/// The folders of a repository whose content is looked at, beside those that hold further repositories.
-const FOLDERS: &[&[u8]] = &[
+/// The directories of a repository whose content is looked at, beside those that hold further repositories.
+const DIRECTORIES: &[&[u8]] = &[
     b"branches",
     b"hooks",
     b"info",
@@ -261,7 +261,7 @@ impl Repositories {
     }
 }
 
-/// Which part of a repository a folder is.
+/// Which part of a repository a directory is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RepositoryPart {
     /// A repository itself, or that of a submodule or of a linked worktree.
@@ -277,20 +277,20 @@ enum RepositoryPart {
 }
 
 impl RepositoryPart {
-    /// Which part of a repository the folder `name` in it is; `None` of one that is not looked at.
+    /// Which part of a repository the directory `name` in it is; `None` of one that is not looked at.
     fn of(name: &[u8]) -> Option<RepositoryPart> {
         match name {
             b"modules" => Some(RepositoryPart::Modules),
             b"worktrees" => Some(RepositoryPart::Worktrees),
             b"objects" => Some(RepositoryPart::Objects),
-            name => FOLDERS.contains(&name).then_some(RepositoryPart::Inner),
+            name => DIRECTORIES.contains(&name).then_some(RepositoryPart::Inner),
         }
     }
 }
 
 /// A look at the repositories of a workspace.
 pub(super) struct Look<'a> {
-    /// The workspace's folder, and its path, from which links to folders outside are followed.
+    /// The workspace's directory, and its path, from which links to directories outside are followed.
     pub(super) root: &'a OwnedFd,
     pub(super) place: &'a Path,
     /// Where copies are kept, and what the host leaves out of them. Nothing is copied without it.
@@ -300,7 +300,7 @@ pub(super) struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Looks at the repositories at these paths, each with the folder that holds it.
+    /// Looks at the repositories at these paths, each with the directory that holds it.
     pub(super) fn at(&self, paths: &[Vec<u8>], seen: &mut RepositoryStatCache) -> Result<Repositories> {
         let before = std::mem::take(seen);
         let mut looking = RepositoryScan {
@@ -312,10 +312,10 @@ impl Look<'_> {
             is_outside: false,
         };
         for path in paths {
-            let Ok((folder, name)) = open_around(self.root, path) else { continue };
+            let Ok((directory, name)) = open_around(self.root, path) else { continue };
             looking.is_whole = true;
-            looking.look(&folder, &name, path, RepositoryPart::Repository, 0)?;
-            looking.outside(&folder, &name, path)?;
+            looking.look(&directory, &name, path, RepositoryPart::Repository, 0)?;
+            looking.outside(&directory, &name, path)?;
             if !looking.is_whole {
                 let prefix = join(path, b"");
                 looking.found.retain(|path, _| !path.starts_with(&prefix));
@@ -362,7 +362,7 @@ impl RepositoryScan<'_> {
         match stat.kind() {
             ManifestKind::Special => return Ok(()),
             ManifestKind::File | ManifestKind::Link => return self.file(around, name, path, stat),
-            ManifestKind::Folder => {}
+            ManifestKind::Directory => {}
         }
         if part != RepositoryPart::Objects {
             let digest = digest(stat.mode, b"", 0);
@@ -371,26 +371,28 @@ impl RepositoryScan<'_> {
                 RepositoryEntry { modified_ns: 0, ..RepositoryEntry::of(&stat, digest, None) },
             );
         }
-        let opened = open_at(around, name, OPEN_FOLDER, Mode::empty());
-        let listed = opened.and_then(|folder| list(&folder).map(|listed| (folder, listed)));
-        let Ok((folder, listed)) = listed else {
+        let opened = open_at(around, name, OPEN_DIRECTORY, Mode::empty());
+        let listed = opened.and_then(|directory| list(&directory).map(|listed| (directory, listed)));
+        let Ok((directory, listed)) = listed else {
             self.is_whole = false;
             return Ok(());
         };
-        let is_submodule = part == RepositoryPart::Modules && stat_at(&folder, b"HEAD").is_ok();
+        let is_submodule = part == RepositoryPart::Modules && stat_at(&directory, b"HEAD").is_ok();
         let part = if is_submodule { RepositoryPart::Repository } else { part };
         for (child, stat) in listed {
-            let is_folder = stat.kind() == ManifestKind::Folder;
+            let is_directory = stat.kind() == ManifestKind::Directory;
             let child_part = match part {
-                RepositoryPart::Repository if is_folder => RepositoryPart::of(&child),
-                RepositoryPart::Worktrees if is_folder => Some(RepositoryPart::Repository),
-                RepositoryPart::Modules if is_folder => Some(RepositoryPart::Modules),
-                RepositoryPart::Objects if is_folder => (child == b"info").then_some(RepositoryPart::Objects),
+                RepositoryPart::Repository if is_directory => RepositoryPart::of(&child),
+                RepositoryPart::Worktrees if is_directory => Some(RepositoryPart::Repository),
+                RepositoryPart::Modules if is_directory => Some(RepositoryPart::Modules),
+                RepositoryPart::Objects if is_directory => {
+                    (child == b"info").then_some(RepositoryPart::Objects)
+                }
                 RepositoryPart::Objects => is_lock(&child).then_some(RepositoryPart::Inner),
                 _ => Some(RepositoryPart::Inner),
             };
             if let Some(part) = child_part {
-                self.look(&folder, &child, &join(path, &child), part, depth + 1)?;
+                self.look(&directory, &child, &join(path, &child), part, depth + 1)?;
             }
         }
         Ok(())
@@ -436,11 +438,11 @@ impl RepositoryScan<'_> {
         let leads_to = leads_to.strip_prefix(b"gitdir: ").unwrap_or(&leads_to);
         let place = &self.look.place;
         let from = place.join(OsStr::from_bytes(path)).parent().map(Path::to_path_buf).unwrap_or_default();
-        let Some((folder, opened)) = self.open_outside(&from, leads_to) else { return Ok(()) };
+        let Some((directory, opened)) = self.open_outside(&from, leads_to) else { return Ok(()) };
         self.is_outside = true;
         let looked = self.look_at_all(&opened, path, OUTSIDE).and_then(|()| {
             let shared = read_start(&opened, b"commondir").ok();
-            match shared.and_then(|shared| self.open_outside(&folder, &shared)) {
+            match shared.and_then(|shared| self.open_outside(&directory, &shared)) {
                 Some((_, shared)) => self.look_at_all(&shared, path, OUTSIDE_SHARED),
                 None => self.look_at_all(&opened, path, OUTSIDE_SHARED),
             }
@@ -449,20 +451,22 @@ impl RepositoryScan<'_> {
         looked
     }
 
-    fn look_at_all(&mut self, folder: &OwnedFd, path: &[u8], names: &[&[u8]]) -> Result<()> {
-        names.iter().try_for_each(|name| self.look(folder, name, &join(path, name), RepositoryPart::Inner, 1))
+    fn look_at_all(&mut self, directory: &OwnedFd, path: &[u8], names: &[&[u8]]) -> Result<()> {
+        names
+            .iter()
+            .try_for_each(|name| self.look(directory, name, &join(path, name), RepositoryPart::Inner, 1))
     }
 
-    /// Opens a folder outside of the workspace, whose path may end in a line feed.
+    /// Opens a directory outside of the workspace, whose path may end in a line feed.
     fn open_outside(&self, from: &Path, leads_to: &[u8]) -> Option<(PathBuf, OwnedFd)> {
         let leads_to = leads_to.strip_suffix(b"\n").unwrap_or(leads_to);
-        let folder = fs::canonicalize(from.join(OsStr::from_bytes(leads_to))).ok()?;
+        let directory = fs::canonicalize(from.join(OsStr::from_bytes(leads_to))).ok()?;
         let place = fs::canonicalize(self.look.place).ok()?;
-        if folder.starts_with(place) {
+        if directory.starts_with(place) {
             return None;
         }
-        let opened = open_folder(&folder).ok()?;
-        Some((folder, opened.into()))
+        let opened = open_directory(&directory).ok()?;
+        Some((directory, opened.into()))
     }
 }
 

@@ -5,8 +5,8 @@
 //! | one that was made since the call began, or one of a submodule in it | is moved aside; told if no call is rolled back |
 //! | one that the call made in place of a file `.git` | is moved aside |
 //! | one that the call removed, or replaced by one without its objects | told |
-//! | a file or folder that the call made in it, a lock among them | is removed |
-//! | a file or folder that the call changed or removed | is as it was captured; told if there is no copy |
+//! | a file or directory that the call made in it, a lock among them | is removed |
+//! | a file or directory that the call changed or removed | is as it was captured; told if there is no copy |
 //! | a lock that was there before | stays as it is |
 //! | git objects, and what else is not looked at | stay as they are |
 //! | a commit that nothing names any more | is kept by a ref within `refs/foldlog/lost`, and told; told alone if the refs are in the format reftable |
@@ -14,8 +14,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Repositories that a call made go before anything else is restored, so that the folders around them can go; the rest is
-//!    restored after the workspace's files, so that the folders around a `.git` are there.
+//! 1. Repositories that a call made go before anything else is restored, so that the directories around them can go; the rest is
+//!    restored after the workspace's files, so that the directories around a `.git` are there.
 //! 2. Refs that keep lost commits are written before anything that names these commits is removed or replaced. So a
 //!    restore that is cut short at any step can be run again.
 //! 3. A file is replaced by a rename. What fails is told, and the rest done.
@@ -40,7 +40,7 @@ use super::super::objects::{ObjectId, ObjectKind, Objects};
 use super::super::plan::stat_of;
 use super::super::removal::Removal;
 use super::super::rules::{Rules, TEMPORARY};
-use super::super::step::{OPEN_FOLDER, open_around, open_at, open_file, stat_at};
+use super::super::step::{OPEN_DIRECTORY, open_around, open_at, open_file, stat_at};
 use super::lost_commits::{self, LostCommitRefs, is_head_or_ref, is_kept_ref, is_of_worktree};
 use super::reftable;
 use super::{
@@ -72,7 +72,7 @@ pub(in crate::host) struct RepositoryRestore<'a> {
     pub(in crate::host) keeps_lost: bool,
     /// What was not undone.
     pub(in crate::host) told: Vec<UnrestoredPath>,
-    /// How many files and folders were changed.
+    /// How many files and directories were changed.
     pub(in crate::host) changed: u64,
     /// Repositories that were there before, and in which something was replaced or removed.
     pub(in crate::host) replaced_in: Vec<Vec<u8>>,
@@ -103,7 +103,7 @@ impl<'a> RepositoryRestore<'a> {
     pub(in crate::host) fn remove_made(&mut self) {
         for root in self.made() {
             match (self.now.found.get(root), self.call) {
-                (Some(entry), Some(call)) if entry.kind() == ManifestKind::Folder => {
+                (Some(entry), Some(call)) if entry.kind() == ManifestKind::Directory => {
                     self.move_aside(root, call);
                 }
                 (Some(entry), Some(_)) => self.remove(root, entry.kind()),
@@ -128,16 +128,16 @@ impl<'a> RepositoryRestore<'a> {
         }
         for (root, then) in self.then.found.iter().filter(|(path, _)| is_repository(path)) {
             match self.now.found.get(root) {
-                None if then.kind() != ManifestKind::Folder => {
+                None if then.kind() != ManifestKind::Directory => {
                     self.write_all(&[(root, then)]);
                     self.tell_of_outside(root);
                 }
                 None => self.tell_of_missing(root, "it was removed, and a capture holds no git objects"),
-                Some(now) if then.kind() != ManifestKind::Folder => {
+                Some(now) if then.kind() != ManifestKind::Directory => {
                     match self.call {
                         _ if now.kind() == then.kind() => {}
                         // The call made a repository there, whose objects no capture holds.
-                        Some(call) if now.kind() == ManifestKind::Folder => self.move_aside(root, call),
+                        Some(call) if now.kind() == ManifestKind::Directory => self.move_aside(root, call),
                         _ => self.remove(root, now.kind()),
                     }
                     if now.digest != then.digest {
@@ -145,7 +145,7 @@ impl<'a> RepositoryRestore<'a> {
                     }
                     self.tell_of_outside(root);
                 }
-                Some(now) if now.kind() != ManifestKind::Folder => {
+                Some(now) if now.kind() != ManifestKind::Directory => {
                     self.tell(root, "it was replaced by a file, and a capture holds no git objects");
                 }
                 Some(now) if [now.digest, then.digest].contains(&NOT_WHOLE) => {
@@ -192,12 +192,12 @@ impl<'a> RepositoryRestore<'a> {
         let then = self.then.found.iter().filter(|(path, _)| is_repository(path));
         for (root, then) in then {
             match self.now.found.get(root).map(|now| (now.kind(), now.digest)) {
-                Some((ManifestKind::Folder, _)) if then.kind() == ManifestKind::Folder => {
+                Some((ManifestKind::Directory, _)) if then.kind() == ManifestKind::Directory => {
                     aside.linked.append(&mut self.replaced_in(root));
                 }
                 // The restore moves it.
-                Some((ManifestKind::Folder, _)) | None => {}
-                Some((_, digest)) if then.kind() == ManifestKind::Folder || digest == then.digest => {}
+                Some((ManifestKind::Directory, _)) | None => {}
+                Some((_, digest)) if then.kind() == ManifestKind::Directory || digest == then.digest => {}
                 Some(_) => aside.linked.push(root.clone()),
             }
         }
@@ -215,7 +215,7 @@ impl<'a> RepositoryRestore<'a> {
             removals.iter().any(|(gone, _)| is_in(gone))
         };
         let is_replaced = |path: &Vec<u8>| writes.binary_search_by(|(one, _)| (*one).cmp(path)).is_ok();
-        let files = self.now.within(root).filter(|(_, now)| now.kind() != ManifestKind::Folder);
+        let files = self.now.within(root).filter(|(_, now)| now.kind() != ManifestKind::Directory);
         files.map(|(path, _)| path).filter(|path| is_gone(path) || is_replaced(path)).cloned().collect()
     }
 
@@ -393,16 +393,16 @@ impl<'a> RepositoryRestore<'a> {
             let given = wanted(permissions).give(&Target::Opened(opened.as_fd()), &stat_of(opened)?, &None);
             given.map(drop).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
         };
-        let folder = lost_commits::make_folder(repository, &|folder| give(folder, executable))?;
+        let directory = lost_commits::make_directory(repository, &|directory| give(directory, executable))?;
         let temporary = temporary();
-        let file = create(&folder, &temporary)?;
+        let file = create(&directory, &temporary)?;
         let mut file = File::from(file);
         let written = file.write_all(format!("{id}\n").as_bytes()).map_err(|error| errno_of(&error));
         let named = written
             .and_then(|()| give(&OwnedFd::from(file), executable & 0o666))
-            .and_then(|()| renameat(&folder, temporary.as_str(), &folder, name));
+            .and_then(|()| renameat(&directory, temporary.as_str(), &directory, name));
         if named.is_err() {
-            let _ = unlinkat(&folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
+            let _ = unlinkat(&directory, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
         }
         self.changed += 1;
         named
@@ -450,7 +450,7 @@ impl<'a> RepositoryRestore<'a> {
         named
     }
 
-    /// Writes files, links and folders as they were captured, those around others first.
+    /// Writes files, links and directories as they were captured, those around others first.
     fn write_all(&mut self, writes: &[(&Vec<u8>, &RepositoryEntry)]) {
         for (path, entry) in writes {
             match self.write(path, entry) {
@@ -467,19 +467,19 @@ impl<'a> RepositoryRestore<'a> {
 
     fn write(&self, path: &[u8], entry: &RepositoryEntry) -> Result<Vec<String>, String> {
         let RepositoryEntry { mode, owner, modified_ns, copy, .. } = *entry;
-        let (folder, name) = open_around(self.root, path).map_err(described)?;
+        let (directory, name) = open_around(self.root, path).map_err(described)?;
         let wanted = WantedAttributes {
             permissions: mode & 0o7777,
             owner: Some(owner),
             attributes: None,
-            modified_ns: Some(modified_ns).filter(|_| entry.kind() != ManifestKind::Folder),
+            modified_ns: Some(modified_ns).filter(|_| entry.kind() != ManifestKind::Directory),
         };
-        if entry.kind() == ManifestKind::Folder {
-            match mkdirat(&folder, &*name, Mode::S_IRWXU) {
+        if entry.kind() == ManifestKind::Directory {
+            match mkdirat(&directory, &*name, Mode::S_IRWXU) {
                 Ok(()) | Err(Errno::EEXIST) => {}
                 Err(errno) => return Err(described(errno)),
             }
-            let opened = open_at(&folder, &name, OPEN_FOLDER, Mode::empty()).map_err(described)?;
+            let opened = open_at(&directory, &name, OPEN_DIRECTORY, Mode::empty()).map_err(described)?;
             return give(&wanted, &opened);
         }
         let Some(copy) = copy else {
@@ -492,38 +492,38 @@ impl<'a> RepositoryRestore<'a> {
         let temporary = temporary();
         let written = match entry.kind() {
             ManifestKind::Link => {
-                symlinkat(&*content, &folder, temporary.as_str()).map_err(described).and_then(|()| {
-                    let stat = stat_at(&folder, temporary.as_bytes()).map_err(described)?;
-                    let target = Target::Link(folder.as_fd(), temporary.as_bytes());
+                symlinkat(&*content, &directory, temporary.as_str()).map_err(described).and_then(|()| {
+                    let stat = stat_at(&directory, temporary.as_bytes()).map_err(described)?;
+                    let target = Target::Link(directory.as_fd(), temporary.as_bytes());
                     wanted.give(&target, &stat, &None).map_err(|errno| errno.to_string())
                 })
             }
-            _ => create(&folder, &temporary).map_err(described).and_then(|file| {
+            _ => create(&directory, &temporary).map_err(described).and_then(|file| {
                 let mut file = File::from(file);
                 file.write_all(&content).map_err(|error| error.to_string())?;
                 give(&wanted, &OwnedFd::from(file))
             }),
         };
         let named = written.and_then(|told| {
-            let rename = || renameat(&folder, temporary.as_str(), &folder, &*name);
-            let renamed = if is_repository(path) { keeping_time(&folder, rename) } else { rename() };
+            let rename = || renameat(&directory, temporary.as_str(), &directory, &*name);
+            let renamed = if is_repository(path) { keeping_time(&directory, rename) } else { rename() };
             renamed.map(|()| told).map_err(described)
         });
         if named.is_err() {
-            let _ = unlinkat(&folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
+            let _ = unlinkat(&directory, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
         }
         named
     }
 
     /// Removes what stands at a path, with all that is in it.
     fn remove(&mut self, path: &[u8], kind: ManifestKind) {
-        let (folder, name) = match open_around(self.root, path) {
+        let (directory, name) = match open_around(self.root, path) {
             Ok(found) => found,
             Err(errno) => return self.tell(path, described(errno)),
         };
         let rules = Rules::nothing();
         let mut removal = Removal::new(&rules, None);
-        let removed = removal.remove(&folder, &name, kind, path);
+        let removed = removal.remove(&directory, &name, kind, path);
         self.changed += removal.removed;
         let mounts =
             removal.mounts.drain(..).map(|path| UnrestoredPath::new(path, "something is mounted there"));
@@ -535,15 +535,15 @@ impl<'a> RepositoryRestore<'a> {
     }
 
     fn open(&self, path: &[u8]) -> Option<OwnedFd> {
-        let (folder, name) = open_around(self.root, path).ok()?;
-        open_at(&folder, &name, OPEN_FOLDER, Mode::empty()).ok()
+        let (directory, name) = open_around(self.root, path).ok()?;
+        open_at(&directory, &name, OPEN_DIRECTORY, Mode::empty()).ok()
     }
 
     /// What a file in a repository contains now; nothing if it cannot be read.
     fn present(&self, path: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        if let Ok((folder, name)) = open_around(self.root, path)
-            && let Ok(file) = open_file(&folder, &name)
+        if let Ok((directory, name)) = open_around(self.root, path)
+            && let Ok(file) = open_file(&directory, &name)
         {
             let _ = File::from(file).take(COPY_BYTES_MAX).read_to_end(&mut bytes);
         }
@@ -570,11 +570,11 @@ fn temporary() -> String {
     format!("{TEMPORARY}{:08x}{:08x}", std::process::id(), 0)
 }
 
-fn create(folder: &OwnedFd, temporary: &str) -> Result<OwnedFd, Errno> {
+fn create(directory: &OwnedFd, temporary: &str) -> Result<OwnedFd, Errno> {
     // One that a killed restore left.
-    let _ = unlinkat(folder, temporary, UnlinkatFlags::NoRemoveDir);
+    let _ = unlinkat(directory, temporary, UnlinkatFlags::NoRemoveDir);
     let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    open_at(folder, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR)
+    open_at(directory, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR)
 }
 
 fn give(wanted: &WantedAttributes, opened: &OwnedFd) -> Result<Vec<String>, String> {
@@ -582,14 +582,14 @@ fn give(wanted: &WantedAttributes, opened: &OwnedFd) -> Result<Vec<String>, Stri
     wanted.give(&Target::Opened(opened.as_fd()), &stat, &None).map_err(|errno| errno.to_string())
 }
 
-/// Changes a name in a folder, whose own time stays.
-fn keeping_time(folder: &OwnedFd, change: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-    let before = stat_of(folder)?;
+/// Changes a name in a directory, whose own time stays.
+fn keeping_time(directory: &OwnedFd, change: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    let before = stat_of(directory)?;
     change()?;
     let modified_ns = Some(before.modified_ns);
     let wanted =
         WantedAttributes { permissions: before.permissions(), owner: None, attributes: None, modified_ns };
-    let _ = wanted.give(&Target::Opened(folder.as_fd()), &before, &None);
+    let _ = wanted.give(&Target::Opened(directory.as_fd()), &before, &None);
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! From what the scans found to folders and their objects, those within before those around them.
+//! From what the scans found to directories and their objects, those within before those around them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::host::parallel::in_parallel;
 use crate::host::times;
 
 impl WorkspaceWalk<'_> {
-    /// From what the scans found to folders, those within before those around them.
+    /// From what the scans found to directories, those within before those around them.
     pub(super) fn assemble(&self, results: Results) -> Result<(Arc<ManifestDirectory>, Vec<TreeObject>)> {
         let Results { mut scanned, read, mounts, .. } = results;
         let mounts: HashSet<usize> = mounts.into_iter().filter_map(|(scan, _)| scan).collect();
@@ -33,9 +33,9 @@ impl WorkspaceWalk<'_> {
         let mut done: HashMap<usize, Arc<ManifestDirectory>> = HashMap::new();
         // Those of one depth do not need each other, and may be many.
         for level in scanned.chunk_by(|left, right| left.depth == right.depth) {
-            let folders = in_parallel(level, &|scanned| self.folder(scanned, &done, &mounts))?;
-            for (scanned, (folder, tree)) in level.iter().zip(folders) {
-                done.insert(scanned.id, folder);
+            let directories = in_parallel(level, &|scanned| self.directory(scanned, &done, &mounts))?;
+            for (scanned, (directory, tree)) in level.iter().zip(directories) {
+                done.insert(scanned.id, directory);
                 trees.extend(tree);
             }
         }
@@ -43,7 +43,7 @@ impl WorkspaceWalk<'_> {
         Ok((root, trees))
     }
 
-    fn folder(
+    fn directory(
         &self,
         scanned: &ScannedDirectory,
         done: &HashMap<usize, Arc<ManifestDirectory>>,
@@ -67,20 +67,20 @@ impl WorkspaceWalk<'_> {
                 ScannedEntry::Same(place) => last.as_ref().and_then(|last| last.entries.get(*place)).cloned(),
                 ScannedEntry::Leaf(name, leaf) => node(name, ManifestNode::Leaf(leaf.clone())),
                 // A snapshot leaves it out; a restore has to know of it.
-                ScannedEntry::Folder { name, id, .. } if mounts.contains(id) => match self.keep {
+                ScannedEntry::Directory { name, id, .. } if mounts.contains(id) => match self.keep {
                     Some(_) => None,
                     None => node(name, ManifestNode::Mount),
                 },
-                ScannedEntry::Folder { name, id, .. } => {
-                    done.get(id).and_then(|folder| node(name, ManifestNode::Folder(Arc::clone(folder))))
-                }
+                ScannedEntry::Directory { name, id, .. } => done
+                    .get(id)
+                    .and_then(|directory| node(name, ManifestNode::Directory(Arc::clone(directory)))),
                 ScannedEntry::Special(name) => node(name, ManifestNode::Special),
                 ScannedEntry::Gone => None,
             });
         }
         let is_known = |entry: &ManifestEntry| match &entry.node {
             ManifestNode::Leaf(leaf) => leaf.blob != ObjectId::UNKNOWN,
-            ManifestNode::Folder(folder) => folder.tree != ObjectId::UNKNOWN,
+            ManifestNode::Directory(directory) => directory.tree != ObjectId::UNKNOWN,
             ManifestNode::Special | ManifestNode::Mount => false,
         };
         let (mut tree, mut of_times, mut made) = (ObjectId::UNKNOWN, ObjectId::UNKNOWN, None);
@@ -93,13 +93,13 @@ impl WorkspaceWalk<'_> {
                 of_times = self.object(ObjectKind::Blob, &bytes)?;
             }
         }
-        let mut folder = ManifestDirectory::new(*stat, attributes.clone(), tree, entries);
-        folder.times = of_times;
-        folder.checked_ns = checked_ns.into();
-        Ok((Arc::new(folder), made))
+        let mut directory = ManifestDirectory::new(*stat, attributes.clone(), tree, entries);
+        directory.times = of_times;
+        directory.checked_ns = checked_ns.into();
+        Ok((Arc::new(directory), made))
     }
 
-    /// Whether the store has the objects of an unchanged folder, as far as they are looked at.
+    /// Whether the store has the objects of an unchanged directory, as far as they are looked at.
     fn has_objects_of(&self, last: &ManifestDirectory) -> bool {
         let has = |id, kind| id == ObjectId::UNKNOWN || self.keep.is_none_or(|keep| keep.stands(id, kind));
         has(last.tree, ObjectKind::Tree) && has(last.times, ObjectKind::Blob)
@@ -127,9 +127,9 @@ fn is_same(
         && last.entries.len() == found.len()
         && found.iter().enumerate().all(|(at, found)| match found {
             ScannedEntry::Same(place) => *place == at,
-            ScannedEntry::Folder { id, last: Some(place), .. } if *place == at => {
+            ScannedEntry::Directory { id, last: Some(place), .. } if *place == at => {
                 match (done.get(id), last.entries.get(at).map(|entry| &entry.node)) {
-                    (Some(now), Some(ManifestNode::Folder(before))) => Arc::ptr_eq(now, before),
+                    (Some(now), Some(ManifestNode::Directory(before))) => Arc::ptr_eq(now, before),
                     _ => false,
                 }
             }

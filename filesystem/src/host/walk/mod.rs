@@ -1,11 +1,11 @@
 //! One walk over a workspace: what is there, and what of it is not as the last walk found it.
 //!
-//! Folders wait in one stack, from which several threads take. A folder is open for as long as a folder in it
-//! waits, which a stack keeps to one folder for each level, and [`deep_directories`](super::deep_directories) to few of the deep ones. Links
-//! are never followed: each folder is opened through the one that holds it. Mounts are never entered: a snapshot leaves
+//! Directories wait in one stack, from which several threads take. A directory is open for as long as a directory in it
+//! waits, which a stack keeps to one directory for each level, and [`deep_directories`](super::deep_directories) to few of the deep ones. Links
+//! are never followed: each directory is opened through the one that holds it. Mounts are never entered: a snapshot leaves
 //! them out and names them, and a restore finds a [`Node::Mount`](super::manifest::ManifestNode::Mount) there.
 //!
-//! `scan` looks at one folder; `assemble` makes folders and their objects of what all scans found.
+//! `scan` looks at one directory; `assemble` makes directories and their objects of what all scans found.
 
 mod assemble;
 mod scan;
@@ -56,7 +56,7 @@ pub(super) struct WalkOutcome {
     pub(super) trees: Vec<TreeObject>,
     /// How many files and links were read.
     pub(super) read: u64,
-    /// The folders that could not be opened, where contents are not kept; else that is an error.
+    /// The directories that could not be opened, where contents are not kept; else that is an error.
     pub(super) unreadable: Vec<Vec<u8>>,
     /// Where something is mounted that was not entered, sorted.
     pub(super) mounts: Vec<Vec<u8>>,
@@ -83,7 +83,7 @@ struct DirectoryScan {
 
 struct FileReadBatch {
     id: usize,
-    folder: Arc<OwnedFd>,
+    directory: Arc<OwnedFd>,
     path: Arc<[u8]>,
     files: Vec<(usize, Arc<[u8]>, Stat)>,
 }

@@ -1,4 +1,4 @@
-//! Scanning one folder: what is under each of its names, and the contents of those files that are not as the last walk
+//! Scanning one directory: what is under each of its names, and the contents of those files that are not as the last walk
 //! found them.
 
 use std::cell::Cell;
@@ -26,12 +26,12 @@ use crate::host::manifest::{
 use crate::host::objects::{ObjectId, ObjectKind};
 use crate::host::rules::{Scope, is_own, is_temporary};
 use crate::host::sparse::Sparse;
-use crate::host::step::{MOUNT, OPEN_FOLDER};
+use crate::host::step::{MOUNT, OPEN_DIRECTORY};
 
 /// Two writes within the grain of a file system's clock leave the same time behind.
 const CLOCK_GRAIN_NS: i64 = 20_000_000;
 
-/// So many files of a folder are read by the thread that found them; another may take the next ones.
+/// So many files of a directory are read by the thread that found them; another may take the next ones.
 const BATCH: usize = 16;
 
 pub(super) struct ScannedDirectory {
@@ -50,7 +50,7 @@ pub(super) enum ScannedEntry {
     /// The last walk's entry of this place, unchanged.
     Same(usize),
     Leaf(Arc<[u8]>, Leaf),
-    Folder {
+    Directory {
         name: Arc<[u8]>,
         id: usize,
         last: Option<usize>,
@@ -85,8 +85,8 @@ impl WorkspaceWalk<'_> {
             }
             return Err(Error::path(told(&path), "too many folders in one another"));
         }
-        let folder = match at.open() {
-            Ok(folder) => folder,
+        let directory = match at.open() {
+            Ok(directory) => directory,
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(()),
             Err(MOUNT) => {
                 results.mounts.push((Some(id), path));
@@ -98,11 +98,11 @@ impl WorkspaceWalk<'_> {
             }
             Err(errno) => return Err(io("open", &path, errno)),
         };
-        let at = at.opened(&folder, &path);
-        let (stat, attributes, racy) = self.look_at_folder(&folder, &path, last.as_deref())?;
-        let scope = self.rules.enter(&folder, &path, scope)?;
+        let at = at.opened(&directory, &path);
+        let (stat, attributes, racy) = self.look_at_directory(&directory, &path, last.as_deref())?;
+        let scope = self.rules.enter(&directory, &path, scope)?;
         // Read through a descriptor of its own: the one that entries are opened through is shared.
-        let listed = openat(&*folder, c".", OPEN_FOLDER, Mode::empty()).and_then(Dir::from_fd);
+        let listed = openat(&*directory, c".", OPEN_DIRECTORY, Mode::empty()).and_then(Dir::from_fd);
         let mut listed = match listed {
             Err(Errno::EACCES) if self.keep.is_none() => {
                 results.unreadable.push(path);
@@ -112,7 +112,7 @@ impl WorkspaceWalk<'_> {
         };
         let mut names = NameLookup::new(last.as_deref());
         let mut found = Vec::with_capacity(last.as_ref().map_or(0, |last| last.entries.len()));
-        let mut folders = Vec::new();
+        let mut directories = Vec::new();
         let mut to_read = Vec::new();
         for entry in listed.iter() {
             let entry = entry.map_err(|errno| io("list", &path, errno))?;
@@ -120,7 +120,7 @@ impl WorkspaceWalk<'_> {
             if name.to_bytes() == b".git" {
                 results.repositories.push(join(&path, b".git"));
             }
-            let stat = match self.look_at(&folder, &path, name, scope.as_deref()) {
+            let stat = match self.look_at(&directory, &path, name, scope.as_deref()) {
                 // It may be listed and not entered.
                 Err(Error::Io { source, .. })
                     if self.keep.is_none() && source.kind() == std::io::ErrorKind::PermissionDenied =>
@@ -142,9 +142,13 @@ impl WorkspaceWalk<'_> {
                 None => Arc::from(name),
             };
             found.push(match (stat.kind(), before) {
-                (ManifestKind::Folder, before) => {
-                    folders.push(found.len());
-                    ScannedEntry::Folder { name: shared_name(), id: 0, last: before.map(|(place, _)| place) }
+                (ManifestKind::Directory, before) => {
+                    directories.push(found.len());
+                    ScannedEntry::Directory {
+                        name: shared_name(),
+                        id: 0,
+                        last: before.map(|(place, _)| place),
+                    }
                 }
                 (ManifestKind::Special, _) if self.keep.is_some() => {
                     let reason = "a pipe, a socket or a device cannot be part of a snapshot";
@@ -172,26 +176,26 @@ impl WorkspaceWalk<'_> {
             let path: Arc<[u8]> = Arc::from(path.as_slice());
             let batch = |files: &[_]| FileReadBatch {
                 id,
-                folder: Arc::clone(&folder),
+                directory: Arc::clone(&directory),
                 path: Arc::clone(&path),
                 files: files.to_vec(),
             };
             let mut batches = to_read.chunks(BATCH).map(batch);
-            // What waits to be read holds its folder open.
+            // What waits to be read holds its directory open.
             let own = if is_let_go(&path) { usize::MAX } else { 1 };
             let own: Vec<FileReadBatch> = batches.by_ref().take(own).collect();
             shared.push(batches.map(WalkTask::Read).collect());
             own.iter().try_for_each(|own| self.read_batch(own, results))?;
         }
-        let first_id = shared.ids(folders.len());
-        for (place_in, child_id) in folders.into_iter().zip(first_id..) {
-            let Some(ScannedEntry::Folder { name, id, last: place }) = found.get_mut(place_in) else {
+        let first_id = shared.ids(directories.len());
+        for (place_in, child_id) in directories.into_iter().zip(first_id..) {
+            let Some(ScannedEntry::Directory { name, id, last: place }) = found.get_mut(place_in) else {
                 continue;
             };
             *id = child_id;
             let before = place.and_then(|place| last.as_ref()?.entries.get(place));
             let last = before.and_then(|entry| match &entry.node {
-                ManifestNode::Folder(folder) => Some(Arc::clone(folder)),
+                ManifestNode::Directory(directory) => Some(Arc::clone(directory)),
                 _ => None,
             });
             tasks.push(WalkTask::Scan(DirectoryScan {
@@ -216,15 +220,15 @@ impl WorkspaceWalk<'_> {
             && (leaf.form != BlobForm::Sparse || !objects.is_due(leaf.blob) || has_data())
     }
 
-    /// A folder's own state, its attributes read where they may have changed, and whether they may do so once more
+    /// A directory's own state, its attributes read where they may have changed, and whether they may do so once more
     /// without a new time.
-    fn look_at_folder(
+    fn look_at_directory(
         &self,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         path: &[u8],
         last: Option<&ManifestDirectory>,
     ) -> Result<(Stat, Attributes, bool)> {
-        let stat = Stat::from(&fstat(folder).map_err(|errno| io("look at", path, errno))?);
+        let stat = Stat::from(&fstat(directory).map_err(|errno| io("look at", path, errno))?);
         if let Some(last) = last
             && last.checked_ns.load(Ordering::Relaxed) == stat.changed_ns
             && last.stat.inode == stat.inode
@@ -232,7 +236,7 @@ impl WorkspaceWalk<'_> {
             return Ok((stat, last.attributes.clone(), false));
         }
         let racy = self.is_racy(&stat);
-        let attributes = attributes::read(folder);
+        let attributes = attributes::read(directory);
         let attributes =
             attributes.map_err(|errno| Error::io("read the attributes of", told(path), errno.into()))?;
         Ok((stat, attributes, racy))
@@ -241,7 +245,7 @@ impl WorkspaceWalk<'_> {
     /// What stands under a name, unless it is gone by now or left out.
     fn look_at(
         &self,
-        folder: &OwnedFd,
+        directory: &OwnedFd,
         path: &[u8],
         name: &CStr,
         scope: Option<&Scope>,
@@ -250,15 +254,15 @@ impl WorkspaceWalk<'_> {
         if matches!(bytes, b"." | b".." | b".git") || (self.keep.is_some() && is_temporary(bytes)) {
             return Ok(None);
         }
-        let stat = match fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        let stat = match fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Err(Errno::ENOENT) => return Ok(None),
             stat => stat.map_err(|errno| io("look at", &join(path, bytes), errno))?,
         };
         let stat = Stat::from(&stat);
-        let is_folder = stat.kind() == ManifestKind::Folder;
-        let left_out = self.rules.leave_out(path, bytes, is_folder, scope);
+        let is_directory = stat.kind() == ManifestKind::Directory;
+        let left_out = self.rules.leave_out(path, bytes, is_directory, scope);
         // Nothing in a workspace is made of what is exported.
-        if left_out && !is_own(path, bytes, is_folder) {
+        if left_out && !is_own(path, bytes, is_directory) {
             self.leaves_out.store(true, Ordering::Relaxed);
         }
         Ok((!left_out).then_some(stat))
@@ -272,7 +276,7 @@ impl WorkspaceWalk<'_> {
             let reading = ContentReader {
                 objects,
                 limits: &self.limits,
-                folder: &batch.folder,
+                directory: &batch.directory,
                 name,
                 path: &path,
                 mounted: &mounted,
@@ -354,9 +358,9 @@ mod tests {
     /// Where a file system's clock is coarse, a second write leaves the first one's time behind.
     #[test]
     fn what_was_written_within_the_clocks_grain_is_read_again() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("file"), "x").unwrap();
-        let root = Arc::new(open(folder.path(), OPEN_FOLDER, Mode::empty()).unwrap());
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("file"), "x").unwrap();
+        let root = Arc::new(open(directory.path(), OPEN_DIRECTORY, Mode::empty()).unwrap());
         let rules = Rules::new(&[], Gitignore::Unread);
         let walk = WorkspaceWalk::new(Arc::clone(&root), None, &rules, None);
         let new = stat_at(&root, b"file").unwrap();

@@ -355,11 +355,12 @@ impl State {
 
     /// Makes sure that a payload which is removed was withdrawn a day ago.
     fn require_withdrawn(&self, session: &str, name: &str) {
-        let folder = format!("{session}/withdrawn/");
+        let directory = format!("{session}/withdrawn/");
         let name = Name::parse(name).unwrap();
-        let withdrawn = self.objects.range(folder.clone()..).take_while(|(key, _)| key.starts_with(&folder));
+        let withdrawn =
+            self.objects.range(directory.clone()..).take_while(|(key, _)| key.starts_with(&directory));
         let of = withdrawn.map(|(key, bytes)| {
-            let number = key[folder.len()..].parse().unwrap();
+            let number = key[directory.len()..].parse().unwrap();
             (key, Withdrawal::decode(bytes, world::SESSION, number).unwrap())
         });
         let (key, _) = of
@@ -372,10 +373,13 @@ impl State {
 
     /// Returns the newest compaction, each of whose volumes must be there and be what it names.
     fn compaction(&self, session: &str) -> Option<Compaction> {
-        let folder = format!("{session}/compactions/");
-        let (key, bytes) =
-            self.objects.range(folder.clone()..).take_while(|(key, _)| key.starts_with(&folder)).last()?;
-        let number = key[folder.len()..].parse().unwrap();
+        let directory = format!("{session}/compactions/");
+        let (key, bytes) = self
+            .objects
+            .range(directory.clone()..)
+            .take_while(|(key, _)| key.starts_with(&directory))
+            .last()?;
+        let number = key[directory.len()..].parse().unwrap();
         let compaction = Compaction::decode(bytes, world::SESSION, number).unwrap();
         for volume in &compaction.volumes {
             let hash: String = volume.hash.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -623,16 +627,16 @@ impl Requests for Client {
             .boxed()
     }
 
-    fn list(&self, folder: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
-        let folder = format!("{}/", folder.unwrap());
+    fn list(&self, directory: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
+        let directory = format!("{}/", directory.unwrap());
         let may_be = ["/log/", "/volumes/", "/compacted/", "/objects/", "/probe/"];
-        assert!(may_be.iter().any(|end| folder.ends_with(end)), "{folder} was listed");
+        assert!(may_be.iter().any(|end| directory.ends_with(end)), "{directory} was listed");
         let mut state = self.net.state();
         // A list may lack some, and has no order.
         let mut listed: Vec<Result<ObjectMeta>> = state
             .objects
             .iter()
-            .filter(|(key, _)| key.starts_with(&folder))
+            .filter(|(key, _)| key.starts_with(&directory))
             .map(|(key, bytes)| Ok(meta(key, bytes, state.modified.get(key).copied())))
             .collect();
         listed.reverse();

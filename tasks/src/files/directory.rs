@@ -1,4 +1,4 @@
-//! Folders that are worked on beneath one handle, so that no name leads out of them: links are not followed, and whatever is
+//! Directories that are worked on beneath one handle, so that no name leads out of them: links are not followed, and whatever is
 //! no regular file is refused before it is read.
 
 use std::ffi::OsStr;
@@ -14,9 +14,9 @@ use rustix::io::Errno;
 
 use crate::{Error, Result};
 
-/// Only their owner reads files and folders: they hold conversations.
+/// Only their owner reads files and directories: they hold conversations.
 const FILE_MODE: u32 = 0o600;
-const FOLDER_MODE: u32 = 0o700;
+const DIRECTORY_MODE: u32 = 0o700;
 
 /// Longest time that a reader or a writer waits for another one of the same tree.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -24,14 +24,14 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Interval at which the lock is asked for: the system has no way to wait for one with a deadline.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 
-/// Holds a folder open.
+/// Holds a directory open.
 #[derive(Debug)]
 pub(super) struct TreeDirectory {
     fd: OwnedFd,
     path: PathBuf,
 }
 
-/// Says what a name within a folder stands for.
+/// Says what a name within a directory stands for.
 #[derive(Debug)]
 pub(super) enum TreeDirectoryEntry {
     /// A regular file, open for reading, and its length.
@@ -43,7 +43,7 @@ pub(super) enum TreeDirectoryEntry {
 }
 
 impl TreeDirectory {
-    /// Opens a folder by any path, links included: its caller names it.
+    /// Opens a directory by any path, links included: its caller names it.
     pub(super) fn open(path: &Path) -> Result<Option<TreeDirectory>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
@@ -56,7 +56,7 @@ impl TreeDirectory {
         }
     }
 
-    /// Opens the folder once more, without its lock.
+    /// Opens the directory once more, without its lock.
     pub(super) fn again(&self) -> Result<TreeDirectory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, ".", flags, Mode::empty());
@@ -67,7 +67,7 @@ impl TreeDirectory {
         &self.path
     }
 
-    /// Opens a folder within this one; `None` if there is none.
+    /// Opens a directory within this one; `None` if there is none.
     pub(super) fn child(&self, name: &str) -> Result<Option<TreeDirectory>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let path = self.path.join(name);
@@ -82,12 +82,12 @@ impl TreeDirectory {
         }
     }
 
-    /// Opens a folder within this one, which is made if there is none; says whether it was. Its name is not yet durable.
+    /// Opens a directory within this one, which is made if there is none; says whether it was. Its name is not yet durable.
     pub(super) fn make_child(&self, name: &str) -> Result<(TreeDirectory, bool)> {
         if let Some(child) = self.child(name)? {
             return Ok((child, false));
         }
-        match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(FOLDER_MODE)) {
+        match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(DIRECTORY_MODE)) {
             // Somebody else may be faster.
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(Error::io("made", self.path.join(name))(errno)),
@@ -182,7 +182,7 @@ impl TreeDirectory {
         rustix::fs::renameat(&self.fd, from, &self.fd, to).map_err(Error::io("renamed", self.path.join(from)))
     }
 
-    /// Removes a file, a link or the like. One that is not there is removed; a folder stays.
+    /// Removes a file, a link or the like. One that is not there is removed; a directory stays.
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => Ok(()),
@@ -190,7 +190,7 @@ impl TreeDirectory {
         }
     }
 
-    /// Removes a folder if it is empty; says whether it was.
+    /// Removes a directory if it is empty; says whether it was.
     pub(super) fn remove_empty(&self, name: &str) -> Result<bool> {
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR) {
             Ok(()) => Ok(true),
@@ -199,12 +199,12 @@ impl TreeDirectory {
         }
     }
 
-    /// Makes the names in the folder durable.
+    /// Makes the names in the directory durable.
     pub(super) fn sync(&self) -> Result<()> {
         rustix::fs::fsync(&self.fd).map_err(Error::io("synced", &self.path))
     }
 
-    /// Makes all of the file system durable in which the folder is, where the system can do that; says whether it can.
+    /// Makes all of the file system durable in which the directory is, where the system can do that; says whether it can.
     pub(super) fn sync_file_system(&self) -> Result<bool> {
         #[cfg(target_os = "linux")]
         {
@@ -215,7 +215,7 @@ impl TreeDirectory {
         Ok(false)
     }
 
-    /// Lists the names in the folder, each with whether it is a folder, in the order of the names. Names that are no text
+    /// Lists the names in the directory, each with whether it is a directory, in the order of the names. Names that are no text
     /// are listed as what replaces them.
     pub(super) fn names(&self) -> Result<Vec<(String, bool)>> {
         let mut names = Vec::new();
@@ -226,17 +226,17 @@ impl TreeDirectory {
             if name == "." || name == ".." {
                 continue;
             }
-            let is_folder = match entry.file_type() {
+            let is_directory = match entry.file_type() {
                 FileType::Unknown => self.kind(&name)? == Some("folder"),
                 kind => kind == FileType::Directory,
             };
-            names.push((name, is_folder));
+            names.push((name, is_directory));
         }
         names.sort();
         Ok(names)
     }
 
-    /// Waits for the lock of this folder, a minute at most, and holds it for as long as the folder is open. Where the file system
+    /// Waits for the lock of this directory, a minute at most, and holds it for as long as the directory is open. Where the file system
     /// knows no locks, whoever reads does without.
     pub(super) fn lock(&self, exclusive: bool) -> Result<()> {
         let wanted = match exclusive {

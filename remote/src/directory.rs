@@ -1,6 +1,6 @@
-//! A bucket in a local folder, in which whatever stands in the place of an object has to be a regular file.
+//! A bucket in a local directory, in which whatever stands in the place of an object has to be a regular file.
 //!
-//! Somebody may have put a pipe there, whose opening waits for a writer without an end, or a folder, which `object_store` takes for no
+//! Somebody may have put a pipe there, whose opening waits for a writer without an end, or a directory, which `object_store` takes for no
 //! object: a log would end there that goes on. Both are refused before they are opened ([`Failure::NotAFile`](crate::RemoteFailure::NotAFile)).
 
 use std::fmt;
@@ -16,7 +16,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// Is a folder whose objects are files.
+/// Is a directory whose objects are files.
 #[derive(Debug)]
 pub(crate) struct DirectoryObjectStore(LocalFileSystem);
 
@@ -33,11 +33,11 @@ impl fmt::Display for NotAFile {
 impl std::error::Error for NotAFile {}
 
 impl DirectoryObjectStore {
-    /// Opens a folder that exists, and makes what is put there durable.
+    /// Opens a directory that exists, and makes what is put there durable.
     ///
     /// # Errors
     ///
-    /// What `object_store` says if there is no such folder.
+    /// What `object_store` says if there is no such directory.
     pub(crate) fn open(path: PathBuf) -> Result<DirectoryObjectStore> {
         Ok(DirectoryObjectStore(LocalFileSystem::new_with_prefix(path)?.with_fsync(true)))
     }
@@ -74,12 +74,12 @@ impl ObjectStore for DirectoryObjectStore {
         self.0.delete_stream(locations)
     }
 
-    fn list(&self, folder: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
-        self.0.list(folder)
+    fn list(&self, directory: Option<&Path>) -> Boxed<Result<ObjectMeta>> {
+        self.0.list(directory)
     }
 
-    async fn list_with_delimiter(&self, folder: Option<&Path>) -> Result<ListResult> {
-        self.0.list_with_delimiter(folder).await
+    async fn list_with_delimiter(&self, directory: Option<&Path>) -> Result<ListResult> {
+        self.0.list_with_delimiter(directory).await
     }
 
     async fn put_multipart_opts(

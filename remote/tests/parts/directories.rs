@@ -1,8 +1,8 @@
-//! Folders as a test leaves them to be compared, or brought back later.
+//! Directories as a test leaves them to be compared, or brought back later.
 
 use std::path::Path;
 
-/// Copies a folder with all that is in it.
+/// Copies a directory with all that is in it.
 pub(crate) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {

@@ -1,4 +1,4 @@
-//! The names in one folder: as reads see them, and as a power cut would leave them.
+//! The names in one directory: as reads see them, and as a power cut would leave them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -37,7 +37,7 @@ impl DirectoryChange {
     }
 }
 
-/// Holds the names of one folder.
+/// Holds the names of one directory.
 #[derive(Default)]
 pub(super) struct MemoryDirectory {
     current: BTreeMap<OsString, NodeId>,
