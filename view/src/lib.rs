@@ -25,16 +25,16 @@
 //!
 //! | a page shows | which comes from |
 //! |---|---|
-//! | the timeline | [`records`]: what `show --json` says of each record, its operation, its depth among rollbacks |
+//! | the timeline | `records`: what `show --json` says of each record, its operation, its depth among rollbacks |
 //! | a record's document | `show --json`, word by word |
-//! | a slice at a step | [`walk`]: the items by their names, at every position ([`lists`]); each item as `state --json` prints it |
+//! | a slice at a step | `walk`: the items by their names, at every position (`lists`); each item as `state --json` prints it |
 //! | a conversation at a step | the messages that [`MessageHistory`](foldlog::inspect::MessageHistory) says count there, each as `transcript --as-recorded --json` prints it, read one after the other |
 //! | what was spent at a step | [`spend`], as `stats --json` tells it |
-//! | the summaries of a conversation at a step | [`summaries`]: what a provider is sent in place of which records |
-//! | the tasks at a step | [`tasks`]: what `tasks --json` knows of each, with its record |
-//! | a workspace's files at a step | [`files`]: the last capture on the way there |
+//! | the summaries of a conversation at a step | `summaries`: what a provider is sent in place of which records |
+//! | the tasks at a step | `tasks`: what `tasks --json` knows of each, with its record |
+//! | a workspace's files at a step | `files`: the last capture on the way there |
 //! | a diff of two steps | the items that one of the two lists lacks, compared as [`differences`] compares them |
-//! | damage | [`after_damage`]: what is damaged, and the records behind it as `show --beyond-damage --json` prints them |
+//! | damage | `after_damage`: what is damaged, and the records behind it as `show --beyond-damage --json` prints them |
 //! | operations | `ledger --json`; what waits for somebody, with the commands that decide, from `ledger OPERATION --json` |
 //! | integrity | `verify --json` |
 //! | statistics | `stats --json`, and the ledger's durations |
@@ -46,7 +46,7 @@
 //!
 //! 1. A report makes no request, and runs no script but its own modules: its content security policy allows what bears its nonce,
 //!    and nothing else.
-//! 2. Nothing from a log stands in a report's markup: data is in [`blocks`], and the pages make text nodes of it.
+//! 2. Nothing from a log stands in a report's markup: data is in `blocks`, and the pages make text nodes of it.
 //! 3. Without `--payloads` no value of a host, a tool or a model is in the file, only its type, length and digest, and the sums of
 //!    what was spent.
 //! 4. The memory that a report takes grows with the number of records and of changes, not with what these hold.

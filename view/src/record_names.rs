@@ -13,7 +13,7 @@ use foldlog_codec::record::RecordNames;
 use crate::text::{DIGEST_DIGITS, counted, digest_text};
 
 /// Names a record in a listing: by its event, a snapshot's tag, the target of a rollback, the tool of a call, the
-/// evaluation of a conversation; and by its lane, if the host named one. The name is as the log has it: [`escape::text`]
+/// evaluation of a conversation; and by its lane, if the host named one. The name is as the log has it: [`escape::text`](foldlog_codec::escape::text)
 /// makes it fit for a terminal.
 pub fn record_name(record: &Record<'_>, names: &RecordNames) -> String {
     let name = own_name(record, names);

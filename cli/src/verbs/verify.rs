@@ -232,7 +232,7 @@ fn print(verified: &VerifyReport, output: &mut Output<'_>) -> Result<()> {
         output.line(format_args!("         {}", damage.reason))?;
         match &damage.follows {
             Some(follows) => {
-                output.line(format_args!("         {}", follows_text(follows, &damage.segment)))?
+                output.line(format_args!("         {}", follows_text(follows, &damage.segment)))?;
             }
             None if damage.searched => output.line("         nothing sound follows")?,
             None => {}

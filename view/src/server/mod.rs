@@ -1,19 +1,19 @@
 //! The server of the viewer: the pages of a report, of a store or of one session, live, on the loopback alone.
 //!
 //! A page asks for pages of data and never loads a session whole. What was at a position is folded by the engine, from the
-//! nearest of some points that are kept ([`points`]). One thread waits for clients; what reads a log is done by a few others.
+//! nearest of some points that are kept (`points`). One thread waits for clients; what reads a log is done by a few others.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`security`] | the token, who may ask, the headers of every answer |
-//! | [`connections`], [`places`] | a bounded number of connections, and when one is given up |
-//! | [`routes`] | which path is answered by what |
-//! | [`files`] | the pages' files, as a fixed table |
-//! | [`query`] | what a query says |
-//! | [`sessions`] | the sessions that are held open, and the rows of a store |
-//! | [`session`] | one of them: what is known of its log, and how it grows |
-//! | [`answers`] | what its pages are told |
-//! | [`points`], [`messages`], [`workspaces`] | the slices, the conversations and the files at any position |
+//! | `security` | the token, who may ask, the headers of every answer |
+//! | `connections`, `places` | a bounded number of connections, and when one is given up |
+//! | `routes` | which path is answered by what |
+//! | `files` | the pages' files, as a fixed table |
+//! | `query` | what a query says |
+//! | `sessions` | the sessions that are held open, and the rows of a store |
+//! | `session` | one of them: what is known of its log, and how it grows |
+//! | `answers` | what its pages are told |
+//! | `points`, `messages`, `workspaces` | the slices, the conversations and the files at any position |
 //!
 //! # Invariants
 //!

@@ -190,7 +190,7 @@ pub(super) fn list(url: &str, asked: &SessionsQuery, output: &mut Output<'_>) ->
     match only {
         Some(held) if rows.is_empty() => return Err(remote::nothing_held(held.session)),
         None if rows.is_empty() => {
-            output.note(format_args!("note: {}; {}", remote::NO_SESSION, remote::WHERE))
+            output.note(format_args!("note: {}; {}", remote::NO_SESSION, remote::WHERE));
         }
         _ => {}
     }
