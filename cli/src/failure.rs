@@ -3,12 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use foldlog::{Error, filesystem, inspect};
+use foldlog::{Error, filesystem};
 use foldlog_codec::escape;
 use foldlog_tasks::{DamagedFile, FileDamage};
-
-use crate::remote;
-use crate::verbs::run::quoted;
+use foldlog_view::error::{AFTER_DAMAGE, AFTER_DELETION, COPY_AGAIN, next_after, next_after_file};
 
 /// Holds what a verb came to, or why it ended early.
 pub type Result<T, E = CommandError> = std::result::Result<T, E>;
@@ -104,9 +102,18 @@ impl From<filesystem::Error> for CommandError {
     }
 }
 
-/// What to do about a session that lacks what is younger than the rest.
-const COPY_AGAIN: &str = "if this is a copy, take another by `foldlog backup SESSION --to STORE`, which copies a session while it is \
-                          written; if it is not, or as of an earlier moment, copy its sound part: `foldlog salvage SESSION --to STORE`";
+impl From<foldlog_view::Error> for CommandError {
+    fn from(error: foldlog_view::Error) -> CommandError {
+        match error {
+            foldlog_view::Error::Engine(error) => CommandError::Engine(error),
+            foldlog_view::Error::Output(error) => CommandError::Output(error),
+            foldlog_view::Error::DoesNotHold(text) => CommandError::DoesNotHold(text),
+            foldlog_view::Error::Usage { what, next } => CommandError::Usage { what, next },
+            foldlog_view::Error::Deleted { path } => CommandError::Deleted { path },
+            foldlog_view::Error::File { path, source } => CommandError::File { path, source },
+        }
+    }
+}
 
 impl From<foldlog_tasks::Error> for CommandError {
     fn from(error: foldlog_tasks::Error) -> CommandError {
@@ -135,18 +142,6 @@ impl CommandError {
         matches!(self, CommandError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// Returns whether a log is sound, and takes more memory than its reader may.
-    #[cfg(feature = "view")]
-    pub(crate) fn is_over_budget(&self) -> bool {
-        matches!(self, CommandError::Engine(Error::OverBudget { .. }))
-    }
-
-    /// Returns what happened, and behind it what to do next.
-    #[cfg(feature = "view")]
-    pub(crate) fn with_next(&self) -> String {
-        self.next().map_or_else(|| self.to_string(), |next| format!("{self}; {next}"))
-    }
-
     /// Returns the exit code of a verb that ended for this reason.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -172,11 +167,8 @@ impl CommandError {
             CommandError::Engine(error) => return next_after(error),
             CommandError::Usage { next, .. } | CommandError::Run { next, .. } => return Some(next.clone()),
             CommandError::Output(_) | CommandError::Wait(_) => return None,
-            CommandError::Deleted { .. } => "`foldlog sessions STORE` lists the sessions that are there",
-            CommandError::DoesNotHold(_) => {
-                "nothing was changed; keep the folder as it is, and take the session from a copy, or copy its sound part: \
-                 `foldlog salvage SESSION --to STORE`"
-            }
+            CommandError::Deleted { .. } => AFTER_DELETION,
+            CommandError::DoesNotHold(_) => AFTER_DAMAGE,
             CommandError::DamagedCaptures(_) => {
                 "nothing was changed; the logs are sound: put these files back from a backup, which has them under the same names, or \
                  `foldlog backup SESSION --to STORE` copies the session with all captures that are sound; only what goes back to the \
@@ -186,10 +178,7 @@ impl CommandError {
             CommandError::Held(_) => {
                 "nothing was changed; keep the place as it is: whoever wrote the session may have all of it in a store"
             }
-            CommandError::File { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
-                "name another place, or replace what is there by --force"
-            }
-            CommandError::File { .. } => "check the path and its permissions",
+            CommandError::File { source, .. } => next_after_file(source),
             CommandError::Tasks(error) => after_tasks(error),
             CommandError::Malformed { .. } => "nothing was imported; correct the file and import again",
             CommandError::Child(_) => "run the demo where processes can be started",
@@ -226,132 +215,4 @@ fn after_tasks(error: &foldlog_tasks::Error) -> &'static str {
         }
         _ => "check the folder and its permissions",
     }
-}
-
-fn is_replaced(error: &Error) -> bool {
-    matches!(error, Error::Filesystem(filesystem::Error::Replaced { .. }))
-}
-
-fn is_damaged_object(error: &Error) -> bool {
-    matches!(error, Error::Filesystem(filesystem::Error::Object { .. }))
-}
-
-pub(crate) fn next_after(error: &Error) -> Option<String> {
-    let next = match error {
-        // The damaged session may be another one than that of the command line.
-        Error::Corrupt(corruption) => {
-            let dir = corruption.segment.parent().map(|dir| quoted(dir.as_os_str()));
-            let dir = dir.unwrap_or_else(|| "SESSION".to_owned());
-            return Some(format!(
-                "nothing was changed; `foldlog verify {dir}` lists all damage; take the session from a copy, or copy its sound part: \
-                 `foldlog salvage {dir} --to STORE`"
-            ));
-        }
-        Error::Inconsistent { .. } => {
-            "nothing was changed; `foldlog verify SESSION` lists all damage; take the session from a copy, or copy its \
-             sound part: `foldlog salvage SESSION --to STORE`"
-        }
-        Error::NotACopy { .. } => {
-            "nothing was changed; keep what is there, and copy into another folder; `foldlog diff SESSION --with OTHER` shows \
-             where the two part"
-        }
-        Error::OlderThanSuccessor { .. } => COPY_AGAIN,
-        Error::MissingSegment { .. } => {
-            "if this is a copy, copy the session again: its segments from the newest to the oldest, then its objects; if \
-             it is not, put the segment back from a copy, or copy what is before it: `foldlog salvage SESSION --to STORE`"
-        }
-        Error::WrongSession { .. } => "put the file or folder back where it was: it was exchanged or renamed",
-        Error::Object { .. } => {
-            "put the file back into the session's `objects` folder from a copy; if this is a copy itself, \
-             `foldlog backup SESSION --to STORE` takes one while the session is written"
-        }
-        Error::NotASession { path, .. } if let Some(url) = remote::bucket_at(path) => {
-            return Some(format!("a bucket is in that folder; give its URL: {}", quoted(url.as_ref())));
-        }
-        Error::NotASession { path, .. } if inspect::is_store(path) => {
-            return Some(format!(
-                "this is a store: `foldlog sessions {}` lists its sessions",
-                quoted(path.as_os_str())
-            ));
-        }
-        Error::NotASession { .. } | Error::NoSuchSession { .. } => {
-            "give the folder of a session: STORE/sessions/ID; `foldlog sessions STORE` lists them"
-        }
-        Error::NotAFile { .. } => {
-            "it was not opened; put the session's own file back in its place, and let nobody else write into the store"
-        }
-        Error::FutureFormat { .. } | Error::FutureCompression { .. } => {
-            "read the session with a newer version of foldlog"
-        }
-        Error::CompressionUnavailable { .. } => {
-            "build foldlog with its feature `compression`, or make the segments plain again with a foldlog that has it: `foldlog compact \
-             SESSION --keep all --compress none`"
-        }
-        Error::InsideTransaction { .. } => {
-            "`foldlog ledger SESSION` shows where its operation begins and ends: give the position before its begin, or that of its end"
-        }
-        Error::Compacted { .. } => {
-            "`foldlog compact` keeps the positions of snapshots that have a tag, which `foldlog show SESSION --kind snapshot` lists; a fork or a \
-             backup that was made before the compaction has the others"
-        }
-        Error::Collected { .. } => {
-            "`foldlog gc` keeps the captures of the latest calls and of snapshots that have a tag; a backup made before it has the others"
-        }
-        Error::NoSuchPosition { .. } => "`foldlog show SESSION` lists the positions",
-        Error::NoRewind(_) => {
-            "`foldlog ledger SESSION` lists the operations; those named `foldlog.restore` go back, and of those that were rolled back it \
-             names what that replaced"
-        }
-        Error::NoSuchOperation { reason, .. } if reason.contains("recover the session") => {
-            "let its host recover it, or do so by `foldlog recover SESSION`, with `--workspace` for each folder that it works on"
-        }
-        Error::Filesystem(filesystem::Error::Replaced { .. }) => {
-            "no file was changed; give the folder that the session worked on, or another one that takes its place, by `--rebind` \
-             of `foldlog recover`, `restore` or `rewind`: that is empty, or `--overwrite` removes its files"
-        }
-        Error::ResourceDirty { session_dir, .. } | Error::ResourceMaybeDirty { session_dir, .. } => {
-            return Some(format!(
-                "recover {} first; if its mark on the workspace is not true, `foldlog recover {} --force` removes the mark, with \
-                 `--workspace` for the folder",
-                escape::path(session_dir),
-                quoted(session_dir.as_os_str())
-            ));
-        }
-        Error::Uncaptured { .. } => {
-            "the call stays open; make room, or what else is said to be missing, and recover again; or recover with `--without-capture`: what \
-             is there now and was changed since the call began is lost then"
-        }
-        Error::RestoreFailed { failed, .. } if failed.iter().any(|(_, error)| is_replaced(error)) => {
-            return failed.iter().find_map(|(_, error)| next_after(error));
-        }
-        Error::RestoreFailed { failed, .. } if failed.iter().any(|(_, error)| is_damaged_object(error)) => {
-            "the call stays open; write the file as it was before the call, or bring the object back from a copy of the store, then \
-             `foldlog recover SESSION --workspace DIR`, or the same `foldlog run` with `--resume` if `run` began it"
-        }
-        Error::RestoreFailed { .. } | Error::SnapshotMismatch(_) => {
-            "the call stays open; remove what is in the way, then `foldlog recover SESSION --workspace DIR`, or the same `foldlog run` with \
-             `--resume` if `run` began it; a resource that is not a folder only the host can restore"
-        }
-        Error::NoSuchOperation { .. } => {
-            "`foldlog ledger SESSION` lists the operations and what became of them"
-        }
-        Error::WithinSession { .. } => "give a folder outside of the session",
-        Error::WithinStore { .. } => "give a folder outside of the store",
-        Error::Replicated { .. } => {
-            "let its host do it, with the replicator; or add --unreplicated: what is written then counts only if no other worker has gone on \
-             with the session"
-        }
-        Error::ReplicaElsewhere { .. } => {
-            "give the place that the log names; or add --unreplicated, and this one holds the session from now on"
-        }
-        Error::Locked { .. } => "wait for the other process, or close the session there",
-        Error::OverBudget { .. } => "allow more by `--memory BYTES`, if you trust the log",
-        Error::Full { .. } => "free disk space, and try again",
-        Error::NoHandle { .. } => {
-            "close other files, or let the process open more (`ulimit -n`), and try again"
-        }
-        Error::Io { .. } => "check the path and its permissions",
-        _ => return None,
-    };
-    Some(next.to_owned())
 }

@@ -4,8 +4,7 @@
 use std::path::Path;
 
 use foldlog::inspect;
-
-use crate::verbs::run::quoted;
+use foldlog_view::shell::quoted;
 
 /// Holds what stands in a hint for `SESSION`, and for the `STORE` that the session is in, as a shell reads it.
 #[derive(Clone, Debug, Default)]

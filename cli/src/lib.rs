@@ -7,21 +7,19 @@
 //! |---|---|
 //! | [`cli`] | the list of verbs, and the options that all have |
 //! | [`verbs`] | what each verb does, its options and help, in one file a verb |
-//! | [`diff`] | the differences of two states, by slice and path |
 //! | [`runs`] | recorded runs of other tools' agents, and how they become sessions |
-//! | `first_difference` | the values at which two logs part, with what objects hold |
-//! | `payload` | what hosts and tools put into records, decoded without their types |
-//! | `view` | pages that show a session in a browser, and what they show |
-//! | [`readers`] | opening a session or a store at a path, walking its records, naming them |
+//! | [`readers`] | opening a session or a store at a path, with notes of what a reader should know |
 //! | [`output`] | the streams for results, notes and errors |
 //! | [`style`] | colours, and when they are used |
 //! | [`pager`] | the program through which long results are shown on a terminal |
 //! | [`progress`] | a progress bar, or a line of status, for long work |
-//! | [`spend`] | tokens and money that a session has spent |
 //! | `remote` | sessions in the places that hold them, read there |
+//! | `raw_json` | JSON that is printed as another program wrote it |
 //! | `redact` | passwords and keys in URLs that were typed, hidden where an error quotes them |
 //! | `hints` | the commands that errors and notes tell a person to run, with the paths of this command line |
 //! | [`failure`] | why a verb ends early, its exit code, and what to do next |
+//!
+//! The documents that verbs print, the HTML report and the live page are in the crate `foldlog-view`.
 //!
 //! # Invariants
 //!
@@ -38,24 +36,20 @@
 
 pub mod cli;
 mod conversations;
-pub mod diff;
 pub mod failure;
-mod first_difference;
 mod hints;
 mod interrupts;
 pub mod output;
 mod output_file;
 pub mod pager;
-mod payload;
 pub mod progress;
+mod raw_json;
 pub mod readers;
 mod redact;
 mod remote;
 pub mod runs;
-pub mod spend;
 pub mod style;
 pub mod verbs;
-mod view;
 
 pub use cli::run;
 pub use failure::CommandError;

@@ -2,13 +2,13 @@
 
 use foldlog::SequenceNumber;
 use foldlog_remote::{CollectOptions, CollectReport, MIN_AGE};
+use foldlog_view::text::counted;
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::HeldSession;
 use crate::failure::{HOLDS, Result, worse};
 use crate::output::Output;
-use crate::readers::counted;
 
 /// Holds what came of one session. The fields are those of `gc URL --json`.
 #[derive(Debug, Serialize)]

@@ -1,6 +1,6 @@
 //! Sessions that a place holds, read there: a verb that reads is given `URL/sessions/ID` in place of a folder.
 //!
-//! `sessions` and `tail` read what the place holds as it comes. `verify` checks every session of a place, by a copy of one after the
+//! `sessions` and `tail` read what the place holds as it comes (`verbs/sessions/remote.rs`, `verbs/tail/remote.rs`). `verify` checks every session of a place, by a copy of one after the
 //! other. The other verbs need a log that they can go back and forth in: they get
 //! a copy of that one session, in a folder that only this user can read and that is gone when the verb ends, also by a signal. (What a
 //! SIGKILL leaves in the folder of temporary files, the next reader removes.) No verb claims anything, and `gc` alone writes into a place: it removes what that keeps
@@ -12,15 +12,10 @@
 mod collect;
 #[cfg(feature = "object-store")]
 mod copy;
-mod folder;
-#[cfg(feature = "object-store")]
-mod listing;
 #[cfg(feature = "object-store")]
 mod open;
 #[cfg(feature = "object-store")]
 mod rename;
-#[cfg(feature = "object-store")]
-mod tail;
 #[cfg(feature = "object-store")]
 mod temporary;
 
@@ -29,14 +24,11 @@ use std::path::Path;
 
 use uuid::Uuid;
 
-pub(crate) use folder::bucket_at;
 #[cfg(feature = "object-store")]
 pub(crate) use {
     collect::collect,
     copy::{with_copy, with_each_copy},
-    listing::list,
     open::{failure, place},
-    tail::tail,
 };
 
 /// Returns the URL that stands in the place of a path, if one does: whatever has a scheme, also one that is no place's, since the error
@@ -64,7 +56,7 @@ fn shown(url: &str) -> String {
 ///
 /// [`Failure::Usage`](crate::CommandError::Usage) if the place cannot be opened or listed.
 #[cfg(feature = "object-store")]
-fn sessions_at(
+pub(crate) fn sessions_at(
     url: &str,
 ) -> crate::failure::Result<(std::sync::Arc<dyn foldlog_remote::Place>, Vec<HeldSession>)> {
     if let Some(one) = HeldSession::of(url) {
@@ -77,10 +69,10 @@ fn sessions_at(
 }
 
 #[cfg(feature = "object-store")]
-const NO_SESSION: &str = "no session is held there";
+pub(crate) const NO_SESSION: &str = "no session is held there";
 
 #[cfg(feature = "object-store")]
-const WHERE: &str = "give the place that the host's replicator was given, with its prefix";
+pub(crate) const WHERE: &str = "give the place that the host's replicator was given, with its prefix";
 
 /// Opens a place as [`sessions_at`] does, and fails if it lists none.
 #[cfg(feature = "object-store")]
@@ -95,7 +87,7 @@ fn some_sessions_at(
 
 /// Says that a place holds nothing of a session.
 #[cfg(feature = "object-store")]
-fn nothing_held(session: Uuid) -> crate::CommandError {
+pub(crate) fn nothing_held(session: Uuid) -> crate::CommandError {
     let what = format!("nothing is held of session {session} there");
     crate::CommandError::usage(what, "`foldlog sessions URL` lists what is held")
 }

@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use foldlog::inspect;
 use foldlog::{BackupOptions, BackupReport, CapturesElsewhere, Error, Store};
+use foldlog_view::session_dirs::{holds_anything, lost_segments};
+use foldlog_view::shell::quoted;
+use foldlog_view::text::counted;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -11,8 +14,7 @@ use foldlog_codec::escape;
 
 use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::readers::{counted, holds_anything, lost_segments, open_store, pass_over};
-use crate::verbs::run::quoted;
+use crate::readers::{open_store, pass_over};
 
 /// Describes the fields of `backup --json`.
 const BACKUP_JSON: &str = "\

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use foldlog::inspect;
 use foldlog_codec::escape;
+use foldlog_view::clock::now;
 
-use super::pending::now;
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{open_sound_outline, open_store};

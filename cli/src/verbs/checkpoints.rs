@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use foldlog_codec::escape;
 use foldlog_tasks::{Checkpoint, CheckpointHistory, CheckpointId};
+use foldlog_view::text::counted;
 use serde::Serialize;
 
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{counted, open_session};
+use crate::readers::open_session;
 
 /// Describes the fields of `checkpoints --json`.
 const CHECKPOINTS_JSON: &str = "\

@@ -10,12 +10,14 @@ use foldlog::inspect;
 use foldlog::{
     CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber, Store,
 };
+use foldlog_view::positions::{Position, record_at};
+use foldlog_view::text::counted;
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::failure::{CommandError, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::readers::{Position, WriteArgs, counted, in_store, open_session, record_at};
+use crate::readers::{WriteArgs, in_store, open_session};
 
 /// Describes the fields of `compact --json`.
 const COMPACT_JSON: &str = "\

@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 use foldlog::inspect::{Difference, DifferenceKind, LogDivergence, LogReader};
 use foldlog::{Parent, SequenceNumber, Value};
 use foldlog_codec::escape;
+use foldlog_view::differences::{beside, conversations, states};
+use foldlog_view::first_difference::{self, DifferingValue, FirstDifference};
+use foldlog_view::positions::{Position, position};
+use foldlog_view::text::{counted, shortened};
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::diff::{beside, conversations, states};
 use crate::failure::{CommandError, Result};
-use crate::first_difference::{self, DifferingValue, FirstDifference};
 use crate::hints::HintPaths;
 use crate::output::Output;
-use crate::readers::{Position, code_of, counted, open_sound, position, shortened};
+use crate::readers::{code_of, open_sound};
 use crate::style::{BAD, CAUTION, GOOD, HEADING};
 
 /// Describes the lines of `diff --json`.

@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use foldlog::{Policy, SequenceNumber, Store};
 use foldlog_tasks::{CompressionAlgorithm, ExportReport, StateCompression, WorkspaceStores, export_session};
+use foldlog_view::documents::timeline::Timeline;
+use foldlog_view::positions::{Position, position};
+use foldlog_view::session_dirs::store_of;
+use foldlog_view::text::counted;
+use foldlog_view::visits::each_record;
 use serde::Serialize;
 
-use super::show::Timeline;
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{
-    Position, code_of, counted, each_record, open_session, open_sound, open_sound_outline, position,
-    store_of, written,
-};
+use crate::readers::{code_of, open_session, open_sound, open_sound_outline, written};
 use crate::runs::claude_code;
 
 /// Holds what the command line asks of `foldlog export`.

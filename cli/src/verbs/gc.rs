@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use foldlog::inspect;
 use foldlog::{CollectOptions, CollectReport, CollectedFiles, LeftAlone, Store, escape};
+use foldlog_view::text::counted;
 
 use super::compact::{DAY_SECONDS, SnapshotRetention};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{counted, in_store};
+use crate::readers::in_store;
 use crate::remote;
 
 /// Describes the fields of `gc --json`.

@@ -11,12 +11,12 @@ use foldlog_tasks::{
     CrashRecoveryManager, Error, ImportedSession, PartialTree, RecoveryOutlook, RecoveryStrategy,
     StateComponent, declare, import_session, import_tree, unfinished_imports,
 };
+use foldlog_view::text::counted;
 use serde::Serialize;
 
 use super::strategies::print_outlook;
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
-use crate::readers::counted;
 use crate::runs::claude_code::{FindingKind, TranscriptFinding, import as import_transcripts};
 use crate::runs::import::{ImportCounts, messages, run as write_run};
 use crate::runs::{AgentRun, openai, read_swe_agent, read_tau_bench, types};

@@ -1,16 +1,17 @@
 //! `foldlog ledger`: what became of each tool call, and what a person needs to decide about one.
 
-pub(crate) mod operation;
+mod operation;
 
 use std::path::{Path, PathBuf};
 
-use foldlog::inspect::{ChildFate, FateInParent, LedgerEntry, LogReader, OperationStatus, Settled};
+use foldlog::inspect::{ChildFate, FateInParent, LedgerEntry, OperationStatus, Settled};
 use foldlog::{OperationId, ReplacedContent};
 use foldlog_codec::escape;
+use foldlog_view::text::{DIGEST_DIGITS, counted, digest_text};
 
 use crate::failure::Result;
 use crate::output::Output;
-use crate::readers::{DIGEST_DIGITS, code_of, counted, digest_text, open_sound_outline};
+use crate::readers::{code_of, open_sound_outline};
 use crate::style::{BAD, CAUTION, GONE, GOOD, HEADING, PLAIN, Style};
 
 /// Describes the fields of `ledger --json`.
@@ -144,21 +145,6 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
 /// Names what a rollback replaced or removed in a resource, in one line.
 fn replaced_text(one: &ReplacedContent) -> String {
     escape::text(&ReplacedContent::text(std::slice::from_ref(one)).unwrap_or_default()).into_owned()
-}
-
-/// Returns all that is known of an operation, as `ledger SESSION OPERATION --json` prints it; without what it was given and what
-/// it answered, unless `payloads` are asked for.
-///
-/// # Errors
-///
-/// [`Failure::Engine`](crate::CommandError::Engine) if the log cannot be read.
-pub(crate) fn account(
-    reader: &LogReader,
-    ledger: &[LedgerEntry],
-    entry: &LedgerEntry,
-    payloads: bool,
-) -> Result<serde_json::Value> {
-    operation::document(reader, ledger, entry, payloads)
 }
 
 /// Names what became of an operation, and why.

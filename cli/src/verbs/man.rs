@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use clap::Command;
 use clap_mangen::Man;
 use foldlog_codec::escape;
+use foldlog_view::text::counted;
 use serde::Serialize;
 
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::output_file::{StagedFile, check_replaced};
-use crate::readers::counted;
 
 /// Describes the fields of `man --json`.
 const MAN_JSON: &str = "\

@@ -7,20 +7,23 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, SecondsFormat, Utc};
 use foldlog::inspect::{self, LogReader};
 use foldlog::{
-    CallOrigin, Clock, OpenOperation, OperationId, PendingQuestion, SequenceNumber, SuspensionForm,
-    SystemClock, UnsettledOperation,
+    CallOrigin, OpenOperation, OperationId, PendingQuestion, SequenceNumber, SuspensionForm,
+    UnsettledOperation,
 };
 use foldlog_codec::body::ToolBegin;
 use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
+use foldlog_view::clock::now;
+use foldlog_view::documents::ledger::{DecisionChoice, choices, text_of, unread};
+use foldlog_view::session_dirs::holds_anything;
+use foldlog_view::shell::quoted;
+use foldlog_view::text::digest_text;
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::failure::{HOLDS, Result, worse};
 use crate::output::Output;
-use crate::readers::{self, digest_text};
-use crate::verbs::ledger::operation::{DecisionChoice, choices, text_of, unread};
-use crate::verbs::run::quoted;
+use crate::readers;
 
 /// Describes the fields of `pending --json`.
 const PENDING_JSON: &str = "\
@@ -173,11 +176,6 @@ fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<PendingRow>> {
     Ok(rows)
 }
 
-/// Returns the present time.
-pub fn now() -> DateTime<Utc> {
-    DateTime::from_timestamp_micros(SystemClock.now_us()).unwrap_or(DateTime::<Utc>::MAX_UTC)
-}
-
 /// Prints what waits for a person in all sessions of the store at `dir`, in the order of the sessions' ids. A session that cannot be
 /// read is reported on standard error, and the others are listed; the exit code is then 1 if any session is damaged, else 2.
 ///
@@ -192,7 +190,7 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
     let running = inspect::running(store.path(), &ids)?;
     for id in ids {
         let session = store.session_dir(id);
-        if !readers::holds_anything(&session) {
+        if !holds_anything(&session) {
             readers::pass_over(&session, output);
             continue;
         }

@@ -17,6 +17,7 @@ use foldlog::{
 };
 use foldlog_claude::end_programs;
 use foldlog_codec::escape;
+use foldlog_view::shell::quoted;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -24,7 +25,6 @@ use super::strategies;
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::readers::{WriteArgs, in_store};
-use crate::verbs::run::quoted;
 
 /// Says what a recovery does, and describes the fields of `recover --json`.
 const RECOVER_JSON: &str = "\

@@ -9,6 +9,9 @@
 //!    and the rollback itself changes no LOG slice.
 
 use foldlog::SequenceNumber;
+use foldlog_view::session_dirs::store_of;
+use foldlog_view::text::{counted, digest_text};
+use foldlog_view::visits::stopped;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -26,7 +29,7 @@ use uuid::Uuid;
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::readers::{counted, digest_text, open_session, stopped, store_of};
+use crate::readers::open_session;
 
 /// Holds what the command line asks of `foldlog replay`.
 #[derive(Clone, Debug, clap::Args)]

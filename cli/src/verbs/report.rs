@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 use foldlog::SequenceNumber;
 use foldlog::inspect::{self, LogReader};
 use foldlog_codec::escape;
+use foldlog_view::positions::{Position, position, position_at, record_at};
+use foldlog_view::report::{self, ReportSelection};
+use foldlog_view::text::counted;
+use foldlog_view::{Payloads, RecordRange};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
 use crate::output_file::{StagedFile, check_replaced};
-use crate::readers::{Position, code_of, counted, open_sound, position, position_at, record_at};
-use crate::view::report::{self, ReportSelection};
-use crate::view::{Payloads, RecordRange};
+use crate::readers::{code_of, open_sound};
 
 /// Number of records that one report lists at most.
 const RECORDS_MAX: u64 = 100_000;
@@ -138,7 +140,7 @@ fn range(reader: &LogReader, arguments: &Args) -> Result<RecordRange> {
     let from = position_at(reader, Some(from))?;
     let last = position(reader, arguments.to.clone())?;
     let range = RecordRange { from, last };
-    if range.len() == 0 {
+    if range.is_empty() {
         let what = format!("record {from} is behind record {last}");
         return Err(CommandError::usage(what, "give --from a number that is not above that of --to"));
     }

@@ -8,6 +8,7 @@ use foldlog_tasks::{
     CheckpointHistory, CheckpointId, CheckpointManager, NotCompared, RestoreOptions, RestoreReport,
     open_without_host,
 };
+use foldlog_view::text::counted;
 use serde::Serialize;
 
 use super::checkpoints::held;
@@ -15,7 +16,7 @@ use super::recover;
 use super::workspaces::{self, CheckpointWorkspaces, Workspaces};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{WriteArgs, counted, in_store, open_session};
+use crate::readers::{WriteArgs, in_store, open_session};
 
 /// Describes the fields of `restore --json`.
 const RESTORE_JSON: &str = "\

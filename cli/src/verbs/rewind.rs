@@ -14,12 +14,14 @@ use foldlog::tools::{
 use foldlog::{Error, ExecutionState, OperationId, ResourceRegistry, SequenceNumber, Session};
 use foldlog_codec::escape;
 use foldlog_tasks::open_without_host;
+use foldlog_view::positions::{Position, position};
+use foldlog_view::shell::quoted;
+use foldlog_view::text::counted;
 
 use super::recover::{self, named_part, places};
-use super::run::resume_command::quoted;
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{Position, WriteArgs, counted, in_store, open_session, position};
+use crate::readers::{WriteArgs, in_store, open_session};
 
 /// Says what a rewind does, and describes the fields of `rewind --json`.
 const REWIND_JSON: &str = "\

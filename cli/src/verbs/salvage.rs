@@ -7,6 +7,7 @@ use foldlog::{
     Error, MissingObject, OperationId, SalvageReport, SequenceNumber, SessionOptions, SkippedBytes, SmolStr,
     Store,
 };
+use foldlog_view::text::counted;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -14,7 +15,7 @@ use foldlog_codec::escape;
 
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{counted, note_interrupted};
+use crate::readers::note_interrupted;
 
 /// Describes the fields of `salvage --json`.
 const SALVAGE_JSON: &str = "\

@@ -1,27 +1,30 @@
 //! `foldlog sessions`: the sessions of a store, and how each of them stands.
 
 mod narrow;
+#[cfg(feature = "object-store")]
+mod remote;
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
-use foldlog::conversation::ResumePoint;
-use foldlog::inspect::{self, ResumableConversation, SessionFence, SessionOverview, StandingOperation};
-use foldlog::{Error, Holder, OperationId, Parent, Replicated, SequenceNumber, Store};
+use clap::builder::PossibleValue;
+use foldlog::Store;
+use foldlog::inspect;
 use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
-use serde::Serialize;
+use foldlog_view::clock::now;
+use foldlog_view::documents::sessions::{
+    ReadFailure, Resumable, SessionListRow, SessionOperationRow, Status, Time, WriterProcess, is_nothing,
+};
+use foldlog_view::text::counted;
 use uuid::Uuid;
 
-use super::pending::now;
-use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result, worse};
+use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result, UNUSABLE, worse};
 use crate::output::Output;
 use crate::readers;
-use crate::remote;
 use crate::style::{BAD, CAUTION, GOOD, HEADING, PLAIN};
 
 /// Describes the fields of `sessions --json`.
@@ -57,7 +60,7 @@ pub struct Args {
     pub dir: PathBuf,
     /// Only sessions of which this is true; may be given several times.
     #[arg(long, value_enum)]
-    pub status: Vec<Status>,
+    pub status: Vec<StatusFilter>,
     /// Only sessions with a record since this time, such as 2027-01-31T12:00:00Z, or since so long ago: 30m, 12h, 7d.
     #[arg(long, value_name = "TIME")]
     pub since: Option<Since>,
@@ -80,12 +83,13 @@ impl Args {
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Args { dir, status, since, tags, sort, wait } = self;
+        let status = status.into_iter().map(|StatusFilter(status)| status).collect();
         let asked = SessionsQuery { status, since, tags, sort, wait };
-        match remote::url(&dir) {
+        match crate::remote::url(&dir) {
             #[cfg(feature = "object-store")]
             Some(url) => remote::list(url, &asked, output),
             #[cfg(not(feature = "object-store"))]
-            Some(_) => Err(remote::not_built()),
+            Some(_) => Err(crate::remote::not_built()),
             None if wait => {
                 let next = "a store knows at once: leave out --wait";
                 Err(CommandError::usage("--wait is for the sessions of a place", next))
@@ -95,44 +99,39 @@ impl Args {
     }
 }
 
-/// Says how a session stands. A session of which several are true is listed with the first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Status {
-    /// Its log is damaged.
-    Damaged,
-    /// The session cannot be read, and is not known to be damaged.
-    Unreadable,
-    /// A process has it open for writing.
-    Running,
-    /// A tool's call has begun and not ended, and no process has the session open.
-    Interrupted,
-    /// A call was interrupted, and has neither run again nor been settled.
-    Unsettled,
-    /// A call waits for somebody's answer.
-    Suspended,
-    /// A conversation stopped before its end: its host has to resume it.
-    Resumable,
-    /// Its last writer ended without closing it, between two calls.
-    Unclosed,
-    /// Its last writer closed it.
-    Closed,
-}
+/// Names a status on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatusFilter(pub Status);
 
-impl Status {
-    /// Returns the name that listings and JSON use.
-    pub fn name(self) -> &'static str {
-        match self {
-            Status::Damaged => "damaged",
-            Status::Unreadable => "unreadable",
-            Status::Running => "running",
-            Status::Interrupted => "interrupted",
-            Status::Unsettled => "unsettled",
-            Status::Suspended => "suspended",
-            Status::Resumable => "resumable",
-            Status::Unclosed => "unclosed",
-            Status::Closed => "closed",
-        }
+impl ValueEnum for StatusFilter {
+    fn value_variants<'a>() -> &'a [StatusFilter] {
+        const VARIANTS: [StatusFilter; Status::ALL.len()] = {
+            let mut variants = [StatusFilter(Status::Damaged); Status::ALL.len()];
+            let mut at = 0;
+            while at < variants.len() {
+                variants[at] = StatusFilter(Status::ALL[at]);
+                at += 1;
+            }
+            variants
+        };
+        &VARIANTS
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self.0 {
+            Status::Damaged => "Its log is damaged",
+            Status::Unreadable => "The session cannot be read, and is not known to be damaged",
+            Status::Running => "A process has it open for writing",
+            Status::Interrupted => {
+                "A tool's call has begun and not ended, and no process has the session open"
+            }
+            Status::Unsettled => "A call was interrupted, and has neither run again nor been settled",
+            Status::Suspended => "A call waits for somebody's answer",
+            Status::Resumable => "A conversation stopped before its end: its host has to resume it",
+            Status::Unclosed => "Its last writer ended without closing it, between two calls",
+            Status::Closed => "Its last writer closed it",
+        };
+        Some(PossibleValue::new(self.0.name()).help(help))
     }
 }
 
@@ -204,140 +203,13 @@ pub struct SessionsQuery {
     pub wait: bool,
 }
 
-/// Holds the row of a session. The fields are those of `sessions --json`.
-#[derive(Debug, Serialize)]
-pub(crate) struct SessionListRow {
-    session: Uuid,
-    status: Status,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    records: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    log_bytes: Option<u64>,
-    objects: u64,
-    object_bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    created_at: Option<Time>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_at: Option<Time>,
-    tags: BTreeMap<String, String>,
-    parent: Option<ParentRow>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    replicated: Option<ReplicatedRow>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fenced: Option<SessionFence>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    running: Option<WriterProcess>,
-    open: Vec<SessionOperationRow>,
-    unsettled: Vec<SessionOperationRow>,
-    suspended: Vec<SessionOperationRow>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    resumable: Vec<Resumable>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    damage: Option<DamageRow>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    /// All that is true of the session.
-    #[serde(skip)]
-    statuses: Vec<Status>,
-    /// What is reported of the session on standard error, and the exit code that it asks for.
-    #[serde(skip)]
-    failure: Option<(String, u8)>,
-}
-
-#[derive(Debug, Serialize)]
-struct ParentRow {
-    session: Uuid,
-    how: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    position: Option<SequenceNumber>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    operation: Option<OperationId>,
-}
-
-/// Is a time in microseconds since 1970, which is text where it is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Time(i64);
-
-impl Serialize for Time {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&time_text(self.0))
-    }
-}
-
-/// Says where a replica holds a session's records.
-#[derive(Debug, Serialize)]
-struct ReplicatedRow {
-    at: String,
-    by: String,
-    epoch: u64,
-}
-
-/// Names the process that has a session open, as far as it left a note.
-#[derive(Debug, Serialize)]
-struct WriterProcess {
-    pid: Option<u32>,
-    host: Option<String>,
-    since: Option<String>,
-    ended: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct SessionOperationRow {
-    operation: OperationId,
-    tool: String,
-    since: String,
-    #[serde(skip)]
-    since_us: i64,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    workspaces: BTreeMap<String, String>,
-}
-
-/// Describes a conversation that its host has to resume.
-#[derive(Debug, Serialize)]
-struct Resumable {
-    evaluation: String,
-    next: &'static str,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    calls: Vec<u32>,
-    since: String,
-    #[serde(skip)]
-    since_us: i64,
-}
-
-impl Resumable {
-    fn of(conversation: &ResumableConversation) -> Resumable {
-        let ResumableConversation { evaluation_id, point, last_at_us } = conversation;
-        let (next, calls) = match point {
-            ResumePoint::RunTools(calls) => ("calls", calls.clone()),
-            _ => ("provider", Vec::new()),
-        };
-        let (evaluation, since) = (evaluation_id.to_string(), time_text(*last_at_us));
-        Resumable { evaluation, next, calls, since, since_us: *last_at_us }
-    }
-
-    /// Says where the conversation stopped.
-    fn text(&self) -> String {
-        let next = match self.calls.len() {
-            0 => "the provider is next".to_owned(),
-            calls => format!("{} next", readers::counted(calls as u64, "call")),
-        };
-        format!("conversation `{}`, {next}", escape::text(&self.evaluation))
-    }
-}
-
-#[derive(Debug, Serialize)]
-struct DamageRow {
-    #[serde(serialize_with = "escape::serialize_path")]
-    segment: PathBuf,
-    offset: u64,
-    sequence: SequenceNumber,
-}
-
-/// Returns whether a session's folder holds no records, and nothing that was made after a first one.
-fn is_nothing(found: &Result<SessionOverview, Error>, dir: &Path) -> bool {
-    matches!(found, Err(Error::NotASession { .. }))
-        && readers::lost_segments(dir).is_none()
-        && !readers::holds_anything(dir)
+/// Says where the conversation stopped.
+fn resumable_text(resumable: &Resumable) -> String {
+    let next = match resumable.calls.len() {
+        0 => "the provider is next".to_owned(),
+        calls => format!("{} next", counted(calls as u64, "call")),
+    };
+    format!("conversation `{}`, {next}", escape::text(&resumable.evaluation))
 }
 
 /// Lists the sessions of the store at `dir` that are asked for. A session that is damaged or cannot be read is a row as well,
@@ -369,7 +241,7 @@ pub fn run(dir: &Path, asked: &SessionsQuery, output: &mut Output<'_>) -> Result
         }
         rows.push(SessionListRow::of(id, &dir, found, running.remove(&id)));
     }
-    rows.retain(|row| row.is_asked(asked));
+    rows.retain(|row| is_asked(row, asked));
     sort(&mut rows, asked.sort);
     if !output.json() {
         match output.columns {
@@ -379,34 +251,17 @@ pub fn run(dir: &Path, asked: &SessionsQuery, output: &mut Output<'_>) -> Result
     }
     let mut code = HOLDS;
     for row in rows {
-        if let Some((error, its)) = &row.failure {
-            output.error(error);
-            code = worse(code, *its);
+        if let Some(ReadFailure { text, is_damage }) = &row.failure {
+            output.error(text);
+            code = worse(code, if *is_damage { DOES_NOT_HOLD } else { UNUSABLE });
         }
         if output.json() {
             output.value(&row)?;
         } else {
-            row.print(output)?;
+            print(&row, output)?;
         }
     }
     Ok(code)
-}
-
-/// Returns the rows of some sessions of a store, in their order. Folders that hold no records are passed over.
-///
-/// # Errors
-///
-/// [`CommandError::Engine`] if the store cannot be read.
-#[cfg(feature = "view")]
-pub(crate) fn rows_of(store: &Store, ids: &[Uuid], memory_bytes: Option<u64>) -> Result<Vec<SessionListRow>> {
-    let mut running = inspect::running(store.path(), ids)?;
-    let now_us = now().timestamp_micros();
-    let rows = ids.iter().filter_map(|id| {
-        let dir = store.session_dir(*id);
-        let found = inspect::overview(&dir, now_us, memory_bytes);
-        (!is_nothing(&found, &dir)).then(|| SessionListRow::of(*id, &dir, found, running.remove(id)))
-    });
-    Ok(rows.collect())
 }
 
 /// Notes that others may read a session of the store, if they may. One note is enough: the same command keeps them out of all.
@@ -422,205 +277,99 @@ fn note_exposed(store: &Store, ids: &[Uuid], output: &mut Output<'_>) {
     readers::note_exposed(exposed.as_ref(), output);
 }
 
-impl SessionListRow {
-    fn of(
-        session: Uuid,
-        dir: &Path,
-        found: Result<SessionOverview, Error>,
-        holder: Option<Holder>,
-    ) -> SessionListRow {
-        let running = holder.map(|holder| {
-            let Holder { pid, host, since, ended } = holder;
-            WriterProcess { pid, host, since, ended }
-        });
-        let row = SessionListRow {
-            session,
-            status: Status::Unreadable,
-            records: None,
-            log_bytes: None,
-            objects: 0,
-            object_bytes: 0,
-            created_at: None,
-            last_at: None,
-            tags: BTreeMap::new(),
-            parent: None,
-            replicated: None,
-            fenced: inspect::fenced(dir),
-            running,
-            open: Vec::new(),
-            unsettled: Vec::new(),
-            suspended: Vec::new(),
-            resumable: Vec::new(),
-            damage: None,
-            error: None,
-            statuses: Vec::new(),
-            failure: None,
-        };
-        match found {
-            Ok(overview) => row.read(overview),
-            Err(error) => row.unread(dir, error),
-        }
-    }
+fn is_asked(row: &SessionListRow, asked: &SessionsQuery) -> bool {
+    let has = |tag: &String| match tag.split_once('=') {
+        Some((key, value)) => row.tags.get(key).is_some_and(|found| found == value),
+        None => row.tags.contains_key(tag),
+    };
+    let is_status = asked.status.is_empty() || asked.status.iter().any(|one| row.statuses.contains(one));
+    let is_known = row.failure.is_none();
+    let is_since = asked.since.is_none_or(|Since(since)| row.last_at.is_some_and(|Time(last)| last >= since));
+    is_status && (!is_known || (is_since && asked.tags.iter().all(has)))
+}
 
-    /// Adds what was read of the session.
-    fn read(mut self, overview: SessionOverview) -> SessionListRow {
-        let SessionOverview { records, log_bytes, created_at_us, last_at_us, closed, .. } = overview;
-        (self.records, self.log_bytes) = (Some(records), Some(log_bytes));
-        (self.created_at, self.last_at) = (Some(Time(created_at_us)), Some(Time(last_at_us)));
-        (self.objects, self.object_bytes) = (overview.objects, overview.object_bytes);
-        self.tags = overview.tags;
-        self.parent = overview.parent.map(ParentRow::of);
-        self.replicated =
-            overview.replicated.map(|Replicated { at, by, epoch }| ReplicatedRow { at, by, epoch });
-        self.open = overview.open.iter().map(SessionOperationRow::of).collect();
-        self.unsettled = overview.unsettled.iter().map(SessionOperationRow::of).collect();
-        self.suspended = overview.suspended.iter().map(SessionOperationRow::of).collect();
-        self.resumable = overview.resumable.iter().map(Resumable::of).collect();
-        if let Some(end) = overview.sound_end {
-            let failure = CommandError::from(end.damage);
-            self.error = Some(failure.to_string());
-            self.failure = Some((failure.to_string(), failure.exit_code()));
-            self.damage =
-                Some(DamageRow { segment: end.segment, offset: end.offset, sequence: end.sequence });
-        }
-        let is_running = self.running.is_some();
-        let all = [
-            (Status::Damaged, self.damage.is_some()),
-            (Status::Running, is_running),
-            (Status::Interrupted, !is_running && !self.open.is_empty()),
-            (Status::Unsettled, !self.unsettled.is_empty()),
-            (Status::Suspended, !self.suspended.is_empty()),
-            (Status::Resumable, !is_running && !self.resumable.is_empty()),
-            (Status::Closed, closed && !is_running),
-        ];
-        self.statuses = all.into_iter().filter(|(_, is_true)| *is_true).map(|(status, _)| status).collect();
-        if self.statuses.is_empty() || (!closed && self.statuses.iter().all(|one| *one > Status::Interrupted))
-        {
-            self.statuses.push(Status::Unclosed);
-        }
-        self.statuses.sort_unstable();
-        self.status = self.statuses.first().copied().unwrap_or(Status::Unclosed);
-        self
+/// Prints the row, with a colour for its status, and on a terminal within its width.
+fn print(row: &SessionListRow, output: &mut Output<'_>) -> Result<()> {
+    let style = match row.status {
+        Status::Damaged | Status::Unreadable => BAD,
+        Status::Interrupted | Status::Unsettled | Status::Suspended | Status::Resumable => CAUTION,
+        Status::Running => GOOD,
+        Status::Unclosed | Status::Closed => PLAIN,
+    };
+    if let Some(columns) = output.columns {
+        let (session, status, rest) = narrow::pieces(row, columns, now().timestamp_micros());
+        return output.pieces(&[(PLAIN, &session), (style, &status), (PLAIN, &rest)]);
     }
+    let (session, status) = (format!("{}  ", row.session), row.status.name());
+    output.pieces(&[(PLAIN, &session), (style, &status), (PLAIN, &rest(row))])
+}
 
-    /// Adds why the session cannot be read.
-    fn unread(mut self, dir: &Path, error: Error) -> SessionListRow {
-        // Of a folder that cannot be looked at, the error tells.
-        (self.objects, self.object_bytes) = inspect::kept_objects(dir).unwrap_or_default();
-        let lost = readers::lost_segments(dir).filter(|_| matches!(error, Error::NotASession { .. }));
-        let (text, code) = match lost {
-            Some(reason) => (format!("{}: {reason}", escape::path(dir)), DOES_NOT_HOLD),
-            None => {
-                let failure = CommandError::from(error);
-                (failure.to_string(), failure.exit_code())
+/// Writes what a row says behind the status.
+fn rest(row: &SessionListRow) -> String {
+    let tags: Vec<String> = row.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let tags: Vec<Cow<'_, str>> = tags.iter().map(|tag| escape::text(tag)).collect();
+    let tags = if tags.is_empty() { "-".to_owned() } else { tags.join(",") };
+    let parent = row.parent.as_ref().map_or_else(
+        || "-".to_owned(),
+        |parent| match parent.position {
+            Some(position) => format!("{}@{position}", parent.session),
+            None => parent.session.to_string(),
+        },
+    );
+    let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+    let (records, log_bytes) = (number(row.records), number(row.log_bytes));
+    let SessionListRow { object_bytes, .. } = row;
+    let (pad, last_at) = ("", row.last_at.map_or_else(|| "-".to_owned(), |Time(last)| time_text(last)));
+    let width = STATUS_CHARS.saturating_sub(row.status.name().len());
+    let row = format!(
+        "{pad:<width$}  {last_at:<32}  {records:>8}  {log_bytes:>10}  {object_bytes:>12}  {tags:<24}  \
+         {parent:<36}  {}",
+        what(row)
+    );
+    row.trim_end().to_owned()
+}
+
+/// Says what a person wants to know next, and whether other machines may go on with the session.
+fn what(row: &SessionListRow) -> String {
+    let parts = [Some(detail(row)), held(row)];
+    parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+fn held(row: &SessionListRow) -> Option<String> {
+    let fenced = row.fenced.as_ref().map(|fenced| {
+        format!("held by a replica, and fenced: records from {} on were never acknowledged", fenced.from)
+    });
+    row.replicated.is_some().then(|| fenced.unwrap_or_else(|| "held by a replica".to_owned()))
+}
+
+/// Says where the first conversation stopped that is to be resumed.
+fn stopped(row: &SessionListRow) -> String {
+    row.resumable.first().map(resumable_text).unwrap_or_default()
+}
+
+/// Says what a person wants to know next of the session's status.
+fn detail(row: &SessionListRow) -> String {
+    match row.status {
+        Status::Damaged | Status::Unreadable => {
+            let error = row.error.as_deref().unwrap_or_default();
+            match &row.damage {
+                Some(damage) => format!("from record {} on: {error}", damage.sequence),
+                None => format!("cannot be read: {error}"),
             }
-        };
-        self.status = if code == DOES_NOT_HOLD { Status::Damaged } else { Status::Unreadable };
-        self.statuses = vec![self.status];
-        if self.running.is_some() {
-            self.statuses.push(Status::Running);
         }
-        self.error = Some(text.clone());
-        self.failure = Some((text, code));
-        self
-    }
-
-    fn is_asked(&self, asked: &SessionsQuery) -> bool {
-        let has = |tag: &String| match tag.split_once('=') {
-            Some((key, value)) => self.tags.get(key).is_some_and(|found| found == value),
-            None => self.tags.contains_key(tag),
-        };
-        let is_status = asked.status.is_empty() || asked.status.iter().any(|one| self.statuses.contains(one));
-        let is_known = self.failure.is_none();
-        let is_since =
-            asked.since.is_none_or(|Since(since)| self.last_at.is_some_and(|Time(last)| last >= since));
-        is_status && (!is_known || (is_since && asked.tags.iter().all(has)))
-    }
-
-    /// Prints the row, with a colour for its status, and on a terminal within its width.
-    fn print(&self, output: &mut Output<'_>) -> Result<()> {
-        let style = match self.status {
-            Status::Damaged | Status::Unreadable => BAD,
-            Status::Interrupted | Status::Unsettled | Status::Suspended | Status::Resumable => CAUTION,
-            Status::Running => GOOD,
-            Status::Unclosed | Status::Closed => PLAIN,
-        };
-        if let Some(columns) = output.columns {
-            let (session, status, rest) = narrow::pieces(self, columns, now().timestamp_micros());
-            return output.pieces(&[(PLAIN, &session), (style, &status), (PLAIN, &rest)]);
+        Status::Running => {
+            let within = if row.open.is_empty() { String::new() } else { format!(", {}", named(&row.open)) };
+            let writer = row.running.as_ref();
+            writer.map_or_else(String::new, |writer| format!("{}{within}", writer_text(writer)))
         }
-        let (session, status) = (format!("{}  ", self.session), self.status.name());
-        output.pieces(&[(PLAIN, &session), (style, &status), (PLAIN, &self.rest())])
-    }
-
-    /// Writes what a row says behind the status.
-    fn rest(&self) -> String {
-        let tags: Vec<String> = self.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let tags: Vec<Cow<'_, str>> = tags.iter().map(|tag| escape::text(tag)).collect();
-        let tags = if tags.is_empty() { "-".to_owned() } else { tags.join(",") };
-        let parent = self.parent.as_ref().map_or_else(
-            || "-".to_owned(),
-            |parent| match parent.position {
-                Some(position) => format!("{}@{position}", parent.session),
-                None => parent.session.to_string(),
-            },
-        );
-        let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
-        let (records, log_bytes) = (number(self.records), number(self.log_bytes));
-        let SessionListRow { object_bytes, .. } = self;
-        let (pad, last_at) = ("", self.last_at.map_or_else(|| "-".to_owned(), |Time(last)| time_text(last)));
-        let width = STATUS_CHARS.saturating_sub(self.status.name().len());
-        let row = format!(
-            "{pad:<width$}  {last_at:<32}  {records:>8}  {log_bytes:>10}  {object_bytes:>12}  {tags:<24}  \
-             {parent:<36}  {}",
-            self.what()
-        );
-        row.trim_end().to_owned()
-    }
-
-    /// Says what a person wants to know next, and whether other machines may go on with the session.
-    fn what(&self) -> String {
-        let parts = [Some(self.detail()), self.held()];
-        parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
-    }
-
-    fn held(&self) -> Option<String> {
-        let fenced = self.fenced.as_ref().map(|fenced| {
-            format!("held by a replica, and fenced: records from {} on were never acknowledged", fenced.from)
-        });
-        self.replicated.is_some().then(|| fenced.unwrap_or_else(|| "held by a replica".to_owned()))
-    }
-
-    /// Says where the first conversation stopped that is to be resumed.
-    fn stopped(&self) -> String {
-        self.resumable.first().map(Resumable::text).unwrap_or_default()
-    }
-
-    /// Says what a person wants to know next of the session's status.
-    fn detail(&self) -> String {
-        match self.status {
-            Status::Damaged | Status::Unreadable => {
-                let error = self.error.as_deref().unwrap_or_default();
-                match &self.damage {
-                    Some(damage) => format!("from record {} on: {error}", damage.sequence),
-                    None => format!("cannot be read: {error}"),
-                }
-            }
-            Status::Running => {
-                let within =
-                    if self.open.is_empty() { String::new() } else { format!(", {}", named(&self.open)) };
-                let writer = self.running.as_ref();
-                writer.map_or_else(String::new, |writer| format!("{}{within}", writer.text()))
-            }
-            Status::Interrupted => named(&self.open),
-            Status::Unsettled => named(&self.unsettled),
-            Status::Suspended => named(&self.suspended),
-            Status::Resumable => {
-                let since = self.resumable.first().map(|first| first.since.as_str()).unwrap_or_default();
-                format!("{} since {since}{}", self.stopped(), more(self.resumable.len(), ", and ", " more"))
-            }
-            Status::Unclosed | Status::Closed => String::new(),
+        Status::Interrupted => named(&row.open),
+        Status::Unsettled => named(&row.unsettled),
+        Status::Suspended => named(&row.suspended),
+        Status::Resumable => {
+            let since = row.resumable.first().map(|first| first.since.as_str()).unwrap_or_default();
+            format!("{} since {since}{}", stopped(row), more(row.resumable.len(), ", and ", " more"))
         }
+        Status::Unclosed | Status::Closed => String::new(),
     }
 }
 
@@ -641,54 +390,24 @@ fn more(all: usize, before: &str, behind: &str) -> String {
 fn named(operations: &[SessionOperationRow]) -> String {
     let Some(first) = operations.first() else { return String::new() };
     let more = more(operations.len(), ", and ", " more");
-    let (tool, paths) = (escape::text(&first.tool), first.paths());
+    let (tool, paths) = (escape::text(&first.tool), paths(first));
     format!("`{tool}` (operation {}) since {}{paths}{more}", first.operation, first.since)
 }
 
-impl WriterProcess {
-    fn text(&self) -> String {
-        let WriterProcess { pid: Some(pid), host, since, ended } = self else {
-            return "a process that left no note".to_owned();
-        };
-        let host = host.as_deref().map(|host| format!(" on {}", escape::text(host))).unwrap_or_default();
-        let since =
-            since.as_deref().map(|since| format!(" since {}", escape::text(since))).unwrap_or_default();
-        let ended = if *ended { ", which has ended: one that it forked holds the lock" } else { "" };
-        format!("pid {pid}{host}{since}{ended}")
-    }
+fn writer_text(writer: &WriterProcess) -> String {
+    let WriterProcess { pid: Some(pid), host, since, ended } = writer else {
+        return "a process that left no note".to_owned();
+    };
+    let host = host.as_deref().map(|host| format!(" on {}", escape::text(host))).unwrap_or_default();
+    let since = since.as_deref().map(|since| format!(" since {}", escape::text(since))).unwrap_or_default();
+    let ended = if *ended { ", which has ended: one that it forked holds the lock" } else { "" };
+    format!("pid {pid}{host}{since}{ended}")
 }
 
-impl SessionOperationRow {
-    fn of(operation: &StandingOperation) -> SessionOperationRow {
-        let StandingOperation { operation, tool, begun_at_us, workspaces } = operation;
-        let (since, workspaces) = (time_text(*begun_at_us), workspaces.clone());
-        SessionOperationRow {
-            operation: *operation,
-            tool: tool.to_string(),
-            since,
-            since_us: *begun_at_us,
-            workspaces,
-        }
-    }
-
-    /// Says where the workspaces were.
-    fn paths(&self) -> String {
-        let paths: Vec<Cow<'_, str>> = self.workspaces.values().map(|path| escape::text(path)).collect();
-        if paths.is_empty() { String::new() } else { format!(" in {}", paths.join(", ")) }
-    }
-}
-
-impl ParentRow {
-    fn of(parent: Parent) -> ParentRow {
-        match parent {
-            Parent::Fork { session, position, .. } => {
-                ParentRow { session, how: "fork", position: Some(position), operation: None }
-            }
-            Parent::Child { session, operation } => {
-                ParentRow { session, how: "child", position: None, operation }
-            }
-        }
-    }
+/// Says where the workspaces were.
+fn paths(operation: &SessionOperationRow) -> String {
+    let paths: Vec<Cow<'_, str>> = operation.workspaces.values().map(|path| escape::text(path)).collect();
+    if paths.is_empty() { String::new() } else { format!(" in {}", paths.join(", ")) }
 }
 
 /// Sorts rows. Those that are alike stay in the order of their ids.

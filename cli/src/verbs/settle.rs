@@ -12,12 +12,13 @@ use foldlog::{
     Error, Holder, LeftDecision, LeftFate, OperationId, PendingQuestion, SequenceNumber, Settlement, Value,
 };
 use foldlog_codec::escape;
+use foldlog_view::clock::now;
+use foldlog_view::text::{DIGEST_DIGITS, digest_text};
 use serde::Serialize;
 
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{DIGEST_DIGITS, WriteArgs, digest_text, in_store, open_session};
-use crate::verbs::pending::now;
+use crate::readers::{WriteArgs, in_store, open_session};
 
 /// Holds what the command line asks of `foldlog settle`.
 #[derive(Clone, Debug, clap::Args)]

@@ -7,11 +7,13 @@ use foldlog::inspect::{SliceReader, StateReader};
 use foldlog::{Error, SequenceNumber};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{JsonStream, ValueLimits};
+use foldlog_view::positions::{Position, position};
+use foldlog_view::text::{counted, shortened};
 
 use crate::conversations::{ConversationSummary, summaries};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
-use crate::readers::{Position, code_of, counted, open_sound, position, shortened, written};
+use crate::readers::{code_of, open_sound, written};
 
 /// Holds what the command line asks of `foldlog state`.
 #[derive(Clone, Debug, clap::Args)]

@@ -9,13 +9,14 @@ use foldlog_tasks::{
     CheckpointHistory, CrashRecoveryManager, CrashState, Error, RecoveredSession, RecoveryOutlook,
     RecoveryStrategy,
 };
+use foldlog_view::text::counted;
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::workspaces::{self, CheckpointWorkspaces, Workspaces};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{counted, in_store};
+use crate::readers::in_store;
 
 /// Holds what a person says of the recovery.
 #[derive(Debug)]

@@ -1,20 +1,21 @@
 //! `foldlog tail`: the last records of a session, and further ones as another process writes them.
 
+#[cfg(feature = "object-store")]
+mod remote;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use foldlog::inspect::{Follower, LogUpdate, Progress};
 use foldlog::{Error, LivePath, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{Rollback, ToolEnd};
+use foldlog_view::documents::timeline::{LIVE, RecordStanding, Timeline, line, value};
+use foldlog_view::positions::{Position, position, position_at, position_of};
+use foldlog_view::visits::{each_record, stopped};
 
-use super::show::{LIVE, RecordStanding, Timeline, line, value};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{
-    Position, code_of, each_record, note_torn, open_sound_outline, position, position_at, position_of,
-    stopped,
-};
-use crate::remote;
+use crate::readers::{code_of, note_torn, open_sound_outline};
 
 /// Holds what the command line asks of `foldlog tail`.
 #[derive(Clone, Debug, clap::Args)]
@@ -43,7 +44,7 @@ impl Args {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        if let Some(url) = remote::url(&self.session) {
+        if let Some(url) = crate::remote::url(&self.session) {
             return self.held(url, output);
         }
         let start = match self.from {
@@ -69,13 +70,13 @@ impl Args {
                 ));
             }
         };
-        let session = remote::HeldSession::of(url).ok_or_else(|| remote::no_session(url))?;
+        let session = crate::remote::HeldSession::of(url).ok_or_else(|| crate::remote::no_session(url))?;
         remote::tail(&session, start, self.follow.then(|| Duration::from_millis(self.every)), output)
     }
 
     #[cfg(not(feature = "object-store"))]
     fn held(&self, _: &str, _: &mut Output<'_>) -> Result<u8> {
-        Err(remote::not_built())
+        Err(crate::remote::not_built())
     }
 }
 

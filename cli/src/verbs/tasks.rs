@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 
 use foldlog_codec::escape;
 use foldlog_tasks::{BlockedTask, Task, TaskId, TaskStatus, TaskTreeState, Waits};
+use foldlog_view::documents::tasks::waits_text;
+use foldlog_view::positions::{Position, position};
+use foldlog_view::text::counted;
 
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{Position, counted, open_session, position};
+use crate::readers::open_session;
 
 /// Describes the fields of `tasks --json`.
 const TASKS_JSON: &str = "\
@@ -157,18 +160,5 @@ impl<'a> TaskTreePrinter<'a> {
         let facts = if facts.is_empty() { String::new() } else { format!("  ({})", facts.join("; ")) };
         let active = if self.tree.active_task.as_ref() == Some(id) { "  <- active" } else { "" };
         format!("{indent}[{mark}] {id}  {title}{facts}{active}")
-    }
-}
-
-/// Says what a task waits for.
-pub(crate) fn waits_text(waits: &Waits) -> String {
-    let list = |ids: &[TaskId]| ids.iter().map(TaskId::as_str).collect::<Vec<&str>>().join(", ");
-    match waits {
-        Waits::ForTasks(tasks) => format!("waits for {}", list(tasks)),
-        Waits::ForCancelled(tasks) => format!("requires {}, which was cancelled", list(tasks)),
-        // They stand right below it.
-        Waits::ForParts(_) => "waits for its parts".to_owned(),
-        Waits::ForReason(Some(reason)) => format!("blocked: {}", escape::text(reason)),
-        Waits::ForReason(None) => "blocked".to_owned(),
     }
 }

@@ -1,6 +1,5 @@
 //! `foldlog transcript`: a conversation as it would be sent to a provider, or as it was recorded.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use foldlog::SequenceNumber;
@@ -11,10 +10,12 @@ use foldlog_agent::provider::rendering::{
     render_anthropic, render_anthropic_system, render_openai, render_openai_recorded,
 };
 use foldlog_codec::escape;
+use foldlog_view::positions::{Position, position};
 
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{Position, open_session, position};
+use crate::raw_json::escaped;
+use crate::readers::open_session;
 use crate::style::{BAD, GONE, GOOD, PLAIN, SPEAKER};
 
 /// Describes what `transcript --json` prints.
@@ -226,28 +227,6 @@ fn anthropic(messages: &[ConversationMessage], output: &mut Output<'_>) -> Strin
         }
         None => rendered,
     }
-}
-
-/// Escapes JSON for a terminal, without changing what it means: untrusted characters stand in strings alone, but for white
-/// space between tokens.
-pub(crate) fn escaped(json: &str) -> Cow<'_, str> {
-    if !json.contains(escape::is_escaped) {
-        return json.into();
-    }
-    let mut out = String::with_capacity(json.len() + 64);
-    for character in json.chars() {
-        match character {
-            '\n' | '\r' | '\t' => out.push(' '),
-            character if escape::is_escaped(character) => {
-                let mut units = [0; 2];
-                for unit in character.encode_utf16(&mut units) {
-                    out.push_str(&format!("\\u{unit:04x}"));
-                }
-            }
-            character => out.push(character),
-        }
-    }
-    out.into()
 }
 
 /// Names who speaks: the role, the tool or speaker, the id of the call that a result answers.

@@ -12,11 +12,13 @@ use foldlog_tasks::{
     RecoveryAction, RepairObstacle, RepairPlan, RepairReport, SessionState, StateValidator, ValidationIssue,
     ValidationResult, ValidationSeverity, WorkspaceStores, declare, open_without_host,
 };
+use foldlog_view::positions::{Position, position};
+use foldlog_view::text::counted;
 use serde::Serialize;
 
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{Position, WriteArgs, counted, in_store, open_session, position};
+use crate::readers::{WriteArgs, in_store, open_session};
 
 /// Describes the fields of `validate --json`.
 const VALIDATE_JSON: &str = "\

@@ -62,6 +62,7 @@ mod serving {
 
     use foldlog::inspect;
     use foldlog_codec::escape;
+    use foldlog_view::server::{Server, ServerScope};
     use serde_json::json;
     use tempfile::TempDir;
 
@@ -69,7 +70,6 @@ mod serving {
     use crate::failure::{CommandError, HOLDS, Result};
     use crate::output::Output;
     use crate::readers::{open_sound_outline, open_store};
-    use crate::view::server::{Server, ServerScope};
 
     /// Wait between two looks whether the process was asked to end; a signal ends it.
     const WAIT: Duration = Duration::from_secs(60);

@@ -52,7 +52,7 @@ fn interrupted(folder: &Path, replica: &MemoryReplica) -> (PathBuf, OperationId)
 fn a_person_settles_no_call_of_a_held_session_unawares() {
     let (folder, replica) = (tempfile::tempdir().unwrap(), MemoryReplica::new("worker 7"));
     let (dir, operation) = interrupted(folder.path(), &replica);
-    let held = replica.records_len(foldlog_cli::readers::store_of(&dir).unwrap().1);
+    let held = replica.records_len(foldlog_view::session_dirs::store_of(&dir).unwrap().1);
 
     let listed = foldlog(["sessions", folder.path().to_str().unwrap()]);
     assert!(listed.stdout.contains("held by a replica"), "{}", listed.stdout);
@@ -104,7 +104,7 @@ fn a_person_settles_no_call_of_a_held_session_unawares() {
     let undoes = rewound.stdout.lines().last().unwrap();
     assert!(undoes.contains("rewind") && undoes.contains("--reason WHY --unreplicated"), "{undoes}");
     assert_eq!(run(&dir, "rewind S --undo --by Ada --reason back --unreplicated").code, 0);
-    let (store_dir, id) = foldlog_cli::readers::store_of(&dir).unwrap();
+    let (store_dir, id) = foldlog_view::session_dirs::store_of(&dir).unwrap();
     let session = store(&store_dir, &replica).open_session(id, &types()).unwrap();
     assert!(!session.is_interrupted() && session.unsettled_operations().is_empty());
     session.close().unwrap();

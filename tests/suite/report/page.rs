@@ -1,4 +1,4 @@
-//! Reads a report as its pages do, by the table in `cli/src/view/lists.rs`.
+//! Reads a report as its pages do, by the table in `view/src/lists.rs`.
 
 use std::collections::BTreeMap;
 use std::fs;

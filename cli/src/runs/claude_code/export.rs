@@ -12,7 +12,7 @@ use foldlog_codec::escape;
 
 use super::{RawTranscriptLines, TranscriptFiles};
 use crate::failure::{CommandError, Result};
-use crate::verbs::transcript::escaped;
+use crate::raw_json::escaped;
 
 /// Counts what was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]

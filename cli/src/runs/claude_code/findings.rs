@@ -3,9 +3,8 @@
 use std::fmt;
 
 use foldlog_codec::escape;
+use foldlog_view::text::shortened;
 use serde::Serialize;
-
-use crate::readers::shortened;
 
 /// Number of characters of an id that a person is shown.
 const ID_CHARS_MAX: usize = 80;

@@ -18,6 +18,7 @@ use std::time::Instant;
 use foldlog::inspect::LogReader;
 use foldlog::tools::{ExecuteOptions, ToolRunner};
 use foldlog::{SequenceNumber, Session, SessionOptions, SessionTypes, Settlement, Store};
+use foldlog_view::documents::verify::{self, VerifyReport};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -25,7 +26,7 @@ pub use child::{ChildArguments, write_until_killed};
 
 use self::agent::{DemoNote, Notes, PlanStep, StepState, Steps};
 use self::tools::{Edit, EditEnding};
-use super::{ledger, replay, transcript, verify};
+use super::{ledger, replay, transcript};
 use foldlog_codec::escape;
 
 use crate::failure::{CommandError, HOLDS, Result};
@@ -360,7 +361,7 @@ fn told(session: &Path, output: &mut Output<'_>) -> Result<()> {
 /// Verifies and replays both logs, as an auditor would.
 fn checked(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
     heading(output, "6. An auditor, who has the folders alone:")?;
-    let mut verified = verify::VerifyReport::default();
+    let mut verified = VerifyReport::default();
     for dir in dirs {
         verify::session(dir, None, &mut verified)?;
     }

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use foldlog::inspect::LogReader;
+use foldlog_view::documents::timeline::Timeline;
+use foldlog_view::record_names::record_name;
+use foldlog_view::visits::each_record;
 
 use super::{heading, say};
 use crate::failure::Result;
 use crate::output::Output;
-use crate::readers::{each_record, record_name};
-use crate::verbs::show::Timeline;
 
 /// Number of records of one name that are printed before the rest is counted.
 const ALIKE_MAX: usize = 3;

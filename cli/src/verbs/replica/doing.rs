@@ -10,13 +10,14 @@ use foldlog_codec::body::Observed;
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::Value;
 use foldlog_remote::{LeaseWait, LeaseWaitOutcome, Place, SessionLease, SteadyPacing, wait_for_lease};
+use foldlog_view::text::counted;
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::{Pull, Push, TakeOver};
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{check_store, counted};
+use crate::readers::check_store;
 use crate::remote::{failure, place};
 
 /// Name under which a store claims whose host has none.

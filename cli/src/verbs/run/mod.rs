@@ -22,7 +22,7 @@ mod args;
 mod failure;
 mod next;
 mod program;
-pub(crate) mod resume_command;
+mod resume_command;
 mod run_session;
 mod tools;
 mod watch;
@@ -42,18 +42,18 @@ use foldlog_agent::events::PromptExecuted;
 use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, PromptResponse, UserMessage};
 use foldlog_claude::{ClaudeAgentSDKAdapter, ClaudeVersion, ProgramRuns};
 use foldlog_codec::escape;
+use foldlog_view::shell::quoted;
+use foldlog_view::text::counted;
 use serde::Serialize;
 use uuid::Uuid;
 
 pub use self::args::{Adapter, Args, Leftover};
 pub use self::failure::RunFailure;
 pub(crate) use self::next::failure_text;
-pub(crate) use self::resume_command::quoted;
 
 use self::run_session::RunSession;
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::counted;
 
 /// Newest version of the program that was tested.
 const TESTED: &str = "2.1.332";
@@ -185,7 +185,7 @@ fn or_leave_out<'a>(paths: impl Iterator<Item = &'a Path>) -> String {
         if pattern.ends_with(' ') {
             pattern.insert(pattern.len() - 1, '\\');
         }
-        Some(format!(" --leave-out {}", resume_command::quoted(OsStr::new(&pattern))))
+        Some(format!(" --leave-out {}", quoted(OsStr::new(&pattern))))
     };
     match paths.filter_map(option).collect::<String>() {
         none if none.is_empty() => String::new(),

@@ -8,9 +8,9 @@ use foldlog::{Session, filesystem};
 use foldlog_agent::{Error, EvaluationPhase};
 use foldlog_claude::{FailureKind, TurnFailure};
 use foldlog_codec::escape;
+use foldlog_view::error::next_after;
 
 use super::{Args, or_leave_out};
-use crate::failure::next_after;
 
 /// Beginnings of texts that name themselves what failed.
 const NAMED: [&str; 5] =

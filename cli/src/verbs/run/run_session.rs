@@ -12,9 +12,9 @@ use foldlog_agent::events::{PromptExecuted, PromptExecutions, declare};
 use foldlog_claude::{ProgramRecovery, is_unclear};
 use foldlog_codec::body::Outcome;
 use foldlog_codec::escape;
+use foldlog_view::shell::quoted;
 use uuid::Uuid;
 
-use super::resume_command::quoted;
 use super::{Args, EVALUATION};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;

@@ -6,12 +6,12 @@ use foldlog::Session;
 use foldlog::conversation::EntryContent;
 use foldlog_agent::provider::CancelToken;
 use foldlog_codec::escape;
+use foldlog_view::text::counted;
 
 use super::EVALUATION;
 use super::run_session::executions;
 use crate::failure::Result;
 use crate::output::Output;
-use crate::readers::counted;
 
 /// Time between two looks at the run.
 const LOOK: Duration = Duration::from_millis(50);

@@ -6,9 +6,10 @@
 
 use escape::text;
 use foldlog_codec::escape;
+use foldlog_view::documents::sessions::{SessionListRow, SessionOperationRow, Status, Time};
 use unicode_width::UnicodeWidthChar;
 
-use super::{STATUS_CHARS, SessionListRow, SessionOperationRow, Status, Time, more};
+use super::{STATUS_CHARS, held, more, paths, stopped};
 
 /// Digits of an id that are shown where not all are.
 const DIGITS: usize = 8;
@@ -94,7 +95,7 @@ pub(super) fn pieces(row: &SessionListRow, columns: u16, now_us: i64) -> (String
 fn about(row: &SessionListRow, now_us: i64) -> String {
     let mut about = Vec::new();
     about.extend(Some(detail(row, now_us)).filter(|detail| !detail.is_empty()));
-    about.extend(row.held());
+    about.extend(held(row));
     let tags: Vec<String> = row
         .tags
         .iter()
@@ -129,9 +130,9 @@ fn detail(row: &SessionListRow, now_us: i64) -> String {
         Status::Suspended => named(&row.suspended, now_us),
         Status::Resumable => {
             let age = row.resumable.first().map(|first| age(now_us, first.since_us)).unwrap_or_default();
-            format!("{}, {age}{}", row.stopped(), more(row.resumable.len(), " +", ""))
+            format!("{}, {age}{}", stopped(row), more(row.resumable.len(), " +", ""))
         }
-        Status::Damaged | Status::Unreadable | Status::Unclosed | Status::Closed => row.detail(),
+        Status::Damaged | Status::Unreadable | Status::Unclosed | Status::Closed => super::detail(row),
     }
 }
 
@@ -140,7 +141,7 @@ fn named(operations: &[SessionOperationRow], now_us: i64) -> String {
     let Some(first) = operations.first() else { return String::new() };
     let more = more(operations.len(), " +", "");
     let age = age(now_us, first.since_us);
-    format!("`{}` {}, {age}{more}{}", text(&first.tool), first.operation, first.paths())
+    format!("`{}` {}, {age}{more}{}", text(&first.tool), first.operation, paths(first))
 }
 
 /// Returns how long ago a time was, in the greatest unit of which there is one.

@@ -1,0 +1,279 @@
+//! `foldlog sessions URL`: the sessions of a place, and who holds each of them.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use foldlog_codec::escape;
+use foldlog_codec::record::time_text;
+use foldlog_remote::{
+    LeasePacer, LeaseStanding, LeaseWatch, Place, SessionLease, SessionStanding, SteadyPacing,
+};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::{SessionsQuery, Sort};
+use crate::failure::{CommandError, HOLDS, Result, worse};
+use crate::output::Output;
+use crate::remote;
+use crate::style::HEADING;
+
+/// Holds the row of a session. The fields are those of `sessions URL --json`.
+#[derive(Debug, Serialize)]
+struct RemoteSessionRow {
+    session: Uuid,
+    epoch: Option<u64>,
+    by: Option<String>,
+    records: Option<u64>,
+    last_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<Worker>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<LeaseRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip)]
+    last_us: Option<i64>,
+}
+
+/// Says whether the worker that claimed a session last goes on with it, as far as its lease tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Worker {
+    /// Nobody keeps a lease of it: the session was closed, or its worker keeps none.
+    Closed,
+    /// The worker renews its lease.
+    Alive,
+    /// The worker's lease has run out.
+    RanOut,
+    /// A bucket tells only whoever watches it for the length of the lease.
+    Unknown,
+}
+
+impl Worker {
+    fn of(standing: LeaseStanding) -> Worker {
+        match standing {
+            LeaseStanding::None => Worker::Closed,
+            LeaseStanding::Watched { .. } => Worker::Unknown,
+            LeaseStanding::Alive { .. } => Worker::Alive,
+            LeaseStanding::RanOut => Worker::RanOut,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Worker::Closed => "closed",
+            Worker::Alive => "alive",
+            Worker::RanOut => "ran out",
+            Worker::Unknown => "unknown",
+        }
+    }
+}
+
+/// Watches the leases of the sessions whose workers may live, all at the same time.
+struct LeaseMonitor {
+    pacing: SteadyPacing,
+    watches: Vec<(usize, Uuid, LeaseWatch)>,
+    longest: Duration,
+    /// How long to wait between two looks.
+    pause: Duration,
+}
+
+/// How many times a lease is looked at in its length.
+const LOOKS: u32 = 6;
+
+impl LeaseMonitor {
+    fn new() -> LeaseMonitor {
+        let (pacing, watches) = (SteadyPacing::new(), Vec::new());
+        LeaseMonitor { pacing, watches, longest: Duration::ZERO, pause: Duration::MAX }
+    }
+
+    /// Looks at the lease that a session was claimed under, which is that of the row that comes `at` this place.
+    fn begin(&mut self, at: usize, session: Uuid, lease: Option<&SessionLease>) -> Worker {
+        let (mut watch, now) = (LeaseWatch::new(), self.pacing.now());
+        let worker = Worker::of(watch.look(lease, now, now));
+        if let Some(lease) = lease.filter(|_| worker == Worker::Unknown) {
+            self.watches.push((at, session, watch));
+            self.longest = self.longest.max(lease.length);
+            self.pause = self.pause.min(lease.length / LOOKS);
+        }
+        worker
+    }
+
+    /// Looks again, until it is known of each session whether its worker lives.
+    fn wait(mut self, place: &dyn Place, rows: &mut [RemoteSessionRow]) -> Result<()> {
+        while !self.watches.is_empty() && self.pacing.pause(self.pause.max(Duration::from_millis(1))) {
+            for (at, session, mut watch) in std::mem::take(&mut self.watches) {
+                let asked = self.pacing.now();
+                let lease = place.lease(session).map_err(remote::failure)?;
+                let standing = watch.look(lease.as_ref(), asked, self.pacing.now());
+                let worker = Worker::of(standing);
+                if worker == Worker::Unknown {
+                    self.watches.push((at, session, watch));
+                } else if let Some(row) = rows.get_mut(at) {
+                    (row.worker, row.lease) = (Some(worker), lease.map(LeaseRow::of));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Holds what the place says of the lease of whoever claimed the session last.
+#[derive(Debug, Serialize)]
+struct LeaseRow {
+    worker: Uuid,
+    length_ms: u64,
+    renewed_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_ms: Option<u64>,
+}
+
+impl LeaseRow {
+    fn of(lease: SessionLease) -> LeaseRow {
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        LeaseRow {
+            worker: lease.worker,
+            length_ms: milliseconds(lease.length),
+            renewed_at: lease.renewed_us.map(time_text),
+            left_ms: lease.left.map(milliseconds),
+        }
+    }
+
+    fn text(&self) -> &str {
+        self.renewed_at.as_deref().unwrap_or("-")
+    }
+}
+
+/// Lists the sessions that a place holds, or the one that the URL names, each as its log says that it stands now: the list of the place
+/// finds ids alone. A session that cannot be read is a row as well, and is reported on standard error. That there is none is noted there.
+///
+/// # Errors
+///
+/// [`CommandError::Usage`] if the place cannot be opened or listed, or does not hold the one session, or something is asked that only a
+/// store tells.
+pub(super) fn list(url: &str, asked: &SessionsQuery, output: &mut Output<'_>) -> Result<u8> {
+    let is_of_stores = matches!(asked.sort, Sort::Status | Sort::Created | Sort::Bytes);
+    if !asked.status.is_empty() || !asked.tags.is_empty() || is_of_stores {
+        return Err(CommandError::usage(
+            "a place tells of its sessions who claimed each, its records and the time of the last one, and no more",
+            "copy them to ask for more: `foldlog pull URL --to STORE`",
+        ));
+    }
+    let only = remote::HeldSession::of(url);
+    let (place, sessions) = remote::sessions_at(url)?;
+    let mut code = HOLDS;
+    let (mut rows, mut watching) = (Vec::new(), LeaseMonitor::new());
+    let mut progress = output.progress("reading sessions", sessions.len() as u64);
+    for (done, id) in sessions.into_iter().map(|held| held.session).enumerate() {
+        // The lease of an earlier claim says nothing.
+        let lease = |standing: &SessionStanding| {
+            place.lease(id).map(|lease| lease.filter(|lease| lease.epoch == standing.epoch))
+        };
+        let read = place.standing(id);
+        match read.and_then(|standing| standing.map(|read| Ok((lease(&read)?, read))).transpose()) {
+            Ok(Some((lease, standing))) => {
+                let worker = watching.begin(rows.len(), id, lease.as_ref());
+                rows.push(RemoteSessionRow::of(id, standing, worker, lease.map(LeaseRow::of)));
+            }
+            // Whoever was to claim it has put a probe or a payload at most.
+            Ok(None) => {}
+            Err(error) => {
+                let failure = remote::failure(error);
+                output.error(format_args!("session {id}: {failure}"));
+                code = worse(code, failure.exit_code());
+                rows.push(RemoteSessionRow::unread(id, failure.to_string()));
+            }
+        }
+        progress.at(done as u64 + 1);
+    }
+    drop(progress);
+    match only {
+        Some(held) if rows.is_empty() => return Err(remote::nothing_held(held.session)),
+        None if rows.is_empty() => {
+            output.note(format_args!("note: {}; {}", remote::NO_SESSION, remote::WHERE));
+        }
+        _ => {}
+    }
+    if asked.wait {
+        if !watching.watches.is_empty() {
+            output.note(format_args!(
+                "note: watching for up to {} s which workers renew their leases",
+                watching.longest.as_secs_f64()
+            ));
+        }
+        watching.wait(place.as_ref(), &mut rows)?;
+    }
+    rows.retain(|row| {
+        row.error.is_some()
+            || asked.since.is_none_or(|since| row.last_us.is_some_and(|last| since.is_at_most(last)))
+    });
+    match asked.sort {
+        Sort::Activity => rows.sort_by_key(|row| Reverse(row.last_us)),
+        Sort::Records => rows.sort_by_key(|row| Reverse(row.records)),
+        _ => {}
+    }
+    if !output.json() {
+        output.styled(HEADING, HEADINGS)?;
+    }
+    for row in rows {
+        if output.json() {
+            output.value(&row)?;
+        } else {
+            output.line(row.text())?;
+        }
+    }
+    Ok(code)
+}
+
+const HEADINGS: &str = "session                                epoch  last_activity                      records  worker   lease_renewed                     claimed_by";
+
+impl RemoteSessionRow {
+    fn of(
+        session: Uuid,
+        standing: SessionStanding,
+        worker: Worker,
+        lease: Option<LeaseRow>,
+    ) -> RemoteSessionRow {
+        let SessionStanding { next, epoch, name, last_time_us, .. } = standing;
+        RemoteSessionRow {
+            session,
+            epoch: Some(epoch),
+            by: Some(name),
+            records: Some(next.get()),
+            last_at: last_time_us.map(time_text),
+            worker: Some(worker),
+            lease,
+            error: None,
+            last_us: last_time_us,
+        }
+    }
+
+    fn unread(session: Uuid, error: String) -> RemoteSessionRow {
+        let error = Some(error);
+        RemoteSessionRow {
+            session,
+            epoch: None,
+            by: None,
+            records: None,
+            last_at: None,
+            worker: None,
+            lease: None,
+            error,
+            last_us: None,
+        }
+    }
+
+    fn text(&self) -> String {
+        let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+        let (epoch, records) = (number(self.epoch), number(self.records));
+        let last_at = self.last_at.as_deref().unwrap_or("-");
+        let what = match (&self.by, &self.error) {
+            (_, Some(error)) => format!("cannot be read: {}", escape::text(error)),
+            (Some(by), None) => escape::text(by).into_owned(),
+            (None, None) => "-".to_owned(),
+        };
+        let worker = self.worker.map_or("-", Worker::text);
+        let lease = self.lease.as_ref().map_or("-", LeaseRow::text);
+        format!("{}  {epoch:>6}  {last_at:<32}  {records:>8}  {worker:<7}  {lease:<32}  {what}", self.session)
+    }
+}

@@ -1,0 +1,263 @@
+//! `foldlog tail URL/sessions/ID`: the last records that a place holds of a session, and further ones as it gets them. Nothing is
+//! copied.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use foldlog::{LivePath, Record, RecordKind, SequenceNumber};
+use foldlog_codec::body::{Declare, Rollback, ToolEnd};
+use foldlog_codec::escape;
+use foldlog_codec::record::RecordNames;
+use foldlog_remote::{PlaceItem, PlaceReader};
+use foldlog_view::documents::timeline::{LIVE, RecordStanding, Timeline, line, value};
+
+use super::TailStart;
+use crate::failure::{CommandError, HOLDS, Result};
+use crate::output::Output;
+use crate::remote::{self, HeldSession};
+
+/// Most bytes of records that are kept to be printed last, if the command line says nothing.
+const KEPT_BYTES_MAX: u64 = 64 << 20;
+
+/// Lists the records from `start` on, and with `every` further ones, for which the place is asked after each such time, until the
+/// process is asked to end.
+///
+/// # Errors
+///
+/// - [`CommandError::Usage`] if the place cannot be opened or asked, or holds no record `start` yet and nobody waits for it.
+/// - [`CommandError::Held`] if what it holds does not verify.
+pub(super) fn tail(
+    asked: &HeldSession,
+    start: TailStart,
+    every: Option<Duration>,
+    output: &mut Output<'_>,
+) -> Result<u8> {
+    if every.is_some() {
+        // The signals are handled before the first line, so that whoever has seen a line can ask this process to end.
+        (output.pause)(Duration::ZERO).map_err(CommandError::Wait)?;
+    }
+    let place = remote::place(&asked.url)?;
+    let mut reader = place.reader(asked.session).map_err(remote::failure)?;
+    let keep = match start {
+        TailStart::Last(count) => count,
+        TailStart::From(_) => 0,
+    };
+    let mut ahead = TailLookahead {
+        keep,
+        bytes_max: output.memory_bytes.unwrap_or(KEPT_BYTES_MAX),
+        ..TailLookahead::default()
+    };
+    reader.read_on(&mut |met| ahead.take(&met)).map_err(remote::failure)?;
+    if let Some(failure) = ahead.failure.take() {
+        return Err(failure);
+    }
+    check_start(asked, &ahead, start, every.is_some())?;
+    let mut printing = TailPrinter::behind(&ahead);
+    if !output.json() {
+        output.line(Timeline::HEADINGS)?;
+    }
+    match start {
+        TailStart::Last(_) => {
+            for kept in &ahead.kept {
+                printing.print(&kept.record(), output)?;
+            }
+            printing.claimed = Some(ahead.epoch);
+        }
+        TailStart::From(from) => {
+            printing.from = from;
+            // From its beginning, since what stands there was not kept.
+            reader = place.reader(asked.session).map_err(remote::failure)?;
+            printing.read_on(reader.as_mut(), output)?;
+            printing.claimed = Some(ahead.epoch);
+        }
+    }
+    output.stdout.flush()?;
+    let Some(every) = every else { return Ok(HOLDS) };
+    while (output.pause)(every).map_err(CommandError::Wait)? {
+        printing.read_on(reader.as_mut(), output)?;
+        output.stdout.flush()?;
+    }
+    Ok(HOLDS)
+}
+
+fn check_start(asked: &HeldSession, ahead: &TailLookahead, start: TailStart, waits: bool) -> Result<()> {
+    if ahead.epoch == 0 {
+        return Err(remote::nothing_held(asked.session));
+    }
+    let first = match start {
+        TailStart::Last(_) => SequenceNumber::MIN,
+        TailStart::From(from) => from,
+    };
+    if !waits && first >= ahead.next {
+        let what = format!("there is no record {first} yet: the session has {}", ahead.next);
+        return Err(CommandError::usage(what, "give an earlier one, or --follow to wait for it"));
+    }
+    Ok(())
+}
+
+/// Holds what is known of a session before its first record is printed, so that records that a later rollback abandoned are printed
+/// as abandoned.
+#[derive(Debug, Default)]
+struct TailLookahead {
+    next: SequenceNumber,
+    epoch: u64,
+    path: LivePath,
+    declared: Declared,
+    /// The last records, of which `keep` are to be printed.
+    kept: VecDeque<TailRecord>,
+    keep: u64,
+    bytes: u64,
+    bytes_max: u64,
+    failure: Option<CommandError>,
+}
+
+/// Is a record with its own bytes.
+#[derive(Debug)]
+struct TailRecord {
+    sequence: SequenceNumber,
+    kind: RecordKind,
+    time_us: i64,
+    body: Vec<u8>,
+}
+
+impl TailRecord {
+    fn record(&self) -> Record<'_> {
+        let TailRecord { sequence, kind, time_us, body } = self;
+        Record { sequence: *sequence, kind: *kind, time_us: *time_us, body }
+    }
+}
+
+/// Holds what a session has declared so far.
+#[derive(Debug, Default)]
+struct Declared {
+    names: RecordNames,
+    events: BTreeMap<u32, foldlog_codec::body::EventDeclaration>,
+    slices: BTreeMap<u32, foldlog_codec::body::SliceDeclaration>,
+}
+
+impl Declared {
+    fn take(&mut self, record: &Record<'_>) {
+        // What does not decode is named by its numbers.
+        if let (RecordKind::DECLARE, Ok(declare)) = (record.kind, Declare::decode(record.body)) {
+            self.names.learn(&declare);
+            self.events.extend(declare.events.into_iter().map(|event| (event.id, event)));
+            self.slices.extend(declare.slices.into_iter().map(|slice| (slice.id, slice)));
+        }
+    }
+}
+
+impl TailLookahead {
+    fn take(&mut self, met: &PlaceItem<'_>) {
+        let record = match met {
+            PlaceItem::Record(record) => record,
+            PlaceItem::Claim { epoch, .. } => {
+                self.epoch = *epoch;
+                return;
+            }
+            _ => return,
+        };
+        self.next = record.sequence + 1;
+        self.declared.take(record);
+        let to = match record.kind {
+            RecordKind::ROLLBACK => Rollback::decode(record.body).map(|rollback| Some(rollback.to)),
+            // The end of a call that was not committed is the rollback to its begin.
+            RecordKind::TOOL_END => ToolEnd::decode(record.body).map(|end| end.rolled_back_to()),
+            _ => Ok(None),
+        };
+        match to {
+            Ok(Some(to)) => self.path.add(record.sequence, to),
+            Ok(None) => {}
+            Err(error) => {
+                let text = format!("record {} does not decode: {}", record.sequence, escape::shown(error));
+                self.failure = Some(CommandError::Held(text));
+            }
+        }
+        self.keep(record);
+    }
+
+    fn keep(&mut self, record: &Record<'_>) {
+        if self.keep == 0 {
+            return;
+        }
+        let Record { sequence, kind, time_us, body } = *record;
+        self.kept.push_back(TailRecord { sequence, kind, time_us, body: body.to_owned() });
+        self.bytes += body.len() as u64;
+        while self.kept.len() as u64 > self.keep || self.bytes > self.bytes_max {
+            let Some(dropped) = self.kept.pop_front() else { return };
+            self.bytes -= dropped.body.len() as u64;
+        }
+    }
+}
+
+/// Prints what a reader meets.
+#[derive(Debug)]
+struct TailPrinter {
+    from: SequenceNumber,
+    /// Sequence number behind what was there before the first line: what comes later is live when it is printed.
+    known: SequenceNumber,
+    standing: RecordStanding,
+    declared: Declared,
+    /// Epoch of the claim that was told last; `None` where the session is read from its beginning.
+    claimed: Option<u64>,
+}
+
+impl TailPrinter {
+    fn behind(ahead: &TailLookahead) -> TailPrinter {
+        let Declared { names, events, slices } = &ahead.declared;
+        let declared = Declare {
+            events: events.values().cloned().collect(),
+            slices: slices.values().cloned().collect(),
+        };
+        let live = ahead.next.checked_sub(1).map(|last| ahead.path.live_at(last)).unwrap_or_default();
+        TailPrinter {
+            from: SequenceNumber::MIN,
+            known: ahead.next,
+            standing: RecordStanding::new(live, &declared),
+            declared: Declared { names: names.clone(), ..Declared::default() },
+            claimed: None,
+        }
+    }
+
+    /// Prints what the place has got since the last look.
+    fn read_on(&mut self, reader: &mut dyn PlaceReader, output: &mut Output<'_>) -> Result<()> {
+        let mut failure = None;
+        let read = reader.read_on(&mut |met| {
+            if failure.is_none() {
+                failure = self.take(&met, output).err();
+            }
+        });
+        match failure {
+            Some(failure) => Err(failure),
+            None => read.map_err(remote::failure),
+        }
+    }
+
+    fn take(&mut self, met: &PlaceItem<'_>, output: &mut Output<'_>) -> Result<()> {
+        match met {
+            PlaceItem::Record(record) => {
+                self.declared.take(record);
+                if record.sequence >= self.from { self.print(record, output) } else { Ok(()) }
+            }
+            PlaceItem::Claim { epoch, name } => {
+                if self.claimed.is_some_and(|told| told < *epoch) {
+                    output.stdout.flush()?;
+                    output.note(format_args!(
+                        "note: epoch {epoch}: `{}` has claimed the session",
+                        escape::text(name)
+                    ));
+                    self.claimed = Some(*epoch);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn print(&self, record: &Record<'_>, output: &mut Output<'_>) -> Result<()> {
+        let path = if record.sequence >= self.known { LIVE } else { self.standing.path_of(record) };
+        match output.json() {
+            true => output.value(&value(record, &self.declared.names, path)),
+            false => output.line(line(record, &self.declared.names, path)),
+        }
+    }
+}

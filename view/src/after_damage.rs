@@ -1,0 +1,229 @@
+//! Damage in its place: what is damaged where the sound part of a log ends, and the sound records behind it.
+//!
+//! Nothing proves what a record behind damage followed, so that it belongs to no state: it is listed behind the damage as
+//! *unattached*, as `show --beyond-damage` lists it, and its document is what that prints.
+
+use std::io::Write;
+
+use foldlog::inspect::{FrameInfo, LogReader, SoundEnd};
+use foldlog::{Error, SequenceNumber, Value};
+use foldlog_codec::escape;
+use serde::Serialize;
+
+use crate::Payloads;
+use crate::Result;
+use crate::blocks::{Blocks, LineBlocks};
+use crate::documents::timeline::{Timeline, UNATTACHED};
+use crate::record_names::record_name;
+use crate::visits::each_beyond;
+use crate::walk::{document_line, line};
+
+/// Number of records behind damage that a page lists.
+const LISTED_MAX: u64 = 20_000;
+
+/// Describes the damage that ends the sound part of a log. The fields are those of `damage` in a page's head.
+#[derive(Debug, Serialize)]
+pub(crate) struct DamageHead {
+    /// First record that is not part of what is sound.
+    sequence: SequenceNumber,
+    segment: String,
+    /// Offset of the damage in the segment, in bytes.
+    offset: u64,
+    /// What should stand there, as far as it is known.
+    expected: Option<String>,
+    /// What stands there, as far as it is known.
+    found: Option<String>,
+    reason: String,
+    /// Number of sound records behind the damage, and how many of them are listed.
+    behind: u64,
+    listed: u64,
+}
+
+/// A record behind damage, as a row of the timeline.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct AfterDamageRow {
+    sequence: SequenceNumber,
+    kind: String,
+    name: String,
+    time: i64,
+    bytes: u64,
+    segment: String,
+    offset: u64,
+}
+
+/// Holds the sound records behind damage, as far as a page lists them.
+#[derive(Debug, Default)]
+pub(crate) struct RecordsAfterDamage {
+    pub(crate) rows: Vec<AfterDamageRow>,
+    total: u64,
+}
+
+/// Says where a report finds the records behind its damage.
+#[derive(Debug, Serialize)]
+pub(crate) struct BeyondPlaces {
+    rows: Vec<(u64, u32)>,
+    documents: Vec<(u64, u32)>,
+}
+
+impl RecordsAfterDamage {
+    /// Reads the records behind the damage of a log; none of a log without damage.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error if the files cannot be read.
+    pub(crate) fn read(reader: &LogReader, timeline: &Timeline) -> Result<RecordsAfterDamage> {
+        let mut beyond = RecordsAfterDamage::default();
+        if reader.sound_end().is_none() {
+            return Ok(beyond);
+        }
+        each_beyond(reader, |frame| {
+            beyond.total += 1;
+            if beyond.total <= LISTED_MAX {
+                beyond.rows.push(row(frame, timeline));
+            }
+            Ok::<_, Error>(())
+        })?;
+        Ok(beyond)
+    }
+
+    /// Describes the damage in front of the records; `None` of a log without damage.
+    pub(crate) fn damage(&self, reader: &LogReader) -> Option<DamageHead> {
+        let SoundEnd { segment, offset, sequence, damage, .. } = reader.sound_end()?;
+        let place = DamageLocation::of(damage);
+        let segment = place.segment.unwrap_or_else(|| escape::path(segment));
+        Some(DamageHead {
+            sequence: *sequence,
+            segment,
+            offset: place.offset.unwrap_or(*offset),
+            expected: place.expected,
+            found: place.found,
+            reason: damage.to_string(),
+            behind: self.total,
+            listed: self.rows.len() as u64,
+        })
+    }
+
+    /// Writes the rows and their documents into a report.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error if the files cannot be read, or that of the writer.
+    pub(crate) fn write<W: Write>(
+        &self,
+        reader: &LogReader,
+        timeline: &Timeline,
+        payloads: Payloads,
+        blocks: &mut Blocks<W>,
+    ) -> Result<BeyondPlaces> {
+        let (mut rows, mut documents) = (LineBlocks::default(), LineBlocks::default());
+        for row in &self.rows {
+            rows.push(&line(b'=', row)?, blocks)?;
+        }
+        let rows = rows.finish(blocks)?;
+        each_listed(reader, |_, frame| {
+            documents.push(&document(frame, timeline, payloads)?, blocks)?;
+            Ok(true)
+        })?;
+        Ok(BeyondPlaces { rows, documents: documents.finish(blocks)? })
+    }
+}
+
+/// Returns the document of a listed record behind damage by its number; `None` if there are not as many.
+///
+/// # Errors
+///
+/// The engine's error if the files cannot be read.
+#[cfg(feature = "server")]
+pub(crate) fn document_of(
+    reader: &LogReader,
+    timeline: &Timeline,
+    number: u64,
+    payloads: Payloads,
+) -> Result<Option<Vec<u8>>> {
+    let mut found = None;
+    if reader.sound_end().is_some() {
+        each_listed(reader, |at, frame| {
+            if at == number {
+                found = Some(document(frame, timeline, payloads)?);
+            }
+            Ok(found.is_none())
+        })?;
+    }
+    Ok(found)
+}
+
+/// Hands the listed records behind damage, each with its number, to `visit`, for as long as that returns true.
+fn each_listed(reader: &LogReader, mut visit: impl FnMut(u64, &FrameInfo<'_>) -> Result<bool>) -> Result<()> {
+    if reader.sound_end().is_none() {
+        return Ok(());
+    }
+    let (mut next, mut is_over) = (0, false);
+    let read = each_beyond(reader, |frame| {
+        if next >= LISTED_MAX || !visit(next, frame)? {
+            is_over = true;
+            return Err(crate::Error::DoesNotHold(String::new()));
+        }
+        next += 1;
+        Ok(())
+    });
+    if is_over { Ok(()) } else { read }
+}
+
+fn row(frame: &FrameInfo<'_>, timeline: &Timeline) -> AfterDamageRow {
+    let record = &frame.record;
+    AfterDamageRow {
+        sequence: record.sequence,
+        kind: record.kind.to_string(),
+        name: record_name(record, timeline.names()),
+        time: record.time_us,
+        bytes: record.body.len() as u64,
+        segment: escape::path(frame.segment),
+        offset: frame.offset,
+    }
+}
+
+fn document(frame: &FrameInfo<'_>, timeline: &Timeline, payloads: Payloads) -> Result<Vec<u8>> {
+    let mut value = timeline.value_as(&frame.record, UNATTACHED);
+    value.set("segment", Value::from(escape::path(frame.segment)));
+    value.set("offset", Value::from(frame.offset));
+    document_line(value, frame.record.body.len() as u64, payloads)
+}
+
+/// Says of damage where it is, and what was expected and found there, as far as the error knows.
+#[derive(Default)]
+struct DamageLocation {
+    segment: Option<String>,
+    offset: Option<u64>,
+    expected: Option<String>,
+    found: Option<String>,
+}
+
+impl DamageLocation {
+    fn of(damage: &Error) -> DamageLocation {
+        let path = |path: &std::path::Path| Some(escape::path(path));
+        match damage {
+            Error::Corrupt(corruption) => {
+                let checksum = |crc: u32| format!("checksum {crc:#010x}");
+                DamageLocation {
+                    segment: path(&corruption.segment),
+                    offset: Some(corruption.offset),
+                    expected: corruption.expected_crc.map(checksum),
+                    found: corruption.found_crc.map(checksum),
+                }
+            }
+            Error::OlderThanSuccessor { segment, offset, end, .. } => DamageLocation {
+                segment: path(segment),
+                offset: Some(*offset),
+                expected: Some(format!("frames up to byte {end}")),
+                found: Some(format!("the end of the file at byte {offset}")),
+            },
+            Error::MissingSegment { ordinal, path: missing, .. } => DamageLocation {
+                segment: path(missing),
+                offset: Some(0),
+                expected: Some(format!("segment {ordinal}")),
+                found: Some("no file".to_owned()),
+            },
+            _ => DamageLocation::default(),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Hands the differences of two positions of one log or of two, which the engine finds, to what prints them.
+
+use std::ops::ControlFlow;
+
+use foldlog::SequenceNumber;
+use foldlog::inspect::{Difference, LogReader, StateReader, VisitDifference};
+
+use crate::Error;
+
+/// Takes one difference after the other. If it fails, no more are looked for.
+pub type DifferenceSink<'a, E = Error> = dyn FnMut(Difference) -> Result<(), E> + 'a;
+
+/// Hands the differences of two states of one log to `sink`: those of slices, in the order of their names, then those of tags.
+/// One pair of items is decoded at a time.
+///
+/// # Errors
+///
+/// The engine's error if an item cannot be read, or would take more memory than the reader may; the error of `sink`.
+pub fn states<E: From<foldlog::Error>>(
+    before: &StateReader,
+    after: &StateReader,
+    sink: &mut DifferenceSink<'_, E>,
+) -> Result<(), E> {
+    handed(sink, |visit| before.slice_differences(after, |_| true, visit))?;
+    before.tag_differences(after).into_iter().try_for_each(sink)
+}
+
+/// Hands the messages that only one of two positions has to `sink`, conversation by conversation.
+///
+/// # Errors
+///
+/// The engine's error if the log cannot be read, or the error of `sink`.
+pub fn conversations<E: From<foldlog::Error>>(
+    reader: &LogReader,
+    before: SequenceNumber,
+    after: SequenceNumber,
+    sink: &mut DifferenceSink<'_, E>,
+) -> Result<(), E> {
+    handed(sink, |visit| reader.visit_conversation_differences(before, after, visit))
+}
+
+/// Hands the differences of a state of one log and one of another to `sink`: those of slices, then those of tags.
+///
+/// # Errors
+///
+/// The engine's error if one of them cannot be read, or takes more memory than it may; the error of `sink`.
+pub fn states_beside<E: From<foldlog::Error>>(
+    before: &StateReader,
+    after: &StateReader,
+    sink: &mut DifferenceSink<'_, E>,
+) -> Result<(), E> {
+    handed(sink, |visit| before.slice_differences_beside(after, |_| true, visit))?;
+    before.tag_differences(after).into_iter().try_for_each(sink)
+}
+
+/// Hands the differences of a position of one log and one of another to `sink`: those of slices, of tags and of conversations.
+///
+/// # Errors
+///
+/// The engine's error if one of them cannot be read, or takes more memory than it may; the error of `sink`.
+pub fn beside<E: From<foldlog::Error>>(
+    here: &LogReader,
+    at: SequenceNumber,
+    there: &LogReader,
+    other_at: SequenceNumber,
+    sink: &mut DifferenceSink<'_, E>,
+) -> Result<(), E> {
+    let (before, after) = (here.state_reader_at(at)?, there.state_reader_at(other_at)?);
+    states_beside(&before, &after, sink)?;
+    handed(sink, |visit| here.visit_conversation_differences_beside(at, there, other_at, visit))
+}
+
+/// Walks with a visitor that hands on to `sink`, and ends where that fails.
+fn handed<E: From<foldlog::Error>>(
+    sink: &mut DifferenceSink<'_, E>,
+    walk: impl FnOnce(&mut VisitDifference<'_>) -> foldlog::Result<()>,
+) -> Result<(), E> {
+    let mut handed = Ok(());
+    walk(&mut |difference| {
+        handed = sink(difference);
+        Ok(if handed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
+    handed
+}

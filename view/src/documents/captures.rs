@@ -1,0 +1,54 @@
+//! Audits the captures of workspaces that a session's directory contains.
+
+use std::path::Path;
+
+use foldlog::filesystem::DamagedObject;
+use foldlog::inspect::{self, CapturesAudited};
+use serde::Serialize;
+
+use super::verify::{SessionDamage, VerifyReport, named};
+use crate::Result;
+
+/// Counts captures of workspaces.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CaptureCounts {
+    /// Those that were read.
+    pub read: u64,
+    /// Those that were collected.
+    pub collected: u64,
+    /// Those of which the sessions' folders have none: the host keeps them in folders of its own, or they were lost.
+    pub elsewhere: u64,
+    /// Damaged files that are listed among all that is corrupt.
+    #[serde(skip)]
+    pub damaged: usize,
+    /// Damaged files that are not listed.
+    #[serde(skip_serializing_if = "super::verify::is_zero")]
+    pub damaged_more: u64,
+}
+
+/// Reads the captures of a session, if that was asked for. Of a log that is damaged itself, nobody knows which these are.
+///
+/// # Errors
+///
+/// [`crate::Error::Engine`] if the log cannot be read.
+pub fn add(dir: &Path, verified: &mut VerifyReport) -> Result<()> {
+    let Some(counted) = &mut verified.captures else { return Ok(()) };
+    let audited = match inspect::audit_captures(dir) {
+        Err(error) if error.is_damage() => return Ok(()),
+        audited => audited?,
+    };
+    let CapturesAudited { captures, collected, elsewhere, damaged, damaged_more, .. } = audited;
+    counted.read += captures;
+    counted.collected += collected;
+    counted.elsewhere += elsewhere.values().sum::<u64>();
+    counted.damaged += damaged.len();
+    counted.damaged_more += damaged_more;
+    let of_file = |DamagedObject { path, reason }| SessionDamage {
+        session: named(dir),
+        segment: path,
+        reason: format!("a capture of a workspace needs it: {reason}"),
+        ..SessionDamage::default()
+    };
+    verified.corrupt.extend(damaged.into_iter().map(of_file));
+    Ok(())
+}

@@ -1,0 +1,383 @@
+//! Accounts of operations: what is known of a call, and what somebody can decide about it.
+
+use foldlog::inspect::{self, LedgerEntry, LogReader};
+use foldlog::{
+    Error, OperationId, PendingQuestion, Record, RecordKind, ReplacedContent, SequenceNumber, SuspensionForm,
+    Value,
+};
+use foldlog_codec::body::{ExternalEffects, Payload, ToolBegin, ToolEnd};
+use foldlog_codec::escape;
+use foldlog_codec::record::time_text;
+use serde::Serialize;
+
+use crate::Result;
+use crate::clock::now;
+use crate::payload;
+use crate::session_dirs::store_of;
+use crate::shell::quoted;
+use crate::text::{DIGEST_DIGITS, digest_text, held_text};
+
+/// Tells all of one operation. The fields are those of `ledger SESSION OPERATION --json`.
+#[derive(Debug, Serialize)]
+pub struct Account<'a> {
+    /// Its entry in the ledger.
+    #[serde(flatten)]
+    pub entry: &'a LedgerEntry,
+    /// Arguments of the call, as they came.
+    pub arguments: Option<String>,
+    /// BLAKE3 of the arguments.
+    pub digest: Option<String>,
+    /// Question that the call asks.
+    pub question: Option<String>,
+    /// Runs of the operation, in their order.
+    pub each_run: Vec<OperationRun>,
+    /// Operations that undid it.
+    pub undone_by: Vec<RelatedOperation>,
+    /// Operations that ran within it.
+    pub calls: Vec<RelatedOperation>,
+    /// What has to be done before somebody can decide.
+    pub before: Option<String>,
+    /// Decisions that can be made.
+    pub decide: Vec<DecisionChoice>,
+}
+
+/// Describes one run of an operation.
+#[derive(Debug, Serialize)]
+pub struct OperationRun {
+    /// Record of its begin.
+    pub begin: SequenceNumber,
+    /// Time of its begin.
+    pub begun_at: String,
+    /// Record of its end; `None` if it has not ended.
+    pub end: Option<SequenceNumber>,
+    /// Time of its end.
+    pub ended_at: Option<String>,
+    /// Name of its outcome.
+    pub outcome: Option<String>,
+    /// Why it failed.
+    pub cause: Option<String>,
+    /// Exit code of the command that the tool ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// `unknown`, if it is unknown whether its work ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<&'static str>,
+    /// Time that it took, in microseconds.
+    pub elapsed_us: Option<u64>,
+    /// Whether its changes were rolled back.
+    pub rolled_back: bool,
+    /// Effects on anything that a rollback does not reach.
+    pub effects: Option<ExternalEffects>,
+    /// Changes of resources that its rollback did not undo.
+    pub not_undone: Vec<NotUndoneRow>,
+    /// What its rollback replaced or removed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<ReplacedContent>,
+    /// What the model was shown, or is to be shown.
+    pub message: Option<String>,
+    /// Result of the call.
+    pub result: Option<String>,
+}
+
+/// Names what of a run was not undone.
+#[derive(Debug, Serialize)]
+pub struct NotUndoneRow {
+    /// Name of the resource.
+    pub resource: String,
+    /// Path within the resource.
+    pub path: String,
+    /// Why it was not undone.
+    pub reason: String,
+}
+
+/// Names another operation.
+#[derive(Debug, Serialize)]
+pub struct RelatedOperation {
+    /// Id of the operation.
+    pub operation: OperationId,
+    /// Name of its tool.
+    pub tool: String,
+    /// Name of its outcome.
+    pub outcome: &'static str,
+    /// Effects on anything that a rollback does not reach.
+    pub effects: Option<ExternalEffects>,
+}
+
+/// Holds something that somebody can decide, and the command that does.
+#[derive(Debug, Serialize)]
+pub struct DecisionChoice {
+    /// What the decision says.
+    pub meaning: &'static str,
+    /// Command that makes it.
+    pub command: String,
+}
+
+/// Returns an operation's account as JSON; without the texts of arguments, question, messages and results unless `payloads` are
+/// asked for. The fields are those of `ledger SESSION OPERATION --json`.
+///
+/// # Errors
+///
+/// The engine's error if the log cannot be read.
+pub(crate) fn account(
+    reader: &LogReader,
+    ledger: &[LedgerEntry],
+    entry: &LedgerEntry,
+    payloads: bool,
+) -> Result<serde_json::Value> {
+    let mut account = Account::of(reader, ledger, entry, None)?;
+    if !payloads {
+        (account.arguments, account.question) = (None, None);
+        account.each_run.iter_mut().for_each(|run| (run.message, run.result) = (None, None));
+    }
+    Ok(serde_json::to_value(&account).map_err(std::io::Error::from)?)
+}
+
+impl<'a> Account<'a> {
+    /// Gathers what is known of an operation, of a session that was read in this place if it was.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error if the log cannot be read.
+    pub fn of(
+        reader: &LogReader,
+        ledger: &[LedgerEntry],
+        entry: &'a LedgerEntry,
+        place: Option<&str>,
+    ) -> Result<Account<'a>> {
+        let (arguments, each_run) = runs(reader, entry.operation)?;
+        let pending = reader.pending(now())?;
+        let question = pending.iter().find(|one| one.operation == entry.operation);
+        let others = |is_one: &dyn Fn(&LedgerEntry) -> bool| {
+            ledger.iter().filter(|other| is_one(other)).map(RelatedOperation::of).collect::<Vec<_>>()
+        };
+        let digest = question.map(|question| digest_text(&question.digest));
+        let before = match place {
+            Some(place) => before_in(place, reader, entry),
+            None => before(reader, entry),
+        };
+        let decides = before.as_ref().is_none_or(|before| before.is_advice);
+        let dir = place.map_or_else(|| quoted(reader.dir().as_os_str()), |_| in_a_store(reader));
+        let decide = if decides { choices(reader, entry.operation, question, &dir) } else { Vec::new() };
+        Ok(Account {
+            entry,
+            arguments,
+            digest,
+            question: question.map(|question| question.question.clone()),
+            each_run,
+            undone_by: others(&|other| other.undoes == Some(entry.operation)),
+            calls: others(&|other| other.parent == Some(entry.operation)),
+            before: before.map(|before| before.text),
+            decide,
+        })
+    }
+}
+
+/// Reads the arguments of an operation and its runs.
+fn runs(reader: &LogReader, operation: OperationId) -> Result<(Option<String>, Vec<OperationRun>)> {
+    let (mut arguments, mut runs) = (None, Vec::new());
+    reader.records(operation.sequence(), reader.last_position(), |record| {
+        match record.kind {
+            RecordKind::TOOL_BEGIN => {
+                let begin = ToolBegin::decode(record.body).map_err(unread(record))?;
+                if begin.again.unwrap_or(record.sequence.into()) == operation {
+                    if arguments.is_none() {
+                        arguments = Some(text_of(reader, begin.arguments));
+                    }
+                    runs.push(OperationRun::begun(record));
+                }
+            }
+            RecordKind::TOOL_END => {
+                let end = ToolEnd::decode(record.body).map_err(unread(record))?;
+                if let Some(run) = runs.iter_mut().find(|run| run.begin == end.begin) {
+                    run.end(record, &end, reader);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok((arguments, runs))
+}
+
+impl OperationRun {
+    fn begun(record: &Record<'_>) -> OperationRun {
+        OperationRun {
+            begin: record.sequence,
+            begun_at: time_text(record.time_us),
+            end: None,
+            ended_at: None,
+            outcome: None,
+            cause: None,
+            exit_code: None,
+            ended: None,
+            elapsed_us: None,
+            rolled_back: false,
+            effects: None,
+            not_undone: Vec::new(),
+            replaced: Vec::new(),
+            message: None,
+            result: None,
+        }
+    }
+
+    fn end(&mut self, record: &Record<'_>, end: &ToolEnd<'_>, reader: &LogReader) {
+        (self.end, self.ended_at) = (Some(record.sequence), Some(time_text(record.time_us)));
+        self.outcome = Some(end.outcome.name().to_owned());
+        self.cause = end.cause.map(|cause| cause.name().to_owned());
+        (self.exit_code, self.elapsed_us) = (end.exit_code, Some(end.elapsed_us));
+        self.ended = end.has_unknown_end().then_some("unknown");
+        (self.rolled_back, self.effects) = (end.rolls_back, Some(end.outside));
+        let left = end.not_undone.iter().map(|left| NotUndoneRow {
+            resource: left.resource.to_string(),
+            path: left.path.to_string(),
+            reason: left.reason.to_string(),
+        });
+        self.not_undone = left.collect();
+        self.replaced = end.replaced.iter().map(ReplacedContent::from).collect();
+        self.message = end.shown.map(|shown| text_of(reader, shown));
+        self.result = end.result.map(|result| text_of(reader, result));
+    }
+}
+
+impl RelatedOperation {
+    fn of(entry: &LedgerEntry) -> RelatedOperation {
+        let (operation, tool) = (entry.operation, entry.tool.clone());
+        RelatedOperation { operation, tool, outcome: entry.outcome.name(), effects: entry.effects }
+    }
+}
+
+/// Wraps an error of the codec into the engine's, which names the record.
+pub fn unread(record: &Record<'_>) -> impl Fn(foldlog_codec::Error) -> Error {
+    let sequence = record.sequence;
+    move |error| Error::Inconsistent { sequence, reason: error.to_string() }
+}
+
+/// Returns the text that a payload holds, or its value as JSON; or why it cannot be told.
+pub fn text_of(reader: &LogReader, payload: Payload<'_>) -> String {
+    match payload::with_value(reader, payload, |value| value.to_value()) {
+        Ok(Value::Str(text)) => text,
+        Ok(value) => escape::to_json(&value.json_form()).unwrap_or_else(|error| format!("({error})")),
+        Err(why) => why,
+    }
+}
+
+/// Says what has to be done, or thought of, before somebody decides about an operation.
+struct DecisionPrerequisite {
+    text: String,
+    /// Whether it can be decided all the same.
+    is_advice: bool,
+}
+
+/// Returns what comes before a decision about an operation; `None` if nothing does.
+fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<DecisionPrerequisite> {
+    let dir = quoted(reader.dir().as_os_str());
+    let must = |text: String| Some(DecisionPrerequisite { text, is_advice: false });
+    // First: what the damage hides may be the end of a call that seems to run.
+    if reader.sound_end().is_some() {
+        return must(format!(
+            "the log is damaged, and takes no decision: `foldlog salvage {dir} --to STORE` makes one that does"
+        ));
+    }
+    let is_open = reader.report().interrupted.iter().any(|open| open.operation == entry.operation);
+    // A call that was fenced before its handler ran has begun in this log alone.
+    if let Some(replicated) = reader.replicated().filter(|_| waits(reader, entry)) {
+        let recover =
+            if is_open { format!("`foldlog recover {dir} --unreplicated` first; ") } else { String::new() };
+        let text = format!(
+            "{}, and this log does not tell whether it has this call's begin, nor what became of the call since: the host that has \
+             claimed the session decides. Without that replica: {recover}what is written with --unreplicated counts only if no other \
+             worker has gone on with the session",
+            held_text(replicated)
+        );
+        return Some(DecisionPrerequisite { text, is_advice: !is_open });
+    }
+    if is_open {
+        let holder =
+            store_of(reader.dir()).and_then(|(store, id)| inspect::running(&store, &[id]).ok()?.remove(&id));
+        return must(match holder {
+            Some(holder) => format!("it runs: {holder}; wait for it, or end that process"),
+            None => {
+                format!(
+                    "its process is gone: let its host recover the session, or `foldlog recover {dir}` (with `--workspace` for each folder)"
+                )
+            }
+        });
+    }
+    let unsettled = |operation| reader.report().unsettled.iter().any(|one| one.operation == operation);
+    if let Some(parent) = entry.parent.filter(|parent| unsettled(*parent)) {
+        return must(format!("it ran within operation {parent}: `foldlog ledger {dir} {parent}`"));
+    }
+    None
+}
+
+/// Returns what comes before a decision about an operation of a session that was read in a place.
+fn before_in(place: &str, reader: &LogReader, entry: &LedgerEntry) -> Option<DecisionPrerequisite> {
+    if !waits(reader, entry) {
+        return None;
+    }
+    let (dir, session) = (in_a_store(reader), reader.opened().session);
+    let is_open = reader.report().interrupted.iter().any(|open| open.operation == entry.operation);
+    let recover = if is_open {
+        format!(", and there `foldlog recover {dir} --unreplicated` first")
+    } else {
+        String::new()
+    };
+    let text = format!(
+        "nobody decides in a place: its host does, or somebody in its worker's store, with that worker stopped, where {dir} is the \
+         session's folder{recover}. If that store is gone, make one: `foldlog takeover {place} --session {session} --to STORE --by \
+         \"$USER\" --reason WHY`"
+    );
+    Some(DecisionPrerequisite { text, is_advice: !is_open })
+}
+
+/// Returns the session's folder in a store that is still to be found or made.
+fn in_a_store(reader: &LogReader) -> String {
+    format!("STORE/sessions/{}", reader.opened().session)
+}
+
+/// Returns whether somebody could decide about an operation, or end it, if no replica held the session.
+fn waits(reader: &LogReader, entry: &LedgerEntry) -> bool {
+    let report = reader.report();
+    report.interrupted.iter().any(|open| open.operation == entry.operation)
+        || report.unsettled.iter().any(|one| one.operation == entry.operation)
+        || entry.waits_for.is_some()
+}
+
+/// Returns what can be decided about an operation.
+pub fn choices(
+    reader: &LogReader,
+    operation: OperationId,
+    question: Option<&PendingQuestion>,
+    dir: &str,
+) -> Vec<DecisionChoice> {
+    let held = if reader.replicated().is_some() { " --unreplicated" } else { "" };
+    let choice = |meaning, decision: &str| DecisionChoice {
+        meaning,
+        command: format!("foldlog settle {dir} {operation} {decision} --by \"$USER\" --reason WHY{held}"),
+    };
+    let unsettled = reader.report().unsettled.iter().find(|one| one.operation == operation);
+    match (unsettled, question.map(|question| (question.form, question.digest))) {
+        (Some(unsettled), _) => {
+            let again =
+                choice("it may run again: its host does so when it recovers the session", "run-again");
+            let mut choices = vec![
+                choice("it did its work (--result JSON tells the model which)", "committed"),
+                choice("it did not do its work, and shall not run again", "failed"),
+            ];
+            choices.extend((!unsettled.run_again).then_some(again));
+            choices
+        }
+        (None, Some((SuspensionForm::Asks, digest))) => {
+            let digits: String = digest_text(&digest).chars().take(DIGEST_DIGITS).collect();
+            vec![
+                choice("it may run, with these arguments", &format!("approved --arguments {digits}")),
+                choice("it may not run", "failed"),
+            ]
+        }
+        (None, Some((SuspensionForm::Awaits, _))) => vec![
+            choice("this is the result for which it waits", "committed --result JSON"),
+            choice("the result will not come", "failed"),
+        ],
+        _ => Vec::new(),
+    }
+}

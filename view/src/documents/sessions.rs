@@ -1,0 +1,400 @@
+//! Rows of the sessions of a store: how each of them stands.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+#[cfg(feature = "server")]
+use foldlog::Store;
+use foldlog::conversation::ResumePoint;
+use foldlog::inspect::{self, ResumableConversation, SessionFence, SessionOverview, StandingOperation};
+use foldlog::{Error, Holder, OperationId, Parent, Replicated, SequenceNumber};
+use foldlog_codec::escape;
+use foldlog_codec::record::time_text;
+use serde::Serialize;
+use uuid::Uuid;
+
+#[cfg(feature = "server")]
+use crate::Result;
+#[cfg(feature = "server")]
+use crate::clock::now;
+use crate::session_dirs::{holds_anything, lost_segments};
+
+/// Says how a session stands. A session of which several are true is listed with the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Its log is damaged.
+    Damaged,
+    /// The session cannot be read, and is not known to be damaged.
+    Unreadable,
+    /// A process has it open for writing.
+    Running,
+    /// A tool's call has begun and not ended, and no process has the session open.
+    Interrupted,
+    /// A call was interrupted, and has neither run again nor been settled.
+    Unsettled,
+    /// A call waits for somebody's answer.
+    Suspended,
+    /// A conversation stopped before its end: its host has to resume it.
+    Resumable,
+    /// Its last writer ended without closing it, between two calls.
+    Unclosed,
+    /// Its last writer closed it.
+    Closed,
+}
+
+impl Status {
+    /// All of them, the worst first.
+    pub const ALL: [Status; 9] = [
+        Status::Damaged,
+        Status::Unreadable,
+        Status::Running,
+        Status::Interrupted,
+        Status::Unsettled,
+        Status::Suspended,
+        Status::Resumable,
+        Status::Unclosed,
+        Status::Closed,
+    ];
+
+    /// Returns the name that listings and JSON use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Damaged => "damaged",
+            Status::Unreadable => "unreadable",
+            Status::Running => "running",
+            Status::Interrupted => "interrupted",
+            Status::Unsettled => "unsettled",
+            Status::Suspended => "suspended",
+            Status::Resumable => "resumable",
+            Status::Unclosed => "unclosed",
+            Status::Closed => "closed",
+        }
+    }
+}
+
+/// Holds the row of a session. The fields are those of `sessions --json`.
+#[derive(Debug, Serialize)]
+pub struct SessionListRow {
+    /// Id of the session.
+    pub session: Uuid,
+    /// The first that is true of the session.
+    pub status: Status,
+    /// Number of records; `None` if the session cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub records: Option<u64>,
+    /// Bytes of the log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_bytes: Option<u64>,
+    /// Number of objects in the directory.
+    pub objects: u64,
+    /// Bytes of these objects.
+    pub object_bytes: u64,
+    /// Time of the session's own first record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Time>,
+    /// Time of its last record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_at: Option<Time>,
+    /// Tags, each with its value.
+    pub tags: BTreeMap<String, String>,
+    /// Session that this one comes from.
+    pub parent: Option<ParentRow>,
+    /// Where a replica contains the records.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicated: Option<ReplicatedRow>,
+    /// Claim of another worker that fences the log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fenced: Option<SessionFence>,
+    /// Process that has the session open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running: Option<WriterProcess>,
+    /// Calls that have begun and not ended.
+    pub open: Vec<SessionOperationRow>,
+    /// Calls that were interrupted.
+    pub unsettled: Vec<SessionOperationRow>,
+    /// Calls that wait for an answer.
+    pub suspended: Vec<SessionOperationRow>,
+    /// Conversations that stopped before their end.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resumable: Vec<Resumable>,
+    /// Place of the first damage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damage: Option<DamageRow>,
+    /// Why the session cannot be read, or not all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// All that is true of the session.
+    #[serde(skip)]
+    pub statuses: Vec<Status>,
+    /// Why the session, or part of it, cannot be read.
+    #[serde(skip)]
+    pub failure: Option<ReadFailure>,
+}
+
+/// Describes why a session, or part of it, cannot be read.
+#[derive(Debug)]
+pub struct ReadFailure {
+    /// What is wrong.
+    pub text: String,
+    /// Whether the log is damaged.
+    pub is_damage: bool,
+}
+
+/// Names the session that another one comes from.
+#[derive(Debug, Serialize)]
+pub struct ParentRow {
+    /// Id of the parent.
+    pub session: Uuid,
+    /// `fork` or `child`.
+    pub how: &'static str,
+    /// Position of the fork.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<SequenceNumber>,
+    /// Operation for which a child works.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operation: Option<OperationId>,
+}
+
+/// Is a time in microseconds since 1970, which is text where it is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(pub i64);
+
+impl Serialize for Time {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&time_text(self.0))
+    }
+}
+
+/// Says where a replica holds a session's records.
+#[derive(Debug, Serialize)]
+pub struct ReplicatedRow {
+    /// Place of the replica.
+    pub at: String,
+    /// Worker that claimed the session first.
+    pub by: String,
+    /// Epoch of the claim.
+    pub epoch: u64,
+}
+
+/// Names the process that has a session open, as far as it left a note.
+#[derive(Debug, Serialize)]
+pub struct WriterProcess {
+    /// Id of the process.
+    pub pid: Option<u32>,
+    /// Name of its host.
+    pub host: Option<String>,
+    /// Time since which it has the session open.
+    pub since: Option<String>,
+    /// Whether it has ended.
+    pub ended: bool,
+}
+
+/// Describes a call that has not ended, or that waits.
+#[derive(Debug, Serialize)]
+pub struct SessionOperationRow {
+    /// Id of the operation.
+    pub operation: OperationId,
+    /// Name of its tool.
+    pub tool: String,
+    /// Time of its begin.
+    pub since: String,
+    /// The same time in microseconds since 1970.
+    #[serde(skip)]
+    pub since_us: i64,
+    /// Workspaces by name, each with the path that it had.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub workspaces: BTreeMap<String, String>,
+}
+
+/// Describes a conversation that its host has to resume.
+#[derive(Debug, Serialize)]
+pub struct Resumable {
+    /// Id of the evaluation.
+    pub evaluation: String,
+    /// `provider` or `calls`.
+    pub next: &'static str,
+    /// Ordinals of the calls that are to run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<u32>,
+    /// Time of the last record.
+    pub since: String,
+    /// The same time in microseconds since 1970.
+    #[serde(skip)]
+    pub since_us: i64,
+}
+
+impl Resumable {
+    fn of(conversation: &ResumableConversation) -> Resumable {
+        let ResumableConversation { evaluation_id, point, last_at_us } = conversation;
+        let (next, calls) = match point {
+            ResumePoint::RunTools(calls) => ("calls", calls.clone()),
+            _ => ("provider", Vec::new()),
+        };
+        let (evaluation, since) = (evaluation_id.to_string(), time_text(*last_at_us));
+        Resumable { evaluation, next, calls, since, since_us: *last_at_us }
+    }
+}
+
+/// Names the place of the first damage.
+#[derive(Debug, Serialize)]
+pub struct DamageRow {
+    /// Segment in which the sound part ends.
+    #[serde(serialize_with = "escape::serialize_path")]
+    pub segment: PathBuf,
+    /// Place in the segment, in bytes.
+    pub offset: u64,
+    /// Sequence number of the first record that is not sound.
+    pub sequence: SequenceNumber,
+}
+
+/// Returns whether a session's folder holds no records, and nothing that was made after a first one.
+pub fn is_nothing(found: &foldlog::Result<SessionOverview>, dir: &Path) -> bool {
+    matches!(found, Err(Error::NotASession { .. })) && lost_segments(dir).is_none() && !holds_anything(dir)
+}
+
+/// Returns the rows of some sessions of a store, in their order. Folders that hold no records are passed over.
+///
+/// # Errors
+///
+/// The engine's error if the store cannot be read.
+#[cfg(feature = "server")]
+pub(crate) fn rows_of(store: &Store, ids: &[Uuid], memory_bytes: Option<u64>) -> Result<Vec<SessionListRow>> {
+    let mut running = inspect::running(store.path(), ids)?;
+    let now_us = now().timestamp_micros();
+    let rows = ids.iter().filter_map(|id| {
+        let dir = store.session_dir(*id);
+        let found = inspect::overview(&dir, now_us, memory_bytes);
+        (!is_nothing(&found, &dir)).then(|| SessionListRow::of(*id, &dir, found, running.remove(id)))
+    });
+    Ok(rows.collect())
+}
+
+impl SessionListRow {
+    /// Describes the session in the directory `dir` by what was found there and by the process that has it open.
+    pub fn of(
+        session: Uuid,
+        dir: &Path,
+        found: foldlog::Result<SessionOverview>,
+        holder: Option<Holder>,
+    ) -> SessionListRow {
+        let running = holder.map(|holder| {
+            let Holder { pid, host, since, ended } = holder;
+            WriterProcess { pid, host, since, ended }
+        });
+        let row = SessionListRow {
+            session,
+            status: Status::Unreadable,
+            records: None,
+            log_bytes: None,
+            objects: 0,
+            object_bytes: 0,
+            created_at: None,
+            last_at: None,
+            tags: BTreeMap::new(),
+            parent: None,
+            replicated: None,
+            fenced: inspect::fenced(dir),
+            running,
+            open: Vec::new(),
+            unsettled: Vec::new(),
+            suspended: Vec::new(),
+            resumable: Vec::new(),
+            damage: None,
+            error: None,
+            statuses: Vec::new(),
+            failure: None,
+        };
+        match found {
+            Ok(overview) => row.read(overview),
+            Err(error) => row.unread(dir, error),
+        }
+    }
+
+    /// Adds what was read of the session.
+    fn read(mut self, overview: SessionOverview) -> SessionListRow {
+        let SessionOverview { records, log_bytes, created_at_us, last_at_us, closed, .. } = overview;
+        (self.records, self.log_bytes) = (Some(records), Some(log_bytes));
+        (self.created_at, self.last_at) = (Some(Time(created_at_us)), Some(Time(last_at_us)));
+        (self.objects, self.object_bytes) = (overview.objects, overview.object_bytes);
+        self.tags = overview.tags;
+        self.parent = overview.parent.map(ParentRow::of);
+        self.replicated =
+            overview.replicated.map(|Replicated { at, by, epoch }| ReplicatedRow { at, by, epoch });
+        self.open = overview.open.iter().map(SessionOperationRow::of).collect();
+        self.unsettled = overview.unsettled.iter().map(SessionOperationRow::of).collect();
+        self.suspended = overview.suspended.iter().map(SessionOperationRow::of).collect();
+        self.resumable = overview.resumable.iter().map(Resumable::of).collect();
+        if let Some(end) = overview.sound_end {
+            let text = end.damage.to_string();
+            self.error = Some(text.clone());
+            self.failure = Some(ReadFailure { text, is_damage: end.damage.is_damage() });
+            self.damage =
+                Some(DamageRow { segment: end.segment, offset: end.offset, sequence: end.sequence });
+        }
+        let is_running = self.running.is_some();
+        let all = [
+            (Status::Damaged, self.damage.is_some()),
+            (Status::Running, is_running),
+            (Status::Interrupted, !is_running && !self.open.is_empty()),
+            (Status::Unsettled, !self.unsettled.is_empty()),
+            (Status::Suspended, !self.suspended.is_empty()),
+            (Status::Resumable, !is_running && !self.resumable.is_empty()),
+            (Status::Closed, closed && !is_running),
+        ];
+        self.statuses = all.into_iter().filter(|(_, is_true)| *is_true).map(|(status, _)| status).collect();
+        if self.statuses.is_empty() || (!closed && self.statuses.iter().all(|one| *one > Status::Interrupted))
+        {
+            self.statuses.push(Status::Unclosed);
+        }
+        self.statuses.sort_unstable();
+        self.status = self.statuses.first().copied().unwrap_or(Status::Unclosed);
+        self
+    }
+
+    /// Adds why the session cannot be read.
+    fn unread(mut self, dir: &Path, error: Error) -> SessionListRow {
+        // Of a folder that cannot be looked at, the error tells.
+        (self.objects, self.object_bytes) = inspect::kept_objects(dir).unwrap_or_default();
+        let lost = lost_segments(dir).filter(|_| matches!(error, Error::NotASession { .. }));
+        let (text, is_damage) = match lost {
+            Some(reason) => (format!("{}: {reason}", escape::path(dir)), true),
+            None => (error.to_string(), error.is_damage()),
+        };
+        self.status = if is_damage { Status::Damaged } else { Status::Unreadable };
+        self.statuses = vec![self.status];
+        if self.running.is_some() {
+            self.statuses.push(Status::Running);
+        }
+        self.error = Some(text.clone());
+        self.failure = Some(ReadFailure { text, is_damage });
+        self
+    }
+}
+
+impl SessionOperationRow {
+    fn of(operation: &StandingOperation) -> SessionOperationRow {
+        let StandingOperation { operation, tool, begun_at_us, workspaces } = operation;
+        let (since, workspaces) = (time_text(*begun_at_us), workspaces.clone());
+        SessionOperationRow {
+            operation: *operation,
+            tool: tool.to_string(),
+            since,
+            since_us: *begun_at_us,
+            workspaces,
+        }
+    }
+}
+
+impl ParentRow {
+    fn of(parent: Parent) -> ParentRow {
+        match parent {
+            Parent::Fork { session, position, .. } => {
+                ParentRow { session, how: "fork", position: Some(position), operation: None }
+            }
+            Parent::Child { session, operation } => {
+                ParentRow { session, how: "child", position: None, operation }
+            }
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The files of workspaces at every position, as far as captures tell.
+//!
+//! A workspace's files at a position are those of its last capture on the way there: that of a call's begin, or of the end of a call
+//! whose changes stay. A rollback goes back to the capture that held at its target. What was changed by hand since then is known
+//! from the next capture on.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::Write;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog::filesystem::{FileFacts, FileKind, FilesystemSnapshot, SnapshotReader};
+use foldlog::inspect::{LogReader, captures_dir};
+use foldlog::{Outcome, Record, RecordKind, SequenceNumber};
+use foldlog_codec::body::{ResourceSnapshot, ToolBegin, ToolEnd};
+use foldlog_codec::escape;
+use foldlog_codec::msgpack;
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+
+use crate::Result;
+use crate::blocks::{Blocks, LineBlocks};
+use crate::lists::ListHistory;
+use crate::walk::{ListPlaces, line, names_block};
+use crate::{Payloads, RecordRange};
+
+/// Number of versions of files that a page has of one workspace at most.
+const VERSIONS_MAX: usize = 200_000;
+
+/// Number of bytes of files' contents that a page has at most, of all workspaces together.
+const CONTENTS_BYTES_MAX: u64 = 64 << 20;
+
+/// Describes a workspace, and says where a page finds its files.
+#[derive(Debug, Serialize)]
+pub(crate) struct WorkspaceDocument {
+    name: String,
+    list: ListPlaces,
+    /// Positions from which on the files are not known, each with the reason.
+    gaps: Vec<(SequenceNumber, String)>,
+}
+
+/// Says where a page finds files and their contents.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct FilesDocument {
+    workspaces: Vec<WorkspaceDocument>,
+    /// Number of the first content of each block, and the block.
+    contents: Vec<(u64, u32)>,
+}
+
+/// What of each workspace was captured last.
+pub(crate) type WorkspaceCaptures = Arc<BTreeMap<String, FilesystemSnapshot>>;
+
+/// A version of a file: the record from which on it is there, its path, and what it is.
+type FileVersion = (SequenceNumber, String, FileFacts);
+
+/// How a workspace changed at a position: paths that went, and versions that came.
+type WorkspaceChange = (SequenceNumber, Vec<String>, Vec<(String, FileFacts)>);
+
+/// Returns what was captured last at each position at which that changed.
+pub(crate) fn captures(
+    reader: &LogReader,
+    range: &RecordRange,
+) -> Result<BTreeMap<SequenceNumber, WorkspaceCaptures>> {
+    let rollbacks: BTreeMap<_, _> = reader.rollbacks().collect();
+    let mut history: BTreeMap<SequenceNumber, WorkspaceCaptures> = BTreeMap::new();
+    let mut now = WorkspaceCaptures::default();
+    reader.records(SequenceNumber::MIN, range.last, |record| {
+        let before = Arc::clone(&now);
+        if let Some(to) = rollbacks.get(&record.sequence) {
+            now = history.range(..=*to).next_back().map(|(_, then)| Arc::clone(then)).unwrap_or_default();
+        }
+        for (workspace, snapshot) in captured(reader, record) {
+            if now.get(&workspace) != Some(&snapshot) {
+                Arc::make_mut(&mut now).insert(workspace, snapshot);
+            }
+        }
+        if !Arc::ptr_eq(&before, &now) {
+            history.insert(record.sequence, Arc::clone(&now));
+        }
+        Ok(())
+    })?;
+    Ok(history)
+}
+
+/// Returns the captures of workspaces that hold from a record on.
+fn captured(reader: &LogReader, record: &Record<'_>) -> Vec<(String, FilesystemSnapshot)> {
+    let resources: Vec<ResourceSnapshot<'_>> = match record.kind {
+        RecordKind::TOOL_BEGIN => {
+            ToolBegin::decode(record.body).map(|begin| begin.resources).unwrap_or_default()
+        }
+        RecordKind::TOOL_END => match ToolEnd::decode(record.body) {
+            Ok(end) if matches!(end.outcome, Outcome::Committed | Outcome::Suspended) && !end.rolls_back => {
+                end.resources
+            }
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    };
+    // Resources of other kinds have captures of other forms.
+    let snapshot = |resource: ResourceSnapshot<'_>| {
+        let bytes = reader.payload(resource.snapshot?).ok()?;
+        Some((resource.resource.into_owned(), msgpack::from_slice(&bytes).ok()?))
+    };
+    resources.into_iter().filter_map(snapshot).collect()
+}
+
+/// Collects how the files of one workspace changed.
+#[derive(Default)]
+struct ChangeCollector {
+    before: Option<FilesystemSnapshot>,
+    paths: BTreeSet<String>,
+    changes: Vec<WorkspaceChange>,
+    versions: usize,
+    gaps: Vec<(SequenceNumber, String)>,
+}
+
+impl ChangeCollector {
+    /// Notes what was captured last at a position.
+    fn at(&mut self, position: SequenceNumber, now: Option<&FilesystemSnapshot>, store: &mut SnapshotReader) {
+        if self.before.as_ref() == now {
+            return;
+        }
+        if let (Some(before), Some(now)) = (&self.before, now)
+            && before.commit == now.commit
+        {
+            self.before = Some(now.clone());
+            return;
+        }
+        let (mut removed, mut added, mut failed) = (Vec::new(), Vec::new(), None);
+        match now {
+            None => removed.extend(std::mem::take(&mut self.paths)),
+            Some(now) => match store.changes(self.before.as_ref(), now) {
+                Ok(_) if self.versions > VERSIONS_MAX => {
+                    failed = Some("too many files have changed".to_owned());
+                }
+                Ok(changes) => {
+                    for change in changes {
+                        if change.before.is_some() {
+                            self.paths.remove(&change.path);
+                            removed.push(change.path.clone());
+                        }
+                        if let Some(after) = change.after {
+                            self.paths.insert(change.path.clone());
+                            added.push((change.path, after));
+                        }
+                    }
+                }
+                Err(error) => failed = Some(error.to_string()),
+            },
+        }
+        self.versions += added.len();
+        self.before = now.filter(|_| failed.is_none()).cloned();
+        if let Some(reason) = failed {
+            removed.extend(std::mem::take(&mut self.paths));
+            self.gaps.push((position, reason));
+        }
+        self.changes.push((position, removed, added));
+    }
+}
+
+/// Writes the files of all workspaces.
+///
+/// # Errors
+///
+/// The engine's error if the log cannot be read, or that of the writer. Captures that cannot be read are gaps.
+pub(crate) fn files<W: Write>(
+    reader: &LogReader,
+    range: &RecordRange,
+    payloads: Payloads,
+    blocks: &mut Blocks<W>,
+) -> Result<FilesDocument> {
+    let history = captures(reader, range)?;
+    let mut document = FilesDocument::default();
+    if history.is_empty() {
+        return Ok(document);
+    }
+    let mut contents =
+        Contents { payloads, lines: LineBlocks::default(), known: HashMap::new(), bytes: 0, count: 0 };
+    let names: BTreeSet<&String> = history.values().flat_map(|captured| captured.keys()).collect();
+    for name in names {
+        let mut store = SnapshotReader::open(store_of(reader.dir(), name));
+        let mut changes = ChangeCollector::default();
+        for (position, captured) in &history {
+            changes.at(*position, captured.get(name), &mut store);
+        }
+        let ChangeCollector { changes, gaps, .. } = changes;
+        let list = workspace(changes, &mut store, &mut contents, blocks)?;
+        document.workspaces.push(WorkspaceDocument { name: name.clone(), list, gaps });
+    }
+    document.contents = contents.lines.finish(blocks)?;
+    Ok(document)
+}
+
+/// Returns the folder in which a session's folder holds the captures of a workspace: that for all of them, or one that is called
+/// as the workspace is.
+pub(crate) fn store_of(session: &Path, workspace: &str) -> PathBuf {
+    let is_store = |dir: &Path| {
+        let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+        is_folder(dir) && is_folder(&dir.join("objects"))
+    };
+    let of_all = captures_dir(session);
+    let mut parts = Path::new(workspace).components();
+    match (parts.next(), parts.next()) {
+        // The name comes from the log, and leads nowhere else.
+        (Some(Component::Normal(name)), None) if !is_store(&of_all) && is_store(&session.join(name)) => {
+            session.join(name)
+        }
+        _ => of_all,
+    }
+}
+
+fn workspace<W: Write>(
+    changes: Vec<WorkspaceChange>,
+    store: &mut SnapshotReader,
+    contents: &mut Contents,
+    blocks: &mut Blocks<W>,
+) -> Result<ListPlaces> {
+    let paths: BTreeSet<&String> =
+        changes.iter().flat_map(|(_, _, added)| added.iter().map(|(path, _)| path)).collect();
+    let places: HashMap<String, u32> = paths.into_iter().cloned().zip(0..).collect();
+    let place = |path: &String| places.get(path).copied();
+    let mut history = ListHistory::<u32>::default();
+    let mut versions: Vec<FileVersion> = Vec::new();
+    for (position, removed, added) in changes {
+        let mut went: Vec<u32> = removed.iter().filter_map(place).collect();
+        went.sort_unstable();
+        let mut came: Vec<(u32, u32)> = Vec::new();
+        for (path, facts) in added {
+            came.extend(place(&path).map(|place| (place, versions.len() as u32)));
+            versions.push((position, path, facts));
+        }
+        came.sort_unstable();
+        history.change(position, &went, &came);
+    }
+    let mut lines = LineBlocks::default();
+    for (_, path, facts) in &versions {
+        let mut file = described(path, facts);
+        file["content"] = json!(contents.of(facts, store, blocks)?);
+        lines.push(&line(b'=', &file)?, blocks)?;
+    }
+    let names = names_block(versions.iter().map(|(sequence, ..)| (*sequence, 0, 0)));
+    Ok(ListPlaces {
+        versions: blocks.add(&history.encode())?,
+        names: blocks.add(&names)?,
+        count: versions.len() as u64,
+        items: lines.finish(blocks)?,
+    })
+}
+
+/// Returns what a page is told of a file, beside its content.
+pub(crate) fn described(path: &str, facts: &FileFacts) -> Json {
+    json!({
+        "path": path,
+        "kind": if facts.kind == FileKind::Link { "link" } else { "file" },
+        "permissions": facts.permissions.map(|bits| format!("{bits:04o}")),
+        "bytes": facts.len,
+        "digest": facts.digest,
+    })
+}
+
+/// Writes the contents of files, each once.
+struct Contents {
+    payloads: Payloads,
+    lines: LineBlocks,
+    /// Line of each content, by its digest and form; `None` if it was left out.
+    known: HashMap<(String, u8), Option<u64>>,
+    bytes: u64,
+    count: u64,
+}
+
+impl Contents {
+    /// Returns the number of the line that holds a file's content; `None` if it is left out.
+    fn of<W: Write>(
+        &mut self,
+        facts: &FileFacts,
+        store: &mut SnapshotReader,
+        blocks: &mut Blocks<W>,
+    ) -> Result<Option<u64>> {
+        let key = (facts.digest.clone(), facts.form as u8);
+        if let Some(known) = self.known.get(&key) {
+            return Ok(*known);
+        }
+        let fits = self.payloads.are_asked_for()
+            && facts.len <= self.payloads.bytes_max()
+            && self.bytes.saturating_add(facts.len) <= CONTENTS_BYTES_MAX;
+        let read = fits.then(|| store.content(facts, self.payloads.bytes_max()));
+        let number = match read {
+            None => None,
+            Some(read) => {
+                let content = content(read);
+                self.lines.push(&line(b'=', &content)?, blocks)?;
+                self.bytes += facts.len;
+                self.count += 1;
+                Some(self.count - 1)
+            }
+        };
+        self.known.insert(key, number);
+        Ok(number)
+    }
+}
+
+/// Returns what a page has of a content: its text; of one that is no text its bytes; or why it cannot be read.
+pub(crate) fn content(read: foldlog::filesystem::Result<Vec<u8>>) -> Json {
+    match read.map(String::from_utf8) {
+        Ok(Ok(text)) => json!({ "text": text }),
+        Ok(Err(bytes)) => {
+            use base64::Engine;
+            json!({ "base64": base64::engine::general_purpose::STANDARD.encode(bytes.as_bytes()) })
+        }
+        Err(error) => json!({ "error": escape::text(&error.to_string()) }),
+    }
+}

@@ -1,0 +1,82 @@
+//! The payloads of records: what hosts and tools put into them, decoded without their types.
+
+use foldlog::inspect::LogReader;
+use foldlog::{Record, RecordKind, Value};
+use foldlog_codec::body::{Action, Dispatch, Observed, Payload, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::escape;
+use foldlog_codec::msgpack::{JsonStream, ValueLimits};
+
+use crate::text::shortened;
+
+/// Number of characters of a payload that a person is shown.
+const CHARS_MAX: usize = 1000;
+
+/// Number of bytes of the largest object that is read for a payload. Of a larger one only the length is shown.
+pub(crate) const OBJECT_BYTES_MAX: u64 = 1 << 20;
+
+/// Returns the payloads of a record, each with the name of what it is: the value of an event, the arguments of a call, what
+/// it came to. None if the record's body does not decode.
+fn payloads<'a>(record: &Record<'a>) -> Vec<(&'static str, Payload<'a>)> {
+    match record.kind {
+        RecordKind::DISPATCH => match Dispatch::decode(record.body).map(|dispatch| dispatch.action) {
+            Ok(Action::Event { data, .. }) => vec![("data", data)],
+            _ => Vec::new(),
+        },
+        RecordKind::OBSERVED => match Observed::decode(record.body) {
+            Ok(observed) => vec![("data", observed.data)],
+            Err(_) => Vec::new(),
+        },
+        RecordKind::TOOL_BEGIN => match ToolBegin::decode(record.body) {
+            Ok(begin) => vec![("arguments", begin.arguments)],
+            Err(_) => Vec::new(),
+        },
+        RecordKind::TOOL_END => match ToolEnd::decode(record.body) {
+            Ok(end) => named([("result", end.result), ("shown", end.shown)]),
+            Err(_) => Vec::new(),
+        },
+        RecordKind::SETTLE => match Settle::decode(record.body) {
+            Ok(settle) => named([("result", settle.result), ("shown", settle.shown)]),
+            Err(_) => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
+}
+
+fn named<'a>(payloads: [(&'static str, Option<Payload<'a>>); 2]) -> Vec<(&'static str, Payload<'a>)> {
+    payloads.into_iter().filter_map(|(name, payload)| Some((name, payload?))).collect()
+}
+
+/// Hands the value of a payload to `read`, or returns why it cannot be told.
+pub(crate) fn with_value<T>(
+    reader: &LogReader,
+    payload: Payload<'_>,
+    read: impl FnOnce(JsonStream<'_>) -> T,
+) -> Result<T, String> {
+    if let Some(object) = payload.object().filter(|object| object.len > OBJECT_BYTES_MAX) {
+        return Err(format!("({} bytes in the object {})", object.len, object.file_name()));
+    }
+    let bytes = reader.payload(payload).map_err(|error| format!("({error})"))?;
+    let value = JsonStream::new(&bytes, ValueLimits::of_payload()).map_err(|error| format!("({error})"))?;
+    Ok(read(value))
+}
+
+/// Writes the payloads of a record as lines for a person, each shortened.
+pub fn lines(reader: &LogReader, record: &Record<'_>) -> Vec<String> {
+    let line = |(name, payload): (&str, Payload<'_>)| {
+        let text = with_value(reader, payload, |value| escape::json_beginning(&value, CHARS_MAX));
+        format!("          {name}  {}", shortened(&text.unwrap_or_else(|why| why), CHARS_MAX))
+    };
+    payloads(record).into_iter().map(line).collect()
+}
+
+/// Returns the payloads of a record as one value, each under its name.
+pub fn value(reader: &LogReader, record: &Record<'_>) -> Value {
+    let pair = |(name, payload): (&str, Payload<'_>)| {
+        // The form is exact, as everywhere else.
+        let form = |value: JsonStream<'_>| serde_json::to_value(value).map(Value::from);
+        let value = with_value(reader, payload, form);
+        let value = value.and_then(|form| form.map_err(|error| format!("({error})")));
+        (Value::from(name), value.unwrap_or_else(Value::from))
+    };
+    Value::Map(payloads(record).into_iter().map(pair).collect())
+}

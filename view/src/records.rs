@@ -1,0 +1,386 @@
+//! The timeline's columns: what one line for each record says, in chunks.
+
+use std::collections::BTreeMap;
+#[cfg(feature = "server")]
+use std::collections::BTreeSet;
+#[cfg(feature = "server")]
+use std::ops::RangeInclusive;
+
+use foldlog::inspect::LogReader;
+use foldlog::{OperationId, Outcome, Record, RecordKind, SequenceNumber};
+use foldlog_codec::body::{Lane, Request, ToolBegin, ToolEnd};
+use serde::Serialize;
+
+use crate::documents::timeline::Timeline;
+use crate::record_names::record_name;
+
+/// Number of records in a chunk.
+pub(crate) const CHUNK_RECORDS: usize = 1024;
+
+/// Number of stretches that the density strip divides a session into.
+const STRETCHES: u64 = 600;
+
+/// Holds the columns of some records that follow each other. Numbers in `name`, `tool` and `outcome` are places in `texts`,
+/// counted from 1; 0 stands for none. Numbers in `slices` are places in `sets`.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct RecordColumns {
+    texts: Vec<String>,
+    sets: Vec<Vec<u32>>,
+    kind: Vec<u32>,
+    name: Vec<u32>,
+    /// Microseconds since 1970-01-01 UTC.
+    time: Vec<i64>,
+    bytes: Vec<u64>,
+    path: Vec<u32>,
+    /// Number of rollbacks that go past the record to one before it.
+    depth: Vec<u32>,
+    /// Operation that the record belongs to; -1 for none.
+    operation: Vec<i64>,
+    /// Number of operations around that one.
+    nesting: Vec<u32>,
+    tool: Vec<u32>,
+    outcome: Vec<u32>,
+    slices: Vec<u32>,
+    #[serde(skip)]
+    places: BTreeMap<String, u32>,
+    #[serde(skip)]
+    set_places: BTreeMap<Vec<u32>, u32>,
+}
+
+impl RecordColumns {
+    pub(crate) fn len(&self) -> usize {
+        self.kind.len()
+    }
+
+    fn text(&mut self, text: &str) -> u32 {
+        if text.is_empty() {
+            return 0;
+        }
+        if let Some(place) = self.places.get(text) {
+            return *place;
+        }
+        self.texts.push(text.to_owned());
+        let place = self.texts.len() as u32;
+        self.places.insert(text.to_owned(), place);
+        place
+    }
+
+    /// Returns the ids of the slices that the records changed.
+    #[cfg(feature = "server")]
+    pub(crate) fn slices(&self) -> BTreeSet<u32> {
+        self.sets.iter().flatten().copied().collect()
+    }
+
+    /// Returns the tools and the outcomes that the records name.
+    #[cfg(feature = "server")]
+    pub(crate) fn tools_and_outcomes(&self) -> (BTreeSet<&str>, BTreeSet<&str>) {
+        let named = |column: &[u32]| column.iter().filter_map(|place| self.text_at(*place)).collect();
+        (named(&self.tool), named(&self.outcome))
+    }
+
+    #[cfg(feature = "server")]
+    fn text_at(&self, place: u32) -> Option<&str> {
+        self.texts.get(place.checked_sub(1)? as usize).map(String::as_str)
+    }
+
+    /// Returns the places of the records that the facets allow. `kinds` are the names of the kinds by their numbers.
+    #[cfg(feature = "server")]
+    pub(crate) fn allowed(&self, facets: &RecordFilter, kinds: &[String]) -> Vec<usize> {
+        let is_in = |wanted: &[String], text: Option<&str>| {
+            wanted.is_empty() || text.is_some_and(|text| wanted.iter().any(|one| one == text))
+        };
+        let of = |column: &[u32], at: usize| column.get(at).and_then(|place| self.text_at(*place));
+        let kind =
+            |at: usize| self.kind.get(at).and_then(|kind| kinds.get(*kind as usize)).map(String::as_str);
+        let changes = |at: usize| {
+            let set = self.slices.get(at).and_then(|place| self.sets.get(*place as usize));
+            facets.slices.is_empty() || set.is_some_and(|set| set.iter().any(|id| facets.slices.contains(id)))
+        };
+        (0..self.len())
+            .filter(|at| {
+                is_in(&facets.kinds, kind(*at))
+                    && is_in(&facets.tools, of(&self.tool, *at))
+                    && is_in(&facets.outcomes, of(&self.outcome, *at))
+                    && changes(*at)
+            })
+            .collect()
+    }
+
+    fn set(&mut self, set: Vec<u32>) -> u32 {
+        let next = self.sets.len() as u32;
+        let place = *self.set_places.entry(set.clone()).or_insert(next);
+        if place == next {
+            self.sets.push(set);
+        }
+        place
+    }
+}
+
+/// Says which records are asked for. Empty lists allow everything.
+#[cfg(feature = "server")]
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RecordFilter {
+    pub(crate) kinds: Vec<String>,
+    /// Ids of slices.
+    pub(crate) slices: Vec<u32>,
+    pub(crate) tools: Vec<String>,
+    pub(crate) outcomes: Vec<String>,
+}
+
+/// Counts what lies in each stretch of a session.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Density {
+    /// Number of records of the session.
+    records: u64,
+    live: Vec<u32>,
+    abandoned: Vec<u32>,
+    failed: Vec<u32>,
+    rollbacks: Vec<u32>,
+}
+
+#[cfg(feature = "server")]
+impl Density {
+    /// Counts what lies where: of a session of `records` records, those in the ranges `live`, and the numbers of others.
+    pub(crate) fn of(
+        records: u64,
+        live: &[RangeInclusive<SequenceNumber>],
+        failed: &[SequenceNumber],
+        rollbacks: &[SequenceNumber],
+    ) -> Density {
+        let stretches = records.min(STRETCHES);
+        let at = |sequence: SequenceNumber| (sequence.get() * stretches / records.max(1)) as usize;
+        let counted = |numbers: &[SequenceNumber]| {
+            let mut counts = vec![0; stretches as usize];
+            numbers.iter().for_each(|one| counts.get_mut(at(*one)).into_iter().for_each(|count| *count += 1));
+            counts
+        };
+        // The first record of a stretch is the first one whose place comes out as the stretch's number.
+        let first = |stretch: u64| (stretch * records).div_ceil(stretches.max(1));
+        let within = |from: u64, end: u64| -> u64 {
+            let overlap = |range: &RangeInclusive<SequenceNumber>| {
+                (range.end().get() + 1).min(end).saturating_sub(range.start().get().max(from))
+            };
+            let begin = live.partition_point(|range| range.end().get() < from);
+            let those = live.iter().skip(begin).take_while(|range| range.start().get() < end);
+            those.map(overlap).sum()
+        };
+        let spans = || (0..stretches).map(|stretch| (first(stretch), first(stretch + 1)));
+        Density {
+            records,
+            live: spans().map(|(from, end)| within(from, end) as u32).collect(),
+            abandoned: spans().map(|(from, end)| (end - from - within(from, end)) as u32).collect(),
+            failed: counted(failed),
+            rollbacks: counted(rollbacks),
+        }
+    }
+}
+
+/// Describes an operation that has begun.
+#[derive(Clone, Debug)]
+pub(crate) struct RunningOperation {
+    operation: OperationId,
+    tool: String,
+    nesting: u32,
+}
+
+/// Makes the columns of records that come in the order of the log.
+#[derive(Debug)]
+pub(crate) struct Columns<'a> {
+    timeline: &'a Timeline,
+    chunk: RecordColumns,
+    kinds: Vec<String>,
+    paths: Vec<&'static str>,
+    /// Runs by their begins.
+    begun: BTreeMap<SequenceNumber, RunningOperation>,
+    /// Nesting of each operation.
+    nesting: BTreeMap<OperationId, u32>,
+    /// Ends of the rollbacks that go past the record that comes next, by the record that each goes back to.
+    around: Vec<SequenceNumber>,
+    /// Rollbacks whose target was not passed yet: target and record, the first target last.
+    ahead: Vec<(SequenceNumber, SequenceNumber)>,
+    density: Density,
+    failures: Vec<SequenceNumber>,
+    from: SequenceNumber,
+}
+
+impl<'a> Columns<'a> {
+    /// Begins with the record `from` of `records` that are listed.
+    pub(crate) fn new(
+        reader: &LogReader,
+        timeline: &'a Timeline,
+        from: SequenceNumber,
+        records: u64,
+    ) -> Columns<'a> {
+        let mut ahead: Vec<_> = reader.rollbacks().map(|(at, to)| (to, at)).collect();
+        ahead.sort_by(|one, other| other.cmp(one));
+        let stretches = vec![0; records.min(STRETCHES) as usize];
+        let density = Density {
+            records,
+            live: stretches.clone(),
+            abandoned: stretches.clone(),
+            failed: stretches.clone(),
+            rollbacks: stretches,
+        };
+        Columns {
+            timeline,
+            chunk: RecordColumns::default(),
+            kinds: Vec::new(),
+            paths: Vec::new(),
+            begun: BTreeMap::new(),
+            nesting: BTreeMap::new(),
+            around: Vec::new(),
+            ahead,
+            density,
+            failures: Vec::new(),
+            from,
+        }
+    }
+
+    /// Goes on with the record `from` in a log of which the records before it were passed: `begun` holds what was
+    /// [`running`](Columns::running) before it, `nesting` what [`into_parts`](Columns::into_parts) returned.
+    #[cfg(feature = "server")]
+    pub(crate) fn going_on(
+        reader: &LogReader,
+        timeline: &'a Timeline,
+        from: SequenceNumber,
+        begun: BTreeMap<SequenceNumber, RunningOperation>,
+        nesting: BTreeMap<OperationId, u32>,
+    ) -> Columns<'a> {
+        let mut columns = Columns::new(reader, timeline, from, 0);
+        columns.around =
+            reader.rollbacks().filter(|(at, to)| *to < from && *at >= from).map(|(at, _)| at).collect();
+        columns.ahead.retain(|(to, _)| *to >= from);
+        (columns.begun, columns.nesting) = (begun, nesting);
+        columns
+    }
+
+    /// Returns the runs that have begun and not ended, by their begins.
+    #[cfg(feature = "server")]
+    pub(crate) fn running(&self) -> &BTreeMap<SequenceNumber, RunningOperation> {
+        &self.begun
+    }
+
+    /// Ends, and returns the last chunk, what was gathered, and how deep each operation is nested.
+    #[cfg(feature = "server")]
+    pub(crate) fn into_parts(mut self) -> (RecordColumns, ColumnLegend, BTreeMap<OperationId, u32>) {
+        let nesting = std::mem::take(&mut self.nesting);
+        let (chunk, gathered) = self.finish();
+        (chunk, gathered, nesting)
+    }
+
+    /// Adds a record, and the slices that it changed, by their ids. Returns a chunk that is full.
+    pub(crate) fn push(
+        &mut self,
+        record: &Record<'_>,
+        slices: Vec<u32>,
+        is_listed: bool,
+    ) -> Option<RecordColumns> {
+        let sequence = record.sequence;
+        self.around.retain(|end| *end > sequence);
+        let depth = self.around.len() as u32;
+        while let Some((to, at)) = self.ahead.last().copied().filter(|(to, _)| *to <= sequence) {
+            self.ahead.pop();
+            if to < at {
+                self.around.push(at);
+            }
+        }
+        let (begun, outcome) = self.belongs(record);
+        if !is_listed {
+            return None;
+        }
+        let path = self.timeline.path_of(record);
+        self.count(sequence, path, record, &outcome);
+        let kind = place_of(&mut self.kinds, record.kind.to_string());
+        let path = place_of(&mut self.paths, path);
+        let name = record_name(record, self.timeline.names());
+        let chunk = &mut self.chunk;
+        chunk.kind.push(kind);
+        chunk.path.push(path);
+        let name = chunk.text(&name);
+        chunk.name.push(name);
+        chunk.time.push(record.time_us);
+        chunk.bytes.push(record.body.len() as u64);
+        chunk.depth.push(depth);
+        chunk.operation.push(begun.as_ref().map_or(-1, |begun| begun.operation.get() as i64));
+        chunk.nesting.push(begun.as_ref().map_or(0, |begun| begun.nesting));
+        let tool = chunk.text(begun.as_ref().map_or("", |begun| &begun.tool));
+        chunk.tool.push(tool);
+        let outcome = chunk.text(&outcome);
+        chunk.outcome.push(outcome);
+        let set = chunk.set(slices);
+        chunk.slices.push(set);
+        (chunk.len() >= CHUNK_RECORDS).then(|| std::mem::take(chunk))
+    }
+
+    /// Returns the operation that a record belongs to, and the outcome that the record tells.
+    fn belongs(&mut self, record: &Record<'_>) -> (Option<RunningOperation>, String) {
+        let sequence = record.sequence;
+        match record.kind {
+            RecordKind::TOOL_BEGIN => {
+                let Ok(begin) = ToolBegin::decode(record.body) else { return (None, String::new()) };
+                let operation = begin.again.unwrap_or(sequence.into());
+                let around = begin.parent.and_then(|parent| self.nesting.get(&parent));
+                let nesting = around.map_or(0, |around| around + 1);
+                let begun = RunningOperation { operation, tool: begin.tool.into_owned(), nesting };
+                self.nesting.insert(operation, nesting);
+                self.begun.insert(sequence, begun.clone());
+                (Some(begun), String::new())
+            }
+            RecordKind::TOOL_END => {
+                let Ok(end) = ToolEnd::decode(record.body) else { return (None, String::new()) };
+                (self.begun.remove(&end.begin), end.outcome.name().to_owned())
+            }
+            kind => {
+                let within = Lane::of(kind, record.body).ok().and_then(|lane| lane.within);
+                let begun = within.and_then(|within| self.begun.get(&within)).cloned();
+                let failed = kind == RecordKind::REQUEST
+                    && Request::decode(record.body).is_ok_and(|request| request.failure.is_some());
+                (begun, if failed { Outcome::Failed.name().to_owned() } else { String::new() })
+            }
+        }
+    }
+
+    fn count(&mut self, sequence: SequenceNumber, path: &str, record: &Record<'_>, outcome: &str) {
+        let failed = outcome == Outcome::Failed.name();
+        if failed {
+            self.failures.push(sequence);
+        }
+        let place = sequence.get().saturating_sub(self.from.get());
+        let stretches = self.density.live.len() as u64;
+        let at = (place * stretches / self.density.records.max(1)) as usize;
+        let add = |counts: &mut Vec<u32>| counts.get_mut(at).into_iter().for_each(|count| *count += 1);
+        add(if path == "live" { &mut self.density.live } else { &mut self.density.abandoned });
+        if failed {
+            add(&mut self.density.failed);
+        }
+        if record.kind == RecordKind::ROLLBACK {
+            add(&mut self.density.rollbacks);
+        }
+    }
+
+    /// Returns the last chunk, and what was gathered over all records.
+    pub(crate) fn finish(self) -> (RecordColumns, ColumnLegend) {
+        let Columns { chunk, kinds, paths, density, failures, .. } = self;
+        (chunk, ColumnLegend { kinds, paths, density, failures })
+    }
+}
+
+/// Holds what the columns refer to, and what is known of all records together.
+#[derive(Debug, Serialize)]
+pub(crate) struct ColumnLegend {
+    /// Names of the kinds, by their numbers in the columns.
+    pub(crate) kinds: Vec<String>,
+    /// Words for where records stand, by their numbers in the columns.
+    pub(crate) paths: Vec<&'static str>,
+    density: Density,
+    /// Records that tell of a failure.
+    pub(crate) failures: Vec<SequenceNumber>,
+}
+
+fn place_of<T: PartialEq>(all: &mut Vec<T>, one: T) -> u32 {
+    let found = all.iter().position(|other| *other == one);
+    found.unwrap_or_else(|| {
+        all.push(one);
+        all.len() - 1
+    }) as u32
+}

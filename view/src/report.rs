@@ -1,0 +1,297 @@
+//! Writes a report: one page with all that it shows.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, Write};
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use foldlog::inspect::{LogReader, OperationStatus};
+use foldlog::{Clock, SequenceNumber, SystemClock};
+use foldlog_codec::record::time_text;
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+use uuid::Uuid;
+
+use crate::after_damage::{BeyondPlaces, DamageHead, RecordsAfterDamage};
+use crate::blocks::{Blocks, markup_json};
+use crate::documents::ledger;
+use crate::documents::stats::stats;
+use crate::documents::timeline::Timeline;
+use crate::documents::verify::{self, VerifyReport};
+use crate::files::{FilesDocument, files};
+use crate::walk::{WalkDocument, walk};
+use crate::{Error, Result};
+use crate::{Payloads, RecordRange};
+
+/// The page, into which everything else is put.
+const PAGE: &str = include_str!("pages/report.html");
+
+pub(crate) const STYLE: &str = include_str!("pages/style.css");
+
+/// The modules, each under the name by which the others import it.
+pub(crate) const MODULES: [(&str, &str); 19] = [
+    ("view/dom.js", include_str!("pages/dom.js")),
+    ("view/json.js", include_str!("pages/json.js")),
+    ("view/report-source.js", include_str!("pages/report-source.js")),
+    ("view/words.js", include_str!("pages/words.js")),
+    ("view/virtual-list.js", include_str!("pages/virtual-list.js")),
+    ("view/value-tree.js", include_str!("pages/value-tree.js")),
+    ("view/markdown.js", include_str!("pages/markdown.js")),
+    ("view/timeline.js", include_str!("pages/timeline.js")),
+    ("view/step.js", include_str!("pages/step.js")),
+    ("view/conversation.js", include_str!("pages/conversation.js")),
+    ("view/tasks.js", include_str!("pages/tasks.js")),
+    ("view/files.js", include_str!("pages/files.js")),
+    ("view/diff.js", include_str!("pages/diff.js")),
+    ("view/differences.js", include_str!("pages/differences.js")),
+    ("view/operations.js", include_str!("pages/operations.js")),
+    ("view/search.js", include_str!("pages/search.js")),
+    ("view/facts.js", include_str!("pages/facts.js")),
+    ("view/palette.js", include_str!("pages/palette.js")),
+    ("view/main.js", include_str!("pages/main.js")),
+];
+
+/// Number of operations of which a report tells what can be decided. Each takes a reading of the log behind its begin.
+const WAITING_MAX: usize = 100;
+
+/// Says what a report holds.
+#[derive(Debug)]
+pub struct ReportSelection {
+    /// Records that are listed.
+    pub range: RecordRange,
+    /// Step at which the report opens.
+    pub at: SequenceNumber,
+    /// Values that are included.
+    pub payloads: Payloads,
+}
+
+/// What a page knows of the session before it reads any block.
+#[derive(Serialize)]
+struct ReportHead<'a> {
+    /// Number of this form of a report.
+    format: u32,
+    foldlog: &'static str,
+    session: Uuid,
+    made_at: String,
+    from: SequenceNumber,
+    last: SequenceNumber,
+    /// Position of the log's last record.
+    log_last: SequenceNumber,
+    at: SequenceNumber,
+    /// Bytes of the longest value that the file has; `null` if it has none.
+    payload_bytes: Option<u64>,
+    parent: Json,
+    rollbacks: Vec<(SequenceNumber, SequenceNumber)>,
+    damage: Option<DamageHead>,
+    /// Records behind the damage.
+    beyond: BeyondPlaces,
+    #[serde(flatten)]
+    walk: &'a WalkDocument,
+    files: &'a FilesDocument,
+    operations: u32,
+    integrity: u32,
+    statistics: u32,
+}
+
+/// Writes the report of a session to `out`.
+///
+/// # Errors
+///
+/// The engine's error if the session cannot be read or takes more memory than it may, or [`Error::File`] with `path` if the
+/// report cannot be written.
+pub fn write(
+    reader: &LogReader,
+    selection: &ReportSelection,
+    memory_bytes: Option<u64>,
+    out: &mut File,
+    path: &Path,
+) -> Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let spool = tempfile::tempfile_in(dir).map_err(of_file(path))?;
+    let mut blocks = Blocks::new(BufWriter::new(spool));
+    let walked = walk(reader, &selection.range, selection.payloads, &mut blocks)
+        .map_err(|error| named(error, path))?;
+    let files = files(reader, &selection.range, selection.payloads, &mut blocks)
+        .map_err(|error| named(error, path))?;
+    let operations = blocks.add_json(&operations(reader, selection.payloads)?).map_err(of_file(path))?;
+    let integrity = blocks.add_json(&integrity(reader, memory_bytes)?).map_err(of_file(path))?;
+    let statistics = blocks.add_json(&stats(reader)?).map_err(of_file(path))?;
+    let timeline = Timeline::of(reader);
+    let beyond = RecordsAfterDamage::read(reader, &timeline)?;
+    let unattached = beyond
+        .write(reader, &timeline, selection.payloads, &mut blocks)
+        .map_err(|error| named(error, path))?;
+    let head = ReportHead {
+        format: 1,
+        foldlog: env!("CARGO_PKG_VERSION"),
+        session: reader.opened().session,
+        made_at: time_text(SystemClock.now_us()),
+        from: selection.range.from,
+        last: selection.range.last,
+        log_last: reader.last_position(),
+        at: selection.at,
+        payload_bytes: selection.payloads.limit,
+        parent: reader.opened().parent.map_or(
+            Json::Null,
+            |parent| json!({ "session": parent.session(), "first_own": reader.opened_sequence() }),
+        ),
+        rollbacks: reader.rollbacks().collect(),
+        damage: beyond.damage(reader),
+        beyond: unattached,
+        walk: &walked,
+        files: &files,
+        operations,
+        integrity,
+        statistics,
+    };
+    let head = markup_json(&head).map_err(io::Error::from).map_err(of_file(path))?;
+    let spool =
+        blocks.into_inner().into_inner().map_err(|error| error.into_error()).map_err(of_file(path))?;
+    page(&head, reader.opened().session, spool, out).map_err(of_file(path))
+}
+
+fn page(head: &str, session: Uuid, mut spool: File, out: &mut File) -> io::Result<()> {
+    let imports: BTreeMap<&str, String> =
+        MODULES.iter().map(|(name, text)| (*name, data_url(name, text))).collect();
+    let imports = markup_json(&json!({ "imports": imports }))?;
+    let (title, nonce) = (format!("foldlog {session}"), nonce());
+    let mut out = BufWriter::new(out);
+    let mut rest = PAGE;
+    while let Some((before, marked)) = rest.split_once("{{") {
+        out.write_all(before.as_bytes())?;
+        let (mark, behind) = marked.split_once("}}").unwrap_or((marked, ""));
+        rest = behind;
+        match mark {
+            "title" => out.write_all(title.as_bytes())?,
+            "nonce" => out.write_all(nonce.as_bytes())?,
+            "style" => out.write_all(STYLE.as_bytes())?,
+            "imports" => out.write_all(imports.as_bytes())?,
+            "head" => out.write_all(head.as_bytes())?,
+            "blocks" => {
+                spool.rewind()?;
+                io::copy(&mut spool, &mut out)?;
+            }
+            _ => {}
+        }
+    }
+    out.write_all(rest.as_bytes())?;
+    out.flush()
+}
+
+/// Returns a module as an address that holds it. Tools that show where an error was call it by its name.
+fn data_url(name: &str, text: &str) -> String {
+    let text = without_comments(text);
+    format!("data:text/javascript;base64,{}", STANDARD.encode(format!("{text}\n//# sourceURL={name}\n")))
+}
+
+/// Returns a module with an empty line for each line that is a comment or within one, so that a report does not carry what
+/// stands in the source. No text of a module goes over several lines.
+pub(crate) fn without_comments(text: &str) -> String {
+    let (mut code, mut is_within) = (String::with_capacity(text.len()), false);
+    for line in text.lines() {
+        let begins = line.trim_start();
+        let is_comment = is_within || begins.starts_with("//") || begins.starts_with("/**");
+        if !is_comment {
+            code.push_str(line);
+        }
+        code.push('\n');
+        is_within = (is_within || begins.starts_with("/**")) && !line.trim_end().ends_with("*/");
+    }
+    code
+}
+
+/// Returns what no record can have known: scripts and styles of the page bear it.
+fn nonce() -> String {
+    Uuid::new_v4().simple().to_string()
+}
+
+fn of_file(path: &Path) -> impl Fn(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { path: path.clone(), source }
+}
+
+/// Names the file of the report in an error of its writer.
+fn named(error: Error, path: &Path) -> Error {
+    match error {
+        Error::Output(source) => Error::File { path: path.to_owned(), source },
+        error => error,
+    }
+}
+
+/// Returns the ledger, and all that is known of the operations that wait for somebody.
+pub(crate) fn operations(reader: &LogReader, payloads: Payloads) -> Result<Json> {
+    let entries = reader.ledger()?;
+    let waits = |fate: OperationStatus| {
+        matches!(
+            fate,
+            OperationStatus::Open
+                | OperationStatus::Interrupted
+                | OperationStatus::Suspended
+                | OperationStatus::Unknown
+        )
+    };
+    let waiting = entries.iter().filter(|entry| waits(entry.outcome)).take(WAITING_MAX);
+    let accounts = waiting.map(|entry| {
+        ledger::account(reader, &entries, entry, payloads.are_asked_for())
+            .map(|account| (entry.operation.to_string(), account))
+    });
+    let accounts: BTreeMap<String, Json> = accounts.collect::<Result<_>>()?;
+    Ok(json!({ "ledger": entries, "waiting": accounts }))
+}
+
+/// Returns what `verify` finds, when, and how far it looked.
+pub(crate) fn integrity(reader: &LogReader, memory_bytes: Option<u64>) -> Result<Json> {
+    let mut verified = VerifyReport::default();
+    verify::session(reader.dir(), memory_bytes, &mut verified)?;
+    Ok(json!({
+        "verified_at": time_text(SystemClock.now_us()),
+        "through": reader.last_position(),
+        "found": verified,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::PAGES_BYTES_MAX;
+
+    #[test]
+    fn the_pages_stay_small_and_name_only_each_other() {
+        let names: Vec<&str> = MODULES.iter().map(|(name, _)| *name).collect();
+        let bytes: usize = MODULES.iter().map(|(_, text)| without_comments(text).len()).sum();
+        assert!(
+            bytes + PAGE.len() + STYLE.len() <= PAGES_BYTES_MAX,
+            "{} bytes",
+            bytes + PAGE.len() + STYLE.len()
+        );
+        for (name, text) in MODULES {
+            for import in text.lines().filter(|line| line.starts_with("import ")) {
+                let from = import.split('\'').nth(1).unwrap();
+                assert!(names.contains(&from), "{name} imports {from}");
+            }
+            assert!(!text.contains("innerHTML") && !text.contains("eval("), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_module_loses_its_comments_and_keeps_each_line_of_code_where_it_is() {
+        let text = "// What it is.\nconst a = '//'; // kept\n/** One line. */\n  /**\n   * @type {number}\n   */\n  let b = 1;\n";
+        assert_eq!(without_comments(text), "\nconst a = '//'; // kept\n\n\n\n\n  let b = 1;\n");
+        for (name, text) in MODULES {
+            let code = without_comments(text);
+            assert_eq!(code.lines().count(), text.lines().count(), "{name}");
+            for (kept, line) in code.lines().zip(text.lines()) {
+                assert!(kept == line || kept.is_empty(), "{name}: {line}");
+                assert!(kept == line || line.trim_start().starts_with(['/', '*']), "{name}: {line}");
+                // A text that goes over several lines could hold what looks like a comment. Within a regular expression a mark
+                // stands for itself.
+                let is_whole =
+                    line.matches('`').count().is_multiple_of(2) || line.contains("/(") || line.contains("/^");
+                assert!(kept != line || is_whole, "{name}: {line}");
+            }
+        }
+    }
+}

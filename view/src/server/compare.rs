@@ -1,0 +1,176 @@
+//! Two sessions of a store beside each other.
+
+use foldlog::conversation::ConversationMessage;
+use foldlog::inspect::{ConversationBeside, LogDivergence};
+use foldlog::{Error, SequenceNumber};
+use foldlog_codec::msgpack::{JsonStream, ValueLimits};
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+
+use super::answers::{cut, shown, text};
+use super::session::{OpenedLog, Session};
+use super::workspaces::{self, CaptureHistory};
+use crate::Result;
+use crate::differences::states_beside;
+use crate::first_difference::{self, DifferingValue, FirstDifference};
+use crate::positions::position_of;
+use crate::walk;
+
+/// Number of rows of one conversation that an answer holds.
+const ROWS_MAX: usize = 400;
+
+/// Bytes of messages that an answer holds.
+const MESSAGES_BYTES_MAX: usize = 4 << 20;
+
+/// Says from where on two sessions differ, and in what.
+#[derive(Debug, Serialize)]
+struct ComparisonAnswer {
+    /// Session of the page: which one is compared, at which position, and its last one.
+    here: ComparedSession,
+    /// The other session.
+    there: ComparedSession,
+    parting: LogDivergence,
+    /// The values at which they part, here and there; absent where they part at none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    values: Option<[Json; 2]>,
+    /// Path of these values, which may lead into what objects hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    /// Each the text that `diff --json` prints, those of conversations left out.
+    differences: Vec<String>,
+    /// Whether there are more differences than these.
+    more: bool,
+    /// Why slices or conversations could not be compared; absent if they were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+    conversations: Vec<Json>,
+    /// Files of workspaces that differ.
+    files: Json,
+}
+
+#[derive(Debug, Serialize)]
+struct ComparedSession {
+    session: uuid::Uuid,
+    at: SequenceNumber,
+    last: SequenceNumber,
+    damaged: bool,
+}
+
+impl ComparedSession {
+    fn of(log: &OpenedLog, asked: Option<u64>) -> Result<ComparedSession> {
+        let last = log.reader.last_position();
+        let at = position_of(last, asked.map(SequenceNumber::new))?;
+        let damaged = log.reader.sound_end().is_some();
+        Ok(ComparedSession { session: log.reader.opened().session, at, last, damaged })
+    }
+}
+
+/// Compares two sessions at two positions, their last ones where none is asked for.
+///
+/// # Errors
+///
+/// [`Error::Usage`](crate::Error::Usage) if there is no such position; the engine's errors, such as that a position was compacted.
+pub(crate) fn compare(
+    here: &OpenedLog,
+    at: Option<u64>,
+    there: &OpenedLog,
+    other_at: Option<u64>,
+) -> Result<String> {
+    let (one, other) = (ComparedSession::of(here, at)?, ComparedSession::of(there, other_at)?);
+    let parting = here.reader.parting(&there.reader)?;
+    let (path, values) = match first_difference::parted(&parting, &here.reader, &there.reader) {
+        Some(FirstDifference { path, sides: [here, there] }) => {
+            (Some(path), Some([value(&here)?, value(&there)?]))
+        }
+        None => (None, None),
+    };
+    let mut refused = None;
+    let (differences, more) = cut(|take| {
+        let states = || -> Result<_> {
+            Ok((here.reader.state_reader_at(one.at)?, there.reader.state_reader_at(other.at)?))
+        };
+        let compared = states().and_then(|(before, after)| states_beside(&before, &after, take));
+        unless_refused(compared, &mut refused).map(Option::unwrap_or_default)
+    })?;
+    let mut bytes = 0;
+    let beside = here.reader.conversations_beside(one.at, &there.reader, other.at);
+    let beside = unless_refused(beside.map_err(crate::Error::from), &mut refused)?.unwrap_or_default();
+    let conversations = beside.iter().map(|conversation| rows(conversation, &mut bytes));
+    let conversations = conversations.collect::<Result<_>>()?;
+    let files = workspaces::beside(
+        &mut CaptureHistory::read(&here.reader)?,
+        one.at,
+        &mut CaptureHistory::read(&there.reader)?,
+        other.at,
+    );
+    let (here, there) = (one, other);
+    text(&ComparisonAnswer {
+        here,
+        there,
+        parting,
+        values,
+        path,
+        differences,
+        more,
+        refused,
+        conversations,
+        files,
+    })
+}
+
+/// Returns what came of a comparison; `None`, with the reason, if it takes too much memory or an object cannot be read: all else is
+/// shown.
+pub(super) fn unless_refused<T>(compared: Result<T>, refused: &mut Option<String>) -> Result<Option<T>> {
+    match compared {
+        Err(failure)
+            if failure.is_over_budget() || matches!(failure, crate::Error::Engine(Error::Object { .. })) =>
+        {
+            *refused = Some(failure.with_next());
+            Ok(None)
+        }
+        compared => compared.map(Some),
+    }
+}
+
+/// Returns a value at which two logs part, as values of a step are told, and the object that it stands in.
+fn value(side: &Option<DifferingValue>) -> Result<Json> {
+    let Some(side) = side else { return Ok(Json::Null) };
+    let read = side.shown().map_err(str::to_owned);
+    let told = read.and_then(|bytes| match JsonStream::new(bytes, ValueLimits::of_payload()) {
+        Ok(value) => Ok(walk::value_line(&value, bytes, Session::payloads()).map(|line| shown(&line))),
+        Err(error) => Err(error.to_string()),
+    });
+    let mut told = match told {
+        Ok(told) => told?,
+        Err(reason) => json!({ "error": reason }),
+    };
+    if let Some(object) = side.object {
+        told["object"] = json!({ "name": object.file_name(), "bytes": object.len });
+    }
+    Ok(told)
+}
+
+/// Returns the rows of a conversation: what each side says, as messages of a step are told. Rows before the first that differs are
+/// only counted.
+fn rows(conversation: &ConversationBeside, bytes: &mut usize) -> Result<Json> {
+    let message = |list: &[ConversationMessage], at: Option<usize>, bytes: &mut usize| -> Result<Json> {
+        let Some(message) = at.and_then(|at| list.get(at)) else { return Ok(Json::Null) };
+        let line = walk::message_line(message, Session::payloads())?;
+        *bytes += line.len();
+        Ok(shown(&line))
+    };
+    let alike = conversation.rows.iter().take_while(|row| row.alike).count();
+    let (mut rows, mut left) = (Vec::new(), conversation.rows.len() - alike);
+    for row in conversation.rows.iter().skip(alike).take(ROWS_MAX) {
+        let (here, there) =
+            (message(&conversation.here, row.here, bytes)?, message(&conversation.there, row.there, bytes)?);
+        rows.push(
+            json!({ "here": here, "there": there, "alike": row.alike, "places": [row.here, row.there] }),
+        );
+        left -= 1;
+        if rows.len() == ROWS_MAX || *bytes > MESSAGES_BYTES_MAX {
+            break;
+        }
+    }
+    Ok(json!({ "evaluation_id": conversation.evaluation_id, "alike": alike, "rows": rows, "left_out": left }))
+}

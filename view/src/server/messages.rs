@@ -1,0 +1,146 @@
+//! The messages of conversations: which of them count at a position is in memory, what they say in a file without a name.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use foldlog::SequenceNumber;
+use foldlog::inspect::LogReader;
+
+use crate::Payloads;
+use crate::lists::ListHistory;
+use crate::summaries::{SummaryRow, summaries};
+use crate::walk::{history, message_line, versions};
+use crate::{Error, Result};
+
+/// Holds the messages of one conversation, which may be longer than memory allows.
+#[derive(Debug)]
+pub(crate) struct MessageListHistory {
+    versions: ListHistory<u32>,
+    /// Record of each message, and where its line ends.
+    lines: Vec<(SequenceNumber, u64)>,
+    file: File,
+    summaries: Vec<SummaryRow>,
+}
+
+/// A message in a list.
+#[derive(Debug)]
+pub(crate) struct MessageLine {
+    pub(crate) sequence: SequenceNumber,
+    /// `=` and its JSON, or `-` and what stands for it.
+    pub(crate) line: Vec<u8>,
+}
+
+impl MessageListHistory {
+    /// Reads the messages of a conversation; `None` if there is no such conversation.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error, or the system's if no file can be made in the folder of temporary files.
+    pub(crate) fn read(
+        reader: &LogReader,
+        evaluation: &str,
+        payloads: Payloads,
+    ) -> Result<Option<MessageListHistory>> {
+        let mut out = BufWriter::new(tempfile::tempfile().map_err(of_file)?);
+        let (mut lines, mut end) = (Vec::new(), 0);
+        let history = history(reader, evaluation, |message| {
+            let line = message_line(&message.message, payloads)?;
+            out.write_all(&line).map_err(of_file)?;
+            end += line.len() as u64;
+            lines.push((message.sequence, end));
+            Ok(())
+        })?;
+        let Some(history) = history else { return Ok(None) };
+        let versions = versions(&history, reader.last_position());
+        let file = out.into_inner().map_err(|error| of_file(error.into_error()))?;
+        let summaries = summaries(reader, evaluation, payloads)?;
+        Ok(Some(MessageListHistory { versions, lines, file, summaries }))
+    }
+
+    /// Returns how many messages count at a position.
+    pub(crate) fn len_at(&self, position: SequenceNumber) -> u32 {
+        self.versions.window(position, 0, 0).map_or(0, |(len, _)| len)
+    }
+
+    /// Returns how many messages count at a position, and the numbers of those from the one at place `from` on, at most `count`.
+    pub(crate) fn numbers(&self, position: SequenceNumber, from: u32, count: u32) -> (u32, Vec<u32>) {
+        self.versions.window(position, from, count).unwrap_or_default()
+    }
+
+    /// Returns the summaries that count at a position.
+    pub(crate) fn summaries_at(&self, position: SequenceNumber) -> Vec<SummaryRow> {
+        self.summaries.iter().filter(|summary| summary.counts_at(position)).cloned().collect()
+    }
+
+    /// Returns a message by its number; `None` if there are not as many.
+    ///
+    /// # Errors
+    ///
+    /// The system's error if the file cannot be read.
+    pub(crate) fn listed(&self, number: u32) -> Result<Option<MessageLine>> {
+        let at = number as usize;
+        let Some((sequence, end)) = self.lines.get(at).copied() else { return Ok(None) };
+        let begin = at.checked_sub(1).and_then(|before| self.lines.get(before)).map_or(0, |(_, end)| *end);
+        let mut line = vec![0; (end - begin) as usize];
+        self.file.read_exact_at(&mut line, begin).map_err(of_file)?;
+        Ok(Some(MessageLine { sequence, line }))
+    }
+}
+
+fn of_file(source: io::Error) -> Error {
+    Error::File { path: Path::new("a temporary file").to_owned(), source }
+}
+
+/// Holds the conversations of a session that were asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Conversations(BTreeMap<String, CachedConversation>);
+
+/// What came of reading a conversation.
+#[derive(Debug)]
+enum CachedConversation {
+    Nothing,
+    Messages(Box<MessageListHistory>),
+    /// One of its messages takes more memory than all may: it is not read again for each step.
+    TooLarge(foldlog::Error),
+}
+
+impl Conversations {
+    /// Returns a conversation, which is read if it was not.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`MessageListHistory::read`].
+    pub(crate) fn get(
+        &mut self,
+        reader: &LogReader,
+        evaluation: &str,
+        payloads: Payloads,
+    ) -> Result<Option<&MessageListHistory>> {
+        if !self.0.contains_key(evaluation) {
+            if self.0.len() >= CONVERSATIONS_MAX {
+                self.0.pop_first();
+            }
+            let held = match MessageListHistory::read(reader, evaluation, payloads) {
+                Ok(messages) => messages.map_or(CachedConversation::Nothing, |messages| {
+                    CachedConversation::Messages(Box::new(messages))
+                }),
+                Err(Error::Engine(error @ foldlog::Error::OverBudget { .. })) => {
+                    CachedConversation::TooLarge(error)
+                }
+                Err(failure) => return Err(failure),
+            };
+            self.0.insert(evaluation.to_owned(), held);
+        }
+        match self.0.get(evaluation) {
+            Some(CachedConversation::Messages(messages)) => Ok(Some(messages)),
+            Some(CachedConversation::TooLarge(error)) => Err(error.clone().into()),
+            Some(CachedConversation::Nothing) | None => Ok(None),
+        }
+    }
+}
+
+/// Number of conversations of a session that are held, each with an open file.
+const CONVERSATIONS_MAX: usize = 32;

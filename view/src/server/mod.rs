@@ -1,0 +1,127 @@
+//! The server of the viewer: the pages of a report, of a store or of one session, live, on the loopback alone.
+//!
+//! A page asks for pages of data and never loads a session whole. What was at a position is folded by the engine, from the
+//! nearest of some points that are kept (`points`). One thread waits for clients; what reads a log is done by a few others.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `security` | the token, who may ask, the headers of every answer |
+//! | `connections`, `places` | a bounded number of connections, and when one is given up |
+//! | `routes` | which path is answered by what |
+//! | `files` | the pages' files, as a fixed table |
+//! | `query` | what a query says |
+//! | `sessions` | the sessions that are held open, and the rows of a store |
+//! | `session` | one of them: what is known of its log, and how it grows |
+//! | `answers` | what its pages are told |
+//! | `points`, `messages`, `workspaces` | the slices, the conversations and the files at any position |
+//!
+//! # Invariants
+//!
+//! 1. Only 127.0.0.1 is bound, and no path without the token leads anywhere.
+//! 2. A session is named by its id, a file of the pages by its name in a table: nothing that a client says becomes a path.
+//! 3. Nothing is written into a store, and no body of a request is read.
+//! 4. The number of connections, of sessions held open and of points of each, the length of a request and that of an answer are
+//!    bounded. What one session takes is bounded by its reader's memory.
+
+mod answers;
+mod compare;
+mod connections;
+mod files;
+mod messages;
+mod places;
+mod points;
+mod query;
+mod routes;
+mod security;
+mod session;
+mod sessions;
+mod workspaces;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use foldlog::Store;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use security::{AccessToken, Gate};
+use sessions::Sessions;
+
+/// Number of threads that read logs.
+const READERS: usize = 4;
+
+/// Time that reads of logs have to end once the server is asked to.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What a server shows.
+#[derive(Debug)]
+pub enum ServerScope {
+    /// All sessions of a store.
+    Store(Store),
+    /// One session: its id and its folder.
+    Session(Uuid, PathBuf),
+}
+
+/// A server that runs until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    token: AccessToken,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Begins to answer at a port of the loopback; 0 stands for one that is free.
+    ///
+    /// # Errors
+    ///
+    /// The system's error if the port is taken, or it gives no randomness or no thread.
+    pub fn start(shown: ServerScope, port: u16, memory_bytes: Option<u64>) -> io::Result<Server> {
+        let token = AccessToken::draw()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(READERS)
+            .build()?;
+        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, port)))?;
+        let address = listener.local_addr()?;
+        let gate = Gate::new(token.clone(), address.port());
+        let (stop, mut stopped) = watch::channel(false);
+        let router = routes::router(gate, Arc::new(Sessions::new(shown, memory_bytes)));
+        let thread = thread::Builder::new().name("foldlog-view".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = connections::serve(listener, router) => {}
+                    _ = stopped.changed() => {}
+                }
+            });
+            runtime.shutdown_timeout(GRACE);
+        })?;
+        Ok(Server { address, token, stop, thread: Some(thread) })
+    }
+
+    /// Returns the address that a browser opens, token included.
+    pub fn url(&self) -> String {
+        format!("http://{}/{}/", self.address, self.token.as_str())
+    }
+
+    /// Returns the port of the loopback at which it answers.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.thread.take() {
+            // A panic of that thread was reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! One session, held open for its pages: what its log is known to hold, and the points from which its slices are folded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use foldlog::inspect::{CompactedRange, FoldPoint, Follower, LogReader, LogUpdate, ReadOptions, StateReader};
+use foldlog::storage::FileStorage;
+use foldlog::{Error, OperationId, RecordKind, SequenceNumber};
+
+use super::messages::{Conversations, MessageListHistory};
+use super::points::{CachedPoint, Points};
+use super::workspaces::CaptureHistory;
+use crate::Payloads;
+use crate::Result;
+use crate::after_damage::RecordsAfterDamage;
+use crate::documents::timeline::Timeline;
+use crate::positions::position_of;
+use crate::records::{CHUNK_RECORDS, ColumnLegend, Columns, RecordColumns};
+use crate::spend::SpendReader;
+use crate::visits::each_record;
+use crate::walk::{self, UsageLog};
+
+/// Bytes of the longest value that a page gets whole.
+const PAYLOAD_BYTES: u64 = 1 << 20;
+
+/// A log that grows is read again no sooner than after this many times the time that reading it took.
+const REST: u32 = 3;
+
+/// A log as it was when it was opened.
+#[derive(Debug)]
+pub(crate) struct OpenedLog {
+    pub(crate) reader: LogReader,
+    pub(crate) timeline: Timeline,
+    /// Ranges of positions at which nobody knows what the slices held.
+    pub(crate) unknown: Vec<(SequenceNumber, SequenceNumber)>,
+    compacted: Vec<CompactedRange>,
+}
+
+impl OpenedLog {
+    fn open(dir: &Path, memory_bytes: Option<u64>) -> Result<OpenedLog> {
+        let options = ReadOptions { outline: false, memory_bytes };
+        let opened = LogReader::open_sound(Arc::new(FileStorage::new()), dir, options);
+        let reader = opened.map_err(|error| match dir.exists() {
+            true => crate::Error::from(error),
+            false => crate::Error::Deleted { path: dir.to_owned() },
+        })?;
+        let (timeline, compacted) = (Timeline::of(&reader), reader.compacted());
+        Ok(OpenedLog { unknown: walk::unknown(&compacted), reader, timeline, compacted })
+    }
+
+    pub(crate) fn is_known(&self, position: SequenceNumber) -> bool {
+        !self.unknown.iter().any(|(first, last)| (*first..=*last).contains(&position))
+    }
+}
+
+/// What was gathered over all records through the last one.
+#[derive(Debug, Default)]
+pub(crate) struct RecordIndex {
+    pub(crate) failures: Vec<SequenceNumber>,
+    /// Records of kind `rollback`.
+    pub(crate) rollbacks: Vec<SequenceNumber>,
+    pub(crate) kinds: BTreeSet<String>,
+    pub(crate) tools: BTreeSet<String>,
+    pub(crate) outcomes: BTreeSet<String>,
+    /// What evaluations have spent, record by record.
+    pub(crate) usage: UsageLog,
+    nesting: BTreeMap<OperationId, u32>,
+    /// The last record: its number, its time and its contents' digest.
+    mark: Option<(SequenceNumber, i64, u64)>,
+}
+
+/// Holds a session open.
+#[derive(Debug)]
+pub(crate) struct Session {
+    dir: PathBuf,
+    memory_bytes: Option<u64>,
+    pub(crate) log: Arc<OpenedLog>,
+    pub(crate) known: RecordIndex,
+    /// Grows whenever something else is true of a record that was there before.
+    pub(crate) epoch: u64,
+    points: Points,
+    conversations: Conversations,
+    /// Captures of workspaces, once they were asked for.
+    captures: Option<CaptureHistory>,
+    /// Records behind damage, once they were asked for.
+    beyond: Option<Arc<RecordsAfterDamage>>,
+    /// Follows the log from its end on; `None` if that is damaged.
+    follower: Option<Follower>,
+    /// Whether the follower has met what the log does not hold.
+    has_grown: bool,
+    /// Moment from which on the log is read again.
+    rest_until: Instant,
+}
+
+impl Session {
+    /// Opens the session in a folder.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::Deleted`] if it is gone, or the engine's error if nothing in it is sound or it takes more memory than it may.
+    pub(crate) fn open(dir: &Path, memory_bytes: Option<u64>) -> Result<Session> {
+        let begun = Instant::now();
+        let log = Arc::new(OpenedLog::open(dir, memory_bytes)?);
+        let mut session = Session {
+            dir: dir.to_owned(),
+            memory_bytes,
+            log,
+            known: RecordIndex::default(),
+            epoch: 0,
+            points: Points::new(),
+            conversations: Conversations::default(),
+            captures: None,
+            beyond: None,
+            follower: None,
+            has_grown: false,
+            rest_until: begun,
+        };
+        session.follow();
+        session.gather()?;
+        session.rest_until = Instant::now() + begun.elapsed() * REST;
+        Ok(session)
+    }
+
+    /// Returns which values a page gets whole.
+    pub(crate) fn payloads() -> Payloads {
+        Payloads::up_to(Some(PAYLOAD_BYTES))
+    }
+
+    /// Returns the position that was asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::Usage`] if the log does not have it.
+    pub(crate) fn position(&self, asked: SequenceNumber) -> Result<SequenceNumber> {
+        position_of(self.log.reader.last_position(), Some(asked))
+    }
+
+    /// Calls `answer`, and once more after the log was read again if a compaction has replaced its files meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Those of `answer`; [`crate::Error::Deleted`] if the session is gone.
+    pub(crate) fn answer<T>(&mut self, answer: impl Fn(&mut Session) -> Result<T>) -> Result<T> {
+        let answered = match answer(self) {
+            Err(crate::Error::Engine(Error::CompactedMeanwhile { .. })) => {
+                self.refresh(true)?;
+                answer(self)
+            }
+            answered => answered,
+        };
+        answered.map_err(|failure| self.ended(failure))
+    }
+
+    fn ended(&self, failure: crate::Error) -> crate::Error {
+        match failure {
+            // Whichever call failed, it failed because the session is gone.
+            crate::Error::Engine(_) if !self.dir.exists() => crate::Error::Deleted { path: self.dir.clone() },
+            failure => failure,
+        }
+    }
+
+    /// Follows the log from its end on.
+    fn follow(&mut self) {
+        let reader = &self.log.reader;
+        let is_sound = reader.sound_end().is_none();
+        self.follower =
+            is_sound.then(|| Follower::open(&self.dir, reader.last_position() + 1).ok()).flatten();
+        self.has_grown = false;
+    }
+
+    /// Looks whether the log has grown, and reads it again if so and if that was not done a moment ago. Returns whether the log
+    /// can grow at all.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::Deleted`] if the session is gone, or the engine's error if it cannot be read again.
+    pub(crate) fn look(&mut self) -> Result<bool> {
+        if !self.dir.exists() {
+            return Err(crate::Error::Deleted { path: self.dir.clone() });
+        }
+        let Some(follower) = &mut self.follower else { return Ok(false) };
+        let mut grown = self.has_grown;
+        let polled = follower.poll(|met| {
+            grown |= matches!(met, LogUpdate::Record { .. } | LogUpdate::Replaced { .. });
+            Ok(())
+        });
+        // Damage is told by a reader, which knows what is sound.
+        self.has_grown = grown || polled.is_err();
+        if self.has_grown && Instant::now() >= self.rest_until {
+            self.refresh(false)?;
+        }
+        Ok(true)
+    }
+
+    /// Reads the log again. What was gathered is kept as far as it still holds; nothing of it if `anew`.
+    fn refresh(&mut self, anew: bool) -> Result<()> {
+        let begun = Instant::now();
+        let log = OpenedLog::open(&self.dir, self.memory_bytes)?;
+        let is_same = !anew && log.compacted == self.log.compacted && self.holds_mark(&log.reader)?;
+        let before = self.log.reader.records_len();
+        let goes_back = log.reader.rollbacks().any(|(at, _)| at.get() >= before);
+        if !is_same {
+            (self.known, self.points) = (RecordIndex::default(), Points::new());
+        }
+        if !is_same || goes_back {
+            self.epoch += 1;
+        }
+        self.log = Arc::new(log);
+        self.conversations = Conversations::default();
+        self.captures = None;
+        self.beyond = None;
+        self.follow();
+        self.gather()?;
+        self.rest_until = Instant::now() + begun.elapsed() * REST;
+        Ok(())
+    }
+
+    /// Returns whether the last record that was gathered is in a log.
+    fn holds_mark(&self, reader: &LogReader) -> Result<bool> {
+        let Some((sequence, ..)) = self.known.mark else { return Ok(false) };
+        if sequence > reader.last_position() {
+            return Ok(false);
+        }
+        Ok(mark_of(reader, sequence)? == self.known.mark)
+    }
+
+    /// Goes through the records behind the last point, and gathers what is known of all.
+    fn gather(&mut self) -> Result<()> {
+        let log = Arc::clone(&self.log);
+        let reader = &log.reader;
+        self.points.retain_reaching(reader);
+        let last = reader.last_position();
+        let from = self
+            .points
+            .last()
+            .and_then(|kept| kept.point.position())
+            .map_or(SequenceNumber::MIN, |at| at + 1);
+        for list in [&mut self.known.failures, &mut self.known.rollbacks] {
+            list.truncate(list.partition_point(|sequence| *sequence < from));
+        }
+        let begun = self.points.last().map(|kept| kept.begun.clone()).unwrap_or_default();
+        let nesting = std::mem::take(&mut self.known.nesting);
+        let mut columns = Columns::going_on(reader, &log.timeline, from, begun, nesting);
+        let mut rollbacks = Vec::new();
+        let (mut usage, mut sources) = (std::mem::take(&mut self.known.usage), SpendReader::of(reader));
+        let taken = self.known.mark.map(|(sequence, ..)| sequence);
+        let mut point = self.points.last().map(|kept| kept.point.clone());
+        while point.as_ref().and_then(|point| point.position()) < Some(last) {
+            let next = self.points.next_position();
+            let mut chunks = Vec::new();
+            let folded = reader.fold_on(point.as_ref(), next.min(last), |record, _| {
+                if record.kind == RecordKind::ROLLBACK {
+                    rollbacks.push(record.sequence);
+                }
+                // Records behind the last point are gone through again.
+                if Some(record.sequence) > taken {
+                    usage.take(record, &mut sources);
+                }
+                chunks.extend(columns.push(record, Vec::new(), true));
+                Ok(())
+            })?;
+            chunks.iter().for_each(|chunk| self.known.note(chunk));
+            if next <= last {
+                self.points.keep(CachedPoint { point: folded.clone(), begun: columns.running().clone() });
+            }
+            point = Some(folded);
+        }
+        let (chunk, gathered, nesting) = columns.into_parts();
+        self.known.note(&chunk);
+        self.known.nesting = nesting;
+        self.known.kinds.extend(gathered.kinds);
+        self.known.failures.extend(gathered.failures);
+        self.known.rollbacks.extend(rollbacks);
+        self.known.usage = usage;
+        self.known.mark = mark_of(reader, last)?;
+        Ok(())
+    }
+
+    /// Returns the slices at a position.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error if the log cannot be read, takes more memory than it may, or does not hold the slices there any more.
+    pub(crate) fn state(&mut self, position: SequenceNumber) -> Result<StateReader> {
+        let point = self.points.at(&self.log.reader, position)?;
+        Ok(self.log.reader.state_reader_of(&point)?)
+    }
+
+    /// Returns a conversation; `None` if there is none of an evaluation.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error if the log cannot be read, or the messages take more memory than they may; [`crate::Error::File`] if the
+    /// system keeps no temporary files.
+    pub(crate) fn conversation(&mut self, evaluation: &str) -> Result<Option<&MessageListHistory>> {
+        self.conversations.get(&self.log.reader, evaluation, Session::payloads())
+    }
+
+    /// Returns the captures of the session's workspaces.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error if the log cannot be read.
+    pub(crate) fn captures(&mut self) -> Result<&mut CaptureHistory> {
+        let captures = match self.captures.take() {
+            Some(captures) => captures,
+            None => CaptureHistory::read(&self.log.reader)?,
+        };
+        Ok(self.captures.insert(captures))
+    }
+
+    /// Returns the records behind damage; none if the log has no damage.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error if the files cannot be read.
+    pub(crate) fn beyond(&mut self) -> Result<Arc<RecordsAfterDamage>> {
+        if let Some(beyond) = &self.beyond {
+            return Ok(Arc::clone(beyond));
+        }
+        let read = Arc::new(RecordsAfterDamage::read(&self.log.reader, &self.log.timeline)?);
+        Ok(Arc::clone(self.beyond.insert(read)))
+    }
+
+    /// Returns the columns of a chunk of records, and the names that they refer to.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`state`](Session::state).
+    pub(crate) fn chunk(&mut self, number: u64) -> Result<(RecordColumns, ColumnLegend)> {
+        let log = Arc::clone(&self.log);
+        let reader = &log.reader;
+        let from = SequenceNumber::new(number.saturating_mul(CHUNK_RECORDS as u64));
+        let last = self.position(from)?.saturating_add(CHUNK_RECORDS as u64 - 1).min(reader.last_position());
+        // What a record changed is told beside the last position before it at which the slices are known.
+        let known = from.checked_sub(1).and_then(|before| {
+            let within = log.unknown.iter().find(|(first, last)| (*first..=*last).contains(&before));
+            within.map_or(Some(before), |(first, _)| first.checked_sub(1))
+        });
+        let kept = self.points.even_through(known).filter(|kept| kept.point.reaches(reader, last)).cloned();
+        let begin =
+            kept.as_ref().and_then(|kept| kept.point.position()).map_or(SequenceNumber::MIN, |at| at + 1);
+        let begun = kept.as_ref().map(|kept| kept.begun.clone()).unwrap_or_default();
+        let nesting = std::mem::take(&mut self.known.nesting);
+        let mut columns = Columns::going_on(reader, &log.timeline, begin, begun, nesting);
+        let listed = list(&log, kept.map(|kept| kept.point), known, from, last, &mut columns);
+        let (rest, gathered, nesting) = columns.into_parts();
+        self.known.nesting = nesting;
+        Ok((listed?.unwrap_or(rest), gathered))
+    }
+}
+
+/// Goes from a point to the position `known`, and lists the records from `from` through `last` behind it. Returns the chunk if it
+/// is full.
+fn list(
+    log: &OpenedLog,
+    mut point: Option<FoldPoint>,
+    known: Option<SequenceNumber>,
+    from: SequenceNumber,
+    last: SequenceNumber,
+    columns: &mut Columns<'_>,
+) -> Result<Option<RecordColumns>> {
+    let reader = &log.reader;
+    if let Some(known) =
+        known.filter(|known| point.as_ref().and_then(|point| point.position()) != Some(*known))
+    {
+        let passed = reader.fold_on(point.as_ref(), known, |record, _| {
+            columns.push(record, Vec::new(), false);
+            Ok(())
+        });
+        point = Some(passed?);
+    }
+    let mut state = point.as_ref().map(|point| reader.state_reader_of(point)).transpose()?;
+    let mut full = None;
+    reader.fold_on(point.as_ref(), last, |record, now| {
+        let is_listed = record.sequence >= from;
+        let mut changed = Vec::new();
+        if is_listed && log.is_known(record.sequence) {
+            let now = now();
+            changed = now.changes_since(state.as_ref()).iter().map(|changes| changes.slice).collect();
+            state = Some(now);
+        }
+        full = columns.push(record, changed, is_listed).or(full.take());
+        Ok(())
+    })?;
+    Ok(full)
+}
+
+impl RecordIndex {
+    fn note(&mut self, chunk: &RecordColumns) {
+        let (tools, outcomes) = chunk.tools_and_outcomes();
+        self.tools.extend(tools.into_iter().map(str::to_owned));
+        self.outcomes.extend(outcomes.into_iter().map(str::to_owned));
+    }
+}
+
+/// Returns what tells a record from another one at its place.
+fn mark_of(reader: &LogReader, sequence: SequenceNumber) -> Result<Option<(SequenceNumber, i64, u64)>> {
+    let mut mark = None;
+    each_record(reader, sequence..=sequence, |record| {
+        let mut hasher = DefaultHasher::new();
+        (record.kind.to_string(), record.body).hash(&mut hasher);
+        mark = Some((record.sequence, record.time_us, hasher.finish()));
+        Ok::<_, crate::Error>(())
+    })?;
+    Ok(mark)
+}

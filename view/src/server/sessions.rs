@@ -1,0 +1,130 @@
+//! The sessions that a server shows: those that it holds open, and the rows of its store.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use uuid::Uuid;
+
+use super::ServerScope;
+use super::session::Session;
+use crate::documents::sessions::{SessionListRow, rows_of};
+use crate::{Error, Result};
+
+/// Number of sessions that are held open.
+const HELD_MAX: usize = 6;
+
+/// Number of rows of one answer.
+const ROWS_MAX: usize = 500;
+
+/// A session that is held open, or whose opening is awaited.
+type SessionSlot = Arc<Mutex<Option<Session>>>;
+
+/// Holds what a server shows.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    shown: ServerScope,
+    memory_bytes: Option<u64>,
+    /// In the order in which they were asked for last.
+    held: Mutex<Vec<(Uuid, SessionSlot)>>,
+}
+
+/// A session of the store, and its directory.
+#[derive(Debug)]
+pub(crate) struct SessionLocation {
+    id: Uuid,
+    dir: PathBuf,
+}
+
+/// Rows of a store, from one place in the order of ids on.
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct Rows {
+    /// Number of sessions of the store.
+    total: usize,
+    rows: Vec<SessionListRow>,
+    /// Place at which to go on; `None` at the end.
+    next: Option<usize>,
+}
+
+impl Sessions {
+    pub(crate) fn new(shown: ServerScope, memory_bytes: Option<u64>) -> Sessions {
+        Sessions { shown, memory_bytes, held: Mutex::default() }
+    }
+
+    /// Returns the session that is shown alone.
+    pub(crate) fn only(&self) -> Option<Uuid> {
+        match &self.shown {
+            ServerScope::Store(_) => None,
+            ServerScope::Session(id, _) => Some(*id),
+        }
+    }
+
+    /// Finds a session, by its id as it is written in addresses; `None` if there is no such session.
+    pub(crate) fn locate(&self, id: &str) -> Option<SessionLocation> {
+        let id = Uuid::try_parse(id).ok().filter(|session| session.hyphenated().to_string() == id)?;
+        let dir = match &self.shown {
+            ServerScope::Store(store) => store.session_dir(id),
+            ServerScope::Session(only, dir) => (*only == id).then(|| dir.clone())?,
+        };
+        dir.symlink_metadata().is_ok_and(|found| found.is_dir()).then_some(SessionLocation { id, dir })
+    }
+
+    /// Hands a session to `answer`, which is opened if it was not.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Session::open`] and of `answer`.
+    pub(crate) fn with<T>(
+        &self,
+        location: &SessionLocation,
+        answer: impl Fn(&mut Session) -> Result<T>,
+    ) -> Result<T> {
+        let held = self.held(location.id);
+        let mut held = locked(&held);
+        let session = match held.as_mut() {
+            Some(session) => session,
+            None => held.insert(Session::open(&location.dir, self.memory_bytes)?),
+        };
+        let answered = session.answer(answer);
+        if matches!(answered, Err(Error::Deleted { .. })) {
+            *held = None;
+        }
+        answered
+    }
+
+    fn held(&self, id: Uuid) -> SessionSlot {
+        let mut all = locked(&self.held);
+        let at = all.iter().position(|(held, _)| *held == id);
+        let held = at.map_or_else(|| (id, SessionSlot::default()), |at| all.remove(at));
+        // A session that was asked for long ago is opened again when it is asked for.
+        if all.len() >= HELD_MAX {
+            all.remove(0);
+        }
+        let session = Arc::clone(&held.1);
+        all.push(held);
+        session
+    }
+
+    pub(crate) fn memory_bytes(&self) -> Option<u64> {
+        self.memory_bytes
+    }
+
+    /// Returns rows of the store; `None` if one session is shown alone.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error if the store cannot be read.
+    pub(crate) fn rows(&self, from: usize) -> Result<Option<Rows>> {
+        let ServerScope::Store(store) = &self.shown else { return Ok(None) };
+        let ids = store.session_ids()?;
+        let total = ids.len();
+        let ids: Vec<Uuid> = ids.into_iter().skip(from).take(ROWS_MAX).collect();
+        let end = from.saturating_add(ids.len());
+        let rows = rows_of(store, &ids, self.memory_bytes)?;
+        Ok(Some(Rows { total, rows, next: (end < total).then_some(end) }))
+    }
+}
+
+/// Locks a mutex. A panic while it was held has left what it holds as it was before an answer.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

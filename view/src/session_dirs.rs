@@ -1,0 +1,104 @@
+//! Inspects the directory of a session without reading its log: its segments, what a crash left, the store around it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use foldlog::inspect;
+use foldlog::storage::{Access, FileStorage, Storage};
+use foldlog_codec::escape;
+use foldlog_codec::segment::HEADER_LEN;
+use uuid::Uuid;
+
+/// Returns whether any segment in the folder `dir` may hold a record: one that cannot be read, or that holds more than zeros
+/// behind its header and more than a crash leaves there before the first record.
+pub fn holds_anything(dir: &Path) -> bool {
+    if inspect::is_leftover(dir).unwrap_or_default() {
+        return false;
+    }
+    segments(dir).is_none_or(|segments| segments.iter().any(|path| holds_data(path).unwrap_or(true)))
+}
+
+fn holds_data(path: &Path) -> io::Result<bool> {
+    // Links are not followed and pipes not waited for, as when a log is read. Holes are skipped.
+    let file = FileStorage::new().open(path, Access::Read)?;
+    let mut bytes = vec![0; 64 << 10];
+    let mut offset = HEADER_LEN as u64;
+    loop {
+        offset = file.next_data(offset)?;
+        match file.read_at(&mut bytes, offset)? {
+            0 => return Ok(false),
+            read if bytes.iter().take(read).any(|byte| *byte != 0) => return Ok(true),
+            read => offset += read as u64,
+        }
+    }
+}
+
+/// Returns the segment files of a folder in the order of their ordinals, or `None` if the folder cannot be read.
+pub fn segments(dir: &Path) -> Option<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut segments: Vec<PathBuf> =
+        entries.filter(|path| path.extension().is_some_and(|extension| extension == "seg")).collect();
+    segments.sort();
+    Some(segments)
+}
+
+/// Returns the paths in a session's directory that are no segments, and the file in which a writer of the session names itself, in
+/// the order of their names.
+pub fn leftovers(dir: &Path) -> Vec<PathBuf> {
+    let segments = segments(dir).unwrap_or_default();
+    let mut beside: Vec<PathBuf> = entries(dir).filter(|path| !segments.contains(path)).collect();
+    // A writer names itself before it writes its first record, and removes that file when it closes.
+    beside.extend(word_of_writer(dir));
+    beside.sort();
+    beside
+}
+
+/// Returns the file in which a writer of the session says who it is, if there is one.
+fn word_of_writer(dir: &Path) -> Option<PathBuf> {
+    let id = dir.file_name()?.to_str()?;
+    let word = dir.parent()?.parent()?.join("writers").join(format!("{id}.json"));
+    word.symlink_metadata().is_ok().then_some(word)
+}
+
+fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
+}
+
+/// Returns the reason for which the session in a folder has lost its segments, if it has: the folder has no segment, but holds
+/// what is only made after a first record. A crash while a session is begun leaves nothing of that:
+///
+/// | what is there | when it is made |
+/// |---|---|
+/// | `objects` | beside the segment whose records name them |
+/// | `recovery.spare` | while a tool call is open |
+/// | `snapshots`, of images | of a log |
+/// | any folder that holds a folder `objects` | with the first capture of a workspace |
+///
+/// A writer's file in the store's folder `writers` is made before there is a record, and is no sign of one.
+pub fn lost_segments(dir: &Path) -> Option<String> {
+    let id = dir.canonicalize().ok()?;
+    Uuid::try_parse(id.file_name()?.to_str()?).ok()?;
+    if !segments(dir)?.is_empty() {
+        return None;
+    }
+    let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let is_sign = |path: &PathBuf| match path.file_name().and_then(|name| name.to_str()) {
+        Some("recovery.spare") => path.symlink_metadata().is_ok_and(|found| found.is_file()),
+        Some("objects" | "snapshots") => is_folder(path),
+        _ => is_folder(path) && is_folder(&path.join("objects")),
+    };
+    let mut names: Vec<String> = entries(dir)
+        .filter(is_sign)
+        .filter_map(|path| Some(format!("`{}`", escape::path(path.file_name()?.as_ref()))))
+        .collect();
+    names.sort();
+    (!names.is_empty())
+        .then(|| format!("its segments are missing: it holds {}, which only records bring", names.join(", ")))
+}
+
+/// Returns the store that holds a session's folder, and the session's id; `None` if the folder is in no store.
+pub fn store_of(session: &Path) -> Option<(PathBuf, Uuid)> {
+    let store = inspect::store_around(session)?;
+    let session = session.canonicalize().ok()?;
+    Some((store, Uuid::try_parse(session.file_name()?.to_str()?).ok()?))
+}

@@ -1,0 +1,32 @@
+//! Short texts for a person: counts, digests, values that are cut.
+
+use foldlog_codec::body::Replicated;
+use foldlog_codec::escape;
+
+/// Says that a replica holds a session's records, and where.
+pub fn held_text(replicated: &Replicated) -> String {
+    let (at, by) = (escape::text(&replicated.at), escape::text(&replicated.by));
+    format!("a replica holds this session's records ({at}, first claimed by `{by}`)")
+}
+
+/// Number of digits of a digest that a person is shown in a row and copies into a command, and the fewest that name arguments.
+pub const DIGEST_DIGITS: usize = 12;
+
+/// Returns a digest in hexadecimal digits.
+pub fn digest_text(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Cuts a text for a person to at most `max` characters, the last of which is then `…`. `--json` prints it whole.
+pub fn shortened(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
+        return text.to_owned();
+    }
+    let head: String = text.chars().take(max.saturating_sub(1)).collect();
+    format!("{head}…")
+}
+
+/// Writes a number of things: `1 session`, `2 sessions`.
+pub fn counted(count: u64, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
+}

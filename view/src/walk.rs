@@ -1,0 +1,460 @@
+//! One walk over a log, forwards: the columns and documents of its records, and what each slice holds at every position.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::ops::ControlFlow;
+
+use foldlog::conversation::ConversationMessage;
+use foldlog::inspect::{
+    CompactedRange, ItemName, ItemPlace, LogReader, MessageHistory, RecordedMessage, SliceReader, StateReader,
+};
+use foldlog::{Error, Policy, Record, SequenceNumber, Slice};
+use foldlog_codec::escape;
+use foldlog_codec::msgpack::{JsonStream, LeftOut, ValueLimits, left_out_digest};
+use foldlog_codec::record::RecordJson;
+use foldlog_tasks::Tasks;
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+
+use crate::Result;
+use crate::blocks::{Blocks, LineBlocks};
+use crate::documents::timeline::Timeline;
+use crate::lists::ListHistory;
+use crate::records::{ColumnLegend, Columns};
+use crate::spend::{Accounts, SpendReader, Spent};
+use crate::summaries;
+use crate::tasks::{self, TaskLists};
+use crate::visits::stopped;
+use crate::{Payloads, RecordRange};
+
+/// Number of characters of a value that a page has where the value is longer than asked for.
+const BEGINNING_CHARS: usize = 2000;
+
+/// Says where a page finds a list: its versions, and its items.
+#[derive(Debug, Serialize)]
+pub(crate) struct ListPlaces {
+    /// Block of the versions.
+    pub(crate) versions: u32,
+    /// Block of the items' names: for each its record, its ordinal and its version.
+    pub(crate) names: u32,
+    /// Number of items that ever were in the list.
+    pub(crate) count: u64,
+    /// Number of the first item of each block of items, and the block.
+    pub(crate) items: Vec<(u64, u32)>,
+}
+
+/// Returns the bytes of items' names, each of a record, an ordinal and a version: three integers of 32 bits, little-endian.
+pub(crate) fn names_block(names: impl Iterator<Item = (SequenceNumber, u32, u32)>) -> Vec<u8> {
+    let words = names.flat_map(|(sequence, ordinal, version)| [sequence.get() as u32, ordinal, version]);
+    words.flat_map(u32::to_le_bytes).collect()
+}
+
+/// Describes a slice, and says where a page finds its items.
+#[derive(Debug, Serialize)]
+pub(crate) struct SliceDocument {
+    id: u32,
+    name: String,
+    policy: &'static str,
+    item: String,
+    list: ListPlaces,
+}
+
+/// Describes a conversation, and says where a page finds its messages.
+#[derive(Debug, Serialize)]
+pub(crate) struct ConversationDocument {
+    evaluation_id: String,
+    list: ListPlaces,
+    /// Block of the summaries, if there are any.
+    summaries: Option<u32>,
+}
+
+/// Says where a page finds what the walk has written.
+#[derive(Debug, Serialize)]
+pub(crate) struct WalkDocument {
+    /// Block of each chunk of columns.
+    records: Vec<u32>,
+    /// Number of the first record of each block of documents, counted from the first one listed, and the block.
+    documents: Vec<(u64, u32)>,
+    #[serde(flatten)]
+    gathered: ColumnLegend,
+    slices: Vec<SliceDocument>,
+    conversations: Vec<ConversationDocument>,
+    /// Block of what evaluations have spent, record by record.
+    usage: u32,
+    /// Tags of the session, each with the position from which on they hold.
+    tags: Vec<(SequenceNumber, BTreeMap<String, String>)>,
+    /// The tasks, if there ever were any.
+    tasks: Option<ListPlaces>,
+    /// Ranges of positions at which nobody knows what the slices held: first and last.
+    unknown: Vec<(SequenceNumber, SequenceNumber)>,
+}
+
+/// What an evaluation has spent through one record: what that record says is the last step of a sum.
+#[derive(Debug, Serialize)]
+pub(crate) struct UsageRow {
+    pub(crate) sequence: SequenceNumber,
+    pub(crate) evaluation_id: String,
+    #[serde(flatten)]
+    spent: Spent,
+}
+
+/// Sums up what each evaluation has spent, abandoned records included.
+#[derive(Debug, Default)]
+pub(crate) struct UsageLog {
+    accounts: Accounts,
+    pub(crate) rows: Vec<UsageRow>,
+}
+
+impl UsageLog {
+    pub(crate) fn take(&mut self, record: &Record<'_>, sources: &mut SpendReader<'_>) {
+        let Some(told) = sources.told(record) else { return };
+        let sequence = record.sequence;
+        let rows = self.accounts.take(&told).into_iter();
+        self.rows.extend(rows.map(|(evaluation_id, spent)| UsageRow { sequence, evaluation_id, spent }));
+    }
+}
+
+/// What a slice held so far.
+struct SliceList {
+    name: String,
+    policy: Policy,
+    item: String,
+    history: ListHistory<ItemPlace>,
+    /// Items that ever were in the slice.
+    items: Vec<ItemName>,
+    numbers: HashMap<ItemName, u32>,
+}
+
+impl SliceList {
+    fn of(slice: &SliceReader<'_>) -> SliceList {
+        SliceList {
+            name: slice.name().to_owned(),
+            policy: slice.policy(),
+            item: slice.item().to_owned(),
+            history: ListHistory::default(),
+            items: Vec::new(),
+            numbers: HashMap::new(),
+        }
+    }
+
+    fn number(&mut self, name: ItemName) -> u32 {
+        let next = self.items.len() as u32;
+        let number = *self.numbers.entry(name).or_insert(next);
+        if number == next {
+            self.items.push(name);
+        }
+        number
+    }
+}
+
+/// Follows what changes from record to record.
+#[derive(Default)]
+struct Follow {
+    before: Option<StateReader>,
+    slices: BTreeMap<u32, SliceList>,
+    tags: Vec<(SequenceNumber, BTreeMap<String, String>)>,
+    tasks: TaskLists,
+}
+
+impl Follow {
+    /// Notes what the slices are at a position, and returns the ids of those that changed.
+    fn at(&mut self, position: SequenceNumber, now: StateReader, payloads: Payloads) -> Result<Vec<u32>> {
+        for slice in now.slices() {
+            self.slices.entry(slice.id()).or_insert_with(|| SliceList::of(&slice)).history.begin(position);
+        }
+        let mut changed = Vec::new();
+        for changes in now.changes_since(self.before.as_ref()) {
+            let Some(list) = self.slices.get_mut(&changes.slice) else { continue };
+            let removed: Vec<ItemPlace> = changes.removed.iter().map(|(place, _)| *place).collect();
+            let added = changes.added.into_iter().map(|(place, name)| (place, list.number(name)));
+            let added: Vec<(ItemPlace, u32)> = added.collect();
+            list.history.change(position, &removed, &added);
+            changed.push(changes.slice);
+        }
+        if self.tags.last().is_none_or(|(_, tags)| tags != now.tags()) {
+            self.tags.push((position, now.tags().clone()));
+        }
+        let of_tasks = now.slice(Tasks::NAME).map(|slice| slice.id());
+        if of_tasks.is_some_and(|id| changed.contains(&id)) {
+            self.tasks.note(position, &tasks::rows(&now, payloads))?;
+        }
+        self.before = Some(now);
+        Ok(changed)
+    }
+}
+
+/// Returns the stretches of positions at which nobody knows what the slices held.
+pub(crate) fn unknown(compacted: &[CompactedRange]) -> Vec<(SequenceNumber, SequenceNumber)> {
+    let mut unknown = Vec::new();
+    for range in compacted {
+        let mut next = range.from;
+        for known in range.known.iter().copied().chain([range.through]) {
+            if next < known {
+                unknown.push((next, known.saturating_sub(1)));
+            }
+            next = next.max(known + 1);
+        }
+    }
+    unknown
+}
+
+/// Walks a log through the last record of `range`, and writes what a page needs of it.
+///
+/// # Errors
+///
+/// The engine's error if the log cannot be read or takes more memory than it may, or that of the writer.
+pub(crate) fn walk<W: Write>(
+    reader: &LogReader,
+    range: &RecordRange,
+    payloads: Payloads,
+    blocks: &mut Blocks<W>,
+) -> Result<WalkDocument> {
+    let timeline = Timeline::of(reader);
+    let unknown = unknown(&reader.compacted());
+    let mut columns = Columns::new(reader, &timeline, range.from, range.len());
+    let (mut follow, mut documents, mut records) = (Follow::default(), LineBlocks::default(), Vec::new());
+    let (mut usage, mut sources) = (UsageLog::default(), SpendReader::of(reader));
+    let mut failure = None;
+    let walked = reader.fold(|record, state| {
+        let sequence = record.sequence;
+        let is_listed = range.contains(sequence);
+        usage.take(record, &mut sources);
+        let is_known = !unknown.iter().any(|(first, last)| (*first..=*last).contains(&sequence));
+        let mut written = || -> Result<()> {
+            let is_shown = is_known && is_listed;
+            let changed = if is_shown { follow.at(sequence, state(), payloads)? } else { Vec::new() };
+            if let Some(chunk) = columns.push(record, changed, is_listed) {
+                records.push(blocks.add_json(&chunk)?);
+            }
+            if is_listed {
+                documents.push(&document(&timeline, record, payloads)?, blocks)?;
+            }
+            Ok(())
+        };
+        written().map_err(|error| {
+            failure = Some(error);
+            stopped(reader.dir())
+        })
+    });
+    let last = match (walked, failure) {
+        (_, Some(failure)) => return Err(failure),
+        (walked, None) => walked?,
+    };
+    let (chunk, gathered) = columns.finish();
+    if chunk.len() > 0 {
+        records.push(blocks.add_json(&chunk)?);
+    }
+    let documents = documents.finish(blocks)?;
+    let slices = slices(&last, follow.slices, payloads, blocks)?;
+    let conversations = conversations(reader, range, payloads, blocks)?;
+    let tasks = follow.tasks.write(blocks)?;
+    let usage = blocks.add_json(&usage.rows)?;
+    Ok(WalkDocument {
+        records,
+        documents,
+        gathered,
+        slices,
+        conversations,
+        usage,
+        tags: follow.tags,
+        tasks,
+        unknown,
+    })
+}
+
+/// Returns a record's document: `=` and the JSON that `show --json` prints; or `-` and that JSON without payloads, where these
+/// are not asked for or too long.
+pub(crate) fn document(timeline: &Timeline, record: &Record<'_>, payloads: Payloads) -> Result<Vec<u8>> {
+    document_line(timeline.value(record), record.body.len() as u64, payloads)
+}
+
+/// Returns a document whose record has this many bytes, without its payloads if these are too many.
+pub(crate) fn document_line(mut document: RecordJson<'_>, bytes: u64, payloads: Payloads) -> Result<Vec<u8>> {
+    if bytes <= payloads.bytes_max() {
+        return line(b'=', &document);
+    }
+    document.leave_out_payloads();
+    line(b'-', &document)
+}
+
+/// Returns a line of a block: the mark, and a value's JSON.
+pub(crate) fn line(mark: u8, value: &(impl Serialize + ?Sized)) -> Result<Vec<u8>> {
+    let mut line = vec![mark];
+    escape::write_json(&mut line, value).map_err(std::io::Error::from)?;
+    Ok(line)
+}
+
+/// Returns an item's line: `=` and the JSON that `state --json` prints, or `-` and what stands for it.
+pub(crate) fn item_line(slice: &str, name: ItemName, bytes: &[u8], payloads: Payloads) -> Result<Vec<u8>> {
+    let value = JsonStream::new(bytes, ValueLimits::default()).map_err(|error| {
+        let (name, sequence) = (slice.to_owned(), name.sequence);
+        Error::Decode { name, sequence, reason: error.to_string() }
+    })?;
+    value_line(&value, bytes, payloads)
+}
+
+/// Returns a value's line, whose bytes these are: `=` and its JSON, or `-` and what stands for it.
+pub(crate) fn value_line(value: &JsonStream<'_>, bytes: &[u8], payloads: Payloads) -> Result<Vec<u8>> {
+    if bytes.len() as u64 <= payloads.bytes_max() {
+        return line(b'=', value);
+    }
+    let mut stands = serde_json::to_value(LeftOut(bytes)).map_err(std::io::Error::from)?;
+    if payloads.are_asked_for() {
+        let beginning: String =
+            escape::json_beginning(value, BEGINNING_CHARS).chars().take(BEGINNING_CHARS).collect();
+        stands["beginning"] = Json::from(beginning);
+    }
+    line(b'-', &stands)
+}
+
+fn slices<W: Write>(
+    last: &StateReader,
+    lists: BTreeMap<u32, SliceList>,
+    payloads: Payloads,
+    blocks: &mut Blocks<W>,
+) -> Result<Vec<SliceDocument>> {
+    let mut documents = Vec::new();
+    for (id, list) in lists {
+        let SliceList { name, policy, item, history, items, .. } = list;
+        let versions = blocks.add(&history.encode())?;
+        let names = names_block(items.iter().map(|name| (name.sequence, name.ordinal, name.version)));
+        let names = blocks.add(&names)?;
+        let mut lines = LineBlocks::default();
+        if let Some(slice) = last.slice_of(id) {
+            let mut failure = None;
+            let read = slice.read_these(items.iter().copied(), |item, bytes| {
+                let line = item_line(&name, item, bytes, payloads);
+                failure = line.and_then(|line| Ok(lines.push(&line, blocks)?)).err();
+                Ok(if failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            });
+            failure.map_or(Ok(()), Err)?;
+            read?;
+        }
+        let list = ListPlaces { versions, names, count: items.len() as u64, items: lines.finish(blocks)? };
+        documents.push(SliceDocument { id, name, policy: policy.name(), item, list });
+    }
+    documents.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(documents)
+}
+
+fn conversations<W: Write>(
+    reader: &LogReader,
+    range: &RecordRange,
+    payloads: Payloads,
+    blocks: &mut Blocks<W>,
+) -> Result<Vec<ConversationDocument>> {
+    let mut documents = Vec::new();
+    for evaluation in reader.evaluations_through(range.last) {
+        let mut lines = LineBlocks::default();
+        let history = history(reader, &evaluation, |message| match message.sequence <= range.last {
+            true => Ok(lines.push(&message_line(&message.message, payloads)?, blocks)?),
+            false => Ok(()),
+        })?;
+        let Some(history) = history else { continue };
+        let versions = versions(&history, range.last);
+        let listed: Vec<SequenceNumber> = history.sequences().filter(|at| *at <= range.last).collect();
+        let names = names_block(listed.iter().map(|sequence| (*sequence, 0, 0)));
+        let list = ListPlaces {
+            versions: blocks.add(&versions.encode())?,
+            names: blocks.add(&names)?,
+            count: listed.len() as u64,
+            items: lines.finish(blocks)?,
+        };
+        let summaries = summaries::summaries(reader, &evaluation, payloads)?;
+        let summaries = if summaries.is_empty() { None } else { Some(blocks.add_json(&summaries)?) };
+        documents.push(ConversationDocument { evaluation_id: evaluation.to_string(), list, summaries });
+    }
+    Ok(documents)
+}
+
+/// Hands the messages of a conversation to `visit`, one after the other, and returns where they count; `None` if there is no such
+/// conversation.
+///
+/// # Errors
+///
+/// The engine's error if the log cannot be read, or the error of `visit`.
+pub(crate) fn history<'a>(
+    reader: &'a LogReader,
+    evaluation: &str,
+    mut visit: impl FnMut(RecordedMessage) -> Result<()>,
+) -> Result<Option<MessageHistory<'a>>> {
+    let mut failure = None;
+    let read = reader.message_history(evaluation, |message| {
+        visit(message).map_err(|error| {
+            failure = Some(error);
+            stopped(reader.dir())
+        })
+    });
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(read?),
+    }
+}
+
+/// Returns which messages count at each position through `last`, by their numbers.
+pub(crate) fn versions(history: &MessageHistory<'_>, last: SequenceNumber) -> ListHistory<u32> {
+    let mut versions = ListHistory::<u32>::default();
+    let mut counting: Vec<u32> = Vec::new();
+    history.changes(|position, change| {
+        let (now, removed, added) = changed(std::mem::take(&mut counting), change);
+        counting = now;
+        if position <= last {
+            versions.change(position, &removed, &added);
+        }
+    });
+    versions
+}
+
+/// Returns the messages that count after a change, by their numbers, those that went and those that came.
+fn changed(
+    mut counting: Vec<u32>,
+    change: foldlog::inspect::MessagesChange<'_>,
+) -> (Vec<u32>, Vec<u32>, Vec<(u32, u32)>) {
+    use foldlog::inspect::MessagesChange;
+    match change {
+        MessagesChange::Appended(number) => {
+            let number = number as u32;
+            counting.push(number);
+            (counting, Vec::new(), vec![(number, number)])
+        }
+        MessagesChange::Now(numbers) => {
+            let now: Vec<u32> = numbers.iter().map(|number| *number as u32).collect();
+            let without = |these: &[u32], others: &[u32]| -> Vec<u32> {
+                these.iter().filter(|one| others.binary_search(one).is_err()).copied().collect()
+            };
+            let (removed, added) = (without(&counting, &now), without(&now, &counting));
+            (now, removed, added.into_iter().map(|number| (number, number)).collect())
+        }
+    }
+}
+
+/// Returns a message's line: `=` and the JSON that `transcript --as-recorded --json` prints, or `-` and that JSON with its texts
+/// left out.
+pub(crate) fn message_line(message: &ConversationMessage, payloads: Payloads) -> Result<Vec<u8>> {
+    let texts = message.content.iter().map(String::len);
+    let blocks = message.blocks.iter().map(|blocks| blocks.json.len());
+    let calls = message.tool_calls.iter().map(|call| call.arguments.len());
+    let bytes: usize = texts.chain(blocks).chain(calls).sum();
+    if bytes as u64 <= payloads.bytes_max() {
+        return line(b'=', message);
+    }
+    let mut stands = serde_json::to_value(message).map_err(std::io::Error::from)?;
+    let left_out = |text: &str| {
+        let mut stands = json!({ "$left_out": "text", "bytes": text.len() });
+        if let Some(digest) = left_out_digest(text.as_bytes()) {
+            let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            stands["blake3"] = Json::from(digits);
+        }
+        stands
+    };
+    if let Some(content) = &message.content {
+        stands["content"] = left_out(content);
+    }
+    if let Some(blocks) = &message.blocks {
+        stands["blocks"] = left_out(&blocks.json);
+    }
+    for (place, call) in message.tool_calls.iter().enumerate() {
+        stands["tool_calls"][place]["arguments"] = left_out(&call.arguments);
+    }
+    line(b'-', &stands)
+}
