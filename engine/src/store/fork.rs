@@ -353,7 +353,7 @@ impl Store {
                 let (from, to) = (from.join(&entry.name), to.join(&entry.name));
                 match entry.kind {
                     EntryKind::Directory => {
-                        directories.push((from, to, is_objects || entry.name == "objects"))
+                        directories.push((from, to, is_objects || entry.name == "objects"));
                     }
                     EntryKind::File if is_unfinished(&entry.name) || entry.name == STAT_CACHE => {}
                     EntryKind::File if is_objects && !copies => self.link_file(&from, &to)?,

@@ -50,7 +50,7 @@ fn a_write_waits_where_the_bucket_is_too_many_bytes_or_too_long_behind() {
     large.close().unwrap();
 
     let late = session(&directory, &bucket, &clock, |replication| {
-        replication.time_behind_max = Duration::from_secs(5)
+        replication.time_behind_max = Duration::from_secs(5);
     });
     late.dispatch(note("early")).unwrap();
     clock.advance_us(6_000_000);
