@@ -7,13 +7,13 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use foldlog_claude::{Body, Client, ClientOptions, Error, NoCallbacks};
+//! use foldlog_claude::{ClaudeMessageBody, Client, ClientOptions, ClientError, NoCallbacks};
 //!
-//! # fn main() -> Result<(), Error> {
+//! # fn main() -> Result<(), ClientError> {
 //! let client = Client::start(&ClientOptions::new("claude", "/tmp/work"), Arc::new(NoCallbacks))?;
 //! client.query("What is 6 times 7?")?;
 //! while let Some(message) = client.next_message(None)? {
-//!     if let Body::Result(result) = &message.body {
+//!     if let ClaudeMessageBody::Result(result) = &message.body {
 //!         println!("{:?} {:?}", result.failure(), result.result);
 //!         client.close()?;
 //!     }

@@ -151,15 +151,15 @@ impl StreamLine {
 }
 
 /// Reads the messages of a stream, such as a recorded one, without a program. Control frames are messages here too, as
-/// [`Body::Other`](super::ClaudeMessageBody::Other).
+/// [`ClaudeMessageBody::Other`](super::ClaudeMessageBody::Other).
 ///
 /// ```
-/// use foldlog_claude::{Body, read_stream};
+/// use foldlog_claude::{ClaudeMessageBody, read_stream};
 ///
 /// let recorded = "noise\n{\"type\":\"result\",\"subtype\":\"success\",\"result\":\"42\"}\n{\"type\":\"us";
 /// let messages: Vec<_> = read_stream(recorded.as_bytes(), 1 << 20).collect::<Result<_, _>>().unwrap();
 /// let [message] = &messages[..] else { panic!("the noise and the tail are dropped") };
-/// assert!(matches!(&message.body, Body::Result(result) if result.result.as_deref() == Some("42")));
+/// assert!(matches!(&message.body, ClaudeMessageBody::Result(result) if result.result.as_deref() == Some("42")));
 /// ```
 pub fn read_stream<R: BufRead>(reader: R, limit: usize) -> ClaudeMessages<R> {
     ClaudeMessages { lines: StreamLineReader::new(reader, limit), index: 0 }

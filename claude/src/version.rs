@@ -3,9 +3,9 @@
 /// Orders versions of the program, such as 2.1.332.
 ///
 /// ```
-/// use foldlog_claude::Version;
+/// use foldlog_claude::ClaudeVersion;
 ///
-/// assert!(Version::of("2.1.100") < Some(Version::KNOWS_COMPOSED));
+/// assert!(ClaudeVersion::of("2.1.100") < Some(ClaudeVersion::KNOWS_COMPOSED));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaudeVersion([u64; 3]);

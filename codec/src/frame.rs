@@ -144,7 +144,7 @@ impl<'a> Frame<'a> {
 /// Appends a whole frame, header and body, to `out` and returns its checksum.
 ///
 /// ```
-/// use foldlog_codec::Kind;
+/// use foldlog_codec::RecordKind;
 /// use foldlog_codec::frame::{self, Context, HEADER_LEN, Header};
 ///
 /// let segment = Context::new(0x5eed, 100.into());
@@ -154,7 +154,7 @@ impl<'a> Frame<'a> {
 ///     body_len: 0,
 ///     sequence: 100.into(),
 ///     watermark: 100.into(),
-///     kind: Kind::SNAPSHOT,
+///     kind: RecordKind::SNAPSHOT,
 ///     time_us: 0,
 /// };
 /// let mut bytes = Vec::new();
@@ -242,7 +242,7 @@ fn sealed(context: Context, frame: &mut [u8]) -> u32 {
 /// The caller compares `predecessor_crc`, since only the caller knows the chain.
 ///
 /// ```
-/// use foldlog_codec::Kind;
+/// use foldlog_codec::RecordKind;
 /// use foldlog_codec::frame::{self, Context, Header};
 ///
 /// let segment = Context::new(0x5eed, 100.into());
@@ -252,7 +252,7 @@ fn sealed(context: Context, frame: &mut [u8]) -> u32 {
 ///     body_len: 0,
 ///     sequence: 105.into(),
 ///     watermark: 103.into(),
-///     kind: Kind::SNAPSHOT,
+///     kind: RecordKind::SNAPSHOT,
 ///     time_us: 0,
 /// };
 /// let mut bytes = Vec::new();

@@ -14,17 +14,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Names the kind of a record or envelope frame by one byte. A reader keeps the bytes of kinds that it does not know.
 ///
 /// ```
-/// use foldlog_codec::Kind;
+/// use foldlog_codec::RecordKind;
 ///
-/// assert_eq!(Kind::DISPATCH.byte(), 3);
-/// assert_eq!(Kind::from_byte(3), Some(Kind::DISPATCH));
-/// assert_eq!(Kind::from_name("dispatch"), Some(Kind::DISPATCH));
-/// assert!(!Kind::DISPATCH.is_envelope() && Kind::SEAL.is_envelope());
+/// assert_eq!(RecordKind::DISPATCH.byte(), 3);
+/// assert_eq!(RecordKind::from_byte(3), Some(RecordKind::DISPATCH));
+/// assert_eq!(RecordKind::from_name("dispatch"), Some(RecordKind::DISPATCH));
+/// assert!(!RecordKind::DISPATCH.is_envelope() && RecordKind::SEAL.is_envelope());
 ///
-/// let later = Kind::from_byte(77).unwrap();
+/// let later = RecordKind::from_byte(77).unwrap();
 /// assert!(!later.is_known());
 /// assert_eq!(later.to_string(), "unknown-77");
-/// assert_eq!(Kind::from_byte(0), None);
+/// assert_eq!(RecordKind::from_byte(0), None);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKind(u8);

@@ -33,7 +33,7 @@
 //! ```
 //! use foldlog_codec::body::{Action, Dispatch, Payload};
 //! use foldlog_codec::frame::{self, Context, Header};
-//! use foldlog_codec::{Kind, msgpack};
+//! use foldlog_codec::{RecordKind, msgpack};
 //!
 //! let data = msgpack::to_vec("ship it")?;
 //! let action = Action::Event { event: 0, data: Payload::new(&data) };
@@ -46,7 +46,7 @@
 //!     body_len: 0,
 //!     sequence: 105.into(),
 //!     watermark: 103.into(),
-//!     kind: Kind::DISPATCH,
+//!     kind: RecordKind::DISPATCH,
 //!     time_us: 1_767_323_045_678_901,
 //! };
 //! let mut bytes = Vec::new();

@@ -22,13 +22,13 @@ use crate::{Error, RecordKind, SequenceNumber};
 /// Holds one record, or one envelope frame, without its framing.
 ///
 /// ```
-/// use foldlog_codec::body::{Policy, Snapshot};
-/// use foldlog_codec::record::Names;
-/// use foldlog_codec::{Kind, Record};
+/// use foldlog_codec::body::{Policy, SnapshotBody};
+/// use foldlog_codec::record::RecordNames;
+/// use foldlog_codec::{RecordKind, Record};
 ///
-/// let body = Snapshot { tag: Some("before".to_owned()), policies: vec![Policy::State], resources: vec![] }.encode();
-/// let record = Record { sequence: 7.into(), kind: Kind::SNAPSHOT, time_us: 0, body: &body };
-/// let json = serde_json::to_value(record.to_json(&Names::default())?).unwrap();
+/// let body = SnapshotBody { tag: Some("before".to_owned()), policies: vec![Policy::State], resources: vec![] }.encode();
+/// let record = Record { sequence: 7.into(), kind: RecordKind::SNAPSHOT, time_us: 0, body: &body };
+/// let json = serde_json::to_value(record.to_json(&RecordNames::default())?).unwrap();
 /// assert_eq!(json["sequence"], 7);
 /// assert_eq!(json["kind"], "snapshot");
 /// assert_eq!(json["time"], "1970-01-01T00:00:00.000000+00:00");

@@ -209,8 +209,8 @@ impl ChunkCaptures<'_> {
 /// Gathers records into one chunk.
 ///
 /// ```
-/// use foldlog_codec::{Kind, Record};
-/// use foldlog_remote::chunk::{Chunk, ChunkHead, ChunkHash, Encoder, Epoch, WriterId};
+/// use foldlog_codec::{RecordKind, Record};
+/// use foldlog_remote::chunk::{Chunk, ChunkHead, ChunkHash, ChunkEncoder, Epoch, WriterId};
 ///
 /// let head = ChunkHead {
 ///     session: uuid::Uuid::from_u128(7),
@@ -222,9 +222,9 @@ impl ChunkCaptures<'_> {
 ///     first_sequence: 40.into(),
 ///     note: String::new(),
 /// };
-/// let mut encoder = Encoder::new(head.clone())?;
-/// encoder.push(Record { sequence: 40.into(), kind: Kind::DISPATCH, time_us: 1, body: b"one" })?;
-/// encoder.push(Record { sequence: 41.into(), kind: Kind::DISPATCH, time_us: 2, body: b"two" })?;
+/// let mut encoder = ChunkEncoder::new(head.clone())?;
+/// encoder.push(Record { sequence: 40.into(), kind: RecordKind::DISPATCH, time_us: 1, body: b"one" })?;
+/// encoder.push(Record { sequence: 41.into(), kind: RecordKind::DISPATCH, time_us: 2, body: b"two" })?;
 /// let bytes = encoder.finish().bytes;
 ///
 /// let chunk = Chunk::decode(&bytes, 3)?;

@@ -23,13 +23,13 @@ use crate::writer::ChunkWriter;
 /// ```
 /// use std::sync::Arc;
 ///
-/// use foldlog_codec::{Kind, Record};
+/// use foldlog_codec::{RecordKind, Record};
 /// use foldlog_remote::{Error, Remote, Retries};
 /// use object_store::memory::InMemory;
 ///
 /// let remote = Remote::new(Arc::new(InMemory::new()), "team/agents", Retries::default())?;
 /// let session = uuid::Uuid::from_u128(7);
-/// let record = |sequence: u64, body| Record { sequence: sequence.into(), kind: Kind::OBSERVED, time_us: 0, body };
+/// let record = |sequence: u64, body| Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 0, body };
 ///
 /// let mut first = remote.claim(session, "worker 1", |_| {})?;
 /// assert_eq!(first.append([record(0, b"begun")])?, 1);

@@ -233,12 +233,12 @@ pub fn encoded_len(count: u64, bytes: u64) -> u64 {
 /// Gathers the bytes of a volume's chunks.
 ///
 /// ```
-/// use foldlog_remote::volume::{Encoder, Extent, Volume};
+/// use foldlog_remote::volume::{VolumeEncoder, Extent, Volume};
 ///
 /// let session = uuid::Uuid::from_u128(7);
 /// let extent = Extent { first: 64, count: 3 };
 /// let chunks: [&[u8]; 3] = [b"one", b"", b"three"];
-/// let mut encoder = Encoder::new(session, extent, chunks.iter().map(|chunk| chunk.len()))?;
+/// let mut encoder = VolumeEncoder::new(session, extent, chunks.iter().map(|chunk| chunk.len()))?;
 /// chunks.iter().for_each(|chunk| encoder.push(chunk));
 /// let bytes = encoder.finish()?;
 ///

@@ -156,14 +156,14 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
     /// ```
     /// # use std::sync::Arc;
     /// # use foldlog::{ExecutionState, ResourceRegistry, SessionTypes, Store};
-    /// # use foldlog_agent::provider::Blocking;
+    /// # use foldlog_agent::provider::BlockingProvider;
     /// # use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
     /// # use foldlog_agent::{AsyncEvaluateOptions, MarkdownSection, Prompt, ProviderAdapter};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let directory = tempfile::tempdir()?;
     /// # let session = Store::open(directory.path())?.create(&SessionTypes::builder().build()?)?;
     /// # let state = ExecutionState::new(session, ResourceRegistry::builder().build()?);
-    /// # let provider = Blocking::new(ScriptedProvider::new([ScriptedReply::text("Hello.")]));
+    /// # let provider = BlockingProvider::new(ScriptedProvider::new([ScriptedReply::text("Hello.")]));
     /// let adapter = Arc::new(ProviderAdapter::new(provider));
     /// let prompt = Prompt::text("demo", "greeting").with_section(MarkdownSection::new("task", "Greet."));
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {

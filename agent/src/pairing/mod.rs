@@ -235,7 +235,7 @@ fn result_id(message: &ConversationMessage) -> &str {
 ///
 /// ```
 /// use foldlog::conversation::{ConversationMessage, Role};
-/// use crate::pairing::{MessageFormat, validate};
+/// use foldlog_agent::pairing::{MessageFormat, validate};
 ///
 /// let question = ConversationMessage::new(Role::User, "What is 6 times 7?");
 /// assert!(validate(MessageFormat::Anthropic, &[question]).is_ok());

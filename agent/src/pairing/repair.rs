@@ -185,7 +185,7 @@ type IndexedMessage = (Option<usize>, ConversationMessage);
 ///
 /// ```
 /// use foldlog::conversation::{ConversationMessage, Role};
-/// use crate::pairing::{MessageFormat, repair, validate};
+/// use foldlog_agent::pairing::{MessageFormat, repair, validate};
 ///
 /// let question = ConversationMessage::new(Role::User, "What is 6 times 7?");
 /// let orphan = ConversationMessage::new(Role::Tool, "42");
@@ -227,7 +227,7 @@ pub fn repair(format: MessageFormat, messages: &[ConversationMessage]) -> Repair
 ///
 /// ```
 /// use foldlog::conversation::{ConversationMessage, Role};
-/// use crate::pairing::close_open;
+/// use foldlog_agent::pairing::close_open;
 ///
 /// let orphan = ConversationMessage::new(Role::Tool, "42");
 /// let closed = close_open(&[orphan.clone()]);

@@ -20,9 +20,9 @@ use super::{
 /// [`Provider`].
 ///
 /// ```
-/// use crate::pairing::MessageFormat;
+/// use foldlog_agent::pairing::MessageFormat;
 /// use foldlog_agent::provider::{
-///     AsyncProvider, AsyncSendOptions, Prepared, ProviderAnswer, ProviderError, ProviderRequest,
+///     AsyncProvider, AsyncSendOptions, PreparedRequest, ProviderAnswer, ProviderError, ProviderRequest,
 /// };
 ///
 /// struct Model;
@@ -36,15 +36,15 @@ use super::{
 ///         MessageFormat::OpenAi
 ///     }
 ///
-///     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+///     fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
 ///         let last = request.messages.last().and_then(|last| last.content.clone()).unwrap_or_default();
 ///         let parameters = serde_json::json!({});
-///         Ok(Prepared { model: "model".to_owned(), parameters, body: last.into_bytes(), stream: false })
+///         Ok(PreparedRequest { model: "model".to_owned(), parameters, body: last.into_bytes(), stream: false })
 ///     }
 ///
 ///     async fn send(
 ///         &self,
-///         prepared: &Prepared,
+///         prepared: &PreparedRequest,
 ///         _: &mut AsyncSendOptions<'_>,
 ///     ) -> Result<ProviderAnswer, Box<ProviderError>> {
 ///         let reply = std::future::ready(prepared.body.clone()).await; // here: the host's own client

@@ -19,16 +19,16 @@ use crate::{Error, RecordKind, SequenceNumber};
 /// Names through which handle of the host a record was written.
 ///
 /// ```
-/// use foldlog_codec::Kind;
+/// use foldlog_codec::RecordKind;
 /// use foldlog_codec::body::{Lane, Rollback};
 ///
 /// let rollback = Rollback { to: 7.into(), preserve_logs: true };
 /// let mut body = rollback.encode();
-/// assert!(Lane::of(Kind::ROLLBACK, &body)?.is_main());
+/// assert!(Lane::of(RecordKind::ROLLBACK, &body)?.is_main());
 ///
 /// let lane = Lane { within: None, name: Some("mailbox".into()) };
 /// lane.add_to(&mut body, 0);
-/// assert_eq!(Lane::of(Kind::ROLLBACK, &body)?, lane);
+/// assert_eq!(Lane::of(RecordKind::ROLLBACK, &body)?, lane);
 /// assert_eq!(Rollback::decode(&body)?, rollback);
 /// # Ok::<(), foldlog_codec::Error>(())
 /// ```

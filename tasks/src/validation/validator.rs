@@ -77,7 +77,7 @@ enum Check {
 ///
 /// ```
 /// use foldlog_tasks::{
-///     Finding, SessionState, StateComponent, StateValidator, ValidationRule, ValidationRuleType, ValidationSeverity,
+///     RuleViolation, SessionState, StateComponent, StateValidator, ValidationRule, ValidationRuleType, ValidationSeverity,
 /// };
 ///
 /// let named = ValidationRule {
@@ -87,7 +87,7 @@ enum Check {
 ///     severity: ValidationSeverity::Critical,
 /// };
 /// let validator = StateValidator::new().with_rule(named, |state| match state.configuration.name.is_empty() {
-///     true => vec![Finding::other("the session has no name")],
+///     true => vec![RuleViolation::other("the session has no name")],
 ///     false => Vec::new(),
 /// });
 /// let state = SessionState::empty(uuid::Uuid::nil(), chrono::DateTime::UNIX_EPOCH);
