@@ -36,7 +36,7 @@ use foldlog::conversation::{ContentBlocks, ConversationMessage, TokenUsage, Tool
 #[cfg(feature = "async")]
 pub use futures::{AsyncProvider, AsyncSendOptions, BlockingProvider};
 #[cfg(any(feature = "openai", feature = "anthropic"))]
-pub use http::Timeouts;
+pub use http::{HttpProvider, Timeouts};
 
 /// Describes a tool to a model.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,7 +9,7 @@ use super::{PreparedRequest, ProviderError, ProviderErrorKind, ToolSpec};
 
 /// Collects what a request holds.
 #[derive(Debug, Default)]
-pub(super) struct Parameters {
+pub struct Parameters {
     set: Map<String, Value>,
     parts: Vec<(&'static str, Box<RawValue>)>,
 }

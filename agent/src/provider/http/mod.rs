@@ -12,6 +12,7 @@
 //!    is resolved or a connection is made, it takes effect once that ends.
 
 mod failure;
+mod provider;
 mod reply;
 mod watch;
 
@@ -19,6 +20,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use foldlog::escape;
+pub(super) use provider::Dialect;
+pub use provider::HttpProvider;
 pub(super) use reply::Reply;
 use ureq::http::{HeaderName, HeaderValue, Uri};
 use ureq::{Agent, Proxy};
@@ -58,7 +61,7 @@ impl Default for Timeouts {
 }
 
 /// Sends requests to one address of one provider.
-pub(super) struct Client {
+pub struct Client {
     provider: &'static str,
     uri: Uri,
     host: String,

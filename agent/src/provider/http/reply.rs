@@ -18,7 +18,7 @@ const RATE_LIMITS: [&str; 4] = ["x-ratelimit-", "anthropic-ratelimit-", "ratelim
 const RATE_LIMITS_MAX: usize = 32;
 
 /// Holds a reply whose body is read piece by piece.
-pub(in crate::provider) struct Reply<'c> {
+pub struct Reply<'c> {
     client: &'c Client,
     bounds: Bounds,
     status: u16,

@@ -3,98 +3,39 @@
 mod answer;
 mod stream;
 
-use crate::pairing::MessageFormat;
 use serde_json::{Value, json};
 
-use super::http::{Client, Timeouts};
+use super::http::{Client, Dialect, HttpProvider, Reply};
 use super::parameters::{Parameters, names};
 use super::rendering::{openai_messages, sent_name};
-use super::{
-    ApiKey, OutputSpec, PreparedRequest, Provider, ProviderAnswer, ProviderError, ProviderRequest,
-    SendOptions, ToolChoice, ToolSpec,
-};
+use super::{OutputSpec, ProviderAnswer, ProviderError, ProviderRequest, SendOptions, ToolChoice, ToolSpec};
+use crate::pairing::MessageFormat;
 
-const NAME: &str = "openai";
-
-/// Asks one model of OpenAI's chat completions, or of a server that speaks the same protocol.
+/// Asks one model of OpenAI's chat completions, or of a server that speaks the same protocol. Its base URL is the one below which
+/// `/chat/completions` is, such as `https://api.openai.com/v1`.
 ///
-/// An answer that holds more than a text and calls, such as reasoning that the server wants to see again, is kept as
-/// [`ContentBlocks`](foldlog::conversation::ContentBlocks) and sent back as it was. It connects anew for each request.
+/// An answer that contains more than a text and calls, such as reasoning that the server wants to see again, is kept as
+/// [`ContentBlocks`](foldlog::conversation::ContentBlocks) and sent back as it was.
+pub type OpenAiProvider = HttpProvider<OpenAiDialect>;
+
+/// The protocol of chat completions.
 #[derive(Debug)]
-pub struct OpenAiProvider {
-    client: Client,
-    model: String,
-    name: String,
-    chosen: Vec<(String, Value)>,
+pub struct OpenAiDialect {
+    /// Name of the parameter that limits an answer's length.
     max_tokens: &'static str,
     strict: bool,
 }
 
-impl OpenAiProvider {
-    /// Makes a provider from the URL that `/chat/completions` stands below, such as `https://api.openai.com/v1`.
-    ///
-    /// # Errors
-    ///
-    /// [`ProviderErrorKind::Unsupported`](super::ProviderErrorKind::Unsupported) if the URL cannot be used.
-    pub fn new(
-        base_url: &str,
-        key: Option<ApiKey>,
-        model: impl Into<String>,
-    ) -> Result<OpenAiProvider, Box<ProviderError>> {
-        let mut client = Client::new(NAME, base_url, "/chat/completions", key)?;
-        client.set_key_header("authorization", "Bearer ")?;
-        let max_tokens =
-            if client.host().ends_with("openai.com") { "max_completion_tokens" } else { "max_tokens" };
-        let (model, name) = (model.into(), NAME.to_owned());
-        Ok(OpenAiProvider { client, model, name, chosen: Vec::new(), max_tokens, strict: false })
-    }
-
-    /// Sets the provider's name, `openai` unless set.
-    pub fn with_name(mut self, name: impl Into<String>) -> OpenAiProvider {
-        self.name = name.into();
-        self
-    }
-
-    /// Sets how long the phases of a request may take.
-    pub fn with_timeouts(mut self, timeouts: Timeouts) -> OpenAiProvider {
-        self.client.set_timeouts(timeouts);
-        self
-    }
-
-    /// Sends requests through a proxy, such as `http://host:port`. No proxy is taken from the environment.
-    ///
-    /// # Errors
-    ///
-    /// [`ProviderErrorKind::Unsupported`](super::ProviderErrorKind::Unsupported) if the URL cannot be used.
-    pub fn with_proxy(mut self, url: &str) -> Result<OpenAiProvider, Box<ProviderError>> {
-        self.client.set_proxy(url)?;
-        Ok(self)
-    }
-
-    /// Adds a header to each request. Its value is not shown, and not recorded.
-    ///
-    /// # Errors
-    ///
-    /// [`ProviderErrorKind::Unsupported`](super::ProviderErrorKind::Unsupported) if it is no header.
-    pub fn with_header(mut self, name: &str, value: &str) -> Result<OpenAiProvider, Box<ProviderError>> {
-        self.client.add_header(name, value)?;
-        Ok(self)
-    }
-
-    /// Sets a parameter of each request by its name, such as `reasoning_effort`. It is recorded, and replaces one that
-    /// the configuration of a request sets.
-    pub fn with_parameter(mut self, name: impl Into<String>, value: impl Into<Value>) -> OpenAiProvider {
-        self.chosen.push((name.into(), value.into()));
-        self
-    }
-
+impl HttpProvider<OpenAiDialect> {
     /// Sets whether the server itself holds outputs to their schema, which it then must support in full. By default it does
     /// not.
     pub fn with_strict_output(mut self, strict: bool) -> OpenAiProvider {
-        self.strict = strict;
+        self.dialect.strict = strict;
         self
     }
+}
 
+impl OpenAiDialect {
     fn response_format(&self, output: &OutputSpec) -> Value {
         let name = sent_name(&output.name, &[], 64);
         json!({
@@ -120,22 +61,24 @@ fn tool_choice(choice: &ToolChoice) -> Option<Value> {
     }
 }
 
-impl Provider for OpenAiProvider {
-    fn name(&self) -> &str {
-        &self.name
+impl Dialect for OpenAiDialect {
+    const NAME: &'static str = "openai";
+    const PATH: &'static str = "/chat/completions";
+    const MESSAGE_FORMAT: MessageFormat = MessageFormat::OpenAi;
+
+    fn of_client(client: &mut Client) -> Result<OpenAiDialect, Box<ProviderError>> {
+        client.set_key_header("authorization", "Bearer ")?;
+        let max_tokens =
+            if client.host().ends_with("openai.com") { "max_completion_tokens" } else { "max_tokens" };
+        Ok(OpenAiDialect { max_tokens, strict: false })
     }
 
-    fn limited_as(&self) -> &str {
-        self.client.limited_as()
-    }
-
-    fn message_format(&self) -> MessageFormat {
-        MessageFormat::OpenAi
-    }
-
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<PreparedRequest, Box<ProviderError>> {
+    fn set_parameters(
+        &self,
+        request: &ProviderRequest<'_>,
+        parameters: &mut Parameters,
+    ) -> Result<(), Box<ProviderError>> {
         let config = request.config;
-        let mut parameters = Parameters::default();
         parameters.set("temperature", config.temperature);
         parameters.set(self.max_tokens, config.max_tokens);
         parameters.set("top_p", config.top_p);
@@ -150,25 +93,29 @@ impl Provider for OpenAiProvider {
             parameters.set("parallel_tool_calls", config.parallel_tool_calls);
         }
         parameters.set("response_format", request.output.map(|output| self.response_format(output)));
-        parameters.extend(&self.chosen);
+        Ok(())
+    }
+
+    fn add_parts(
+        &self,
+        request: &ProviderRequest<'_>,
+        parameters: &mut Parameters,
+    ) -> Result<(), Box<ProviderError>> {
         parameters.part("messages", &openai_messages(request.messages, &names(request.tools)))?;
         if !request.tools.is_empty() {
             parameters.part("tools", &request.tools.iter().map(tool).collect::<Vec<_>>())?;
         }
-        parameters.prepare(&self.model, config.stream)
+        Ok(())
     }
 
-    fn send(
-        &self,
-        prepared: &PreparedRequest,
+    fn read_answer(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>> {
+        answer::read(reply, body)
+    }
+
+    fn read_stream(
+        reply: &mut Reply<'_>,
         options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
-        let accept = if prepared.stream { "text/event-stream" } else { "application/json" };
-        let mut reply = self.client.post(&prepared.body, accept, options)?;
-        if prepared.stream && reply.is_stream() {
-            return stream::read(&mut reply, options);
-        }
-        let body = reply.read_all()?;
-        answer::read(&reply, &body)
+        stream::read(reply, options)
     }
 }
