@@ -72,7 +72,7 @@ impl<'de> Deserialize<'de> for RecordKind {
 }
 
 kinds! {
-    /// Begins a session: its id, seed, tags and parent. See [`Opened`](crate::body::SessionOpening).
+    /// Begins a session: its id, seed, tags and parent. See [`SessionOpening`](crate::body::SessionOpening).
     OPENED = 1, "opened";
     /// Binds names of events and slices to the small integers that records use. See [`Declare`](crate::body::Declare).
     DECLARE = 2, "declare";
@@ -90,7 +90,7 @@ kinds! {
     INPUT = 8, "input";
     /// Records that a provider is about to be asked, or that a request failed. See [`Request`](crate::body::Request).
     REQUEST = 9, "request";
-    /// Records a provider's answer. See [`Answer`](crate::body::AnswerBody).
+    /// Records a provider's answer. See [`AnswerBody`](crate::body::AnswerBody).
     ANSWER = 10, "answer";
     /// Records that an answer and its tool calls are over. See [`Turn`](crate::body::Turn).
     TURN = 11, "turn";
@@ -100,7 +100,7 @@ kinds! {
     PROMPT_ACCEPTED = 13, "prompt_accepted";
     /// Records the captured state of an adapter. See [`AdapterState`](crate::body::AdapterState).
     ADAPTER_STATE = 14, "adapter_state";
-    /// Marks its own position for a later rollback. See [`Snapshot`](crate::body::SnapshotBody).
+    /// Marks its own position for a later rollback. See [`SnapshotBody`](crate::body::SnapshotBody).
     SNAPSHOT = 15, "snapshot";
     /// Rolls STATE back to a position. See [`Rollback`](crate::body::Rollback).
     ROLLBACK = 16, "rollback";

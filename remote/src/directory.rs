@@ -1,7 +1,7 @@
 //! A bucket in a local directory, in which whatever stands in the place of an object has to be a regular file.
 //!
 //! Somebody may have put a pipe there, whose opening waits for a writer without an end, or a directory, which `object_store` takes for no
-//! object: a log would end there that goes on. Both are refused before they are opened ([`Failure::NotAFile`](crate::RemoteFailure::NotAFile)).
+//! object: a log would end there that goes on. Both are refused before they are opened ([`RemoteFailure::NotAFile`](crate::RemoteFailure::NotAFile)).
 
 use std::fmt;
 use std::fs;

@@ -16,8 +16,8 @@ use crate::chain::Chain;
 use crate::chunk::Chunk;
 use crate::confirmations::{Confirmations, fresh_for};
 use crate::error::{Error, Result, replica_error};
-use crate::lease::keeper::Keeper;
 use crate::lease::objects::ObjectLeases;
+use crate::lease::renewal::LeaseRenewer;
 use crate::lease::{LEASE_LENGTH, check_length};
 use crate::payloads::Payloads;
 use crate::reader::{ChunkReader, VerifiedChunk};
@@ -66,7 +66,7 @@ pub struct ObjectReplicator {
     /// What is known of payloads' names, of each session with a writer that has put some.
     payloads: Mutex<BTreeMap<Uuid, Payloads>>,
     /// `None` if it keeps no lease.
-    lease: Option<Arc<Keeper<ObjectLeases>>>,
+    lease: Option<Arc<LeaseRenewer<ObjectLeases>>>,
 }
 
 impl ObjectReplicator {
@@ -118,7 +118,7 @@ impl ObjectReplicator {
     /// [`Error::LeaseLength`].
     pub fn with_lease(self, length: Duration) -> Result<ObjectReplicator> {
         let leases = ObjectLeases::new(self.remote.bucket().clone(), &self.name, check_length(length)?);
-        let lease = Some(Keeper::new(leases, length));
+        let lease = Some(LeaseRenewer::new(leases, length));
         Ok(ObjectReplicator { lease, fresh_for: fresh_for(Some(length)), ..self })
     }
 

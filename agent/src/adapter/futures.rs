@@ -3,7 +3,7 @@
 //! | blocks | its form for async hosts |
 //! |---|---|
 //! | [`ProviderAdapter::evaluate`], also to resume | [`ProviderAdapter::evaluate_async`] |
-//! | [`Provider`](crate::provider::Provider) | [`AsyncProvider`], or the same one within [`Blocking`](crate::provider::BlockingProvider) |
+//! | [`Provider`](crate::provider::Provider) | [`AsyncProvider`], or the same one within [`BlockingProvider`](crate::provider::BlockingProvider) |
 //! | [`MainLoop::execute`](crate::MainLoop::execute), [`resume_evaluation`](crate::checkpoint::resume_evaluation) | none: they open sessions and read checkpoints, where blocking is allowed. Recover with [`recover_async`](foldlog::tools::ToolRunner::recover_async), evaluate with `evaluate_async`, and save checkpoints with its `on_turn` |
 //! | [`StatefulAdapter`](crate::adapter_state::StatefulAdapter), the adapter of the Claude Code program | none: the program holds a process and its threads for each conversation; evaluate where blocking is allowed |
 //! | [`Shortener`](crate::Shortener) | none: a thread of the pool asks it |

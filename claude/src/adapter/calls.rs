@@ -1,4 +1,4 @@
-//! Runs the calls of tools as the engine's transactions: says which may run, and when. [`native`](super::native) runs those of
+//! Runs the calls of tools as the engine's transactions: says which may run, and when. [`own_tools`](super::own_tools) runs those of
 //! the program's own tools.
 //!
 //! | the program | what becomes of it |
@@ -37,7 +37,7 @@ use super::arrival::{Arrival, POST_TOOL_USE, POST_TOOL_USE_FAILURE, PRE_TOOL_USE
 use super::asked_calls::{CallNumber, MeantCall};
 use super::config::RunOptions;
 use super::conversation::{BegunCall, Recorders};
-use super::native::left_text;
+use super::own_tools::left_text;
 use crate::{HookReply, PermissionReply, ToolReply};
 use foldlog_agent::deadline::Deadline;
 use foldlog_agent::error::{Error, Result};

@@ -19,7 +19,7 @@ use super::conversation::{Recorder, Recorders};
 use super::failure;
 use super::home::Directories;
 use super::logs;
-use super::native;
+use super::own_tools;
 use super::recovery::{self, MARK, end_left};
 use super::run::ProgramRun;
 use super::sub_agents::SubAgentCleanup;
@@ -146,7 +146,7 @@ impl ClaudeAgentSDKAdapter {
         };
         let is_given = given.is_some();
         foldlog_agent::evaluation::wait(session, options.deadline, &options.cancel);
-        let runner = native::runner(state, prompt.tools(), &self.options);
+        let runner = own_tools::runner(state, prompt.tools(), &self.options);
         if options.record {
             self.record_received(prompt, session, &runner, &options)?;
         }

@@ -7,7 +7,7 @@
 //! | `conversation` | records what is said as a conversation |
 //! | `asked_calls` | which call of the last answer the program means by an id |
 //! | `calls` | runs the calls of tools as the engine's transactions |
-//! | `native` | runs the calls of the program's own tools |
+//! | `own_tools` | runs the calls of the program's own tools |
 //! | `sub_agents` | ends what sub-agents of an earlier process left open |
 //! | `tool_outcome` | decides from what the program says of a call whether its tool ended |
 //! | `approvals` | calls that a person has to approve before they run |
@@ -64,7 +64,7 @@ mod failure;
 mod home;
 mod inspect;
 mod logs;
-mod native;
+mod own_tools;
 mod recovery;
 mod run;
 mod sub_agents;

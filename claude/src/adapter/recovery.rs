@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 use super::ClaudeAgentSDKAdapter;
 use super::arrival::STARTED;
-use super::native;
+use super::own_tools;
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::prompt::Prompt;
 
@@ -138,7 +138,7 @@ impl ClaudeAgentSDKAdapter {
     pub fn recover<O>(&self, prompt: &Prompt<O>, state: &ExecutionState) -> Result<ProgramRecovery> {
         let session = state.session();
         self.searched.end_orphan(session)?;
-        let runner = native::runner(state, prompt.tools(), &self.options);
+        let runner = own_tools::runner(state, prompt.tools(), &self.options);
         let mut report = ProgramRecovery::default();
         for one in runner.recover(&ExecuteOptions::default())? {
             let waits = matches!(one.recovery, Recovery::NeedsSettling(_));

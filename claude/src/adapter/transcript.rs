@@ -40,7 +40,7 @@ use uuid::Uuid;
 
 use super::DEFAULT_MODEL;
 use super::arrival::{ARRIVED, Arrival, TimedArrival, message_of};
-use super::native::text_of;
+use super::own_tools::text_of;
 use crate::{ClaudeMessageBody, TranscriptMirror};
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
 

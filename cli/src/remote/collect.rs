@@ -34,7 +34,7 @@ struct CollectRow {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`](crate::CommandError::Usage) if the place cannot be opened or listed.
+/// [`CommandError::Usage`](crate::CommandError::Usage) if the place cannot be opened or listed.
 pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u8> {
     let (place, sessions) = super::some_sessions_at(url)?;
     let mut options = CollectOptions::default();

@@ -54,7 +54,7 @@ fn shown(url: &str) -> String {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`](crate::CommandError::Usage) if the place cannot be opened or listed.
+/// [`CommandError::Usage`](crate::CommandError::Usage) if the place cannot be opened or listed.
 #[cfg(feature = "object-store")]
 pub(crate) fn sessions_at(
     url: &str,

@@ -257,8 +257,8 @@ fn tool_call(
 ///
 /// # Errors
 ///
-/// [`Failure::Malformed`](crate::CommandError::Malformed) if the text holds something else than messages, and
-/// [`Failure::Engine`](crate::CommandError::Engine) if the store or the session cannot be written.
+/// [`CommandError::Malformed`](crate::CommandError::Malformed) if the text holds something else than messages, and
+/// [`CommandError::Engine`](crate::CommandError::Engine) if the store or the session cannot be written.
 pub fn messages(root: &Path, path: &Path, text: &str, name: Option<&str>) -> Result<ImportCounts> {
     // Each message is looked at before the first one is written, so that a malformed file leaves no session behind.
     let mut bytes = 0;

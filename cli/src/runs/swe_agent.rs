@@ -16,7 +16,7 @@ use crate::failure::Result;
 ///
 /// # Errors
 ///
-/// [`Failure::File`](crate::CommandError::File) if the file cannot be read, [`Failure::Malformed`](crate::CommandError::Malformed) if it
+/// [`CommandError::File`](crate::CommandError::File) if the file cannot be read, [`CommandError::Malformed`](crate::CommandError::Malformed) if it
 /// holds something else.
 pub fn read(path: &Path) -> Result<AgentRun> {
     let file = read_json(path)?;

@@ -11,7 +11,7 @@ use crate::failure::Result;
 ///
 /// # Errors
 ///
-/// [`Failure::File`](crate::CommandError::File) if the file cannot be read, [`Failure::Malformed`](crate::CommandError::Malformed), with
+/// [`CommandError::File`](crate::CommandError::File) if the file cannot be read, [`CommandError::Malformed`](crate::CommandError::Malformed), with
 /// the index of the run, if it holds something else.
 pub fn read(path: &Path) -> Result<Vec<AgentRun>> {
     let file = read_json(path)?;

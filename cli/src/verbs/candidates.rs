@@ -39,7 +39,7 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Failure::Output`](crate::CommandError::Output) if the candidates cannot be printed.
+/// [`CommandError::Output`](crate::CommandError::Output) if the candidates cannot be printed.
 pub fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
     let found = match arguments.kind {
         CandidateKind::Sessions => sessions(&arguments.path, output),

@@ -27,7 +27,7 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Failure::Output`](crate::CommandError::Output) if the script cannot be printed.
+/// [`CommandError::Output`](crate::CommandError::Output) if the script cannot be printed.
 pub fn run(arguments: &Args, command: &mut Command, output: &mut Output<'_>) -> Result<u8> {
     // Built in memory first: the generator panics where it cannot write.
     let mut script = Vec::new();

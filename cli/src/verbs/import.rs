@@ -175,9 +175,9 @@ struct Document {
 ///
 /// # Errors
 ///
-/// - [`Failure::File`](crate::CommandError::File) or [`Failure::Malformed`](crate::CommandError::Malformed) if the file cannot be read
+/// - [`CommandError::File`](crate::CommandError::File) or [`CommandError::Malformed`](crate::CommandError::Malformed) if the file cannot be read
 ///   or holds something else; nothing is imported then.
-/// - [`Failure::Engine`](crate::CommandError::Engine) if the store cannot be written; runs before the one that failed stay.
+/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written; runs before the one that failed stay.
 pub fn tau_bench(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let runs = read_tau_bench(file)?;
@@ -188,9 +188,9 @@ pub fn tau_bench(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u
 ///
 /// # Errors
 ///
-/// - [`Failure::File`](crate::CommandError::File) or [`Failure::Malformed`](crate::CommandError::Malformed) if a file cannot be read or
+/// - [`CommandError::File`](crate::CommandError::File) or [`CommandError::Malformed`](crate::CommandError::Malformed) if a file cannot be read or
 ///   holds something else; nothing is imported then.
-/// - [`Failure::Engine`](crate::CommandError::Engine) if the store cannot be written; runs before the one that failed stay.
+/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written; runs before the one that failed stay.
 pub fn swe_agent(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let runs: Result<Vec<AgentRun>> = files.iter().map(|file| read_swe_agent(file)).collect();
@@ -215,9 +215,9 @@ fn write(runs: &[AgentRun], store: &Path, since: Instant, output: &mut Output<'_
 ///
 /// # Errors
 ///
-/// - [`Failure::File`](crate::CommandError::File) or [`Failure::Malformed`](crate::CommandError::Malformed) if the file cannot be read
+/// - [`CommandError::File`](crate::CommandError::File) or [`CommandError::Malformed`](crate::CommandError::Malformed) if the file cannot be read
 ///   or holds something else; nothing is imported then.
-/// - [`Failure::Engine`](crate::CommandError::Engine) if the store cannot be written.
+/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
 pub fn openai(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let text = openai::read(file)?;
@@ -327,8 +327,8 @@ struct TreeDocument {
 ///
 /// # Errors
 ///
-/// - [`Failure::Tasks`](crate::CommandError::Tasks) if the tree is damaged, or there is none; nothing is imported then.
-/// - [`Failure::Engine`](crate::CommandError::Engine) if the store cannot be written.
+/// - [`CommandError::Tasks`](crate::CommandError::Tasks) if the tree is damaged, or there is none; nothing is imported then.
+/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
 pub fn aca(dir: &Path, store: &Path, partial: Option<&Partial<'_>>, output: &mut Output<'_>) -> Result<u8> {
     if let Some(partial) = partial {
         return aca_partly(dir, store, partial, output);
@@ -387,9 +387,9 @@ struct SnapshotDocument {
 ///
 /// # Errors
 ///
-/// - [`Failure::File`](crate::CommandError::File) if the file cannot be read, and [`Failure::Engine`](crate::CommandError::Engine) if it
+/// - [`CommandError::File`](crate::CommandError::File) if the file cannot be read, and [`CommandError::Engine`](crate::CommandError::Engine) if it
 ///   holds something else, or was exported while calls were open. Nothing is imported then.
-/// - [`Failure::Engine`](crate::CommandError::Engine) if the store cannot be written.
+/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
 pub fn snapshot_json(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let text = openai::read(file)?;
     // Read first, so that no store is made for a file that is none.

@@ -66,7 +66,7 @@ impl Args {
 ///
 /// # Errors
 ///
-/// [`Failure::Engine`](crate::CommandError::Engine) if nothing in the session is sound, or it cannot be read.
+/// [`CommandError::Engine`](crate::CommandError::Engine) if nothing in the session is sound, or it cannot be read.
 pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_sound_outline(session, output)?;
     let ledger = reader.ledger()?;

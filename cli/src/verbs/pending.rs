@@ -181,8 +181,8 @@ fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<PendingRow>> {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`](crate::failure::CommandError::Usage) if there is no store at `dir`,
-/// [`Failure::Engine`](crate::failure::CommandError::Engine) if the store cannot be read.
+/// [`CommandError::Usage`](crate::failure::CommandError::Usage) if there is no store at `dir`,
+/// [`CommandError::Engine`](crate::failure::CommandError::Engine) if the store cannot be read.
 pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
     let store = readers::open_store(dir, output)?;
     let (mut code, mut found) = (HOLDS, false);

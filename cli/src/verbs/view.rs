@@ -30,9 +30,9 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`](crate::CommandError::Usage) if there is neither a store nor a session, the port is taken, or this program was
+/// - [`CommandError::Usage`](crate::CommandError::Usage) if there is neither a store nor a session, the port is taken, or this program was
 ///   built without the feature `view`.
-/// - [`Failure::Engine`](crate::CommandError::Engine) if nothing of a session is sound, or it cannot be read.
+/// - [`CommandError::Engine`](crate::CommandError::Engine) if nothing of a session is sound, or it cannot be read.
 #[cfg(not(feature = "view"))]
 pub fn run(_: &Args, _: &mut Output<'_>) -> Result<u8> {
     Err(crate::CommandError::usage(
@@ -46,8 +46,8 @@ pub fn run(_: &Args, _: &mut Output<'_>) -> Result<u8> {
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`](crate::CommandError::Usage) if there is neither a store nor a session, or the port cannot be listened at.
-/// - [`Failure::Engine`](crate::CommandError::Engine) if nothing of a session is sound, or it cannot be read.
+/// - [`CommandError::Usage`](crate::CommandError::Usage) if there is neither a store nor a session, or the port cannot be listened at.
+/// - [`CommandError::Engine`](crate::CommandError::Engine) if nothing of a session is sound, or it cannot be read.
 #[cfg(feature = "view")]
 pub fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
     serving::run(arguments, output)

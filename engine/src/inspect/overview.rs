@@ -24,7 +24,7 @@ use crate::log::fence::SessionFence;
 use crate::log::objects::Objects;
 use crate::log::reader::RecordLocator;
 use crate::log::scan::{LogScan, Scanner};
-use crate::log::{images, layout, lock};
+use crate::log::{image_files, layout, lock};
 use crate::options::MemoryLimit;
 use crate::session::{OutlineSource, VisitFrame, read_outline_by, settle};
 use crate::storage::{DirectoryEntry, EntryKind, FileStorage, Storage};
@@ -202,8 +202,8 @@ fn read(
 /// then all records are read, which also tells what is wrong.
 fn read_behind_image(source: OutlineSource<'_>, dir: &Path) -> Option<OverviewScan> {
     let storage = source.storage;
-    for (_, path) in images::list(storage.as_ref(), dir) {
-        let bytes = images::read(storage.as_ref(), &path).unwrap_or_default();
+    for (_, path) in image_files::list(storage.as_ref(), dir) {
+        let bytes = image_files::read(storage.as_ref(), &path).unwrap_or_default();
         let Ok(image) = Image::decode(&bytes) else { continue };
         let mut scanner = Scanner::new(storage.as_ref(), dir).ok()?;
         let (Ok(Some(_)), Ok(begun)) = (scanner.go_on_from(&image), restore::outline(&image)) else {

@@ -16,7 +16,7 @@
 //! | `writer` | appending, rollover, sealing, recovery |
 //! | `publish` | one sync for every thread that waits |
 //! | `objects` | large payloads |
-//! | `images` | the files of images |
+//! | `image_files` | the files of images |
 //! | `lock` | one writer for each session |
 //! | `fence` | a note that another writer claimed a session, and from which record on |
 //! | `notes` | the small files that say who holds a lock, and who was fenced |
@@ -35,7 +35,7 @@ pub(crate) mod decisions;
 pub(crate) mod exposure;
 pub(crate) mod fence;
 pub(crate) mod follow;
-pub(crate) mod images;
+pub(crate) mod image_files;
 pub(crate) mod layout;
 pub(crate) mod lock;
 mod notes;

@@ -54,7 +54,7 @@ use crate::error::{Corruption, Error, Result};
 use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 
-mod resume;
+mod from_image;
 pub(crate) mod salvage;
 mod search;
 pub(crate) mod sound;

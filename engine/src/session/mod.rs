@@ -19,7 +19,7 @@
 //! | `futures` | the forms for async hosts (feature `async`) |
 //! | `operation_records` | what the log says of operations |
 //! | `queries` | views, stored values |
-//! | `images` | images, so that opening need not fold every record |
+//! | `image_writing` | images, so that opening need not fold every record |
 //! | `log_view` | LOG slices, read from the log |
 //! | `shared_prefix` | what a fork shares with its parent |
 //! | `subscribers` | who is notified of records |
@@ -57,7 +57,7 @@ mod fetch;
 mod futures;
 mod held_captures;
 mod idle;
-mod images;
+mod image_writing;
 mod inputs;
 mod lag;
 mod large_payloads;
@@ -228,7 +228,7 @@ struct WriterState {
     live: LiveState,
     /// `SessionOpening` records of the session and its ancestors, each with its sequence number.
     openings: Vec<(SequenceNumber, SessionOpening)>,
-    imaged: images::ImageStatus,
+    imaged: image_writing::ImageStatus,
     first_unsynced_us: Option<i64>,
     asked: write::SyncRequest,
     /// Whether the background was asked to rest the session.

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::child_captures;
 use super::fetch::{claim, claim_new, claimed};
-use super::images::ImageStatus;
+use super::image_writing::ImageStatus;
 use super::open_store::OpenStore;
 use super::rebuilt_log::{Digests, MadeLog};
 use super::recorded_log::ReplayLog;
@@ -38,7 +38,7 @@ use crate::fold::record_body::RecordBody;
 use crate::fold::restore::{self, LoadedImage};
 use crate::log::TornTail;
 use crate::log::exposure;
-use crate::log::images;
+use crate::log::image_files;
 use crate::log::lock::{self, WriterLock};
 use crate::log::objects::Objects;
 use crate::log::publish::SyncGate;
@@ -288,11 +288,11 @@ impl Images {
         objects: &Arc<Objects>,
     ) -> Result<Scanner<'a>> {
         let mut scanner = Scanner::new(storage.as_ref(), dir)?;
-        for (_, path) in images::list(storage.as_ref(), dir) {
+        for (_, path) in image_files::list(storage.as_ref(), dir) {
             if !may_decode(storage.as_ref(), &path, memory) {
                 continue;
             }
-            let bytes = images::read(storage.as_ref(), &path).unwrap_or_default();
+            let bytes = image_files::read(storage.as_ref(), &path).unwrap_or_default();
             let image = Image::decode(&bytes);
             if let Ok(image) = &image
                 && let Some(places) = scanner.go_on_from(image)?

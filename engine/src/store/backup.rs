@@ -61,7 +61,7 @@ use crate::error::{Error, Result};
 use crate::log::chain::{self, Segment};
 use crate::log::compressed;
 use crate::log::copy::{Extent, copy_bytes, copy_plain, extent};
-use crate::log::{images, layout, scan};
+use crate::log::{image_files, layout, scan};
 use crate::session::lock_to_write;
 use crate::storage::{EntryKind, Storage, whole_path};
 use check::SegmentPart;
@@ -456,8 +456,8 @@ impl BackupRun<'_> {
             return;
         }
         let storage = self.storage().as_ref();
-        let theirs = images::list(storage, self.from);
-        for (next, path) in images::list(storage, dir) {
+        let theirs = image_files::list(storage, self.from);
+        for (next, path) in image_files::list(storage, dir) {
             if theirs.iter().all(|(their, _)| *their != next) {
                 let _ = storage.remove_file(&path);
             }

@@ -63,7 +63,7 @@ use crate::fold::projection::{LogSlices, Projection};
 use crate::items::SliceItems;
 use crate::log::chain::Segment;
 use crate::log::compact::{self, SegmentRewrite};
-use crate::log::images;
+use crate::log::image_files;
 use crate::log::objects::Objects;
 use crate::log::reader::RecordLocator;
 use crate::names::DeclaredNames;
@@ -430,7 +430,7 @@ impl Store {
             .run()?;
             written += 1;
         }
-        images::remove_all(storage, dir, &Arc::default());
+        image_files::remove_all(storage, dir, &Arc::default());
         Ok(plan.report(read.scan.session, written))
     }
 }

@@ -34,7 +34,7 @@ use crate::log::copy::copy_plain;
 use crate::log::reader::RecordLocator;
 use crate::log::scan::{self, LogScan};
 use crate::log::writer::{AppendBody, AppendContext, LogIdentity, LogWriter};
-use crate::log::{images, layout};
+use crate::log::{image_files, layout};
 use crate::sabotage::{self, Breakage};
 use crate::session::{Images, LoadedSession, OpenAs, Session, SharedPrefix, lock_to_write, open_as_read};
 use crate::storage::{Access, EntryKind};
@@ -312,7 +312,7 @@ impl Store {
     /// image that cannot be linked.
     fn link_images(&self, next_sequence: SequenceNumber, parent: &Path, dir: &Path) {
         let storage = self.storage();
-        let images = images::list(storage.as_ref(), parent);
+        let images = image_files::list(storage.as_ref(), parent);
         let shared: Vec<SequenceNumber> =
             images.into_iter().map(|(next, _)| next).filter(|next| *next <= next_sequence).collect();
         if shared.is_empty() || storage.create_dir_all(&layout::snapshots_dir(dir)).is_err() {

@@ -132,7 +132,7 @@ impl Session {
     /// has a child open is not disturbed.
     ///
     /// A host calls this about an [unsettled](Session::unsettled_operations) operation, to decide about it. For a recovery,
-    /// [`Recovered::children`](crate::tools::RecoveredOperation::children) holds the same.
+    /// [`RecoveredOperation::children`](crate::tools::RecoveredOperation::children) holds the same.
     ///
     /// # Errors
     ///

@@ -524,7 +524,7 @@ impl ExecutionState {
     }
 
     /// Captures the session and every resource as [`snapshot`](ExecutionState::snapshot) does, and says why: with a
-    /// [`Phase`](crate::tools::SnapshotPhase), and with the call that it is about, if any.
+    /// [`SnapshotPhase`](crate::tools::SnapshotPhase), and with the call that it is about, if any.
     ///
     /// # Errors
     ///

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-use super::binding;
 use super::collect::COLLECTED;
+use super::directory_check;
 use super::object_files::{is_file, open_file};
 use super::objects::{ObjectId, ObjectKind, Objects, create_new};
 use crate::error::{Error, Result};
@@ -119,7 +119,7 @@ impl Objects {
         let turns = files.div_ceil(LOOKED_AT_MAX).max(1);
         if self.turns.swap(turns, Ordering::Relaxed) != turns {
             // Processes that take one capture each do not all look at the same objects.
-            self.turn.store(binding::entropic().as_u64_pair().0 >> 1, Ordering::Relaxed);
+            self.turn.store(directory_check::entropic().as_u64_pair().0 >> 1, Ordering::Relaxed);
         }
         self.turn.fetch_add(1, Ordering::Relaxed);
     }

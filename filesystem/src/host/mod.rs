@@ -15,7 +15,7 @@
 //! | `collect` | removing from the store what no snapshot needs |
 //! | `state` | what is known from one call to the next; when the stat cache is read and written |
 //! | `root` | the directory that a workspace is: open, and known again |
-//! | `binding` | which directory it is at the moment, and what a host is told of that |
+//! | `directory_check` | which directory it is at the moment, and what a host is told of that |
 //! | `lease` | one holder at a time |
 //! | `mark` | who works on the workspace, where the process ends meanwhile |
 //! | `operations` | what a tool does with files |
@@ -63,7 +63,6 @@
 mod aside;
 mod attributes;
 mod audit;
-mod binding;
 mod cache;
 mod changes;
 mod checked_objects;
@@ -71,6 +70,7 @@ mod collect;
 mod comparison;
 mod content;
 mod deep_directories;
+mod directory_check;
 mod known_objects;
 mod lease;
 mod leave_out;
@@ -118,9 +118,9 @@ use tempfile::TempDir;
 use crate::error::{Error, Result};
 pub(crate) use aside::SET_ASIDE;
 pub use audit::{DamagedObject, SnapshotsAudited, audit_snapshots, damage_of_object, keeps_any};
-pub use binding::{Rebind, WorkspaceNotice};
 pub use changes::{FileChange, FileFacts, FileForm, SnapshotReader};
 pub use collect::{CaptureCollectOptions, Collection, collect_snapshots, remember_collected};
+pub use directory_check::{Rebind, WorkspaceNotice};
 pub use lease::WorkspaceLease;
 pub use mark::WorkspaceMark;
 pub use merge::{RewindMerge, RewindMergeInputs};

@@ -10,9 +10,9 @@ use nix::errno::Errno;
 use nix::sys::stat::{Mode, fchmod};
 
 use super::aside::{self, Aside};
-use super::binding;
 use super::checked_objects::CheckedObjects;
 use super::deep_directories::Reach;
+use super::directory_check;
 use super::known_objects::doubt;
 use super::manifest::{self, GitMode, Permissions};
 use super::metadata::Metadata;
@@ -184,7 +184,7 @@ impl HostFilesystem {
             replaced_in: Vec::new(),
         };
         // A copy of a `.git` that leads elsewhere would have git work there from two directories.
-        let is_here = binding::is_of(state, &bound, snapshot);
+        let is_here = directory_check::is_of(state, &bound, snapshot);
         let undoes = is_here && self.scratch.is_none() && metadata.is_some();
         let undoes = undoes && !sabotage::is(Breakage::RepositoryNotRestored);
         let same_permissions = match &state.last {

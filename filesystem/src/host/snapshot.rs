@@ -17,7 +17,7 @@ use super::state::{Last, UNSAVED_FILES, UNSAVED_PART};
 use super::trees::encode_commit;
 use super::unsynced_snapshots::UnsyncedCapture;
 use super::walk::{WalkOutcome, WorkspaceWalk};
-use super::{HostFilesystem, WorkspaceNotice, binding};
+use super::{HostFilesystem, WorkspaceNotice, directory_check};
 use crate::DirectoryIdentity;
 use crate::error::{Error, Result};
 
@@ -181,7 +181,7 @@ impl HostFilesystem {
         }
         self.save(&mut state, (files / UNSAVED_PART).max(UNSAVED_FILES));
         let is_new = root.identity().token.is_none();
-        let directory = root.named(|| state.token.take().unwrap_or_else(binding::entropic));
+        let directory = root.named(|| state.token.take().unwrap_or_else(directory_check::entropic));
         if durable && is_new {
             // Where it cannot be, or is lost, the directory is known by inode and birth.
             let _ = nix::unistd::fsync(&**root.directory());

@@ -22,12 +22,12 @@
 //! | module | holds |
 //! |---|---|
 //! | `watch` | what a look at a lease says, and judging it by two of them; waiting for a session |
-//! | `keeper` | renewing, for any place |
+//! | `renewal` | renewing, for any place |
 //! | `objects` | the objects of a lease in a bucket |
 
-pub(crate) mod keeper;
 #[cfg(feature = "object-store")]
 pub(crate) mod objects;
+pub(crate) mod renewal;
 mod watch;
 
 use std::time::Duration;

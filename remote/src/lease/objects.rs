@@ -20,7 +20,7 @@ use object_store::PutPayload;
 use object_store::path::Path;
 use uuid::Uuid;
 
-use super::keeper::Leases;
+use super::renewal::Leases;
 use super::{SessionLease, check_length};
 use crate::bucket::{Bucket, PutOutcome};
 use crate::chunk::NOTE_BYTES_MAX;
@@ -144,7 +144,7 @@ mod tests {
     use tokio::time;
 
     use super::*;
-    use crate::lease::keeper::Keeper;
+    use crate::lease::renewal::LeaseRenewer;
     use crate::lease::{LeaseStanding, LeaseWatch};
     use crate::retries::Retries;
 
@@ -165,8 +165,8 @@ mod tests {
             Place { store, bucket, begun: time::Instant::now() }
         }
 
-        fn keeper(&self, name: &str) -> Arc<Keeper<ObjectLeases>> {
-            Keeper::new(ObjectLeases::new(self.bucket.clone(), name, LENGTH), LENGTH)
+        fn keeper(&self, name: &str) -> Arc<LeaseRenewer<ObjectLeases>> {
+            LeaseRenewer::new(ObjectLeases::new(self.bucket.clone(), name, LENGTH), LENGTH)
         }
 
         async fn lease(&self) -> Option<SessionLease> {

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::Tables;
 use super::statements::{UUID, column, number};
 use crate::error::Result;
-use crate::lease::keeper::{Keeper, Leases};
+use crate::lease::renewal::{LeaseRenewer, Leases};
 use crate::lease::{SessionLease, check_length};
 
 /// Version of the tables from which on they have leases.
@@ -23,14 +23,14 @@ const WHAT: &str = "ask the database for a session's lease";
 #[derive(Clone, Debug)]
 pub(super) struct WorkerLease {
     pub(super) worker: Uuid,
-    pub(super) keeper: Arc<Keeper<TableLeases>>,
+    pub(super) keeper: Arc<LeaseRenewer<TableLeases>>,
 }
 
 impl WorkerLease {
     pub(super) fn new(tables: &Arc<Tables>, length: Duration) -> Result<WorkerLease> {
         let (worker, length) = (Uuid::new_v4(), check_length(length)?);
         let leases = TableLeases::new(Arc::clone(tables), worker, length);
-        Ok(WorkerLease { worker, keeper: Keeper::new(leases, length) })
+        Ok(WorkerLease { worker, keeper: LeaseRenewer::new(leases, length) })
     }
 }
 

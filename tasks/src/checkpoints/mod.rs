@@ -26,7 +26,7 @@
 //! ```
 //!
 //! where `r1` to `rn` are the records behind the position of the checkpoint that was created before it in this log, through
-//! its own position, in order; `digest` is the 32 bytes of [`Recorded::digest`](foldlog::inspect::DecodedRecord::digest); and
+//! its own position, in order; `digest` is the 32 bytes of [`DecodedRecord::digest`](foldlog::inspect::DecodedRecord::digest); and
 //! `previous` is the 32 bytes of that checkpoint's hash. For the first checkpoint of a log, `r1` is record 0, and `previous` is
 //!
 //! ```text

@@ -20,7 +20,7 @@ use crate::{
 /// What was written last is remembered. A file that it wrote or found sound is not read again as long as the system says that
 /// it is the same file of the same length, which nobody has written, renamed or replaced since; and what is the same as last
 /// time is not even rendered: the log of a task, conversations, requests and their replies, and dependencies. What a disk
-/// loses without being written to is found by [`Tree::damage`](super::SessionTree::damage), and by a new exporter.
+/// loses without being written to is found by [`SessionTree::damage`](super::SessionTree::damage), and by a new exporter.
 #[derive(Debug)]
 pub struct TreeExporter {
     to: PathBuf,

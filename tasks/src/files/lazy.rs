@@ -106,7 +106,7 @@ impl LazyStateManager {
     /// # Errors
     ///
     /// [`Error::ComponentNotFound`] if the tree has no such part, [`Error::NotAComponent`] if the part has no such form, else
-    /// those of [`Tree::load`](super::SessionTree::load) and of [`SessionState::at`].
+    /// those of [`SessionTree::load`](super::SessionTree::load) and of [`SessionState::at`].
     pub fn get<T>(&self, component: StateComponent) -> Result<Arc<T>>
     where
         T: DeserializeOwned + Send + Sync + 'static,

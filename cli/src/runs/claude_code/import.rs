@@ -36,10 +36,10 @@ pub struct Imported {
 ///
 /// # Errors
 ///
-/// - [`Failure::File`](crate::CommandError::File) if a file cannot be read, or changes while it is read.
-/// - [`Failure::Malformed`](crate::CommandError::Malformed) if a file holds no line of a transcript, a line of over 256 MiB, or has
+/// - [`CommandError::File`](crate::CommandError::File) if a file cannot be read, or changes while it is read.
+/// - [`CommandError::Malformed`](crate::CommandError::Malformed) if a file holds no line of a transcript, a line of over 256 MiB, or has
 ///   a name that is not UTF-8, and if files of one session have the same name.
-/// - [`Failure::Engine`](crate::CommandError::Engine) if the store cannot be written.
+/// - [`CommandError::Engine`](crate::CommandError::Engine) if the store cannot be written.
 ///
 /// The session of a file that fails is deleted; sessions of other files may stay if the store cannot be written.
 pub fn import(root: &Path, files: &[PathBuf]) -> Result<Imported> {

@@ -88,8 +88,8 @@ impl Pull {
     ///
     /// # Errors
     ///
-    /// - [`Failure::Usage`](crate::CommandError::Usage) if the URL is no place that this program reaches, or nothing is held there.
-    /// - [`Failure::Engine`](crate::CommandError::Engine) if a session cannot be read or written, or another history of it is in the store.
+    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL is no place that this program reaches, or nothing is held there.
+    /// - [`CommandError::Engine`](crate::CommandError::Engine) if a session cannot be read or written, or another history of it is in the store.
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         #[cfg(feature = "object-store")]
         return doing::pull(&self, output);
@@ -106,8 +106,8 @@ impl Push {
     ///
     /// # Errors
     ///
-    /// - [`Failure::Usage`](crate::CommandError::Usage) if the URL is no place that this program reaches.
-    /// - [`Failure::Engine`](crate::CommandError::Engine) if a session is open for writing, or another worker went on with it.
+    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL is no place that this program reaches.
+    /// - [`CommandError::Engine`](crate::CommandError::Engine) if a session is open for writing, or another worker went on with it.
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         #[cfg(feature = "object-store")]
         return doing::push(&self, output);
@@ -124,9 +124,9 @@ impl TakeOver {
     ///
     /// # Errors
     ///
-    /// - [`Failure::Usage`](crate::CommandError::Usage) if the URL is no place that this program reaches, or it is not clear which session is
+    /// - [`CommandError::Usage`](crate::CommandError::Usage) if the URL is no place that this program reaches, or it is not clear which session is
     ///   meant, or its worker lives.
-    /// - [`Failure::Engine`](crate::CommandError::Engine) if the store has the session, or it cannot be taken over.
+    /// - [`CommandError::Engine`](crate::CommandError::Engine) if the store has the session, or it cannot be taken over.
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         #[cfg(feature = "object-store")]
         return doing::take_over(&self, output);

@@ -70,7 +70,7 @@ use self::rollover::PAGE_BYTES;
 use self::seals::Seals;
 use crate::background::Background;
 use crate::error::{Error, Result};
-use crate::log::images::UnfinishedImage;
+use crate::log::image_files::UnfinishedImage;
 use crate::log::layout;
 use crate::log::objects::Objects;
 use crate::log::partial_creation::PartialCreation;

@@ -8,7 +8,7 @@ use super::{AppendContext, END_BYTES, LogWriter, RESERVED_BYTES, check_body};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::log::images::{self, UnfinishedImage};
+use crate::log::image_files::{self, UnfinishedImage};
 use crate::sabotage::{self, Breakage};
 
 /// Says what room is made for.
@@ -67,7 +67,7 @@ impl LogWriter {
     pub(crate) fn give_up_caches(&self) {
         if !sabotage::is(Breakage::CachesBeforeRecords) {
             self.ahead.give_back();
-            images::remove_all(self.storage.as_ref(), &self.dir, &self.unfinished_image);
+            image_files::remove_all(self.storage.as_ref(), &self.dir, &self.unfinished_image);
         }
     }
 

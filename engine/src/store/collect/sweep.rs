@@ -11,7 +11,7 @@ use foldlog_codec::body::ObjectId;
 use super::captures::{self, CapturesInUse};
 use super::{CollectReport, CollectedFiles, LeftAlone, Store};
 use crate::error::{Error, Result};
-use crate::log::{images, layout};
+use crate::log::{image_files, layout};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, DirectoryEntry, EntryKind, Storage};
 
@@ -166,12 +166,13 @@ impl FileSweeper<'_> {
     /// Collects the images that no opening of a log with so many records uses.
     pub(super) fn images(&mut self, dir: &Path, next_sequence: SequenceNumber) -> Result<()> {
         let directory = layout::snapshots_dir(dir);
-        let of_log: BTreeSet<_> = images::kept(self.storage().as_ref(), dir, next_sequence).collect();
-        let is_image =
-            |name: &str| name.ends_with(images::UNFINISHED_SUFFIX) || layout::image_position(name).is_some();
+        let of_log: BTreeSet<_> = image_files::kept(self.storage().as_ref(), dir, next_sequence).collect();
+        let is_image = |name: &str| {
+            name.ends_with(image_files::UNFINISHED_SUFFIX) || layout::image_position(name).is_some()
+        };
         for entry in self.files(&directory, is_image)? {
             let path = directory.join(&entry.name);
-            if entry.name.ends_with(images::UNFINISHED_SUFFIX) {
+            if entry.name.ends_with(image_files::UNFINISHED_SUFFIX) {
                 self.remove(&path, entry.len)?;
                 self.collected.leftovers += 1;
             } else if !of_log.contains(&path) {

@@ -3,7 +3,7 @@
 //! Directories wait in one stack, from which several threads take. A directory is open for as long as a directory in it
 //! waits, which a stack keeps to one directory for each level, and [`deep_directories`](super::deep_directories) to few of the deep ones. Links
 //! are never followed: each directory is opened through the one that holds it. Mounts are never entered: a snapshot leaves
-//! them out and names them, and a restore finds a [`Node::Mount`](super::manifest::ManifestNode::Mount) there.
+//! them out and names them, and a restore finds a [`ManifestNode::Mount`](super::manifest::ManifestNode::Mount) there.
 //!
 //! `scan` looks at one directory; `assemble` makes directories and their objects of what all scans found.
 

@@ -25,7 +25,7 @@
 //! 5. Whatever becomes of an image, the session continues as if there were none.
 //! 6. No image is begun that would take over a quarter of the free space of the disk: while one is built,
 //!    there is room for records and objects. Where a record or an object finds none all the same, it takes the room
-//!    of the images and of the one that is being built ([`crate::log::images`]).
+//!    of the images and of the one that is being built ([`crate::log::image_files`]).
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ use crate::fold::log_source::LogSource;
 use crate::fold::projection::{FrozenProjection, Projection};
 use crate::fold::restore;
 use crate::items::row::RowRef;
-use crate::log::images::{Building, UnfinishedImage};
+use crate::log::image_files::{Building, UnfinishedImage};
 use crate::sabotage::{self, Breakage};
 
 /// Number of items that are measured to estimate the size of an image.

@@ -28,7 +28,7 @@ pub(crate) trait Leases: Send + Sync + 'static {
 
 /// Keeps the lease of one worker.
 #[derive(Debug)]
-pub(crate) struct Keeper<L> {
+pub(crate) struct LeaseRenewer<L> {
     leases: L,
     length: Duration,
     held: Mutex<LeasedSessions>,
@@ -50,9 +50,9 @@ struct ClaimedSession {
     is_linked: bool,
 }
 
-impl<L: Leases> Keeper<L> {
-    pub(crate) fn new(leases: L, length: Duration) -> Arc<Keeper<L>> {
-        Arc::new(Keeper { leases, length, held: Mutex::default() })
+impl<L: Leases> LeaseRenewer<L> {
+    pub(crate) fn new(leases: L, length: Duration) -> Arc<LeaseRenewer<L>> {
+        Arc::new(LeaseRenewer { leases, length, held: Mutex::default() })
     }
 
     fn held(&self) -> MutexGuard<'_, LeasedSessions> {
@@ -138,7 +138,7 @@ impl<L: Leases> Keeper<L> {
 }
 
 /// Renews for as long as somebody has the keeper, and it holds sessions.
-async fn keep<L: Leases>(keeper: Weak<Keeper<L>>, every: Duration) {
+async fn keep<L: Leases>(keeper: Weak<LeaseRenewer<L>>, every: Duration) {
     loop {
         time::sleep(every).await;
         let Some(keeper) = keeper.upgrade() else { return };
