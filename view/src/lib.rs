@@ -3,7 +3,6 @@
 //! | module | contains |
 //! |---|---|
 //! | [`documents`] | the timeline, statistics, ledger accounts, verification and session rows: serialisable, collected from a log |
-//! | [`differences`] | the differences of two states, by slice and path |
 //! | [`first_difference`] | the values at which two logs diverge, with the contents of objects |
 //! | [`payload`] | the payloads of records, decoded without their types |
 //! | [`spend`] | tokens and money that a session has spent |
@@ -33,7 +32,7 @@
 //! | the summaries of a conversation at a step | `summaries`: what a provider is sent in place of which records |
 //! | the tasks at a step | `tasks`: what `tasks --json` knows of each, with its record |
 //! | a workspace's files at a step | `files`: the last capture on the way there |
-//! | a diff of two steps | the items that one of the two lists lacks, compared as [`differences`] compares them |
+//! | a diff of two steps | the items that one of the two lists lacks, compared as [`foldlog_replay::differences`] compares them |
 //! | damage | `after_damage`: what is damaged, and the records behind it as `show --beyond-damage --json` prints them |
 //! | operations | `ledger --json`; what waits for somebody, with the commands that decide, from `ledger OPERATION --json` |
 //! | integrity | `verify --json` |
@@ -55,7 +54,6 @@ mod after_damage;
 mod blocks;
 pub mod bucket;
 pub mod clock;
-pub mod differences;
 pub mod documents;
 pub mod error;
 mod files;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use foldlog::inspect::{Difference, DifferenceKind, LogDivergence, LogReader};
 use foldlog::{Parent, SequenceNumber, Value};
 use foldlog_codec::escape;
-use foldlog_view::differences::{beside, conversations, states};
+use foldlog_replay::differences::{beside, conversations, states};
 use foldlog_view::first_difference::{self, DifferingValue, FirstDifference};
 use foldlog_view::positions::{Position, position};
 use foldlog_view::text::{counted, shortened};

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use foldlog::SequenceNumber;
 use foldlog_codec::escape;
+use foldlog_replay::differences::{DifferenceSink, conversations, states};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::compare::unless_refused;
 use super::query::{Malformed, Query};
 use super::session::Session;
-use crate::differences::{conversations, states};
 use crate::records::{CHUNK_RECORDS, Density, RecordFilter};
 use crate::visits::each_record;
 use crate::{Error, Result};
@@ -341,7 +341,7 @@ fn diff(session: &mut Session, query: &Query) -> Result<String> {
 /// Returns the differences that `compare` hands over, each the text that `diff --json` prints, and whether there are more than an
 /// answer holds.
 pub(super) fn cut(
-    compare: impl FnOnce(&mut crate::differences::DifferenceSink<'_>) -> Result<()>,
+    compare: impl FnOnce(&mut DifferenceSink<'_, Error>) -> Result<()>,
 ) -> Result<(Vec<String>, bool)> {
     let (mut found, mut bytes, mut is_cut) = (Vec::new(), 0, false);
     let compared = compare(&mut |difference| {
@@ -364,7 +364,7 @@ fn compare(
     session: &mut Session,
     before: SequenceNumber,
     after: SequenceNumber,
-    take: &mut crate::differences::DifferenceSink<'_>,
+    take: &mut DifferenceSink<'_, Error>,
 ) -> Result<()> {
     if session.log.is_known(before) && session.log.is_known(after) {
         states(&session.state(before)?, &session.state(after)?, take)?;

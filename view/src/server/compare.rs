@@ -11,10 +11,10 @@ use super::answers::{cut, shown, text};
 use super::session::{OpenedLog, Session};
 use super::workspaces::{self, CaptureHistory};
 use crate::Result;
-use crate::differences::states_beside;
 use crate::first_difference::{self, DifferingValue, FirstDifference};
 use crate::positions::position_of;
 use crate::walk;
+use foldlog_replay::differences::states_beside;
 
 /// Number of rows of one conversation that an answer holds.
 const ROWS_MAX: usize = 400;

@@ -1,14 +1,12 @@
-//! Hands the differences of two positions of one log or of two, which the engine finds, to what prints them.
+//! Visits the differences of two positions, of one log or of two, one by one.
 
 use std::ops::ControlFlow;
 
 use foldlog::SequenceNumber;
 use foldlog::inspect::{Difference, LogReader, StateReader, VisitDifference};
 
-use crate::Error;
-
 /// Takes one difference after the other. If it fails, no more are looked for.
-pub type DifferenceSink<'a, E = Error> = dyn FnMut(Difference) -> Result<(), E> + 'a;
+pub type DifferenceSink<'a, E> = dyn FnMut(Difference) -> Result<(), E> + 'a;
 
 /// Hands the differences of two states of one log to `sink`: those of slices, in the order of their names, then those of tags.
 /// One pair of items is decoded at a time.
