@@ -151,11 +151,11 @@ fn depth() {
 
 /// How a row is tried.
 const TRIED: &[(&str, fn())] = &[
-    ("names, contents, folders, symbolic links", contents),
+    ("names, contents, directories, symbolic links", contents),
     ("permission bits", permissions),
     ("owner and group", owners),
     (
-        "extended attributes, access lists and capabilities, of files and folders",
+        "extended attributes, access lists and capabilities, of files and directories",
         exact::extended_attributes_come_back_with_capabilities_and_access_lists,
     ),
     ("which names are one file, inside", names_inside),
@@ -171,7 +171,7 @@ const TRIED: &[(&str, fn())] = &[
     ("`.git`", repositories),
     ("mounts", mounts::what_a_tool_mounted_is_reported_and_neither_entered_nor_emptied),
     ("pipes, sockets, devices", special),
-    ("folders in one another", depth),
+    ("directories in one another", depth),
 ];
 
 #[test]
