@@ -43,7 +43,7 @@ pub enum MessageFormat {
 }
 
 impl MessageFormat {
-    /// Returns the format's name, which is also the format of [`ContentBlocks`]: `openai` or `anthropic`.
+    /// Returns the format's name, which is also the format of [`ContentBlocks`](foldlog::conversation::ContentBlocks): `openai` or `anthropic`.
     pub fn name(self) -> &'static str {
         match self {
             MessageFormat::OpenAi => "openai",
