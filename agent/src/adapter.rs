@@ -18,14 +18,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use foldlog::ConversationFollower;
 use foldlog::conversation::{
     Conversation, ConversationMessage, ConversationRecord, ConversationState, ConversationTurn, EntryContent,
     PromptIdentity, ResumePoint, TokenUsage,
 };
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ExecutionState, ToolRunner};
-use foldlog::{Clock, Generator, OperationId, PendingQuestion, Session};
+use foldlog::{Clock, ConversationFollower, Generator, OperationId, PendingQuestion, Session};
 
 use crate::adapter_state::{AdapterResume, AdapterState};
 use crate::budget::{Budget, Used, track};

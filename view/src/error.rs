@@ -1,4 +1,4 @@
-//! Reasons for which a document, a report or an answer of the server is not made, and what to do next.
+//! Errors of documents, reports and the server, each with the next step for a person.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use foldlog_codec::escape;
 use crate::bucket::bucket_at;
 use crate::shell::quoted;
 
-/// Holds what was asked for, or why it was not made.
+/// Result with the [`Error`] of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Says why what was asked for was not made.
+/// Error of a document, a report or an answer of the server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The engine reported an error.

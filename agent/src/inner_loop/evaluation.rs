@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldlog::RecordedReply;
 use foldlog::conversation::{EXPANDED_TEXT, NewAnswer, NewRequestFailure, PromptIdentity, ToolCallRecord};
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ToolCall, ToolReport, ToolRunner};
-use foldlog::{CallOrigin, NotUndone, SequenceNumber, Session};
+use foldlog::{CallOrigin, NotUndone, RecordedReply, SequenceNumber, Session};
 
 use super::journal::{Journal, REFUSED_ID};
 use super::steps::{CallToRun, Fact, FinalText, LoopStep, ToolEnded};

@@ -1,14 +1,13 @@
 //! Where a driver records a conversation: in a session, or in the memory of the process.
 
 use chrono::{DateTime, Utc};
-use foldlog::ConversationFollower;
 use foldlog::conversation::{
     Conversation, ConversationMessage, ConversationRecord, ConversationState, ConversationTurn, EntryContent,
     NewAnswer, NewInput, NewRequest, NewRequestFailure, OriginalMessage, PromptIdentity, Role, SentMessage,
     TokenUsage, ToolCallRecord,
 };
 use foldlog::tools::resources::Usage;
-use foldlog::{CallOrigin, SequenceNumber, Session};
+use foldlog::{CallOrigin, ConversationFollower, SequenceNumber, Session};
 use uuid::Uuid;
 
 use super::start::OpenTurn;

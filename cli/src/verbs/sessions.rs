@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
-use clap::builder::PossibleValue;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use foldlog::Store;
 use foldlog::inspect;
 use foldlog_codec::escape;
@@ -59,8 +59,8 @@ pub struct Args {
     #[arg(value_name = "STORE")]
     pub dir: PathBuf,
     /// Only sessions of which this is true; may be given several times.
-    #[arg(long, value_enum)]
-    pub status: Vec<StatusFilter>,
+    #[arg(long, value_parser = status_parser())]
+    pub status: Vec<Status>,
     /// Only sessions with a record since this time, such as 2027-01-31T12:00:00Z, or since so long ago: 30m, 12h, 7d.
     #[arg(long, value_name = "TIME")]
     pub since: Option<Since>,
@@ -83,7 +83,6 @@ impl Args {
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         let Args { dir, status, since, tags, sort, wait } = self;
-        let status = status.into_iter().map(|StatusFilter(status)| status).collect();
         let asked = SessionsQuery { status, since, tags, sort, wait };
         match crate::remote::url(&dir) {
             #[cfg(feature = "object-store")]
@@ -99,40 +98,23 @@ impl Args {
     }
 }
 
-/// Names a status on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatusFilter(pub Status);
-
-impl ValueEnum for StatusFilter {
-    fn value_variants<'a>() -> &'a [StatusFilter] {
-        const VARIANTS: [StatusFilter; Status::ALL.len()] = {
-            let mut variants = [StatusFilter(Status::Damaged); Status::ALL.len()];
-            let mut at = 0;
-            while at < variants.len() {
-                variants[at] = StatusFilter(Status::ALL[at]);
-                at += 1;
-            }
-            variants
-        };
-        &VARIANTS
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let help = match self.0 {
-            Status::Damaged => "Its log is damaged",
-            Status::Unreadable => "The session cannot be read, and is not known to be damaged",
-            Status::Running => "A process has it open for writing",
-            Status::Interrupted => {
-                "A tool's call has begun and not ended, and no process has the session open"
-            }
-            Status::Unsettled => "A call was interrupted, and has neither run again nor been settled",
-            Status::Suspended => "A call waits for somebody's answer",
-            Status::Resumable => "A conversation stopped before its end: its host has to resume it",
-            Status::Unclosed => "Its last writer ended without closing it, between two calls",
-            Status::Closed => "Its last writer closed it",
-        };
-        Some(PossibleValue::new(self.0.name()).help(help))
-    }
+/// Parses a status by the name that listings use.
+fn status_parser() -> impl TypedValueParser<Value = Status> {
+    let help = |status| match status {
+        Status::Damaged => "Its log is damaged",
+        Status::Unreadable => "The session cannot be read, and is not known to be damaged",
+        Status::Running => "A process has it open for writing",
+        Status::Interrupted => "A tool's call has begun and not ended, and no process has the session open",
+        Status::Unsettled => "A call was interrupted, and has neither run again nor been settled",
+        Status::Suspended => "A call waits for somebody's answer",
+        Status::Resumable => "A conversation stopped before its end: its host has to resume it",
+        Status::Unclosed => "Its last writer ended without closing it, between two calls",
+        Status::Closed => "Its last writer closed it",
+    };
+    let values = Status::ALL.map(|status| PossibleValue::new(status.name()).help(help(status)));
+    PossibleValuesParser::new(values).try_map(|name| {
+        Status::ALL.into_iter().find(|status| status.name() == name).ok_or("there is no such status")
+    })
 }
 
 /// Names what sessions are sorted by.

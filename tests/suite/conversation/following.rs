@@ -5,15 +5,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use foldlog::ConversationFollower;
 use foldlog::conversation::{NewAnswer, NewInput, NewRequest, PromptIdentity, Role, ToolCallRecord};
 use foldlog::storage::{CrashKind, MemoryStorage, Op};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{
-    BackgroundSync, Durability, ExecutionState, Idempotency, ResourceRegistry, SequenceNumber, Session,
-    SessionTypes, Settlement, Store, StoreOptions,
+    BackgroundSync, ConversationFollower, Durability, ExecutionState, Idempotency, ResourceRegistry,
+    SequenceNumber, Session, SessionTypes, Settlement, Store, StoreOptions,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;

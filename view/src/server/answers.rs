@@ -17,8 +17,7 @@ use super::query::{Malformed, Query};
 use super::session::Session;
 use crate::records::{CHUNK_RECORDS, Density, RecordFilter};
 use crate::visits::each_record;
-use crate::{Error, Result};
-use crate::{after_damage, tasks, walk};
+use crate::{Error, Result, after_damage, tasks, walk};
 
 /// Number of items or messages of one window.
 const WINDOW_MAX: u64 = 10_000;
