@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let step = |title: &str, done| StepChanged { title: title.to_owned(), done };
     session.dispatch(step("read the issue", false))?;
     session.dispatch(step("read the issue", true))?;
-    let before = session.snapshot(SnapshotOptions::tagged("before the attempt"))?;
+    let before = session.snapshot(SnapshotOptions::with_tag("before the attempt"))?;
     session.dispatch(step("rewrite everything", false))?;
     session.dispatch(Noted { text: "rewriting everything does not help".to_owned() })?;
     session.rollback(&before)?;

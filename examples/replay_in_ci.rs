@@ -130,13 +130,13 @@ fn main() -> Result<()> {
     let log = LogReader::open(&dir)?;
     let changed = |session: Session| host(&session, elsewhere.path(), Publish { dies: false }, "gossip");
     let types = types()?;
-    let Err(diverged) = Replay::of(&log, &types).run(changed) else { return Err("nothing differs".into()) };
+    let Err(diverged) = Replay::new(&log, &types).run(changed) else { return Err("nothing differs".into()) };
     println!("a changed one does not: {diverged}");
 
     // The changed version goes on for real in front of the recorded call, in a fork. The recorded session stays as it is.
     let call = log.ledger()?.into_iter().next().ok_or("no call is recorded")?.operation;
     let before = SequenceNumber::from(call).saturating_sub(1);
-    let replay = Replay::of(&log, &types).through(before);
+    let replay = Replay::new(&log, &types).through(before);
     let live = replay.go_live(&store, SessionOptions::default(), |session| {
         changed(session.clone())?;
         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(session)

@@ -21,7 +21,7 @@ fn plan(session: &Session) -> Result<()> {
     let tasks = [
         NewTask::new(id("notes")?, "Write the notes"),
         NewTask::new(id("tag")?, "Tag the commit").requires(id("notes")?),
-        NewTask::new(id("draft")?, "Draft the announcement").within(id("tag")?),
+        NewTask::new(id("draft")?, "Draft the announcement").with_parent(id("tag")?),
         NewTask::new(id("publish")?, "Publish the release").requires(id("tag")?).requires(id("draft")?),
     ];
     for task in tasks {
@@ -40,11 +40,11 @@ fn work(session: &Session, dies_in: &str) -> Result<()> {
         checkpoints.dispatch(TaskStatusChanged { task_id: task_id.clone(), old_status, new_status, reason })
     };
     // What a killed process had begun is tried again.
-    for left in TaskTreeState::of(session)?.scheduling_state.in_progress {
+    for left in TaskTreeState::from_session(session)?.scheduling_state.in_progress {
         println!("was interrupted: {left}");
         change(&left, InProgress, Pending, Some("its process ended"))?;
     }
-    while let Some(next) = TaskTreeState::of(session)?.scheduling_state.ready.first().cloned() {
+    while let Some(next) = TaskTreeState::from_session(session)?.scheduling_state.ready.first().cloned() {
         change(&next, Pending, InProgress, None)?;
         if next.as_str() == dies_in {
             abort()
@@ -65,7 +65,7 @@ fn host(folder: &Path) -> Result<()> {
     };
     let session = store.open_session(id, &types)?;
     work(&session, "")?;
-    let tree = TaskTreeState::of(&session)?;
+    let tree = TaskTreeState::from_session(&session)?;
     println!("completed: {} of {}", tree.count(TaskStatus::Completed), tree.tasks.len());
     println!("session: {}", session.dir().display());
     Ok(session.close()?)

@@ -308,7 +308,7 @@ impl<P: Provider> ProviderAdapter<P> {
         let (outcome, mut journal) = driver.run(&mut machine)?;
         let execution =
             ExecutionDetails { adapter: self.provider.name(), timing, is_resume, cost_micros: None };
-        executed(prompt, session, &mut journal, &outcome, execution)?;
+        record_execution(prompt, session, &mut journal, &outcome, execution)?;
         response(prompt, &journal, outcome.last, machine.refused_outputs())
     }
 }
@@ -380,7 +380,7 @@ pub struct ExecutionDetails<'a> {
 }
 
 /// Records for people that an evaluation gave its output.
-pub fn executed<O>(
+pub fn record_execution<O>(
     prompt: &Prompt<O>,
     session: &Session,
     journal: &mut Journal,
@@ -429,7 +429,7 @@ pub fn response<O>(
 pub fn without_output<O>(prompt: &Prompt<O>, journal: &Journal, last: FinalText) -> PromptResponse<O> {
     let FinalText { text, stop } = last;
     let (prompt_name, evaluation_id) = (prompt.name(), journal.evaluation().to_owned());
-    let (usage, unmetered) = (journal.used(), journal.unmetered());
+    let (usage, unmetered) = (journal.used(), journal.unmetered_answers());
     PromptResponse { prompt_name, text, stop, output: None, evaluation_id, usage, unmetered }
 }
 
@@ -471,11 +471,11 @@ pub fn open<O>(
         return Err(mismatch(&imported, &identity));
     }
     check_messages(held, &options.messages)?;
-    let used = held.map(Used::of).unwrap_or_default();
+    let used = held.map(Used::from_conversation).unwrap_or_default();
     let last_usage = held.filter(|_| goes_on).and_then(last_usage);
     let is_resume = goes_on || import.is_some();
     let mut journal = match followed {
-        Some(followed) => Journal::recorded(session.clone(), followed, used, last_usage),
+        Some(followed) => Journal::in_session(session.clone(), followed, used, last_usage),
         None => Journal::in_memory(evaluation.clone()),
     };
     if let Some(tracker) = &options.tracker {
@@ -593,7 +593,7 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
         }
         ResumeFrom::Conversation(state) => {
             let evaluation = given.unwrap_or_else(|| state.evaluation_id.clone());
-            match recorded(session, &evaluation)? {
+            match follow_recorded(session, &evaluation)? {
                 Some(mut conversation) => {
                     let is_partly = match conversation.read()? {
                         Some(held) => is_partly_imported(held, &state)?,
@@ -621,14 +621,14 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
                 Some(given) => given,
                 None => evaluation_to_go_on(session)?,
             };
-            let conversation = recorded(session, &evaluation)?;
+            let conversation = follow_recorded(session, &evaluation)?;
             Ok(Begin { conversation, ..fresh(evaluation) })
         }
     }
 }
 
 /// Returns what the session holds of a conversation, if that can go on.
-fn recorded(session: &Session, evaluation: &str) -> Result<Option<ConversationFollower>> {
+fn follow_recorded(session: &Session, evaluation: &str) -> Result<Option<ConversationFollower>> {
     session.take_decisions()?;
     match session.resume(Some(evaluation))?.point {
         ResumePoint::NotRecorded => Ok(None),
@@ -639,7 +639,7 @@ fn recorded(session: &Session, evaluation: &str) -> Result<Option<ConversationFo
 
 /// Returns the error of a conversation with calls that somebody has to settle before it continues.
 pub fn must_settle(session: &Session, operations: Vec<OperationId>) -> Result<Error> {
-    let pending = session.pending()?.into_iter().filter(|one| operations.contains(&one.operation));
+    let pending = session.pending_questions()?.into_iter().filter(|one| operations.contains(&one.operation));
     let suspended = |PendingQuestion { session, operation, form, question, .. }| SuspendedCall {
         session,
         operation,
@@ -697,7 +697,7 @@ fn recorded_start(
     let Some(conversation) = journal.conversation()? else {
         return Ok(LoopStart { overrides, ..LoopStart::default() });
     };
-    let (mut start, is_imported) = LoopStart::of(conversation, identity, overrides);
+    let (mut start, is_imported) = LoopStart::from_conversation(conversation, identity, overrides);
     if let Some(open) = start.open.as_mut().filter(|_| is_imported) {
         journal.close_unknown(open)?;
     }

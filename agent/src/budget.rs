@@ -115,8 +115,8 @@ pub struct Used {
 
 impl Used {
     /// Counts what the log says that an evaluation has used, abandoned answers included.
-    pub fn of(conversation: &Conversation) -> Used {
-        let all = conversation.entries().iter().chain(conversation.abandoned());
+    pub fn from_conversation(conversation: &Conversation) -> Used {
+        let all = conversation.entries().iter().chain(conversation.abandoned_entries());
         let unmetered = all.filter(|entry| is_unmetered(&entry.content)).count() as u64;
         Used { metered: conversation.usage(), unmetered }
     }
@@ -134,7 +134,7 @@ fn is_unmetered(content: &EntryContent) -> bool {
 
 /// Estimates what the unmetered answers of a conversation have used.
 pub(crate) fn estimate(conversation: &Conversation) -> Usage {
-    let mut all: Vec<_> = conversation.entries().iter().chain(conversation.abandoned()).collect();
+    let mut all: Vec<_> = conversation.entries().iter().chain(conversation.abandoned_entries()).collect();
     all.sort_by_key(|entry| entry.sequence);
     let (mut sent, mut usage) = (0_u64, Usage::default());
     for entry in all {
@@ -187,7 +187,7 @@ pub fn spend(usage: &TokenUsage) -> Usage {
 /// Brings a tracker up to what the log says an evaluation has spent. Counts that the tracker already has are not added
 /// again, so that a resumed process and one that never stopped come to the same.
 pub fn track(tracker: &BudgetTracker, evaluation_id: &str, spent: Usage) {
-    let known = tracker.of(evaluation_id);
+    let known = tracker.usage_of(evaluation_id);
     let usage = Usage {
         input_tokens: spent.input_tokens.saturating_sub(known.input_tokens),
         output_tokens: spent.output_tokens.saturating_sub(known.output_tokens),

@@ -87,8 +87,9 @@ impl Checkpoint {
     /// # Errors
     ///
     /// [`Error::Engine`] if the session's log cannot be read; [`Error::Checkpoint`] if the session holds no record.
-    pub fn of(session: &Session, with_snapshot: bool) -> Result<Checkpoint> {
-        let position = session.position().ok_or_else(|| failed("the session holds no record", None))?;
+    pub fn from_session(session: &Session, with_snapshot: bool) -> Result<Checkpoint> {
+        let position =
+            session.position().ok_or_else(|| checkpoint_error("the session holds no record", None))?;
         session.sync()?;
         let snapshot = with_snapshot.then(|| session.export()?.to_json()).transpose()?;
         Ok(Checkpoint { session: session.id(), position, digest: digest(session, position)?, snapshot })
@@ -130,7 +131,7 @@ impl Checkpoint {
     /// [`Error::Checkpoint`] if the snapshot is no JSON.
     pub fn to_json(&self) -> Result<String> {
         let snapshot = self.snapshot.as_deref().map(serde_json::from_str).transpose();
-        let snapshot = snapshot.map_err(|error| failed("its snapshot is no JSON", error))?;
+        let snapshot = snapshot.map_err(|error| checkpoint_error("its snapshot is no JSON", error))?;
         let written = CheckpointDocument {
             version: VERSION,
             session: self.session,
@@ -138,7 +139,7 @@ impl Checkpoint {
             digest: self.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
             snapshot,
         };
-        serde_json::to_string_pretty(&written).map_err(|error| failed("it has no JSON form", error))
+        serde_json::to_string_pretty(&written).map_err(|error| checkpoint_error("it has no JSON form", error))
     }
 
     /// Reads a checkpoint from JSON.
@@ -205,7 +206,7 @@ fn digest(session: &Session, position: SequenceNumber) -> Result<[u8; 32]> {
     Ok(*hasher.finalize().as_bytes())
 }
 
-fn failed(reason: impl Into<String>, source: impl Into<Option<serde_json::Error>>) -> Error {
+fn checkpoint_error(reason: impl Into<String>, source: impl Into<Option<serde_json::Error>>) -> Error {
     let source = source.into().map(|error| Box::new(error) as _);
     Error::Checkpoint { reason: reason.into(), source }
 }
@@ -284,7 +285,7 @@ impl<R: ?Sized> CheckpointHandler<R> for FileCheckpointHandler<R> {
 }
 
 fn unusable(verb: &str, path: &Path, error: io::Error) -> Error {
-    let reason = format!("{} cannot be {verb}: {}", escape::path(path), escape::shown(&error));
+    let reason = format!("{} cannot be {verb}: {}", escape::path(path), escape::display(&error));
     Error::Checkpoint { reason, source: Some(Box::new(error)) }
 }
 
@@ -356,7 +357,7 @@ fn clear_file(path: &Path) -> io::Result<()> {
 ///
 /// [`Error::Engine`] if the session cannot be read; [`Error::Checkpoint`] if the file cannot be written.
 pub fn save_checkpoint(session: &Session, path: impl AsRef<Path>) -> Result<Checkpoint> {
-    let (checkpoint, path) = (Checkpoint::of(session, true)?, path.as_ref());
+    let (checkpoint, path) = (Checkpoint::from_session(session, true)?, path.as_ref());
     write_file(path, checkpoint.to_json()?.as_bytes()).map_err(|error| unusable("written", path, error))?;
     Ok(checkpoint)
 }
@@ -369,7 +370,7 @@ pub fn save_checkpoint(session: &Session, path: impl AsRef<Path>) -> Result<Chec
 pub fn load_checkpoint(path: impl AsRef<Path>) -> Result<Option<Checkpoint>> {
     let path = path.as_ref();
     let unreadable = |error: io::Error| {
-        let reason = format!("{} cannot be read: {}", escape::path(path), escape::shown(&error));
+        let reason = format!("{} cannot be read: {}", escape::path(path), escape::display(&error));
         Error::snapshot_restore(reason, Some(Box::new(error) as _))
     };
     let file = match File::open(path) {

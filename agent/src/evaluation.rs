@@ -1,7 +1,7 @@
 //! What an adapter in another crate of foldlog opens, records and ends an evaluation with. It is no part of the public API.
 
 pub use crate::adapter::{
-    ExecutionDetails, OpenConversation, Timing, executed, last_incomplete, must_settle, new_id, open,
+    ExecutionDetails, OpenConversation, Timing, last_incomplete, must_settle, new_id, open, record_execution,
     response, without_output,
 };
 pub use crate::adapter_state::{check_size, retire};
@@ -9,7 +9,9 @@ pub use crate::budget::{Used, track};
 pub use crate::events::record_rendered;
 #[cfg(feature = "async")]
 pub use crate::inner_loop::detached_jobs::wait;
-pub use crate::inner_loop::{Journal, Outcome, asked_call, left_by, not_undone, read_output, shortened};
+pub use crate::inner_loop::{
+    Journal, Outcome, asked_call, left_by, not_undone, read_output, shorten_for_model,
+};
 
 /// Does nothing: without the feature `async` no future was dropped.
 #[cfg(not(feature = "async"))]

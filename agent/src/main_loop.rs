@@ -89,7 +89,7 @@ pub trait MainLoop {
         let checkpoints = self.checkpoints();
         let save = |session: &Session| {
             let Some(checkpoints) = checkpoints else { return Ok(()) };
-            checkpoints.save(request, &Checkpoint::of(session, checkpoints.wants_snapshots())?)
+            checkpoints.save(request, &Checkpoint::from_session(session, checkpoints.wants_snapshots())?)
         };
         let found = checkpoints.map_or(Ok(None), |checkpoints| checkpoints.load(request))?;
         let prompt = self.create_prompt(request)?;

@@ -185,7 +185,7 @@ impl KeepLastTurns {
     }
 
     /// Returns how many of the messages are replaced.
-    fn replaced(&self, spoken: &[&SentMessage]) -> Option<usize> {
+    fn count_replaced(&self, spoken: &[&SentMessage]) -> Option<usize> {
         let is_answer = |sent: &&SentMessage| sent.message.role == Role::Assistant;
         let answers: Vec<usize> =
             (0..).zip(spoken).filter(|(_, sent)| is_answer(sent)).map(|it| it.0).collect();
@@ -208,7 +208,7 @@ impl Shortener for KeepLastTurns {
     fn shorten(&self, asked: &ShortenRequest<'_>) -> Result<Option<ShortenedRange>> {
         let spoken: Vec<&SentMessage> =
             asked.messages.iter().filter(|sent| sent.message.role != Role::System).collect();
-        let Some(replaced) = self.replaced(&spoken) else { return Ok(None) };
+        let Some(replaced) = self.count_replaced(&spoken) else { return Ok(None) };
         let records = || spoken.iter().take(replaced).map(|sent| sent.sequence);
         let (Some(from), Some(to)) = (records().min(), records().max()) else { return Ok(None) };
         Ok(Some(ShortenedRange { from, to, messages: vec![(Role::User, self.text.clone())] }))

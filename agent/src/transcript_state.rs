@@ -16,7 +16,7 @@ pub struct TranscriptState {
 
 impl TranscriptState {
     /// Returns the transcript of a conversation as it is now.
-    pub fn of(conversation: &Conversation) -> TranscriptState {
+    pub fn from_conversation(conversation: &Conversation) -> TranscriptState {
         let payload = conversation.entries().iter().rev().find_map(|entry| match &entry.content {
             EntryContent::Answer { payload, .. } => Some(payload.as_deref()),
             _ => None,

@@ -237,9 +237,9 @@ fn a_tracker_brought_up_to_the_log_counts_nothing_twice() {
     for _ in 0..2 {
         track(&tracker, "one", spent);
     }
-    assert_eq!(tracker.of("one"), spent);
+    assert_eq!(tracker.usage_of("one"), spent);
     track(&tracker, "one", usage(10, 4));
-    assert_eq!(tracker.of("one"), usage(10, 4));
+    assert_eq!(tracker.usage_of("one"), usage(10, 4));
     track(&tracker, "two", usage(1, 1));
     assert_eq!(tracker.total(), usage(11, 5));
 }
@@ -355,7 +355,7 @@ fn the_transcript_holds_what_would_be_sent_and_the_last_payload_of_the_provider(
     session.record_input(&NewInput::user("one", "another")).unwrap();
     session.record_answer(&answer("second", Some(serde_json::json!({"id": 2, "cached": [null]})))).unwrap();
 
-    let transcript = TranscriptState::of(&session.conversation("one").unwrap().unwrap());
+    let transcript = TranscriptState::from_conversation(&session.conversation("one").unwrap().unwrap());
     let texts: Vec<_> = transcript.messages.iter().filter_map(|message| message.content.as_deref()).collect();
     assert_eq!(texts, ["a question", "first", "another", "second"]);
     assert_eq!(transcript.provider_payload, Some(serde_json::json!({"id": 2, "cached": [null]})));
@@ -363,6 +363,6 @@ fn the_transcript_holds_what_would_be_sent_and_the_last_payload_of_the_provider(
     assert_eq!(serde_json::from_str::<TranscriptState>(&json).unwrap(), transcript);
 
     session.record_answer(&answer("third", None)).unwrap();
-    let transcript = TranscriptState::of(&session.conversation("one").unwrap().unwrap());
+    let transcript = TranscriptState::from_conversation(&session.conversation("one").unwrap().unwrap());
     assert_eq!(transcript.provider_payload, None, "the last answer has none");
 }

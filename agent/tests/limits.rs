@@ -424,7 +424,7 @@ fn a_main_loop_recovers_nothing_of_another_prompt_or_for_a_request_that_is_given
     let cut = (1..20).find_map(|records| {
         let mut desk = Desk::new();
         desk.session().dispatch(Line { text: "before".to_owned() }).unwrap();
-        let checkpoint = Checkpoint::of(desk.session(), false).unwrap();
+        let checkpoint = Checkpoint::from_session(desk.session(), false).unwrap();
         desk.kill_behind(records);
         let evaluation_id = Some(desk.id.to_string());
         let options = EvaluateOptions { evaluation_id, ..EvaluateOptions::default() };

@@ -218,7 +218,8 @@ fn answers_are_streamed_if_somebody_is_told_what_arrives() {
         let mut on_delta = |_: Delta<'_>| {};
         let on_delta = is_told.then_some(&mut on_delta as &mut dyn FnMut(Delta<'_>));
         adapter.evaluate(&desk.prompt(), &desk.state, EvaluateOptions { on_delta, ..options() }).unwrap();
-        let streamed: Vec<bool> = adapter.provider().seen().iter().map(|request| request.stream).collect();
+        let streamed: Vec<bool> =
+            adapter.provider().seen_requests().iter().map(|request| request.stream).collect();
         assert_eq!(streamed, [is_told]);
     }
 }
@@ -302,12 +303,12 @@ fn budget_and_deadline_are_checked_before_each_request_and_each_tool() {
         matches!(spent, Err(Error::BudgetExceeded { limit: BudgetLimit::Total, max: 15, spent: 15 })),
         "{spent:?}"
     );
-    assert_eq!((desk.ran.lines().len(), tracker.of(EVALUATION).input_tokens), (0, 10));
+    assert_eq!((desk.ran.lines().len(), tracker.usage_of(EVALUATION).input_tokens), (0, 10));
     let again = evaluate(&desk, &script, budget(15));
     assert!(matches!(again, Err(Error::BudgetExceeded { .. })), "a resumed budget starts where it was");
     evaluate(&desk, &script, budget(16)).unwrap();
     assert_eq!((desk.page(), script.asked()), (vec!["x".to_owned(), "y".to_owned()], vec![0, 1]));
-    assert_eq!(tracker.of(EVALUATION).input_tokens, 20);
+    assert_eq!(tracker.usage_of(EVALUATION).input_tokens, 20);
 
     let desk = Desk::new();
     let late = EvaluateOptions { deadline: Deadline::after(Duration::ZERO), ..options() };
@@ -378,7 +379,7 @@ fn an_output_that_is_refused_is_told_to_the_model_a_bounded_number_of_times() {
     let adapter = replies(texts.map(ScriptedReply::text).to_vec());
     let response = adapter.evaluate(&structured(&desk), &desk.state, options()).unwrap();
     assert_eq!(response.output, Some(Verdict { good: true }));
-    let told = adapter.provider().seen()[2].messages.clone();
+    let told = adapter.provider().seen_requests()[2].messages.clone();
     let users = told.iter().filter(|message| message.role == Role::User);
     assert_eq!(
         users.filter(|message| message.content.as_ref().unwrap().contains("not a valid `Verdict`")).count(),
@@ -406,7 +407,7 @@ fn an_answer_that_wants_to_go_on_is_sent_back_as_it_is() {
     };
     let adapter = replies(vec![paused.into(), ScriptedReply::text("done")]);
     assert_eq!(adapter.evaluate(&desk.prompt(), &desk.state, options()).unwrap().text, "done");
-    let second = adapter.provider().seen()[1].messages.clone();
+    let second = adapter.provider().seen_requests()[1].messages.clone();
     assert_eq!(second.last().unwrap().content.as_deref(), Some("thinking"));
     assert_eq!(second.last().unwrap().role, Role::Assistant);
 }
@@ -481,7 +482,7 @@ fn a_conversation_that_is_not_recorded_is_sent_the_same_and_leaves_nothing_to_re
         let options = options.enable_conversation_recording(record);
         let response = adapter.evaluate(&desk.prompt(), &desk.state, options).unwrap();
         let plain = |message| story::Said::of(message);
-        let requests = adapter.provider().seen();
+        let requests = adapter.provider().seen_requests();
         let seen: Vec<Vec<_>> =
             requests.iter().map(|request| request.messages.iter().map(plain).collect()).collect();
         // Each answer of the script bears a nonce of its own.
@@ -600,7 +601,7 @@ fn what_is_said_while_the_last_answer_arrives_is_answered_too() {
     }));
     let response = adapter.evaluate(&desk.prompt(), &desk.state, options()).unwrap();
     assert_eq!(response.text, "answer 2");
-    let second = adapter.provider().seen()[1].messages.clone();
+    let second = adapter.provider().seen_requests()[1].messages.clone();
     let said: Vec<_> = second.iter().skip(1).map(|message| message.content.as_deref().unwrap()).collect();
     assert_eq!(said, ["answer 1", "one more thing"]);
 }

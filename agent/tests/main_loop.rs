@@ -371,7 +371,7 @@ fn a_damaged_checkpoint_says_what_is_wrong_with_it() {
 fn a_checkpoint_stays_within_its_directory() {
     let directory = tempfile::tempdir().unwrap();
     let session: Session = Store::open(directory.path().join("store")).unwrap().create(&types()).unwrap();
-    let checkpoint = Checkpoint::of(&session, false).unwrap();
+    let checkpoint = Checkpoint::from_session(&session, false).unwrap();
     let handler = handler(directory.path());
     let long = "x".repeat(201);
     for id in ["", ".", "..", "../out", "a/b", "/etc/x", "a\\b", "a\0b", "a\nb", ".hidden", long.as_str()] {
@@ -390,7 +390,7 @@ fn checkpoints_are_replaced_whole_and_cleared_as_often_as_one_likes() {
     let handler = Arc::new(handler(directory.path()).with_snapshots());
     assert_eq!((handler.load(&request()).unwrap(), handler.wants_snapshots()), (None, true));
     handler.clear(&request()).unwrap();
-    let first = Checkpoint::of(&session, true).unwrap();
+    let first = Checkpoint::from_session(&session, true).unwrap();
     handler.save(&request(), &first).unwrap();
     // Whoever reads while others save finds one of them, whole.
     std::thread::scope(|scope| {

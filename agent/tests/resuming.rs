@@ -548,7 +548,7 @@ fn an_exported_conversation_keeps_its_failures_and_needs_no_prompt() {
         let options = EvaluateOptions { resume_from, record, ..EvaluateOptions::default() };
         let adapter = ProviderAdapter::new(provider);
         adapter.evaluate(&desk.prompt(), &desk.state, options).unwrap();
-        let sent: Vec<Said> = adapter.provider().seen()[0].messages.iter().map(Said::of).collect();
+        let sent: Vec<Said> = adapter.provider().seen_requests()[0].messages.iter().map(Said::of).collect();
         assert_eq!((sent[0].role, &sent[1..]), (Role::System, &before[..]), "recorded: {record}");
     }
 }

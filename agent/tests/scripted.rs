@@ -44,7 +44,7 @@ fn a_script_answers_in_order_and_counts_what_was_sent() {
     assert_eq!(shown, ["one ", "two"]);
     assert_eq!(provider.requests(), 3);
     assert_eq!(
-        provider.seen().iter().map(|seen| seen.last_text().to_owned()).collect::<Vec<_>>(),
+        provider.seen_requests().iter().map(|seen| seen.last_text().to_owned()).collect::<Vec<_>>(),
         ["a", "b", "c"]
     );
 }

@@ -143,7 +143,7 @@ fn a_conversation_is_shortened_again_whenever_it_has_grown_and_also_without_a_lo
     let shorten = ShortenOptions { messages: Some(6), ..keep_last(1) };
     let (other, unrecorded) = (Desk::new(), EvaluateOptions { record: false, ..options(Some(shorten)) });
     assert_eq!(adapter.evaluate(&other.prompt(), &other.state, unrecorded).unwrap().text, "done");
-    let sent = adapter.provider().seen();
+    let sent = adapter.provider().seen_requests();
     let last: Vec<_> =
         sent[4].messages.iter().skip(1).map(|message| message.content.clone().unwrap()).collect();
     assert_eq!(last, [TEXT, "four", "added 4"]);
@@ -214,7 +214,8 @@ fn a_range_that_parts_a_call_from_its_result_is_refused_and_names_both() {
         let error = evaluate(&desk, &script(), Some(shorten)).unwrap_err();
         let conversation = desk.session().conversation(EVALUATION).unwrap().unwrap();
         let (answer, _) = conversation.last_answer().unwrap();
-        let result = conversation.sent().into_iter().find(|sent| sent.answer.is_some()).unwrap().sequence;
+        let result =
+            conversation.sent_entries().into_iter().find(|sent| sent.answer.is_some()).unwrap().sequence;
         let text = error.to_string();
         assert!(matches!(error, Error::ShorteningRefused { .. }), "{text}");
         for part in ["the call `a`", &format!("record {answer} "), &format!("record {result}:")] {

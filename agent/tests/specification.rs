@@ -164,7 +164,7 @@ fn resume_behavior() {
     let resumed = ProviderAdapter::new(ScriptedProvider::new(vec![ScriptedReply::text("done")]));
     resumed.evaluate(&desk.prompt(), &desk.state, options("one")).unwrap();
     assert_eq!(renderings(&desk), 1, "the recorded system message is sent again");
-    let [request] = &resumed.provider().seen()[..] else { panic!("one request") };
+    let [request] = &resumed.provider().seen_requests()[..] else { panic!("one request") };
     let roles: Vec<Role> = request.messages.iter().map(|message| message.role).collect();
     assert_eq!(roles, [Role::System, Role::Assistant, Role::Tool]);
     let after = state(&desk, "one");

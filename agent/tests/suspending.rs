@@ -52,7 +52,7 @@ fn finish(desk: &Desk, script: &Script) -> usize {
                 return suspended;
             }
             Err(Error::Suspended { operations, calls }) => {
-                let pending = desk.session().pending().unwrap();
+                let pending = desk.session().pending_questions().unwrap();
                 assert!(!pending.is_empty() && calls.len() == operations.len());
                 let resume = desk.session().resume(Some(EVALUATION)).unwrap();
                 assert_eq!(resume.point, ResumePoint::NeedsSettle(operations));
@@ -96,7 +96,7 @@ fn a_conversation_that_is_killed_at_any_record_while_it_asks_ends_as_if_it_had_n
         desk.kill_behind(killed);
         // Its person is gone too, once it is killed.
         while let Err(Error::Suspended { .. }) = evaluate(&desk, &script) {
-            let pending = desk.session().pending().unwrap_or_default();
+            let pending = desk.session().pending_questions().unwrap_or_default();
             if pending.is_empty() || pending.iter().any(|asked| answer(&desk, asked).is_err()) {
                 break;
             }
@@ -141,14 +141,14 @@ fn a_tool_whose_conversation_asks_is_rolled_back_and_runs_again_once_that_is_ans
     let Err(Error::Suspended { calls, .. }) = run(&desk) else { panic!("the child asks") };
     assert_eq!((calls.len(), calls[0].question.as_str()), (1, "Add within?"));
     assert_ne!(calls[0].session, desk.id, "the child's session holds the question");
-    assert_eq!((desk.page(), desk.session().pending().unwrap()), (vec![], vec![]));
+    assert_eq!((desk.page(), desk.session().pending_questions().unwrap()), (vec![], vec![]));
     let again = run(&desk);
     assert!(matches!(&again, Err(Error::Suspended { calls: again, .. }) if *again == calls), "{again:?}");
 
     desk.reopen();
     let store = desk.store();
     let (session, operation) = (calls[0].session, calls[0].operation);
-    let digest = store.open_untyped(session).unwrap().pending().unwrap()[0].digest;
+    let digest = store.open_untyped(session).unwrap().pending_questions().unwrap()[0].digest;
     store.settle(session, operation, &Settlement::approved(digest), "Ada", "").unwrap();
     let response = run(&desk).unwrap();
     assert!(response.text.starts_with("done"));
@@ -165,7 +165,7 @@ fn a_hosts_own_call_is_suspended_in_the_same_way() {
     let call = foldlog::tools::ToolCall::new("ask", r#"{"text":"a"}"#);
     let asked = runner.execute(&call, &ExecuteOptions::default());
     assert!(matches!(asked, Err(EngineError::Suspended { .. })), "{asked:?}");
-    answer(&desk, &desk.session().pending().unwrap()[0]).unwrap();
+    answer(&desk, &desk.session().pending_questions().unwrap()[0]).unwrap();
     runner.recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(desk.page(), ["a"]);
 }

@@ -79,7 +79,7 @@ fn replayed(root: &Path, file: &Path) -> Result<BenchRow> {
         for (dir, run) in dirs.iter().zip(&runs) {
             let log = LogReader::open_with(Arc::clone(&storage), dir, outline)?;
             let mut held = Ok(());
-            let report = Replay::of(&log, &types).run(|session| held = run.hold(&session, None))?;
+            let report = Replay::new(&log, &types).run(|session| held = run.hold(&session, None))?;
             held?;
             counts = (counts.0 + report.records, counts.1 + report.compared);
         }

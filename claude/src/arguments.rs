@@ -51,7 +51,7 @@ impl ArgumentList {
     }
 }
 
-fn refused(reason: String) -> ClientError {
+fn options_error(reason: String) -> ClientError {
     ClientError::new(ErrorKind::Options, Stage::Spawn, reason)
 }
 
@@ -118,12 +118,12 @@ impl ClientOptions {
     /// Checks that the options about the session go together.
     fn check_session(&self) -> Result<(), ClientError> {
         if self.resume.is_some() && self.session_id.is_some() && !self.fork_session {
-            return Err(refused(
+            return Err(options_error(
                 "a session that is resumed keeps its id: give no `session_id`, or fork it".to_owned(),
             ));
         }
         if self.resume.is_none() && (self.fork_session || self.resume_session_at.is_some()) {
-            return Err(refused(
+            return Err(options_error(
                 "`fork_session` and `resume_session_at` need the id of a session: set `resume`".to_owned(),
             ));
         }
@@ -196,10 +196,10 @@ fn check_argument(argument: &OsString) -> Result<(), ClientError> {
     let bytes = argument.as_bytes();
     let name: String = argument.to_string_lossy().chars().take_while(|char| *char != '=').take(40).collect();
     if bytes.contains(&0) {
-        return Err(refused(format!("the value of `{name}` holds a NUL, which no argument may hold")));
+        return Err(options_error(format!("the value of `{name}` holds a NUL, which no argument may hold")));
     }
     if bytes.len() > ARGUMENT_MAX {
-        return Err(refused(format!(
+        return Err(options_error(format!(
             "the value of `{name}` makes an argument of {} bytes, and the system takes {ARGUMENT_MAX}: hand it over in \
              a file",
             bytes.len()

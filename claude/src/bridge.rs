@@ -64,25 +64,25 @@ impl Bridge {
     pub(super) fn take(&self, server: &str, message: &Value) -> BridgeAction {
         let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
         let parameters = message.get("params").unwrap_or(&Value::Null);
-        let Some(id) = message.get("id") else { return notified(method, parameters) };
+        let Some(id) = message.get("id") else { return take_notification(method, parameters) };
         if !self.servers.iter().any(|name| name == server) {
             return BridgeAction::Answer(failure(id, NO_METHOD, &format!("there is no server `{server}`")));
         }
         match method {
-            "initialize" => BridgeAction::Answer(success(id, initialized(server, parameters))),
+            "initialize" => BridgeAction::Answer(success(id, initialize_result(server, parameters))),
             "ping" => BridgeAction::Answer(success(id, json!({}))),
-            "tools/list" => BridgeAction::Answer(success(id, json!({ "tools": self.listed(server) }))),
-            "tools/call" => self.called(server, id, parameters),
+            "tools/list" => BridgeAction::Answer(success(id, json!({ "tools": self.list_tools(server) }))),
+            "tools/call" => self.take_call(server, id, parameters),
             _ => BridgeAction::Answer(failure(id, NO_METHOD, &format!("there is no method `{method}`"))),
         }
     }
 
     /// Returns the tools of a server in the program's form.
-    fn listed(&self, server: &str) -> Vec<Value> {
-        self.tools.iter().filter(|tool| tool.server == server).map(described).collect()
+    fn list_tools(&self, server: &str) -> Vec<Value> {
+        self.tools.iter().filter(|tool| tool.server == server).map(describe_tool).collect()
     }
 
-    fn called(&self, server: &str, id: &Value, parameters: &Value) -> BridgeAction {
+    fn take_call(&self, server: &str, id: &Value, parameters: &Value) -> BridgeAction {
         let name = parameters.get("name").and_then(Value::as_str).unwrap_or_default();
         if !self.tools.iter().any(|tool| tool.server == server && tool.name == name) {
             return BridgeAction::Answer(failure(id, BAD_ARGUMENTS, &format!("there is no tool `{name}`")));
@@ -107,7 +107,7 @@ fn failure(id: &Value, code: i64, message: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
 }
 
-fn initialized(server: &str, parameters: &Value) -> Value {
+fn initialize_result(server: &str, parameters: &Value) -> Value {
     let version = parameters.get("protocolVersion").and_then(Value::as_str).unwrap_or("2025-11-25");
     json!({
         "protocolVersion": version,
@@ -116,7 +116,7 @@ fn initialized(server: &str, parameters: &Value) -> Value {
     })
 }
 
-fn notified(method: &str, parameters: &Value) -> BridgeAction {
+fn take_notification(method: &str, parameters: &Value) -> BridgeAction {
     let answer = json!({"jsonrpc": "2.0", "result": {}});
     match parameters.get("requestId") {
         Some(id) if method == "notifications/cancelled" => {
@@ -126,7 +126,7 @@ fn notified(method: &str, parameters: &Value) -> BridgeAction {
     }
 }
 
-fn described(tool: &BridgedTool) -> Value {
+fn describe_tool(tool: &BridgedTool) -> Value {
     let mut schema = match &tool.input_schema {
         Value::Object(schema) => schema.clone(),
         _ => Map::new(),

@@ -100,7 +100,7 @@ impl Channel {
     }
 
     /// Takes a `control_response` of the program. One that nobody waits for is dropped.
-    pub(super) fn answered(&self, mut frame: Map<String, Value>) {
+    pub(super) fn take_response(&self, mut frame: Map<String, Value>) {
         let Some(Value::Object(mut response)) = frame.remove("response") else { return };
         let id = response.get("request_id").and_then(Value::as_str).unwrap_or_default();
         let Some(waiting) = self.requests.lock().replies.remove(id) else { return };
@@ -225,14 +225,14 @@ impl Inbox {
     }
 
     /// Returns the number of messages that came so far.
-    pub(super) fn received(&self) -> u64 {
+    pub(super) fn received_count(&self) -> u64 {
         self.state.lock().received
     }
 
     /// Adds a frame as a message. Waits while more than the limit is unread.
     pub(super) fn push(&self, frame: Frame) {
         let length = frame.line.len();
-        let index = self.received();
+        let index = self.received_count();
         // Only the reading thread adds messages, so that nobody else takes the number meanwhile.
         let message = ClaudeMessage::new(index, frame);
         let mut state = self.wait_for_room();
@@ -344,7 +344,7 @@ impl Inbox {
     }
 
     /// Returns the error that ended the program's output, once it has ended.
-    pub(super) fn ended(&self) -> Option<Option<ClientError>> {
+    pub(super) fn output_end(&self) -> Option<Option<ClientError>> {
         self.state.lock().end.clone()
     }
 

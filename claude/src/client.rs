@@ -261,7 +261,7 @@ impl Client {
     fn not_started(&self) -> ClientError {
         let exit = self.process.wait(after(self.stop_grace)).or_else(|| self.process.kill());
         self.channel.inbox.wait_over(after(END_WITHIN));
-        if let Some(Some(error)) = self.channel.inbox.ended() {
+        if let Some(Some(error)) = self.channel.inbox.output_end() {
             return error.at(Stage::Initialize);
         }
         let stderr = self.process.stderr();
@@ -284,7 +284,7 @@ impl Client {
     /// Returns whether the program knows [`UserInput::client_composed`]. A version that does not tell its number is an older one.
     fn knows_composed(&self) -> bool {
         let version = self.initialized.get("claude_code_version").and_then(Value::as_str);
-        version.and_then(ClaudeVersion::of).is_some_and(|version| version >= ClaudeVersion::KNOWS_COMPOSED)
+        version.and_then(ClaudeVersion::parse).is_some_and(|version| version >= ClaudeVersion::KNOWS_COMPOSED)
     }
 
     /// Returns the program's answer to `initialize`: commands, models, the account and others.
@@ -365,7 +365,7 @@ impl Client {
                     return Ok(Some(event));
                 }
                 InboxPoll::End(Some(error)) => return Err(error),
-                InboxPoll::End(None) => return self.ended().map_or(Ok(None), Err),
+                InboxPoll::End(None) => return self.exit_error().map_or(Ok(None), Err),
                 InboxPoll::Nothing => {
                     self.look();
                     if Instant::now() >= deadline {
@@ -378,7 +378,7 @@ impl Client {
     }
 
     /// Returns the error for a program that has ended, or `None` if it ended as it should.
-    fn ended(&self) -> Option<ClientError> {
+    fn exit_error(&self) -> Option<ClientError> {
         if self.channel.inbox.is_closing() {
             return None;
         }

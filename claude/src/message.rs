@@ -195,7 +195,7 @@ impl ClaudeMessage {
     /// Reads a message from its frame.
     pub(super) fn new(index: u64, Frame { line, content }: Frame) -> ClaudeMessage {
         let body = match content {
-            FrameContent::Object(object) => ClaudeMessageBody::of(&line, object),
+            FrameContent::Object(object) => ClaudeMessageBody::from_object(&line, object),
             FrameContent::Mirror(mirror) => ClaudeMessageBody::TranscriptMirror(mirror),
         };
         ClaudeMessage { index, body, line }
@@ -228,24 +228,24 @@ impl fmt::Display for ClaudeMessage {
 
 impl ClaudeMessageBody {
     /// Reads what an object says. `line` is the object's text, from which entries are taken as they are.
-    fn of(line: &str, mut object: Map<String, Value>) -> ClaudeMessageBody {
+    fn from_object(line: &str, mut object: Map<String, Value>) -> ClaudeMessageBody {
         let kind = text(&object, "type").unwrap_or_default();
         let subtype = text(&object, "subtype");
         match (kind.as_str(), subtype.as_deref()) {
-            ("system", Some("init")) => ClaudeMessageBody::Init(Init::of(&object)),
+            ("system", Some("init")) => ClaudeMessageBody::Init(Init::from_object(&object)),
             ("system", Some("session_state_changed")) => {
                 ClaudeMessageBody::SessionState(text(&object, "state").unwrap_or_default())
             }
-            ("system", Some("api_retry")) => ClaudeMessageBody::ApiRetry(ApiRetry::of(&object)),
-            ("system", Some("task_started")) => match TaskStarted::of(&object) {
+            ("system", Some("api_retry")) => ClaudeMessageBody::ApiRetry(ApiRetry::from_object(&object)),
+            ("system", Some("task_started")) => match TaskStarted::from_object(&object) {
                 Some(started) => ClaudeMessageBody::TaskStarted(started),
                 None => ClaudeMessageBody::Other { kind, subtype },
             },
-            ("assistant", _) => ClaudeMessageBody::Assistant(Assistant::of(object)),
-            ("user", _) => ClaudeMessageBody::User(User::of(object)),
+            ("assistant", _) => ClaudeMessageBody::Assistant(Assistant::from_object(object)),
+            ("user", _) => ClaudeMessageBody::User(User::from_object(object)),
             ("stream_event", _) => ClaudeMessageBody::StreamEvent(object.remove("event").unwrap_or_default()),
-            ("result", _) => ClaudeMessageBody::Result(Box::new(TurnResult::of(object))),
-            ("transcript_mirror", _) => match TranscriptMirror::of(line) {
+            ("result", _) => ClaudeMessageBody::Result(Box::new(TurnResult::from_object(object))),
+            ("transcript_mirror", _) => match TranscriptMirror::from_line(line) {
                 Some(mirror) => ClaudeMessageBody::TranscriptMirror(mirror),
                 None => ClaudeMessageBody::Other { kind, subtype },
             },
@@ -255,7 +255,7 @@ impl ClaudeMessageBody {
 }
 
 impl Init {
-    fn of(object: &Map<String, Value>) -> Init {
+    fn from_object(object: &Map<String, Value>) -> Init {
         let servers = object.get("mcp_servers").and_then(Value::as_array).into_iter().flatten();
         let server = |server: &Value| {
             let server = server.as_object()?;
@@ -276,12 +276,12 @@ impl Init {
 }
 
 impl Assistant {
-    fn of(mut object: Map<String, Value>) -> Assistant {
+    fn from_object(mut object: Map<String, Value>) -> Assistant {
         let mut message = inner(&mut object);
         Assistant {
             id: text(&message, "id"),
             model: text(&message, "model"),
-            usage: message.get("usage").and_then(ClaudeUsage::of),
+            usage: message.get("usage").and_then(ClaudeUsage::from_value),
             content: ClaudeBlock::all(message.remove("content")),
             error: text(&object, "error"),
             parent_tool_use_id: text(&object, "parent_tool_use_id"),
@@ -292,7 +292,7 @@ impl Assistant {
 }
 
 impl User {
-    fn of(mut object: Map<String, Value>) -> User {
+    fn from_object(mut object: Map<String, Value>) -> User {
         let mut message = inner(&mut object);
         User {
             content: ClaudeBlock::all(message.remove("content")),
@@ -308,19 +308,19 @@ impl ClaudeBlock {
     /// Reads the blocks of a message; a text alone is one block.
     fn all(content: Option<Value>) -> Vec<ClaudeBlock> {
         match content {
-            Some(Value::Array(blocks)) => blocks.into_iter().map(ClaudeBlock::of).collect(),
+            Some(Value::Array(blocks)) => blocks.into_iter().map(ClaudeBlock::from_value).collect(),
             Some(Value::String(text)) => vec![ClaudeBlock::Text(text)],
             Some(Value::Null) | None => Vec::new(),
             Some(other) => vec![ClaudeBlock::Other(other)],
         }
     }
 
-    fn of(block: Value) -> ClaudeBlock {
-        ClaudeBlock::known(&block).unwrap_or(ClaudeBlock::Other(block))
+    fn from_value(block: Value) -> ClaudeBlock {
+        ClaudeBlock::parse_known(&block).unwrap_or(ClaudeBlock::Other(block))
     }
 
     /// Reads a block of a known type.
-    fn known(block: &Value) -> Option<ClaudeBlock> {
+    fn parse_known(block: &Value) -> Option<ClaudeBlock> {
         let block = block.as_object()?;
         Some(match block.get("type")?.as_str()? {
             "text" => ClaudeBlock::Text(text(block, "text")?),
@@ -344,7 +344,7 @@ impl ClaudeBlock {
 }
 
 impl ClaudeUsage {
-    pub(super) fn of(value: &Value) -> Option<ClaudeUsage> {
+    pub(super) fn from_value(value: &Value) -> Option<ClaudeUsage> {
         let usage = value.as_object()?;
         Some(ClaudeUsage {
             input_tokens: count(usage, "input_tokens").unwrap_or_default(),
@@ -356,7 +356,7 @@ impl ClaudeUsage {
 }
 
 impl ApiRetry {
-    fn of(object: &Map<String, Value>) -> ApiRetry {
+    fn from_object(object: &Map<String, Value>) -> ApiRetry {
         ApiRetry {
             attempt: count(object, "attempt"),
             max_retries: count(object, "max_retries"),
@@ -368,7 +368,7 @@ impl ApiRetry {
 }
 
 impl TaskStarted {
-    fn of(object: &Map<String, Value>) -> Option<TaskStarted> {
+    fn from_object(object: &Map<String, Value>) -> Option<TaskStarted> {
         Some(TaskStarted { task_id: text(object, "task_id")?, tool_use_id: text(object, "tool_use_id")? })
     }
 }
@@ -376,10 +376,12 @@ impl TaskStarted {
 impl TranscriptMirror {
     /// Reads a line that begins as the program begins those that mirror; `None` for any other one.
     pub(super) fn of_its_line(line: &str) -> Option<TranscriptMirror> {
-        line.starts_with(r#"{"type":"transcript_mirror","#).then(|| TranscriptMirror::of(line)).flatten()
+        line.starts_with(r#"{"type":"transcript_mirror","#)
+            .then(|| TranscriptMirror::from_line(line))
+            .flatten()
     }
 
-    fn of(line: &str) -> Option<TranscriptMirror> {
+    fn from_line(line: &str) -> Option<TranscriptMirror> {
         #[derive(Deserialize)]
         struct Mirror {
             #[serde(rename = "filePath")]

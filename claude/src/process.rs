@@ -87,7 +87,7 @@ impl Process {
             spawn("the program cannot be started")(error)
         })?;
         let pipes = child.stdin.take().zip(child.stdout.take()).zip(child.stderr.take());
-        let identity = ProcessIdentity::of(child.id());
+        let identity = ProcessIdentity::from_pid(child.id());
         let mut state = State { child, group, exit: None, prompt };
         let (Some(((stdin, stdout), stderr)), Some(identity)) = (pipes, identity) else {
             state.kill();

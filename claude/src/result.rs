@@ -97,7 +97,7 @@ const NO_CONVERSATION: &str = "No conversation found with session ID";
 const UNREACHABLE: [&str; 5] = ["ECONNREFUSED", "ECONNRESET", "ENOTFOUND", "ETIMEDOUT", "ConnectionRefused"];
 
 impl TurnResult {
-    pub(super) fn of(mut object: Map<String, Value>) -> TurnResult {
+    pub(super) fn from_object(mut object: Map<String, Value>) -> TurnResult {
         let denials = object.remove("permission_denials");
         let num_turns = count(&object, "num_turns");
         let has_answer =
@@ -120,7 +120,7 @@ impl TurnResult {
             is_cut,
             num_turns,
             session_id: text(&object, "session_id"),
-            usage: object.get("usage").and_then(ClaudeUsage::of),
+            usage: object.get("usage").and_then(ClaudeUsage::from_value),
             total_cost_usd: object.get("total_cost_usd").and_then(Value::as_f64),
             model_usage: object.remove("modelUsage"),
             model_usage_since_last_result: object.remove("model_usage_since_last_result"),

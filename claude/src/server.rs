@@ -183,9 +183,9 @@ impl RequestServer {
             Some("control_request") => {
                 let id = text(object, "request_id").unwrap_or_default();
                 let request = object.remove("request").unwrap_or_default();
-                self.asked(id, request, frame.line.len());
+                self.take_request(id, request, frame.line.len());
             }
-            Some("control_response") => self.channel.answered(std::mem::take(object)),
+            Some("control_response") => self.channel.take_response(std::mem::take(object)),
             Some("control_cancel_request") => {
                 self.cancel(|id, _| object.get("request_id").and_then(Value::as_str) == Some(id));
             }
@@ -194,9 +194,9 @@ impl RequestServer {
     }
 
     /// Takes a request of the program, whose line has this length.
-    fn asked(self: &Arc<Self>, id: String, request: Value, length: usize) {
+    fn take_request(self: &Arc<Self>, id: String, request: Value, length: usize) {
         let field = |name: &str| request.get(name).and_then(Value::as_str).map(str::to_owned);
-        let (cancel, after) = (CancelToken::new(), self.channel.inbox.received());
+        let (cancel, after) = (CancelToken::new(), self.channel.inbox.received_count());
         let tool_use_id = field("tool_use_id");
         let part = |name: &str| request.get(name).cloned().unwrap_or_default();
         let entry = OpenRequest { cancel: cancel.clone(), bridged: None };
@@ -311,14 +311,14 @@ impl RequestServer {
         }
         match asked {
             ProgramRequest::Tool(call) => {
-                let reply = caught(|| callbacks.call_tool(call)).unwrap_or_else(|panic| {
+                let reply = catch_panic(|| callbacks.call_tool(call)).unwrap_or_else(|panic| {
                     ToolReply::error(format!("Tool error: the tool panicked: {panic}"))
                 });
                 pending.call(&reply);
             }
             ProgramRequest::Hook(call) => {
                 let is_before = call.event == "PreToolUse";
-                match caught(|| callbacks.hook(call)) {
+                match catch_panic(|| callbacks.hook(call)) {
                     Ok(reply) => pending.hook(&reply),
                     // The program goes on after a hook that fails, and the call would run unguarded.
                     Err(panic) if is_before => {
@@ -328,7 +328,7 @@ impl RequestServer {
                 }
             }
             ProgramRequest::Permission(request) => {
-                let reply = caught(|| callbacks.can_use_tool(request)).unwrap_or_else(|panic| {
+                let reply = catch_panic(|| callbacks.can_use_tool(request)).unwrap_or_else(|panic| {
                     let message = format!("the host's decision panicked: {panic}");
                     PermissionReply::Deny { message, interrupt: false }
                 });
@@ -382,7 +382,7 @@ impl RequestServer {
 }
 
 /// Calls a callback; returns the text of its panic if it panics.
-fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic: Box<dyn Any + Send>| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         text.or_else(|| panic.downcast_ref::<String>().cloned())

@@ -15,7 +15,7 @@ impl ClaudeVersion {
     pub const KNOWS_COMPOSED: ClaudeVersion = ClaudeVersion([2, 1, 248]);
 
     /// Reads three numbers with dots between them, and ignores what follows; `None` if the text begins otherwise.
-    pub fn of(text: &str) -> Option<ClaudeVersion> {
+    pub fn parse(text: &str) -> Option<ClaudeVersion> {
         let mut numbers = text.split(|character: char| !character.is_ascii_digit()).map(str::parse);
         let mut next = || numbers.next()?.ok();
         Some(ClaudeVersion([next()?, next()?, next()?]))

@@ -70,7 +70,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Reads a text that is to say something, such as who decides.
-pub(crate) fn said(text: &str) -> Result<String, String> {
+pub(crate) fn parse_nonblank(text: &str) -> Result<String, String> {
     match text.trim().is_empty() {
         true => Err("it is blank: the log is to say who does this, and why".to_owned()),
         false => Ok(text.to_owned()),
@@ -300,8 +300,8 @@ impl Verb {
 /// The exit code is 0 if what was asked holds, 1 if a log does not hold, and 2 for wrong usage and for what cannot be read.
 /// Errors are written to `output.stderr`, with what to do next.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_>) -> u8 {
-    let arguments = remote::joined(arguments.into_iter().collect());
-    let typed = TypedUrls::of(&arguments);
+    let arguments = remote::join_session_url(arguments.into_iter().collect());
+    let typed = TypedUrls::from_arguments(&arguments);
     let is_run_as_json = asks_for_run_as_json(&arguments);
     output.color = color_of(&arguments);
     let is_colored = output.colors_results() || output.colors_notes();
@@ -317,10 +317,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
     output.memory_bytes = arguments.memory;
     output.color = arguments.color;
     let shown = arguments.verb.folder().filter(|folder| !typed.is_in(folder));
-    output.places = shown.map(HintPaths::of).unwrap_or_default();
+    output.places = shown.map(HintPaths::from_path).unwrap_or_default();
     let pager = output.pager.take().filter(|_| arguments.verb.is_paged() && !arguments.no_pager);
     let ended = match pager {
-        Some(pager) => paged(arguments.verb, &pager, output),
+        Some(pager) => run_paged(arguments.verb, &pager, output),
         None => verb(arguments.verb, output),
     };
     match ended {
@@ -337,7 +337,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
 }
 
 /// Runs a verb whose results a pager shows. Its notes are written once the pager has ended.
-fn paged(asked: Verb, pager: &Pager, output: &mut Output<'_>) -> Result<u8> {
+fn run_paged(asked: Verb, pager: &Pager, output: &mut Output<'_>) -> Result<u8> {
     let mut notes = Vec::new();
     let mut paged = PagerWriter::new(pager, &mut *output.stdout);
     let mut within = Output {
@@ -429,7 +429,7 @@ fn verb(mut asked: Verb, output: &mut Output<'_>) -> Result<u8> {
 
 #[cfg(feature = "object-store")]
 fn over_copy(mut asked: Verb, url: &str, output: &mut Output<'_>) -> Result<u8> {
-    let session = remote::HeldSession::of(url).ok_or_else(|| remote::no_session(url))?;
+    let session = remote::HeldSession::parse(url).ok_or_else(|| remote::no_session(url))?;
     remote::with_copy(&session, output, |copy, output| {
         if let Some(path) = asked.read_session() {
             copy.clone_into(path);

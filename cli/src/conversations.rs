@@ -31,7 +31,7 @@ pub(crate) struct ConversationSummary {
 }
 
 impl ConversationSummary {
-    fn of(conversation: &Conversation) -> ConversationSummary {
+    fn from_conversation(conversation: &Conversation) -> ConversationSummary {
         let entries = conversation.entries();
         let answer = conversation.last_answer();
         let mut open: BTreeSet<u32> = answer
@@ -62,7 +62,7 @@ impl ConversationSummary {
             turns,
             last_answer: answer.map(|(sequence, _)| sequence),
             open_calls: open.into_iter().collect(),
-            abandoned_records: conversation.abandoned().len() as u64,
+            abandoned_records: conversation.abandoned_entries().len() as u64,
             input_tokens: usage.input,
             output_tokens: usage.output,
         }
@@ -77,7 +77,9 @@ impl ConversationSummary {
 pub(crate) fn summaries(reader: &LogReader, at: SequenceNumber) -> Result<Vec<ConversationSummary>> {
     let mut summaries = Vec::new();
     for evaluation in reader.evaluations_at(at) {
-        summaries.extend(reader.conversation_at(&evaluation, at)?.as_ref().map(ConversationSummary::of));
+        summaries.extend(
+            reader.conversation_at(&evaluation, at)?.as_ref().map(ConversationSummary::from_conversation),
+        );
     }
     Ok(summaries)
 }

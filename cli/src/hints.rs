@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use foldlog::inspect;
-use foldlog_view::shell::quoted;
+use foldlog_view::shell::quote_word;
 
 /// Holds what stands in a hint for `SESSION`, and for the `STORE` that the session is in, as a shell reads it.
 #[derive(Clone, Debug, Default)]
@@ -15,18 +15,18 @@ pub(crate) struct HintPaths {
 
 impl HintPaths {
     /// Returns the places of a command line that names this folder. A folder that is not there is none.
-    pub(crate) fn of(path: &Path) -> HintPaths {
+    pub(crate) fn from_path(path: &Path) -> HintPaths {
         if inspect::is_store(path) {
-            return HintPaths { session: None, store: Some(quoted(path.as_os_str())) };
+            return HintPaths { session: None, store: Some(quote_word(path.as_os_str())) };
         }
-        let store = inspect::store_around(path).map(|store| quoted(store.as_os_str()));
-        HintPaths { session: path.is_dir().then(|| quoted(path.as_os_str())), store }
+        let store = inspect::store_around(path).map(|store| quote_word(store.as_os_str()));
+        HintPaths { session: path.is_dir().then(|| quote_word(path.as_os_str())), store }
     }
 
     /// Returns the places of a command line that names a session in a place.
     #[cfg(feature = "object-store")]
     pub(crate) fn of_held(place: &str, session: &str) -> HintPaths {
-        HintPaths { session: Some(quoted(session.as_ref())), store: Some(quoted(place.as_ref())) }
+        HintPaths { session: Some(quote_word(session.as_ref())), store: Some(quote_word(place.as_ref())) }
     }
 
     /// Returns the store or the place that the command line names a session of.
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_folder_that_is_not_there_stands_for_nothing() {
         assert_eq!(
-            HintPaths::of(Path::new("/nowhere/at/all")).put_into("`foldlog show SESSION`"),
+            HintPaths::from_path(Path::new("/nowhere/at/all")).put_into("`foldlog show SESSION`"),
             "`foldlog show SESSION`"
         );
     }

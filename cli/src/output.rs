@@ -115,7 +115,7 @@ impl<'a> Output<'a> {
     }
 
     /// Writes one line of the result in one style, as [`line`](Output::line) does otherwise.
-    pub(crate) fn styled(&mut self, style: Style, line: impl fmt::Display) -> Result<()> {
+    pub(crate) fn styled_line(&mut self, style: Style, line: impl fmt::Display) -> Result<()> {
         self.pieces(&[(style, &line)])
     }
 
@@ -184,7 +184,7 @@ pub fn with_process(verb: impl FnOnce(&mut Output<'_>) -> u8) -> u8 {
     let terminal = Terminal {
         stdout: io::stdout().is_terminal(),
         stderr: io::stderr().is_terminal(),
-        variables: ColorVariables::of(|name| std::env::var_os(name)),
+        variables: ColorVariables::read(|name| std::env::var_os(name)),
     };
     let mut stdout = BufWriter::new(io::stdout());
     let mut stderr = io::stderr();
@@ -207,11 +207,11 @@ pub fn with_process(verb: impl FnOnce(&mut Output<'_>) -> u8) -> u8 {
     output.progress = terminal.stderr;
     output.terminal = terminal;
     output.columns = if terminal.stdout { columns() } else { None };
-    output.pager = if terminal.stdout { Pager::of(|name| std::env::var_os(name)) } else { None };
+    output.pager = if terminal.stdout { Pager::from_variables(|name| std::env::var_os(name)) } else { None };
     let code = verb(&mut output);
     match stdout.flush() {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe && code == HOLDS => {
-            let _ = writeln!(io::stderr(), "error: the output cannot be written: {}", escape::shown(error));
+            let _ = writeln!(io::stderr(), "error: the output cannot be written: {}", escape::display(error));
             UNUSABLE
         }
         _ => code,

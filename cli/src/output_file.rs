@@ -54,7 +54,7 @@ impl StagedFile {
     /// # Errors
     ///
     /// The system's error if no file can be made in that folder.
-    pub(crate) fn beside(path: &Path) -> io::Result<StagedFile> {
+    pub(crate) fn create_for(path: &Path) -> io::Result<StagedFile> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let unnamed = OpenOptions::new()
             .read(true)

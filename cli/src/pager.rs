@@ -40,7 +40,7 @@ pub struct Pager {
 impl Pager {
     /// Finds the pager that the variables name, read by `get`. An empty one and `cat` stand for none, and no variable for `less`,
     /// unless the terminal is a dumb one.
-    pub fn of(get: impl Fn(&str) -> Option<OsString>) -> Option<Pager> {
+    pub fn from_variables(get: impl Fn(&str) -> Option<OsString>) -> Option<Pager> {
         let named = VARIABLES.iter().find_map(|variable| Some((*variable, get(variable)?)));
         let sets_less = get("LESS").is_none();
         match named {
@@ -127,7 +127,7 @@ impl<'a> PagerWriter<'a> {
                 return Ok(named.map(|(variable, command)| {
                     format!(
                         "note: the pager `{command}` of {variable} cannot be started: {}",
-                        escape::shown(error)
+                        escape::display(error)
                     )
                 }));
             }
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     fn pager(set: &[(&str, &str)]) -> Option<Pager> {
-        Pager::of(|name| {
+        Pager::from_variables(|name| {
             let found = set.iter().find(|(set, _)| *set == name).map(|(_, value)| *value);
             found.or((name == "TERM").then_some("xterm")).map(OsString::from)
         })

@@ -6,7 +6,7 @@ use foldlog_codec::escape;
 
 /// Escapes JSON for a terminal, without changing what it means: untrusted characters stand in strings alone, but for white
 /// space between tokens.
-pub(crate) fn escaped(json: &str) -> Cow<'_, str> {
+pub(crate) fn escape_json(json: &str) -> Cow<'_, str> {
     if !json.contains(escape::is_escaped) {
         return json.into();
     }

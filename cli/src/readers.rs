@@ -13,7 +13,7 @@ use foldlog_codec::body::Replicated;
 use foldlog_codec::escape;
 use foldlog_view::bucket::bucket_at;
 use foldlog_view::session_dirs::{leftovers, store_of};
-use foldlog_view::shell::quoted;
+use foldlog_view::shell::quote_word;
 use foldlog_view::text::held_text;
 use uuid::Uuid;
 
@@ -50,7 +50,7 @@ pub fn open_store(path: &Path, output: &Output<'_>) -> Result<Store> {
 pub(crate) fn check_store(path: &Path) -> Result<()> {
     if let Some(url) = bucket_at(path) {
         let what = format!("{} is no store: a bucket is in that folder", escape::path(path));
-        return Err(CommandError::usage(what, format!("give its URL: {}", quoted(url.as_ref()))));
+        return Err(CommandError::usage(what, format!("give its URL: {}", quote_word(url.as_ref()))));
     }
     if inspect::is_store(path) {
         return Ok(());
@@ -119,7 +119,7 @@ pub fn open_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
 /// [`CommandError::Engine`] if the folder holds no session, nothing in it is sound, or it cannot be read.
 pub fn open_sound(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     let options = ReadOptions { outline: false, memory_bytes: output.memory_bytes };
-    noted(LogReader::open_sound(Arc::new(FileStorage::new()), path, options)?, output)
+    note_report(LogReader::open_sound(Arc::new(FileStorage::new()), path, options)?, output)
 }
 
 /// Opens what is sound of a session as [`open_outline`] does.
@@ -129,7 +129,7 @@ pub fn open_sound(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
 /// Those of [`open_sound`].
 pub fn open_sound_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     let options = ReadOptions { outline: true, memory_bytes: output.memory_bytes };
-    noted(LogReader::open_sound(Arc::new(FileStorage::new()), path, options)?, output)
+    note_report(LogReader::open_sound(Arc::new(FileStorage::new()), path, options)?, output)
 }
 
 /// Returns the exit code of a verb that has printed what it read. If damage ended what was read, reports the damage and where
@@ -152,20 +152,20 @@ pub fn code_of(reader: &LogReader, output: &mut Output<'_>) -> u8 {
 
 fn open_as(path: &Path, outline: bool, output: &mut Output<'_>) -> Result<LogReader> {
     let options = ReadOptions { outline, memory_bytes: output.memory_bytes };
-    noted(LogReader::open_with(Arc::new(FileStorage::new()), path, options)?, output)
+    note_report(LogReader::open_with(Arc::new(FileStorage::new()), path, options)?, output)
 }
 
 /// Notes what a reader should know of a log.
-fn noted(reader: LogReader, output: &mut Output<'_>) -> Result<LogReader> {
+fn note_report(reader: LogReader, output: &mut Output<'_>) -> Result<LogReader> {
     let report = reader.report();
     note_exposed(report.exposed.as_ref(), output);
     note_torn(report.torn.as_ref(), output);
-    match reader.replicated() {
+    match reader.replicated_record() {
         None => note_interrupted(&report.interrupted, &report.unsettled, output),
         Some(replicated) => {
             // Of what the place itself says now, nothing else has to be feared.
             if !output.is_held {
-                match inspect::fenced(reader.dir()) {
+                match inspect::read_fence(reader.dir()) {
                     Some(fenced) => note_fenced(&fenced, output),
                     None => note_replicated(replicated, output),
                 }
@@ -259,7 +259,7 @@ pub(crate) fn note_torn(torn: Option<&TornTail>, output: &mut Output<'_>) {
 /// # Errors
 ///
 /// [`CommandError::Output`] if the output cannot be written, [`CommandError::Engine`] for any other error.
-pub(crate) fn written(result: foldlog::Result<()>) -> Result<()> {
+pub(crate) fn map_write_error(result: foldlog::Result<()>) -> Result<()> {
     result.map_err(|error| match error {
         Error::Io { op: "write", source, .. } => {
             CommandError::Output(io::Error::new(source.kind(), source.to_string()))

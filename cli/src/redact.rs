@@ -10,7 +10,7 @@ const KEYS: [&str; 6] = ["password", "secret", "token", "key", "signature", "cre
 pub(crate) struct TypedUrls(Vec<(String, &'static str)>);
 
 impl TypedUrls {
-    pub(crate) fn of(arguments: &[OsString]) -> TypedUrls {
+    pub(crate) fn from_arguments(arguments: &[OsString]) -> TypedUrls {
         let words = arguments.iter().filter_map(|word| word.to_str());
         let rests = words.filter_map(|word| Some(word.split_once("://")?.1));
         TypedUrls(rests.flat_map(hidden_parts).collect())

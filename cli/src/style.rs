@@ -52,7 +52,7 @@ pub enum ColorVariables {
 
 impl ColorVariables {
     /// Reads the variables by `get`. One that is empty counts as unset, and so does `CLICOLOR_FORCE=0`.
-    pub fn of(get: impl Fn(&str) -> Option<OsString>) -> ColorVariables {
+    pub fn read(get: impl Fn(&str) -> Option<OsString>) -> ColorVariables {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
         if get("NO_COLOR").is_some() {
             return ColorVariables::Forbid;
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     fn variables(set: &[(&str, &str)]) -> ColorVariables {
-        ColorVariables::of(|name| {
+        ColorVariables::read(|name| {
             let found = set.iter().find(|(set, _)| *set == name).map(|(_, value)| *value);
             found.or((name == "TERM").then_some("xterm")).map(OsString::from)
         })

@@ -38,7 +38,7 @@ pub fn with_bytes(before: u32, bytes: &[u8]) -> u32 {
 /// `zeros` bytes of 0. The time that it takes does not grow with `zeros`.
 #[must_use]
 pub fn with_zeros(before: u32, zeros: u64) -> u32 {
-    !shifted(!before, zeros)
+    !shift_checksum(!before, zeros)
 }
 
 /// Moves a checksum on by `len` bytes, without the bytes themselves.
@@ -46,7 +46,7 @@ pub fn with_zeros(before: u32, zeros: u64) -> u32 {
 /// The checksum of two stretches, one behind the other, is the checksum of the first, moved on by the length of the
 /// second, exclusive-or the checksum of the second.
 #[must_use]
-pub fn shifted(checksum: u32, len: u64) -> u32 {
+pub fn shift_checksum(checksum: u32, len: u64) -> u32 {
     let Powers { low, high } = powers();
     // Most lengths are those of a frame; longer ones are holes, of which there are few.
     let (of_low, rest) = (len % LOW_LENS as u64, len / LOW_LENS as u64);
@@ -116,7 +116,8 @@ mod tests {
         let bytes: Vec<u8> = (0..70_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         for (from, to) in [(0, 0), (0, 1), (3, 4_098), (5, 4_101), (1, 20_000), (9, 70_000)] {
             let (before, behind) = (&bytes[..from], &bytes[from..to]);
-            let joined = shifted(crc32fast::hash(before), behind.len() as u64) ^ crc32fast::hash(behind);
+            let joined =
+                shift_checksum(crc32fast::hash(before), behind.len() as u64) ^ crc32fast::hash(behind);
             assert_eq!(joined, crc32fast::hash(&bytes[..to]), "{from}..{to}");
         }
     }

@@ -44,7 +44,7 @@ pub enum Error {
         max: u64,
     },
     /// The body of a record does not decode as a body of its kind.
-    #[error("{kind} body: {}", escape::shown(reason))]
+    #[error("{kind} body: {}", escape::display(reason))]
     Body {
         /// Name of the record's kind.
         kind: &'static str,
@@ -66,6 +66,6 @@ pub enum Error {
         supported: u16,
     },
     /// A host's type could not be serialized to MessagePack or deserialized from it; the text says why.
-    #[error("{}", escape::shown(.0))]
+    #[error("{}", escape::display(.0))]
     Value(String),
 }

@@ -98,7 +98,7 @@ pub fn text(text: &str) -> Cow<'_, str> {
     if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(shown(text).to_string())
+    Cow::Owned(display(text).to_string())
 }
 
 /// Escapes the `Display` text of a value for display within one line, such as an error's message.
@@ -109,7 +109,7 @@ pub fn text(text: &str) -> Cow<'_, str> {
 /// let reason = "no such file: a\tb";
 /// assert_eq!(format!("failed: {}", escape::shown(reason)), r"failed: no such file: a\tb");
 /// ```
-pub fn shown<T: Display>(shown: T) -> EscapedDisplay<T> {
+pub fn display<T: Display>(shown: T) -> EscapedDisplay<T> {
     EscapedDisplay { shown, newline: "\\n" }
 }
 

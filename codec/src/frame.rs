@@ -174,7 +174,7 @@ pub fn encode(context: Context, header: &Header, body: &[u8], out: &mut Vec<u8>)
     out.reserve(HEADER_LEN + body.len());
     out.extend_from_slice(&room);
     out.extend_from_slice(body);
-    Ok(sealed(context, out.get_mut(start..).unwrap_or_default()))
+    Ok(write_checksum(context, out.get_mut(start..).unwrap_or_default()))
 }
 
 /// Writes a header over the first [`HEADER_LEN`] bytes of `frame`, in front of the body that fills the rest, and
@@ -191,7 +191,7 @@ pub fn fill_in(context: Context, header: &Header, frame: &mut [u8]) -> Result<u3
         return Err(Error::Truncated { offset: 0, needed, available: len as u64 });
     };
     *slot = room(context, header, body.len())?;
-    Ok(sealed(context, frame))
+    Ok(write_checksum(context, frame))
 }
 
 /// Encodes a header with a checksum of 0, which [`sealed`] fills in.
@@ -229,7 +229,7 @@ fn room(context: Context, header: &Header, body_len: usize) -> Result<[u8; HEADE
 /// Computes the checksum of a frame, writes it into the header and returns it: one pass over the bytes in place, which
 /// is the quickest way.
 #[inline]
-fn sealed(context: Context, frame: &mut [u8]) -> u32 {
+fn write_checksum(context: Context, frame: &mut [u8]) -> u32 {
     let crc = context.checksum(frame.get(4..).unwrap_or_default());
     if let Some(slot) = frame.first_chunk_mut() {
         *slot = crc.to_le_bytes();
@@ -298,7 +298,7 @@ pub const UNCOVERED_LEN: u64 = 4;
 #[must_use]
 pub fn checksum_at_end(context: Context, header: &Header, before: u32) -> u32 {
     let covered_len = HEADER_LEN as u64 - UNCOVERED_LEN + u64::from(header.body_len);
-    header.crc ^ crc::shifted(context.salt_crc ^ before, covered_len)
+    header.crc ^ crc::shift_checksum(context.salt_crc ^ before, covered_len)
 }
 
 /// Repairs a frame of which exactly one byte behind its checksum is wrong, and returns the repaired frame.

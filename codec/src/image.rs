@@ -46,7 +46,7 @@ use std::ops::RangeInclusive;
 
 use uuid::Uuid;
 
-use crate::body::fields::{bad, fixed, list, required, walk};
+use crate::body::fields::{bad, fixed, list, require_field, walk};
 use crate::body::opened::{read_tags, write_tags};
 use crate::body::{Declare, ItemId, Replicated, Rollback, SessionOpening};
 use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter};
@@ -461,7 +461,7 @@ impl<'a> Fields<'a> {
                 value.array()?;
                 let (sequence, kind) = (value.unsigned()?, value.unsigned()?);
                 let kind = u8::try_from(kind).ok().and_then(RecordKind::from_byte);
-                self.unsupported = Some((sequence.into(), required(KIND, "unsupported", kind)?));
+                self.unsupported = Some((sequence.into(), require_field(KIND, "unsupported", kind)?));
             }
             "open" => self.open = list(value, OpenOperation::read)?,
             "unsettled" => self.unsettled = list(value, UnsettledOperation::read)?,
@@ -475,7 +475,7 @@ impl<'a> Fields<'a> {
     }
 
     fn finish(mut self) -> Result<Image<'a>, Error> {
-        let mut number = |name| required(KIND, name, self.numbers.remove(name));
+        let mut number = |name| require_field(KIND, name, self.numbers.remove(name));
         let narrow = |name, number: u64| {
             u32::try_from(number).map_err(|_| bad(KIND, format!("field `{name}` is over 32 bits")))
         };
@@ -489,7 +489,7 @@ impl<'a> Fields<'a> {
         Ok(Image {
             next_sequence: number("next")?.into(),
             last,
-            time_us: required(KIND, "time", self.time_us)?,
+            time_us: require_field(KIND, "time", self.time_us)?,
             epoch: number("epoch")?,
             boot_id: self.boot_id,
             watermark: number("synced")?.into(),
@@ -498,7 +498,7 @@ impl<'a> Fields<'a> {
             index: self.index,
             compacted: self.compacted,
             unsealed: self.unsealed,
-            declared: required(KIND, "declared", self.declared)?,
+            declared: require_field(KIND, "declared", self.declared)?,
             tags: self.tags,
             replicated: self.replicated,
             unsupported: self.unsupported,
@@ -507,7 +507,7 @@ impl<'a> Fields<'a> {
             suspended: self.suspended,
             begun: self.begun,
             conversations: self.conversations,
-            slices: required(KIND, "slices", self.slices)?,
+            slices: require_field(KIND, "slices", self.slices)?,
         })
     }
 }

@@ -16,7 +16,7 @@ use crate::body::{
     Replicated, Request, Resumed, Rollback, Seal, SessionOpening, Settle, Shortened, SnapshotBody, ToolBegin,
     ToolEnd, Turn,
 };
-use crate::msgpack::{Hex, JsonStream, LeftOut, MSGPACK, OBJECT, Value, ValueLimits, tagged};
+use crate::msgpack::{Hex, JsonStream, LeftOut, MSGPACK, OBJECT, Value, ValueLimits, serialize_tagged};
 use crate::{Error, RecordKind, SequenceNumber};
 
 /// Holds one record, or one envelope frame, without its framing.
@@ -68,12 +68,12 @@ impl RecordNames {
     }
 
     fn slice(&self, id: u32) -> Cow<'_, str> {
-        self.slices.get(&id).map_or_else(|| unnamed(id), Cow::from)
+        self.slices.get(&id).map_or_else(|| fallback_name(id), Cow::from)
     }
 }
 
 /// Returns a substitute for the name of a slice that the log has not declared.
-fn unnamed(id: u32) -> Cow<'static, str> {
+fn fallback_name(id: u32) -> Cow<'static, str> {
     Cow::from(format!("slice-{id}"))
 }
 
@@ -89,7 +89,7 @@ struct Budget {
 impl Budget {
     /// Returns the budget of a body: three quarters of the 64 bytes of memory that each byte of a body may take. The
     /// decoded body itself takes the rest.
-    fn of(body: &[u8]) -> Budget {
+    fn for_body(body: &[u8]) -> Budget {
         let max = ((640 << 10) + 48 * body.len()).min(NAMES_BYTES_MAX);
         Budget { left: max, max }
     }
@@ -200,7 +200,7 @@ impl<'a> Record<'a> {
     /// holds text that is not UTF-8, [`Error::Limit`] if the names in the JSON form would take too much memory.
     pub fn to_json(&self, names: &RecordNames) -> Result<RecordJson<'a>, Error> {
         let mut object = Object::default();
-        let mut budget = Budget::of(self.body);
+        let mut budget = Budget::for_body(self.body);
         if !self.kind.is_envelope() {
             object.set("sequence", Value::from(self.sequence));
         }
@@ -208,7 +208,7 @@ impl<'a> Record<'a> {
         object.set("kind", Value::from(self.kind.to_string()));
         object.set("bytes", Value::from(self.body.len() as u64));
         match self.kind {
-            RecordKind::OPENED => opened(&mut object, SessionOpening::decode(self.body)?),
+            RecordKind::OPENED => set_opening(&mut object, SessionOpening::decode(self.body)?),
             RecordKind::DECLARE | RecordKind::DECLARED => {
                 declare(&mut object, Declare::decode(self.body)?, names, &mut budget)?;
             }
@@ -248,7 +248,9 @@ impl<'a> Record<'a> {
             RecordKind::REQUEST => conversation::request(&mut object, Request::decode(self.body)?)?,
             RecordKind::ANSWER => conversation::answer(&mut object, AnswerBody::decode(self.body)?)?,
             RecordKind::TURN => conversation::turn(&mut object, Turn::decode(self.body)?),
-            RecordKind::SHORTENED => conversation::shortened(&mut object, Shortened::decode(self.body)?)?,
+            RecordKind::SHORTENED => {
+                conversation::set_shortening(&mut object, Shortened::decode(self.body)?)?;
+            }
             RecordKind::PROMPT_ACCEPTED => {
                 conversation::prompt_accepted(&mut object, PromptAccepted::decode(self.body)?);
             }
@@ -274,8 +276,8 @@ impl<'a> Record<'a> {
                 object.set("hash", Value::from(hex(&seal.hash)));
             }
             RecordKind::SYNCED | RecordKind::CLOSED => {}
-            RecordKind::DROPPED => compaction::dropped(&mut object, Dropped::decode(self.body)?),
-            RecordKind::COMPACTED => compaction::compacted(&mut object, Compacted::decode(self.body)?),
+            RecordKind::DROPPED => compaction::set_dropped_body(&mut object, Dropped::decode(self.body)?),
+            RecordKind::COMPACTED => compaction::set_compaction(&mut object, Compacted::decode(self.body)?),
             RecordKind::BASE => compaction::base(&mut object, Base::decode(self.body)?, names, &mut budget)?,
             _ => {
                 let body = JsonStream::new(self.body, ValueLimits::of_payload());
@@ -292,7 +294,7 @@ impl<'a> Record<'a> {
                 | RecordKind::OBSERVED
                 | RecordKind::SETTLE
         ) {
-            lane(&mut object, Lane::of(self.kind, self.body)?);
+            lane(&mut object, Lane::decode(self.kind, self.body)?);
         }
         Ok(RecordJson { pairs: object.pairs })
     }
@@ -403,7 +405,7 @@ impl Serialize for Part<'_> {
             Part::Value(value) => value.serialize(serializer),
             Part::Payload(payload) => payload.serialize(serializer),
             Part::Hex(bytes) => Hex(bytes).serialize(serializer),
-            Part::MessagePack(bytes) => tagged(serializer, MSGPACK, &Hex(bytes)),
+            Part::MessagePack(bytes) => serialize_tagged(serializer, MSGPACK, &Hex(bytes)),
             Part::LeftOut(bytes) => LeftOut(bytes).serialize(serializer),
             Part::Ids(ids) => serializer.collect_seq(ids.iter().map(|id| (id.sequence, id.ordinal))),
             Part::Texts(texts) => serializer.collect_map(texts.iter().map(|(name, text)| (name, text))),
@@ -421,7 +423,7 @@ struct Object<'a> {
 impl<'a> Object<'a> {
     /// Creates an object with capacity for exactly `fields` fields: a body may hold many objects, and spare capacity in
     /// each adds up.
-    fn of(fields: usize) -> Object<'a> {
+    fn with_capacity(fields: usize) -> Object<'a> {
         Object { pairs: Vec::with_capacity(fields) }
     }
 
@@ -454,7 +456,7 @@ fn tags(tags: BTreeMap<String, String>) -> Value {
     Value::Map(tags.into_iter().map(|(key, value)| (Value::from(key), Value::from(value))).collect())
 }
 
-fn opened(object: &mut Object<'_>, opened: SessionOpening) {
+fn set_opening(object: &mut Object<'_>, opened: SessionOpening) {
     object.set("session", Value::from(opened.session.to_string()));
     // Any number of 64 bits: readers that hold each number as a double would take most for another one.
     object.set("seed", Value::from(opened.seed.to_string()));
@@ -490,12 +492,12 @@ fn declare(
     let own: BTreeMap<u32, &str> =
         declare.slices.iter().map(|slice| (slice.id, slice.name.as_str())).collect();
     let events = array(declare.events.into_iter(), |event| {
-        let mut object = Object::of(5);
+        let mut object = Object::with_capacity(5);
         object.set("id", Value::from(u64::from(event.id)));
         object.set("name", Value::from(event.name));
         object.set("version", Value::from(u64::from(event.version)));
         let bindings = array(event.bindings.iter(), |binding| {
-            let mut object = Object::of(2);
+            let mut object = Object::with_capacity(2);
             let name =
                 own.get(&binding.slice).map_or_else(|| names.slice(binding.slice), |name| (*name).into());
             object.set("slice", budget.name(&name, 2)?);
@@ -596,7 +598,7 @@ fn effect_part<'a>(effect: Effect<'a>, names: &RecordNames, budget: &mut Budget)
         + usize::from(effect.removed != RemovedItems::None)
         + usize::from(effect.added != AddedItems::Event)
         + usize::from(effect.before.is_some());
-    let mut object = Object::of(fields);
+    let mut object = Object::with_capacity(fields);
     object.set("slice", budget.name(&names.slice(effect.slice), fields)?);
     match effect.removed {
         RemovedItems::None => {}
@@ -628,7 +630,7 @@ fn import<'a>(
     object.set("exported_at", import.exported_at_us.map_or(Value::Nil, |time| Value::from(time_text(time))));
     object.set("tags", tags(import.tags));
     let slices = array(import.slices.into_iter(), |slice| {
-        let mut object = Object::of(2);
+        let mut object = Object::with_capacity(2);
         object.set("slice", budget.name(&names.slice(slice.slice), 2)?);
         object.set("items", array(slice.items.iter(), |(item, _)| payload(*item))?);
         Ok(object.into_part())

@@ -104,7 +104,7 @@ fn what_version_1_wrote_is_read_as_it_was_meant() {
         let (crc, body_len) = (found.header.crc, found.body.len() as u32);
         assert_eq!(found.header, Header { crc, body_len, ..header(&golden) }, "{}", golden.name);
         golden.body.assert_says(golden.name, found.body);
-        let lane = Lane::of(golden.kind, found.body).unwrap();
+        let lane = Lane::decode(golden.kind, found.body).unwrap();
         // Records of a conversation have theirs among the fields of their own.
         assert!(lane == golden.lane || lane == in_a_lane() && golden.lane.is_main(), "{}", golden.name);
     }
@@ -184,12 +184,12 @@ fn every_golden_file_is_looked_at_and_every_built_kind_has_one() {
 #[test]
 fn what_a_log_keeps_of_a_call_never_changes() {
     let shown = |end: ToolEnd<'_>| {
-        let value = foldlog_codec::msgpack::Value::decode(&end.invoked()).unwrap();
+        let value = foldlog_codec::msgpack::Value::decode(&end.encode_invocation()).unwrap();
         serde_json::to_string(&value).unwrap()
     };
     let least = r#"{"operation":1005,"begin":1005,"tool":"write_file","outcome":"committed","outside":"none","elapsed_us":1234}"#;
     assert_eq!(shown(end()), least);
-    let digest = blake3_of(&end().invoked());
+    let digest = blake3_of(&end().encode_invocation());
     assert_eq!(digest, "d5795e397c524d0e70eaf296daa9dc6875601f9cb0db611e6b9488ffd570852d");
     let whole = ToolEnd {
         again: Some(1_001.into()),
@@ -208,7 +208,7 @@ fn what_a_log_keeps_of_a_call_never_changes() {
 
 /// Returns the BLAKE3 of some bytes, in hexadecimal digits.
 fn blake3_of(bytes: &[u8]) -> String {
-    ObjectId::of(bytes).file_name()
+    ObjectId::from_content(bytes).file_name()
 }
 
 #[test]

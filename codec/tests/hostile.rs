@@ -98,7 +98,7 @@ const DECODERS: &[Decoder] = &[
     ("ToolBegin::decode", |bytes| take(ToolBegin::decode(bytes))),
     ("ToolEnd::decode", |bytes| take(ToolEnd::decode(bytes))),
     ("Lane::of", |bytes| {
-        kinds().for_each(|kind| take(Lane::of(kind, bytes)));
+        kinds().for_each(|kind| take(Lane::decode(kind, bytes)));
         let mut body = bytes.to_vec();
         Lane { within: Some(7.into()), name: Some("helper".into()) }.add_to(&mut body, 0);
         take(body);

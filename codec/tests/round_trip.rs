@@ -166,13 +166,13 @@ proptest! {
         (kind, body, lane) in generated::body_and_lane(),
         before in prop::collection::vec(any::<u8>(), 0..9),
     ) {
-        prop_assert_eq!(Lane::of(kind, &body), Ok(Lane::default()));
+        prop_assert_eq!(Lane::decode(kind, &body), Ok(Lane::default()));
         let mut bytes = [before.as_slice(), &body].concat();
         lane.add_to(&mut bytes, before.len());
         let laned = &bytes[before.len()..];
         prop_assert_eq!(&bytes[..before.len()], &before);
         prop_assert_eq!(msgpack::check(laned), Ok(()));
-        prop_assert_eq!(Lane::of(kind, laned), Ok(lane.clone()));
+        prop_assert_eq!(Lane::decode(kind, laned), Ok(lane.clone()));
         prop_assert_eq!(lane.is_main(), laned == body);
         match kind {
             RecordKind::DISPATCH => {
@@ -331,7 +331,7 @@ fn a_malformed_lane_is_refused_with_its_record() {
     for (name, value) in [("lane", Value::from(5_u64)), ("lane", Value::Nil), ("in", Value::from("5"))] {
         let body = rollback(name, value);
         assert!(matches!(Rollback::decode(&body), Err(Error::Body { .. })), "{name}");
-        assert!(matches!(Lane::of(RecordKind::ROLLBACK, &body), Err(Error::Body { .. })), "{name}");
+        assert!(matches!(Lane::decode(RecordKind::ROLLBACK, &body), Err(Error::Body { .. })), "{name}");
     }
     assert_eq!(Rollback::decode(&rollback("later", Value::Nil)).map(|it| it.to), Ok(1.into()));
 }

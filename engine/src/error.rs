@@ -26,11 +26,11 @@ pub use blocker::Blocker;
 use blocker::seconds;
 pub use corruption::Corruption;
 pub use holder::Holder;
-pub(crate) use holder::here;
-pub(crate) use panics::{caught, panic_message};
+pub(crate) use holder::host_name;
+pub(crate) use panics::{catch_panic, panic_message};
 use text::{
-    also_restored, failures, last_text, numbers, operation_text, operations_text, or_nearest, unregistered,
-    waiting_text,
+    also_restored, failures, last_text, numbers, operation_text, operations_text, or_nearest,
+    unregistered_text, waiting_text,
 };
 
 /// Holds the result of a call to the engine.
@@ -44,7 +44,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A call to the file system failed.
-    #[error("{op} {}: {}", escape::path(path), escape::shown(source))]
+    #[error("{op} {}: {}", escape::path(path), escape::display(source))]
     Io {
         /// Name of the call, as a verb.
         op: &'static str,
@@ -55,7 +55,7 @@ pub enum Error {
     },
     /// The disk has no space for something that was to be made: a segment, an object, a session. Nothing was written,
     /// and the session goes on once there is space.
-    #[error("the disk has no space for {bytes} bytes at {}: {}", escape::path(path), escape::shown(source))]
+    #[error("the disk has no space for {bytes} bytes at {}: {}", escape::path(path), escape::display(source))]
     Full {
         /// File that could not be made.
         path: PathBuf,
@@ -66,7 +66,7 @@ pub enum Error {
     },
     /// The process, or the system, has as many files open as it may, and something that was to be made or written needs one more.
     /// Nothing was written, and the session goes on once there are handles.
-    #[error("no file handle is left to open {}: {}", escape::path(path), escape::shown(source))]
+    #[error("no file handle is left to open {}: {}", escape::path(path), escape::display(source))]
     NoHandle {
         /// File that could not be opened or made.
         path: PathBuf,
@@ -335,7 +335,7 @@ pub enum Error {
     /// the next opening settles it.
     #[error(
         "it is unknown whether the replicator holds the last records of session {session}: {}",
-        escape::shown(reason)
+        escape::display(reason)
     )]
     ReplicaUnknown {
         /// Session whose records are in doubt.
@@ -344,7 +344,7 @@ pub enum Error {
         reason: String,
     },
     /// The store's [replicator](crate::replication) could not be asked, or what it holds cannot be used.
-    #[error("the replicator failed for session {session}: {}", escape::shown(reason))]
+    #[error("the replicator failed for session {session}: {}", escape::display(reason))]
     ReplicaFailed {
         /// Session that was to be replicated.
         session: Uuid,
@@ -422,7 +422,7 @@ pub enum Error {
     },
     /// The log binds events to reducers that the host did not declare; the error names all of them. Those that a host has removed
     /// on purpose it names with [`retired`](crate::SessionTypesBuilder::retired).
-    #[error("{}", unregistered(.0))]
+    #[error("{}", unregistered_text(.0))]
     NotRegistered(Vec<UnregisteredEvent>),
     /// An import holds slices that the host did not declare; the error lists their names.
     #[error("Slice types not registered: {}", escape::text(&.0.join(", ")))]

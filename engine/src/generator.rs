@@ -63,7 +63,7 @@ impl Generator {
 
     /// Returns a random number below `bound`; 0 if `bound` is 0. Each number is as likely as the others but for a bias
     /// below `bound / 2^64`.
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub fn next_below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
@@ -96,8 +96,8 @@ mod tests {
     #[test]
     fn bounds_hold() {
         let mut generator = Generator::from_seed(3);
-        assert!((0..1000).all(|_| generator.below(7) < 7));
-        assert_eq!(generator.below(0), 0);
+        assert!((0..1000).all(|_| generator.next_below(7) < 7));
+        assert_eq!(generator.next_below(0), 0);
         assert!((0..1000).all(|_| (0.0..1.0).contains(&generator.next_f64())));
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 }
 
 /// Returns once one of these has happened, or at that moment.
-pub(crate) async fn woken(happened: impl IntoIterator<Item = Listener>, until: Option<Instant>) {
+pub(crate) async fn wait_for_any(happened: impl IntoIterator<Item = Listener>, until: Option<Instant>) {
     let mut happened: Vec<Listener> = happened.into_iter().collect();
     let mut over = until.map(Alarm::at);
     poll_fn(|context| {
@@ -74,7 +74,7 @@ pub(crate) struct Alarm {
 
 impl Alarm {
     pub(crate) fn at(at: Instant) -> Alarm {
-        Alarm { at, delay: Delay::new(left(at)) }
+        Alarm { at, delay: Delay::new(time_left(at)) }
     }
 
     /// Returns whether the moment is over, and else has the task woken then.
@@ -83,14 +83,14 @@ impl Alarm {
             if Pin::new(&mut self.delay).poll(context).is_pending() {
                 return false;
             }
-            self.delay.reset(left(self.at));
+            self.delay.reset(time_left(self.at));
         }
         true
     }
 }
 
 /// Returns for how long a timer is set that is to end at that moment.
-fn left(at: Instant) -> Duration {
+fn time_left(at: Instant) -> Duration {
     at.saturating_duration_since(clock::now()).min(ALARM_MAX)
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn is_given_up() -> bool {
 
 /// Has a thread of the pool do a job, and polls the futures that the job [waits for](wait_for). If the wait is given up, the
 /// job goes on, and such a future is dropped.
-pub(crate) async fn carried<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn offload_and_poll<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
     let carrier = Arc::new(Carrier { asked: Mutex::new(Some(VecDeque::new())), changed: Wakers::default() });
     let asked = CarrierGuard(Arc::clone(&carrier));
     let mut job = offload(move || {

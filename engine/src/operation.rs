@@ -150,7 +150,7 @@ impl NotUndone {
     }
 
     /// Says that what a call had left was not captured before it was rolled back. It names no resource, since it is no change.
-    pub(crate) fn uncaptured(error: &Error) -> NotUndone {
+    pub(crate) fn from_capture_error(error: &Error) -> NotUndone {
         NotUndone::new("", "", format!("what the call had left was not captured: {error}"))
     }
 
@@ -236,7 +236,7 @@ impl ReplacedContent {
     }
 
     /// Returns the same, with all paths counted and none named: for a record on a full disk.
-    pub(crate) fn counted(&self) -> ReplacedContent {
+    pub(crate) fn without_paths(&self) -> ReplacedContent {
         let named = (self.changed.len() + self.removed.len()) as u64;
         let (resource, more) = (self.resource.clone(), self.more + named);
         ReplacedContent { resource, changed: Vec::new(), removed: Vec::new(), more }

@@ -101,13 +101,13 @@ impl ExportHead {
     }
 
     /// Adds the operations that were open when the export was taken.
-    pub(crate) fn within(mut self, open_operations: Vec<OperationId>) -> ExportHead {
+    pub(crate) fn with_open_operations(mut self, open_operations: Vec<OperationId>) -> ExportHead {
         self.export.open_operations = open_operations;
         self
     }
 
     /// Adds the operations that waited for somebody when the export was taken.
-    pub(crate) fn waiting(mut self, suspended_operations: Vec<OperationId>) -> ExportHead {
+    pub(crate) fn with_suspended_operations(mut self, suspended_operations: Vec<OperationId>) -> ExportHead {
         self.export.suspended_operations = suspended_operations;
         self
     }

@@ -16,7 +16,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The file system refused an operation.
-    #[error("{op} {}: {}", escape::path(path), escape::shown(source))]
+    #[error("{op} {}: {}", escape::path(path), escape::display(source))]
     Io {
         /// Operation that failed, as a verb: `read`, `rename to`.
         op: &'static str,
@@ -27,7 +27,7 @@ pub enum Error {
     },
     /// The disk, or the quota of the files' owner, has no space for a file. The file was not made; the operation
     /// succeeds once there is space.
-    #[error("no space for {bytes} bytes at {}: {}", escape::path(path), escape::shown(source))]
+    #[error("no space for {bytes} bytes at {}: {}", escape::path(path), escape::display(source))]
     Full {
         /// Path of the file that was not made; of a restore, the workspace.
         path: PathBuf,

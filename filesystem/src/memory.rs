@@ -159,7 +159,7 @@ impl InMemoryFilesystem {
     fn put(&self, op: &'static str, path: &str, bytes: &dyn Fn(Option<&File>) -> Arc<[u8]>) -> Result<()> {
         let parts = path::parts(path)?;
         let (name, directories) =
-            parts.split_last().ok_or_else(|| refused(op, path, ErrorKind::IsADirectory))?;
+            parts.split_last().ok_or_else(|| io_error(op, path, ErrorKind::IsADirectory))?;
         self.change(|root, now_us| {
             edit(root, directories, Missing::Make(now_us), &mut |directory| {
                 let key: Arc<str> = Arc::from(*name);
@@ -176,7 +176,7 @@ impl InMemoryFilesystem {
                 }
                 Ok(())
             })
-            .map_err(|kind| refused(op, path, kind))
+            .map_err(|kind| io_error(op, path, kind))
         })
     }
 }
@@ -194,7 +194,7 @@ enum Missing {
     Refuse,
 }
 
-fn refused(op: &'static str, path: &str, kind: ErrorKind) -> Error {
+fn io_error(op: &'static str, path: &str, kind: ErrorKind) -> Error {
     Error::io(op, path, kind.into())
 }
 
@@ -251,9 +251,9 @@ fn depth(node: &InMemoryNode) -> usize {
 impl Filesystem for InMemoryFilesystem {
     fn read(&self, path: &str) -> Result<Vec<u8>> {
         let parts = path::parts(path)?;
-        match find(self.present(), &parts).map_err(|kind| refused("read", path, kind))? {
+        match find(self.present(), &parts).map_err(|kind| io_error("read", path, kind))? {
             InMemoryNode::File(file) => Ok(file.bytes.to_vec()),
-            InMemoryNode::Directory(_) => Err(refused("read", path, ErrorKind::IsADirectory)),
+            InMemoryNode::Directory(_) => Err(io_error("read", path, ErrorKind::IsADirectory)),
         }
     }
 
@@ -279,7 +279,7 @@ impl Filesystem for InMemoryFilesystem {
                 directory.modified_us = now_us;
                 Ok(())
             })
-            .map_err(|kind| refused("delete", path, kind))
+            .map_err(|kind| io_error("delete", path, kind))
         })
     }
 
@@ -291,7 +291,7 @@ impl Filesystem for InMemoryFilesystem {
             return Err(Error::path(".", "the root is not renamed"));
         };
         self.change(|root, now_us| {
-            let node = find(Arc::clone(root), &from_parts).map_err(|kind| refused("rename", from, kind))?;
+            let node = find(Arc::clone(root), &from_parts).map_err(|kind| io_error("rename", from, kind))?;
             if from_parts == to_parts {
                 return Ok(());
             }
@@ -307,7 +307,7 @@ impl Filesystem for InMemoryFilesystem {
                 directory.modified_us = now_us;
                 Ok(())
             })
-            .map_err(|kind| refused("rename", from, kind))?;
+            .map_err(|kind| io_error("rename", from, kind))?;
             edit(root, to_directories, Missing::Make(now_us), &mut |directory| {
                 let key: Arc<str> = Arc::from(*to_name);
                 match directory.children.get(&key) {
@@ -319,19 +319,19 @@ impl Filesystem for InMemoryFilesystem {
                 directory.modified_us = now_us;
                 Ok(())
             })
-            .map_err(|kind| refused("rename to", to, kind))
+            .map_err(|kind| io_error("rename to", to, kind))
         })
     }
 
     fn list(&self, directory: &str) -> Result<Vec<FilesystemEntry>> {
         let parts = path::parts(directory)?;
-        match find(self.present(), &parts).map_err(|kind| refused("list", directory, kind))? {
+        match find(self.present(), &parts).map_err(|kind| io_error("list", directory, kind))? {
             InMemoryNode::Directory(directory) => Ok(directory
                 .children
                 .iter()
                 .map(|(name, node)| FilesystemEntry { name: name.to_string(), kind: node.kind() })
                 .collect()),
-            InMemoryNode::File(_) => Err(refused("list", directory, ErrorKind::NotADirectory)),
+            InMemoryNode::File(_) => Err(io_error("list", directory, ErrorKind::NotADirectory)),
         }
     }
 
@@ -360,7 +360,7 @@ impl Filesystem for InMemoryFilesystem {
 
     fn stat(&self, path: &str) -> Result<FileStat> {
         let parts = path::parts(path)?;
-        let node = find(self.present(), &parts).map_err(|kind| refused("look at", path, kind))?;
+        let node = find(self.present(), &parts).map_err(|kind| io_error("look at", path, kind))?;
         let (kind, len, mode, modified_us) = match &node {
             InMemoryNode::File(file) => (FileKind::File, file.bytes.len(), FILE_MODE, file.modified_us),
             InMemoryNode::Directory(directory) => {

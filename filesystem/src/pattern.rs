@@ -27,11 +27,11 @@ impl Pattern {
         if parts.is_empty() {
             return Err(Error::path(pattern, "the root is no pattern"));
         }
-        Ok(Pattern::of(parts.into_iter().map(str::as_bytes)))
+        Ok(Pattern::from_parts(parts.into_iter().map(str::as_bytes)))
     }
 
     /// A pattern of these parts. One of none matches nothing.
-    pub(super) fn of<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Pattern {
+    pub(super) fn from_parts<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Pattern {
         let mut pattern: Vec<PatternPart> = Vec::new();
         for part in parts {
             match part {

@@ -12,7 +12,7 @@ const TIME_MAX: Duration = Duration::from_millis(200);
 
 /// Returns the lines in which two texts differ as a unified diff: hunks alone, without the head that names files. A last line
 /// without a line feed is followed by `\ No newline at end of file`.
-pub(crate) fn unified(before: &str, after: &str) -> String {
+pub(crate) fn unified_diff(before: &str, after: &str) -> String {
     let diff = TextDiff::configure().timeout(TIME_MAX).diff_lines(before, after);
     diff.unified_diff().context_radius(CONTEXT).to_string()
 }
@@ -28,12 +28,12 @@ mod tests {
         let before = "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\nl\n";
         let after = "a\nb\nc\nd\nE\nf\ng\nh\ni\nj\nk\nl\nm";
         assert_eq!(
-            unified(before, after),
+            unified_diff(before, after),
             "@@ -2,7 +2,7 @@\n b\n c\n d\n-e\n+E\n f\n g\n h\n@@ -10,3 +10,4 @@\n j\n k\n l\n+m\n\\ No newline at end of file\n"
         );
-        assert_eq!(unified("", "one\n"), "@@ -0,0 +1 @@\n+one\n");
-        assert_eq!(unified("one\ntwo\n", ""), "@@ -1,2 +0,0 @@\n-one\n-two\n");
-        assert_eq!(unified(before, before), "");
+        assert_eq!(unified_diff("", "one\n"), "@@ -0,0 +1 @@\n+one\n");
+        assert_eq!(unified_diff("one\ntwo\n", ""), "@@ -1,2 +0,0 @@\n-one\n-two\n");
+        assert_eq!(unified_diff(before, before), "");
     }
 
     /// Applies a diff to the lines that it is of.
@@ -74,7 +74,7 @@ mod tests {
         ) {
             let text = |lines: &[u8]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
             let (before, after) = (text(&before), text(&after));
-            prop_assert_eq!(applied(&before, &unified(&before, &after)), after);
+            prop_assert_eq!(applied(&before, &unified_diff(&before, &after)), after);
         }
     }
 }

@@ -224,11 +224,11 @@ impl Bucket {
     pub async fn sessions(&self) -> Result<Vec<Uuid>> {
         let directory = self.key_of(&["sessions"]);
         let mut attempts = self.begin();
-        while attempts.another().await {
+        while attempts.wait_for_next().await {
             let list = self.store.list_with_delimiter(Some(&directory));
             // A list comes in pages of a thousand.
             match request(self.retries.request_timeout.saturating_mul(LIST_PAGES), list).await {
-                Err(refusal) => attempts.failed(refusal.reason),
+                Err(refusal) => attempts.note_failure(refusal.reason),
                 Ok(found) => {
                     let names = found.common_prefixes.iter().filter_map(|directory| directory.filename());
                     let mut sessions: Vec<Uuid> =
@@ -260,7 +260,7 @@ impl Bucket {
     /// was put, in microseconds since 1970; `None` if there is none. Relies on no order of the list.
     pub(crate) async fn greatest(&self, directory: &Path, what: &'static str) -> Result<Option<(u64, i64)>> {
         let mut attempts = self.begin();
-        while attempts.another().await {
+        while attempts.wait_for_next().await {
             let find = async {
                 let (mut greatest, mut listed) = (None, self.store.list(Some(directory)));
                 while let Some(object) = listed.next().await {
@@ -272,7 +272,7 @@ impl Bucket {
                 Ok(greatest)
             };
             match request(self.retries.request_timeout.saturating_mul(LIST_PAGES), find).await {
-                Err(refusal) => attempts.failed(refusal.reason),
+                Err(refusal) => attempts.note_failure(refusal.reason),
                 Ok(found) => return Ok(found),
             }
         }
@@ -293,11 +293,11 @@ impl Bucket {
     /// Reads an object of up to `max` bytes, once; `None` if it does not exist.
     pub(crate) async fn get_once(&self, key: &Path, max: usize) -> Result<Option<Vec<u8>>, Get> {
         let get = async {
-            let found = bounded(self.retries.request_timeout, self.store.get(key)).await?;
+            let found = with_timeout(self.retries.request_timeout, self.store.get(key)).await?;
             let bound = self.retries.timeout_of(found.meta.size.min(max as u64));
-            bounded(bound, read(found, max)).await
+            with_timeout(bound, read(found, max)).await
         };
-        match refused(get).await {
+        match explain_refusal(get).await {
             Ok(read) => read.map(Some),
             Err(refusal) if refusal.is_missing => Ok(None),
             Err(refusal) => Err(Get::Failed(refusal.reason)),
@@ -308,13 +308,13 @@ impl Bucket {
     /// what was asked for.
     pub(crate) async fn get(&self, key: &Path, max: usize, what: &'static str) -> Result<Option<Vec<u8>>> {
         let mut attempts = self.begin();
-        while attempts.another().await {
+        while attempts.wait_for_next().await {
             match self.get_once(key, max).await {
                 Ok(found) => return Ok(found),
                 Err(Get::TooLarge(len)) => {
                     return Err(Error::TooLarge { what: "object", len, max: max as u64 });
                 }
-                Err(Get::Failed(reason)) => attempts.failed(reason),
+                Err(Get::Failed(reason)) => attempts.note_failure(reason),
             }
         }
         Err(attempts.error(what))
@@ -323,14 +323,14 @@ impl Bucket {
     /// Creates an object, of which whoever creates it has the same bytes; returns whether it was not there before.
     pub(crate) async fn create(&self, key: &Path, payload: PutPayload, what: &'static str) -> Result<bool> {
         let mut attempts = self.begin();
-        while attempts.another().await {
+        while attempts.wait_for_next().await {
             match self.put_once(key, &payload).await {
                 PutOutcome::Created => return Ok(true),
                 PutOutcome::Exists => match self.size(key, what).await? {
                     Some(_) => return Ok(false),
-                    None => attempts.failed(RemoteFailure::Conflict),
+                    None => attempts.note_failure(RemoteFailure::Conflict),
                 },
-                PutOutcome::Failed(reason) => attempts.failed(reason),
+                PutOutcome::Failed(reason) => attempts.note_failure(reason),
             }
         }
         Err(attempts.error(what))
@@ -372,13 +372,13 @@ impl Bucket {
 
     /// Returns number and length of the chunks that the store lists as objects.
     pub(crate) async fn chunks(&self, session: Uuid) -> Result<Vec<(u64, u64)>> {
-        let listed = self.listed(session, "log", "list the chunks").await?;
+        let listed = self.list_objects(session, "log", "list the chunks").await?;
         let number = |found: &ObjectMeta| Some((found.location.filename()?.parse().ok()?, found.size));
         Ok(listed.iter().filter_map(number).collect())
     }
 
     /// Returns what the store lists beneath a directory of a session.
-    pub(crate) async fn listed(
+    pub(crate) async fn list_objects(
         &self,
         session: Uuid,
         directory: &str,
@@ -386,7 +386,7 @@ impl Bucket {
     ) -> Result<Vec<ObjectMeta>> {
         let directory = self.key_of(&["sessions", &session.to_string(), directory]);
         let mut attempts = self.begin();
-        'attempts: while attempts.another().await {
+        'attempts: while attempts.wait_for_next().await {
             let (mut list, mut listed) = (self.store.list(Some(&directory)), Vec::new());
             loop {
                 let next = async { list.next().await.transpose() };
@@ -394,7 +394,7 @@ impl Bucket {
                     Ok(Some(found)) => listed.push(found),
                     Ok(None) => return Ok(listed),
                     Err(refusal) => {
-                        attempts.failed(refusal.reason);
+                        attempts.note_failure(refusal.reason);
                         continue 'attempts;
                     }
                 }
@@ -443,7 +443,7 @@ impl Bucket {
     /// Removes objects. One that is not there is none to remove.
     pub(crate) async fn remove_all(&self, keys: Vec<Path>, what: &'static str) -> Result<()> {
         let mut attempts = self.begin();
-        'attempts: while attempts.another().await {
+        'attempts: while attempts.wait_for_next().await {
             let paths = stream::iter(keys.clone().into_iter().map(Ok)).boxed();
             let mut removed = self.store.delete_stream(paths);
             loop {
@@ -453,7 +453,7 @@ impl Bucket {
                     Ok(None) => return Ok(()),
                     Err(refusal) if refusal.is_missing => {}
                     Err(refusal) => {
-                        attempts.failed(refusal.reason);
+                        attempts.note_failure(refusal.reason);
                         continue 'attempts;
                     }
                 }
@@ -470,11 +470,11 @@ impl Bucket {
     /// Returns what the store says of an object; `None` if it does not exist.
     pub(crate) async fn head(&self, key: &Path, what: &'static str) -> Result<Option<ObjectMeta>> {
         let mut attempts = self.begin();
-        while attempts.another().await {
+        while attempts.wait_for_next().await {
             match request(self.retries.request_timeout, self.store.head(key)).await {
                 Ok(found) => return Ok(Some(found)),
                 Err(refusal) if refusal.is_missing => return Ok(None),
-                Err(refusal) => attempts.failed(refusal.reason),
+                Err(refusal) => attempts.note_failure(refusal.reason),
             }
         }
         Err(attempts.error(what))
@@ -508,18 +508,18 @@ impl Bucket {
     async fn put_probe(&self, key: &Path, bytes: &'static [u8]) -> Result<()> {
         let payload = PutPayload::from_static(bytes);
         let mut attempts = self.begin();
-        while attempts.another().await {
+        while attempts.wait_for_next().await {
             match self.put_once(key, &payload).await {
                 PutOutcome::Created if bytes == SECOND => return Err(Error::NoConditionalPuts),
                 PutOutcome::Created => return Ok(()),
                 PutOutcome::Exists => match self.get(key, FIRST.len().max(SECOND.len()), PROBE).await? {
                     Some(_) => return Ok(()),
-                    None => attempts.failed(RemoteFailure::Conflict),
+                    None => attempts.note_failure(RemoteFailure::Conflict),
                 },
                 PutOutcome::Failed(Reason { failure: RemoteFailure::Unsupported, .. }) => {
                     return Err(Error::NoConditionalPuts);
                 }
-                PutOutcome::Failed(reason) => attempts.failed(reason),
+                PutOutcome::Failed(reason) => attempts.note_failure(reason),
             }
         }
         Err(attempts.error(PROBE))
@@ -554,11 +554,11 @@ async fn request<T>(
     bound: Duration,
     request: impl Future<Output = object_store::Result<T>>,
 ) -> Result<T, BucketRefusal> {
-    refused(bounded(bound, request)).await
+    explain_refusal(with_timeout(bound, request)).await
 }
 
 /// Waits so long for an answer, and returns `None` as the error if none comes.
-async fn bounded<T>(
+async fn with_timeout<T>(
     bound: Duration,
     request: impl Future<Output = object_store::Result<T>>,
 ) -> Result<T, Option<object_store::Error>> {
@@ -566,11 +566,11 @@ async fn bounded<T>(
 }
 
 /// Runs a bounded request, and says why it failed if it did.
-async fn refused<T>(
+async fn explain_refusal<T>(
     request: impl Future<Output = Result<T, Option<object_store::Error>>>,
 ) -> Result<T, BucketRefusal> {
-    let (answer, exchange) = exchange::followed(request).await;
-    answer.map_err(|error| BucketRefusal::of(error.as_ref(), exchange))
+    let (answer, exchange) = exchange::track_exchange(request).await;
+    answer.map_err(|error| BucketRefusal::from_error(error.as_ref(), exchange))
 }
 
 /// Says what a store's error comes to.
@@ -584,7 +584,7 @@ struct BucketRefusal {
 
 impl BucketRefusal {
     /// Says what an error comes to, or without one that no answer came in time.
-    fn of(error: Option<&object_store::Error>, exchange: Exchange) -> BucketRefusal {
+    fn from_error(error: Option<&object_store::Error>, exchange: Exchange) -> BucketRefusal {
         use object_store::Error::{AlreadyExists, NotFound, NotModified, Precondition};
 
         let Exchange { host, answer, failure } = exchange;

@@ -404,7 +404,7 @@ impl<'a> Chunk<'a> {
     /// `None` leaves it as it is. The content digest must stay the same. Without `counts` the chunk is one that the chain ignores, and leaves
     /// the pack in it behind.
     #[cfg(feature = "object-store")]
-    pub(crate) fn compacted(
+    pub(crate) fn encode_compacted(
         &self,
         counts: bool,
         bodies: &mut dyn FnMut(&Record<'a>) -> Result<Option<Vec<u8>>>,

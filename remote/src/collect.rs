@@ -63,7 +63,7 @@ impl Remote {
 /// Those of [`Remote::collect`].
 pub async fn collect(bucket: &Bucket, session: Uuid, options: CollectOptions) -> Result<CollectReport> {
     let time = bucket.store_time(session).await?;
-    let payloads = PayloadListing::of(bucket, session, time).await?;
+    let payloads = PayloadListing::read(bucket, session, time).await?;
     let mut reader = ChunkReader::new(bucket.clone(), session);
     reader.shelf().0.ask_for_small_alone();
     let (mut dropped_bodies, mut needed) = (DroppedBodiesTracker::default(), ReferencedPayloads::default());
@@ -199,7 +199,7 @@ impl Collection<'_> {
 
 /// Removes what openings and collections have left that were killed while they asked for something with an object of their own.
 async fn remove_probes(bucket: &Bucket, session: Uuid, time: DateTime<Utc>) -> Result<()> {
-    let left = bucket.listed(session, "probe", COLLECT).await?;
+    let left = bucket.list_objects(session, "probe", COLLECT).await?;
     // Nobody is in the middle of one for so long.
     let is_old = |found: &ObjectMeta| age_at(time, found.last_modified) >= 7 * MIN_AGE;
     let keys: Vec<_> = left.into_iter().filter(is_old).map(|found| found.location).collect();

@@ -113,7 +113,7 @@ pub(crate) async fn compact(
         clean(bucket, session, done).await?;
     }
     let read = async |object| bucket.get_object(session, object).await;
-    let Some((said_at, dropped)) = dropped_bodies.dropped(read).await? else { return Ok(None) };
+    let Some((said_at, dropped)) = dropped_bodies.read_dropped(read).await? else { return Ok(None) };
     let small = bucket.spans()[0];
     let (mut ranges, weighed) = candidates.firsts(collection, before.as_deref()).await?;
     let is_open = |(number, sequence): &(u64, SequenceNumber)| {
@@ -129,7 +129,7 @@ pub(crate) async fn compact(
         session,
         number,
         dropped: &dropped,
-        known: ObjectId::of(&known_bytes),
+        known: ObjectId::from_content(&known_bytes),
         ranges,
         weighed,
         worth: Vec::new(),
@@ -176,7 +176,7 @@ pub(crate) async fn compact(
 /// more.
 async fn clean(bucket: &Bucket, session: Uuid, newest: &Compaction) -> Result<()> {
     let mut keys: Vec<Path> = Vec::new();
-    for ObjectMeta { location: key, .. } in bucket.listed(session, "volumes", COMPACT).await? {
+    for ObjectMeta { location: key, .. } in bucket.list_objects(session, "volumes", COMPACT).await? {
         let [.., span, first] =
             key.parts().map(|part| part.as_ref().parse::<u64>().ok()).collect::<Vec<_>>()[..]
         else {
@@ -193,7 +193,7 @@ async fn clean(bucket: &Bucket, session: Uuid, newest: &Compaction) -> Result<()
     }
     let named: BTreeSet<Path> =
         newest.volumes.iter().map(|volume| bucket.compacted_key(session, newest.number, volume)).collect();
-    for ObjectMeta { location: key, .. } in bucket.listed(session, "compacted", COMPACT).await? {
+    for ObjectMeta { location: key, .. } in bucket.list_objects(session, "compacted", COMPACT).await? {
         let parts: Vec<_> = key.parts().map(|part| part.as_ref().to_owned()).collect();
         let number = parts.iter().rev().nth(2).and_then(|number| number.parse::<u64>().ok());
         // What is put for a compaction that is yet to come is left alone.
@@ -311,7 +311,7 @@ impl Pass<'_> {
     fn chunk(&self, chunk: &Chunk<'_>, counts: bool, counted: &mut ChunkCompactionCounts) -> Result<Vec<u8>> {
         let number = chunk.head.number;
         let malformed = |reason| Error::Malformed { chunk: number, reason };
-        chunk.compacted(counts, &mut |record: &Record<'_>| {
+        chunk.encode_compacted(counts, &mut |record: &Record<'_>| {
             let (kind, sequence) = (record.kind, record.sequence);
             let is_ours = counts && self.dropped.holds(sequence);
             let dropped = match kind {
@@ -325,14 +325,14 @@ impl Pass<'_> {
                         .map_err(|_| malformed("a dropped record of it does not decode"))?
                 }
                 _ if !counts => {
-                    let body = Dropped::of(kind, record.body).encode();
+                    let body = Dropped::from_body(kind, record.body).encode();
                     let is_shorter = body.len() < record.body.len();
                     return Ok(is_shorter.then_some(body));
                 }
                 _ if !is_ours => return Ok(None),
                 RecordKind::DISPATCH => {
                     counted.dropped += 1;
-                    Dropped::of(kind, record.body)
+                    Dropped::from_body(kind, record.body)
                 }
                 _ => return Err(malformed("a record is said to have lost its body that cannot")),
             };
@@ -398,7 +398,7 @@ impl Pass<'_> {
         let gone = || extent.error("it is gone, and was just put");
         let read = self.bucket.get(&key, VOLUME_BYTES_MAX, COMPACT).await?.ok_or_else(gone)?;
         let mut chain = first.begin;
-        OpenVolume::compacted(read, self.session, &volume)?.take_by(&mut chain)?;
+        OpenVolume::open_compacted(read, self.session, &volume)?.take_by(&mut chain)?;
         if chain != last.end {
             return Err(extent.error("its chunks do not lead to where those lead that it stands for"));
         }

@@ -41,7 +41,7 @@ impl DroppedBodiesTracker {
             (self.newest, self.went_back_to) = (Some((record.sequence, data)), BTreeSet::new());
         } else if record.kind == RecordKind::DROPPED
             && self.known_in.last().is_none_or(|(number, _)| *number != chunk)
-            && Dropped::known(record.body).is_ok_and(|known| known.is_some())
+            && Dropped::decode_known(record.body).is_ok_and(|known| known.is_some())
         {
             self.known_in.push((chunk, record.sequence));
         }
@@ -59,7 +59,7 @@ impl DroppedBodiesTracker {
     /// # Errors
     ///
     /// [`Error::MissingPayload`], [`Error::NotContent`] if nothing of foldlog's wrote it, and those of `read`.
-    pub(crate) async fn dropped(
+    pub(crate) async fn read_dropped(
         &self,
         read: impl AsyncFnOnce(ObjectId) -> Result<Option<Vec<u8>>>,
     ) -> Result<Option<(SequenceNumber, DroppedBodies)>> {
@@ -102,7 +102,7 @@ mod tests {
 
     fn dropped(said: &DroppedBodiesTracker) -> bool {
         let nothing = async |_| Ok(None);
-        futures_lite::future::block_on(said.dropped(nothing)).unwrap().is_some()
+        futures_lite::future::block_on(said.read_dropped(nothing)).unwrap().is_some()
     }
 
     /// A rollback behind the record made a session unreadable once what it needed was dropped.

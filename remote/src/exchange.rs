@@ -26,7 +26,7 @@ task_local! {
 }
 
 /// Runs a request to a store, and returns with what it came to the last exchange that it took.
-pub(crate) async fn followed<T>(request: impl Future<Output = T>) -> (T, Exchange) {
+pub(crate) async fn track_exchange<T>(request: impl Future<Output = T>) -> (T, Exchange) {
     let followed = async {
         let answer = request.await;
         (answer, LAST.with(RefCell::take))

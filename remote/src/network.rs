@@ -75,7 +75,7 @@ pub(crate) fn open(url: &Url, variables: &PlaceEnvironment) -> Result<(Arc<dyn O
 }
 
 /// Has each request tried once.
-fn once() -> RetryConfig {
+fn without_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
@@ -107,7 +107,7 @@ fn s3(bucket: &str, variables: &PlaceEnvironment) -> Result<Arc<dyn ObjectStore>
     let store = builder
         .with_bucket_name(bucket)
         .with_conditional_put(S3ConditionalPut::ETagMatch)
-        .with_retry(once())
+        .with_retry(without_retries())
         .with_http_connector(Connector)
         .build();
     Ok(Arc::new(store.map_err(|_| Error::Settings { reason: "those that begin with AWS_" })?))
@@ -119,7 +119,8 @@ fn gcs(bucket: &str, variables: &PlaceEnvironment) -> Result<Arc<dyn ObjectStore
 
     let builder = settings("GOOGLE_", variables)
         .fold(GoogleCloudStorageBuilder::new(), |builder, (key, value)| builder.with_config(key, value));
-    let store = builder.with_bucket_name(bucket).with_retry(once()).with_http_connector(Connector).build();
+    let store =
+        builder.with_bucket_name(bucket).with_retry(without_retries()).with_http_connector(Connector).build();
     Ok(Arc::new(store.map_err(|_| Error::Settings { reason: "those that begin with GOOGLE_" })?))
 }
 
@@ -136,8 +137,11 @@ fn azure(container: &str, variables: &PlaceEnvironment) -> Result<Arc<dyn Object
     if is_plain(builder.get_config_value(&AzureConfigKey::Endpoint)) {
         builder = builder.with_allow_http(true);
     }
-    let store =
-        builder.with_container_name(container).with_retry(once()).with_http_connector(Connector).build();
+    let store = builder
+        .with_container_name(container)
+        .with_retry(without_retries())
+        .with_http_connector(Connector)
+        .build();
     Ok(Arc::new(store.map_err(|_| Error::Settings { reason: "those that begin with AZURE_" })?))
 }
 
@@ -175,7 +179,7 @@ struct BoundedHttpService<S>(S);
 #[async_trait]
 impl<S: HttpService> HttpService for BoundedHttpService<S> {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let (host, sent) = (host(&request), SentCredentials::of(&request));
+        let (host, sent) = (host(&request), SentCredentials::from_request(&request));
         let note = |answer, failure| exchange::note(Exchange { host: host.clone(), answer, failure });
         note(None, None);
         let response = match self.0.call(request).await {
@@ -190,7 +194,7 @@ impl<S: HttpService> HttpService for BoundedHttpService<S> {
             return Ok(response);
         }
         let status = response.status().as_u16();
-        let header = |name| sent.unquoted(response.headers().get(name)?.to_str().ok()?);
+        let header = |name| sent.filter_name(response.headers().get(name)?.to_str().ok()?);
         let (code, region) =
             (header("x-ms-error-code").filter(|code| is_code(code)), header("x-amz-bucket-region"));
         let answered = |code| {
@@ -205,7 +209,7 @@ impl<S: HttpService> HttpService for BoundedHttpService<S> {
             }
         };
         let named =
-            || std::str::from_utf8(&body).ok().and_then(named_code).and_then(|code| sent.unquoted(code));
+            || std::str::from_utf8(&body).ok().and_then(named_code).and_then(|code| sent.filter_name(code));
         note(answered(code.or_else(named)), None);
         Ok(HttpResponse::from_parts(parts, body.into()))
     }
@@ -222,14 +226,14 @@ fn host(request: &HttpRequest) -> Option<String> {
 struct SentCredentials(Vec<String>);
 
 impl SentCredentials {
-    fn of(request: &HttpRequest) -> SentCredentials {
+    fn from_request(request: &HttpRequest) -> SentCredentials {
         let headers =
             request.headers().values().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         SentCredentials(headers.chain(request.uri().query().map(str::to_owned)).collect())
     }
 
     /// Returns a name that was answered, unless it stands in the request, or is too long to be one.
-    fn unquoted(&self, name: &str) -> Option<String> {
+    fn filter_name(&self, name: &str) -> Option<String> {
         let is_quoted = || self.0.iter().any(|sent| sent.contains(name));
         (!name.is_empty() && name.len() <= NAME_BYTES_MAX && !is_quoted()).then(|| name.to_owned())
     }

@@ -237,7 +237,7 @@ impl Bucket {
     async fn get_as(&self, session: Uuid, name: Name, object: ObjectId) -> Result<Option<Vec<u8>>> {
         let max = usize::try_from(object.len.min(OBJECT_BYTES_MAX)).unwrap_or(usize::MAX);
         match self.get(&self.payload_key(session, name), max, READ).await? {
-            Some(bytes) if ObjectId::of(&bytes) != object => {
+            Some(bytes) if ObjectId::from_content(&bytes) != object => {
                 Err(Error::Payload { object: object.file_name() })
             }
             found => Ok(found),

@@ -75,7 +75,7 @@ pub trait Place: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// Those of [`PlaceReader::read_on`].
-    fn standing(&self, session: Uuid) -> Result<Option<SessionStanding>> {
+    fn read_standing(&self, session: Uuid) -> Result<Option<SessionStanding>> {
         let mut standing = SessionStanding::default();
         self.reader(session)?.read_on(&mut |met| standing.take(&met))?;
         Ok((standing.epoch > 0).then_some(standing))
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(place.url(), url.as_str().trim_end_matches('/'));
         assert!(place.sessions().unwrap().is_empty());
         let nobody = Uuid::from_u128(7);
-        assert_eq!(place.standing(nobody).unwrap(), None);
+        assert_eq!(place.read_standing(nobody).unwrap(), None);
         assert_eq!(place.lease(nobody).unwrap(), None);
         assert!(place.replicator("worker 7").unwrap().place().starts_with("file:///"));
     }

@@ -34,11 +34,11 @@ pub struct ChunkReader {
 impl ChunkReader {
     /// Stands in front of the first chunk of a session, and asks the store for nothing.
     pub fn new(bucket: Bucket, session: Uuid) -> ChunkReader {
-        ChunkReader::behind(bucket, Chain::new(session))
+        ChunkReader::from_chain(bucket, Chain::new(session))
     }
 
     /// Stands behind a chain that was read before, and asks the store for nothing.
-    pub(crate) fn behind(bucket: Bucket, chain: Chain) -> ChunkReader {
+    pub(crate) fn from_chain(bucket: Bucket, chain: Chain) -> ChunkReader {
         ChunkReader { bucket, chain, ignored: 0, shelf: Shelf::new(chain.session()), end: None }
     }
 
@@ -48,7 +48,7 @@ impl ChunkReader {
     ///
     /// [`Error::RemoteWentBack`] if that chunk is gone or another one, and [`Error::Store`].
     pub async fn resume(bucket: Bucket, chain: Chain) -> Result<ChunkReader> {
-        let reader = ChunkReader::behind(bucket, chain);
+        let reader = ChunkReader::from_chain(bucket, chain);
         reader.require_last().await?;
         Ok(reader)
     }
@@ -169,7 +169,7 @@ impl ChunkReader {
     }
 
     /// Returns how many chunks were ignored, each put by a superseded writer.
-    pub fn ignored(&self) -> u64 {
+    pub fn ignored_count(&self) -> u64 {
         self.ignored
     }
 

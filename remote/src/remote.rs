@@ -219,7 +219,7 @@ impl RemoteWriter {
     }
 
     /// Returns the writer's id and epoch.
-    pub fn claimed(&self) -> Option<(WriterId, Epoch)> {
+    pub fn writer_and_epoch(&self) -> Option<(WriterId, Epoch)> {
         self.writer.as_ref().map(|writer| (writer.id(), writer.epoch()))
     }
 }

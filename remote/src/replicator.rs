@@ -390,5 +390,5 @@ async fn newest_claim(bucket: Bucket, chain: Chain, age: Duration) -> Result<(Ch
 
 /// Returns the epoch that a writer claimed; 0, which none has, once the thread has lost it.
 fn epoch_of(writer: &RemoteWriter) -> u64 {
-    writer.claimed().map_or(0, |(_, epoch)| epoch.get())
+    writer.writer_and_epoch().map_or(0, |(_, epoch)| epoch.get())
 }

@@ -63,7 +63,7 @@ pub(crate) struct Attempts {
 
 impl Attempts {
     /// Waits for the next attempt, the first of which begins at once. Returns `false` if there is none left.
-    pub(crate) async fn another(&mut self) -> bool {
+    pub(crate) async fn wait_for_next(&mut self) -> bool {
         if self.is_over() {
             return false;
         }
@@ -76,7 +76,7 @@ impl Attempts {
     }
 
     /// Notes what the attempt came to. There is no other one where that stays so until somebody changes it.
-    pub(crate) fn failed(&mut self, reason: impl Into<Reason>) {
+    pub(crate) fn note_failure(&mut self, reason: impl Into<Reason>) {
         self.last = reason.into();
         if self.last.failure == RemoteFailure::NotAFile {
             self.made = u32::MAX;
@@ -123,9 +123,9 @@ mod tests {
             let began = Instant::now();
             let mut attempts = Retries::default().begin(None);
             let mut made = 0;
-            while attempts.another().await {
+            while attempts.wait_for_next().await {
                 made += 1;
-                attempts.failed(failure);
+                attempts.note_failure(failure);
             }
             (made, began.elapsed())
         })

@@ -147,7 +147,7 @@ impl<'a> Volume<'a> {
         let Some((head, rest)) = before.split_first_chunk::<HEAD_LEN>() else {
             return Err(extent.error("it ends within its head"));
         };
-        let reason = match VolumeHead::of(head) {
+        let reason = match VolumeHead::from_bytes(head) {
             head if head.magic != form.magic() => "it does not begin as a volume does",
             head if head.version > FORMAT_VERSION => "a later version of foldlog wrote it",
             head if head.version == 0 || usize::from(head.len) != HEAD_LEN => "its head does not decode",
@@ -198,7 +198,7 @@ struct VolumeHead {
 }
 
 impl VolumeHead {
-    fn of(bytes: &[u8; HEAD_LEN]) -> VolumeHead {
+    fn from_bytes(bytes: &[u8; HEAD_LEN]) -> VolumeHead {
         let mut fields = bytes.iter().copied();
         let mut number = |len: u32| {
             (0..len).fold(0_u128, |sum, at| sum | u128::from(fields.next().unwrap_or(0)) << (8 * at))

@@ -133,7 +133,11 @@ impl OpenVolume {
     }
 
     /// Opens a compacted volume, whose bytes must be those that its compaction names.
-    pub(crate) fn compacted(bytes: Vec<u8>, session: Uuid, named: &CompactedVolume) -> Result<OpenVolume> {
+    pub(crate) fn open_compacted(
+        bytes: Vec<u8>,
+        session: Uuid,
+        named: &CompactedVolume,
+    ) -> Result<OpenVolume> {
         if *blake3::hash(&bytes).as_bytes() != named.hash {
             return Err(named
                 .extent
@@ -337,7 +341,7 @@ impl Shelf {
         let [small, large] = bucket.spans().map(|span| Extent::around(number, span));
         let since = bucket.now();
         (self.opened, self.unusable) = (None, None);
-        if let Some(Ok(opened)) = self.compacted(bucket, number).await? {
+        if let Some(Ok(opened)) = self.read_compacted(bucket, number).await? {
             self.opened = Some(opened);
             return Ok(VolumeLookup::Opened);
         }
@@ -350,7 +354,7 @@ impl Shelf {
             SmallVolumeLookup::Volume(Err(error)) => {
                 // A compacted one may stand for it already.
                 self.learn(bucket).await?;
-                match self.compacted(bucket, number).await? {
+                match self.read_compacted(bucket, number).await? {
                     Some(Ok(opened)) => self.opened = Some(opened),
                     _ => self.unusable = Some((small, error)),
                 }
@@ -358,7 +362,7 @@ impl Shelf {
             SmallVolumeLookup::Mark => {
                 self.learn(bucket).await?;
                 let gone = small.error("it is gone");
-                self.opened = Some(self.compacted(bucket, number).await?.unwrap_or(Err(gone))?);
+                self.opened = Some(self.read_compacted(bucket, number).await?.unwrap_or(Err(gone))?);
                 return Ok(VolumeLookup::Opened);
             }
         }
@@ -406,7 +410,7 @@ impl Shelf {
 
     /// Reads the compacted volume that holds a number by the newest compaction that is known, or by a newer one where that volume is gone.
     /// `None` if no compaction that is known has one; the inner error says why it cannot be used.
-    async fn compacted(&mut self, bucket: &Bucket, number: u64) -> Result<Option<Result<OpenVolume>>> {
+    async fn read_compacted(&mut self, bucket: &Bucket, number: u64) -> Result<Option<Result<OpenVolume>>> {
         if let Some((_, error)) = self.unfit.clone().filter(|(extent, _)| extent.holds(number)) {
             return Ok(Some(Err(error)));
         }
@@ -418,7 +422,7 @@ impl Shelf {
             for _ in 0..2 {
                 match bucket.get(&key, VOLUME_BYTES_MAX, READ_VOLUME).await {
                     Ok(None) => break,
-                    Ok(Some(bytes)) => match OpenVolume::compacted(bytes, self.session, named) {
+                    Ok(Some(bytes)) => match OpenVolume::open_compacted(bytes, self.session, named) {
                         Ok(opened) => return Ok(Some(Ok(opened))),
                         Err(error) => unusable = Some(error),
                     },

@@ -37,12 +37,12 @@ pub(crate) struct PayloadListing {
 
 impl PayloadListing {
     /// Lists a session's payloads, at the store's time `time` or later; `None` if there are none.
-    pub(crate) async fn of(
+    pub(crate) async fn read(
         bucket: &Bucket,
         session: Uuid,
         time: DateTime<Utc>,
     ) -> Result<Option<PayloadListing>> {
-        let listed = bucket.listed(session, "objects", REMOVE).await?;
+        let listed = bucket.list_objects(session, "objects", REMOVE).await?;
         let payload = |found: object_store::ObjectMeta| {
             Some((Name::parse(found.location.filename()?)?, found.size, found.last_modified))
         };

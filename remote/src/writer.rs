@@ -116,10 +116,10 @@ impl ChunkWriter {
             if chain.epoch() != seen {
                 return Err(Error::Fenced { epoch: chain.epoch(), by: chain.writer(), note: String::new() });
             }
-            let mut writer = ChunkWriter::claiming(reader, id, note)?;
+            let mut writer = ChunkWriter::with_claim(reader, id, note)?;
             match writer.put_pending(each).await? {
                 ChunkFate::Acknowledged => return Ok(writer),
-                ChunkFate::Overtaken(other) if other.epoch != seen => return Err(fenced(&other)),
+                ChunkFate::Overtaken(other) if other.epoch != seen => return Err(fenced_error(&other)),
                 ChunkFate::Overtaken(_) => {}
             }
             reader = writer.reader;
@@ -134,15 +134,15 @@ impl ChunkWriter {
     ///
     /// [`Error::Fenced`] if another chunk stands there, of whatever writer, else those of [`ChunkWriter::claim`].
     pub async fn claim_behind(reader: ChunkReader, note: &str) -> Result<ChunkWriter> {
-        let mut writer = ChunkWriter::claiming(reader, WriterId::random(), note)?;
+        let mut writer = ChunkWriter::with_claim(reader, WriterId::random(), note)?;
         match writer.put_pending(&mut |_| {}).await? {
             ChunkFate::Acknowledged => Ok(writer),
-            ChunkFate::Overtaken(other) => Err(fenced(&other)),
+            ChunkFate::Overtaken(other) => Err(fenced_error(&other)),
         }
     }
 
     /// Returns a writer whose claim is pending behind all that was read.
-    fn claiming(reader: ChunkReader, id: WriterId, note: &str) -> Result<ChunkWriter> {
+    fn with_claim(reader: ChunkReader, id: WriterId, note: &str) -> Result<ChunkWriter> {
         let chain = *reader.chain();
         let epoch = chain.epoch().next().ok_or(Error::Malformed {
             chunk: chain.next_number().saturating_sub(1),
@@ -197,7 +197,7 @@ impl ChunkWriter {
         self.check()?;
         if self.pending.is_some() {
             let mut attempts = self.reader.bucket().begin();
-            attempts.failed(RemoteFailure::TimedOut);
+            attempts.note_failure(RemoteFailure::TimedOut);
             return Err(attempts.last().unknown(self.next_sequence()));
         }
         let chain = self.reader.chain();
@@ -233,19 +233,19 @@ impl ChunkWriter {
         if self.pending.is_some() {
             match self.put_pending(&mut |_| {}).await {
                 Ok(ChunkFate::Acknowledged) => {}
-                Ok(ChunkFate::Overtaken(other)) => return Err(self.stop(fenced(&other))),
+                Ok(ChunkFate::Overtaken(other)) => return Err(self.stop(fenced_error(&other))),
                 Err(error @ (Error::Unknown { .. } | Error::Store { .. })) => return Err(error),
                 Err(error) => return Err(self.stop(error)),
             }
         }
-        Ok(self.acknowledged())
+        Ok(self.acknowledged_sequence())
     }
 
     /// Puts the pending chunk until its fate is known, by the module's rules. A chunk that overtook it is handed to
     /// `each`.
     async fn put_pending(&mut self, each: &mut (dyn FnMut(&Chunk<'_>) + Send)) -> Result<ChunkFate> {
         let mut attempts = self.reader.bucket().begin();
-        while attempts.another().await {
+        while attempts.wait_for_next().await {
             let bucket = self.reader.bucket().clone();
             let Some(pending) = &mut self.pending else { return Ok(ChunkFate::Acknowledged) };
             pending.since.get_or_insert_with(|| bucket.now());
@@ -258,7 +258,7 @@ impl ChunkWriter {
                 _ => match bucket.get_once(&key, CHUNK_BYTES_MAX).await {
                     Ok(Some(found)) => Some(ChunkBytes::from(found)),
                     Ok(None) => {
-                        attempts.failed(match put {
+                        attempts.note_failure(match put {
                             PutOutcome::Failed(reason) => reason,
                             _ => RemoteFailure::Conflict.into(),
                         });
@@ -268,15 +268,15 @@ impl ChunkWriter {
                         return Err(Error::TooLarge { what: "object", len, max: CHUNK_BYTES_MAX as u64 });
                     }
                     Err(Get::Failed(reason)) => {
-                        attempts.failed(reason);
+                        attempts.note_failure(reason);
                         continue;
                     }
                 },
             };
-            let found = match self.collected().await {
+            let found = match self.find_collected().await {
                 Ok(instead) => instead.or(found),
                 Err(Error::Store { failure, details, .. }) => {
-                    attempts.failed(Reason { failure, details: *details });
+                    attempts.note_failure(Reason { failure, details: *details });
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -285,7 +285,7 @@ impl ChunkWriter {
                 self.acknowledge();
                 return Ok(ChunkFate::Acknowledged);
             };
-            match self.met(&found, each) {
+            match self.decide_fate(&found, each) {
                 Ok(Some(fate)) => return Ok(fate),
                 // The number was taken by nothing that counts: under the next one everything begins anew.
                 Ok(None) => attempts.begin_anew(),
@@ -298,7 +298,7 @@ impl ChunkWriter {
     }
 
     /// Returns the chunk of a volume that has the pending chunk's number, if that was collected before it was put or read just now.
-    async fn collected(&mut self) -> Result<Option<ChunkBytes>> {
+    async fn find_collected(&mut self) -> Result<Option<ChunkBytes>> {
         let number = self.reader.chain().next_number();
         let (shelf, bucket) = self.reader.shelf();
         if shelf.is_fresh(bucket, number) {
@@ -313,7 +313,7 @@ impl ChunkWriter {
 
     /// Decides what the object that stands under the pending chunk's number means. `None` if the chain ignores it: the
     /// pending chunk has moved to the next number.
-    fn met(
+    fn decide_fate(
         &mut self,
         found: &ChunkBytes,
         each: &mut (dyn FnMut(&Chunk<'_>) + Send),
@@ -375,7 +375,7 @@ impl ChunkWriter {
     }
 
     /// Returns the sequence number up to which the log holds all records, as far as this writer knows.
-    pub fn acknowledged(&self) -> SequenceNumber {
+    pub fn acknowledged_sequence(&self) -> SequenceNumber {
         self.reader.chain().next_sequence()
     }
 
@@ -383,7 +383,7 @@ impl ChunkWriter {
     pub fn next_sequence(&self) -> SequenceNumber {
         match &self.pending {
             Some(pending) => pending.encoder.next_sequence(),
-            None => self.acknowledged(),
+            None => self.acknowledged_sequence(),
         }
     }
 
@@ -434,6 +434,6 @@ fn head(chain: &Chain, writer: WriterId, epoch: Epoch, note: &str) -> ChunkHead 
 }
 
 /// Says that another writer's chunk stands where ours was to be.
-fn fenced(other: &ChunkHead) -> Error {
+fn fenced_error(other: &ChunkHead) -> Error {
     Error::Fenced { epoch: other.epoch, by: other.writer, note: other.note.clone() }
 }

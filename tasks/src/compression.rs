@@ -65,7 +65,7 @@ impl CompressionAlgorithm {
     }
 
     /// Returns how stored data was compressed, by its first bytes; `None` if it is no data of ours.
-    pub fn of(stored: &[u8]) -> Option<CompressionAlgorithm> {
+    pub fn detect(stored: &[u8]) -> Option<CompressionAlgorithm> {
         match stored {
             [0x1f, 0x8b, ..] => Some(CompressionAlgorithm::Gzip),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(CompressionAlgorithm::Zstd),
@@ -171,7 +171,7 @@ impl StateCompression {
     /// [`Error::Decompress`] if a frame is damaged or something follows it, [`Error::UnknownCodec`] if the bytes are neither
     /// a frame nor plain, [`Error::TooLong`] if the data has more than `bytes_max` bytes.
     pub fn decompress(stored: &[u8], bytes_max: u64) -> Result<Vec<u8>> {
-        let algorithm = CompressionAlgorithm::of(stored).ok_or(Error::UnknownCodec)?;
+        let algorithm = CompressionAlgorithm::detect(stored).ok_or(Error::UnknownCodec)?;
         let mut rest = stored;
         let mut data = Vec::new();
         // One byte more, to see whether there is one.

@@ -33,7 +33,7 @@ fn held_at_most(notes: u64) -> usize {
     let mut seen = || most = HEAP.allocated().saturating_sub(before).max(most);
     let options = ReadOptions { outline: true, ..ReadOptions::default() };
     let log = LogReader::open_with(Arc::new(FileStorage::new()), dir, options).unwrap();
-    let report = Replay::of(&log, &types).run(|session| host(&session, &mut seen)).unwrap();
+    let report = Replay::new(&log, &types).run(|session| host(&session, &mut seen)).unwrap();
     assert_eq!(report.compared, notes);
     most
 }

@@ -116,7 +116,7 @@ impl Agent {
 
     /// Goes on with the only session beneath a folder, and makes one system call for each record, so that a tracer sees it.
     pub(super) fn resume_positioned(root: &Path) -> Agent {
-        let (store, clock) = open_store_on(root, FileStorage::positioned());
+        let (store, clock) = open_store_on(root, FileStorage::with_positioned_writes());
         Agent::go_on(root, store, clock, false)
     }
 
@@ -204,7 +204,7 @@ impl Agent {
     }
 
     pub(super) fn stores(&self) -> WorkspaceStores {
-        WorkspaceStores::beside(self.session.dir())
+        WorkspaceStores::from_session_dir(self.session.dir())
     }
 
     /// Reads the state from the log alone.

@@ -32,7 +32,7 @@ fn every_algorithm_goes_both_ways_at_every_level() {
             let data = text(if level > 9 { 2_000 } else { 40_000 });
             let compression = StateCompression { level, ..by(algorithm, 1_000) };
             let stored = compression.compress(&data).unwrap();
-            assert_eq!(CompressionAlgorithm::of(&stored), Some(algorithm), "the bytes name the codec");
+            assert_eq!(CompressionAlgorithm::detect(&stored), Some(algorithm), "the bytes name the codec");
             let is_shorter = algorithm != Plain && (algorithm, level) != (Gzip, 0);
             assert_eq!(stored.len() < data.len(), is_shorter, "{algorithm:?} {level}");
             assert_eq!(StateCompression::decompress(&stored, data.len() as u64).unwrap(), data);
@@ -69,7 +69,7 @@ fn every_json_text_has_a_plain_form() {
         for compression in [by(Plain, 0), by(Plain, 1_000), by(Zstd, 1_000)] {
             assert_eq!(compression.compress(data).unwrap(), data);
         }
-        assert_eq!(CompressionAlgorithm::of(data), Some(Plain));
+        assert_eq!(CompressionAlgorithm::detect(data), Some(Plain));
         assert_eq!(StateCompression::decompress(data, 1_000).unwrap(), data);
     }
 }
@@ -88,7 +88,7 @@ fn data_that_is_no_json_text_is_refused_rather_than_compressed_unasked() {
         assert!(matches!(unchosen, Err(Error::NotPlain)), "{data:?}: {unchosen:?}");
         for algorithm in [Gzip, Zstd, Lz4] {
             let stored = by(algorithm, 0).compress(data).unwrap();
-            assert_eq!(CompressionAlgorithm::of(&stored), Some(algorithm));
+            assert_eq!(CompressionAlgorithm::detect(&stored), Some(algorithm));
             assert_eq!(StateCompression::decompress(&stored, 1_000).unwrap(), data);
         }
     }

@@ -496,7 +496,7 @@ fn updates_that_tell_of_other_modifications_are_refused() {
 fn parts(state: &SessionState) -> [(StateComponent, serde_json::Value); 7] {
     StateComponent::ALL.map(|component| {
         let json = match component {
-            StateComponent::Session => serde_json::to_value(SessionIdentity::of(state)),
+            StateComponent::Session => serde_json::to_value(SessionIdentity::from_state(state)),
             StateComponent::Configuration => serde_json::to_value(&state.configuration),
             StateComponent::TaskTree => serde_json::to_value(&state.task_tree),
             StateComponent::ClaudeContext => serde_json::to_value(&state.claude_context),

@@ -447,7 +447,7 @@ fn a_session_that_is_made_of_a_tree_has_the_same_state_and_goes_on() {
     assert!(after.resource_usage.records > exported.resource_usage.records);
     assert!(after.last_checkpoint > exported.last_checkpoint);
     assert_eq!(after.claude_context, exported.claude_context);
-    assert_eq!(TaskTreeState::of(&session).unwrap(), after.task_tree);
+    assert_eq!(TaskTreeState::from_session(&session).unwrap(), after.task_tree);
 
     // Once more around.
     let log = LogReader::open(session.dir()).unwrap();

@@ -288,9 +288,12 @@ impl History {
         // The new session has checkpoints of its own.
         let manager = CheckpointManager::new(made.session.clone());
         let created = manager.create(None).unwrap();
-        let tasks = TaskTreeState::of(&made.session).unwrap();
+        let tasks = TaskTreeState::from_session(&made.session).unwrap();
         let report = manager.restore_from_checkpoint(created.id, &RestoreOptions::default()).unwrap();
-        assert_eq!((report.checkpoint, TaskTreeState::of(&made.session).unwrap()), (created, tasks));
+        assert_eq!(
+            (report.checkpoint, TaskTreeState::from_session(&made.session).unwrap()),
+            (created, tasks)
+        );
     }
 
     fn assert_told(&self, position: u64, state: &SessionState, updates: &[StateUpdate]) {

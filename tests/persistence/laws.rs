@@ -365,7 +365,7 @@ impl World {
     }
 
     fn check(&self) {
-        assert_is(&TaskTreeState::of(self.session()).unwrap(), &self.model);
+        assert_is(&TaskTreeState::from_session(self.session()).unwrap(), &self.model);
     }
 }
 

@@ -111,7 +111,7 @@ fn a_session_that_was_closed_left_nothing_and_each_thing_that_a_crash_leaves_is_
     };
     again.dispatch(restore.clone()).unwrap();
     let mut sleeper = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
-    let identity = ProcessIdentity::of(sleeper.id());
+    let identity = ProcessIdentity::from_pid(sleeper.id());
     again.observe("builder.started", || identity.clone()).unwrap();
     again.close().unwrap();
     let deleted = folder.path().join("sessions").join(format!(".deleted-{}", session.id()));
@@ -238,7 +238,7 @@ fn each_strategy_brings_back_what_it_said_and_telling_writes_nothing() {
         assert_eq!(recovered.session == id, !outlook.new_session);
         assert!(recovered.differences.is_empty(), "{recovered:?}");
         let (session, _) = open_without_host(&store, recovered.session).unwrap();
-        let tree = TaskTreeState::of(&session).unwrap();
+        let tree = TaskTreeState::from_session(&session).unwrap();
         assert_eq!(
             (tree.tasks.len() as u64, tree.count(Completed)),
             (outlook.tasks, outlook.completed_tasks)
@@ -308,7 +308,7 @@ fn a_wrong_byte_in_any_segment_is_found_and_what_partial_recovery_loses_is_liste
                 manager.recover(RecoveryStrategy::PartialRecovery, &to, "ada", "a bad disk").unwrap();
             assert_eq!(recovered.lost, outlook.lost.iter().map(|one| one.to_owned()).collect::<Vec<_>>());
             let (session, _) = open_without_host(&to, recovered.session).unwrap();
-            let tree = TaskTreeState::of(&session).unwrap();
+            let tree = TaskTreeState::from_session(&session).unwrap();
             assert_eq!(tree.tasks.len() as u64, outlook.tasks);
             // Either everything is there, or what is not is listed.
             if tree.tasks != all.tasks {
@@ -469,7 +469,7 @@ fn a_log_whose_sound_part_ends_within_a_call_is_recovered_with_the_call_ended() 
     assert_eq!(to.session_ids().unwrap(), [recovered.session]);
     let (session, _) = open_without_host(&to, recovered.session).unwrap();
     assert!(!session.is_interrupted());
-    assert_eq!(TaskTreeState::of(&session).unwrap().tasks.len(), 1);
+    assert_eq!(TaskTreeState::from_session(&session).unwrap().tasks.len(), 1);
     let action = session.log::<RecoveryActions>().unwrap().tail(1).unwrap().remove(0);
     assert_eq!(action.lost, recovered.lost);
     session.close().unwrap();

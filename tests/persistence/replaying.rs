@@ -93,7 +93,7 @@ impl<'a> Host<'a> {
             manager.dispatch(event).map(drop)
         };
         for name in ["design", "build", "test"] {
-            let status = TaskTreeState::of(session)?.tasks.get(&id(name)).map(|task| task.status);
+            let status = TaskTreeState::from_session(session)?.tasks.get(&id(name)).map(|task| task.status);
             if status.is_none() {
                 let title = if name == "build" { self.title } else { name };
                 manager.dispatch(TaskCreated { task: NewTask::new(id(name), title) })?;
@@ -172,13 +172,13 @@ fn a_host_with_tasks_tools_checkpoints_a_restore_and_a_kill_replays_and_a_change
     // Another title of a task: at its record, and in the slice where only what it led to is compared.
     let log = LogReader::open(&dir).unwrap();
     let mut changed = Host { title: "Rebuild it", ..Host::new(elsewhere.path()) };
-    let error = Replay::of(&log, &types).run(|session| changed.run(&session)).unwrap_err();
+    let error = Replay::new(&log, &types).run(|session| changed.run(&session)).unwrap_err();
     let Error::Diverged(diverged) = &error else { panic!("{error}") };
     let told = diverged.to_string();
     assert!(told.contains("task_created") && told.contains("$.event.task.title"), "{told}");
     let left_out = LeaveOut::new().path("task_created", "$.event");
     let error =
-        Replay::of(&log, &types).leaving_out(left_out).run(|session| changed.run(&session)).unwrap_err();
+        Replay::new(&log, &types).leaving_out(left_out).run(|session| changed.run(&session)).unwrap_err();
     let told = error.to_string();
     assert!(told.contains("tasks") && told.contains("title"), "{told}");
     assert!(told.contains("recorded \"Build it\", produced \"Rebuild it\""), "{told}");

@@ -65,7 +65,7 @@ fn look(root: &Path) -> Vec<Seen> {
     sessions.sort_by_key(|id| store.summary(*id).unwrap().created_at_us);
     let seen = sessions.into_iter().map(|id| {
         let dir = store.session_dir(id);
-        Seen::of(&LogReader::open(&dir).unwrap(), &WorkspaceStores::beside(&dir))
+        Seen::of(&LogReader::open(&dir).unwrap(), &WorkspaceStores::from_session_dir(&dir))
     });
     seen.collect()
 }
@@ -131,7 +131,7 @@ fn scenario(act: impl FnOnce(&Agent), check: impl Fn(&[Seen])) {
 fn cut_behind_records(dir: &Path, folder: &Path) -> usize {
     let whole = LogReader::open(dir).unwrap();
     let (frames, mut cuts) = (frames(dir), 0);
-    let stores = WorkspaceStores::beside(dir);
+    let stores = WorkspaceStores::from_session_dir(dir);
     for (file, _, end) in frames.iter().skip(frames.len() / 3).step_by(frames.len() / 3 + 1) {
         let root = folder.join("cut");
         let _ = fs::remove_dir_all(&root);
@@ -151,8 +151,8 @@ fn cut_behind_records(dir: &Path, folder: &Path) -> usize {
         let was = SessionState::at(&whole, last, &stores).unwrap();
         assert_eq!(SessionState::at(&log, last, &stores).unwrap(), was, "behind record {last}");
         let (store, _) = agent::open_store(&root);
-        let (session, _) = open_without_host(&store, log.opened().session).unwrap();
-        assert_eq!(TaskTreeState::of(&session).unwrap(), was.task_tree);
+        let (session, _) = open_without_host(&store, log.opening_record().session).unwrap();
+        assert_eq!(TaskTreeState::from_session(&session).unwrap(), was.task_tree);
         session.close().unwrap();
         cuts += 1;
     }
@@ -175,7 +175,7 @@ fn wrong_bytes(dir: &Path, folder: &Path) -> usize {
         fs::write(&file, bytes).unwrap();
         copy(&dir.ancestors().nth(3).unwrap().join("workspace"), &root.join("workspace"));
         let (store, _) = agent::open_store(&root);
-        let manager = CrashRecoveryManager::new(store.clone(), whole.opened().session)
+        let manager = CrashRecoveryManager::new(store.clone(), whole.opening_record().session)
             .with_resources(agent::resources(&root.join("workspace"), &wrong.join("files"), true));
         let found = manager.detect_crash_state(now!()).unwrap().expect("a wrong byte is found");
         assert!(found.corrupted_files.iter().any(|one| one.file == file), "{found:?}");

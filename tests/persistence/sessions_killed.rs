@@ -116,7 +116,7 @@ impl Seen {
             (entry.file_name().into_string().unwrap(), fs::read_to_string(entry.path()).unwrap())
         };
         Seen {
-            tasks: untimed(TaskTreeState::of(&agent.session).unwrap().tasks.values()),
+            tasks: untimed(TaskTreeState::from_session(&agent.session).unwrap().tasks.values()),
             files: files.map(read).collect(),
             kept: agent.manager().list().unwrap().iter().map(|one| one.id.0).collect(),
         }
@@ -134,7 +134,7 @@ fn go_on(folder: &Path, about: &str) -> Agent {
     let left = CrashRecoveryManager::new(store, session).detect_crash_state(at(0)).unwrap();
     assert!(left.is_none_or(|left| left.corrupted_files.is_empty()), "{about}: a kill damages nothing");
     let agent = Agent::resume(folder);
-    let history = CheckpointHistory::of(&agent.session).unwrap();
+    let history = CheckpointHistory::from_session(&agent.session).unwrap();
     if let Some(last) = history.list().iter().map(|one| one.id).max() {
         agent.manager().verify(last).unwrap();
     }
@@ -182,7 +182,7 @@ fn at_each_call(act: Act, every: usize, judge: impl Fn(&Seen, &Seen, &Seen) -> b
             Act::Retain => assert_eq!(then.kept, [2, latest - 1, latest], "{about}"),
             _ => assert_eq!(then.kept, (1..=latest).collect::<Vec<_>>(), "{about}"),
         }
-        let history = CheckpointHistory::of(&agent.session).unwrap();
+        let history = CheckpointHistory::from_session(&agent.session).unwrap();
         agent.manager().verify(history.list().last().unwrap().id).unwrap();
         agent.session.clone().close().unwrap();
     }

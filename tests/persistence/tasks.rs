@@ -61,7 +61,7 @@ fn an_event_that_contradicts_the_tasks_is_refused_with_the_facts_and_records_not
     let session = store.create(&types()).unwrap();
     create(&session, task("a")).unwrap();
     create(&session, task("b").requires(id("a"))).unwrap();
-    create(&session, task("c").requires(id("b")).within(id("a"))).unwrap();
+    create(&session, task("c").requires(id("b")).with_parent(id("a"))).unwrap();
     create(&session, task("d")).unwrap();
     change(&session, "d", Pending, Cancelled).unwrap();
     let depends = |from: &str, to: &str| {
@@ -75,8 +75,8 @@ fn an_event_that_contradicts_the_tasks_is_refused_with_the_facts_and_records_not
     let position = session.position();
     let refused = [
         (create(&session, task("a")), "there is a task `a` already: \"The task a\""),
-        (create(&session, task("e").within(id("z"))), "there is no task `z`"),
-        (create(&session, task("e").within(id("d"))), "its parent `d` is cancelled"),
+        (create(&session, task("e").with_parent(id("z"))), "there is no task `z`"),
+        (create(&session, task("e").with_parent(id("d"))), "its parent `d` is cancelled"),
         (create(&session, task("e").requires(id("e"))), "there is no task `e`"),
         (create(&session, task("e").requires(id("a")).prefers(id("a"))), "it depends on `a` twice"),
         (change(&session, "z", Pending, Skipped), "there is no task `z`"),
@@ -121,7 +121,7 @@ fn the_schedule_says_what_is_next_and_what_the_others_wait_for() {
     let changes = TaskChanges { priority: Some(5), ..TaskChanges::default() };
     session.dispatch(TaskModified { task_id: id("urgent"), changes }).unwrap();
     change(&session, "wait", Pending, Blocked).unwrap();
-    let schedule = TaskTreeState::of(&session).unwrap().scheduling_state;
+    let schedule = TaskTreeState::from_session(&session).unwrap().scheduling_state;
     assert_eq!(names(&schedule.ready), ["urgent", "design", "docs", "dropped-one", "polish"]);
     let waits = |name: &str, waits: Waits| BlockedTask { task: id(name), waits };
     let dropped = id("dropped-one");
@@ -142,7 +142,7 @@ fn the_schedule_says_what_is_next_and_what_the_others_wait_for() {
     bring(&session, "design", Failed);
     change(&session, "design", Failed, Pending).unwrap();
     bring(&session, "design", InProgress);
-    let tree = TaskTreeState::of(&session).unwrap();
+    let tree = TaskTreeState::from_session(&session).unwrap();
     assert_eq!(tree.active_task, Some(id("design")), "it was started last");
     assert_eq!(names(&tree.scheduling_state.in_progress), ["docs", "design"]);
     let design = &tree.tasks[&id("design")];
@@ -152,7 +152,7 @@ fn the_schedule_says_what_is_next_and_what_the_others_wait_for() {
     change(&session, "design", InProgress, Completed).unwrap();
     change(&session, "dropped-one", Pending, Cancelled).unwrap();
     change(&session, "docs", InProgress, Failed).unwrap();
-    let tree = TaskTreeState::of(&session).unwrap();
+    let tree = TaskTreeState::from_session(&session).unwrap();
     assert_eq!((tree.active_task, tree.task_counter), (None, 8));
     assert_eq!(names(&tree.scheduling_state.ready), ["urgent", "build", "polish"]);
     assert_eq!(names(&tree.scheduling_state.failed), ["docs"]);
@@ -170,15 +170,15 @@ fn a_task_waits_for_its_parts_to_end_however_they_do() {
     let (store, _) = store(false);
     let session = store.create(&types()).unwrap();
     create(&session, task("site")).unwrap();
-    create(&session, task("pages").within(id("site"))).unwrap();
-    create(&session, task("index").within(id("pages"))).unwrap();
-    create(&session, task("logo").within(id("site"))).unwrap();
+    create(&session, task("pages").with_parent(id("site"))).unwrap();
+    create(&session, task("index").with_parent(id("pages"))).unwrap();
+    create(&session, task("logo").with_parent(id("site"))).unwrap();
     create(&session, task("ship").requires(id("site"))).unwrap();
     let waits = |name: &str, parts: &[&str]| BlockedTask {
         task: id(name),
         waits: Waits::ForParts(parts.iter().map(|part| id(part)).collect()),
     };
-    let schedule = || TaskTreeState::of(&session).unwrap().scheduling_state;
+    let schedule = || TaskTreeState::from_session(&session).unwrap().scheduling_state;
     let ship = BlockedTask { task: id("ship"), waits: Waits::ForTasks(vec![id("site")]) };
     assert_eq!(names(&schedule().ready), ["index", "logo"]);
     assert_eq!(
@@ -196,7 +196,7 @@ fn a_task_waits_for_its_parts_to_end_however_they_do() {
 
     // The schedule is advice: a host may start a task before its parts.
     create(&session, task("film")).unwrap();
-    create(&session, task("cut").within(id("film"))).unwrap();
+    create(&session, task("cut").with_parent(id("film"))).unwrap();
     bring(&session, "film", InProgress);
     assert_eq!(names(&schedule().ready), ["site", "cut"]);
 }
@@ -207,10 +207,10 @@ fn a_part_that_waits_for_its_task_is_not_waited_for() {
     let (store, _) = store(false);
     let session = store.create(&types()).unwrap();
     create(&session, task("plan")).unwrap();
-    create(&session, task("write").within(id("plan"))).unwrap();
-    create(&session, task("review").within(id("plan")).requires(id("plan"))).unwrap();
-    create(&session, task("publish").within(id("plan")).requires(id("review"))).unwrap();
-    let schedule = || TaskTreeState::of(&session).unwrap().scheduling_state;
+    create(&session, task("write").with_parent(id("plan"))).unwrap();
+    create(&session, task("review").with_parent(id("plan")).requires(id("plan"))).unwrap();
+    create(&session, task("publish").with_parent(id("plan")).requires(id("review"))).unwrap();
+    let schedule = || TaskTreeState::from_session(&session).unwrap().scheduling_state;
     let blocked = |name: &str, waits: Waits| BlockedTask { task: id(name), waits };
     assert_eq!(names(&schedule().ready), ["write"]);
     assert_eq!(
@@ -228,8 +228,8 @@ fn a_part_that_waits_for_its_task_is_not_waited_for() {
     // Each waits for the other one's part.
     create(&session, task("one")).unwrap();
     create(&session, task("other")).unwrap();
-    create(&session, task("of-one").within(id("one")).requires(id("other"))).unwrap();
-    create(&session, task("of-other").within(id("other")).requires(id("one"))).unwrap();
+    create(&session, task("of-one").with_parent(id("one")).requires(id("other"))).unwrap();
+    create(&session, task("of-other").with_parent(id("other")).requires(id("one"))).unwrap();
     assert_eq!(names(&schedule().ready), ["one", "other"]);
 }
 
@@ -242,7 +242,7 @@ fn a_task_is_modified_field_by_field() {
     create(&session, task("b")).unwrap();
     let modify = |changes: TaskChanges| {
         session.dispatch(TaskModified { task_id: id("a"), changes }).unwrap();
-        TaskTreeState::of(&session).unwrap().tasks[&id("a")].clone()
+        TaskTreeState::from_session(&session).unwrap().tasks[&id("a")].clone()
     };
     let fields = [("branch".to_owned(), None), ("size".to_owned(), Some("small".to_owned()))].into();
     let after = modify(TaskChanges { title: Some("new".to_owned()), fields, ..TaskChanges::default() });
@@ -252,7 +252,7 @@ fn a_task_is_modified_field_by_field() {
     );
     let after = modify(TaskChanges { parent: Some(Some(id("b"))), ..TaskChanges::default() });
     assert_eq!((after.parent, after.title.as_str()), (Some(id("b")), "new"));
-    let tree = TaskTreeState::of(&session).unwrap();
+    let tree = TaskTreeState::from_session(&session).unwrap();
     assert_eq!(names(&tree.root_tasks), ["b"]);
     assert_eq!(tree.children()[&id("b")].len(), 1);
     assert_eq!(modify(TaskChanges::default()).parent, Some(id("b")), "what is not named stays");

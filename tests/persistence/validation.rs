@@ -123,7 +123,7 @@ fn only_what_is_critical_makes_a_state_invalid() {
             SessionConfiguration { name: "named".to_owned(), ..SessionConfiguration::default() };
         let repaired = SessionConfigured { configuration };
         let validator = StateValidator::new().with_rule(rule.clone(), move |state| {
-            let repair = Some(Repair::of(RepairStep::SessionConfigured(repaired.clone())));
+            let repair = Some(Repair::from_step(RepairStep::SessionConfigured(repaired.clone())));
             let finding = RuleViolation { repair, ..RuleViolation::other("no name\u{1b}") };
             if state.configuration.name.is_empty() { vec![finding] } else { Vec::new() }
         });
@@ -236,7 +236,7 @@ fn the_events_of_repairs_are_refused_where_they_contradict_the_tasks() {
     }
     removed("b", "a", Requires).unwrap();
     change(&session, "b", Pending, InProgress).unwrap();
-    let tree = TaskTreeState::of(&session).unwrap();
+    let tree = TaskTreeState::from_session(&session).unwrap();
     assert!(tree.dependency_graph.is_empty());
     session.dispatch(DependencyAdded { from: id("b"), to: id("a"), dep_type: Prefers }).unwrap();
 }

@@ -434,13 +434,13 @@ fn whatever_is_broken_is_found_and_repaired_or_said_why_not_and_no_task_is_dropp
             for task in &tasks {
                 session.dispatch(Forged(task.clone())).unwrap();
             }
-            let read = || Ok(state_of(TaskTreeState::of(&session)?));
+            let read = || Ok(state_of(TaskTreeState::from_session(&session)?));
             let broken = read().unwrap();
             let plan = validator.repair_plan(&broken);
             let report = validator.apply(&session, &plan, "ada", "a test", read).unwrap();
             assert_eq!(report.refused, None, "seed {seed}: {plan:#?}");
             assert_eq!(report.done.len(), plan.steps.len());
-            let now = TaskTreeState::of(&session).unwrap();
+            let now = TaskTreeState::from_session(&session).unwrap();
             assert_eq!(naive(&now), BTreeSet::new(), "seed {seed}");
             assert_eq!(census(&now), census(&broken.task_tree), "seed {seed}");
             assert_eq!(untimed(now), untimed(simulate(&broken, &plan).task_tree), "seed {seed}");

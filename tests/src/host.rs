@@ -228,7 +228,7 @@ pub fn builder() -> SessionTypesBuilder {
                     items.remove(edit.place);
                 }
                 // A line that asks for it gets a number that a replay must draw again.
-                (Some(slot), "?") => *slot = context.generator().below(1000).to_string().into(),
+                (Some(slot), "?") => *slot = context.generator().next_below(1000).to_string().into(),
                 (Some(slot), line) => *slot = line.to_owned().into(),
             }
             Ok(SliceOp::Replace(items))

@@ -85,7 +85,7 @@ fn edited(lines: &View<Value>, edit: &Value, context: &ReducerContext) -> Result
         (Some(_), "") => {
             items.remove(place);
         }
-        (Some(slot), "?") => *slot = Value::from(context.generator().below(1000).to_string()).into(),
+        (Some(slot), "?") => *slot = Value::from(context.generator().next_below(1000).to_string()).into(),
         (Some(slot), line) => *slot = Value::from(line).into(),
     }
     Ok(SliceOp::Replace(items))

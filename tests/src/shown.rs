@@ -62,7 +62,7 @@ impl Numbers {
 /// If the store cannot be opened.
 pub fn store(folder: &Path) -> Store {
     let options = StoreOptions {
-        clock: Arc::new(FixedClock::stepping(1_767_323_045_000_006, 1_000)),
+        clock: Arc::new(FixedClock::with_step(1_767_323_045_000_006, 1_000)),
         seed: Some(7),
         durability: Durability::Process,
         // Several segments even of a short session, so that some of them are finished.
@@ -139,7 +139,7 @@ pub fn history(store: &Store, records: u64, seed: u64) -> PathBuf {
                 talk(&session, &runner, turn, &mut numbers);
             }
             97 => {
-                session.snapshot(SnapshotOptions::tagged(format!("at {number}"))).unwrap();
+                session.snapshot(SnapshotOptions::with_tag(format!("at {number}"))).unwrap();
             }
             98 => session.set_tag("mood", ["calm", "busy"][numbers.below(2) as usize]).map(drop).unwrap(),
             _ => {
@@ -278,7 +278,7 @@ pub fn hostile(store: &Store) -> PathBuf {
     let call = ToolCall::new(HOSTILE, format!("{{\"{UNSEEN}\": 1}}")).with_id(HOSTILE);
     let call = runner.begin(&call, &ExecuteOptions::default()).unwrap();
     call.end(ToolResult::ok(HOSTILE, HOSTILE)).unwrap();
-    session.snapshot(SnapshotOptions::tagged(HOSTILE)).unwrap();
+    session.snapshot(SnapshotOptions::with_tag(HOSTILE)).unwrap();
     let dir = session.dir().to_owned();
     session.close().unwrap();
     dir
@@ -302,10 +302,10 @@ pub fn work(store: &Store) -> (PathBuf, PathBuf) {
     };
     use TaskStatus::{Blocked, Completed, Failed, InProgress, Pending};
     create(NewTask::new(id("site"), format!("Build the site {SECRET}")));
-    create(NewTask::new(id("pages"), "Write the pages").within(id("site")));
+    create(NewTask::new(id("pages"), "Write the pages").with_parent(id("site")));
     let (first_input, _) = say(&session, 1);
-    create(NewTask::new(id("front"), HOSTILE).within(id("pages")));
-    create(NewTask::new(id("logo"), UNSEEN).within(id("site")));
+    create(NewTask::new(id("front"), HOSTILE).with_parent(id("pages")));
+    create(NewTask::new(id("logo"), UNSEEN).with_parent(id("site")));
     create(NewTask { priority: 3, ..NewTask::new(id("ship"), "Ship it").requires(id("pages")) });
     create(NewTask::new(id("bill"), "Send the bill"));
     change("bill", Pending, Blocked, Some("nobody knows the price"));

@@ -58,7 +58,7 @@ struct Fixture {
 
 fn options() -> StoreOptions {
     StoreOptions {
-        clock: Arc::new(FixedClock::stepping(1_767_323_045_000_006, 1_000)),
+        clock: Arc::new(FixedClock::with_step(1_767_323_045_000_006, 1_000)),
         seed: Some(7),
         durability: Durability::Process,
         background: BackgroundSync::Inline,
@@ -80,7 +80,7 @@ fn write(store: &Store) -> Session {
     session.dispatch(step("read", 1)).unwrap();
     session.dispatch(step("write", 2)).unwrap();
     session.dispatch(noted("it began")).unwrap();
-    let before = session.snapshot(SnapshotOptions::tagged("before the change")).unwrap();
+    let before = session.snapshot(SnapshotOptions::with_tag("before the change")).unwrap();
     session.dispatch(step("write again", 2)).unwrap();
     session.dispatch(DraftEdited { place: 0, line: "a line".to_owned() }).unwrap();
     session.dispatch(noted("it failed")).unwrap();

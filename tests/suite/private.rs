@@ -134,7 +134,7 @@ fn a_store_that_others_can_read_is_told_of_where_it_is_opened() {
     assert_eq!((exposed.path, exposed.mode, exposed.expected), (segment.clone(), 0o644, 0o600));
     assert_eq!(told(StoreAccess::EverybodyReads), None);
     assert_eq!(LogReader::open(&dir).unwrap().report().exposed.as_ref().unwrap().path, segment);
-    assert_eq!(inspect::exposed(&dir).unwrap().path, segment);
+    assert_eq!(inspect::find_exposure(&dir).unwrap().path, segment);
     mode(&segment, 0o600);
     assert_eq!(told(StoreAccess::Private), None);
 }

@@ -266,7 +266,7 @@ fn what_was_abandoned_costs_a_conversation_nothing() {
         assert_eq!(resume.point, foldlog::conversation::ResumePoint::AwaitProvider);
     }
     let held = reader.conversation_at("one", u64::MAX).unwrap().unwrap();
-    assert_eq!((held.entries().len(), held.abandoned().len() as u64), (1, ROLLBACKS));
+    assert_eq!((held.entries().len(), held.abandoned_entries().len() as u64), (1, ROLLBACKS));
 }
 
 /// Writing an image once read a record anew for each few thousand of its items: a seed of two million took a minute to close.

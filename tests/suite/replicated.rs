@@ -253,7 +253,7 @@ fn a_rollback_to_before_a_session_was_held_leaves_it_held() {
     write_steps(&session, 3);
     session.rollback(&before).unwrap();
     write_steps(&session, 3);
-    assert!(session.replicated().is_some());
+    assert!(session.replicated_record().is_some());
     session.close().unwrap();
     let last = machine.audit(id).unwrap().last_position();
     // Read by an image, by all records, and along what is live.
@@ -270,9 +270,9 @@ fn a_rollback_to_before_a_session_was_held_leaves_it_held() {
         assert!(matches!(refused, Err(Error::Replicated { .. })), "{images}: {refused:?}");
     }
     let log = machine.audit(id).unwrap();
-    assert!(log.replicated().is_some());
+    assert!(log.replicated_record().is_some());
     let fork = store(&machine, &replica).fork(id, last, &types(), SessionOptions::default()).unwrap();
-    assert!(fork.replicated().is_some());
+    assert!(fork.replicated_record().is_some());
 }
 
 #[test]
@@ -330,6 +330,6 @@ fn who_holds_two_sessions_is_no_difference_between_them() {
         session.close().unwrap();
         machine.audit(id).unwrap()
     });
-    let parting = logs[0].parting(&logs[1]).unwrap();
+    let parting = logs[0].find_divergence(&logs[1]).unwrap();
     assert_eq!(parting.alike, logs[0].records_len());
 }

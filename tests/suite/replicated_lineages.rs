@@ -158,7 +158,7 @@ fn a_compacted_session_of_which_not_all_is_held_is_not_made_of_it() {
     session.close().unwrap();
     // A machine was lost while it brought the session there, within what was compacted.
     let all = replica.records_len(id);
-    let compacted = whole.audit(id).unwrap().compacted();
+    let compacted = whole.audit(id).unwrap().compacted_ranges();
     let [range] = &compacted[..] else { panic!("{compacted:?}") };
     for held in [range.from.get() + 1, range.through.get()] {
         let part = replica.cut(id, held);

@@ -89,7 +89,7 @@ impl RecordsAfterDamage {
     /// Describes the damage in front of the records; `None` of a log without damage.
     pub(crate) fn damage(&self, reader: &LogReader) -> Option<DamageHead> {
         let SoundEnd { segment, offset, sequence, damage, .. } = reader.sound_end()?;
-        let place = DamageLocation::of(damage);
+        let place = DamageLocation::from_error(damage);
         let segment = place.segment.unwrap_or_else(|| escape::path(segment));
         Some(DamageHead {
             sequence: *sequence,
@@ -199,7 +199,7 @@ struct DamageLocation {
 }
 
 impl DamageLocation {
-    fn of(damage: &Error) -> DamageLocation {
+    fn from_error(damage: &Error) -> DamageLocation {
         let path = |path: &std::path::Path| Some(escape::path(path));
         match damage {
             Error::Corrupt(corruption) => {

@@ -7,7 +7,7 @@ use foldlog::{Error as EngineError, filesystem, inspect};
 use foldlog_codec::escape;
 
 use crate::bucket::bucket_at;
-use crate::shell::quoted;
+use crate::shell::quote_word;
 
 /// Result with the [`Error`] of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -125,7 +125,7 @@ pub fn next_after(error: &EngineError) -> Option<String> {
     let next = match error {
         // The damaged session may be another one than that of the command line.
         EngineError::Corrupt(corruption) => {
-            let dir = corruption.segment.parent().map(|dir| quoted(dir.as_os_str()));
+            let dir = corruption.segment.parent().map(|dir| quote_word(dir.as_os_str()));
             let dir = dir.unwrap_or_else(|| "SESSION".to_owned());
             return Some(format!(
                 "nothing was changed; `foldlog verify {dir}` lists all damage; take the session from a copy, or copy its sound part: \
@@ -153,12 +153,12 @@ pub fn next_after(error: &EngineError) -> Option<String> {
              `foldlog backup SESSION --to STORE` takes one while the session is written"
         }
         EngineError::NotASession { path, .. } if let Some(url) = bucket_at(path) => {
-            return Some(format!("a bucket is in that folder; give its URL: {}", quoted(url.as_ref())));
+            return Some(format!("a bucket is in that folder; give its URL: {}", quote_word(url.as_ref())));
         }
         EngineError::NotASession { path, .. } if inspect::is_store(path) => {
             return Some(format!(
                 "this is a store: `foldlog sessions {}` lists its sessions",
-                quoted(path.as_os_str())
+                quote_word(path.as_os_str())
             ));
         }
         EngineError::NotASession { .. } | EngineError::NoSuchSession { .. } => {
@@ -202,7 +202,7 @@ pub fn next_after(error: &EngineError) -> Option<String> {
                 "recover {} first; if its mark on the workspace is not true, `foldlog recover {} --force` removes the mark, with \
                  `--workspace` for the folder",
                 escape::path(session_dir),
-                quoted(session_dir.as_os_str())
+                quote_word(session_dir.as_os_str())
             ));
         }
         EngineError::Uncaptured { .. } => {

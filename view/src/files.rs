@@ -69,7 +69,7 @@ pub(crate) fn captures(
         if let Some(to) = rollbacks.get(&record.sequence) {
             now = history.range(..=*to).next_back().map(|(_, then)| Arc::clone(then)).unwrap_or_default();
         }
-        for (workspace, snapshot) in captured(reader, record) {
+        for (workspace, snapshot) in recorded_captures(reader, record) {
             if now.get(&workspace) != Some(&snapshot) {
                 Arc::make_mut(&mut now).insert(workspace, snapshot);
             }
@@ -83,7 +83,7 @@ pub(crate) fn captures(
 }
 
 /// Returns the captures of workspaces that hold from a record on.
-fn captured(reader: &LogReader, record: &Record<'_>) -> Vec<(String, FilesystemSnapshot)> {
+fn recorded_captures(reader: &LogReader, record: &Record<'_>) -> Vec<(String, FilesystemSnapshot)> {
     let resources: Vec<ResourceSnapshot<'_>> = match record.kind {
         RecordKind::TOOL_BEGIN => {
             ToolBegin::decode(record.body).map(|begin| begin.resources).unwrap_or_default()
@@ -234,8 +234,8 @@ fn workspace<W: Write>(
     }
     let mut lines = LineBlocks::default();
     for (_, path, facts) in &versions {
-        let mut file = described(path, facts);
-        file["content"] = json!(contents.of(facts, store, blocks)?);
+        let mut file = describe_file(path, facts);
+        file["content"] = json!(contents.add_content(facts, store, blocks)?);
         lines.push(&line(b'=', &file)?, blocks)?;
     }
     let names = names_block(versions.iter().map(|(sequence, ..)| (*sequence, 0, 0)));
@@ -248,7 +248,7 @@ fn workspace<W: Write>(
 }
 
 /// Returns what a page is told of a file, beside its content.
-pub(crate) fn described(path: &str, facts: &FileFacts) -> Json {
+pub(crate) fn describe_file(path: &str, facts: &FileFacts) -> Json {
     json!({
         "path": path,
         "kind": if facts.kind == FileKind::Link { "link" } else { "file" },
@@ -270,7 +270,7 @@ struct Contents {
 
 impl Contents {
     /// Returns the number of the line that holds a file's content; `None` if it is left out.
-    fn of<W: Write>(
+    fn add_content<W: Write>(
         &mut self,
         facts: &FileFacts,
         store: &mut SnapshotReader,

@@ -8,7 +8,7 @@ use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 use serde_json::{Value as Json, json};
 
 use crate::payload::OBJECT_BYTES_MAX;
-use crate::text::shortened;
+use crate::text::shorten_text;
 
 /// Number of characters that two values may have in common before what is shown of them begins behind their beginnings.
 const ALIKE_CHARS: usize = 60;
@@ -38,7 +38,7 @@ pub struct FirstDifference {
 
 impl DifferingValue {
     /// Reads a value of `reader`'s log as a parting has it: an object's content in the place of its reference.
-    fn of(reader: &LogReader, value: &Value) -> DifferingValue {
+    fn read(reader: &LogReader, value: &Value) -> DifferingValue {
         let Some(object) = reference(value) else {
             return DifferingValue { object: None, bytes: Ok(value.encode()), part: None };
         };
@@ -54,7 +54,7 @@ impl DifferingValue {
     }
 
     /// Returns the value at the path, in MessagePack, or why it is not told.
-    pub fn shown(&self) -> Result<&[u8], &str> {
+    pub fn bytes_at_path(&self) -> Result<&[u8], &str> {
         match &self.part {
             Some(part) => Ok(part),
             None => self.bytes.as_deref().map_err(String::as_str),
@@ -63,7 +63,7 @@ impl DifferingValue {
 
     /// Describes the object for programs: its name, its length, and its content or why that was not read. `None` if the record has the
     /// value itself.
-    fn held(&self) -> Option<Json> {
+    fn object_json(&self) -> Option<Json> {
         let object = self.object?;
         let mut held = json!({ "object": object.file_name(), "bytes": object.len });
         match &self.bytes {
@@ -85,15 +85,19 @@ impl DifferingValue {
 }
 
 /// Reads the values at which two logs part; `None` if they part at none.
-pub fn parted(parting: &LogDivergence, here: &LogReader, there: &LogReader) -> Option<FirstDifference> {
+pub fn read_difference(
+    parting: &LogDivergence,
+    here: &LogReader,
+    there: &LogReader,
+) -> Option<FirstDifference> {
     let difference = parting.difference.as_ref()?;
-    let of = |reader, value: Option<&Value>| value.map(|value| DifferingValue::of(reader, value));
+    let of = |reader, value: Option<&Value>| value.map(|value| DifferingValue::read(reader, value));
     let mut sides = [of(here, difference.recorded.as_ref()), of(there, difference.produced.as_ref())];
     let mut path = difference.path.clone();
     if let [Some(one), Some(other)] = &mut sides
         && (one.object.is_some() || other.object.is_some())
         && let (Ok(old), Ok(new)) = (&one.bytes, &other.bytes)
-        && let (Ok(old), Ok(new)) = (decoded(old), decoded(new))
+        && let (Ok(old), Ok(new)) = (decode_value(old), decode_value(new))
     {
         let (old, new) = first_difference(&old, &new, &mut path);
         (one.part, other.part) = (Some(old.encode()), Some(new.encode()));
@@ -101,7 +105,7 @@ pub fn parted(parting: &LogDivergence, here: &LogReader, there: &LogReader) -> O
     Some(FirstDifference { path, sides })
 }
 
-fn decoded(bytes: &[u8]) -> Result<Value, foldlog_codec::Error> {
+fn decode_value(bytes: &[u8]) -> Result<Value, foldlog_codec::Error> {
     Value::decode_within(bytes, ValueLimits::of_payload())
 }
 
@@ -130,17 +134,19 @@ fn first_difference<'v>(mut old: &'v Value, mut new: &'v Value, path: &mut Strin
 }
 
 /// Returns what the objects hold at which two logs part, for programs; `None` if there are none.
-pub fn held(sides: &[Option<DifferingValue>; 2]) -> Option<Json> {
-    let [here, there] = sides.each_ref().map(|side| side.as_ref().and_then(DifferingValue::held));
+pub fn objects_json(sides: &[Option<DifferingValue>; 2]) -> Option<Json> {
+    let [here, there] = sides.each_ref().map(|side| side.as_ref().and_then(DifferingValue::object_json));
     (here.is_some() || there.is_some()).then(|| json!({ "here": here, "there": there }))
 }
 
 /// Returns what a person is shown of the values at which two logs part, of each at most `chars` characters or a few more.
-pub fn shown(sides: &[Option<DifferingValue>; 2], chars: usize) -> [String; 2] {
+pub fn side_texts(sides: &[Option<DifferingValue>; 2], chars: usize) -> [String; 2] {
     let texts = sides.each_ref().map(|side| match side {
         Some(side) => {
-            let value =
-                side.shown().ok().and_then(|bytes| JsonStream::new(bytes, ValueLimits::of_payload()).ok());
+            let value = side
+                .bytes_at_path()
+                .ok()
+                .and_then(|bytes| JsonStream::new(bytes, ValueLimits::of_payload()).ok());
             value.and_then(|value| escape::to_json(&value).ok()).unwrap_or_else(|| "(not read)".to_owned())
         }
         None => "nothing".to_owned(),
@@ -154,11 +160,11 @@ pub fn apart(texts: [String; 2], chars: usize) -> [String; 2] {
     let [here, there] = &texts;
     let alike = here.chars().zip(there.chars()).take_while(|(one, other)| one == other).count();
     if alike <= ALIKE_CHARS {
-        return texts.map(|text| shortened(&text, chars));
+        return texts.map(|text| shorten_text(&text, chars));
     }
     texts.map(|text| {
         let behind: String = text.chars().skip(alike - BEFORE_CHARS).take(chars + 1).collect();
-        format!("…{}", shortened(&behind, chars))
+        format!("…{}", shorten_text(&behind, chars))
     })
 }
 

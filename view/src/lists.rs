@@ -96,7 +96,7 @@ impl<P: Ord + Copy> ListHistory<P> {
         let grows = removed.is_empty()
             && added.first().is_none_or(|(place, _)| last.is_none_or(|last| last < *place));
         let gone = removed.len() as u32;
-        let is_end = |first: &P| self.below(*first) + gone == self.len;
+        let is_end = |first: &P| self.count_before(*first) + gone == self.len;
         if added.is_empty() && gone <= self.len && removed.first().is_some_and(is_end) {
             self.len -= gone;
             self.note(position);
@@ -149,7 +149,7 @@ impl<P: Ord + Copy> ListHistory<P> {
     }
 
     /// Returns the node with other children: itself, or a copy if a finished tree names it.
-    fn joined(&mut self, id: u32, left: u32, right: u32) -> u32 {
+    fn with_children(&mut self, id: u32, left: u32, right: u32) -> u32 {
         let size = 1 + self.size(left) + self.size(right);
         let Some(at) = id.checked_sub(1) else { return NONE };
         let Some(node) = self.nodes.get_mut(at as usize) else { return NONE };
@@ -178,7 +178,7 @@ impl<P: Ord + Copy> ListHistory<P> {
     }
 
     /// Returns how many items of the tree stand before a place.
-    fn below(&self, place: P) -> u32 {
+    fn count_before(&self, place: P) -> u32 {
         let (mut at, mut below) = (self.root, 0);
         while let Some(node) = self.node(at) {
             if node.place < place {
@@ -201,34 +201,34 @@ impl<P: Ord + Copy> ListHistory<P> {
             None => self.first(left, count),
             Some(rest) => {
                 let right = self.first(right, rest);
-                self.joined(id, left, right)
+                self.with_children(id, left, right)
             }
         }
     }
 
     /// Divides a tree into what stands before a place, and the rest.
-    fn divided(&mut self, id: u32, place: P) -> (u32, u32) {
+    fn split(&mut self, id: u32, place: P) -> (u32, u32) {
         let Some(Node { place: own, left, right, .. }) = self.node(id).copied() else { return (NONE, NONE) };
         if own < place {
-            let (before, behind) = self.divided(right, place);
-            (self.joined(id, left, before), behind)
+            let (before, behind) = self.split(right, place);
+            (self.with_children(id, left, before), behind)
         } else {
-            let (before, behind) = self.divided(left, place);
-            (before, self.joined(id, behind, right))
+            let (before, behind) = self.split(left, place);
+            (before, self.with_children(id, behind, right))
         }
     }
 
     /// Returns the tree of two trees, all items of the first before those of the second.
-    fn merged(&mut self, one: u32, other: u32) -> u32 {
+    fn merge(&mut self, one: u32, other: u32) -> u32 {
         let (Some(first), Some(second)) = (self.node(one).copied(), self.node(other).copied()) else {
             return if one == NONE { other } else { one };
         };
         if self.rank(one) > self.rank(other) {
-            let right = self.merged(first.right, other);
-            self.joined(one, first.left, right)
+            let right = self.merge(first.right, other);
+            self.with_children(one, first.left, right)
         } else {
-            let left = self.merged(one, second.left);
-            self.joined(other, left, second.right)
+            let left = self.merge(one, second.left);
+            self.with_children(other, left, second.right)
         }
     }
 
@@ -238,15 +238,15 @@ impl<P: Ord + Copy> ListHistory<P> {
             return new;
         };
         if self.rank(new) > self.rank(id) {
-            let (left, right) = self.divided(id, place);
-            return self.joined(new, left, right);
+            let (left, right) = self.split(id, place);
+            return self.with_children(new, left, right);
         }
         if place < node.place {
             let left = self.with(node.left, new);
-            self.joined(id, left, node.right)
+            self.with_children(id, left, node.right)
         } else {
             let right = self.with(node.right, new);
-            self.joined(id, node.left, right)
+            self.with_children(id, node.left, right)
         }
     }
 
@@ -254,14 +254,14 @@ impl<P: Ord + Copy> ListHistory<P> {
     fn without(&mut self, id: u32, place: P) -> u32 {
         let Some(node) = self.node(id).copied() else { return NONE };
         match place.cmp(&node.place) {
-            std::cmp::Ordering::Equal => self.merged(node.left, node.right),
+            std::cmp::Ordering::Equal => self.merge(node.left, node.right),
             std::cmp::Ordering::Less => {
                 let left = self.without(node.left, place);
-                self.joined(id, left, node.right)
+                self.with_children(id, left, node.right)
             }
             std::cmp::Ordering::Greater => {
                 let right = self.without(node.right, place);
-                self.joined(id, node.left, right)
+                self.with_children(id, node.left, right)
             }
         }
     }

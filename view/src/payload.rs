@@ -6,7 +6,7 @@ use foldlog_codec::body::{Action, Dispatch, Observed, Payload, Settle, ToolBegin
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 
-use crate::text::shortened;
+use crate::text::shorten_text;
 
 /// Number of characters of a payload that a person is shown.
 const CHARS_MAX: usize = 1000;
@@ -31,18 +31,20 @@ fn payloads<'a>(record: &Record<'a>) -> Vec<(&'static str, Payload<'a>)> {
             Err(_) => Vec::new(),
         },
         RecordKind::TOOL_END => match ToolEnd::decode(record.body) {
-            Ok(end) => named([("result", end.result), ("shown", end.shown)]),
+            Ok(end) => present_payloads([("result", end.result), ("shown", end.shown)]),
             Err(_) => Vec::new(),
         },
         RecordKind::SETTLE => match Settle::decode(record.body) {
-            Ok(settle) => named([("result", settle.result), ("shown", settle.shown)]),
+            Ok(settle) => present_payloads([("result", settle.result), ("shown", settle.shown)]),
             Err(_) => Vec::new(),
         },
         _ => Vec::new(),
     }
 }
 
-fn named<'a>(payloads: [(&'static str, Option<Payload<'a>>); 2]) -> Vec<(&'static str, Payload<'a>)> {
+fn present_payloads<'a>(
+    payloads: [(&'static str, Option<Payload<'a>>); 2],
+) -> Vec<(&'static str, Payload<'a>)> {
     payloads.into_iter().filter_map(|(name, payload)| Some((name, payload?))).collect()
 }
 
@@ -64,7 +66,7 @@ pub(crate) fn with_value<T>(
 pub fn lines(reader: &LogReader, record: &Record<'_>) -> Vec<String> {
     let line = |(name, payload): (&str, Payload<'_>)| {
         let text = with_value(reader, payload, |value| escape::json_beginning(&value, CHARS_MAX));
-        format!("          {name}  {}", shortened(&text.unwrap_or_else(|why| why), CHARS_MAX))
+        format!("          {name}  {}", shorten_text(&text.unwrap_or_else(|why| why), CHARS_MAX))
     };
     payloads(record).into_iter().map(line).collect()
 }

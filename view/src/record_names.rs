@@ -10,14 +10,14 @@ use foldlog_codec::body::{
 };
 use foldlog_codec::record::RecordNames;
 
-use crate::text::{DIGEST_DIGITS, counted, digest_text};
+use crate::text::{DIGEST_DIGITS, count_text, digest_text};
 
 /// Names a record in a listing: by its event, a snapshot's tag, the target of a rollback, the tool of a call, the
 /// evaluation of a conversation; and by its lane, if the host named one. The name is as the log has it: [`escape::text`](foldlog_codec::escape::text)
 /// makes it fit for a terminal.
 pub fn record_name(record: &Record<'_>, names: &RecordNames) -> String {
     let name = own_name(record, names);
-    match Lane::of(record.kind, record.body).unwrap_or_default().name {
+    match Lane::decode(record.kind, record.body).unwrap_or_default().name {
         Some(lane) if name.is_empty() => format!("lane {lane}"),
         Some(lane) => format!("{name}, lane {lane}"),
         None => name,
@@ -87,7 +87,7 @@ fn conversation_name(record: &Record<'_>) -> Result<String, foldlog_codec::Error
         RecordKind::ANSWER => {
             let answer = AnswerBody::decode(record.body)?;
             let stop = answer.stop.map(|stop| format!(", {stop}")).unwrap_or_default();
-            (format!("{}{stop}", counted(answer.calls.len() as u64, "call")), answer.scope)
+            (format!("{}{stop}", count_text(answer.calls.len() as u64, "call")), answer.scope)
         }
         RecordKind::TURN => {
             let turn = Turn::decode(record.body)?;

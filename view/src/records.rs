@@ -141,7 +141,7 @@ pub(crate) struct Density {
 #[cfg(feature = "server")]
 impl Density {
     /// Counts what lies where: of a session of `records` records, those in the ranges `live`, and the numbers of others.
-    pub(crate) fn of(
+    pub(crate) fn new(
         records: u64,
         live: &[RangeInclusive<SequenceNumber>],
         failed: &[SequenceNumber],
@@ -256,7 +256,7 @@ impl<'a> Columns<'a> {
 
     /// Returns the runs that have begun and not ended, by their begins.
     #[cfg(feature = "server")]
-    pub(crate) fn running(&self) -> &BTreeMap<SequenceNumber, RunningOperation> {
+    pub(crate) fn running_operations(&self) -> &BTreeMap<SequenceNumber, RunningOperation> {
         &self.begun
     }
 
@@ -331,7 +331,7 @@ impl<'a> Columns<'a> {
                 (self.begun.remove(&end.begin), end.outcome.name().to_owned())
             }
             kind => {
-                let within = Lane::of(kind, record.body).ok().and_then(|lane| lane.within);
+                let within = Lane::decode(kind, record.body).ok().and_then(|lane| lane.within);
                 let begun = within.and_then(|within| self.begun.get(&within)).cloned();
                 let failed = kind == RecordKind::REQUEST
                     && Request::decode(record.body).is_ok_and(|request| request.failure.is_some());

@@ -112,28 +112,28 @@ pub fn write(
     let spool = tempfile::tempfile_in(dir).map_err(of_file(path))?;
     let mut blocks = Blocks::new(BufWriter::new(spool));
     let walked = walk(reader, &selection.range, selection.payloads, &mut blocks)
-        .map_err(|error| named(error, path))?;
+        .map_err(|error| name_file(error, path))?;
     let files = files(reader, &selection.range, selection.payloads, &mut blocks)
-        .map_err(|error| named(error, path))?;
+        .map_err(|error| name_file(error, path))?;
     let operations = blocks.add_json(&operations(reader, selection.payloads)?).map_err(of_file(path))?;
     let integrity = blocks.add_json(&integrity(reader, memory_bytes)?).map_err(of_file(path))?;
     let statistics = blocks.add_json(&stats(reader)?).map_err(of_file(path))?;
-    let timeline = Timeline::of(reader);
+    let timeline = Timeline::from_reader(reader);
     let beyond = RecordsAfterDamage::read(reader, &timeline)?;
     let unattached = beyond
         .write(reader, &timeline, selection.payloads, &mut blocks)
-        .map_err(|error| named(error, path))?;
+        .map_err(|error| name_file(error, path))?;
     let head = ReportHead {
         format: 1,
         foldlog: env!("CARGO_PKG_VERSION"),
-        session: reader.opened().session,
+        session: reader.opening_record().session,
         made_at: time_text(SystemClock.now_us()),
         from: selection.range.from,
         last: selection.range.last,
         log_last: reader.last_position(),
         at: selection.at,
         payload_bytes: selection.payloads.limit,
-        parent: reader.opened().parent.map_or(
+        parent: reader.opening_record().parent.map_or(
             Json::Null,
             |parent| json!({ "session": parent.session(), "first_own": reader.opened_sequence() }),
         ),
@@ -149,7 +149,7 @@ pub fn write(
     let head = markup_json(&head).map_err(io::Error::from).map_err(of_file(path))?;
     let spool =
         blocks.into_inner().into_inner().map_err(|error| error.into_error()).map_err(of_file(path))?;
-    page(&head, reader.opened().session, spool, out).map_err(of_file(path))
+    page(&head, reader.opening_record().session, spool, out).map_err(of_file(path))
 }
 
 fn page(head: &str, session: Uuid, mut spool: File, out: &mut File) -> io::Result<()> {
@@ -213,7 +213,7 @@ fn of_file(path: &Path) -> impl Fn(io::Error) -> Error {
 }
 
 /// Names the file of the report in an error of its writer.
-fn named(error: Error, path: &Path) -> Error {
+fn name_file(error: Error, path: &Path) -> Error {
     match error {
         Error::Output(source) => Error::File { path: path.to_owned(), source },
         error => error,

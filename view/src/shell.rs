@@ -7,17 +7,17 @@ use foldlog_codec::escape;
 
 /// Quotes a word for a shell, if it needs that. A character that would not be printed as it is, and a byte that is not UTF-8, is
 /// written in the form `$'...'` of bash and zsh.
-pub fn quoted(word: &OsStr) -> String {
+pub fn quote_word(word: &OsStr) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./,:=+@%".contains(byte);
     match word.to_str() {
         Some(text) if !text.is_empty() && text.as_bytes().iter().all(is_plain) => text.to_owned(),
         Some(text) if !text.contains(escape::is_escaped) => format!("'{}'", text.replace('\'', r"'\''")),
-        _ => coded(word),
+        _ => quote_escaped(word),
     }
 }
 
 /// Writes a word in the form `$'...'`.
-fn coded(word: &OsStr) -> String {
+fn quote_escaped(word: &OsStr) -> String {
     let mut out = "$'".to_owned();
     for chunk in word.as_encoded_bytes().utf8_chunks() {
         for character in chunk.valid().chars() {

@@ -128,14 +128,14 @@ pub(crate) struct SpendReader<'a> {
 }
 
 impl<'a> SpendReader<'a> {
-    pub(crate) fn of(reader: &'a LogReader) -> SpendReader<'a> {
-        let declared = reader.declared().events.into_iter();
+    pub(crate) fn new(reader: &'a LogReader) -> SpendReader<'a> {
+        let declared = reader.declarations().events.into_iter();
         let executed = declared.filter(|event| event.name == PromptExecuted::NAME).map(|event| event.id);
         SpendReader { reader, executed: executed.collect(), budget: None }
     }
 
     /// Returns what a record says of spending; `None` if it says nothing, or cannot be read.
-    pub(crate) fn told(&mut self, record: &Record<'_>) -> Option<SpendEvent> {
+    pub(crate) fn read_event(&mut self, record: &Record<'_>) -> Option<SpendEvent> {
         match record.kind {
             RecordKind::ANSWER => {
                 let AnswerBody { scope, request, model, usage, .. } = AnswerBody::decode(record.body).ok()?;
@@ -160,21 +160,21 @@ impl<'a> SpendReader<'a> {
                     spent: failure.usage?.into(),
                 })
             }
-            RecordKind::DISPATCH if !self.executed.is_empty() => self.executed(record),
+            RecordKind::DISPATCH if !self.executed.is_empty() => self.read_execution(record),
             RecordKind::TOOL_BEGIN => self.budget(&ToolBegin::decode(record.body).ok()?.resources),
             RecordKind::TOOL_END => self.budget(&ToolEnd::decode(record.body).ok()?.resources),
             _ => None,
         }
     }
 
-    fn executed(&self, record: &Record<'_>) -> Option<SpendEvent> {
+    fn read_execution(&self, record: &Record<'_>) -> Option<SpendEvent> {
         let Action::Event { event, data } = Dispatch::decode(record.body).ok()?.action else { return None };
         if !self.executed.contains(&event) {
             return None;
         }
         // A host may call another event so.
         let event = msgpack::from_slice(&self.reader.payload(data).ok()?).ok()?;
-        let within = Lane::of(record.kind, record.body).ok()?.within;
+        let within = Lane::decode(record.kind, record.body).ok()?.within;
         Some(SpendEvent::Executed { within, event: Box::new(event) })
     }
 
@@ -205,7 +205,7 @@ impl Account {
         Spent { cost_micros: self.executed.cost_micros.max(self.budget.cost_micros), ..tokens }
     }
 
-    fn executed(&mut self, event: &PromptExecuted) {
+    fn add_execution(&mut self, event: &PromptExecuted) {
         if event.answer.is_none() {
             // Each event has the sums of its evaluation.
             self.executed.input_tokens = event.input_tokens.max(self.executed.input_tokens);
@@ -258,7 +258,7 @@ impl Accounts {
     }
 
     /// Returns what an evaluation has spent.
-    pub(crate) fn of(&self, evaluation: &str) -> Spent {
+    pub(crate) fn spent_by(&self, evaluation: &str) -> Spent {
         self.accounts.get(evaluation).map(Account::spent).unwrap_or_default()
     }
 
@@ -270,9 +270,10 @@ impl Accounts {
                 let count = |account: &mut Account| account.metered = account.metered.plus(*spent);
                 self.change(evaluation, count).into_iter().collect()
             }
-            SpendEvent::Executed { event, .. } => {
-                self.change(&event.evaluation_id, |account| account.executed(event)).into_iter().collect()
-            }
+            SpendEvent::Executed { event, .. } => self
+                .change(&event.evaluation_id, |account| account.add_execution(event))
+                .into_iter()
+                .collect(),
             SpendEvent::Budget(held) => self.budget(held, None),
         }
     }

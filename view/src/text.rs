@@ -18,7 +18,7 @@ pub fn digest_text(digest: &[u8; 32]) -> String {
 }
 
 /// Cuts a text for a person to at most `max` characters, the last of which is then `…`. `--json` prints it whole.
-pub fn shortened(text: &str, max: usize) -> String {
+pub fn shorten_text(text: &str, max: usize) -> String {
     if text.chars().count() <= max {
         return text.to_owned();
     }
@@ -27,6 +27,6 @@ pub fn shortened(text: &str, max: usize) -> String {
 }
 
 /// Writes a number of things: `1 session`, `2 sessions`.
-pub fn counted(count: u64, thing: &str) -> String {
+pub fn count_text(count: u64, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }

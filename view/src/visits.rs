@@ -22,7 +22,7 @@ pub fn each_record<E: From<Error>>(
     let read = reader.records(*range.start(), *range.end(), |record| {
         visit(record).map_err(|error| {
             failure = Some(error);
-            stopped(reader.dir())
+            stop_error(reader.dir())
         })
     });
     match failure {
@@ -32,7 +32,7 @@ pub fn each_record<E: From<Error>>(
 }
 
 /// Makes the error with which a visitor ends a walk. It is replaced before anybody sees it.
-pub fn stopped(path: &Path) -> Error {
+pub fn stop_error(path: &Path) -> Error {
     let source = Arc::new(io::Error::from(io::ErrorKind::Interrupted));
     Error::Io { op: "read", path: path.to_owned(), source }
 }
@@ -50,7 +50,7 @@ pub fn each_beyond<E: From<Error>>(
     let read = reader.beyond_damage(|frame| {
         visit(frame).map_err(|error| {
             failure = Some(error);
-            stopped(reader.dir())
+            stop_error(reader.dir())
         })
     });
     match failure {

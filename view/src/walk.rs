@@ -24,7 +24,7 @@ use crate::records::{ColumnLegend, Columns};
 use crate::spend::{Accounts, SpendReader, Spent};
 use crate::summaries;
 use crate::tasks::{self, TaskLists};
-use crate::visits::stopped;
+use crate::visits::stop_error;
 use crate::{Payloads, RecordRange};
 
 /// Number of characters of a value that a page has where the value is longer than asked for.
@@ -107,7 +107,7 @@ pub(crate) struct UsageLog {
 
 impl UsageLog {
     pub(crate) fn take(&mut self, record: &Record<'_>, sources: &mut SpendReader<'_>) {
-        let Some(told) = sources.told(record) else { return };
+        let Some(told) = sources.read_event(record) else { return };
         let sequence = record.sequence;
         let rows = self.accounts.take(&told).into_iter();
         self.rows.extend(rows.map(|(evaluation_id, spent)| UsageRow { sequence, evaluation_id, spent }));
@@ -126,7 +126,7 @@ struct SliceList {
 }
 
 impl SliceList {
-    fn of(slice: &SliceReader<'_>) -> SliceList {
+    fn from_slice(slice: &SliceReader<'_>) -> SliceList {
         SliceList {
             name: slice.name().to_owned(),
             policy: slice.policy(),
@@ -160,7 +160,11 @@ impl Follow {
     /// Notes what the slices are at a position, and returns the ids of those that changed.
     fn at(&mut self, position: SequenceNumber, now: StateReader, payloads: Payloads) -> Result<Vec<u32>> {
         for slice in now.slices() {
-            self.slices.entry(slice.id()).or_insert_with(|| SliceList::of(&slice)).history.begin(position);
+            self.slices
+                .entry(slice.id())
+                .or_insert_with(|| SliceList::from_slice(&slice))
+                .history
+                .begin(position);
         }
         let mut changed = Vec::new();
         for changes in now.changes_since(self.before.as_ref()) {
@@ -209,11 +213,11 @@ pub(crate) fn walk<W: Write>(
     payloads: Payloads,
     blocks: &mut Blocks<W>,
 ) -> Result<WalkDocument> {
-    let timeline = Timeline::of(reader);
-    let unknown = unknown(&reader.compacted());
+    let timeline = Timeline::from_reader(reader);
+    let unknown = unknown(&reader.compacted_ranges());
     let mut columns = Columns::new(reader, &timeline, range.from, range.len());
     let (mut follow, mut documents, mut records) = (Follow::default(), LineBlocks::default(), Vec::new());
-    let (mut usage, mut sources) = (UsageLog::default(), SpendReader::of(reader));
+    let (mut usage, mut sources) = (UsageLog::default(), SpendReader::new(reader));
     let mut failure = None;
     let walked = reader.fold(|record, state| {
         let sequence = record.sequence;
@@ -233,7 +237,7 @@ pub(crate) fn walk<W: Write>(
         };
         written().map_err(|error| {
             failure = Some(error);
-            stopped(reader.dir())
+            stop_error(reader.dir())
         })
     });
     let last = match (walked, failure) {
@@ -382,7 +386,7 @@ pub(crate) fn history<'a>(
     let read = reader.message_history(evaluation, |message| {
         visit(message).map_err(|error| {
             failure = Some(error);
-            stopped(reader.dir())
+            stop_error(reader.dir())
         })
     });
     match failure {
@@ -396,7 +400,7 @@ pub(crate) fn versions(history: &MessageHistory<'_>, last: SequenceNumber) -> Li
     let mut versions = ListHistory::<u32>::default();
     let mut counting: Vec<u32> = Vec::new();
     history.changes(|position, change| {
-        let (now, removed, added) = changed(std::mem::take(&mut counting), change);
+        let (now, removed, added) = apply_change(std::mem::take(&mut counting), change);
         counting = now;
         if position <= last {
             versions.change(position, &removed, &added);
@@ -406,7 +410,7 @@ pub(crate) fn versions(history: &MessageHistory<'_>, last: SequenceNumber) -> Li
 }
 
 /// Returns the messages that count after a change, by their numbers, those that went and those that came.
-fn changed(
+fn apply_change(
     mut counting: Vec<u32>,
     change: foldlog::inspect::MessagesChange<'_>,
 ) -> (Vec<u32>, Vec<u32>, Vec<(u32, u32)>) {

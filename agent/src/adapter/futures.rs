@@ -17,7 +17,7 @@ use foldlog::tools::resources::BudgetTracker;
 
 use super::{
     AsyncOnDelta, AsyncOnTurn, EvaluateOptions, ExecutionDetails, PromptAcceptance, PromptResponse,
-    ProviderAdapter, ResumeFrom, Timing, UserMessage, executed, open, response, set_out,
+    ProviderAdapter, ResumeFrom, Timing, UserMessage, open, record_execution, response, set_out,
 };
 use crate::budget::Budget;
 use crate::deadline::Deadline;
@@ -191,7 +191,7 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
                 return Err(Error::Engine(foldlog::Error::InsideOperation { operation }));
             }
             if !session.replays() {
-                detached_jobs::ended(&session, options.deadline, &options.cancel).await;
+                detached_jobs::wait_until_ended(&session, options.deadline, &options.cancel).await;
             }
             let (mut machine, evaluation, is_resume, on_delta, on_turn) = {
                 let mut options = options;
@@ -221,7 +221,7 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
             let respond = move || {
                 let adapter = adapter.provider().name();
                 let execution = ExecutionDetails { adapter, timing, is_resume, cost_micros: None };
-                executed(&prompt, &written, &mut journal, &outcome, execution)?;
+                record_execution(&prompt, &written, &mut journal, &outcome, execution)?;
                 response(&prompt, &journal, outcome.last, refused)
             };
             detached_jobs::on_thread(&session, respond).await

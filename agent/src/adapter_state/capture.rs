@@ -72,11 +72,11 @@ impl<'a> StateCapture<'a> {
         if !self.options.capture_state || !self.decider.is_due(occasion) {
             return Ok(None);
         }
-        let state = CapturedState::of(state)?;
+        let state = CapturedState::from_state(state)?;
         check_size(&state, self.options.oversized)?;
         let sequence = record(self.session, &self.evaluation_id, &state, self.supersedes, entry, occasion)?;
         self.supersedes = Some(sequence);
-        self.decider.captured();
+        self.decider.note_capture();
         Ok(Some(sequence))
     }
 
@@ -86,7 +86,7 @@ impl<'a> StateCapture<'a> {
     /// # Errors
     ///
     /// [`Error::Engine`] if the session takes no record.
-    pub fn expired(&mut self, snapshot: &AdapterStateSnapshot) -> Result<SequenceNumber> {
+    pub fn record_expiry(&mut self, snapshot: &AdapterStateSnapshot) -> Result<SequenceNumber> {
         let sequence = retire(self.session, &self.evaluation_id, snapshot, CaptureOccasion::Expired)?;
         self.supersedes = None;
         Ok(sequence)

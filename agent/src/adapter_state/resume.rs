@@ -25,7 +25,7 @@ impl AdapterResume {
     /// # Errors
     ///
     /// [`Error::ResumeRefused`](crate::Error::ResumeRefused) if it may not.
-    pub fn validated(
+    pub fn from_snapshot(
         snapshot: AdapterStateSnapshot,
         options: &AdapterStateOptions,
         context: &ResumeContext,

@@ -30,7 +30,7 @@ impl From<conversation::AdapterStateSnapshot> for AdapterStateSnapshot {
     fn from(recorded: conversation::AdapterStateSnapshot) -> AdapterStateSnapshot {
         AdapterStateSnapshot {
             sequence: recorded.sequence,
-            state: CapturedState::untyped(recorded.adapter, recorded.resumable, recorded.state),
+            state: CapturedState::from_json(recorded.adapter, recorded.resumable, recorded.state),
             captured_at: recorded.captured_at,
             evaluation_id: recorded.evaluation_id,
             supersedes: recorded.supersedes,

@@ -47,7 +47,7 @@ impl CapturedState {
     /// # Errors
     ///
     /// [`Error::AdapterState`] if the state cannot be written as JSON.
-    pub fn of<S: AdapterState + Serialize>(state: &S) -> Result<CapturedState> {
+    pub fn from_state<S: AdapterState + Serialize>(state: &S) -> Result<CapturedState> {
         let (adapter_type, resumable) = (state.adapter_type().to_owned(), state.resumable());
         match serde_json::to_value(state) {
             Ok(state) => Ok(CapturedState { adapter_type, resumable, state }),
@@ -59,7 +59,7 @@ impl CapturedState {
     }
 
     /// Holds a state that has no type in this program.
-    pub fn untyped(adapter_type: impl Into<String>, resumable: bool, state: Value) -> CapturedState {
+    pub fn from_json(adapter_type: impl Into<String>, resumable: bool, state: Value) -> CapturedState {
         CapturedState { adapter_type: adapter_type.into(), resumable, state }
     }
 

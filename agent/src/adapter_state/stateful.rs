@@ -66,7 +66,7 @@ pub trait StatefulAdapter {
         snapshot: AdapterStateSnapshot,
     ) -> Result<AdapterResume> {
         let options = self.state_options().cloned().unwrap_or_default();
-        AdapterResume::validated(snapshot, &options, &self.resume_context(prompt, state))
+        AdapterResume::from_snapshot(snapshot, &options, &self.resume_context(prompt, state))
     }
 
     /// Evaluates a prompt. If the host wants sessions to be resumed ([`AdapterStateOptions::auto_resume`]) and the

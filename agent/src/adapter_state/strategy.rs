@@ -115,18 +115,18 @@ impl CheckpointDecider {
             (None, CaptureOccasion::Init) => true,
             (None | Some(CheckpointStrategy::OnComplete), occasion) => occasion.is_end(),
             (Some(CheckpointStrategy::OnToolUse), occasion) => occasion == CaptureOccasion::Tool,
-            (Some(CheckpointStrategy::Periodic(every)), _) => self.passed() >= every,
+            (Some(CheckpointStrategy::Periodic(every)), _) => self.elapsed() >= every,
             (Some(CheckpointStrategy::OnDemand), _) => false,
         }
     }
 
     /// Tells the decider that a state was captured.
-    pub fn captured(&mut self) {
+    pub fn note_capture(&mut self) {
         self.has_captured = true;
         self.last_us = self.clock.steady_us();
     }
 
-    fn passed(&self) -> Duration {
+    fn elapsed(&self) -> Duration {
         let passed_us = self.clock.steady_us().saturating_sub(self.last_us);
         Duration::from_micros(u64::try_from(passed_us).unwrap_or_default())
     }

@@ -222,13 +222,23 @@ impl ResumeChecker<'_> {
                 && self.context.moved_from.iter().any(|before| Path::new(before) == Path::new(recorded))
         };
         let holds = recorded.map(Path::new) == expected.map(Path::new) || recorded.is_some_and(was_moved);
-        self.require(holds, ResumeCheck::WorkspacePath, || quoted(recorded), || quoted(expected))
+        self.require(
+            holds,
+            ResumeCheck::WorkspacePath,
+            || quote_or_nothing(recorded),
+            || quote_or_nothing(expected),
+        )
     }
 
     fn same_prompt(&self) -> Result<(), ResumeRefusal> {
         let recorded = self.snapshot.state.text("prompt_name");
         let expected = Some(self.context.prompt_name.as_str());
-        self.require(recorded == expected, ResumeCheck::PromptName, || quoted(recorded), || quoted(expected))
+        self.require(
+            recorded == expected,
+            ResumeCheck::PromptName,
+            || quote_or_nothing(recorded),
+            || quote_or_nothing(expected),
+        )
     }
 
     fn on_live_path(&self) -> Result<(), ResumeRefusal> {
@@ -258,6 +268,6 @@ impl AdapterStateSnapshot {
     }
 }
 
-fn quoted(text: Option<&str>) -> String {
+fn quote_or_nothing(text: Option<&str>) -> String {
     text.map_or_else(|| "nothing".to_owned(), |text| format!("`{text}`"))
 }

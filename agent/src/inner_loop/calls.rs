@@ -88,7 +88,7 @@ impl AnswerToolCalls {
                     Some((Cause::Skipped, SKIPPED_TEXT.to_owned()))
                 }
                 None if ordinal >= max => Some((Cause::Skipped, too_many(max))),
-                None => self.closing(ordinal, call, &known),
+                None => self.reason_to_close(ordinal, call, &known),
             };
             let together = known(&call.name).unwrap_or_default();
             match closing {
@@ -109,7 +109,7 @@ impl AnswerToolCalls {
     }
 
     /// Returns with what a call is closed that cannot run.
-    fn closing(
+    fn reason_to_close(
         &self,
         ordinal: u32,
         call: &ToolCallRecord,
@@ -120,12 +120,13 @@ impl AnswerToolCalls {
             return Some((Cause::InvalidArguments, INCOMPLETE.to_owned()));
         }
         let is_missing = self.missing.contains(&ordinal) || known(&call.name).is_none();
-        is_missing.then(|| (Cause::UnknownTool, format!("There is no tool `{}`.", shortened(&call.name))))
+        is_missing
+            .then(|| (Cause::UnknownTool, format!("There is no tool `{}`.", shorten_for_model(&call.name))))
     }
 }
 
 /// Returns a name as it is shown to the model: a model may make up one of any length.
-pub fn shortened(name: &str) -> String {
+pub fn shorten_for_model(name: &str) -> String {
     const SHOWN: usize = 200;
     let short: String = name.chars().take(SHOWN).collect();
     if short.len() < name.len() { format!("{short}…") } else { short }

@@ -69,7 +69,7 @@ pub(crate) async fn on_thread<T: Send + 'static>(
 }
 
 /// Returns once nothing goes on that evaluations of this session have left, when the deadline passes, or when somebody cancels.
-pub(crate) async fn ended(session: &Session, deadline: Deadline, cancel: &CancelToken) {
+pub(crate) async fn wait_until_ended(session: &Session, deadline: Deadline, cancel: &CancelToken) {
     let is_left = || LEFT.lock().iter().any(|job| job.session == session.id());
     let ended = async {
         loop {
@@ -87,6 +87,6 @@ pub(crate) async fn ended(session: &Session, deadline: Deadline, cancel: &Cancel
 /// Waits on this thread as `ended` does.
 pub fn wait(session: &Session, deadline: Deadline, cancel: &CancelToken) {
     if session.inside_operation().is_none() && !session.replays() {
-        block_on(ended(session, deadline, cancel));
+        block_on(wait_until_ended(session, deadline, cancel));
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use foldlog::Cause;
 use foldlog::tools::ToolCall;
 
-use super::evaluation::{Evaluation, EvaluationTarget, Outcome, replayed, tool_call};
+use super::evaluation::{Evaluation, EvaluationTarget, Outcome, read_recorded_reply, tool_call};
 use super::journal::Journal;
 use super::machine::InnerLoop;
 use super::steps::{CallToRun, Fact, LoopStep};
@@ -74,8 +74,8 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
 
     fn send(&mut self) -> Result<Fact> {
         let prepared = self.evaluation.take_prepared()?;
-        if let Some(session) = self.evaluation.replayed() {
-            let fact = replayed(session)?;
+        if let Some(session) = self.evaluation.replayed_session() {
+            let fact = read_recorded_reply(session)?;
             self.evaluation.done.requests += 1;
             return Ok(fact);
         }
@@ -96,12 +96,12 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
         if let Some(on_delta) = self.on_delta.as_mut().filter(|_| shown && sent.is_err()) {
             on_delta(Delta::Discarded);
         }
-        Ok(self.evaluation.sent(self.provider.limited_as(), sent))
+        Ok(self.evaluation.note_reply(self.provider.limited_as(), sent))
     }
 
     /// Waits, unless somebody cancels the evaluation, or its deadline passes first.
     fn sleep(&self, time: Duration) -> Result<()> {
-        if self.evaluation.replayed().is_some() {
+        if self.evaluation.replayed_session().is_some() {
             return Ok(());
         }
         let from = Instant::now();

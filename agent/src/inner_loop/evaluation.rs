@@ -85,7 +85,7 @@ impl Evaluation {
             LoopStep::Shorten(reason) => self.shorten(reason),
             LoopStep::Prepare => self.prepare(asked),
             LoopStep::RecordRequest { attempt } => {
-                let Some(prepared) = &self.prepared else { return Err(self.unprepared()) };
+                let Some(prepared) = &self.prepared else { return Err(self.unprepared_error()) };
                 self.request = self.journal.request(attempt, self.identity.digest, prepared)?;
                 self.attempt = attempt;
                 Ok(Fact::Recorded(self.request))
@@ -111,7 +111,7 @@ impl Evaluation {
         }
     }
 
-    fn unprepared(&self) -> Error {
+    fn unprepared_error(&self) -> Error {
         let name = format!("{}:{}", self.identity.namespace, self.identity.key);
         Error::evaluation(EvaluationPhase::Request, name, "there is no request to be sent")
     }
@@ -146,11 +146,11 @@ impl Evaluation {
             return Err(Error::DeadlineExceeded { phase: EvaluationPhase::Deadline });
         }
         let Some(budget) = self.budget else { return Ok(()) };
-        let answers = self.journal.unmetered();
+        let answers = self.journal.unmetered_answers();
         if answers > 0 && budget.unmetered == UnknownUsagePolicy::Refuse {
             return Err(Error::UsageUnknown { answers });
         }
-        budget.check(&self.journal.estimated()?)
+        budget.check(&self.journal.estimate_usage()?)
     }
 
     /// Asks the shortener what to replace, and records that.
@@ -161,7 +161,7 @@ impl Evaluation {
         if !is_due && options.messages.is_none() {
             return Ok(Fact::Done);
         }
-        let messages = self.journal.sent()?;
+        let messages = self.journal.sent_entries()?;
         if !is_due && options.messages.is_none_or(|max| messages.len() < max) {
             return Ok(Fact::Done);
         }
@@ -198,11 +198,11 @@ impl Evaluation {
 
     /// Returns the request that is to be sent.
     pub(super) fn take_prepared(&mut self) -> Result<PreparedRequest> {
-        self.prepared.take().ok_or_else(|| self.unprepared())
+        self.prepared.take().ok_or_else(|| self.unprepared_error())
     }
 
     /// Returns the session, if it replays what another run recorded: then nothing is sent and nobody waits.
-    pub(super) fn replayed(&self) -> Option<&Session> {
+    pub(super) fn replayed_session(&self) -> Option<&Session> {
         self.journal.session().filter(|session| session.replays())
     }
 
@@ -225,7 +225,11 @@ impl Evaluation {
     }
 
     /// Notes what came of a request that was sent. `provider` is what the provider is limited as.
-    pub(super) fn sent(&mut self, provider: &str, sent: Result<ProviderAnswer, Box<ProviderError>>) -> Fact {
+    pub(super) fn note_reply(
+        &mut self,
+        provider: &str,
+        sent: Result<ProviderAnswer, Box<ProviderError>>,
+    ) -> Fact {
         self.done.requests += 1;
         match sent {
             Ok(answer) => Fact::Answered(Box::new(answer)),
@@ -262,11 +266,15 @@ impl Evaluation {
         calls: &[CallToRun],
         reports: Vec<Result<ToolReport, foldlog::Error>>,
     ) -> Fact {
-        let ended = |(call, report): (&CallToRun, _)| (call.ordinal, self.ended(call, report));
+        let ended = |(call, report): (&CallToRun, _)| (call.ordinal, self.take_tool_report(call, report));
         Fact::ToolsEnded(calls.iter().zip(reports).map(ended).collect())
     }
 
-    fn ended(&mut self, call: &CallToRun, report: Result<ToolReport, foldlog::Error>) -> ToolEnded {
+    fn take_tool_report(
+        &mut self,
+        call: &CallToRun,
+        report: Result<ToolReport, foldlog::Error>,
+    ) -> ToolEnded {
         match report {
             Ok(report) => {
                 self.journal.result(call, &report.message, !report.success);
@@ -314,7 +322,7 @@ impl Evaluation {
 }
 
 /// Returns what came of a request in the run that is replayed.
-pub(super) fn replayed(session: &Session) -> foldlog::Result<Fact> {
+pub(super) fn read_recorded_reply(session: &Session) -> foldlog::Result<Fact> {
     Ok(match session.recorded_reply()? {
         Some(RecordedReply::Answered(answer)) => {
             let NewAnswer { content, calls, last_call_incomplete, blocks, stop, continues, .. } = *answer;
@@ -335,7 +343,7 @@ pub(super) fn replayed(session: &Session) -> foldlog::Result<Fact> {
         }
         Some(RecordedReply::Failed { failure, asked_again }) => {
             let NewRequestFailure { status, arrived, request_id, usage, rate_limits, .. } = *failure;
-            let kind = ProviderErrorKind::recorded(&failure.cause, asked_again);
+            let kind = ProviderErrorKind::from_recorded_name(&failure.cause, asked_again);
             let error = ProviderError {
                 status,
                 arrived,

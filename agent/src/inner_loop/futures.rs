@@ -22,7 +22,7 @@ use futures_lite::future::or;
 use futures_timer::Delay;
 
 use super::detached_jobs::on_thread;
-use super::evaluation::{Evaluation, EvaluationTarget, Outcome, replayed, tool_call};
+use super::evaluation::{Evaluation, EvaluationTarget, Outcome, read_recorded_reply, tool_call};
 use super::journal::Journal;
 use super::machine::InnerLoop;
 use super::steps::{CallToRun, Fact, LoopStep};
@@ -98,7 +98,9 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
             LoopStep::Prepare | LoopStep::CheckOutput(_) => return false,
             LoopStep::Shorten(_) if evaluation.shorten.is_some() => return false,
             // What unmetered answers have used is estimated from the whole conversation.
-            LoopStep::Check(_) => return evaluation.budget.is_none() || evaluation.journal.unmetered() == 0,
+            LoopStep::Check(_) => {
+                return evaluation.budget.is_none() || evaluation.journal.unmetered_answers() == 0;
+            }
             LoopStep::RecordTurn { .. } if self.on_turn.is_some() => return false,
             _ => {}
         }
@@ -131,8 +133,8 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
 
     async fn send(&mut self, evaluation: &mut Evaluation) -> Result<Fact> {
         let prepared = evaluation.take_prepared()?;
-        if let Some(session) = evaluation.replayed().cloned() {
-            let fact = on_thread(&self.session, move || replayed(&session)).await?;
+        if let Some(session) = evaluation.replayed_session().cloned() {
+            let fact = on_thread(&self.session, move || read_recorded_reply(&session)).await?;
             evaluation.done.requests += 1;
             return Ok(fact);
         }
@@ -157,7 +159,7 @@ impl<P: AsyncProvider + 'static, O: 'static> AsyncDriver<P, O> {
             let arrived = Some(arrived).filter(|arrived| !arrived.is_empty());
             Err(Box::new(ProviderError { arrived, ..given_up }))
         });
-        Ok(evaluation.sent(self.adapter.provider().limited_as(), sent))
+        Ok(evaluation.note_reply(self.adapter.provider().limited_as(), sent))
     }
 }
 
@@ -209,7 +211,7 @@ async fn given_up<T>(deadline: Option<Instant>, cancel: &CancelToken) -> Result<
 
 /// Waits, unless somebody cancels the evaluation, or its deadline passes first.
 async fn sleep(evaluation: &Evaluation, time: Duration) -> Result<()> {
-    if time.is_zero() || evaluation.replayed().is_some() {
+    if time.is_zero() || evaluation.replayed_session().is_some() {
         return Ok(());
     }
     evaluation.check_wait(time)?;

@@ -55,7 +55,7 @@ enum RecordsTo {
 impl Journal {
     /// Makes a journal that records in the session of a conversation. `used` is what the conversation has used so far, and
     /// `last_usage` what its last answer has.
-    pub fn recorded(
+    pub fn in_session(
         session: Session,
         held: ConversationFollower,
         used: Used,
@@ -96,12 +96,12 @@ impl Journal {
     }
 
     /// Returns of how many answers nobody knows what they used.
-    pub fn unmetered(&self) -> u64 {
+    pub fn unmetered_answers(&self) -> u64 {
         self.used.unmetered
     }
 
     /// Returns what the evaluation has spent so far, with an estimate of what the provider did not say.
-    pub fn estimated(&mut self) -> Result<Usage> {
+    pub fn estimate_usage(&mut self) -> Result<Usage> {
         let unmetered = self.used.unmetered;
         if self.estimated.0 != unmetered
             && let Some(conversation) = self.conversation()?
@@ -195,11 +195,11 @@ impl Journal {
     }
 
     /// Returns the messages as they would be sent, with their records, or else with their places.
-    pub fn sent(&mut self) -> Result<Vec<SentMessage>> {
+    pub fn sent_entries(&mut self) -> Result<Vec<SentMessage>> {
         let messages = match &mut self.to {
             RecordsTo::Memory(messages) => messages,
             RecordsTo::Session(_, held) => {
-                return Ok(held.read()?.map(Conversation::sent).unwrap_or_default());
+                return Ok(held.read()?.map(Conversation::sent_entries).unwrap_or_default());
             }
         };
         let mut last = None;
@@ -374,7 +374,7 @@ impl Journal {
     }
 
     /// Records what a provider told its model of a call that ran elsewhere. That closes the call, or replaces the text of its end.
-    pub fn told(
+    pub fn record_shown_result(
         &mut self,
         call: &ToolCallRecord,
         origin: Option<CallOrigin>,
@@ -414,7 +414,7 @@ impl Journal {
         let is_begun = is_rendered || !held.is_empty();
         self.begins = (!is_begun && !state.state_id.is_nil()).then_some((state.state_id, state.created_at));
         if let Some(text) = state.system_message.content.as_deref().filter(|_| !is_rendered) {
-            let original = OriginalMessage::of(&state.system_message, &mut self.begins);
+            let original = OriginalMessage::from_message(&state.system_message, &mut self.begins);
             self.system_from(text, prompt.clone(), original)?;
         }
         for (place, turn) in state.turns.iter().enumerate().skip(held.len().saturating_sub(1)) {
@@ -445,7 +445,7 @@ impl Journal {
             payload: turn.provider_payload.clone(),
             ..ProviderAnswer::default()
         };
-        let original = OriginalMessage::of(&turn.assistant_message, &mut self.begins);
+        let original = OriginalMessage::from_message(&turn.assistant_message, &mut self.begins);
         self.answer_from(None, answer, original)
     }
 
@@ -476,7 +476,7 @@ impl Journal {
         origin: Option<CallOrigin>,
         id: String,
     ) -> Result<()> {
-        let original = OriginalMessage::of(message, &mut self.begins);
+        let original = OriginalMessage::from_message(message, &mut self.begins);
         match &mut self.to {
             RecordsTo::Memory(messages) => messages.push(message.clone()),
             RecordsTo::Session(session, _) => {

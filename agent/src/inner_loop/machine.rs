@@ -185,7 +185,7 @@ impl InnerLoop {
                 self.requests = self.requests.saturating_add(1);
                 self.go(State::Sending, LoopStep::Send)
             }
-            (State::Sending, Fact::Answered(answer)) => self.answered(answer),
+            (State::Sending, Fact::Answered(answer)) => self.take_answer(answer),
             (State::Sending, Fact::NotAnswered(error)) => self.not_answered(error),
             (State::RecordingFailure { retry: Some(delay), .. }, Fact::Recorded(_)) => {
                 self.go(State::Sleeping, LoopStep::Sleep(delay))
@@ -297,7 +297,7 @@ impl InnerLoop {
         LoopStep::Fail(Error::from(*error))
     }
 
-    fn answered(&mut self, answer: Box<ProviderAnswer>) -> LoopStep {
+    fn take_answer(&mut self, answer: Box<ProviderAnswer>) -> LoopStep {
         self.turn = OpenAnswer {
             content: answer.content.clone(),
             stop: answer.stop.clone(),

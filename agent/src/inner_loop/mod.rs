@@ -50,7 +50,7 @@ mod machine;
 mod start;
 mod steps;
 
-pub use calls::shortened;
+pub use calls::shorten_for_model;
 pub(crate) use driver::Driver;
 pub(crate) use evaluation::{Evaluation, runnable};
 pub use evaluation::{Outcome, read_output};

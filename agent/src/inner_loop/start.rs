@@ -76,7 +76,7 @@ impl LoopStart {
     /// Reads where a conversation stands that follows `prompt`. `overrides` are those that the host gave from the
     /// beginning. Returns the start, and whether the open answer was imported, so that nobody knows what became of its
     /// open calls.
-    pub fn of(
+    pub fn from_conversation(
         conversation: &Conversation,
         prompt: &PromptIdentity,
         overrides: VisibilityOverrides,

@@ -125,9 +125,9 @@ impl fmt::Display for PairingViolation {
         write!(f, "message {}: ", self.message)?;
         match (&self.subject, self.rule) {
             (Some(name), PairingRule::ToolName | PairingRule::SpeakerName) => {
-                write!(f, "`{}` ", shown(name))?;
+                write!(f, "`{}` ", escape_beginning(name))?;
             }
-            (Some(id), _) => write!(f, "the call `{}` ", shown(id))?,
+            (Some(id), _) => write!(f, "the call `{}` ", escape_beginning(id))?,
             (None, _) => {}
         }
         f.write_str(self.rule.text())
@@ -138,7 +138,7 @@ impl fmt::Display for PairingViolation {
 const SHOWN_CHARS_MAX: usize = 64;
 
 /// Escapes the beginning of an id or name.
-fn shown(text: &str) -> String {
+fn escape_beginning(text: &str) -> String {
     let head: String = text.chars().take(SHOWN_CHARS_MAX).collect();
     let more = if head.len() < text.len() { "…" } else { "" };
     format!("{}{more}", escape::text(&head))
@@ -157,7 +157,7 @@ struct FormatLimits {
 }
 
 impl FormatLimits {
-    fn of(format: MessageFormat) -> FormatLimits {
+    fn for_format(format: MessageFormat) -> FormatLimits {
         match format {
             MessageFormat::OpenAi => {
                 FormatLimits { format, id_chars_max: 40, id_is_word: false, tool_chars_max: 64 }
@@ -170,7 +170,7 @@ impl FormatLimits {
 
     fn takes_id(&self, id: &str) -> bool {
         let word = || id.bytes().all(is_word);
-        !id.is_empty() && within(id, self.id_chars_max) && (!self.id_is_word || word())
+        !id.is_empty() && is_within(id, self.id_chars_max) && (!self.id_is_word || word())
     }
 
     fn takes_tool(&self, name: &str) -> bool {
@@ -180,7 +180,7 @@ impl FormatLimits {
     fn takes_speaker(&self, name: &str) -> bool {
         let refused = |c: char| c.is_whitespace() || matches!(c, '<' | '|' | '\\' | '/' | '>');
         match self.format {
-            MessageFormat::OpenAi => !name.is_empty() && within(name, 64) && !name.contains(refused),
+            MessageFormat::OpenAi => !name.is_empty() && is_within(name, 64) && !name.contains(refused),
             MessageFormat::Anthropic => true,
         }
     }
@@ -202,7 +202,7 @@ impl FormatLimits {
     }
 }
 
-fn within(text: &str, chars_max: usize) -> bool {
+fn is_within(text: &str, chars_max: usize) -> bool {
     text.len() <= chars_max || text.chars().nth(chars_max).is_none()
 }
 
@@ -251,7 +251,7 @@ pub fn validate(
     messages: &[ConversationMessage],
 ) -> Result<(), Vec<PairingViolation>> {
     let mut check = Check {
-        limits: FormatLimits::of(format),
+        limits: FormatLimits::for_format(format),
         violations: Vec::new(),
         ids: HashSet::new(),
         answer: 0,
@@ -264,7 +264,7 @@ pub fn validate(
     check.close();
     let speaks = messages.iter().any(|message| message.role != Role::System);
     if messages.is_empty() || (format == MessageFormat::Anthropic && !speaks) {
-        check.found(messages.len().saturating_sub(1), PairingRule::NoMessages, None);
+        check.add_violation(messages.len().saturating_sub(1), PairingRule::NoMessages, None);
     }
     // What is missing behind an answer is noticed at the message that stands there instead.
     check.violations.sort_by_key(|violation| violation.message);
@@ -286,7 +286,7 @@ struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    fn found(&mut self, message: usize, rule: PairingRule, subject: Option<&str>) {
+    fn add_violation(&mut self, message: usize, rule: PairingRule, subject: Option<&str>) {
         self.violations.push(PairingViolation { message, rule, subject: subject.map(str::to_owned) });
     }
 
@@ -301,17 +301,17 @@ impl<'a> Check<'a> {
         for call in &message.tool_calls {
             let id = call.call_id.as_str();
             if message.role != Role::Assistant {
-                self.found(index, PairingRule::CallsElsewhere, Some(id));
+                self.add_violation(index, PairingRule::CallsElsewhere, Some(id));
                 continue;
             }
             if !self.limits.takes_id(id) {
-                self.found(index, PairingRule::MalformedId, Some(id));
+                self.add_violation(index, PairingRule::MalformedId, Some(id));
             }
             if !self.ids.insert(id) {
-                self.found(index, PairingRule::RepeatedId, Some(id));
+                self.add_violation(index, PairingRule::RepeatedId, Some(id));
             }
             if !self.limits.takes_tool(&call.name) {
-                self.found(index, PairingRule::ToolName, Some(&call.name));
+                self.add_violation(index, PairingRule::ToolName, Some(&call.name));
             }
             self.answer = index;
             self.open.push((id, false));
@@ -332,7 +332,7 @@ impl<'a> Check<'a> {
             *answered = true;
         }
         if let Some(rule) = rule {
-            self.found(index, rule, Some(id));
+            self.add_violation(index, rule, Some(id));
         }
     }
 
@@ -340,7 +340,7 @@ impl<'a> Check<'a> {
     fn close(&mut self) {
         for (id, answered) in std::mem::take(&mut self.open) {
             if !answered {
-                self.found(self.answer, PairingRule::Unanswered, Some(id));
+                self.add_violation(self.answer, PairingRule::Unanswered, Some(id));
             }
         }
     }
@@ -350,10 +350,10 @@ impl<'a> Check<'a> {
         self.spoken |= role != Role::System;
         match (self.limits.format, role) {
             (MessageFormat::Anthropic, Role::System) if !first => {
-                self.found(index, PairingRule::SystemNotFirst, None);
+                self.add_violation(index, PairingRule::SystemNotFirst, None);
             }
             (MessageFormat::Anthropic, Role::Assistant | Role::Tool) if first => {
-                self.found(index, PairingRule::UserNotFirst, None);
+                self.add_violation(index, PairingRule::UserNotFirst, None);
             }
             _ => {}
         }
@@ -362,12 +362,12 @@ impl<'a> Check<'a> {
     fn content(&mut self, index: usize, message: &ConversationMessage) {
         let blocks = own_blocks(self.limits.format, message);
         if blocks.is_some_and(|json| !is_sound(json)) {
-            self.found(index, PairingRule::MalformedBlocks, None);
+            self.add_violation(index, PairingRule::MalformedBlocks, None);
         } else if !self.limits.takes_content(message) {
-            self.found(index, PairingRule::EmptyContent, None);
+            self.add_violation(index, PairingRule::EmptyContent, None);
         }
         if let Some(name) = message.name.as_deref().filter(|name| !self.limits.takes_speaker(name)) {
-            self.found(index, PairingRule::SpeakerName, Some(name));
+            self.add_violation(index, PairingRule::SpeakerName, Some(name));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use foldlog::conversation::{ConversationMessage, Role, ToolCallRecord};
 use serde::Serialize;
 
-use super::{FormatLimits, MessageFormat, is_sound, is_word, own_blocks, result_id, shown};
+use super::{FormatLimits, MessageFormat, escape_beginning, is_sound, is_word, own_blocks, result_id};
 
 /// Text of a result that stands for one that is missing.
 const NO_RESULT: &str = "There is no result: the call was not run, or its result was not recorded.";
@@ -128,7 +128,7 @@ impl fmt::Display for RepairChange {
         match self {
             RepairChange::CallsDropped { message, call_ids } => {
                 write!(f, "message {message}: the calls of a message that is no answer are left out:")?;
-                call_ids.iter().try_for_each(|id| write!(f, " `{}`", shown(id)))
+                call_ids.iter().try_for_each(|id| write!(f, " `{}`", escape_beginning(id)))
             }
             RepairChange::BlocksDropped { message } => {
                 write!(f, "message {message}: its malformed blocks are left out")
@@ -140,28 +140,40 @@ impl fmt::Display for RepairChange {
                 write!(f, "message {message}: its content is filled with `{NO_CONTENT}`")
             }
             RepairChange::ResultAdded { message, call_id } => {
-                write!(f, "message {message}: the call `{}` gets a stand-in result", shown(call_id))
+                write!(
+                    f,
+                    "message {message}: the call `{}` gets a stand-in result",
+                    escape_beginning(call_id)
+                )
             }
             RepairChange::CallAdded { message, call_id } => {
-                write!(f, "message {message}: the result for `{}` gets a stand-in call", shown(call_id))
+                write!(
+                    f,
+                    "message {message}: the result for `{}` gets a stand-in call",
+                    escape_beginning(call_id)
+                )
             }
             RepairChange::ResultDropped { message, call_id } => {
-                let id = shown(call_id);
+                let id = escape_beginning(call_id);
                 write!(f, "message {message}: the result for `{id}` belongs to no call and is left out")
             }
             RepairChange::ResultMoved { message, call_id } => {
-                write!(f, "message {message}: the result for `{}` is put behind its answer", shown(call_id))
+                write!(
+                    f,
+                    "message {message}: the result for `{}` is put behind its answer",
+                    escape_beginning(call_id)
+                )
             }
             RepairChange::IdRenamed { message, ordinal, was, now } => {
-                let (was, now) = (shown(was), shown(now));
+                let (was, now) = (escape_beginning(was), escape_beginning(now));
                 write!(f, "message {message}: the id `{was}` of call {ordinal} becomes `{now}`")
             }
             RepairChange::ToolRenamed { message, ordinal, was, now } => {
-                let (was, now) = (shown(was), shown(now));
+                let (was, now) = (escape_beginning(was), escape_beginning(now));
                 write!(f, "message {message}: the tool `{was}` of call {ordinal} becomes `{now}`")
             }
             RepairChange::SpeakerDropped { message, name } => {
-                write!(f, "message {message}: the speaker's name `{}` is left out", shown(name))
+                write!(f, "message {message}: the speaker's name `{}` is left out", escape_beginning(name))
             }
             RepairChange::SystemMoved { message } => {
                 write!(f, "message {message}: the system message is put before all others")
@@ -198,7 +210,7 @@ type IndexedMessage = (Option<usize>, ConversationMessage);
 /// assert!(validate(MessageFormat::OpenAi, &repaired.messages).is_ok());
 /// ```
 pub fn repair(format: MessageFormat, messages: &[ConversationMessage]) -> Repair {
-    let limits = FormatLimits::of(format);
+    let limits = FormatLimits::for_format(format);
     let mut changes = Vec::new();
     let kept = contents(&limits, messages, &mut changes);
     let mut kept = pairs(kept, Orphans::LeftOut, &mut changes);
@@ -425,7 +437,7 @@ fn unique_ids(limits: &FormatLimits, messages: &mut [IndexedMessage], changes: &
         let mut answered = Vec::with_capacity(message.tool_calls.len());
         for (ordinal, call) in message.tool_calls.iter_mut().enumerate() {
             if !limits.takes_id(&call.call_id) || ids.taken.contains(&call.call_id) {
-                let now = ids.unused(&call.call_id, limits);
+                let now = ids.make_unused_id(&call.call_id, limits);
                 let was = std::mem::replace(&mut call.call_id, now.clone());
                 let message = *index;
                 changes.extend(message.map(|message| RepairChange::IdRenamed { message, ordinal, was, now }));
@@ -447,7 +459,7 @@ struct CallIds {
 
 impl CallIds {
     /// Makes an id that no earlier call has, and that resembles `id`.
-    fn unused(&mut self, id: &str, limits: &FormatLimits) -> String {
+    fn make_unused_id(&mut self, id: &str, limits: &FormatLimits) -> String {
         let base = word(id, MADE_ID_BYTES_MAX, "call");
         if limits.takes_id(&base) && !self.taken.contains(&base) {
             return base;

@@ -104,20 +104,20 @@ fn prune<O: DeserializeOwned>(value: &mut Value) {
 /// Returns the JSON pointer of a field's object, and the field's name; `None` for what is no field.
 fn pointer(path: &serde_ignored::Path<'_>) -> Option<(String, String)> {
     use serde_ignored::Path;
-    fn of(path: &Path<'_>) -> String {
+    fn pointer_to(path: &Path<'_>) -> String {
         match path {
             Path::Root => String::new(),
-            Path::Seq { parent, index } => format!("{}/{index}", of(parent)),
+            Path::Seq { parent, index } => format!("{}/{index}", pointer_to(parent)),
             Path::Map { parent, key } => {
-                format!("{}/{}", of(parent), key.replace('~', "~0").replace('/', "~1"))
+                format!("{}/{}", pointer_to(parent), key.replace('~', "~0").replace('/', "~1"))
             }
             Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
-                of(parent)
+                pointer_to(parent)
             }
         }
     }
     match path {
-        Path::Map { parent, key } => Some((of(parent), key.clone())),
+        Path::Map { parent, key } => Some((pointer_to(parent), key.clone())),
         _ => None,
     }
 }

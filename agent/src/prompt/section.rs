@@ -70,7 +70,7 @@ impl SectionPath {
         &self.0
     }
 
-    fn within(parent: Option<&SectionPath>, key: &str) -> Result<SectionPath, PromptError> {
+    fn from_parent(parent: Option<&SectionPath>, key: &str) -> Result<SectionPath, PromptError> {
         let around = parent.map_or(&[][..], SectionPath::keys);
         SectionPath::new(around.iter().map(String::as_str).chain([key]))
     }
@@ -336,7 +336,7 @@ impl<'a> Rendering<'a> {
         section: &MarkdownSection,
         parent: Option<(&SectionPath, SectionVisibility)>,
     ) -> Result<(), PromptError> {
-        let path = SectionPath::within(parent.map(|(path, _)| path), &section.key)?;
+        let path = SectionPath::from_parent(parent.map(|(path, _)| path), &section.key)?;
         if !self.known.insert(path.clone()) {
             return Err(PromptError::DuplicateSection(path));
         }

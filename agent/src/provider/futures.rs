@@ -160,7 +160,7 @@ impl<P: Provider + 'static> AsyncProvider for BlockingProvider<P> {
         options: &mut AsyncSendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>> {
         let (provider, prepared) = (Arc::clone(&self.0), prepared.clone());
-        let given_up = CancelOnDrop(options.cancel.within());
+        let given_up = CancelOnDrop(options.cancel.child_token());
         let (deadline, cancel, is_heard) = (options.deadline, given_up.0.clone(), options.on_delta.is_some());
         let (tells, told) = async_channel::unbounded();
         let sent = unblock(move || {
@@ -205,7 +205,7 @@ impl CancelToken {
     }
 
     /// Makes a token that is set by itself, or with this one.
-    fn within(&self) -> CancelToken {
+    fn child_token(&self) -> CancelToken {
         CancelToken(Arc::new(CancelState { around: Some(self.clone()), ..CancelState::default() }))
     }
 

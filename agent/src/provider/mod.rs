@@ -326,7 +326,7 @@ impl ProviderErrorKind {
 
     /// Returns the kind that a record names. Of a provider that gave no answer then, the record says no more, but whether it
     /// was asked again.
-    pub(crate) fn recorded(name: &str, asked_again: bool) -> ProviderErrorKind {
+    pub(crate) fn from_recorded_name(name: &str, asked_again: bool) -> ProviderErrorKind {
         match name {
             "throttled" => ProviderErrorKind::Throttled(ThrottleDetails {
                 kind: ThrottleKind::Unknown,

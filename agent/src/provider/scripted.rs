@@ -44,7 +44,7 @@ impl From<ProviderError> for ScriptedReply {
 impl ScriptedReply {
     /// Makes an answer with a text and no calls.
     pub fn text(text: impl Into<String>) -> ScriptedReply {
-        ScriptedReply::Answer(answered(Some(text.into()), Vec::new(), "stop"))
+        ScriptedReply::Answer(make_answer(Some(text.into()), Vec::new(), "stop"))
     }
 
     /// Makes an answer that asks for tools, each by id, name and arguments.
@@ -54,7 +54,7 @@ impl ScriptedReply {
             name: name.to_owned(),
             arguments: arguments.to_owned(),
         };
-        ScriptedReply::Answer(answered(None, calls.into_iter().map(record).collect(), "tool_calls"))
+        ScriptedReply::Answer(make_answer(None, calls.into_iter().map(record).collect(), "tool_calls"))
     }
 
     /// Makes a failure.
@@ -70,7 +70,7 @@ impl ScriptedReply {
     }
 }
 
-fn answered(content: Option<String>, calls: Vec<ToolCallRecord>, stop: &str) -> ProviderAnswer {
+fn make_answer(content: Option<String>, calls: Vec<ToolCallRecord>, stop: &str) -> ProviderAnswer {
     ProviderAnswer {
         content,
         calls,
@@ -143,17 +143,17 @@ impl fmt::Debug for ScriptedProvider {
 impl ScriptedProvider {
     /// Makes a provider that gives these replies, one for each request. Further requests fail.
     pub fn new<R: Into<ScriptedReply>>(replies: impl IntoIterator<Item = R>) -> ScriptedProvider {
-        ScriptedProvider::of(Script::List(Mutex::new(replies.into_iter().map(Into::into).collect())))
+        ScriptedProvider::from_script(Script::List(Mutex::new(replies.into_iter().map(Into::into).collect())))
     }
 
     /// Makes a provider that asks a function for each reply.
     pub fn from_fn(
         reply: impl Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync + 'static,
     ) -> ScriptedProvider {
-        ScriptedProvider::of(Script::Function(Box::new(reply)))
+        ScriptedProvider::from_script(Script::Function(Box::new(reply)))
     }
 
-    fn of(script: Script) -> ScriptedProvider {
+    fn from_script(script: Script) -> ScriptedProvider {
         ScriptedProvider {
             name: MODEL.to_owned(),
             message_format: MessageFormat::OpenAi,
@@ -181,7 +181,7 @@ impl ScriptedProvider {
     }
 
     /// Returns the requests that were sent, in their order.
-    pub fn seen(&self) -> Vec<ScriptedRequest> {
+    pub fn seen_requests(&self) -> Vec<ScriptedRequest> {
         self.seen.lock().clone()
     }
 

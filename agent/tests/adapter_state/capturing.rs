@@ -128,7 +128,7 @@ fn a_periodic_capture_is_due_when_the_hosts_clock_says_so() {
     assert!(!due(&decider));
     clock.advance_us(1);
     assert!(due(&decider), "10 s after the beginning");
-    decider.captured();
+    decider.note_capture();
     assert!(!due(&decider));
     clock.advance_us(-60_000_000);
     assert!(!due(&decider), "a clock that was set back is none that passed the time");

@@ -88,7 +88,7 @@ impl StatefulAdapter for Program {
             evaluation_id,
             usage: TokenUsage::default(),
         };
-        Ok((response, captured.map(|_| CapturedState::of(&known)).transpose()?))
+        Ok((response, captured.map(|_| CapturedState::from_state(&known)).transpose()?))
     }
 }
 
@@ -214,7 +214,7 @@ fn an_adapter_whose_provider_keeps_no_session_returns_no_state_and_writes_no_rec
     assert_eq!(states(&session), []);
 
     let foreign = AdapterResume {
-        snapshot: snapshot(CapturedState::of(&claude("abc123")).unwrap()),
+        snapshot: snapshot(CapturedState::from_state(&claude("abc123")).unwrap()),
         mode: ResumeMode::Fork,
         at_entry: None,
     };

@@ -185,7 +185,7 @@ fn a_session_that_the_provider_says_is_expired_is_not_tried_again() {
     assert!(error.to_string().contains("no longer has session `abc123`: record that it expired"), "{error}");
 
     let mut capture = world.capture(&session, "two", &AdapterStateOptions::default()).resuming(&found);
-    capture.expired(&found).unwrap();
+    capture.record_expiry(&found).unwrap();
     assert_eq!(recover(&session), None);
     capture.offer(&claude("fresh"), None, CaptureOccasion::Init).unwrap();
     assert_eq!(states(&session).last().unwrap().supersedes, None, "the fresh session has a chain of its own");
@@ -232,7 +232,7 @@ fn a_session_that_expired_is_not_tried_again_because_of_a_capture_that_was_aband
     let relaxed = AdapterStateOptions { resume_validation: ResumeValidation::Relaxed, ..Default::default() };
     let plan = plan_resume(&session, "two", CLAUDE, &relaxed, &context()).unwrap();
     let ResumePlan::Resume(resume) = plan else { panic!("{plan:?}") };
-    world.capture(&session, "two", &relaxed).expired(&resume.snapshot).unwrap();
+    world.capture(&session, "two", &relaxed).record_expiry(&resume.snapshot).unwrap();
     let plan = plan_resume(&session, "three", CLAUDE, &relaxed, &context()).unwrap();
     assert!(matches!(plan, ResumePlan::Fresh { refusal: None }), "{plan:?}");
 }
@@ -359,15 +359,15 @@ fn an_evaluation_resumes_its_own_session_and_without_validation_a_completed_one_
     assert_eq!(resumed("one", ResumeValidation::Relaxed), None);
     assert_eq!(resumed("one", ResumeValidation::None).as_deref(), Some("one"));
     let head = states(&session).pop().unwrap();
-    world.capture(&session, "one", &AdapterStateOptions::default()).expired(&head).unwrap();
+    world.capture(&session, "one", &AdapterStateOptions::default()).record_expiry(&head).unwrap();
     assert_eq!(resumed("one", ResumeValidation::None), None, "the provider no longer has it");
 }
 
 #[test]
 fn a_diff_names_each_field_that_changed() {
-    let before = snapshot(CapturedState::of(&claude("abc123")).unwrap());
+    let before = snapshot(CapturedState::from_state(&claude("abc123")).unwrap());
     let end = ClaudeAgentSDKState { message_count: 4, last_activity_at: at(5), ..complete("abc123") };
-    let after = snapshot(CapturedState::of(&end).unwrap());
+    let after = snapshot(CapturedState::from_state(&end).unwrap());
     assert!(diff_states(&before, &before).is_empty());
     assert_eq!(
         diff_states(&before, &after).to_string(),
@@ -376,7 +376,7 @@ fn a_diff_names_each_field_that_changed() {
          /state/last_activity_at: \"2026-01-01T12:00:00Z\" -> \"2026-01-01T12:00:05Z\"\n\
          /state/message_count: 0 -> 4"
     );
-    let nested = |state: Value| snapshot(CapturedState::untyped("x", true, state));
+    let nested = |state: Value| snapshot(CapturedState::from_json("x", true, state));
     let diff =
         diff_states(&nested(json!({"a": {"b/c": 1, "~": 2}})), &nested(json!({"a": {"~": 3}, "n": null})));
     let paths: Vec<_> = diff.changes.iter().map(|change| change.path.as_str()).collect();

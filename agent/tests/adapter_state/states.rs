@@ -65,19 +65,19 @@ fn the_session_id_comes_from_the_init_message_or_from_its_data() {
 
 #[test]
 fn a_state_is_read_as_the_type_of_its_own_adapter_alone() {
-    let captured = CapturedState::of(&Thread { thread: 7 }).unwrap();
+    let captured = CapturedState::from_state(&Thread { thread: 7 }).unwrap();
     assert_eq!(captured.read::<Thread>().unwrap(), Some(Thread { thread: 7 }));
     assert_eq!(captured.read::<ClaudeAgentSDKState>().unwrap(), None);
-    let other = CapturedState::untyped("threads", true, json!({"thread": "seven"}));
+    let other = CapturedState::from_json("threads", true, json!({"thread": "seven"}));
     let error = other.read::<Thread>().unwrap_err();
     assert!(error.to_string().starts_with("the state of adapter `threads`: it has another form"), "{error}");
 }
 
 #[test]
 fn states_of_several_adapters_are_one_composite_and_read_back_whole() {
-    let unknown = CapturedState::untyped("from_the_future", false, json!({"deep": [1, {"x": null}]}));
+    let unknown = CapturedState::from_json("from_the_future", false, json!({"deep": [1, {"x": null}]}));
     let composite = CompositeAdapterState::new()
-        .with("reviewer", CapturedState::of(&claude("abc123")).unwrap())
+        .with("reviewer", CapturedState::from_state(&claude("abc123")).unwrap())
         .with("indexer", unknown.clone());
     let json = serde_json::to_string(&composite).unwrap();
     assert_eq!(serde_json::from_str::<CompositeAdapterState>(&json).unwrap(), composite);

@@ -14,7 +14,7 @@ fn refused(
     state: ClaudeAgentSDKState,
     context: ResumeContext,
 ) -> Option<ResumeRefusal> {
-    let snapshot = snapshot(CapturedState::of(&state).unwrap());
+    let snapshot = snapshot(CapturedState::from_state(&state).unwrap());
     validation.check(&snapshot, &context, Duration::from_secs(3600)).err()
 }
 
@@ -88,7 +88,7 @@ fn without_validation_any_state_is_tried() {
 
 #[test]
 fn a_state_that_does_not_say_what_is_checked_is_refused_by_the_strict_validation_alone() {
-    let snapshot = snapshot(CapturedState::untyped("threads", true, json!({"session_id": "7"})));
+    let snapshot = snapshot(CapturedState::from_json("threads", true, json!({"session_id": "7"})));
     let check = |validation: ResumeValidation| validation.check(&snapshot, &context(), Duration::MAX);
     assert_eq!(check(ResumeValidation::Strict).unwrap_err().recorded, "nothing");
     assert_eq!(check(ResumeValidation::Relaxed), Ok(()));
@@ -98,9 +98,9 @@ fn a_state_that_does_not_say_what_is_checked_is_refused_by_the_strict_validation
 fn of_a_composite_each_part_that_can_be_resumed_is_validated() {
     let composite = |part: ClaudeAgentSDKState| {
         let composite = CompositeAdapterState::new()
-            .with("done", CapturedState::of(&complete("x")).unwrap())
-            .with("part", CapturedState::of(&part).unwrap());
-        snapshot(CapturedState::of(&composite).unwrap())
+            .with("done", CapturedState::from_state(&complete("x")).unwrap())
+            .with("part", CapturedState::from_state(&part).unwrap());
+        snapshot(CapturedState::from_state(&composite).unwrap())
     };
     let check = |part| ResumeValidation::Strict.check(&composite(part), &context(), Duration::MAX);
     assert_eq!(check(claude("abc123")), Ok(()));
@@ -117,8 +117,8 @@ fn a_refusal_shows_nothing_of_a_state_unescaped() {
     let error = Error::from(Box::new(refusal));
     assert!(!error.to_string().contains(escape::is_escaped), "{error:?}");
     let (before, after) = (
-        CapturedState::untyped(hostile, true, json!({hostile: hostile})),
-        CapturedState::untyped("x", true, json!({})),
+        CapturedState::from_json(hostile, true, json!({hostile: hostile})),
+        CapturedState::from_json("x", true, json!({})),
     );
     let diff = diff_states(&snapshot(before), &snapshot(after)).to_string();
     assert!(!diff.replace('\n', "").contains(escape::is_escaped), "{diff:?}");

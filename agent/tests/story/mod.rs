@@ -231,7 +231,7 @@ pub(crate) struct Desk {
 fn store_of(disk: &MemoryStorage, durability: Durability) -> Store {
     let options = StoreOptions {
         storage: Arc::new(disk.process()),
-        clock: Arc::new(FixedClock::stepping(1_767_322_800_000_000, 1_000)) as _,
+        clock: Arc::new(FixedClock::with_step(1_767_322_800_000_000, 1_000)) as _,
         seed: Some(1),
         durability,
         background: BackgroundSync::Inline,

@@ -89,7 +89,11 @@ struct ApprovedCall {
 
 impl ApprovedCalls {
     /// Reads which approved calls of an evaluation and its sub-agents were not repeated yet.
-    pub(super) fn of(session: &Session, evaluation: &str, options: &RunOptions) -> Result<ApprovedCalls> {
+    pub(super) fn from_session(
+        session: &Session,
+        evaluation: &str,
+        options: &RunOptions,
+    ) -> Result<ApprovedCalls> {
         let mut approved = ApprovedCalls::default();
         if options.asks.is_empty() {
             return Ok(approved);

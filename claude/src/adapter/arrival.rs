@@ -115,7 +115,7 @@ impl ClientFailure {
         }
     }
 
-    pub(super) fn of(error: &ClientError) -> ClientFailure {
+    pub(super) fn from_error(error: &ClientError) -> ClientFailure {
         use ErrorKind as Kind;
         let kind = match error.kind() {
             Kind::ProgramNotFound => ClientFailureKind::NotInstalled,
@@ -177,7 +177,7 @@ impl PendingArrival {
         PendingArrival { arrival, reply_to: ReplyTo::default(), message: None }
     }
 
-    fn of(event: ChannelEvent) -> PendingArrival {
+    fn from_event(event: ChannelEvent) -> PendingArrival {
         match event {
             ChannelEvent::Message(message) => {
                 let arrival = Arrival::Message(message.line().to_owned());
@@ -185,14 +185,14 @@ impl PendingArrival {
             }
             ChannelEvent::Asked(asked, pending) => PendingArrival {
                 reply_to: ReplyTo(Some(pending)),
-                ..PendingArrival::alone(Arrival::asking(asked))
+                ..PendingArrival::alone(Arrival::from_request(asked))
             },
         }
     }
 }
 
 impl Arrival {
-    fn asking(asked: ProgramRequest) -> Arrival {
+    fn from_request(asked: ProgramRequest) -> Arrival {
         match asked {
             ProgramRequest::Tool(ToolCall { name, arguments, tool_use_id, .. }) => {
                 Arrival::Call { name, arguments: arguments.to_string(), tool_use_id }
@@ -240,7 +240,7 @@ pub(super) struct Arrivals<'a> {
 
 impl Arrivals<'_> {
     /// Records which process the program is: `None` if it did not start.
-    pub(super) fn started(&self, identity: impl FnOnce() -> Option<ProcessIdentity>) -> Result<()> {
+    pub(super) fn record_start(&self, identity: impl FnOnce() -> Option<ProcessIdentity>) -> Result<()> {
         if self.is_recorded {
             self.session.observe(STARTED, identity)?;
         }
@@ -291,10 +291,12 @@ fn receive(
         }
         let look = now + NOTICES_WITHIN;
         match from.next_event(Some(until.map_or(look, |until| until.min(look)))) {
-            Ok(Some(event)) => return PendingArrival::of(event),
+            Ok(Some(event)) => return PendingArrival::from_event(event),
             Ok(None) => return PendingArrival::alone(Arrival::Ended(None)),
             Err(error) if error.kind() == ErrorKind::TimedOut => {}
-            Err(error) => return PendingArrival::alone(Arrival::Ended(Some(ClientFailure::of(&error)))),
+            Err(error) => {
+                return PendingArrival::alone(Arrival::Ended(Some(ClientFailure::from_error(&error))));
+            }
         }
     }
 }
@@ -314,7 +316,7 @@ impl ProgramRuns {
     /// # Errors
     ///
     /// Those of [`Session::observations`].
-    pub fn of(session: &Session) -> Result<ProgramRuns, foldlog::Error> {
+    pub fn from_session(session: &Session) -> Result<ProgramRuns, foldlog::Error> {
         let mut runs = ProgramRuns::default();
         session.observations(STARTED, &mut |_, started: Option<ProcessIdentity>| {
             runs.started += u64::from(started.is_some());

@@ -161,12 +161,12 @@ impl AskedCalls {
     }
 
     /// Returns how many calls of an id have not begun.
-    pub(super) fn waiting(&self, id: &str) -> usize {
+    pub(super) fn count_waiting(&self, id: &str) -> usize {
         self.of_id(id).filter(|call| call.is_waiting()).count()
     }
 
     /// Returns whether a call of an id was denied and has no result.
-    pub(super) fn denied(&self, id: &str) -> bool {
+    pub(super) fn has_denied(&self, id: &str) -> bool {
         self.of_id(id).any(|call| call.is_denied && !call.is_told)
     }
 

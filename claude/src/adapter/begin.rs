@@ -46,7 +46,7 @@ impl ProgramSession {
     }
 
     /// Names the session of a state, or `copy` of it.
-    pub(super) fn resuming(
+    pub(super) fn from_resume(
         resume: &AdapterResume,
         state: &ClaudeAgentSDKState,
         copy: String,
@@ -75,14 +75,14 @@ pub(super) struct RunOrigin {
 }
 
 impl RunOrigin {
-    fn of(provided: ProgramSession) -> RunOrigin {
+    fn new(provided: ProgramSession) -> RunOrigin {
         RunOrigin { provided, resumed: None, transcripts: None }
     }
 }
 
 impl ClaudeAgentSDKAdapter {
     /// Chooses the session of the program in which the run begins or goes on: the one that is given, or that the adapter keeps.
-    pub(super) fn provided(
+    pub(super) fn choose_session(
         &self,
         given: Option<AdapterResume>,
         session: &Session,
@@ -94,9 +94,9 @@ impl ClaudeAgentSDKAdapter {
         let id = choose_id(session, evaluation, is_recorded, fork)?;
         if let Some(kept) = kept {
             let begins = kept.fork.map(|_| id);
-            return Ok(RunOrigin::of(ProgramSession { begins, resumes: Some(kept.id), at_entry: None }));
+            return Ok(RunOrigin::new(ProgramSession { begins, resumes: Some(kept.id), at_entry: None }));
         }
-        let Some(resume) = given else { return Ok(RunOrigin::of(ProgramSession::fresh(id))) };
+        let Some(resume) = given else { return Ok(RunOrigin::new(ProgramSession::fresh(id))) };
         let Some(state) = resume.snapshot.state.read::<ClaudeAgentSDKState>()? else {
             let name = foldlog::escape::text(resume.snapshot.state.adapter_type()).to_string();
             let reason = format!("the state of adapter `{name}` is none of this one");
@@ -115,7 +115,7 @@ impl ClaudeAgentSDKAdapter {
             let adapter = self.adapter_type().to_owned();
             return Err(Error::SessionExpired { adapter, session_id: state.session_id });
         }
-        let provided = ProgramSession::resuming(&resume, &state, id);
+        let provided = ProgramSession::from_resume(&resume, &state, id);
         Ok(RunOrigin { provided, resumed: Some(resume.snapshot), transcripts })
     }
 
@@ -172,7 +172,7 @@ pub(super) fn to_say(messages: &[ConversationMessage], is_resumed: bool) -> Stri
         (true, true) if earlier.is_empty() => BEGIN.to_owned(),
         (true, true) => GO_ON.to_owned(),
         (false, is_silent) => {
-            let told: Vec<String> = earlier.into_iter().map(told).collect();
+            let told: Vec<String> = earlier.into_iter().map(render_message).collect();
             let now = if is_silent { GO_ON } else { &said };
             format!("This is the conversation so far:\n\n{}\n\n{now}", told.join("\n"))
         }
@@ -181,7 +181,7 @@ pub(super) fn to_say(messages: &[ConversationMessage], is_resumed: bool) -> Stri
 
 /// Returns a message of a conversation as it is told to another session. Each line but the first begins with a mark, so that what a tool
 /// printed passes for no other message.
-fn told(message: &ConversationMessage) -> String {
+fn render_message(message: &ConversationMessage) -> String {
     let text = message.content.as_deref().unwrap_or_default();
     let told = match message.role {
         Role::Tool => format!("result of {}: {text}", message.name.as_deref().unwrap_or("a tool")),

@@ -41,7 +41,7 @@ use super::own_tools::left_text;
 use crate::{HookReply, PermissionReply, ToolReply};
 use foldlog_agent::deadline::Deadline;
 use foldlog_agent::error::{Error, Result};
-use foldlog_agent::evaluation::{asked_call, shortened};
+use foldlog_agent::evaluation::{asked_call, shorten_for_model};
 use foldlog_agent::prompt::{VisibilityOverrides, overrides_from_json};
 
 /// Server of the host's tools.
@@ -73,7 +73,7 @@ pub(super) fn hosts_tool(tool: &str) -> Option<&str> {
 }
 
 /// Returns the name by which the model calls a tool of the host.
-pub(super) fn bridged(name: &str) -> String {
+pub(super) fn bridged_name(name: &str) -> String {
     format!("mcp__{SERVER}__{name}")
 }
 
@@ -82,7 +82,7 @@ const IN_FOREGROUND: &str = "Commands do not run in the background here: run it 
 
 /// Returns the text that the model reads of a tool that it may not call.
 fn no_such_tool(name: &str) -> String {
-    format!("There is no tool `{}`.", shortened(name))
+    format!("There is no tool `{}`.", shorten_for_model(name))
 }
 
 /// Holds what the program asks for or tells of a call, and who waits for the reply.
@@ -116,7 +116,7 @@ impl CallArrival {
     }
 
     /// Returns the call that is meant.
-    fn meant(&self) -> Option<MeantCall<'_>> {
+    fn meant_call(&self) -> Option<MeantCall<'_>> {
         let (tool, input) = match &self.arrival {
             Arrival::Hook { tool, .. } => (tool, arguments_in(&self.input)),
             Arrival::Call { name: tool, .. } | Arrival::Permission { tool, .. } => (tool, &self.input),
@@ -193,7 +193,7 @@ pub(super) enum RunStopReason {
 }
 
 impl RunStopReason {
-    fn what(self) -> &'static str {
+    fn description(self) -> &'static str {
         match self {
             RunStopReason::Deadline => "The run reached its deadline",
             RunStopReason::Cancelled => "The run was interrupted",
@@ -202,14 +202,17 @@ impl RunStopReason {
     }
 
     /// Returns what the model reads of a call that was stopped while it ran.
-    pub(super) fn running(self, reads_only: bool) -> String {
+    pub(super) fn running_call_text(self, reads_only: bool) -> String {
         let undone = if reads_only { "" } else { " What it changed in the workspace was rolled back." };
-        format!("{} before this call ended.{undone} Call the tool again if it is still needed.", self.what())
+        format!(
+            "{} before this call ended.{undone} Call the tool again if it is still needed.",
+            self.description()
+        )
     }
 
     /// Returns what the model reads of a call that had not begun.
     pub(super) fn not_begun(self) -> String {
-        format!("{} before this call began. Call the tool again if it is still needed.", self.what())
+        format!("{} before this call began. Call the tool again if it is still needed.", self.description())
     }
 }
 
@@ -281,7 +284,7 @@ impl<'a> CallRunner<'a> {
             return None;
         }
         if !self.options.allows(tool) {
-            let reason = format!("The tool `{}` is not allowed here.", shortened(tool));
+            let reason = format!("The tool `{}` is not allowed here.", shorten_for_model(tool));
             return Some((Cause::Denied, reason));
         }
         let in_background = input.get("run_in_background").and_then(Value::as_bool).unwrap_or_default();
@@ -327,7 +330,7 @@ impl<'a> CallRunner<'a> {
             let is_behind = |meant| heard.is_behind(meant, |number| self.open.contains_key(&number));
             let waits = passed.contains(&conversation)
                 || heard.is_unannounced(call_id)
-                || asking.meant().is_some_and(is_behind);
+                || asking.meant_call().is_some_and(is_behind);
             if waits {
                 passed.insert(conversation);
                 continue;
@@ -340,16 +343,16 @@ impl<'a> CallRunner<'a> {
 
     /// Returns whether a call waits for the answer that asks for it.
     pub(super) fn awaits_answer(&self, heard: &Recorders<'_>) -> bool {
-        !self.is_over && self.unannounced(heard).next().is_some()
+        !self.is_over && self.unannounced_ids(heard).next().is_some()
     }
 
     /// Lets the calls begin that wait for the answers that ask for them.
     pub(super) fn await_no_answer(&self, heard: &mut Recorders<'_>) {
-        let calls: Vec<String> = self.unannounced(heard).map(str::to_owned).collect();
+        let calls: Vec<String> = self.unannounced_ids(heard).map(str::to_owned).collect();
         calls.iter().for_each(|call_id| heard.not_announced(call_id));
     }
 
-    fn unannounced(&self, heard: &Recorders<'_>) -> impl Iterator<Item = &str> {
+    fn unannounced_ids(&self, heard: &Recorders<'_>) -> impl Iterator<Item = &str> {
         let waiting = self.waiting.iter().filter_map(CallArrival::call_id);
         waiting.filter(|call_id| heard.is_unannounced(call_id))
     }
@@ -358,13 +361,14 @@ impl<'a> CallRunner<'a> {
     /// is `None` if no block has told of the call.
     pub(super) fn drop_waiting(&mut self, call_id: &str, call: Option<CallNumber>, heard: &Recorders<'_>) {
         let recorder = heard.asked_with(call_id);
-        let next = |meant: MeantCall<'_>| recorder.and_then(|recorder| recorder.asked().next(meant));
+        let next = |meant: MeantCall<'_>| recorder.and_then(|recorder| recorder.asked_calls().next(meant));
         // Of several calls that are alike, each has its own hook.
-        let has_twin = recorder.is_some_and(|recorder| recorder.asked().waiting(call_id) > 1);
+        let has_twin = recorder.is_some_and(|recorder| recorder.asked_calls().count_waiting(call_id) > 1);
         let mut is_dropped = false;
         self.waiting.retain(|waiting| {
             let id = waiting.call_id().unwrap_or_default();
-            let is_it = id == call_id && waiting.meant().and_then(next) == call && !(has_twin && is_dropped);
+            let is_it =
+                id == call_id && waiting.meant_call().and_then(next) == call && !(has_twin && is_dropped);
             is_dropped |= is_it;
             !is_it && heard.parent_of(id).is_none_or(|parent| parent != call_id)
         });
@@ -374,7 +378,7 @@ impl<'a> CallRunner<'a> {
     /// at once, and changes nothing.
     fn begins(&self, CallArrival { arrival, input, .. }: &CallArrival) -> Option<bool> {
         match arrival {
-            Arrival::Call { name, .. } => match self.refusal(&bridged(name), &Value::Null) {
+            Arrival::Call { name, .. } => match self.refusal(&bridged_name(name), &Value::Null) {
                 None if self.is_respond(name) => None,
                 refusal => Some(refusal.is_some() || self.runner.runs_together(name)),
             },
@@ -398,7 +402,7 @@ impl<'a> CallRunner<'a> {
             Arrival::Call { name, arguments, tool_use_id } => {
                 let call_id = tool_use_id.unwrap_or_default();
                 let call = ToolCallRecord { call_id, name, arguments };
-                if let Some((cause, reason)) = self.refusal(&bridged(&call.name), &Value::Null) {
+                if let Some((cause, reason)) = self.refusal(&bridged_name(&call.name), &Value::Null) {
                     self.deny(&call, &input, cause, &reason, heard)?;
                     reply_to.call(ToolReply::error(reason));
                     return Ok(RunAction::GoOn);
@@ -462,9 +466,9 @@ impl<'a> CallRunner<'a> {
         reason: &str,
         heard: &mut Recorders<'_>,
     ) -> Result<()> {
-        let recorder = heard.asking(&call.call_id);
+        let recorder = heard.recorder_of_call(&call.call_id);
         let meant = MeantCall { id: &call.call_id, tool: &call.name, input };
-        if recorder.asked().next(meant).is_none() && recorder.asked().asks_for(&call.call_id) {
+        if recorder.asked_calls().next(meant).is_none() && recorder.asked_calls().asks_for(&call.call_id) {
             return Ok(());
         }
         let begun = recorder.begin(call, input, &self.runner)?;
@@ -482,7 +486,7 @@ impl<'a> CallRunner<'a> {
     ) -> Result<()> {
         self.denied.insert(call.call_id.clone());
         self.runner.close(&asked_call(call, begun.origin), cause, reason)?;
-        heard.asking(&call.call_id).denied(begun.number);
+        heard.recorder_of_call(&call.call_id).note_denied(begun.number);
         Ok(())
     }
 
@@ -494,7 +498,7 @@ impl<'a> CallRunner<'a> {
         reply_to: ReplyTo,
         heard: &mut Recorders<'_>,
     ) -> Result<RunAction> {
-        let recorder = heard.asking(&recorded.call_id);
+        let recorder = heard.recorder_of_call(&recorded.call_id);
         let begun = recorder.begin(&recorded, input, &self.runner)?;
         if self.is_respond(&recorded.name) {
             self.responded = Some(recorded.arguments);
@@ -503,12 +507,12 @@ impl<'a> CallRunner<'a> {
         }
         match self.runner.execute(&asked_call(&recorded, begun.origin), &self.deadline.for_tools()) {
             Ok(report) => {
-                recorder.closed(begun.number);
+                recorder.note_closed(begun.number);
                 reply_to.call(reply_of(&report));
                 Ok(self.leftover(&report).map_or(RunAction::GoOn, RunAction::Fail))
             }
             Err(foldlog::Error::VisibilityExpansion { overrides, .. }) => {
-                recorder.closed(begun.number);
+                recorder.note_closed(begun.number);
                 match overrides_from_json(&overrides) {
                     Ok(overrides) => Ok(RunAction::Show(overrides, reply_to)),
                     Err(error) => {

@@ -184,7 +184,7 @@ impl Recorder {
     }
 
     /// Records an answer that an earlier process received. `request` is the one that it answers, if that is recorded.
-    pub(super) fn received(
+    pub(super) fn record_received(
         &mut self,
         answer: &[Assistant],
         request: Option<SequenceNumber>,
@@ -251,7 +251,7 @@ impl Recorder {
     }
 
     /// Returns the calls for which the last answer asks.
-    pub(super) fn asked(&self) -> &AskedCalls {
+    pub(super) fn asked_calls(&self) -> &AskedCalls {
         &self.asked
     }
 
@@ -261,19 +261,19 @@ impl Recorder {
     }
 
     /// Notes that a call is closed by its own end.
-    pub(super) fn closed(&mut self, call: CallNumber) {
+    pub(super) fn note_closed(&mut self, call: CallNumber) {
         self.asked.close(call);
     }
 
     /// Notes that a call was denied, and is closed.
-    pub(super) fn denied(&mut self, call: CallNumber) {
+    pub(super) fn note_denied(&mut self, call: CallNumber) {
         self.asked.deny(call);
         self.asked.close(call);
     }
 
     /// Takes what the program told the model of a call. Closes the call with it, unless it is closed. `shown` is what its end says
     /// that the model reads, and whether it is an error: where the program told something else, that is recorded too.
-    pub(super) fn told(
+    pub(super) fn take_result(
         &mut self,
         call: CallNumber,
         text: &str,
@@ -294,12 +294,12 @@ impl Recorder {
         let Some(origin) = self.origin(call).or_else(past) else { return Ok(()) };
         let differs = shown.is_some_and(|(shown, was_error)| shown != text || was_error != is_error);
         if let Some(open) = self.asked.get(call).filter(|open| !open.is_closed || differs) {
-            self.journal.told(&open.record, origin, text, is_error)?;
+            self.journal.record_shown_result(&open.record, origin, text, is_error)?;
         }
-        self.closed(call);
+        self.note_closed(call);
         if !self.has_sub_agent() {
             for EarlyCallResult { call, text, is_error } in std::mem::take(&mut self.told_early) {
-                self.told(call, &text, is_error, None, runner)?;
+                self.take_result(call, &text, is_error, None, runner)?;
             }
         }
         Ok(())
@@ -493,7 +493,7 @@ impl<'a> Recorders<'a> {
     }
 
     /// Returns the conversation that belongs to a call of a sub-agent; that of the run if there is no call.
-    pub(super) fn of(&mut self, parent: Option<&str>) -> &mut Recorder {
+    pub(super) fn recorder_of_parent(&mut self, parent: Option<&str>) -> &mut Recorder {
         let Some(parent) = parent else { return &mut self.own };
         let (own, session) = (&self.own, self.session);
         self.children.entry(parent.to_owned()).or_insert_with(|| {
@@ -501,7 +501,7 @@ impl<'a> Recorders<'a> {
             let journal = match own.journal.session() {
                 Some(_) => {
                     let followed = session.follow_conversation(&evaluation);
-                    Journal::recorded(session.clone(), followed, Used::default(), None)
+                    Journal::in_session(session.clone(), followed, Used::default(), None)
                 }
                 None => Journal::in_memory(evaluation),
             };
@@ -513,9 +513,9 @@ impl<'a> Recorders<'a> {
     }
 
     /// Returns the conversation that asked for a call; that of the run if none is known to.
-    pub(super) fn asking(&mut self, call_id: &str) -> &mut Recorder {
+    pub(super) fn recorder_of_call(&mut self, call_id: &str) -> &mut Recorder {
         let parent = self.parent_of(call_id);
-        self.of(parent.as_deref())
+        self.recorder_of_parent(parent.as_deref())
     }
 
     /// Returns the call that began the sub-agent whose call this is; `None` if it is one of the run itself.

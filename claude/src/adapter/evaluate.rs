@@ -33,8 +33,8 @@ use foldlog_agent::adapter_state::{
 };
 use foldlog_agent::error::{Error, EvaluationPhase, Result};
 use foldlog_agent::evaluation::{
-    ExecutionDetails, Journal, OpenConversation, Outcome, Timing, check_size, executed, last_incomplete,
-    open, read_output, record_rendered, response, track, without_output,
+    ExecutionDetails, Journal, OpenConversation, Outcome, Timing, check_size, last_incomplete, open,
+    read_output, record_execution, record_rendered, response, track, without_output,
 };
 use foldlog_agent::inner_loop::{FinalText, LoopStart};
 use foldlog_agent::prompt::{Prompt, RenderedPrompt};
@@ -153,7 +153,7 @@ impl ClaudeAgentSDKAdapter {
         let OpenConversation { mut journal, mut start, identity, is_resume } =
             open(prompt, session, &mut options)?;
         if let Some(last) = start.complete.clone() {
-            if self.takes_response(prompt) && responded(&mut journal)?.is_none() {
+            if self.takes_response(prompt) && last_response(&mut journal)?.is_none() {
                 return Ok((without_output(prompt, &journal, last), None));
             }
             return Ok((response(prompt, &journal, last, start.refused)?, None));
@@ -183,7 +183,7 @@ impl ClaudeAgentSDKAdapter {
             }
         }
         if let Some(budget) = options.budget {
-            budget.check(&journal.estimated()?)?;
+            budget.check(&journal.estimate_usage()?)?;
         }
         let rendered = prompt.render(&start.overrides)?;
         if !start.is_rendered {
@@ -194,7 +194,7 @@ impl ClaudeAgentSDKAdapter {
         }
         let is_recorded = options.record;
         let RunOrigin { provided, resumed, transcripts } =
-            self.provided(given, session, journal.evaluation(), is_recorded)?;
+            self.choose_session(given, session, journal.evaluation(), is_recorded)?;
         let lineage = match provided.resumes {
             Some(_) => lineage(prompt, &mut journal)?,
             None => Lineage::default(),
@@ -213,7 +213,7 @@ impl ClaudeAgentSDKAdapter {
             lineage,
             messages: journal.messages()?,
             approved: match is_recorded {
-                true => ApprovedCalls::of(session, journal.evaluation(), &self.options)?,
+                true => ApprovedCalls::from_session(session, journal.evaluation(), &self.options)?,
                 false => ApprovedCalls::default(),
             },
             began_us: self.now_us(state, is_recorded)?,
@@ -227,7 +227,7 @@ impl ClaudeAgentSDKAdapter {
         match &finished {
             _ if session.replays() => {}
             Ok(_) => logs::complete(&prompt.name(), &id, result.as_deref()),
-            Err(error) => logs::failed(&prompt.name(), &id, error),
+            Err(error) => logs::report_failure(&prompt.name(), &id, error),
         }
         finished
     }
@@ -330,11 +330,11 @@ impl ClaudeAgentSDKAdapter {
             result: None,
             ended: None,
         };
-        run.captured(CaptureOccasion::Init)?;
+        run.capture_state(CaptureOccasion::Init)?;
         let is_resumed = ready.provided.resumes.is_some();
         let ran = match session.replays() {
             true => {
-                run.arrivals.started(|| None)?;
+                run.arrivals.record_start(|| None)?;
                 run.run()
             }
             false => match self.prepare(&mut ready, prompt) {
@@ -348,12 +348,12 @@ impl ClaudeAgentSDKAdapter {
                         options.deadline,
                     );
                     with.variables.set(MARK, recovery::mark(session));
-                    ready.provided.resumes.iter().for_each(|id| logs::resuming(id));
+                    ready.provided.resumes.iter().for_each(|id| logs::report_resume(id));
                     logs::start(&prompt.name(), self.model.name(), self.is_stateful, tools.len());
                     self.drive(&mut run, &with, tools, &begin::to_say(&ready.messages, is_resumed))
                 }
                 Err(Error::PromptEvaluation { reason, .. }) => {
-                    run.arrivals.started(|| None)?;
+                    run.arrivals.record_start(|| None)?;
                     run.arrivals.first = Some(Arrival::Ended(Some(ClientFailure::before_start(reason))));
                     run.run()
                 }
@@ -401,14 +401,14 @@ impl ClaudeAgentSDKAdapter {
         let mut failed = run.failure();
         run.calls.abort(&mut run.heard)?;
         let responded = match run.calls.responded.take() {
-            None if self.takes_response(run.prompt) => responded(&mut run.heard.own.journal)?,
+            None if self.takes_response(run.prompt) => last_response(&mut run.heard.own.journal)?,
             responded => responded,
         };
         let output = self.output(run.prompt, run.result.as_deref(), responded.as_deref());
         run.heard.leave_children(&ready.runner)?;
         match &failed {
             Some(error) => {
-                run.heard.own.fail(failure::recorded(error, run.usage()), &ready.runner)?;
+                run.heard.own.fail(failure::recorded_form(error, run.usage()), &ready.runner)?;
             }
             None => {
                 let stop = run.result.as_ref().and_then(|result| result.terminal_reason.clone());
@@ -417,11 +417,11 @@ impl ClaudeAgentSDKAdapter {
         }
         run.state.is_complete = failed.is_none();
         let occasion = if failed.is_none() { CaptureOccasion::Complete } else { CaptureOccasion::Failed };
-        if let Err(error) = run.captured(occasion) {
+        if let Err(error) = run.capture_state(occasion) {
             failed.get_or_insert(error);
         }
         // What the log would refuse is not handed to the caller either.
-        let captured = CapturedState::of(&run.state);
+        let captured = CapturedState::from_state(&run.state);
         let captured =
             captured.and_then(|state| check_size(&state, self.states.oversized).map(|()| state)).ok();
         self.keep(ready, &run.state.session_id);
@@ -492,7 +492,7 @@ impl ClaudeAgentSDKAdapter {
         let cost_micros = result.as_deref().and_then(cost_micros);
         let adapter = self.adapter_type();
         let execution = ExecutionDetails { adapter, timing, is_resume, cost_micros };
-        executed(prompt, session, &mut journal, &outcome, execution)?;
+        record_execution(prompt, session, &mut journal, &outcome, execution)?;
         let answer = FinalText { text, stop: result.and_then(|result| result.terminal_reason) };
         let response = match is_missing {
             true => without_output(prompt, &journal, answer),
@@ -510,14 +510,14 @@ impl ClaudeAgentSDKAdapter {
         say: &str,
     ) -> Result<()> {
         let client = Client::start_in_turn(options, tools, &run.arrivals.cancel).map(Arc::new);
-        run.arrivals.started(|| client.as_ref().ok().map(|client| client.identity().clone()))?;
+        run.arrivals.record_start(|| client.as_ref().ok().map(|client| client.identity().clone()))?;
         let asked = client.and_then(|client| client.query(say).map(|()| client));
         let client = match asked {
             Ok(client) => client,
             Err(error) => {
                 run.arrivals.first = Some(match error.kind() {
                     ErrorKind::Cancelled => Arrival::Cancelled,
-                    _ => Arrival::Ended(Some(ClientFailure::of(&error))),
+                    _ => Arrival::Ended(Some(ClientFailure::from_error(&error))),
                 });
                 return run.run();
             }
@@ -539,13 +539,13 @@ impl ClaudeAgentSDKAdapter {
 fn lineage<O>(prompt: &Prompt<O>, journal: &mut Journal) -> Result<Lineage> {
     let hosts = prompt.tools().names();
     let bridged =
-        |name: &str| if hosts.contains(&name) { super::calls::bridged(name) } else { name.to_owned() };
-    Ok(Lineage::of(journal.conversation()?, bridged))
+        |name: &str| if hosts.contains(&name) { super::calls::bridged_name(name) } else { name.to_owned() };
+    Ok(Lineage::from_conversation(journal.conversation()?, bridged))
 }
 
 /// Returns what the tool `respond` was given last, as far as the log says.
-fn responded(journal: &mut Journal) -> Result<Option<String>> {
-    journal.last_call([RESPOND, &super::calls::bridged(RESPOND)])
+fn last_response(journal: &mut Journal) -> Result<Option<String>> {
+    journal.last_call([RESPOND, &super::calls::bridged_name(RESPOND)])
 }
 
 /// Name of the observations that say whether a run that ended well did so behind its deadline.

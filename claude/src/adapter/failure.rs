@@ -53,7 +53,7 @@ pub struct ProgramExit {
 
 impl ProgramExit {
     /// Returns how the program ended with which a run failed; `None` if the run failed otherwise.
-    pub fn of(error: &Error) -> Option<&ProgramExit> {
+    pub fn find_in(error: &Error) -> Option<&ProgramExit> {
         match error {
             Error::PromptEvaluation { source, .. } => source.as_ref()?.downcast_ref(),
             _ => None,
@@ -91,7 +91,7 @@ pub struct TurnFailure(FailureKind);
 
 impl TurnFailure {
     /// Returns why the turn failed with which a run failed; `None` if the run failed otherwise.
-    pub fn of(error: &Error) -> Option<FailureKind> {
+    pub fn kind_of(error: &Error) -> Option<FailureKind> {
         match error {
             Error::PromptEvaluation { source, .. } => {
                 source.as_ref()?.downcast_ref::<TurnFailure>().map(|failure| failure.0)
@@ -117,7 +117,7 @@ const INSTALL: &str = "install it with `npm install -g @anthropic-ai/claude-code
 
 /// Makes the error of a request that may be tried again. `attempts` is 0 where nobody knows: the program asks its provider again
 /// by itself, and does not say how often.
-fn throttled(kind: ThrottleKind, attempts: u32, message: String, payload: Option<Value>) -> Error {
+fn throttled_error(kind: ThrottleKind, attempts: u32, message: String, payload: Option<Value>) -> Error {
     let details =
         ThrottleDetails { kind, retry_after: None, attempts, retry_safe: true, provider_payload: payload };
     Error::Throttled { details, message }
@@ -134,9 +134,9 @@ pub(super) fn of_client(failure: &ClientFailure, prompt: &str, session_id: &str)
             prompt,
             format!("Claude Code was not found: {INSTALL} ({text})"),
         ),
-        ClientFailureKind::UnknownSession => expired(session_id),
+        ClientFailureKind::UnknownSession => expired_error(session_id),
         ClientFailureKind::Connection if *is_retryable => {
-            throttled(ThrottleKind::Timeout, 1, text.clone(), payload)
+            throttled_error(ThrottleKind::Timeout, 1, text.clone(), payload)
         }
         _ => {
             let phase = if *is_response { EvaluationPhase::Response } else { EvaluationPhase::Request };
@@ -152,7 +152,7 @@ pub(super) fn of_client(failure: &ClientFailure, prompt: &str, session_id: &str)
     }
 }
 
-fn expired(session_id: &str) -> Error {
+fn expired_error(session_id: &str) -> Error {
     let adapter = ClaudeAgentSDKState::ADAPTER_TYPE.to_owned();
     Error::SessionExpired { adapter, session_id: session_id.to_owned() }
 }
@@ -175,15 +175,15 @@ pub(super) fn of_result(
         source: Some(Box::new(TurnFailure(kind))),
     };
     match kind {
-        FailureKind::RateLimited => throttled(ThrottleKind::RateLimit, 0, text, payload),
-        FailureKind::Overloaded => throttled(ThrottleKind::Overloaded, 0, text, payload),
+        FailureKind::RateLimited => throttled_error(ThrottleKind::RateLimit, 0, text, payload),
+        FailureKind::Overloaded => throttled_error(ThrottleKind::Overloaded, 0, text, payload),
         FailureKind::ProviderFailed | FailureKind::Unreachable => {
-            throttled(ThrottleKind::Timeout, 0, text, payload)
+            throttled_error(ThrottleKind::Timeout, 0, text, payload)
         }
         FailureKind::PromptTooLong => Error::ContextOverflow(text),
         FailureKind::Refused => Error::Refused(text),
         FailureKind::MaxTurns => Error::TooManyRequests { max: max_turns.unwrap_or_default().into() },
-        FailureKind::SessionNotFound => expired(session_id),
+        FailureKind::SessionNotFound => expired_error(session_id),
         FailureKind::MaxBudget => {
             let reason = "the run cost as much as `max_budget_usd` allows: resume with a larger one";
             evaluation(EvaluationPhase::Budget, reason.to_owned())
@@ -220,7 +220,7 @@ pub(super) fn not_offered(prompt: &str, tools: &[&str], version: Option<&str>) -
 }
 
 /// Returns the form in which a failure is recorded. `usage` is what the run used, as far as the program told.
-pub(super) fn recorded(error: &Error, usage: Option<TokenUsage>) -> ProviderError {
+pub(super) fn recorded_form(error: &Error, usage: Option<TokenUsage>) -> ProviderError {
     let kind = match error {
         Error::Throttled { details, .. } => ProviderErrorKind::Throttled(details.clone()),
         Error::ContextOverflow(_) => ProviderErrorKind::ContextOverflow,

@@ -62,7 +62,8 @@ impl ClaudeAgentSDKAdapter {
             config_dir: directories.config.clone(),
             ..ClientOptions::new(&self.program, &directories.cwd)
         };
-        described(&options).map_err(|error| failure::of_client(&ClientFailure::of(&error), "inspect", ""))
+        query_init(&options)
+            .map_err(|error| failure::of_client(&ClientFailure::from_error(&error), "inspect", ""))
     }
 
     /// Returns the version of the program that ran last, as it told it; `None` before the first run of this adapter.
@@ -88,7 +89,7 @@ impl ClaudeAgentSDKAdapter {
 }
 
 /// Starts the program, and returns how it describes itself.
-fn described(options: &ClientOptions) -> Result<Init, ClientError> {
+fn query_init(options: &ClientOptions) -> Result<Init, ClientError> {
     let until = Instant::now() + WITHIN;
     let client = Client::start(options, Arc::new(EndsTurns))?;
     client.query("Name your tools.")?;

@@ -47,7 +47,7 @@ pub(super) fn unclear(call_id: &str, error: &str) {
 }
 
 /// Tells that a session of the program is resumed.
-pub(super) fn resuming(session_id: &str) {
+pub(super) fn report_resume(session_id: &str) {
     let values = [("session_id", session_id.to_value())];
     tell(Level::Info, "claude_agent_sdk.resuming_session", "sdk.resuming_session", &values);
 }
@@ -79,7 +79,7 @@ pub(super) fn complete(prompt_name: &str, session_id: &str, result: Option<&Turn
 }
 
 /// Tells that a run failed.
-pub(super) fn failed(prompt_name: &str, session_id: &str, error: &Error) {
+pub(super) fn report_failure(prompt_name: &str, session_id: &str, error: &Error) {
     let error = error.to_string();
     let values = [
         ("prompt_name", prompt_name.to_value()),

@@ -122,7 +122,7 @@ impl CallRunner<'_> {
         let input = arguments_in(told);
         let arguments = if input.is_null() { "{}".to_owned() } else { input.to_string() };
         let recorded = ToolCallRecord { call_id: call_id.clone(), name: tool.clone(), arguments };
-        let recorder = heard.asking(&call_id);
+        let recorder = heard.recorder_of_call(&call_id);
         let BegunCall { number, origin } = recorder.begin(&recorded, input, &self.runner)?;
         // The program may add to what it tells of them.
         let asked = recorder.call(number).map_or(&recorded.arguments, |call| &call.arguments).clone();
@@ -144,7 +144,7 @@ impl CallRunner<'_> {
                 Err(error) => Err(error.into()),
                 // A call whose deadline passed meanwhile has failed, and asks nobody.
                 Ok(report) => {
-                    heard.asking(&call_id).denied(number);
+                    heard.recorder_of_call(&call_id).note_denied(number);
                     self.denied.insert(call_id);
                     reply_to.hook(HookReply::deny(report.message));
                     Ok(RunAction::GoOn)
@@ -180,7 +180,7 @@ impl CallRunner<'_> {
             heard.last_text(call_id, text);
         }
         let meant = MeantCall { id: call_id, tool: &hook.tool, input: arguments_in(&hook.input) };
-        let Some(number) = self.running(meant) else {
+        let Some(number) = self.find_open_call(meant) else {
             if is_no_call_of_its_own(&hook.tool) || self.is_over(meant, has_failed, heard) {
                 reply_to.hook(HookReply::proceed());
                 return Ok(RunAction::GoOn);
@@ -193,9 +193,9 @@ impl CallRunner<'_> {
         let shown = text_of(error);
         let ending = if has_failed {
             let is_interrupt = hook.input.get("is_interrupt").and_then(Value::as_bool).unwrap_or_default();
-            self.ending(Some(number), &hook.tool, &shown, is_interrupt, true)
+            self.error_outcome(Some(number), &hook.tool, &shown, is_interrupt, true)
         } else {
-            self.checked(NativeToolOutcome::of_answer(response))
+            self.adjust_outcome(NativeToolOutcome::of_answer(response))
         };
         let report = self.end(number, ending, &shown, error, heard)?;
         let mut reply = HookReply::proceed();
@@ -223,23 +223,23 @@ impl CallRunner<'_> {
     }
 
     /// Returns the open call that the program means.
-    fn running(&self, meant: MeantCall<'_>) -> Option<CallNumber> {
+    fn find_open_call(&self, meant: MeantCall<'_>) -> Option<CallNumber> {
         let calls = self.open.iter().map(|(number, open)| (*number, &open.call));
         meant.first_of(calls.filter(|(_, call)| call.call_id == meant.id))
     }
 
     /// Returns whether the program tells late of a call that is closed.
     fn is_over(&self, meant: MeantCall<'_>, has_failed: bool, heard: &Recorders<'_>) -> bool {
-        let asked = heard.asked_with(meant.id).map(Recorder::asked);
+        let asked = heard.asked_with(meant.id).map(Recorder::asked_calls);
         let is_denied = has_failed && self.denied.contains(meant.id);
         if asked.is_none_or(|asked| asked.next(meant).is_none()) {
             return is_denied || self.begun.contains(meant.id);
         }
-        is_denied && asked.is_some_and(|asked| asked.denied(meant.id))
+        is_denied && asked.is_some_and(|asked| asked.has_denied(meant.id))
     }
 
     /// Returns how an open call ended of which the program tells an error.
-    fn ending(
+    fn error_outcome(
         &self,
         call: Option<CallNumber>,
         tool: &str,
@@ -250,7 +250,7 @@ impl CallRunner<'_> {
         let times_out_us = call.and_then(|call| self.open.get(&call)?.times_out_us);
         let is_late = times_out_us.is_some_and(|at| at <= self.clock.now_us());
         let is_over = self.is_over;
-        self.checked(NativeToolOutcome::of_error(ToldError {
+        self.adjust_outcome(NativeToolOutcome::of_error(ToldError {
             tool,
             text,
             is_interrupt,
@@ -261,7 +261,7 @@ impl CallRunner<'_> {
     }
 
     /// Returns an ending as the host wants it.
-    fn checked(&self, ending: NativeToolOutcome) -> NativeToolOutcome {
+    fn adjust_outcome(&self, ending: NativeToolOutcome) -> NativeToolOutcome {
         if self.options.roll_back_failed { ending.strict() } else { ending }
     }
 
@@ -283,7 +283,9 @@ impl CallRunner<'_> {
             end_left(heard.session(), Some(since));
         }
         let report = match (ending, self.stopped) {
-            (NativeToolOutcome::Failed, Some(stopped)) => operation.abort(&stopped.running(together)),
+            (NativeToolOutcome::Failed, Some(stopped)) => {
+                operation.abort(&stopped.running_call_text(together))
+            }
             (NativeToolOutcome::Failed, None) => operation.fail(ToolError::failed(shown)),
             (NativeToolOutcome::Unclear, _) => {
                 if !heard.session().replays() {
@@ -302,12 +304,12 @@ impl CallRunner<'_> {
             self.shown_of.insert(number, (report.message.clone(), is_error));
         }
         let report = Some(report);
-        heard.asking(&call.call_id).closed(number);
+        heard.recorder_of_call(&call.call_id).note_closed(number);
         Ok(report)
     }
 
     /// Takes the result that the program told the model of a call. A call that is open ends with it.
-    pub(super) fn told(
+    pub(super) fn take_result(
         &mut self,
         call_id: &str,
         content: &Value,
@@ -315,21 +317,21 @@ impl CallRunner<'_> {
         heard: &mut Recorders<'_>,
     ) -> Result<RunAction> {
         let mut text = text_of(content);
-        let recorder = heard.asking(call_id);
-        let number = recorder.asked().result_of(call_id, is_error);
-        let asked = number.and_then(|number| recorder.asked().get(number));
+        let recorder = heard.recorder_of_call(call_id);
+        let number = recorder.asked_calls().result_of(call_id, is_error);
+        let asked = number.and_then(|number| recorder.asked_calls().get(number));
         let has_begun = asked.is_some_and(|asked| asked.has_begun);
         let tool = asked.map(|asked| asked.record.name.clone()).unwrap_or_default();
         if let Some(stopped) = self.stopped.filter(|_| is_error && !has_begun) {
             text = match begins_sub_agent(&tool) {
                 // Its calls say themselves what became of them.
-                true => stopped.running(true),
+                true => stopped.running_call_text(true),
                 false => stopped.not_begun(),
             };
         }
         let left = self.end_calls_of(call_id, number, heard)?;
         let ending = match is_error {
-            true => self.ending(number, &tool, &text, false, false),
+            true => self.error_outcome(number, &tool, &text, false, false),
             false => NativeToolOutcome::Ended(None),
         };
         let report =
@@ -342,7 +344,7 @@ impl CallRunner<'_> {
             if let Some(context) = self.context_of.remove(&number) {
                 text = format!("{text}\n\n{context}");
             }
-            heard.asking(call_id).told(number, &text, is_error, shown, &self.runner)?;
+            heard.recorder_of_call(call_id).take_result(number, &text, is_error, shown, &self.runner)?;
         }
         let leftover = report.as_ref().and_then(|report| self.leftover(report));
         Ok(leftover.or(left).or(unbegun).map_or(RunAction::GoOn, RunAction::Fail))
@@ -378,8 +380,8 @@ impl CallRunner<'_> {
     pub(super) fn abort(&mut self, heard: &mut Recorders<'_>) -> Result<()> {
         self.let_go();
         while let Some((number, OpenCall { call, operation, together, .. })) = self.open.pop_last() {
-            operation.abort(&self.stopped.unwrap_or(RunStopReason::Ended).running(together))?;
-            heard.asking(&call.call_id).closed(number);
+            operation.abort(&self.stopped.unwrap_or(RunStopReason::Ended).running_call_text(together))?;
+            heard.recorder_of_call(&call.call_id).note_closed(number);
         }
         Ok(())
     }

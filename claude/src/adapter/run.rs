@@ -66,7 +66,7 @@ impl<O> ProgramRun<'_, O> {
     pub(super) fn run(&mut self) -> Result<()> {
         loop {
             while let Some(then) = self.calls.take_waiting(&mut self.heard)? {
-                self.then(then)?;
+                self.perform_action(then)?;
             }
             if self.failing.is_some() && self.interrupted.is_none() {
                 return Ok(());
@@ -108,7 +108,7 @@ impl<O> ProgramRun<'_, O> {
                 }
                 arrival => {
                     let then = self.calls.take(CallArrival::read(arrival, reply_to), &mut self.heard)?;
-                    self.then(then)?;
+                    self.perform_action(then)?;
                 }
             }
         }
@@ -157,7 +157,7 @@ impl<O> ProgramRun<'_, O> {
 
     /// Takes how the program describes a session that begins. A tool that it does not offer ends the run: the model would lack it, and
     /// nobody would be told.
-    fn begun(&mut self, init: Init) {
+    fn take_init(&mut self, init: Init) {
         // An id becomes a part of a file's name.
         if Uuid::parse_str(&init.session_id).is_ok() {
             self.state.session_id = init.session_id;
@@ -176,7 +176,7 @@ impl<O> ProgramRun<'_, O> {
             self.state.last_activity_at = at;
         }
         match message.body {
-            ClaudeMessageBody::Init(init) => self.begun(init),
+            ClaudeMessageBody::Init(init) => self.take_init(init),
             ClaudeMessageBody::Assistant(said) => {
                 for block in &said.content {
                     // The transcript may hold another call of this id.
@@ -185,7 +185,7 @@ impl<O> ProgramRun<'_, O> {
                     }
                 }
                 let parent = said.parent_tool_use_id.clone();
-                self.heard.of(parent.as_deref()).hear(&said, &self.calls.runner)?;
+                self.heard.recorder_of_parent(parent.as_deref()).hear(&said, &self.calls.runner)?;
                 self.state.message_count += 1;
                 self.count(said.id.filter(|_| parent.is_none()));
             }
@@ -193,9 +193,10 @@ impl<O> ProgramRun<'_, O> {
                 self.state.message_count += 1;
                 for block in told.content {
                     if let ClaudeBlock::ToolResult { tool_use_id, content, is_error } = block {
-                        let then = self.calls.told(&tool_use_id, &content, is_error, &mut self.heard)?;
-                        self.then(then)?;
-                        self.captured(CaptureOccasion::Tool)?;
+                        let then =
+                            self.calls.take_result(&tool_use_id, &content, is_error, &mut self.heard)?;
+                        self.perform_action(then)?;
+                        self.capture_state(CaptureOccasion::Tool)?;
                     }
                 }
             }
@@ -205,7 +206,7 @@ impl<O> ProgramRun<'_, O> {
                 if self.unmirrored.as_ref().is_some_and(|call_id| self.mirrored.contains(call_id)) {
                     self.interrupted = None;
                 }
-                self.captured(CaptureOccasion::Message)?;
+                self.capture_state(CaptureOccasion::Message)?;
             }
             ClaudeMessageBody::TaskStarted(started) => self.heard.sub_agent_began(started),
             ClaudeMessageBody::Result(result) => {
@@ -230,7 +231,7 @@ impl<O> ProgramRun<'_, O> {
         }
     }
 
-    fn then(&mut self, then: RunAction) -> Result<()> {
+    fn perform_action(&mut self, then: RunAction) -> Result<()> {
         match then {
             RunAction::GoOn => Ok(()),
             RunAction::Fail(error) => {
@@ -267,7 +268,7 @@ impl<O> ProgramRun<'_, O> {
     }
 
     /// Records the state if the host wants it at this occasion. A state that cannot be recorded does not end the run.
-    pub(super) fn captured(&mut self, occasion: CaptureOccasion) -> Result<()> {
+    pub(super) fn capture_state(&mut self, occasion: CaptureOccasion) -> Result<()> {
         match self.capture.offer(&self.state, self.entry.as_deref(), occasion) {
             Err(Error::Engine(error)) => Err(Error::Engine(error)),
             _ => Ok(()),

@@ -32,7 +32,7 @@ use super::transcript::SYNTHETIC;
 use crate::{Assistant, ClaudeBlock, ClaudeMessageBody};
 use foldlog_agent::deadline::Deadline;
 use foldlog_agent::error::Result;
-use foldlog_agent::evaluation::{Journal, Used, must_settle, shortened};
+use foldlog_agent::evaluation::{Journal, Used, must_settle, shorten_for_model};
 use foldlog_agent::inner_loop::{LoopStart, OpenTurn};
 use foldlog_agent::prompt::VisibilityOverrides;
 
@@ -91,8 +91,8 @@ impl SubAgentCleanup<'_> {
         }
         let mut followed = session.follow_conversation(&child);
         let Some(conversation) = followed.read()? else { return Ok(None) };
-        let (start, _) = LoopStart::of(conversation, prompt, VisibilityOverrides::new());
-        let mut journal = Journal::recorded((*session).clone(), followed, Used::default(), None);
+        let (start, _) = LoopStart::from_conversation(conversation, prompt, VisibilityOverrides::new());
+        let mut journal = Journal::in_session((*session).clone(), followed, Used::default(), None);
         if let Some(mut open) = start.open {
             // The log of another host may name a circle.
             let told =
@@ -100,7 +100,7 @@ impl SubAgentCleanup<'_> {
             approvals::go_on(&mut open, runner, self.deadline)?;
             close_open(&mut journal, &open, runner, &told)?;
         }
-        Ok(Some(AGENT_GONE.to_owned() + &done(&journal.messages()?)))
+        Ok(Some(AGENT_GONE.to_owned() + &summarize_calls(&journal.messages()?)))
     }
 
     /// Records answers that an earlier process received and did not record, each closed before the next one. `prompt` is that of
@@ -115,10 +115,10 @@ impl SubAgentCleanup<'_> {
         }
         let mut followed = self.session.follow_conversation(self.evaluation);
         let Some(conversation) = followed.read()? else { return Ok(()) };
-        let Some(received) = received(self.session, conversation)? else { return Ok(()) };
-        let (start, _) = LoopStart::of(conversation, self.prompt, VisibilityOverrides::new());
-        let used = Used::of(conversation);
-        let mut journal = Journal::recorded(self.session.clone(), followed, used, None);
+        let Some(received) = find_unrecorded_answer(self.session, conversation)? else { return Ok(()) };
+        let (start, _) = LoopStart::from_conversation(conversation, self.prompt, VisibilityOverrides::new());
+        let used = Used::from_conversation(conversation);
+        let mut journal = Journal::in_session(self.session.clone(), followed, used, None);
         if let Some(open) = &start.open {
             if !open.asked.is_empty() {
                 return Ok(());
@@ -127,7 +127,7 @@ impl SubAgentCleanup<'_> {
             close_open(&mut journal, open, self.runner, &told)?;
         }
         let mut recorder = Recorder::new(journal, self.prompt.clone(), model);
-        recorder.received(&received.answer, received.request, self.runner)
+        recorder.record_received(&received.answer, received.request, self.runner)
     }
 }
 
@@ -139,7 +139,10 @@ struct UnrecordedAnswer {
 }
 
 /// Reads the answer that was received last, if it asks for calls and is not recorded. A text alone may be a part of an answer.
-fn received(session: &Session, conversation: &Conversation) -> Result<Option<UnrecordedAnswer>> {
+fn find_unrecorded_answer(
+    session: &Session,
+    conversation: &Conversation,
+) -> Result<Option<UnrecordedAnswer>> {
     let (mut request, mut last, mut is_start) = (None, None, false);
     for entry in conversation.entries().iter().rev() {
         match &entry.content {
@@ -159,7 +162,7 @@ fn received(session: &Session, conversation: &Conversation) -> Result<Option<Unr
     }
     let Some(last) = last else { return Ok(None) };
     // What came behind an abandoned record is abandoned as well.
-    if conversation.abandoned().iter().any(|entry| entry.sequence > last) {
+    if conversation.abandoned_entries().iter().any(|entry| entry.sequence > last) {
         return Ok(None);
     }
     let mut started = Vec::new();
@@ -203,7 +206,7 @@ fn session_in(parameters: &str) -> Option<String> {
 }
 
 /// Returns what the calls of a sub-agent did, as the model reads it: the latest ones, if they are too many.
-fn done(messages: &[ConversationMessage]) -> String {
+fn summarize_calls(messages: &[ConversationMessage]) -> String {
     let mut calls: Vec<&ToolCallRecord> = Vec::new();
     let mut texts = Vec::new();
     for message in messages {
@@ -217,7 +220,7 @@ fn done(messages: &[ConversationMessage]) -> String {
             let result: String =
                 message.content.iter().flat_map(|text| text.chars()).take(RESULT_MAX).collect();
             let failed = if message.is_error { " (failed)" } else { "" };
-            let (name, arguments) = (shortened(&call.name), shortened(&call.arguments));
+            let (name, arguments) = (shorten_for_model(&call.name), shorten_for_model(&call.arguments));
             texts.push(format!("\n\nIts call of `{name}` with {arguments}{failed}: {result}"));
         }
     }

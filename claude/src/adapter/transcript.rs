@@ -151,7 +151,7 @@ impl TranscriptEntry {
 
 /// Returns the mirrored lines that an arrival holds, with the id of the session that they belong to. Lines of sub-agents,
 /// whose files lie in directories of their own, are left out.
-fn mirrored(line: &str) -> Option<(String, Vec<String>)> {
+fn parse_mirrored_lines(line: &str) -> Option<(String, Vec<String>)> {
     if !line.contains("transcript_mirror") {
         return None;
     }
@@ -176,7 +176,7 @@ fn model_of(entry: &Value) -> Option<&str> {
 
 /// Returns what an arrival tells of the program's own conversation, with the id of the session: an answer of the model or the
 /// results of calls.
-fn said(line: &str) -> Option<(String, TranscriptEntry)> {
+fn parse_message(line: &str) -> Option<(String, TranscriptEntry)> {
     let mut json: Value = foldlog::escape::read_json(line).ok()?;
     let id = json.get("session_id")?.as_str()?.to_owned();
     let told = json.as_object_mut()?;
@@ -206,12 +206,12 @@ pub(super) fn transcripts(session: &Session) -> Result<Transcripts> {
     let mut found = Transcripts::new();
     session.observations(ARRIVED, &mut |_, stamped: TimedArrival| {
         let Arrival::Message(line) = stamped.arrival else { return Ok(()) };
-        if let Some((id, lines)) = mirrored(&line) {
+        if let Some((id, lines)) = parse_mirrored_lines(&line) {
             let transcript = found.entry(id).or_default();
             let lines: Vec<TranscriptEntry> = lines.into_iter().map(TranscriptEntry::new).collect();
             without(&mut transcript.said, &lines);
             transcript.entries.extend(lines);
-        } else if let Some((id, entry)) = said(&line) {
+        } else if let Some((id, entry)) = parse_message(&line) {
             found.entry(id).or_default().said.push(entry);
         }
         Ok(())
@@ -278,7 +278,10 @@ pub(super) struct Lineage {
 impl Lineage {
     /// Reads the sessions of the program from the requests that began its runs. `bridged` returns the program's name of a tool
     /// of the host, and any other name as it is.
-    pub(super) fn of(conversation: Option<&Conversation>, bridged: impl Fn(&str) -> String) -> Lineage {
+    pub(super) fn from_conversation(
+        conversation: Option<&Conversation>,
+        bridged: impl Fn(&str) -> String,
+    ) -> Lineage {
         let (mut lineage, mut session) = (Lineage::default(), String::new());
         for entry in conversation.iter().flat_map(|conversation| conversation.entries()) {
             match &entry.content {

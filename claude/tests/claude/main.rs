@@ -290,7 +290,7 @@ fn a_run_replays_without_a_program_and_without_a_divergence() {
     assert!(report.compared > 10, "{report:?}");
     assert_eq!(api.seen().len(), requests);
     let log = LogReader::open(&dir).unwrap();
-    let changed = foldlog::replay::Replay::of(&log, &types).run(|session| host("Else.", session).map(drop));
+    let changed = foldlog::replay::Replay::new(&log, &types).run(|session| host("Else.", session).map(drop));
     assert!(changed.unwrap_err().to_string().contains("$.content"), "another text of the user");
 }
 

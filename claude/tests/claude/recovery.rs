@@ -133,7 +133,7 @@ fn a_call_of_the_program_waits_for_a_person_and_passes_once_it_is_approved() {
     let error = evaluate().unwrap_err();
     assert!(matches!(error, Error::Suspended { .. }), "{error:?}");
     assert!(!world.workspace().join("page").exists());
-    let asked = world.session.pending().unwrap().remove(0);
+    let asked = world.session.pending_questions().unwrap().remove(0);
     world.session.settle(asked.operation, &Settlement::approved(asked.digest), "Ada", "").unwrap();
     assert_eq!(evaluate().unwrap().text, "done");
     assert_eq!(fs::read_to_string(world.workspace().join("page")).unwrap(), "one\n");

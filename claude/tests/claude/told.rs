@@ -34,7 +34,7 @@ fn the_program_chooses_the_model_and_a_prompt_is_sent_as_it_is() {
     let sent = request["messages"].to_string();
     assert!(sent.contains(asked) && !sent.contains("command-name"), "{sent}");
     assert_eq!(said(&world.session)[1].1, asked);
-    assert!(ClaudeVersion::of(&adapter.program_version().unwrap()).is_some());
+    assert!(ClaudeVersion::parse(&adapter.program_version().unwrap()).is_some());
 }
 
 /// The program tells the model that the user rejected a call which the host stopped.

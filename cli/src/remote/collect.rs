@@ -2,7 +2,7 @@
 
 use foldlog::SequenceNumber;
 use foldlog_remote::{CollectOptions, CollectReport, MIN_AGE};
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -87,7 +87,7 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
     if output.json() {
         return Ok(code);
     }
-    let told = told(&all);
+    let told = describe_collected(&all);
     match (all.chunks + all.dropped + all.payloads, yes) {
         // Of what cannot be read nobody knows.
         (0, _) if code != HOLDS => {}
@@ -105,12 +105,12 @@ pub(crate) fn collect(url: &str, yes: bool, output: &mut Output<'_>) -> Result<u
 }
 
 /// Says what goes, in words.
-fn told(report: &CollectReport) -> String {
+fn describe_collected(report: &CollectReport) -> String {
     let bodies = match report.dropped {
         0 => String::new(),
         dropped => format!(
             ", and the bodies of {} that a compaction dropped, {} bytes",
-            counted(dropped, "record"),
+            count_text(dropped, "record"),
             report.dropped_bytes
         ),
     };
@@ -119,12 +119,12 @@ fn told(report: &CollectReport) -> String {
         payloads => {
             format!(
                 ", and {} that nothing names any more, {} bytes",
-                counted(payloads, "payload"),
+                count_text(payloads, "payload"),
                 report.payload_bytes
             )
         }
     };
-    format!("{}, {} bytes{bodies}{payloads}", counted(report.chunks, "chunk"), report.bytes)
+    format!("{}, {} bytes{bodies}{payloads}", count_text(report.chunks, "chunk"), report.bytes)
 }
 
 /// Says how many payloads stay that nothing names, and until when.
@@ -160,12 +160,15 @@ fn text(session: Uuid, report: &CollectReport, yes: bool) -> String {
     let verb = if yes { "removed" } else { "would remove" };
     let made = match volumes {
         0 => String::new(),
-        _ => format!(", put {}", counted(volumes, "volume")),
+        _ => format!(", put {}", count_text(volumes, "volume")),
     };
     let more = match waiting {
         0 => String::new(),
         _ => {
-            format!("; the bodies of {} more go once their chunks are collected", counted(waiting, "record"))
+            format!(
+                "; the bodies of {} more go once their chunks are collected",
+                count_text(waiting, "record")
+            )
         }
     };
     let payloads = match (report.undecoded, payloads_left) {
@@ -175,5 +178,9 @@ fn text(session: Uuid, report: &CollectReport, yes: bool) -> String {
         (None, 0) => String::new(),
         (None, left) => format!("; {}", payloads_stay(left)),
     };
-    format!("session {session}: {verb} {}{made}; {}{more}{payloads}", told(report), stay(left, young))
+    format!(
+        "session {session}: {verb} {}{made}; {}{more}{payloads}",
+        describe_collected(report),
+        stay(left, young)
+    )
 }

@@ -31,7 +31,7 @@ pub(crate) fn with_copy(
     verb: impl FnOnce(&Path, &mut Output<'_>) -> Result<u8>,
 ) -> Result<u8> {
     let place = super::place(&asked.url)?;
-    let Copy { folder, dir, standing } = Copy::of(Arc::clone(&place), asked.session, output.is_process)?;
+    let Copy { folder, dir, standing } = Copy::pull(Arc::clone(&place), asked.session, output.is_process)?;
     output.note(format_args!(
         "note: {} is read in {}: epoch {}, claimed by `{}`",
         asked.session,
@@ -63,7 +63,7 @@ pub(crate) fn with_copy(
     // If standard error is gone, nobody is left to be told.
     let _ = stderr.flush();
     let flushed = stdout.flush();
-    let done = done.map_err(|failure| renamed(failure, &names))?;
+    let done = done.map_err(|failure| replace_path(failure, &names))?;
     flushed?;
     Ok(done)
 }
@@ -83,7 +83,7 @@ pub(crate) fn with_each_copy(
     let (place, sessions) = super::some_sessions_at(url)?;
     let mut progress = output.progress("verifying held sessions", sessions.len() as u64);
     for (done, held) in (1..).zip(&sessions) {
-        check(held, Copy::of(Arc::clone(&place), held.session, output.is_process))?;
+        check(held, Copy::pull(Arc::clone(&place), held.session, output.is_process))?;
         progress.at(done);
     }
     Ok(())
@@ -100,7 +100,7 @@ pub(crate) struct Copy {
 
 impl Copy {
     /// Makes a copy. Signals are handled where this is a process of its own.
-    fn of(place: Arc<dyn Place>, session: Uuid, is_process: bool) -> Result<Copy> {
+    fn pull(place: Arc<dyn Place>, session: Uuid, is_process: bool) -> Result<Copy> {
         let folder = TemporaryFolder::new(is_process)?;
         let source = Arc::new(CopyReplicator { place, standing: Mutex::default(), failed: Mutex::default() });
         let replication = Some(Replication::new(Arc::clone(&source) as Arc<dyn Replicator>));
@@ -115,7 +115,7 @@ impl Copy {
 }
 
 /// Returns a failure with the session's URL where its texts name the copy.
-fn renamed(failure: CommandError, names: &[(PathBuf, String); 1]) -> CommandError {
+fn replace_path(failure: CommandError, names: &[(PathBuf, String); 1]) -> CommandError {
     let (text, next, code) = (failure.to_string(), failure.next(), failure.exit_code());
     let [(path, url)] = names;
     let path = path.display().to_string();
@@ -148,7 +148,7 @@ impl CopyReplicator {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn failed(&self, error: foldlog_remote::Error) -> ReplicaError {
+    fn note_failure(&self, error: foldlog_remote::Error) -> ReplicaError {
         let reason = error.to_string();
         *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         ReplicaError::Failed { reason }
@@ -174,7 +174,7 @@ impl Replicator for CopyReplicator {
         visit: &mut dyn FnMut(HeldPart<'_>),
     ) -> Result<ReplicaStatus, ReplicaError> {
         let mut standing = SessionStanding::default();
-        let mut reader = self.place.reader(session).map_err(|error| self.failed(error))?;
+        let mut reader = self.place.reader(session).map_err(|error| self.note_failure(error))?;
         reader
             .read_on(&mut |met| {
                 standing.take(&met);
@@ -182,7 +182,7 @@ impl Replicator for CopyReplicator {
                     visit(HeldPart::Record(record));
                 }
             })
-            .map_err(|error| self.failed(error))?;
+            .map_err(|error| self.note_failure(error))?;
         let (next, epoch) = (standing.next, standing.epoch);
         *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
         Ok(ReplicaStatus { next, epoch, is_ours: false, others_end: next })
@@ -198,7 +198,7 @@ impl Replicator for CopyReplicator {
 
     fn get_object(&self, session: Uuid, object: ObjectId) -> Result<Vec<u8>, ReplicaError> {
         let found = self.place.reader(session).and_then(|reader| reader.object(object));
-        let found = found.map_err(|error| self.failed(error))?;
+        let found = found.map_err(|error| self.note_failure(error))?;
         let missing = || format!("the payload {} is missing", object.file_name());
         found.ok_or_else(|| ReplicaError::Failed { reason: missing() })
     }

@@ -43,7 +43,7 @@ pub(crate) fn url(path: &Path) -> Option<&str> {
 }
 
 /// Returns a URL as it may be printed: without user, password and parameters.
-fn shown(url: &str) -> String {
+fn redact_url(url: &str) -> String {
     let end = url.find(['?', '#']).unwrap_or(url.len());
     let (scheme, rest) = url.get(..end).and_then(|url| url.split_once("://")).unwrap_or(("", url));
     let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
@@ -59,7 +59,7 @@ fn shown(url: &str) -> String {
 pub(crate) fn sessions_at(
     url: &str,
 ) -> crate::failure::Result<(std::sync::Arc<dyn foldlog_remote::Place>, Vec<HeldSession>)> {
-    if let Some(one) = HeldSession::of(url) {
+    if let Some(one) = HeldSession::parse(url) {
         return Ok((place(&one.url)?, vec![one]));
     }
     let place = place(url)?;
@@ -101,7 +101,7 @@ pub(crate) struct HeldSession {
 
 impl HeldSession {
     /// Reads `URL/sessions/ID`, in front of a database's parameters; `None` if no id stands at the end.
-    pub(crate) fn of(url: &str) -> Option<HeldSession> {
+    pub(crate) fn parse(url: &str) -> Option<HeldSession> {
         let (path, parameters) = url.split_at(url.find('?').unwrap_or(url.len()));
         let (before, id) = path.trim_end_matches('/').rsplit_once('/')?;
         let session = Uuid::try_parse(id).ok()?;
@@ -118,13 +118,13 @@ impl std::fmt::Display for HeldSession {
 }
 
 /// Joins the two words `URL ID` of a command line to the one that names a session in a place.
-pub(crate) fn joined(arguments: Vec<OsString>) -> Vec<OsString> {
+pub(crate) fn join_session_url(arguments: Vec<OsString>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::with_capacity(arguments.len());
     for argument in arguments {
         let session = argument.to_str().and_then(|word| Uuid::try_parse(word).ok());
         let place = joined.last().and_then(|last| url(Path::new(last)));
         let named = match (place, session) {
-            (Some(url), Some(session)) if HeldSession::of(url).is_none() => {
+            (Some(url), Some(session)) if HeldSession::parse(url).is_none() => {
                 HeldSession { url: url.trim_end_matches('/').to_owned(), session }
             }
             _ => {
@@ -141,7 +141,7 @@ pub(crate) fn joined(arguments: Vec<OsString>) -> Vec<OsString> {
 /// Says that a URL names a place where a session is asked for.
 #[cfg(feature = "object-store")]
 pub(crate) fn no_session(url: &str) -> crate::CommandError {
-    let what = format!("{} names no session", shown(url));
+    let what = format!("{} names no session", redact_url(url));
     crate::CommandError::usage(
         what,
         "give URL/sessions/ID, in front of a `?`, or the URL and the id; `foldlog sessions URL` lists them",
@@ -150,7 +150,7 @@ pub(crate) fn no_session(url: &str) -> crate::CommandError {
 
 /// Says that a verb writes, and a place is read.
 pub(crate) fn not_written(url: &str) -> crate::CommandError {
-    let what = format!("{} is a place, and this verb is for a folder", shown(url));
+    let what = format!("{} is a place, and this verb is for a folder", redact_url(url));
     let next = "read it there by another verb, or get a copy by `foldlog pull`; whoever is to write goes on with it by `foldlog takeover`";
     crate::CommandError::usage(what, next)
 }
@@ -178,7 +178,7 @@ mod tests {
             "s3://k:hunter2@h/db#hunter2",
             "https://k:p@hunter2@h/db",
         ] {
-            let text = format!("{} {}", shown(super::url(Path::new(url)).unwrap()), not_written(url));
+            let text = format!("{} {}", redact_url(super::url(Path::new(url)).unwrap()), not_written(url));
             assert!(text.contains("h/db") && !text.contains("hunter2"), "{text}");
         }
         assert_eq!(super::url(Path::new("/work/c:/x")), None);
@@ -186,14 +186,14 @@ mod tests {
 
     #[test]
     fn a_url_and_an_id_are_a_session_in_one_word_or_in_two() {
-        let words = |words: &str| joined(words.split(' ').map(OsString::from).collect());
+        let words = |words: &str| join_session_url(words.split(' ').map(OsString::from).collect());
         let whole = format!("show s3://bucket/team/sessions/{ID} --json");
         for words_of in [format!("show s3://bucket/team {ID} --json"), whole.clone()] {
             assert_eq!(words(&words_of).join(" ".as_ref()), *whole);
         }
         assert_eq!(words(&format!("show STORE {ID}")).len(), 3, "a folder is none");
         for url in [format!("s3://bucket/team/sessions/{ID}"), format!("s3://bucket/team/{ID}/")] {
-            let session = HeldSession::of(&url).map(|held| held.url);
+            let session = HeldSession::parse(&url).map(|held| held.url);
             assert_eq!(session.as_deref(), Some("s3://bucket/team"));
         }
         let database = "postgres://u@/db?host=/run&schema=x";
@@ -203,9 +203,9 @@ mod tests {
             *format!("show postgres://u@/db/sessions/{ID}?host=/run&schema=x")
         );
         let held =
-            HeldSession::of(&named[1].to_string_lossy()).map(|held| (held.url, held.session.to_string()));
+            HeldSession::parse(&named[1].to_string_lossy()).map(|held| (held.url, held.session.to_string()));
         assert_eq!(held, Some((database.to_owned(), ID.to_owned())));
-        assert_eq!(HeldSession::of("s3://bucket/team"), None);
+        assert_eq!(HeldSession::parse("s3://bucket/team"), None);
         assert!(url(Path::new("s3:/bucket")).is_none() && url(Path::new("file:///x")).is_some());
     }
 }

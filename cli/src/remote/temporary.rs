@@ -49,7 +49,7 @@ impl TemporaryFolder {
     /// Makes the folder, and removes those whose owners are gone. Signals are handled where this is a process of its own.
     pub(super) fn new(is_process: bool) -> Result<TemporaryFolder> {
         let refused = |error: io::Error| {
-            let what = format!("no temporary folder can be made: {}", escape::shown(error));
+            let what = format!("no temporary folder can be made: {}", escape::display(error));
             CommandError::usage(what, "name another place for temporary files by TMPDIR")
         };
         let alone = Permissions::from_mode(0o700);

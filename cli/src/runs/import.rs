@@ -104,17 +104,17 @@ fn write(session: Session, run: &AgentRun) -> foldlog::Result<ImportCounts> {
             None => talk.step(step)?,
             Some(call) => {
                 rollbacks += u64::from(!tool_call(&runner, talk.answer, call)?);
-                talk.closed(call.ordinal)?;
+                talk.close_call(call.ordinal)?;
             }
         }
     }
     drop(runner);
     let messages = run.steps.len() as u64;
-    Ok(ImportCounts { messages, rollbacks, ..closed(session)? })
+    Ok(ImportCounts { messages, rollbacks, ..close_session(session)? })
 }
 
 /// Closes a session, and counts what it holds.
-pub(super) fn closed(session: Session) -> foldlog::Result<ImportCounts> {
+pub(super) fn close_session(session: Session) -> foldlog::Result<ImportCounts> {
     // A second handle outlives the closing, which writes the last bytes.
     let closed = session.clone();
     session.close()?;
@@ -146,7 +146,7 @@ impl<'a> ConversationWriter<'a> {
     }
 
     /// Writes an answer, and ends its turn if it makes no calls.
-    fn answered(&mut self, answer: &NewAnswer) -> foldlog::Result<()> {
+    fn write_answer(&mut self, answer: &NewAnswer) -> foldlog::Result<()> {
         self.answer = Some(self.session.record_answer(answer)?);
         self.calls = answer.calls.iter().map(|call| (call.call_id.clone(), false)).collect();
         self.end_turn()
@@ -160,7 +160,7 @@ impl<'a> ConversationWriter<'a> {
         Ok(())
     }
 
-    fn closed(&mut self, ordinal: u32) -> foldlog::Result<()> {
+    fn close_call(&mut self, ordinal: u32) -> foldlog::Result<()> {
         match self.calls.get_mut(ordinal as usize) {
             Some((_, closed)) => *closed = true,
             None => return Ok(()),
@@ -176,7 +176,7 @@ impl<'a> ConversationWriter<'a> {
         let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
         if role == "assistant" {
             let calls = step.calls.clone();
-            return self.answered(&NewAnswer { content, blocks, payload, calls, ..self.answer() });
+            return self.write_answer(&NewAnswer { content, blocks, payload, calls, ..self.answer() });
         }
         let input = self.input(if role == "system" { Role::System } else { Role::User });
         let name = message.get("name").and_then(Value::as_str).map(str::to_owned);
@@ -184,10 +184,10 @@ impl<'a> ConversationWriter<'a> {
     }
 
     /// Writes a message of an OpenAI file.
-    fn said(&mut self, said: ChatFileMessage) -> foldlog::Result<()> {
+    fn write_message(&mut self, said: ChatFileMessage) -> foldlog::Result<()> {
         let ChatFileMessage { role, content, blocks, name, call_id, calls } = said;
         if role == Role::Assistant {
-            return self.answered(&NewAnswer { content, blocks, calls, ..self.answer() });
+            return self.write_answer(&NewAnswer { content, blocks, calls, ..self.answer() });
         }
         let ordinal = call_id.as_ref().and_then(|id| {
             let ordinal = self.calls.iter().position(|(asked, closed)| asked == id && !closed)?;
@@ -196,7 +196,7 @@ impl<'a> ConversationWriter<'a> {
         let origin = self.answer.zip(ordinal).map(|(answer, ordinal)| CallOrigin { answer, ordinal });
         let input = NewInput { content, blocks, name, call_id, origin, ..self.input(role) };
         self.session.record_input(&input)?;
-        ordinal.map_or(Ok(()), |ordinal| self.closed(ordinal))
+        ordinal.map_or(Ok(()), |ordinal| self.close_call(ordinal))
     }
 }
 
@@ -271,7 +271,7 @@ pub fn messages(root: &Path, path: &Path, text: &str, name: Option<&str>) -> Res
         Ok(())
     })?;
     if bytes == 0 {
-        return Err(super::malformed(path, None, "the file holds no message"));
+        return Err(super::malformed_error(path, None, "the file holds no message"));
     }
     let store = Store::open_with(root, options(bytes))?;
     let options = SessionOptions::default();
@@ -290,7 +290,7 @@ fn write_messages(session: Session, path: &Path, text: &str) -> Result<ImportCou
     let mut messages = 0;
     openai::each(path, text, &mut |said| {
         messages += 1;
-        Ok(talk.said(said)?)
+        Ok(talk.write_message(said)?)
     })?;
-    Ok(ImportCounts { messages, ..closed(session)? })
+    Ok(ImportCounts { messages, ..close_session(session)? })
 }

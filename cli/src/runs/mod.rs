@@ -151,11 +151,13 @@ fn tool_calls(message: &Value) -> Result<Option<Vec<RunCall>>, String> {
 /// Reads the JSON value that a file holds.
 fn read_json(path: &Path) -> Result<Value> {
     let text = std::fs::read(path).map_err(|source| CommandError::File { path: path.to_owned(), source })?;
-    let text = String::from_utf8(text)
-        .map_err(|error| malformed(path, None, format!("the file is not JSON: {}", error.utf8_error())))?;
-    escape::read_json(&text).map_err(|error| malformed(path, None, format!("the file is not JSON: {error}")))
+    let text = String::from_utf8(text).map_err(|error| {
+        malformed_error(path, None, format!("the file is not JSON: {}", error.utf8_error()))
+    })?;
+    escape::read_json(&text)
+        .map_err(|error| malformed_error(path, None, format!("the file is not JSON: {error}")))
 }
 
-fn malformed(path: &Path, run: Option<usize>, reason: impl Into<String>) -> CommandError {
+fn malformed_error(path: &Path, run: Option<usize>, reason: impl Into<String>) -> CommandError {
     CommandError::Malformed { path: path.to_owned(), run, reason: reason.into() }
 }

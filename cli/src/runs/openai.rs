@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::malformed;
+use super::malformed_error;
 use crate::failure::{CommandError, Result};
 
 /// Most bytes of a file that is read: it is held in memory as a whole.
@@ -48,11 +48,11 @@ pub fn read(path: &Path) -> Result<String> {
     let mut file = File::open(path).map_err(failed)?.take(FILE_BYTES_MAX + 1);
     file.read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(malformed(path, None, format!("the file has more than {FILE_BYTES_MAX} bytes")));
+        return Err(malformed_error(path, None, format!("the file has more than {FILE_BYTES_MAX} bytes")));
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        malformed(path, None, format!("the file is not UTF-8 at byte {at}"))
+        malformed_error(path, None, format!("the file is not UTF-8 at byte {at}"))
     })
 }
 
@@ -68,8 +68,8 @@ pub fn each(path: &Path, text: &str, visit: &mut dyn FnMut(ChatFileMessage) -> R
     if text.trim_start().starts_with('[') {
         let mut number = 0_usize;
         let mut element = |raw: &RawValue| {
-            let said =
-                said(raw).map_err(|reason| malformed(path, None, format!("message {number}, {reason}")));
+            let said = parse_message(raw)
+                .map_err(|reason| malformed_error(path, None, format!("message {number}, {reason}")));
             number += 1;
             visit(said?)
         };
@@ -78,15 +78,15 @@ pub fn each(path: &Path, text: &str, visit: &mut dyn FnMut(ChatFileMessage) -> R
         let read = elements.deserialize(&mut json).and_then(|()| json.end());
         return match (failure, read) {
             (Some(failure), _) => Err(failure),
-            (None, Err(error)) => Err(malformed(path, None, format!("the file is not JSON: {error}"))),
+            (None, Err(error)) => Err(malformed_error(path, None, format!("the file is not JSON: {error}"))),
             (None, Ok(())) => Ok(()),
         };
     }
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
-        let wrong = |reason: String| malformed(path, None, format!("line {number}, {reason}"));
+        let wrong = |reason: String| malformed_error(path, None, format!("line {number}, {reason}"));
         let raw: &RawValue =
             serde_json::from_str(line).map_err(|error| wrong(format!("it is not JSON: {error}")))?;
-        visit(said(raw).map_err(wrong)?)?;
+        visit(parse_message(raw).map_err(wrong)?)?;
     }
     Ok(())
 }
@@ -177,8 +177,8 @@ impl<'de: 'a, 'a> Visitor<'de> for FieldsVisitor<'a> {
 }
 
 /// Reads one message. The error says which field is wrong.
-fn said(raw: &RawValue) -> Result<ChatFileMessage, String> {
-    let fields: Fields<'_> = serde_json::from_str(raw.get()).map_err(|error| unplaced(&error))?;
+fn parse_message(raw: &RawValue) -> Result<ChatFileMessage, String> {
+    let fields: Fields<'_> = serde_json::from_str(raw.get()).map_err(|error| strip_position(&error))?;
     let role = text("role", fields.role)?.ok_or("field `role`: it is missing")?;
     let (role, developer) = match role.as_str() {
         "developer" => (Role::System, true),
@@ -210,7 +210,7 @@ fn said(raw: &RawValue) -> Result<ChatFileMessage, String> {
 fn text(field: &str, raw: Option<&RawValue>) -> Result<Option<String>, String> {
     let Some(raw) = raw else { return Ok(None) };
     let read = escape::read_json(raw.get());
-    read.map(Some).map_err(|error| format!("field `{field}`: it is no text: {}", unplaced(&error)))
+    read.map(Some).map_err(|error| format!("field `{field}`: it is no text: {}", strip_position(&error)))
 }
 
 /// Returns the text of a content, or the JSON of its parts.
@@ -226,7 +226,7 @@ fn content(raw: Option<&RawValue>) -> Result<(Option<String>, Option<&str>), Str
     }
     let parts: Result<Vec<Part>, _> = serde_json::from_str(raw.get());
     parts.map_err(|error| {
-        format!("field `content`: a part is no object with a `type`: {}", unplaced(&error))
+        format!("field `content`: a part is no object with a `type`: {}", strip_position(&error))
     })?;
     Ok((None, Some(raw.get())))
 }
@@ -251,8 +251,9 @@ struct Function<'a> {
 
 fn calls(raw: Option<&RawValue>) -> Result<Vec<ToolCallRecord>, String> {
     let Some(raw) = raw else { return Ok(Vec::new()) };
-    let calls: Vec<OpenAiCall<'_>> = serde_json::from_str(raw.get())
-        .map_err(|error| format!("field `tool_calls`: it is no array of calls: {}", unplaced(&error)))?;
+    let calls: Vec<OpenAiCall<'_>> = serde_json::from_str(raw.get()).map_err(|error| {
+        format!("field `tool_calls`: it is no array of calls: {}", strip_position(&error))
+    })?;
     let calls = calls.into_iter().enumerate().map(|(ordinal, call)| {
         let field = |name: &str| format!("tool_calls[{ordinal}].{name}");
         let required = |name: &str, raw| {
@@ -264,7 +265,7 @@ fn calls(raw: Option<&RawValue>) -> Result<Vec<ToolCallRecord>, String> {
         let function =
             call.function.ok_or_else(|| format!("field `{}`: it is missing", field("function")))?;
         let function: Function<'_> = serde_json::from_str(function.get())
-            .map_err(|error| format!("field `{}`: {}", field("function"), unplaced(&error)))?;
+            .map_err(|error| format!("field `{}`: {}", field("function"), strip_position(&error)))?;
         Ok(ToolCallRecord {
             call_id: required("id", call.id)?,
             name: required("function.name", function.name)?,
@@ -275,7 +276,7 @@ fn calls(raw: Option<&RawValue>) -> Result<Vec<ToolCallRecord>, String> {
 }
 
 /// Returns an error's text without line and column, which count from the beginning of a part of the file.
-fn unplaced(error: &serde_json::Error) -> String {
+fn strip_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rfind(" at line ").and_then(|at| text.get(..at)).unwrap_or(&text).to_owned()
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use foldlog::Value;
 
-use super::{AgentRun, Pairing, RunCall, malformed, read_json, tool_calls};
+use super::{AgentRun, Pairing, RunCall, malformed_error, read_json, tool_calls};
 use crate::failure::Result;
 
 /// Reads the run of a file.
@@ -20,7 +20,7 @@ use crate::failure::Result;
 /// holds something else.
 pub fn read(path: &Path) -> Result<AgentRun> {
     let file = read_json(path)?;
-    let wrong = |reason: String| malformed(path, Some(0), reason);
+    let wrong = |reason: String| malformed_error(path, Some(0), reason);
     let Some(messages) = file.get("history").and_then(Value::as_array) else {
         return Err(wrong("it has no array `history`".to_owned()));
     };

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use foldlog::Value;
 
-use super::{AgentRun, Pairing, malformed, read_json, tool_calls};
+use super::{AgentRun, Pairing, malformed_error, read_json, tool_calls};
 use crate::failure::Result;
 
 /// Reads the runs of a file.
@@ -16,10 +16,11 @@ use crate::failure::Result;
 pub fn read(path: &Path) -> Result<Vec<AgentRun>> {
     let file = read_json(path)?;
     let Some(runs) = file.as_array() else {
-        return Err(malformed(path, None, "the file does not hold an array of runs"));
+        return Err(malformed_error(path, None, "the file does not hold an array of runs"));
     };
     let runs = runs.iter().enumerate();
-    runs.map(|(index, value)| run(value).map_err(|reason| malformed(path, Some(index), reason))).collect()
+    runs.map(|(index, value)| run(value).map_err(|reason| malformed_error(path, Some(index), reason)))
+        .collect()
 }
 
 fn run(value: &Value) -> Result<AgentRun, String> {

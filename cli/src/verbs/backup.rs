@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use foldlog::inspect;
 use foldlog::{BackupOptions, BackupReport, CapturesElsewhere, Error, Store};
 use foldlog_view::session_dirs::{holds_anything, lost_segments};
-use foldlog_view::shell::quoted;
-use foldlog_view::text::counted;
+use foldlog_view::shell::quote_word;
+use foldlog_view::text::count_text;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -142,7 +142,7 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
                 continue;
             }
             match copies.backup_from(&dir, options) {
-                Ok(report) => document.copied.push(BackupRow::of(report)),
+                Ok(report) => document.copied.push(BackupRow::from_report(report)),
                 Err(error) => {
                     damaged += usize::from(error.is_damage() || lost_segments(&dir).is_some());
                     document.failed.push(BackupFailure { session, reason: error.to_string() });
@@ -156,23 +156,23 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
             let reason = "there is no such folder".to_owned();
             return Err(Error::NotASession { path: from.to_owned(), reason }.into());
         }
-        document
-            .copied
-            .push(BackupRow::of(Store::open_with(to, output.store_options())?.backup_from(from, options)?));
+        document.copied.push(BackupRow::from_report(
+            Store::open_with(to, output.store_options())?.backup_from(from, options)?,
+        ));
     }
     print(&document, output)?;
     let of_captures = |copied: &&BackupRow| !copied.damaged.is_empty();
     let damaged_captures = document.copied.iter().filter(of_captures).count() as u64;
     match (damaged, document.failed.is_empty()) {
         (0, is_all) if damaged_captures > 0 => {
-            let sessions = counted(damaged_captures, "session");
+            let sessions = count_text(damaged_captures, "session");
             let rest = if is_all { "all else was copied" } else { "other sessions could not be copied" };
             Err(CommandError::DamagedCaptures(format!("captures of {sessions} are damaged; {rest}")))
         }
         (0, true) => Ok(HOLDS),
         (0, false) => Ok(UNUSABLE),
         (damaged, _) => {
-            let sessions = counted(damaged as u64, "session");
+            let sessions = count_text(damaged as u64, "session");
             Err(CommandError::DoesNotHold(format!(
                 "{sessions} could not be copied, since the log is damaged"
             )))
@@ -181,7 +181,7 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
 }
 
 impl BackupRow {
-    fn of(report: BackupReport) -> BackupRow {
+    fn from_report(report: BackupReport) -> BackupRow {
         let (damaged, elsewhere) = (report.damaged.into_iter(), report.elsewhere.into_iter());
         BackupRow {
             session: report.session,
@@ -196,7 +196,7 @@ impl BackupRow {
             captures: report.captures,
             captures_absent: report.captures_absent,
             captures_healed: report.captures_healed,
-            elsewhere: elsewhere.map(Elsewhere::of).collect(),
+            elsewhere: elsewhere.map(Elsewhere::from_captures).collect(),
             damaged: damaged.map(|one| CaptureDamage { path: one.path, reason: one.reason }).collect(),
             damaged_more: report.damaged_more,
         }
@@ -204,13 +204,13 @@ impl BackupRow {
 }
 
 impl Elsewhere {
-    fn of(told: CapturesElsewhere) -> Elsewhere {
+    fn from_captures(told: CapturesElsewhere) -> Elsewhere {
         let CapturesElsewhere { resource, captures, parent, .. } = told;
         Elsewhere { resource, captures, parent }
     }
 
     fn print(&self, output: &mut Output<'_>) -> Result<()> {
-        let (captures, name) = (counted(self.captures, "capture"), escape::text(&self.resource));
+        let (captures, name) = (count_text(self.captures, "capture"), escape::text(&self.resource));
         output.line(format_args!(
             "  not in the session's folder, so not in the copy: {captures} of the workspace `{name}`"
         ))?;
@@ -221,7 +221,7 @@ impl Elsewhere {
             None => output.line(format_args!(
                 "    copy the folder in which the host keeps them too, with any tool; a rewind or a recovery from the copy takes it as \
                  `--snapshots {}`",
-                quoted(format!("{}=FOLDER", self.resource).as_ref()),
+                quote_word(format!("{}=FOLDER", self.resource).as_ref()),
             ))?,
         }
         Ok(())
@@ -237,18 +237,18 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         let (session, new) = (copied.session, copied.records - copied.records_before);
         output.line(format_args!(
             "session {session}: {}, of which {new} are new; {}, {}, {} and {} bytes copied; {} verified",
-            counted(copied.records, "record"),
-            counted(copied.segments, "segment"),
-            counted(copied.objects, "object"),
-            counted(copied.files, "other file"),
+            count_text(copied.records, "record"),
+            count_text(copied.segments, "segment"),
+            count_text(copied.objects, "object"),
+            count_text(copied.files, "other file"),
             copied.bytes,
-            counted(copied.verified, "record"),
+            count_text(copied.verified, "record"),
         ))?;
         if copied.captures > 0 {
-            output.line(format_args!("  {} read", counted(copied.captures, "capture")))?;
+            output.line(format_args!("  {} read", count_text(copied.captures, "capture")))?;
         }
         if copied.captures_healed > 0 {
-            let files = counted(copied.captures_healed, "file");
+            let files = count_text(copied.captures_healed, "file");
             output.line(format_args!("  {files} of captures were damaged in the copy, and copied anew"))?;
         }
         for elsewhere in &copied.elsewhere {

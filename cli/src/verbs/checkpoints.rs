@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use foldlog_codec::escape;
 use foldlog_tasks::{Checkpoint, CheckpointHistory, CheckpointId};
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 use serde::Serialize;
 
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
@@ -82,7 +82,7 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
             checkpoint.occasion,
             name.unwrap_or_default(),
         ))?;
-        output.line(format_args!("    {}", held(checkpoint)))?;
+        output.line(format_args!("    {}", describe_checkpoint(checkpoint)))?;
     }
     if let Some(mismatch) = mismatch {
         output.error(mismatch);
@@ -91,15 +91,15 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
 }
 
 /// Says what a session held at a checkpoint.
-pub(super) fn held(checkpoint: &Checkpoint) -> String {
+pub(super) fn describe_checkpoint(checkpoint: &Checkpoint) -> String {
     let manifest = &checkpoint.manifest;
     let active: Vec<&str> = manifest.active_tasks.iter().map(|task| task.as_str()).collect();
     let active = if active.is_empty() { String::new() } else { format!(", active: {}", active.join(", ")) };
     format!(
         "{}, {} completed{active}; {}; {}",
-        counted(manifest.total_tasks, "task"),
+        count_text(manifest.total_tasks, "task"),
         manifest.completed_tasks,
-        counted(manifest.conversation_messages_count, "message"),
-        counted(manifest.file_modifications_count, "change") + " of files",
+        count_text(manifest.conversation_messages_count, "message"),
+        count_text(manifest.file_modifications_count, "change") + " of files",
     )
 }

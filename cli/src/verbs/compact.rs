@@ -11,7 +11,7 @@ use foldlog::{
     CompactOptions, CompactReport, CompressReport, Compression, KeptSnapshots, SequenceNumber, Store,
 };
 use foldlog_view::positions::{Position, record_at};
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -235,7 +235,7 @@ fn all(store: &Store, options: &CompactOptions, output: &mut Output<'_>) -> Resu
         for CompactFailure { session, reason } in &document.failed {
             output.line(format_args!("session {session}: not compacted: {reason}"))?;
         }
-        output.line(format_args!("{} with nothing to drop", counted(document.unchanged, "session")))?;
+        output.line(format_args!("{} with nothing to drop", count_text(document.unchanged, "session")))?;
     }
     Ok(if document.failed.is_empty() { HOLDS } else { UNUSABLE })
 }
@@ -247,11 +247,11 @@ fn print(report: &CompactReport, options: &CompactOptions, output: &mut Output<'
         Some(through) => {
             let (verb, written) = match options.dry_run {
                 true => ("would drop", String::new()),
-                false => ("dropped", format!("; {} written anew", counted(*segments, "segment"))),
+                false => ("dropped", format!("; {} written anew", count_text(*segments, "segment"))),
             };
             output.line(format_args!(
                 "session {session}: {verb} the bodies of {} up to position {through}, {bytes} bytes{written}",
-                counted(*dropped, "record")
+                count_text(*dropped, "record")
             ))?;
             if *object_bytes > 0 {
                 output.line(format_args!(
@@ -279,6 +279,6 @@ fn tell(id: Uuid, compressed: &CompressReport, dry_run: bool, output: &mut Outpu
     };
     output.line(format_args!(
         "session {id}: {segments} of {} {verb}, {bytes_before} bytes before, {bytes_after} after",
-        counted(*finished, "finished segment")
+        count_text(*finished, "finished segment")
     ))
 }

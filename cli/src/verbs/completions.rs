@@ -33,7 +33,7 @@ pub fn run(arguments: &Args, command: &mut Command, output: &mut Output<'_>) -> 
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, command, "foldlog", &mut script);
     let script = String::from_utf8_lossy(&script);
-    let (sessions, valued) = (taking_sessions(command), valued(command));
+    let (sessions, valued) = (taking_sessions(command), value_options(command));
     let spaced = |words: &BTreeSet<String>| words.iter().fold(" ".to_owned(), |all, word| all + word + " ");
     let script = match arguments.shell {
         Shell::Bash => {
@@ -69,12 +69,12 @@ fn taking_sessions(command: &Command) -> BTreeSet<String> {
 }
 
 /// Returns the options that take a value, of all verbs.
-fn valued(command: &Command) -> BTreeSet<String> {
+fn value_options(command: &Command) -> BTreeSet<String> {
     let options = command.get_opts().flat_map(|option| {
         let long = option.get_long().map(|long| format!("--{long}"));
         long.into_iter().chain(option.get_short().map(|short| format!("-{short}")))
     });
-    options.chain(command.get_subcommands().flat_map(valued)).collect()
+    options.chain(command.get_subcommands().flat_map(value_options)).collect()
 }
 
 /// Lets the script for zsh ask for sessions and tags where it would offer files or nothing.

@@ -8,7 +8,7 @@ use foldlog_codec::escape;
 use foldlog_replay::differences::{beside, conversations, states};
 use foldlog_view::first_difference::{self, DifferingValue, FirstDifference};
 use foldlog_view::positions::{Position, position};
-use foldlog_view::text::{counted, shortened};
+use foldlog_view::text::{count_text, shorten_text};
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -73,20 +73,22 @@ impl Args {
             (None, true) => parent_of(&reader)?,
             (None, false) => {
                 let after = position(&reader, self.after)?;
-                within(&reader, at, after, &mut |difference| printed.difference(difference, output))?;
+                compare_positions(&reader, at, after, &mut |difference| {
+                    printed.difference(difference, output)
+                })?;
                 printed.end(output)?;
                 return Ok(code_of(&reader, output));
             }
         };
         // What is said of the other session is to be done with that one.
-        let places = HintPaths::of(&other);
+        let places = HintPaths::from_path(&other);
         let own = std::mem::replace(&mut output.places, places.clone());
         let other = open_sound(&other, output)?;
         output.places = own;
         let other_at = position(&other, self.after)?;
-        let parting = reader.parting(&other)?;
-        let parted = first_difference::parted(&parting, &reader, &other);
-        printed.parting(&parting, parted.as_ref(), output)?;
+        let parting = reader.find_divergence(&other)?;
+        let parted = first_difference::read_difference(&parting, &reader, &other);
+        printed.print_divergence(&parting, parted.as_ref(), output)?;
         beside(&reader, at, &other, other_at, &mut |difference| printed.difference(difference, output))?;
         printed.end(output)?;
         let code = code_of(&reader, output);
@@ -102,7 +104,7 @@ const VALUE_CHARS_MAX: usize = 100;
 const READ_CHARS_MAX: usize = 1 << 16;
 
 /// Hands the differences of two positions of a session to `sink`.
-fn within(
+fn compare_positions(
     reader: &LogReader,
     before: SequenceNumber,
     after: SequenceNumber,
@@ -114,7 +116,8 @@ fn within(
 
 /// Returns the folder of the session that this one comes from, which stands beside it.
 fn parent_of(reader: &LogReader) -> Result<PathBuf> {
-    let (Some(Parent::Fork { session, .. }) | Some(Parent::Child { session, .. })) = reader.opened().parent
+    let (Some(Parent::Fork { session, .. }) | Some(Parent::Child { session, .. })) =
+        reader.opening_record().parent
     else {
         // What is damaged may say where it comes from.
         if let Some(end) = reader.sound_end() {
@@ -146,7 +149,7 @@ impl DifferencePrinter {
         }
         let heading = heading(&difference);
         if self.heading.as_ref() != Some(&heading) {
-            output.styled(HEADING, &heading)?;
+            output.styled_line(HEADING, &heading)?;
             self.heading = Some(heading);
         }
         let style = match difference.change {
@@ -154,10 +157,10 @@ impl DifferencePrinter {
             DifferenceKind::Removed => BAD,
             DifferenceKind::Changed => CAUTION,
         };
-        output.styled(style, text(&difference))
+        output.styled_line(style, text(&difference))
     }
 
-    fn parting(
+    fn print_divergence(
         &mut self,
         parting: &LogDivergence,
         parted: Option<&FirstDifference>,
@@ -174,10 +177,10 @@ impl DifferencePrinter {
         if output.json() {
             return output.value(&Line {
                 parting,
-                objects: parted.and_then(|parted| first_difference::held(&parted.sides)),
+                objects: parted.and_then(|parted| first_difference::objects_json(&parted.sides)),
             });
         }
-        output.line(format_args!("both begin with the same {}", counted(parting.alike, "record")))?;
+        output.line(format_args!("both begin with the same {}", count_text(parting.alike, "record")))?;
         for (place, side) in [("here", &parting.here), ("there", &parting.there)] {
             match side {
                 Some(one) => output.line(format_args!(
@@ -192,8 +195,8 @@ impl DifferencePrinter {
         if let (Some(difference), Some(FirstDifference { path, sides })) = (&parting.difference, parted) {
             let (path, slice) = (escape::text(path), difference.slice.as_deref().map(escape::text));
             let of = slice.map_or_else(String::new, |slice| format!(" of slice `{slice}`"));
-            let [here, there] = first_difference::shown(sides, VALUE_CHARS_MAX);
-            output.styled(CAUTION, format!("  ~ {path}{of}  {here} -> {there}"))?;
+            let [here, there] = first_difference::side_texts(sides, VALUE_CHARS_MAX);
+            output.styled_line(CAUTION, format!("  ~ {path}{of}  {here} -> {there}"))?;
             for (place, side) in ["here", "there"].into_iter().zip(sides) {
                 if let Some(object) = side.as_ref().and_then(DifferingValue::object_text) {
                     output.line(format_args!("    {place:<5}  {}", escape::text(&object)))?;
@@ -213,8 +216,8 @@ impl DifferencePrinter {
     }
 }
 
-fn shown(value: &Value) -> String {
-    shortened(&escape::json_beginning(&value.json_form(), VALUE_CHARS_MAX), VALUE_CHARS_MAX)
+fn value_text(value: &Value) -> String {
+    shorten_text(&escape::json_beginning(&value.json_form(), VALUE_CHARS_MAX), VALUE_CHARS_MAX)
 }
 
 fn heading(difference: &Difference) -> String {
@@ -228,7 +231,7 @@ fn heading(difference: &Difference) -> String {
 /// Returns the line that a person reads of a difference.
 pub(super) fn text(difference: &Difference) -> String {
     let path = escape::text(&difference.path);
-    let (mut before, mut after) = (shown(&difference.before), shown(&difference.after));
+    let (mut before, mut after) = (value_text(&difference.before), value_text(&difference.after));
     if difference.change == DifferenceKind::Changed {
         let read = [&difference.before, &difference.after]
             .map(|value| escape::json_beginning(&value.json_form(), READ_CHARS_MAX));

@@ -9,13 +9,13 @@ use foldlog_tasks::{CompressionAlgorithm, ExportReport, StateCompression, Worksp
 use foldlog_view::documents::timeline::Timeline;
 use foldlog_view::positions::{Position, position};
 use foldlog_view::session_dirs::store_of;
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 use foldlog_view::visits::each_record;
 use serde::Serialize;
 
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::readers::{code_of, open_session, open_sound, open_sound_outline, written};
+use crate::readers::{code_of, map_write_error, open_session, open_sound, open_sound_outline};
 use crate::runs::claude_code;
 
 /// Holds what the command line asks of `foldlog export`.
@@ -139,7 +139,7 @@ pub fn run(
     let at = position(&reader, at)?;
     match format {
         Format::Jsonl => {
-            let timeline = Timeline::of(&reader);
+            let timeline = Timeline::from_reader(&reader);
             each_record(&reader, SequenceNumber::MIN..=at, |record| output.value(&timeline.value(record)))?;
         }
         _ => {
@@ -148,7 +148,7 @@ pub fn run(
                 Some((store, id)) => Store::open(store)?.children(id)?,
                 None => Vec::new(),
             };
-            written(reader.write_export(at, &policies, children, &mut *output.stdout))?;
+            map_write_error(reader.write_export(at, &policies, children, &mut *output.stdout))?;
             writeln!(output.stdout)?;
         }
     }
@@ -178,14 +178,14 @@ fn tree(session: &Path, at: Option<Position>, target: &Target, output: &mut Outp
         (at, _) => position(&reader, at)?,
     };
     std::fs::create_dir_all(to).map_err(|source| CommandError::File { path: to.clone(), source })?;
-    let stores = WorkspaceStores::beside(session);
+    let stores = WorkspaceStores::from_session_dir(session);
     let report = export_session(&reader, at, &stores, to, &StateCompression::new(algorithm))?;
     if output.json() {
         let ExportReport { dir, files, written, written_bytes, removed, foreign, .. } = report;
         output.value(&TreeDocument { dir, position: at, files, written, written_bytes, removed, foreign })?;
         return Ok(HOLDS);
     }
-    let (files, written) = (counted(report.files, "file"), report.written);
+    let (files, written) = (count_text(report.files, "file"), report.written);
     output.line(format_args!("position {at} in {}", foldlog::escape::path(&report.dir)))?;
     output.line(format_args!(
         "{files}: {written} written ({} bytes), {} removed",
@@ -216,7 +216,7 @@ fn transcript(
     if output.json() {
         output.value(&written)?;
     } else {
-        let (files, lines) = (counted(written.files, "file"), counted(written.lines, "line"));
+        let (files, lines) = (count_text(written.files, "file"), count_text(written.lines, "line"));
         output.line(format_args!("{files}, {lines}"))?;
     }
     Ok(HOLDS)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use foldlog::inspect;
 use foldlog::{CollectOptions, CollectReport, CollectedFiles, LeftAlone, Store, escape};
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 
 use super::compact::{DAY_SECONDS, SnapshotRetention};
 use crate::failure::{CommandError, HOLDS, Result};
@@ -123,7 +123,7 @@ pub fn run(path: &Path, asked: &GcCommand, output: &mut Output<'_>) -> Result<u8
     let CollectReport { sessions, skipped, left, all, .. } = &report;
     let verb = if asked.yes { "removed" } else { "would remove" };
     for (id, collected) in sessions {
-        output.line(format_args!("session {id}: {verb} {}", told(collected)))?;
+        output.line(format_args!("session {id}: {verb} {}", describe_collected(collected)))?;
     }
     for (id, reason) in skipped {
         output.line(format_args!("session {id}: skipped: {reason}"))?;
@@ -133,8 +133,10 @@ pub fn run(path: &Path, asked: &GcCommand, output: &mut Output<'_>) -> Result<u8
     }
     match (*all == CollectedFiles::default(), asked.yes) {
         (true, _) => output.line(format_args!("nothing to remove"))?,
-        (false, true) => output.line(format_args!("removed {}", told(all)))?,
-        (false, false) => output.line(format_args!("would remove {}; --yes removes them", told(all)))?,
+        (false, true) => output.line(format_args!("removed {}", describe_collected(all)))?,
+        (false, false) => {
+            output.line(format_args!("would remove {}; --yes removes them", describe_collected(all)))?;
+        }
     }
     Ok(HOLDS)
 }
@@ -150,7 +152,7 @@ fn no_store(path: &Path, failure: CommandError) -> CommandError {
 }
 
 /// Returns what was collected, in words.
-fn told(collected: &CollectedFiles) -> String {
+fn describe_collected(collected: &CollectedFiles) -> String {
     let parts = [
         (collected.objects, "object"),
         (collected.captures, "object of captures"),
@@ -161,8 +163,8 @@ fn told(collected: &CollectedFiles) -> String {
         .iter()
         .filter(|(count, _)| *count > 0)
         .map(|(count, what)| match *what {
-            "object of captures" => format!("{} of captures", counted(*count, "object")),
-            what => counted(*count, what),
+            "object of captures" => format!("{} of captures", count_text(*count, "object")),
+            what => count_text(*count, what),
         })
         .collect();
     format!("{}, {} bytes", parts.join(", "), collected.bytes)

@@ -11,7 +11,7 @@ use foldlog_tasks::{
     CrashRecoveryManager, Error, ImportedSession, PartialTree, RecoveryOutlook, RecoveryStrategy,
     StateComponent, declare, import_session, import_tree, unfinished_imports,
 };
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 use serde::Serialize;
 
 use super::strategies::print_outlook;
@@ -98,10 +98,10 @@ pub enum Args {
         #[arg(long)]
         partial: bool,
         /// Who imports the sound files.
-        #[arg(long, value_name = "WHO", value_parser = crate::cli::said, requires_all = ["partial", "reason"])]
+        #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, requires_all = ["partial", "reason"])]
         by: Option<String>,
         /// Why.
-        #[arg(long, value_name = "WHY", value_parser = crate::cli::said, requires = "by")]
+        #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, requires = "by")]
         reason: Option<String>,
     },
     /// Import the slices of a session, which `foldlog export --format snapshot-json` or another program wrote.
@@ -235,14 +235,14 @@ pub fn claude_code(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> 
     let imported = import_transcripts(store, files)?;
     let (lines, rewinds, agents) = (imported.lines, imported.rewinds, imported.agents);
     if output.json() {
-        let written = Document::of(imported.written, since);
+        let written = Document::from_counts(imported.written, since);
         let findings = &imported.findings;
         output.value(&TranscriptDocument { written, lines, rewinds, agents, findings })?;
         return Ok(HOLDS);
     }
     report(imported.written, since, output)?;
-    let (lines, rewinds) = (counted(lines, "line"), counted(rewinds, "rewind"));
-    output.line(format_args!("{lines}, {rewinds}, {}", counted(agents, "sub-agent")))?;
+    let (lines, rewinds) = (count_text(lines, "line"), count_text(rewinds, "rewind"));
+    output.line(format_args!("{lines}, {rewinds}, {}", count_text(agents, "sub-agent")))?;
     let mut shown: BTreeMap<FindingKind, usize> = BTreeMap::new();
     for finding in &imported.findings {
         let shown = shown.entry(finding.kind).or_default();
@@ -360,7 +360,7 @@ pub fn aca(dir: &Path, store: &Path, partial: Option<&Partial<'_>>, output: &mut
     }
     let TreeDocument { session, exported_session, tasks, messages, differing, .. } = document;
     output.line(format_args!("session {session}, of {exported_session}"))?;
-    output.line(format_args!("{}, {}", counted(tasks, "task"), counted(messages, "message")))?;
+    output.line(format_args!("{}, {}", count_text(tasks, "task"), count_text(messages, "message")))?;
     for part in differing {
         output.line(format_args!("differs from what was exported: {}", part.name()))?;
     }
@@ -414,13 +414,13 @@ pub fn snapshot_json(file: &Path, store: &Path, output: &mut Output<'_>) -> Resu
     }
     let SnapshotDocument { session, exported_at_us, slices, items, conversations, .. } = document;
     output.line(format_args!("session {session}, exported at {}", time_text(exported_at_us)))?;
-    let (slices, items) = (counted(slices, "slice"), counted(items, "item"));
-    output.line(format_args!("{slices}, {items}, {}", counted(conversations, "conversation")))?;
+    let (slices, items) = (count_text(slices, "slice"), count_text(items, "item"));
+    output.line(format_args!("{slices}, {items}, {}", count_text(conversations, "conversation")))?;
     Ok(HOLDS)
 }
 
 impl Document {
-    fn of(written: ImportCounts, since: Instant) -> Document {
+    fn from_counts(written: ImportCounts, since: Instant) -> Document {
         let ImportCounts { sessions, messages, records, rollbacks, log_bytes } = written;
         let seconds = since.elapsed().as_secs_f64();
         Document { sessions, messages, records, rollbacks, log_bytes, seconds }
@@ -428,13 +428,13 @@ impl Document {
 }
 
 fn report(written: ImportCounts, since: Instant, output: &mut Output<'_>) -> Result<u8> {
-    let written = Document::of(written, since);
+    let written = Document::from_counts(written, since);
     if output.json() {
         output.value(&written)?;
     } else {
         let Document { sessions, messages, records, rollbacks, log_bytes, seconds } = written;
-        let (sessions, messages) = (counted(sessions, "session"), counted(messages, "message"));
-        let (records, rollbacks) = (counted(records, "record"), counted(rollbacks, "rollback"));
+        let (sessions, messages) = (count_text(sessions, "session"), count_text(messages, "message"));
+        let (records, rollbacks) = (count_text(records, "record"), count_text(rollbacks, "rollback"));
         output.line(format_args!(
             "{sessions}, {messages}, {records}, {rollbacks}, {log_bytes} bytes in {seconds:.1} s"
         ))?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use foldlog::inspect::{ChildFate, FateInParent, LedgerEntry, OperationStatus, Settled};
 use foldlog::{OperationId, ReplacedContent};
 use foldlog_codec::escape;
-use foldlog_view::text::{DIGEST_DIGITS, counted, digest_text};
+use foldlog_view::text::{DIGEST_DIGITS, count_text, digest_text};
 
 use crate::failure::Result;
 use crate::output::Output;
@@ -85,7 +85,7 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
         return Ok(code_of(&reader, output));
     }
     if !ledger.is_empty() {
-        output.styled(
+        output.styled_line(
             HEADING,
             format_args!(
                 "{:>9}  {:<24}  {:<28}  {:<24}  {:<7}  {:>8}  {:>8}  {:>12}",
@@ -99,10 +99,10 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
             let (resource, path) = (left.resource.escape_debug(), left.path.escape_debug());
             let reason = left.reason.escape_debug();
             match left.is_uncaptured() {
-                true => output.styled(BAD, format_args!("{:>9}  {reason}", ""))?,
+                true => output.styled_line(BAD, format_args!("{:>9}  {reason}", ""))?,
                 false => {
                     let left = format_args!("{:>9}  not undone: {resource} `{path}`: {reason}", "");
-                    output.styled(BAD, left)?;
+                    output.styled_line(BAD, left)?;
                 }
             }
         }
@@ -136,7 +136,7 @@ pub fn run(session: &Path, operation: Option<OperationId>, output: &mut Output<'
     ];
     let fates = fates.into_iter().filter(|fate| of(*fate) > 0);
     let fates: Vec<String> = fates.map(|fate| format!("{} {}", of(fate), fate.name())).collect();
-    let total = counted(ledger.len() as u64, "operation");
+    let total = count_text(ledger.len() as u64, "operation");
     let fates = if fates.is_empty() { String::new() } else { format!(": {}", fates.join(", ")) };
     output.line(format_args!("{total}{fates}"))?;
     Ok(code_of(&reader, output))
@@ -166,7 +166,7 @@ fn outcome(entry: &LedgerEntry) -> String {
 }
 
 /// Names the arguments that a decision approves, if it is an approval, for the name of whoever decided to follow.
-fn approved(settled: &Settled) -> Option<String> {
+fn approval_text(settled: &Settled) -> Option<String> {
     let digest = settled.arguments.as_ref().map(digest_text)?;
     let digits: String = digest.chars().take(DIGEST_DIGITS).collect();
     Some(format!("arguments {digits} approved by"))
@@ -210,7 +210,7 @@ fn row(entry: &LedgerEntry, output: &mut Output<'_>) -> Result<()> {
         }
     }
     if let Some(settled) = &entry.settled {
-        let approved = approved(settled).unwrap_or_else(|| "by".to_owned());
+        let approved = approval_text(settled).unwrap_or_else(|| "by".to_owned());
         end.push_str(&format!(
             "  {approved} {}: {}",
             escape::text(&settled.by),

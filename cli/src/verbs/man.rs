@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Command;
 use clap_mangen::Man;
 use foldlog_codec::escape;
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 use serde::Serialize;
 
 use crate::failure::{CommandError, HOLDS, Result};
@@ -63,7 +63,7 @@ pub fn run(arguments: &Args, command: Command, output: &mut Output<'_>) -> Resul
     if output.json() {
         output.value(&ManPages { dir, pages: names.collect() })?;
     } else {
-        output.line(format_args!("{}: {}", escape::path(dir), counted(pages.len() as u64, "page")))?;
+        output.line(format_args!("{}: {}", escape::path(dir), count_text(pages.len() as u64, "page")))?;
     }
     Ok(HOLDS)
 }
@@ -134,7 +134,7 @@ fn write(dir: &Path, pages: &[(String, Vec<u8>)], force: bool) -> Result<()> {
     for (path, page) in paths() {
         if force {
             // A page takes its name once it is whole, and the place of a link, not of what that leads to.
-            let mut unplaced = StagedFile::beside(&path).map_err(failed(dir))?;
+            let mut unplaced = StagedFile::create_for(&path).map_err(failed(dir))?;
             unplaced.file().write_all(page).map_err(failed(&path))?;
             readable(unplaced.file()).map_err(failed(&path))?;
             unplaced.place(&path, force).map_err(failed(&path))?;

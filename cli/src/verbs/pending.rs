@@ -16,7 +16,7 @@ use foldlog_codec::record::time_text;
 use foldlog_view::clock::now;
 use foldlog_view::documents::ledger::{DecisionChoice, choices, text_of, unread};
 use foldlog_view::session_dirs::holds_anything;
-use foldlog_view::shell::quoted;
+use foldlog_view::shell::quote_word;
 use foldlog_view::text::digest_text;
 use serde::Serialize;
 use uuid::Uuid;
@@ -83,9 +83,10 @@ const UNRECOVERED: &str = "Its process ended before it did, and nobody has recov
 const INTERRUPTED: &str = "Its process ended before it did. Did it do its work?";
 
 impl PendingRow {
-    fn of(reader: &LogReader, pending: PendingQuestion) -> PendingRow {
+    fn from_question(reader: &LogReader, pending: PendingQuestion) -> PendingRow {
         let time = |time: DateTime<Utc>| time.to_rfc3339_opts(SecondsFormat::Micros, true);
-        let decide = choices(reader, pending.operation, Some(&pending), &quoted(reader.dir().as_os_str()));
+        let decide =
+            choices(reader, pending.operation, Some(&pending), &quote_word(reader.dir().as_os_str()));
         PendingRow {
             session: pending.session,
             operation: pending.operation,
@@ -109,13 +110,13 @@ impl PendingRow {
 
     /// Describes a call that was interrupted and that only a person or its host can judge.
     fn of_unsettled(reader: &LogReader, unsettled: &UnsettledOperation) -> Result<PendingRow> {
-        let decide = choices(reader, unsettled.operation, None, &quoted(reader.dir().as_os_str()));
+        let decide = choices(reader, unsettled.operation, None, &quote_word(reader.dir().as_os_str()));
         PendingRow::of_call(reader, unsettled.operation, unsettled.begin, "decision", INTERRUPTED, decide)
     }
 
     /// Describes a call whose process is gone and whose session nobody has recovered since.
     fn of_open(reader: &LogReader, open: &OpenOperation) -> Result<PendingRow> {
-        let dir = quoted(reader.dir().as_os_str());
+        let dir = quote_word(reader.dir().as_os_str());
         let recover = DecisionChoice {
             meaning: "its host does not come back: restore what it worked on, with `--workspace` for each folder",
             command: format!("foldlog recover {dir}"),
@@ -133,7 +134,7 @@ impl PendingRow {
         decide: Vec<DecisionChoice>,
     ) -> Result<PendingRow> {
         let mut row = PendingRow {
-            session: reader.opened().session,
+            session: reader.opening_record().session,
             operation,
             tool: String::new(),
             call_id: None,
@@ -166,7 +167,9 @@ fn rows(reader: &LogReader, is_running: bool) -> Result<Vec<PendingRow>> {
     let unsettled = reader.report().unsettled.iter().filter(waits);
     let mut rows: Vec<PendingRow> =
         unsettled.map(|one| PendingRow::of_unsettled(reader, one)).collect::<Result<_>>()?;
-    rows.extend(reader.pending(now())?.into_iter().map(|one| PendingRow::of(reader, one)));
+    rows.extend(
+        reader.pending_questions(now())?.into_iter().map(|one| PendingRow::from_question(reader, one)),
+    );
     // What runs again by itself once its host is back waits for no person.
     let is_stuck = |one: &&OpenOperation| one.parent.is_none() && one.idempotency.needs_settling();
     for open in reader.report().interrupted.iter().filter(|_| !is_running).filter(is_stuck) {
@@ -187,7 +190,7 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
     let store = readers::open_store(dir, output)?;
     let (mut code, mut found) = (HOLDS, false);
     let ids = store.session_ids()?;
-    let running = inspect::running(store.path(), &ids)?;
+    let running = inspect::running_sessions(store.path(), &ids)?;
     for id in ids {
         let session = store.session_dir(id);
         if !holds_anything(&session) {

@@ -17,7 +17,7 @@ use foldlog::{
 };
 use foldlog_claude::end_programs;
 use foldlog_codec::escape;
-use foldlog_view::shell::quoted;
+use foldlog_view::shell::quote_word;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -92,10 +92,10 @@ pub struct Args {
     #[arg(long, value_name = "DIR", requires = "strategy")]
     pub to: Option<PathBuf>,
     /// Who recovers the session by a strategy.
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::said, requires = "strategy")]
+    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, requires = "strategy")]
     pub by: Option<String>,
     /// Why.
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::said, requires = "strategy")]
+    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, requires = "strategy")]
     pub reason: Option<String>,
     /// Whether a session that a replica holds is written.
     #[command(flatten)]
@@ -364,9 +364,9 @@ pub(super) fn places(
         .into_iter()
         .filter_map(|(name, recorded)| Some((name, HostFilesystem::recall(&recorded?).ok()?)))
         .collect();
-    let mut roots = named(asked.workspaces, &taken, "--workspace")?;
-    let mut rebound = named(asked.rebound, &taken, "--rebind")?;
-    let mut snapshots = named(asked.snapshots, &taken, "--snapshots")?;
+    let mut roots = directories_by_name(asked.workspaces, &taken, "--workspace")?;
+    let mut rebound = directories_by_name(asked.rebound, &taken, "--rebind")?;
+    let mut snapshots = directories_by_name(asked.snapshots, &taken, "--snapshots")?;
     taken
         .into_iter()
         .map(|(name, taken)| {
@@ -386,7 +386,7 @@ pub(super) fn places(
                         format!("the session works on the workspace `{name}`, whose folder is not given");
                     // The path is a hint: only a person knows whether the folder is still there.
                     let (last, dir) = match &taken.path {
-                        Some(path) => (format!("; it was {path} last"), quoted(path.as_ref())),
+                        Some(path) => (format!("; it was {path} last"), quote_word(path.as_ref())),
                         None => (String::new(), "DIR".to_owned()),
                     };
                     let next = format!("give its folder: --workspace {name}={dir}");
@@ -403,7 +403,7 @@ pub(super) fn places(
 }
 
 /// Returns the folders given by `option`, by the workspaces' names.
-fn named(
+fn directories_by_name(
     given: &[String],
     taken: &BTreeMap<String, FilesystemSnapshot>,
     option: &str,

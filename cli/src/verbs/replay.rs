@@ -10,8 +10,8 @@
 
 use foldlog::SequenceNumber;
 use foldlog_view::session_dirs::store_of;
-use foldlog_view::text::{counted, digest_text};
-use foldlog_view::visits::stopped;
+use foldlog_view::text::{count_text, digest_text};
+use foldlog_view::visits::stop_error;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -101,7 +101,7 @@ impl Unlike {
         let (mut lane, mut name) = (LaneName::default(), String::new());
         let names = reader.names();
         reader.records(sequence, sequence, |record| {
-            lane = Lane::of(record.kind, record.body).unwrap_or_default().into();
+            lane = Lane::decode(record.kind, record.body).unwrap_or_default().into();
             let value = record.to_value(&names).unwrap_or_default();
             let of = ["event", "operation"].iter().find_map(|field| value.get(field)?.as_str());
             name = match of.filter(|_| record.kind == RecordKind::DISPATCH) {
@@ -140,7 +140,7 @@ pub fn run(session: &Path, thorough: bool, output: &mut Output<'_>) -> Result<u8
         output.value(&replayed)?;
     } else {
         let (records, rollbacks) =
-            (counted(replayed.records, "record"), counted(replayed.rollbacks, "rollback"));
+            (count_text(replayed.records, "record"), count_text(replayed.rollbacks, "rollback"));
         output.line(format_args!("session {}: {records} folded", replayed.session))?;
         let compacted = match replayed.compacted {
             0 => String::new(),
@@ -164,7 +164,7 @@ pub fn run(session: &Path, thorough: bool, output: &mut Output<'_>) -> Result<u8
 
 /// Compares a fork with its parent, and returns whether the parent could be read.
 fn lineage(reader: &LogReader, output: &mut Output<'_>) -> Result<bool> {
-    let Some(Parent::Fork { session, .. }) = reader.opened().parent else { return Ok(false) };
+    let Some(Parent::Fork { session, .. }) = reader.opening_record().parent else { return Ok(false) };
     let Some((store, _)) = store_of(reader.dir()) else { return Ok(false) };
     let dir = Store::open(store)?.session_dir(session);
     let options = ReadOptions { outline: true, memory_bytes: output.memory_bytes };
@@ -195,7 +195,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
     let mut checks = Checks {
         rollbacks: &rollbacks,
         last: None,
-        along: reader.along().expecting(chosen.iter().filter_map(|at| rollbacks.get(at)).copied()),
+        along: reader.walk_paths().expecting(chosen.iter().filter_map(|at| rollbacks.get(at)).copied()),
         comparison: FoldComparison::default(),
         whole: 0,
     };
@@ -213,7 +213,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
                 Ok(found) => difference = found,
                 Err(error) => {
                     failure = Some(error);
-                    return Err(stopped(reader.dir()));
+                    return Err(stop_error(reader.dir()));
                 }
             }
         }
@@ -228,7 +228,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
         difference = first_unlike(next.saturating_sub(1), &reader.state_reader()?, &end, |_| true)?;
     }
     Ok(ReplayCheckReport {
-        session: reader.opened().session,
+        session: reader.opening_record().session,
         records: next.get(),
         rollbacks: all,
         checked: chosen.len() as u64,

@@ -7,7 +7,7 @@ use foldlog::inspect::{self, LogReader};
 use foldlog_codec::escape;
 use foldlog_view::positions::{Position, position, position_at, record_at};
 use foldlog_view::report::{self, ReportSelection};
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 use foldlog_view::{Payloads, RecordRange};
 use serde::Serialize;
 use uuid::Uuid;
@@ -117,7 +117,7 @@ pub fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
     let written = ReportFile {
         file: path.clone(),
         bytes,
-        session: reader.opened().session,
+        session: reader.opening_record().session,
         from: range.from,
         last: range.last,
         at,
@@ -126,7 +126,7 @@ pub fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
     if output.json() {
         output.value(&written)?;
     } else {
-        let records = counted(range.len(), "record");
+        let records = count_text(range.len(), "record");
         output.line(format_args!("{}: {records}, {bytes} bytes", escape::path(path)))?;
         if limit.is_none() {
             output.line("payloads are left out; --payloads includes them")?;
@@ -164,7 +164,7 @@ fn write(
     memory_bytes: Option<u64>,
 ) -> Result<u64> {
     let failed = |source| CommandError::File { path: path.to_owned(), source };
-    let mut unplaced = StagedFile::beside(path).map_err(failed)?;
+    let mut unplaced = StagedFile::create_for(path).map_err(failed)?;
     report::write(reader, asked, memory_bytes, unplaced.file(), path)?;
     let bytes = unplaced.file().metadata().map_err(failed)?.len();
     unplaced.place(path, force).map_err(failed)?;

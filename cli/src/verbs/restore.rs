@@ -8,10 +8,10 @@ use foldlog_tasks::{
     CheckpointHistory, CheckpointId, CheckpointManager, NotCompared, RestoreOptions, RestoreReport,
     open_without_host,
 };
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 use serde::Serialize;
 
-use super::checkpoints::held;
+use super::checkpoints::describe_checkpoint;
 use super::recover;
 use super::workspaces::{self, CheckpointWorkspaces, Workspaces};
 use crate::failure::{CommandError, HOLDS, Result};
@@ -38,10 +38,10 @@ pub struct Args {
     /// The checkpoint, as `foldlog checkpoints` lists it, or `latest`.
     pub checkpoint: String,
     /// Who restores the session.
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::said)]
+    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank)]
     pub by: String,
     /// Why.
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::said)]
+    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank)]
     pub reason: String,
     /// Apply the later events of tasks again, in order, as far as they are still legal; list all other later updates.
     #[arg(long)]
@@ -149,13 +149,13 @@ pub fn run(dir: &Path, asked: &RestoreCommand<'_>, output: &mut Output<'_>) -> R
     };
     let store = asked.folders.writing.open(&root, output)?;
     let CheckpointWorkspaces { resources, report: given } =
-        workspaces::given(&store, id, dir, Some(checkpoint), asked.folders, false)?;
+        workspaces::open_given(&store, id, dir, Some(checkpoint), asked.folders, false)?;
     let (session, _) = open_without_host(&store, id)?;
     if !output.json() {
         let position = checkpoint.position;
         output
             .line(format_args!("goes back from position {end} to {}, position {position}", checkpoint.id))?;
-        output.line(format_args!("    there: {}", held(checkpoint)))?;
+        output.line(format_args!("    there: {}", describe_checkpoint(checkpoint)))?;
         // Before what may fail is told on the other stream.
         output.stdout.flush()?;
     }
@@ -200,7 +200,7 @@ fn print(report: RestoreReport, workspaces: Workspaces, output: &mut Output<'_>)
     }
     output.line(format_args!("the session is at {id} since record {rolled_back}; {undo} undoes that"))?;
     if !applied.is_empty() || !refused.is_empty() {
-        output.line(format_args!("{} applied again", counted(applied.len() as u64, "later update")))?;
+        output.line(format_args!("{} applied again", count_text(applied.len() as u64, "later update")))?;
     }
     for Refused { sequence, reason } in refused {
         output.line(format_args!("update {sequence} was refused: {}", escape::text(&reason)))?;

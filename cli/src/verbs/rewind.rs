@@ -15,8 +15,8 @@ use foldlog::{Error, ExecutionState, OperationId, ResourceRegistry, SequenceNumb
 use foldlog_codec::escape;
 use foldlog_tasks::open_without_host;
 use foldlog_view::positions::{Position, position};
-use foldlog_view::shell::quoted;
-use foldlog_view::text::counted;
+use foldlog_view::shell::quote_word;
+use foldlog_view::text::count_text;
 
 use super::recover::{self, named_part, places};
 use crate::failure::{CommandError, HOLDS, Result};
@@ -77,10 +77,10 @@ pub struct Args {
     #[arg(long)]
     pub overwrite: bool,
     /// Who rewinds the session.
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::said, required_unless_present = "preview")]
+    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, required_unless_present = "preview")]
     pub by: Option<String>,
     /// Why.
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::said, required_unless_present = "preview")]
+    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, required_unless_present = "preview")]
     pub reason: Option<String>,
     /// The folder of a workspace. `NAME=` may be left out if there is one workspace only.
     #[arg(long = "workspace", value_name = "NAME=DIR")]
@@ -151,7 +151,7 @@ pub fn run(dir: &Path, asked: &RewindCommand<'_>, output: &mut Output<'_>) -> Re
     let (root, id) = in_store(dir)?;
     let log = open_session(dir, output)?;
     let to = asked.to.clone().map(|to| position(&log, Some(to))).transpose()?;
-    let at = At { dir, is_held: log.replicated().is_some() };
+    let at = At { dir, is_held: log.replicated_record().is_some() };
     let store = asked.folders.writing.open(&root, output)?;
     let session = match asked.preview {
         true => store.open_to_preview(id)?,
@@ -159,7 +159,7 @@ pub fn run(dir: &Path, asked: &RewindCommand<'_>, output: &mut Output<'_>) -> Re
     };
     let done = rewind(&session, at, to, asked, output);
     let closed = session.close();
-    done.map_err(|failure| told(failure, &log, at, asked.folders))?;
+    done.map_err(|failure| explain_failure(failure, &log, at, asked.folders))?;
     closed?;
     Ok(HOLDS)
 }
@@ -179,7 +179,7 @@ impl At<'_> {
 }
 
 /// Says what to do about a session that was interrupted, and about a position within a call.
-fn told(
+fn explain_failure(
     failure: CommandError,
     log: &LogReader,
     at: At<'_>,
@@ -221,7 +221,7 @@ fn outside(log: &LogReader, position: SequenceNumber) -> Option<String> {
 
 /// Returns the command that recovers the session on the folders that were given.
 fn recovery(at: At<'_>, folders: &recover::WorkspaceOptions<'_>) -> String {
-    let mut command = format!("foldlog recover {}{}", quoted(at.dir.as_os_str()), at.option());
+    let mut command = format!("foldlog recover {}{}", quote_word(at.dir.as_os_str()), at.option());
     let given = [
         ("--workspace", folders.workspaces),
         ("--rebind", folders.rebound),
@@ -229,7 +229,7 @@ fn recovery(at: At<'_>, folders: &recover::WorkspaceOptions<'_>) -> String {
     ];
     for (option, folders) in given {
         for folder in folders {
-            command.push_str(&format!(" {option} {}", quoted(folder.as_ref())));
+            command.push_str(&format!(" {option} {}", quote_word(folder.as_ref())));
         }
     }
     command
@@ -336,7 +336,7 @@ fn print_preview(
     }
     print_left(&preview.left, output);
     for slice in &preview.slices {
-        let (name, after) = (escape::text(&slice.name), counted(slice.items_after, "item"));
+        let (name, after) = (escape::text(&slice.name), count_text(slice.items_after, "item"));
         output.line(format_args!(
             "slice {name}: {} to {after}; {} removed, {} added",
             slice.items_before, slice.removed, slice.added
@@ -347,11 +347,11 @@ fn print_preview(
     }
     for conversation in &preview.conversations {
         let (evaluation, turns) =
-            (escape::text(&conversation.evaluation_id), counted(conversation.turns_after, "turn"));
+            (escape::text(&conversation.evaluation_id), count_text(conversation.turns_after, "turn"));
         output.line(format_args!(
             "conversation of `{evaluation}`: {} to {}, {} to {turns}",
             conversation.messages_before,
-            counted(conversation.messages_after, "message"),
+            count_text(conversation.messages_after, "message"),
             conversation.turns_before
         ))?;
         for turn in &conversation.turns_removed {
@@ -400,7 +400,7 @@ fn print_report(
         print_place(name, resource.capture, kept_any, roots, output)?;
         output.line(format_args!(
             "  {} created, {modified} modified, {removed} removed",
-            counted(*created, "file")
+            count_text(*created, "file")
         ))?;
         print_kept(&resource.kept, resource.left_out, output)?;
         if *kept_more > 0 {
@@ -421,13 +421,13 @@ fn print_report(
         ));
     }
     output.line("to bring back what was there:")?;
-    let (dir, option) = (quoted(at.dir.as_os_str()), at.option());
+    let (dir, option) = (quote_word(at.dir.as_os_str()), at.option());
     let mut command = format!("foldlog rewind {dir} --undo --by \"$USER\" --reason WHY{option}");
     for (name, root) in roots {
         let mut folder = OsString::from(format!("{name}="));
         folder.push(root);
         command.push_str(" --workspace ");
-        command.push_str(&quoted(&folder));
+        command.push_str(&quote_word(&folder));
     }
     output.line(format_args!("    {command}"))
 }
@@ -456,9 +456,9 @@ fn print_file(file: &FileRewound, output: &mut Output<'_>) -> Result<()> {
     let FileRewound { path, change, before, after, diff } = file;
     let len = |brief: &Option<FileBrief>| brief.map_or(0, |brief| brief.len);
     let sizes = match change {
-        ChangeKind::Created => counted(len(after), "byte"),
-        ChangeKind::Modified => format!("{} to {}", len(before), counted(len(after), "byte")),
-        ChangeKind::Removed => counted(len(before), "byte"),
+        ChangeKind::Created => count_text(len(after), "byte"),
+        ChangeKind::Modified => format!("{} to {}", len(before), count_text(len(after), "byte")),
+        ChangeKind::Removed => count_text(len(before), "byte"),
     };
     let permissions = |brief: &Option<FileBrief>| brief.and_then(|brief| brief.permissions);
     let modes = match (permissions(before), permissions(after)) {
@@ -487,7 +487,7 @@ fn print_kept(kept: &[KeptFile], left_out: u64, output: &mut Output<'_>) -> Resu
     }
     match left_out {
         0 => Ok(()),
-        _ => output.line(format_args!("  {} left out of captures stay", counted(left_out, "file"))),
+        _ => output.line(format_args!("  {} left out of captures stay", count_text(left_out, "file"))),
     }
 }
 

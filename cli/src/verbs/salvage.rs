@@ -7,7 +7,7 @@ use foldlog::{
     Error, MissingObject, OperationId, SalvageReport, SequenceNumber, SessionOptions, SkippedBytes, SmolStr,
     Store,
 };
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -109,7 +109,7 @@ struct SalvageOperationRow {
 }
 
 impl Document {
-    fn of(salvaged: &SalvageReport) -> Document {
+    fn from_report(salvaged: &SalvageReport) -> Document {
         let left = |left: &SkippedBytes| SkippedBytesRow {
             segment: left.segment.clone(),
             offset: left.offset,
@@ -183,7 +183,7 @@ pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
         }
     };
     if output.json() {
-        output.value(&Document::of(&salvaged))?;
+        output.value(&Document::from_report(&salvaged))?;
     } else {
         print(&salvaged, output)?;
     }
@@ -233,7 +233,7 @@ fn resolve(path: &Path) -> std::io::Result<Option<PathBuf>> {
 
 fn print(salvaged: &SalvageReport, output: &mut Output<'_>) -> Result<()> {
     output.line(format_args!("salvaged {} as {}", salvaged.from, escape::path(&salvaged.dir)))?;
-    let (records, objects) = (counted(salvaged.records, "record"), counted(salvaged.objects, "object"));
+    let (records, objects) = (count_text(salvaged.records, "record"), count_text(salvaged.objects, "object"));
     let (segment, offset) = &salvaged.end;
     output.line(format_args!(
         "copied   {records} and {objects}, up to byte {offset} of {}",
@@ -251,15 +251,15 @@ fn print(salvaged: &SalvageReport, output: &mut Output<'_>) -> Result<()> {
     for left in &salvaged.left {
         let sound = match (left.records, ranges(&left.sequences)) {
             (0, _) => "no sound record".to_owned(),
-            (records, Some(ranges)) => format!("{} ({ranges})", counted(records, "sound record")),
-            (records, None) => counted(records, "sound record"),
+            (records, Some(ranges)) => format!("{} ({ranges})", count_text(records, "sound record")),
+            (records, None) => count_text(records, "sound record"),
         };
         let more = if left.more { ", or more" } else { "" };
         output.line(format_args!(
             "left     {} from byte {}: {}, {sound}{more}",
             escape::path(&left.segment),
             left.offset,
-            counted(left.bytes, "byte"),
+            count_text(left.bytes, "byte"),
         ))?;
         output.line(format_args!("         {}", left.reason))?;
     }

@@ -19,7 +19,7 @@ use foldlog_view::clock::now;
 use foldlog_view::documents::sessions::{
     ReadFailure, Resumable, SessionListRow, SessionOperationRow, Status, Time, WriterProcess, is_nothing,
 };
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 use uuid::Uuid;
 
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result, UNUSABLE, worse};
@@ -189,7 +189,7 @@ pub struct SessionsQuery {
 fn resumable_text(resumable: &Resumable) -> String {
     let next = match resumable.calls.len() {
         0 => "the provider is next".to_owned(),
-        calls => format!("{} next", counted(calls as u64, "call")),
+        calls => format!("{} next", count_text(calls as u64, "call")),
     };
     format!("conversation `{}`, {next}", escape::text(&resumable.evaluation))
 }
@@ -209,7 +209,7 @@ pub fn run(dir: &Path, asked: &SessionsQuery, output: &mut Output<'_>) -> Result
     let store = readers::open_store(dir, output)?;
     let ids = store.session_ids()?;
     note_exposed(&store, &ids, output);
-    let mut running = inspect::running(store.path(), &ids)?;
+    let mut running = inspect::running_sessions(store.path(), &ids)?;
     let mut progress = output.progress("reading sessions", ids.len() as u64);
     let found =
         store.overviews(now().timestamp_micros(), output.memory_bytes, &mut |done| progress.at(done))?;
@@ -221,14 +221,14 @@ pub fn run(dir: &Path, asked: &SessionsQuery, output: &mut Output<'_>) -> Result
             readers::pass_over(&dir, output);
             continue;
         }
-        rows.push(SessionListRow::of(id, &dir, found, running.remove(&id)));
+        rows.push(SessionListRow::from_overview(id, &dir, found, running.remove(&id)));
     }
     rows.retain(|row| is_asked(row, asked));
     sort(&mut rows, asked.sort);
     if !output.json() {
         match output.columns {
-            Some(columns) => output.styled(HEADING, narrow::headings(columns))?,
-            None => output.styled(HEADING, HEADINGS)?,
+            Some(columns) => output.styled_line(HEADING, narrow::headings(columns))?,
+            None => output.styled_line(HEADING, HEADINGS)?,
         }
     }
     let mut code = HOLDS;
@@ -255,7 +255,7 @@ fn note_exposed(store: &Store, ids: &[Uuid], output: &mut Output<'_>) {
     if metadata.is_some_and(|found| found.is_dir() && found.permissions().mode() & 0o011 == 0) {
         return;
     }
-    let exposed = ids.iter().find_map(|id| inspect::exposed(&store.session_dir(*id)));
+    let exposed = ids.iter().find_map(|id| inspect::find_exposure(&store.session_dir(*id)));
     readers::note_exposed(exposed.as_ref(), output);
 }
 
@@ -306,18 +306,18 @@ fn rest(row: &SessionListRow) -> String {
     let row = format!(
         "{pad:<width$}  {last_at:<32}  {records:>8}  {log_bytes:>10}  {object_bytes:>12}  {tags:<24}  \
          {parent:<36}  {}",
-        what(row)
+        describe_row(row)
     );
     row.trim_end().to_owned()
 }
 
 /// Says what a person wants to know next, and whether other machines may go on with the session.
-fn what(row: &SessionListRow) -> String {
-    let parts = [Some(detail(row)), held(row)];
+fn describe_row(row: &SessionListRow) -> String {
+    let parts = [Some(detail(row)), replica_text(row)];
     parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-fn held(row: &SessionListRow) -> Option<String> {
+fn replica_text(row: &SessionListRow) -> Option<String> {
     let fenced = row.fenced.as_ref().map(|fenced| {
         format!("held by a replica, and fenced: records from {} on were never acknowledged", fenced.from)
     });
@@ -325,7 +325,7 @@ fn held(row: &SessionListRow) -> Option<String> {
 }
 
 /// Says where the first conversation stopped that is to be resumed.
-fn stopped(row: &SessionListRow) -> String {
+fn first_resumable_text(row: &SessionListRow) -> String {
     row.resumable.first().map(resumable_text).unwrap_or_default()
 }
 
@@ -340,16 +340,21 @@ fn detail(row: &SessionListRow) -> String {
             }
         }
         Status::Running => {
-            let within = if row.open.is_empty() { String::new() } else { format!(", {}", named(&row.open)) };
+            let within =
+                if row.open.is_empty() { String::new() } else { format!(", {}", operations_text(&row.open)) };
             let writer = row.running.as_ref();
             writer.map_or_else(String::new, |writer| format!("{}{within}", writer_text(writer)))
         }
-        Status::Interrupted => named(&row.open),
-        Status::Unsettled => named(&row.unsettled),
-        Status::Suspended => named(&row.suspended),
+        Status::Interrupted => operations_text(&row.open),
+        Status::Unsettled => operations_text(&row.unsettled),
+        Status::Suspended => operations_text(&row.suspended),
         Status::Resumable => {
             let since = row.resumable.first().map(|first| first.since.as_str()).unwrap_or_default();
-            format!("{} since {since}{}", stopped(row), more(row.resumable.len(), ", and ", " more"))
+            format!(
+                "{} since {since}{}",
+                first_resumable_text(row),
+                more(row.resumable.len(), ", and ", " more")
+            )
         }
         Status::Unclosed | Status::Closed => String::new(),
     }
@@ -369,7 +374,7 @@ fn more(all: usize, before: &str, behind: &str) -> String {
 }
 
 /// Names operations to a person: the first, and how many there are more.
-fn named(operations: &[SessionOperationRow]) -> String {
+fn operations_text(operations: &[SessionOperationRow]) -> String {
     let Some(first) = operations.first() else { return String::new() };
     let more = more(operations.len(), ", and ", " more");
     let (tool, paths) = (escape::text(&first.tool), paths(first));

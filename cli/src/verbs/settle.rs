@@ -32,10 +32,10 @@ pub struct Args {
     #[arg(value_enum)]
     pub decision: Settled,
     /// Who decides.
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::said)]
+    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank)]
     pub by: String,
     /// Why.
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::said)]
+    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank)]
     pub reason: String,
     /// The result of a committed call, as JSON.
     #[arg(long, value_name = "JSON")]
@@ -156,10 +156,10 @@ pub fn run(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'_>)
             let left = store.leave_decision(id, operation, &settlement, by, reason)?;
             match left.wait(decided.wait)? {
                 LeftFate::Taken(sequence) => sequence,
-                LeftFate::Refused(reason) => return Err(refused(operation, &reason)),
+                LeftFate::Refused(reason) => return Err(refusal_error(operation, &reason)),
                 // The host may have ended meanwhile.
                 LeftFate::Waits => {
-                    let is_open = inspect::running(&root, &[id])?.contains_key(&id);
+                    let is_open = inspect::running_sessions(&root, &[id])?.contains_key(&id);
                     if is_open || !left.withdraw()? {
                         return tell_left(decided, &left, &holder, output);
                     }
@@ -184,7 +184,7 @@ pub fn run(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'_>)
     Ok(HOLDS)
 }
 
-fn refused(operation: OperationId, reason: &str) -> CommandError {
+fn refusal_error(operation: OperationId, reason: &str) -> CommandError {
     let what = format!(
         "the process that has the session open refused the decision about operation {operation}: {}",
         escape::text(reason)
@@ -239,21 +239,21 @@ fn settlement(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'
         Settled::Committed => Settlement::committed(result),
         Settled::Failed => Settlement::failed(),
         Settled::RunAgain => Settlement::run_again(),
-        Settled::Approved => Settlement::approved(approved(session, decided, output)?),
+        Settled::Approved => Settlement::approved(approved_digest(session, decided, output)?),
     };
     let settlement = shown.into_iter().fold(settlement, Settlement::showing);
     Ok(until.into_iter().fold(settlement, Settlement::until))
 }
 
 /// Returns the digest of the arguments that a person approves, of which the command line gives the first digits.
-fn approved(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'_>) -> Result<[u8; 32]> {
+fn approved_digest(session: &Path, decided: &SettleCommand<'_>, output: &mut Output<'_>) -> Result<[u8; 32]> {
     let list = "`foldlog pending` lists each question with the digest of its arguments";
     let Some(digits) = decided.arguments.filter(|digits| digits.len() >= DIGEST_DIGITS) else {
         let what =
             format!("an approval names at least {DIGEST_DIGITS} digits of the digest of the arguments");
         return Err(CommandError::usage(what, list));
     };
-    let pending = open_session(session, output)?.pending(now())?;
+    let pending = open_session(session, output)?.pending_questions(now())?;
     let Some(asked) = pending.iter().find(|one| one.operation == decided.operation) else {
         return Err(CommandError::usage(format!("operation {} asks for nothing", decided.operation), list));
     };

@@ -81,9 +81,9 @@ pub fn run(session: &Path, asked: &ShowQuery<'_>, output: &mut Output<'_>) -> Re
     let is_beyond = end.is_some_and(|end| first >= end);
     let from = if is_beyond { first } else { position_at(&reader, Some(first))? };
     let to = last.unwrap_or_else(|| reader.last_position());
-    let timeline = Timeline::of(&reader);
+    let timeline = Timeline::from_reader(&reader);
     if !output.json() {
-        output.styled(HEADING, Timeline::HEADINGS)?;
+        output.styled_line(HEADING, Timeline::HEADINGS)?;
     }
     let is_wanted = |record: &Record<'_>| kind.is_none_or(|kind| kind == record.kind);
     let mut print = |record: &Record<'_>, (path, at): (&str, Option<&FrameInfo<'_>>)| {
@@ -91,7 +91,7 @@ pub fn run(session: &Path, asked: &ShowQuery<'_>, output: &mut Output<'_>) -> Re
             return Ok(());
         }
         if !output.json() {
-            output.styled(style_of(record, path), line(record, timeline.names(), path))?;
+            output.styled_line(style_of(record, path), line(record, timeline.names(), path))?;
             let payloads = if asked.payload { payload::lines(&reader, record) } else { Vec::new() };
             return payloads.iter().try_for_each(|payload| output.line(payload));
         }

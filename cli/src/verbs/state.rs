@@ -8,12 +8,12 @@ use foldlog::{Error, SequenceNumber};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 use foldlog_view::positions::{Position, position};
-use foldlog_view::text::{counted, shortened};
+use foldlog_view::text::{count_text, shorten_text};
 
 use crate::conversations::{ConversationSummary, summaries};
 use crate::failure::{CommandError, Result};
 use crate::output::Output;
-use crate::readers::{code_of, open_sound, written};
+use crate::readers::{code_of, map_write_error, open_sound};
 
 /// Holds what the command line asks of `foldlog state`.
 #[derive(Clone, Debug, clap::Args)]
@@ -60,7 +60,7 @@ pub fn run(session: &Path, at: Option<Position>, slice: Option<&str>, output: &m
     let conversations = if slice.is_none() { summaries(&reader, at)? } else { Vec::new() };
     if output.json() {
         let beside = Some(("conversations", &conversations)).filter(|_| !conversations.is_empty());
-        written(state.write_json(slice, beside, &mut *output.stdout))?;
+        map_write_error(state.write_json(slice, beside, &mut *output.stdout))?;
         writeln!(output.stdout)?;
         return Ok(code_of(&reader, output));
     }
@@ -85,11 +85,12 @@ fn must_be_there(state: &StateReader, name: &str, at: SequenceNumber) -> Result<
 }
 
 fn summary(conversation: &ConversationSummary, output: &mut Output<'_>) -> Result<()> {
-    let (messages, turns) = (counted(conversation.messages, "message"), counted(conversation.turns, "turn"));
+    let (messages, turns) =
+        (count_text(conversation.messages, "message"), count_text(conversation.turns, "turn"));
     let mut line =
         format!("conversation of `{}` ({messages}, {turns}", escape::text(&conversation.evaluation_id));
     if conversation.abandoned_records > 0 {
-        line.push_str(&format!(", {} abandoned", counted(conversation.abandoned_records, "record")));
+        line.push_str(&format!(", {} abandoned", count_text(conversation.abandoned_records, "record")));
     }
     if conversation.input_tokens + conversation.output_tokens > 0 {
         let (sent, answered) = (conversation.input_tokens, conversation.output_tokens);
@@ -98,14 +99,14 @@ fn summary(conversation: &ConversationSummary, output: &mut Output<'_>) -> Resul
     output.line("")?;
     output.line(format_args!("{line})"))?;
     if let Some(answer) = conversation.last_answer {
-        let open = counted(conversation.open_calls.len() as u64, "open call");
+        let open = count_text(conversation.open_calls.len() as u64, "open call");
         output.line(format_args!("  last answer @{answer}, {open}"))?;
     }
     Ok(())
 }
 
 fn text(slice: &SliceReader<'_>, output: &mut Output<'_>) -> Result<()> {
-    let items = counted(slice.len() as u64, "item");
+    let items = count_text(slice.len() as u64, "item");
     output.line("")?;
     output.line(format_args!("{} ({}, {items})", escape::text(slice.name()), slice.policy().name()))?;
     let (mut place, mut failure) = (0_u64, None);
@@ -117,7 +118,7 @@ fn text(slice: &SliceReader<'_>, output: &mut Output<'_>) -> Result<()> {
         })?;
         let json = escape::json_beginning(&value, ITEM_CHARS_MAX);
         // The sequence number of the item's record is what a person looks up next in the timeline.
-        let line = format!("  [{place}] @{} {}", name.sequence, shortened(&json, ITEM_CHARS_MAX));
+        let line = format!("  [{place}] @{} {}", name.sequence, shorten_text(&json, ITEM_CHARS_MAX));
         place += 1;
         failure = output.line(line).err();
         Ok(if failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })

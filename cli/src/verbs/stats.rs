@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use foldlog_codec::escape;
 use foldlog_view::documents::stats::{SegmentStats, SliceStats, Stats, ToolStats, stats};
 use foldlog_view::spend::Spent;
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 
 use crate::failure::Result;
 use crate::output::Output;
@@ -80,13 +80,14 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
 
 fn print(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
     let (records, live, abandoned) = (stats.records, stats.live_records, stats.abandoned_records);
-    let (snapshots, rollbacks) = (counted(stats.snapshots, "snapshot"), counted(stats.rollbacks, "rollback"));
+    let (snapshots, rollbacks) =
+        (count_text(stats.snapshots, "snapshot"), count_text(stats.rollbacks, "rollback"));
     output.line(format_args!("session {}", stats.session))?;
     output.line(format_args!(
         "{}: {live} live, {abandoned} abandoned; {snapshots}, {rollbacks}",
-        counted(records, "record")
+        count_text(records, "record")
     ))?;
-    let segments = counted(stats.segments.len() as u64, "segment");
+    let segments = count_text(stats.segments.len() as u64, "segment");
     let (used, allocated) = (stats.used_bytes, stats.allocated_bytes);
     output.line(format_args!("{segments}: {used} bytes used of {allocated} allocated"))?;
 
@@ -205,5 +206,5 @@ fn heading(output: &mut Output<'_>, name: &str, columns: &[&str]) -> Result<()> 
 /// Writes a line of a table: its name and its numbers.
 fn row(output: &mut Output<'_>, name: impl Display, cells: &[&dyn Display]) -> Result<()> {
     let cells: String = cells.iter().map(|cell| format!("  {:>10}", cell.to_string())).collect();
-    output.line(format_args!("{:<28}{cells}", escape::shown(name).to_string()))
+    output.line(format_args!("{:<28}{cells}", escape::display(name).to_string()))
 }

@@ -9,7 +9,7 @@ use foldlog_tasks::{
     CheckpointHistory, CrashRecoveryManager, CrashState, Error, RecoveredSession, RecoveryOutlook,
     RecoveryStrategy,
 };
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -83,7 +83,7 @@ pub fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'_>) -> 
     }
     let given = match outlook.impossible {
         Some(reason) => return Err(Error::Impossible { strategy, reason }.into()),
-        None => given(&store, id, dir, strategy, asked)?,
+        None => open_workspaces(&store, id, dir, strategy, asked)?,
     };
     let manager = match given.resources {
         Some(resources) => manager.with_resources(resources),
@@ -118,7 +118,7 @@ pub fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'_>) -> 
 }
 
 /// Opens the folders of the workspaces that go back with the session. A new session has none.
-fn given(
+fn open_workspaces(
     store: &Store,
     id: Uuid,
     dir: &Path,
@@ -141,7 +141,7 @@ fn given(
         RecoveryStrategy::SpecificCheckpoint(id) => Some(history.get(id)?),
         _ => history.latest_on(log.live_path(), log.last_position()),
     };
-    workspaces::given(store, id, dir, checkpoint, folders, true)
+    workspaces::open_given(store, id, dir, checkpoint, folders, true)
 }
 
 fn tell(manager: &CrashRecoveryManager, output: &mut Output<'_>) -> Result<u8> {
@@ -185,10 +185,10 @@ pub(super) fn print_outlook(outlook: &RecoveryOutlook, output: &mut Output<'_>) 
     let position = outlook.position.map(|position| format!(" at position {position}")).unwrap_or_default();
     output.line(format_args!(
         "{strategy}: {place}{position}: {}, {completed_tasks} completed; {}; {}; {} lost",
-        counted(*tasks, "task"),
-        counted(*messages, "message"),
-        counted(*files, "file"),
-        counted(*lost_updates, "update"),
+        count_text(*tasks, "task"),
+        count_text(*messages, "message"),
+        count_text(*files, "file"),
+        count_text(*lost_updates, "update"),
     ))?;
     outlook.lost.iter().try_for_each(|lost| output.line(format_args!("    lost: {}", escape::text(lost))))
 }

@@ -11,7 +11,7 @@ use foldlog::{Error, LivePath, Record, RecordKind, SequenceNumber};
 use foldlog_codec::body::{Rollback, ToolEnd};
 use foldlog_view::documents::timeline::{LIVE, RecordStanding, Timeline, line, value};
 use foldlog_view::positions::{Position, position, position_at, position_of};
-use foldlog_view::visits::{each_record, stopped};
+use foldlog_view::visits::{each_record, stop_error};
 
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
@@ -45,7 +45,7 @@ impl Args {
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
         if let Some(url) = crate::remote::url(&self.session) {
-            return self.held(url, output);
+            return self.tail_remote(url, output);
         }
         let start = match self.from {
             None => TailStart::Last(self.lines),
@@ -59,7 +59,7 @@ impl Args {
     }
 
     #[cfg(feature = "object-store")]
-    fn held(&self, url: &str, output: &mut Output<'_>) -> Result<u8> {
+    fn tail_remote(&self, url: &str, output: &mut Output<'_>) -> Result<u8> {
         let start = match &self.from {
             None => TailStart::Last(self.lines),
             Some(Position::At(from)) => TailStart::From(*from),
@@ -70,12 +70,12 @@ impl Args {
                 ));
             }
         };
-        let session = crate::remote::HeldSession::of(url).ok_or_else(|| crate::remote::no_session(url))?;
+        let session = crate::remote::HeldSession::parse(url).ok_or_else(|| crate::remote::no_session(url))?;
         remote::tail(&session, start, self.follow.then(|| Duration::from_millis(self.every)), output)
     }
 
     #[cfg(not(feature = "object-store"))]
-    fn held(&self, _: &str, _: &mut Output<'_>) -> Result<u8> {
+    fn tail_remote(&self, _: &str, _: &mut Output<'_>) -> Result<u8> {
         Err(crate::remote::not_built())
     }
 }
@@ -118,18 +118,18 @@ pub fn run(session: &Path, start: TailStart, follow: bool, output: &mut Output<'
         TailStart::Last(count) => Follower::open_last(session, count),
         TailStart::From(from) => Follower::open(session, from),
     };
-    let opened = opened.and_then(|follower| Ok((TailBaseline::of(&follower)?, follower)));
+    let opened = opened.and_then(|follower| Ok((TailBaseline::read_ahead(&follower)?, follower)));
     let (known, mut follower) = match opened {
         // Nothing can be written behind damage, so there is nothing to follow.
         Err(error) if error.is_damage() && session.exists() => return sound(session, start, output),
-        opened => opened.map_err(|error| ended(session, error.into()))?,
+        opened => opened.map_err(|error| map_deleted(session, error.into()))?,
     };
     match print(&mut follower, &known, start, follow, output) {
         Err(CommandError::Engine(error)) if error.is_damage() && session.exists() => {
             // All records before the damage were printed. What the sound part is, a reader tells.
             Ok(code_of(&open_sound_outline(session, output)?, output))
         }
-        printed => printed.map_err(|failure| ended(session, failure)),
+        printed => printed.map_err(|failure| map_deleted(session, failure)),
     }
 }
 
@@ -141,7 +141,7 @@ fn sound(session: &Path, start: TailStart, output: &mut Output<'_>) -> Result<u8
         TailStart::Last(count) => (last + 1).saturating_sub(count),
         TailStart::From(from) => position_at(&reader, Some(from))?,
     };
-    let timeline = Timeline::of(&reader);
+    let timeline = Timeline::from_reader(&reader);
     if !output.json() {
         output.line(Timeline::HEADINGS)?;
     }
@@ -152,7 +152,7 @@ fn sound(session: &Path, start: TailStart, output: &mut Output<'_>) -> Result<u8
     Ok(code_of(&reader, output))
 }
 
-fn ended(session: &Path, failure: CommandError) -> CommandError {
+fn map_deleted(session: &Path, failure: CommandError) -> CommandError {
     match failure {
         // Whichever call failed, it failed because the session is gone.
         CommandError::Engine(_) if !session.exists() => CommandError::Deleted { path: session.to_owned() },
@@ -208,7 +208,7 @@ struct TailBaseline {
 
 impl TailBaseline {
     /// Reads ahead to the present end, so that records that a later rollback abandoned are printed as abandoned.
-    fn of(follower: &Follower) -> Result<TailBaseline, Error> {
+    fn read_ahead(follower: &Follower) -> Result<TailBaseline, Error> {
         let mut path = LivePath::default();
         let mut ahead = follower.clone();
         ahead.poll(|met| {
@@ -228,7 +228,7 @@ impl TailBaseline {
         })?;
         let next = SequenceNumber::new(ahead.records_len());
         let live = next.checked_sub(1).map(|last| path.live_at(last)).unwrap_or_default();
-        Ok(TailBaseline { next, standing: RecordStanding::new(live, &ahead.declared()) })
+        Ok(TailBaseline { next, standing: RecordStanding::new(live, &ahead.declarations()) })
     }
 
     /// Returns the word for where a record stands. What is written from now on is live when it is printed.
@@ -272,7 +272,7 @@ fn poll(
         Ok(true) => Ok(()),
         other => {
             failure = other.err();
-            Err(stopped(Path::new("")))
+            Err(stop_error(Path::new("")))
         }
     });
     match (polled, failure) {

@@ -8,7 +8,7 @@ use foldlog_codec::escape;
 use foldlog_tasks::{BlockedTask, Task, TaskId, TaskStatus, TaskTreeState, Waits};
 use foldlog_view::documents::tasks::waits_text;
 use foldlog_view::positions::{Position, position};
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
@@ -71,7 +71,7 @@ pub fn run(session: &Path, at: Option<Position>, output: &mut Output<'_>) -> Res
         return Err(CommandError::usage(format!("the session has no tasks at position {at}"), next));
     }
     output.line(format_args!("position {at} of {}: {}", reader.last_position(), counts(&tree)))?;
-    TaskTreePrinter::of(&tree).draw(output)?;
+    TaskTreePrinter::new(&tree).draw(output)?;
     let ready: Vec<&str> = tree.scheduling_state.ready.iter().map(TaskId::as_str).collect();
     let next = if ready.is_empty() { "nothing".to_owned() } else { ready.join(", ") };
     output.line(format_args!("next: {next}"))?;
@@ -80,7 +80,7 @@ pub fn run(session: &Path, at: Option<Position>, output: &mut Output<'_>) -> Res
 
 /// Says how many tasks of which states there are.
 fn counts(tree: &TaskTreeState) -> String {
-    let mut text = counted(tree.tasks.len() as u64, "task");
+    let mut text = count_text(tree.tasks.len() as u64, "task");
     let mut between = ": ";
     for status in TaskStatus::ALL {
         let count = tree.count(status);
@@ -119,7 +119,7 @@ struct TaskTreePrinter<'a> {
 }
 
 impl<'a> TaskTreePrinter<'a> {
-    fn of(tree: &'a TaskTreeState) -> TaskTreePrinter<'a> {
+    fn new(tree: &'a TaskTreeState) -> TaskTreePrinter<'a> {
         let waits = tree.scheduling_state.blocked.iter().map(|BlockedTask { task, waits }| (task, waits));
         TaskTreePrinter { tree, children: tree.children(), waits: waits.collect() }
     }

@@ -14,7 +14,7 @@ use foldlog_view::positions::{Position, position};
 
 use crate::failure::{CommandError, HOLDS, Result};
 use crate::output::Output;
-use crate::raw_json::escaped;
+use crate::raw_json::escape_json;
 use crate::readers::open_session;
 use crate::style::{BAD, GONE, GOOD, PLAIN, SPEAKER};
 
@@ -144,7 +144,7 @@ pub fn run(session: &Path, asked: TranscriptQuery<'_>, output: &mut Output<'_>) 
         Format::Anthropic => anthropic(&messages, output),
     };
     drop(messages);
-    writeln!(output.stdout, "{}", escaped(&json))?;
+    writeln!(output.stdout, "{}", escape_json(&json))?;
     Ok(HOLDS)
 }
 
@@ -242,7 +242,7 @@ fn speaker(message: &ConversationMessage, quote: impl Fn(&str) -> String) -> Str
 }
 
 /// Returns what a message says: its text, or its blocks where it has no text.
-fn said(message: &ConversationMessage) -> Option<&str> {
+fn message_text(message: &ConversationMessage) -> Option<&str> {
     message.content.as_deref().or_else(|| Some(message.blocks.as_ref()?.json.as_str()))
 }
 
@@ -256,9 +256,9 @@ fn text(number: u64, message: &ConversationMessage, output: &mut Output<'_>) -> 
         Role::System => GONE,
         _ => SPEAKER,
     };
-    match said(message) {
+    match message_text(message) {
         Some(said) => output.pieces(&[(style, &who), (PLAIN, &": "), (PLAIN, &said)])?,
-        None => output.styled(style, who)?,
+        None => output.styled_line(style, who)?,
     }
     for call in &message.tool_calls {
         let (name, id) = (quote(&call.name), quote(&call.call_id));
@@ -273,13 +273,13 @@ fn markdown(number: u64, message: &ConversationMessage, output: &mut Output<'_>)
         output.line("")?;
     }
     output.line(format_args!("## {number}. {}", speaker(message, code)))?;
-    if let Some(said) = said(message) {
-        fenced(said, output)?;
+    if let Some(said) = message_text(message) {
+        write_fenced(said, output)?;
     }
     for call in &message.tool_calls {
         output.line("")?;
         output.line(format_args!("Calls {} {}:", code(&call.name), code(&call.call_id)))?;
-        fenced(&call.arguments, output)?;
+        write_fenced(&call.arguments, output)?;
     }
     Ok(())
 }
@@ -299,7 +299,7 @@ fn code(text: &str) -> String {
 
 /// Writes a text as a fenced block that the text cannot end. The block is indented, which Markdown takes off again, so that
 /// no line of the text passes for one of the program's.
-fn fenced(text: &str, output: &mut Output<'_>) -> Result<()> {
+fn write_fenced(text: &str, output: &mut Output<'_>) -> Result<()> {
     let fence = "`".repeat(backticks(text).max(2) + 1);
     output.line("")?;
     output.line(format_args!("  {fence}"))?;

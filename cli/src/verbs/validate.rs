@@ -13,7 +13,7 @@ use foldlog_tasks::{
     ValidationResult, ValidationSeverity, WorkspaceStores, declare, open_without_host,
 };
 use foldlog_view::positions::{Position, position};
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 use serde::Serialize;
 
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
@@ -41,10 +41,10 @@ pub struct Args {
     #[arg(long, requires = "by")]
     pub repair: bool,
     /// Who repairs.
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::said, requires = "repair")]
+    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank, requires = "repair")]
     pub by: Option<String>,
     /// Why.
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::said, requires = "repair", default_value = "it did not hold")]
+    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, requires = "repair", default_value = "it did not hold")]
     pub reason: String,
     /// Whether a session that a replica holds is written.
     #[command(flatten)]
@@ -101,7 +101,7 @@ pub fn run(
     let reader = open_session(session, output)?;
     let position = position(&reader, at)?;
     let validator = StateValidator::new();
-    let result = validator.validate_log(&reader, position, &WorkspaceStores::beside(session))?;
+    let result = validator.validate_log(&reader, position, &WorkspaceStores::from_session_dir(session))?;
     drop(reader);
     if !output.json() {
         print(position, &result, output)?;
@@ -141,7 +141,7 @@ fn counts(issues: &[ValidationIssue]) -> String {
             let between = if text.is_empty() { ": " } else { ", " };
             text += &match severity {
                 ValidationSeverity::Critical => format!("{between}{count} critical"),
-                other => format!("{between}{}", counted(count as u64, other.name())),
+                other => format!("{between}{}", count_text(count as u64, other.name())),
             };
         }
     }
@@ -156,7 +156,7 @@ fn repair(
     output: &mut Output<'_>,
 ) -> Result<RepairReport> {
     let plan = &result.repair_plan;
-    let stores = WorkspaceStores::beside(folder);
+    let stores = WorkspaceStores::from_session_dir(folder);
     let options = ReadOptions { memory_bytes: output.memory_bytes, ..ReadOptions::default() };
     let read = move || {
         let log = LogReader::open_with(Arc::new(FileStorage::new()), folder, options)?;
@@ -194,7 +194,7 @@ fn repair(
         let verdict = if report.result.is_valid { "valid" } else { "not valid" };
         output.line(format_args!("now {verdict}{}", counts(&report.result.issues)))?;
         for issue in &report.result.issues {
-            output.line(format_args!("{issue}  (no repair: {})", why(issue, &report.result)))?;
+            output.line(format_args!("{issue}  (no repair: {})", obstacle_text(issue, &report.result)))?;
         }
     }
     Ok(report)
@@ -232,7 +232,7 @@ fn open_for(plan: &RepairPlan, folder: &Path, writing: WriteArgs, output: &Outpu
     }
 }
 
-fn why(issue: &ValidationIssue, result: &ValidationResult) -> &'static str {
+fn obstacle_text(issue: &ValidationIssue, result: &ValidationResult) -> &'static str {
     let left = result.repair_plan.unrepairable.iter().find(|left| left.issue.error == issue.error);
     left.map_or(RepairObstacle::StillThere, |left| left.why).text()
 }

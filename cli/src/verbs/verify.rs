@@ -9,7 +9,7 @@ use foldlog_view::documents::captures::{self, CaptureCounts};
 use foldlog_view::documents::verify::SessionDamage;
 use foldlog_view::documents::verify::{Follows, Unreadable, Unsupported, VerifyReport, session};
 use foldlog_view::session_dirs::{holds_anything, lost_segments};
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 
 #[cfg(feature = "object-store")]
 use crate::failure::DOES_NOT_HOLD;
@@ -72,7 +72,7 @@ pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result
         let found = session(&dir.path, output.memory_bytes, &mut verified);
         match found.and_then(|()| captures::add(&dir.path, &mut verified)) {
             Err(foldlog_view::Error::Engine(error)) if dir.is_one_of_several => {
-                verified.unreadable.push(Unreadable::of(&dir.path, &error));
+                verified.unreadable.push(Unreadable::from_error(&dir.path, &error));
             }
             other => other?,
         }
@@ -126,7 +126,7 @@ fn session_dirs(
         let listed = open_store(path, output).and_then(|store| Ok((store.session_ids()?, store)));
         let (ids, store) = match listed {
             Err(CommandError::Engine(error)) if is_one_of_several => {
-                verified.unreadable.push(Unreadable::of(path, &error));
+                verified.unreadable.push(Unreadable::from_error(path, &error));
                 continue;
             }
             listed => listed?,
@@ -152,7 +152,7 @@ fn held_sessions(
     verified: &mut VerifyReport,
     output: &mut Output<'_>,
 ) -> Result<()> {
-    let is_only = !is_one_of_several && remote::HeldSession::of(url).is_some();
+    let is_only = !is_one_of_several && remote::HeldSession::parse(url).is_some();
     let memory_bytes = output.memory_bytes;
     remote::with_each_copy(url, output, &mut |held, copy| {
         let (before, path) = (verified.corrupt.len(), PathBuf::from(held.to_string()));
@@ -195,7 +195,7 @@ fn follows_text(follows: &Follows, segment: &Path) -> String {
         (0, _) => "sound frames without records follow".to_owned(),
         (1, Some((first, _))) => format!("sound record {first} follows"),
         (_, Some((first, last))) => format!("sound records {first} to {last} follow"),
-        (records, None) => format!("{} without their numbers follow", counted(records, "sound record")),
+        (records, None) => format!("{} without their numbers follow", count_text(records, "sound record")),
     };
     format!("{what} from byte {}{file}", follows.offset)
 }
@@ -204,8 +204,8 @@ fn print(verified: &VerifyReport, output: &mut Output<'_>) -> Result<()> {
     if output.json() {
         return output.value(verified);
     }
-    let sessions = counted(verified.sessions, "session");
-    let records = counted(verified.records, "record");
+    let sessions = count_text(verified.sessions, "session");
+    let records = count_text(verified.records, "record");
     output.line(format_args!("{sessions}, {records}, {} bytes", verified.bytes))?;
     for torn in &verified.torn {
         output.pieces(&[
@@ -260,14 +260,14 @@ fn print(verified: &VerifyReport, output: &mut Output<'_>) -> Result<()> {
             (_, 0) => (GOOD, "every frame, body, seal and object holds"),
             (_, 1..) => (GOOD, "every frame, body, seal and object of these sessions holds"),
         };
-        output.styled(style, text)?;
+        output.styled_line(style, text)?;
     }
     Ok(())
 }
 
 fn print_captures(captures: &CaptureCounts, output: &mut Output<'_>) -> Result<()> {
     let CaptureCounts { read, collected, elsewhere, damaged_more, .. } = captures;
-    let captures = counted(*read, "capture");
+    let captures = count_text(*read, "capture");
     output.line(format_args!(
         "{captures} of workspaces read, {collected} were collected, {elsewhere} are not in the sessions' folders"
     ))?;

@@ -75,12 +75,12 @@ mod serving {
     const WAIT: Duration = Duration::from_secs(60);
 
     pub(super) fn run(arguments: &Args, output: &mut Output<'_>) -> Result<u8> {
-        let shown = shown(&arguments.path, output)?;
+        let shown = open_scope(&arguments.path, output)?;
         // Signals are handled before anybody can know the address, so that whoever does can ask this process to end.
         (output.pause)(Duration::ZERO).map_err(CommandError::Wait)?;
         let port = arguments.port;
         let server = Server::start(shown, port, output.memory_bytes).map_err(|error| {
-            let what = format!("port {port} of 127.0.0.1 cannot be listened at: {}", escape::shown(error));
+            let what = format!("port {port} of 127.0.0.1 cannot be listened at: {}", escape::display(error));
             CommandError::usage(what, "leave out --port to take one that is free")
         })?;
         let url = server.url();
@@ -90,7 +90,7 @@ mod serving {
             output.line(&url)?;
         }
         output.stdout.flush()?;
-        let redirect = if arguments.no_open { None } else { opened(&url, output) };
+        let redirect = if arguments.no_open { None } else { open_browser(&url, output) };
         if !output.json() {
             output.note("the address lets in whoever knows it; Ctrl-C ends");
         }
@@ -99,7 +99,7 @@ mod serving {
         Ok(HOLDS)
     }
 
-    fn shown(path: &Path, output: &mut Output<'_>) -> Result<ServerScope> {
+    fn open_scope(path: &Path, output: &mut Output<'_>) -> Result<ServerScope> {
         if inspect::is_store(path) {
             return Ok(ServerScope::Store(open_store(path, output)?));
         }
@@ -107,16 +107,16 @@ mod serving {
         let reader = open_sound_outline(path, output)?;
         let dir =
             path.canonicalize().map_err(|source| CommandError::File { path: path.to_owned(), source })?;
-        Ok(ServerScope::Session(reader.opened().session, dir))
+        Ok(ServerScope::Session(reader.opening_record().session, dir))
     }
 
     /// Opens a browser at an address, which no other process gets to see: arguments are public, so the browser is given a file
     /// that leads there. Returns the file's folder, which is removed when it is dropped.
-    fn opened(url: &str, output: &mut Output<'_>) -> Option<TempDir> {
+    fn open_browser(url: &str, output: &mut Output<'_>) -> Option<TempDir> {
         match redirect(url).and_then(|(folder, page)| browse(&page).map(|()| folder)) {
             Ok(folder) => Some(folder),
             Err(error) => {
-                let error = escape::shown(error);
+                let error = escape::display(error);
                 output.note(format_args!("note: no browser was opened ({error}); open the address yourself"));
                 None
             }

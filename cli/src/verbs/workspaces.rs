@@ -56,7 +56,7 @@ pub(super) struct RestoredWorkspace {
 ///
 /// [`CommandError::Usage`] if a folder is given and the checkpoint has no captures, if some are given but not all, or if the folder of
 /// a workspace is not given that an open call worked on.
-pub(super) fn given(
+pub(super) fn open_given(
     store: &Store,
     id: Uuid,
     dir: &Path,
@@ -69,7 +69,7 @@ pub(super) fn given(
     session.close()?;
     let open = open?;
     let kept = checkpoint.and_then(|checkpoint| checkpoint.resources.as_deref());
-    let kept = kept.map(CompositeSnapshot::from_json).transpose()?.map(|taken| taken.recorded());
+    let kept = kept.map(CompositeSnapshot::from_json).transpose()?.map(|taken| taken.recorded_captures());
     let is_given = !options.workspaces.is_empty() || !options.rebound.is_empty();
     if is_given && kept.is_none() && open.is_empty() {
         let what = checkpoint.map_or_else(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::fields::{bad, fixed, list, required, walk, walk_map};
+use super::fields::{bad, fixed, list, require_field, walk, walk_map};
 use super::{ItemId, ObjectId, Observed, Payload, SLICES_MAX};
 use crate::msgpack::MsgpackWriter;
 use crate::{Error, Record, RecordKind, SequenceNumber};
@@ -23,7 +23,7 @@ pub struct Dropped {
 
 impl Dropped {
     /// Describes the body of a record that is about to be dropped.
-    pub fn of(kind: RecordKind, body: &[u8]) -> Dropped {
+    pub fn from_body(kind: RecordKind, body: &[u8]) -> Dropped {
         Dropped { kind, len: body.len() as u64, hash: *blake3::hash(body).as_bytes() }
     }
 
@@ -49,7 +49,7 @@ impl Dropped {
     /// # Errors
     ///
     /// Those of [`decode`](Dropped::decode).
-    pub fn known(bytes: &[u8]) -> Result<Option<ObjectId>, Error> {
+    pub fn decode_known(bytes: &[u8]) -> Result<Option<ObjectId>, Error> {
         const KIND: &str = "dropped";
         let mut known = None;
         walk(KIND, bytes, |name, value| {
@@ -80,11 +80,11 @@ impl Dropped {
             }
             Ok(())
         })?;
-        let kind = required(KIND, "k", kind)?;
+        let kind = require_field(KIND, "k", kind)?;
         if kind.is_envelope() || kind == RecordKind::DROPPED {
             return Err(bad(KIND, format!("a body of kind {kind} is never dropped")));
         }
-        Ok(Dropped { kind, len: required(KIND, "len", len)?, hash: required(KIND, "hash", hash)? })
+        Ok(Dropped { kind, len: require_field(KIND, "len", len)?, hash: require_field(KIND, "hash", hash)? })
     }
 }
 
@@ -146,10 +146,10 @@ impl Compacted {
             Ok(())
         })?;
         Ok(Compacted {
-            through: required(KIND, "upto", through)?,
-            end: required(KIND, "end", end)?,
-            replaced_end: required(KIND, "was", was)?,
-            replaced_crc: required(KIND, "crc", crc)?,
+            through: require_field(KIND, "upto", through)?,
+            end: require_field(KIND, "end", end)?,
+            replaced_end: require_field(KIND, "was", was)?,
+            replaced_crc: require_field(KIND, "crc", crc)?,
         })
     }
 }
@@ -239,14 +239,14 @@ impl Base {
                             }
                             Ok(())
                         })?;
-                        Ok(BaseSlice { slice: required(KIND, "s", slice)?, items })
+                        Ok(BaseSlice { slice: require_field(KIND, "s", slice)?, items })
                     })?;
                 }
                 _ => {}
             }
             Ok(())
         })?;
-        let position = required(KIND, "at", position)?;
+        let position = require_field(KIND, "at", position)?;
         if slices.len() > SLICES_MAX || !slices.is_sorted_by(|before, after| before.slice < after.slice) {
             return Err(bad(KIND, "its slices are too many, or not in order"));
         }
@@ -302,7 +302,7 @@ impl KnownPositions {
             }
             Ok(())
         })?;
-        let (ends, bases) = (required(KIND, "ends", ends)?, required(KIND, "bases", bases)?);
+        let (ends, bases) = (require_field(KIND, "ends", ends)?, require_field(KIND, "bases", bases)?);
         if !ends.is_sorted_by(|before, after| before < after)
             || !bases.is_sorted_by_key(|base: &Base| base.position)
         {
@@ -384,7 +384,7 @@ impl DroppedBodies {
     ///
     /// Ends of ranges are positions of which there is a base. Where one loses its base, the range goes on to the next end.
     #[must_use]
-    pub fn behind(self, before: &DroppedBodies) -> DroppedBodies {
+    pub fn merge_earlier(self, before: &DroppedBodies) -> DroppedBodies {
         let own: BTreeSet<SequenceNumber> = self.known.bases.iter().map(|base| base.position).collect();
         let others = before.known.bases.iter();
         let others = others.filter(|base| !self.hides(base.position) && !own.contains(&base.position));
@@ -445,8 +445,10 @@ impl DroppedBodies {
             }
             Ok(())
         })?;
-        let dropped =
-            DroppedBodies { known: required(KIND, "known", known)?, runs: required(KIND, "dropped", runs)? };
+        let dropped = DroppedBodies {
+            known: require_field(KIND, "known", known)?,
+            runs: require_field(KIND, "dropped", runs)?,
+        };
         let last = dropped.runs.last().map(|(first, count)| *first + (*count - 1));
         if last > dropped.through() {
             return Err(bad(KIND, "a record of it is behind the last position"));
@@ -523,16 +525,16 @@ mod tests {
 
     #[test]
     fn what_a_replica_holds_of_a_dropped_record_is_read_as_what_the_log_has() {
-        let dropped = Dropped::of(RecordKind::DISPATCH, b"a body");
-        let object = ObjectId::of(b"known positions");
+        let dropped = Dropped::from_body(RecordKind::DISPATCH, b"a body");
+        let object = ObjectId::from_content(b"known positions");
         let held = dropped.encode_held(object);
-        assert_eq!((Dropped::decode(&held), Dropped::known(&held)), (Ok(dropped), Ok(Some(object))));
-        assert_eq!(Dropped::known(&dropped.encode()), Ok(None));
+        assert_eq!((Dropped::decode(&held), Dropped::decode_known(&held)), (Ok(dropped), Ok(Some(object))));
+        assert_eq!(Dropped::decode_known(&dropped.encode()), Ok(None));
         let mut wrong = MsgpackWriter::new();
         wrong.map(1).str("known").unsigned(7);
-        assert!(Dropped::known(&wrong.finish()).is_err());
+        assert!(Dropped::decode_known(&wrong.finish()).is_err());
         for len in 0..held.len() {
-            assert!(Dropped::known(held.get(..len).unwrap_or_default()).is_err(), "{len}");
+            assert!(Dropped::decode_known(held.get(..len).unwrap_or_default()).is_err(), "{len}");
         }
     }
 
@@ -564,7 +566,7 @@ mod tests {
             own in dropped_bodies(),
             before in dropped_bodies(),
         ) {
-            let both = own.clone().behind(&before);
+            let both = own.clone().merge_earlier(&before);
             for position in (0..90).map(SequenceNumber::new) {
                 prop_assert_eq!(both.holds(position), own.holds(position) || before.holds(position));
                 if own.hides(position) || before.hides(position) {

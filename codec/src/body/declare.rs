@@ -1,7 +1,7 @@
 //! Encodes and decodes declarations of events and slices.
 
 use super::Policy;
-use super::fields::{bad, list, required, walk, walk_map};
+use super::fields::{bad, list, require_field, walk, walk_map};
 use crate::Error;
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 
@@ -182,8 +182,8 @@ impl EventDeclaration {
             Ok(())
         })?;
         Ok(EventDeclaration {
-            id: required(KIND, "events.id", id)?,
-            name: required(KIND, "events.name", event_name)?,
+            id: require_field(KIND, "events.id", id)?,
+            name: require_field(KIND, "events.name", event_name)?,
             version,
             bindings,
             implicit,
@@ -242,9 +242,9 @@ impl SliceDeclaration {
             }
             Ok(())
         })?;
-        let slice_name = required(KIND, "slices.name", slice_name)?;
+        let slice_name = require_field(KIND, "slices.name", slice_name)?;
         Ok(SliceDeclaration {
-            id: required(KIND, "slices.id", id)?,
+            id: require_field(KIND, "slices.id", id)?,
             item: item.unwrap_or_else(|| slice_name.clone()),
             name: slice_name,
             policy,

@@ -1,6 +1,6 @@
 //! Encodes and decodes dispatches: an event, or an action of the engine, and its effects on slices.
 
-use super::fields::{bad, list, required, walk, walk_map};
+use super::fields::{bad, list, require_field, walk, walk_map};
 use super::{Lane, Payload, SLICES_MAX};
 use crate::msgpack::{MsgpackReader, MsgpackToken, MsgpackWriter, ValueLimits, scan};
 use crate::{Error, SequenceNumber};
@@ -182,7 +182,7 @@ impl<'a> Effect<'a> {
             Ok(())
         })?;
         let added = added.map_or(AddedItems::Event, |items| AddedItems::Items { items, version });
-        Ok(Effect { slice: required(KIND, "x.s", slice)?, removed, added, before })
+        Ok(Effect { slice: require_field(KIND, "x.s", slice)?, removed, added, before })
     }
 }
 
@@ -354,11 +354,11 @@ impl<'a> Dispatch<'a> {
             Ok(())
         })?;
         let action = match (event, own.as_deref()) {
-            (Some(event), None) => Action::Event { event, data: required(KIND, "d", data)? },
+            (Some(event), None) => Action::Event { event, data: require_field(KIND, "d", data)? },
             (None, Some("seed")) => Action::Seed,
             (None, Some("clear")) => Action::Clear,
             (None, Some("reset")) => Action::Reset,
-            (None, Some("tag")) => Action::Tag { key: required(KIND, "key", key)?, value: tag },
+            (None, Some("tag")) => Action::Tag { key: require_field(KIND, "key", key)?, value: tag },
             (None, None) => return Err(bad(KIND, "neither an event nor an action")),
             (Some(_), Some(_)) => return Err(bad(KIND, "an event and an action")),
             (None, Some(other)) => return Err(bad(KIND, format!("no known action: {other:?}"))),

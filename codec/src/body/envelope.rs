@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::fields::{fixed, list, required, walk};
+use super::fields::{fixed, list, require_field, walk};
 use crate::msgpack::MsgpackWriter;
 use crate::{Error, SequenceNumber};
 
@@ -68,7 +68,7 @@ impl Resumed {
             }
             Ok(())
         })?;
-        Ok(Resumed { epoch: required("resumed", "epoch", epoch)?, boot_id, clock_us, recovered, began })
+        Ok(Resumed { epoch: require_field("resumed", "epoch", epoch)?, boot_id, clock_us, recovered, began })
     }
 }
 
@@ -110,9 +110,9 @@ impl Seal {
             Ok(())
         })?;
         Ok(Seal {
-            next: required("seal", "next", next)?,
-            records: required("seal", "records", records)?,
-            hash: required("seal", "hash", hash)?,
+            next: require_field("seal", "next", next)?,
+            records: require_field("seal", "records", records)?,
+            hash: require_field("seal", "hash", hash)?,
         })
     }
 }

@@ -63,7 +63,7 @@ pub(crate) fn bad(kind: &'static str, reason: impl Into<String>) -> Error {
     Error::Body { kind, reason: reason.into() }
 }
 
-pub(crate) fn required<T>(kind: &'static str, field: &str, value: Option<T>) -> Result<T, Error> {
+pub(crate) fn require_field<T>(kind: &'static str, field: &str, value: Option<T>) -> Result<T, Error> {
     value.ok_or_else(|| bad(kind, format!("field `{field}` is missing")))
 }
 

@@ -56,7 +56,7 @@ impl<'a> Lane<'a> {
     /// [`Error::Body`] if the body is not one MessagePack map within the default limits, if its version is newer than
     /// this crate reads, or if a field of the lane is malformed. A body that decodes as one of its kind has no malformed
     /// lane.
-    pub fn of(kind: RecordKind, body: &'a [u8]) -> Result<Lane<'a>, Error> {
+    pub fn decode(kind: RecordKind, body: &'a [u8]) -> Result<Lane<'a>, Error> {
         let has_lane = match kind {
             // Two fields are an event's own, and nearly all events have no others.
             RecordKind::DISPATCH => !body.starts_with(b"\x82\xa1e"),
@@ -103,7 +103,7 @@ impl<'a> Lane<'a> {
                 drop(buffer.splice(start..start + head_len, head.finish()));
             }
         }
-        let mut writer = MsgpackWriter::appending(std::mem::take(buffer));
+        let mut writer = MsgpackWriter::append_to(std::mem::take(buffer));
         if let Some(within) = self.within {
             writer.str(WITHIN).unsigned(within.get());
         }

@@ -177,7 +177,7 @@ pub struct ObjectId {
 
 impl ObjectId {
     /// Computes the id of an object from its bytes.
-    pub fn of(bytes: &[u8]) -> ObjectId {
+    pub fn from_content(bytes: &[u8]) -> ObjectId {
         ObjectId { hash: *blake3::hash(bytes).as_bytes(), len: bytes.len() as u64 }
     }
 

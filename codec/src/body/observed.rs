@@ -1,6 +1,6 @@
 //! Encodes and decodes an observation.
 
-use super::fields::{required, walk};
+use super::fields::{require_field, walk};
 use super::{Lane, Payload};
 use crate::Error;
 use crate::msgpack::MsgpackWriter;
@@ -41,6 +41,9 @@ impl<'a> Observed<'a> {
             }
             Ok(())
         })?;
-        Ok(Observed { name: required(OBSERVED, "n", observed)?, data: required(OBSERVED, "d", data)? })
+        Ok(Observed {
+            name: require_field(OBSERVED, "n", observed)?,
+            data: require_field(OBSERVED, "d", data)?,
+        })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use super::fields::{bad, fixed, required, walk, walk_map};
+use super::fields::{bad, fixed, require_field, walk, walk_map};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, OperationId, SequenceNumber};
 
@@ -103,8 +103,8 @@ impl SessionOpening {
             Ok(())
         })?;
         Ok(SessionOpening {
-            session: required(KIND, "session", session)?,
-            seed: required(KIND, "seed", seed)?,
+            session: require_field(KIND, "session", session)?,
+            seed: require_field(KIND, "seed", seed)?,
             tags,
             parent,
         })
@@ -124,12 +124,12 @@ fn read_parent(reader: &mut MsgpackReader<'_>) -> Result<Parent, Error> {
         }
         Ok(())
     })?;
-    let session = required(KIND, "parent.session", session)?;
+    let session = require_field(KIND, "parent.session", session)?;
     match how.as_deref() {
         Some("fork") => Ok(Parent::Fork {
             session,
-            position: required(KIND, "parent.position", position)?,
-            chain: required(KIND, "parent.chain", chain)?,
+            position: require_field(KIND, "parent.position", position)?,
+            chain: require_field(KIND, "parent.chain", chain)?,
         }),
         Some("child") => Ok(Parent::Child { session, operation }),
         Some(other) => Err(bad(KIND, format!("a parent is `fork` or `child`, not {other:?}"))),

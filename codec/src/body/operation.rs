@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Payload;
-use super::fields::{bad, list, required, walk_map};
+use super::fields::{bad, list, require_field, walk_map};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
 
@@ -281,7 +281,7 @@ impl<'a> ResourceSnapshot<'a> {
             }
             Ok(())
         })?;
-        Ok(ResourceSnapshot { resource: required(kind, "res.r", resource)?, snapshot })
+        Ok(ResourceSnapshot { resource: require_field(kind, "res.r", resource)?, snapshot })
     }
 }
 
@@ -313,9 +313,9 @@ impl<'a> NotUndone<'a> {
             Ok(())
         })?;
         Ok(NotUndone {
-            resource: required(END, "left.r", resource)?,
-            path: required(END, "left.p", path)?,
-            reason: required(END, "left.w", reason)?,
+            resource: require_field(END, "left.r", resource)?,
+            path: require_field(END, "left.p", path)?,
+            reason: require_field(END, "left.w", reason)?,
         })
     }
 
@@ -370,7 +370,7 @@ impl<'a> ReplacedParts<'a> {
             }
             Ok(())
         })?;
-        Ok(ReplacedParts { resource: required(END, "rep.r", resource)?, changed, removed, more })
+        Ok(ReplacedParts { resource: require_field(END, "rep.r", resource)?, changed, removed, more })
     }
 
     /// Returns about how many bytes the entry takes in a body.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use super::fields::{bad, fixed, list, required, walk, walk_map};
+use super::fields::{bad, fixed, list, require_field, walk, walk_map};
 use super::opened::{read_tags, write_tags};
 use super::operation::write_resources;
 use super::{Lane, Payload, Policy, ResourceSnapshot};
@@ -113,7 +113,7 @@ impl Rollback {
             }
             Ok(())
         })?;
-        Ok(Rollback { to: required("rollback", "to", to)?, preserve_logs })
+        Ok(Rollback { to: require_field("rollback", "to", to)?, preserve_logs })
     }
 }
 
@@ -232,6 +232,6 @@ impl<'a> ImportedSlice<'a> {
             }
             items.iter_mut().zip(versions).for_each(|((_, slot), version)| *slot = version);
         }
-        Ok(ImportedSlice { slice: required("import", "slices.s", slice)?, items })
+        Ok(ImportedSlice { slice: require_field("import", "slices.s", slice)?, items })
     }
 }

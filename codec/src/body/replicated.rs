@@ -1,6 +1,6 @@
 //! Encodes and decodes the note that a session's records are held elsewhere too.
 
-use super::fields::{FieldWriter, required, walk};
+use super::fields::{FieldWriter, require_field, walk};
 use crate::Error;
 
 const REPLICATED: &str = "replicated";
@@ -45,9 +45,9 @@ impl Replicated {
             Ok(())
         })?;
         Ok(Replicated {
-            at: required(REPLICATED, "at", at)?,
-            by: required(REPLICATED, "by", by)?,
-            epoch: required(REPLICATED, "epoch", epoch)?,
+            at: require_field(REPLICATED, "at", at)?,
+            by: require_field(REPLICATED, "by", by)?,
+            epoch: require_field(REPLICATED, "epoch", epoch)?,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Encodes and decodes a decision about an interrupted or suspended operation.
 
-use super::fields::{FieldWriter, fixed, required, walk};
+use super::fields::{FieldWriter, fixed, require_field, walk};
 use super::operation::{Decision, read_named};
 use super::{Lane, Payload};
 use crate::{Error, OperationId};
@@ -88,7 +88,7 @@ impl<'a> Settle<'a> {
             }
             Ok(())
         })?;
-        let operation = required(SETTLE, "op", operation)?;
-        Ok(Settle { operation, decision: required(SETTLE, "is", decision)?, ..settle })
+        let operation = require_field(SETTLE, "op", operation)?;
+        Ok(Settle { operation, decision: require_field(SETTLE, "is", decision)?, ..settle })
     }
 }

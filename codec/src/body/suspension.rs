@@ -10,7 +10,7 @@
 
 use uuid::Uuid;
 
-use super::fields::{FieldWriter, bad, fixed, required, walk_map};
+use super::fields::{FieldWriter, bad, fixed, require_field, walk_map};
 use super::operation::{END, SuspensionForm, read_named};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, OperationId};
@@ -72,8 +72,8 @@ impl Suspension {
             }
             Ok(())
         })?;
-        let form = required(END, "wait.is", form)?;
-        Ok(Suspension { form, arguments: required(END, "wait.args", arguments)?, expires_us, inner })
+        let form = require_field(END, "wait.is", form)?;
+        Ok(Suspension { form, arguments: require_field(END, "wait.args", arguments)?, expires_us, inner })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::fields::{bad, list, required, walk};
+use super::fields::{bad, list, require_field, walk};
 use super::operation::{
     BEGIN, CallOrigin, Cause, FIELDS_BYTES, Idempotency, ResourceSnapshot, payload_len, read_named,
     resources_len, text_len, write_resources,
@@ -124,7 +124,7 @@ impl<'a> ToolBegin<'a> {
             + resources_len(&self.resources);
         buffer.clear();
         buffer.reserve(FIELDS_BYTES + names + payloads);
-        let mut writer = MsgpackWriter::reusing(buffer);
+        let mut writer = MsgpackWriter::reuse_buffer(buffer);
         writer.map(fields).str("t").str(&self.tool);
         if let Some(call_id) = &self.call_id {
             writer.str("call").str(call_id);
@@ -188,9 +188,9 @@ impl<'a> ToolBegin<'a> {
             Ok(())
         })?;
         Ok(ToolBegin {
-            tool: required(BEGIN, "t", tool)?,
+            tool: require_field(BEGIN, "t", tool)?,
             call_id,
-            arguments: required(BEGIN, "args", arguments)?,
+            arguments: require_field(BEGIN, "args", arguments)?,
             origin,
             parent,
             idempotency,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::Payload;
-use super::fields::{bad, list, required, walk};
+use super::fields::{bad, list, require_field, walk};
 use super::operation::{
     CallOrigin, Cause, END, ExternalEffects, FIELDS_BYTES, NotUndone, Outcome, ReplacedParts,
     ResourceSnapshot, payload_len, read_named, resources_len, text_len, write_resources,
@@ -125,7 +125,7 @@ impl<'a> ToolEnd<'a> {
 
     /// Encodes the item that the record adds to its LOG slice: one MessagePack map with full field names. No record
     /// holds these bytes: a reader makes them from the record's other fields.
-    pub fn invoked(&self) -> Vec<u8> {
+    pub fn encode_invocation(&self) -> Vec<u8> {
         let numbers = [("parent", self.parent), ("undoes", self.undoes), ("verifies", self.verifies)];
         let fields = 6
             + numbers.iter().filter(|(_, number)| number.is_some()).count()
@@ -196,7 +196,7 @@ impl<'a> ToolEnd<'a> {
         let replaced: usize = self.replaced.iter().map(ReplacedParts::len).sum();
         buffer.clear();
         buffer.reserve(FIELDS_BYTES + names + payloads_len + resources + not_undone + replaced);
-        let mut writer = MsgpackWriter::reusing(buffer);
+        let mut writer = MsgpackWriter::reuse_buffer(buffer);
         writer.map(fields).str("op").unsigned(self.begin.get());
         for (field, number) in numbers {
             if let Some(number) = number {
@@ -288,10 +288,10 @@ impl<'a> ToolEnd<'a> {
             }
             Ok(())
         })?;
-        end.begin = required(END, "op", begin)?;
-        end.tool = required(END, "t", tool)?;
-        end.outcome = required(END, "out", outcome)?;
-        end.slice = required(END, "s", slice)?;
+        end.begin = require_field(END, "op", begin)?;
+        end.tool = require_field(END, "t", tool)?;
+        end.outcome = require_field(END, "out", outcome)?;
+        end.slice = require_field(END, "s", slice)?;
         if end.outcome == Outcome::Committed && end.rolls_back {
             return Err(bad(END, "a committed operation cannot be rolled back"));
         }

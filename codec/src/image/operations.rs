@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ItemImage, KIND};
-use crate::body::fields::{FieldWriter, bad, list, required, walk_map};
+use crate::body::fields::{FieldWriter, bad, list, require_field, walk_map};
 use crate::body::{CallOrigin, Decision, Idempotency, Suspension};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, OperationId, SequenceNumber};
@@ -246,10 +246,10 @@ impl<'a> OpenOperation<&'a str> {
             _ => read.take(name, value),
         })?;
         Ok(OpenOperation {
-            operation: required(KIND, "open.op", read.operation)?,
-            begin: required(KIND, "open.begin", read.begin)?,
+            operation: require_field(KIND, "open.op", read.operation)?,
+            begin: require_field(KIND, "open.begin", read.begin)?,
             parent: read.parent,
-            tool: required(KIND, "open.t", read.tool)?,
+            tool: require_field(KIND, "open.t", read.tool)?,
             call_id: read.call_id,
             idempotency: read.idempotency()?,
             reads_only: read.reads_only || read.outside_only,
@@ -286,9 +286,9 @@ impl<'a> UnsettledOperation<&'a str> {
         let mut read = Fields::default();
         walk_map(reader, |name, value| read.take(name, value))?;
         Ok(UnsettledOperation {
-            operation: required(KIND, "unsettled.op", read.operation)?,
-            begin: required(KIND, "unsettled.begin", read.begin)?,
-            tool: required(KIND, "unsettled.t", read.tool)?,
+            operation: require_field(KIND, "unsettled.op", read.operation)?,
+            begin: require_field(KIND, "unsettled.begin", read.begin)?,
+            tool: require_field(KIND, "unsettled.t", read.tool)?,
             call_id: read.call_id,
             idempotency: read.idempotency()?,
             undone: read.undone,
@@ -337,15 +337,15 @@ impl<'a> SuspendedOperation<&'a str> {
             Ok(())
         })?;
         Ok(SuspendedOperation {
-            operation: required(KIND, "suspended.op", read.operation)?,
-            begin: required(KIND, "suspended.begin", read.begin)?,
-            end: required(KIND, "suspended.end", end)?,
+            operation: require_field(KIND, "suspended.op", read.operation)?,
+            begin: require_field(KIND, "suspended.begin", read.begin)?,
+            end: require_field(KIND, "suspended.end", end)?,
             parent: read.parent,
-            tool: required(KIND, "suspended.t", read.tool)?,
+            tool: require_field(KIND, "suspended.t", read.tool)?,
             call_id: read.call_id,
             origin,
             idempotency: read.idempotency()?,
-            suspension: required(KIND, "suspended.wait", suspension)?,
+            suspension: require_field(KIND, "suspended.wait", suspension)?,
             decided,
         })
     }

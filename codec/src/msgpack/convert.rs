@@ -65,7 +65,7 @@ impl Value {
     /// [`NotJson`] names the first part that JSON cannot hold: bytes, an extension, a number that is not finite, a key that is
     /// no text, the second of two equal keys, or a value nested deeper than 128 levels.
     pub fn to_json(&self) -> Result<serde_json::Value, NotJson> {
-        converted(self, &JsonPath::Root, 0)
+        convert_value(self, &JsonPath::Root, 0)
     }
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for JsonPath<'_> {
     }
 }
 
-fn converted(value: &Value, place: &JsonPath<'_>, depth: usize) -> Result<serde_json::Value, NotJson> {
+fn convert_value(value: &Value, place: &JsonPath<'_>, depth: usize) -> Result<serde_json::Value, NotJson> {
     let not = |reason| Err(NotJson { path: place.to_string(), reason });
     if depth > super::ValueLimits::default().depth_max {
         return not("the value is nested too deeply");
@@ -117,7 +117,7 @@ fn converted(value: &Value, place: &JsonPath<'_>, depth: usize) -> Result<serde_
         Value::Bin(_) => return not("JSON has no bytes"),
         Value::Ext(..) => return not("JSON has no extensions"),
         Value::Array(items) => {
-            let item = |(at, item)| converted(item, &JsonPath::Index(place, at), depth + 1);
+            let item = |(at, item)| convert_value(item, &JsonPath::Index(place, at), depth + 1);
             serde_json::Value::Array(items.iter().enumerate().map(item).collect::<Result<_, _>>()?)
         }
         Value::Map(pairs) => {
@@ -128,7 +128,7 @@ fn converted(value: &Value, place: &JsonPath<'_>, depth: usize) -> Result<serde_
                     return Err(NotJson { path, reason: "JSON has no key that is not text" });
                 };
                 let place = JsonPath::Field(place, name);
-                let value = converted(value, &place, depth + 1)?;
+                let value = convert_value(value, &place, depth + 1)?;
                 if object.insert(name.to_owned(), value).is_some() {
                     return Err(NotJson { path: place.to_string(), reason: "the map has the key twice" });
                 }

@@ -70,7 +70,7 @@ impl Serialize for Hex<'_> {
 }
 
 /// Serializes an object of one field, which stands for what JSON lacks.
-pub(crate) fn tagged<S: Serializer>(
+pub(crate) fn serialize_tagged<S: Serializer>(
     serializer: S,
     name: &'static str,
     value: &(impl Serialize + ?Sized),
@@ -89,16 +89,16 @@ pub(super) fn f32<S: Serializer>(serializer: S, value: f32) -> Result<S::Ok, S::
         }
         other => not_finite(other.is_nan(), other < 0.0).to_owned(),
     };
-    tagged(serializer, F32, &text)
+    serialize_tagged(serializer, F32, &text)
 }
 
 pub(super) fn f64<S: Serializer>(serializer: S, value: f64) -> Result<S::Ok, S::Error> {
     match value {
         finite if finite.is_finite() => serializer.serialize_f64(finite),
         other if other.is_nan() && other.to_bits() != f64::NAN.to_bits() => {
-            tagged(serializer, F64, &format!("0x{:016x}", other.to_bits()))
+            serialize_tagged(serializer, F64, &format!("0x{:016x}", other.to_bits()))
         }
-        other => tagged(serializer, F64, not_finite(other.is_nan(), other < 0.0)),
+        other => serialize_tagged(serializer, F64, not_finite(other.is_nan(), other < 0.0)),
     }
 }
 
@@ -139,7 +139,7 @@ impl JsonForm<'_> {
         JsonForm { value: key, in_key: true }
     }
 
-    fn within<'a>(&self, value: &'a Value) -> JsonForm<'a> {
+    fn with_value<'a>(&self, value: &'a Value) -> JsonForm<'a> {
         JsonForm { value, in_key: self.in_key }
     }
 }
@@ -150,10 +150,10 @@ impl Serialize for JsonForm<'_> {
         match self.value {
             Value::F32(value) => f32(serializer, *value),
             Value::F64(value) => f64(serializer, *value),
-            Value::Bin(bytes) => tagged(serializer, BYTES, &Hex(bytes)),
-            Value::Ext(kind, bytes) => tagged(serializer, EXT, &(kind, Hex(bytes))),
-            Value::Array(items) => serializer.collect_seq(items.iter().map(|item| self.within(item))),
-            map @ Value::Map(_) if self.in_key => tagged(serializer, MSGPACK, &Hex(&map.encode())),
+            Value::Bin(bytes) => serialize_tagged(serializer, BYTES, &Hex(bytes)),
+            Value::Ext(kind, bytes) => serialize_tagged(serializer, EXT, &(kind, Hex(bytes))),
+            Value::Array(items) => serializer.collect_seq(items.iter().map(|item| self.with_value(item))),
+            map @ Value::Map(_) if self.in_key => serialize_tagged(serializer, MSGPACK, &Hex(&map.encode())),
             Value::Map(pairs) => {
                 let mut map = serializer.serialize_map(Some(pairs.len()))?;
                 for (key, value) in pairs {
@@ -163,7 +163,7 @@ impl Serialize for JsonForm<'_> {
                             map.serialize_key(&key_text(&JsonForm::key(key)).map_err(S::Error::custom)?)?;
                         }
                     }
-                    map.serialize_value(&self.within(value))?;
+                    map.serialize_value(&self.with_value(value))?;
                 }
                 map.end()
             }
@@ -224,7 +224,7 @@ fn exact(json: Value) -> Result<Value, Unlike> {
             let reserved =
                 pairs.iter().find_map(|(key, _)| key.as_str().filter(|key| RESERVED.contains(key)));
             match (reserved, pairs.as_slice()) {
-                (Some(_), [(key, value)]) => untagged(key.as_str().unwrap_or_default(), value),
+                (Some(_), [(key, value)]) => parse_tagged(key.as_str().unwrap_or_default(), value),
                 (Some(name), _) => Err(Unlike::new(format!("`{name}` stands beside other fields"))),
                 (None, _) => {
                     let pairs = pairs.into_iter().map(|(key, value)| {
@@ -252,7 +252,7 @@ fn exact_key(key: Value) -> Result<Value, Unlike> {
     }
 }
 
-fn untagged(name: &str, value: &Value) -> Result<Value, Unlike> {
+fn parse_tagged(name: &str, value: &Value) -> Result<Value, Unlike> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let read = match (name, value) {
         (BYTES, digits) => text(digits).and_then(|digits| from_hex(&digits)).map(Value::Bin),

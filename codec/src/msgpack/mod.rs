@@ -42,7 +42,7 @@ mod write;
 pub use convert::NotJson;
 pub use json::from_json;
 pub use json_form::JsonForm;
-pub(crate) use json_form::{Hex, MSGPACK, OBJECT, tagged};
+pub(crate) use json_form::{Hex, MSGPACK, OBJECT, serialize_tagged};
 pub use left_out::{LeftOut, left_out_digest};
 pub use reader::{MsgpackReader, MsgpackToken, ValueLimits, scan};
 pub use to_json::JsonStream;

@@ -80,7 +80,7 @@ impl<'a> MsgpackReader<'a> {
         self.offset >= self.bytes.len()
     }
 
-    fn remaining(&self) -> usize {
+    fn remaining_len(&self) -> usize {
         self.bytes.len().saturating_sub(self.offset)
     }
 
@@ -89,21 +89,21 @@ impl<'a> MsgpackReader<'a> {
             .ok()
             .and_then(|len| self.offset.checked_add(len))
             .and_then(|end| self.bytes.get(self.offset..end))
-            .ok_or_else(|| self.truncated(len))?;
+            .ok_or_else(|| self.truncated_error(len))?;
         self.offset += taken.len();
         Ok(taken)
     }
 
     fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         let taken = self.bytes.get(self.offset..).and_then(<[u8]>::first_chunk);
-        let taken = *taken.ok_or_else(|| self.truncated(N as u64))?;
+        let taken = *taken.ok_or_else(|| self.truncated_error(N as u64))?;
         self.offset += N;
         Ok(taken)
     }
 
     #[cold]
-    fn truncated(&self, needed: u64) -> Error {
-        Error::Truncated { offset: self.offset, needed, available: self.remaining() as u64 }
+    fn truncated_error(&self, needed: u64) -> Error {
+        Error::Truncated { offset: self.offset, needed, available: self.remaining_len() as u64 }
     }
 
     /// Reads one token. The length that a token declares, in bytes or in values, never exceeds the number of bytes
@@ -163,8 +163,8 @@ impl<'a> MsgpackReader<'a> {
             MsgpackToken::Map(len) => 2 * u64::from(len),
             _ => 0,
         };
-        if needed > self.remaining() as u64 {
-            return Err(Error::Truncated { offset: start, needed, available: self.remaining() as u64 });
+        if needed > self.remaining_len() as u64 {
+            return Err(Error::Truncated { offset: start, needed, available: self.remaining_len() as u64 });
         }
         Ok(token)
     }
@@ -223,7 +223,7 @@ impl<'a> MsgpackReader<'a> {
     pub fn array(&mut self) -> Result<u32, Error> {
         match self.token()? {
             MsgpackToken::Array(len) => Ok(len),
-            _ => Err(self.unexpected("an array was expected")),
+            _ => Err(self.malformed_error("an array was expected")),
         }
     }
 
@@ -235,7 +235,7 @@ impl<'a> MsgpackReader<'a> {
     pub fn map(&mut self) -> Result<u32, Error> {
         match self.token()? {
             MsgpackToken::Map(len) => Ok(len),
-            _ => Err(self.unexpected("a map was expected")),
+            _ => Err(self.malformed_error("a map was expected")),
         }
     }
 
@@ -247,9 +247,9 @@ impl<'a> MsgpackReader<'a> {
     pub fn str(&mut self) -> Result<&'a str, Error> {
         match self.token()? {
             MsgpackToken::Str(bytes) => {
-                std::str::from_utf8(bytes).map_err(|_| self.unexpected("text is not UTF-8"))
+                std::str::from_utf8(bytes).map_err(|_| self.malformed_error("text is not UTF-8"))
             }
-            _ => Err(self.unexpected("text was expected")),
+            _ => Err(self.malformed_error("text was expected")),
         }
     }
 
@@ -261,7 +261,7 @@ impl<'a> MsgpackReader<'a> {
     pub fn bin(&mut self) -> Result<&'a [u8], Error> {
         match self.token()? {
             MsgpackToken::Bin(bytes) => Ok(bytes),
-            _ => Err(self.unexpected("bytes were expected")),
+            _ => Err(self.malformed_error("bytes were expected")),
         }
     }
 
@@ -273,7 +273,7 @@ impl<'a> MsgpackReader<'a> {
     pub fn unsigned(&mut self) -> Result<u64, Error> {
         match self.token()? {
             MsgpackToken::Unsigned(value) => Ok(value),
-            _ => Err(self.unexpected("an integer of 0 or more was expected")),
+            _ => Err(self.malformed_error("an integer of 0 or more was expected")),
         }
     }
 
@@ -283,7 +283,7 @@ impl<'a> MsgpackReader<'a> {
     ///
     /// [`Error::Malformed`] if the next token is not an integer in that range, [`Error::Truncated`] if it ends early.
     pub fn unsigned32(&mut self) -> Result<u32, Error> {
-        u32::try_from(self.unsigned()?).map_err(|_| self.unexpected("an integer is over 32 bits"))
+        u32::try_from(self.unsigned()?).map_err(|_| self.malformed_error("an integer is over 32 bits"))
     }
 
     /// Reads an integer from `i64::MIN` to `i64::MAX`.
@@ -295,9 +295,9 @@ impl<'a> MsgpackReader<'a> {
         match self.token()? {
             MsgpackToken::Signed(value) => Ok(value),
             MsgpackToken::Unsigned(value) => {
-                i64::try_from(value).map_err(|_| self.unexpected("an integer is over 63 bits"))
+                i64::try_from(value).map_err(|_| self.malformed_error("an integer is over 63 bits"))
             }
-            _ => Err(self.unexpected("an integer was expected")),
+            _ => Err(self.malformed_error("an integer was expected")),
         }
     }
 
@@ -309,11 +309,11 @@ impl<'a> MsgpackReader<'a> {
     pub fn bool(&mut self) -> Result<bool, Error> {
         match self.token()? {
             MsgpackToken::Bool(value) => Ok(value),
-            _ => Err(self.unexpected("true or false was expected")),
+            _ => Err(self.malformed_error("true or false was expected")),
         }
     }
 
-    fn unexpected(&self, reason: &'static str) -> Error {
+    fn malformed_error(&self, reason: &'static str) -> Error {
         Error::Malformed { offset: self.offset, reason }
     }
 }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use serde::ser::{Error as _, Serialize, SerializeMap, SerializeSeq, Serializer};
 
-use super::json_form::{BYTES, EXT, Hex, MSGPACK, f32, f64, is_reserved, key_text, tagged};
+use super::json_form::{BYTES, EXT, Hex, MSGPACK, f32, f64, is_reserved, key_text, serialize_tagged};
 use super::{MsgpackReader, MsgpackToken, Value, ValueLimits, scan};
 use crate::Error;
 
@@ -85,7 +85,7 @@ impl<'a> Next<'_, 'a> {
         key_text(&Next { reader: self.reader, in_key: true }).map_err(E::custom)
     }
 
-    fn again(&self) -> Next<'_, 'a> {
+    fn reborrow(&self) -> Next<'_, 'a> {
         Next { reader: self.reader, in_key: self.in_key }
     }
 }
@@ -97,7 +97,7 @@ impl Serialize for Next<'_, '_> {
             let mut ahead = *reader;
             if let MsgpackToken::Map(_) = ahead.token().map_err(S::Error::custom)? {
                 let map = reader.value().map_err(S::Error::custom)?;
-                return tagged(serializer, MSGPACK, &Hex(map));
+                return serialize_tagged(serializer, MSGPACK, &Hex(map));
             }
         }
         match self.token()? {
@@ -110,12 +110,12 @@ impl Serialize for Next<'_, '_> {
             MsgpackToken::Str(text) => {
                 serializer.serialize_str(std::str::from_utf8(text).map_err(S::Error::custom)?)
             }
-            MsgpackToken::Bin(bytes) => tagged(serializer, BYTES, &Hex(bytes)),
-            MsgpackToken::Ext(kind, bytes) => tagged(serializer, EXT, &(kind, Hex(bytes))),
+            MsgpackToken::Bin(bytes) => serialize_tagged(serializer, BYTES, &Hex(bytes)),
+            MsgpackToken::Ext(kind, bytes) => serialize_tagged(serializer, EXT, &(kind, Hex(bytes))),
             MsgpackToken::Array(len) => {
                 let mut seq = serializer.serialize_seq(Some(len as usize))?;
                 for _ in 0..len {
-                    seq.serialize_element(&self.again())?;
+                    seq.serialize_element(&self.reborrow())?;
                 }
                 seq.end()
             }
@@ -123,7 +123,7 @@ impl Serialize for Next<'_, '_> {
                 let mut map = serializer.serialize_map(Some(len as usize))?;
                 for _ in 0..len {
                     let key: String = self.key()?;
-                    map.serialize_entry(&key, &self.again())?;
+                    map.serialize_entry(&key, &self.reborrow())?;
                 }
                 map.end()
             }

@@ -319,7 +319,7 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let mut items = Vec::with_capacity(claimed(seq.size_hint()));
+        let mut items = Vec::with_capacity(bounded_capacity(seq.size_hint()));
         while let Some(item) = seq.next_element()? {
             items.push(item);
         }
@@ -327,7 +327,7 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let mut pairs = Vec::with_capacity(claimed(map.size_hint()));
+        let mut pairs = Vec::with_capacity(bounded_capacity(map.size_hint()));
         while let Some(pair) = map.next_entry()? {
             pairs.push(pair);
         }
@@ -337,7 +337,7 @@ impl<'de> Visitor<'de> for AnyValue {
 
 /// Returns the capacity to reserve for a length that a format claims: exact for small arrays, so that many of them take
 /// no more memory than they fill, and bounded, since a format without a pre-scan may claim any length.
-fn claimed(len: Option<usize>) -> usize {
+fn bounded_capacity(len: Option<usize>) -> usize {
     len.unwrap_or(0).min(1024)
 }
 

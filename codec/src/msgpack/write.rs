@@ -18,13 +18,13 @@ impl MsgpackWriter {
     }
 
     /// Creates an empty writer in the allocation of `out`, whose content is discarded.
-    pub fn reusing(mut out: Vec<u8>) -> MsgpackWriter {
+    pub fn reuse_buffer(mut out: Vec<u8>) -> MsgpackWriter {
         out.clear();
         MsgpackWriter { out }
     }
 
     /// Creates a writer that goes on behind the content of `out`.
-    pub(crate) fn appending(out: Vec<u8>) -> MsgpackWriter {
+    pub(crate) fn append_to(out: Vec<u8>) -> MsgpackWriter {
         MsgpackWriter { out }
     }
 

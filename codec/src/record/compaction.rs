@@ -5,13 +5,13 @@ use crate::Error;
 use crate::body::{Base, Compacted, Dropped};
 use crate::msgpack::Value;
 
-pub(super) fn dropped(object: &mut Object<'_>, dropped: Dropped) {
+pub(super) fn set_dropped_body(object: &mut Object<'_>, dropped: Dropped) {
     object.set("of", Value::from(dropped.kind.to_string()));
     object.set("len", Value::from(dropped.len));
     object.set("hash", Value::from(hex(&dropped.hash)));
 }
 
-pub(super) fn compacted(object: &mut Object<'_>, compacted: Compacted) {
+pub(super) fn set_compaction(object: &mut Object<'_>, compacted: Compacted) {
     object.set("through", Value::from(compacted.through));
     object.set("end", Value::from(compacted.end));
     object.set("replaced_end", Value::from(compacted.replaced_end));

@@ -16,18 +16,26 @@ use crate::{Error, RecordKind, SequenceNumber};
 
 /// Returns the objects to which a record of one of these kinds refers; none if its body does not decode.
 pub(super) fn objects(kind: RecordKind, body: &[u8]) -> BTreeSet<ObjectId> {
-    fn named<'a, 'p>(payloads: impl Iterator<Item = &'p mut Payload<'a>>) -> BTreeSet<ObjectId>
+    fn collect_objects<'a, 'p>(payloads: impl Iterator<Item = &'p mut Payload<'a>>) -> BTreeSet<ObjectId>
     where
         'a: 'p,
     {
         payloads.filter_map(|payload| payload.object()).collect()
     }
     let objects = match kind {
-        RecordKind::INPUT => Input::decode(body).map(|mut input| named(input.payloads_mut())),
-        RecordKind::REQUEST => Request::decode(body).map(|mut request| named(request.payloads_mut())),
-        RecordKind::ANSWER => AnswerBody::decode(body).map(|mut answer| named(answer.payloads_mut())),
-        RecordKind::SHORTENED => Shortened::decode(body).map(|mut shortened| named(shortened.payloads_mut())),
-        RecordKind::ADAPTER_STATE => AdapterState::decode(body).map(|mut state| named(state.payloads_mut())),
+        RecordKind::INPUT => Input::decode(body).map(|mut input| collect_objects(input.payloads_mut())),
+        RecordKind::REQUEST => {
+            Request::decode(body).map(|mut request| collect_objects(request.payloads_mut()))
+        }
+        RecordKind::ANSWER => {
+            AnswerBody::decode(body).map(|mut answer| collect_objects(answer.payloads_mut()))
+        }
+        RecordKind::SHORTENED => {
+            Shortened::decode(body).map(|mut shortened| collect_objects(shortened.payloads_mut()))
+        }
+        RecordKind::ADAPTER_STATE => {
+            AdapterState::decode(body).map(|mut state| collect_objects(state.payloads_mut()))
+        }
         _ => Ok(BTreeSet::new()),
     };
     objects.unwrap_or_default()
@@ -63,7 +71,7 @@ pub(super) fn request<'a>(object: &mut Object<'a>, request: Request<'a>) -> Resu
 }
 
 fn failure(failure: RequestFailure<'_>) -> Result<Part<'_>, Error> {
-    let mut object = Object::of(8);
+    let mut object = Object::with_capacity(8);
     object.set("request", Value::from(failure.request));
     object.set("cause", Value::from(failure.cause.into_owned()));
     object.set("message", Value::from(failure.message.into_owned()));
@@ -80,7 +88,7 @@ pub(super) fn answer<'a>(object: &mut Object<'a>, answer: AnswerBody<'a>) -> Res
     object.set("request", sequence(answer.request));
     object.set("content", optional(answer.content)?);
     let calls = array(answer.calls.into_iter(), |call| {
-        let mut object = Object::of(3 + usize::from(call.incomplete));
+        let mut object = Object::with_capacity(3 + usize::from(call.incomplete));
         object.set("id", Value::from(call.id.into_owned()));
         object.set("name", Value::from(call.name.into_owned()));
         object.set("arguments", payload(call.arguments)?);
@@ -110,12 +118,12 @@ pub(super) fn turn(object: &mut Object<'_>, turn: Turn<'_>) {
     object.set("complete", Value::from(turn.complete));
 }
 
-pub(super) fn shortened<'a>(object: &mut Object<'a>, shortened: Shortened<'a>) -> Result<(), Error> {
+pub(super) fn set_shortening<'a>(object: &mut Object<'a>, shortened: Shortened<'a>) -> Result<(), Error> {
     scope(object, shortened.scope);
     object.set("from", Value::from(shortened.from));
     object.set("to", Value::from(shortened.to));
     let messages = array(shortened.messages.into_iter(), |message| {
-        let mut object = Object::of(2);
+        let mut object = Object::with_capacity(2);
         object.set("role", Value::from(message.role.name()));
         object.set("content", payload(message.content)?);
         Ok(object.into_part())
@@ -150,7 +158,7 @@ fn scope(object: &mut Object<'_>, scope: ConversationScope<'_>) {
     object.set("within", sequence(scope.lane.within));
     object.set("lane", text(scope.lane.name));
     if let Some(original) = scope.original {
-        let mut object_of = Object::of(2);
+        let mut object_of = Object::with_capacity(2);
         object_of.set("message_id", Value::from(hex(&original.id)));
         object_of.set("created_at", Value::from(time_text(original.time_us)));
         object.set("imported_from", object_of.into_part());
@@ -177,14 +185,14 @@ fn digest(digest: Option<[u8; 32]>) -> Value {
 
 fn blocks(blocks: Option<Blocks<'_>>) -> Result<Part<'_>, Error> {
     let Some(blocks) = blocks else { return Ok(Part::Value(Value::Nil)) };
-    let mut object = Object::of(2);
+    let mut object = Object::with_capacity(2);
     object.set("format", Value::from(blocks.format.into_owned()));
     object.set("json", payload(blocks.json)?);
     Ok(object.into_part())
 }
 
 fn prompt<'a>(prompt: PromptIdentity<'_>) -> Part<'a> {
-    let mut object = Object::of(3);
+    let mut object = Object::with_capacity(3);
     object.set("namespace", Value::from(prompt.namespace.into_owned()));
     object.set("key", Value::from(prompt.key.into_owned()));
     object.set("digest", digest(Some(prompt.digest)));
@@ -193,7 +201,7 @@ fn prompt<'a>(prompt: PromptIdentity<'_>) -> Part<'a> {
 
 fn usage<'a>(usage: Option<TokenUsage>) -> Part<'a> {
     let Some(usage) = usage else { return Part::Value(Value::Nil) };
-    let mut object = Object::of(5);
+    let mut object = Object::with_capacity(5);
     object.set("input_tokens", Value::from(usage.input));
     object.set("output_tokens", Value::from(usage.output));
     object.set("cache_read_tokens", Value::from(usage.cache_read));

@@ -11,7 +11,7 @@ use crate::{Error, OperationId};
 
 pub(super) fn resources(resources: Vec<ResourceSnapshot<'_>>) -> Result<Part<'_>, Error> {
     array(resources.into_iter(), |resource| {
-        let mut object = Object::of(2);
+        let mut object = Object::with_capacity(2);
         object.set("resource", Value::from(resource.resource.into_owned()));
         object.set("snapshot", optional(resource.snapshot)?);
         Ok(object.into_part())
@@ -20,7 +20,7 @@ pub(super) fn resources(resources: Vec<ResourceSnapshot<'_>>) -> Result<Part<'_>
 
 fn not_undone(not_undone: Vec<NotUndone<'_>>) -> Result<Part<'_>, Error> {
     array(not_undone.into_iter(), |one| {
-        let mut object = Object::of(3);
+        let mut object = Object::with_capacity(3);
         object.set("resource", Value::from(one.resource.into_owned()));
         object.set("path", Value::from(one.path.into_owned()));
         object.set("reason", Value::from(one.reason.into_owned()));
@@ -28,12 +28,12 @@ fn not_undone(not_undone: Vec<NotUndone<'_>>) -> Result<Part<'_>, Error> {
     })
 }
 
-fn replaced(replaced: Vec<ReplacedParts<'_>>) -> Result<Part<'_>, Error> {
+fn replaced_resources(replaced: Vec<ReplacedParts<'_>>) -> Result<Part<'_>, Error> {
     let paths = |paths: Vec<Cow<'_, str>>| {
         Value::Array(paths.into_iter().map(|path| Value::from(path.into_owned())).collect())
     };
     array(replaced.into_iter(), |one| {
-        let mut object = Object::of(4);
+        let mut object = Object::with_capacity(4);
         object.set("resource", Value::from(one.resource.into_owned()));
         object.set("changed", paths(one.changed));
         object.set("removed", paths(one.removed));
@@ -87,7 +87,7 @@ pub(super) fn tool_end<'a>(
         object.set("not_undone", not_undone(end.not_undone)?);
     }
     if !end.replaced.is_empty() {
-        object.set("replaced", replaced(end.replaced)?);
+        object.set("replaced", replaced_resources(end.replaced)?);
     }
     object.set("slice", budget.name(&names.slice(end.slice), 0)?);
     Ok(())

@@ -470,7 +470,7 @@ fn envelopes() -> Vec<Golden> {
         golden(
             "seal",
             RecordKind::SEAL,
-            Body::Seal(Seal { next: 8, records: 4_321, hash: ObjectId::of(b"records").hash }),
+            Body::Seal(Seal { next: 8, records: 4_321, hash: ObjectId::from_content(b"records").hash }),
         ),
         golden(
             "dropped",
@@ -478,7 +478,7 @@ fn envelopes() -> Vec<Golden> {
             Body::Dropped(Dropped {
                 kind: RecordKind::DISPATCH,
                 len: 300,
-                hash: ObjectId::of(b"dropped").hash,
+                hash: ObjectId::from_content(b"dropped").hash,
             }),
         ),
         golden(
@@ -653,7 +653,7 @@ pub(crate) fn declaration() -> Declare {
 
 pub(super) fn object_reference() -> &'static [u8] {
     static REFERENCE: OnceLock<Vec<u8>> = OnceLock::new();
-    REFERENCE.get_or_init(|| ObjectId::of(&[0x5a; 100_000]).reference())
+    REFERENCE.get_or_init(|| ObjectId::from_content(&[0x5a; 100_000]).reference())
 }
 /// Returns the kind of a byte that only a later version can name.
 pub(crate) fn later(byte: u8) -> RecordKind {

@@ -89,7 +89,7 @@ impl FixedClock {
     }
 
     /// Makes a clock that reads `now_us` first, and `step_us` more at each reading after that.
-    pub fn stepping(now_us: i64, step_us: i64) -> FixedClock {
+    pub fn with_step(now_us: i64, step_us: i64) -> FixedClock {
         FixedClock { now_us: AtomicI64::new(now_us), step_us }
     }
 

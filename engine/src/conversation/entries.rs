@@ -202,7 +202,7 @@ pub struct SentMessage {
 }
 
 impl SentMessage {
-    fn of(sequence: SequenceNumber, message: ConversationMessage) -> SentMessage {
+    fn new(sequence: SequenceNumber, message: ConversationMessage) -> SentMessage {
         SentMessage { sequence, answer: None, message }
     }
 
@@ -272,7 +272,7 @@ impl Conversation {
     }
 
     /// Returns the records that a rollback, or the failure of the tool that wrote them, has abandoned.
-    pub fn abandoned(&self) -> &[ConversationRecord] {
+    pub fn abandoned_entries(&self) -> &[ConversationRecord] {
         &self.abandoned
     }
 
@@ -333,12 +333,12 @@ impl Conversation {
     /// its shortened form, the results of an answer's calls directly behind it and in their order, and what was said
     /// meanwhile behind them. A call that is still open has no result.
     pub fn sent_messages(&self) -> Vec<ConversationMessage> {
-        self.sent().into_iter().map(|sent| sent.message).collect()
+        self.sent_entries().into_iter().map(|sent| sent.message).collect()
     }
 
     /// Returns the [messages that a provider is to be sent](Conversation::sent_messages), each with its record.
-    pub fn sent(&self) -> Vec<SentMessage> {
-        let closed = self.closed();
+    pub fn sent_entries(&self) -> Vec<SentMessage> {
+        let closed = self.closed_calls();
         let mut answers = BTreeMap::new();
         let mut sent: Vec<SentMessage> = Vec::new();
         let mut system = None;
@@ -353,12 +353,12 @@ impl Conversation {
             }
             match &entry.content {
                 EntryContent::Input { message, .. } if message.role == Role::System => {
-                    system = Some(SentMessage::of(sequence, message.clone()));
+                    system = Some(SentMessage::new(sequence, message.clone()));
                 }
                 EntryContent::Input { origin: Some(_), message, .. } if message.role == Role::Tool => {}
                 EntryContent::Input { message, .. } => {
                     let to = if open_until.is_some() { &mut waiting } else { &mut sent };
-                    to.push(SentMessage::of(sequence, message.clone()));
+                    to.push(SentMessage::new(sequence, message.clone()));
                 }
                 EntryContent::Answer { message, request, .. } => {
                     sent.append(&mut waiting);
@@ -367,7 +367,7 @@ impl Conversation {
                     let known = |one: &SentMessage| request.is_none_or(|request| one.anchor() <= request);
                     let late = sent.iter().rposition(known).map_or(0, |at| at + 1);
                     waiting = sent.split_off(late);
-                    sent.push(SentMessage::of(sequence, message.clone()));
+                    sent.push(SentMessage::new(sequence, message.clone()));
                     let calls = 0..message.tool_calls.len() as u32;
                     let ends = calls.map(|ordinal| closed.get(&CallOrigin { answer: sequence, ordinal }));
                     let mut last = None;
@@ -410,7 +410,7 @@ impl Conversation {
                     ..ConversationMessage::new(*role, text.clone())
                 };
                 // A later record may shorten this one's messages too: they stand where the part began.
-                SentMessage::of(*from, message)
+                SentMessage::new(*from, message)
             };
             let at = at.min(sent.len());
             sent.splice(at..at, (0..).zip(messages).map(message));
@@ -444,7 +444,7 @@ impl Conversation {
     fn turns(&self) -> Vec<ConversationTurn> {
         let by_sequence: BTreeMap<SequenceNumber, &ConversationRecord> =
             self.entries.iter().map(|entry| (entry.sequence, entry)).collect();
-        let closed = self.closed();
+        let closed = self.closed_calls();
         // An answer is of one turn, the last that names it, and an input of the first: a log may claim otherwise.
         let last_of: BTreeMap<SequenceNumber, SequenceNumber> = self
             .entries
@@ -487,10 +487,10 @@ impl Conversation {
     }
 
     /// Returns the last record that closed each call.
-    fn closed(&self) -> BTreeMap<CallOrigin, Closed> {
+    fn closed_calls(&self) -> BTreeMap<CallOrigin, Closed> {
         let mut closed = BTreeMap::new();
         for entry in &self.entries {
-            if let Some((origin, end)) = closing(entry) {
+            if let Some((origin, end)) = closed_call(entry) {
                 closed.insert(origin, end);
             }
         }
@@ -541,7 +541,7 @@ pub(crate) fn message_id(session: Uuid, sequence: SequenceNumber, ordinal: u32) 
 }
 
 /// Returns which call a record closes, and how.
-pub(super) fn closing(entry: &ConversationRecord) -> Option<(CallOrigin, Closed)> {
+pub(super) fn closed_call(entry: &ConversationRecord) -> Option<(CallOrigin, Closed)> {
     let (sequence, time) = (entry.sequence, entry.time);
     let (name, call_id, blocks) = (None, None, None);
     let at = Closed { sequence, message_id: None, shown: None, is_error: false, name, call_id, time, blocks };

@@ -22,7 +22,7 @@ pub(crate) const ADAPTER_STATES: &str = "weakincentives.runtime.adapter_state:Ad
 /// # Errors
 ///
 /// [`Error::Export`] if a state has no JSON form.
-pub(crate) fn exported(
+pub(crate) fn exported_slices(
     conversations: &[Conversation],
     states: &[AdapterStateSnapshot],
 ) -> Result<Vec<ExportedSlice>> {

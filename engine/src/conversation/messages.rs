@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use foldlog_codec::SequenceNumber;
 use uuid::Uuid;
 
-use super::entries::{ConversationRecord, EntryContent, closing, result_of};
+use super::entries::{ConversationRecord, EntryContent, closed_call, result_of};
 use super::model::{ConversationMessage, ToolCallRecord};
 
 /// Makes the messages of one conversation. Of the answers that it was shown it holds the ids and names of their calls.
@@ -35,7 +35,7 @@ impl RecordedMessages {
                 Some(message.clone())
             }
             EntryContent::CallEnded { origin, .. } | EntryContent::CallSettled { origin, .. } => {
-                let (_, closed) = closing(entry)?;
+                let (_, closed) = closed_call(entry)?;
                 let call = self.calls.get(&origin.answer)?.get(origin.ordinal as usize);
                 Some(result_of(self.session, call, &closed))
             }

@@ -29,5 +29,5 @@ pub use resume::{Resume, ResumePoint};
 
 pub(crate) use bodies::{blocks_of, text_payload};
 pub(crate) use entries::{message_id, settled_text};
-pub(crate) use export::{ADAPTER_STATES, CONVERSATION, exported};
+pub(crate) use export::{ADAPTER_STATES, CONVERSATION, exported_slices};
 pub(crate) use messages::RecordedMessages;

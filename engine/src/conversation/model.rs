@@ -87,7 +87,7 @@ pub struct OriginalMessage {
 impl OriginalMessage {
     /// Names a message that is imported; `None` if it has the nil id, and so is of no conversation. The first one that has another takes
     /// the id and time of the state.
-    pub fn of(
+    pub fn from_message(
         message: &ConversationMessage,
         state: &mut Option<(Uuid, DateTime<Utc>)>,
     ) -> Option<OriginalMessage> {
@@ -95,7 +95,7 @@ impl OriginalMessage {
         (!message_id.is_nil()).then(|| OriginalMessage { message_id, created_at, state: state.take() })
     }
 
-    pub(crate) fn recorded(self) -> Original {
+    pub(crate) fn into_original(self) -> Original {
         let state = self.state.map(|(id, time)| (id.into_bytes(), time.timestamp_micros()));
         Original { id: self.message_id.into_bytes(), time_us: self.created_at.timestamp_micros(), state }
     }

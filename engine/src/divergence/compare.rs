@@ -48,7 +48,7 @@ pub(crate) fn compare_values(
     leave_out: &LeaveOut,
     contents: &Contents<'_>,
 ) -> (Option<Difference>, bool) {
-    let mut walk = ValueComparer::everything();
+    let mut walk = ValueComparer::new();
     walk.contents = contents;
     (walk.json_texts, walk.addresses) = (json_texts(kind), false);
     walk.left_out.extend(always(kind));
@@ -69,7 +69,7 @@ pub(crate) fn between_logs(
     two: &[u8],
     two_names: &DeclaredNames,
 ) -> Option<Difference> {
-    let mut walk = ValueComparer::everything();
+    let mut walk = ValueComparer::new();
     (walk.json_texts, walk.addresses) = (json_texts(kind), false);
     walk.left_out.extend(always(kind));
     walk.left_out.extend(drawn_anew(kind));
@@ -165,12 +165,12 @@ fn dispatches<'a>(
         return DifferenceFlow::Continue(());
     };
     if let Action::Event { event, .. } = old.action {
-        let left_out = leave_out.of(&event_name(event, names));
+        let left_out = leave_out.paths_of(&event_name(event, names));
         walk.left_out.extend(left_out.iter().map(String::as_str));
     }
     actions(walk, &old.action, &new.action, names)?;
     lanes(walk, old_body, new_body)?;
-    let (old_effects, new_effects) = (resolved(&old, names), resolved(&new, names));
+    let (old_effects, new_effects) = (resolve_effects(&old, names), resolve_effects(&new, names));
     effects(walk, &old, &old_effects, &new, &new_effects, names)
 }
 
@@ -211,7 +211,8 @@ fn actions(
 }
 
 fn lanes(walk: &mut ValueComparer<'_>, old: &[u8], new: &[u8]) -> DifferenceFlow {
-    let (Ok(old), Ok(new)) = (Lane::of(RecordKind::DISPATCH, old), Lane::of(RecordKind::DISPATCH, new))
+    let (Ok(old), Ok(new)) =
+        (Lane::decode(RecordKind::DISPATCH, old), Lane::decode(RecordKind::DISPATCH, new))
     else {
         return DifferenceFlow::Continue(());
     };
@@ -221,7 +222,7 @@ fn lanes(walk: &mut ValueComparer<'_>, old: &[u8], new: &[u8]) -> DifferenceFlow
 }
 
 /// Returns the effects of a dispatch; where the record holds none, those that its event was declared with.
-pub(crate) fn resolved<'a>(dispatch: &Dispatch<'a>, names: &DeclaredNames) -> Vec<Effect<'a>> {
+pub(crate) fn resolve_effects<'a>(dispatch: &Dispatch<'a>, names: &DeclaredNames) -> Vec<Effect<'a>> {
     if let Some(effects) = &dispatch.effects {
         return effects.clone();
     }
@@ -289,11 +290,11 @@ pub(crate) fn compare_effects(
     leave_out: &LeaveOut,
     contents: &Contents<'_>,
 ) -> Option<Difference> {
-    let mut walk = ValueComparer::everything();
+    let mut walk = ValueComparer::new();
     walk.contents = contents;
     walk.slice = Some(slice.to_owned());
     walk.addresses = false;
-    walk.left_out.extend(leave_out.of(event.name).iter().map(String::as_str));
+    walk.left_out.extend(leave_out.paths_of(event.name).iter().map(String::as_str));
     let found = match (recorded, produced) {
         (None, None) => DifferenceFlow::Continue(()),
         (Some(old), Some(new)) => {
@@ -308,7 +309,7 @@ pub(crate) fn compare_effects(
 
 /// Returns the first difference of two values below `path`.
 pub(crate) fn first_difference(path: &str, old: &Value, new: &Value) -> Option<Difference> {
-    let mut walk = ValueComparer::everything();
+    let mut walk = ValueComparer::new();
     walk.at(path, |walk| walk.values(old, new)).break_value()
 }
 
@@ -342,7 +343,7 @@ fn slice_effects(
         walk.at(".removed", |walk| walk.options(removed(old_effect), removed(new_effect)))?;
     }
     if old_effect.added != AddedItems::Event || new_effect.added != AddedItems::Event {
-        let ((old, old_version), (new, new_version)) = (added(old), added(new));
+        let ((old, old_version), (new, new_version)) = (added_items(old), added_items(new));
         if !old.is_empty() && !new.is_empty() {
             let version = |version| Value::from(u64::from(version));
             walk.at(".version", |walk| walk.values(&version(old_version), &version(new_version)))?;
@@ -360,7 +361,7 @@ fn slice_effects(
 }
 
 /// Returns the items that an effect added, and their version.
-fn added<'a>(effect: EffectInDispatch<'a, '_>) -> (Vec<Payload<'a>>, u32) {
+fn added_items<'a>(effect: EffectInDispatch<'a, '_>) -> (Vec<Payload<'a>>, u32) {
     let EffectInDispatch { effect, event, version } = effect;
     match &effect.added {
         AddedItems::Event => (event.into_iter().collect(), version),
@@ -372,7 +373,8 @@ fn payloads(walk: &mut ValueComparer<'_>, old: Payload<'_>, new: Payload<'_>) ->
     if old.bytes() == new.bytes() {
         return DifferenceFlow::Continue(());
     }
-    let object = |payload: Payload<'_>| payload.object().unwrap_or_else(|| ObjectId::of(payload.bytes()));
+    let object =
+        |payload: Payload<'_>| payload.object().unwrap_or_else(|| ObjectId::from_content(payload.bytes()));
     if (old.object().is_some() || new.object().is_some()) && object(old) == object(new) {
         return DifferenceFlow::Continue(());
     }
@@ -427,7 +429,7 @@ pub(crate) fn effect_value(effect: &Effect<'_>) -> Value {
 /// first byte.
 fn raw(recorded: &[u8], produced: &[u8]) -> Difference {
     if let (Ok(old), Ok(new)) = (Value::decode(recorded), Value::decode(produced))
-        && let DifferenceFlow::Break(difference) = ValueComparer::everything().values(&old, &new)
+        && let DifferenceFlow::Break(difference) = ValueComparer::new().values(&old, &new)
     {
         let note = difference.note.or_else(|| Some("in a field as it is recorded".to_owned()));
         return Difference { note, ..difference };

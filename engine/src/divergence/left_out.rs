@@ -45,7 +45,7 @@ impl LeaveOut {
     }
 
     /// Returns the paths of an event.
-    pub(super) fn of(&self, event: &str) -> &[String] {
+    pub(super) fn paths_of(&self, event: &str) -> &[String] {
         self.paths.get(event).map(Vec::as_slice).unwrap_or_default()
     }
 }

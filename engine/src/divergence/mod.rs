@@ -66,7 +66,7 @@ pub use left_out::LeaveOut;
 
 pub(crate) use compare::{
     ReducedEvent, between_logs, compare, compare_effects, compare_values, effect_value, first_difference,
-    resolved,
+    resolve_effects,
 };
 
 /// Number of characters of a value that [`Divergence`] displays.

@@ -36,16 +36,16 @@ fn names() -> DeclaredNames {
     names
 }
 
-fn found(kind: RecordKind, recorded: &[u8], produced: &[u8]) -> Option<Difference> {
+fn find_difference(kind: RecordKind, recorded: &[u8], produced: &[u8]) -> Option<Difference> {
     compare(kind, recorded, produced, &names(), &LeaveOut::new(), &|_| None)
 }
 
 fn path(kind: RecordKind, recorded: &[u8], produced: &[u8]) -> String {
-    found(kind, recorded, produced).map_or_else(|| "none".to_owned(), |found| found.path)
+    find_difference(kind, recorded, produced).map_or_else(|| "none".to_owned(), |found| found.path)
 }
 
 /// Encodes an event with what it did to the slices; without effects it is appended to `chat`.
-fn said(data: &Value, effects: Option<Vec<Effect<'_>>>) -> Vec<u8> {
+fn encode_dispatch(data: &Value, effects: Option<Vec<Effect<'_>>>) -> Vec<u8> {
     let data = data.encode();
     Dispatch { action: Action::Event { event: 0, data: Payload::new(&data) }, effects }.encode()
 }
@@ -125,13 +125,13 @@ fn one_value_that_is_flipped_anywhere_in_a_payload_is_found_at_its_path() {
             // An array of equal values that was rotated.
             continue;
         }
-        let (old, new) = (said(&data, None), said(&flipped, None));
+        let (old, new) = (encode_dispatch(&data, None), encode_dispatch(&flipped, None));
         assert_eq!(
             path(RecordKind::DISPATCH, &old, &new),
             format!("$.event{to}"),
             "{data:?} and {flipped:?}"
         );
-        assert_eq!(found(RecordKind::DISPATCH, &old, &old), None);
+        assert_eq!(find_difference(RecordKind::DISPATCH, &old, &old), None);
 
         // The same value as an observation, and as the second item that a reducer added.
         let (old, new) = (data.encode(), flipped.encode());
@@ -140,9 +140,9 @@ fn one_value_that_is_flipped_anywhere_in_a_payload_is_found_at_its_path() {
         let effect = |item| {
             let items = vec![Payload::new(b"\x01"), Payload::new(item)];
             let added = AddedItems::Items { items, version: 1 };
-            said(&Value::Nil, Some(vec![Effect::append(0), Effect { added, ..Effect::append(1) }]))
+            encode_dispatch(&Value::Nil, Some(vec![Effect::append(0), Effect { added, ..Effect::append(1) }]))
         };
-        let difference = found(RecordKind::DISPATCH, &effect(&old), &effect(&new)).unwrap();
+        let difference = find_difference(RecordKind::DISPATCH, &effect(&old), &effect(&new)).unwrap();
         assert_eq!((difference.slice.as_deref(), difference.path), (Some("plan"), format!("$.added[1]{to}")));
     }
 }
@@ -150,8 +150,8 @@ fn one_value_that_is_flipped_anywhere_in_a_payload_is_found_at_its_path() {
 #[test]
 fn a_difference_that_json_does_not_show_is_named() {
     let note = |old: Value, new: Value| {
-        let (old, new) = (said(&old, None), said(&new, None));
-        found(RecordKind::DISPATCH, &old, &new).and_then(|found| found.note)
+        let (old, new) = (encode_dispatch(&old, None), encode_dispatch(&new, None));
+        find_difference(RecordKind::DISPATCH, &old, &new).and_then(|found| found.note)
     };
     let keys = note(json(r#"{"a":1,"b":2}"#), json(r#"{"b":2,"a":1}"#));
     assert_eq!(keys.as_deref(), Some("order of keys"));
@@ -175,8 +175,8 @@ fn what_a_reducer_did_is_compared_slice_by_slice() {
         Effect { added: AddedItems::Items { items, version: 1 }, ..Effect::append(1) }
     };
     let at = |old: Vec<Effect<'_>>, new: Vec<Effect<'_>>| {
-        let (old, new) = (said(&Value::Nil, Some(old)), said(&Value::Nil, Some(new)));
-        let Some(found) = found(RecordKind::DISPATCH, &old, &new) else { return "none".to_owned() };
+        let (old, new) = (encode_dispatch(&Value::Nil, Some(old)), encode_dispatch(&Value::Nil, Some(new)));
+        let Some(found) = find_difference(RecordKind::DISPATCH, &old, &new) else { return "none".to_owned() };
         format!("{} {}", found.slice.unwrap_or_default(), found.path)
     };
     let removed = |ids: Vec<ItemId>| Effect { removed: RemovedItems::Items(ids), ..items(b"\x01") };
@@ -201,10 +201,11 @@ fn what_a_reducer_did_is_compared_slice_by_slice() {
         " $.effects"
     );
     // Without effects of its own, the event was appended to `chat`.
-    let (declared, replaced) = (said(&Value::Nil, None), said(&Value::Nil, Some(vec![Effect::replace(0)])));
+    let (declared, replaced) =
+        (encode_dispatch(&Value::Nil, None), encode_dispatch(&Value::Nil, Some(vec![Effect::replace(0)])));
     assert_eq!(path(RecordKind::DISPATCH, &declared, &replaced), "$.removed");
     // An object and its bytes are the same item.
-    let (large, other) = (ObjectId::of(&one).reference(), ObjectId::of(&two).reference());
+    let (large, other) = (ObjectId::from_content(&one).reference(), ObjectId::from_content(&two).reference());
     let of = |bytes| Effect {
         added: AddedItems::Items { items: vec![Payload::new(bytes)], version: 1 },
         ..Effect::append(1)
@@ -223,11 +224,11 @@ fn error_text_durations_and_addresses_are_not_compared() {
         end.encode()
     };
     let failed = end(Outcome::Failed, 7, "no such file", "x");
-    assert_eq!(found(RecordKind::TOOL_END, &failed, &end(Outcome::Failed, 9, "gone", "x")), None);
+    assert_eq!(find_difference(RecordKind::TOOL_END, &failed, &end(Outcome::Failed, 9, "gone", "x")), None);
     assert_eq!(path(RecordKind::TOOL_END, &failed, &end(Outcome::Failed, 9, "gone", "y")), "$.result");
     let done = end(Outcome::Committed, 7, "at 0x7ffd5e8a1b2c", "x");
     assert_eq!(
-        found(RecordKind::TOOL_END, &done, &end(Outcome::Committed, 9, "at 0x7ffc00000000", "x")),
+        find_difference(RecordKind::TOOL_END, &done, &end(Outcome::Committed, 9, "at 0x7ffc00000000", "x")),
         None
     );
     assert_eq!(path(RecordKind::TOOL_END, &done, &end(Outcome::Committed, 7, "on", "x")), "$.shown");
@@ -240,7 +241,7 @@ fn error_text_durations_and_addresses_are_not_compared() {
         input.is_error = is_error;
         input.encode()
     };
-    assert_eq!(found(RecordKind::INPUT, &result("a", true), &result("b", true)), None);
+    assert_eq!(find_difference(RecordKind::INPUT, &result("a", true), &result("b", true)), None);
     assert_eq!(path(RecordKind::INPUT, &result("a", true), &result("a", false)), "$.is_error");
     assert_eq!(path(RecordKind::INPUT, &result("a", false), &result("b", false)), "$.content");
 }
@@ -251,8 +252,14 @@ fn paths_of_an_event_that_are_left_out_are_not_compared() {
         (json(r#"{"took":1,"steps":[{"ms":1}],"text":"a"}"#), json(r#"{"steps":[{"ms":2}],"text":"a"}"#));
     let leave_out = LeaveOut::new().path("chat.said", "$.event.took");
     let at = |old: &Value, new: &Value, leave_out: &LeaveOut| {
-        let found =
-            compare(RecordKind::DISPATCH, &said(old, None), &said(new, None), &names(), leave_out, &|_| None);
+        let found = compare(
+            RecordKind::DISPATCH,
+            &encode_dispatch(old, None),
+            &encode_dispatch(new, None),
+            &names(),
+            leave_out,
+            &|_| None,
+        );
         found.map(|found| found.path)
     };
     assert_eq!(at(&old, &new, &leave_out).as_deref(), Some("$.event.steps[0].ms"));
@@ -298,7 +305,7 @@ fn bodies_that_decoding_shows_alike_differ_at_a_byte_and_hostile_ones_too() {
     let longer = [b"\x81\xa2to".as_slice(), b"\xcc\x05"].concat();
     assert_eq!(path(RecordKind::ROLLBACK, &rollback, &longer), "$[byte 4]");
     let unknown = [b"\x82\xa2to\x05".as_slice(), b"\xa1?\x01"].concat();
-    let difference = found(RecordKind::ROLLBACK, &rollback, &unknown).unwrap();
+    let difference = find_difference(RecordKind::ROLLBACK, &rollback, &unknown).unwrap();
     assert_eq!((difference.path.as_str(), difference.note.is_some()), ("$[\"?\"]", true));
     for kind in [
         RecordKind::DISPATCH,
@@ -311,7 +318,7 @@ fn bodies_that_decoding_shows_alike_differ_at_a_byte_and_hostile_ones_too() {
         let mut generator = Generator::from_seed(7);
         let bodies = [
             rollback.clone(),
-            said(&json(r#"{"a":[1,{"b":2}]}"#), Some(vec![Effect::replace(9)])),
+            encode_dispatch(&json(r#"{"a":[1,{"b":2}]}"#), Some(vec![Effect::replace(9)])),
             Vec::new(),
         ];
         for body in &bodies {
@@ -325,7 +332,7 @@ fn bodies_that_decoding_shows_alike_differ_at_a_byte_and_hostile_ones_too() {
                     }
                 }
                 let alike = hostile == *body;
-                assert_eq!(found(kind, body, &hostile).is_none(), alike, "{body:?} {hostile:?}");
+                assert_eq!(find_difference(kind, body, &hostile).is_none(), alike, "{body:?} {hostile:?}");
                 let _ =
                     Divergence::extra(0.into(), LaneName::default(), kind, &hostile, &names()).to_string();
             }
@@ -335,10 +342,13 @@ fn bodies_that_decoding_shows_alike_differ_at_a_byte_and_hostile_ones_too() {
 
 #[test]
 fn a_divergence_reads_as_one_line_and_serializes_as_one_object() {
-    let (old, new) = (said(&json(r#"{"text":"a\u001b[2J"}"#), None), said(&json(r#"{"text":"b"}"#), None));
+    let (old, new) = (
+        encode_dispatch(&json(r#"{"text":"a\u001b[2J"}"#), None),
+        encode_dispatch(&json(r#"{"text":"b"}"#), None),
+    );
     let lane = LaneName { within: None, name: Some("mail\u{7}box".to_owned()) };
     let record = record_name(RecordKind::DISPATCH, &old, &names());
-    let difference = found(RecordKind::DISPATCH, &old, &new).unwrap();
+    let difference = find_difference(RecordKind::DISPATCH, &old, &new).unwrap();
     let changed = Divergence::changed(17.into(), lane, record, difference);
     assert_eq!(
         changed.to_string(),
@@ -360,8 +370,8 @@ fn a_divergence_reads_as_one_line_and_serializes_as_one_object() {
     assert!(extra.recorded.is_none() && extra.produced.is_some());
 
     // Two long texts are shown where they differ.
-    let long = |last: &str| said(&Value::Str(format!("{}{last}", "a".repeat(5000))), None);
-    let difference = found(RecordKind::DISPATCH, &long("x"), &long("y")).unwrap();
+    let long = |last: &str| encode_dispatch(&Value::Str(format!("{}{last}", "a".repeat(5000))), None);
+    let difference = find_difference(RecordKind::DISPATCH, &long("x"), &long("y")).unwrap();
     let line = Divergence::changed(5.into(), main, "dispatch chat.said".to_owned(), difference).to_string();
     let (recorded, produced) = line.split_once(", produced ").unwrap();
     assert!(
@@ -442,7 +452,7 @@ fn one_value_that_is_flipped_anywhere_in_a_record_of_any_kind_is_found() {
                 break;
             }
             flipped += 1;
-            let found = found(*kind, body, &other.encode());
+            let found = find_difference(*kind, body, &other.encode());
             if found.is_none() {
                 not_compared.insert(name.clone());
             }

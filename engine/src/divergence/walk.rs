@@ -41,7 +41,7 @@ pub(super) struct ValueComparer<'a> {
 
 impl<'a> ValueComparer<'a> {
     /// Begins at the whole record, compares everything, and takes no text for JSON.
-    pub(super) fn everything() -> ValueComparer<'a> {
+    pub(super) fn new() -> ValueComparer<'a> {
         ValueComparer {
             path: "$".to_owned(),
             slice: None,

@@ -17,7 +17,7 @@ impl Error {
     }
 
     /// Makes the error of a call that takes only regular files, and names what stands at `path` instead of one.
-    pub(crate) fn refused(
+    pub(crate) fn access_failed(
         op: &'static str,
         storage: &dyn Storage,
         path: &Path,
@@ -33,8 +33,8 @@ impl Error {
     }
 
     /// Makes the error of a file that could not be opened.
-    pub(crate) fn unopened(storage: &dyn Storage, path: &Path, source: std::io::Error) -> Error {
-        Error::refused("open", storage, path, source)
+    pub(crate) fn open_failed(storage: &dyn Storage, path: &Path, source: std::io::Error) -> Error {
+        Error::access_failed("open", storage, path, source)
     }
 
     /// Makes the error of a record whose body does not decode as its kind requires.
@@ -63,7 +63,7 @@ impl Error {
 
     /// Says that nothing was rolled back, since what is there can neither be captured nor be set aside. Where the restore itself would be
     /// refused, that is the error.
-    pub(crate) fn uncaptured(capture: &Error, aside: Error) -> Error {
+    pub(crate) fn capture_failed(capture: &Error, aside: Error) -> Error {
         let Error::RestoreFailed { failed, .. } = &aside else { return aside };
         #[cfg(feature = "host-filesystem")]
         let is_not_set_aside =

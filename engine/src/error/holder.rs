@@ -19,7 +19,7 @@ pub struct Holder {
 }
 
 /// Returns the name of this machine.
-pub(crate) fn here() -> Option<String> {
+pub(crate) fn host_name() -> Option<String> {
     nix::unistd::gethostname().ok()?.into_string().ok()
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.pid, &self.host, &self.since) {
             (Some(pid), Some(host), Some(since)) => {
-                let is_here = *pid == std::process::id() && here().as_deref() == Some(host);
+                let is_here = *pid == std::process::id() && host_name().as_deref() == Some(host);
                 let (host, since) = (escape::text(host), escape::text(since));
                 if is_here {
                     return write!(

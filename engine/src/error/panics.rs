@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::{Error, Result};
 
 /// Runs a host's code and returns a panic as an [`Error::Resource`] of the resource `what`.
-pub(crate) fn caught<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn catch_panic<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let reason = format!("panicked: {}", panic_message(&*panic));
         Err(Error::Resource { resource: what.to_owned(), reason })

@@ -67,7 +67,7 @@ pub(super) fn failures(failed: &[(String, Arc<Error>)]) -> String {
 }
 
 /// Lists events whose reducers are missing, separated by semicolons, and says what the host can do.
-pub(super) fn unregistered(events: &[UnregisteredEvent]) -> String {
+pub(super) fn unregistered_text(events: &[UnregisteredEvent]) -> String {
     let events = events.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     format!("{events}; declare the reducers, or name those that were removed on purpose with `retired`")
 }

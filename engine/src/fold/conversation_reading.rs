@@ -285,7 +285,7 @@ impl ConversationReader<'_> {
                 None => return Ok(None),
             },
             RecordKind::SETTLE => match origin {
-                Some(origin) => self.settled(sequence, origin, &Settle::decode(body).map_err(bad)?)?,
+                Some(origin) => self.settlement(sequence, origin, &Settle::decode(body).map_err(bad)?)?,
                 None => return Ok(None),
             },
             RecordKind::TURN => {
@@ -424,7 +424,7 @@ impl ConversationReader<'_> {
         })
     }
 
-    fn settled(
+    fn settlement(
         &self,
         sequence: SequenceNumber,
         origin: CallOrigin,

@@ -31,7 +31,9 @@ pub(crate) fn resume_of(
         own.push((sequence, entry));
         if entry.kind == EntryKind::Answer {
             answers += 1;
-            own.extend(conversations.decided(place, sequence).filter(|(at, entry)| live.holds(*at, entry)));
+            own.extend(
+                conversations.decided_entries(place, sequence).filter(|(at, entry)| live.holds(*at, entry)),
+            );
             if answers == 2 {
                 break;
             }

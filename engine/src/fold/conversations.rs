@@ -197,7 +197,7 @@ fn judged_by(entry: &ConversationEntry) -> Option<SequenceNumber> {
 
 impl Conversations {
     /// Takes what an image holds.
-    pub(super) fn restored(image: &ConversationsImage<'_>) -> Conversations {
+    pub(super) fn from_image(image: &ConversationsImage<'_>) -> Conversations {
         let mut inner = ConversationIndex::default();
         for evaluation in &image.evaluations {
             inner.place_or_add(&SmolStr::new(evaluation));
@@ -233,7 +233,7 @@ impl Conversations {
         for (_, fate) in &mut image.runs {
             fate.ended = fate.ended.filter(|(end, _)| *end <= position);
         }
-        Conversations::restored(&image)
+        Conversations::from_image(&image)
     }
 
     /// Returns what an image holds.
@@ -255,14 +255,14 @@ impl Conversations {
         match content {
             RecordBody::Conversation(note) => note.take().map(ConversationChange::Entry),
             _ if self.inner.evaluations.is_empty() => None,
-            RecordBody::ToolEnd(end) => self.ended(end, operations),
-            RecordBody::Settle(settle) => self.settled(settle, operations),
+            RecordBody::ToolEnd(end) => self.end_change(end, operations),
+            RecordBody::Settle(settle) => self.settle_change(settle, operations),
             RecordBody::Rollback(rollback) => Some(ConversationChange::RolledBack(rollback.to)),
             _ => None,
         }
     }
 
-    fn ended(&self, end: &ToolEnd<'_>, operations: &Operations) -> Option<ConversationChange> {
+    fn end_change(&self, end: &ToolEnd<'_>, operations: &Operations) -> Option<ConversationChange> {
         let kind = match end.outcome {
             Outcome::Committed => EntryKind::Committed,
             // No session that holds an outcome of a later version is written to; the call has ended, whatever became of it.
@@ -293,7 +293,7 @@ impl Conversations {
         })
     }
 
-    fn settled(&self, settle: &Settle<'_>, operations: &Operations) -> Option<ConversationChange> {
+    fn settle_change(&self, settle: &Settle<'_>, operations: &Operations) -> Option<ConversationChange> {
         let flag = settle.decision == Decision::RunAgain;
         if let Some(suspended) = operations.suspended_one(settle.operation) {
             let suspension = self.entry(suspended.end)?;
@@ -388,7 +388,7 @@ impl Conversations {
     }
 
     /// Returns the records in which calls of an answer were interrupted, and what was decided about them.
-    pub(crate) fn decided(
+    pub(crate) fn decided_entries(
         &self,
         evaluation: u32,
         answer: SequenceNumber,
@@ -421,7 +421,7 @@ impl Conversations {
         let mut ends = own.map(|((_, sequence), ())| *sequence);
         let ended = ends.find(|sequence| self.entry(*sequence).is_some_and(is_end));
         let interrupted = self
-            .decided(place, origin.answer)
+            .decided_entries(place, origin.answer)
             .filter(|(_, entry)| entry.origin == Some(origin) && entry.kind == EntryKind::Interrupted);
         ended.max(interrupted.map(|(sequence, _)| sequence).last())
     }

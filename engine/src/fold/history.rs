@@ -35,7 +35,7 @@ impl History<'_> {
     /// Returns what counts the memory of a fold, if it is limited.
     pub(crate) fn watch(&self) -> Option<Watch> {
         let (dir, limit) = self.limit;
-        Watch::of(dir, limit)
+        Watch::from_limit(dir, limit)
     }
 
     /// Folds the records below `end`. `visit` gets each record after it was applied. Fails with
@@ -111,14 +111,14 @@ impl History<'_> {
     /// Folds only the records that were live when `position` was written. The path has taken rollbacks into
     /// account, so they change no slice.
     pub(crate) fn fold_along(&self, path: &Path, position: SequenceNumber) -> Result<Projection> {
-        let mut projection = self.along();
+        let mut projection = self.new_projection();
         let live = path.live_at(position);
         self.fold_on(&mut projection, &live, position, &mut None, &mut self.watch())?;
         Ok(projection)
     }
 
     /// Begins a fold along live ranges.
-    pub(crate) fn along(&self) -> Projection {
+    pub(crate) fn new_projection(&self) -> Projection {
         Projection::new(LogSlices::Unread).over(self.places.compaction.as_ref())
     }
 
@@ -151,7 +151,7 @@ impl History<'_> {
             }
             self.apply_along(projection, &record)?;
             match watch {
-                Some(watch) => watch.applied(record.sequence, record.body.len(), projection),
+                Some(watch) => watch.count_applied(record.sequence, record.body.len(), projection),
                 None => Ok(()),
             }
         })
@@ -159,7 +159,7 @@ impl History<'_> {
 
     fn apply_along(&self, projection: &mut Projection, record: &Record<'_>) -> Result<()> {
         let folding = FoldContext { objects: self.objects, types: None, frozen: &|_| None };
-        match RecordBody::of(record)? {
+        match RecordBody::decode(record)? {
             // Operations are not rolled back with STATE, so a path has none: a begin may be on it without
             // its end.
             RecordBody::ToolBegin(_) | RecordBody::Settle(_) => projection.pass_on_path(record),

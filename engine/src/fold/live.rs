@@ -78,7 +78,7 @@ impl LiveState {
         if let Some(watch) = &mut self.watch {
             watch.before(record, &self.projection)?;
         }
-        self.apply(record.sequence, RecordBody::of(record)?, DecodedValues::Nothing, sources)?;
+        self.apply(record.sequence, RecordBody::decode(record)?, DecodedValues::Nothing, sources)?;
         self.count_applied(record.sequence, record.body.len())
     }
 
@@ -105,7 +105,7 @@ impl LiveState {
 
     fn count_applied(&mut self, sequence: SequenceNumber, len: usize) -> Result<()> {
         match &mut self.watch {
-            Some(watch) => watch.applied(sequence, len, &self.projection),
+            Some(watch) => watch.count_applied(sequence, len, &self.projection),
             None => Ok(()),
         }
     }
@@ -155,7 +155,7 @@ impl LiveState {
             return Ok(());
         }
         if let Some(rollback) = rollback
-            && self.positions.done(rollback.to)
+            && self.positions.count_rollback(rollback.to)
         {
             self.forget_kept(KeptFor::Rollback, rollback.to);
         }

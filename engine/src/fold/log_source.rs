@@ -103,7 +103,7 @@ impl LogSource {
     }
 
     /// Returns the bytes of those items that a projection holds as the host's values only.
-    pub(crate) fn recorded(&self, projection: &Projection) -> Result<RecordedItems> {
+    pub(crate) fn find_recorded_items(&self, projection: &Projection) -> Result<RecordedItems> {
         let mut wanted = Vec::new();
         for (slice, items) in (0..).zip(projection.slices()) {
             if let SliceItems::Held(rows) = items {
@@ -209,7 +209,9 @@ impl LogSource {
                     (Some(effects), event) => effects
                         .into_iter()
                         .filter(|effect| effect.slice == slice)
-                        .flat_map(|effect| added(effect.added, event.map(|(e, data)| (data, e.version))))
+                        .flat_map(|effect| {
+                            added_items(effect.added, event.map(|(e, data)| (data, e.version)))
+                        })
                         .collect(),
                 })
             }
@@ -224,7 +226,8 @@ impl LogSource {
             }
             RecordKind::TOOL_END => {
                 let end = ToolEnd::decode(record.body).map_err(body)?;
-                let invoked = (end.slice == slice).then(|| (0, Cow::from(end.invoked()), INVOKED_VERSION));
+                let invoked =
+                    (end.slice == slice).then(|| (0, Cow::from(end.encode_invocation()), INVOKED_VERSION));
                 Ok(invoked.into_iter().collect())
             }
             _ => Ok(Vec::new()),
@@ -236,7 +239,7 @@ impl LogSource {
 pub(super) type AddedItem<'a> = (u32, Cow<'a, [u8]>, u32);
 
 /// Returns the items that an effect adds. `event` is the record's event, if it has one.
-fn added<'a>(added: AddedItems<'a>, event: Option<(Payload<'a>, u32)>) -> Vec<AddedItem<'a>> {
+fn added_items<'a>(added: AddedItems<'a>, event: Option<(Payload<'a>, u32)>) -> Vec<AddedItem<'a>> {
     let item = |ordinal, payload: Payload<'a>, version| (ordinal, Cow::from(payload.bytes()), version);
     match added {
         AddedItems::Event => event.map(|(data, version)| item(0, data, version)).into_iter().collect(),

@@ -125,7 +125,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Makes the watch of a fold of the log in `session_dir`; `None` if its memory is not limited.
-    pub(crate) fn of(session_dir: &Path, limit: MemoryLimit) -> Option<Watch> {
+    pub(crate) fn from_limit(session_dir: &Path, limit: MemoryLimit) -> Option<Watch> {
         (limit != MemoryLimit::Unlimited).then(|| Watch {
             session_dir: session_dir.to_owned(),
             limit,
@@ -233,7 +233,7 @@ impl Watch {
     /// # Errors
     ///
     /// [`Error::OverBudget`] if the fold takes more memory than its budget.
-    pub(super) fn applied(
+    pub(super) fn count_applied(
         &mut self,
         sequence: SequenceNumber,
         len: usize,
@@ -290,7 +290,7 @@ impl Projection {
         if !self.holds_contents() {
             return 0;
         }
-        let rows = self.read_slices().flat_map(|items| items.held().iter());
+        let rows = self.read_slices().flat_map(|items| items.rows_in_memory().iter());
         let bytes = rows.map(|row| match row.item {
             ItemRef::Bytes(bytes) => bytes.len() as u64 + CONTENT_BYTES,
             ItemRef::Typed(_) | ItemRef::InRun(..) => of_value,
@@ -300,7 +300,7 @@ impl Projection {
 
     /// Estimates the bytes of the items that are held by name.
     pub(crate) fn items_bytes(&self) -> u64 {
-        self.slices().map(|items| items.held().unread_bytes()).sum()
+        self.slices().map(|items| items.rows_in_memory().unread_bytes()).sum()
     }
 
     fn held_bytes(&self) -> u64 {

@@ -55,7 +55,7 @@ impl std::fmt::Debug for Operations {
 
 impl Operations {
     /// Takes the operations that an image holds.
-    pub(super) fn restored(image: &Image<'_>) -> Operations {
+    pub(super) fn from_image(image: &Image<'_>) -> Operations {
         let (mut open, mut unsettled, mut suspended) =
             (CowTree::default(), CowTree::default(), CowTree::default());
         for one in &image.open {
@@ -138,7 +138,7 @@ impl Operations {
     }
 
     /// Returns the first open operation that may change STATE. Until it ends, STATE is not final.
-    pub(crate) fn changing(&self) -> Option<&OpenOperation> {
+    pub(crate) fn changing_operation(&self) -> Option<&OpenOperation> {
         self.open().find(|open| !open.reads_only)
     }
 

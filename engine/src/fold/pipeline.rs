@@ -216,7 +216,7 @@ struct EventDecoder<'a> {
 impl EventDecoder<'_> {
     /// Learns what a record declares before the batch that holds it is folded.
     fn learn(&mut self, record: &Record<'_>) {
-        if let Ok(RecordBody::Declare(declare)) = RecordBody::of(record)
+        if let Ok(RecordBody::Declare(declare)) = RecordBody::decode(record)
             && self.names.check(record.sequence, &declare).is_ok()
         {
             self.names.learn(declare);
@@ -233,7 +233,7 @@ impl EventDecoder<'_> {
     }
 
     /// Returns the event's value, if nothing else of the record has to be folded.
-    fn decoded(&mut self, sequence: SequenceNumber, event: u32, data: Payload<'_>) -> Option<AnyValue> {
+    fn decode_event(&mut self, sequence: SequenceNumber, event: u32, data: Payload<'_>) -> Option<AnyValue> {
         if self.latest.as_ref().is_none_or(|(latest, ..)| *latest != event) {
             let (version, decode) = self.decode_item(event)?;
             self.latest = Some((event, version, decode));
@@ -270,7 +270,7 @@ impl BatchReader<'_> {
         match event {
             Some((event, data)) => {
                 let decoding = self.decoding.as_mut().filter(|_| self.behind);
-                match decoding.and_then(|decoding| decoding.decoded(sequence, event, data)) {
+                match decoding.and_then(|decoding| decoding.decode_event(sequence, event, data)) {
                     Some(value) => {
                         self.batch.entries.push(BatchEntry::Value {
                             sequence,
@@ -438,8 +438,9 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let text = |value: &Value| value.downcast_ref::<Word>().unwrap().text.clone();
-        let words = rows("words").iter().map(|row| (row.id.sequence, text(row.typed().unwrap()))).collect();
-        let others = rows("others").iter().map(|row| row.typed().is_some()).collect();
+        let words =
+            rows("words").iter().map(|row| (row.id.sequence, text(row.typed_value().unwrap()))).collect();
+        let others = rows("others").iter().map(|row| row.typed_value().is_some()).collect();
         (words, others, folded.projection.next_sequence())
     }
 

@@ -85,7 +85,10 @@ impl Positions {
     }
 
     /// Returns the positions at which open operations began. `present` is the present projection.
-    pub(crate) fn begun(&self, present: &Projection) -> Vec<(SequenceNumber, Arc<FrozenProjection>)> {
+    pub(crate) fn begun_positions(
+        &self,
+        present: &Projection,
+    ) -> Vec<(SequenceNumber, Arc<FrozenProjection>)> {
         let state = |frozen: &Option<Arc<FrozenProjection>>| match frozen {
             Some(frozen) => Arc::clone(frozen),
             None => Arc::new(present.freeze()),
@@ -105,7 +108,7 @@ impl Positions {
     }
 
     /// Counts one rollback to `sequence` as done, and returns whether it was the last one to come.
-    pub(crate) fn done(&mut self, sequence: SequenceNumber) -> bool {
+    pub(crate) fn count_rollback(&mut self, sequence: SequenceNumber) -> bool {
         if let Some((left, _)) = self.targets.get_mut(&sequence) {
             *left = left.saturating_sub(1);
             if *left == 0 {

@@ -139,7 +139,7 @@ impl Projection {
     }
 
     /// Makes the projection of the records that an image covers.
-    pub(super) fn restored(
+    pub(super) fn from_image(
         names: Arc<DeclaredNames>,
         slices: Vec<SliceState>,
         image: &Image<'_>,
@@ -150,8 +150,8 @@ impl Projection {
             tags: Arc::new(image.tags.clone()),
             replicated: image.replicated.clone().map(Arc::new),
             unsupported: image.unsupported,
-            operations: Arc::new(Operations::restored(image)),
-            conversations: Conversations::restored(&image.conversations),
+            operations: Arc::new(Operations::from_image(image)),
+            conversations: Conversations::from_image(&image.conversations),
             next_sequence: image.next_sequence,
             log_slices: LogSlices::InLog,
             gathering: None,
@@ -164,7 +164,7 @@ impl Projection {
         slices: Vec<SliceState>,
         image: &Image<'_>,
     ) -> Projection {
-        Projection { log_slices: LogSlices::Outline, ..Projection::restored(names, slices, image) }
+        Projection { log_slices: LogSlices::Outline, ..Projection::from_image(names, slices, image) }
     }
 
     /// Returns the items of all slices, in the order of their ids.
@@ -207,7 +207,7 @@ impl Projection {
         else {
             return Ok(());
         };
-        if rows.iter().all(|row| row.typed().is_some()) {
+        if rows.iter().all(|row| row.typed_value().is_some()) {
             return Ok(());
         }
         *rows = rows.map(|row| {
@@ -314,7 +314,7 @@ impl Projection {
     ) -> Result<()> {
         let AppliedEvent { event, data, value } = event;
         let gathers = self.gathers();
-        let declared = declared(&self.names, sequence, event)?;
+        let declared = find_declaration(&self.names, sequence, event)?;
         let (id, version) = (ItemId { sequence, ordinal: 0 }, declared.version);
         let [binding] = declared.bindings.as_slice() else {
             let value = value.and_then(NewValue::shared);
@@ -328,7 +328,7 @@ impl Projection {
                 let recorded = RecordedBytes::InBody(data.bytes());
                 match &mut slice.items {
                     SliceItems::Held(rows) if binding.built_in != BuiltIn::Replace => {
-                        decoder.behind(rows, version, sequence, recorded)?;
+                        decoder.append_decoded(rows, version, sequence, recorded)?;
                     }
                     _ => {
                         let item = RowItem::Typed(decoder.alone(version, sequence, recorded)?);
@@ -386,7 +386,7 @@ impl Projection {
     /// [`Error::Inconsistent`] if a declaration contradicts those before it.
     pub(crate) fn pass_over(&mut self, record: &Record<'_>) -> Result<()> {
         if record.kind == RecordKind::DECLARE
-            && let RecordBody::Declare(declare) = RecordBody::of(record)?
+            && let RecordBody::Declare(declare) = RecordBody::decode(record)?
         {
             self.declare(record.sequence, declare, None)?;
         }
@@ -459,7 +459,7 @@ impl Projection {
                     let event = AppliedEvent { event: *event, data: *data, value };
                     return self.as_declared(sequence, event, folding);
                 };
-                event_row = Some((*data, declared(&self.names, sequence, *event)?.version));
+                event_row = Some((*data, find_declaration(&self.names, sequence, *event)?.version));
                 effects
             }
             (_, effects) => effects.unwrap_or_default(),
@@ -490,7 +490,7 @@ impl Projection {
         if slice.policy == Policy::Log && (effect.removed != RemovedItems::None || effect.before.is_some()) {
             return Err(bad(format!("LOG slice `{}` only grows", name())));
         }
-        let rows = slice.items.held();
+        let rows = slice.items.rows_in_memory();
         // What was removed in a compacted range may never have been gathered.
         let gathers = self.gathers() && slice.policy != Policy::Log;
         let effect = match gathers {
@@ -598,7 +598,7 @@ impl Projection {
             reason: format!("operation {operation}: {reason}"),
         })?;
         if self.log_slices != LogSlices::Outline {
-            let row = self.invoked(sequence, end, folding)?;
+            let row = self.invoked_item(sequence, end, folding)?;
             if let Some(to) = end.rolled_back_to() {
                 self.rollback(sequence, &Rollback { to, preserve_logs: true }, folding)?;
             }
@@ -621,7 +621,7 @@ impl Projection {
         folding: &FoldContext<'_>,
     ) -> Result<()> {
         self.begin(sequence)?;
-        let row = self.invoked(sequence, end, folding)?;
+        let row = self.invoked_item(sequence, end, folding)?;
         self.push_invoked(end, row);
         self.next_sequence += 1;
         self.end_gathering(sequence)
@@ -634,7 +634,7 @@ impl Projection {
     }
 
     /// Makes the item that the end of an operation adds to its LOG slice.
-    fn invoked(
+    fn invoked_item(
         &self,
         sequence: SequenceNumber,
         end: &ToolEnd<'_>,
@@ -649,15 +649,21 @@ impl Projection {
         let name = self.names.slice(end.slice).map(|declared| declared.name.as_str());
         let is_known = slice.decoder.is_some() && !slice.unread && name == Some(ToolInvocations::NAME);
         let item = match is_known {
-            true => RowItem::Typed(Arc::new(ToolInvoked::of(end))),
-            false => new_item(slice, sequence, Payload::new(&end.invoked()), version, None, folding)?,
+            true => RowItem::Typed(Arc::new(ToolInvoked::from_end(end))),
+            false => {
+                new_item(slice, sequence, Payload::new(&end.encode_invocation()), version, None, folding)?
+            }
         };
         Ok(SliceRow { id, version, item })
     }
 }
 
 #[inline]
-fn declared(names: &DeclaredNames, sequence: SequenceNumber, event: u32) -> Result<&EventDeclaration> {
+fn find_declaration(
+    names: &DeclaredNames,
+    sequence: SequenceNumber,
+    event: u32,
+) -> Result<&EventDeclaration> {
     let reason = || format!("event {event} was never declared");
     names.event(event).ok_or_else(|| Error::Inconsistent { sequence, reason: reason() })
 }

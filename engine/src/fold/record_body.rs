@@ -68,7 +68,7 @@ impl<'a> RecordBody<'a> {
     /// # Errors
     ///
     /// [`Error::Inconsistent`] if the body is not what its kind says.
-    pub(crate) fn of(record: &Record<'a>) -> Result<RecordBody<'a>> {
+    pub(crate) fn decode(record: &Record<'a>) -> Result<RecordBody<'a>> {
         let Record { sequence, kind, body, .. } = *record;
         let conversation = |note: ConversationNote| RecordBody::Conversation(Some(note));
         let content = match kind {

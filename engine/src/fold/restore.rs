@@ -36,7 +36,7 @@ pub(crate) fn slices(projection: &Projection) -> Vec<SliceImage<'static>> {
 
 /// Returns STATE at the begins of open operations, for an image of `projection`. Its items are those that
 /// [`items_apart`] returns.
-pub(crate) fn begun(
+pub(crate) fn begun_images(
     projection: &Projection,
     begun: &[(SequenceNumber, Arc<FrozenProjection>)],
 ) -> Vec<BegunImage<'static>> {
@@ -146,7 +146,7 @@ pub(crate) fn projection(
                 let marks =
                     marks.iter().map(|(place, sequence)| ItemMark { place: *place, sequence: *sequence });
                 let tail_max = types.map_or(TAIL_ITEMS, |types| types.tail_items);
-                let items = LogItems::restored(*len, marks.collect(), undone.clone(), tail_max);
+                let items = LogItems::from_marks(*len, marks.collect(), undone.clone(), tail_max);
                 SliceItems::InLog(with_tail(items, declared.id, &source, types)?)
             }
             _ => return Err(bad("a slice is held otherwise than its policy asks for")),
@@ -158,7 +158,7 @@ pub(crate) fn projection(
             unread: false,
         });
     }
-    let projection = Projection::restored(names, slices, image);
+    let projection = Projection::from_image(names, slices, image);
     let begun = begun_states(image, &projection, types)?;
     let begins = projection.operations.open().filter(|open| !open.reads_only).map(|open| open.begin);
     if !begins.eq(begun.iter().map(|(begin, _)| *begin)) {
@@ -226,7 +226,12 @@ fn rows(items: &[ItemImage<'_>], types: Option<&SliceTypes>) -> Result<Rows> {
         match types {
             Some(types) if item.id.ordinal == 0 => {
                 let (version, sequence) = (item.version, item.id.sequence);
-                types.decoder.behind(&mut rows, version, sequence, RecordedBytes::Elsewhere(item.bytes))?;
+                types.decoder.append_decoded(
+                    &mut rows,
+                    version,
+                    sequence,
+                    RecordedBytes::Elsewhere(item.bytes),
+                )?;
             }
             _ => rows.push(row(item, types)?),
         }

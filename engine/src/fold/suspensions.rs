@@ -48,7 +48,7 @@ pub(crate) struct Standings<'a> {
 impl<'a> Standings<'a> {
     /// Returns how an operation stands; `None` if it is withdrawn.
     pub(crate) fn of_live(&self, suspended: &SuspendedOperation) -> Option<SuspensionStatus> {
-        self.is_live(suspended).then(|| self.standing(suspended))
+        self.is_live(suspended).then(|| self.status_of(suspended))
     }
 
     /// Returns whether an operation is suspended and its question counts.
@@ -65,7 +65,7 @@ impl<'a> Standings<'a> {
     }
 
     /// Returns the operations whose questions nobody has answered.
-    pub(crate) fn waiting(&self) -> Vec<SuspendedOperation> {
+    pub(crate) fn waiting_operations(&self) -> Vec<SuspendedOperation> {
         let waits =
             |one: &&SuspendedOperation| self.of_live(one) == Some(SuspensionStatus::Waits(one.operation));
         self.operations.suspended().filter(waits).cloned().collect()
@@ -92,7 +92,7 @@ impl<'a> Standings<'a> {
         self.path.is_live(outermost.end, self.position) || sabotage::is(Breakage::QuestionNotWithdrawn)
     }
 
-    pub(crate) fn standing(&self, suspended: &SuspendedOperation) -> SuspensionStatus {
+    pub(crate) fn status_of(&self, suspended: &SuspendedOperation) -> SuspensionStatus {
         let is_over = |until_us: Option<i64>| {
             until_us.is_some_and(|until_us| until_us <= self.now_us) && !sabotage::is(Breakage::ExpiryIgnored)
         };
@@ -105,7 +105,7 @@ impl<'a> Standings<'a> {
         let decided = suspended.decided.filter(counts);
         let approved = decided.filter(|decided| decided.decision == Decision::RunAgain);
         match (suspended.suspension.form, approved) {
-            (SuspensionForm::Within, _) => self.within(suspended),
+            (SuspensionForm::Within, _) => self.inner_status(suspended),
             (SuspensionForm::Asks, Some(approved)) if is_over(approved.until_us) => SuspensionStatus::Expired,
             (SuspensionForm::Asks, Some(approved)) => SuspensionStatus::MayRun(Some(approved.sequence)),
             _ if decided.is_some() => SuspensionStatus::MayRun(decided.map(|decided| decided.sequence)),
@@ -115,7 +115,7 @@ impl<'a> Standings<'a> {
     }
 
     /// Returns how an operation stands that waits for one within it.
-    fn within(&self, suspended: &SuspendedOperation) -> SuspensionStatus {
+    fn inner_status(&self, suspended: &SuspendedOperation) -> SuspensionStatus {
         let inner_of = |outer: &SuspendedOperation| {
             let own = outer.suspension.inner.filter(|inner| inner.session.is_none());
             own.map(|inner| inner.operation)
@@ -128,7 +128,7 @@ impl<'a> Standings<'a> {
             before = inner.operation;
             match inner.suspension.form {
                 SuspensionForm::Within => next = inner_of(inner),
-                _ => match self.standing(inner) {
+                _ => match self.status_of(inner) {
                     SuspensionStatus::Waits(operation) => return SuspensionStatus::Waits(operation),
                     SuspensionStatus::MayRun(_) | SuspensionStatus::Expired => break,
                 },

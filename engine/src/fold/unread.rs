@@ -28,13 +28,13 @@ pub(super) fn value() -> AnyValue {
 }
 
 /// Decodes every item to a value that stands for an unread one.
-pub(super) const DECODER: Decoder = Decoder::Typed { alone, behind };
+pub(super) const DECODER: Decoder = Decoder::Typed { alone, behind: append_unread };
 
 fn alone(_: u32, _: SequenceNumber, _: RecordedBytes<'_>) -> Decoded {
     Ok(value())
 }
 
-fn behind(
+fn append_unread(
     rows: &mut Rows,
     version: u32,
     sequence: SequenceNumber,

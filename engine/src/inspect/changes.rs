@@ -31,13 +31,13 @@ impl StateReader {
         let slices = self.projection().names.slices().iter();
         let changes = slices.map(|declared| {
             let rows = |state: &StateReader| {
-                state.projection().items(declared.id).map(|(_, items)| items.held().clone())
+                state.projection().items(declared.id).map(|(_, items)| items.rows_in_memory().clone())
             };
             let (now, then) = (rows(self).unwrap_or_default(), before.and_then(rows));
             let mut changes = SliceChanges { slice: declared.id, removed: Vec::new(), added: Vec::new() };
             for changed in now.changes_since(then.as_ref().unwrap_or(&nothing)) {
                 let to = if changed.is_new() { &mut changes.added } else { &mut changes.removed };
-                to.push((ItemPlace(changed.key()), ItemName::of(changed.item())));
+                to.push((ItemPlace(changed.key()), ItemName::from_row(changed.item())));
             }
             changes
         });

@@ -25,8 +25,8 @@ use similar::{Algorithm, DiffOp, capture_diff_slices};
 use smol_str::SmolStr;
 
 use super::differences::{
-    Difference, DifferenceKind, UnpairedItems, VisitDifference, gathered, hold_decoded, message_value,
-    of_both,
+    Difference, DifferenceKind, UnpairedItems, VisitDifference, collect_differences, hold_decoded,
+    message_value, of_both,
 };
 use super::{ItemName, LogReader, SliceReader, StateReader};
 use crate::conversation::ConversationMessage;
@@ -82,7 +82,7 @@ struct BufferedLogReader<'a> {
 }
 
 impl<'a> BufferedLogReader<'a> {
-    fn of(reader: &'a LogReader) -> BufferedLogReader<'a> {
+    fn new(reader: &'a LogReader) -> BufferedLogReader<'a> {
         BufferedLogReader { reader, names: &reader.outline.names, next: 0, held: VecDeque::new() }
     }
 
@@ -113,8 +113,8 @@ impl LogReader {
     ///
     /// [`Error::Io`](crate::Error::Io) if a segment of either can no longer be read, [`Error::OverBudget`](crate::Error::OverBudget)
     /// if two records that differ would take more memory than the [reader may](LogReader::memory_bytes).
-    pub fn parting(&self, other: &LogReader) -> Result<LogDivergence> {
-        let (mut here, mut there) = (BufferedLogReader::of(self), BufferedLogReader::of(other));
+    pub fn find_divergence(&self, other: &LogReader) -> Result<LogDivergence> {
+        let (mut here, mut there) = (BufferedLogReader::new(self), BufferedLogReader::new(other));
         // Equal bytes say the same where both logs mean the same by the numbers of their declarations.
         let is_declared_alike = here.names.all() == there.names.all();
         let mut alike = 0;
@@ -263,7 +263,7 @@ impl LogReader {
         other_position: impl Into<SequenceNumber>,
     ) -> Result<Vec<Difference>> {
         let (at, other_at) = (position.into(), other_position.into());
-        gathered(|take| self.visit_conversation_differences_beside(at, other, other_at, take))
+        collect_differences(|take| self.visit_conversation_differences_beside(at, other, other_at, take))
     }
 
     /// Returns in what the slices of this log at `position` and those of another at `other_position` differ, in the order of the
@@ -280,7 +280,7 @@ impl LogReader {
         other_position: impl Into<SequenceNumber>,
     ) -> Result<Vec<Difference>> {
         let (here, there) = (self.state_reader_at(position)?, other.state_reader_at(other_position)?);
-        gathered(|take| here.slice_differences_beside(&there, |_| true, take))
+        collect_differences(|take| here.slice_differences_beside(&there, |_| true, take))
     }
 }
 
@@ -309,7 +309,7 @@ impl StateReader {
                 }
             }
             let stays = |places: Vec<bool>| move |place: usize, _: ItemName| places.get(place) == Some(&true);
-            Ok((UnpairedItems::of(here, stays(here_stays)), UnpairedItems::of(there, stays(there_stays))))
+            Ok((UnpairedItems::new(here, stays(here_stays)), UnpairedItems::new(there, stays(there_stays))))
         })
     }
 

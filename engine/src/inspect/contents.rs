@@ -191,7 +191,7 @@ impl RecordedObservation {
 }
 
 impl<'a> DecodedRecord<'a> {
-    fn of(record: &'a Record<'a>, content: RecordedContent) -> DecodedRecord<'a> {
+    fn new(record: &'a Record<'a>, content: RecordedContent) -> DecodedRecord<'a> {
         let time = DateTime::from_timestamp_micros(record.time_us).unwrap_or_default();
         DecodedRecord { sequence: record.sequence, time, content, record }
     }
@@ -246,7 +246,9 @@ impl LogReader {
         through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.reading(from.into(), through.into(), |reading, record| visit(reading.recorded(record)?))
+        self.visit_records(from.into(), through.into(), |reading, record| {
+            visit(reading.decode_record(record)?)
+        })
     }
 
     /// Hands each record over as [`contents`](LogReader::contents) does, those whose bodies a compaction has dropped as
@@ -261,10 +263,10 @@ impl LogReader {
         through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.reading(from.into(), through.into(), |reading, record| visit(reading.left(record)?))
+        self.visit_records(from.into(), through.into(), |reading, record| visit(reading.decode_left(record)?))
     }
 
-    fn reading(
+    fn visit_records(
         &self,
         from: SequenceNumber,
         through: SequenceNumber,
@@ -290,7 +292,9 @@ impl Session {
         through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.reading(from.into(), through.into(), |reading, record| visit(reading.recorded(record)?))
+        self.visit_records(from.into(), through.into(), |reading, record| {
+            visit(reading.decode_record(record)?)
+        })
     }
 
     /// Hands each record over as [`LogReader::contents_left`] does. The session is not locked meanwhile.
@@ -304,10 +308,10 @@ impl Session {
         through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(DecodedRecord<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.reading(from.into(), through.into(), |reading, record| visit(reading.left(record)?))
+        self.visit_records(from.into(), through.into(), |reading, record| visit(reading.decode_left(record)?))
     }
 
-    fn reading(
+    fn visit_records(
         &self,
         from: SequenceNumber,
         through: SequenceNumber,
@@ -330,14 +334,14 @@ pub(super) struct ContentReading<'a> {
 }
 
 impl ContentReading<'_> {
-    pub(super) fn recorded<'a>(&self, record: &'a Record<'a>) -> Result<DecodedRecord<'a>> {
-        Ok(DecodedRecord::of(record, self.content_of(record)?))
+    pub(super) fn decode_record<'a>(&self, record: &'a Record<'a>) -> Result<DecodedRecord<'a>> {
+        Ok(DecodedRecord::new(record, self.content_of(record)?))
     }
 
-    fn left<'a>(&self, record: &'a Record<'a>) -> Result<DecodedRecord<'a>> {
+    fn decode_left<'a>(&self, record: &'a Record<'a>) -> Result<DecodedRecord<'a>> {
         match record.kind {
-            RecordKind::DROPPED => Ok(DecodedRecord::of(record, RecordedContent::Dropped)),
-            _ => self.recorded(record),
+            RecordKind::DROPPED => Ok(DecodedRecord::new(record, RecordedContent::Dropped)),
+            _ => self.decode_record(record),
         }
     }
 

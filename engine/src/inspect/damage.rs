@@ -104,7 +104,7 @@ pub fn damaged_places_on(
     visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>,
 ) -> Result<Vec<DamagedPlace>> {
     let places = survey::survey(storage, dir, &mut |found| {
-        visit(&FrameInfo::of(found.path, found.offset, found.frame))
+        visit(&FrameInfo::new(found.path, found.offset, found.frame))
     })?;
     Ok(places.into_iter().map(DamagedPlace::from).collect())
 }
@@ -266,7 +266,7 @@ impl LogReader {
     pub fn beyond_damage(&self, mut visit: impl FnMut(&FrameInfo<'_>) -> Result<()>) -> Result<()> {
         let next = self.places.next_sequence;
         survey::survey(self.storage.as_ref(), &self.dir, &mut |found| {
-            let info = FrameInfo::of(found.path, found.offset, found.frame);
+            let info = FrameInfo::new(found.path, found.offset, found.frame);
             let is_behind = info.record.sequence >= next && !info.record.kind.is_envelope();
             if is_behind { visit(&info) } else { Ok(()) }
         })

@@ -90,7 +90,7 @@ impl LogReader {
         to: impl Into<SequenceNumber>,
     ) -> Result<Vec<Difference>> {
         let (before, after) = (self.state_reader_at(from)?, self.state_reader_at(to)?);
-        gathered(|take| before.slice_differences(&after, |_| true, take))
+        collect_differences(|take| before.slice_differences(&after, |_| true, take))
     }
 
     /// Returns the differences of the session's tags at two positions.
@@ -141,7 +141,7 @@ impl LogReader {
         from: impl Into<SequenceNumber>,
         to: impl Into<SequenceNumber>,
     ) -> Result<Vec<Difference>> {
-        gathered(|take| self.visit_conversation_differences(from, to, take))
+        collect_differences(|take| self.visit_conversation_differences(from, to, take))
     }
 }
 
@@ -166,8 +166,8 @@ impl StateReader {
                 slice.is_some_and(|slice| slice.contains(name.sequence, name.ordinal))
             };
             Ok((
-                UnpairedItems::of(before, move |_, name| is_in(after, name)),
-                UnpairedItems::of(after, move |_, name| is_in(before, name)),
+                UnpairedItems::new(before, move |_, name| is_in(after, name)),
+                UnpairedItems::new(after, move |_, name| is_in(before, name)),
             ))
         })
     }
@@ -294,7 +294,7 @@ pub(super) struct UnpairedItems<'a> {
 
 impl<'a> UnpairedItems<'a> {
     /// Reads those items that are not `in_both` states, by their places and names.
-    pub(super) fn of(
+    pub(super) fn new(
         slice: Option<SliceReader<'a>>,
         in_both: impl Fn(usize, ItemName) -> bool + 'a,
     ) -> UnpairedItems<'a> {
@@ -354,7 +354,9 @@ pub(crate) fn value_bytes(value: &Value) -> u64 {
 }
 
 /// Returns all that is handed to a visitor.
-pub(super) fn gathered(walk: impl FnOnce(&mut VisitDifference<'_>) -> Result<()>) -> Result<Vec<Difference>> {
+pub(super) fn collect_differences(
+    walk: impl FnOnce(&mut VisitDifference<'_>) -> Result<()>,
+) -> Result<Vec<Difference>> {
     let mut found = Vec::new();
     walk(&mut |difference| {
         found.push(difference);
@@ -496,7 +498,7 @@ mod tests {
     fn values_are_compared_field_by_field() {
         let before = value(r#"{"a": 1, "b": [1, {"c": 2}], "gone": null, "odd key": 1}"#);
         let after = value(r#"{"b": [1, {"c": 3}, 4], "a": 1, "new": "x", "odd key": 2}"#);
-        let found = gathered(|take| {
+        let found = collect_differences(|take| {
             Collector { slice: None, visit: take }.values("items[0]", &before, &after).map(drop)
         });
         let json = |value: &Value| serde_json::to_string(value).unwrap();

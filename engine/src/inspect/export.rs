@@ -12,13 +12,13 @@ use serde::ser::{Error as _, Serialize, SerializeMap, SerializeSeq, Serializer};
 use uuid::Uuid;
 
 use super::{LogReader, SliceReader, StateReader};
-use crate::conversation::exported;
+use crate::conversation::exported_slices;
 use crate::error::{Error, Result};
 use crate::snapshot_json::{ExportHead, item_versions};
 
 impl SliceReader<'_> {
     /// Returns the items as a list that serde writes. Each item is read from the log when it is written.
-    pub fn streamed(&self) -> impl Serialize + '_ {
+    pub fn streamed_items(&self) -> impl Serialize + '_ {
         StreamedItems { slice: self, failure: None }
     }
 }
@@ -130,12 +130,12 @@ impl StateReader {
         let slices = Slices { state: self, only, failure: &failure };
         let document = Document { sequence: self.position().unwrap_or_default(), slices, beside };
         let written = escape::write_json(out, &document);
-        told(written, &failure)
+        convert_error(written, &failure)
     }
 }
 
 /// Converts what a serializer returned to the log's error or to that of the output.
-fn told(written: serde_json::Result<()>, failure: &DeferredError) -> Result<()> {
+fn convert_error(written: serde_json::Result<()>, failure: &DeferredError) -> Result<()> {
     written.map_err(|error| match failure.take() {
         Some(failure) => failure,
         None if error.is_io() => Error::io("write", "the output", error.into()),
@@ -268,19 +268,19 @@ impl LogReader {
         let of = |slice: &SliceReader<'_>| (slice.name().to_owned(), slice.policy().name().to_owned());
         let with_logs = policies.contains(&Policy::Log);
         let conversations = match with_logs {
-            true => exported(&self.conversations_at(position)?, &self.adapter_states_at(position)?)?,
+            true => exported_slices(&self.conversations_at(position)?, &self.adapter_states_at(position)?)?,
             false => Vec::new(),
         };
         let mut policies: BTreeMap<String, String> = slices.iter().map(of).collect();
         for slice in &conversations {
             policies.insert(slice.slice_type.clone(), Policy::Log.name().to_owned());
         }
-        let parent = self.opened().parent.map(|parent| parent.session());
+        let parent = self.opening_record().parent.map(|parent| parent.session());
         let head = ExportHead::new(time_us, parent, children, state.tags().clone(), policies)?
-            .within(state.open_operations())
-            .waiting(self.suspended_at(position));
+            .with_open_operations(state.open_operations())
+            .with_suspended_operations(self.suspended_at(position));
         let failure = DeferredError::default();
         let slices = ExportedSlices { slices: &slices, conversations: &conversations, failure: &failure };
-        told(write(&ExportDocument { head: &head, slices }), &failure)
+        convert_error(write(&ExportDocument { head: &head, slices }), &failure)
     }
 }

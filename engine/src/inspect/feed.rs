@@ -298,7 +298,7 @@ impl EventFeed {
             }
             match met {
                 LogUpdate::Record { record, .. } if record.kind == RecordKind::DROPPED => {
-                    return Err(dropped(storage.as_ref(), dir, record.sequence)?);
+                    return Err(dropped_event_error(storage.as_ref(), dir, record.sequence)?);
                 }
                 LogUpdate::Record { record, names } => match rolled_back_to(&record)? {
                     Some(to) => {
@@ -329,8 +329,8 @@ fn enough() -> Error {
 }
 
 /// Makes the error of an event that a compaction has dropped.
-fn dropped(storage: &dyn Storage, dir: &Path, position: SequenceNumber) -> Result<Error> {
-    let compaction = Compaction::of(storage, &chain::discover(storage, dir)?.segments)?;
+fn dropped_event_error(storage: &dyn Storage, dir: &Path, position: SequenceNumber) -> Result<Error> {
+    let compaction = Compaction::read(storage, &chain::discover(storage, dir)?.segments)?;
     let nothing = Error::Compacted { position, earliest: position };
     Ok(compaction.map_or(nothing, |compaction| compaction.unknown(position)))
 }
@@ -378,7 +378,7 @@ fn event(record: &Record<'_>, names: &RecordNames, objects: &Objects) -> Result<
     if record.kind != RecordKind::DISPATCH {
         return Ok(None);
     }
-    let recorded = ContentReading { names, objects, compaction: None }.recorded(record)?;
+    let recorded = ContentReading { names, objects, compaction: None }.decode_record(record)?;
     let (sequence, time) = (recorded.sequence, recorded.time);
     Ok(match recorded.content {
         RecordedContent::Event(event) => Some(FedEvent { sequence, time, event }),
@@ -424,7 +424,7 @@ mod streaming {
     use super::{EventFeed, Fed, LOOKS};
     use crate::clock;
     use crate::error::Result;
-    use crate::offload::woken;
+    use crate::offload::wait_for_any;
 
     /// Ends when the session of this process was closed, and else never. Reads the log where it is polled, as much as a feed
     /// reads ahead.
@@ -455,7 +455,7 @@ mod streaming {
                     Err(error) => return Poll::Ready(Some(Err(error))),
                 }
                 let look = heard.is_none().then(|| clock::after(feed.next_pause()));
-                feed.look = Some(Box::pin(woken(heard, look)));
+                feed.look = Some(Box::pin(wait_for_any(heard, look)));
             }
         }
     }

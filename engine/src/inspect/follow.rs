@@ -151,7 +151,7 @@ impl Follower {
 
     /// Returns what the log had declared at the last poll: events with the slices that they are bound to, and slices with
     /// their policies.
-    pub fn declared(&self) -> Declare {
+    pub fn declarations(&self) -> Declare {
         let DeliveryState { events, slices, .. } = &self.handed;
         Declare { events: events.values().cloned().collect(), slices: slices.values().cloned().collect() }
     }
@@ -192,7 +192,7 @@ impl DeliveryState {
         if kind.is_envelope() || sequence < self.from {
             return Ok(false);
         }
-        let mark = RecordFingerprint::of(&record);
+        let mark = RecordFingerprint::from_record(&record);
         if sequence < self.next {
             // A record whose body was dropped since was handed over as it was.
             if kind == RecordKind::DROPPED {
@@ -253,7 +253,7 @@ impl DeliveryState {
 }
 
 impl RecordFingerprint {
-    fn of(record: &Record<'_>) -> RecordFingerprint {
+    fn from_record(record: &Record<'_>) -> RecordFingerprint {
         let mut crc = crc32fast::Hasher::new_with_initial(u32::from(record.kind.byte()));
         crc.update(record.body);
         RecordFingerprint { time_us: record.time_us, len: record.body.len(), crc: crc.finalize() }

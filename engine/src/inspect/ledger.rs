@@ -253,7 +253,7 @@ impl Ledger {
         match record.kind {
             RecordKind::TOOL_BEGIN => self.begin(sequence, ToolBegin::decode(record.body).map_err(bad)?),
             RecordKind::TOOL_END => self.end(sequence, &ToolEnd::decode(record.body).map_err(bad)?),
-            RecordKind::OBSERVED => self.observed(sequence, &Observed::decode(record.body).map_err(bad)?),
+            RecordKind::OBSERVED => self.add_child(sequence, &Observed::decode(record.body).map_err(bad)?),
             RecordKind::SETTLE => {
                 let Settle { operation, decision, by, reason, arguments, until_us, .. } =
                     Settle::decode(record.body).map_err(bad)?;
@@ -307,7 +307,7 @@ impl Ledger {
     }
 
     /// Notes a child session that is announced. What is no announcement, or names no operation, is none.
-    fn observed(&mut self, sequence: SequenceNumber, observed: &Observed<'_>) {
+    fn add_child(&mut self, sequence: SequenceNumber, observed: &Observed<'_>) {
         if observed.name != CHILD_SESSION || observed.data.object().is_some() {
             return;
         }

@@ -79,7 +79,8 @@ pub use ledger::{ChildFate, FateInParent, LedgerChild, LedgerEntry, OperationSta
 pub use messages::{MessageHistory, MessagesChange, RecordedMessage};
 pub(crate) use overview::overview_on;
 pub use overview::{
-    ResumableConversation, SessionOverview, StandingOperation, fenced, kept_objects, overview, running,
+    ResumableConversation, SessionOverview, StandingOperation, kept_objects, overview, read_fence,
+    running_sessions,
 };
 pub use points::FoldPoint;
 pub use reducers::{ReducersReplayed, ReplayReducers, SliceDiffers};
@@ -106,7 +107,7 @@ pub struct FrameInfo<'a> {
 }
 
 impl<'a> FrameInfo<'a> {
-    fn of(segment: &'a Path, offset: u64, frame: Frame<'a>) -> FrameInfo<'a> {
+    fn new(segment: &'a Path, offset: u64, frame: Frame<'a>) -> FrameInfo<'a> {
         let Header { sequence, kind, time_us, watermark, .. } = frame.header;
         let record = Record { sequence, kind, time_us, body: frame.body };
         FrameInfo { segment, offset, bytes: frame.len() as u64, watermark, record }
@@ -226,19 +227,21 @@ pub fn walk_on(
             if header.sequence < from {
                 return Ok(());
             }
-            visit(&FrameInfo::of(&at.segment.path, at.offset, at.frame))?;
+            visit(&FrameInfo::new(&at.segment.path, at.offset, at.frame))?;
             next = header.sequence + u64::from(!header.kind.is_envelope());
             Ok(())
         })
     })?;
-    let report =
-        RecoveryReport { exposed: exposed_on(storage.as_ref(), dir), ..RecoveryReport::of(&scan, None) };
+    let report = RecoveryReport {
+        exposed: exposed_on(storage.as_ref(), dir),
+        ..RecoveryReport::from_scan(&scan, None)
+    };
     let (session, records) = (scan.session, scan.next_sequence.get());
     Ok(WalkSummary { session, records, log_bytes: scan.used_bytes, report })
 }
 
 /// Finds a file of the session in the directory `dir` that users other than its owner can read.
-pub fn exposed(dir: &Path) -> Option<FileExposure> {
+pub fn find_exposure(dir: &Path) -> Option<FileExposure> {
     exposed_on(&FileStorage::new(), dir)
 }
 
@@ -402,7 +405,7 @@ impl LogReader {
     }
 
     /// Lends what was read.
-    pub(crate) fn recorded(&self) -> RecordedLog<'_> {
+    pub(crate) fn recorded_log(&self) -> RecordedLog<'_> {
         let (storage, places, objects) = (&self.storage, &self.places, self.objects.as_ref());
         let names = &self.outline.names;
         RecordedLog { storage, places, objects, rollbacks: &self.rollbacks, names, openings: &self.openings }
@@ -414,7 +417,7 @@ impl LogReader {
     }
 
     /// Returns the session's own first record: its id, its seed, its tags at creation, its parent.
-    pub fn opened(&self) -> &SessionOpening {
+    pub fn opening_record(&self) -> &SessionOpening {
         &self.opened
     }
 
@@ -458,7 +461,7 @@ impl LogReader {
     }
 
     /// Returns all that the log declares: events with the slices that they are bound to, and slices with their policies.
-    pub fn declared(&self) -> Declare {
+    pub fn declarations(&self) -> Declare {
         self.outline.names.all()
     }
 
@@ -469,7 +472,7 @@ impl LogReader {
 
     /// Returns what says that a replica holds the session's records, so that other machines may go on with it; `None` if none does.
     /// Whether another one did, only the replica tells.
-    pub fn replicated(&self) -> Option<&Replicated> {
+    pub fn replicated_record(&self) -> Option<&Replicated> {
         self.outline.replicated.as_deref()
     }
 
@@ -505,7 +508,7 @@ impl LogReader {
     ///
     /// [`Error::Io`] if a segment can no longer be read.
     pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
-        snapshots_of(&self.places, &self.storage, self.opened().session)
+        snapshots_of(&self.places, &self.storage, self.opening_record().session)
     }
 
     /// Returns the slices at the end of the log, with all items in memory.
@@ -600,8 +603,8 @@ impl LogReader {
 
     /// Starts folds along the live paths of many positions, one after the other, as
     /// [`state_along`](LogReader::state_along) does for one.
-    pub fn along(&self) -> AlongPath<'_> {
-        AlongPath::of(self)
+    pub fn walk_paths(&self) -> AlongPath<'_> {
+        AlongPath::new(self)
     }
 
     /// Folds the log from its first record on. `visit` gets each record, and a function that returns the
@@ -672,7 +675,7 @@ impl LogReader {
     }
 
     /// Returns the ranges of the log in which a compaction has dropped what slices held, in ascending order.
-    pub fn compacted(&self) -> Vec<CompactedRange> {
+    pub fn compacted_ranges(&self) -> Vec<CompactedRange> {
         let Some(compaction) = &self.places.compaction else { return Vec::new() };
         let range = |range: &RangeInclusive<SequenceNumber>| CompactedRange {
             from: *range.start(),
@@ -739,7 +742,7 @@ mod tests {
         let mixed = (0..=last).map(|position| position * 17 % (last + 1));
         let asked: Vec<u64> = (0..=last).chain((0..=last).rev()).chain(mixed).chain([last, last]).collect();
         let expected = asked.iter().filter(|position| *position % 3 > 0).map(|position| (*position).into());
-        let (mut along, mut held) = (reader.along(), reader.along().expecting(expected));
+        let (mut along, mut held) = (reader.walk_paths(), reader.walk_paths().expecting(expected));
         for position in asked {
             let anew = reader.state_along(position).unwrap();
             assert_eq!(along.state(position).unwrap(), anew, "position {position}");

@@ -98,14 +98,14 @@ pub struct ResumableConversation {
 /// # Errors
 ///
 /// [`Error::Io`] if the locks cannot be read.
-pub fn running(store: &Path, sessions: &[Uuid]) -> Result<BTreeMap<Uuid, Holder>> {
+pub fn running_sessions(store: &Path, sessions: &[Uuid]) -> Result<BTreeMap<Uuid, Holder>> {
     let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
-    lock::held(&storage, store, sessions)
+    lock::find_holders(&storage, store, sessions)
 }
 
 /// Returns whether the writer of the session in the directory `dir` was fenced by another one, and from which record on its log was not
 /// acknowledged; `None` if it left no such note, or has opened the session with its replicator since.
-pub fn fenced(dir: &Path) -> Option<SessionFence> {
+pub fn read_fence(dir: &Path) -> Option<SessionFence> {
     crate::log::fence::read(&FileStorage::new(), dir)
 }
 
@@ -239,18 +239,18 @@ impl OverviewScan {
             parent,
             replicated: outline.replicated.as_deref().cloned(),
             closed: scan.closed,
-            open: standing(
+            open: standing_operations(
                 outline.operations.open().map(|one| (one.operation, &one.tool, one.begin)),
                 &places,
                 storage,
             )?,
-            unsettled: standing(
+            unsettled: standing_operations(
                 outline.operations.unsettled().map(|one| (one.operation, &one.tool, one.begin)),
                 &places,
                 storage,
             )?,
-            suspended: standing(
-                standings.waiting().iter().map(|one| (one.operation, &one.tool, one.begin)),
+            suspended: standing_operations(
+                standings.waiting_operations().iter().map(|one| (one.operation, &one.tool, one.begin)),
                 &places,
                 storage,
             )?,
@@ -267,7 +267,7 @@ fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
     let (places, storage) = (&reader.places, &reader.storage);
     let time_of = |sequence: SequenceNumber| time_of(places, storage, sequence);
     let operations = &reader.outline.operations;
-    let waiting = reader.standings(now_us).waiting();
+    let waiting = reader.standings(now_us).waiting_operations();
     Ok(SessionOverview {
         session: reader.opened.session,
         records: reader.records_len(),
@@ -276,15 +276,19 @@ fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
         last_at_us: time_of(reader.last_position())?,
         tags: reader.tags().clone(),
         parent: reader.opened.parent,
-        replicated: reader.replicated().cloned(),
+        replicated: reader.replicated_record().cloned(),
         closed: false,
-        open: standing(operations.open().map(|one| (one.operation, &one.tool, one.begin)), places, storage)?,
-        unsettled: standing(
+        open: standing_operations(
+            operations.open().map(|one| (one.operation, &one.tool, one.begin)),
+            places,
+            storage,
+        )?,
+        unsettled: standing_operations(
             operations.unsettled().map(|one| (one.operation, &one.tool, one.begin)),
             places,
             storage,
         )?,
-        suspended: standing(
+        suspended: standing_operations(
             waiting.iter().map(|one| (one.operation, &one.tool, one.begin)),
             places,
             storage,
@@ -296,7 +300,7 @@ fn of_sound_part(reader: &LogReader, now_us: i64) -> Result<SessionOverview> {
     })
 }
 
-fn standing<'a>(
+fn standing_operations<'a>(
     operations: impl Iterator<Item = (OperationId, &'a SmolStr, SequenceNumber)>,
     places: &RecordLocator,
     storage: &Arc<dyn Storage>,

@@ -18,11 +18,11 @@ impl LogReader {
     /// # Errors
     ///
     /// Those of [`conversation_at`](LogReader::conversation_at).
-    pub fn pending(&self, now: DateTime<Utc>) -> Result<Vec<PendingQuestion>> {
+    pub fn pending_questions(&self, now: DateTime<Utc>) -> Result<Vec<PendingQuestion>> {
         let standings = self.standings(now.timestamp_micros());
         let budget = self.text_budget();
         let source = self.log_source(&self.outline);
-        questions::read(&source, self.opened.session, &standings.waiting(), Some(&budget))
+        questions::read(&source, self.opened.session, &standings.waiting_operations(), Some(&budget))
     }
 
     /// Returns the BLAKE3 of the arguments of an operation about which somebody can decide so at the time `now_us`.

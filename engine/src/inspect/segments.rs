@@ -84,7 +84,7 @@ impl LogReader {
         let mut places = self.places.clone();
         Arc::make_mut(&mut places.segments).truncate(self.whole_segments().len());
         places.frames(&self.storage, self.last_end()?, &mut |segment, offset, frame| {
-            visit(&FrameInfo::of(&segment.path, offset, frame))
+            visit(&FrameInfo::new(&segment.path, offset, frame))
         })
     }
 

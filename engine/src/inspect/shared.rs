@@ -13,7 +13,7 @@ impl StateReader {
     }
 
     fn rows(&self, slice: u32) -> Option<&Rows> {
-        Some(self.projection().items(slice)?.1.held())
+        Some(self.projection().items(slice)?.1.rows_in_memory())
     }
 }
 

@@ -38,7 +38,7 @@ pub struct ItemName {
 }
 
 impl ItemName {
-    pub(super) fn of(row: &RowRef<'_>) -> ItemName {
+    pub(super) fn from_row(row: &RowRef<'_>) -> ItemName {
         ItemName { sequence: row.id.sequence, ordinal: row.id.ordinal, version: row.version }
     }
 
@@ -108,7 +108,7 @@ impl StateReader {
         let declared = self.projection.names.slice(id)?;
         let (policy, items) = self.projection.items(id)?;
         let (name, item) = (declared.name.as_str(), declared.item.as_str());
-        Some(SliceReader { name, policy, item, id, rows: items.held(), source: &self.source })
+        Some(SliceReader { name, policy, item, id, rows: items.rows_in_memory(), source: &self.source })
     }
 
     /// Reads the items of a slice as the host's type, in the slice's order. Items of an older version are brought up to date. A
@@ -211,7 +211,7 @@ impl<'a> SliceReader<'a> {
 
     /// Returns the names of the items in the slice's order.
     pub fn names(&self) -> impl Iterator<Item = ItemName> + use<'a> {
-        self.rows.iter().map(|row| ItemName::of(&row))
+        self.rows.iter().map(|row| ItemName::from_row(&row))
     }
 
     /// Returns whether the slice holds item number `ordinal` of those that the record `sequence` inserted.

@@ -38,7 +38,7 @@ struct PositionFold {
 }
 
 impl<'a> AlongPath<'a> {
-    pub(super) fn of(reader: &'a LogReader) -> AlongPath<'a> {
+    pub(super) fn new(reader: &'a LogReader) -> AlongPath<'a> {
         let watch = reader.history().watch();
         let (held, expected) = (BTreeMap::new(), BTreeMap::new());
         AlongPath { reader, held, last: None, expected, at: None, watch }
@@ -79,7 +79,7 @@ impl<'a> AlongPath<'a> {
         let (base, live) = self.way_to(position);
         let base = base.and_then(|base| self.held.get(&base)).cloned();
         let PositionFold { mut projection, read } = base.unwrap_or_else(|| PositionFold {
-            projection: self.reader.history().along(),
+            projection: self.reader.history().new_projection(),
             read: ReadSoFar::default(),
         });
         if let Some(watch) = &mut self.watch {

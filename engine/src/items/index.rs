@@ -29,7 +29,7 @@ pub(crate) trait KeyIndex: Send + Sync {
     /// has no key.
     fn exchange(&mut self, old: RowRef<'_>, new: RowRef<'_>) -> bool;
     /// Makes an index of no items with the same key function.
-    fn emptied(&self) -> Box<dyn KeyIndex>;
+    fn empty_copy(&self) -> Box<dyn KeyIndex>;
     /// Clones the index.
     fn boxed_clone(&self) -> Box<dyn KeyIndex>;
 }
@@ -56,7 +56,7 @@ impl<K> IndexKey<K> {
     }
 
     /// Counts the key if it owns memory.
-    fn counted(self) -> IndexKey<K> {
+    fn into_counted(self) -> IndexKey<K> {
         match self {
             IndexKey::Plain(key) => IndexKey::new(key),
             counted => counted,
@@ -114,7 +114,7 @@ impl ItemIds {
         }
     }
 
-    fn of(ids: impl Iterator<Item = ItemId>) -> Option<ItemIds> {
+    fn from_ids(ids: impl Iterator<Item = ItemId>) -> Option<ItemIds> {
         let mut ids: Vec<ItemId> = ids.collect();
         ids.sort_unstable();
         match ids.as_slice() {
@@ -125,13 +125,13 @@ impl ItemIds {
     }
 
     fn with(&self, id: ItemId) -> Option<ItemIds> {
-        ItemIds::of(self.as_slice().iter().copied().chain([id]))
+        ItemIds::from_ids(self.as_slice().iter().copied().chain([id]))
     }
 
     fn without(&self, id: ItemId) -> Option<ItemIds> {
         match self {
             ItemIds::One(only) if *only == id => None,
-            ids => ItemIds::of(ids.as_slice().iter().copied().filter(|present| *present != id)),
+            ids => ItemIds::from_ids(ids.as_slice().iter().copied().filter(|present| *present != id)),
         }
     }
 }
@@ -151,7 +151,7 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> Keys<T, K> {
     }
 
     fn key_of_row(&self, row: RowRef<'_>) -> Option<K> {
-        self.key(row.typed()?)
+        self.key(row.typed_value()?)
     }
 }
 
@@ -177,7 +177,7 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K>
         let Some(key) = self.key_of_row(row) else { return false };
         let held = IndexKey::Plain(key);
         if let Some(ids) = self.ids.remove(&held).and_then(|ids| ids.without(row.id)) {
-            self.ids.insert(held.counted(), ids);
+            self.ids.insert(held.into_counted(), ids);
         }
         true
     }
@@ -194,7 +194,7 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K>
         self.remove(old) && self.insert(new)
     }
 
-    fn emptied(&self) -> Box<dyn KeyIndex> {
+    fn empty_copy(&self) -> Box<dyn KeyIndex> {
         Box::new(Keys::new(Arc::clone(&self.key_of)))
     }
 
@@ -221,21 +221,21 @@ mod tests {
     /// Upserts and plain items alternate, under keys of which some are shared.
     fn run<K: Ord + Clone + Send + Sync + 'static>(key_of: fn(&u64) -> K) {
         let mut numbers = Generator::from_seed(3);
-        let mut rows = Rows::indexed(Some(Box::new(Keys::new(Arc::new(key_of)))));
+        let mut rows = Rows::with_index(Some(Box::new(Keys::new(Arc::new(key_of)))));
         let mut wanted: BTreeMap<u64, Vec<ItemId>> = BTreeMap::new();
         let mut views = Vec::new();
         let alike = |rows: &Rows, value: u64| rows.alike(&(Arc::new(value) as AnyValue));
         for sequence in 1..2_000 {
-            let value = numbers.below(150);
+            let value = numbers.next_below(150);
             let named = wanted.entry(value).or_default();
-            if numbers.below(3) == 0 && !named.is_empty() {
+            if numbers.next_below(3) == 0 && !named.is_empty() {
                 rows.remove(named.swap_remove(0));
                 named.sort_unstable();
-            } else if let ([only], true) = (named.as_slice(), numbers.below(2) == 0) {
+            } else if let ([only], true) = (named.as_slice(), numbers.next_below(2) == 0) {
                 rows.exchange(*only, row(sequence, value));
                 *named = vec![ItemId { sequence: sequence.into(), ordinal: 0 }];
                 continue;
-            } else if numbers.below(3) > 0 {
+            } else if numbers.next_below(3) > 0 {
                 alike(&rows, value).into_iter().flatten().for_each(|id| rows.remove(id));
                 named.clear();
             }
@@ -252,7 +252,7 @@ mod tests {
                 assert_eq!(alike(view, value), Some(ids), "items alike {value}");
             }
             assert_eq!(view.len(), wanted.values().map(Vec::len).sum::<usize>());
-            assert_eq!(alike(&view.emptied(), 1), Some(Vec::new()));
+            assert_eq!(alike(&view.empty_copy(), 1), Some(Vec::new()));
         }
     }
 
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn a_key_function_that_panics_costs_the_index_and_a_view_keeps_its_own() {
         let key_of: KeyFn<u64, u64> = Arc::new(|value| if *value == 13 { panic!("no key") } else { *value });
-        let mut rows = Rows::indexed(Some(Box::new(Keys::new(key_of))));
+        let mut rows = Rows::with_index(Some(Box::new(Keys::new(key_of))));
         rows.push(row(1, 1));
         let view = rows.clone();
         rows.push(row(2, 13));

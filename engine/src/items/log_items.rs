@@ -51,7 +51,7 @@ impl LogItems {
     }
 
     /// Makes a slice of `len` items with these marks. Its last items are still to be read.
-    pub(crate) fn restored(
+    pub(crate) fn from_marks(
         len: u64,
         marks: Vec<ItemMark>,
         rolled_back: Vec<RangeInclusive<SequenceNumber>>,

@@ -46,7 +46,7 @@ impl SliceItems {
     }
 
     /// Returns the items in memory: all, or the last ones of a LOG slice.
-    pub(crate) fn held(&self) -> &Rows {
+    pub(crate) fn rows_in_memory(&self) -> &Rows {
         match self {
             SliceItems::Held(rows) => rows,
             SliceItems::InLog(items) => items.tail(),

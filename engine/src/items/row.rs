@@ -63,7 +63,7 @@ impl<'a> RowRef<'a> {
         }
     }
 
-    pub(crate) fn typed(&self) -> Option<&'a Value> {
+    pub(crate) fn typed_value(&self) -> Option<&'a Value> {
         match self.item {
             ItemRef::Bytes(_) => None,
             ItemRef::Typed(value) => Some(value.as_ref()),
@@ -75,7 +75,7 @@ impl<'a> RowRef<'a> {
         let item = match self.item {
             ItemRef::Bytes(bytes) => RowItem::Bytes(Arc::clone(bytes)),
             ItemRef::Typed(value) => RowItem::Typed(Arc::clone(value)),
-            ItemRef::InRun(run, at) => RowItem::InRun(Arc::from(run.again()), at),
+            ItemRef::InRun(run, at) => RowItem::InRun(Arc::from(run.boxed_clone()), at),
         };
         SliceRow { id: self.id, version: self.version, item }
     }

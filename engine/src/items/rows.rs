@@ -84,7 +84,7 @@ pub(crate) struct Rows {
 
 impl Default for Rows {
     fn default() -> Self {
-        Rows::indexed(None)
+        Rows::with_index(None)
     }
 }
 
@@ -94,7 +94,7 @@ impl Clone for Rows {
         Rows {
             by_key: by_key.clone(),
             displaced: displaced.clone(),
-            open: open.as_ref().map(|open| open.again()),
+            open: open.as_ref().map(|open| open.boxed_clone()),
             len: *len,
             index: index.clone(),
         }
@@ -129,14 +129,14 @@ pub(crate) fn in_order(ids: impl DoubleEndedIterator<Item = ItemId>) -> Vec<bool
 
 impl Rows {
     /// Makes an empty slice with an index of its items.
-    pub(crate) fn indexed(index: Option<Box<dyn KeyIndex>>) -> Rows {
+    pub(crate) fn with_index(index: Option<Box<dyn KeyIndex>>) -> Rows {
         let (by_key, displaced) = (CowTree::default(), CowTree::default());
         Rows { by_key, displaced, open: None, len: 0, index: index.map(Arc::from) }
     }
 
     /// Makes an empty slice, indexed as this one is.
-    pub(crate) fn emptied(&self) -> Rows {
-        Rows::indexed(self.index.as_ref().map(|index| index.emptied()))
+    pub(crate) fn empty_copy(&self) -> Rows {
+        Rows::with_index(self.index.as_ref().map(|index| index.empty_copy()))
     }
 
     /// Returns the names of the items with the key of `value`. `None` if there is no index.
@@ -272,7 +272,7 @@ impl Rows {
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = self.emptied();
+        *self = self.empty_copy();
     }
 
     /// Appends an item, whose name must be higher than all before.
@@ -354,7 +354,7 @@ impl Rows {
 
     /// Appends items that are in any order to an empty slice. Items that a reducer once inserted before older ones get their
     /// keys from the items that they precede, as they did then.
-    pub(crate) fn arranged(mut self, items: Vec<SliceRow>) -> Rows {
+    pub(crate) fn with_unordered(mut self, items: Vec<SliceRow>) -> Rows {
         let in_order = in_order(items.iter().map(|row| row.id));
         for (row, _) in items.iter().zip(&in_order).filter(|(_, in_order)| **in_order) {
             self.push(row.clone());
@@ -493,7 +493,7 @@ mod tests {
     }
 
     fn value(row: RowRef<'_>) -> Option<u64> {
-        row.typed()?.downcast_ref().copied()
+        row.typed_value()?.downcast_ref().copied()
     }
 
     fn ids(rows: &Rows) -> Vec<(u64, u32)> {
@@ -581,22 +581,22 @@ mod tests {
             let mut views = Vec::new();
             let mut stretch = 0;
             for sequence in 1..600 {
-                let at = numbers.below(wanted.len() as u64) as usize;
+                let at = numbers.next_below(wanted.len() as u64) as usize;
                 if stretch > 0 {
                     stretch -= 1;
                     rows.push_value(sequence.into(), 1, &mut Some(sequence));
                     wanted.push((sequence, 0));
                     continue;
                 }
-                match (numbers.below(12), wanted.get(at).copied()) {
-                    (10, _) => stretch = numbers.below(100),
+                match (numbers.next_below(12), wanted.get(at).copied()) {
+                    (10, _) => stretch = numbers.next_below(100),
                     (11, _) => {
                         rows.push_value(sequence.into(), 1, &mut Some(sequence));
                         wanted.push((sequence, 0));
                     }
                     (0..4, Some((anchor, ordinal))) => {
                         // Often before the same item, so that gaps are used up.
-                        let added = 1 + numbers.below(3) as u32;
+                        let added = 1 + numbers.next_below(3) as u32;
                         let new: Vec<SliceRow> = (0..added).map(|ordinal| row(sequence, ordinal)).collect();
                         rows.insert_before(ItemId { sequence: anchor.into(), ordinal }, new);
                         wanted.splice(at..at, (0..added).map(|ordinal| (sequence, ordinal)));
@@ -611,7 +611,7 @@ mod tests {
                         wanted.push((sequence, 0));
                     }
                 }
-                if numbers.below(20) == 0 {
+                if numbers.next_below(20) == 0 {
                     views.push((rows.clone(), wanted.clone()));
                 }
                 assert_eq!(ids(&rows), wanted);

@@ -64,7 +64,7 @@ impl<T> ValueRun<T> {
 /// Handles a run of any type.
 pub(crate) trait AnyRun: Send + Sync {
     /// Makes another handle of the same run.
-    fn again(&self) -> Box<dyn AnyRun>;
+    fn boxed_clone(&self) -> Box<dyn AnyRun>;
     fn as_any(&self) -> &dyn Any;
     fn as_any_mut(&mut self) -> &mut dyn Any;
     /// Returns whether this is the run's only handle.
@@ -79,7 +79,7 @@ pub(crate) trait AnyRun: Send + Sync {
 }
 
 impl<T: Send + Sync + 'static> AnyRun for Arc<ValueRun<T>> {
-    fn again(&self) -> Box<dyn AnyRun> {
+    fn boxed_clone(&self) -> Box<dyn AnyRun> {
         Box::new(Arc::clone(self))
     }
 

@@ -65,7 +65,7 @@ impl Segment {
     }
 
     /// Returns the segment in a file, whose end no later segment says.
-    pub(crate) fn of(path: PathBuf, header: SegmentHeader, compacted: Option<Compacted>) -> Segment {
+    pub(crate) fn new(path: PathBuf, header: SegmentHeader, compacted: Option<Compacted>) -> Segment {
         Segment { path, header, end: None, compacted, replaced_crc: None, held: None }
     }
 
@@ -163,7 +163,7 @@ impl Segment {
 
     /// Makes the error of a frame of this segment that was sound once and no longer is; `sequence` is the record that
     /// was looked for.
-    pub(crate) fn changed(
+    pub(crate) fn changed_error(
         &self,
         storage: &dyn Storage,
         offset: u64,
@@ -381,7 +381,7 @@ fn follow(found: BTreeMap<u32, SegmentFile>, floor: Option<u32>) -> Result<Follo
                 start = found.range(..ordinal).next_back().map(|(below, _)| *below);
                 continue 'starts;
             };
-            let segment = Segment::of(file.path.clone(), header, file.compacted);
+            let segment = Segment::new(file.path.clone(), header, file.compacted);
             segments.push(segment.ended_at(previous));
             at = match header.previous {
                 // An ordinal that does not go down would lead around in a circle.

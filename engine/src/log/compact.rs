@@ -17,7 +17,7 @@ use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
 use foldlog_codec::{RecordKind, SequenceNumber};
 
 use super::chain::Segment;
-use super::compaction::parted;
+use super::compaction::split_bases;
 use super::copy::{Spot, check};
 use super::layout;
 use crate::error::{Corruption, Error, Result};
@@ -140,7 +140,7 @@ impl SegmentRewrite<'_> {
         let new = Segment {
             end: Some(end),
             replaced_crc: Some(replaced_crc),
-            ..Segment::of(building.to_owned(), header, Some(compacted))
+            ..Segment::new(building.to_owned(), header, Some(compacted))
         };
         self.check(&new, &seal)
     }
@@ -197,7 +197,7 @@ impl SegmentRewrite<'_> {
                     visit(header, frame.body)
                 }
                 kind if !kind.is_envelope() && (self.drops)(header.sequence) => {
-                    let body = Dropped::of(kind, frame.body).encode();
+                    let body = Dropped::from_body(kind, frame.body).encode();
                     visit(Header { kind: RecordKind::DROPPED, ..header }, &body)
                 }
                 _ => visit(header, frame.body),
@@ -237,7 +237,7 @@ pub(super) fn replace<T>(
 /// Returns the base frames, which come before all others.
 fn head(bases: &[(SequenceNumber, Vec<BaseSlice>)]) -> Vec<(RecordKind, Vec<u8>)> {
     let bases = bases.iter().map(|(position, slices)| (*position, slices.as_slice()));
-    parted(bases).iter().map(|base| (RecordKind::BASE, base.encode())).collect()
+    split_bases(bases).iter().map(|base| (RecordKind::BASE, base.encode())).collect()
 }
 
 fn len_of(head: &[(RecordKind, Vec<u8>)]) -> u64 {

@@ -62,7 +62,7 @@ impl Compaction {
     /// # Errors
     ///
     /// [`Error::Io`] if a segment cannot be read, [`Error::CompactedMeanwhile`] if it was replaced since its header was read.
-    pub(crate) fn of(storage: &dyn Storage, segments: &[Segment]) -> Result<Option<Arc<Compaction>>> {
+    pub(crate) fn read(storage: &dyn Storage, segments: &[Segment]) -> Result<Option<Arc<Compaction>>> {
         let mut compaction = Compaction::default();
         for (segment, next) in segments.iter().zip(segments.iter().skip(1).map(Some).chain([None])) {
             let Some(compacted) = segment.compacted else { continue };
@@ -125,7 +125,7 @@ impl Compaction {
     }
 
     /// Returns what the records below `next` have of it, as in a fork that shares these alone; `None` if nothing.
-    pub(crate) fn below(&self, next: SequenceNumber) -> Option<Arc<Compaction>> {
+    pub(crate) fn part_below(&self, next: SequenceNumber) -> Option<Arc<Compaction>> {
         let last = next.checked_sub(1)?;
         let ranges = self.ranges.iter().filter(|range| *range.start() <= last);
         let ranges: Vec<_> = ranges.map(|range| *range.start()..=last.min(*range.end())).collect();
@@ -210,7 +210,7 @@ impl Compaction {
     pub(crate) fn known_from(&self, from: SequenceNumber) -> KnownPositions {
         let ends = self.ranges.iter().map(|range| *range.end()).filter(|end| *end >= from);
         let bases = self.bases.range(from..).map(|(position, slices)| (*position, slices.as_slice()));
-        KnownPositions { ends: ends.collect(), bases: parted(bases) }
+        KnownPositions { ends: ends.collect(), bases: split_bases(bases) }
     }
 
     /// Returns the compacted ranges, in ascending order.
@@ -230,7 +230,7 @@ pub(crate) fn go_on(base: &mut Vec<BaseSlice>, part: Vec<BaseSlice>) {
 }
 
 /// Returns the bases of positions, each in as many parts as frames take.
-pub(crate) fn parted<'b>(bases: impl Iterator<Item = (SequenceNumber, &'b [BaseSlice])>) -> Vec<Base> {
+pub(crate) fn split_bases<'b>(bases: impl Iterator<Item = (SequenceNumber, &'b [BaseSlice])>) -> Vec<Base> {
     let mut head = Vec::new();
     for (position, slices) in bases {
         let mut parts: Vec<Vec<BaseSlice>> = vec![Vec::new()];

@@ -267,8 +267,9 @@ fn each_below(
 
 /// Returns whether the first `len` bytes of two files are the same.
 pub(crate) fn same_bytes(storage: &dyn Storage, left: &Path, right: &Path, len: u64) -> Result<bool> {
-    let open =
-        |path: &Path| storage.open(path, Access::Read).map_err(|error| Error::unopened(storage, path, error));
+    let open = |path: &Path| {
+        storage.open(path, Access::Read).map_err(|error| Error::open_failed(storage, path, error))
+    };
     same(open(left)?.as_ref(), left, open(right)?.as_ref(), right, len)
 }
 
@@ -313,7 +314,8 @@ pub(crate) fn copy_bytes(
     len: u64,
     visit: &mut dyn FnMut(&[u8]),
 ) -> Result<u64> {
-    let source = storage.open(from, Access::Read).map_err(|error| Error::unopened(storage, from, error))?;
+    let source =
+        storage.open(from, Access::Read).map_err(|error| Error::open_failed(storage, from, error))?;
     let copy = storage.create(to, len).map_err(|error| Error::unmade("create", to, len, error))?;
     transfer(source.as_ref(), from, copy.as_ref(), to, 0..len, visit)
 }
@@ -330,7 +332,8 @@ pub(crate) fn copy_plain(storage: &dyn Storage, segment: &Segment, to: &Path, le
 /// Returns how many bytes there were.
 pub(crate) fn append_bytes(storage: &dyn Storage, from: &Path, to: &Path, range: Range<u64>) -> Result<u64> {
     let source = compressed::open(storage, from)?;
-    let copy = storage.open(to, Access::Write).map_err(|error| Error::refused("open", storage, to, error))?;
+    let copy =
+        storage.open(to, Access::Write).map_err(|error| Error::access_failed("open", storage, to, error))?;
     let bytes = range.end - range.start;
     copy.allocate(range.end).map_err(|error| Error::unmade("allocate", to, bytes, error))?;
     transfer(source.as_ref(), from, copy.as_ref(), to, range, &mut |_| {})

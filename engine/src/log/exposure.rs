@@ -34,7 +34,7 @@ pub(crate) fn find(storage: &dyn Storage, dir: &Path, access: StoreAccess) -> Op
     let expected = access.file_mode();
     let mut passable = 0o077;
     for directory in std::path::absolute(dir).ok()?.ancestors() {
-        let mode = storage.entry(&layout::followed(directory)).ok()??.mode?;
+        let mode = storage.entry(&layout::path_through_link(directory)).ok()??.mode?;
         // A user who may pass a directory may read the files in it whose names are known; these names are.
         passable &= (mode & 0o011) * 0o7;
     }

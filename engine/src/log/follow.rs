@@ -396,7 +396,7 @@ impl Cursor {
 
     /// Tells a place that is only not yet written from damage.
     fn judge(&mut self, beyond: Vec<SegmentFile>, spot: BadSpot) -> Result<Around> {
-        let near = self.near(spot.offset)?;
+        let near = self.digest_near(spot.offset)?;
         let behind = (self.ahead.len(), beyond.len());
         if near.is_none() && behind == (0, 0) {
             // Whatever is written here from now on is written under the present boot.
@@ -442,7 +442,7 @@ impl Cursor {
     }
 
     /// Returns a digest of the bytes right behind a place. `None` where all of them are 0.
-    fn near(&self, offset: u64) -> Result<Option<[u8; 32]>> {
+    fn digest_near(&self, offset: u64) -> Result<Option<[u8; 32]>> {
         let io = |error| Error::io("read", &self.segment.path, error);
         let mut window = Window::new(Arc::clone(&self.file), None).map_err(io)?;
         let bytes = window.bytes(offset, NEAR_BYTES).map_err(io)?;

@@ -38,7 +38,7 @@ pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Vec<(SequenceNumber, Pa
 }
 
 /// Returns the images that an opening of a log with so many records may use.
-pub(crate) fn kept(
+pub(crate) fn usable_images(
     storage: &dyn Storage,
     dir: &Path,
     next_sequence: SequenceNumber,

@@ -81,7 +81,7 @@ pub(crate) fn pool_of(dir: &Path) -> Option<PathBuf> {
 
 /// Returns the directories of a store, from below, that hold the names on the path to a session's directory.
 pub(crate) fn directories_above_session(store: &Path) -> [PathBuf; 2] {
-    [sessions_dir(store), followed(store)]
+    [sessions_dir(store), path_through_link(store)]
 }
 
 /// Returns the store that a session's directory stands in.
@@ -91,7 +91,7 @@ pub(crate) fn store_of(dir: &Path) -> Option<&Path> {
 
 /// Returns a path to a directory that a host named which also leads through a link: the engine follows no link that stands
 /// where it makes files itself, but a host may keep its store behind one.
-pub(crate) fn followed(directory: &Path) -> PathBuf {
+pub(crate) fn path_through_link(directory: &Path) -> PathBuf {
     directory.join(".")
 }
 

@@ -30,7 +30,7 @@ use foldlog_filesystem::is_out_of_space;
 use uuid::Uuid;
 
 use super::{layout, notes};
-use crate::error::{Error, Holder, Result, here};
+use crate::error::{Error, Holder, Result, host_name};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, HeldLock, Storage, process_mark};
 
@@ -94,7 +94,7 @@ fn take_now(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_us: i64
         Err(error) if is_read_only(&error) => {
             return Ok(Attempt::ReadOnlyDisk(format!("{}: {error}", path.display())));
         }
-        Err(error) => return Err(Error::refused("lock", storage.as_ref(), &path, error)),
+        Err(error) => return Err(Error::access_failed("lock", storage.as_ref(), &path, error)),
     };
     let holder_path = layout::holder_file(store, session);
     let Some(held) = held else {
@@ -138,14 +138,14 @@ fn directory_lock(
         return Ok(None);
     }
     let locked = storage.try_lock_directory(dir);
-    let locked = locked.map_err(|error| Error::refused("lock", storage.as_ref(), dir, error))?;
+    let locked = locked.map_err(|error| Error::access_failed("lock", storage.as_ref(), dir, error))?;
     // The holder left its note in another store, if anywhere.
     locked.map(Some).ok_or_else(|| Error::Locked { session, holder: Holder::default() })
 }
 
 impl WriterLock {
     /// Returns whoever has left another note since, and so believes that it has the lock.
-    fn other(&self) -> Option<Holder> {
+    fn read_other_holder(&self) -> Option<Holder> {
         let (path, own) = self.note.as_ref()?;
         let found: Holder = notes::read(self.storage.as_ref(), path, HOLDER_BYTES_MAX)?;
         // Each sync asks, so nobody looks for a process before it is known to be another one.
@@ -159,7 +159,7 @@ impl WriterLock {
     ///
     /// [`Error::SecondWriter`].
     pub(crate) fn check(&self, session: Uuid) -> Result<()> {
-        let Some(other) = self.other() else { return Ok(()) };
+        let Some(other) = self.read_other_holder() else { return Ok(()) };
         let found = format!("its lock was taken again: {other}");
         Err(Error::SecondWriter { session, found })
     }
@@ -191,12 +191,12 @@ pub(crate) fn keep_writers_away(storage: &Arc<dyn Storage>, dir: &Path) -> Resul
             Err(Error::Locked { session, holder })
         }
         Err(error) if is_read_only(&error) => Ok(None),
-        Err(error) => Err(Error::refused("lock", storage.as_ref(), &path, error)),
+        Err(error) => Err(Error::access_failed("lock", storage.as_ref(), &path, error)),
     })
 }
 
 /// Returns those of the `sessions` in `store` whose locks are held, each with what its holder's note says. Takes no lock.
-pub(crate) fn held(
+pub(crate) fn find_holders(
     storage: &Arc<dyn Storage>,
     store: &Path,
     sessions: &[Uuid],
@@ -229,7 +229,7 @@ pub(crate) fn is_read_only(error: &std::io::Error) -> bool {
 fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64) -> Option<Holder> {
     let holder = Holder {
         pid: Some(std::process::id()),
-        host: here(),
+        host: host_name(),
         since: Some(foldlog_codec::record::time_text(now_us)),
         ended: false,
     };
@@ -250,7 +250,7 @@ fn with_end(holder: Holder) -> Holder {
 /// Returns whether the holder was a process of this machine that has ended: then a process that it forked still holds
 /// the lock.
 fn has_ended(holder: &Holder) -> bool {
-    let here = here();
+    let here = host_name();
     let pid =
         holder.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|_| here.is_some() && holder.host == here);
     pid.is_some_and(|pid| {
@@ -265,7 +265,7 @@ impl Drop for WriterLock {
         }
         stamp(self.storage.as_ref(), &self.dir);
         // The note goes first: without the lock, it might already be the next holder's.
-        if let Some((path, _)) = self.note.as_ref().filter(|_| self.other().is_none()) {
+        if let Some((path, _)) = self.note.as_ref().filter(|_| self.read_other_holder().is_none()) {
             let _ = self.storage.remove_file(path);
         }
         self.directory.take();

@@ -122,7 +122,7 @@ impl Objects {
         if !payload_fits(bytes.len()) {
             return Err(Error::TooLarge { what: "object", found: bytes.len() as u64, max: OBJECT_BYTES_MAX });
         }
-        let object = ObjectId::of(bytes);
+        let object = ObjectId::from_content(bytes);
         let path = self.path(&object);
         if self.unsynced.lock().contains_key(&object) {
             return Ok(object);
@@ -210,7 +210,7 @@ impl Objects {
         self.damage.lock().clone()
     }
 
-    fn noted<T>(&self, read: Result<T>) -> Result<T> {
+    fn note_damage<T>(&self, read: Result<T>) -> Result<T> {
         read.inspect_err(|error| {
             self.damage.lock().get_or_insert_with(|| error.clone());
         })
@@ -218,7 +218,7 @@ impl Objects {
 
     /// Returns the bytes of an object.
     pub(crate) fn get(&self, object: &ObjectId) -> Result<Vec<u8>> {
-        self.noted(self.read(object))
+        self.note_damage(self.read(object))
     }
 
     fn read(&self, object: &ObjectId) -> Result<Vec<u8>> {
@@ -226,7 +226,7 @@ impl Objects {
         // The file really has that length, so the length is no mere claim.
         let mut bytes = vec![0; usize::try_from(object.len).unwrap_or(0)];
         let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", &path, error))?;
-        if read != bytes.len() || ObjectId::of(&bytes) != *object {
+        if read != bytes.len() || ObjectId::from_content(&bytes) != *object {
             return Err(Error::Object { path, reason: UNLIKE_ITS_NAME.to_owned() });
         }
         Ok(bytes)
@@ -243,7 +243,7 @@ impl Objects {
                 self.check_not_collected()?;
                 return Err(bad("it is missing".to_owned()));
             }
-            Err(error) => return Err(Error::unopened(self.storage.as_ref(), &path, error)),
+            Err(error) => return Err(Error::open_failed(self.storage.as_ref(), &path, error)),
         };
         let len = file.len().map_err(|error| Error::io("read", &path, error))?;
         if len != object.len || len > OBJECT_BYTES_MAX {
@@ -286,7 +286,7 @@ impl Objects {
         if self.checked.lock().contains(object) {
             return Ok(());
         }
-        self.noted(self.check_anew(object))?;
+        self.note_damage(self.check_anew(object))?;
         self.checked.lock().insert(*object);
         Ok(())
     }

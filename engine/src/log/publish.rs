@@ -129,13 +129,13 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
     }
 
     /// Returns the sequence number below which everything is durable.
-    pub(crate) fn synced(&self) -> SequenceNumber {
+    pub(crate) fn synced_end(&self) -> SequenceNumber {
         P::get(&self.synced).into()
     }
 
     /// Notes that a sync other than those of [`wait`](SyncGate::wait) made everything below `synced` durable.
     pub(crate) fn raise(&self, synced: SequenceNumber) {
-        if synced <= self.synced() {
+        if synced <= self.synced_end() {
             return;
         }
         let mut state = P::lock(&self.state);
@@ -235,7 +235,7 @@ mod tests {
             }
         });
         assert_eq!(syncs.load(Ordering::SeqCst), 1);
-        assert_eq!(gate.synced(), 8);
+        assert_eq!(gate.synced_end(), 8);
     }
 
     #[test]
@@ -254,8 +254,8 @@ mod tests {
         let refused = gate.wait(5.into(), || Err(NotSynced::Refused(Arc::new("no handle".to_owned()))));
         assert_eq!(*refused.unwrap_err(), "no handle");
         assert!(gate.failure().is_none());
-        assert_eq!(gate.synced(), 3);
+        assert_eq!(gate.synced_end(), 3);
         assert!(gate.wait(5.into(), || Ok(5.into())).unwrap());
-        assert_eq!(gate.synced(), 5);
+        assert_eq!(gate.synced_end(), 5);
     }
 }

@@ -74,7 +74,7 @@ impl RecordLocator {
     }
 
     /// Returns the places that the index keeps, each with its segment's ordinal.
-    pub(crate) fn indexed(&self) -> Vec<RecordLocation> {
+    pub(crate) fn indexed_locations(&self) -> Vec<RecordLocation> {
         let indexed = |(sequence, at): &(SequenceNumber, Location)| {
             let ordinal = self.segments.get(at.segment)?.header.ordinal;
             Some(RecordLocation { sequence: *sequence, ordinal, offset: at.offset })
@@ -83,7 +83,7 @@ impl RecordLocator {
     }
 
     /// Returns the ordinals and salts of the compacted segments.
-    pub(crate) fn compacted(&self) -> Vec<(u32, u64)> {
+    pub(crate) fn compacted_segments(&self) -> Vec<(u32, u64)> {
         let compacted = self.segments.iter().filter(|segment| segment.compacted.is_some());
         compacted.map(Segment::ordinal_and_salt).collect()
     }
@@ -93,7 +93,7 @@ impl RecordLocator {
     /// # Errors
     ///
     /// [`Error::Io`] where a segment cannot be read.
-    pub(crate) fn unsealed(&self, storage: &dyn Storage, below: u32) -> Result<Vec<(u32, u64)>> {
+    pub(crate) fn unsealed_segments(&self, storage: &dyn Storage, below: u32) -> Result<Vec<(u32, u64)>> {
         let mut unsealed = Vec::new();
         for segment in self.segments.iter().filter(|segment| segment.header.ordinal < below) {
             if segment.seal(storage)?.is_none() {
@@ -174,8 +174,8 @@ impl RecordLocator {
         for (at, segment) in segments.iter().enumerate() {
             index.note(segment.header.first_sequence, Location { segment: at, offset: HEADER_LEN as u64 });
         }
-        let compaction = Compaction::of(storage.as_ref(), &segments)?;
-        let compaction = compaction.and_then(|compaction| compaction.below(self.next_sequence));
+        let compaction = Compaction::read(storage.as_ref(), &segments)?;
+        let compaction = compaction.and_then(|compaction| compaction.part_below(self.next_sequence));
         Ok(RecordLocator {
             segments: Arc::new(segments),
             index,
@@ -241,7 +241,7 @@ impl RecordLocator {
                     Ok(frame) => frame,
                     Err(error) => {
                         segment.check_not_replaced(storage.as_ref())?;
-                        return Err(segment.changed(storage.as_ref(), offset, next, &error));
+                        return Err(segment.changed_error(storage.as_ref(), offset, next, &error));
                     }
                 };
                 visit(segment, offset, frame)?;
@@ -330,7 +330,7 @@ impl RecordLocator {
                     Ok(frame) => frame,
                     Err(error) => {
                         segment.check_not_replaced(storage.as_ref())?;
-                        return Err(segment.changed(storage.as_ref(), offset, next, &error));
+                        return Err(segment.changed_error(storage.as_ref(), offset, next, &error));
                     }
                 };
                 let len = frame.len() as u64;

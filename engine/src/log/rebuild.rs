@@ -102,7 +102,7 @@ impl Ranges {
     }
 
     /// Returns the range that the record is in.
-    fn of(&self, sequence: SequenceNumber) -> Option<(SequenceNumber, SequenceNumber)> {
+    fn range_of(&self, sequence: SequenceNumber) -> Option<(SequenceNumber, SequenceNumber)> {
         self.ranges.iter().copied().find(|(from, end)| (*from..=*end).contains(&sequence))
     }
 }
@@ -122,13 +122,13 @@ pub(crate) struct RemadeLog {
 impl RemadeLog {
     /// Begins the log of a new session in the directory `dir`.
     pub(crate) fn new(ground: &LogEnvironment, dir: &Path, opened: &SessionOpening) -> RemadeLog {
-        let identity = LogIdentity::of(opened);
+        let identity = LogIdentity::from_opening(opened);
         let log = LogWriter::create(ground, dir, identity, Default::default(), Vec::new());
-        RemadeLog { ground: Some((ground.clone(), opened.session)), ..RemadeLog::of(log, dir) }
+        RemadeLog { ground: Some((ground.clone(), opened.session)), ..RemadeLog::from_log(log, dir) }
     }
 
     /// Goes on with a log that is there, behind which nothing but plain records can be appended.
-    pub(crate) fn of(log: LogWriter, dir: &Path) -> RemadeLog {
+    pub(crate) fn from_log(log: LogWriter, dir: &Path) -> RemadeLog {
         let (dropped, chains) = (Ranges::default(), BTreeMap::new());
         RemadeLog { log, dir: dir.to_owned(), ground: None, dropped, chains }
     }
@@ -204,7 +204,8 @@ impl RemadeLog {
         let located = FrameLocation { segment, offset: last.offset, time_us, crc: chain, end: last.end };
         self.log.finish()?;
         self.log.sync_plan().run(ground.storage.as_ref(), &|| ())?;
-        self.log = LogWriter::fork(ground, &self.dir, LogIdentity::of(&opened), places, located, epoch);
+        self.log =
+            LogWriter::fork(ground, &self.dir, LogIdentity::from_opening(&opened), places, located, epoch);
         *session = opened.session;
         self.chains.insert(last.ordinal, chain);
         Ok(Ok(()))
@@ -240,7 +241,7 @@ impl RemadeLog {
             let [segment, next] = pair else { continue };
             let (first, chain) =
                 (segment.header.first_sequence, self.chains.get(&segment.header.ordinal).copied());
-            let range = self.dropped.of(first);
+            let range = self.dropped.range_of(first);
             if first == next.header.first_sequence || range.is_none() && chain.is_none() {
                 continue;
             }

@@ -217,7 +217,7 @@ impl<'a> Scanner<'a> {
 
     /// Returns what compactions have left of the log, if there were any.
     pub(crate) fn compaction(&self) -> Result<Option<Arc<Compaction>>> {
-        Compaction::of(self.walk.storage, &self.walk.chain.segments)
+        Compaction::read(self.walk.storage, &self.walk.chain.segments)
     }
 
     /// Returns how many bytes are to be walked, those of the last segment left out: that segment may be long and nearly
@@ -553,7 +553,7 @@ impl<'a> ChainWalk<'a> {
             && self.watermark == self.next_sequence;
         let mut leftovers: Vec<PathBuf> = self.chain.beyond.iter().map(|file| file.path.clone()).collect();
         leftovers.append(&mut self.chain.half_built);
-        let compaction = Compaction::of(self.storage, &self.chain.segments)?;
+        let compaction = Compaction::read(self.storage, &self.chain.segments)?;
         Ok(LogScan {
             compaction,
             ordinal_max: self.chain.ordinal_max,

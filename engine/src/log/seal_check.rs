@@ -31,7 +31,7 @@ pub(crate) fn check_compacted(storage: &dyn Storage, segment: &Segment) -> Resul
 pub(crate) fn compare(storage: &dyn Storage, segment: &Segment) -> Result<Option<Result<()>>> {
     // What stands before the segment's end is read by whoever walks its frames.
     let damage = || compressed::damage(storage, &segment.path, segment.end.unwrap_or(0));
-    let Some(mut sealed) = SealVerifier::of(storage, segment)? else {
+    let Some(mut sealed) = SealVerifier::from_segment(storage, segment)? else {
         let damage = damage()?;
         let damage = if damage.is_none() { damage_behind(storage, segment, 0)? } else { damage };
         return Ok(damage.map(Err));
@@ -104,7 +104,7 @@ pub(crate) struct SealVerifier {
 
 impl SealVerifier {
     /// Begins before the first frame of a segment; `None` if the segment has no seal.
-    pub(crate) fn of(storage: &dyn Storage, segment: &Segment) -> Result<Option<SealVerifier>> {
+    pub(crate) fn from_segment(storage: &dyn Storage, segment: &Segment) -> Result<Option<SealVerifier>> {
         let seal = if segment.end.is_some() { segment.seal(storage)? } else { None };
         Ok(seal.map(|(seal, len)| SealVerifier { seal, len, digest: SegmentDigest::new() }))
     }

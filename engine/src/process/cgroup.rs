@@ -42,7 +42,7 @@ impl Cgroup {
 
     /// Returns the group at a path that a log recorded. Since anybody may have written the log, returns
     /// `None` unless the path is absolute and plain, ends with `name`, and is a control group.
-    pub(crate) fn recorded(path: &str, name: &str) -> Option<Cgroup> {
+    pub(crate) fn from_recorded_path(path: &str, name: &str) -> Option<Cgroup> {
         let directory = PathBuf::from(path);
         let is_plain = directory.is_absolute()
             && directory.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
@@ -115,7 +115,7 @@ fn found_in(mounts: &[u8], groups: &[u8]) -> Option<PathBuf> {
         // The fields: mount, parent, device, root, mount point, options, any more, `-`, type.
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let kind = words.iter().skip_while(|word| **word != b"-").nth(1)?;
-        let (root, mounted) = (unescaped(words.get(3)?), unescaped(words.get(4)?));
+        let (root, mounted) = (unescape_path(words.get(3)?), unescape_path(words.get(4)?));
         if *kind != b"cgroup2" {
             return None;
         }
@@ -124,7 +124,7 @@ fn found_in(mounts: &[u8], groups: &[u8]) -> Option<PathBuf> {
 }
 
 /// Decodes a path of `mountinfo`, in which `\` and three octal digits stand for a space and the like.
-fn unescaped(listed: &[u8]) -> PathBuf {
+fn unescape_path(listed: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(listed.len());
     let mut rest = listed;
     while let [first, after @ ..] = rest {
@@ -159,8 +159,8 @@ mod tests {
         let path = directory.path().join("foldlog-call");
         fs::create_dir(&path).unwrap();
         let path = path.to_str().unwrap();
-        assert!(Cgroup::recorded(path, "foldlog-call").is_none());
-        assert!(Cgroup::recorded("/sys/fs/cgroup/../foldlog-call", "foldlog-call").is_none());
-        assert!(Cgroup::recorded("foldlog-call", "foldlog-call").is_none());
+        assert!(Cgroup::from_recorded_path(path, "foldlog-call").is_none());
+        assert!(Cgroup::from_recorded_path("/sys/fs/cgroup/../foldlog-call", "foldlog-call").is_none());
+        assert!(Cgroup::from_recorded_path("foldlog-call", "foldlog-call").is_none());
     }
 }

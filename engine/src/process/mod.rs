@@ -108,7 +108,7 @@ impl StartMoment {
 
     /// Returns whether a process was started after this moment.
     fn is_before(&self, process: i32) -> bool {
-        started(process).is_some_and(|ticks| (ticks, process) > (self.ticks, self.id))
+        start_time(process).is_some_and(|ticks| (ticks, process) > (self.ticks, self.id))
     }
 }
 
@@ -134,7 +134,7 @@ pub fn end_all_with(variable: &str, value: &str, since: Option<StartMoment>) -> 
 
 /// Returns the boot id of the machine, and the inode of this process's namespace of process ids. In another
 /// boot or namespace, a process id belongs to another process.
-pub(crate) fn here() -> (Option<String>, Option<u64>) {
+pub(crate) fn boot_and_namespace() -> (Option<String>, Option<u64>) {
     let boot = FileStorage::new().boot_id().map(|boot| boot.to_string());
     let namespace = fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino());
     (boot, namespace)
@@ -142,7 +142,7 @@ pub(crate) fn here() -> (Option<String>, Option<u64>) {
 
 /// Returns when a process was started, in clock ticks since the machine was started. `None` if there is no
 /// such process.
-pub(crate) fn started(process: i32) -> Option<u64> {
+pub(crate) fn start_time(process: i32) -> Option<u64> {
     field(process, 22)?.parse().ok()
 }
 
@@ -232,16 +232,16 @@ pub struct ProcessIdentity {
 
 impl ProcessIdentity {
     /// Returns the identity of a process that runs, or `None` if the system shows no such process.
-    pub fn of(pid: u32) -> Option<ProcessIdentity> {
+    pub fn from_pid(pid: u32) -> Option<ProcessIdentity> {
         let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0)?;
-        let (boot, namespace) = here();
-        Some(ProcessIdentity { pid, start_time: started(pid)?, boot, namespace })
+        let (boot, namespace) = boot_and_namespace();
+        Some(ProcessIdentity { pid, start_time: start_time(pid)?, boot, namespace })
     }
 
     /// Returns whether the process still runs. One that has ended and that nobody has waited for does not. A process of
     /// another boot or namespace does not run here, whatever its number.
     pub fn is_alive(&self) -> bool {
-        self.is_of_here() && started(self.pid) == Some(self.start_time) && !is_over(self.pid)
+        self.is_of_here() && start_time(self.pid) == Some(self.start_time) && !is_over(self.pid)
     }
 
     /// Asks the process to end, with SIGTERM. Returns `false` if it does not run, or may not be signalled.
@@ -275,7 +275,7 @@ impl ProcessIdentity {
 
     /// Returns whether the identity was taken in this boot and in this namespace of process ids.
     fn is_of_here(&self) -> bool {
-        let (boot, namespace) = here();
+        let (boot, namespace) = boot_and_namespace();
         self.pid > 0 && self.boot == boot && self.namespace == namespace
     }
 

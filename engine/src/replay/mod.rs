@@ -211,7 +211,7 @@ struct Processes {
 
 impl<'a> Replay<'a> {
     /// Prepares a replay of the whole log, which stops at the first divergence.
-    pub fn of(log: &'a LogReader, types: &SessionTypes) -> Replay<'a> {
+    pub fn new(log: &'a LogReader, types: &SessionTypes) -> Replay<'a> {
         let rules = Rules {
             all: false,
             patience: PATIENCE,
@@ -283,7 +283,7 @@ impl<'a> Replay<'a> {
     /// [`Error::UnsupportedKind`] if the log holds a record of a later version. [`Error::Io`] or [`Error::Object`] if
     /// the log or an object that it names cannot be read, or is damaged.
     pub fn run<T>(&self, mut host: impl FnMut(Session) -> T) -> Result<ReplayReport> {
-        let recorded = self.log.recorded();
+        let recorded = self.log.recorded_log();
         check_declared(&self.types, recorded.names)?;
         let begin = self.begin()?;
         let end = self.end(begin)?;
@@ -304,7 +304,7 @@ impl<'a> Replay<'a> {
             let (storage, all_places) = (Arc::clone(recorded.storage), recorded.places.clone());
             let recording = ReplayLog::new(storage, all_places, from, end, closed, rules.clone());
             if !self.is_hosts(from, end)? {
-                live = self.continued(live, &recorded, end)?;
+                live = self.continue_fold(live, &recorded, end)?;
                 continue;
             }
             let part =
@@ -391,7 +391,7 @@ impl<'a> Replay<'a> {
     ) -> Result<T> {
         self.run(&mut host)?.or_diverged()?;
         let last = self.end(self.begin()?)?.saturating_sub(1);
-        let fork = store.fork(self.log.opened().session, last, &self.types, options)?;
+        let fork = store.fork(self.log.opening_record().session, last, &self.types, options)?;
         Ok(host(fork))
     }
 
@@ -428,7 +428,7 @@ impl<'a> Replay<'a> {
         let mut live = LiveState { projection, ..LiveState::default() };
         // Kept while the records pass, or each of these rollbacks would fold the log once more.
         recorded.rollbacks.range(begin..).for_each(|(_, rollback)| live.positions.expect_target(rollback.to));
-        let live = self.continued(live, recorded, begin)?;
+        let live = self.continue_fold(live, recorded, begin)?;
         let open = live.projection.operations.open().next().map(|open| open.operation);
         match open.filter(|_| self.from.is_some()) {
             Some(operation) => Err(Error::InsideTransaction { position: begin.saturating_sub(1), operation }),
@@ -437,7 +437,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Continues a fold through the records below `end`.
-    fn continued(
+    fn continue_fold(
         &self,
         live: LiveState,
         recorded: &RecordedLog<'_>,
@@ -452,8 +452,8 @@ impl<'a> Replay<'a> {
     /// Finds the processes that wrote the records from `begin` to before `end`.
     fn processes(&self, begin: SequenceNumber, end: SequenceNumber) -> Result<Processes> {
         // In the segments that a fork shares with its parent stand the parent's processes.
-        let session = self.log.opened().session;
-        let segments = self.log.recorded().places.segments.iter();
+        let session = self.log.opening_record().session;
+        let segments = self.log.recorded_log().places.segments.iter();
         let own: BTreeSet<&Path> = segments
             .filter(|segment| segment.header.session == session)
             .map(|segment| segment.path.as_path())

@@ -32,7 +32,7 @@ pub(super) fn ancestors(store: &OpenStore, opened: &SessionOpening) -> Vec<Uuid>
         }
         ancestors.push(session);
         parent = match store.writers.get(session) {
-            Some(open) => open.opened().parent,
+            Some(open) => open.opening_record().parent,
             // One that cannot be read is told of by whoever opens it.
             None => scan::scan(storage, &dir, &mut |_| Ok(())).ok().and_then(|scan| scan.opened.parent),
         };

@@ -52,7 +52,7 @@ impl SaidDropped {
             let Some(object) = payload.object() else { return Ok(Cow::Borrowed(payload.bytes())) };
             let bytes = replicator.get_object(session, object);
             let bytes = bytes.map_err(|error| replica_error(session, error))?;
-            match ObjectId::of(&bytes) == object {
+            match ObjectId::from_content(&bytes) == object {
                 true => Ok(Cow::Owned(bytes)),
                 false => {
                     let reason = "a payload has other bytes than its name says".to_owned();
@@ -92,14 +92,14 @@ impl SessionInner {
         })?;
         // Another worker's log may have been compacted elsewhere, or further.
         if let Some(before) = replica.said_dropped() {
-            dropped = dropped.behind(&before);
+            dropped = dropped.merge_earlier(&before);
         }
         let (data, time_us) = (dropped.encode(), self.now_us());
         let mut state = self.state.lock();
         if self.refusal(&state).is_some() {
             return Ok(());
         }
-        let reference = self.recorded(&state, &data)?;
+        let reference = self.store_if_large(&state, &data)?;
         let data = Payload::new(reference.as_deref().unwrap_or(&data));
         let body = Observed { name: DROPPED_BODIES.to_owned(), data }.encode();
         let pending = PendingRecord::new(RecordKind::OBSERVED, &body, RecordBody::Observed);

@@ -10,7 +10,7 @@ use foldlog_codec::body::{Action, AddedItems, Dispatch, Effect, Lane, ObjectId, 
 
 use super::recorded_log::ReplayRecord;
 use crate::divergence::{
-    Difference, LeaveOut, OtherRecord, compare, compare_values, record_name, resolved, shown_name,
+    Difference, LeaveOut, OtherRecord, compare, compare_values, record_name, resolve_effects, shown_name,
 };
 use crate::error::Error;
 use crate::log::objects::Objects;
@@ -45,7 +45,7 @@ impl RecordComparison<'_> {
     }
 
     /// Names a recorded record.
-    pub(super) fn other(&self, recorded: &ReplayRecord) -> OtherRecord {
+    pub(super) fn describe_record(&self, recorded: &ReplayRecord) -> OtherRecord {
         let record = shown_name(recorded.kind, &recorded.body, self.names);
         OtherRecord { sequence: recorded.sequence, record }
     }
@@ -70,7 +70,7 @@ impl RecordComparison<'_> {
         let (Ok(old), Ok(new)) = (Dispatch::decode(&recorded.body), Dispatch::decode(self.produced)) else {
             return Ok(None);
         };
-        let effects = resolved(&old, self.names);
+        let effects = resolve_effects(&old, self.names);
         let event = self.event_up_to_date(recorded, &old, types)?;
         let mut items = Vec::new();
         for effect in &effects {
@@ -91,7 +91,7 @@ impl RecordComparison<'_> {
             None => effect,
         });
         let mut body = Dispatch { action, effects: Some(effects.collect()) }.encode();
-        Lane::of(self.kind, &recorded.body).unwrap_or_default().add_to(&mut body, 0);
+        Lane::decode(self.kind, &recorded.body).unwrap_or_default().add_to(&mut body, 0);
         Ok(Some(body))
     }
 

@@ -71,7 +71,7 @@ impl SessionInner {
             false => {
                 let reason = "each confirmation of the session's claim came too late, for its lease: is the lease \
                               shorter than the place needs to answer?";
-                Err(self.unconfirmed(ReplicaError::Failed { reason: reason.to_owned() }))
+                Err(self.stop_unconfirmed(ReplicaError::Failed { reason: reason.to_owned() }))
             }
         }
     }
@@ -81,14 +81,14 @@ impl SessionInner {
         self.check_process()?;
         let Some(replica) = self.confirms() else { return Ok(()) };
         let confirmed = replica.claim_confirmer().confirm(self.id, replica.epoch());
-        confirmed.map_err(|error| self.unconfirmed(error))
+        confirmed.map_err(|error| self.stop_unconfirmed(error))
     }
 
     /// Takes no writes any more, since the claim was not confirmed.
-    fn unconfirmed(&self, error: ReplicaError) -> Error {
+    fn stop_unconfirmed(&self, error: ReplicaError) -> Error {
         let Some(replica) = &self.replica else { return replica_error(self.id, error) };
         if let ReplicaError::Fenced { epoch, by } = &error {
-            self.note_fenced(SessionFence { from: replica.held(), epoch: *epoch, by: by.clone() });
+            self.note_fenced(SessionFence { from: replica.replicated_end(), epoch: *epoch, by: by.clone() });
         }
         self.stop_for(&replica.fail(replica_error(self.id, error)))
     }

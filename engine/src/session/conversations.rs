@@ -419,7 +419,7 @@ impl Session {
     pub fn resume(&self, evaluation_id: Option<&str>) -> Result<Resume> {
         let state = self.inner.state.lock();
         if state.interrupted {
-            return Err(self.inner.interrupted(&state));
+            return Err(self.inner.interrupted_error(&state));
         }
         let projection = &state.live.projection;
         let conversations = &projection.conversations;
@@ -458,7 +458,7 @@ impl Session {
         evaluation: &'a str,
         original: Option<OriginalMessage>,
     ) -> ConversationScope<'a> {
-        let original = original.map(OriginalMessage::recorded);
+        let original = original.map(OriginalMessage::into_original);
         ConversationScope { lane: self.record_lane(), original, ..ConversationScope::new(evaluation) }
     }
 
@@ -553,7 +553,7 @@ fn turn_parts(state: &WriterState, evaluation: &str) -> Option<TurnParts> {
         }
     }
     let (answer, calls) = answer?;
-    let settled = conversations.decided(place, answer).filter(|(_, entry)| {
+    let settled = conversations.decided_entries(place, answer).filter(|(_, entry)| {
         // Otherwise the call was interrupted, or is to run again.
         matches!(entry.kind, EntryKind::Settled | EntryKind::Decided) && !entry.flag
     });

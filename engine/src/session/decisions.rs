@@ -220,7 +220,7 @@ impl Session {
         operations: &[OperationId],
         limit: Duration,
     ) -> impl Future<Output = Result<DecisionWait>> + Send + use<> {
-        use crate::offload::{offload, woken};
+        use crate::offload::{offload, wait_for_any};
         let (session, operations) = (self.clone(), operations.to_vec());
         async move {
             let until = clock::after(limit);
@@ -244,7 +244,7 @@ impl Session {
                 if !decided.is_empty() || operations.is_empty() || clock::is_past(until) {
                     return Ok(DecisionWait { decided, refused });
                 }
-                woken([heard], Some(over_at)).await;
+                wait_for_any([heard], Some(over_at)).await;
             }
         }
     }
@@ -273,7 +273,7 @@ impl Session {
         refused: &mut Vec<RefusedDecision>,
     ) -> Result<(Vec<OperationId>, Instant)> {
         refused.extend(self.take_decisions()?.refused);
-        Ok((self.inner.decided(operations), look_again(until)))
+        Ok((self.inner.filter_decided(operations), look_again(until)))
     }
 
     /// Records a decision that was left, if it fits, and returns the answer.
@@ -384,7 +384,7 @@ impl Session {
             let is_engines = matches!(recording.head()?, Some((_, RecordProducer::Engine)));
             Ok((!is_engines).then_some(()))
         })?;
-        let Some((head, whose)) = state.recording()?.head()? else { return Ok(None) };
+        let Some((head, whose)) = state.replay_log_mut()?.head()? else { return Ok(None) };
         if head.kind != RecordKind::SETTLE || whose != own {
             return Ok(None);
         }
@@ -405,12 +405,12 @@ impl Session {
         let own = RecordProducer::Lane(self.lane_name());
         loop {
             self.take_replayed()?;
-            let decided = self.inner.decided(operations);
+            let decided = self.inner.filter_decided(operations);
             if !decided.is_empty() || operations.is_empty() {
                 return Ok(DecisionWait { decided, refused: Vec::new() });
             }
             let mut state = self.inner.state.lock();
-            let recording = state.recording()?;
+            let recording = state.replay_log_mut()?;
             let over_at = clock::after(recording.rules.patience).min(until);
             let is_others =
                 recording.head()?.is_some_and(|(_, whose)| whose != own && whose != RecordProducer::Engine);
@@ -429,7 +429,7 @@ fn value(operation: OperationId, bytes: &[u8]) -> Result<Value> {
 
 impl SessionInner {
     /// Returns which of the operations wait for nobody.
-    fn decided(&self, operations: &[OperationId]) -> Vec<OperationId> {
+    fn filter_decided(&self, operations: &[OperationId]) -> Vec<OperationId> {
         let state = self.state.lock();
         let standings = self.standings(&state);
         operations.iter().copied().filter(|one| waits_for(&standings, *one).is_none()).collect()

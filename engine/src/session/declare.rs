@@ -23,7 +23,7 @@ impl SessionInner {
             return Ok((Arc::clone(plan), None));
         }
         self.check_declared(E::NAME)?;
-        let (plan, declare) = self.new_plan(state, &EventFacts::of::<E>())?;
+        let (plan, declare) = self.new_plan(state, &EventFacts::for_event::<E>())?;
         match declare {
             None => drop(state.plans.insert(TypeId::of::<E>(), Arc::clone(&plan))),
             // A plan by the name is for the version that the log has known so far.
@@ -67,12 +67,12 @@ impl SessionInner {
         let types = self.types()?;
         let names = &state.live.projection.names;
         match declaration(event, types, names)? {
-            None => Ok((Arc::new(EventPlan::of(event, types, names)?), None)),
+            None => Ok((Arc::new(EventPlan::new(event, types, names)?), None)),
             Some(declare) => {
                 names.check_len(&declare)?;
                 let mut names = DeclaredNames::clone(names);
                 names.learn(declare.clone());
-                Ok((Arc::new(EventPlan::of(event, types, &names)?), Some(declare)))
+                Ok((Arc::new(EventPlan::new(event, types, &names)?), Some(declare)))
             }
         }
     }

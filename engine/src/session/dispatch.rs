@@ -113,7 +113,7 @@ impl Session {
                 inner.write_fast(state, time_us, fast_path, event, buffer, lane.as_ref())
             }
             fast_path => {
-                let event = DispatchedEvent::held(Arc::new(event));
+                let event = DispatchedEvent::from_held(Arc::new(event));
                 let event = NamedEvent { event, name: E::NAME, plan: SessionInner::plan::<E> };
                 inner.write_shared(state, time_us, fast_path, event, buffer, lane)
             }
@@ -125,11 +125,11 @@ impl Session {
         // The rules hold the paths of declared events alone.
         if !E::NOT_COMPARED.is_empty() {
             let mut state = self.inner.writable()?;
-            Arc::make_mut(&mut state.recording()?.rules.left_out).add(E::NAME, E::NOT_COMPARED);
+            Arc::make_mut(&mut state.replay_log_mut()?.rules.left_out).add(E::NAME, E::NOT_COMPARED);
         }
         let fast_path =
             |state: &WriterState| state.plans.get(&TypeId::of::<E>()).and_then(|plan| plan.fast_path);
-        let event = DispatchedEvent::held(event);
+        let event = DispatchedEvent::from_held(event);
         let event = NamedEvent { event, name: E::NAME, plan: SessionInner::plan::<E> };
         self.write_again(event, buffer, fast_path)
     }
@@ -182,7 +182,7 @@ impl Session {
             refused: &mut |state| {
                 let (plan, declare) = (event.plan)(inner, state)?;
                 let value = &event.event.value;
-                inner.reduced(state, inner.now_us(), declare.is_some(), &plan, value).map(drop)
+                inner.run_reducers(state, inner.now_us(), declare.is_some(), &plan, value).map(drop)
             },
         };
         let state = self.attempt(state, types_change(inner.types.as_ref(), event.name), attempt)?;
@@ -225,7 +225,7 @@ impl Session {
 
     fn clear_with<S: Slice>(&self, clear: Clear<S::Item>) -> Result<SequenceNumber> {
         self.change::<S>(Action::Clear, "clear", |rows, version| {
-            resolve_op(rows, SliceOp::Clear(clear), version, &ItemCoding::of::<S>())
+            resolve_op(rows, SliceOp::Clear(clear), version, &ItemCoding::for_slice::<S>())
         })
     }
 
@@ -331,7 +331,7 @@ impl Session {
         let empty = Rows::default();
         let items = state.live.projection.items(declared.id).map(|(_, items)| items);
         let version = types.map_or(slice.version, |types| types.item_version);
-        let mut effect = resolve(items.map_or(&empty, SliceItems::held), version)?;
+        let mut effect = resolve(items.map_or(&empty, SliceItems::rows_in_memory), version)?;
         let mut decoded = Vec::new();
         ready(inner, &state, declared.id, &mut effect, &mut decoded)?;
         let dispatch = Dispatch { action, effects: Some(vec![effect.to_record(declared.id)]) };
@@ -350,7 +350,7 @@ pub(super) struct DispatchedEvent {
 }
 
 impl DispatchedEvent {
-    fn held(value: AnyValue) -> DispatchedEvent {
+    fn from_held(value: AnyValue) -> DispatchedEvent {
         DispatchedEvent { value, is_held: true }
     }
 }
@@ -495,7 +495,7 @@ impl SessionInner {
     }
 
     /// Runs the reducers of an event, whose record has another before it if it `is_declared`.
-    fn reduced(
+    fn run_reducers(
         &self,
         state: &WriterState,
         time_us: i64,
@@ -535,8 +535,8 @@ impl SessionInner {
     ) -> Result<SequenceNumber> {
         let EncodedEvent { event, payload, lane } = encoded;
         let ReducerOutput { decoded, effects, as_declared } =
-            self.reduced(&state, time_us, declare.is_some(), plan, &event.value)?;
-        let data = self.recorded(&state, payload)?;
+            self.run_reducers(&state, time_us, declare.is_some(), plan, &event.value)?;
+        let data = self.store_if_large(&state, payload)?;
         let data: &[u8] = data.as_deref().unwrap_or(payload);
         let effects =
             (!as_declared).then(|| effects.iter().map(|(slice, effect)| effect.to_record(*slice)).collect());
@@ -604,7 +604,7 @@ fn ready(
 ) -> Result<()> {
     let NewItems::Items { items, .. } = &mut effect.added else { return Ok(()) };
     for (ordinal, NewItem { bytes, typed }) in (0..).zip(items) {
-        if let Some(reference) = inner.recorded(state, bytes)? {
+        if let Some(reference) = inner.store_if_large(state, bytes)? {
             *bytes = reference;
         }
         if let Some(typed) = typed.take() {

@@ -21,7 +21,7 @@ pub(super) struct EventFacts {
 }
 
 impl EventFacts {
-    pub(super) fn of<E: Event>() -> EventFacts {
+    pub(super) fn for_event<E: Event>() -> EventFacts {
         let (name, event_type) = (SmolStr::new_static(E::NAME), Some(ItemType::of::<E>()));
         EventFacts { name, version: E::VERSION, event_type }
     }
@@ -78,7 +78,7 @@ pub(super) struct PlannedReducer {
 }
 
 impl EventPlan {
-    pub(super) fn of(event: &EventFacts, types: &SessionTypes, names: &DeclaredNames) -> Result<EventPlan> {
+    pub(super) fn new(event: &EventFacts, types: &SessionTypes, names: &DeclaredNames) -> Result<EventPlan> {
         let EventFacts { name: event_name, version, .. } = event;
         let declared = names.event_named(event_name).ok_or_else(|| Error::Inconsistent {
             sequence: SequenceNumber::MIN,

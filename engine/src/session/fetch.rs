@@ -136,13 +136,13 @@ fn fetch_behind(
     replicator: &dyn Replicator,
 ) -> Result<LoadedSession> {
     let (session, storage) = (read.scan.session, &store.options.storage);
-    let log = LogWriter::open(&store.ground(), dir, read.scan);
-    let mut fetch = Fetch::behind(session, dir, replicator, storage, log, read.folded);
+    let log = LogWriter::open(&store.log_environment(), dir, read.scan);
+    let mut fetch = Fetch::with_log(session, dir, replicator, storage, log, read.folded);
     let end = fetch.read()?.next;
     let mut log = fetch.finish()?;
     log.attest(end)?;
     log.sync_plan().run(storage.as_ref(), &|| ())?;
-    open_read(ReadGround::of(&store.options), dir, types, LogSlices::InLog)
+    open_read(ReadGround::from_options(&store.options), dir, types, LogSlices::InLog)
 }
 
 /// Brings a local copy of a session up to what the store's replicator holds, under the session's lock, and returns how many records the
@@ -153,7 +153,7 @@ pub(crate) fn pull(
     session: Uuid,
 ) -> Result<(SequenceNumber, SequenceNumber)> {
     let storage = &store.options.storage;
-    let read = open_read(ReadGround::of(&store.options), dir, None, LogSlices::InLog)?;
+    let read = open_read(ReadGround::from_options(&store.options), dir, None, LogSlices::InLog)?;
     let local = read.scan.next_sequence;
     let Some(replication) = &store.options.replication else { return Ok((local, local)) };
     let held = replica::compare(replication, session, storage, &read.scan.places())?.held;
@@ -176,13 +176,17 @@ pub(super) fn claim_new(store: &Arc<OpenStore>, dir: &Path, session: Uuid) -> Re
 }
 
 /// Returns what feeds a session that this process has claimed and made of what the replicator holds.
-pub(super) fn claimed(
+pub(super) fn replica_from_claim(
     store: &Arc<OpenStore>,
     session: Uuid,
     dir: &Path,
     claimed: ReplicaClaim,
 ) -> Option<Replica> {
-    store.options.replication.as_ref().map(|replication| Replica::of(replication, session, dir, claimed))
+    store
+        .options
+        .replication
+        .as_ref()
+        .map(|replication| Replica::from_claim(replication, session, dir, claimed))
 }
 
 /// Appends records that a replicator holds to a log, each with its sequence number, time and body, and before it the payloads that
@@ -237,7 +241,7 @@ impl Drop for Fetch<'_> {
 
 impl<'a> Fetch<'a> {
     /// Makes a new log in the directory `dir`.
-    pub(crate) fn anew(
+    pub(crate) fn with_new_log(
         session: Uuid,
         dir: &'a Path,
         replicator: &'a dyn Replicator,
@@ -260,7 +264,7 @@ impl<'a> Fetch<'a> {
     }
 
     /// Appends to the log in the directory `dir`.
-    fn behind(
+    fn with_log(
         session: Uuid,
         dir: &'a Path,
         replicator: &'a dyn Replicator,
@@ -268,7 +272,7 @@ impl<'a> Fetch<'a> {
         log: LogWriter,
         folded: LiveState,
     ) -> Fetch<'a> {
-        let live = Some((RemadeLog::of(log, dir), folded));
+        let live = Some((RemadeLog::from_log(log, dir), folded));
         let captures = CaptureReceiver::new(dir);
         Fetch {
             session,
@@ -309,7 +313,7 @@ impl<'a> Fetch<'a> {
         result?;
         self.append_last(false)?;
         if next != self.next() {
-            return Err(self.refused("it holds fewer records than it did"));
+            return Err(self.fetch_error("it holds fewer records than it did"));
         }
         let said_dropped = said.read(self.session, replicator)?;
         Ok(FetchedExtent { next, captures_from: from.from(), said_dropped })
@@ -340,12 +344,12 @@ impl<'a> Fetch<'a> {
     ///
     /// [`Error::ReplicaFailed`].
     pub(crate) fn check(&self) -> Result<()> {
-        let nothing = || self.refused("it holds nothing of that session");
+        let nothing = || self.fetch_error("it holds nothing of that session");
         let (log, _) = self.live.as_ref().ok_or_else(nothing)?;
         if log.session().is_some_and(|session| session != self.session) {
-            return Err(self.refused("its records are another session's"));
+            return Err(self.fetch_error("its records are another session's"));
         }
-        log.check().map_err(|reason| self.refused(reason))
+        log.check().map_err(|reason| self.fetch_error(reason))
     }
 
     /// Makes a log of what was read so far that can be read back from its directory, once: what is read behind that is appended to it. Its
@@ -363,12 +367,12 @@ impl<'a> Fetch<'a> {
         if self.is_settled {
             return Ok(());
         }
-        let nothing = self.refused("it holds nothing of that session");
+        let nothing = self.fetch_error("it holds nothing of that session");
         let Some((log, live)) = self.live.take() else { return Err(nothing) };
         let names = &live.projection.names;
         let context = AppendContext { synced: SequenceNumber::MIN, declared: &|| names.all() };
         let log = log.finish(&context)?;
-        self.live = Some((RemadeLog::of(log, self.dir), live));
+        self.live = Some((RemadeLog::from_log(log, self.dir), live));
         self.is_settled = true;
         self.sync()
     }
@@ -386,7 +390,7 @@ impl<'a> Fetch<'a> {
     /// Makes what was appended durable, and returns the log. Its name may still be a temporary one.
     pub(crate) fn finish(mut self) -> Result<LogWriter> {
         self.settle()?;
-        let nothing = self.refused("it holds nothing of that session");
+        let nothing = self.fetch_error("it holds nothing of that session");
         let Some((mut log, _)) = self.live.take() else { return Err(nothing) };
         log.log.finish()?;
         log.log.sync_plan().run(self.storage.as_ref(), &|| ())?;
@@ -404,7 +408,7 @@ impl<'a> Fetch<'a> {
         self.ground.is_none() || self.is_settled
     }
 
-    fn refused(&self, reason: &str) -> Error {
+    fn fetch_error(&self, reason: &str) -> Error {
         Error::ReplicaFailed { session: self.session, reason: reason.to_owned() }
     }
 
@@ -419,12 +423,12 @@ impl<'a> Fetch<'a> {
 
     fn append(&mut self, record: &Record<'_>, begins_segment: bool) -> Result<()> {
         if self.live.is_none() {
-            self.live = Some(self.begun(record)?);
+            self.live = Some(self.begin_log(record)?);
         } else if self.goes_on() && matches!(record.kind, RecordKind::OPENED | RecordKind::DROPPED) {
-            return Err(self.refused(BEHIND));
+            return Err(self.fetch_error(BEHIND));
         }
         let known = self.known_beside(record)?;
-        let other = self.refused("a payload has other bytes than its name says");
+        let other = self.fetch_error("a payload has other bytes than its name says");
         let (session, replicator) = (self.session, self.replicator);
         let refused = |reason: &str| Error::ReplicaFailed { session, reason: reason.to_owned() };
         let Some((log, live)) = &mut self.live else { return Ok(()) };
@@ -460,26 +464,26 @@ impl<'a> Fetch<'a> {
         if record.kind != RecordKind::DROPPED {
             return Ok(None);
         }
-        let Some(object) = Dropped::known(record.body)? else { return Ok(None) };
+        let Some(object) = Dropped::decode_known(record.body)? else { return Ok(None) };
         // Each range of a place that was compacted says the same.
         if self.known.replace(object) == Some(object) {
             return Ok(None);
         }
         let bytes = self.replicator.get_object(self.session, object);
         let bytes = bytes.map_err(|error| replica_error(self.session, error))?;
-        if ObjectId::of(&bytes) != object {
-            return Err(self.refused("an object has other bytes than its name says"));
+        if ObjectId::from_content(&bytes) != object {
+            return Err(self.fetch_error("an object has other bytes than its name says"));
         }
         Ok(Some(KnownPositions::decode(&bytes)?))
     }
 
     /// Begins a new log for its first record.
-    fn begun(&mut self, record: &Record<'_>) -> Result<(RemadeLog, LiveState)> {
+    fn begin_log(&mut self, record: &Record<'_>) -> Result<(RemadeLog, LiveState)> {
         if record.kind != RecordKind::OPENED {
-            return Err(self.refused("its first record begins no session"));
+            return Err(self.fetch_error("its first record begins no session"));
         }
         let opened = SessionOpening::decode(record.body)?;
-        let ground = self.ground.ok_or_else(|| self.refused(BEHIND))?;
+        let ground = self.ground.ok_or_else(|| self.fetch_error(BEHIND))?;
         self.is_child = matches!(opened.parent, Some(Parent::Child { .. }));
         Ok((RemadeLog::new(ground, self.dir, &opened), LiveState::new(LogSlices::Outline)))
     }

@@ -27,7 +27,7 @@ use super::write::promises_sync;
 use super::{Session, WriterState};
 use crate::clock;
 use crate::error::Result;
-use crate::offload::{offload, woken};
+use crate::offload::{offload, wait_for_any};
 use crate::types::Event;
 
 /// What came of a write that the schedule had to allow; or what was to be written, as it was given.
@@ -296,16 +296,16 @@ impl Session {
             let (patience, grace) = (session.patience_of_future(), session.inner.store.options.grace);
             while !clock::is_past(patience.over_at()) {
                 let changed = session.inner.schedule.listen();
-                let stopping = session.inner.state.lock().running_calls.stopping(grace);
+                let stopping = session.inner.state.lock().running_calls.next_stop_check(grace);
                 let Some(at) = stopping else { return };
-                woken([changed], Some(at.min(patience.over_at()))).await;
+                wait_for_any([changed], Some(at.min(patience.over_at()))).await;
             }
         }
     }
 
     /// Returns how long a call through this handle may wait, without a thread.
     fn patience_of_future(&self) -> Patience {
-        self.patience(self.within().and_then(|within| within.until()), None).holding_no_thread()
+        self.patience(self.call_scope().and_then(|within| within.until()), None).holding_no_thread()
     }
 
     /// Returns once the schedule allows that an operation begins within the one whose handle this is, if any; it may no longer
@@ -325,7 +325,7 @@ impl Session {
             match turn {
                 Turn::Now => return Ok(()),
                 Turn::Behind(abandon) => offload(move || abandon()).await?,
-                Turn::Later(until) => woken([changed], Some(until)).await,
+                Turn::Later(until) => wait_for_any([changed], Some(until)).await,
             }
         }
     }

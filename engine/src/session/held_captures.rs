@@ -142,7 +142,7 @@ mod holding {
             };
             let AppendedPacks { packs, inlined } = &mut packed;
             let mut put = |pack: &[u8]| {
-                let id = ObjectId::of(pack);
+                let id = ObjectId::from_content(pack);
                 replicator.put_object(session, id, pack).map_err(|error| replica_error(session, error))?;
                 packs.push(id);
                 Ok::<(), Error>(())
@@ -162,7 +162,7 @@ mod holding {
         fn packer_behind(&self, sources: CaptureSources<'_>, end: SequenceNumber) -> Result<SnapshotPacker> {
             let CaptureSources { storage, places, objects, session } = sources;
             let store = &session.store;
-            let ancestors = child_captures::ancestors(store, &session.opened());
+            let ancestors = child_captures::ancestors(store, &session.opening_record());
             let home = child_captures::home(store, &self.dir, &ancestors);
             let mut packer = SnapshotPacker::new(&layout::captures_dir(&home));
             for ancestor in ancestors.iter().filter_map(|ancestor| store.writers.get(*ancestor)) {
@@ -299,16 +299,16 @@ mod holding {
                     Error::ReplicaFailed { reason, .. } => damaged(&name, reason),
                     other => other,
                 })?;
-                if ObjectId::of(&bytes) != *pack {
+                if ObjectId::from_content(&bytes) != *pack {
                     return Err(damaged(&name, "it has other bytes than its name says".to_owned()));
                 }
-                taken(self.receiver.get_or_insert_with(receiver).take(&bytes), |reason| {
+                map_pack_error(self.receiver.get_or_insert_with(receiver).take(&bytes), |reason| {
                     damaged(&name, reason)
                 })?;
             }
             if !inlined.is_empty() {
                 let took = self.receiver.get_or_insert_with(receiver).take(inlined);
-                taken(took, |reason| damaged("the pack beside these records", reason))?;
+                map_pack_error(took, |reason| damaged("the pack beside these records", reason))?;
             }
             Ok(())
         }
@@ -320,7 +320,10 @@ mod holding {
     }
 
     /// Says of a pack that it is damaged, and of the disk what it says itself.
-    fn taken(took: foldlog_filesystem::Result<()>, damaged: impl FnOnce(String) -> Error) -> Result<()> {
+    fn map_pack_error(
+        took: foldlog_filesystem::Result<()>,
+        damaged: impl FnOnce(String) -> Error,
+    ) -> Result<()> {
         took.map_err(|error| match error {
             foldlog_filesystem::Error::Object { reason, .. } => damaged(reason),
             other => other.into(),

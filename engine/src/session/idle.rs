@@ -54,7 +54,7 @@ impl SessionInner {
         if !self.is_durable(state) {
             return Ok(false);
         }
-        state.log.rest().map_err(|error| self.failed(error))
+        state.log.rest().map_err(|error| self.poison_on_error(error))
     }
 
     /// Asks the background, unless it was asked before, to rest the session once nobody writes it any more.
@@ -96,6 +96,6 @@ impl SessionInner {
     }
 
     fn is_durable(&self, state: &WriterState) -> bool {
-        self.gate.synced() >= state.log.next_sequence()
+        self.gate.synced_end() >= state.log.next_sequence()
     }
 }

@@ -78,7 +78,7 @@ pub(super) struct ImageStatus {
 impl ImageStatus {
     /// Describes an image of `bytes` bytes, which covers `log_bytes` bytes and the records before `next_sequence` of a log that ended
     /// with the segment `opened_at`, and whose last writer closed it, or not.
-    pub(super) fn behind(
+    pub(super) fn new(
         bytes: u64,
         log_bytes: u64,
         next_sequence: SequenceNumber,
@@ -155,8 +155,8 @@ impl ImageContent {
             watermark: self.watermark,
             openings: self.openings.clone(),
             rollbacks: self.rollbacks.clone(),
-            index: self.source.places.indexed(),
-            compacted: self.source.places.compacted(),
+            index: self.source.places.indexed_locations(),
+            compacted: self.source.places.compacted_segments(),
             unsealed,
             declared: self.projection.names.all(),
             tags: (*self.projection.tags).clone(),
@@ -214,9 +214,9 @@ impl ImageContent {
     /// Writes the image. Asks `goes_on` between its parts, which lets more urgent work pass.
     fn make(&self, session: &Arc<SessionInner>, goes_on: &dyn Fn() -> bool) -> Result<ImageOutcome> {
         let next_sequence = self.projection.next_sequence();
-        let heads = restore::begun(&self.projection, &self.begun);
+        let heads = restore::begun_images(&self.projection, &self.begun);
         let storage = &session.store.options.storage;
-        let unsealed = self.source.places.unsealed(storage.as_ref(), self.opened_at)?;
+        let unsealed = self.source.places.unsealed_segments(storage.as_ref(), self.opened_at)?;
         let head = self.head(heads.clone(), unsealed).head();
         let estimated = head.len() as u64 + self.items_estimated(&heads)?;
         if estimated > IMAGE_BYTES_MAX {
@@ -276,7 +276,7 @@ impl SessionInner {
         state.imaged.taken_log_bytes = log_bytes;
         let begun = match sabotage::is(Breakage::ImageWithoutCalls) {
             true => Vec::new(),
-            false => state.live.positions.begun(&state.live.projection),
+            false => state.live.positions.begun_positions(&state.live.projection),
         };
         Some(ImageContent {
             projection: state.live.projection.clone(),

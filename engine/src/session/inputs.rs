@@ -203,11 +203,11 @@ impl Session {
     /// finds its records where they stand then, also if `rewrite` failed in the middle.
     pub(crate) fn replace_segments<T>(&self, rewrite: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut state = self.inner.settleable()?;
-        state.log.finish_seals().map_err(|error| self.inner.failed(error))?;
+        state.log.finish_seals().map_err(|error| self.inner.poison_on_error(error))?;
         let done = rewrite();
         let read = open_read(self.read_ground(), self.dir(), None, LogSlices::Unread);
-        let read = read.map_err(|error| self.inner.failed(error))?;
-        state.log.replaced(read.places(), read.scan.used_bytes);
+        let read = read.map_err(|error| self.inner.poison_on_error(error))?;
+        state.log.replace_places(read.places(), read.scan.used_bytes);
         done
     }
 
@@ -234,7 +234,7 @@ impl Session {
         })?;
         match found {
             Some(data) => self.read_again(sequence, name, &data),
-            None => Err(self.diverged()),
+            None => Err(self.divergence_error()),
         }
     }
 
@@ -295,7 +295,7 @@ impl SessionInner {
         data: &[u8],
         lane: &Lane<'_>,
     ) -> Result<SequenceNumber> {
-        let reference = self.recorded(&state, data)?;
+        let reference = self.store_if_large(&state, data)?;
         let data = Payload::new(reference.as_deref().unwrap_or(data));
         let mut body = Observed { name: name.to_owned(), data }.encode();
         lane.add_to(&mut body, 0);

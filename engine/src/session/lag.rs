@@ -131,7 +131,7 @@ impl Lag {
     }
 
     /// Returns how far a replicator is behind that holds the records below `held`.
-    pub(super) fn behind(&mut self, held: SequenceNumber, now_us: i64) -> ReplicaLag {
+    pub(super) fn measure_lag(&mut self, held: SequenceNumber, now_us: i64) -> ReplicaLag {
         while self.marks.get(1).is_some_and(|next| next.first <= held) {
             self.marks.pop_front();
         }
@@ -155,12 +155,12 @@ mod tests {
     #[test]
     fn what_is_held_is_behind_no_longer_and_bytes_and_time_are_never_told_too_low() {
         let mut lag = Lag::default();
-        assert_eq!(lag.behind(0.into(), 5), ReplicaLag::default());
+        assert_eq!(lag.measure_lag(0.into(), 5), ReplicaLag::default());
         for n in 0..1_000_u64 {
             lag.note(n.into(), (n + 1) * 1_000, i64::try_from(n).unwrap() * 1_000);
         }
         for held in (0..1_000_u64).step_by(7) {
-            let behind = lag.behind(held.into(), 2_000_000);
+            let behind = lag.measure_lag(held.into(), 2_000_000);
             let time_us = u64::try_from(behind.time.as_micros()).unwrap();
             assert_eq!(behind.records, 1_000 - held);
             // The first record's own bytes are not known.
@@ -172,10 +172,10 @@ mod tests {
             let since_us = 2_000_000 - held * 1_000;
             assert!((since_us..=since_us + 100_000).contains(&time_us), "{held}: {behind:?}");
         }
-        assert_eq!(lag.behind(1_000.into(), 9_000_000), ReplicaLag::default());
+        assert_eq!(lag.measure_lag(1_000.into(), 9_000_000), ReplicaLag::default());
         // Whoever writes again begins anew.
         lag.note(1_000.into(), 1_001_000, 9_000_000);
-        let behind = lag.behind(1_000.into(), 9_000_010);
+        let behind = lag.measure_lag(1_000.into(), 9_000_010);
         assert_eq!(behind, ReplicaLag { records: 1, bytes: 1_000, time: Duration::from_micros(10) });
     }
 
@@ -183,13 +183,13 @@ mod tests {
     fn records_without_a_look_are_as_old_as_the_last_one_that_had_one() {
         let mut lag = Lag::default();
         lag.note(0.into(), 1_000, 5);
-        assert_eq!(lag.behind(1.into(), 6), ReplicaLag::default());
+        assert_eq!(lag.measure_lag(1.into(), 6), ReplicaLag::default());
         // Three had none, and nothing was written for a second.
         lag.note(4.into(), 5_000, 1_000_005);
-        let behind = lag.behind(1.into(), 1_000_005);
+        let behind = lag.measure_lag(1.into(), 1_000_005);
         let time = Duration::from_secs(1);
         assert_eq!(behind, ReplicaLag { records: 4, bytes: 4_000, time });
-        assert_eq!(lag.behind(4.into(), 1_000_005).records, 1);
+        assert_eq!(lag.measure_lag(4.into(), 1_000_005).records, 1);
     }
 
     #[test]

@@ -19,7 +19,7 @@ impl SessionInner {
         let mut references = Vec::new();
         // Nearly always there is none, and a result for each would be moved about for nothing.
         for payload in payloads.filter(|payload| self.is_large(payload.bytes())) {
-            references.extend(self.recorded(state, payload.bytes())?);
+            references.extend(self.store_if_large(state, payload.bytes())?);
         }
         Ok(references)
     }
@@ -35,16 +35,16 @@ impl SessionInner {
     }
 
     /// Stores bytes as an object if they are too large for a record, and returns the reference.
-    pub(super) fn recorded(&self, state: &WriterState, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+    pub(super) fn store_if_large(&self, state: &WriterState, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         if !self.is_large(bytes) {
             return Ok(None);
         }
         if let Some(recording) = &state.recording {
-            let object = ObjectId::of(bytes);
+            let object = ObjectId::from_content(bytes);
             recording.produced_objects.lock().insert(object, bytes.to_vec());
             return Ok(Some(object.reference()));
         }
-        let put = state.log.put_object(bytes).map_err(|error| self.failed(error));
+        let put = state.log.put_object(bytes).map_err(|error| self.poison_on_error(error));
         Ok(Some(put?.reference()))
     }
 }

@@ -95,7 +95,7 @@ impl<T: Send + Sync + 'static> LogView<T> {
 
     /// Returns the items of the records after the one at `sequence`, as [`iter`](LogView::iter) does. If
     /// there are none, nothing is read; else at most some hundred items before them.
-    pub fn behind(&self, sequence: impl Into<SequenceNumber>) -> impl Iterator<Item = Result<Item<T>>> {
+    pub fn items_after(&self, sequence: impl Into<SequenceNumber>) -> impl Iterator<Item = Result<Item<T>>> {
         let sequence = sequence.into();
         let place = self.slice.as_ref().map_or(0, |slice| slice.items.place_behind(sequence));
         let is_before = move |item: &Item<T>| item.position().is_some_and(|(at, _)| at <= sequence);
@@ -168,6 +168,6 @@ impl<T: Send + Sync + 'static> Iterator for LogViewIter<'_, T> {
 
 impl<T: Send + Sync + 'static> Item<T> {
     fn read(id: foldlog_codec::body::ItemId, value: AnyValue) -> Option<Item<T>> {
-        value.downcast().ok().map(|value| Item::of(id, value))
+        value.downcast().ok().map(|value| Item::from_value(id, value))
     }
 }

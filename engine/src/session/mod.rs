@@ -128,7 +128,9 @@ pub use settle::Settlement;
 pub(crate) use subscribers::SubscriptionGuard;
 pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
 #[cfg(feature = "testkit")]
-pub(crate) use write::{SyncRequest, SyncSteps, due, failed, promises_sync, sync_in_time, sync_through};
+pub(crate) use write::{
+    SyncRequest, SyncSteps, due, poison_on_error, promises_sync, sync_in_time, sync_through,
+};
 
 pub(crate) use open::{
     Images, LoadedSession, OpenAs, OutlineSource, ReadGround, RecordedPart, SessionSeed, TakeoverNote,
@@ -286,7 +288,7 @@ impl Session {
 
     /// Returns the session that this one was forked from or created for.
     pub fn parent(&self) -> Option<Parent> {
-        self.inner.state.lock().opened().parent
+        self.inner.state.lock().opening_record().parent
     }
 
     /// Returns the tags of the session.
@@ -313,13 +315,13 @@ impl Session {
     }
 
     /// Returns what the log says of the replica that holds the session's records; `None` if none does.
-    pub fn replicated(&self) -> Option<Replicated> {
+    pub fn replicated_record(&self) -> Option<Replicated> {
         self.inner.state.lock().live.projection.replicated.as_deref().cloned()
     }
 
     /// Returns the sequence number below which every record is known to be durable.
-    pub fn synced(&self) -> SequenceNumber {
-        self.inner.gate.synced()
+    pub fn synced_end(&self) -> SequenceNumber {
+        self.inner.gate.synced_end()
     }
 
     /// Makes every record written so far durable. One sync serves all threads that wait.
@@ -455,7 +457,7 @@ impl Session {
 
     /// Returns what the store's sessions are read from, and how much memory that may take.
     pub(crate) fn read_ground(&self) -> ReadGround<'_> {
-        ReadGround::of(&self.inner.store.options)
+        ReadGround::from_options(&self.inner.store.options)
     }
 }
 
@@ -506,7 +508,7 @@ impl SessionInner {
         if self.gate.failure().is_some() {
             return Ok(());
         }
-        state.log.attest_close(self.gate.synced()).map_err(|error| self.failed(error))?;
+        state.log.attest_close(self.gate.synced_end()).map_err(|error| self.poison_on_error(error))?;
         state.log.give_back_room();
         Ok(())
     }
@@ -527,14 +529,15 @@ impl SessionInner {
         let (writing, stuck) = {
             let mut state = self.state.lock();
             let before = std::mem::replace(&mut state.closed, true);
-            let stuck = state.running_calls.stuck(self.store.options.grace).next().filter(|_| !before);
+            let stuck =
+                state.running_calls.stuck_operations(self.store.options.grace).next().filter(|_| !before);
             (!before && (state.log.is_writing() || state.log.is_resting()), stuck)
         };
         let writing = writing && !sabotage::is(Breakage::CloseUnsynced);
         let result = match writing {
             true => self.finish().and_then(|()| self.sync_to_close()),
             // What an earlier process wrote may be durable here and not held yet.
-            false if self.gate.failure().is_none() => self.hold_through(self.gate.synced()),
+            false if self.gate.failure().is_none() => self.hold_through(self.gate.synced_end()),
             false => Ok(()),
         };
         if writing && result.is_ok() {
@@ -561,7 +564,7 @@ impl SessionInner {
 
 impl Session {
     /// Makes the first handle of a session.
-    fn of(inner: Arc<SessionInner>) -> Session {
+    fn from_inner(inner: Arc<SessionInner>) -> Session {
         Session::with(Arc::new(Handles(inner)))
     }
 
@@ -589,7 +592,7 @@ impl Session {
     }
 
     /// Makes a handle that does not keep the session open.
-    pub(crate) fn uncounted(&self) -> Session {
+    pub(crate) fn clone_uncounted(&self) -> Session {
         Session {
             inner: Arc::clone(&self.inner),
             _handles: None,

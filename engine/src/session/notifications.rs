@@ -69,7 +69,7 @@ impl SessionInner {
     pub(super) fn tell_replayed(&self, state: &mut MutexGuard<'_, WriterState>) {
         let changing = state.replayed_within();
         MutexGuard::unlocked(state, || {
-            let tell = || self.subscribers.tell(&|| self.gate.synced());
+            let tell = || self.subscribers.tell(&|| self.gate.synced_end());
             match changing {
                 Some((ticket, operation)) => inside(self.id, ticket, operation, tell),
                 None => tell(),

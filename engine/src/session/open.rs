@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::child_captures;
-use super::fetch::{claim, claim_new, claimed};
+use super::fetch::{claim, claim_new, replica_from_claim};
 use super::image_writing::ImageStatus;
 use super::open_store::OpenStore;
 use super::rebuilt_log::{Digests, MadeLog};
@@ -77,7 +77,7 @@ pub(crate) struct ReadGround<'a> {
 
 impl<'a> ReadGround<'a> {
     /// Returns the ground of a store's sessions.
-    pub(crate) fn of(options: &'a StoreOptions) -> ReadGround<'a> {
+    pub(crate) fn from_options(options: &'a StoreOptions) -> ReadGround<'a> {
         ReadGround { storage: &options.storage, memory: options.memory }
     }
 }
@@ -122,8 +122,8 @@ pub(super) fn open_read_once(
         Some(projection) => projection,
         None => Projection::new(log_slices).over(scanner.compaction()?.as_ref()),
     };
-    images.watch = images.watch.take().or_else(|| Watch::of(dir, memory));
-    let folded = images.folded(&projection);
+    images.watch = images.watch.take().or_else(|| Watch::from_limit(dir, memory));
+    let folded = images.live_state(&projection);
     let folding = Fold { folded, sources: FoldSources { objects: &objects, types }, failed: false };
     let is_digested = digests.is_some();
     let ((mut scan, read), folding) = fold_while_reading(folding, scanner.finished_bytes(), |take| {
@@ -157,7 +157,7 @@ pub(super) fn open_read_once(
         // If a rollback goes to a position before the image, or a record contradicts it, all records are
         // folded.
         let goes_on = behind.and_then(|_| {
-            history.fold_behind(images.folded(&projection), end, types, &mut |_, _| Ok(())).ok()
+            history.fold_behind(images.live_state(&projection), end, types, &mut |_, _| Ok(())).ok()
         });
         folded = match goes_on {
             Some(folded) => folded,
@@ -210,7 +210,7 @@ pub(crate) fn read_outline_by(
     walk: impl FnOnce(&mut VisitFrame<'_>) -> Result<LogScan>,
 ) -> Result<(LogScan, Result<Projection>)> {
     let OutlineSource { storage, objects, limit } = source;
-    let watch = || Watch::of(dir, limit);
+    let watch = || Watch::from_limit(dir, limit);
     let outline =
         || LiveState { watch: watch(), projection: begun.clone(), ..LiveState::new(LogSlices::Outline) };
     let sources = FoldSources { objects, types: None };
@@ -260,16 +260,16 @@ pub(crate) struct Images {
 
 impl Images {
     /// Describes the image in use to whoever writes the next one; none if no opening can go on from it.
-    fn imaged(&self, opened_at: u32, closed: bool) -> ImageStatus {
+    fn image_status(&self, opened_at: u32, closed: bool) -> ImageStatus {
         let (bytes, log_bytes, next_sequence) = match self.next_sequence {
             Some(next_sequence) => (self.bytes, self.log_bytes, next_sequence),
             None => (0, 0, SequenceNumber::MIN),
         };
-        ImageStatus::behind(bytes, log_bytes, next_sequence, opened_at, closed)
+        ImageStatus::new(bytes, log_bytes, next_sequence, opened_at, closed)
     }
 
     /// Returns the fold as it is behind the image, whose projection is `projection`.
-    fn folded(&self, projection: &Projection) -> LiveState {
+    fn live_state(&self, projection: &Projection) -> LiveState {
         let mut positions = Positions::default();
         for (begin, frozen) in &self.begun {
             positions.begin(*begin, Some(Arc::clone(frozen)));
@@ -297,7 +297,7 @@ impl Images {
             if let Ok(image) = &image
                 && let Some(places) = scanner.go_on_from(image)?
             {
-                let mut watch = Watch::of(dir, memory);
+                let mut watch = Watch::from_limit(dir, memory);
                 let (next, read_bytes) = (image.next_sequence, scanner.passed_bytes());
                 let charge = |watch: &mut Watch| {
                     let (items, contents) = held_by(image);
@@ -348,13 +348,13 @@ fn held_by(image: &Image<'_>) -> (u64, u64) {
 impl LoadedSession {
     /// Reads what stands behind what was read, if the log in `dir`, whose directory may have got another name since, still ends as it
     /// did, and folds it. `None` if it does not, or what is new cannot be folded onto what was: the log is to be read from its beginning.
-    pub(super) fn behind(
+    pub(super) fn read_new_records(
         self,
         storage: &Arc<dyn Storage>,
         dir: &FilePath,
         types: Option<&SessionTypes>,
     ) -> Result<Option<LoadedSession>> {
-        let Some(passed) = self.scan.passed() else { return Ok(None) };
+        let Some(passed) = self.scan.passed_image() else { return Ok(None) };
         let mut scanner = Scanner::new(storage.as_ref(), dir)?;
         if scanner.go_on_from(&passed)?.is_none() {
             return Ok(None);
@@ -435,18 +435,19 @@ pub(crate) fn left_open(
     if let Some((sequence, kind)) = folded.projection.unsupported {
         return Err(Error::UnsupportedKind { sequence, kind });
     }
-    Ok(folded.projection.operations.changing().cloned())
+    Ok(folded.projection.operations.changing_operation().cloned())
 }
 
 /// Opens the session in `dir`. Writes nothing.
 pub(crate) fn open(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
-    let read = open_read(ReadGround::of(&store.options), dir, open_as.types.as_ref(), LogSlices::InLog)?;
+    let read =
+        open_read(ReadGround::from_options(&store.options), dir, open_as.types.as_ref(), LogSlices::InLog)?;
     open_as_read(store, dir, open_as, read)
 }
 
 /// Opens the session in `dir` for previews of rewinds: with the names of STATE's items alone. Writes nothing.
 pub(crate) fn open_to_preview(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
-    let read = open_read(ReadGround::of(&store.options), dir, None, LogSlices::StateUnread)?;
+    let read = open_read(ReadGround::from_options(&store.options), dir, None, LogSlices::StateUnread)?;
     open_as_read(store, dir, open_as, read)
 }
 
@@ -467,10 +468,10 @@ pub(crate) fn open_claimed(
     claim: ReplicaClaim,
     note: Option<TakeoverNote<'_>>,
 ) -> Result<Session> {
-    let read = made.read_on(ReadGround::of(&store.options), dir, open_as.types.as_ref())?;
+    let read = made.read_on(ReadGround::from_options(&store.options), dir, open_as.types.as_ref())?;
     let session = read.scan.session;
     lock_directory(dir, &mut open_as, session)?;
-    let replica = claimed(store, session, dir, claim);
+    let replica = replica_from_claim(store, session, dir, claim);
     let session = open_beside(store, dir, open_as, read, replica)?;
     if let Some(TakeoverNote { by, reason }) = note {
         session.inner.note_takeover(by, reason)?;
@@ -528,9 +529,9 @@ fn open_beside(
     let gate = SyncGate::new(if own { scan.durable.min(scan.next_sequence) } else { SequenceNumber::MIN });
     let (openings, closed) = (scan.openings.clone(), scan.closed);
     let opened_at = scan.segments.last().map_or(0, |last| last.header.ordinal);
-    let log = LogWriter::open(&store.ground(), dir, scan);
+    let log = LogWriter::open(&store.log_environment(), dir, scan);
     let mut state = WriterState {
-        imaged: images.imaged(opened_at, closed),
+        imaged: images.image_status(opened_at, closed),
         interrupted,
         ..WriterState::new(log, folded, openings)
     };
@@ -568,8 +569,8 @@ pub(crate) fn open_recorded(
         ..RecoveryReport::default()
     };
     show_state_before_open_calls(&mut live);
-    let identity = openings.last().map(|(_, opened)| LogIdentity::of(opened)).unwrap_or_default();
-    let log = LogWriter::recorded(&store.ground(), dir, identity, places);
+    let identity = openings.last().map(|(_, opened)| LogIdentity::from_opening(opened)).unwrap_or_default();
+    let log = LogWriter::from_recorded(&store.log_environment(), dir, identity, places);
     let state = WriterState {
         interrupted: !report.interrupted.is_empty(),
         recording: Some(Box::new(recording)),
@@ -583,7 +584,7 @@ pub(crate) fn open_recorded(
 /// Shows STATE as it was before the first open call that may have changed it.
 fn show_state_before_open_calls(folded: &mut LiveState) {
     folded.positions.before_change(&folded.projection);
-    if let Some(begin) = folded.projection.operations.changing().map(|open| open.begin)
+    if let Some(begin) = folded.projection.operations.changing_operation().map(|open| open.begin)
         && let Some(frozen) = folded.positions.get(begin)
     {
         folded.projection.show_state_at(begin, &frozen);
@@ -621,7 +622,7 @@ pub(crate) fn begin(
         .zip(0..)
         .map(|((kind, body), sequence)| {
             let record = Record { sequence: SequenceNumber::new(sequence), kind: *kind, time_us, body };
-            Ok(PendingRecord::new(*kind, body, RecordBody::of(&record)?))
+            Ok(PendingRecord::new(*kind, body, RecordBody::decode(&record)?))
         })
         .collect();
     let records = records?;
@@ -639,7 +640,7 @@ fn assemble(
     state: WriterState,
     replica: Option<Replica>,
 ) -> Result<Session> {
-    let id = state.opened().session;
+    let id = state.opening_record().session;
     let replays = state.recording.is_some();
     let inner = Arc::new(SessionInner {
         id,
@@ -665,11 +666,11 @@ fn assemble(
     });
     if let Some(replica) = &inner.replica {
         replica.start(Arc::downgrade(&inner));
-        if replica.held() < inner.gate.synced() {
+        if replica.replicated_end() < inner.gate.synced_end() {
             replica.wake();
         }
     }
-    let session = Session::of(inner);
+    let session = Session::from_inner(inner);
     // A read-only handle must not be registered as the writer, or nobody would sync what the writer writes.
     if session.inner.lock.lock().is_some() {
         store.writers.register(&session);
@@ -686,7 +687,7 @@ pub(crate) fn check_declared(types: &SessionTypes, names: &DeclaredNames) -> Res
             return Err(Error::PolicyMismatch { slice, declared, recorded });
         }
     }
-    let unregistered = types.unregistered(names);
+    let unregistered = types.unregistered_events(names);
     if !unregistered.is_empty() {
         return Err(Error::NotRegistered(unregistered));
     }
@@ -744,7 +745,7 @@ impl WriterState {
     }
 
     /// Returns the session's own `SessionOpening` record.
-    pub(super) fn opened(&self) -> SessionOpening {
+    pub(super) fn opening_record(&self) -> SessionOpening {
         let last = self.openings.last().map(|(_, opened)| opened.clone());
         last.unwrap_or_else(|| SessionOpening {
             session: Uuid::nil(),

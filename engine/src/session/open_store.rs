@@ -25,7 +25,7 @@ pub(crate) struct OpenStore {
 
 impl OpenStore {
     /// Returns what the logs of this store need: storage, access, sizes.
-    pub(crate) fn ground(&self) -> LogEnvironment {
+    pub(crate) fn log_environment(&self) -> LogEnvironment {
         LogEnvironment {
             storage: Arc::clone(&self.options.storage),
             sizes: self.options.segments,

@@ -56,7 +56,11 @@ pub(crate) struct EndRead {
 }
 
 /// Returns what an end says of the result, and the text that the model saw.
-fn answered(end: SequenceNumber, body: &ToolEnd<'_>, source: &LogSource) -> Result<(Option<Value>, String)> {
+fn decode_result(
+    end: SequenceNumber,
+    body: &ToolEnd<'_>,
+    source: &LogSource,
+) -> Result<(Option<Value>, String)> {
     let value =
         |payload: Payload<'_>| Value::decode(&source.objects.resolve(payload)?).map_err(Error::unread(end));
     let shown = body.shown.map(value).transpose()?;
@@ -134,7 +138,7 @@ impl Session {
     }
 
     /// Returns the facts named `name` that were recorded from record `from` on.
-    pub(crate) fn observed<T: DeserializeOwned>(
+    pub(crate) fn observed_from<T: DeserializeOwned>(
         &self,
         name: &'static str,
         from: SequenceNumber,
@@ -264,7 +268,7 @@ impl Session {
     /// open call that may have changed something, or else those that the latest call left, at its end if it is
     /// committed and at its begin otherwise. Empty if no call has recorded any; in the replay of a fork, if none of its own has.
     pub(crate) fn captures_left(&self) -> Result<RecordedCaptures> {
-        if let Some(open) = self.changing() {
+        if let Some(open) = self.changing_operation() {
             return self.read_begin(open.begin, |begin| begin.resources);
         }
         // A fork works on resources of its own, so that what its parent captured says nothing of them.
@@ -368,13 +372,13 @@ impl Session {
     ///
     /// Those of [`replaced_by`](Session::replaced_by).
     pub fn result_at(&self, end: SequenceNumber) -> Result<(Option<Value>, String)> {
-        self.read_tool_end(end, |body, source| answered(end, &body, source))
+        self.read_tool_end(end, |body, source| decode_result(end, &body, source))
     }
 
     /// Returns all that the record of an end says but for the captures.
     pub(crate) fn read_whole_end(&self, end: SequenceNumber) -> Result<EndRead> {
         self.read_tool_end(end, |body, source| {
-            let (value, message) = answered(end, &body, source)?;
+            let (value, message) = decode_result(end, &body, source)?;
             let overrides = body.overrides.map(|payload| {
                 msgpack::from_slice(&source.objects.resolve(payload)?).map_err(Error::unread(end))
             });
@@ -410,7 +414,9 @@ impl Session {
             let live = state.live.path.down_from(position);
             state.live.projection.conversations.last_end(origin, live)
         };
-        ended.map(|end| self.read_tool_end(end, |body, _| Ok((end, ToolInvoked::of(&body))))).transpose()
+        ended
+            .map(|end| self.read_tool_end(end, |body, _| Ok((end, ToolInvoked::from_end(&body)))))
+            .transpose()
     }
 
     /// Returns the last decision about an operation behind the record `from`, at which it began, began to wait, or was decided
@@ -485,7 +491,7 @@ fn last_ended_in(
 ) -> Result<Option<(SequenceNumber, ToolInvoked)>> {
     let mut last = None;
     // No call ends before the answer that asked for it.
-    for item in log.behind(origin.answer) {
+    for item in log.items_after(origin.answer) {
         let item = item?;
         let end = item.position().map_or(SequenceNumber::MIN, |(end, _)| end);
         let is_own = item.origin == Some(origin) && item.undoes.is_none() && item.verifies.is_none();

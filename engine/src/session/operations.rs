@@ -104,7 +104,8 @@ impl Session {
     /// change STATE or the tool's resources.
     pub fn stuck_operations(&self) -> Vec<OpenOperation> {
         let state = self.inner.state.lock();
-        let stuck: Vec<OperationId> = state.running_calls.stuck(self.inner.store.options.grace).collect();
+        let stuck: Vec<OperationId> =
+            state.running_calls.stuck_operations(self.inner.store.options.grace).collect();
         state
             .live
             .projection
@@ -128,13 +129,13 @@ impl Session {
     }
 
     /// Returns the operation whose handle this is.
-    pub(crate) fn within(&self) -> Option<&Arc<CallScope>> {
+    pub(crate) fn call_scope(&self) -> Option<&Arc<CallScope>> {
         self.within.as_ref()
     }
 
     /// Locks the recovery of the session, and checks that the session can be recovered: only a handle that
     /// may write the result may change the resources.
-    pub(crate) fn recovering(&self, patience: &Patience) -> Result<MutexGuard<'_, ()>> {
+    pub(crate) fn lock_recovery(&self, patience: &Patience) -> Result<MutexGuard<'_, ()>> {
         if let Some(operation) = runs_here(self.inner.id) {
             return Err(Error::InsideOperation { operation });
         }
@@ -146,8 +147,8 @@ impl Session {
 
     /// Returns the first operation that has begun, not ended, and may have changed something; also of a session that is
     /// closed.
-    pub(crate) fn changing(&self) -> Option<OpenOperation> {
-        self.inner.state.lock().live.projection.operations.changing().cloned()
+    pub(crate) fn changing_operation(&self) -> Option<OpenOperation> {
+        self.inner.state.lock().live.projection.operations.changing_operation().cloned()
     }
 
     /// Returns the operations that were left open.
@@ -158,14 +159,16 @@ impl Session {
     /// Returns whether nothing is open that may change something, and nothing can be when the session is
     /// opened next. After a failed write, nobody knows what is in the log.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.inner.settleable().is_ok_and(|state| state.live.projection.operations.changing().is_none())
+        self.inner
+            .settleable()
+            .is_ok_and(|state| state.live.projection.operations.changing_operation().is_none())
     }
 
     /// Returns the session that began the first open operation which may change something. That is another
     /// session if this one was salvaged from it; a fork shares no open operation.
     pub(crate) fn open_call_of(&self) -> Option<Uuid> {
         let state = self.inner.state.lock();
-        let begin = state.live.projection.operations.changing()?.begin;
+        let begin = state.live.projection.operations.changing_operation()?.begin;
         let before = state.openings.iter().rev().find(|(sequence, _)| *sequence < begin);
         before.map(|(_, opened)| opened.session)
     }
@@ -261,10 +264,10 @@ impl Admission<'_> {
     pub(crate) fn handle(&self) -> Session {
         let around = self.session.within.as_ref().and_then(|within| within.run);
         let lane = self.session.lane.clone();
-        Session { lane, ..self.session.through(self.within(OperationId::default(), around)) }
+        Session { lane, ..self.session.through(self.make_scope(OperationId::default(), around)) }
     }
 
-    fn within(&self, operation: OperationId, run: Option<SequenceNumber>) -> Arc<CallScope> {
+    fn make_scope(&self, operation: OperationId, run: Option<SequenceNumber>) -> Arc<CallScope> {
         let parent = self.session.within.clone();
         let outer = parent.as_ref().and_then(|parent| parent.guest_of.clone());
         let (session, guest_of) = (self.session.inner.id, self.guest_of.clone().or(outer));
@@ -291,14 +294,14 @@ impl Admission<'_> {
     /// `None` if it is no operation's handle.
     pub(crate) fn into_guest(mut self) -> Option<Guest> {
         let around = self.session.within.as_deref()?;
-        let within = self.within(around.operation, around.run);
+        let within = self.make_scope(around.operation, around.run);
         let mut state = self.session.inner.state.lock();
         if let Some(own) = state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.ticket) {
             (own.begun, own.is_guest) = (Some(Arc::clone(&within)), true);
         }
         drop(state);
         self.begun = true;
-        Some(Guest { call: self.session.uncounted().through(within) })
+        Some(Guest { call: self.session.clone_uncounted().through(within) })
     }
 
     /// Records the begin. `keep` keeps the position before it, for checkpoints.
@@ -344,7 +347,7 @@ impl Admission<'_> {
         if !sabotage::is(Breakage::NoRoomForEnd) {
             state.log.keep_room_for_end();
         }
-        let within = self.within(again.unwrap_or(sequence.into()), Some(sequence));
+        let within = self.make_scope(again.unwrap_or(sequence.into()), Some(sequence));
         if let Some(admitted) = state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.ticket)
         {
             admitted.begun = Some(Arc::clone(&within));
@@ -431,7 +434,7 @@ impl ActiveCall {
         let state = inner.settleable()?;
         // Only a recovery ends what was left open within this operation, and so this one too.
         if state.left_open().any(|open| open.parent == Some(self.within.operation)) {
-            return Err(inner.interrupted(&state));
+            return Err(inner.interrupted_error(&state));
         }
         let time_us = inner.now_us();
         let elapsed_us = u64::try_from(time_us.saturating_sub(self.began_us)).unwrap_or_default();

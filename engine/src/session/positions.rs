@@ -41,7 +41,7 @@ impl Default for SnapshotOptions {
 
 impl SnapshotOptions {
     /// Returns options with a tag, for STATE alone.
-    pub fn tagged(tag: impl Into<String>) -> SnapshotOptions {
+    pub fn with_tag(tag: impl Into<String>) -> SnapshotOptions {
         SnapshotOptions { tag: Some(tag.into()), ..SnapshotOptions::default() }
     }
 
@@ -295,7 +295,7 @@ impl Session {
     /// Rolls back to a position before the operation whose handle this is, which restores a composite
     /// snapshot.
     pub(crate) fn restore_to(&self, position: SequenceNumber) -> Result<RollbackReport> {
-        self.roll_back_past(position, true, self.within().map(|within| within.operation()))
+        self.roll_back_past(position, true, self.call_scope().map(|within| within.operation()))
     }
 
     /// Rolls back to `to`. The operation `past` may have begun later than that.
@@ -340,7 +340,7 @@ impl Session {
         match &result {
             Ok(_) => state.imaged.rolled_back_to(to),
             Err(_) => {
-                state.live.positions.done(to);
+                state.live.positions.count_rollback(to);
             }
         }
         drop(state);
@@ -398,7 +398,7 @@ impl SessionInner {
             return Ok(Vec::new());
         };
         let mut calls = Vec::new();
-        for invoked in self.log::<ToolInvocations>(state)?.behind(before) {
+        for invoked in self.log::<ToolInvocations>(state)?.items_after(before) {
             let invoked = invoked?;
             let is_abandoned =
                 invoked.position().is_some_and(|(end, _)| abandoned.iter().any(|range| range.contains(&end)));

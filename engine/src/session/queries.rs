@@ -55,7 +55,7 @@ impl std::fmt::Debug for StoredItem {
 }
 
 impl StoredItem {
-    fn of(row: RowRef<'_>, bytes: &Arc<[u8]>) -> StoredItem {
+    fn from_row(row: RowRef<'_>, bytes: &Arc<[u8]>) -> StoredItem {
         let ItemId { sequence, ordinal } = row.id;
         StoredItem { sequence, ordinal, version: row.version, bytes: Arc::clone(bytes) }
     }
@@ -134,10 +134,11 @@ impl State {
     }
 
     /// Makes the state of a projection that knows no types and holds its LOG slices.
-    pub(crate) fn of(projection: &Projection) -> State {
+    pub(crate) fn from_projection(projection: &Projection) -> State {
         let slices = projection.names.slices().iter().filter_map(|slice| {
             let (policy, items) = projection.items(slice.id)?;
-            let items = items.held().iter().filter_map(|row| Some(StoredItem::of(row, row.bytes()?)));
+            let items =
+                items.rows_in_memory().iter().filter_map(|row| Some(StoredItem::from_row(row, row.bytes()?)));
             Some((
                 slice.name.clone(),
                 SliceState { policy, item: slice.item.clone(), items: items.collect() },
@@ -148,7 +149,7 @@ impl State {
 
     /// Makes the state of a session's projection, reading its items from the log.
     pub(crate) fn read(projection: &Projection, source: &LogSource) -> Result<State> {
-        let recorded = source.recorded(projection)?;
+        let recorded = source.find_recorded_items(projection)?;
         let mut slices = BTreeMap::new();
         for slice in projection.names.slices() {
             let Some((policy, items)) = projection.items(slice.id) else { continue };
@@ -156,7 +157,7 @@ impl State {
             match items {
                 SliceItems::Held(rows) => {
                     for row in rows.iter() {
-                        stored.push(StoredItem::of(row, recorded.bytes(slice.id, row)?));
+                        stored.push(StoredItem::from_row(row, recorded.bytes(slice.id, row)?));
                     }
                 }
                 SliceItems::InLog(items) => source.read(slice.id, items, 0, None, &mut |_, item| {
@@ -243,7 +244,7 @@ impl Session {
                 slice: S::NAME.to_owned(),
                 reason: "it is a LOG slice: read it with `Session::log`",
             }),
-            (_, Some(items)) => Ok(View::new(items.held().clone())),
+            (_, Some(items)) => Ok(View::new(items.rows_in_memory().clone())),
             (_, None) => {
                 let types = self.inner.types.as_ref().and_then(|types| types.slice(S::NAME));
                 Ok(View::new(SliceTypes::no_rows(types)))
@@ -269,7 +270,7 @@ impl Session {
     /// type; [`Error::Decode`] if a recorded item cannot be read as `S::Item`.
     pub fn latest<S: Slice>(&self) -> Result<Option<Item<S::Item>>> {
         let (_, items) = self.read::<S>()?;
-        Ok(items.and_then(|items| View::new(items.held().clone()).items().next_back()))
+        Ok(items.and_then(|items| View::new(items.rows_in_memory().clone()).items().next_back()))
     }
 
     /// Returns the policy and the items of a slice. The items are `None` if the log has not declared it yet.
@@ -336,7 +337,7 @@ impl Session {
         }
         let folded =
             self.inner.history(&state).fold(position + 1, None, LogSlices::Held, &mut |_, _| Ok(()))?;
-        Ok(State::of(&folded.projection))
+        Ok(State::from_projection(&folded.projection))
     }
 
     /// Hands the records from `from` through `through` to `visit`, in order. The session is locked meanwhile,
@@ -450,7 +451,7 @@ impl SessionInner {
         })?;
         let all = state.live.projection.items(id).is_none_or(|(_, items)| match items {
             SliceItems::Held(rows) => {
-                rows.iter().all(|row| row.typed().is_some_and(|typed| typed.is::<S::Item>()))
+                rows.iter().all(|row| row.typed_value().is_some_and(|typed| typed.is::<S::Item>()))
             }
             // These are decoded as the type that is asked for, when they are read.
             SliceItems::InLog(_) => true,

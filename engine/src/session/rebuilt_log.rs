@@ -85,7 +85,7 @@ impl MadeLog {
         types: Option<&SessionTypes>,
     ) -> Result<LoadedSession> {
         let log_slices = self.log_slices;
-        match self.read.behind(ground.storage, dir, types)? {
+        match self.read.read_new_records(ground.storage, dir, types)? {
             Some(read) => Ok(read),
             None => open_read(ground, dir, types, log_slices),
         }

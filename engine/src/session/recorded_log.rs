@@ -84,7 +84,7 @@ enum Role {
 }
 
 impl Role {
-    fn of(kind: RecordKind, sequence: SequenceNumber, body: &[u8]) -> Result<Role> {
+    fn decode(kind: RecordKind, sequence: SequenceNumber, body: &[u8]) -> Result<Role> {
         let bad = Error::unread(sequence);
         Ok(match kind {
             RecordKind::OPENED | RecordKind::DECLARE | RecordKind::IMPORT | RecordKind::REPLICATED => {
@@ -94,14 +94,14 @@ impl Role {
             RecordKind::TOOL_BEGIN => {
                 let begin = ToolBegin::decode(body).map_err(bad)?;
                 let operation = begin.again.unwrap_or(sequence.into());
-                let lane = Lane::of(kind, body).map_err(bad)?.into();
+                let lane = Lane::decode(kind, body).map_err(bad)?.into();
                 Role::Begin { operation, parent: begin.parent, lane }
             }
             RecordKind::TOOL_END => {
                 let end = ToolEnd::decode(body).map_err(bad)?;
                 Role::End { begin: end.begin, operation: end.operation() }
             }
-            kind => Role::Other(Lane::of(kind, body).map_err(bad)?.into()),
+            kind => Role::Other(Lane::decode(kind, body).map_err(bad)?.into()),
         })
     }
 }
@@ -219,7 +219,7 @@ impl ReplayLog {
         let ahead = &mut self.ahead;
         self.places.read_on(&self.storage, from, through, &mut self.at, &mut |record| {
             let Record { sequence, kind, time_us, body } = record;
-            let role = Role::of(kind, sequence, body)?;
+            let role = Role::decode(kind, sequence, body)?;
             ahead.push_back(ReplayRecord { sequence, kind, time_us, body: body.to_vec(), role });
             Ok(())
         })?;
@@ -253,7 +253,7 @@ impl ReplayLog {
     pub(super) fn head(&mut self) -> Result<Option<(&ReplayRecord, RecordProducer)>> {
         self.fill()?;
         let Some(head) = self.ahead.front() else { return Ok(None) };
-        let whose = self.whose(head);
+        let whose = self.find_producer(head);
         Ok(Some((head, whose)))
     }
 
@@ -269,7 +269,7 @@ impl ReplayLog {
         head.map(|head| head.time_us)
     }
 
-    pub(super) fn whose(&self, record: &ReplayRecord) -> RecordProducer {
+    pub(super) fn find_producer(&self, record: &ReplayRecord) -> RecordProducer {
         let (within, lane) = match &record.role {
             Role::Engines => return RecordProducer::Engine,
             Role::End { begin, .. } if self.from_log.contains_key(begin) => return RecordProducer::Engine,
@@ -344,7 +344,7 @@ impl ReplayLog {
     /// are all that the lane brings before.
     pub(super) fn expires_us(&self, lane: &LaneName, operation: OperationId) -> Option<i64> {
         let lanes = RecordProducer::Lane(lane.clone());
-        for record in self.ahead.iter().filter(|record| self.whose(record) == lanes) {
+        for record in self.ahead.iter().filter(|record| self.find_producer(record) == lanes) {
             match record.kind {
                 RecordKind::SETTLE => {
                     let settle = Settle::decode(&record.body).ok()?;
@@ -367,7 +367,8 @@ impl ReplayLog {
         produced: &RecordComparison<'_>,
     ) -> Option<(usize, &ReplayRecord)> {
         let lanes = RecordProducer::Lane(lane.clone());
-        let mut own = self.ahead.iter().filter(|record| self.whose(record) == lanes).enumerate().skip(1);
+        let mut own =
+            self.ahead.iter().filter(|record| self.find_producer(record) == lanes).enumerate().skip(1);
         // One name says little, so of an observation only the record behind the next one counts.
         let is_it = |before: usize, record: &ReplayRecord| {
             produced.is_same(record) || before == 1 && record.is_observed_as(produced.kind, produced.produced)
@@ -377,12 +378,12 @@ impl ReplayLog {
 
     /// Returns the next record that somebody brings, if it was read ahead.
     pub(super) fn next_of(&self, whose: &RecordProducer) -> Option<&ReplayRecord> {
-        self.ahead.iter().find(|record| self.whose(record) == *whose)
+        self.ahead.iter().find(|record| self.find_producer(record) == *whose)
     }
 
     /// Returns the record behind the next one of a lane, if it was read ahead.
     pub(super) fn behind_next(&self, lane: &RecordProducer) -> Option<&ReplayRecord> {
-        self.ahead.iter().skip(1).find(|record| self.whose(record) == *lane)
+        self.ahead.iter().skip(1).find(|record| self.find_producer(record) == *lane)
     }
 
     pub(super) fn note(&mut self, divergence: Divergence) {
@@ -393,7 +394,7 @@ impl ReplayLog {
     }
 
     /// Returns the error of a replay that cannot go on behind its last divergence.
-    pub(super) fn diverged(&self) -> Error {
+    pub(super) fn divergence_error(&self) -> Error {
         // A replay that stops does so at its first; one that goes on tells the host of its last.
         let found = if self.rules.all { self.found.last() } else { self.found.first() };
         match found {

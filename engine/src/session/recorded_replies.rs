@@ -98,7 +98,7 @@ impl ReplyReader<'_> {
             model: answer.model.map(Cow::into_owned),
             request_id: answer.request_id.map(Cow::into_owned),
             usage: answer.usage,
-            rate_limits: owned(&answer.rate_limits),
+            rate_limits: to_owned_pairs(&answer.rate_limits),
             original: None,
             payload: payload.map(|json| serde_json::from_str(&json)).transpose().map_err(no_json)?,
         })
@@ -113,12 +113,12 @@ impl ReplyReader<'_> {
             arrived: self.optional(failure.arrived)?,
             request_id: failure.request_id.as_deref().map(str::to_owned),
             usage: failure.usage,
-            rate_limits: owned(&failure.rate_limits),
+            rate_limits: to_owned_pairs(&failure.rate_limits),
             ..NewRequestFailure::new(evaluation, failure.request, failure.cause, failure.message)
         }))
     }
 }
 
-fn owned(pairs: &[(Cow<'_, str>, Cow<'_, str>)]) -> Vec<(String, String)> {
+fn to_owned_pairs(pairs: &[(Cow<'_, str>, Cow<'_, str>)]) -> Vec<(String, String)> {
     pairs.iter().map(|(name, value)| (name.clone().into_owned(), value.clone().into_owned())).collect()
 }

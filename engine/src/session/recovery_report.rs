@@ -67,11 +67,14 @@ impl RecoveryReport {
             interrupted: projection.operations.open().cloned().collect(),
             unsettled: projection.operations.unsettled().cloned().collect(),
             closed: scan.closed && projection.operations.open().next().is_none(),
-            ..RecoveryReport::of(scan, projection.unsupported)
+            ..RecoveryReport::from_scan(scan, projection.unsupported)
         }
     }
 
-    pub(crate) fn of(scan: &LogScan, unsupported: Option<(SequenceNumber, RecordKind)>) -> RecoveryReport {
+    pub(crate) fn from_scan(
+        scan: &LogScan,
+        unsupported: Option<(SequenceNumber, RecordKind)>,
+    ) -> RecoveryReport {
         RecoveryReport {
             from_image: None,
             dropped_images: Vec::new(),

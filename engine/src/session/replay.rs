@@ -80,7 +80,7 @@ pub(super) enum Waits<'w, 'a> {
 }
 
 impl WriterState {
-    pub(super) fn recording(&mut self) -> Result<&mut ReplayLog> {
+    pub(super) fn replay_log_mut(&mut self) -> Result<&mut ReplayLog> {
         let none = Error::NoSuchPosition { position: self.log.next_sequence(), last: None };
         self.recording.as_deref_mut().ok_or(none)
     }
@@ -95,7 +95,7 @@ impl WriterState {
     ) -> Result<ReplayVerdict> {
         let objects = Arc::clone(&self.log.objects);
         let mut names = self.live.projection.names.clone();
-        let recording = self.recording()?;
+        let recording = self.replay_log_mut()?;
         if let Some(declare) = recording.declared.take() {
             Arc::make_mut(&mut names).learn(declare);
         }
@@ -109,7 +109,9 @@ impl WriterState {
             objects: &objects,
             produced_objects,
         };
-        let Some((head, whose)) = recording.head()? else { return Err(ended(self.log.next_sequence())) };
+        let Some((head, whose)) = recording.head()? else {
+            return Err(replay_ended_error(self.log.next_sequence()));
+        };
         let lane = whose.lane();
         let difference = match comparison.is_alike(head) {
             true => match comparison.difference(head) {
@@ -118,9 +120,9 @@ impl WriterState {
             },
             false => None,
         };
-        let (sequence, other) = (head.sequence, comparison.other(head));
+        let (sequence, other) = (head.sequence, comparison.describe_record(head));
         if let Some((missing, behind)) = recording.equal_behind(&lane, &comparison) {
-            return Ok(ReplayVerdict::Missing(missing, comparison.other(behind)));
+            return Ok(ReplayVerdict::Missing(missing, comparison.describe_record(behind)));
         }
         let repeats = recording.last.get(&lane).is_some_and(|last| comparison.is_same(last));
         Ok(match difference {
@@ -137,19 +139,19 @@ impl WriterState {
     /// Notes that the host brought a record behind the last one, and returns the error that says so.
     fn too_many(&mut self, kind: RecordKind, produced: &[u8]) -> Result<Error> {
         let (mut names, next) = (self.live.projection.names.clone(), self.log.next_sequence());
-        let recording = self.recording()?;
+        let recording = self.replay_log_mut()?;
         if let Some(declare) = recording.declared.take() {
             Arc::make_mut(&mut names).learn(declare);
         }
-        let lane = Lane::of(kind, produced).unwrap_or_default().into();
+        let lane = Lane::decode(kind, produced).unwrap_or_default().into();
         recording.note(Divergence::extra(next, lane, kind, produced, &names));
-        Ok(recording.diverged())
+        Ok(recording.divergence_error())
     }
 
     /// Notes that a tool, whose end is the next record, left a resource otherwise than recorded.
     pub(super) fn note_left_otherwise(&mut self, resource: &str, paths: Vec<String>) -> Result<()> {
         let names = self.live.projection.names.clone();
-        let recording = self.recording()?;
+        let recording = self.replay_log_mut()?;
         let Some((head, whose)) = recording.head()? else { return Ok(()) };
         let difference = Difference::left_otherwise(resource, paths);
         let record = shown_name(head.kind, &head.body, &names);
@@ -161,13 +163,13 @@ impl WriterState {
     /// Returns the divergence that the next record was not produced.
     fn missing(&mut self) -> Result<Option<Divergence>> {
         let names = self.live.projection.names.clone();
-        let Some((head, whose)) = self.recording()?.head()? else { return Ok(None) };
+        let Some((head, whose)) = self.replay_log_mut()?.head()? else { return Ok(None) };
         Ok(Some(Divergence::missing(head.sequence, whose.lane(), head.kind, &head.body, &names)))
     }
 }
 
 /// Returns the error behind the last recorded record.
-fn ended(next: SequenceNumber) -> Error {
+fn replay_ended_error(next: SequenceNumber) -> Error {
     Error::ReplayEnded { position: next.saturating_sub(1) }
 }
 
@@ -222,12 +224,12 @@ impl SessionInner {
                 self.tell_replayed(state);
             }
             if let Some(refusal) = self.refusal(state) {
-                return Err(self.refused(refusal, state));
+                return Err(self.refusal_error(refusal, state));
             }
             let next = state.log.next_sequence();
-            let recording = state.recording()?;
+            let recording = state.replay_log_mut()?;
             if recording.stopped {
-                return Err(recording.diverged());
+                return Err(recording.divergence_error());
             }
             if let Some(found) = ready(recording)? {
                 return Ok(found);
@@ -243,7 +245,7 @@ impl SessionInner {
                     continue;
                 }
                 Some(_) if !returned => {}
-                _ => return Err(ended(next)),
+                _ => return Err(replay_ended_error(next)),
             }
             if let Waits::Turn(whose, Some(attempt)) = &mut waits
                 && !std::mem::replace(&mut is_checked, true)
@@ -255,7 +257,7 @@ impl SessionInner {
                 if let Waits::Turn(whose, Some(attempt)) = &mut waits {
                     attempt.check(state, whose, true)?;
                 }
-                state.recording()?.gone.extend(brings);
+                state.replay_log_mut()?.gone.extend(brings);
                 self.pass_missing(state, None)?;
             }
         }
@@ -265,9 +267,9 @@ impl SessionInner {
     /// on with.
     fn pass_missing(&self, state: &mut WriterState, other: Option<&OtherRecord>) -> Result<()> {
         let Some(missing) = state.missing()? else { return Ok(()) };
-        state.recording()?.note(Divergence { other: other.cloned(), ..missing });
+        state.replay_log_mut()?.note(Divergence { other: other.cloned(), ..missing });
         self.schedule.notify_all();
-        if !state.recording()?.stopped {
+        if !state.replay_log_mut()?.stopped {
             self.apply_recorded(state)?;
         }
         Ok(())
@@ -281,7 +283,7 @@ impl SessionInner {
         whose: &RecordProducer,
         attempt: Option<&mut Attempt<'_>>,
     ) -> Result<MutexGuard<'a, WriterState>> {
-        state.recording()?.gone.remove(whose);
+        state.replay_log_mut()?.gone.remove(whose);
         let time_us = self.move_on(&mut state, Waits::Turn(whose, attempt), |recording| {
             let is_too_many = recording.is_closed_behind() && !recording.returned;
             Ok(match recording.head()? {
@@ -312,7 +314,7 @@ impl SessionInner {
     ) -> Result<SequenceNumber> {
         let produced = body.bytes();
         let next = state.log.next_sequence();
-        let recording = state.recording()?;
+        let recording = state.replay_log_mut()?;
         recording.fill()?;
         if kind == RecordKind::DECLARE {
             // The record that it is made for says what differs.
@@ -327,14 +329,14 @@ impl SessionInner {
             let WriterState { log, live, recording, .. } = &mut **state;
             checked.iter().try_for_each(|object| log.objects.check_object(object))?;
             if let Some(recording) = recording
-                && let Some(whose) = recording.ahead.front().map(|head| recording.whose(head))
+                && let Some(whose) = recording.ahead.front().map(|head| recording.find_producer(head))
                 && let Some(taken) = recording.take(&whose)
             {
                 recording.remember(whose, taken);
             }
             log.pass_recorded();
             let sources = FoldSources { objects: log.objects.as_ref(), types: self.types.as_ref() };
-            apply(live, next, sources).map_err(|error| self.failed(error))?;
+            apply(live, next, sources).map_err(|error| self.poison_on_error(error))?;
             self.schedule.notify_all();
             return Ok(next);
         }
@@ -345,12 +347,12 @@ impl SessionInner {
         match verdict {
             ReplayVerdict::Same => self.apply_recorded(state)?,
             ReplayVerdict::Changed(divergence) => {
-                state.recording()?.note(divergence);
+                state.replay_log_mut()?.note(divergence);
                 self.go_on(state)?;
                 self.apply_recorded(state)?;
             }
             ReplayVerdict::Extra(divergence) => {
-                state.recording()?.note(divergence);
+                state.replay_log_mut()?.note(divergence);
                 self.go_on(state)?;
                 return Ok(next.saturating_sub(1));
             }
@@ -370,7 +372,7 @@ impl SessionInner {
         count: usize,
         other: &OtherRecord,
     ) -> Result<()> {
-        let lane = state.recording()?.head()?.map(|(_, whose)| whose);
+        let lane = state.replay_log_mut()?.head()?.map(|(_, whose)| whose);
         for _ in 0..count {
             self.pass_missing(state, Some(other))?;
             self.go_on(state)?;
@@ -384,10 +386,10 @@ impl SessionInner {
 
     /// Fails if the replay has stopped at a divergence.
     pub(super) fn go_on(&self, state: &mut WriterState) -> Result<()> {
-        let recording = state.recording()?;
+        let recording = state.replay_log_mut()?;
         if recording.stopped {
             self.schedule.notify_all();
-            return Err(recording.diverged());
+            return Err(recording.divergence_error());
         }
         Ok(())
     }
@@ -421,7 +423,7 @@ impl Session {
         kinds: &[RecordKind],
     ) -> Result<Option<(SequenceNumber, RecordKind, Vec<u8>)>> {
         let mut state = self.in_turn(self.inner.writable()?)?;
-        let head = state.recording()?.head()?;
+        let head = state.replay_log_mut()?.head()?;
         let head = head.filter(|(head, _)| kinds.contains(&head.kind));
         Ok(head.map(|(head, _)| (head.sequence, head.kind, head.body.clone())))
     }
@@ -439,7 +441,7 @@ impl Session {
     /// Returns whether the record behind the next one of this lane is a request.
     pub(super) fn is_asked_again(&self) -> Result<bool> {
         let mut state = self.in_turn(self.inner.writable()?)?;
-        let recording = state.recording()?;
+        let recording = state.replay_log_mut()?;
         recording.fill()?;
         let behind = recording.behind_next(&RecordProducer::Lane(self.lane_name()));
         Ok(behind.is_some_and(|record| record.kind == RecordKind::REQUEST))
@@ -455,21 +457,21 @@ impl Session {
         let record = format!("{} {name}", RecordKind::OBSERVED);
         let divergence = Divergence::changed(sequence, self.lane_name(), record, difference);
         let mut state = self.inner.state.lock();
-        match state.recording() {
+        match state.replay_log_mut() {
             Ok(recording) => {
                 recording.note(divergence);
                 // Whoever waits is told if the replay stops here.
                 self.inner.schedule.notify_all();
-                recording.diverged()
+                recording.divergence_error()
             }
             Err(error) => error,
         }
     }
 
     /// Returns the error of a replay that cannot go on behind its last divergence.
-    pub(super) fn diverged(&self) -> Error {
-        match self.inner.state.lock().recording() {
-            Ok(recording) => recording.diverged(),
+    pub(super) fn divergence_error(&self) -> Error {
+        match self.inner.state.lock().replay_log_mut() {
+            Ok(recording) => recording.divergence_error(),
             Err(error) => error,
         }
     }
@@ -493,7 +495,7 @@ impl Session {
     fn end_recorded(&self) -> Result<(LiveState, Vec<Divergence>, u64)> {
         let inner = &self.inner;
         let mut state = inner.state.lock();
-        state.recording()?.returned = true;
+        state.replay_log_mut()?.returned = true;
         inner.schedule.notify_all();
         // What the host did not produce then says nothing.
         if let Some(cause) = inner.gate.failure() {
@@ -501,7 +503,7 @@ impl Session {
             return Err(Error::Poisoned { cause });
         }
         loop {
-            let recording = state.recording()?;
+            let recording = state.replay_log_mut()?;
             if recording.stopped {
                 break;
             }

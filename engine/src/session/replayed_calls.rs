@@ -40,7 +40,8 @@ impl Session {
         self.check_handle(&state, Access::Begin { reads_only: begin.reads_only })?;
         let mut state = self.in_turn(state)?;
         let next = state.log.next_sequence();
-        let recorded = state.recording()?.head()?.filter(|(head, _)| head.kind == RecordKind::TOOL_BEGIN);
+        let recorded =
+            state.replay_log_mut()?.head()?.filter(|(head, _)| head.kind == RecordKind::TOOL_BEGIN);
         let recorded = recorded.map(|(head, _)| head.body.clone()).unwrap_or_default();
         let mut produced = begin.clone();
         if let Ok(recorded) = ToolBegin::decode(&recorded) {
@@ -59,10 +60,10 @@ impl Session {
             PendingRecord::new(RecordKind::TOOL_BEGIN, &body, content),
             false,
         )?;
-        let recording = state.recording()?;
+        let recording = state.replay_log_mut()?;
         // It was not recorded.
         if sequence < next {
-            return Err(recording.diverged());
+            return Err(recording.divergence_error());
         }
         if from_log {
             recording.from_log.insert(sequence, FromLog::Awaited);
@@ -74,7 +75,7 @@ impl Session {
     /// end.
     pub(crate) fn let_go_replayed(&self, begin: SequenceNumber, is_awaited: bool) {
         let mut state = self.inner.state.lock();
-        if let Ok(recording) = state.recording() {
+        if let Ok(recording) = state.replay_log_mut() {
             let from_log = if is_awaited { FromLog::Awaited } else { FromLog::Within };
             recording.from_log.insert(begin, from_log);
         }
@@ -86,7 +87,7 @@ impl Session {
         let inner = &self.inner;
         let mut state = inner.turn(inner.settleable()?, &RecordProducer::End(begin), None)?;
         let objects = state.log.objects.clone();
-        let Some((head, _)) = state.recording()?.head()? else { return Ok(RecordedCaptures::new()) };
+        let Some((head, _)) = state.replay_log_mut()?.head()? else { return Ok(RecordedCaptures::new()) };
         match ToolEnd::decode(&head.body) {
             Ok(end) => captures_of(end.resources, &objects),
             Err(_) => Ok(RecordedCaptures::new()),
@@ -97,7 +98,7 @@ impl Session {
     pub(crate) fn captures_to_come(&self) -> Result<RecordedCaptures> {
         let mut state = self.inner.state.lock();
         let objects = state.log.objects.clone();
-        let first = state.recording()?.look_ahead(|record| {
+        let first = state.replay_log_mut()?.look_ahead(|record| {
             if record.kind != RecordKind::TOOL_BEGIN {
                 return Ok(None);
             }
@@ -112,7 +113,7 @@ impl Session {
     /// Returns whether the call whose begin comes next in this handle's lane opened child sessions.
     pub(crate) fn next_call_opens_children(&self) -> Result<bool> {
         let mut state = self.in_turn(self.inner.writable()?)?;
-        let recording = state.recording()?;
+        let recording = state.replay_log_mut()?;
         let begin = recording.head()?.map(|(head, _)| head.sequence);
         let opened = recording.look_ahead(|record| {
             Ok(match record.kind {
@@ -141,7 +142,7 @@ impl Session {
             state.note_left_otherwise(&resource, paths)?;
         }
         inner.go_on(&mut state)?;
-        let recorded = state.recording()?.head()?.map(|(head, _)| head.body.clone()).unwrap_or_default();
+        let recorded = state.replay_log_mut()?.head()?.map(|(head, _)| head.body.clone()).unwrap_or_default();
         let mut produced = end.clone();
         if let Ok(recorded) = ToolEnd::decode(&recorded) {
             produced.resources = recorded.resources;
@@ -166,7 +167,7 @@ impl Session {
     /// Returns whether this session replays and lets tools run again.
     pub(crate) fn runs_tools_again(&self) -> bool {
         let mut state = self.inner.state.lock();
-        state.recording().is_ok_and(|recording| recording.rules.run_tools)
+        state.replay_log_mut().is_ok_and(|recording| recording.rules.run_tools)
     }
 
     /// Waits until the end of a call comes from the log, and returns its sequence number.
@@ -185,7 +186,7 @@ impl Session {
         let left = state.left_open().next().is_some();
         state.interrupted = left;
         drop(state);
-        inner.subscribers.tell(&|| inner.gate.synced());
+        inner.subscribers.tell(&|| inner.gate.synced_end());
         Ok(end)
     }
 }

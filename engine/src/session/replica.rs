@@ -187,13 +187,18 @@ impl Replica {
         let epoch = epoch.map_err(|error| replica_error(session, error))?;
         let said_dropped = compared.said_dropped.clone();
         let claimed = ReplicaClaim { epoch, held, captures_from, said_dropped };
-        let replica = Replica::of(replication, session, dir, claimed);
+        let replica = Replica::from_claim(replication, session, dir, claimed);
         replica.dropped.lock().is_to_say = compared.is_to_say && !sabotage::is(Breakage::DroppedUnsaid);
         Ok(replica)
     }
 
     /// Feeds under a claim that was made.
-    pub(super) fn of(replication: &Replication, session: Uuid, dir: &Path, claimed: ReplicaClaim) -> Replica {
+    pub(super) fn from_claim(
+        replication: &Replication,
+        session: Uuid,
+        dir: &Path,
+        claimed: ReplicaClaim,
+    ) -> Replica {
         let ReplicaClaim { epoch, held, captures_from, said_dropped } = claimed;
         Replica {
             replication: replication.clone(),
@@ -258,8 +263,8 @@ impl Replica {
     }
 
     /// Returns the sequence number below which everything is held.
-    pub(super) fn held(&self) -> SequenceNumber {
-        self.gate.synced()
+    pub(super) fn replicated_end(&self) -> SequenceNumber {
+        self.gate.synced_end()
     }
 
     /// Notes that a record was written, and returns whether that write has to wait for the replicator, which is too far behind.
@@ -273,7 +278,7 @@ impl Replica {
         let now_us = clock.steady_us();
         let mut lag = self.lag.lock();
         lag.note(sequence, log_bytes, now_us);
-        let behind = lag.behind(self.held(), now_us);
+        let behind = lag.measure_lag(self.replicated_end(), now_us);
         drop(lag);
         // Where writes are refused, each is noted, since the one that comes behind it asks.
         if self.replication.when_behind != WhenBehind::Wait {
@@ -289,7 +294,7 @@ impl Replica {
         if self.replication.when_behind == WhenBehind::Wait {
             return None;
         }
-        let behind = self.lag.lock().behind(self.held(), clock.steady_us());
+        let behind = self.lag.lock().measure_lag(self.replicated_end(), clock.steady_us());
         behind.is_too_far(&self.replication).then_some(behind)
     }
 
@@ -306,7 +311,7 @@ impl Replica {
         }
         *fed = Some(Arc::clone(compaction));
         let bytes = compaction.known_from(record.sequence).encode();
-        let object = ObjectId::of(&bytes);
+        let object = ObjectId::from_content(&bytes);
         Some((bytes, object))
     }
 
@@ -337,7 +342,7 @@ impl Replica {
                 drop(asked);
                 let Some(session) = session.upgrade() else { return };
                 // A failure poisons the session, and its next call reports it.
-                let _ = session.hold_through(session.gate.synced());
+                let _ = session.hold_through(session.gate.synced_end());
             }
         };
         let _ = thread::Builder::new().name("foldlog-feed".to_owned()).spawn(feed);
@@ -391,7 +396,7 @@ impl SessionInner {
     /// Returns once everything below `target`, which is durable here, is held by the replicator, if the store has one.
     pub(super) fn hold_through(&self, target: SequenceNumber) -> Result<()> {
         let Some(replica) = &self.replica else { return Ok(()) };
-        if replica.held() >= target || sabotage::is(Breakage::BegunUnheld) {
+        if replica.replicated_end() >= target || sabotage::is(Breakage::BegunUnheld) {
             return Ok(());
         }
         self.check_process()?;
@@ -422,7 +427,7 @@ impl SessionInner {
 
     /// Returns how far the replicator is behind, if writes are refused for that, and has it fed.
     #[inline]
-    pub(super) fn behind(&self) -> Option<ReplicaLag> {
+    pub(super) fn check_replica_lag(&self) -> Option<ReplicaLag> {
         let replica = self.replica.as_ref()?;
         let behind = replica.refuses(self.store.options.clock.as_ref())?;
         replica.wake();
@@ -430,16 +435,16 @@ impl SessionInner {
     }
 
     /// Returns the sequence number below which subscribers may be told of records that were promised to be durable.
-    pub(super) fn acknowledged(&self) -> SequenceNumber {
-        let synced = self.gate.synced();
-        self.replica.as_ref().map_or(synced, |replica| replica.held().min(synced))
+    pub(super) fn acknowledged_end(&self) -> SequenceNumber {
+        let synced = self.gate.synced_end();
+        self.replica.as_ref().map_or(synced, |replica| replica.replicated_end().min(synced))
     }
 
     /// Returns where the session's records stand, and which of them are held with the captures that they name; `None` without a replicator.
     #[cfg(feature = "host-filesystem")]
     pub(super) fn held_with_captures(&self) -> Option<(RecordLocator, Arc<Objects>, Range<SequenceNumber>)> {
         let replica = self.replica.as_ref()?;
-        let held = replica.captures_from..replica.held();
+        let held = replica.captures_from..replica.replicated_end();
         let state = self.state.lock();
         Some((state.log.places.clone(), Arc::clone(&state.log.objects), held))
     }
@@ -451,19 +456,19 @@ impl SessionInner {
     }
 
     /// Returns the session's own `SessionOpening` record.
-    pub(super) fn opened(&self) -> SessionOpening {
-        self.state.lock().opened()
+    pub(super) fn opening_record(&self) -> SessionOpening {
+        self.state.lock().opening_record()
     }
 
     /// Feeds all that is durable and not held yet, and returns how far that is.
     fn feed(&self, replica: &Replica) -> Result<SequenceNumber> {
         let (places, objects, end) = {
             let state = self.state.lock();
-            let end = self.gate.synced().min(state.log.next_sequence());
+            let end = self.gate.synced_end().min(state.log.next_sequence());
             (state.log.places.clone(), Arc::clone(&state.log.objects), end)
         };
         let (session, epoch, replicator) = (replica.session, replica.epoch, &replica.replication.replicator);
-        let mut next = replica.held();
+        let mut next = replica.replicated_end();
         while next < end {
             let mut batch = ReplicaBatch::default();
             let mut known = None;

@@ -127,7 +127,7 @@ impl Session {
             return Ok(found);
         }
         let mut begins = BTreeSet::new();
-        for item in self.log::<ToolInvocations>()?.behind(to) {
+        for item in self.log::<ToolInvocations>()?.items_after(to) {
             let begin = item?.begin;
             if begin > to && path.is_live(to, begin) {
                 begins.insert(begin);
@@ -150,7 +150,7 @@ impl Session {
         names: &Sought<'_>,
     ) -> Result<BTreeMap<String, LoggedCapture>> {
         let captured = self.read_begin(begin, |begin| begin.resources)?;
-        Ok(taken(names, LoggedCaptures { record: begin, is_end: false, captured }))
+        Ok(wanted_captures(names, LoggedCaptures { record: begin, is_end: false, captured }))
     }
 
     /// Returns the captures of these resources in the record of an end.
@@ -160,7 +160,7 @@ impl Session {
         names: &Sought<'_>,
     ) -> Result<BTreeMap<String, LoggedCapture>> {
         let captured = self.captures_at_end_of(end)?;
-        Ok(taken(names, LoggedCaptures { record: end, is_end: true, captured }))
+        Ok(wanted_captures(names, LoggedCaptures { record: end, is_end: true, captured }))
     }
 
     /// Returns the captures that the rollback of a call found of those of these resources in which it replaced something: what was
@@ -175,7 +175,7 @@ impl Session {
         for (name, first) in self.captures_before_rollback(begin, end)? {
             replaced.entry(name).and_modify(|found| *found = first);
         }
-        Ok(taken(names, LoggedCaptures { record: end, is_end: true, captured: replaced }))
+        Ok(wanted_captures(names, LoggedCaptures { record: end, is_end: true, captured: replaced }))
     }
 
     /// Returns the last capture of each resource that outlives its process, by the names of the resources and as the resources
@@ -317,7 +317,7 @@ impl Session {
 }
 
 /// Returns those of the captures that are wanted.
-fn taken(sought: &Sought<'_>, logged: LoggedCaptures) -> BTreeMap<String, LoggedCapture> {
+fn wanted_captures(sought: &Sought<'_>, logged: LoggedCaptures) -> BTreeMap<String, LoggedCapture> {
     let mut found = BTreeMap::new();
     take(&mut found, sought, logged);
     found

@@ -285,7 +285,7 @@ impl RunningCalls {
     }
 
     /// Returns the operations that have begun and still run although their grace is over.
-    pub(super) fn stuck(&self, grace: Duration) -> impl Iterator<Item = OperationId> {
+    pub(super) fn stuck_operations(&self, grace: Duration) -> impl Iterator<Item = OperationId> {
         let is_stuck =
             move |admitted: &&AdmittedOperation| admitted.stuck_at(grace).is_some_and(clock::is_past);
         self.admitted.iter().filter(is_stuck).filter_map(AdmittedOperation::operation)
@@ -394,7 +394,7 @@ impl RunningCalls {
     /// stuck yet; `None` if there are none that another thread ends. Whether one that is just being begun is wanted is known
     /// shortly.
     #[cfg(feature = "async")]
-    pub(super) fn stopping(&self, grace: Duration) -> Option<Instant> {
+    pub(super) fn next_stop_check(&self, grace: Duration) -> Option<Instant> {
         const BEGINS_WITHIN: Duration = Duration::from_millis(2);
         let look_again = |one: &AdmittedOperation| {
             if one.begun.is_none() {

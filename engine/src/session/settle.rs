@@ -128,7 +128,7 @@ pub(crate) struct RecordedSettlement {
 
 impl RecordedSettlement {
     /// Returns whether the call counts as successful, and the text that the model reads; `None` if it is to run again.
-    pub(crate) fn closing(&self) -> Option<(bool, String)> {
+    pub(crate) fn closing_result(&self) -> Option<(bool, String)> {
         let Settlement { decision, result, shown, .. } = &self.settlement;
         let text = || settled_text(*decision, result.as_ref(), shown.as_deref(), &self.reason);
         match decision {
@@ -156,11 +156,11 @@ impl Session {
     ///
     /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
     /// [`Error::Inconsistent`] if a text is no text.
-    pub fn pending(&self) -> Result<Vec<PendingQuestion>> {
+    pub fn pending_questions(&self) -> Result<Vec<PendingQuestion>> {
         let (waiting, source) = {
             let state = self.inner.state.lock();
             let standing = self.inner.standings(&state);
-            (standing.waiting(), self.inner.log_source(&state))
+            (standing.waiting_operations(), self.inner.log_source(&state))
         };
         questions::read(&source, self.inner.id, &waiting, None)
     }
@@ -211,7 +211,10 @@ impl Session {
     }
 
     /// Returns a suspended operation and how it stands, if it counts.
-    pub(crate) fn suspended(&self, operation: OperationId) -> Option<(SuspendedOperation, SuspensionStatus)> {
+    pub(crate) fn find_suspended(
+        &self,
+        operation: OperationId,
+    ) -> Option<(SuspendedOperation, SuspensionStatus)> {
         let state = self.inner.state.lock();
         let suspended = state.live.projection.operations.suspended_one(operation)?;
         let standings = self.inner.standings_of(&state, self, suspended);
@@ -248,7 +251,7 @@ impl Session {
         };
         let suspended = operations.suspended_within(parent).filter(same).last()?;
         let standings = self.inner.standings_of(&state, self, suspended);
-        Some((suspended.clone(), standings.standing(suspended)))
+        Some((suspended.clone(), standings.status_of(suspended)))
     }
 
     /// Notes that a call is made again that was suspended within an earlier run of the operation whose handle this is, so
@@ -285,7 +288,7 @@ impl Session {
         let state = self.in_turn(self.inner.settleable()?)?;
         let standings = self.inner.standings(&state);
         let suspended = standings.operations.suspended_one(operation);
-        if suspended.map(|suspended| standings.standing(suspended)) != Some(SuspensionStatus::Expired) {
+        if suspended.map(|suspended| standings.status_of(suspended)) != Some(SuspensionStatus::Expired) {
             return Ok(());
         }
         self.write_settlement(state, operation, settlement, by, "nobody answered in time").map(drop)

@@ -82,7 +82,7 @@ impl SessionInner {
         let rollbacks =
             state.live.rollbacks.range(..=position).map(|(at, rollback)| (*at, *rollback)).collect();
         let openings = shared(position, &state.openings);
-        let (watermark, epoch) = (self.gate.synced(), state.log.epoch());
+        let (watermark, epoch) = (self.gate.synced_end(), state.log.epoch());
         let watermark =
             if sabotage::is(Breakage::ForkOfUnsyncedParent) { SequenceNumber::MAX } else { watermark };
         Ok(SharedPrefix { places, located, watermark, epoch, openings, rollbacks, projection })
@@ -103,7 +103,7 @@ pub(crate) fn cut(
     let located = places.locate(storage, position)?;
     places.index.cut_at(position + 1);
     places.next_sequence = position + 1;
-    places.compaction = places.compaction.and_then(|compaction| compaction.below(position + 1));
+    places.compaction = places.compaction.and_then(|compaction| compaction.part_below(position + 1));
     let segments = Arc::make_mut(&mut places.segments);
     segments.truncate(located.segment + 1);
     if let Some(last) = segments.last_mut() {

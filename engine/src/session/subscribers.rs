@@ -42,7 +42,7 @@ impl fmt::Debug for RecordNotification {
 }
 
 impl RecordNotification {
-    pub(super) fn of(
+    pub(super) fn new(
         sequence: SequenceNumber,
         time_us: i64,
         kind: RecordKind,

@@ -72,7 +72,7 @@ impl Session {
     ) -> Result<(DispatchedEvent, Box<EncodeBuffer>)> {
         let (dispatched, bytes) = match self.inner.types()?.event(event) {
             Some(types) => {
-                let (value, bytes) = types.known(value)?;
+                let (value, bytes) = types.check_value(value)?;
                 (DispatchedEvent { value, is_held: !types.reducers.is_empty() }, bytes)
             }
             None => {
@@ -101,7 +101,7 @@ impl Session {
                 slice: slice.to_owned(),
                 reason: "it is a LOG slice: read it with `Session::log_values`",
             }),
-            (_, Some(items)) => Ok(View::new(self.value_rows(slice, items.held())?)),
+            (_, Some(items)) => Ok(View::new(self.value_rows(slice, items.rows_in_memory())?)),
             (_, None) => Ok(View::new(SliceTypes::no_rows(self.dynamic_slice(slice)))),
         }
     }
@@ -117,7 +117,7 @@ impl Session {
                 let state = self.inner.state.lock();
                 let id = state.live.projection.names.slice_named(slice).map_or(0, |slice| slice.id);
                 let types = self.inner.types.as_ref().and_then(|types| types.slice(slice));
-                let decoder = types.map_or_else(|| untyped(slice), SliceTypes::value_decoder);
+                let decoder = types.map_or_else(|| untyped_decoder(slice), SliceTypes::value_decoder);
                 Some(ViewedSlice { id, items, source: self.inner.log_source(&state), decoder })
             }
             (Policy::Log, _) => None,
@@ -138,7 +138,7 @@ impl Session {
     /// Those of [`view_values`](Session::view_values), but for LOG slices.
     pub fn latest_value(&self, slice: &str) -> Result<Option<Item<Value>>> {
         let (_, Some(items)) = self.read_named(slice)? else { return Ok(None) };
-        let last = View::new(self.value_rows(slice, &items.held().tail(1))?);
+        let last = View::new(self.value_rows(slice, &items.rows_in_memory().tail(1))?);
         Ok(last.items().next_back())
     }
 
@@ -152,7 +152,7 @@ impl Session {
         let items: Result<Vec<NewItem>> =
             items.into_iter().map(|item| new_item(slice, types, item)).collect();
         let items = items?;
-        self.change_named(&self.changed(slice), Action::Seed, "seed", |rows, version| {
+        self.change_named(&self.changed_slice(slice), Action::Seed, "seed", |rows, version| {
             Ok(SliceEffect::seed(rows, items, version))
         })
     }
@@ -164,7 +164,7 @@ impl Session {
     /// Those of [`clear`](Session::clear).
     pub fn clear_values(&self, slice: &str) -> Result<SequenceNumber> {
         let coding = ItemCoding { name: slice, encode: encode_value };
-        self.change_named(&self.changed(slice), Action::Clear, "clear", |rows, version| {
+        self.change_named(&self.changed_slice(slice), Action::Clear, "clear", |rows, version| {
             resolve_op(rows, SliceOp::Clear(Clear::All), version, &coding)
         })
     }
@@ -184,7 +184,7 @@ impl Session {
             slice: slice.to_owned(),
             reason: "the host does not declare it, so its items are not known as values",
         })?;
-        self.change_named(&self.changed(slice), Action::Clear, "clear", |rows, version| {
+        self.change_named(&self.changed_slice(slice), Action::Clear, "clear", |rows, version| {
             let values = values_of(types, rows)?;
             let coding = ItemCoding { name: slice, encode: encode_value };
             resolve_op(&values, SliceOp::Clear(Clear::Where(Box::new(predicate))), version, &coding)
@@ -207,7 +207,7 @@ impl Session {
     }
 
     /// Names a slice that is changed by its name. New items of the implicit slice of an event are recorded at the event's version.
-    fn changed<'a>(&self, name: &'a str) -> ChangedSlice<'a> {
+    fn changed_slice<'a>(&self, name: &'a str) -> ChangedSlice<'a> {
         let declared = self.implicit_event(name).map(|event| event.version);
         let recorded = || {
             let state = self.inner.state.lock();
@@ -240,7 +240,7 @@ impl Session {
         };
         let recorded = source.recorded_of(id, &rows.iter().collect::<Vec<_>>())?;
         let event = self.implicit_event(slice);
-        let decoder = event.map_or_else(|| untyped(slice), |event| event.decoder.clone());
+        let decoder = event.map_or_else(|| untyped_decoder(slice), |event| event.decoder.clone());
         rows.remade(|row| {
             let bytes = RecordedBytes::Elsewhere(recorded.bytes(id, row)?);
             let value = decoder.alone(row.version, row.id.sequence, bytes)?;
@@ -250,7 +250,7 @@ impl Session {
 }
 
 /// Returns what decodes the items of a slice that the host does not declare.
-fn untyped(slice: &str) -> Decoder {
+fn untyped_decoder(slice: &str) -> Decoder {
     let (name, version) = (slice.into(), u32::MAX);
     let upcast = |_, value| Ok(value);
     Decoder::Values(Arc::new(ValueDecoder { name, version, upcast: Some(Arc::new(upcast)), by_way_of: None }))
@@ -274,7 +274,7 @@ fn values_of(types: &SliceTypes, rows: &Rows) -> Result<Rows> {
         return Ok(rows.clone());
     }
     rows.remade(|row| {
-        let bytes = row.typed().map(|typed| types.encode(typed)).transpose()?;
+        let bytes = row.typed_value().map(|typed| types.encode(typed)).transpose()?;
         let value = bytes.map(|bytes| read_value(&types.name, &bytes)).transpose()?;
         Ok(SliceRow { item: RowItem::Typed(Arc::new(value.unwrap_or_default())), ..row.to_row() })
     })

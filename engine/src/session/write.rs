@@ -196,7 +196,7 @@ pub(crate) fn sync_in_time<T: FnMut() -> RemainingWork + Send + 'static>(
 }
 
 /// Poisons the log, except for errors that left nothing behind.
-pub(crate) fn failed(gate: &SyncGate<Error>, error: Error) -> Error {
+pub(crate) fn poison_on_error(gate: &SyncGate<Error>, error: Error) -> Error {
     let is_whole = matches!(
         error,
         Error::Full { .. } | Error::NoHandle { .. } | Error::ReadOnly { .. } | Error::TooLarge { .. }
@@ -278,7 +278,7 @@ impl SessionInner {
             // What states that the session was closed is written as a record is.
             self.prepare(&mut state, |log, context| log.begin(self.now_us(), context))?;
         }
-        state.log.finish().map_err(|error| self.failed(error))
+        state.log.finish().map_err(|error| self.poison_on_error(error))
     }
 
     /// Locks the writer's state for a write.
@@ -290,7 +290,7 @@ impl SessionInner {
         let untyped = self.types.is_none().then_some(WriteRefusal::Untyped);
         let interrupted = || (!recovered).then_some(WriteRefusal::Interrupted);
         let refusal = untyped.or_else(|| self.refusal(&state)).or_else(interrupted);
-        let refusal = refusal.or_else(|| self.behind().map(WriteRefusal::ReplicaBehind));
+        let refusal = refusal.or_else(|| self.check_replica_lag().map(WriteRefusal::ReplicaBehind));
         self.unless(refusal, state)
     }
 
@@ -308,18 +308,18 @@ impl SessionInner {
     pub(super) fn sound(&self) -> Result<MutexGuard<'_, WriterState>> {
         self.check_process()?;
         let state = self.state.lock();
-        self.unless(self.poisoned(), state)
+        self.unless(self.poison_refusal(), state)
     }
 
     #[inline(always)]
-    fn poisoned(&self) -> Option<WriteRefusal> {
+    fn poison_refusal(&self) -> Option<WriteRefusal> {
         self.gate.failure().filter(|_| !sabotage::is(Breakage::PoisonIgnored)).map(WriteRefusal::Poisoned)
     }
 
     /// Returns why no record can be written, whatever it holds.
     #[inline(always)]
     pub(super) fn refusal(&self, state: &WriterState) -> Option<WriteRefusal> {
-        if let poisoned @ Some(_) = self.poisoned() {
+        if let poisoned @ Some(_) = self.poison_refusal() {
             return poisoned;
         }
         if self.read_only.is_some() {
@@ -343,17 +343,17 @@ impl SessionInner {
     ) -> Result<MutexGuard<'a, WriterState>> {
         match refusal {
             None => Ok(state),
-            Some(refusal) => Err(self.refused(refusal, &state)),
+            Some(refusal) => Err(self.refusal_error(refusal, &state)),
         }
     }
 
     /// Makes the error that operations were left open.
-    pub(super) fn interrupted(&self, state: &WriterState) -> Error {
-        self.refused(WriteRefusal::Interrupted, state)
+    pub(super) fn interrupted_error(&self, state: &WriterState) -> Error {
+        self.refusal_error(WriteRefusal::Interrupted, state)
     }
 
     #[cold]
-    pub(super) fn refused(&self, refusal: WriteRefusal, state: &WriterState) -> Error {
+    pub(super) fn refusal_error(&self, refusal: WriteRefusal, state: &WriterState) -> Error {
         let session = self.id;
         match refusal {
             WriteRefusal::Untyped => Error::Untyped { session },
@@ -449,7 +449,7 @@ impl SessionInner {
         event: impl FnOnce() -> Option<PendingEvent>,
     ) {
         let durable_first = if promised { sequence + 1 } else { SequenceNumber::MIN };
-        self.subscribers.queue(durable_first, || RecordNotification::of(sequence, time_us, kind, event()));
+        self.subscribers.queue(durable_first, || RecordNotification::new(sequence, time_us, kind, event()));
     }
 
     /// Syncs the last written record if its durability promises that, and notifies the subscribers.
@@ -493,7 +493,7 @@ impl SessionInner {
         if let Some(write) = image {
             write();
         }
-        let tell = || self.subscribers.tell(&|| self.acknowledged());
+        let tell = || self.subscribers.tell(&|| self.acknowledged_end());
         match within {
             // A subscriber that waited for an operation might wait for the very call that notifies it.
             Some((ticket, operation)) => inside(self.id, ticket, operation, tell),
@@ -547,9 +547,9 @@ impl SessionInner {
     ) -> Result<()> {
         let WriterState { log, live, .. } = state;
         let names = &live.projection.names;
-        let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
-        prepare(log, &context).map_err(|error| self.failed(error))?;
-        self.gate.raise(log.recovered());
+        let context = AppendContext { synced: self.gate.synced_end(), declared: &|| names.all() };
+        prepare(log, &context).map_err(|error| self.poison_on_error(error))?;
+        self.gate.raise(log.recovered_end());
         Ok(())
     }
 
@@ -570,21 +570,22 @@ impl SessionInner {
         let WriterState { log, live, imaged, .. } = &mut **state;
         let segments = log.places.segments.len();
         let names = &live.projection.names;
-        let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
+        let context = AppendContext { synced: self.gate.synced_end(), declared: &|| names.all() };
         let begins = !log.is_writing();
-        let sequence = log.append(kind, time_us, body, &context).map_err(|error| self.failed(error))?;
+        let sequence =
+            log.append(kind, time_us, body, &context).map_err(|error| self.poison_on_error(error))?;
         if begins {
-            self.gate.raise(log.recovered());
+            self.gate.raise(log.recovered_end());
         }
         imaged.rolled_over |= segments != log.places.segments.len();
         let sources = FoldSources { objects: log.objects.as_ref(), types: self.types.as_ref() };
-        apply(live, sequence, sources).map_err(|error| self.failed(error))?;
+        apply(live, sequence, sources).map_err(|error| self.poison_on_error(error))?;
         Ok(sequence)
     }
 
     /// Poisons the session, except for errors that left nothing behind.
-    pub(super) fn failed(&self, error: Error) -> Error {
-        failed(&self.gate, error)
+    pub(super) fn poison_on_error(&self, error: Error) -> Error {
+        poison_on_error(&self.gate, error)
     }
 
     /// Writes once more what opening found behind the watermark, so that a sync covers it: those records are
@@ -593,7 +594,7 @@ impl SessionInner {
     pub(super) fn settle_unattested(&self) -> Result<SequenceNumber> {
         let mut state = self.sound()?;
         let next = state.log.next_sequence();
-        if state.log.is_writing() || self.gate.synced() >= next {
+        if state.log.is_writing() || self.gate.synced_end() >= next {
             return Ok(next);
         }
         if let Some(reason) = &self.read_only {
@@ -624,10 +625,10 @@ impl SessionInner {
         let attest = || {
             let Ok(mut state) = self.sound() else { return Ok(()) };
             let attested = match state.closed {
-                true => state.log.attest_close(self.gate.synced()),
-                false => state.log.attest(self.gate.synced()),
+                true => state.log.attest_close(self.gate.synced_end()),
+                false => state.log.attest(self.gate.synced_end()),
             };
-            attested.map_err(|error| self.failed(error))?;
+            attested.map_err(|error| self.poison_on_error(error))?;
             self.ask_to_rest(&mut state);
             Ok(())
         };

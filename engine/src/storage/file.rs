@@ -56,7 +56,7 @@ impl FileStorage {
     }
 
     /// Returns the file system of this machine, with one positioned write for each record.
-    pub fn positioned() -> Self {
+    pub fn with_positioned_writes() -> Self {
         FileStorage { mapped: false, access: StoreAccess::Private }
     }
 

@@ -258,14 +258,14 @@ impl Store {
         }
         let there = self.storage().entry(&to).map_err(|error| Error::io("look up", &to, error))?;
         let is_directory = there.as_ref().is_some_and(|there| there.kind == EntryKind::Directory);
-        let tip = if is_directory { Tip::of(self.storage().as_ref(), &to) } else { None };
+        let tip = if is_directory { Tip::read(self.storage().as_ref(), &to) } else { None };
         let source = extent(self.storage(), dir, tip.as_ref().map(Tip::end))?;
         let mark =
             if is_directory { captures::mark_of(self.storage().as_ref(), &to, session)? } else { None };
         let copying = BackupRun { store: self, from: dir, to: &to, session, source, options, mark };
         let copied = match there {
             None => copying.first(),
-            Some(_) if is_directory => copying.again(tip),
+            Some(_) if is_directory => copying.update_copy(tip),
             Some(entry) => Err(copying.no_copy(format!("it is {}", entry.kind))),
         };
         if copied.as_ref().is_err_and(Error::is_damage) {
@@ -286,7 +286,7 @@ impl Store {
     }
 
     fn backup_into(&self, session: Uuid, copies: &Store, options: BackupOptions) -> Result<BackupReport> {
-        let dir = self.existing(session)?;
+        let dir = self.find_session_dir(session)?;
         if let Some(writer) = self.handle(session) {
             // A session that cannot be synced needs a backup all the more.
             let _ = writer.sync();

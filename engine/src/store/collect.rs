@@ -55,7 +55,7 @@ mod sweep;
 
 pub use captures::CapturesInUse;
 use sweep::FileSweeper;
-pub(super) use sweep::removed;
+pub(super) use sweep::check_removal;
 
 /// Number of calls whose captures a collection keeps if nothing else is said.
 const CALLS_KEPT: u64 = 100;
@@ -188,7 +188,7 @@ impl Store {
     pub fn collect(&self, options: &CollectOptions) -> Result<CollectReport> {
         let mut report = CollectReport::default();
         let ids = match options.session {
-            Some(only) => self.existing(only).map(|_| vec![only])?,
+            Some(only) => self.find_session_dir(only).map(|_| vec![only])?,
             None => self.session_ids()?,
         };
         let (mut families, mut recordless) = (SessionLineage::default(), BTreeSet::new());
@@ -208,7 +208,7 @@ impl Store {
             self.collect_unfinished(options, &recordless, &mut report)?;
         }
         // Behind all that had names for what is in it.
-        let mut pool = FileSweeper::of(self, options.dry_run);
+        let mut pool = FileSweeper::new(self, options.dry_run);
         pool.pool()?;
         pool.end(&mut report);
         Ok(report)
@@ -255,7 +255,7 @@ impl Store {
     /// [`Error::UnsupportedKind`] if the log has a record of a kind that this version does not know; those of
     /// [`LogReader::open`] if the session is damaged.
     pub fn captures_in_use(&self, session: Uuid, options: &CollectOptions) -> Result<CapturesInUse> {
-        let dir = self.existing(session)?;
+        let dir = self.find_session_dir(session)?;
         let read = self.read_whole(&dir)?;
         captures::in_use(self, &dir, &read, options)
     }
@@ -269,7 +269,7 @@ impl Store {
             let options = ReadOptions { outline: true, memory_bytes: None };
             match LogReader::open_with(Arc::clone(self.storage()), self.session_dir(id), options) {
                 Ok(reader) => {
-                    let parent = reader.opened().parent.map(|parent| parent.session());
+                    let parent = reader.opening_record().parent.map(|parent| parent.session());
                     families.parents.insert(id, parent);
                 }
                 Err(Error::NotASession { .. } | Error::NoSuchSession { .. }) => {}
@@ -330,7 +330,7 @@ impl Store {
         let dir = self.session_dir(id);
         let _kept = self.keep(id, options.dry_run)?;
         let read = self.read_whole(&dir)?;
-        let mut sweeping = FileSweeper::of(self, options.dry_run);
+        let mut sweeping = FileSweeper::new(self, options.dry_run);
         let named = named_objects(self.storage(), &read)?;
         if !options.dry_run && !sabotage::is(Breakage::CollectedBeforeDurable) {
             self.storage().sync_dir(&dir).map_err(|error| Error::io("sync", &dir, error))?;

@@ -210,7 +210,7 @@ impl Store {
     /// - [`Error::CompressionUnavailable`] if a compression is asked for, and this build has none.
     /// - Those of [`LogReader::open`](crate::inspect::LogReader::open) if the session is damaged.
     pub fn compact(&self, session: Uuid, options: &CompactOptions) -> Result<CompactReport> {
-        let dir = self.existing(session)?;
+        let dir = self.find_session_dir(session)?;
         let nothing = CompactReport { session, ..CompactReport::default() };
         let storage = self.storage().as_ref();
         check_available(&dir, options)?;
@@ -218,8 +218,8 @@ impl Store {
             let read = open_read(self.read_ground(), &dir, None, LogSlices::Unread)?;
             let chosen = self.choose(&dir, &read, options)?;
             let report = chosen.map_or(nothing, |(plan, _)| plan.report(session, 0));
-            let compressed =
-                TargetCompression::of(storage, &read, options)?.carry_out(storage, &dir, options)?;
+            let compressed = TargetCompression::from_session(storage, &read, options)?
+                .carry_out(storage, &dir, options)?;
             return Ok(CompactReport { compressed, ..report });
         }
         if !self.finish_last_segment(session, &dir, options)? && options.compression.is_none() {
@@ -239,7 +239,7 @@ impl Store {
     fn compact_finished(&self, session: Uuid, dir: &Path, options: &CompactOptions) -> Result<CompactReport> {
         let storage = self.storage().as_ref();
         let read = open_read(self.read_ground(), dir, None, LogSlices::Unread)?;
-        let wanted = TargetCompression::of(storage, &read, options)?;
+        let wanted = TargetCompression::from_session(storage, &read, options)?;
         let report = match self.plan(dir, &read, options, false)? {
             Some(plan) => self.carry_out(dir, &read, plan)?,
             None => CompactReport { session, ..CompactReport::default() },
@@ -365,7 +365,7 @@ impl Store {
             .collect();
         let (rollbacks, limit) = (&scan.rollbacks, (dir, self.inner.options.memory));
         let history = History { storage, places: &places, objects: &objects, rollbacks, limit };
-        let Some(plan) = CompactionPlan::of(&history, through, &kept)? else { return Ok(None) };
+        let Some(plan) = CompactionPlan::from_history(&history, through, &kept)? else { return Ok(None) };
         let (mut gained, mut spent) = (plan.bytes, 0);
         for SegmentReplacement { segment, bases, .. } in plan.replaces(&scan.segments) {
             gained += before.map_or(0, |before| before.head_bytes(segment));
@@ -468,7 +468,7 @@ impl Session {
 
 impl CompactionPlan {
     /// Plans to drop what is at or before `through` and no kept position needs.
-    fn of(
+    fn from_history(
         history: &History<'_>,
         through: SequenceNumber,
         kept: &BTreeSet<SequenceNumber>,

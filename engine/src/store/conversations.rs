@@ -63,7 +63,7 @@ impl ImportedConversations {
             let named = json.get("supersedes").and_then(serde_json::Value::as_str);
             let named = named.and_then(|evaluation| last_of.get(evaluation).copied());
             let state: AdapterStateSnapshot = serde_json::from_value(json).map_err(refused)?;
-            let encoded = self.stored(encode("an adapter's state", &state.state)?);
+            let encoded = self.store_payload(encode("an adapter's state", &state.state)?);
             let body = AdapterState {
                 scope: ConversationScope::new(state.evaluation_id.as_str()),
                 adapter: Cow::from(&state.adapter),
@@ -211,8 +211,8 @@ impl ImportedConversations {
         scope: &ConversationScope<'a>,
         message: &ConversationMessage,
     ) -> ConversationScope<'a> {
-        let original = OriginalMessage::of(message, &mut self.begins);
-        ConversationScope { original: original.map(OriginalMessage::recorded), ..scope.clone() }
+        let original = OriginalMessage::from_message(message, &mut self.begins);
+        ConversationScope { original: original.map(OriginalMessage::into_original), ..scope.clone() }
     }
 
     fn blocks<'a>(&mut self, blocks: Option<&'a ContentBlocks>) -> Option<(&'a str, Vec<u8>)> {
@@ -221,15 +221,15 @@ impl ImportedConversations {
 
     /// Encodes a text as one MessagePack string, or as the reference to an object if it is large.
     fn text(&mut self, text: &str) -> Vec<u8> {
-        self.stored(text_payload(text))
+        self.store_payload(text_payload(text))
     }
 
     /// Returns a payload, or the reference to an object if it is large.
-    fn stored(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+    fn store_payload(&mut self, bytes: Vec<u8>) -> Vec<u8> {
         if bytes.len() as u64 <= self.object_bytes_min {
             return bytes;
         }
-        let reference = ObjectId::of(&bytes).reference();
+        let reference = ObjectId::from_content(&bytes).reference();
         self.large.push(bytes);
         reference
     }

@@ -10,7 +10,9 @@ use smol_str::SmolStr;
 
 use super::Store;
 use super::conversations::ImportedConversations;
-use crate::conversation::{ADAPTER_STATES, AdapterStateSnapshot, CONVERSATION, Conversation, exported};
+use crate::conversation::{
+    ADAPTER_STATES, AdapterStateSnapshot, CONVERSATION, Conversation, exported_slices,
+};
 use crate::error::{Error, Result};
 use crate::inspect::LogReader;
 use crate::names::DeclaredNames;
@@ -38,7 +40,7 @@ pub struct ImportOptions {
 fn export_of(state: &State, created_at_us: i64, policies: &BTreeSet<Policy>) -> Result<Export> {
     let ExportHead { mut export } =
         ExportHead::new(created_at_us, None, Vec::new(), state.tags.clone(), BTreeMap::new())?
-            .within(state.open_operations.clone());
+            .with_open_operations(state.open_operations.clone());
     let wanted = |policy: Policy| policies.contains(&policy);
     for (name, slice) in state.slices.iter().filter(|(_, slice)| wanted(slice.policy)) {
         if slice.items.is_empty() {
@@ -62,7 +64,7 @@ fn add_conversations(
     conversations: &[Conversation],
     states: &[AdapterStateSnapshot],
 ) -> Result<()> {
-    for slice in exported(conversations, states)? {
+    for slice in exported_slices(conversations, states)? {
         export.policies.insert(slice.slice_type.clone(), Policy::Log.name().to_owned());
         let at = export.slices.partition_point(|other| other.slice_type < slice.slice_type);
         export.slices.insert(at, slice);
@@ -187,7 +189,7 @@ impl LogReader {
             add_conversations(&mut export, &self.conversations_at(position)?, &states)?;
         }
         export.suspended_operations = self.suspended_at(position);
-        export.parent_id = self.opened().parent.map(|parent| parent.session());
+        export.parent_id = self.opening_record().parent.map(|parent| parent.session());
         Ok(export)
     }
 }
@@ -286,7 +288,7 @@ impl Store {
         let mut large = Vec::new();
         for (bytes, _) in recorded.iter_mut().flat_map(|(_, items)| items) {
             if bytes.len() as u64 > self.inner.options.object_bytes_min {
-                let reference = foldlog_codec::body::ObjectId::of(bytes).reference();
+                let reference = foldlog_codec::body::ObjectId::from_content(bytes).reference();
                 large.push(std::mem::replace(bytes, reference));
             }
         }

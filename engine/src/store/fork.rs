@@ -112,7 +112,7 @@ impl Store {
         types: &SessionTypes,
         options: SessionOptions,
     ) -> Result<Session> {
-        let parent_dir = self.existing(parent)?;
+        let parent_dir = self.find_session_dir(parent)?;
         let writer = self.inner.writers.get(parent);
         let shared_prefix =
             SharedPrefix::new(self.read_ground(), &parent_dir, writer.as_ref(), position, types)?;
@@ -161,9 +161,9 @@ impl Store {
     ) -> Result<LogWriter> {
         let shared = places.next_sequence;
         let mut log = LogWriter::fork(
-            &self.inner.ground(),
+            &self.inner.log_environment(),
             dir,
-            LogIdentity::of(opened),
+            LogIdentity::from_opening(opened),
             places,
             shared_prefix.located,
             shared_prefix.epoch,
@@ -304,7 +304,7 @@ impl Store {
         self.link_captures(parent, dir, captures_behind)?;
         self.link_images(places.next_sequence, parent, dir);
         storage.sync_dir(dir).map_err(|error| io("sync", dir, error))?;
-        let compaction = places.compaction.as_ref().and_then(|all| all.below(places.next_sequence));
+        let compaction = places.compaction.as_ref().and_then(|all| all.part_below(places.next_sequence));
         Ok(RecordLocator { segments: Arc::new(linked), compaction, ..places.clone() })
     }
 

@@ -72,7 +72,7 @@ pub(super) struct Stamps {
 
 impl Stamps {
     /// Stamps of the session in `dir`, whose last segment is known. `None` where one cannot be told.
-    fn of(storage: &dyn Storage, dir: &Path, ordinal: u32) -> Option<Stamps> {
+    fn read(storage: &dyn Storage, dir: &Path, ordinal: u32) -> Option<Stamps> {
         let directory = storage.stamp(dir).ok()??;
         let segment = storage.stamp(&layout::segment_file(dir, ordinal)).ok()??;
         let objects = storage.stamp(&layout::objects_dir(dir)).ok()?;
@@ -81,7 +81,7 @@ impl Stamps {
 
     /// Stamps of the session in `dir` before it is read. `None` where they cannot be told.
     pub(super) fn before(storage: &dyn Storage, dir: &Path) -> Option<Stamps> {
-        Stamps::of(storage, dir, chain::last_ordinal(storage, dir)?)
+        Stamps::read(storage, dir, chain::last_ordinal(storage, dir)?)
     }
 
     /// Returns whether they are still the stamps of the session in `dir`. Who makes the directory of objects stamps the session's.
@@ -109,7 +109,11 @@ pub(super) struct IndexEntry {
 
 impl IndexEntry {
     /// Returns an entry for what was read of a session at the time `now_us`. `None` if it is not to be kept.
-    pub(super) fn of(stamps: Stamps, overview: &SessionOverview, now_us: i64) -> Option<IndexEntry> {
+    pub(super) fn from_overview(
+        stamps: Stamps,
+        overview: &SessionOverview,
+        now_us: i64,
+    ) -> Option<IndexEntry> {
         let SessionOverview { closed, open, unsettled, suspended, resumable, sound_end, .. } = overview;
         let is_at_rest =
             open.is_empty() && unsettled.is_empty() && suspended.is_empty() && resumable.is_empty();

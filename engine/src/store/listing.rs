@@ -104,13 +104,13 @@ impl Store {
         let overview = overview_on(storage, &dir, now_us, memory_bytes);
         let stood = before.filter(|before| before.stand(storage.as_ref(), &dir));
         let entry = stood.zip(overview.as_ref().ok());
-        let entry = entry.and_then(|(stamps, overview)| IndexEntry::of(stamps, overview, now_us));
+        let entry = entry.and_then(|(stamps, overview)| IndexEntry::from_overview(stamps, overview, now_us));
         ListedSession { session, overview, entry: entry.map(Cow::Owned), was_read: true }
     }
 
     /// Returns the sessions that a process may be writing, or was when it ended. `None` if nobody can tell.
     fn maybe_written(&self, sessions: &[Uuid]) -> Result<Option<BTreeSet<Uuid>>> {
-        let held = lock::held(self.storage(), self.path(), sessions)?;
+        let held = lock::find_holders(self.storage(), self.path(), sessions)?;
         let noted = notes_of_writers(self.storage().as_ref(), self.path());
         Ok(noted.map(|noted| held.into_keys().chain(noted).collect()))
     }

@@ -103,7 +103,7 @@ fn sync_name(storage: &dyn Storage, directory: Option<&Path>) -> Result<()> {
     else {
         return Ok(());
     };
-    let above = layout::followed(above);
+    let above = layout::path_through_link(above);
     match storage.sync_dir(&above) {
         Err(error)
             if !matches!(
@@ -120,7 +120,7 @@ fn sync_name(storage: &dyn Storage, directory: Option<&Path>) -> Result<()> {
 impl Session {
     /// Returns the store that the session is open in.
     pub fn store(&self) -> Store {
-        Store::of(self.open_store())
+        Store::from_inner(self.open_store())
     }
 
     /// Returns the sessions that were forked from this one or created for it, in ascending order of their
@@ -203,7 +203,7 @@ impl Store {
         Arc::new(OpenStore { root, options, background: Background::Inline, writers, generator })
     }
 
-    pub(crate) fn of(inner: &Arc<OpenStore>) -> Store {
+    pub(crate) fn from_inner(inner: &Arc<OpenStore>) -> Store {
         Store { inner: Arc::clone(inner) }
     }
 
@@ -218,7 +218,7 @@ impl Store {
 
     /// Returns what sessions are read from, and how much memory that may take.
     fn read_ground(&self) -> ReadGround<'_> {
-        ReadGround::of(&self.inner.options)
+        ReadGround::from_options(&self.inner.options)
     }
 
     /// Opens the log of one of the store's directories, in as much memory as the store may take.
@@ -309,7 +309,7 @@ impl Store {
         self.storage().create_dir_all(&dir).map_err(|error| Error::unmade("create", &dir, 0, error))?;
         let parents = layout::directories_above_session(&self.inner.root).into();
         let identity = LogIdentity { session: id, seed };
-        let log = LogWriter::create(&self.inner.ground(), &dir, identity, partial_creation, parents);
+        let log = LogWriter::create(&self.inner.log_environment(), &dir, identity, partial_creation, parents);
         let kept: Result<()> = large.iter().try_for_each(|bytes| log.objects.put(bytes).map(drop));
         let opened = SessionOpening { session: id, seed, tags: options.tags, parent };
         let durability = options.durability.unwrap_or(self.inner.options.durability);
@@ -413,7 +413,7 @@ impl Store {
         types: &SessionTypes,
         durability: Durability,
     ) -> Result<Session> {
-        let dir = self.existing(session)?;
+        let dir = self.find_session_dir(session)?;
         let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
         let types = Some(types.clone());
         open(&self.inner, &dir, OpenAs { types, durability, lock, read_only })
@@ -448,7 +448,7 @@ impl Store {
     ///
     /// Those of [`open_session`](Store::open_session), except [`Error::Locked`].
     pub fn open_read_only(&self, session: Uuid, types: &SessionTypes) -> Result<Session> {
-        let dir = self.existing(session)?;
+        let dir = self.find_session_dir(session)?;
         let read_only = Some("it was opened for reading".to_owned());
         let (types, durability) = (Some(types.clone()), self.inner.options.durability);
         open(&self.inner, &dir, OpenAs { types, durability, lock: None, read_only })
@@ -461,7 +461,7 @@ impl Store {
     ///
     /// Those of [`open_read_only`](Store::open_read_only) that do not concern types.
     pub fn open_untyped(&self, session: Uuid) -> Result<Session> {
-        let dir = self.existing(session)?;
+        let dir = self.find_session_dir(session)?;
         let read_only = Some("it was opened without types".to_owned());
         let durability = self.inner.options.durability;
         open(&self.inner, &dir, OpenAs { types: None, durability, lock: None, read_only })
@@ -475,7 +475,7 @@ impl Store {
     /// [`Error::Locked`] if the session is open for writing elsewhere; else those of
     /// [`open_untyped`](Store::open_untyped).
     pub fn open_to_recover(&self, session: Uuid) -> Result<Session> {
-        let dir = self.existing(session)?;
+        let dir = self.find_session_dir(session)?;
         let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
         open(&self.inner, &dir, OpenAs { types: None, durability: Durability::Boundary, lock, read_only })
     }
@@ -488,7 +488,7 @@ impl Store {
     ///
     /// Those of [`open_to_recover`](Store::open_to_recover).
     pub fn open_to_preview(&self, session: Uuid) -> Result<Session> {
-        let dir = self.existing(session)?;
+        let dir = self.find_session_dir(session)?;
         let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
         let read_only = read_only.or_else(|| Some("it was opened for previews".to_owned()));
         let durability = self.inner.options.durability;
@@ -517,7 +517,7 @@ impl Store {
         settled.and_then(|sequence| closed.map(|()| sequence))
     }
 
-    fn existing(&self, session: Uuid) -> Result<PathBuf> {
+    fn find_session_dir(&self, session: Uuid) -> Result<PathBuf> {
         let dir = self.session_dir(session);
         match self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))? {
             Some(entry) if entry.kind == EntryKind::Directory => Ok(dir),
@@ -556,7 +556,7 @@ impl Store {
     /// Those of [`open_untyped`](Store::open_untyped) that do not concern items, and [`Error::OverBudget`] if
     /// that takes more memory.
     pub fn summary_within(&self, session: Uuid, memory_bytes: Option<u64>) -> Result<SessionSummary> {
-        let dir = self.existing(session)?;
+        let dir = self.find_session_dir(session)?;
         let options = ReadOptions { outline: true, memory_bytes };
         let reader = LogReader::open_with(Arc::clone(self.storage()), dir, options)?;
         let (mut created_at_us, opened) = (0, reader.opened_sequence());
@@ -570,7 +570,7 @@ impl Store {
             log_bytes: reader.log_bytes(),
             created_at_us,
             tags: reader.tags().clone(),
-            parent: reader.opened().parent,
+            parent: reader.opening_record().parent,
         })
     }
 
@@ -591,7 +591,7 @@ impl Store {
     ///
     /// [`Error::NoSuchSession`] if the store has no such session; else those of [`LogReader::open`].
     pub fn read_log(&self, session: Uuid) -> Result<LogReader> {
-        self.read_log_in(&self.existing(session)?)
+        self.read_log_in(&self.find_session_dir(session)?)
     }
 
     /// Returns the summaries of all sessions, in ascending order of their ids. A session whose log cannot be
@@ -627,7 +627,7 @@ impl Store {
         &self,
         root: Uuid,
     ) -> Result<impl Iterator<Item = SessionSummary> + use<>> {
-        self.existing(root)?;
+        self.find_session_dir(root)?;
         let mut by_parent: BTreeMap<Option<Uuid>, Vec<SessionSummary>> = BTreeMap::new();
         for summary in self.sessions()?.into_iter().filter_map(|(_, summary)| summary.ok()) {
             let parent = summary.parent.map(|parent| parent.session()).filter(|_| summary.session != root);
@@ -653,7 +653,7 @@ impl Store {
     /// [`Error::NoSuchSession`] if the store has no such session, [`Error::Locked`] if it is open for
     /// writing, [`Error::Io`] if its files cannot be removed.
     pub fn delete(&self, session: Uuid) -> Result<()> {
-        let dir = self.existing(session)?;
+        let dir = self.find_session_dir(session)?;
         let lock = lock_to_write(&self.inner, session)?;
         // Renamed first, so that a crash in between never leaves a session of which only a part is there.
         let dying = layout::dying_session_dir(&self.inner.root, session);
@@ -668,6 +668,6 @@ impl Store {
         drop(lock);
         self.unpool(&dying);
         // A collection may have taken it for what a killed process has left.
-        collect::removed("delete", &dying, self.storage().remove_dir_all(&dying))
+        collect::check_removal("delete", &dying, self.storage().remove_dir_all(&dying))
     }
 }

@@ -73,7 +73,7 @@ impl Store {
                 Ok(compacted) if compacted.changed_anything() => report.compacted.push(compacted),
                 Ok(_) => report.unchanged += 1,
                 // It was deleted since the store was listed, perhaps while it was read.
-                Err(_) if matches!(self.existing(session), Err(Error::NoSuchSession { .. })) => {}
+                Err(_) if matches!(self.find_session_dir(session), Err(Error::NoSuchSession { .. })) => {}
                 Err(Error::Locked { .. }) => report.open.push(session),
                 Err(error) => report.failed.push((session, error)),
             }

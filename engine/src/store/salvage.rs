@@ -202,11 +202,11 @@ impl SalvageRun<'_> {
                 None => RecordLocator::default(),
             };
         };
-        let behind = self.part.behind(storage.as_ref(), &places)?;
+        let behind = self.part.find_unsound_parts(storage.as_ref(), &places)?;
         let from = self.source(&places, &behind)?;
         let last = places.segments.last();
         let end = last.map(|last| (last.path.clone(), last.end.unwrap_or(0))).unwrap_or_default();
-        let left = self.left(&places, &behind, from, damage.as_ref());
+        let left = self.skipped_bytes(&places, &behind, from, damage.as_ref());
         let mut salvaged = SalvageReport {
             session: id,
             dir: self.store.session_dir(id),
@@ -220,7 +220,7 @@ impl SalvageRun<'_> {
             missing_objects,
             open: Vec::new(),
             unsettled: Vec::new(),
-            beside: self.beside()?,
+            beside: self.list_other_files()?,
         };
         self.begin(id, seed, options, laid, &mut salvaged)?;
         Ok(salvaged)
@@ -414,7 +414,7 @@ impl SalvageRun<'_> {
         self.part.openings.iter().rfind(|(sequence, _)| *sequence < next_sequence)
     }
 
-    fn left(
+    fn skipped_bytes(
         &self,
         places: &RecordLocator,
         behind: &[UnsoundPart],
@@ -452,7 +452,7 @@ impl SalvageRun<'_> {
     }
 
     /// Returns the names of the files in the session's directory that are no part of its log.
-    fn beside(&self) -> Result<Vec<String>> {
+    fn list_other_files(&self) -> Result<Vec<String>> {
         let entries =
             self.store.storage().list(self.dir).map_err(|error| Error::io("list", self.dir, error))?;
         let own = |name: &str| {
@@ -487,7 +487,7 @@ impl SalvageRun<'_> {
         let limit = self.limit();
         let history = History { storage, places: &places, objects: &objects, rollbacks: &rollbacks, limit };
         let names = history.fold(shared, None, LogSlices::Outline, &mut |_, _| Ok(()))?.projection.names;
-        let ground = store.inner.ground();
+        let ground = store.inner.log_environment();
         let epoch = self.part.epoch;
         let identity = LogIdentity { session: id, seed };
         let mut log = LogWriter::fork(&ground, self.building, identity, places.clone(), located, epoch);

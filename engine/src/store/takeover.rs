@@ -106,9 +106,9 @@ impl Store {
             let (before, records) = pull(&self.inner, &self.session_dir(session), session)?;
             return Ok(PullReport { session, records: records.get(), new: records.since(before) });
         }
-        let records = self.made(session, |building| {
-            let ground = self.inner.ground();
-            let mut fetch = Fetch::anew(session, building, replicator.as_ref(), &ground);
+        let records = self.build_session(session, |building| {
+            let ground = self.inner.log_environment();
+            let mut fetch = Fetch::with_new_log(session, building, replicator.as_ref(), &ground);
             let records = fetch.read()?.next;
             self.read_back(session, building, None, LogSlices::Unread, &mut fetch, None)?
                 .check_end(records)
@@ -128,7 +128,7 @@ impl Store {
     }
 
     /// Has `make` make a session in a directory in the making, of which nothing stays if that fails: nobody was told of it.
-    fn made<T>(&self, session: Uuid, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    fn build_session<T>(&self, session: Uuid, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         let building = layout::building_session_dir(&self.inner.root, session);
         let made = self.make_building(&building).and_then(|()| make(&building));
         made.inspect_err(|_| drop(self.storage().remove_dir_all(&building)))
@@ -155,7 +155,7 @@ impl Store {
         if is_there {
             return Err(Error::SessionExists { session });
         }
-        let (made, claimed) = self.made(session, |building| {
+        let (made, claimed) = self.build_session(session, |building| {
             let (mut log, made, claimed) =
                 self.fetch(session, replicator.as_ref(), building, types.as_ref())?;
             let named = self.name_building(building, &self.session_dir(session), &mut log);
@@ -176,8 +176,8 @@ impl Store {
         building: &Path,
         types: Option<&SessionTypes>,
     ) -> Result<(LogWriter, MadeLog, ReplicaClaim)> {
-        let ground = self.inner.ground();
-        let mut fetch = Fetch::anew(session, building, replicator, &ground);
+        let ground = self.inner.log_environment();
+        let mut fetch = Fetch::with_new_log(session, building, replicator, &ground);
         let mut last =
             ReplicaError::Failed { reason: "its writer appends faster than it can be claimed".to_owned() };
         let mut before = None;

@@ -83,7 +83,12 @@ pub fn assert_deterministic(types: &SessionTypes, history: &History) {
     let once = live(false);
     for (again, how) in [(live(false), "lived again"), (live(true), "opened again after each step")] {
         for (once, again) in once.iter().zip(&again) {
-            assert_eq!(shown(once), shown(again), "record {} is another one when {how}", once.sequence);
+            assert_eq!(
+                readable_record(once),
+                readable_record(again),
+                "record {} is another one when {how}",
+                once.sequence
+            );
         }
         assert_eq!(once.len(), again.len(), "there are other records when {how}");
     }
@@ -99,7 +104,7 @@ struct RecordContent {
 
 /// Returns a record in a form that a person can compare. Leaves out the body of a fork's first record: it holds the
 /// checksum of a frame of the parent, which depends on when the parent was synced.
-fn shown(record: &RecordContent) -> (RecordKind, i64, String) {
+fn readable_record(record: &RecordContent) -> (RecordKind, i64, String) {
     if record.kind == RecordKind::OPENED {
         return (record.kind, record.time_us, String::new());
     }
@@ -125,7 +130,7 @@ impl<'a> Life<'a> {
         let disk = MemoryStorage::new();
         let clock = Arc::new(FixedClock::new(BEGIN_US));
         let store = store(&disk, &clock);
-        let session = done(store.create_with(types, seeded(1)));
+        let session = expect_ok(store.create_with(types, seeded_options(1)));
         let (snapshots, shown) = (Vec::new(), BTreeMap::new());
         let mut life = Life { types, disk, clock, store, session, snapshots, shown, sessions: 1 };
         life.note();
@@ -137,7 +142,7 @@ impl<'a> Life<'a> {
     }
 
     fn note(&mut self) {
-        self.shown.insert(self.position(), done(self.session.state()));
+        self.shown.insert(self.position(), expect_ok(self.session.state()));
     }
 
     fn at(&self, index: &Index) -> SequenceNumber {
@@ -150,7 +155,7 @@ impl<'a> Life<'a> {
         match step {
             HistoryStep::Act(action) => self.act(action),
             HistoryStep::Snapshot => {
-                self.snapshots.push(done(self.session.snapshot(SnapshotOptions::default())));
+                self.snapshots.push(expect_ok(self.session.snapshot(SnapshotOptions::default())));
             }
             HistoryStep::RollBack(at) => self.roll_back(self.at(at)),
             HistoryStep::RollBackToSnapshot(at) => {
@@ -166,13 +171,17 @@ impl<'a> Life<'a> {
     }
 
     fn act(&self, action: &Action) {
-        let (state, position) = (done(self.session.state()), self.session.position());
+        let (state, position) = (expect_ok(self.session.state()), self.session.position());
         match action.act(&self.session) {
             Ok(()) => {}
             // An action that makes several calls may have done some of them.
             Err(Error::Refused { .. } | Error::ReducerPanicked { .. } | Error::LogOnlyGrows { .. }) => {
                 if self.session.position() == position {
-                    assert_eq!(done(self.session.state()), state, "{action:?} was refused but left a trace");
+                    assert_eq!(
+                        expect_ok(self.session.state()),
+                        state,
+                        "{action:?} was refused but left a trace"
+                    );
                 }
             }
             Err(error) => fail(&format!("{action:?}: {error}")),
@@ -180,34 +189,43 @@ impl<'a> Life<'a> {
     }
 
     fn roll_back(&mut self, to: SequenceNumber) {
-        let before = done(self.session.state());
-        let rolled = done(self.session.rollback_to(to));
-        let (now, then) = (done(self.session.state()), done(self.session.state_at(to)));
-        assert_eq!(of(&now, Policy::State), of(&then, Policy::State), "STATE after going back to {to}");
-        assert_eq!(of(&now, Policy::Log), of(&before, Policy::Log), "LOG after going back to {to}");
-        assert!(of(&now, Policy::Cache).is_empty(), "CACHE after going back to {to}");
+        let before = expect_ok(self.session.state());
+        let rolled = expect_ok(self.session.rollback_to(to));
+        let (now, then) = (expect_ok(self.session.state()), expect_ok(self.session.state_at(to)));
+        assert_eq!(
+            slices_of_policy(&now, Policy::State),
+            slices_of_policy(&then, Policy::State),
+            "STATE after going back to {to}"
+        );
+        assert_eq!(
+            slices_of_policy(&now, Policy::Log),
+            slices_of_policy(&before, Policy::Log),
+            "LOG after going back to {to}"
+        );
+        assert!(slices_of_policy(&now, Policy::Cache).is_empty(), "CACHE after going back to {to}");
         assert_eq!(rolled.sequence, self.position(), "the rollback's own position");
         self.note();
     }
 
     fn reopen(&mut self, killed: bool) {
-        let (id, live) = (self.session.id(), done(self.session.state()));
+        let (id, live) = (self.session.id(), expect_ok(self.session.state()));
         if killed {
             self.disk.crash(CrashKind::Process);
             self.store = store(&self.disk, &self.clock);
         } else {
-            done(self.session.clone().close());
+            expect_ok(self.session.clone().close());
         }
-        self.session = done(self.store.open_session(id, self.types));
-        assert_eq!(done(self.session.state()), live, "opened again");
+        self.session = expect_ok(self.store.open_session(id, self.types));
+        assert_eq!(expect_ok(self.session.state()), live, "opened again");
     }
 
     fn fork(&mut self, at: SequenceNumber) {
         self.check_reducers();
-        let shared = done(self.session.state_at(at));
+        let shared = expect_ok(self.session.state_at(at));
         self.sessions += 1;
-        let fork = done(self.store.fork(self.session.id(), at, self.types, seeded(self.sessions)));
-        assert_eq!(done(fork.state()).slices, shared.slices, "a fork at {at}");
+        let fork =
+            expect_ok(self.store.fork(self.session.id(), at, self.types, seeded_options(self.sessions)));
+        assert_eq!(expect_ok(fork.state()).slices, shared.slices, "a fork at {at}");
         self.session = fork;
         self.shown.retain(|position, _| *position <= at);
         self.snapshots.retain(|snapshot| snapshot.position <= at);
@@ -215,12 +233,13 @@ impl<'a> Life<'a> {
 
     /// Checks every position, read from the log without the host's code.
     fn check_positions(&self) {
-        let reader = done(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
-        assert_eq!(done(reader.state()), done(self.session.state()), "read without types");
+        let reader = expect_ok(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
+        assert_eq!(expect_ok(reader.state()), expect_ok(self.session.state()), "read without types");
         for position in SequenceNumber::MIN.through(self.position()) {
-            let at = done(reader.state_at(position));
-            let along = done(reader.state_along(position));
-            let (state, path) = (of(&at, Policy::State), of(&along, Policy::State));
+            let at = expect_ok(reader.state_at(position));
+            let along = expect_ok(reader.state_along(position));
+            let (state, path) =
+                (slices_of_policy(&at, Policy::State), slices_of_policy(&along, Policy::State));
             assert_eq!(state, path, "STATE at {position} against a fold along its path");
             if let Some(shown) = self.shown.get(&position) {
                 assert_eq!(&at, shown, "what the session showed at {position}");
@@ -233,14 +252,14 @@ impl<'a> Life<'a> {
 
     /// Runs the reducers again over what the log holds: what they know from memory alone is not there.
     fn check_reducers(&self) {
-        let reader = done(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
-        let replayed = done(reader.replay_reducers(self.types, &ReplayReducers::default()));
+        let reader = expect_ok(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
+        let replayed = expect_ok(reader.replay_reducers(self.types, &ReplayReducers::default()));
         assert!(replayed.holds(), "the reducers resolve something else when they run again: {replayed}");
     }
 
     fn content(&self) -> Vec<RecordContent> {
         let mut content = Vec::new();
-        done(self.session.records(0, u64::MAX, |record| {
+        expect_ok(self.session.records(0, u64::MAX, |record| {
             let (sequence, kind, time_us) = (record.sequence, record.kind, record.time_us);
             content.push(RecordContent { sequence, kind, time_us, body: record.body.to_vec() });
             Ok(())
@@ -249,12 +268,12 @@ impl<'a> Life<'a> {
     }
 }
 
-fn seeded(seed: u64) -> SessionOptions {
+fn seeded_options(seed: u64) -> SessionOptions {
     SessionOptions { seed: Some(seed), ..SessionOptions::default() }
 }
 
 fn store(disk: &MemoryStorage, clock: &Arc<FixedClock>) -> Store {
-    done(Store::open_with(
+    expect_ok(Store::open_with(
         "/testkit",
         StoreOptions {
             storage: Arc::new(disk.process()),
@@ -271,7 +290,7 @@ fn store(disk: &MemoryStorage, clock: &Arc<FixedClock>) -> Store {
 }
 
 /// Returns the slices of a policy that have items: by name, the version and stored bytes of each item.
-fn of(state: &State, policy: Policy) -> BTreeMap<&str, Vec<(u32, &[u8])>> {
+fn slices_of_policy(state: &State, policy: Policy) -> BTreeMap<&str, Vec<(u32, &[u8])>> {
     let slices = state.slices.iter().filter(|(_, slice)| slice.policy == policy && !slice.items.is_empty());
     slices
         .map(|(name, slice)| {
@@ -283,7 +302,7 @@ fn of(state: &State, policy: Policy) -> BTreeMap<&str, Vec<(u32, &[u8])>> {
 
 /// Unwraps the result of a call that does not fail on a disk in memory.
 #[track_caller]
-fn done<T>(result: Result<T>) -> T {
+fn expect_ok<T>(result: Result<T>) -> T {
     match result {
         Ok(value) => value,
         Err(error) => fail(&error.to_string()),

@@ -10,7 +10,7 @@ use proptest::sample::Index;
 
 use crate::error::Result;
 use crate::session::Session;
-use crate::types::{Event, encode, known};
+use crate::types::{Event, decode_strict, encode};
 
 type ActionFn = dyn Fn(&Session) -> Result<()> + Send + Sync;
 
@@ -51,7 +51,7 @@ pub fn dispatch<E: Event + Clone + fmt::Debug>(event: E) -> Action {
     let label = format!("dispatch {} {shown}", E::NAME);
     Action::new(label, move |session| {
         session.dispatch(event.clone())?;
-        let read: E = known(E::NAME, &encode(E::NAME, &event)?)?;
+        let read: E = decode_strict(E::NAME, &encode(E::NAME, &event)?)?;
         let read = format!("{read:?}");
         let name = E::NAME;
         assert!(is_same_in_any_order(&shown, &read), "event `{name}`: {shown} is read back as {read}");

@@ -15,7 +15,9 @@ use crate::log::partial_creation::PartialCreation;
 use crate::log::publish::SyncGate;
 use crate::log::writer::{AppendBody, AppendContext, LogEnvironment, LogIdentity, LogWriter, SyncPlan};
 use crate::options::{BackgroundSync, Durability, StoreOptions};
-use crate::session::{SyncRequest, SyncSteps, due, failed, promises_sync, sync_in_time, sync_through};
+use crate::session::{
+    SyncRequest, SyncSteps, due, poison_on_error, promises_sync, sync_in_time, sync_through,
+};
 
 /// Appends records to a log without events and slices, by the code that sessions use.
 ///
@@ -97,10 +99,10 @@ impl RawLog {
         }
         let time_us = shared.clock.now_us();
         let State { log, first_unsynced_us, asked, .. } = &mut *state;
-        let context = AppendContext { synced: shared.gate.synced(), declared: &Declare::default };
+        let context = AppendContext { synced: shared.gate.synced_end(), declared: &Declare::default };
         let sequence = log
             .append(kind, time_us, AppendBody::Alone(body), &context)
-            .map_err(|error| failed(&shared.gate, error))?;
+            .map_err(|error| poison_on_error(&shared.gate, error))?;
         let background = &shared.ground.background;
         let (bytes, files) = (log.unsynced_bytes, log.unsynced_files());
         let due = due(background, first_unsynced_us, bytes, files, asked, shared.clock.as_ref());
@@ -125,8 +127,8 @@ impl RawLog {
     }
 
     /// Returns the sequence number below which every record is known to be durable.
-    pub fn synced(&self) -> SequenceNumber {
-        self.shared.gate.synced()
+    pub fn synced_end(&self) -> SequenceNumber {
+        self.shared.gate.synced_end()
     }
 
     /// Ends the background tasks of the log, and makes every record durable.
@@ -139,7 +141,7 @@ impl RawLog {
         {
             let mut state = shared.sound()?;
             state.closed = true;
-            state.log.finish().map_err(|error| failed(&shared.gate, error))?;
+            state.log.finish().map_err(|error| poison_on_error(&shared.gate, error))?;
         }
         let synced = shared.sync();
         if let Background::Thread(worker) = &shared.ground.background {
@@ -184,7 +186,9 @@ impl RawLogInner {
     /// Appends a `Synced` frame after a sync. Writes nothing to a log that has failed meanwhile.
     fn attest(&self) -> Result<()> {
         match self.sound() {
-            Ok(mut state) => state.log.attest(self.gate.synced()).map_err(|error| failed(&self.gate, error)),
+            Ok(mut state) => {
+                state.log.attest(self.gate.synced_end()).map_err(|error| poison_on_error(&self.gate, error))
+            }
             Err(_) => Ok(()),
         }
     }
@@ -224,7 +228,7 @@ mod tests {
             log.append(&[7; 10], Durability::Every).unwrap();
             disk.inject(fault);
             assert_eq!(log.append(&[7; 10], Durability::Every).unwrap(), 1);
-            assert_eq!((log.synced(), log.shared.state.lock().log.watermark()), (2.into(), 1.into()));
+            assert_eq!((log.synced_end(), log.shared.state.lock().log.watermark()), (2.into(), 1.into()));
             disk.take_trace();
             for durability in [Durability::Process, Durability::Every] {
                 let refused = log.append(&[7; 10], durability);
@@ -258,7 +262,7 @@ mod tests {
         };
         let ground = &shared.ground;
         sync_through(&shared.gate, ground.storage.as_ref(), &ground.background, 1.into(), steps).unwrap();
-        assert_eq!((log.synced(), shared.state.lock().log.watermark()), (1.into(), 0.into()));
+        assert_eq!((log.synced_end(), shared.state.lock().log.watermark()), (1.into(), 0.into()));
         assert_eq!(writes(&disk), 0);
         assert!(matches!(log.close(), Err(Error::Poisoned { .. })));
     }
@@ -302,11 +306,11 @@ mod tests {
             assert_eq!(log.append(&[7; 256], Durability::Process).unwrap(), sequence);
         }
         assert_eq!(log.append(&[7; 256], Durability::Every).unwrap(), 100);
-        assert_eq!(log.synced(), 101);
+        assert_eq!(log.synced_end(), 101);
         log.append(&[7; 256], Durability::Process).unwrap();
         let shared = Arc::clone(&log.shared);
         log.close().unwrap();
-        assert_eq!(shared.gate.synced(), 102);
+        assert_eq!(shared.gate.synced_end(), 102);
         // The frames are sound, but no record says which session they belong to.
         let walked = inspect::walk(&directory.path().join("log"), &mut |_| Ok(()));
         assert!(walked.is_err());

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use crate::error::{Error, Result, caught};
+use crate::error::{Error, Result, catch_panic};
 use crate::operation::{NotUndone, PutBack, ReplacedContent};
 use crate::session::Snapshot;
 use crate::session::operation_records::RecordedCaptures;
@@ -66,7 +66,7 @@ struct ResourceCapture {
 
 impl ResourceCapture {
     /// Captures a resource as it is.
-    fn of(
+    fn capture(
         name: Cow<'static, str>,
         resource: &dyn AnyResource,
         options: &CaptureOptions<'_>,
@@ -130,28 +130,28 @@ fn check_recorded(name: &str, recorded: &[u8], limits: ValueLimits) -> Result<()
 impl CaptureSet {
     /// Captures every resource as it is. A resource that says that it is still as it was in `latest` keeps
     /// that capture.
-    pub(super) fn of(
+    pub(super) fn capture_all(
         resources: &ResourceRegistry,
         options: &CaptureOptions<'_>,
         latest: &CaptureSet,
     ) -> Result<CaptureSet> {
-        let limits = limits_of_each(resources.captured().len());
-        let captured = resources.captured().iter().map(|(name, resource)| {
-            if let Some(unchanged) = latest.unchanged(name, resource.as_ref()) {
+        let limits = limits_of_each(resources.captured_resources().len());
+        let captured = resources.captured_resources().iter().map(|(name, resource)| {
+            if let Some(unchanged) = latest.find_unchanged(name, resource.as_ref()) {
                 return Ok(unchanged.clone());
             }
-            ResourceCapture::of(name.clone(), resource.as_ref(), options, limits)
+            ResourceCapture::capture(name.clone(), resource.as_ref(), options, limits)
         });
         captured.collect()
     }
 
     /// Captures those resources that are not rolled back with a tool that fails.
     pub(super) fn of_kept(resources: &ResourceRegistry) -> Result<CaptureSet> {
-        let limits = limits_of_each(resources.captured().len());
-        let kept = resources.captured().iter().filter(|(_, resource)| !resource.rolls_back());
+        let limits = limits_of_each(resources.captured_resources().len());
+        let kept = resources.captured_resources().iter().filter(|(_, resource)| !resource.rolls_back());
         let captured = kept.map(|(name, resource)| {
-            caught(name, || {
-                ResourceCapture::of(name.clone(), resource.as_ref(), &CaptureOptions::default(), limits)
+            catch_panic(name, || {
+                ResourceCapture::capture(name.clone(), resource.as_ref(), &CaptureOptions::default(), limits)
             })
         });
         captured.collect()
@@ -160,20 +160,20 @@ impl CaptureSet {
     /// Returns whether every resource says that it is still as it was when it was captured.
     pub(super) fn are_all(&self, resources: &ResourceRegistry) -> bool {
         // Both are in ascending order of the names.
-        let mut pairs = self.of_each.iter().zip(resources.captured());
-        self.of_each.len() == resources.captured().len()
+        let mut pairs = self.of_each.iter().zip(resources.captured_resources());
+        self.of_each.len() == resources.captured_resources().len()
             && pairs.all(|(captured, (name, resource))| {
                 captured.name == *name && captured.is_unchanged(resource.as_ref())
             })
     }
 
     /// Returns the capture of a resource, if the resource says that it is still as it was then.
-    fn unchanged(&self, name: &str, resource: &dyn AnyResource) -> Option<&ResourceCapture> {
+    fn find_unchanged(&self, name: &str, resource: &dyn AnyResource) -> Option<&ResourceCapture> {
         self.get(name).filter(|captured| captured.is_unchanged(resource))
     }
 
     /// Holds the captures that a record names, by the resources' names, in their recorded form.
-    pub(crate) fn recorded(snapshots: RecordedCaptures) -> CaptureSet {
+    pub(crate) fn from_recorded(snapshots: RecordedCaptures) -> CaptureSet {
         let captured = |(name, recorded): (String, Option<Vec<u8>>)| ResourceCapture {
             name: Cow::Owned(name),
             snapshot: None,
@@ -214,13 +214,13 @@ impl CaptureSet {
     /// rolled back with a tool, and those whose captures did not outlive their process. Without it, such a
     /// capture is an [`Error::SnapshotMismatch`]. A resource that this run lacks is that error too, unless
     /// the result leaves the resource out.
-    pub(crate) fn recalled(&self, resources: &ResourceRegistry, lenient: bool) -> Result<CaptureSet> {
+    pub(crate) fn decode_recorded(&self, resources: &ResourceRegistry, lenient: bool) -> Result<CaptureSet> {
         let mut recalled = Vec::new();
         for captured in self.of_each.iter() {
             let name = &captured.name;
             let mismatch =
                 |reason: &str| Err(Error::SnapshotMismatch(format!("resource `{name}`: {reason}")));
-            let Some(resource) = resources.captured().get(name) else {
+            let Some(resource) = resources.captured_resources().get(name) else {
                 // A record does not say which resources are rolled back. Of those with a recorded form, only the
                 // engine's own budget is known not to be.
                 if lenient && (captured.recorded.is_none() || name == BudgetTracker::NAME) {
@@ -248,7 +248,7 @@ impl CaptureSet {
     }
 
     /// Returns these captures as those from before `operation`, which a restore undoes.
-    pub(super) fn undoing(&self, operation: OperationId) -> CaptureSet {
+    pub(super) fn with_undone(&self, operation: OperationId) -> CaptureSet {
         CaptureSet { undoes: Some(operation), ..self.clone() }
     }
 
@@ -282,7 +282,7 @@ impl CaptureSet {
         before: &'a CaptureSet,
         resources: &'a ResourceRegistry,
     ) -> impl Iterator<Item = (String, &'a [u8])> {
-        let shared = resources.captured().iter().filter(|(_, resource)| resource.is_shared());
+        let shared = resources.captured_resources().iter().filter(|(_, resource)| resource.is_shared());
         shared.filter_map(move |(name, resource)| {
             let found = self.get(name)?.recorded.as_deref()?;
             let before = before.get(name).and_then(|before| before.snapshot.as_ref());
@@ -304,7 +304,7 @@ impl CaptureSet {
     ) -> CaptureSet {
         let captured = self.of_each.iter().map(|captured| {
             let beside = || {
-                let resource = resources.captured().get(&captured.name)?;
+                let resource = resources.captured_resources().get(&captured.name)?;
                 let target = captured.snapshot.as_ref()?;
                 let last = resource.recall(earlier.get(&*captured.name)?.as_deref()?).ok()?;
                 let present = present.get(&captured.name)?.snapshot.as_ref()?;
@@ -328,7 +328,7 @@ impl CaptureSet {
                 Some((to, kept, files))
             };
             // A host's resource may panic; then it is restored whole.
-            let Ok(Some((to, kept, files))) = caught(&captured.name, || Ok(beside())) else {
+            let Ok(Some((to, kept, files))) = catch_panic(&captured.name, || Ok(beside())) else {
                 return captured.clone();
             };
             let name = &captured.name;
@@ -360,10 +360,11 @@ impl CaptureSet {
     /// Checks that none of the captures was collected.
     pub(super) fn check_kept(&self, resources: &ResourceRegistry) -> Result<()> {
         for captured in self.of_each.iter() {
-            let resource = resources.captured().get(&captured.name);
+            let resource = resources.captured_resources().get(&captured.name);
             let Some((resource, snapshot)) = resource.zip(captured.snapshot.as_ref()) else { continue };
             // Whatever else is in the way, the restore says.
-            if let Err(error @ Error::Collected { .. }) = caught(&captured.name, || resource.check(snapshot))
+            if let Err(error @ Error::Collected { .. }) =
+                catch_panic(&captured.name, || resource.check(snapshot))
             {
                 return Err(error);
             }
@@ -373,10 +374,12 @@ impl CaptureSet {
 
     /// Brings the resources that are not rolled back with a tool up to these captures. A capture that cannot be decoded is passed over.
     pub(super) fn carry_over(resources: &ResourceRegistry, recorded: &RecordedCaptures) {
-        for (name, resource) in resources.captured().iter().filter(|(_, resource)| !resource.rolls_back()) {
+        for (name, resource) in
+            resources.captured_resources().iter().filter(|(_, resource)| !resource.rolls_back())
+        {
             let Some(Some(recorded)) = recorded.get(&**name) else { continue };
             // A host's resource may panic; that is no reason for the run not to begin.
-            let _ = caught(name, || {
+            let _ = catch_panic(name, || {
                 resource.carry_over(&resource.recall(recorded)?);
                 Ok(())
             });
@@ -393,14 +396,14 @@ impl CaptureSet {
         is_own: bool,
     ) {
         for captured in self.of_each.iter() {
-            let Some(resource) = resources.captured().get(&captured.name) else { continue };
+            let Some(resource) = resources.captured_resources().get(&captured.name) else { continue };
             let recalled = |recorded: &RecordedCaptures| {
                 let recorded = recorded.get(&*captured.name)?.as_ref()?;
-                caught(&captured.name, || resource.recall(recorded)).ok()
+                catch_panic(&captured.name, || resource.recall(recorded)).ok()
             };
             let Some((left, now)) = recalled(left).zip(captured.snapshot.as_ref()) else { continue };
             // A host's resource may panic; that is no reason for the call to fail.
-            let _ = caught(&captured.name, || {
+            let _ = catch_panic(&captured.name, || {
                 if is_own || !resource.is_of_place_of(&left, now) {
                     resource.tell_of_changes(&left, recalled(found).as_ref(), now);
                 }
@@ -420,12 +423,12 @@ impl CaptureSet {
         let (mut restored, mut failed, mut put_back) = (Vec::new(), Vec::new(), PutBack::default());
         for captured in self.of_each.iter() {
             let name = &captured.name;
-            let Some(resource) = resources.captured().get(name) else { continue };
+            let Some(resource) = resources.captured_resources().get(name) else { continue };
             let Some(snapshot) = captured.snapshot.as_ref().filter(|_| all || resource.rolls_back()) else {
                 continue;
             };
             // A host's resource may panic; the others are restored all the same.
-            match caught(name, || act(resource.as_ref(), snapshot)) {
+            match catch_panic(name, || act(resource.as_ref(), snapshot)) {
                 Ok(RestoreReport { inexact, changed, removed }) => {
                     restored.push(name.clone().into_owned());
                     put_back.not_undone.extend(NotUndone::of_resource(name, inexact));
@@ -442,11 +445,11 @@ impl CaptureSet {
     pub(super) fn differences(&self, resources: &ResourceRegistry) -> Result<BTreeMap<String, Vec<String>>> {
         let mut differing = BTreeMap::new();
         for captured in self.of_each.iter() {
-            let Some(resource) = resources.captured().get(&captured.name) else { continue };
+            let Some(resource) = resources.captured_resources().get(&captured.name) else { continue };
             let Some(snapshot) = captured.snapshot.as_ref().filter(|_| resource.rolls_back()) else {
                 continue;
             };
-            let differ = caught(&captured.name, || resource.differences(snapshot))?;
+            let differ = catch_panic(&captured.name, || resource.differences(snapshot))?;
             if !differ.is_empty() {
                 differing.insert(captured.name.clone().into_owned(), differ);
             }
@@ -457,11 +460,12 @@ impl CaptureSet {
     /// Checks that these copies of the captures are apart from what they stand for.
     pub(super) fn check_apart(&self, copies: &ResourceRegistry) -> Result<()> {
         for captured in self.of_each.iter() {
-            let Some(copy) = copies.captured().get(&captured.name).filter(|copy| copy.rolls_back()) else {
+            let Some(copy) = copies.captured_resources().get(&captured.name).filter(|copy| copy.rolls_back())
+            else {
                 continue;
             };
             if let Some(snapshot) = &captured.snapshot {
-                caught(&captured.name, || copy.check_apart(snapshot))?;
+                catch_panic(&captured.name, || copy.check_apart(snapshot))?;
             }
         }
         Ok(())
@@ -469,13 +473,15 @@ impl CaptureSet {
 
     /// Returns whether both hold the same state of each resource that is rolled back with a failed tool.
     fn is_same(&self, other: &CaptureSet, resources: &ResourceRegistry) -> bool {
-        resources.captured().iter().filter(|(_, resource)| resource.rolls_back()).all(|(name, resource)| {
-            let snapshot = |captures: &CaptureSet| captures.get(name)?.snapshot.clone();
-            match (snapshot(self), snapshot(other)) {
-                (Some(one), Some(other)) => resource.is_same(&one, &other),
-                (one, other) => one.is_none() && other.is_none(),
-            }
-        })
+        resources.captured_resources().iter().filter(|(_, resource)| resource.rolls_back()).all(
+            |(name, resource)| {
+                let snapshot = |captures: &CaptureSet| captures.get(name)?.snapshot.clone();
+                match (snapshot(self), snapshot(other)) {
+                    (Some(one), Some(other)) => resource.is_same(&one, &other),
+                    (one, other) => one.is_none() && other.is_none(),
+                }
+            },
+        )
     }
 }
 
@@ -516,7 +522,7 @@ impl CaptureSet {
     /// Returns whether the recorded capture of a resource is known to be of another place than the one that is held here.
     pub(super) fn is_elsewhere(&self, resources: &ResourceRegistry, name: &str, recorded: &[u8]) -> bool {
         let present = self.get(name).and_then(|captured| captured.snapshot.as_ref());
-        let resource = resources.captured().get(name).zip(present);
+        let resource = resources.captured_resources().get(name).zip(present);
         resource.is_some_and(|(resource, present)| {
             resource.recall(recorded).is_ok_and(|recorded| !resource.is_of_place_of(&recorded, present))
         })
@@ -551,7 +557,7 @@ impl RewoundCaptures {
     }
 
     /// Returns what is to be restored.
-    pub(super) fn done(self) -> CaptureSet {
+    pub(super) fn into_captures(self) -> CaptureSet {
         self.captured.into_iter().collect()
     }
 }
@@ -658,7 +664,7 @@ impl CompositeSnapshot {
 
     /// Returns the captures by the names of the resources, as the resources recorded them. A capture is `None` if it did not
     /// outlive its process.
-    pub fn recorded(&self) -> BTreeMap<String, Option<Vec<u8>>> {
+    pub fn recorded_captures(&self) -> BTreeMap<String, Option<Vec<u8>>> {
         let recorded = |captured: &ResourceCapture| captured.recorded.as_deref().map(<[u8]>::to_vec);
         self.resources.of_each.iter().map(|one| (one.name.clone().into_owned(), recorded(one))).collect()
     }
@@ -666,7 +672,7 @@ impl CompositeSnapshot {
     /// Returns the captures, ready to be restored. Fails if this run lacks one of the resources, or if a
     /// capture did not outlive its process.
     pub(super) fn captures(&self, resources: &ResourceRegistry) -> Result<CaptureSet> {
-        self.resources.recalled(resources, false)
+        self.resources.decode_recorded(resources, false)
     }
 
     /// Returns whether both snapshots hold the same state of each resource in `resources` that is rolled back
@@ -765,7 +771,7 @@ impl CompositeSnapshot {
             created_at_us: time(&document.created_at)?,
             session,
             metadata: document.metadata,
-            resources: CaptureSet::recorded(resources),
+            resources: CaptureSet::from_recorded(resources),
         })
     }
 }

@@ -56,7 +56,7 @@ struct StoredCheckpoints {
 
 impl Default for CheckpointStore {
     fn default() -> Self {
-        CheckpointStore::keeping(CHECKPOINTS_MAX)
+        CheckpointStore::with_max_calls(CHECKPOINTS_MAX)
     }
 }
 
@@ -67,7 +67,7 @@ impl CheckpointStore {
     }
 
     /// Creates a store that keeps the checkpoints of the latest `max` calls, of one call if `max` is 0.
-    pub fn keeping(max: usize) -> CheckpointStore {
+    pub fn with_max_calls(max: usize) -> CheckpointStore {
         CheckpointStore { inner: Arc::default(), max: max.max(1) }
     }
 

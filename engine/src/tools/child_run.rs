@@ -94,14 +94,15 @@ impl ToolContext {
         let is_first = self.read_stints(&mut children.lock(), ordinal)?;
         let session = self.child_session(ordinal, types)?;
         let child = ChildAnnounced::new(self.operation(), ordinal, session.id());
-        let parent = ParentCall { call: self.session.uncounted(), child, children: Arc::clone(&children) };
+        let parent =
+            ParentCall { call: self.session.clone_uncounted(), child, children: Arc::clone(&children) };
         let state = ExecutionState::builder(session, self.resources().clone())
             .clock(Arc::clone(self.running.state.clock()))
             .without_capture(self.running.state.goes_on_uncaptured())
             .under(parent)
             .build();
         self.resume_child(&state, &children, ordinal, is_first)?;
-        children.lock().working.insert(ordinal, state.session().uncounted());
+        children.lock().working.insert(ordinal, state.session().clone_uncounted());
         Ok(state)
     }
 
@@ -136,7 +137,7 @@ impl ToolContext {
         is_first: bool,
     ) -> Result<()> {
         let session = state.session();
-        let left_open = session.changing();
+        let left_open = session.changing_operation();
         let left = if is_first && left_open.is_none() { session.captures_left()? } else { BTreeMap::new() };
         let leaves = left_open.is_some() || !left.is_empty();
         // What the resources hold where they are as the child left them.
@@ -160,7 +161,7 @@ impl ToolContext {
                 None
             }
         };
-        let before = if holds.is_some() { self.recalled(state, left)? } else { CaptureSet::default() };
+        let before = if holds.is_some() { self.decode_captures(state, left)? } else { CaptureSet::default() };
         let restore = || {
             let mut put_back = PutBack::default();
             if session.is_interrupted() {
@@ -204,10 +205,11 @@ impl ToolContext {
     }
 
     /// Decodes what a child left of the resources, and checks that it can be restored.
-    fn recalled(&self, state: &ExecutionState, left: RecordedCaptures) -> Result<CaptureSet> {
+    fn decode_captures(&self, state: &ExecutionState, left: RecordedCaptures) -> Result<CaptureSet> {
         let resources = state.resources();
         let lost = left.iter().find(|(name, recorded)| {
-            recorded.is_none() && resources.captured().get(name.as_str()).is_some_and(|it| it.rolls_back())
+            recorded.is_none()
+                && resources.captured_resources().get(name.as_str()).is_some_and(|it| it.rolls_back())
         });
         if let Some((name, _)) = lost {
             let session = state.session().id();
@@ -215,7 +217,7 @@ impl ToolContext {
                 "resource `{name}`: what child session {session} left of it did not outlive its process"
             )));
         }
-        let before = CaptureSet::recorded(left).recalled(resources, true)?;
+        let before = CaptureSet::from_recorded(left).decode_recorded(resources, true)?;
         before.check(resources)?;
         Ok(before)
     }

@@ -88,13 +88,13 @@ pub(super) struct AnnouncedChildren(BTreeMap<OperationId, BTreeMap<u32, Uuid>>);
 
 impl AnnouncedChildren {
     /// Reads the log once, from the first of these operations on.
-    pub(super) fn of(
+    pub(super) fn read(
         session: &Session,
         operations: impl IntoIterator<Item = OperationId>,
     ) -> Result<AnnouncedChildren> {
         let mut announced = AnnouncedChildren::default();
         let Some(first) = operations.into_iter().min() else { return Ok(announced) };
-        for child in session.observed::<ChildAnnounced>(CHILD_SESSION, first.sequence())? {
+        for child in session.observed_from::<ChildAnnounced>(CHILD_SESSION, first.sequence())? {
             if let Some(session) = child.session() {
                 announced.0.entry(child.operation).or_default().insert(child.ordinal, session);
             }
@@ -109,7 +109,7 @@ impl AnnouncedChildren {
 
     /// Takes the children of an operation of `session`, and reports where each stopped.
     pub(super) fn report(&mut self, session: &Session, operation: OperationId) -> Vec<ChildReport> {
-        let store = Store::of(session.open_store());
+        let store = Store::from_inner(session.open_store());
         let announced = self.take(operation).into_iter();
         let report = announced.map(|(ordinal, child)| {
             let stop = stop(&store, session.id(), operation, child).unwrap_or_else(|error| match error {
@@ -139,7 +139,7 @@ impl Session {
     /// [`Error::Io`] if the log of this session cannot be read, [`Error::Object`] if an object is missing or damaged.
     pub fn children_of(&self, operation: impl Into<OperationId>) -> Result<Vec<ChildReport>> {
         let operation = operation.into();
-        Ok(AnnouncedChildren::of(self, [operation])?.report(self, operation))
+        Ok(AnnouncedChildren::read(self, [operation])?.report(self, operation))
     }
 }
 

@@ -97,12 +97,12 @@ impl ToolRunner {
     #[track_caller]
     pub fn execute(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<ToolReport> {
         let still_due = self.still_due(call);
-        match self.known(call)? {
+        match self.find_earlier_call(call)? {
             None => {}
             Some(EarlierCall::Recorded(report)) => return Ok(*report),
             Some(EarlierCall::Unsettled(unsettled)) => {
                 let patience = self.session.patience(options.deadline.map(clock::after), options.wait);
-                let _recovering = self.session.recovering(&patience)?;
+                let _recovering = self.session.lock_recovery(&patience)?;
                 return match self.run_again(unsettled, options).recovery {
                     Recovery::RanAgain(report) | Recovery::Verified(report) | Recovery::NotUndone(report) => {
                         Ok(report)
@@ -121,7 +121,7 @@ impl ToolRunner {
         match run {
             // Another thread's call of the same origin committed while this one waited.
             Err(Error::NoSuchOperation { reason: HAS_RESULT, operation }) => {
-                self.recorded(call)?.ok_or(Error::NoSuchOperation { operation, reason: HAS_RESULT })
+                self.recorded_report(call)?.ok_or(Error::NoSuchOperation { operation, reason: HAS_RESULT })
             }
             run => run,
         }
@@ -136,7 +136,7 @@ impl ToolRunner {
             if asked_at.is_none_or(|asked_at| self.session.position() == asked_at) {
                 return Ok(());
             }
-            match self.recorded(call)? {
+            match self.recorded_report(call)? {
                 Some(ToolReport { operation, .. }) => {
                     Err(Error::NoSuchOperation { operation, reason: HAS_RESULT })
                 }
@@ -163,7 +163,7 @@ impl ToolRunner {
     #[track_caller]
     pub fn begin(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
         let still_due = self.still_due(call);
-        self.begin_as(self.to_begin(call)?, &call.arguments, options, &still_due)?.confirmed()
+        self.begin_as(self.to_begin(call)?, &call.arguments, options, &still_due)?.confirm_claim()
     }
 
     /// Begins a call of a tool that runs elsewhere, as [`begin`](ToolRunner::begin) does, for a host that does nothing outside
@@ -186,7 +186,7 @@ impl ToolRunner {
     /// Describes a call of a tool that runs elsewhere and is to begin.
     #[track_caller]
     fn to_begin(&self, call: &ToolCall) -> Result<CallInfo> {
-        match self.known(call)? {
+        match self.find_earlier_call(call)? {
             None => {}
             Some(EarlierCall::Recorded(report)) => {
                 return Err(Error::NoSuchOperation { operation: report.operation, reason: HAS_RESULT });

@@ -129,7 +129,7 @@ impl Children {
     /// Returns why a call that opened these children cannot commit; `None` if it can.
     pub(crate) fn refusal(&self) -> Option<String> {
         let left_open = self.working.values().find_map(|child| {
-            let OpenOperation { operation, tool, .. } = child.changing()?;
+            let OpenOperation { operation, tool, .. } = child.changing_operation()?;
             let (child, tool) = (child.id(), foldlog_codec::escape::text(&tool).into_owned());
             Some(format!("operation {operation} (`{tool}`) of its child session {child} has not ended"))
         });
@@ -351,7 +351,7 @@ impl ExecutionState {
 
     /// Returns a builder for a run of a session with these resources, which also sets the clock and the checkpoints.
     pub fn builder(session: Session, resources: ResourceRegistry) -> ExecutionStateBuilder {
-        let clock = Arc::new(SessionClock(session.uncounted()));
+        let clock = Arc::new(SessionClock(session.clone_uncounted()));
         let inherited = INHERITED.map(OsString::from).to_vec();
         ExecutionStateBuilder {
             session,
@@ -367,12 +367,14 @@ impl ExecutionState {
     /// Makes durable the captures that a killed process recorded, before the session's first append attests
     /// their records. If that fails, the session takes no writes.
     fn sync_earlier(&self) {
-        if self.registered().captured().is_empty() || sabotage::is(Breakage::EarlierCapturesUnsynced) {
+        if self.registered_resources().captured_resources().is_empty()
+            || sabotage::is(Breakage::EarlierCapturesUnsynced)
+        {
             return;
         }
         let synced = self.session().unattested_captures().and_then(|captured| {
             captured.iter().try_for_each(|(name, recorded)| {
-                match self.registered().captured().get(name.as_str()) {
+                match self.registered_resources().captured_resources().get(name.as_str()) {
                     Some(resource) => resource.sync_captures(recorded),
                     None => Ok(()),
                 }
@@ -400,7 +402,7 @@ impl ExecutionState {
 
     /// Returns this run with a handle of the session that is of no call.
     pub(super) fn outside_call(self) -> ExecutionState {
-        match self.session.within() {
+        match self.session.call_scope() {
             Some(_) => ExecutionState { session: self.session.outside(), inner: self.inner },
             None => self,
         }
@@ -408,15 +410,15 @@ impl ExecutionState {
 
     /// Checks that this is not the run as a tool has it, which is neither captured nor restored within the call.
     pub(super) fn check_outside(&self) -> Result<()> {
-        match self.session.within() {
+        match self.session.call_scope() {
             Some(within) => Err(Error::InsideOperation { operation: within.operation() }),
             None => Ok(()),
         }
     }
 
     /// Returns a clone that does not keep the session open.
-    pub(crate) fn uncounted(&self) -> ExecutionState {
-        ExecutionState { session: self.session.uncounted(), inner: Arc::clone(&self.inner) }
+    pub(crate) fn clone_uncounted(&self) -> ExecutionState {
+        ExecutionState { session: self.session.clone_uncounted(), inner: Arc::clone(&self.inner) }
     }
 
     /// Returns the session.
@@ -425,7 +427,7 @@ impl ExecutionState {
     }
 
     /// Returns the resources that the host gave the run.
-    pub(crate) fn registered(&self) -> &ResourceRegistry {
+    pub(crate) fn registered_resources(&self) -> &ResourceRegistry {
         &self.inner.resources
     }
 
@@ -567,17 +569,17 @@ impl ExecutionState {
         tag: impl FnOnce() -> Option<String>,
     ) -> Result<CaptureSet> {
         let latest = self.inner.latest.lock().clone();
-        if latest.are_all(self.registered()) {
+        if latest.are_all(self.registered_resources()) {
             return Ok(latest);
         }
         self.check_apart()?;
         let tag = tag();
         let durable = self.session().durability() != Durability::Process;
         let options = CaptureOptions { tag: tag.as_deref(), durable, until };
-        let captures = CaptureSet::of(self.registered(), &options, &latest);
+        let captures = CaptureSet::capture_all(self.registered_resources(), &options, &latest);
         if !durable {
             // After the captures, so that no sync takes this request before they exist, and before any record names them.
-            let captured = self.registered().captured().values();
+            let captured = self.registered_resources().captured_resources().values();
             self.session().sync_first(captured.map(|resource| Arc::clone(resource) as Arc<dyn SyncCaptures>));
         }
         let captures = captures?;
@@ -593,7 +595,7 @@ impl ExecutionState {
     /// Has the resources and the session remove what they can make again, to free space on the disk.
     pub(crate) fn free_caches(&self) {
         self.session().give_up_caches();
-        for resource in self.registered().captured().values() {
+        for resource in self.registered_resources().captured_resources().values() {
             // A host's resource may panic; the recovery goes on all the same.
             let _ = catch_unwind(AssertUnwindSafe(|| resource.free_caches()));
         }
@@ -606,7 +608,7 @@ impl ExecutionState {
 
     /// Returns the captures from before a call of this run that was left open; `None` for a call of another
     /// process.
-    pub(crate) fn unended(&self, begin: SequenceNumber) -> Option<CaptureSet> {
+    pub(crate) fn unended_captures(&self, begin: SequenceNumber) -> Option<CaptureSet> {
         self.inner.unended.lock().get(&begin).cloned()
     }
 
@@ -631,7 +633,7 @@ impl ExecutionState {
             return Ok(());
         }
         let directory = self.session().dir();
-        let mut captured = self.registered().captured().iter();
+        let mut captured = self.registered_resources().captured_resources().iter();
         if let Some((name, _)) = captured.find(|(_, resource)| resource.holds(directory)) {
             let reason = format!("the session's own folder is in it, {}", directory.display());
             return Err(Error::Resource { resource: name.clone().into_owned(), reason });
@@ -659,13 +661,15 @@ impl ExecutionState {
     /// Call this with the lease that keeps the other children off.
     pub(crate) fn announce_work(&self) -> Result<()> {
         match self.parent() {
-            Some(parent) if !self.registered().captured().is_empty() => parent.announce_work(),
+            Some(parent) if !self.registered_resources().captured_resources().is_empty() => {
+                parent.announce_work()
+            }
             _ => Ok(()),
         }
     }
 
     /// Returns the names of the variables that the programs of tools inherit.
-    pub(crate) fn inherited(&self) -> &[OsString] {
+    pub(crate) fn inherited_variables(&self) -> &[OsString] {
         &self.inner.inherited
     }
 
@@ -678,12 +682,12 @@ impl ExecutionState {
     /// Returns whether what is captured of the run is in memory, so that its calls write nothing but records.
     #[cfg(feature = "async")]
     pub(crate) fn is_in_memory(&self) -> bool {
-        self.parent().is_none() && self.registered().is_in_memory()
+        self.parent().is_none() && self.registered_resources().is_in_memory()
     }
 
     /// Returns the earlier one of `until` and the deadline of the call under whose leases the run works.
     pub(crate) fn until(&self, until: Option<Instant>) -> Option<Instant> {
-        let parent = self.parent().and_then(|parent| parent.call.within()?.until());
+        let parent = self.parent().and_then(|parent| parent.call.call_scope()?.until());
         until.into_iter().chain(parent).min()
     }
 
@@ -712,7 +716,7 @@ impl ExecutionState {
             if !shared.is_being_taken {
                 break;
             }
-            let resource = || inner.resources.captured().keys().next().map(ToString::to_string);
+            let resource = || inner.resources.captured_resources().keys().next().map(ToString::to_string);
             patience
                 .check(|| Blocker::Resource { resource: resource().unwrap_or_default(), holder: None })?;
             inner.taken.wait_until(&mut shared, patience.over_at());
@@ -721,9 +725,9 @@ impl ExecutionState {
         drop(shared);
         // Dropped after `shared` holds the leases, and also if a resource fails or panics.
         let _taking = LeaseAttempt { inner };
-        let mut leases = Leases { session: self.session.uncounted(), of_each: Vec::new(), guest: None };
+        let mut leases = Leases { session: self.session.clone_uncounted(), of_each: Vec::new(), guest: None };
         if let Some(parent) = &inner.parent {
-            let reads_only = reads_only || inner.resources.captured().is_empty();
+            let reads_only = reads_only || inner.resources.captured_resources().is_empty();
             if !sabotage::is(Breakage::ChildUnscheduled) {
                 leases.guest = parent.call.admit(reads_only, patience, asker.clone())?.into_guest();
             }

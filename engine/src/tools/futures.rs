@@ -40,7 +40,7 @@ use super::recovery::RecoveredOperation;
 use super::runner::{ToolRunner, run_handler};
 use crate::clock;
 use crate::error::{Blocker, Error, Result};
-use crate::offload::{BoxedFuture, carried, offload, woken};
+use crate::offload::{BoxedFuture, offload, offload_and_poll, wait_for_any};
 use crate::options::Durability;
 use crate::session::Patience;
 
@@ -91,7 +91,7 @@ struct CallRequest {
 
 impl ToolRunner {
     #[track_caller]
-    fn asked(&self, call: &ToolCall, options: &ExecuteOptions) -> CallRequest {
+    fn build_request(&self, call: &ToolCall, options: &ExecuteOptions) -> CallRequest {
         let until = options.deadline.map(clock::after);
         CallRequest {
             runner: self.clone(),
@@ -145,7 +145,7 @@ impl ToolRunner {
         call: &ToolCall,
         options: &ExecuteOptions,
     ) -> impl Future<Output = Result<ToolReport>> + Send + use<> {
-        self.asked(call, options).execute()
+        self.build_request(call, options).execute()
     }
 
     /// Runs several calls, as [`execute_together`](ToolRunner::execute_together) does, for async hosts. Those that run at the
@@ -171,7 +171,7 @@ impl ToolRunner {
                 at,
             };
             if runner.session.replays() {
-                return carried(move || runner.execute_together(&calls, &options)).await;
+                return offload_and_poll(move || runner.execute_together(&calls, &options)).await;
             }
             let mut reports = Vec::with_capacity(calls.len());
             for few in calls.chunks(TOGETHER_MAX) {
@@ -200,11 +200,11 @@ impl ToolRunner {
         cause: Cause,
         shown: &str,
     ) -> impl Future<Output = Result<ToolReport>> + Send + use<> {
-        let (asked, shown) = (self.asked(call, &ExecuteOptions::default()), shown.to_owned());
+        let (asked, shown) = (self.build_request(call, &ExecuteOptions::default()), shown.to_owned());
         async move {
             let runner = asked.runner.clone();
             if runner.session.replays() {
-                return carried(move || runner.close(&asked.call, cause, &shown)).await;
+                return offload_and_poll(move || runner.close(&asked.call, cause, &shown)).await;
             }
             let info = match runner.to_close(&asked.call, cause, &shown)? {
                 ControlFlow::Continue(info) => CallInfo { at: asked.at, ..info },
@@ -212,10 +212,12 @@ impl ToolRunner {
             };
             match asked.begin(info).await? {
                 BeginOutcome::Operation(operation) => {
-                    end(operation, CallEnd::failed(cause, shown).harmless()).await
+                    end(operation, CallEnd::with_cause(cause, shown).harmless()).await
                 }
                 // Another call of the same origin ended or was left meanwhile.
-                BeginOutcome::Known(_) => carried(move || runner.close(&asked.call, cause, &shown)).await,
+                BeginOutcome::Known(_) => {
+                    offload_and_poll(move || runner.close(&asked.call, cause, &shown)).await
+                }
             }
         }
     }
@@ -233,7 +235,7 @@ impl ToolRunner {
         call: &ToolCall,
         options: &ExecuteOptions,
     ) -> impl Future<Output = Result<Operation>> + Send + use<> {
-        let asked = self.asked(call, options);
+        let asked = self.build_request(call, options);
         async move {
             let info = match asked.runner.tools.get(&asked.call.tool) {
                 Ok(tool) => info_of(&asked.call, tool.as_ref()),
@@ -247,8 +249,9 @@ impl ToolRunner {
                 return operation.confirmed_async().await;
             }
             // What the log knows is refused, or goes on, as a call of a thread.
-            let (runner, call, options) = (asked.runner.clone(), asked.call.clone(), asked.left());
-            carried(move || {
+            let (runner, call, options) =
+                (asked.runner.clone(), asked.call.clone(), asked.remaining_options());
+            offload_and_poll(move || {
                 let operation = runner.begin(&call, &options)?;
                 operation.hand_over();
                 Ok(operation.ending_soon())
@@ -269,7 +272,7 @@ impl ToolRunner {
         options: &ExecuteOptions,
     ) -> impl Future<Output = Result<Vec<RecoveredOperation>>> + Send + use<> {
         let (runner, options) = (self.clone(), *options);
-        async move { carried(move || runner.recover(&options)).await }
+        async move { offload_and_poll(move || runner.recover(&options)).await }
     }
 }
 
@@ -280,7 +283,7 @@ fn touches_no_files(state: &ExecutionState) -> bool {
 
 impl CallRequest {
     /// Returns the options for a call that takes over now.
-    fn left(&self) -> ExecuteOptions {
+    fn remaining_options(&self) -> ExecuteOptions {
         let deadline = self.until.map(|until| until.saturating_duration_since(clock::now()));
         ExecuteOptions { deadline, ..self.options }
     }
@@ -315,19 +318,19 @@ impl CallRequest {
     }
 
     async fn execute_on_thread(&self) -> Result<ToolReport> {
-        let (runner, call, options) = (self.runner.clone(), self.call.clone(), self.left());
-        carried(move || runner.execute(&call, &options)).await
+        let (runner, call, options) = (self.runner.clone(), self.call.clone(), self.remaining_options());
+        offload_and_poll(move || runner.execute(&call, &options)).await
     }
 
     /// Begins the call that `info` describes, once the schedule and the leases allow that.
     async fn begin(&self, info: CallInfo) -> Result<BeginOutcome> {
         let session = &self.runner.session;
-        let around = session.within().and_then(|within| within.until());
+        let around = session.call_scope().and_then(|within| within.until());
         let until = self.runner.state.until(self.until.into_iter().chain(around).min());
         let patience = session.patience(until, self.options.wait).holding_no_thread();
         let mut pause = PAUSES.0;
         // What the log may know of the call need not wait.
-        if self.call.origin.is_none() && session.within().is_none() {
+        if self.call.origin.is_none() && session.call_scope().is_none() {
             session.until_may_begin(info.reads_only, &patience).await?;
         }
         // Goes with the future: an attempt of a thread begins nothing for one that was dropped.
@@ -364,7 +367,7 @@ impl ExecutionState {
         }
         patience.check(|| blocker)?;
         // Not woken by the schedule: those that try in vain would wake each other.
-        woken([], Some(clock::after(*pause).min(patience.over_at()))).await;
+        wait_for_any([], Some(clock::after(*pause).min(patience.over_at()))).await;
         *pause = pause.saturating_mul(2).min(PAUSES.1);
         Ok(())
     }
@@ -389,7 +392,7 @@ impl ToolRunner {
     ) -> Result<BeginOutcome> {
         let is_new = self.still_due(call);
         let still_due = || still_wanted(wanted).and_then(|()| is_new());
-        if let Some(known) = self.known(call)? {
+        if let Some(known) = self.find_earlier_call(call)? {
             return Ok(BeginOutcome::Known(known));
         }
         let operation = self.begin_within(info, &call.arguments, patience, &still_due)?;
@@ -399,7 +402,7 @@ impl ToolRunner {
 
 /// Runs the tool of a call that has begun, and ends the call.
 async fn run(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String) -> Result<ToolReport> {
-    ended(run_tool(tool, operation, arguments, true).await).await
+    finish_call(run_tool(tool, operation, arguments, true).await).await
 }
 
 /// Runs the tool of a call that has begun beside others, and ends the call unless that waits for the calls before it.
@@ -413,7 +416,7 @@ async fn run_beside(tool: Arc<dyn AnyTool>, operation: Operation, arguments: Str
 /// Runs the tool of a call that has begun. A thread that runs it ends the call too if it `ends_there`.
 async fn run_tool(tool: Arc<dyn AnyTool>, operation: Operation, arguments: String, ends_there: bool) -> Ran {
     let context = operation.context().clone();
-    match started(tool.as_ref(), &arguments, &context) {
+    match start_tool(tool.as_ref(), &arguments, &context) {
         Ok(Some(answering)) => {
             let operation = match operation.confirmed_async().await {
                 Ok(operation) => operation,
@@ -424,7 +427,7 @@ async fn run_tool(tool: Arc<dyn AnyTool>, operation: Operation, arguments: Strin
         }
         Ok(None) => {
             on_thread(context, move || {
-                let operation = match operation.confirmed() {
+                let operation = match operation.confirm_claim() {
                     Ok(operation) => operation,
                     Err(error) => return Ran::Ended(Err(error)),
                 };
@@ -441,7 +444,7 @@ async fn run_tool(tool: Arc<dyn AnyTool>, operation: Operation, arguments: Strin
 }
 
 /// Ends a call whose tool has returned, unless it has ended.
-async fn ended(ran: Ran) -> Result<ToolReport> {
+async fn finish_call(ran: Ran) -> Result<ToolReport> {
     match ran {
         Ran::Ended(report) => report,
         Ran::Returned(operation, ending) => end(operation, *ending).await,
@@ -461,7 +464,7 @@ async fn together(calls: Vec<CallRequest>) -> Vec<Result<ToolReport>> {
     }
     let mut reports = Vec::with_capacity(running.len());
     for ran in all(running).await {
-        reports.push(ended(ran).await);
+        reports.push(finish_call(ran).await);
     }
     reports
 }
@@ -482,19 +485,19 @@ async fn all<T>(mut futures: Vec<BoxedFuture<T>>) -> Vec<T> {
 }
 
 /// Starts a tool that is a future; `None` if the tool is none. Returns how the call is to end if the tool panics.
-fn started(
+fn start_tool(
     tool: &dyn AnyTool,
     arguments: &str,
     context: &ToolContext,
 ) -> std::result::Result<Option<ToolFuture>, Box<CallEnd>> {
     let start = AssertUnwindSafe(|| tool.start(arguments, context));
-    catch_unwind(start).map_err(|panic| Box::new(CallEnd::panicked(&*panic)))
+    catch_unwind(start).map_err(|panic| Box::new(CallEnd::from_panic(&*panic)))
 }
 
 /// Runs a call's tool on a thread of the pool, and tells it to stop if the wait is given up.
 async fn on_thread<T: Send + 'static>(context: ToolContext, job: impl FnOnce() -> T + Send + 'static) -> T {
     let stop = StopOnDrop(Some(context));
-    let done = carried(job).await;
+    let done = offload_and_poll(job).await;
     stop.keep();
     done
 }
@@ -518,8 +521,8 @@ async fn drive(context: &ToolContext, answering: ToolFuture) -> CallEnd {
         return late;
     }
     match answering.await {
-        Ok(answer) => CallEnd::of(answer, within),
-        Err(panic) => CallEnd::panicked(&*panic),
+        Ok(answer) => CallEnd::from_answer(answer, within),
+        Err(panic) => CallEnd::from_panic(&*panic),
     }
 }
 

@@ -44,7 +44,7 @@ pub(super) enum Ran {
 /// Runs the tool of a call, and ends the call if the tool acts outside.
 fn run_together(operation: &Mutex<Option<Operation>>, tool: &dyn AnyTool, arguments: &str) -> Ran {
     let Some(operation) = operation.lock().take() else { return Ran::Ended(Err(over())) };
-    let operation = match operation.confirmed() {
+    let operation = match operation.confirm_claim() {
         Ok(operation) => operation,
         Err(error) => return Ran::Ended(Err(error)),
     };
@@ -129,7 +129,7 @@ impl ToolRunner {
 
     /// Returns what the recorded runs of calls that ran together returned.
     fn run_together_replayed(&self, calls: &[ToolCall], options: &ExecuteOptions) -> Vec<Result<ToolReport>> {
-        let begin = |call: &ToolCall| match self.known(call) {
+        let begin = |call: &ToolCall| match self.find_earlier_call(call) {
             Ok(None) => {
                 let begun = self.check_own().and_then(|()| self.tools.get(&call.tool)).and_then(|tool| {
                     let info = info_of(call, tool.as_ref());
@@ -162,7 +162,7 @@ impl ToolRunner {
 
     fn begin_together(&self, call: &ToolCall, options: &ExecuteOptions) -> Together<'_> {
         let still_due = self.still_due(call);
-        match self.known(call) {
+        match self.find_earlier_call(call) {
             Ok(None) => {}
             // What the log knows is told, or run again, without a thread.
             Ok(Some(_)) => return Together::Over(self.execute(call, options)),
@@ -206,7 +206,7 @@ impl ToolRunner {
             return self.run_replayed(&info, &call.arguments);
         }
         let operation = self.begin_as(info, &call.arguments, &ExecuteOptions::default(), &still_due)?;
-        operation.finish(CallEnd::failed(cause, shown).harmless())
+        operation.finish(CallEnd::with_cause(cause, shown).harmless())
     }
 
     /// Describes a call that is to be closed, unless it has a result: then returns that.
@@ -221,7 +221,7 @@ impl ToolRunner {
         if found > SHOWN_MAX {
             return Err(Error::TooLarge { what: "the text of a closed call", found, max: SHOWN_MAX });
         }
-        match self.known(call)? {
+        match self.find_earlier_call(call)? {
             None => {}
             Some(EarlierCall::Recorded(report)) => return Ok(ControlFlow::Break(report)),
             Some(EarlierCall::Unsettled(unsettled)) => {

@@ -10,12 +10,13 @@ impl ExecutionState {
         if sabotage::is(Breakage::SpendingForgotten) {
             return None;
         }
-        CaptureSet::of_kept(self.registered()).ok().filter(|captures| !captures.is_empty())
+        CaptureSet::of_kept(self.registered_resources()).ok().filter(|captures| !captures.is_empty())
     }
 
     /// Brings what is not rolled back with a tool up to what the session's last call recorded of it: what another process spent stays spent.
     pub(super) fn carry_over(&self) {
-        let is_kept = self.registered().captured().values().any(|resource| !resource.rolls_back());
+        let is_kept =
+            self.registered_resources().captured_resources().values().any(|resource| !resource.rolls_back());
         if !is_kept
             || self.parent().is_some()
             || self.session().replays()
@@ -24,8 +25,8 @@ impl ExecutionState {
             return;
         }
         if let Ok(Some((left, found, true))) = self.session().captures_of_last_call() {
-            CaptureSet::carry_over(self.registered(), &left);
-            CaptureSet::carry_over(self.registered(), &found);
+            CaptureSet::carry_over(self.registered_resources(), &left);
+            CaptureSet::carry_over(self.registered_resources(), &found);
         }
     }
 
@@ -38,7 +39,7 @@ impl ExecutionState {
             return;
         }
         if let Ok(Some((left, found, is_own))) = self.session().captures_of_last_call() {
-            now.tell_of_changes(self.registered(), &left, &found, is_own);
+            now.tell_of_changes(self.registered_resources(), &left, &found, is_own);
         }
     }
 }

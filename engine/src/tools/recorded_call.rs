@@ -24,8 +24,8 @@ impl ToolRunner {
     /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Object`](crate::Error::Object) if
     /// a payload's object is missing or damaged, [`Error::Inconsistent`](crate::Error::Inconsistent) if a
     /// record contradicts the records before it.
-    pub fn recorded(&self, call: &ToolCall) -> Result<Option<ToolReport>> {
-        Ok(self.known(call)?.and_then(|known| match known {
+    pub fn recorded_report(&self, call: &ToolCall) -> Result<Option<ToolReport>> {
+        Ok(self.find_earlier_call(call)?.and_then(|known| match known {
             EarlierCall::Recorded(report) => Some(*report),
             EarlierCall::Unsettled(_) | EarlierCall::Suspended(..) => None,
         }))
@@ -33,7 +33,7 @@ impl ToolRunner {
 
     /// Returns what the log knows of an earlier call with the same origin; `None` if the call is to run as a
     /// new one.
-    pub(super) fn known(&self, call: &ToolCall) -> Result<Option<EarlierCall>> {
+    pub(super) fn find_earlier_call(&self, call: &ToolCall) -> Result<Option<EarlierCall>> {
         if let Some((suspended, standing)) = self.session.suspended_within(&call.tool, &call.arguments) {
             return Ok(Some(EarlierCall::Suspended(Box::new(suspended), standing)));
         }
@@ -52,7 +52,7 @@ impl ToolRunner {
         }
         let (value, message) = self.session.result_at(end)?;
         let success = invoked.outcome == Outcome::Committed;
-        Ok(Some(EarlierCall::recorded(invoked, end, success, message, value)))
+        Ok(Some(EarlierCall::from_invoked(invoked, end, success, message, value)))
     }
 
     /// Returns what the log knows of a call that was interrupted and has not run again: that it is unsettled,
@@ -66,7 +66,7 @@ impl ToolRunner {
 
     /// Returns what the log knows of a call that was suspended: how it stands, or how somebody settled it.
     fn of_suspended(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<EarlierCall>> {
-        match self.session.suspended(invoked.operation).filter(|(suspended, _)| suspended.end == end) {
+        match self.session.find_suspended(invoked.operation).filter(|(suspended, _)| suspended.end == end) {
             Some((suspended, standing)) => Ok(Some(EarlierCall::Suspended(Box::new(suspended), standing))),
             None => self.of_settled(invoked, end),
         }
@@ -80,8 +80,8 @@ impl ToolRunner {
     ) -> Result<Option<EarlierCall>> {
         let settled = self.session.read_settlement(invoked.operation, end)?;
         Ok(settled.and_then(|settled| {
-            let (success, shown) = settled.closing()?;
-            Some(EarlierCall::recorded(invoked, end, success, shown, settled.settlement.result))
+            let (success, shown) = settled.closing_result()?;
+            Some(EarlierCall::from_invoked(invoked, end, success, shown, settled.settlement.result))
         }))
     }
 }
@@ -97,7 +97,7 @@ pub(super) enum EarlierCall {
 }
 
 impl EarlierCall {
-    fn recorded(
+    fn from_invoked(
         invoked: &ToolInvoked,
         end: SequenceNumber,
         success: bool,

@@ -123,7 +123,7 @@ pub(super) fn end_one(
         // The log keeps room for an end that names no paths.
         Err(Error::Full { .. }) => {
             let counted: Vec<ReplacedContent> =
-                put_back.replaced.iter().map(ReplacedContent::counted).collect();
+                put_back.replaced.iter().map(ReplacedContent::without_paths).collect();
             end.replaced = counted.iter().map(ReplacedContent::to_record).collect();
             session.end_interrupted(end).map(drop)
         }
@@ -223,7 +223,7 @@ impl ToolRunner {
             true => self.state.session().patience(None, Some(Duration::from_secs(20))),
             false => self.state.session().patience(options.deadline.map(clock::after), options.wait),
         };
-        let _recovering = self.state.session().recovering(&patience)?;
+        let _recovering = self.state.session().lock_recovery(&patience)?;
         let mut put_back = None;
         if self.state.session().is_interrupted() {
             put_back = self.end_open(&patience)?;
@@ -232,7 +232,7 @@ impl ToolRunner {
         let unsettled = self.state.session().unsettled_operations();
         let operations = unsettled.iter().map(|one| one.operation);
         // Nobody is kept from a recovery by what cannot be told.
-        let mut announced = AnnouncedChildren::of(self.state.session(), operations).unwrap_or_default();
+        let mut announced = AnnouncedChildren::read(self.state.session(), operations).unwrap_or_default();
         // Where nobody polls tools that are futures any more, what is left waits for the next recovery.
         let recovered = unsettled.into_iter().take_while(|_| !is_given_up()).map(|unsettled| {
             let told = put_back.take_if(|(operation, _)| *operation == unsettled.operation);
@@ -253,7 +253,7 @@ impl ToolRunner {
     /// Ends the calls that were left open, as a recovery does before it runs any again.
     pub(super) fn end_left_open(&self) -> Result<()> {
         let patience = self.state.session().patience(None, None);
-        let _recovering = self.state.session().recovering(&patience)?;
+        let _recovering = self.state.session().lock_recovery(&patience)?;
         match self.state.session().is_interrupted() {
             true => self.end_open(&patience).map(drop),
             false => Ok(()),
@@ -277,17 +277,19 @@ impl ToolRunner {
         let mut late = None;
         let mut put_back = PutBack::default();
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
-            let before = match self.state.unended(first.begin) {
+            let before = match self.state.unended_captures(first.begin) {
                 Some(before) => before,
-                None => session.read_begin(first.begin, |begin| CaptureSet::recorded(begin.resources))?,
+                None => {
+                    session.read_begin(first.begin, |begin| CaptureSet::from_recorded(begin.resources))?
+                }
             };
-            let before = before.recalled(self.state.resources(), true)?.undoing(first.operation);
+            let before = before.decode_recorded(self.state.resources(), true)?.with_undone(first.operation);
             // Before the marks: a resource whose restore would be refused must not be touched at all.
             before.check(self.state.resources())?;
             leases.as_deref().map_or(Ok(()), Leases::open)?;
-            children = InterruptedChildren::of(&self.state, &open)?;
+            children = InterruptedChildren::open(&self.state, &open)?;
             put_back.not_undone.append(&mut children.unread);
-            let groups = Group::recorded(session, first.begin)?;
+            let groups = Group::read_recorded(session, first.begin)?;
             for group in groups.iter().chain(&children.programs) {
                 if !sabotage::is(Breakage::ProgramsNotAwaited) && !group.is_gone() {
                     return Err(Error::Stuck { operation: first.operation });
@@ -344,7 +346,7 @@ impl ToolRunner {
         unsettled: UnsettledOperation,
         options: &ExecuteOptions,
     ) -> RecoveredOperation {
-        let recovery = self.again(&unsettled, options).unwrap_or_else(Recovery::Failed);
+        let recovery = self.run_tool_again(&unsettled, options).unwrap_or_else(Recovery::Failed);
         let UnsettledOperation { operation, tool, call_id, .. } = unsettled;
         let (not_undone, replaced, children) = (Vec::new(), Vec::new(), Vec::new());
         RecoveredOperation { operation, tool, call_id, recovery, not_undone, replaced, children }
@@ -352,7 +354,7 @@ impl ToolRunner {
 
     /// Runs the tool of an unsettled operation again if it may run again. A
     /// [`Compensate`](Idempotency::Compensate) tool undoes the work of the interrupted call first.
-    fn again(&self, unsettled: &UnsettledOperation, options: &ExecuteOptions) -> Result<Recovery> {
+    fn run_tool_again(&self, unsettled: &UnsettledOperation, options: &ExecuteOptions) -> Result<Recovery> {
         let UnsettledOperation { operation, begin, tool, call_id, idempotency, undone, run_again } =
             unsettled;
         let (operation, begin, idempotency) = (*operation, *begin, *idempotency);
@@ -440,7 +442,7 @@ impl ToolRunner {
             Err(Error::VisibilityExpansion { .. }) => return Ok((RecordedVerification::Unknown, None)),
             asked => asked?,
         };
-        let verdict = RecordedVerification::of(&asked);
+        let verdict = RecordedVerification::from_report(&asked);
         if sabotage::is(Breakage::VerifiedRunAgain) {
             return Ok((RecordedVerification::NotDone, None));
         }

@@ -22,7 +22,7 @@ use crate::session::{RollbackReport, Session};
 
 /// Compares the begin of the call that `info` describes with the recorded one. Returns the begin's sequence number.
 pub(super) fn begin(session: &Session, info: &CallInfo, arguments: &str) -> Result<SequenceNumber> {
-    let parent = session.within().map(|within| within.operation());
+    let parent = session.call_scope().map(|within| within.operation());
     let info = CallInfo { parent, ..info.clone() };
     let text = text_payload(arguments);
     session.begin_replayed(&info.to_begin(&text))

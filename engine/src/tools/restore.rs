@@ -19,7 +19,7 @@ use super::captures::{CaptureSet, CompositeSnapshot};
 use super::checkpoints::ToolCheckpoint;
 use super::execution::ExecutionState;
 use super::replay;
-use crate::error::{Error, Result, caught};
+use crate::error::{Error, Result, catch_panic};
 use crate::operation::RESTORE;
 use crate::options::SessionOptions;
 use crate::sabotage::{self, Breakage};
@@ -52,7 +52,7 @@ impl ExecutionState {
     /// have stopped and still runs; [`Error::InsideOperation`] if the run is that of a
     /// [tool's context](crate::tools::ToolContext::state). Else those of [`Session::rollback`].
     pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<RollbackReport> {
-        self.go_back(snapshot, RestoreScope::All, &RestoreWait::here(self))
+        self.go_back(snapshot, RestoreScope::All, &RestoreWait::from_state(self))
     }
 
     /// Rolls STATE and resources back to what they were before a tool call, by the id that the provider gave
@@ -65,7 +65,7 @@ impl ExecutionState {
     /// [`Error::NoCheckpoint`] if the run keeps no checkpoint for this id, [`Error::AmbiguousCall`] if
     /// several operations have this id; else those of [`restore`](ExecutionState::restore).
     pub fn rollback_to_tool(&self, call_id: &str) -> Result<RollbackReport> {
-        self.roll_back_tool(call_id, &RestoreWait::here(self))
+        self.roll_back_tool(call_id, &RestoreWait::from_state(self))
     }
 
     /// Rolls back to what was before a tool call, once the others allow that for which it may wait.
@@ -108,7 +108,7 @@ impl ExecutionState {
     pub fn fork_at_tool(&self, call_id: &str) -> Result<Session> {
         let position = self.checkpoint(call_id)?.pre.session.position;
         let session = self.session();
-        Store::of(session.open_store()).fork(
+        Store::from_inner(session.open_store()).fork(
             session.id(),
             position,
             session.types()?,
@@ -131,7 +131,7 @@ pub(super) struct RestoreWait<'a> {
 
 impl RestoreWait<'_> {
     /// Waits on this thread, for as long as the store lets calls wait.
-    pub(super) fn here(state: &ExecutionState) -> RestoreWait<'static> {
+    pub(super) fn from_state(state: &ExecutionState) -> RestoreWait<'static> {
         RestoreWait { patience: state.session().patience(state.until(None), None), is_wanted: &|| Ok(()) }
     }
 }
@@ -187,7 +187,7 @@ impl WayBack<'_> {
         let operation =
             Operation::begin(state, state.session(), info, &call.arguments, patience, &still_due)?;
         let session = operation.context().session().clone();
-        let restored = caught("the snapshot", || {
+        let restored = catch_panic("the snapshot", || {
             let mut present = operation.before();
             let mut looks = 1;
             let (put_back, value) = loop {
@@ -204,7 +204,7 @@ impl WayBack<'_> {
         });
         let cause = match restored {
             Ok((rolled_back, not_undone, value)) => {
-                let ending = CallEnd { value, ..CallEnd::done(format!("back at {position}")) };
+                let ending = CallEnd { value, ..CallEnd::with_message(format!("back at {position}")) };
                 let report = operation.finish(CallEnd { not_undone, ..ending })?;
                 match report.success {
                     true => return Ok((rolled_back, report)),
@@ -213,7 +213,7 @@ impl WayBack<'_> {
                 }
             }
             Err(cause) => {
-                let put_back = operation.finish(CallEnd::failed(Cause::Error, cause.to_string()));
+                let put_back = operation.finish(CallEnd::with_cause(Cause::Error, cause.to_string()));
                 if let Err(Error::RestoreFailed { restored, failed }) = put_back {
                     let both = |(resource, error): (String, Arc<Error>)| {
                         let reason = format!("{error}; it was to be as it was before, since {cause}");

@@ -25,7 +25,7 @@ use foldlog_codec::msgpack::Value;
 
 use super::captures::CaptureSet;
 use super::execution::ExecutionState;
-use crate::error::{Error, Result, caught};
+use crate::error::{Error, Result, catch_panic};
 use crate::operation::{NotUndone, PutBack, RollbackBegun};
 use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::RecordedCaptures;
@@ -73,9 +73,9 @@ impl ExecutionState {
                     && let Err(aside) = before.set_aside(self.resources(), all)
                     && !self.goes_on_uncaptured()
                 {
-                    return Err(Error::uncaptured(&error, aside));
+                    return Err(Error::capture_failed(&error, aside));
                 }
-                told.not_undone.push(NotUndone::uncaptured(&error));
+                told.not_undone.push(NotUndone::from_capture_error(&error));
                 return Ok(RollbackPlan { found: None, target: before.clone(), told });
             }
         };
@@ -97,7 +97,7 @@ impl ExecutionState {
 
     fn capture_present(&self, rollback: &Rollback<'_>) -> Result<CaptureSet> {
         let capture = || {
-            caught("the resources before the rollback", || {
+            catch_panic("the resources before the rollback", || {
                 self.capture(rollback.until, || rollback.tag.clone())
             })
         };

@@ -42,7 +42,8 @@ impl ToolRunner {
     /// [`Error::SnapshotMismatch`].
     #[must_use]
     pub fn within(&self, context: &ToolContext) -> ToolRunner {
-        let is_anothers = !context.running.state.registered().is_same(self.state.registered());
+        let is_anothers =
+            !context.running.state.registered_resources().is_same(self.state.registered_resources());
         ToolRunner { session: context.session().clone(), is_anothers, ..self.clone() }
     }
 
@@ -120,7 +121,7 @@ impl ToolRunner {
         if self.session.replays() && !self.may_run_again(&info)? {
             return self.run_replayed(&info, arguments);
         }
-        let operation = self.begin_as(info, arguments, options, still_due)?.confirmed()?;
+        let operation = self.begin_as(info, arguments, options, still_due)?.confirm_claim()?;
         let ending = run_handler(operation.context(), handler);
         operation.finish(ending)
     }
@@ -137,8 +138,8 @@ pub(super) fn run_handler(
     }
     let run = || inside_call(&context.session, || handler(context));
     match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(answer) => CallEnd::of(answer, within),
-        Err(panic) => CallEnd::panicked(&*panic),
+        Ok(answer) => CallEnd::from_answer(answer, within),
+        Err(panic) => CallEnd::from_panic(&*panic),
     }
 }
 

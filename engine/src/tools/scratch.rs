@@ -45,8 +45,8 @@ struct Stand {
 
 impl Scratch {
     /// Makes copies of the run's resources. `None` if no capture of them is recorded.
-    fn of(state: &ExecutionState) -> Result<Option<Scratch>> {
-        if !state.registered().is_rolled_back() {
+    fn from_state(state: &ExecutionState) -> Result<Option<Scratch>> {
+        if !state.registered_resources().is_rolled_back() {
             return Ok(None);
         }
         let recorded = match state.session().captures_left()? {
@@ -56,13 +56,13 @@ impl Scratch {
         if recorded.is_empty() {
             return Ok(None);
         }
-        let copies = state.registered().scratch(&recorded)?;
+        let copies = state.registered_resources().scratch(&recorded)?;
         Ok(Some(Scratch { copies, stand: Mutex::new(Stand { running: 0, at: Some(recorded) }) }))
     }
 
     /// Brings the copies to these captures, unless a tool works on them. Returns the captures, recalled.
     fn bring(&self, stand: &mut Stand, mut recorded: RecordedCaptures) -> Result<CaptureSet> {
-        let captures = self.recalled(&mut recorded)?;
+        let captures = self.decode_captures(&mut recorded)?;
         if stand.running == 0 && stand.at.as_ref() != Some(&recorded) {
             captures.restore(&self.copies.resources, false, false)?;
             stand.at = Some(recorded);
@@ -71,9 +71,9 @@ impl Scratch {
     }
 
     /// Recalls captures. Those of resources that the run lacks do not count, and are taken out.
-    fn recalled(&self, recorded: &mut RecordedCaptures) -> Result<CaptureSet> {
-        recorded.retain(|name, _| self.copies.resources.captured().contains_key(name.as_str()));
-        CaptureSet::recorded(recorded.clone()).recalled(&self.copies.resources, true)
+    fn decode_captures(&self, recorded: &mut RecordedCaptures) -> Result<CaptureSet> {
+        recorded.retain(|name, _| self.copies.resources.captured_resources().contains_key(name.as_str()));
+        CaptureSet::from_recorded(recorded.clone()).decode_recorded(&self.copies.resources, true)
     }
 }
 
@@ -83,7 +83,7 @@ impl ExecutionState {
     /// In a [replay](crate::replay) copies stand for those that are rolled back with a failed tool, as the log says that they were.
     /// If one cannot be made, the next write fails with the reason.
     pub fn resources(&self) -> &ResourceRegistry {
-        let Some(scratch) = self.scratch() else { return self.registered() };
+        let Some(scratch) = self.scratch() else { return self.registered_resources() };
         // Told by the next write.
         let _ = self.or_end_replay(self.bring_copies(scratch));
         &scratch.copies.resources
@@ -107,7 +107,7 @@ impl ExecutionState {
         if !self.session().replays() || sabotage::is(Breakage::ReplayedOnResources) {
             return None;
         }
-        let made = || self.or_end_replay(Scratch::of(self)).ok().flatten();
+        let made = || self.or_end_replay(Scratch::from_state(self)).ok().flatten();
         self.scratch_once().get_or_init(made).as_ref()
     }
 
@@ -122,7 +122,7 @@ impl ExecutionState {
 
     /// Returns whether a tool that runs again in this replay finds all as it was.
     pub(super) fn has_all_as_it_was(&self) -> bool {
-        !self.registered().is_rolled_back()
+        !self.registered_resources().is_rolled_back()
             || self.scratch().is_some_and(|scratch| scratch.copies.is_whole)
             || sabotage::is(Breakage::ReplayedOnResources)
     }
@@ -159,6 +159,6 @@ impl ExecutionState {
         let Some(scratch) = self.scratch().filter(|_| !sabotage::is(Breakage::LeftOtherwiseUntold)) else {
             return Ok(BTreeMap::new());
         };
-        scratch.recalled(&mut recorded)?.differences(&scratch.copies.resources)
+        scratch.decode_captures(&mut recorded)?.differences(&scratch.copies.resources)
     }
 }

@@ -63,7 +63,7 @@ impl ToolRunner {
     }
 
     fn still_approved(&self, operation: OperationId) -> Result<()> {
-        let reason = match self.session.suspended(operation) {
+        let reason = match self.session.find_suspended(operation) {
             Some((_, SuspensionStatus::MayRun(_))) => return Ok(()),
             Some((_, SuspensionStatus::Waits(_))) => "it waits for somebody again",
             Some((_, SuspensionStatus::Expired)) => "its approval has expired",

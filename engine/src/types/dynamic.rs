@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::event::Decoder;
-use super::reducer::{Reduce, ReduceCall, ReduceError, Reducer, removed, typed};
+use super::reducer::{Reduce, ReduceCall, ReduceError, Reducer, downcast_row, removed_items};
 use super::registry::{EventTypes, ItemType, SliceTypes, TAIL_ITEMS, TypeDeclarations};
 use super::values::{
     UpcastValue, ValueDecoder, ValuePath, encode_any_value, encode_value, read_value, recode_value,
@@ -617,17 +617,17 @@ fn by_path(
     let Some(wanted) = path.find(event) else {
         return Err(ReduceError::Refused(format!("the event has nothing at `{path}`")));
     };
-    let rows = call.items.held();
+    let rows = call.items.rows_in_memory();
     let ids = match rows.alike(call.event).filter(|_| indexed) {
         Some(ids) => ids,
         None => {
             let wanted = wanted.encode();
-            let at_path = |row: &RowRef<'_>| path.find(typed::<Value>(*row)?).map(Value::encode);
+            let at_path = |row: &RowRef<'_>| path.find(downcast_row::<Value>(*row)?).map(Value::encode);
             let alike = |row: &RowRef<'_>| at_path(row).is_some_and(|key| key == wanted);
             rows.iter().filter(alike).map(|row| row.id).collect()
         }
     };
-    let removed = removed(ids);
+    let removed = removed_items(ids);
     Ok(match upserts {
         true => SliceEffect { removed, ..SliceEffect::append() },
         false => SliceEffect { removed, ..SliceEffect::items(Vec::new(), call.item_version) },

@@ -133,7 +133,7 @@ impl Decoder {
 
     /// Appends the decoded value to the items of a slice, as the first item of its record.
     #[inline]
-    pub(crate) fn behind(
+    pub(crate) fn append_decoded(
         &self,
         rows: &mut Rows,
         version: u32,

@@ -34,5 +34,5 @@ pub(crate) use reducer::{
 };
 pub(crate) use registry::{EventTypes, ItemType, SliceTypes, TAIL_ITEMS};
 #[cfg(feature = "testkit")]
-pub(crate) use values::known;
+pub(crate) use values::decode_strict;
 pub(crate) use values::{ValueDecoder, encode_value, read_value};

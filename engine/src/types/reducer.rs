@@ -61,7 +61,7 @@ impl<T: Send + Sync + 'static> View<T> {
 
     /// Returns the items in the slice's order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
-        self.rows.iter().filter_map(typed)
+        self.rows.iter().filter_map(downcast_row)
     }
 
     /// Returns handles of the items in the slice's order. A handle outlives the view and can be used in
@@ -72,7 +72,7 @@ impl<T: Send + Sync + 'static> View<T> {
 
     /// Returns the last item.
     pub fn latest(&self) -> Option<&T> {
-        self.rows.last().and_then(typed)
+        self.rows.last().and_then(downcast_row)
     }
 
     /// Returns the item with a key, the last one if there are several; `None` if there is none. The slice is declared with
@@ -84,18 +84,18 @@ impl<T: Send + Sync + 'static> View<T> {
     /// [`Error::NotKeyed`] if the slice has no keys of this type, or its key function panicked.
     pub fn find<K: 'static>(&self, key: &K) -> Result<Option<&T>> {
         let id = self.rows.with_key(key).ok_or(Error::NotKeyed { key: std::any::type_name::<K>() })?;
-        Ok(id.and_then(|id| typed(self.rows.indexed_row(id)?)))
+        Ok(id.and_then(|id| downcast_row(self.rows.indexed_row(id)?)))
     }
 
     /// Returns the item at `place`, counted from 0; for the reducer of a LOG slice, counted from the first one that it sees. Takes
     /// time in proportion to the logarithm of the slice's length.
     pub fn get(&self, place: usize) -> Option<&T> {
-        self.rows.nth(place).and_then(typed)
+        self.rows.nth(place).and_then(downcast_row)
     }
 }
 
-pub(super) fn typed<T: 'static>(row: RowRef<'_>) -> Option<&T> {
-    row.typed()?.downcast_ref()
+pub(super) fn downcast_row<T: 'static>(row: RowRef<'_>) -> Option<&T> {
+    row.typed_value()?.downcast_ref()
 }
 
 fn handle<T: Send + Sync + 'static>(row: RowRef<'_>) -> Option<Item<T>> {
@@ -132,7 +132,7 @@ impl<T> Clone for Handle<T> {
 
 impl<T> Item<T> {
     /// Makes a handle of an item that the slice holds.
-    pub(crate) fn of(id: ItemId, value: Arc<T>) -> Item<T> {
+    pub(crate) fn from_value(id: ItemId, value: Arc<T>) -> Item<T> {
         Item { id: Some(id), value: Handle::Alone(value) }
     }
 
@@ -387,7 +387,7 @@ pub(crate) struct ItemCoding<'a, T> {
 }
 
 impl<T: Serialize> ItemCoding<'static, T> {
-    pub(crate) fn of<S: Slice<Item = T>>() -> ItemCoding<'static, T> {
+    pub(crate) fn for_slice<S: Slice<Item = T>>() -> ItemCoding<'static, T> {
         ItemCoding { name: S::NAME, encode: encode::<T> }
     }
 }
@@ -431,23 +431,23 @@ pub(crate) fn resolve_op<T: Send + Sync + 'static>(
                 reason: "it has no keys to upsert by: declare it with `keyed_by`",
             })?;
             let item = NewItem { bytes, typed: Some(typed) };
-            SliceEffect { removed: removed(ids), ..SliceEffect::items(vec![item], version) }
+            SliceEffect { removed: removed_items(ids), ..SliceEffect::items(vec![item], version) }
         }
         SliceOp::Clear(Clear::All) if rows.is_empty() => none(RemovedItems::None),
         SliceOp::Clear(Clear::All) => none(RemovedItems::All),
         SliceOp::Clear(Clear::Where(predicate)) => {
             let ids: Vec<ItemId> = rows
                 .iter()
-                .filter(|row| typed::<T>(*row).is_some_and(&predicate))
+                .filter(|row| downcast_row::<T>(*row).is_some_and(&predicate))
                 .map(|row| row.id)
                 .collect();
-            none(removed(ids))
+            none(removed_items(ids))
         }
         SliceOp::Replace(items) => replace(rows, items, version, coding)?,
     })
 }
 
-pub(super) fn removed(ids: Vec<ItemId>) -> RemovedItems {
+pub(super) fn removed_items(ids: Vec<ItemId>) -> RemovedItems {
     if ids.is_empty() { RemovedItems::None } else { RemovedItems::Items(ids) }
 }
 
@@ -469,7 +469,7 @@ fn replace<T: Send + Sync + 'static>(
             *slot = Some(coding.new_item(item)?);
         }
         let Some(slot) = slot else { return Ok(false) };
-        match (row.bytes().filter(|_| row.version == version), typed::<T>(row)) {
+        match (row.bytes().filter(|_| row.version == version), downcast_row::<T>(row)) {
             (Some(bytes), _) => Ok(**bytes == *slot.bytes),
             // An item of an older version is compared as it is today.
             (None, Some(value)) => Ok(*coding.bytes(value)? == *slot.bytes),
@@ -521,11 +521,11 @@ pub(crate) fn resolve_upsert<E: Event, K: PartialEq>(
         Some(ids) => ids,
         None => {
             let wanted = key_of(downcast::<E>(event)?);
-            let alike = |row: &RowRef<'_>| typed::<E>(*row).is_some_and(|item| key_of(item) == wanted);
+            let alike = |row: &RowRef<'_>| downcast_row::<E>(*row).is_some_and(|item| key_of(item) == wanted);
             rows.iter().filter(alike).map(|row| row.id).collect()
         }
     };
-    Ok(SliceEffect { removed: removed(ids), ..SliceEffect::append() })
+    Ok(SliceEffect { removed: removed_items(ids), ..SliceEffect::append() })
 }
 
 /// Returns the event behind an erased pointer.

@@ -12,7 +12,7 @@ use smol_str::SmolStr;
 
 use super::dynamic::Dynamic;
 use super::reducer::{Reduce, ReduceError, Reducer, downcast, resolve_upsert};
-use super::values::{EncodeAny, ValueDecoder, ValuePath, check_kept, encode_value, known};
+use super::values::{EncodeAny, ValueDecoder, ValuePath, check_kept, decode_strict, encode_value};
 use super::{
     Decoder, Event, ItemCoding, RecordedBytes, ReducerContext, Slice, SliceEffect, SliceOp, ToolInvocations,
     View, append_event, append_item, decode_event, decode_item, default_policy, encode,
@@ -168,7 +168,7 @@ impl SliceTypes {
 
     /// Makes the rows of a slice that has no items yet, with an index if the host declares one.
     pub(crate) fn no_rows(types: Option<&SliceTypes>) -> Rows {
-        Rows::indexed(types.and_then(|types| types.make_index.as_ref()).map(|make| make()))
+        Rows::with_index(types.and_then(|types| types.make_index.as_ref()).map(|make| make()))
     }
 }
 
@@ -197,7 +197,7 @@ impl EventTypes {
     }
 
     /// Checks a value that a host dispatches by the event's name. Returns the event, and its bytes as a record holds them.
-    pub(crate) fn known(&self, value: Value) -> Result<(AnyValue, Vec<u8>)> {
+    pub(crate) fn check_value(&self, value: Value) -> Result<(AnyValue, Vec<u8>)> {
         let bytes = encode_value(&self.name, &value)?;
         if self.event_type.is_dynamic() {
             return Ok((Arc::new(value), bytes));
@@ -290,7 +290,7 @@ impl SessionTypes {
 
     /// Returns the events that a log binds to slices for which the host declares neither a reducer of the event nor that there
     /// is none any more.
-    pub(crate) fn unregistered(&self, names: &DeclaredNames) -> Vec<UnregisteredEvent> {
+    pub(crate) fn unregistered_events(&self, names: &DeclaredNames) -> Vec<UnregisteredEvent> {
         let at_most = if sabotage::is(Breakage::FirstMissingAlone) { 1 } else { usize::MAX };
         let events = names.events().filter(|event| !event.implicit).map(|event| {
             let host = self.event(&event.name);
@@ -380,7 +380,7 @@ impl SessionTypesBuilder {
     pub fn tail_items<S: Slice>(mut self, count: usize) -> Self {
         match self.registered.slices.get_mut(S::NAME) {
             Some(slice) => slice.tail_items = count,
-            None => self.fail(undeclared(S::NAME)),
+            None => self.fail(undeclared_error(S::NAME)),
         }
         self
     }
@@ -408,7 +408,8 @@ impl SessionTypesBuilder {
         let key_of: KeyFn<S::Item, K> = Arc::new(key_of);
         self.index_by::<S, K>("upsert_by", Arc::clone(&key_of));
         let run: Arc<Reducer> = Arc::new(move |call| {
-            resolve_upsert::<S::Item, K>(call.items.held(), call.event, &key_of).map_err(ReduceError::Engine)
+            resolve_upsert::<S::Item, K>(call.items.rows_in_memory(), call.event, &key_of)
+                .map_err(ReduceError::Engine)
         });
         self.bind_event::<S>(Reduce { built_in: BuiltIn::Explicit, form: "upsert", run })
     }
@@ -485,7 +486,7 @@ impl SessionTypesBuilder {
             Some(slice) => {
                 slice.make_index = Some(Arc::new(move || Box::new(Keys::new(Arc::clone(&key_of)))));
             }
-            None => self.fail(undeclared(S::NAME)),
+            None => self.fail(undeclared_error(S::NAME)),
         }
     }
 
@@ -507,7 +508,7 @@ impl SessionTypesBuilder {
     {
         let run: Arc<Reducer> = Arc::new(move |call| {
             let event = downcast::<E>(call.event).map_err(ReduceError::Engine)?;
-            call.resolve(&ItemCoding::of::<S>(), |view| reducer(view, event, call.context))
+            call.resolve(&ItemCoding::for_slice::<S>(), |view| reducer(view, event, call.context))
         });
         self.bind::<S, E>(Reduce { built_in: BuiltIn::Explicit, form: "reducer", run })
     }
@@ -561,7 +562,7 @@ impl SessionTypesBuilder {
 
     fn bind<S: Slice, E: Event>(mut self, reduce: Reduce) -> Self {
         let Some(slice) = self.registered.slices.get(S::NAME) else {
-            self.fail(undeclared(S::NAME));
+            self.fail(undeclared_error(S::NAME));
             return self;
         };
         if slice.policy == Policy::Log && reduce.built_in == BuiltIn::Replace {
@@ -576,7 +577,7 @@ impl SessionTypesBuilder {
             event_type: ItemType::of::<E>(),
             decoder: Decoder::Typed { alone: decode_event::<E>, behind: append_event::<E> },
             encode: encode_any::<E>,
-            known: |name, bytes| Ok(Arc::new(known::<E>(name, bytes)?)),
+            known: |name, bytes| Ok(Arc::new(decode_strict::<E>(name, bytes)?)),
             not_compared: E::NOT_COMPARED.iter().copied().map(SmolStr::new_static).collect(),
             reducers: Vec::new(),
         });
@@ -618,6 +619,6 @@ fn edits_between(one: &str, other: &str) -> usize {
     strsim::levenshtein(&compared(one), &compared(other))
 }
 
-fn undeclared(slice: &'static str) -> Error {
+fn undeclared_error(slice: &'static str) -> Error {
     Error::NoSuchSlice { slice: slice.to_owned(), reason: "it is bound to an event before it is declared" }
 }

@@ -69,7 +69,7 @@ impl ToolInvoked {
     }
 
     /// Builds the item that decoding [`ToolEnd::invoked`] returns.
-    pub(crate) fn of(end: &ToolEnd<'_>) -> ToolInvoked {
+    pub(crate) fn from_end(end: &ToolEnd<'_>) -> ToolInvoked {
         ToolInvoked {
             operation: end.operation(),
             begin: end.begin,
@@ -134,8 +134,8 @@ mod tests {
                 elapsed_us,
                 ..ToolEnd::new(begin.into(), tool, outcome)
             };
-            let read: ToolInvoked = foldlog_codec::msgpack::from_slice(&end.invoked()).unwrap();
-            prop_assert_eq!(ToolInvoked::of(&end), read);
+            let read: ToolInvoked = foldlog_codec::msgpack::from_slice(&end.encode_invocation()).unwrap();
+            prop_assert_eq!(ToolInvoked::from_end(&end), read);
         }
     }
 }

@@ -117,7 +117,7 @@ pub(crate) fn recode_value(name: &str, item: &Value) -> Result<Vec<u8>> {
 pub(crate) struct ValueKey(Option<Vec<u8>>);
 
 impl ValueKey {
-    pub(crate) fn of(part: Option<&Value>) -> ValueKey {
+    pub(crate) fn from_value(part: Option<&Value>) -> ValueKey {
         ValueKey(part.map(Value::encode))
     }
 }
@@ -138,7 +138,7 @@ enum Step {
 
 impl fmt::Display for ValuePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        escape::shown(&self.text).fmt(f)
+        escape::display(&self.text).fmt(f)
     }
 }
 
@@ -179,7 +179,7 @@ impl ValuePath {
     }
 
     pub(crate) fn key(&self, value: &Value) -> ValueKey {
-        ValueKey::of(self.find(value))
+        ValueKey::from_value(self.find(value))
     }
 }
 
@@ -192,7 +192,7 @@ impl View<Value> {
     ///
     /// [`Error::NotKeyed`] if the slice is declared without such a path, or with a Rust type.
     pub fn find_value(&self, key: &Value) -> Result<Option<&Value>> {
-        self.find(&ValueKey::of(Some(key))).map_err(|_| Error::NotKeyed { key: "Value" })
+        self.find(&ValueKey::from_value(Some(key))).map_err(|_| Error::NotKeyed { key: "Value" })
     }
 }
 
@@ -202,7 +202,7 @@ pub(crate) fn read_value(name: &str, bytes: &[u8]) -> Result<Value> {
 }
 
 /// Reads a value as type `T`, which must know every field of it.
-pub(crate) fn known<T: serde::de::DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T> {
+pub(crate) fn decode_strict<T: serde::de::DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T> {
     let bad = |reason: String| Error::Encode { name: name.to_owned(), reason };
     msgpack::check(bytes).map_err(|error| bad(error.to_string()))?;
     let mut unknown = Vec::new();
@@ -238,7 +238,8 @@ pub(crate) fn check_kept(
             true
         }) && keeps(&other).as_deref() == Some(kept)
     };
-    let dropped: Vec<String> = missing.iter().filter(|steps| is_dropped(steps)).map(|at| shown(at)).collect();
+    let dropped: Vec<String> =
+        missing.iter().filter(|steps| is_dropped(steps)).map(|at| format_path(at)).collect();
     match dropped.is_empty() {
         true => Ok(()),
         false => {
@@ -289,7 +290,7 @@ fn part_mut<'a>(value: &'a mut Value, steps: &[Step]) -> Option<&'a mut Value> {
 }
 
 /// Returns the path of a field as a person reads it: `card.owner`, `cards[0].owner`.
-fn shown(steps: &[Step]) -> String {
+fn format_path(steps: &[Step]) -> String {
     let mut path = String::new();
     for step in steps {
         match step {
@@ -347,7 +348,7 @@ mod tests {
         let types = SessionTypes::builder().slice::<Drawing>().append_all::<Drawing>().build().unwrap();
         let types = types.event("drawn").unwrap();
         let read = |json: serde_json::Value| {
-            types.known(Value::from(json)).map(drop).map_err(|error| error.to_string())
+            types.check_value(Value::from(json)).map(drop).map_err(|error| error.to_string())
         };
         let whole = serde_json::json!({
             "shapes": [{"radius": 1}, {"side": 2}], "owner": "ada", "note": "x", "color": 3, "hidden": true,

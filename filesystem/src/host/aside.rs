@@ -18,7 +18,7 @@ use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 use rustix::fs::{RenameFlags, renameat_with};
 
-use super::manifest::{ManifestKind, join, told};
+use super::manifest::{ManifestKind, display_path, join};
 use super::rules::ASIDE;
 use super::step::{OPEN_DIRECTORY, list, open_around, open_at, stat_at};
 use crate::error::{Error, Result};
@@ -61,7 +61,7 @@ pub(super) fn names(root: &OwnedFd, call: &str) -> Vec<String> {
     let aside = open_at(root, ASIDE, OPEN_DIRECTORY, Mode::empty());
     let directory = aside.and_then(|aside| open_at(&aside, call.as_bytes(), OPEN_DIRECTORY, Mode::empty()));
     let listed = directory.and_then(|directory| list(&directory)).unwrap_or_default();
-    let mut names: Vec<String> = listed.iter().map(|(name, _)| told(name)).collect();
+    let mut names: Vec<String> = listed.iter().map(|(name, _)| display_path(name)).collect();
     names.sort_unstable();
     names
 }
@@ -75,7 +75,7 @@ pub(super) fn find(root: &OwnedFd, path: &[u8]) -> Option<String> {
             .is_ok_and(|(directory, name)| stat_at(&directory, &name).is_ok())
     };
     let call = calls.filter(has_it).max_by_key(|call| (call.len(), call.clone()))?;
-    Some(told(&join(&join(ASIDE, &call), path)))
+    Some(display_path(&join(&join(ASIDE, &call), path)))
 }
 
 /// Returns those of these repositories of which a part lies aside for a call, without objects.
@@ -114,7 +114,7 @@ pub(super) fn set_all(root: &OwnedFd, place: &Path, call: &str, paths: &Aside) -
                 let is_taken =
                     stat_at(root, ASIDE).is_ok_and(|found| found.kind() != ManifestKind::Directory);
                 let named = if is_taken { ASIDE } else { path };
-                return Err(Error::io(SET_ASIDE, place.join(told(named)), errno.into()));
+                return Err(Error::io(SET_ASIDE, place.join(display_path(named)), errno.into()));
             }
         }
     }
@@ -131,10 +131,10 @@ fn set_one(root: &OwnedFd, call: &str, path: &[u8], is_linked: bool) -> Result<O
         Err(Errno::ENOENT) => return Ok(None),
         Err(errno) => return Err(errno),
     };
-    let mut directory_there = made(&made(root, ASIDE)?, call.as_bytes())?;
+    let mut directory_there = open_or_create(&open_or_create(root, ASIDE)?, call.as_bytes())?;
     let directories = path.strip_suffix(&*from.name).unwrap_or_default();
     for directory in directories.split(|byte| *byte == b'/').filter(|directory| !directory.is_empty()) {
-        directory_there = made(&directory_there, directory)?;
+        directory_there = open_or_create(&directory_there, directory)?;
     }
     // What lies there is of an earlier attempt that was cut short.
     let mut to = EntryPlace { directory: directory_there, name: Vec::new() };
@@ -155,7 +155,7 @@ fn set_one(root: &OwnedFd, call: &str, path: &[u8], is_linked: bool) -> Result<O
 }
 
 /// Opens a directory, which is made where there is none.
-fn made(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+fn open_or_create(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     match mkdirat(directory, name, Mode::S_IRWXU) {
         Ok(()) | Err(Errno::EEXIST) => open_at(directory, name, OPEN_DIRECTORY, Mode::empty()),
         Err(errno) => Err(errno),

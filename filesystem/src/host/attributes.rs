@@ -13,7 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::manifest::{Attributes, Owner, Stat, shown};
+use super::manifest::{Attributes, Owner, Stat, escape_path};
 use crate::sabotage::{self, Breakage};
 
 /// What Linux lets a file's list of attributes be long at most, and a value.
@@ -132,7 +132,7 @@ impl WantedAttributes {
         let mut told = Vec::new();
         let owner = self.give_owner(target, stat.owner, &mut told);
         if let Target::Opened(file) = target {
-            let lost = self.lost(owner);
+            let lost = self.lost_bits(owner);
             let permissions = self.permissions & !lost;
             if lost != 0 {
                 told.push("its set-user-ID and set-group-ID bits are left off".to_owned());
@@ -157,7 +157,7 @@ impl WantedAttributes {
             }
             Some(ns) => {
                 if let Err(errno) = target.set_time(ns) {
-                    told.push(format!("its time of change: {}", described(errno)));
+                    told.push(format!("its time of change: {}", describe_errno(errno)));
                 }
             }
             None => {}
@@ -181,14 +181,17 @@ impl WantedAttributes {
                 if gid != owner.gid && target.chown(None, Some(gid)).is_ok() {
                     owner.gid = gid;
                 }
-                told.push(format!("it belongs to {owner} and belonged to {wanted}: {}", described(errno)));
+                told.push(format!(
+                    "it belongs to {owner} and belonged to {wanted}: {}",
+                    describe_errno(errno)
+                ));
             }
         }
         owner
     }
 
     /// The bits that would mean something else under this owner.
-    fn lost(&self, owner: Owner) -> u32 {
+    fn lost_bits(&self, owner: Owner) -> u32 {
         if sabotage::is(Breakage::SetuidKept) {
             return 0;
         }
@@ -208,11 +211,12 @@ fn give_attributes(
 ) {
     let wanted = wanted.as_deref().map_or(&[][..], Vec::as_slice);
     let present = present.as_deref().map_or(&[][..], Vec::as_slice);
-    let mut failed = |name: &[u8], why: &str| told.push(format!("its attribute `{}`: {why}", shown(name)));
+    let mut failed =
+        |name: &[u8], why: &str| told.push(format!("its attribute `{}`: {why}", escape_path(name)));
     for (name, _) in present.iter().filter(|(name, _)| !wanted.iter().any(|(kept, _)| kept == name)) {
         match fremovexattr(file, name.as_slice()) {
             Ok(()) | Err(Errno::NODATA) => {}
-            Err(errno) => failed(name, &described(errno)),
+            Err(errno) => failed(name, &describe_errno(errno)),
         }
     }
     for attribute in wanted.iter().filter(|attribute| !present.contains(attribute)) {
@@ -222,11 +226,11 @@ fn give_attributes(
             continue;
         }
         if let Err(errno) = fsetxattr(file, name.as_slice(), value, XattrFlags::empty()) {
-            failed(name, &described(errno));
+            failed(name, &describe_errno(errno));
         }
     }
 }
 
-fn described(errno: Errno) -> String {
+fn describe_errno(errno: Errno) -> String {
     nix::errno::Errno::from_raw(errno.raw_os_error()).desc().to_owned()
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::FilesystemSnapshot;
-use super::collect::collected;
+use super::collect::read_collected;
 use super::known_objects::doubt;
 use super::manifest::GitMode;
 use super::metadata::Metadata;
@@ -100,7 +100,7 @@ pub fn keeps_any<'a>(store: &Path, snapshots: impl IntoIterator<Item = &'a Files
 }
 
 fn given_up_by(store: &Path) -> HashSet<ObjectId> {
-    collected(store).into_iter().collect()
+    read_collected(store).into_iter().collect()
 }
 
 /// Reads the object whose file is at `path`, and says what is wrong with it. `None` if it is sound, or if no object has such a path.

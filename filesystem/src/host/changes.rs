@@ -229,7 +229,7 @@ impl SnapshotReader {
             return Err(too_long(sparse.length));
         }
         let data = self.objects.read(data, ObjectKind::Blob, sparse.data_len())?;
-        sparse.filled(&data).ok_or_else(|| refused("its data is not as long as it says".to_owned()))
+        sparse.fill_holes(&data).ok_or_else(|| refused("its data is not as long as it says".to_owned()))
     }
 
     fn compare(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::manifest::told;
+use super::manifest::display_path;
 use super::objects::{ObjectId, ObjectKind, Objects, len};
 use super::parallel::in_parallel;
 use super::plan::DirectoryPlan;
@@ -24,17 +24,18 @@ impl<'a> CheckedObjects<'a> {
     pub(super) fn new(objects: &'a Objects, plan: &DirectoryPlan) -> Result<CheckedObjects<'a>> {
         let mut blobs = Vec::new();
         plan.blobs(&mut blobs);
-        CheckedObjects::of(objects, blobs).map_err(|error| match error {
+        CheckedObjects::check_blobs(objects, blobs).map_err(|error| match error {
             Error::Object { path, reason } => {
-                let file = plan.path_of(&|blob| objects.found(blob) == path);
-                let without = file.map(|file| format!("; without it {} cannot be restored", told(&file)));
+                let file = plan.path_of(&|blob| objects.locate_object(blob) == path);
+                let without =
+                    file.map(|file| format!("; without it {} cannot be restored", display_path(&file)));
                 Error::Object { path, reason: reason + &without.unwrap_or_default() }
             }
             error => error,
         })
     }
 
-    pub(super) fn of(objects: &'a Objects, mut blobs: Vec<ObjectId>) -> Result<CheckedObjects<'a>> {
+    pub(super) fn check_blobs(objects: &'a Objects, mut blobs: Vec<ObjectId>) -> Result<CheckedObjects<'a>> {
         blobs.sort();
         blobs.dedup();
         let held_bytes = AtomicU64::new(0);

@@ -82,7 +82,7 @@ pub struct CaptureCollectOptions<'a> {
 /// an object cannot be removed: some objects that no snapshot needs may remain.
 pub fn collect_snapshots(store: &Path, asked: &CaptureCollectOptions<'_>) -> Result<Collection> {
     let pool = asked.pool.filter(|pool| is_pool(pool));
-    let objects = Objects::new(store.to_owned()).pooled(pool.map(Path::to_owned));
+    let objects = Objects::new(store.to_owned()).with_pool(pool.map(Path::to_owned));
     if !is_store(&objects) {
         return Ok(Collection::default());
     }
@@ -198,7 +198,7 @@ fn remember<'a>(
     snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>,
     is_gone: impl Fn(ObjectId) -> bool,
 ) -> Result<()> {
-    let mut ids = collected(objects.store());
+    let mut ids = read_collected(objects.store());
     let mut known: HashSet<ObjectId> = ids.iter().copied().collect();
     for name in snapshots.into_iter().flat_map(FilesystemSnapshot::names) {
         let id = named_object(objects, name)?;
@@ -307,7 +307,7 @@ fn sweep(
 }
 
 /// Returns the ids in the file of a store that names what was collected, the oldest first. None if it cannot be read.
-pub(super) fn collected(store: &Path) -> Vec<ObjectId> {
+pub(super) fn read_collected(store: &Path) -> Vec<ObjectId> {
     let path = store.join(COLLECTED);
     let bytes = read_file(&path, (COLLECTED_MAX * LINE_LEN) as u64).unwrap_or_default();
     let text = String::from_utf8(bytes).unwrap_or_default();
@@ -316,7 +316,7 @@ pub(super) fn collected(store: &Path) -> Vec<ObjectId> {
 
 /// Returns whether a snapshot was collected whose commit or metadata was the object `id`.
 pub(super) fn was_collected(store: &Path, id: ObjectId) -> bool {
-    collected(store).contains(&id)
+    read_collected(store).contains(&id)
 }
 
 /// Copies a directory's content, in which only the objects `kept` stay known.

@@ -9,7 +9,9 @@ use std::cmp::Ordering;
 use std::collections::HashSet;
 
 use super::changes::{FileChange, FileFacts, FileForm};
-use super::manifest::{BlobForm, GitMode, Permissions, TreeEntry, is_too_deep, join, shown, told};
+use super::manifest::{
+    BlobForm, GitMode, Permissions, TreeEntry, display_path, escape_path, is_too_deep, join,
+};
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects, len};
 use super::snapshot::{FilesystemSnapshot, named_object};
@@ -51,16 +53,16 @@ impl HeldTrees {
     fn lines(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<(Vec<KeyedTreeEntry>, u64)> {
         let damaged = |reason: String| Error::Object {
             path: objects.path(id),
-            reason: format!("the folder `{}`: {reason}", told(path)),
+            reason: format!("the folder `{}`: {reason}", display_path(path)),
         };
-        let said = objects.said_len(id, ObjectKind::Tree).map_err(|error| within(error, "folder", path))?;
+        let said = objects.said_len(id, ObjectKind::Tree).map_err(|error| add_path(error, "folder", path))?;
         if said > TREE_BYTES_MAX {
             return Err(damaged(format!("a tree of {said} bytes is more than can be compared")));
         }
         let entries = self.trees.get(objects, id, path)?;
         let mut names = HashSet::with_capacity(entries.len());
         if let Some(twice) = entries.iter().find(|entry| !names.insert(&*entry.name)) {
-            return Err(damaged(format!("it holds `{}` twice", told(&twice.name))));
+            return Err(damaged(format!("it holds `{}` twice", display_path(&twice.name))));
         }
         let mut lines: Vec<KeyedTreeEntry> = entries.iter().map(KeyedTreeEntry::new).collect();
         lines.sort_by(|left, right| left.key.cmp(&right.key));
@@ -84,7 +86,7 @@ struct KeyedTreeEntry {
 
 impl KeyedTreeEntry {
     fn new(entry: &TreeEntry) -> KeyedTreeEntry {
-        let mut key = shown(&entry.name);
+        let mut key = escape_path(&entry.name);
         if entry.mode == GitMode::Directory {
             key.push('/');
         }
@@ -152,7 +154,7 @@ impl File {
             BlobForm::Sparse => Sparse::read(objects, blob).map(|(sparse, _)| sparse.length),
             BlobForm::Whole | BlobForm::Prefix => objects.said_len(blob, ObjectKind::Blob),
         };
-        let len = len.map_err(|error| within(error, "file", path))?;
+        let len = len.map_err(|error| add_path(error, "file", path))?;
         Ok(FileFacts { kind, permissions, digest: blob.to_string(), len, form: FileForm::from(form) })
     }
 }
@@ -252,7 +254,7 @@ impl<'a> CaptureComparison<'a> {
     }
 
     fn too_deep(&self, path: &[u8], pair: TreePair) -> Error {
-        let shown: String = told(path).chars().take(1000).collect();
+        let shown: String = display_path(path).chars().take(1000).collect();
         Error::Object {
             path: self.objects.path(pair.after.or(pair.before).unwrap_or_default()),
             reason: format!("too many or too large folders in one another at `{shown}`"),
@@ -302,7 +304,8 @@ impl<'a> CaptureComparison<'a> {
             _ => ChangeKind::Modified,
         };
         let facts = |file: Option<File>| file.map(|file| file.facts(self.objects, path)).transpose();
-        let change = FileChange { path: shown(path), kind, before: facts(before)?, after: facts(after)? };
+        let change =
+            FileChange { path: escape_path(path), kind, before: facts(before)?, after: facts(after)? };
         (self.take)(change)?;
         Ok(true)
     }
@@ -330,10 +333,10 @@ fn is_any_below<T>(list: &[T], path: impl Fn(&T) -> &[u8], directory: &[u8]) -> 
 }
 
 /// Says of which file or directory of the workspace an object is.
-fn within(error: Error, what: &str, path: &[u8]) -> Error {
+fn add_path(error: Error, what: &str, path: &[u8]) -> Error {
     match error {
         Error::Object { path: object, reason } => {
-            Error::Object { path: object, reason: format!("the {what} `{}`: {reason}", told(path)) }
+            Error::Object { path: object, reason: format!("the {what} `{}`: {reason}", display_path(path)) }
         }
         error => error,
     }

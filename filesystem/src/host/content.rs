@@ -18,7 +18,7 @@ use nix::sys::stat::fstat;
 use parking_lot::Mutex;
 
 use super::attributes;
-use super::manifest::{Attributes, BlobForm, Leaf, ManifestKind, Stat, told};
+use super::manifest::{Attributes, BlobForm, Leaf, ManifestKind, Stat, display_path};
 use super::objects::{Hasher, ObjectId, ObjectKind, Objects, len, pump};
 use super::options::{CaptureProgress, OnProgress};
 use super::sparse::Sparse;
@@ -87,15 +87,18 @@ impl CaptureLimits {
 
     /// Checks the deadline, between files.
     pub(super) fn check(&self, path: &[u8]) -> Result<()> {
-        self.take(0)
-            .map_err(|error| self.passed(path).unwrap_or_else(|| Error::io("read", told(path), error)))
+        self.take(0).map_err(|error| {
+            self.limit_error(path).unwrap_or_else(|| Error::io("read", display_path(path), error))
+        })
     }
 
     /// Why the capture does not go on, where that is because of a limit.
-    fn passed(&self, path: &[u8]) -> Option<Error> {
+    fn limit_error(&self, path: &[u8]) -> Option<Error> {
         (*self.passed.lock()).map(|passed| match passed {
             ExceededLimit::Deadline => Error::DeadlineExceeded,
-            ExceededLimit::Budget(bytes_max) => Error::CaptureTooLarge { path: told(path), bytes_max },
+            ExceededLimit::Budget(bytes_max) => {
+                Error::CaptureTooLarge { path: display_path(path), bytes_max }
+            }
         })
     }
 }
@@ -184,7 +187,7 @@ impl ContentReader<'_> {
         {
             return Ok(Some(leaf));
         }
-        Err(Error::path(told(&(self.path)()), "it changes while it is read"))
+        Err(Error::path(display_path(&(self.path)()), "it changes while it is read"))
     }
 
     fn io(&self, op: &'static str, error: io::Error) -> Error {
@@ -192,8 +195,8 @@ impl ContentReader<'_> {
     }
 
     /// A limit that was passed says more than what reading failed with.
-    fn limited<T>(&self, result: Result<T>) -> Result<T> {
-        result.map_err(|error| self.limits.passed(&(self.path)()).unwrap_or(error))
+    fn prefer_limit_error<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| self.limits.limit_error(&(self.path)()).unwrap_or(error))
     }
 
     /// Reads a file into an object, and says what it was when it was opened, which may be later than it was looked at; `None`
@@ -207,7 +210,8 @@ impl ContentReader<'_> {
         let attributes =
             attributes::read(&file).map_err(|errno| self.io("read the attributes of", errno.into()))?;
         let file = File::from(file);
-        let sparse = Sparse::of(&file, stat.len, opened.st_blocks).map_err(|error| self.io("read", error))?;
+        let sparse =
+            Sparse::detect(&file, stat.len, opened.st_blocks).map_err(|error| self.io("read", error))?;
         if let Some(sparse) = sparse {
             let blob = self.stream(sparse.data(&file), sparse.data_len())?;
             let listed = |data| self.objects.write(ObjectKind::Blob, sparse.encode(data).as_bytes());
@@ -221,7 +225,7 @@ impl ContentReader<'_> {
         let mut bytes = Vec::with_capacity(usize::try_from(stat.len).unwrap_or(0).saturating_add(1));
         let mut counted = MeteredReader { source: &file, limits: self.limits };
         let read = (&mut counted).take(stat.len.saturating_add(1)).read_to_end(&mut bytes);
-        self.limited(read.map_err(|error| self.io("read", error)))?;
+        self.prefer_limit_error(read.map_err(|error| self.io("read", error)))?;
         if len(&bytes) != stat.len {
             return Ok(None);
         }
@@ -231,7 +235,7 @@ impl ContentReader<'_> {
 
     fn stream(&self, source: impl Read, len: u64) -> Result<Option<ObjectId>> {
         let mut counted = MeteredReader { source, limits: self.limits };
-        self.limited(self.objects.write_from(&mut counted, len))
+        self.prefer_limit_error(self.objects.write_from(&mut counted, len))
     }
 
     /// Keeps what a file began with that others append to; `None` where that changes too.
@@ -251,7 +255,7 @@ impl ContentReader<'_> {
                 })
             })
             .and_then(|_| again.finish());
-        let again = self.limited(again.map_err(|error| self.io("read", error)))?;
+        let again = self.prefer_limit_error(again.map_err(|error| self.io("read", error)))?;
         let after = fstat(&file).map_err(|errno| self.io("look at", errno.into()))?;
         let after = Stat::from(&after);
         let is_one = (after.device, after.inode) == (first.device, first.inode);

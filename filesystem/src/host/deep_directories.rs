@@ -36,7 +36,7 @@ pub(super) fn is_let_go(path: &[u8]) -> bool {
 }
 
 impl Reach {
-    pub(super) fn of(directory: Arc<OwnedFd>) -> Reach {
+    pub(super) fn from_directory(directory: Arc<OwnedFd>) -> Reach {
         Reach { from: directory, names: Vec::new() }
     }
 
@@ -56,7 +56,7 @@ impl Reach {
     }
 
     /// The way to go on from, now that the directory at a path is open.
-    pub(super) fn opened(self, directory: &Arc<OwnedFd>, path: &[u8]) -> Reach {
-        if is_let_go(path) { self } else { Reach::of(Arc::clone(directory)) }
+    pub(super) fn advance_to(self, directory: &Arc<OwnedFd>, path: &[u8]) -> Reach {
+        if is_let_go(path) { self } else { Reach::from_directory(Arc::clone(directory)) }
     }
 }

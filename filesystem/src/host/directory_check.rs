@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::lease::{self, DeviceInode, WorkspaceLease};
 use super::manifest::{self, GitMode, TreeEntry, join};
 use super::objects::ObjectId;
-use super::root::{Root, open_directory, replaced};
+use super::root::{Root, open_directory, replaced_error};
 use super::state::WorkspaceState;
 use super::trees::Commit;
 use super::{FilesystemSnapshot, HostFilesystem};
@@ -124,13 +124,13 @@ impl HostFilesystem {
             // Who it is is asked once it is held: a token may be set meanwhile.
             let directory = open_directory(&self.root)?;
             if let Some(bound) = self.bound.lock().upgrade()
-                && bound.place() != DeviceInode::of(&directory, &self.root)?
+                && bound.place() != DeviceInode::read(&directory, &self.root)?
             {
-                let found = Root::of(directory, &self.root)?.identity();
-                return Err(replaced(&self.root, Some(&bound.identity()), Some(found)));
+                let found = Root::from_directory(directory, &self.root)?.identity();
+                return Err(replaced_error(&self.root, Some(&bound.identity()), Some(found)));
             }
             let Some(mut lease) = lease::take(directory, &self.root, until)? else { return Ok(None) };
-            let root = Arc::new(Root::of(lease.handle(&self.root)?, &self.root)?);
+            let root = Arc::new(Root::from_directory(lease.handle(&self.root)?, &self.root)?);
             // It may have been replaced while this waited.
             if root.check_path(&self.root).is_err() && Instant::now() < until {
                 continue;
@@ -179,7 +179,7 @@ impl HostFilesystem {
         match state.rebound {
             Some((place, Rebind::Overwrite)) if place == root.place() => Ok(()),
             Some((place, Rebind::IfEmpty)) if place == root.place() => self.check_empty(root),
-            _ => Err(replaced(&self.root, recorded, Some(root.identity()))),
+            _ => Err(replaced_error(&self.root, recorded, Some(root.identity()))),
         }
     }
 
@@ -235,7 +235,7 @@ impl HostFilesystem {
         let found = root.identity();
         let is_token = recorded.token.is_some() && recorded.token == found.token;
         // What cannot be compared is not known to be the same.
-        let is_same = || self.compared(&root, &last).is_ok_and(|differing| differing.is_empty());
+        let is_same = || self.compare_directory(&root, &last).is_ok_and(|differing| differing.is_empty());
         if is_token && (recorded.is_borne_by(&found) || is_same()) {
             self.state.lock().adopted = Some((root.place(), recorded.token));
         }
@@ -309,18 +309,18 @@ impl HostFilesystem {
     pub fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
         let root = self.bound_root()?;
         self.check_capture_of(&self.state.lock(), &root, snapshot)?;
-        self.compared(&root, snapshot)
+        self.compare_directory(&root, snapshot)
     }
 
     /// Does what [`differences`](HostFilesystem::differences) does, whatever directory the snapshot was taken of.
-    fn compared(&self, root: &Arc<Root>, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
+    fn compare_directory(&self, root: &Arc<Root>, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
         {
             let mut state = self.state.lock();
             self.begin(&mut state, Some(root));
             state.last = None;
         }
         let now = self.snapshot(None, false)?;
-        self.differing(&mut self.state.lock(), snapshot, &now)
+        self.find_differing_paths(&mut self.state.lock(), snapshot, &now)
     }
 
     /// Leaves a [notice](HostFilesystem::take_notices) if `now`, which was just taken, is not what an earlier process recorded: `left` says what
@@ -355,7 +355,7 @@ impl HostFilesystem {
         if left.commit == now.commit || !same_rules || state.is_boot_told {
             return;
         }
-        match self.differing(&mut state, left, now) {
+        match self.find_differing_paths(&mut state, left, now) {
             Ok(paths) if paths.is_empty() => {}
             Ok(paths) => {
                 let (paths, more) = first_of(paths);
@@ -380,7 +380,7 @@ impl HostFilesystem {
     }
 
     /// Returns the paths at which two snapshots differ, sorted.
-    fn differing(
+    fn find_differing_paths(
         &self,
         state: &mut WorkspaceState,
         before: &FilesystemSnapshot,
@@ -416,7 +416,7 @@ impl HostFilesystem {
             }
         }
         differs.sort();
-        Ok(differs.iter().map(|path| manifest::told(path)).collect())
+        Ok(differs.iter().map(|path| manifest::display_path(path)).collect())
     }
 
     /// Returns the notices about the workspace since the last call, the oldest first, and forgets them. At most 256 are

@@ -109,7 +109,7 @@ impl Objects {
 
     /// The stamp of an object's file; `None` if there is none.
     fn stamp(&self, id: ObjectId) -> Option<Stamp> {
-        let found = fs::symlink_metadata(self.found(id)).ok().filter(fs::Metadata::is_file)?;
+        let found = fs::symlink_metadata(self.locate_object(id)).ok().filter(fs::Metadata::is_file)?;
         let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
         Some(Stamp { len: found.len(), modified_ns })
     }
@@ -151,7 +151,7 @@ impl Objects {
         if known.is_some_and(|known| self.stamp(id) == Some(known.stamp)) {
             return Ok(true);
         }
-        let path = self.found(id);
+        let path = self.locate_object(id);
         let is_there = is_file(&path);
         let is_there = is_there.map_err(|error| Error::Object { path, reason: error.to_string() })?;
         let is_sound = is_there && self.verify(id, kind).is_ok();

@@ -36,7 +36,7 @@ impl From<&FileStat> for DeviceInode {
 
 impl DeviceInode {
     /// Returns the place of an open directory.
-    pub(super) fn of(directory: &OwnedFd, path: &Path) -> Result<DeviceInode> {
+    pub(super) fn read(directory: &OwnedFd, path: &Path) -> Result<DeviceInode> {
         let stat = fstat(directory).map_err(|errno| Error::io("look at", path, errno.into()))?;
         Ok(DeviceInode::from(&stat))
     }
@@ -110,7 +110,7 @@ impl Drop for LeaseTableGuard {
 
 /// Waits until nobody else holds the directory, and holds it. Returns `None` if `until` passes first.
 pub(super) fn take(root: OwnedFd, path: &Path, until: Instant) -> Result<Option<WorkspaceLease>> {
-    let place = DeviceInode::of(&root, path)?;
+    let place = DeviceInode::read(&root, path)?;
     let mut held = TABLE.held.lock();
     while !held.get_or_insert_default().insert(place) {
         if TABLE.changed.wait_until(&mut held, until).timed_out() {

@@ -63,7 +63,7 @@ impl Rule {
         let parts = line.strip_prefix(b"/").unwrap_or(line).split(|byte| *byte == b'/');
         let mut parts = parts.filter(|part| !part.is_empty() && *part != b".").peekable();
         parts.peek()?;
-        let pattern = Pattern::of(parts);
+        let pattern = Pattern::from_parts(parts);
         Some(Rule { pattern, whole_path, directories_only, leaves_out })
     }
 }

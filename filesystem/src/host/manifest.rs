@@ -327,7 +327,7 @@ pub(super) struct Permissions {
 const PERMISSIONS_HEAD: &str = "foldlog-permissions 1";
 
 impl Permissions {
-    pub(super) fn of(root: &ManifestDirectory) -> Permissions {
+    pub(super) fn from_manifest(root: &ManifestDirectory) -> Permissions {
         let mut counts = [ValueCounts::default(), ValueCounts::default(), ValueCounts::default()];
         visit(root, &mut |found| {
             let Some(permissions) = found.permissions() else { return };
@@ -391,7 +391,7 @@ impl Permissions {
             "{PERMISSIONS_HEAD}\nfolder {directory:o}\nfile {file:o}\nexecutable {executable:o}"
         );
         for (path, permissions) in others {
-            let _ = writeln!(text, "{permissions:o} ./{}", shown(path));
+            let _ = writeln!(text, "{permissions:o} ./{}", escape_path(path));
         }
     }
 
@@ -521,7 +521,7 @@ pub(super) fn is_too_deep(path: &[u8]) -> bool {
 }
 
 /// A path as text that can be read back: what is neither printable nor UTF-8 as `\xNN`.
-pub(super) fn shown(path: &[u8]) -> String {
+pub(super) fn escape_path(path: &[u8]) -> String {
     let mut text = String::new();
     for chunk in path.utf8_chunks() {
         for found in chunk.valid().chars() {
@@ -555,6 +555,6 @@ pub(super) fn unshown(text: &str) -> Option<Vec<u8>> {
 }
 
 /// A path for a message; the root is `.`.
-pub(super) fn told(path: &[u8]) -> String {
-    if path.is_empty() { ".".to_owned() } else { shown(path) }
+pub(super) fn display_path(path: &[u8]) -> String {
+    if path.is_empty() { ".".to_owned() } else { escape_path(path) }
 }

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::changes::{FileChange, FileFacts, SnapshotReader};
-use super::manifest::{GitMode, TreeEntry, encode_lines, join, shown, sort_lines, unshown};
+use super::manifest::{GitMode, TreeEntry, encode_lines, escape_path, join, sort_lines, unshown};
 use super::metadata::Metadata;
 use super::objects::{ObjectKind, Objects};
 use super::plan::CapturedDirectory;
@@ -38,7 +38,7 @@ use super::{FilesystemSnapshot, HostFilesystem};
 use crate::error::{Error, Result};
 use crate::rewound::{ChangeKind, ContentDiff, FileBrief, FileRewound, FileUnknown, KeptFile};
 use crate::sabotage::{self, Breakage};
-use crate::unified_diff::unified;
+use crate::unified_diff::unified_diff;
 
 /// Longer contents are not compared line by line.
 const TEXT_BYTES_MAX: u64 = 256 << 10;
@@ -149,7 +149,7 @@ impl HostFilesystem {
     ///
     /// [`Error::Object`] if an object is missing or damaged; [`Error::Io`] or [`Error::Full`] if one cannot be written;
     /// [`Error::Path`] if a file is to be kept and the target is of a version that kept no owners.
-    pub fn merged(&self, inputs: &RewindMergeInputs<'_>) -> Result<RewindMerge> {
+    pub fn merge_for_rewind(&self, inputs: &RewindMergeInputs<'_>) -> Result<RewindMerge> {
         self.or_doubt(self.merge(inputs))
     }
 
@@ -237,10 +237,10 @@ impl HostFilesystem {
             inputs.overwrite || inputs.after_restore || sabotage::is(Breakage::HandChangesOverwritten);
         let (target, now) = (read(inputs.target)?, read(inputs.present)?);
         let (merged, by_hand) =
-            Repositories::merged(&target, &read(inputs.last)?, &now, overwrite, &self.objects);
+            Repositories::merge(&target, &read(inputs.last)?, &now, overwrite, &self.objects);
         for path in by_hand {
             let (by_hand, otherwise) = (ChangeKind::Modified, ChangeKind::Modified);
-            let file = KeptFile { path: shown(&path), by_hand, otherwise, in_place_of: None };
+            let file = KeptFile { path: escape_path(&path), by_hand, otherwise, in_place_of: None };
             kept.insert(path, file);
         }
         let id = (!merged.is_empty()).then(|| merged.write(&self.objects)).transpose()?;
@@ -288,7 +288,7 @@ impl HostFilesystem {
     fn kept_line(&self, trees: &mut Trees, now: CapturedDirectory, path: &[u8]) -> Result<Edit> {
         let missing = || Error::Object {
             path: self.objects.path(now.tree),
-            reason: format!("it does not hold `{}`", shown(path)),
+            reason: format!("it does not hold `{}`", escape_path(path)),
         };
         let (line, time) = find(trees, &self.objects, now, path)?.ok_or_else(missing)?;
         let time = match time {
@@ -337,7 +337,8 @@ impl HostFilesystem {
             (path.clone(), *mode, side.permissions.get(path, *mode))
         });
         let permissions = then.commit.permissions.with_others(permissions);
-        let metadata = was.mixed(is, times, paths.iter().map(|(path, _, is_now)| (path.clone(), *is_now)));
+        let metadata =
+            was.merge_with(is, times, paths.iter().map(|(path, _, is_now)| (path.clone(), *is_now)));
         let metadata = metadata.write(&self.objects)?;
         let text = encode_commit(tree, &permissions, None);
         let commit = self.objects.write(ObjectKind::Commit, text.as_bytes())?;
@@ -391,7 +392,7 @@ fn diff_of(
         Ok(String::from_utf8(bytes).ok().filter(|text| !text.contains('\0')))
     };
     let Some((before, after)) = text(before)?.zip(text(after)?) else { return Ok(ContentDiff::Binary) };
-    let unified = unified(&before, &after);
+    let unified = unified_diff(&before, &after);
     match left.checked_sub(unified.len()) {
         Some(rest) => {
             *left = rest;
@@ -544,7 +545,7 @@ impl Merger<'_> {
         match own {
             Some(Edit::Keep(line, time)) => {
                 if is_directory(lines) == Some(true) {
-                    self.tell(path, format!("{}/", shown(path)));
+                    self.tell(path, format!("{}/", escape_path(path)));
                 }
                 lines.insert(line.name.clone(), (line.clone(), time.map(EntryTime::Leaf)));
                 made.insert(path.to_vec());
@@ -569,7 +570,7 @@ impl Merger<'_> {
             // Where nothing is kept below, the target's file stays.
             Some(_) if kept().next().is_none() => return Ok(()),
             Some(_) => {
-                kept().for_each(|(below, _)| self.tell(below, shown(path)));
+                kept().for_each(|(below, _)| self.tell(below, escape_path(path)));
                 None
             }
             None => None,

@@ -25,7 +25,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::manifest::{
-    Attributes, BlobForm, ManifestDirectory, Owner, ValueCounts, VisitedNode, shown, unshown, visit,
+    Attributes, BlobForm, ManifestDirectory, Owner, ValueCounts, VisitedNode, escape_path, unshown, visit,
 };
 use super::objects::{ObjectId, ObjectKind, Objects};
 use crate::error::{Error, Result};
@@ -90,7 +90,11 @@ impl Links {
 
 impl Metadata {
     /// Of what a walk found.
-    pub(super) fn of(root: &ManifestDirectory, links: &Links, times: Option<ObjectId>) -> Metadata {
+    pub(super) fn from_manifest(
+        root: &ManifestDirectory,
+        links: &Links,
+        times: Option<ObjectId>,
+    ) -> Metadata {
         let mut counts = ValueCounts::default();
         visit(root, &mut |found| counts.add(found.stat.owner));
         let owner = counts.most();
@@ -114,7 +118,7 @@ impl Metadata {
 
     /// What is to be said of paths of which some are as `now` says, those with `true`, and the others as `self` does. The
     /// paths come sorted. Names of one file stay names of one file where both are of one side.
-    pub(super) fn mixed(
+    pub(super) fn merge_with(
         &self,
         now: &Metadata,
         times: Option<ObjectId>,
@@ -222,7 +226,7 @@ impl Metadata {
         }
         for (path, other) in others {
             other.encode(&mut text);
-            let _ = writeln!(text, "./{}", shown(path));
+            let _ = writeln!(text, "./{}", escape_path(path));
         }
         text
     }

@@ -253,7 +253,7 @@ impl HostFilesystem {
         if root.starts_with(&store) {
             return refused(&store, "the workspace is inside the store");
         }
-        Ok(HostFilesystem::at(root, Objects::new(store).pooled(options.pool.clone()), options, None))
+        Ok(HostFilesystem::at(root, Objects::new(store).with_pool(options.pool.clone()), options, None))
     }
 
     /// Makes the value of a directory of which nothing is known yet.

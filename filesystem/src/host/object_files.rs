@@ -21,7 +21,7 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
     let file = opened.map_err(|error| is_file(path).err().unwrap_or(error))?;
     let kind = file.metadata()?.file_type();
-    if kind.is_file() { Ok(file) } else { Err(refused(kind, "regular file")) }
+    if kind.is_file() { Ok(file) } else { Err(wrong_type_error(kind, "regular file")) }
 }
 
 /// Opens a directory.
@@ -33,7 +33,7 @@ pub(super) fn open_directory(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
     opened.map_err(|error| match fs::symlink_metadata(path) {
-        Ok(found) if !found.is_dir() => refused(found.file_type(), "folder"),
+        Ok(found) if !found.is_dir() => wrong_type_error(found.file_type(), "folder"),
         _ => error,
     })
 }
@@ -60,7 +60,7 @@ pub(super) fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 pub(super) fn is_file(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => Ok(true),
-        Ok(found) => Err(refused(found.file_type(), "regular file")),
+        Ok(found) => Err(wrong_type_error(found.file_type(), "regular file")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
             let stands = path.ancestors().skip(1).find_map(|around| {
@@ -74,7 +74,7 @@ pub(super) fn is_file(path: &Path) -> io::Result<bool> {
     }
 }
 
-fn refused(kind: FileType, wanted: &str) -> io::Error {
+fn wrong_type_error(kind: FileType, wanted: &str) -> io::Error {
     refused_at("it", kind, wanted)
 }
 

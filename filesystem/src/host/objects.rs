@@ -127,7 +127,7 @@ impl Hasher {
         Ok(ObjectId((*result.hash()).into()))
     }
 
-    pub(super) fn of(kind: ObjectKind, bytes: &[u8]) -> io::Result<ObjectId> {
+    pub(super) fn hash_bytes(kind: ObjectKind, bytes: &[u8]) -> io::Result<ObjectId> {
         let mut hash = Hasher::new(kind, len(bytes));
         hash.update(bytes);
         hash.finish()
@@ -185,7 +185,7 @@ impl Objects {
     }
 
     /// Keeps objects in `store`, and reads those of `other` that are not there.
-    pub(super) fn borrowing(store: PathBuf, other: &Objects) -> Objects {
+    pub(super) fn with_borrowed(store: PathBuf, other: &Objects) -> Objects {
         Objects { borrowed: Some(other.store.clone()), ..Objects::new(store) }
     }
 
@@ -235,7 +235,7 @@ impl Objects {
     }
 
     /// Where an object is that is to be read.
-    pub(super) fn found(&self, id: ObjectId) -> PathBuf {
+    pub(super) fn locate_object(&self, id: ObjectId) -> PathBuf {
         let own = self.path(id);
         match &self.borrowed {
             Some(borrowed) if !own.exists() => path_in(borrowed, id),
@@ -291,7 +291,7 @@ impl Objects {
     /// Keeps an object that is held in memory.
     pub(super) fn write(&self, kind: ObjectKind, bytes: &[u8]) -> Result<ObjectId> {
         let named = |error| Error::io("hash", self.directory(), error);
-        let id = Hasher::of(kind, bytes).map_err(named)?;
+        let id = Hasher::hash_bytes(kind, bytes).map_err(named)?;
         if !self.is_sound(id, kind)? && !self.link_pooled(id, kind) {
             let head = kind.head(len(bytes));
             let compressed = self.compress(head.as_bytes(), bytes);
@@ -361,7 +361,7 @@ impl Objects {
 
     /// Opens an object and reads its head.
     fn open(&self, id: ObjectId, kind: ObjectKind) -> Result<OpenedObject> {
-        let path = self.found(id);
+        let path = self.locate_object(id);
         let damaged = |reason: String| Error::Object { path: path.clone(), reason };
         let file = open_file(&path).map_err(|error| match error.kind() {
             ErrorKind::NotFound if was_collected(&self.store, id) => {

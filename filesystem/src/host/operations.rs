@@ -20,7 +20,7 @@ use crate::path::{self, DEPTH_MAX};
 use crate::pattern::Pattern;
 use crate::{FileKind, FileStat, Filesystem, FilesystemEntry};
 
-fn failed(op: &'static str, path: &str, errno: Errno) -> Error {
+fn io_error(op: &'static str, path: &str, errno: Errno) -> Error {
     Error::io(op, path, errno.into())
 }
 
@@ -42,8 +42,8 @@ impl HostFilesystem {
             | OFlag::O_CLOEXEC;
         let mode = Mode::from_bits_truncate(0o666);
         let file = openat(&*place.directory, &*place.name, flags, mode);
-        let file = file.map_err(|errno| failed("write", path, errno))?;
-        let stat = fstat(&file).map_err(|errno| failed("look at", path, errno))?;
+        let file = file.map_err(|errno| io_error("write", path, errno))?;
+        let stat = fstat(&file).map_err(|errno| io_error("look at", path, errno))?;
         match Stat::from(&stat).kind() {
             ManifestKind::File => Ok(File::from(file)),
             _ => Err(Error::path(path, "it is no file")),
@@ -55,11 +55,11 @@ impl Filesystem for HostFilesystem {
     fn read(&self, path: &str) -> Result<Vec<u8>> {
         let place = self.place(path, Purpose::Look, true)?;
         let file = openat(&*place.directory, &*place.name, OPEN_FILE, Mode::empty());
-        let file = file.map_err(|errno| failed("read", path, errno))?;
-        let stat = fstat(&file).map_err(|errno| failed("look at", path, errno))?;
+        let file = file.map_err(|errno| io_error("read", path, errno))?;
+        let stat = fstat(&file).map_err(|errno| io_error("look at", path, errno))?;
         match Stat::from(&stat).kind() {
             ManifestKind::File => {}
-            ManifestKind::Directory => return Err(failed("read", path, Errno::EISDIR)),
+            ManifestKind::Directory => return Err(io_error("read", path, Errno::EISDIR)),
             _ => return Err(Error::path(path, "it is no file")),
         }
         let mut bytes = Vec::new();
@@ -83,25 +83,25 @@ impl Filesystem for HostFilesystem {
         if place.name == b"." {
             return Err(Error::path(path, "the root is not deleted"));
         }
-        let stat = stat_at(&place.directory, &place.name).map_err(|errno| failed("delete", path, errno))?;
+        let stat = stat_at(&place.directory, &place.name).map_err(|errno| io_error("delete", path, errno))?;
         if stat.kind() == ManifestKind::Directory {
             if holds_git(&place.directory, &place.name, 0).map_err(|errno| match errno {
                 MOUNT => Error::path(path, A_MOUNT),
-                errno => failed("look through", path, errno),
+                errno => io_error("look through", path, errno),
             })? {
                 return Err(Error::path(path, "it holds a `.git` folder, which is never deleted"));
             }
             return delete_directory(&place.directory, &place.name, 0)
-                .map_err(|errno| failed("delete", path, errno));
+                .map_err(|errno| io_error("delete", path, errno));
         }
         unlinkat(&*place.directory, &*place.name, UnlinkatFlags::NoRemoveDir)
-            .map_err(|errno| failed("delete", path, errno))
+            .map_err(|errno| io_error("delete", path, errno))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         let source = self.place(from, Purpose::Change, false)?;
         let found =
-            stat_at(&source.directory, &source.name).map_err(|errno| failed("rename", from, errno))?.kind();
+            stat_at(&source.directory, &source.name).map_err(|errno| io_error("rename", from, errno))?.kind();
         if path::parts(to)?.starts_with(&path::parts(from)?) && found == ManifestKind::Directory {
             return match path::parts(to)?.len() == path::parts(from)?.len() {
                 true => Ok(()),
@@ -115,18 +115,18 @@ impl Filesystem for HostFilesystem {
         match stat_at(&target.directory, &target.name).map(|stat| stat.kind()) {
             Err(Errno::ENOENT) => {}
             Ok(present) if found != ManifestKind::Directory && present != ManifestKind::Directory => {}
-            Ok(_) => return Err(failed("rename to", to, Errno::EEXIST)),
-            Err(errno) => return Err(failed("rename to", to, errno)),
+            Ok(_) => return Err(io_error("rename to", to, Errno::EEXIST)),
+            Err(errno) => return Err(io_error("rename to", to, errno)),
         }
         renameat(&*source.directory, &*source.name, &*target.directory, &*target.name)
-            .map_err(|errno| failed("rename to", to, errno))
+            .map_err(|errno| io_error("rename to", to, errno))
     }
 
     fn list(&self, directory: &str) -> Result<Vec<FilesystemEntry>> {
         let place = self.place(directory, Purpose::Look, true)?;
         let opened = openat(&*place.directory, &*place.name, OPEN_DIRECTORY, Mode::empty())
-            .map_err(|errno| failed("list", directory, errno))?;
-        let found = list(&opened).map_err(|errno| failed("list", directory, errno))?;
+            .map_err(|errno| io_error("list", directory, errno))?;
+        let found = list(&opened).map_err(|errno| io_error("list", directory, errno))?;
         let mut entries: Vec<FilesystemEntry> = found
             .into_iter()
             .filter_map(|(name, stat)| {
@@ -147,9 +147,11 @@ impl Filesystem for HostFilesystem {
                 Ok(opened) => Arc::new(opened),
                 // It is gone, or became something else, since its name was read.
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => continue,
-                Err(errno) => return Err(Error::io("list", super::manifest::told(&path), errno.into())),
+                Err(errno) => {
+                    return Err(Error::io("list", super::manifest::display_path(&path), errno.into()));
+                }
             };
-            for (name, stat) in list(&opened).map_err(|errno| failed("list", pattern, errno))? {
+            for (name, stat) in list(&opened).map_err(|errno| io_error("list", pattern, errno))? {
                 let path = join(&path, &name);
                 if path.len() > path::PATH_BYTES_MAX {
                     continue;
@@ -171,7 +173,8 @@ impl Filesystem for HostFilesystem {
 
     fn stat(&self, path: &str) -> Result<FileStat> {
         let place = self.place(path, Purpose::Look, false)?;
-        let stat = stat_at(&place.directory, &place.name).map_err(|errno| failed("look at", path, errno))?;
+        let stat =
+            stat_at(&place.directory, &place.name).map_err(|errno| io_error("look at", path, errno))?;
         let modified_us = stat.modified_ns.div_euclid(1000);
         Ok(FileStat { kind: kind(&stat), len: stat.len, mode: stat.permissions(), modified_us })
     }

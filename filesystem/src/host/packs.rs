@@ -30,7 +30,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::FilesystemSnapshot;
-use super::collect::{collected, was_collected};
+use super::collect::{read_collected, was_collected};
 use super::manifest::{GitMode, join};
 use super::metadata::Metadata;
 use super::object_files::{Inflater, open_file};
@@ -109,7 +109,7 @@ impl SnapshotPacker {
     /// another snapshot needs it. So is one that was collected: it was not packed if that was before, though a later snapshot with the
     /// same content has made its objects anew.
     pub fn note_held<'a>(&mut self, snapshots: impl IntoIterator<Item = &'a FilesystemSnapshot>) {
-        let collected: HashSet<ObjectId> = collected(self.objects.store()).into_iter().collect();
+        let collected: HashSet<ObjectId> = read_collected(self.objects.store()).into_iter().collect();
         for snapshot in snapshots {
             let mut ids = snapshot.names().filter_map(|name| ObjectId::parse(name));
             if !ids.any(|id| collected.contains(&id)) {

@@ -12,7 +12,7 @@ use super::attributes::{self, WantedAttributes};
 use super::deep_directories::Reach;
 use super::manifest::{
     BlobForm, GitMode, Leaf, ManifestDirectory, ManifestEntry, ManifestKind, ManifestNode, Permissions, Stat,
-    TreeEntry, join, told,
+    TreeEntry, display_path, join,
 };
 use super::metadata::{Links, Metadata};
 use super::objects::{Hasher, ObjectId, ObjectKind, Objects, pump};
@@ -147,8 +147,8 @@ pub(super) struct CapturedDirectory {
 /// What is there now under a name, and the directory that holds it.
 type PresentEntry<'a> = Option<(&'a ManifestEntry, &'a OwnedFd)>;
 
-fn failed(op: &'static str, path: &[u8], errno: Errno) -> Error {
-    Error::io(op, told(path), errno.into())
+fn io_error(op: &'static str, path: &[u8], errno: Errno) -> Error {
+    Error::io(op, display_path(path), errno.into())
 }
 
 /// What a snapshot says beside contents, and what a walk found of it.
@@ -186,7 +186,7 @@ impl<'a> Planner<'a> {
     }
 
     /// What a path is to bear.
-    fn wanted(&self, path: &[u8], mode: GitMode, modified_ns: Option<i64>) -> WantedAttributes {
+    fn wanted_attributes(&self, path: &[u8], mode: GitMode, modified_ns: Option<i64>) -> WantedAttributes {
         let attributes = |metadata: &Metadata| {
             metadata.get(path).map(|other| other.attributes.clone()).unwrap_or_default()
         };
@@ -216,14 +216,15 @@ impl<'a> Planner<'a> {
         let lines = self.trees.get(self.objects, then.tree, path)?;
         let times = then.times.map(|times| Times::read(self.objects, times, &lines)).transpose()?;
         let opened = match &present {
-            Some((_, at)) => Some(at.open().map_err(|errno| failed("open", path, errno))?),
+            Some((_, at)) => Some(at.open().map_err(|errno| io_error("open", path, errno))?),
             None => None,
         };
         let mut rest: HashMap<&[u8], &ManifestEntry> = match &present {
             Some((directory, _)) => directory.entries.iter().map(|entry| (&*entry.name, entry)).collect(),
             None => HashMap::new(),
         };
-        let wanted = self.wanted(path, GitMode::Directory, times.as_ref().map(|times| times.own_ns));
+        let wanted =
+            self.wanted_attributes(path, GitMode::Directory, times.as_ref().map(|times| times.own_ns));
         let before = present.as_ref().map(|(directory, _)| Arc::clone(directory));
         let mut plan = DirectoryPlan {
             wanted,
@@ -244,7 +245,7 @@ impl<'a> Planner<'a> {
             }
             self.line(&mut plan, line, time, &join(path, &line.name), found.zip(opened.as_deref()))?;
         }
-        let at = present.zip(opened).map(|((_, at), opened)| at.opened(&opened, path));
+        let at = present.zip(opened).map(|((_, at), opened)| at.advance_to(&opened, path));
         for (line, time, found) in directories {
             let times = match time {
                 Some(EntryTime::Directory(times)) => Some(times),
@@ -302,7 +303,7 @@ impl<'a> Planner<'a> {
             }
             _ => PlannedContent::File(line.id),
         };
-        let wanted = self.wanted(path, line.mode, time);
+        let wanted = self.wanted_attributes(path, line.mode, time);
         self.leaf(plan, &line.name, content, wanted, path, found)
     }
 
@@ -318,7 +319,7 @@ impl<'a> Planner<'a> {
             plan.entries.push(entry);
         }
         let reason = "others appended to it when it was captured, so it is left as it is".to_owned();
-        self.inexact.push(UnrestoredPath { path: told(path), reason });
+        self.inexact.push(UnrestoredPath { path: display_path(path), reason });
     }
 
     fn subdirectory(
@@ -374,7 +375,7 @@ impl<'a> Planner<'a> {
         {
             let within = self.links.names_within(leaf.stat.device, leaf.stat.inode);
             let is_outside = leaf.stat.kind() == ManifestKind::File && leaf.stat.names > within;
-            if let Some(leaf) = self.held(directory, name, leaf, &content, path)?
+            if let Some(leaf) = self.match_leaf(directory, name, leaf, &content, path)?
                 && self.has_its_names(path)
             {
                 if wanted.is_borne_by(&leaf.stat, &leaf.attributes, content.is_link()) {
@@ -390,7 +391,7 @@ impl<'a> Planner<'a> {
             }
             if is_outside {
                 let reason = "what was changed of it shows under its names outside of the workspace, too";
-                self.inexact.push(UnrestoredPath { path: told(path), reason: reason.to_owned() });
+                self.inexact.push(UnrestoredPath { path: display_path(path), reason: reason.to_owned() });
             }
         }
         let link = self.metadata.and_then(|metadata| metadata.get(path)).and_then(|other| other.link);
@@ -406,7 +407,7 @@ impl<'a> Planner<'a> {
 
     /// What is known of a file or a link that has this content; `None` of one that has not. One that cannot be read has
     /// not: it is written anew.
-    fn held(
+    fn match_leaf(
         &self,
         directory: &OwnedFd,
         name: &[u8],
@@ -421,8 +422,10 @@ impl<'a> Planner<'a> {
         let read = |attributes| Leaf { stat: leaf.stat, attributes, form, blob, racy: true };
         let (expected, length) = match content {
             PlannedContent::Link(_) => {
-                let target = read_link(directory, name).map_err(|errno| failed("read", path, errno))?;
-                return Ok((Hasher::of(ObjectKind::Blob, &target).ok() == Some(blob)).then(|| read(None)));
+                let target = read_link(directory, name).map_err(|errno| io_error("read", path, errno))?;
+                return Ok(
+                    (Hasher::hash_bytes(ObjectKind::Blob, &target).ok() == Some(blob)).then(|| read(None))
+                );
             }
             PlannedContent::Sparse(_, sparse, data) => (*data, Some(sparse.length)),
             // To read a small file takes less time than to ask the object for its length.
@@ -436,7 +439,7 @@ impl<'a> Planner<'a> {
         let Ok(attributes) = attributes::read(&file) else { return Ok(None) };
         let file = File::from(file);
         let blocks = fstat(&file).map_or(0, |stat| stat.st_blocks);
-        let Ok(sparse) = Sparse::of(&file, leaf.stat.len, blocks) else { return Ok(None) };
+        let Ok(sparse) = Sparse::detect(&file, leaf.stat.len, blocks) else { return Ok(None) };
         let mut source: Box<dyn std::io::Read> = match (content, &sparse) {
             (PlannedContent::Sparse(_, wanted, _), Some(found)) if **wanted == *found => {
                 Box::new(found.data(&file))
@@ -482,10 +485,10 @@ impl TouchedPaths {
                     self.remove(&join(path, &entry.name), Some(&entry.node));
                 }
             }
-            Some(ManifestNode::Directory(_)) => self.removed.push(format!("{}/", told(path))),
+            Some(ManifestNode::Directory(_)) => self.removed.push(format!("{}/", display_path(path))),
             Some(ManifestNode::Mount) => {}
             _ => {
-                self.removed.push(told(path));
+                self.removed.push(display_path(path));
                 self.contents.push(path.to_vec());
             }
         }
@@ -494,7 +497,7 @@ impl TouchedPaths {
 
 impl DirectoryPlan {
     /// Names what the plan replaces or removes. What it creates in the place of nothing is not named, and neither are times.
-    pub(super) fn touched(&self, path: &[u8], touched: &mut TouchedPaths) {
+    pub(super) fn collect_touched(&self, path: &[u8], touched: &mut TouchedPaths) {
         let mut present: Option<HashMap<&[u8], &ManifestNode>> = None;
         for (name, step) in &self.steps {
             let path = join(path, name);
@@ -515,7 +518,7 @@ impl DirectoryPlan {
                     remove(touched, ManifestKind::Directory);
                 }
                 RestoreStep::Write { replaces: Some(_), .. } => {
-                    touched.changed.push(told(&path));
+                    touched.changed.push(display_path(&path));
                     touched.contents.push(path);
                 }
                 RestoreStep::Write { replaces: None, .. } | RestoreStep::Mounted { .. } => {}
@@ -526,14 +529,14 @@ impl DirectoryPlan {
                         &leaf.attributes,
                         leaf.stat.kind() == ManifestKind::Link,
                     ) {
-                        touched.changed.push(told(&path));
+                        touched.changed.push(display_path(&path));
                     }
                 }
                 RestoreStep::Directory { plan, replaces } => {
                     if let Some(kind) = replaces {
                         remove(touched, *kind);
                     }
-                    plan.touched(&path, touched);
+                    plan.collect_touched(&path, touched);
                 }
             }
         }

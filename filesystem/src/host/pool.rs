@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 
 impl Objects {
     /// Keeps further names of the objects in the directory `pool`.
-    pub(super) fn pooled(mut self, pool: Option<PathBuf>) -> Objects {
+    pub(super) fn with_pool(mut self, pool: Option<PathBuf>) -> Objects {
         self.pool = pool;
         self
     }
@@ -87,7 +87,7 @@ pub fn unpool(store: &Path, pool: &Path) -> Result<()> {
     if !is_pool(pool) {
         return Ok(());
     }
-    let objects = Objects::new(store.to_owned()).pooled(Some(pool.to_owned()));
+    let objects = Objects::new(store.to_owned()).with_pool(Some(pool.to_owned()));
     for id in objects.list()? {
         objects.unpool(id, false);
     }

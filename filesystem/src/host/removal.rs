@@ -12,7 +12,7 @@ use nix::fcntl::openat;
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{UnlinkatFlags, dup, unlinkat};
 
-use super::manifest::{ManifestKind, Stat, join, told};
+use super::manifest::{ManifestKind, Stat, display_path, join};
 use super::plan::stat_of;
 use super::rules::{Rules, Scope};
 use super::step::{MOUNT, open_at};
@@ -44,7 +44,7 @@ struct Level {
     empty: bool,
 }
 
-fn described(errno: Errno) -> String {
+fn describe_errno(errno: Errno) -> String {
     errno.desc().to_owned()
 }
 
@@ -62,10 +62,10 @@ impl<'a> Removal<'a> {
         path: &[u8],
     ) -> Result<bool, String> {
         if kind != ManifestKind::Directory {
-            return self.unlink(directory, name, path).map_err(described);
+            return self.unlink(directory, name, path).map_err(describe_errno);
         }
-        let top = stat_of(directory).map_err(described)?;
-        let mut current = dup(directory).map_err(described)?;
+        let top = stat_of(directory).map_err(describe_errno)?;
+        let mut current = dup(directory).map_err(describe_errno)?;
         let mut path = path.to_vec();
         let around = path.len().saturating_sub(name.len() + 1);
         let mut levels = match self.enter(&mut current, name, &path, around)? {
@@ -97,7 +97,9 @@ impl<'a> Removal<'a> {
             path.extend_from_slice(&child);
             let done = match is_directory {
                 true => self.enter(&mut current, &child, &path, around).map(|entered| (false, entered)),
-                false => self.unlink(&current, &child, &path).map(|gone| (gone, None)).map_err(described),
+                false => {
+                    self.unlink(&current, &child, &path).map(|gone| (gone, None)).map_err(describe_errno)
+                }
             };
             match done {
                 Ok((_, Some(entered))) => levels.push(entered),
@@ -107,7 +109,7 @@ impl<'a> Removal<'a> {
                 }
                 // The innermost path that stayed is the one that is named.
                 Err(reason) => {
-                    self.failures.push(UnrestoredPath { path: told(&path), reason });
+                    self.failures.push(UnrestoredPath { path: display_path(&path), reason });
                     path.truncate(around);
                     level.empty = false;
                 }
@@ -122,7 +124,7 @@ impl<'a> Removal<'a> {
             Err(Errno::ENOENT) => {}
             // A file on which another one is mounted.
             Err(Errno::EBUSY) => {
-                self.mounts.push(told(path));
+                self.mounts.push(display_path(path));
                 return Ok(false);
             }
             Err(errno) => return Err(errno),
@@ -141,23 +143,23 @@ impl<'a> Removal<'a> {
         let open = |current: &OwnedFd| open_at(current, name, OPEN_DIRECTORY, Mode::empty());
         let opened = match open(current) {
             Err(Errno::EACCES) => {
-                set_permissions(&*current, name, OWNER_ALL).map_err(described)?;
+                set_permissions(&*current, name, OWNER_ALL).map_err(describe_errno)?;
                 open(current)
             }
             Err(MOUNT) => {
-                self.mounts.push(told(path));
+                self.mounts.push(display_path(path));
                 return Ok(None);
             }
             opened => opened,
         };
-        let opened = opened.map_err(described)?;
-        let stat = stat_of(&opened).map_err(described)?;
+        let opened = opened.map_err(describe_errno)?;
+        let stat = stat_of(&opened).map_err(describe_errno)?;
         let permissions = Some(stat.permissions()).filter(|present| present & OWNER_ALL != OWNER_ALL);
         if let Some(present) = permissions {
             // Where this fails, so does what comes next, with the better reason.
             let _ = fchmod(&opened, bits(present | OWNER_ALL));
         }
-        let left = list(&opened).map_err(described)?;
+        let left = list(&opened).map_err(describe_errno)?;
         *current = opened;
         Ok(Some(Level { stat, permissions, around, left, empty: true }))
     }
@@ -173,10 +175,10 @@ impl<'a> Removal<'a> {
         if let Some(present) = level.permissions.filter(|_| !level.empty) {
             let _ = fchmod(current.as_fd(), bits(present));
         }
-        let up = openat(&*current, c"..", OPEN_DIRECTORY, Mode::empty()).map_err(described)?;
-        let stat = stat_of(&up).map_err(described)?;
+        let up = openat(&*current, c"..", OPEN_DIRECTORY, Mode::empty()).map_err(describe_errno)?;
+        let stat = stat_of(&up).map_err(describe_errno)?;
         if (stat.device, stat.inode) != (parent.device, parent.inode) {
-            return Err(format!("`{}` was moved elsewhere meanwhile", told(path)));
+            return Err(format!("`{}` was moved elsewhere meanwhile", display_path(path)));
         }
         *current = up;
         let name = path.split_off(level.around);
@@ -191,8 +193,10 @@ impl<'a> Removal<'a> {
             }
             Err(Errno::ENOENT) => Ok(true),
             Err(errno) => {
-                self.failures
-                    .push(UnrestoredPath { path: told(&join(path, name)), reason: described(errno) });
+                self.failures.push(UnrestoredPath {
+                    path: display_path(&join(path, name)),
+                    reason: describe_errno(errno),
+                });
                 Ok(false)
             }
         }

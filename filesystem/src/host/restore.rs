@@ -191,13 +191,13 @@ impl HostFilesystem {
             Some(Last { root, permissions: Some(permissions), .. }) if Arc::ptr_eq(root, &walked.root) => {
                 **permissions == commit.permissions
             }
-            _ => Permissions::of(&walked.root) == commit.permissions,
+            _ => Permissions::from_manifest(&walked.root) == commit.permissions,
         };
         let now = match &state.last {
             Some(Last { root, metadata: Some((metadata, _)), .. }) if Arc::ptr_eq(root, &walked.root) => {
                 Arc::clone(metadata)
             }
-            _ => Arc::new(Metadata::of(&walked.root, &walked.links, None)),
+            _ => Arc::new(Metadata::from_manifest(&walked.root, &walked.links, None)),
         };
         let sides = Sides {
             permissions: &commit.permissions,
@@ -212,7 +212,8 @@ impl HostFilesystem {
             tree: commit.tree,
             times: metadata.as_ref().and_then(|metadata| metadata.times),
         };
-        let planned = planner.directory(then, b"", Some((&walked.root, Reach::of(Arc::clone(&root)))))?;
+        let planned =
+            planner.directory(then, b"", Some((&walked.root, Reach::from_directory(Arc::clone(&root)))))?;
         let mut inexact = planner.inexact;
         if let Some(call) = call.filter(|_| aside) {
             let mut paths = if undoes { undoing.aside() } else { Aside::default() };
@@ -221,7 +222,7 @@ impl HostFilesystem {
                     (CheckedObjects::new(&self.objects, plan)?, RestoreContext::new(&root));
                 Restorer::new(&rules, &checked, &shared).check_room(plan, &root, &self.root)?;
                 let mut touched = TouchedPaths::default();
-                plan.touched(b"", &mut touched);
+                plan.collect_touched(b"", &mut touched);
                 paths.moved.append(&mut touched.contents);
             }
             aside::set_all(&root, &self.root, call, &paths)?;
@@ -240,16 +241,21 @@ impl HostFilesystem {
                     undoing.remove_made();
                 }
                 let mut touched = TouchedPaths::default();
-                plan.touched(b"", &mut touched);
+                plan.collect_touched(b"", &mut touched);
                 // From here on it is not empty, and no other restore into it is to be refused for that.
                 state.rebound = state.rebound.map(|(place, _)| (place, Rebind::Overwrite));
                 state.unsynced = Some(Arc::clone(&bound));
                 let shared = RestoreContext::new(&root);
                 let mut restorer = Restorer::new(&rules, &checked, &shared);
                 restorer.clear(&mut plan, &root);
-                let now =
-                    restorer.directory(plan, Arc::clone(&root), Reach::of(Arc::clone(&root)), b"", None);
-                let (mut restored, mut failures) = restorer.done();
+                let now = restorer.directory(
+                    plan,
+                    Arc::clone(&root),
+                    Reach::from_directory(Arc::clone(&root)),
+                    b"",
+                    None,
+                );
+                let (mut restored, mut failures) = restorer.into_results();
                 if !restored.mounts.is_empty() {
                     state.notice(WorkspaceNotice::Mounted { paths: restored.mounts.clone() });
                 }
@@ -273,7 +279,7 @@ impl HostFilesystem {
         if undoing.changed > 0 {
             state.unsynced = Some(Arc::clone(&bound));
         }
-        restored.changed_paths.extend(undoing.replaced_in.iter().map(|path| manifest::told(path)));
+        restored.changed_paths.extend(undoing.replaced_in.iter().map(|path| manifest::display_path(path)));
         inexact.append(&mut undoing.told);
         inexact.append(&mut restored.inexact);
         restored.inexact = inexact;
@@ -283,8 +289,9 @@ impl HostFilesystem {
             let (names, directory) = (names.join(", "), aside::directory_of(call));
             let mut reason =
                 format!("{names} was moved there, since no capture holds it: `mv` brings it back");
-            for path in
-                aside::parts(&root, call, repositories.roots()).into_iter().map(|path| manifest::told(path))
+            for path in aside::parts(&root, call, repositories.roots())
+                .into_iter()
+                .map(|path| manifest::display_path(path))
             {
                 let part =
                     format!("; of {path} it is a part: `cp -a {directory}/{path}/. {path}` brings that back");
@@ -315,7 +322,7 @@ impl HostFilesystem {
         loop {
             let mut walk = WorkspaceWalk::new(Arc::clone(root), last.clone(), rules, None);
             walk.times = metadata.is_some_and(|metadata| metadata.times.is_some());
-            let walked = self.located(walk.run())?;
+            let walked = self.add_workspace_root(walk.run())?;
             if walked.unreadable.is_empty() {
                 return Ok(walked);
             }
@@ -331,7 +338,7 @@ impl HostFilesystem {
                 if let Some(metadata) = metadata {
                     blobs.extend(state.trees.sparse_data(&self.objects, commit.tree, metadata)?);
                 }
-                CheckedObjects::of(&self.objects, blobs)?;
+                CheckedObjects::check_blobs(&self.objects, blobs)?;
                 checked = true;
             }
             let failures: Vec<UnrestoredPath> = walked
@@ -341,7 +348,10 @@ impl HostFilesystem {
                     // What does not open although its permissions were given back is not tried for ever.
                     let again = if given.insert(path.clone()) { Ok(()) } else { Err(Errno::EACCES) };
                     let errno = again.and_then(|()| self.make_readable(root, path)).err()?;
-                    Some(UnrestoredPath { path: manifest::told(path), reason: errno.desc().to_owned() })
+                    Some(UnrestoredPath {
+                        path: manifest::display_path(path),
+                        reason: errno.desc().to_owned(),
+                    })
                 })
                 .collect();
             if !failures.is_empty() {

@@ -16,7 +16,9 @@ use super::WorkspaceRestoreReport;
 use super::attributes::{self, Target, WantedAttributes};
 use super::checked_objects::CheckedObjects;
 use super::deep_directories::{Reach, is_let_go};
-use super::manifest::{Leaf, ManifestDirectory, ManifestEntry, ManifestKind, ManifestNode, Stat, join, told};
+use super::manifest::{
+    Leaf, ManifestDirectory, ManifestEntry, ManifestKind, ManifestNode, Stat, display_path, join,
+};
 use super::objects::{ObjectId, ObjectKind, len};
 use super::plan::{DirectoryPlan, PlannedContent, RestoreStep, stat_of};
 use super::removal::Removal;
@@ -86,7 +88,9 @@ impl<'a> Restorer<'a> {
 
     fn tell(&mut self, path: &[u8], reasons: Vec<String>) {
         if !reasons.is_empty() {
-            self.restored.inexact.push(UnrestoredPath { path: told(path), reason: reasons.join("; ") });
+            self.restored
+                .inexact
+                .push(UnrestoredPath { path: display_path(path), reason: reasons.join("; ") });
         }
     }
 
@@ -97,11 +101,11 @@ impl<'a> Restorer<'a> {
     }
 
     /// Says why an operation failed, and takes note if that is a lack of room.
-    fn described(&self, errno: Errno) -> String {
+    fn describe_failure(&self, errno: Errno) -> String {
         if matches!(errno, Errno::ENOSPC | Errno::EDQUOT) {
             self.shared.is_full.store(true, Ordering::Relaxed);
         }
-        described(errno)
+        describe_errno(errno)
     }
 
     /// Says why a content was not written, and takes note if that is a lack of room.
@@ -113,7 +117,7 @@ impl<'a> Restorer<'a> {
     }
 
     pub(super) fn fail(&mut self, path: &[u8], reason: impl ToString) {
-        self.failures.push(UnrestoredPath { path: told(path), reason: reason.to_string() });
+        self.failures.push(UnrestoredPath { path: display_path(path), reason: reason.to_string() });
     }
 
     /// Makes a directory what it should be. Whatever fails is noted, and the rest done.
@@ -152,7 +156,7 @@ impl<'a> Restorer<'a> {
                     other.temporaries = OTHERS_TEMPORARIES;
                     let mut entries = Vec::new();
                     other.steps(half, &directory, path, scope.as_ref(), &mut entries);
-                    (other.done(), entries)
+                    (other.into_results(), entries)
                 });
                 self.steps(steps, &directory, path, scope.as_ref(), &mut entries);
                 match other.join() {
@@ -227,7 +231,7 @@ impl<'a> Restorer<'a> {
     ) -> Result<(), String> {
         self.make_way(directory, name, replaces, path, scope)?;
         if plan.present.is_none() {
-            mkdirat(directory, name, Mode::S_IRWXU).map_err(|errno| self.described(errno))?;
+            mkdirat(directory, name, Mode::S_IRWXU).map_err(|errno| self.describe_failure(errno))?;
             self.restored.written += 1;
         }
         Ok(())
@@ -291,12 +295,12 @@ impl<'a> Restorer<'a> {
     }
 
     /// What was done, and what could not be.
-    pub(super) fn done(self) -> (WorkspaceRestoreReport, Vec<UnrestoredPath>) {
+    pub(super) fn into_results(self) -> (WorkspaceRestoreReport, Vec<UnrestoredPath>) {
         (self.restored, self.failures)
     }
 
-    fn mounted(&mut self, path: &[u8]) {
-        self.restored.mounts.push(told(path));
+    fn note_mount(&mut self, path: &[u8]) {
+        self.restored.mounts.push(display_path(path));
     }
 
     fn steps(
@@ -328,7 +332,7 @@ impl<'a> Restorer<'a> {
         match step {
             RestoreStep::Mounted { wanted: true } => Err(A_MOUNT.to_owned()),
             RestoreStep::Mounted { wanted: false } => {
-                self.mounted(path);
+                self.note_mount(path);
                 Ok(None)
             }
             RestoreStep::Remove(kind) => {
@@ -355,7 +359,7 @@ impl<'a> Restorer<'a> {
                 }
                 let renamed = written.and_then(|told| {
                     renameat(&**directory, temporary.as_str(), &**directory, &**name)
-                        .map_err(|errno| self.described(errno))?;
+                        .map_err(|errno| self.describe_failure(errno))?;
                     Ok(told)
                 });
                 match renamed {
@@ -370,7 +374,7 @@ impl<'a> Restorer<'a> {
                     }
                 }
                 self.restored.written += 1;
-                let stat = stat_at(directory, name).map_err(|errno| self.described(errno))?;
+                let stat = stat_at(directory, name).map_err(|errno| self.describe_failure(errno))?;
                 let (blob, form) = (content.blob(), content.form());
                 Ok(Some(ManifestNode::Leaf(Leaf { blob, form, ..Leaf::unread(stat) })))
             }
@@ -380,13 +384,13 @@ impl<'a> Restorer<'a> {
                 let is_link = leaf.stat.kind() == ManifestKind::Link;
                 self.restored.written +=
                     u64::from(!timeless.is_borne_by(&leaf.stat, &leaf.attributes, is_link));
-                let stat = stat_at(directory, name).map_err(|errno| self.described(errno))?;
+                let stat = stat_at(directory, name).map_err(|errno| self.describe_failure(errno))?;
                 Ok(Some(ManifestNode::Leaf(Leaf { stat, racy: true, ..leaf })))
             }
             RestoreStep::Directory { plan, replaces } => {
                 self.make_directory(directory, name, &plan, replaces, path, scope)?;
-                let at = Reach::of(Arc::clone(directory)).to(name);
-                let opened = at.open().map_err(|errno| self.described(errno))?;
+                let at = Reach::from_directory(Arc::clone(directory)).to(name);
+                let opened = at.open().map_err(|errno| self.describe_failure(errno))?;
                 Ok(Some(ManifestNode::Directory(self.directory(plan, opened, at, path, scope.cloned()))))
             }
         }
@@ -403,7 +407,7 @@ impl<'a> Restorer<'a> {
         scope: Option<&Arc<Scope>>,
     ) -> Result<(), String> {
         if !self.remove(directory, name, kind, path, scope)? {
-            self.restored.kept.push(told(path));
+            self.restored.kept.push(display_path(path));
         }
         Ok(())
     }
@@ -458,14 +462,15 @@ impl<'a> Restorer<'a> {
         if let PlannedContent::Link(blob) = content {
             let mut target = Vec::new();
             self.checked.copy(*blob, &mut target).map_err(|error| self.unwritten(&error))?;
-            symlinkat(&*target, directory, temporary).map_err(|errno| self.described(errno))?;
-            let stat = stat_at(directory, temporary.as_bytes()).map_err(|errno| self.described(errno))?;
+            symlinkat(&*target, directory, temporary).map_err(|errno| self.describe_failure(errno))?;
+            let stat =
+                stat_at(directory, temporary.as_bytes()).map_err(|errno| self.describe_failure(errno))?;
             let target = Target::Link(directory.as_fd(), temporary.as_bytes());
             return wanted.give(&target, &stat, &None).map_err(|errno| errno.to_string());
         }
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let created = open_at(directory, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
-        let mut file = File::from(created.map_err(|errno| self.described(errno))?);
+        let mut file = File::from(created.map_err(|errno| self.describe_failure(errno))?);
         match content {
             PlannedContent::Sparse(_, sparse, data) => {
                 let mut pieces = sparse.writer(&file).map_err(|error| error.to_string())?;
@@ -475,7 +480,7 @@ impl<'a> Restorer<'a> {
         }
         .map_err(|error| self.unwritten(&error))?;
         let file = OwnedFd::from(file);
-        let stat = stat_of(&file).map_err(|errno| self.described(errno))?;
+        let stat = stat_of(&file).map_err(|errno| self.describe_failure(errno))?;
         // A directory may hand some on to what is made in it.
         let attributes = attributes::read(&file).unwrap_or_default();
         wanted.give(&Target::Opened(file.as_fd()), &stat, &attributes).map_err(|errno| errno.to_string())
@@ -506,7 +511,10 @@ impl<'a> Restorer<'a> {
             Ok(()) => Ok(told),
             Err(errno) => {
                 let mut told = self.write(directory, temporary, content, wanted)?;
-                told.push(format!("it is no longer one file with its other names: {}", described(errno)));
+                told.push(format!(
+                    "it is no longer one file with its other names: {}",
+                    describe_errno(errno)
+                ));
                 Ok(told)
             }
         }
@@ -536,7 +544,7 @@ impl<'a> Restorer<'a> {
         let target = match leaf.stat.kind() {
             ManifestKind::Link => Target::Link(directory.as_fd(), name),
             _ => {
-                file = open_file(directory, name).map_err(described)?;
+                file = open_file(directory, name).map_err(describe_errno)?;
                 Target::Opened(file.as_fd())
             }
         };
@@ -548,6 +556,6 @@ impl<'a> Restorer<'a> {
     }
 }
 
-fn described(errno: Errno) -> String {
+fn describe_errno(errno: Errno) -> String {
     errno.desc().to_owned()
 }

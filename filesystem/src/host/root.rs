@@ -59,31 +59,31 @@ pub(super) struct Root {
 impl Root {
     /// Opens the directory at a path.
     pub(super) fn open(path: &Path) -> Result<Root> {
-        Root::of(open_directory(path)?, path)
+        Root::from_directory(open_directory(path)?, path)
     }
 
     /// Opens a directory whose owner took all rights to it from everyone: gives these back first, if it is the directory that
     /// a snapshot is of.
     pub(super) fn open_again(path: &Path, expected: Option<&DirectoryIdentity>) -> Result<Root> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let shut = open(path, flags, Mode::empty()).map_err(|errno| unopened(path, errno))?;
+        let shut = open(path, flags, Mode::empty()).map_err(|errno| open_error(path, errno))?;
         let found = look(&shut, path)?;
         // Its attributes cannot be read before it is open.
         if !expected
             .is_some_and(|expected| DirectoryIdentity { token: None, ..*expected }.is_borne_by(&found))
         {
-            return Err(replaced(path, expected, Some(found)));
+            return Err(replaced_error(path, expected, Some(found)));
         }
         let handle = format!("/proc/self/fd/{}", shut.as_raw_fd());
         fchmodat(AT_FDCWD, &*handle, Mode::S_IRWXU, FchmodatFlags::FollowSymlink)
             .map_err(|errno| Error::io("change the permissions of", path, errno.into()))?;
         let directory = openat(&shut, c".", OPEN_DIRECTORY, Mode::empty());
-        Root::of(directory.map_err(|errno| unopened(path, errno))?, path)
+        Root::from_directory(directory.map_err(|errno| open_error(path, errno))?, path)
     }
 
     /// The directory that is open.
-    pub(super) fn of(directory: OwnedFd, path: &Path) -> Result<Root> {
-        let place = DeviceInode::of(&directory, path)?;
+    pub(super) fn from_directory(directory: OwnedFd, path: &Path) -> Result<Root> {
+        let place = DeviceInode::read(&directory, path)?;
         let identity = Mutex::new(look(&directory, path)?);
         Ok(Root { directory: Arc::new(directory), place, identity, is_captured: AtomicBool::new(false) })
     }
@@ -97,7 +97,7 @@ impl Root {
     }
 
     /// Returns the identity of the directory. A directory without a token gets this one, if it can bear one.
-    pub(super) fn named(&self, token: impl FnOnce() -> Uuid) -> DirectoryIdentity {
+    pub(super) fn ensure_token(&self, token: impl FnOnce() -> Uuid) -> DirectoryIdentity {
         let mut identity = self.identity.lock();
         if identity.token.is_none() {
             let token = token();
@@ -122,7 +122,7 @@ impl Root {
             return self.is_captured.load(Ordering::Relaxed) && *recorded == found;
         }
         if let (Some(token), None) = (recorded.token, found.token) {
-            self.named(|| token);
+            self.ensure_token(|| token);
         }
         true
     }
@@ -134,7 +134,7 @@ impl Root {
             return Ok(());
         }
         let found = Root::open(path).ok().map(|root| root.identity());
-        Err(replaced(path, Some(&self.identity()), found))
+        Err(replaced_error(path, Some(&self.identity()), found))
     }
 
     /// Returns whether the directory is empty.
@@ -146,10 +146,10 @@ impl Root {
 
 /// Opens the directory at a path.
 pub(super) fn open_directory(path: &Path) -> Result<OwnedFd> {
-    open(path, OPEN_DIRECTORY, Mode::empty()).map_err(|errno| unopened(path, errno))
+    open(path, OPEN_DIRECTORY, Mode::empty()).map_err(|errno| open_error(path, errno))
 }
 
-fn unopened(path: &Path, errno: Errno) -> Error {
+fn open_error(path: &Path, errno: Errno) -> Error {
     match errno {
         Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP => {
             Error::path(path.display().to_string(), "the workspace is gone")
@@ -158,7 +158,7 @@ fn unopened(path: &Path, errno: Errno) -> Error {
     }
 }
 
-pub(super) fn replaced(
+pub(super) fn replaced_error(
     path: &Path,
     expected: Option<&DirectoryIdentity>,
     found: Option<DirectoryIdentity>,

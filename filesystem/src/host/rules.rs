@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
 use super::leave_out::LeaveOut;
-use super::manifest::{ManifestKind, Stat, join, told};
+use super::manifest::{ManifestKind, Stat, display_path, join};
 use super::step::MOUNT;
 use super::step::open_file;
 use crate::error::{Error, Result};
@@ -68,7 +68,7 @@ impl Rules {
     }
 
     /// Leaves out nothing, not even what is named `.git`.
-    pub(super) fn nothing() -> Rules {
+    pub(super) fn keep_all() -> Rules {
         Rules { nothing: true, ..Rules::new(&[], Gitignore::Unread) }
     }
 
@@ -96,7 +96,7 @@ impl Rules {
 
     /// Whether something in a snapshot, or a directory around it, is left out. Lists in a workspace do not count.
     pub(super) fn leave_out_path(&self, path: &[u8], is_directory: bool) -> bool {
-        let mut scope = self.recorded(b"", None);
+        let mut scope = self.recorded_scope(b"", None);
         let mut from = 0;
         loop {
             let rest = path.get(from..).unwrap_or_default();
@@ -107,13 +107,13 @@ impl Rules {
                 return true;
             }
             let Some(end) = end else { return false };
-            scope = self.recorded(path.get(..from + end).unwrap_or_default(), scope);
+            scope = self.recorded_scope(path.get(..from + end).unwrap_or_default(), scope);
             from += end + 1;
         }
     }
 
     /// The lists that count within a directory of a snapshot.
-    fn recorded(&self, path: &[u8], around: Option<Arc<Scope>>) -> Option<Arc<Scope>> {
+    fn recorded_scope(&self, path: &[u8], around: Option<Arc<Scope>>) -> Option<Arc<Scope>> {
         let Gitignore::Recorded(lists) = &self.gitignore else { return around };
         let Some(list) = lists.get(path).filter(|list| !list.is_empty()) else { return around };
         let prefix = if path.is_empty() { 0 } else { path.len() + 1 };
@@ -162,7 +162,7 @@ pub(super) fn is_own(directory: &[u8], name: &[u8], is_directory: bool) -> bool 
 }
 
 fn read_present(directory: &OwnedFd, path: &[u8]) -> Result<Option<LeaveOut>> {
-    let path = || told(&join(path, GITIGNORE));
+    let path = || display_path(&join(path, GITIGNORE));
     let file = match open_file(directory, GITIGNORE) {
         Ok(file) => file,
         // As with git, a link is no list.

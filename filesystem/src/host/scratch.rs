@@ -28,7 +28,7 @@ impl HostFilesystem {
             fs::canonicalize(directory.path()).map_err(|error| Error::io("open", directory.path(), error))?;
         let (root, store) = (whole.join("workspace"), whole.join("store"));
         fs::create_dir(&root).map_err(|error| Error::io("create", &root, error))?;
-        let objects = Objects::borrowing(store, &self.objects);
+        let objects = Objects::with_borrowed(store, &self.objects);
         let copy = HostFilesystem::at(root, objects, self.options.clone(), Some(directory));
         copy.rebind(Rebind::Overwrite)?;
         copy.restore(snapshot)?;

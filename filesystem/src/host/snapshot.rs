@@ -120,7 +120,7 @@ impl HostFilesystem {
         walk.times = self.options.times;
         walk.limits = CaptureLimits::new(until, self.options.capture_bytes_max);
         walk.limits.progress.clone_from(&self.options.progress);
-        let mut walked = self.located(walk.run())?;
+        let mut walked = self.add_workspace_root(walk.run())?;
         for (id, lines) in std::mem::take(&mut walked.trees) {
             state.trees.hold(id, lines);
         }
@@ -131,7 +131,7 @@ impl HostFilesystem {
                 let same =
                     before.filter(|before| before.root.tree == walked.root.tree && before.commit.is_some());
                 state.unsaved += walked.read.max(1);
-                let permissions = Arc::new(Permissions::of(&walked.root));
+                let permissions = Arc::new(Permissions::from_manifest(&walked.root));
                 let commit = same
                     .filter(|before| before.permissions.as_ref() == Some(&permissions))
                     .and_then(|before| before.commit);
@@ -157,7 +157,7 @@ impl HostFilesystem {
             _ => {
                 let permissions = match &last.permissions {
                     Some(permissions) => Arc::clone(permissions),
-                    None => Arc::new(Permissions::of(&last.root)),
+                    None => Arc::new(Permissions::from_manifest(&last.root)),
                 };
                 let text = encode_commit(last.root.tree, &permissions, tag);
                 last.permissions = Some(permissions);
@@ -175,13 +175,13 @@ impl HostFilesystem {
             self.unsynced.add(UnsyncedCapture { commit, beside, root: Arc::clone(&last.root) });
         }
         state.last = Some(last);
-        let mounts: Vec<String> = walked.mounts.iter().map(|path| manifest::shown(path)).collect();
+        let mounts: Vec<String> = walked.mounts.iter().map(|path| manifest::escape_path(path)).collect();
         if !mounts.is_empty() {
             state.notice(WorkspaceNotice::Mounted { paths: mounts.clone() });
         }
         self.save(&mut state, (files / UNSAVED_PART).max(UNSAVED_FILES));
         let is_new = root.identity().token.is_none();
-        let directory = root.named(|| state.token.take().unwrap_or_else(directory_check::entropic));
+        let directory = root.ensure_token(|| state.token.take().unwrap_or_else(directory_check::entropic));
         if durable && is_new {
             // Where it cannot be, or is lost, the directory is known by inode and birth.
             let _ = nix::unistd::fsync(&**root.directory());
@@ -194,7 +194,7 @@ impl HostFilesystem {
             files,
             mounts,
             directory: Some(directory),
-            path: Some(manifest::shown(self.root.as_os_str().as_bytes())),
+            path: Some(manifest::escape_path(self.root.as_os_str().as_bytes())),
             metadata: Some(metadata.to_string()),
             repositories: repositories.map(|id| id.to_string()),
             left_out_by: None,
@@ -212,7 +212,7 @@ impl HostFilesystem {
         }
         let times = last.root.times;
         let times = Some(times).filter(|times| *times != ObjectId::UNKNOWN && !walked.leaves_out);
-        let metadata = Metadata::of(&last.root, &walked.links, times);
+        let metadata = Metadata::from_manifest(&last.root, &walked.links, times);
         let id = metadata.write(&self.objects)?;
         last.metadata = Some((Arc::new(metadata), Some(id)));
         Ok(id)

@@ -42,7 +42,7 @@ pub(super) struct Sparse {
 
 impl Sparse {
     /// Finds where a file has data; `None` where it has no holes that the file system tells of.
-    pub(super) fn of(file: &File, length: u64, blocks: i64) -> io::Result<Option<Sparse>> {
+    pub(super) fn detect(file: &File, length: u64, blocks: i64) -> io::Result<Option<Sparse>> {
         let occupied = u64::try_from(blocks).unwrap_or(0).saturating_mul(512);
         if length < LENGTH_MIN || occupied >= length || sabotage::is(Breakage::HolesRead) {
             return Ok(None);
@@ -88,7 +88,7 @@ impl Sparse {
 
     /// Returns the content, its data where it belongs and zeros in its holes; `None` where the data is of another
     /// length, or there is no memory for the content.
-    pub(super) fn filled(&self, data: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn fill_holes(&self, data: &[u8]) -> Option<Vec<u8>> {
         let length = usize::try_from(self.length).ok()?;
         let mut content = Vec::new();
         content.try_reserve_exact(length).ok()?;

@@ -97,7 +97,7 @@ impl HostFilesystem {
                 let path = self.objects.store().join(CACHE);
                 let Ok(bytes) = read_file(&path, CACHE_BYTES_MAX) else { return };
                 let now = state.directory.map(|(_, now)| now);
-                match cache::decode(&bytes, self.circumstances(mark, now), &self.objects) {
+                match cache::decode(&bytes, self.stat_cache_key(mark, now), &self.objects) {
                     Some(Cached::Here(root)) => {
                         state.last = Some(Last { root, permissions: None, metadata: None, commit: None });
                     }
@@ -110,7 +110,7 @@ impl HostFilesystem {
         }
     }
 
-    fn circumstances(&self, mark: [u8; 16], directory: Option<DirectoryIdentity>) -> StatCacheKey {
+    fn stat_cache_key(&self, mark: [u8; 16], directory: Option<DirectoryIdentity>) -> StatCacheKey {
         let boot = boot_id().unwrap_or_default();
         StatCacheKey { boot: boot.into_bytes(), mark, directory }
     }
@@ -123,7 +123,7 @@ impl HostFilesystem {
             return;
         }
         let directory = state.directory.map(|(_, directory)| directory);
-        let now = self.circumstances(state.mark.unwrap_or_default(), directory);
+        let now = self.stat_cache_key(state.mark.unwrap_or_default(), directory);
         let bytes = cache::encode(now, &last.root, &self.objects);
         let _ = self.objects.replace(CACHE, &bytes);
         state.unsaved = 0;

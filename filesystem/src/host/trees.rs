@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::leave_out::LeaveOut;
-use super::manifest::{GitMode, Permissions, TreeEntry, decode_tree, is_too_deep, join, told};
+use super::manifest::{GitMode, Permissions, TreeEntry, decode_tree, display_path, is_too_deep, join};
 use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects, STRUCTURE_BYTES_MAX};
 use super::plan::CapturedDirectory;
@@ -48,14 +48,15 @@ impl Trees {
         }
         let damaged = |reason: String| Error::Object { path: objects.path(id), reason };
         if is_too_deep(path) {
-            return Err(damaged(format!("too many folders in one another at `{}`", told(path))));
+            return Err(damaged(format!("too many folders in one another at `{}`", display_path(path))));
         }
         let bytes = objects.read(id, ObjectKind::Tree, STRUCTURE_BYTES_MAX).map_err(|error| match error {
-            Error::Object { reason, .. } => damaged(format!("the folder `{}`: {reason}", told(path))),
+            Error::Object { reason, .. } => damaged(format!("the folder `{}`: {reason}", display_path(path))),
             error => error,
         })?;
-        let lines = decode_tree(&bytes)
-            .ok_or_else(|| damaged(format!("the folder `{}` is no tree that a snapshot has", told(path))))?;
+        let lines = decode_tree(&bytes).ok_or_else(|| {
+            damaged(format!("the folder `{}` is no tree that a snapshot has", display_path(path)))
+        })?;
         Ok(self.hold(id, lines))
     }
 
@@ -180,7 +181,7 @@ pub(super) fn encode_commit(tree: ObjectId, permissions: &Permissions, tag: Opti
     let tag = match tag {
         // Git takes an empty first line away.
         None | Some("") => UNTAGGED.to_owned(),
-        Some(tag) => told(tag.as_bytes()),
+        Some(tag) => display_path(tag.as_bytes()),
     };
     let mut text = format!("tree {tree}\nauthor {PERSON}\ncommitter {PERSON}\n\n{tag}\n\n");
     permissions.encode(&mut text);

@@ -39,7 +39,8 @@ impl HostFilesystem {
         let gitignore = if self.options.gitignore { Gitignore::Present } else { Gitignore::Unread };
         let rules = Rules::new(&self.options.leave_out, gitignore);
         let root = self.directory()?;
-        let walked = self.located(WorkspaceWalk::new(Arc::clone(&root), None, &rules, None).run())?;
+        let walked =
+            self.add_workspace_root(WorkspaceWalk::new(Arc::clone(&root), None, &rules, None).run())?;
         let unreadable = walked.unreadable.into_iter();
         let mut found: Vec<_> = unreadable.map(|path| (path, Uncapturable::Unreadable)).collect();
         let is_refused = |path: &[u8]| {
@@ -68,7 +69,7 @@ impl HostFilesystem {
     }
 
     /// Names what the file system refused by its whole path, where the walk knows only what is below the workspace's root.
-    pub(super) fn located<T>(&self, result: Result<T>) -> Result<T> {
+    pub(super) fn add_workspace_root<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| match error {
             Error::Io { op, path, source } => Error::Io { op, path: self.root.join(path), source },
             error => error,

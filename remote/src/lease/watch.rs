@@ -111,11 +111,11 @@ impl SteadyPacing {
 
     /// Ends every wait that is paced by this, and every later one.
     pub fn stop(&self) {
-        *self.stopped() = true;
+        *self.lock_stopped() = true;
         self.stops.notify_all();
     }
 
-    fn stopped(&self) -> MutexGuard<'_, bool> {
+    fn lock_stopped(&self) -> MutexGuard<'_, bool> {
         self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -126,7 +126,7 @@ impl LeasePacer for SteadyPacing {
     }
 
     fn pause(&self, wait: Duration) -> bool {
-        let stopped = self.stops.wait_timeout_while(self.stopped(), wait, |is_stopped| !*is_stopped);
+        let stopped = self.stops.wait_timeout_while(self.lock_stopped(), wait, |is_stopped| !*is_stopped);
         !*stopped.unwrap_or_else(PoisonError::into_inner).0
     }
 }

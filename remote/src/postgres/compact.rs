@@ -86,7 +86,7 @@ async fn drop_bodies(
 ) -> Result<CollectReport> {
     let session = reader.session();
     let read = async |object| tables.object(session, object).await;
-    let Some((_, dropped)) = said.dropped(read).await? else { return Ok(report) };
+    let Some((_, dropped)) = said.read_dropped(read).await? else { return Ok(report) };
     let Some(through) = dropped.through() else { return Ok(report) };
     report.waiting = dropped.count();
     if !dry_run {
@@ -96,14 +96,14 @@ async fn drop_bodies(
         return Ok(report);
     }
     let known_bytes = dropped.known.encode();
-    let known = ObjectId::of(&known_bytes);
+    let known = ObjectId::from_content(&known_bytes);
     // Rows that lose their bodies now name it.
     needed.extend([known.hash]);
     let known_in: Vec<SequenceNumber> = said.known_in.iter().map(|(_, sequence)| *sequence).collect();
     let (next, known) = (reader.stand.next, (known, known_bytes.as_slice()));
     let dropping =
         TableCompaction { tables, session, next, dropped: &dropped, through, known, known_in: &known_in };
-    let counts = tables.tried(DROP, || dropping.run(dry_run)).await??;
+    let counts = tables.retry_request(DROP, || dropping.run(dry_run)).await??;
     if let Some(counts) = counts {
         report.dropped = counts.dropped;
         report.dropped_bytes = counts.bytes;
@@ -187,7 +187,7 @@ impl TableCompaction<'_> {
                 let changed = lease.query(&self.tables.statements.drop, &parameters).await?;
                 if changed.len() != changes.sequences.len() {
                     let reason = "it is not what was read a moment ago";
-                    return Ok(Err(self.damaged(last.into(), reason)));
+                    return Ok(Err(self.row_error(last.into(), reason)));
                 }
             }
             from = column(last.saturating_add(1));
@@ -216,7 +216,7 @@ impl TableCompaction<'_> {
         counts: &mut TableCompactionCounts,
     ) -> Result<bool> {
         let sequence = SequenceNumber::new(number(row, 0).unwrap_or_default());
-        let damaged = |reason| self.damaged(sequence, reason);
+        let damaged = |reason| self.row_error(sequence, reason);
         let kind = row.try_get::<_, i16>(1).ok().and_then(|kind| u8::try_from(kind).ok());
         let kind = kind.and_then(RecordKind::from_byte).ok_or_else(|| damaged("its kind is none"))?;
         let body = row.try_get::<_, &[u8]>(2).map_err(|_| damaged("its body is none"))?;
@@ -233,7 +233,7 @@ impl TableCompaction<'_> {
                 // It says where the slices are known, and its link covers that.
                 return Ok(self.known_in.binary_search(&sequence).is_err());
             }
-            RecordKind::DISPATCH if holds => Dropped::of(kind, body),
+            RecordKind::DISPATCH if holds => Dropped::from_body(kind, body),
             _ if holds => return Err(damaged("it is said to have lost its body, and cannot")),
             _ => return Ok(true),
         };
@@ -252,7 +252,7 @@ impl TableCompaction<'_> {
         Ok(true)
     }
 
-    fn damaged(&self, sequence: SequenceNumber, reason: &'static str) -> Error {
+    fn row_error(&self, sequence: SequenceNumber, reason: &'static str) -> Error {
         Error::Row { session: self.session, sequence, reason }
     }
 }

@@ -229,7 +229,7 @@ impl SharedPool {
         refusal
     }
 
-    async fn bounded<T>(
+    async fn with_timeout<T>(
         &self,
         request: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, DatabaseFailure> {
@@ -260,7 +260,7 @@ impl PooledConnection {
         let client = self.client()?;
         let query = client.query_typed(statement, parameters);
         let answer = match self.has_begun {
-            true => shared.bounded(query).await,
+            true => shared.with_timeout(query).await,
             false => {
                 let begin = shared.begin();
                 // All are sent at once. Where one fails, the server refuses those behind it and rolls back.
@@ -269,7 +269,7 @@ impl PooledConnection {
                     let (begun, (rows, ended)) = all.await;
                     begun.and(rows).and_then(|rows| ended.map(|()| rows))
                 };
-                shared.bounded(done).await
+                shared.with_timeout(done).await
             }
         };
         self.settle(answer)
@@ -293,7 +293,7 @@ impl PooledConnection {
     pub(super) async fn run(&mut self, statements: &str) -> Result<(), DatabaseFailure> {
         let shared = Arc::clone(&self.shared);
         self.is_busy = true;
-        let answer = shared.bounded(self.client()?.batch_execute(statements)).await;
+        let answer = shared.with_timeout(self.client()?.batch_execute(statements)).await;
         self.settle(answer)
     }
 
@@ -314,7 +314,7 @@ impl PooledConnection {
             let (begun, rows) = rows.await;
             begun.and(rows)
         };
-        shared.bounded(rows).await
+        shared.with_timeout(rows).await
     }
 
     /// Returns whether the server has warned of something since this connection was taken: it may have stopped waiting for a
@@ -348,7 +348,7 @@ impl Listener {
     /// Asks for the notifications of a channel, whose name needs no quotes but its own.
     pub(super) async fn listen(&self, channel: &str) -> Result<(), DatabaseFailure> {
         let statement = format!("LISTEN \"{channel}\"");
-        self.shared.bounded(self.connection.client.batch_execute(&statement)).await
+        self.shared.with_timeout(self.connection.client.batch_execute(&statement)).await
     }
 
     /// Returns whether nothing will come any more.

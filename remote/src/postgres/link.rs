@@ -36,35 +36,49 @@ impl fmt::Debug for Link {
 impl Link {
     /// Returns the link of a session of which nothing is held.
     pub(super) fn first(session: Uuid) -> Link {
-        Link::of(&[b"foldlog session 1\n", session.as_bytes()])
+        Link::hash_parts(&[b"foldlog session 1\n", session.as_bytes()])
     }
 
     /// Returns the link behind a claim in front of the record `next`.
     pub(super) fn claim(self, epoch: Epoch, writer: WriterId, next: SequenceNumber, name: &str) -> Link {
         let epoch = epoch.get().to_le_bytes();
-        Link::of(&[b"c", &self.0, &epoch, writer.as_bytes(), &next.to_le_bytes(), name.as_bytes()])
+        Link::hash_parts(&[b"c", &self.0, &epoch, writer.as_bytes(), &next.to_le_bytes(), name.as_bytes()])
     }
 
     /// Returns the link behind what captures add, as a column holds it.
     pub(super) fn captures(self, column: &[u8]) -> Link {
-        Link::of(&[b"p", &self.0, column])
+        Link::hash_parts(&[b"p", &self.0, column])
     }
 
     /// Returns the link behind a record that the writer of `epoch` appended.
     pub(super) fn record(self, epoch: Epoch, record: &Record<'_>) -> Link {
-        self.stated(epoch, record, record.kind, *blake3::hash(record.body).as_bytes())
+        self.stated_record(epoch, record, record.kind, *blake3::hash(record.body).as_bytes())
     }
 
     /// Returns the link behind a record of which kind and hash of the body are stated.
-    pub(super) fn stated(self, epoch: Epoch, record: &Record<'_>, kind: RecordKind, body: [u8; 32]) -> Link {
+    pub(super) fn stated_record(
+        self,
+        epoch: Epoch,
+        record: &Record<'_>,
+        kind: RecordKind,
+        body: [u8; 32],
+    ) -> Link {
         let Record { sequence, time_us, .. } = record;
         let (epoch, kind) = (epoch.get().to_le_bytes(), [kind.byte()]);
-        Link::of(&[b"r", &self.0, &epoch, &sequence.to_le_bytes(), &kind, &time_us.to_le_bytes(), &body])
+        Link::hash_parts(&[
+            b"r",
+            &self.0,
+            &epoch,
+            &sequence.to_le_bytes(),
+            &kind,
+            &time_us.to_le_bytes(),
+            &body,
+        ])
     }
 
     /// Returns the hash of what stands in the place of a dropped body, beside the link of its record.
     pub(super) fn of_dropped(self, body: &[u8]) -> [u8; 32] {
-        Link::of(&[b"d", &self.0, body]).0
+        Link::hash_parts(&[b"d", &self.0, body]).0
     }
 
     /// Makes a link of the bytes of a column, if they can be one.
@@ -77,7 +91,7 @@ impl Link {
         &self.0
     }
 
-    fn of(parts: &[&[u8]]) -> Link {
+    fn hash_parts(parts: &[&[u8]]) -> Link {
         let mut hasher = blake3::Hasher::new();
         for part in parts {
             hasher.update(part);

@@ -26,12 +26,12 @@ pub(super) fn find(lines: &str, wanted: [&str; 4]) -> Option<Vec<u8>> {
         let mut rest = line;
         for wanted in wanted {
             let (field, behind) = field(rest, true);
-            if field != "*" && unescaped(field) != wanted {
+            if field != "*" && unescape_field(field) != wanted {
                 return None;
             }
             rest = behind?;
         }
-        Some(unescaped(field(rest, false).0).into_bytes())
+        Some(unescape_field(field(rest, false).0).into_bytes())
     })
 }
 
@@ -52,7 +52,7 @@ fn field(text: &str, ended: bool) -> (&str, Option<&str>) {
     (text, None)
 }
 
-fn unescaped(field: &str) -> String {
+fn unescape_field(field: &str) -> String {
     let mut text = String::with_capacity(field.len());
     let mut letters = field.chars();
     while let Some(letter) = letters.next() {

@@ -107,7 +107,7 @@ struct PayloadRow {
 }
 
 impl PayloadRow {
-    fn of(row: &Row) -> Option<PayloadRow> {
+    fn from_row(row: &Row) -> Option<PayloadRow> {
         Some(PayloadRow {
             hash: row.try_get(0).ok()?,
             len: number(row, 1)?,
@@ -137,7 +137,7 @@ impl Tables {
         let rows = self.ask(GET, &self.statements.get_object, &parameters).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let bytes = row.try_get::<_, Option<Vec<u8>>>(1).ok().flatten();
-        let bytes = bytes.filter(|bytes| ObjectId::of(bytes) == object);
+        let bytes = bytes.filter(|bytes| ObjectId::from_content(bytes) == object);
         bytes.map(Some).ok_or(Error::Payload { object: object.file_name() })
     }
 
@@ -186,7 +186,7 @@ impl Tables {
             let parameters =
                 [(&session as _, UUID), (&from as _, Type::BYTEA), (&PAGE_ROWS as _, Type::INT8)];
             let rows = self.ask(REMOVE, &self.statements.list_objects, &parameters).await?;
-            let page: Vec<PayloadRow> = rows.iter().filter_map(PayloadRow::of).collect();
+            let page: Vec<PayloadRow> = rows.iter().filter_map(PayloadRow::from_row).collect();
             let Some(last) = page.last() else { return Ok(()) };
             from.clone_from(&last.hash);
             let is_needed = |listed: &PayloadRow| {

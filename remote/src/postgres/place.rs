@@ -66,8 +66,8 @@ impl Place for DatabasePlace {
         self.reads.collect(session, options.dry_run).map(Some)
     }
 
-    fn standing(&self, session: Uuid) -> Result<Option<SessionStanding>> {
-        self.reads.standing(session)
+    fn read_standing(&self, session: Uuid) -> Result<Option<SessionStanding>> {
+        self.reads.read_standing(session)
     }
 }
 

@@ -122,10 +122,10 @@ impl RowReader {
                 answer => answer,
             }
         };
-        let rows = tables.tried(READ, look).await?;
+        let rows = tables.retry_request(READ, look).await?;
         let Some(row) = rows.first() else { return Ok(false) };
         let (Some(link), Some(epoch)) = (link(row, 0), number(row, 1)) else {
-            return Err(self.damaged(before.into(), "its link is none"));
+            return Err(self.row_error(before.into(), "its link is none"));
         };
         self.stand = Stand { next, epoch: Epoch::new(epoch), link, name: String::new() };
         Ok(true)
@@ -139,7 +139,7 @@ impl RowReader {
     /// Reads on to the end. Returns `false` if `sink` wants no more.
     pub(super) async fn read_to_end(&mut self, sink: &mut impl PageSink) -> Result<bool> {
         let mut attempts = self.tables.begin();
-        while attempts.another().await {
+        while attempts.wait_for_next().await {
             let before = self.stand.next;
             match self.try_read(sink).await {
                 Ok(done) => return done,
@@ -147,7 +147,7 @@ impl RowReader {
                     if self.stand.next > before {
                         attempts.begin_anew();
                     }
-                    attempts.failed(refusal.reason);
+                    attempts.note_failure(refusal.reason);
                 }
                 Err(DatabaseFailure { reason, .. }) => return Err(attempts.end(READ, reason)),
             }
@@ -170,9 +170,9 @@ impl RowReader {
         let (from, to) = (column(self.stand.epoch.get()), column(head.epoch.get()));
         let claims = [(&self.session as _, UUID), (&from as _, Type::INT8), (&to as _, Type::INT8)];
         let claims = tables.pool.query(&tables.statements.claims, &claims).await?;
-        let claims: Option<Vec<Claim>> = claims.iter().map(Claim::of).collect();
+        let claims: Option<Vec<Claim>> = claims.iter().map(Claim::from_row).collect();
         let Some(claims) = claims else {
-            return Ok(Err(self.damaged(self.stand.next, "a claim behind it is none")));
+            return Ok(Err(self.row_error(self.stand.next, "a claim behind it is none")));
         };
         let mut claims = claims.into_iter().peekable();
         let mut page = Page::default();
@@ -228,7 +228,7 @@ impl RowReader {
     fn record(&mut self, row: &Row, claims: &mut Peekable<IntoIter<Claim>>, page: &mut Page) -> Result<()> {
         let sequence = self.stand.next;
         self.take_claims(claims, page)?;
-        let damaged = |reason| Err(self.damaged(sequence, reason));
+        let damaged = |reason| Err(self.row_error(sequence, reason));
         if number(row, 0) != Some(sequence.get()) {
             return damaged("it is missing");
         }
@@ -254,7 +254,8 @@ impl RowReader {
             None => link_before.record(epoch, &record.record()),
             Some(hash) => {
                 let dropped = Dropped::decode(&record.body).ok().filter(|_| kind == RecordKind::DROPPED);
-                let behind = dropped.map(|it| link_before.stated(epoch, &record.record(), it.kind, it.hash));
+                let behind =
+                    dropped.map(|it| link_before.stated_record(epoch, &record.record(), it.kind, it.hash));
                 let Some(behind) = behind.filter(|behind| behind.of_dropped(&record.body) == hash) else {
                     return damaged(
                         "what stands in the place of its body, which was dropped, is not what was put there",
@@ -289,7 +290,9 @@ impl RowReader {
             let Claim { epoch, next, writer, name, link } = claim;
             let behind = self.stand.link.claim(epoch, writer, next, &name);
             if next != self.stand.next || epoch <= self.stand.epoch || link != behind {
-                return Err(self.damaged(self.stand.next, "the claim in front of it is not what was claimed"));
+                return Err(
+                    self.row_error(self.stand.next, "the claim in front of it is not what was claimed")
+                );
             }
             page.items.push(Item::Claim { epoch, name: name.clone() });
             self.stand = Stand { next, epoch, link, name };
@@ -306,18 +309,18 @@ impl RowReader {
     ) -> Result<()> {
         self.take_claims(claims, page)?;
         if self.stand.next != head.next {
-            return Err(self.damaged(self.stand.next, "it is missing"));
+            return Err(self.row_error(self.stand.next, "it is missing"));
         }
         if self.stand.epoch != head.epoch || claims.next().is_some() {
-            return Err(self.damaged(self.stand.next, "a claim in front of it is missing"));
+            return Err(self.row_error(self.stand.next, "a claim in front of it is missing"));
         }
         if self.stand.link != head.link {
-            return Err(self.damaged(self.stand.next, "the session's row says that others stand before it"));
+            return Err(self.row_error(self.stand.next, "the session's row says that others stand before it"));
         }
         Ok(())
     }
 
-    fn damaged(&self, sequence: SequenceNumber, reason: &'static str) -> Error {
+    fn row_error(&self, sequence: SequenceNumber, reason: &'static str) -> Error {
         Error::Row { session: self.session, sequence, reason }
     }
 
@@ -342,7 +345,7 @@ impl Tables {
 
     /// Decodes a session's row.
     pub(super) fn head_of(&self, session: Uuid, row: &Row) -> Result<SessionTableRow> {
-        SessionTableRow::of(row).ok_or(Error::Row {
+        SessionTableRow::from_row(row).ok_or(Error::Row {
             session,
             sequence: 0.into(),
             reason: "the session's row is none",

@@ -196,7 +196,7 @@ impl PostgresReplicator {
     }
 
     /// Returns how a session stands by its row, which whoever reads the session verifies.
-    pub(super) fn standing(&self, session: Uuid) -> Result<Option<SessionStanding>> {
+    pub(super) fn read_standing(&self, session: Uuid) -> Result<Option<SessionStanding>> {
         let tables = Arc::clone(&self.tables);
         self.runtime.run(async move {
             if !tables.has_tables(STANDING).await? {
@@ -423,7 +423,7 @@ impl Replicator for PostgresReplicator {
     fn confirm(&self, session: Uuid, epoch: u64) -> Result<(), ReplicaError> {
         self.confirmations.last(session, epoch)?;
         let (tables, asked) = (Arc::clone(&self.tables), self.clock.now());
-        let ask = async move { tables.tried(CONFIRM, || tables.head(session)).await? };
+        let ask = async move { tables.retry_request(CONFIRM, || tables.head(session)).await? };
         let head = self.runtime.run(ask).and_then(|head| head).map_err(replica_error)?;
         let error = match head {
             Some(head) if head.epoch.get() == epoch => {
@@ -468,19 +468,19 @@ impl Tables {
         statement: &str,
         parameters: &[super::connection::Parameter<'_>],
     ) -> Result<Vec<tokio_postgres::Row>> {
-        self.tried(what, || self.pool.query(statement, parameters)).await
+        self.retry_request(what, || self.pool.query(statement, parameters)).await
     }
 
     /// Makes a request that may be made again, until it is answered.
-    pub(super) async fn tried<T, F>(&self, what: &'static str, request: impl Fn() -> F) -> Result<T>
+    pub(super) async fn retry_request<T, F>(&self, what: &'static str, request: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T, DatabaseFailure>>,
     {
         let mut attempts = self.begin();
-        while attempts.another().await {
+        while attempts.wait_for_next().await {
             match request().await {
                 Ok(answer) => return Ok(answer),
-                Err(refusal) if refusal.may_pass() => attempts.failed(refusal.reason),
+                Err(refusal) if refusal.may_pass() => attempts.note_failure(refusal.reason),
                 Err(DatabaseFailure { reason, .. }) => return Err(attempts.end(what, reason)),
             }
         }
@@ -494,7 +494,7 @@ impl Tables {
 
     /// Returns the version of the tables, `None` if there are none, and refuses those that this crate does not know.
     pub(super) async fn version(&self, what: &'static str) -> Result<Option<i32>> {
-        let version = self.tried(what, || super::schema::version(&self.pool, &self.schema)).await?;
+        let version = self.retry_request(what, || super::schema::version(&self.pool, &self.schema)).await?;
         version.map(|version| super::schema::check(version).map(|()| version)).transpose()
     }
 }

@@ -105,10 +105,12 @@ pub(super) fn check(found: i32) -> Result<()> {
 pub(super) async fn prepare(pool: &Pool, schema: &str, retries: Retries) -> Result<()> {
     const WHAT: &str = "make the tables in the database";
     let mut attempts = pool.attempts(retries);
-    while attempts.another().await {
+    while attempts.wait_for_next().await {
         match try_prepare(pool, schema).await {
             Ok(done) => return done,
-            Err(refusal) if refusal.may_pass() || refusal.is_duplicate() => attempts.failed(refusal.reason),
+            Err(refusal) if refusal.may_pass() || refusal.is_duplicate() => {
+                attempts.note_failure(refusal.reason);
+            }
             Err(DatabaseFailure { reason, .. }) => return Err(attempts.end(WHAT, reason)),
         }
     }

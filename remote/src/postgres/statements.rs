@@ -200,7 +200,7 @@ pub(super) struct SessionTableRow {
 
 impl SessionTableRow {
     /// `None` if the columns hold what nobody writes there.
-    pub(super) fn of(row: &Row) -> Option<SessionTableRow> {
+    pub(super) fn from_row(row: &Row) -> Option<SessionTableRow> {
         Some(SessionTableRow {
             epoch: Epoch::new(number(row, 0)?),
             next: number(row, 1)?.into(),
@@ -223,7 +223,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    pub(super) fn of(row: &Row) -> Option<Claim> {
+    pub(super) fn from_row(row: &Row) -> Option<Claim> {
         Some(Claim {
             epoch: Epoch::new(number(row, 0)?),
             next: number(row, 1)?.into(),

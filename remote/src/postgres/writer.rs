@@ -129,20 +129,20 @@ impl RowWriter {
             &tables.statements.claim
         };
         let (mut attempts, mut in_doubt) = (tables.begin(), false);
-        while attempts.another().await {
+        while attempts.wait_for_next().await {
             match tables.commit(statement, &parameters, 1).await {
                 Ok(written) => {
                     if written? {
                         return Ok(());
                     }
-                    attempts.failed(RemoteFailure::Conflict);
+                    attempts.note_failure(RemoteFailure::Conflict);
                 }
                 Err(refusal) => {
                     in_doubt |= !refusal.is_certain;
                     if !in_doubt && !refusal.may_pass() {
                         return Err(attempts.end(CLAIM, refusal.reason));
                     }
-                    attempts.failed(refusal.reason);
+                    attempts.note_failure(refusal.reason);
                 }
             }
             match tables.head(self.session).await {
@@ -151,7 +151,7 @@ impl RowWriter {
                     StatementFate::Committed | StatementFate::Overtaken(_) => in_doubt = true,
                     StatementFate::Open => {}
                 },
-                Err(refusal) => attempts.failed(refusal.reason),
+                Err(refusal) => attempts.note_failure(refusal.reason),
             }
         }
         Err(if in_doubt { attempts.last().unknown(self.next) } else { attempts.error(CLAIM) })
@@ -189,13 +189,13 @@ impl RowWriter {
         self.check()?;
         if let Some(pending) = &self.pending {
             let mut attempts = self.tables.begin();
-            attempts.failed(RemoteFailure::TimedOut);
+            attempts.note_failure(RemoteFailure::TimedOut);
             return Err(attempts.last().unknown(pending.next));
         }
         let (next, link, nonce) = (self.next, self.link, Uuid::new_v4());
         let (kinds, times, bodies, links) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut batch = RowBatch { next, link, nonce, kinds, times, bodies, captures: Vec::new(), links };
-        let records = records.get(..fitting(records)).unwrap_or_default();
+        let records = records.get(..count_fitting(records)).unwrap_or_default();
         let mut beside = captures.map(|captures| {
             let next = next + records.len() as u64;
             AppendCaptures { next, ..captures.clone() }.encode()
@@ -272,13 +272,13 @@ impl RowWriter {
             (&batch.links as _, Type::BYTEA_ARRAY),
         ];
         let (mut attempts, mut in_doubt) = (tables.begin(), false);
-        while attempts.another().await {
+        while attempts.wait_for_next().await {
             match tables.commit(&tables.statements.append, &parameters, batch.bodies.len() as u64).await {
                 Ok(written) => {
                     if written? {
                         return Ok(None);
                     }
-                    attempts.failed(RemoteFailure::Conflict);
+                    attempts.note_failure(RemoteFailure::Conflict);
                 }
                 Err(refusal) if refusal.is_duplicate() => {
                     let reason = "a record stands there already, behind the session's end";
@@ -289,7 +289,7 @@ impl RowWriter {
                     if !in_doubt && !refusal.may_pass() {
                         return Err(attempts.end(APPEND, refusal.reason));
                     }
-                    attempts.failed(refusal.reason);
+                    attempts.note_failure(refusal.reason);
                 }
             }
             match self.fate(batch).await {
@@ -299,7 +299,7 @@ impl RowWriter {
                     StatementFate::Committed | StatementFate::Overtaken(_) => in_doubt = true,
                     StatementFate::Open => {}
                 },
-                Err(refusal) => attempts.failed(refusal.reason),
+                Err(refusal) => attempts.note_failure(refusal.reason),
             }
         }
         Err(if in_doubt { attempts.last().unknown(batch.next) } else { attempts.error(APPEND) })
@@ -373,7 +373,7 @@ impl RowWriter {
 }
 
 /// Returns how many records fit into one statement: one at least.
-fn fitting(records: &[Record<'_>]) -> usize {
+fn count_fitting(records: &[Record<'_>]) -> usize {
     let mut bytes = 0;
     let fits = records.iter().take(APPEND_RECORDS).take_while(|record| {
         bytes += record.body.len();

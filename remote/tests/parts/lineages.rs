@@ -167,7 +167,7 @@ pub(crate) fn make(lineage: Lineage, directory: &Path, open: Opens<'_>) -> Uuid 
             match lineage {
                 Lineage::ForkOfCompacted => {
                     let log = LogReader::open(plain.session_dir(id)).unwrap();
-                    let known = log.compacted()[0].known[1];
+                    let known = log.compacted_ranges()[0].known[1];
                     fork(id, known).0
                 }
                 _ => id,
@@ -220,8 +220,11 @@ pub(crate) fn assert_alike(lineage: Lineage, own: &Path, made: &Path) {
     let last = own.last_position();
     assert_eq!(made.last_position(), last, "{lineage:?}");
     assert_eq!(made.digest_through(last).unwrap(), own.digest_through(last).unwrap(), "{lineage:?}");
-    assert_eq!((made.opened(), made.opened_sequence()), (own.opened(), own.opened_sequence()));
-    assert_eq!((made.tags(), made.declared()), (own.tags(), own.declared()));
+    assert_eq!(
+        (made.opening_record(), made.opened_sequence()),
+        (own.opening_record(), own.opened_sequence())
+    );
+    assert_eq!((made.tags(), made.declarations()), (own.tags(), own.declarations()));
     let mut known = 0;
     for position in 0..=last.get() {
         match (own.state_reader_at(position), made.state_reader_at(position)) {
@@ -235,7 +238,8 @@ pub(crate) fn assert_alike(lineage: Lineage, own: &Path, made: &Path) {
             }
             // The bodies were held before they were dropped; or none was dropped yet.
             (Err(Error::Compacted { .. }), Ok(_)) => {
-                let before = made.compacted().first().is_some_and(|range| range.from > position.into());
+                let before =
+                    made.compacted_ranges().first().is_some_and(|range| range.from > position.into());
                 let held = matches!(lineage, Lineage::HeldThenCompacted | Lineage::CompactedAgain);
                 assert!(before || held, "{lineage:?} at {position}");
             }
@@ -243,8 +247,8 @@ pub(crate) fn assert_alike(lineage: Lineage, own: &Path, made: &Path) {
         }
     }
     assert!(known > 10, "{lineage:?}: {known}");
-    if own.compacted().is_empty() {
-        assert_eq!(made.compacted(), Vec::new(), "{lineage:?}");
+    if own.compacted_ranges().is_empty() {
+        assert_eq!(made.compacted_ranges(), Vec::new(), "{lineage:?}");
     }
 }
 
@@ -330,7 +334,7 @@ pub(crate) fn pull_and_fetch(lineage: Lineage, open: Opens<'_>) {
     assert_alike(lineage, &own, &made);
     if lineage == Lineage::HeldThenCompacted {
         // What was held with its bodies has them.
-        let compacted = [&own, &made].map(|dir| LogReader::open(dir).unwrap().compacted());
+        let compacted = [&own, &made].map(|dir| LogReader::open(dir).unwrap().compacted_ranges());
         assert_eq!(compacted.map(|ranges| ranges.len()), [1, 0]);
     }
     assert_eq!(store.pull(id).unwrap().new, 0);

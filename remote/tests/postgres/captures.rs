@@ -75,7 +75,7 @@ fn captures_come_back_in_front_of_the_records_of_their_append_and_damage_is_seen
     let one = replicator(&url, "one", retries());
     claim(&one, session).unwrap();
     append(&one, session, 1, 0, &["without"]).unwrap();
-    let packs = [ObjectId::of(b"a"), ObjectId::of(b"b")];
+    let packs = [ObjectId::from_content(b"a"), ObjectId::from_content(b"b")];
     let many: Vec<String> = (0..5_000).map(|n| n.to_string()).collect();
     let records: Vec<_> = (1..).zip(&many).map(|(sequence, text)| record(sequence, text)).collect();
     let captures = CapturePacks { packs: &packs, inlined: b"more" };

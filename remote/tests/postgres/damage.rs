@@ -117,7 +117,7 @@ fn payloads_come_back_as_they_were_or_not_at_all() {
     let one = replicator(&url, "one", hasty());
     claim(&one, session).unwrap();
     let bytes = b"payload ".repeat(1 << 20);
-    let object = ObjectId::of(&bytes);
+    let object = ObjectId::from_content(&bytes);
     assert!(reason(one.get_object(session, object)).contains("is missing"));
     one.put_object(session, object, &bytes).unwrap();
     one.put_object(session, object, &bytes).unwrap();
@@ -139,7 +139,7 @@ fn tables_of_a_later_version_are_refused_by_readers_and_by_writers_that_were_the
     let one = replicator(&url, "one", hasty());
     claim(&one, session).unwrap();
     append(&one, session, 1, 0, &["a"]).unwrap();
-    let object = ObjectId::of(b"x");
+    let object = ObjectId::from_content(b"x");
     one.put_object(session, object, b"x").unwrap();
     let (read, two) = (one.read(session, &mut |_| {}).unwrap(), replicator(&url, "two", hasty()));
     claim(&two, session).unwrap();
@@ -148,7 +148,7 @@ fn tables_of_a_later_version_are_refused_by_readers_and_by_writers_that_were_the
         append(&two, session, 2, 1, &["b"]),
         one.claim(session, read.next).map(drop),
         one.read(session, &mut |_| {}).map(drop),
-        one.put_object(session, ObjectId::of(b"y"), b"y"),
+        one.put_object(session, ObjectId::from_content(b"y"), b"y"),
     ] {
         let text = reason(refused);
         assert!(text.contains("version 99, newer than 4"), "{text}");

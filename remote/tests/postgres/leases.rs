@@ -90,7 +90,7 @@ fn tables_without_leases_get_them_with_the_next_claim() {
          UPDATE {schema}.version SET version = 1"
     ));
     assert_eq!(place.lease(id).unwrap(), None);
-    assert_eq!(place.standing(id).unwrap().unwrap().epoch, 1);
+    assert_eq!(place.read_standing(id).unwrap().unwrap().epoch, 1);
     let session = store().open_session(id, &types()).unwrap();
     assert_eq!(place.lease(id).unwrap().map(|lease| lease.epoch), Some(2));
     session.close().unwrap();

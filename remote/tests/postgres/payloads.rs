@@ -25,14 +25,14 @@ fn append(
     sequence: u64,
     bytes: &[u8],
 ) -> Result<(), foldlog::replication::ReplicaError> {
-    let data = ObjectId::of(bytes).reference();
+    let data = ObjectId::from_content(bytes).reference();
     let body = Observed { name: "n".to_owned(), data: Payload::new(&data) }.encode();
     let record = Record { sequence: sequence.into(), kind: RecordKind::OBSERVED, time_us: 0, body: &body };
     worker.append(session, epoch, None, &[record])
 }
 
 fn put(worker: &PostgresReplicator, session: Uuid, bytes: &[u8]) {
-    worker.put_object(session, ObjectId::of(bytes), bytes).unwrap();
+    worker.put_object(session, ObjectId::from_content(bytes), bytes).unwrap();
 }
 
 fn collect(url: &str, session: Uuid, dry_run: bool) -> CollectReport {
@@ -54,7 +54,7 @@ fn pass_a_day(server: &Server, url: &str) {
 }
 
 fn is_there(worker: &PostgresReplicator, session: Uuid, bytes: &[u8]) -> bool {
-    worker.get_object(session, ObjectId::of(bytes)).is_ok_and(|found| found == bytes)
+    worker.get_object(session, ObjectId::from_content(bytes)).is_ok_and(|found| found == bytes)
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn a_session_goes_to_a_database_and_is_taken_over_from_there() {
     assert!(place.sessions().unwrap().is_empty());
     let old = store(&one, place.as_ref(), "one").create(&types()).unwrap();
     let id = old.id();
-    assert!(old.replicated().unwrap().at.starts_with("PostgreSQL at localhost:"));
+    assert!(old.replicated_record().unwrap().at.starts_with("PostgreSQL at localhost:"));
     for n in 0..300 {
         old.dispatch(note(format!("{n}"))).unwrap();
     }
@@ -33,10 +33,10 @@ fn a_session_goes_to_a_database_and_is_taken_over_from_there() {
     old.sync().unwrap();
 
     assert_eq!(place.sessions().unwrap(), [id]);
-    let standing = place.standing(id).unwrap().unwrap();
+    let standing = place.read_standing(id).unwrap().unwrap();
     assert_eq!((standing.epoch, standing.name.as_str()), (1, "one"));
     assert_eq!(standing.next.get(), old.position().unwrap().get() + 1);
-    assert_eq!(place.standing(uuid::Uuid::from_u128(1)).unwrap(), None);
+    assert_eq!(place.read_standing(uuid::Uuid::from_u128(1)).unwrap(), None);
     let mut reader = place.reader(id).unwrap();
     let (mut objects, mut last) = (Vec::new(), None);
     reader
@@ -51,7 +51,7 @@ fn a_session_goes_to_a_database_and_is_taken_over_from_there() {
     // Payloads out of line stand under their hashes.
     assert_eq!(objects.len(), 1);
     let bytes = reader.object(objects[0]).unwrap().unwrap();
-    assert_eq!(ObjectId::of(&bytes), objects[0]);
+    assert_eq!(ObjectId::from_content(&bytes), objects[0]);
 
     let new = store(&two, place.as_ref(), "two").take_over(id, &types()).unwrap();
     assert_eq!(texts(&new), texts(&old));

@@ -135,7 +135,7 @@ fn a_commit_waits_for_the_disk_whatever_role_or_database_have_set() {
     ));
     append(&one, SESSION, 1, 0, &["a"]).unwrap();
     claim(&one, SESSION).unwrap();
-    one.put_object(SESSION, foldlog::ObjectId::of(b"x"), b"x").unwrap();
+    one.put_object(SESSION, foldlog::ObjectId::from_content(b"x"), b"x").unwrap();
     let seen = server.query(&format!("SELECT level FROM {schema}.seen"));
     let seen: Vec<String> = seen.iter().map(|row| row.get(0)).collect();
     assert_eq!(seen, ["on", "on", "on"]);

@@ -87,11 +87,12 @@ impl Checked {
                 RecordKind::DROPPED => {
                     assert_eq!(
                         Dropped::decode(one.body),
-                        Ok(Dropped::of(RecordKind::DISPATCH, whole.as_bytes()))
+                        Ok(Dropped::from_body(RecordKind::DISPATCH, whole.as_bytes()))
                     );
                     assert!(sequence % 3 != 0);
                     self.without += 1;
-                    self.known.extend(Dropped::known(one.body).unwrap().map(|known| (sequence, known)));
+                    self.known
+                        .extend(Dropped::decode_known(one.body).unwrap().map(|known| (sequence, known)));
                 }
                 kind => panic!("{kind} at {sequence}"),
             }
@@ -140,7 +141,7 @@ fn bodies_that_were_dropped_go_with_their_chunks_and_the_chain_stays_as_it_is() 
         let (checked, ended) = read(&net).await;
         assert_eq!((ended, checked.records, checked.without), (Ok(()), 25, 8));
         // Each of the four ranges says where the slices are known: of a range of volumes there is one object.
-        let known = ObjectId::of(&dropped(13).known.encode());
+        let known = ObjectId::from_content(&dropped(13).known.encode());
         assert_eq!(checked.known, [1, 4, 7, 11].map(|at| (at, known)));
         assert_eq!(
             place(&net, 1).get_object(SESSION, known).await.unwrap(),
@@ -326,11 +327,11 @@ fn what_was_known_before_is_said_behind_nothing_that_lost_bodies_since() {
         append(&mut writer, 8).await.unwrap();
         // A local compaction had dropped these before they were held.
         let (old, new) = (dropped(9), dropped(15));
-        let known = |of: &DroppedBodies| ObjectId::of(&of.known.encode());
+        let known = |of: &DroppedBodies| ObjectId::from_content(&of.known.encode());
         let mut payloads = Payloads::new(place(&net, 0), SESSION);
         payloads.put(known(&old), old.known.encode()).await.unwrap();
         for number in 8..16 {
-            let stands = Dropped::of(RecordKind::DISPATCH, body(number).as_bytes());
+            let stands = Dropped::from_body(RecordKind::DISPATCH, body(number).as_bytes());
             let stands = if number % 4 == 0 { stands.encode_held(known(&old)) } else { stands.encode() };
             writer.append([record(RecordKind::DROPPED, number, &stands)]).await.unwrap();
         }
@@ -346,7 +347,7 @@ fn what_was_known_before_is_said_behind_nothing_that_lost_bodies_since() {
         let mut reader = ChunkReader::new(place(&net, 1), SESSION);
         let see = &mut |chunk: &Chunk<'_>| {
             let dropped = chunk.records().filter(|record| record.kind == RecordKind::DROPPED);
-            said.extend(dropped.filter_map(|record| Dropped::known(record.body).unwrap()));
+            said.extend(dropped.filter_map(|record| Dropped::decode_known(record.body).unwrap()));
         };
         reader.read_to_end(see).await.unwrap();
         assert!(said.len() > 3 && said.iter().all(|one| *one == known(&new)), "{said:?}");
@@ -377,7 +378,7 @@ fn a_reader_in_the_middle_has_the_old_objects_or_the_new_ones() {
             reader.read_to_end(&mut |chunk| checked.see(chunk)).await.unwrap();
             assert_eq!(checked.records, 29, "behind {stops} chunks");
             // What is known is never that of an older compaction behind that of a newer one.
-            let newer = ObjectId::of(&dropped(19).known.encode());
+            let newer = ObjectId::from_content(&dropped(19).known.encode());
             let first = checked.known.iter().position(|(_, known)| *known == newer);
             let from = first.unwrap_or(checked.known.len());
             assert!(checked.known[from..].iter().all(|(_, known)| *known == newer), "{:?}", checked.known);
@@ -475,7 +476,7 @@ fn schedules_of_collections_and_readers_over_a_failing_store_lose_no_record_and_
                 let all = dropped(through);
                 let mut these = DroppedBodies { runs: Vec::new(), ..all.clone() };
                 all.sequences().filter(|one| !said.contains(one)).for_each(|one| these.push(one));
-                ends.push(ObjectId::of(&these.known.encode()));
+                ends.push(ObjectId::from_content(&these.known.encode()));
                 say(&mut writer, &these).await;
                 append(&mut writer, net.draw(6)).await.unwrap();
                 time::sleep(MIN_AGE).await;

@@ -21,7 +21,7 @@ async fn log() -> Arc<Net> {
     let net = Net::new(1, 0);
     let mut writer =
         ChunkWriter::claim(ChunkReader::new(bucket(&net, 0), SESSION), "w", &mut |_| {}).await.unwrap();
-    let packs = [ObjectId::of(b"a pack"), ObjectId::of(b"another pack")];
+    let packs = [ObjectId::from_content(b"a pack"), ObjectId::from_content(b"another pack")];
     let mut records = [record(0, b"zero"), record(1, b"one")].into_iter().peekable();
     writer.queue(Some((&packs, b"a third")), &mut records).unwrap();
     writer.settle().await.unwrap();
@@ -79,7 +79,7 @@ fn captures_are_read_as_they_were_written_and_no_length_in_them_is_believed() {
         let chunk = Chunk::decode(&whole, 1).unwrap();
         let captures = chunk.captures.unwrap();
         let packs: Vec<ObjectId> = captures.packs().collect();
-        assert_eq!(packs, [ObjectId::of(b"a pack"), ObjectId::of(b"another pack")]);
+        assert_eq!(packs, [ObjectId::from_content(b"a pack"), ObjectId::from_content(b"another pack")]);
         assert_eq!(captures.inlined, b"a third");
         assert_eq!(chunk.records().count(), 2);
         // Nothing is said of captures in chunks without.

@@ -18,7 +18,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// A payload, one of many.
 fn payload(number: u64) -> (ObjectId, Vec<u8>) {
     let bytes = format!("payload {number}").into_bytes();
-    (ObjectId::of(&bytes), bytes)
+    (ObjectId::from_content(&bytes), bytes)
 }
 
 /// A worker: it puts payloads in front of the records that name them.

@@ -89,7 +89,7 @@ fn credentials_that_expire_in_the_middle_lose_nothing_and_fence_nobody() {
             Error::Unknown { next: 2.into(), failure: RemoteFailure::Denied, details: Box::default() }
         );
         assert!(writer.is_in_doubt());
-        assert_eq!((writer.acknowledged().get(), writer.next_sequence().get()), (1, 2));
+        assert_eq!((writer.acknowledged_sequence().get(), writer.next_sequence().get()), (1, 2));
         // What comes next is not put in front of what is in doubt.
         let denied = writer.append([record(2, b"after")]).await.unwrap_err();
         assert_eq!(
@@ -234,7 +234,7 @@ fn a_chunk_of_a_superseded_writer_behind_the_claim_is_ignored() {
             .read_to_end(&mut |chunk| read.extend(chunk.records().map(|one| one.body.to_vec())))
             .await
             .unwrap();
-        assert_eq!((read, reader.ignored()), (vec![b"body".to_vec()], 1));
+        assert_eq!((read, reader.ignored_count()), (vec![b"body".to_vec()], 1));
         let third = claim(&net, 3).await.unwrap();
         assert_eq!(third.epoch().get(), 3);
     });

@@ -242,16 +242,16 @@ fn a_replicator_that_was_paused_puts_payloads_again_that_were_removed_meanwhile(
         (next, replicator.claim(world.id, next).unwrap())
     };
     let append = |replicator: &ObjectReplicator, epoch, sequence, bytes: &[u8]| {
-        let data = ObjectId::of(bytes).reference();
+        let data = ObjectId::from_content(bytes).reference();
         let body = Observed { name: "n".to_owned(), data: Payload::new(&data) }.encode();
         let record = Record { sequence, kind: RecordKind::OBSERVED, time_us: 0, body: &body };
         replicator.append(world.id, epoch, None, &[record])
     };
     let put = |replicator: &ObjectReplicator, bytes: &[u8]| {
-        replicator.put_object(world.id, ObjectId::of(bytes), bytes).unwrap();
+        replicator.put_object(world.id, ObjectId::from_content(bytes), bytes).unwrap();
     };
     let names = |bytes: &[u8]| {
-        let hash = ObjectId::of(bytes).file_name();
+        let hash = ObjectId::from_content(bytes).file_name();
         files(&world.held().join("objects"))
             .iter()
             .filter(|path| path.display().to_string().contains(&hash))
@@ -278,7 +278,7 @@ fn a_replicator_that_was_paused_puts_payloads_again_that_were_removed_meanwhile(
     let other = worker("other");
     claim(&other);
     for bytes in [&stays[..], goes] {
-        assert_eq!(other.get_object(world.id, ObjectId::of(bytes)).unwrap(), bytes);
+        assert_eq!(other.get_object(world.id, ObjectId::from_content(bytes)).unwrap(), bytes);
     }
 }
 
@@ -320,7 +320,7 @@ fn nobody_goes_back_to_what_the_bucket_may_have_dropped_whatever_its_own_log_has
     world.grow_old();
     let session = world.store(1).take_over(world.id, &types()).unwrap();
     let kept = session.snapshots().unwrap()[0].position;
-    assert!(LogReader::open(session.dir()).unwrap().compacted().is_empty(), "it has all bodies");
+    assert!(LogReader::open(session.dir()).unwrap().compacted_ranges().is_empty(), "it has all bodies");
     for back in [20_u64, 50, 100] {
         assert!(back != kept.get());
         let refused = session.rollback_to(back);
@@ -350,7 +350,7 @@ fn nobody_goes_back_to_what_the_bucket_may_have_dropped_whatever_its_own_log_has
     world.grow_old();
     assert!(world.collect().dropped > 0);
     let session = world.store_in(older.path(), "worker 0").open_session(world.id, &types()).unwrap();
-    assert!(LogReader::open(session.dir()).unwrap().compacted().is_empty(), "it has all bodies");
+    assert!(LogReader::open(session.dir()).unwrap().compacted_ranges().is_empty(), "it has all bodies");
     let refused = session.rollback_to(20_u64);
     assert!(matches!(refused, Err(Error::Compacted { .. })), "{refused:?}");
     write(&session, 150..160);

@@ -53,7 +53,7 @@ fn what_is_held_is_the_log_record_for_record_with_its_payloads() {
         let key = bucket.remote().bucket().object_key(id, object);
         let bytes =
             future::block_on(async { bucket.store().get(&key).await.unwrap().bytes().await.unwrap() });
-        assert_eq!(ObjectId::of(&bytes), object);
+        assert_eq!(ObjectId::from_content(&bytes), object);
     }
 }
 

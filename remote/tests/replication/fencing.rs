@@ -65,7 +65,7 @@ fn a_worker_that_reads_the_acknowledgement_of_a_begin_after_a_takeover_starts_no
         let poisoned = session.dispatch(note("too late")).unwrap_err();
         assert!(matches!(&poisoned, Error::Poisoned { cause } if matches!(**cause, Error::Fenced { .. })));
         // Whoever reads the log learns from which record on nothing was acknowledged.
-        let told = foldlog::inspect::fenced(session.dir()).unwrap();
+        let told = foldlog::inspect::read_fence(session.dir()).unwrap();
         assert_eq!((told.from.get(), told.epoch), (bucket.records(id).len() as u64, 2));
     }
 }

@@ -72,7 +72,7 @@ fn what_the_log_lost_and_the_bucket_has_comes_back_with_its_payloads() {
     assert_eq!(texts(&session).len(), 6, "{:?}", texts(&session));
     assert_eq!(texts(&session)[3], "acknowledged");
     // As durable as they were.
-    assert_eq!(session.synced(), session.position().unwrap() + 1);
+    assert_eq!(session.synced_end(), session.position().unwrap() + 1);
     assert!(!session.is_interrupted());
     session.close().unwrap();
     assert_eq!(worker.digest(worker.older.path()), worker.digest(worker.directory.path()));

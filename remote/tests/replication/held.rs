@@ -23,7 +23,7 @@ fn a_store_without_the_replicator_reads_a_held_session_and_does_not_write_it() {
     let session = store(&directory, &bucket, "one").create(&types()).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.dispatch(note("held")).unwrap();
-    let replicated = session.replicated().unwrap();
+    let replicated = session.replicated_record().unwrap();
     assert_eq!((replicated.by.as_str(), replicated.epoch, session.epoch()), ("one", 1, Some(1)));
     session.close().unwrap();
     assert_eq!(bucket.kinds(id)[..2], ["opened", "replicated"]);
@@ -36,7 +36,7 @@ fn a_store_without_the_replicator_reads_a_held_session_and_does_not_write_it() {
     assert_eq!(texts(&plain.open_read_only(id, &types()).unwrap()), ["held"]);
     assert_eq!(plain.open_read_only(id, &types()).unwrap().epoch(), None);
     let log = LogReader::open(&dir).unwrap();
-    assert_eq!((log.records_len(), log.replicated()), (records, Some(&replicated)));
+    assert_eq!((log.records_len(), log.replicated_record()), (records, Some(&replicated)));
     assert_eq!(overview(&dir, 0, None).unwrap().replicated, Some(replicated));
     let refused = plain.open_session(id, &types()).unwrap_err().to_string();
     assert!(refused.contains("a replica holds session") && refused.contains("another worker"), "{refused}");
@@ -78,7 +78,7 @@ fn a_session_that_gets_a_replicator_says_so_durably_before_it_is_there() {
         plain.close().unwrap();
         let before = LogReader::open(&dir).unwrap().records_len();
         let session = store_at(&directory, &bucket, "one", durability).open_session(id, &types()).unwrap();
-        assert_eq!(session.synced(), before + 1);
+        assert_eq!(session.synced_end(), before + 1);
         drop(session);
         // Once is enough.
         store_at(&directory, &bucket, "one", durability).open_session(id, &types()).unwrap().close().unwrap();
@@ -103,7 +103,7 @@ fn an_interrupted_session_says_so_too() {
     .unwrap();
     // The copy is what a kill in the midst of the call leaves.
     let session = store(&saved, &bucket, "one").open_session(id, &types()).unwrap();
-    assert!(session.is_interrupted() && session.replicated().is_some());
+    assert!(session.is_interrupted() && session.replicated_record().is_some());
     session.close().unwrap();
     assert_eq!(bucket.kinds(id).last().map(String::as_str), Some("replicated"));
     assert!(is_refused(plain_store(saved.path(), false).open_to_recover(id)));
@@ -134,10 +134,10 @@ fn images_rollbacks_and_copies_forget_nothing_of_it() {
     let options = StoreOptions { unreplicated: true, ..StoreOptions::default() };
     let opened = Store::open_with(directory.path(), options).unwrap().open_session(id, &state).unwrap();
     assert!(opened.recovery().from_image.is_some());
-    assert!(opened.replicated().is_some());
+    assert!(opened.replicated_record().is_some());
     drop(opened);
     assert!(overview(&dir, 0, None).unwrap().replicated.is_some());
-    assert!(LogReader::open(&dir).unwrap().replicated().is_some());
+    assert!(LogReader::open(&dir).unwrap().replicated_record().is_some());
 
     let copies = tempfile::tempdir().unwrap();
     let to = Store::open(copies.path()).unwrap();
@@ -154,7 +154,7 @@ fn a_fork_is_held_where_its_own_store_has_a_replicator() {
     session.sync().unwrap();
     let (id, at) = (session.id(), session.position().unwrap());
     let fork = workers.fork(id, at, &types(), SessionOptions::default()).unwrap();
-    assert!(fork.replicated().is_some());
+    assert!(fork.replicated_record().is_some());
     let held = fork.id();
     fork.close().unwrap();
     assert!(is_refused(plain_store(directory.path(), false).open_session(held, &types())));
@@ -162,11 +162,11 @@ fn a_fork_is_held_where_its_own_store_has_a_replicator() {
     // What holds the parent does not hold a fork that was made without it.
     let plain = plain_store(directory.path(), false);
     let fork = plain.fork(id, at, &types(), SessionOptions::default()).unwrap();
-    assert_eq!(fork.replicated(), None);
+    assert_eq!(fork.replicated_record(), None);
     let own = fork.id();
     fork.dispatch(note("own")).unwrap();
     fork.close().unwrap();
     let fork = plain.open_session(own, &types()).unwrap();
     assert_eq!(texts(&fork), ["shared", "own"]);
-    assert!(LogReader::open(fork.dir()).unwrap().replicated().is_none());
+    assert!(LogReader::open(fork.dir()).unwrap().replicated_record().is_none());
 }

@@ -152,7 +152,7 @@ fn what_was_spent_on_the_lost_machine_is_spent_on_the_other() {
     let new = second.take_over(id, &types()).unwrap();
     let there = Arc::new(BudgetTracker::default());
     let runner = over(&new, &there, false);
-    assert_eq!(there.of("research").cost_micros, 80);
+    assert_eq!(there.usage_of("research").cost_micros, 80);
     assert!(call(&runner).unwrap().success);
-    assert_eq!(there.of("research").cost_micros, 120);
+    assert_eq!(there.usage_of("research").cost_micros, 120);
 }

@@ -24,7 +24,7 @@ fn holds_and_is_taken_over(place: &dyn Place) {
     old.sync().unwrap();
 
     assert!(place.sessions().unwrap().contains(&id));
-    let standing = place.standing(id).unwrap().unwrap();
+    let standing = place.read_standing(id).unwrap().unwrap();
     assert_eq!((standing.epoch, standing.name.as_str()), (1, "one"));
     assert_eq!(standing.next.get(), old.position().unwrap().get() + 1);
     let mut reader = place.reader(id).unwrap();

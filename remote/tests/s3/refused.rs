@@ -38,7 +38,7 @@ fn a_bucket_that_is_not_there_is_no_empty_log() {
     let url = format!("s3://{}-not/team", server.bucket);
     assert_eq!(failure(claim(&url, &server.variables())), RemoteFailure::Missing);
     let place = open_place_with(&url, server::retries(), &server.variables()).unwrap();
-    assert_eq!(failure(place.standing(SESSION).unwrap_err()), RemoteFailure::Missing);
+    assert_eq!(failure(place.read_standing(SESSION).unwrap_err()), RemoteFailure::Missing);
     assert_eq!(failure(place.sessions().unwrap_err()), RemoteFailure::Missing);
     let replicator = place.replicator("worker").unwrap();
     match replicator.read(SESSION, &mut |_| {}).unwrap_err() {

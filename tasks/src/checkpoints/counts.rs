@@ -33,7 +33,7 @@ pub(super) struct CheckpointCounts {
 }
 
 /// Counts what a session holds at `position`, from the latest of these checkpoints that is before it and counts there.
-pub(super) fn counted(
+pub(super) fn count_at(
     records: &impl RecordSource,
     created: &[Checkpoint],
     position: SequenceNumber,
@@ -138,7 +138,7 @@ impl CheckpointCounter<'_> {
             let Ok(Some(after)) = captures.get::<FilesystemSnapshot>(workspace) else { continue };
             let before = self.workspaces.insert(workspace.to_owned(), after.clone());
             let Some(before) = before.filter(|before| before.commit != after.commit) else { continue };
-            let Some(reader) = self.readers.of(workspace) else { continue };
+            let Some(reader) = self.readers.reader_for(workspace) else { continue };
             // Captures that cannot be compared are named by the session's state.
             if let Ok(changes) = reader.changes(Some(&before), &after) {
                 self.manifest.file_modifications_count += changes.len() as u64;

@@ -72,7 +72,7 @@ impl CheckpointManager {
     pub fn new(session: Session) -> CheckpointManager {
         let (history, forks) = (Arc::default(), BTreeMap::new());
         let known = CheckpointCache { history, through: None, since: None, auto_save: true, forks };
-        let stores = WorkspaceStores::beside(session.dir());
+        let stores = WorkspaceStores::from_session_dir(session.dir());
         let (policy, retention) = (CheckpointPolicy::default(), RetentionPolicy::default());
         CheckpointManager {
             session,
@@ -124,12 +124,12 @@ impl CheckpointManager {
 
     /// Switches the creation of checkpoints by the [policy](CheckpointPolicy) off or on.
     pub fn set_auto_save(&self, on: bool) {
-        self.known().auto_save = on;
+        self.lock_cache().auto_save = on;
     }
 
     /// Returns whether checkpoints are created by the [policy](CheckpointPolicy).
     pub fn auto_save(&self) -> bool {
-        self.known().auto_save
+        self.lock_cache().auto_save
     }
 
     /// Creates a checkpoint because somebody asked for it, and then removes those that are kept no longer.
@@ -186,10 +186,10 @@ impl CheckpointManager {
                 let resources = (!composite.resource_names().is_empty()).then(|| composite.to_json());
                 (composite.session, resources.transpose()?)
             }
-            None => (self.session.snapshot(SnapshotOptions::tagged(id.to_string()))?, None),
+            None => (self.session.snapshot(SnapshotOptions::with_tag(id.to_string()))?, None),
         };
         let (position, session_id) = (snapshot.position, self.session.id());
-        let counted = counts::counted(&self.session, &history.created, position, &self.stores)?;
+        let counted = counts::count_at(&self.session, &history.created, position, &self.stores)?;
         let mut manifest = counted.manifest;
         let hashed = hash::hash_at(&self.session, session_id, previous, position)?;
         manifest.storage_size_bytes = hashed.log_bytes;
@@ -275,7 +275,7 @@ impl CheckpointManager {
             if !known.auto_save || !self.session.open_operations().is_empty() {
                 return Ok(None);
             }
-            let begin = || known.history.created.last().map(SinceLast::behind).unwrap_or_default();
+            let begin = || known.history.created.last().map(SinceLast::from_checkpoint).unwrap_or_default();
             let mut since = known.since.unwrap_or_else(begin);
             if let Some(position) = self.session.position() {
                 let from = since.through.map_or(SequenceNumber::MIN, |through| through + 1);
@@ -336,11 +336,11 @@ impl CheckpointManager {
             return Ok(());
         }
         let history = self.history_now()?;
-        let passed = self.retention.passed(&history);
+        let passed = self.retention.find_removable(&history);
         let Some(latest) = history.created.last().map(|one| one.id).filter(|_| !passed.is_empty()) else {
             return Ok(());
         };
-        let mut needed = self.needed(&history);
+        let mut needed = self.needed_checkpoints(&history);
         if passed.keys().all(|id| needed.contains(id)) {
             return Ok(());
         }
@@ -359,13 +359,13 @@ impl CheckpointManager {
     }
 
     /// Returns the checkpoints that are kept whatever the limits are, those of forks left out.
-    fn needed(&self, history: &CheckpointHistory) -> BTreeSet<CheckpointId> {
-        let named = history.kept().filter(|one| one.name.is_some()).map(|one| one.id);
+    fn needed_checkpoints(&self, history: &CheckpointHistory) -> BTreeSet<CheckpointId> {
+        let named = history.kept_checkpoints().filter(|one| one.name.is_some()).map(|one| one.id);
         let named = named.filter(|_| !sabotage::is(Breakage::NamedRemoved));
         let mut needed: BTreeSet<CheckpointId> = named.collect();
         needed.extend(self.latest_of(history).map(|one| one.id));
         // The last restore, which may be about to begin: the one by which it is undone, and the one that it goes back to.
-        let restores = history.kept().rev().filter_map(|one| match one.occasion {
+        let restores = history.kept_checkpoints().rev().filter_map(|one| match one.occasion {
             Occasion::BeforeRestore(to) => Some([one.id, to]),
             _ => None,
         });
@@ -379,7 +379,7 @@ impl CheckpointManager {
         if !self.session.replays() {
             self.learn_forks()?;
         }
-        let forks: BTreeSet<SequenceNumber> = self.known().forks.values().flatten().copied().collect();
+        let forks: BTreeSet<SequenceNumber> = self.lock_cache().forks.values().flatten().copied().collect();
         if sabotage::is(Breakage::ForksUnrecorded) {
             return Ok(forks);
         }
@@ -390,7 +390,7 @@ impl CheckpointManager {
     fn learn_forks(&self) -> Result<()> {
         let store = self.session.store();
         for id in store.session_ids()? {
-            if id == self.session.id() || self.known().forks.contains_key(&id) {
+            if id == self.session.id() || self.lock_cache().forks.contains_key(&id) {
                 continue;
             }
             // Nobody can tell what a session needs whose log cannot be read; it is asked again the next time.
@@ -401,19 +401,19 @@ impl CheckpointManager {
                 }
                 _ => None,
             };
-            self.known().forks.insert(id, position);
+            self.lock_cache().forks.insert(id, position);
         }
         Ok(())
     }
 
-    fn known(&self) -> MutexGuard<'_, CheckpointCache> {
+    fn lock_cache(&self) -> MutexGuard<'_, CheckpointCache> {
         // What is known is added to in whole entries.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns what is known, brought up to date.
     fn known_now(&self) -> Result<MutexGuard<'_, CheckpointCache>> {
-        let mut known = self.known();
+        let mut known = self.lock_cache();
         self.update(&mut known)?;
         Ok(known)
     }
@@ -426,7 +426,7 @@ impl CheckpointManager {
     fn update(&self, known: &mut CheckpointCache) -> Result<()> {
         let log = self.session.log::<Checkpoints>()?;
         // Nothing is read that is known.
-        for entry in log.behind(known.through.unwrap_or(SequenceNumber::MIN)) {
+        for entry in log.items_after(known.through.unwrap_or(SequenceNumber::MIN)) {
             let entry = entry?;
             known.through = entry.position().map(|(sequence, _)| sequence);
             Arc::make_mut(&mut known.history).add(CheckpointEntry::clone(&entry));
@@ -437,7 +437,7 @@ impl CheckpointManager {
 
 impl CheckpointManager {
     /// Finds a checkpoint, or the latest on the live path, and checks the hashes through it.
-    pub(super) fn trusted(&self, id: Option<CheckpointId>) -> Result<Checkpoint> {
+    pub(super) fn find_verified(&self, id: Option<CheckpointId>) -> Result<Checkpoint> {
         let history = self.history_now()?;
         let found = match id {
             Some(id) => history.get(id)?,

@@ -87,8 +87,8 @@ impl Slice for Checkpoints {
 pub(crate) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
     types
         .slice_with::<Checkpoints>(Policy::Log)
-        .reducer::<Checkpoints, CheckpointCreated>(created)
-        .reducer::<Checkpoints, CheckpointsRemoved>(removed)
+        .reducer::<Checkpoints, CheckpointCreated>(reduce_created)
+        .reducer::<Checkpoints, CheckpointsRemoved>(reduce_removed)
 }
 
 type CheckpointReduction = Result<SliceOp<CheckpointEntry>, String>;
@@ -101,7 +101,7 @@ fn latest(entries: &View<CheckpointEntry>) -> Option<CheckpointId> {
     })
 }
 
-fn created(
+fn reduce_created(
     entries: &View<CheckpointEntry>,
     event: &CheckpointCreated,
     _: &ReducerContext,
@@ -113,7 +113,7 @@ fn created(
     }
 }
 
-fn removed(
+fn reduce_removed(
     entries: &View<CheckpointEntry>,
     event: &CheckpointsRemoved,
     _: &ReducerContext,

@@ -24,7 +24,7 @@ impl CheckpointHistory {
     /// # Errors
     ///
     /// Those of [`LogView::get`](foldlog::LogView::get).
-    pub fn of(session: &Session) -> Result<CheckpointHistory> {
+    pub fn from_session(session: &Session) -> Result<CheckpointHistory> {
         let mut history = CheckpointHistory::default();
         for entry in session.log::<Checkpoints>()?.iter() {
             let entry = entry?;
@@ -73,25 +73,25 @@ impl CheckpointHistory {
 
     /// Returns the checkpoints that are kept, in the order of their times, and of their ids where these are equal.
     pub fn list(&self) -> Vec<&Checkpoint> {
-        let mut kept: Vec<&Checkpoint> = self.kept().collect();
+        let mut kept: Vec<&Checkpoint> = self.kept_checkpoints().collect();
         kept.sort_by_key(|one| (one.created_at, one.id));
         kept
     }
 
     /// Returns the checkpoints that were removed, each with the limit by which.
-    pub fn removed(&self) -> impl Iterator<Item = (&Checkpoint, RemovalReason)> {
+    pub fn removed_checkpoints(&self) -> impl Iterator<Item = (&Checkpoint, RemovalReason)> {
         self.created.iter().filter_map(|one| Some((one, *self.removed.get(&one.id)?)))
     }
 
     /// Returns the checkpoints that are kept, in the order of their creation.
-    pub(super) fn kept(&self) -> impl DoubleEndedIterator<Item = &Checkpoint> {
+    pub(super) fn kept_checkpoints(&self) -> impl DoubleEndedIterator<Item = &Checkpoint> {
         self.created.iter().filter(|one| !self.removed.contains_key(&one.id))
     }
 
     /// Returns the checkpoint that was created last of those that are kept and whose positions count at the position `at` of
     /// this path: what was created on a branch that a rollback has abandoned is not gone back to unasked.
     pub fn latest_on(&self, path: &LivePath, at: SequenceNumber) -> Option<&Checkpoint> {
-        self.kept().rev().find(|one| path.is_live(one.position, at))
+        self.kept_checkpoints().rev().find(|one| path.is_live(one.position, at))
     }
 
     /// Finds a checkpoint that is kept.
@@ -103,7 +103,7 @@ impl CheckpointHistory {
         if let Some(reason) = self.removed.get(&id).copied() {
             return Err(Error::CheckpointRemoved { id, reason });
         }
-        let missing = || Error::NoSuchCheckpoint { id, known: self.kept().count() };
+        let missing = || Error::NoSuchCheckpoint { id, known: self.kept_checkpoints().count() };
         self.created.iter().find(|one| one.id == id).ok_or_else(missing)
     }
 

@@ -51,8 +51,11 @@ impl RetentionPolicy {
     }
 
     /// Returns which checkpoints pass a limit, each with the first that it passes. The latest one passes none.
-    pub(super) fn passed(&self, history: &CheckpointHistory) -> BTreeMap<CheckpointId, RemovalReason> {
-        let kept: Vec<_> = history.kept().collect();
+    pub(super) fn find_removable(
+        &self,
+        history: &CheckpointHistory,
+    ) -> BTreeMap<CheckpointId, RemovalReason> {
+        let kept: Vec<_> = history.kept_checkpoints().collect();
         let Some((latest, earlier)) = kept.split_last() else { return BTreeMap::new() };
         let first_of_count = self.count.map_or(0, |count| (kept.len() as u64).saturating_sub(count));
         let mut passed = BTreeMap::new();
@@ -116,7 +119,7 @@ impl SinceLast {
             RecordedContent::Event(event) => {
                 if let Some(CheckpointCreated { checkpoint }) = event.read()? {
                     let through = self.through;
-                    *self = SinceLast { through, ..SinceLast::behind(&checkpoint) };
+                    *self = SinceLast { through, ..SinceLast::from_checkpoint(&checkpoint) };
                 }
                 self.updates += u64::from(UpdateOperation::of_event(event)?.is_some());
             }
@@ -130,7 +133,7 @@ impl SinceLast {
     }
 
     /// Begins behind a checkpoint.
-    pub(super) fn behind(checkpoint: &Checkpoint) -> SinceLast {
+    pub(super) fn from_checkpoint(checkpoint: &Checkpoint) -> SinceLast {
         SinceLast {
             through: Some(checkpoint.position),
             time: checkpoint.created_at,

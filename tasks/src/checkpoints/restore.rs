@@ -98,7 +98,7 @@ impl CheckpointManager {
         id: CheckpointId,
         options: &RestoreOptions,
     ) -> Result<RestoreReport> {
-        self.restore(self.trusted(Some(id))?, options)
+        self.restore(self.find_verified(Some(id))?, options)
     }
 
     /// Restores the session to a checkpoint whose hash was checked.
@@ -185,7 +185,7 @@ impl CheckpointManager {
         let is_behind = self.session.live_path().is_live(checkpoint.position, last);
         let (captured, in_progress) = match is_behind {
             true => {
-                let tasks = TaskTreeState::of(&self.session).unwrap_or_default();
+                let tasks = TaskTreeState::from_session(&self.session).unwrap_or_default();
                 (checkpoint.workspaces.clone(), tasks.scheduling_state.in_progress)
             }
             false => Default::default(),
@@ -236,16 +236,16 @@ pub(crate) fn dispatch(session: &Session, operation: &UpdateOperation) -> foldlo
         UpdateOperation::FileModified { modification } => {
             let reason =
                 format!("the change of `{}` is a view of captures", escape::text(&modification.path));
-            Err(refused("file_modified", reason))
+            Err(refused_error("file_modified", reason))
         }
         UpdateOperation::ConversationExtended { evaluation_id, messages } => {
             let (count, id) = (messages.len(), escape::text(&evaluation_id));
             let reason = format!("{count} messages of `{id}` are a view of requests, answers and calls");
-            Err(refused("conversation_extended", reason))
+            Err(refused_error("conversation_extended", reason))
         }
     }
 }
 
-fn refused(event: &str, reason: String) -> foldlog::Error {
+fn refused_error(event: &str, reason: String) -> foldlog::Error {
     foldlog::Error::Refused { slice: String::new(), event: event.to_owned(), reason }
 }

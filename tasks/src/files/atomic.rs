@@ -112,10 +112,10 @@ impl AtomicPersistence {
                 if let Some(tree) = tree.filter(|tree| tree.has("filesystem")) {
                     let untold = tree.stored_changes()?.into_iter().filter(|one| one.update.is_none());
                     let updates = match tree.has("claude") {
-                        true => tree.updates(&MessageIndex::of(&tree.claude_context()?))?,
+                        true => tree.updates(&MessageIndex::from_context(&tree.claude_context()?))?,
                         false => tree.updates(&MessageIndex::default())?,
                     };
-                    let messages = MessageIndex::of(&context);
+                    let messages = MessageIndex::from_context(&context);
                     let changes = updates.iter().map(|update| messages.left_out_of(update));
                     let changes: Vec<ChangeItem<'_>> = untold.chain(changes).collect();
                     render::put_changes(&changes, sink)?;
@@ -162,10 +162,10 @@ impl PendingFiles {
 
 /// Brings the changes of a tree up to the modifications of a state. Updates that tell of no modification stay.
 fn changes_of<'a>(state: &'a FileSystemState, known: Vec<ChangeItem<'a>>) -> Vec<ChangeItem<'a>> {
-    if known.iter().filter_map(ChangeItem::modified).eq(&state.file_modifications) {
+    if known.iter().filter_map(ChangeItem::file_modification).eq(&state.file_modifications) {
         return known;
     }
-    let others = known.into_iter().filter(|change| change.modified().is_none());
+    let others = known.into_iter().filter(|change| change.file_modification().is_none());
     others.chain(state.file_modifications.iter().map(ChangeItem::of_modification)).collect()
 }
 

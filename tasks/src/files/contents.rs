@@ -27,7 +27,7 @@ pub struct SessionIdentity {
 
 impl SessionIdentity {
     /// Returns the identity in a state.
-    pub fn of(state: &SessionState) -> SessionIdentity {
+    pub fn from_state(state: &SessionState) -> SessionIdentity {
         let SessionState { session_id, created_at, last_checkpoint, .. } = *state;
         SessionIdentity { session_id, created_at, last_checkpoint }
     }
@@ -129,7 +129,7 @@ impl<'a> ChangeItem<'a> {
     }
 
     /// Returns the modification that the change tells of.
-    pub(super) fn modified(&self) -> Option<&FileModification> {
+    pub(super) fn file_modification(&self) -> Option<&FileModification> {
         let told = self.update.as_ref().and_then(|update| match &update.operation {
             UpdateOperation::FileModified { modification } => Some(modification),
             _ => None,

@@ -57,7 +57,7 @@ impl TreeDirectory {
     }
 
     /// Opens the directory once more, without its lock.
-    pub(super) fn again(&self) -> Result<TreeDirectory> {
+    pub(super) fn reopen(&self) -> Result<TreeDirectory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, ".", flags, Mode::empty());
         Ok(TreeDirectory { fd: fd.map_err(Error::io("opened", &self.path))?, path: self.path.clone() })
@@ -260,7 +260,7 @@ impl TreeDirectory {
     /// Tells apart what a file was at different times, without reading it: `None` if it is not there.
     pub(super) fn trace(&self, name: &str) -> Result<Option<FileTrace>> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(FileTrace::of(&stat))),
+            Ok(stat) => Ok(Some(FileTrace::from_stat(&stat))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(Error::io("looked at", self.path.join(name))(errno)),
         }
@@ -269,7 +269,7 @@ impl TreeDirectory {
     /// Does so of a file that is open.
     pub(super) fn trace_of(&self, name: &str, file: &File) -> Result<FileTrace> {
         let stat = rustix::fs::fstat(file).map_err(Error::io("looked at", self.path.join(name)))?;
-        Ok(FileTrace::of(&stat))
+        Ok(FileTrace::from_stat(&stat))
     }
 }
 
@@ -285,7 +285,7 @@ pub(super) struct FileTrace {
 }
 
 impl FileTrace {
-    fn of(stat: &rustix::fs::Stat) -> FileTrace {
+    fn from_stat(stat: &rustix::fs::Stat) -> FileTrace {
         FileTrace {
             file: (stat.st_dev, stat.st_ino),
             len: stat.st_size.unsigned_abs(),

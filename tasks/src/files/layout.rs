@@ -82,7 +82,7 @@ const DIRECTORIES: [&str; 14] = [
 ];
 
 /// Returns the path of a numbered file.
-pub(super) fn numbered(stem: &str, number: u64) -> String {
+pub(super) fn numbered_path(stem: &str, number: u64) -> String {
     format!("{stem}_{number:03}.json")
 }
 

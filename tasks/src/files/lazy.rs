@@ -15,7 +15,7 @@ use super::directory::FileTrace;
 use super::layout::{self, MANIFEST, META, NEXT};
 use super::manifest::TreeManifest;
 use super::tree::session_directory;
-use super::{AtomicPersistence, SessionIdentity, converted};
+use super::{AtomicPersistence, SessionIdentity, convert_part};
 use crate::{Error, Result, SessionState, StateComponent, TaskTreeState, WorkspaceStores};
 
 /// Says how often a part was asked for.
@@ -203,7 +203,7 @@ impl StateSource {
             StateSource::Log(log) => log,
         };
         if component == StateComponent::TaskTree && log.state.is_none() {
-            return given(component, TaskTreeState::at(&log.log, log.position)?);
+            return cast_or_convert(component, TaskTreeState::at(&log.log, log.position)?);
         }
         let state = match log.state.take() {
             Some(state) => state,
@@ -211,19 +211,19 @@ impl StateSource {
         };
         let state = log.state.insert(state);
         match component {
-            StateComponent::Session => given(component, SessionIdentity::of(state)),
-            StateComponent::Configuration => given(component, state.configuration.clone()),
-            StateComponent::TaskTree => given(component, state.task_tree.clone()),
-            StateComponent::ClaudeContext => given(component, state.claude_context.clone()),
-            StateComponent::FileSystem => given(component, state.file_system.clone()),
-            StateComponent::ExecutionLogs => given(component, state.execution_logs.clone()),
-            StateComponent::ResourceUsage => given(component, state.resource_usage),
+            StateComponent::Session => cast_or_convert(component, SessionIdentity::from_state(state)),
+            StateComponent::Configuration => cast_or_convert(component, state.configuration.clone()),
+            StateComponent::TaskTree => cast_or_convert(component, state.task_tree.clone()),
+            StateComponent::ClaudeContext => cast_or_convert(component, state.claude_context.clone()),
+            StateComponent::FileSystem => cast_or_convert(component, state.file_system.clone()),
+            StateComponent::ExecutionLogs => cast_or_convert(component, state.execution_logs.clone()),
+            StateComponent::ResourceUsage => cast_or_convert(component, state.resource_usage),
         }
     }
 }
 
 /// Returns a part as it is, if that is the type that is wanted; else by its JSON form.
-fn given<P: Serialize + 'static, T: DeserializeOwned + 'static>(
+fn cast_or_convert<P: Serialize + 'static, T: DeserializeOwned + 'static>(
     component: StateComponent,
     part: P,
 ) -> Result<T> {
@@ -232,7 +232,7 @@ fn given<P: Serialize + 'static, T: DeserializeOwned + 'static>(
         Ok(part) => Ok(*part),
         Err(part) => {
             let part = part.downcast::<P>().map_err(|_| Error::ComponentNotFound(component))?;
-            converted(component, &*part)
+            convert_part(component, &*part)
         }
     }
 }

@@ -67,7 +67,7 @@ pub struct ListedCheckpoint {
 
 impl ListedCheckpoint {
     /// Lists a checkpoint that stands in a directory, or was removed.
-    pub(super) fn of(
+    pub(super) fn from_checkpoint(
         checkpoint: &Checkpoint,
         directory: Option<u64>,
         removed: Option<RemovalReason>,
@@ -161,7 +161,7 @@ impl TreeManifest {
 
 impl ManifestFile {
     /// Describes a file.
-    pub(super) fn of(content: &[u8], stored: &[u8]) -> ManifestFile {
+    pub(super) fn from_content(content: &[u8], stored: &[u8]) -> ManifestFile {
         let digest = |bytes: &[u8]| ContentDigest { bytes: bytes.len() as u64, blake3: hex_of(bytes) };
         let content = (content != stored).then(|| digest(content));
         let ContentDigest { bytes, blake3 } = digest(stored);

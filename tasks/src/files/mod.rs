@@ -299,7 +299,7 @@ fn write_tree(
     }
     let mut writer = TreeWriter::open(to, state.session_id, *compression)?;
     if let Some(known) = known {
-        writer = writer.knowing(&known.files);
+        writer = writer.trust_known_files(&known.files);
     }
     let after = writer.after();
     after.position = position;
@@ -324,7 +324,7 @@ fn write_tree(
     let are_dependencies_kept = has_dependencies && writer.keep_known(layout::DEPENDENCIES);
     let mut sink = |path: &str, content: &[u8]| writer.put(path, content);
     let file = SessionFile {
-        session: Some(SessionIdentity::of(state)),
+        session: Some(SessionIdentity::from_state(state)),
         configuration: Some(state.configuration.clone()),
         resource_usage: Some(state.resource_usage),
     };
@@ -338,7 +338,7 @@ fn write_tree(
     }
     let messages = match updates {
         [] => MessageIndex::default(),
-        _ => MessageIndex::of(&state.claude_context),
+        _ => MessageIndex::from_context(&state.claude_context),
     };
     let changes = render::changes(&state.file_system, updates, &messages);
     render::file_system(&state.file_system, &changes, &mut sink)?;
@@ -402,7 +402,7 @@ pub struct ImportedTree {
 pub fn import_tree(dir: &Path, limits: TreeLimits) -> Result<ImportedTree> {
     let tree = SessionTree::open_whole(dir, limits)?;
     let state = tree.state()?;
-    let updates = tree.updates(&MessageIndex::of(&state.claude_context))?;
+    let updates = tree.updates(&MessageIndex::from_context(&state.claude_context))?;
     Ok(ImportedTree { position: tree.manifest().position, updates, checkpoints: tree.checkpoints()?, state })
 }
 
@@ -417,7 +417,7 @@ impl SessionTree {
     /// Reads a file of a checkpoint.
     fn checkpoint_file(&self, number: u64, name: &str) -> Result<Vec<u8>> {
         let path = format!("{}/{name}", layout::checkpoint(number));
-        self.read(&path)?.ok_or_else(|| self.damaged(&path, FileDamage::Missing))
+        self.read(&path)?.ok_or_else(|| self.damage_error(&path, FileDamage::Missing))
     }
 
     /// Reads the whole state.
@@ -431,10 +431,12 @@ impl SessionTree {
         state.last_checkpoint = identity.last_checkpoint;
         state.configuration = self.load(StateComponent::Configuration)?;
         state.resource_usage = self.load(StateComponent::ResourceUsage)?;
-        state.task_tree = self.typed(StateComponent::TaskTree, SessionTree::task_tree)?;
-        state.claude_context = self.typed(StateComponent::ClaudeContext, SessionTree::claude_context)?;
-        state.file_system = self.typed(StateComponent::FileSystem, SessionTree::file_system)?;
-        state.execution_logs = self.typed(StateComponent::ExecutionLogs, SessionTree::execution_logs)?;
+        state.task_tree = self.read_component(StateComponent::TaskTree, SessionTree::task_tree)?;
+        state.claude_context =
+            self.read_component(StateComponent::ClaudeContext, SessionTree::claude_context)?;
+        state.file_system = self.read_component(StateComponent::FileSystem, SessionTree::file_system)?;
+        state.execution_logs =
+            self.read_component(StateComponent::ExecutionLogs, SessionTree::execution_logs)?;
         Ok(state)
     }
 
@@ -465,28 +467,34 @@ impl SessionTree {
         let missing = || Error::ComponentNotFound(component);
         match component {
             StateComponent::Session => {
-                converted(component, &self.session_file()?.session.ok_or_else(missing)?)
+                convert_part(component, &self.session_file()?.session.ok_or_else(missing)?)
             }
             StateComponent::Configuration => {
-                converted(component, &self.session_file()?.configuration.ok_or_else(missing)?)
+                convert_part(component, &self.session_file()?.configuration.ok_or_else(missing)?)
             }
             StateComponent::ResourceUsage => {
-                converted(component, &self.session_file()?.resource_usage.ok_or_else(missing)?)
+                convert_part(component, &self.session_file()?.resource_usage.ok_or_else(missing)?)
             }
-            StateComponent::TaskTree => converted(component, &self.typed(component, SessionTree::task_tree)?),
+            StateComponent::TaskTree => {
+                convert_part(component, &self.read_component(component, SessionTree::task_tree)?)
+            }
             StateComponent::ClaudeContext => {
-                converted(component, &self.typed(component, SessionTree::claude_context)?)
+                convert_part(component, &self.read_component(component, SessionTree::claude_context)?)
             }
             StateComponent::FileSystem => {
-                converted(component, &self.typed(component, SessionTree::file_system)?)
+                convert_part(component, &self.read_component(component, SessionTree::file_system)?)
             }
             StateComponent::ExecutionLogs => {
-                converted(component, &self.typed(component, SessionTree::execution_logs)?)
+                convert_part(component, &self.read_component(component, SessionTree::execution_logs)?)
             }
         }
     }
 
-    fn typed<T>(&self, component: StateComponent, read: impl Fn(&SessionTree) -> Result<T>) -> Result<T> {
+    fn read_component<T>(
+        &self,
+        component: StateComponent,
+        read: impl Fn(&SessionTree) -> Result<T>,
+    ) -> Result<T> {
         match self.has(layout::directory_of(component)) {
             true => read(self),
             false => Err(Error::ComponentNotFound(component)),
@@ -495,7 +503,7 @@ impl SessionTree {
 }
 
 /// Brings a part of the state to another type of the same JSON form.
-fn converted<T: DeserializeOwned>(component: StateComponent, part: &impl Serialize) -> Result<T> {
+fn convert_part<T: DeserializeOwned>(component: StateComponent, part: &impl Serialize) -> Result<T> {
     let value = serde_json::to_value(part).and_then(serde_json::from_value);
     value.map_err(|error| Error::NotAComponent { component, reason: error.to_string() })
 }

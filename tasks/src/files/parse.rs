@@ -21,9 +21,9 @@ use crate::{
 impl SessionTree {
     /// Reads a file that a tree with this part has.
     pub(super) fn parse<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        let bytes = self.read(path)?.ok_or_else(|| self.damaged(path, FileDamage::Missing))?;
+        let bytes = self.read(path)?.ok_or_else(|| self.damage_error(path, FileDamage::Missing))?;
         serde_json::from_slice(&bytes)
-            .map_err(|error| self.damaged(path, FileDamage::Unreadable(error.to_string())))
+            .map_err(|error| self.damage_error(path, FileDamage::Unreadable(error.to_string())))
     }
 
     /// Reads numbered files in their order.
@@ -34,10 +34,10 @@ impl SessionTree {
         numbers.sort_unstable();
         for (expected, number) in (1..).zip(&numbers) {
             if expected != *number {
-                return Err(self.damaged(&layout::numbered(stem, expected), FileDamage::Missing));
+                return Err(self.damage_error(&layout::numbered_path(stem, expected), FileDamage::Missing));
             }
         }
-        numbers.into_iter().map(|number| self.parse(&layout::numbered(stem, number))).collect()
+        numbers.into_iter().map(|number| self.parse(&layout::numbered_path(stem, number))).collect()
     }
 
     /// Returns whether the tree has files in a directory of its root.
@@ -73,11 +73,11 @@ impl SessionTree {
         for conversation in current.conversations {
             let mut messages: Vec<ConversationMessage> = Vec::new();
             for number in conversation.chunks {
-                let path = layout::numbered(layout::MESSAGES, number);
+                let path = layout::numbered_path(layout::MESSAGES, number);
                 let chunk: MessagesFile = self.parse(&path)?;
                 if chunk.evaluation_id != conversation.evaluation_id {
                     let reason = format!("it is of conversation {}", chunk.evaluation_id);
-                    return Err(self.damaged(&path, FileDamage::Unreadable(reason)));
+                    return Err(self.damage_error(&path, FileDamage::Unreadable(reason)));
                 }
                 messages.extend(chunk.messages);
             }
@@ -117,7 +117,7 @@ impl SessionTree {
                 for id in change.message_ids {
                     let message = messages.get(evaluation_id, id).ok_or_else(|| {
                         let reason = format!("update {} has a message {id}", update.sequence_number);
-                        self.damaged(layout::CURRENT, FileDamage::Unreadable(reason))
+                        self.damage_error(layout::CURRENT, FileDamage::Unreadable(reason))
                     })?;
                     left_out.push(message.clone());
                 }
@@ -131,7 +131,7 @@ impl SessionTree {
     pub(super) fn file_system(&self) -> Result<FileSystemState> {
         let workspaces: WorkspacesFile<'static> = self.parse(layout::WORKSPACES)?;
         let changes = self.stored_changes()?;
-        let modifications = changes.iter().filter_map(ChangeItem::modified).cloned();
+        let modifications = changes.iter().filter_map(ChangeItem::file_modification).cloned();
         let mut state = FileSystemState {
             workspace_snapshot: workspaces.workspaces.into_owned(),
             file_modifications: modifications.collect(),

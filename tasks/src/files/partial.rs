@@ -155,7 +155,7 @@ impl PartialTreeReader<'_> {
     fn each<T: DeserializeOwned>(&mut self, stem: &str) -> Result<Vec<T>> {
         let mut read = Vec::new();
         for number in self.numbers(stem) {
-            read.extend(self.take(&layout::numbered(stem, number))?);
+            read.extend(self.take(&layout::numbered_path(stem, number))?);
         }
         Ok(read)
     }
@@ -164,7 +164,7 @@ impl PartialTreeReader<'_> {
     fn in_front<T: DeserializeOwned>(&mut self, stem: &str) -> Result<Vec<T>> {
         let mut read = Vec::new();
         for (expected, number) in (1..).zip(self.numbers(stem)) {
-            match self.take(&layout::numbered(stem, number))? {
+            match self.take(&layout::numbered_path(stem, number))? {
                 Some(file) if number == expected => read.push(file),
                 _ => break,
             }
@@ -253,7 +253,7 @@ impl PartialTreeReader<'_> {
         for conversation in current.conversations {
             let (mut messages, mut is_whole) = (Vec::<ConversationMessage>::new(), true);
             for number in conversation.chunks {
-                match self.take::<MessagesFile>(&layout::numbered(layout::MESSAGES, number))? {
+                match self.take::<MessagesFile>(&layout::numbered_path(layout::MESSAGES, number))? {
                     Some(chunk) if is_whole && chunk.evaluation_id == conversation.evaluation_id => {
                         messages.extend(chunk.messages);
                     }
@@ -306,7 +306,8 @@ impl PartialTreeReader<'_> {
             .into_iter()
             .flat_map(|file| file.changes)
             .collect();
-        state.file_modifications = changes.iter().filter_map(ChangeItem::modified).cloned().collect();
+        state.file_modifications =
+            changes.iter().filter_map(ChangeItem::file_modification).cloned().collect();
         let updates = changes.iter().filter(|change| change.update.is_some()).count() as u64;
         for path in [layout::COMPILATIONS, layout::TEST_RUNS] {
             let artifacts: Option<ArtifactsFile<'static>> = self.take(path)?;

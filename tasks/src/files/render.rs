@@ -85,12 +85,12 @@ fn put_list<T: Serialize>(
     for item in items {
         if chunk.is_full() {
             let full = std::mem::replace(&mut chunk, NumberedFile::new("", field));
-            sink(&layout::numbered(stem, number), &full.finish())?;
+            sink(&layout::numbered_path(stem, number), &full.finish())?;
             number += 1;
         }
         chunk.add(stem, &item)?;
     }
-    sink(&layout::numbered(stem, number), &chunk.finish())
+    sink(&layout::numbered_path(stem, number), &chunk.finish())
 }
 
 /// Writes identity, configuration and usage, and what to do if the session has to be recovered.
@@ -155,7 +155,7 @@ pub(super) fn claude_context(state: &ClaudeContextState, sink: FileSink<'_>) -> 
             if chunk.is_full() {
                 number += 1;
                 let full = std::mem::replace(&mut chunk, NumberedFile::new(&head()?, "messages"));
-                sink(&layout::numbered(layout::MESSAGES, number), &full.finish())?;
+                sink(&layout::numbered_path(layout::MESSAGES, number), &full.finish())?;
                 chunks.push(number);
                 rest = &conversation.messages[place..];
             }
@@ -171,7 +171,7 @@ pub(super) fn claude_context(state: &ClaudeContextState, sink: FileSink<'_>) -> 
     }
     put(layout::CURRENT, &current, sink)?;
     for (number, window) in (1..).zip(&state.context_windows) {
-        put(&layout::numbered(layout::WINDOWS, number), window, sink)?;
+        put(&layout::numbered_path(layout::WINDOWS, number), window, sink)?;
     }
     put(layout::USAGE, &state.usage_tracking, sink)?;
     put(layout::LIMITS, &state.rate_limit_state, sink)
@@ -310,7 +310,7 @@ pub(super) fn other_logs(state: &ExecutionLogState, sink: FileSink<'_>) -> Resul
 pub(super) struct MessageIndex<'a>(HashMap<(&'a str, Uuid), &'a ConversationMessage>);
 
 impl<'a> MessageIndex<'a> {
-    pub(super) fn of(state: &'a ClaudeContextState) -> MessageIndex<'a> {
+    pub(super) fn from_context(state: &'a ClaudeContextState) -> MessageIndex<'a> {
         let conversations = state.conversation_history.conversations.iter();
         let messages = conversations.flat_map(|conversation| {
             let id = conversation.evaluation_id.as_str();

@@ -103,9 +103,11 @@ fn checkpoints(log: &LogReader, position: SequenceNumber) -> Result<SessionCheck
         let in_log = StateInLog { state: "log", session_id, position };
         all.files.push(CheckpointFiles::new(checkpoint, &in_log)?);
         all.states.push(state);
-        all.history.push(ListedCheckpoint::of(checkpoint, Some(number), None));
+        all.history.push(ListedCheckpoint::from_checkpoint(checkpoint, Some(number), None));
     }
-    let removed = own.removed().map(|(checkpoint, why)| ListedCheckpoint::of(checkpoint, None, Some(why)));
+    let removed = own
+        .removed_checkpoints()
+        .map(|(checkpoint, why)| ListedCheckpoint::from_checkpoint(checkpoint, None, Some(why)));
     all.history.extend(removed);
     // Those of another log are in front.
     all.history[before.len()..].sort_by_key(|one| (one.created_at, one.id));
@@ -214,14 +216,14 @@ fn go_on(
     position: Option<SequenceNumber>,
     had: Vec<Checkpoint>,
 ) -> Result<Vec<StateComponent>> {
-    session.dispatch(StateImported { checkpoints: had, ..StateImported::of(exported, position) })?;
+    session.dispatch(StateImported { checkpoints: had, ..StateImported::from_state(exported, position) })?;
     session.sync()?;
     let log = store.read_log(session.id())?;
     let position = session.position().unwrap_or(SequenceNumber::MIN);
     let state = SessionState::at(&log, position, &WorkspaceStores::none())?;
-    let identity = SessionIdentity { session_id: exported.session_id, ..SessionIdentity::of(&state) };
+    let identity = SessionIdentity { session_id: exported.session_id, ..SessionIdentity::from_state(&state) };
     let differs = |component: &StateComponent| match component {
-        StateComponent::Session => identity != SessionIdentity::of(exported),
+        StateComponent::Session => identity != SessionIdentity::from_state(exported),
         StateComponent::Configuration => state.configuration != exported.configuration,
         StateComponent::TaskTree => state.task_tree != exported.task_tree,
         StateComponent::ClaudeContext => state.claude_context != exported.claude_context,

@@ -184,7 +184,7 @@ impl SessionTree {
     /// [`Error::NoTree`] if there is none, or more than one, [`Error::Damaged`] if the manifest is damaged,
     /// [`Error::OtherKind`] if links or files stand where directories are to be, [`Error::Io`].
     pub fn open(dir: &Path, limits: TreeLimits) -> Result<SessionTree> {
-        SessionTree::of(locate(dir)?, limits)
+        SessionTree::open_root(locate(dir)?, limits)
     }
 
     /// Opens a tree to read what is sound in it. A next manifest that is damaged does not count if the tree's own is sound.
@@ -211,7 +211,7 @@ impl SessionTree {
 
     /// Opens the tree of a session whose `.aca` is in `to`; `None` if there is none.
     pub(super) fn of_session(to: &Path, session: Uuid, limits: TreeLimits) -> Result<Option<SessionTree>> {
-        match session_directory(to, session)?.map(|root| SessionTree::of(root, limits)).transpose() {
+        match session_directory(to, session)?.map(|root| SessionTree::open_root(root, limits)).transpose() {
             Err(Error::NoTree { .. }) => Ok(None),
             opened => opened,
         }
@@ -222,7 +222,7 @@ impl SessionTree {
         SessionTree { directories: Directories::new(root), manifest, leaving: None, limits }
     }
 
-    fn of(root: TreeDirectory, limits: TreeLimits) -> Result<SessionTree> {
+    fn open_root(root: TreeDirectory, limits: TreeLimits) -> Result<SessionTree> {
         root.lock(false)?;
         let directories = Directories::new(root);
         let dir = || directories.root.path().to_owned();
@@ -292,7 +292,7 @@ impl SessionTree {
                 self.limits.expanded_max(stored.saturating_add(file.bytes), self.limits.tree_bytes_max);
             let sum = expanded.saturating_add(file.content().0);
             let damage = match sum <= bytes_max {
-                true => self.stored(path, file).err(),
+                true => self.read_stored(path, file).err(),
                 false => Some(FileDamage::TooLong { bytes_max }),
             };
             if damage.is_none() {
@@ -314,7 +314,7 @@ impl SessionTree {
     /// [`Error::Damaged`] if the file is not what the manifest says.
     pub(super) fn read(&self, path: &str) -> Result<Option<Vec<u8>>> {
         let Some(file) = self.manifest.files.get(path) else { return Ok(None) };
-        let content = self.stored(path, file).and_then(|stored| {
+        let content = self.read_stored(path, file).and_then(|stored| {
             let (bytes, digest) = file.content();
             if file.content.is_none() {
                 return Ok(stored);
@@ -324,11 +324,11 @@ impl SessionTree {
             compare(&content, bytes, digest)?;
             Ok(content)
         });
-        content.map(Some).map_err(|damage| self.damaged(path, damage))
+        content.map(Some).map_err(|damage| self.damage_error(path, damage))
     }
 
     /// Makes the error for one damaged file.
-    pub(super) fn damaged(&self, path: &str, damage: FileDamage) -> Error {
+    pub(super) fn damage_error(&self, path: &str, damage: FileDamage) -> Error {
         let file = DamagedFile { path: path.to_owned(), damage };
         Error::Damaged { dir: self.dir().to_owned(), files: vec![file] }
     }
@@ -339,12 +339,12 @@ impl SessionTree {
     }
 
     /// Reads a file as it is stored.
-    fn stored(&self, path: &str, file: &ManifestFile) -> Result<Vec<u8>, FileDamage> {
+    fn read_stored(&self, path: &str, file: &ManifestFile) -> Result<Vec<u8>, FileDamage> {
         let bytes_max = self.limits.expanded_max(file.bytes, self.limits.file_bytes_max);
         if file.content().0 > bytes_max {
             return Err(FileDamage::TooLong { bytes_max });
         }
-        let staged = self.is_unfinished().then(|| stored_as(&self.directories, &staged(path), file));
+        let staged = self.is_unfinished().then(|| stored_as(&self.directories, &staged_path(path), file));
         match staged {
             Some(Ok(bytes)) => Ok(bytes),
             _ => stored_as(&self.directories, path, file),
@@ -353,7 +353,7 @@ impl SessionTree {
 }
 
 /// Returns the path of a file that is not yet a part of the tree.
-pub(super) fn staged(path: &str) -> String {
+pub(super) fn staged_path(path: &str) -> String {
     format!("{path}{STAGED}")
 }
 

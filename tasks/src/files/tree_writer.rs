@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::directory::{FileTrace, TreeDirectory, TreeDirectoryEntry};
 use super::layout::{self, MANIFEST, META, NEXT, STAGED, TREES};
 use super::manifest::{ContentDigest, DigestWriter, ManifestFile, TreeManifest, hex_of};
-use super::tree::{Directories, FoundManifest, SessionTree, TreeLimits, is_staged, staged, stored_as};
+use super::tree::{Directories, FoundManifest, SessionTree, TreeLimits, is_staged, staged_path, stored_as};
 use crate::sabotage::{self, Breakage};
 use crate::{DamagedFile, Error, Result, StateCompression};
 
@@ -115,7 +115,7 @@ impl<'a> TreeWriter<'a> {
     }
 
     /// Takes files for what they were when this was known of them, as long as their traces are the same.
-    pub(super) fn knowing(self, known: &'a KnownFiles) -> TreeWriter<'a> {
+    pub(super) fn trust_known_files(self, known: &'a KnownFiles) -> TreeWriter<'a> {
         TreeWriter { known: Some(known), ..self }
     }
 
@@ -135,7 +135,7 @@ impl<'a> TreeWriter<'a> {
     pub(super) fn tree(&self, limits: TreeLimits) -> Result<Option<SessionTree>> {
         let before = self.before()?.cloned();
         before
-            .map(|before| Ok(SessionTree::as_written(self.directories.root.again()?, before, limits)))
+            .map(|before| Ok(SessionTree::as_written(self.directories.root.reopen()?, before, limits)))
             .transpose()
     }
 
@@ -198,14 +198,14 @@ impl<'a> TreeWriter<'a> {
 
     /// Makes a file hold `content`. One that holds it already is left as it is.
     pub(super) fn put(&mut self, path: &str, content: &[u8]) -> Result<()> {
-        if let Some(file) = self.unchanged(path, content) {
+        if let Some(file) = self.unchanged_file(path, content) {
             self.after.files.insert(path.to_owned(), file);
             return Ok(());
         }
         let stored = self.after.compression.compress(content)?;
         let (directory, name) = layout::split(path);
         let file = self.directories.make(directory)?.write(&format!("{name}{STAGED}"), &stored)?;
-        self.stage(path, file, ManifestFile::of(content, &stored))
+        self.stage(path, file, ManifestFile::from_content(content, &stored))
     }
 
     /// Makes a file hold the JSON text that `write` writes, which is held nowhere. `write` is called twice: the first time to find
@@ -250,7 +250,7 @@ impl<'a> TreeWriter<'a> {
     }
 
     /// Returns what the manifest says of a file that holds `content` by the manifest, and on disk.
-    fn unchanged(&self, path: &str, content: &[u8]) -> Option<ManifestFile> {
+    fn unchanged_file(&self, path: &str, content: &[u8]) -> Option<ManifestFile> {
         self.unchanged_as(path, content.len() as u64, || hex_of(content))
     }
 
@@ -422,7 +422,7 @@ fn finish(directories: &Directories, next: &TreeManifest) -> Result<()> {
         .files
         .iter()
         .filter(|(path, file)| {
-            let staged = staged(path);
+            let staged = staged_path(path);
             there.contains(staged.as_str()) && stored_as(directories, &staged, file).is_ok()
         })
         .map(|(path, _)| path.clone())

@@ -197,7 +197,7 @@ impl CrashRecoveryManager {
         self.look_at_lock(state)?;
         match self.open_log() {
             Ok(log) => look_at_log(&log, state)?,
-            Err(error) if self.is_lost(&error) => state.corrupted_files.push(self.corrupted(&error)),
+            Err(error) if self.is_lost(&error) => state.corrupted_files.push(self.corrupted_file(&error)),
             Err(error) => return Err(error.into()),
         }
         let sessions = self.store.path().join("sessions");
@@ -217,7 +217,7 @@ impl CrashRecoveryManager {
         error.is_damage() || (is_gone && self.tree.is_some())
     }
 
-    fn corrupted(&self, error: &foldlog::Error) -> CorruptedFile {
+    fn corrupted_file(&self, error: &foldlog::Error) -> CorruptedFile {
         let file = match error {
             foldlog::Error::Corrupt(corruption) => corruption.segment.clone(),
             _ => self.store.session_dir(self.session),

@@ -49,7 +49,7 @@ fn fill(tree: &PartialTree, session: &Session, action: RecoveryAction) -> Result
     };
     session.dispatch(SessionConfigured { configuration })?;
     session.dispatch(action)?;
-    let mut imported = StateImported::of(&tree.state, tree.position);
+    let mut imported = StateImported::from_state(&tree.state, tree.position);
     if !tree.has_times {
         let now = session.now()?;
         (imported.created_at, imported.last_checkpoint) = (now, now);

@@ -100,7 +100,11 @@ pub struct RecoveryOutlook {
 }
 
 impl RecoveryOutlook {
-    fn of(strategy: RecoveryStrategy, state: &SessionState, position: SequenceNumber) -> RecoveryOutlook {
+    fn from_state(
+        strategy: RecoveryStrategy,
+        state: &SessionState,
+        position: SequenceNumber,
+    ) -> RecoveryOutlook {
         let captures = state.file_system.workspace_snapshot.values();
         RecoveryOutlook {
             impossible: None,
@@ -227,7 +231,7 @@ impl CrashRecoveryManager {
         }
         let mut lost = lost_by(&salvaged);
         lost.extend(self.left_alone(&store.open_to_recover(salvaged.session)?)?);
-        Ok(RecoveryOutlook { new_session: true, lost, ..RecoveryOutlook::of(strategy, &state, end) })
+        Ok(RecoveryOutlook { new_session: true, lost, ..RecoveryOutlook::from_state(strategy, &state, end) })
     }
 
     /// Makes the session in a temporary directory, and reads what came of it.
@@ -246,7 +250,7 @@ impl CrashRecoveryManager {
         let log = store.read_log(session.id())?;
         let state = SessionState::at(&log, log.last_position(), &WorkspaceStores::none())?;
         session.close()?;
-        let outlook = RecoveryOutlook::of(strategy, &state, log.last_position());
+        let outlook = RecoveryOutlook::from_state(strategy, &state, log.last_position());
         let (position, lost_updates) = (tree.position, tree.updates.1);
         let lost = tree.lost.iter().map(ToString::to_string).collect();
         Ok(RecoveryOutlook { new_session: true, position, lost_updates, lost, ..outlook })
@@ -315,7 +319,7 @@ impl RecoverySurvey {
                     .to_owned(),
                 "times: tasks and messages get those of the reconstruction".to_owned(),
             ],
-            ..RecoveryOutlook::of(strategy, &self.state, self.log.last_position())
+            ..RecoveryOutlook::from_state(strategy, &self.state, self.log.last_position())
         }
     }
 }

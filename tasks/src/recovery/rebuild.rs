@@ -39,7 +39,7 @@ pub(super) fn rebuild(log: &LogReader, updates: &[StateUpdate], session: &Sessio
     }
     let mut differences = Vec::new();
     let was = TaskTreeState::at(log, log.last_position())?;
-    let is = TaskTreeState::of(session)?;
+    let is = TaskTreeState::from_session(session)?;
     for (id, task) in &was.tasks {
         if is.tasks.get(id).map(timeless) != Some(timeless(task)) {
             differences.push(format!("task {id}"));

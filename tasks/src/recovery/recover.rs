@@ -66,7 +66,7 @@ pub struct RecoveredSession {
 impl CrashRecoveryManager {
     /// Makes a manager for a session of a store.
     pub fn new(store: Store, session: Uuid) -> CrashRecoveryManager {
-        let stores = WorkspaceStores::beside(&store.session_dir(session));
+        let stores = WorkspaceStores::from_session_dir(&store.session_dir(session));
         let (types, resources, tree) = (None, None, None);
         let (has_log, sources, limits) = (true, Vec::new(), TreeLimits::default());
         CrashRecoveryManager { store, session, has_log, types, stores, resources, tree, limits, sources }

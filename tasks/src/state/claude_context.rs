@@ -130,7 +130,7 @@ const TOO_MANY_REQUESTS: u32 = 429;
 
 impl ClaudeContextState {
     /// Says what conversations and the states that adapters captured amount to.
-    pub(super) fn of(
+    pub(super) fn from_conversations(
         conversations: &[Conversation],
         captured: &[AdapterStateSnapshot],
     ) -> ClaudeContextState {
@@ -169,7 +169,7 @@ impl ClaudeContextState {
                 _ => {}
             }
         }
-        for entry in conversation.entries().iter().chain(conversation.abandoned()) {
+        for entry in conversation.entries().iter().chain(conversation.abandoned_entries()) {
             self.count(entry.sequence, entry.time, &entry.content);
         }
         if conversation.entries().is_empty() {

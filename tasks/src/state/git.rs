@@ -92,21 +92,21 @@ impl GitState {
         let Some(repository) = Repository::find(root)? else { return Ok(None) };
         let packed = read_file(&repository.common_dir.join("packed-refs"), PACKED_BYTES_MAX)?;
         let packed = parse_packed(packed.as_deref().unwrap_or_default()).map_err(|line| {
-            refused(&repository.common_dir.join("packed-refs"), format!("line {line} is no ref"))
+            invalid_data(&repository.common_dir.join("packed-refs"), format!("line {line} is no ref"))
         })?;
         Refs { repository: &repository, packed }.state().map(Some)
     }
 }
 
-fn refused(path: &Path, reason: impl AsRef<str>) -> io::Error {
+fn invalid_data(path: &Path, reason: impl AsRef<str>) -> io::Error {
     io::Error::new(
         ErrorKind::InvalidData,
         format!("{}: {}", escape::path(path), escape::text(reason.as_ref())),
     )
 }
 
-fn failed(path: &Path, error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {}", escape::path(path), escape::shown(&error)))
+fn add_path(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {}", escape::path(path), escape::display(&error)))
 }
 
 fn is_missing(error: &io::Error) -> bool {
@@ -116,13 +116,15 @@ fn is_missing(error: &io::Error) -> bool {
 /// Opens a regular file of at most so many bytes; `None` where nothing or a directory stands.
 fn open_file(path: &Path, bytes_max: u64) -> io::Result<Option<File>> {
     let is_taken = |found: &fs::Metadata| match found.is_file() {
-        false => Err(refused(path, "it is no regular file")),
-        true if found.len() > bytes_max => Err(refused(path, format!("it is longer than {bytes_max} bytes"))),
+        false => Err(invalid_data(path, "it is no regular file")),
+        true if found.len() > bytes_max => {
+            Err(invalid_data(path, format!("it is longer than {bytes_max} bytes")))
+        }
         true => Ok(()),
     };
     match fs::metadata(path) {
         Err(error) if is_missing(&error) => return Ok(None),
-        Err(error) => return Err(failed(path, error)),
+        Err(error) => return Err(add_path(path, error)),
         Ok(found) if found.is_dir() => return Ok(None),
         // Before it is opened, since opening a device can be enough to set something off.
         Ok(found) => is_taken(&found)?,
@@ -130,16 +132,16 @@ fn open_file(path: &Path, bytes_max: u64) -> io::Result<Option<File>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from) {
         Err(error) if is_missing(&error) => return Ok(None),
-        opened => File::from(opened.map_err(|error| failed(path, error))?),
+        opened => File::from(opened.map_err(|error| add_path(path, error))?),
     };
-    is_taken(&file.metadata().map_err(|error| failed(path, error))?)?;
+    is_taken(&file.metadata().map_err(|error| add_path(path, error))?)?;
     Ok(Some(file))
 }
 
 fn read_file(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let Some(file) = open_file(path, bytes_max)? else { return Ok(None) };
     let mut bytes = Vec::new();
-    file.take(bytes_max).read_to_end(&mut bytes).map_err(|error| failed(path, error))?;
+    file.take(bytes_max).read_to_end(&mut bytes).map_err(|error| add_path(path, error))?;
     Ok(Some(bytes))
 }
 
@@ -151,7 +153,7 @@ fn read_path(path: &Path, prefix: &[u8]) -> io::Result<Option<PathBuf>> {
         Some(held) if !held.is_empty() && !held.contains(&0) => {
             Ok(Some(PathBuf::from(OsStr::from_bytes(held))))
         }
-        _ => Err(refused(path, "it does not name a folder")),
+        _ => Err(invalid_data(path, "it does not name a folder")),
     }
 }
 
@@ -163,9 +165,9 @@ struct Repository {
 
 impl Repository {
     fn find(root: &Path) -> io::Result<Option<Repository>> {
-        let start = fs::canonicalize(root).map_err(|error| failed(root, error))?;
+        let start = fs::canonicalize(root).map_err(|error| add_path(root, error))?;
         let device = |directory: &Path| {
-            fs::metadata(directory).map(|found| found.dev()).map_err(|error| failed(directory, error))
+            fs::metadata(directory).map(|found| found.dev()).map_err(|error| add_path(directory, error))
         };
         let began = device(&start)?;
         for directory in start.ancestors() {
@@ -175,7 +177,7 @@ impl Repository {
             let named = directory.join(".git");
             match fs::metadata(&named) {
                 Err(error) if is_missing(&error) => {}
-                Err(error) => return Err(failed(&named, error)),
+                Err(error) => return Err(add_path(&named, error)),
                 Ok(found) if found.is_dir() => {
                     if let Some(repository) = Repository::at(&named)? {
                         return Ok(Some(repository));
@@ -185,7 +187,7 @@ impl Repository {
                     let target = read_path(&named, b"gitdir: ")?;
                     let found =
                         target.map(|target| Repository::at(&directory.join(target))).transpose()?.flatten();
-                    return found.ok_or_else(|| refused(&named, "it leads to no repository")).map(Some);
+                    return found.ok_or_else(|| invalid_data(&named, "it leads to no repository")).map(Some);
                 }
             }
         }
@@ -196,7 +198,7 @@ impl Repository {
     fn at(directory: &Path) -> io::Result<Option<Repository>> {
         let git_dir = match fs::canonicalize(directory) {
             Err(error) if is_missing(&error) => return Ok(None),
-            found => found.map_err(|error| failed(directory, error))?,
+            found => found.map_err(|error| add_path(directory, error))?,
         };
         if fs::symlink_metadata(git_dir.join("HEAD")).is_err_and(|error| is_missing(&error)) {
             return Ok(None);
@@ -204,7 +206,7 @@ impl Repository {
         let common_dir = match read_path(&git_dir.join("commondir"), b"")? {
             Some(path) => {
                 let path = git_dir.join(path);
-                fs::canonicalize(&path).map_err(|error| failed(&path, error))?
+                fs::canonicalize(&path).map_err(|error| add_path(&path, error))?
             }
             None => git_dir.clone(),
         };
@@ -225,7 +227,7 @@ impl Repository {
         let todo = self.git_dir.join("sequencer/todo");
         let mut begins = [0; 7];
         let read = match open_file(&todo, PACKED_BYTES_MAX)? {
-            Some(mut file) => file.read(&mut begins).map_err(|error| failed(&todo, error))?,
+            Some(mut file) => file.read(&mut begins).map_err(|error| add_path(&todo, error))?,
             None => 0,
         };
         let next = begins.get(..read).unwrap_or_default();
@@ -251,7 +253,7 @@ impl Repository {
         let path = self.git_dir.join("index");
         let Some(file) = open_file(&path, INDEX_BYTES_MAX)? else { return Ok(None) };
         let mut hasher = blake3::Hasher::new();
-        io::copy(&mut file.take(INDEX_BYTES_MAX), &mut hasher).map_err(|error| failed(&path, error))?;
+        io::copy(&mut file.take(INDEX_BYTES_MAX), &mut hasher).map_err(|error| add_path(&path, error))?;
         Ok(Some(hasher.finalize().to_hex().to_string()))
     }
 }
@@ -274,15 +276,15 @@ impl Refs<'_> {
         let (reference, head) = self.resolve(b"HEAD")?;
         let is_detached = reference == b"HEAD";
         if is_detached && head.is_none() {
-            return Err(refused(&head_path, "it is no ref"));
+            return Err(invalid_data(&head_path, "it is no ref"));
         }
-        let branch = reference.strip_prefix(BRANCHES).map(shown);
+        let branch = reference.strip_prefix(BRANCHES).map(escape_bytes);
         let (branches, branches_left_out) = self.branches()?;
         Ok(GitState {
             head,
             branch,
-            reference: (!is_detached).then(|| shown(&reference)),
-            git_dir: shown(self.repository.git_dir.as_os_str().as_bytes()),
+            reference: (!is_detached).then(|| escape_bytes(&reference)),
+            git_dir: escape_bytes(self.repository.git_dir.as_os_str().as_bytes()),
             operations: self.repository.operations()?,
             index: self.repository.index()?,
             branches,
@@ -311,7 +313,7 @@ impl Refs<'_> {
                 }
             }
         }
-        Err(refused(&self.path(name), "it leads through too many symbolic refs"))
+        Err(invalid_data(&self.path(name), "it leads through too many symbolic refs"))
     }
 
     fn loose(&self, name: &[u8]) -> io::Result<Option<Reference>> {
@@ -333,7 +335,7 @@ impl Refs<'_> {
                 commit_of(id).map(Reference::Commit)
             }
         };
-        found.map(Some).ok_or_else(|| refused(&path, "it is no ref"))
+        found.map(Some).ok_or_else(|| invalid_data(&path, "it is no ref"))
     }
 
     /// The branches with a commit, and whether there are more than are listed.
@@ -352,7 +354,7 @@ impl Refs<'_> {
         let mut branches = BTreeMap::new();
         for name in names {
             if let (_, Some(commit)) = self.resolve(&name)? {
-                branches.insert(shown(name.strip_prefix(BRANCHES).unwrap_or(&name)), commit);
+                branches.insert(escape_bytes(name.strip_prefix(BRANCHES).unwrap_or(&name)), commit);
             }
         }
         Ok((branches, left_out))
@@ -365,13 +367,13 @@ impl Refs<'_> {
             let directory = self.path(&prefix);
             let entries = match fs::read_dir(&directory) {
                 Err(error) if is_missing(&error) => continue,
-                entries => entries.map_err(|error| failed(&directory, error))?,
+                entries => entries.map_err(|error| add_path(&directory, error))?,
             };
             for entry in entries {
-                let entry = entry.map_err(|error| failed(&directory, error))?;
+                let entry = entry.map_err(|error| add_path(&directory, error))?;
                 looked_at += 1;
                 if looked_at > ENTRIES_MAX || depth > DIRECTORY_DEPTH_MAX {
-                    return Err(refused(
+                    return Err(invalid_data(
                         &directory,
                         "there are too many branches, or too many folders in one another",
                     ));
@@ -381,11 +383,11 @@ impl Refs<'_> {
                 if !is_ref_name(&name) {
                     continue;
                 }
-                let kind = entry.file_type().map_err(|error| failed(&entry.path(), error))?;
+                let kind = entry.file_type().map_err(|error| add_path(&entry.path(), error))?;
                 if kind.is_dir() {
                     left.push(([name.as_slice(), b"/"].concat(), depth + 1));
                 } else if kind.is_symlink() && entry.path().is_dir() {
-                    return Err(refused(&entry.path(), "it is a link to a folder"));
+                    return Err(invalid_data(&entry.path(), "it is a link to a folder"));
                 } else {
                     add(&name);
                 }
@@ -419,7 +421,7 @@ fn commit_of(id: &[u8]) -> Option<String> {
     let is_id = matches!(id.len(), 40 | 64)
         && id.iter().all(u8::is_ascii_hexdigit)
         && id.iter().any(|digit| *digit != b'0');
-    is_id.then(|| shown(&id.to_ascii_lowercase()))
+    is_id.then(|| escape_bytes(&id.to_ascii_lowercase()))
 }
 
 /// Whether git would take a name for that of a ref, below `refs/`.
@@ -436,7 +438,7 @@ fn is_ref_name(name: &[u8]) -> bool {
 }
 
 /// Bytes as text, what is not UTF-8 of them as `\xNN`.
-fn shown(bytes: &[u8]) -> String {
+fn escape_bytes(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
         text.push_str(chunk.valid());

@@ -65,7 +65,7 @@ pub(super) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
 
 impl StateImported {
     /// Takes of a state what no slice and no record of conversations holds.
-    pub fn of(state: &SessionState, position: Option<SequenceNumber>) -> StateImported {
+    pub fn from_state(state: &SessionState, position: Option<SequenceNumber>) -> StateImported {
         // The slice of recovery actions is imported.
         let execution_logs =
             ExecutionLogState { recovery_actions: Vec::new(), ..state.execution_logs.clone() };
@@ -130,11 +130,11 @@ impl ClaudeContextState {
             let Some(earlier) = known.get(conversation.evaluation_id.as_str()) else { continue };
             let mut places: HashMap<String, VecDeque<usize>> = HashMap::new();
             for (place, message) in conversation.messages.iter().enumerate() {
-                places.entry(said(message)).or_default().push_back(place);
+                places.entry(content_key(message)).or_default().push_back(place);
             }
             let mut found: Vec<Option<usize>> = vec![None; conversation.messages.len()];
             for (number, message) in earlier.iter().enumerate() {
-                let place = places.get_mut(&said(message)).and_then(VecDeque::pop_front);
+                let place = places.get_mut(&content_key(message)).and_then(VecDeque::pop_front);
                 if let Some(found) = place.and_then(|place| found.get_mut(place)) {
                     *found = Some(number);
                 }
@@ -156,7 +156,7 @@ impl ClaudeContextState {
 }
 
 /// Returns what a message says, beside its id and its time.
-fn said(message: &ConversationMessage) -> String {
+fn content_key(message: &ConversationMessage) -> String {
     let (message_id, created_at) = (Uuid::nil(), DateTime::UNIX_EPOCH);
     let message = ConversationMessage { message_id, created_at, ..message.clone() };
     serde_json::to_string(&message).unwrap_or_default()

@@ -220,13 +220,14 @@ impl SessionStateBuilder {
     ) -> Result<SessionState> {
         let types = super::declare(SessionTypes::builder()).build()?;
         let slices = log.state_reader_at(position)?;
-        let mut state = SessionState::empty(log.opened().session, self.first.unwrap_or_default());
+        let mut state = SessionState::empty(log.opening_record().session, self.first.unwrap_or_default());
         state.last_checkpoint = self.last_update.unwrap_or(state.created_at);
         let imported = self.imported.take();
         let configured = slices.items::<Configurations>(&types)?;
         state.configuration = configured.last().map(|one| one.configuration.clone()).unwrap_or_default();
         state.task_tree = TaskTreeState::of_slices(&slices, &types)?;
-        state.claude_context = ClaudeContextState::of(conversations, &log.adapter_states_at(position)?);
+        state.claude_context =
+            ClaudeContextState::from_conversations(conversations, &log.adapter_states_at(position)?);
         state.file_system = self.files;
         for built in slices.items::<Artifacts>(&types)? {
             state.file_system.build_artifacts.insert(built.artifact.name.clone(), built.artifact.clone());
@@ -271,7 +272,7 @@ impl Visitor for SessionStateBuilder {
         }
     }
 
-    fn captured(&mut self, workspace: &str, snapshot: WorkspaceSnapshot) {
+    fn visit_capture(&mut self, workspace: &str, snapshot: WorkspaceSnapshot) {
         self.files.workspace_snapshot.insert(workspace.to_owned(), snapshot);
     }
 
@@ -279,7 +280,7 @@ impl Visitor for SessionStateBuilder {
         self.files.not_compared.push(what);
     }
 
-    fn happened(&mut self, task: Option<&TaskId>, entry: LogEntry) {
+    fn visit_entry(&mut self, task: Option<&TaskId>, entry: LogEntry) {
         match task {
             Some(task) => self.logs.tasks.entry(task.clone()).or_default().push(entry),
             None => self.logs.system_events.push(entry),
@@ -301,7 +302,7 @@ impl Visitor for SessionStateBuilder {
     }
 
     /// Goes on from what was imported, whose records are behind.
-    fn imported(&mut self, at: At<'_>, what: StateImported) {
+    fn visit_import(&mut self, at: At<'_>, what: StateImported) {
         self.first = Some(at.time);
         self.elapsed_before_us = what.resource_usage.elapsed_us;
         self.last_update = Some(what.last_checkpoint);
@@ -319,7 +320,7 @@ impl ExecutionLogState {
     fn add_interactions(&mut self, conversations: &[Conversation]) {
         for conversation in conversations {
             let evaluation_id = conversation.evaluation_id();
-            for entry in conversation.entries().iter().chain(conversation.abandoned()) {
+            for entry in conversation.entries().iter().chain(conversation.abandoned_entries()) {
                 let interaction = |kind, request, model, request_id, outcome| Interaction {
                     sequence: entry.sequence,
                     at: entry.time,
@@ -366,7 +367,7 @@ impl ResourceUsageState {
     fn add_requests(&mut self, conversations: &[Conversation]) {
         for conversation in conversations {
             self.tokens = self.tokens.plus(conversation.usage());
-            for entry in conversation.entries().iter().chain(conversation.abandoned()) {
+            for entry in conversation.entries().iter().chain(conversation.abandoned_entries()) {
                 match entry.content {
                     EntryContent::Request { .. } => self.requests += 1,
                     EntryContent::RequestFailed { .. } => self.failed_requests += 1,

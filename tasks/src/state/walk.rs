@@ -41,7 +41,7 @@ impl WorkspaceStores {
     }
 
     /// Takes the [directory of captures](captures_dir) in a session's own directory for the store of all its workspaces.
-    pub fn beside(session: &Path) -> WorkspaceStores {
+    pub fn from_session_dir(session: &Path) -> WorkspaceStores {
         WorkspaceStores { of_all: Some(captures_dir(session)), of_each: BTreeMap::new() }
     }
 
@@ -52,7 +52,7 @@ impl WorkspaceStores {
         self
     }
 
-    fn of(&self, workspace: &str) -> Option<&Path> {
+    fn store_for(&self, workspace: &str) -> Option<&Path> {
         self.of_each.get(workspace).or(self.of_all.as_ref()).map(PathBuf::as_path)
     }
 }
@@ -69,9 +69,9 @@ impl<'a> StoreReaders<'a> {
     }
 
     /// Returns the reader of a workspace's store; `None` if nobody said where that is.
-    pub(crate) fn of(&mut self, workspace: &str) -> Option<&mut SnapshotReader> {
+    pub(crate) fn reader_for(&mut self, workspace: &str) -> Option<&mut SnapshotReader> {
         if !self.open.contains_key(workspace) {
-            let store = self.stores.of(workspace)?;
+            let store = self.stores.store_for(workspace)?;
             self.open.insert(workspace.to_owned(), SnapshotReader::open(store));
         }
         self.open.get_mut(workspace)
@@ -94,11 +94,11 @@ pub(crate) trait Visitor {
     /// Takes an update that counts.
     fn update(&mut self, _at: At<'_>, _operation: UpdateOperation) {}
     /// Takes a capture of a workspace that counts.
-    fn captured(&mut self, _workspace: &str, _snapshot: WorkspaceSnapshot) {}
+    fn visit_capture(&mut self, _workspace: &str, _snapshot: WorkspaceSnapshot) {}
     /// Takes two captures that could not be compared.
     fn not_compared(&mut self, _what: NotCompared) {}
     /// Takes what happened to a task, or to none.
-    fn happened(&mut self, _task: Option<&TaskId>, _entry: LogEntry) {}
+    fn visit_entry(&mut self, _task: Option<&TaskId>, _entry: LogEntry) {}
     /// Takes what went wrong.
     fn error(&mut self, _entry: ErrorEntry) {}
     /// Takes the end of a tool's run.
@@ -106,7 +106,7 @@ pub(crate) trait Visitor {
     /// Takes what an evaluation has cost, in millionths of the host's currency.
     fn cost(&mut self, _micros: u64) {}
     /// Takes what an imported session had been through, if that counts.
-    fn imported(&mut self, _at: At<'_>, _what: StateImported) {}
+    fn visit_import(&mut self, _at: At<'_>, _what: StateImported) {}
 }
 
 /// What goes back with a rollback.
@@ -253,16 +253,16 @@ impl<V: Visitor> StateWalk<'_, V> {
         self.contexts.push((sequence, context));
     }
 
-    fn happened(&mut self, at: At<'_>, task: Option<&TaskId>, what: ExecutionEvent) {
+    fn emit_event(&mut self, at: At<'_>, task: Option<&TaskId>, what: ExecutionEvent) {
         let (sequence, is_live) = (at.sequence, at.is_live);
-        self.visitor.happened(task, LogEntry { sequence, at: at.time, is_live, what });
+        self.visitor.visit_entry(task, LogEntry { sequence, at: at.time, is_live, what });
     }
 
     fn event(&mut self, at: At<'_>, event: &RecordedEvent) -> Result<()> {
         let Some(operation) = UpdateOperation::of_event(event)? else { return self.other_event(at, event) };
         match &operation {
             UpdateOperation::TaskCreated(event) => {
-                self.happened(at, Some(&event.task.id), ExecutionEvent::Created);
+                self.emit_event(at, Some(&event.task.id), ExecutionEvent::Created);
             }
             UpdateOperation::TaskStatusChanged(event) => self.status_changed(at, event),
             _ => {}
@@ -281,7 +281,7 @@ impl<V: Visitor> StateWalk<'_, V> {
                 context.in_progress.push(task_id.clone());
             }
         });
-        self.happened(at, Some(&task_id), ExecutionEvent::StatusChanged { old_status, new_status, reason });
+        self.emit_event(at, Some(&task_id), ExecutionEvent::StatusChanged { old_status, new_status, reason });
     }
 
     fn other_event(&mut self, at: At<'_>, event: &RecordedEvent) -> Result<()> {
@@ -291,13 +291,13 @@ impl<V: Visitor> StateWalk<'_, V> {
                 let (sequence, at) = (at.sequence, at.time);
                 self.visitor.error(ErrorEntry { sequence, at, task, tool: None, cause: None, message });
             }
-            self.happened(at, task.as_ref(), ExecutionEvent::Message { level, message });
+            self.emit_event(at, task.as_ref(), ExecutionEvent::Message { level, message });
         } else if let Some(executed) = event.read::<PromptExecuted>()? {
             self.visitor.cost(executed.cost_micros.unwrap_or_default());
         } else if at.is_live
             && let Some(what) = event.read::<StateImported>()?
         {
-            self.visitor.imported(at, what);
+            self.visitor.visit_import(at, what);
         }
         Ok(())
     }
@@ -319,7 +319,11 @@ impl<V: Visitor> StateWalk<'_, V> {
         }
         self.visitor.tool_ended(end);
         let elapsed_us = end.elapsed_us;
-        self.happened(at, task.as_ref(), ExecutionEvent::ToolEnded { tool, operation, outcome, elapsed_us });
+        self.emit_event(
+            at,
+            task.as_ref(),
+            ExecutionEvent::ToolEnded { tool, operation, outcome, elapsed_us },
+        );
         match end.is_kept() && !end.rolled_back {
             true => self.captures(at, &end.after, Some((end, task))),
             // What a recovery found is restored to what was there before.
@@ -343,7 +347,7 @@ impl<V: Visitor> StateWalk<'_, V> {
                     self.compare(at, workspace, before, &snapshot, by.as_ref());
                 }
                 let (snapshot, sequence) = (snapshot.clone(), at.sequence);
-                self.visitor.captured(workspace, WorkspaceSnapshot { snapshot, sequence, at: at.time });
+                self.visitor.visit_capture(workspace, WorkspaceSnapshot { snapshot, sequence, at: at.time });
             }
             if before.is_none_or(|before| *before != snapshot) {
                 let snapshot = Arc::new(snapshot);
@@ -364,7 +368,7 @@ impl<V: Visitor> StateWalk<'_, V> {
         by: Option<&(&RecordedEnd, Option<TaskId>)>,
     ) {
         let sequence = at.sequence;
-        let changes = match self.readers.of(workspace) {
+        let changes = match self.readers.reader_for(workspace) {
             Some(reader) => reader.changes(Some(before), after).map_err(|error| error.to_string()),
             None => Err("nobody said where the captures of this workspace are".to_owned()),
         };

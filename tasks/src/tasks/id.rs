@@ -34,10 +34,10 @@ impl TaskId {
     ///
     /// [`InvalidTaskId`] if the text is empty, too long, or holds other characters.
     pub fn new(text: impl Into<String>) -> Result<TaskId, InvalidTaskId> {
-        TaskId::of(text.into().into())
+        TaskId::parse(text.into().into())
     }
 
-    fn of(text: SmolStr) -> Result<TaskId, InvalidTaskId> {
+    fn parse(text: SmolStr) -> Result<TaskId, InvalidTaskId> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         let begins = text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
         match begins && text.len() <= TASK_ID_BYTES_MAX && text.bytes().all(is_plain) {
@@ -62,7 +62,7 @@ impl TryFrom<SmolStr> for TaskId {
     type Error = InvalidTaskId;
 
     fn try_from(text: SmolStr) -> Result<TaskId, InvalidTaskId> {
-        TaskId::of(text)
+        TaskId::parse(text)
     }
 }
 

@@ -48,9 +48,9 @@ pub enum Waits {
 
 impl SchedulingState {
     /// Finds the order of tasks.
-    pub(crate) fn of(tasks: &BTreeMap<TaskId, Task>) -> SchedulingState {
+    pub(crate) fn from_tasks(tasks: &BTreeMap<TaskId, Task>) -> SchedulingState {
         let mut schedule = SchedulingState::default();
-        let waiting = TaskWaitGraph::of(tasks);
+        let waiting = TaskWaitGraph::from_tasks(tasks);
         let mut ready: Vec<&Task> = Vec::new();
         let mut in_progress: Vec<&Task> = Vec::new();
         for (place, task) in waiting.tasks.iter().copied().enumerate() {
@@ -93,7 +93,7 @@ struct TaskWaitGraph<'a> {
 }
 
 impl<'a> TaskWaitGraph<'a> {
-    fn of(tasks: &'a BTreeMap<TaskId, Task>) -> TaskWaitGraph<'a> {
+    fn from_tasks(tasks: &'a BTreeMap<TaskId, Task>) -> TaskWaitGraph<'a> {
         let tasks = in_order(tasks);
         let places: HashMap<&TaskId, usize> =
             (0..).zip(&tasks).map(|(place, task)| (&task.id, place)).collect();
@@ -110,7 +110,7 @@ impl<'a> TaskWaitGraph<'a> {
     }
 
     /// Returns the tasks that a task requires and that have not ended well, each with its place if it exists.
-    fn required(&self, place: usize) -> impl Iterator<Item = (&'a TaskId, Option<usize>)> {
+    fn open_requirements(&self, place: usize) -> impl Iterator<Item = (&'a TaskId, Option<usize>)> {
         let required =
             self.tasks[place].dependencies.iter().filter(|one| one.kind == DependencyType::Requires);
         let placed = required.map(|one| (&one.on, self.places.get(&one.on).copied()));
@@ -125,7 +125,7 @@ impl<'a> TaskWaitGraph<'a> {
         }
         let mut waits: Vec<(u32, u32)> = Vec::new();
         for place in (0..self.tasks.len()).filter(is_pending) {
-            let required = self.required(place).filter_map(|(_, other)| other);
+            let required = self.open_requirements(place).filter_map(|(_, other)| other);
             let others = required.chain(self.parts[place].iter().copied()).filter(is_pending);
             waits.extend(others.map(|other| (place as u32, other as u32)));
         }
@@ -144,7 +144,7 @@ impl<'a> TaskWaitGraph<'a> {
 
     /// Returns what a pending task waits for; `None` if it may start.
     fn waits_of(&self, place: usize) -> Option<Waits> {
-        let open: Vec<(&TaskId, Option<usize>)> = self.required(place).collect();
+        let open: Vec<(&TaskId, Option<usize>)> = self.open_requirements(place).collect();
         let is_cancelled = |other: Option<usize>| {
             other.is_some_and(|other| self.tasks[other].status == TaskStatus::Cancelled)
         };

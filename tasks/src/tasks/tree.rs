@@ -34,7 +34,7 @@ impl TaskTreeState {
     ///
     /// [`NoSuchSlice`](foldlog::Error::NoSuchSlice) if neither the session's types nor its log know [`Tasks`],
     /// [`Decode`](foldlog::Error::Decode) if a task cannot be read.
-    pub fn of(session: &Session) -> Result<TaskTreeState> {
+    pub fn from_session(session: &Session) -> Result<TaskTreeState> {
         Ok(TaskTreeState::from_tasks(session.view::<Tasks>()?.iter().cloned()))
     }
 
@@ -76,7 +76,7 @@ impl TaskTreeState {
             active_task: active_task(&tasks),
             task_counter: task_counter(&tasks),
             dependency_graph: dependency_graph(&tasks),
-            scheduling_state: SchedulingState::of(&tasks),
+            scheduling_state: SchedulingState::from_tasks(&tasks),
             tasks,
         }
     }

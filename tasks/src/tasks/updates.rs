@@ -59,7 +59,7 @@ impl NewTask {
 
     /// Makes the task a part of another one.
     #[must_use]
-    pub fn within(self, parent: TaskId) -> NewTask {
+    pub fn with_parent(self, parent: TaskId) -> NewTask {
         NewTask { parent: Some(parent), ..self }
     }
 
@@ -308,12 +308,14 @@ pub(crate) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
         .slice_with::<Tasks>(Policy::State)
         .keyed_by::<Tasks, TaskId>(|task| task.id.clone())
         .reducer::<Tasks, TaskCreated>(|tasks, event, context| {
-            created(&TaskLookup(tasks), &event.task, context)
+            reduce_created(&TaskLookup(tasks), &event.task, context)
         })
         .reducer::<Tasks, TaskStatusChanged>(|tasks, event, context| {
             status_changed(&TaskLookup(tasks), event, context)
         })
-        .reducer::<Tasks, TaskModified>(|tasks, event, context| modified(&TaskLookup(tasks), event, context))
+        .reducer::<Tasks, TaskModified>(|tasks, event, context| {
+            reduce_modified(&TaskLookup(tasks), event, context)
+        })
         .reducer::<Tasks, DependencyAdded>(|tasks, event, context| {
             dependency_added(&TaskLookup(tasks), event, context)
         })
@@ -321,7 +323,7 @@ pub(crate) fn declare(types: SessionTypesBuilder) -> SessionTypesBuilder {
             dependency_removed(&TaskLookup(tasks), event, context)
         })
         .reducer::<Tasks, TaskRenumbered>(|tasks, event, context| {
-            renumbered(&TaskLookup(tasks), event, context)
+            reduce_renumbered(&TaskLookup(tasks), event, context)
         })
 }
 
@@ -369,7 +371,7 @@ fn time(context: &ReducerContext) -> DateTime<Utc> {
     DateTime::from_timestamp_micros(context.time_us()).unwrap_or_default()
 }
 
-fn created(tasks: &TaskLookup<'_>, new: &NewTask, context: &ReducerContext) -> TaskReduction {
+fn reduce_created(tasks: &TaskLookup<'_>, new: &NewTask, context: &ReducerContext) -> TaskReduction {
     if let Some(there) = tasks.find(&new.id)? {
         return Err(format!("there is a task `{}` already: \"{}\"", new.id, escape::text(&there.title)));
     }
@@ -427,7 +429,7 @@ fn status_changed(
     Ok(SliceOp::Upsert(task))
 }
 
-fn modified(tasks: &TaskLookup<'_>, event: &TaskModified, context: &ReducerContext) -> TaskReduction {
+fn reduce_modified(tasks: &TaskLookup<'_>, event: &TaskModified, context: &ReducerContext) -> TaskReduction {
     let mut task = tasks.task(&event.task_id)?.clone();
     if let Some(Some(parent)) = &event.changes.parent {
         // A log that another program wrote may hold parents that make a cycle.
@@ -448,7 +450,7 @@ fn modified(tasks: &TaskLookup<'_>, event: &TaskModified, context: &ReducerConte
 }
 
 /// Writes the tasks of a way, the middle of a long one as their number.
-fn shortened(way: &[&str]) -> String {
+fn abbreviate_path(way: &[&str]) -> String {
     const SHOWN_MAX: usize = 12;
     match way {
         [first @ .., _, _] if way.len() > SHOWN_MAX => {
@@ -480,7 +482,7 @@ fn dependency_added(
     }
     if let Some(way) = tasks.way(to, from)? {
         let way: Vec<&str> = std::iter::once(from).chain(&way).map(TaskId::as_str).collect();
-        return Err(format!("the dependency would close a cycle: {}", shortened(&way)));
+        return Err(format!("the dependency would close a cycle: {}", abbreviate_path(&way)));
     }
     event.change(&mut task, time(context));
     Ok(SliceOp::Upsert(task))
@@ -499,7 +501,11 @@ fn dependency_removed(
     Ok(SliceOp::Upsert(task))
 }
 
-fn renumbered(tasks: &TaskLookup<'_>, event: &TaskRenumbered, context: &ReducerContext) -> TaskReduction {
+fn reduce_renumbered(
+    tasks: &TaskLookup<'_>,
+    event: &TaskRenumbered,
+    context: &ReducerContext,
+) -> TaskReduction {
     let mut task = tasks.task(&event.task_id)?.clone();
     let (id, count) = (&task.id, tasks.0.len());
     if task.number != event.old_number {

@@ -33,14 +33,14 @@ struct Graph<'a> {
 }
 
 impl<'a> Graph<'a> {
-    fn of(checked: &ValidationIndex<'a>) -> Graph<'a> {
+    fn from_index(checked: &ValidationIndex<'a>) -> Graph<'a> {
         let by_age = checked.by_age();
         let mut ages = vec![0; by_age.len()];
         by_age.iter().enumerate().for_each(|(age, place)| ages[*place] = age);
         let (mut edges, mut of_task) = (Vec::new(), Vec::with_capacity(by_age.len()));
         for (from, place) in by_age.iter().enumerate() {
             let begin = edges.len();
-            for (dependency, on) in checked.named(*place) {
+            for (dependency, on) in checked.dependencies_of(*place) {
                 edges.extend(on.map(|on| Edge { from, to: ages[on], kind: dependency.kind }));
             }
             of_task.push(begin..edges.len());
@@ -131,7 +131,7 @@ impl<'a> Graph<'a> {
 /// What is cut are the dependencies that lead back on a walk from the oldest task along those that require; and of those
 /// that prefer only such as go against that walk and are on a cycle that is left then.
 pub(super) fn dependency_cycles(checked: &ValidationIndex<'_>) -> Vec<FoundCycle> {
-    let graph = Graph::of(checked);
+    let graph = Graph::from_index(checked);
     let (leads_back, _) = graph.walk(|_| true);
     if !leads_back.contains(&true) {
         return Vec::new();

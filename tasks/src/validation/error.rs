@@ -34,7 +34,7 @@ pub enum ValidationError {
         parent: TaskId,
     },
     /// Tasks are parts of themselves.
-    #[error("tasks are parts of each other: {}", closed(cycle))]
+    #[error("tasks are parts of each other: {}", format_cycle(cycle))]
     ParentCycle {
         /// Tasks of the cycle, each followed by its parent, the oldest one first.
         cycle: Vec<TaskId>,
@@ -60,7 +60,7 @@ pub enum ValidationError {
     /// Tasks depend on themselves.
     #[error(
         "tasks depend on each other: {}{}",
-        closed(cycle),
+        format_cycle(cycle),
         if *tasks > cycle.len() { format!(", one cycle of {tasks} entangled tasks") } else { String::new() }
     )]
     DependencyCycle {
@@ -79,7 +79,7 @@ pub enum ValidationError {
         child: TaskId,
     },
     /// The list of roots is not what the tasks make it.
-    #[error("the roots differ from what the tasks say: {}", differing(missing, unknown))]
+    #[error("the roots differ from what the tasks say: {}", describe_difference(missing, unknown))]
     RootsDiffer {
         /// Tasks without a parent that are not listed.
         missing: Vec<TaskId>,
@@ -314,7 +314,7 @@ impl RepairObstacle {
 
 impl ValidationError {
     /// Says why no event repairs it, if there is no suggestion.
-    pub(super) fn why(&self) -> RepairObstacle {
+    pub(super) fn repair_obstacle(&self) -> RepairObstacle {
         match self {
             ValidationError::KeyDiffers { component: StateComponent::TaskTree, .. } => {
                 RepairObstacle::Ambiguous
@@ -348,11 +348,11 @@ fn list(tasks: &[TaskId]) -> String {
 }
 
 /// Writes a cycle whole: `a -> b -> a`.
-fn closed(cycle: &[TaskId]) -> String {
+fn format_cycle(cycle: &[TaskId]) -> String {
     cycle.iter().chain(cycle.first()).map(TaskId::as_str).collect::<Vec<&str>>().join(" -> ")
 }
 
-fn differing(missing: &[TaskId], unknown: &[TaskId]) -> String {
+fn describe_difference(missing: &[TaskId], unknown: &[TaskId]) -> String {
     match (missing.is_empty(), unknown.is_empty()) {
         (true, true) => "they stand in another order".to_owned(),
         (false, true) => format!("{} not listed", list(missing)),

@@ -21,7 +21,7 @@ pub(super) struct ValidationIndex<'a> {
 }
 
 impl<'a> ValidationIndex<'a> {
-    pub(super) fn of(state: &'a SessionState) -> ValidationIndex<'a> {
+    pub(super) fn from_state(state: &'a SessionState) -> ValidationIndex<'a> {
         let (keys, tasks): (Vec<&TaskId>, Vec<&Task>) = state.task_tree.tasks.iter().unzip();
         let places: HashMap<&TaskId, usize> =
             keys.iter().enumerate().map(|(place, key)| (*key, place)).collect();
@@ -46,7 +46,7 @@ impl<'a> ValidationIndex<'a> {
     }
 
     /// Returns what a task depends on, each with its place.
-    pub(super) fn named(
+    pub(super) fn dependencies_of(
         &self,
         place: usize,
     ) -> impl Iterator<Item = (&'a crate::Dependency, Option<usize>)> + '_ {

@@ -16,7 +16,7 @@ use crate::{
     StateComponent, TaskId,
 };
 
-fn unrepaired(error: ValidationError) -> RuleViolation {
+fn without_repair(error: ValidationError) -> RuleViolation {
     RuleViolation { error, repair: None }
 }
 
@@ -28,7 +28,7 @@ pub(super) struct TimeField {
 }
 
 /// Returns the error that a time is before one that comes first.
-pub(super) fn disordered(subject: String, earlier: TimeField, later: TimeField) -> ValidationError {
+pub(super) fn disorder_error(subject: String, earlier: TimeField, later: TimeField) -> ValidationError {
     let (earlier_at, later_at) = (earlier.at, later.at);
     let (earlier, later) = (earlier.name, later.name);
     ValidationError::TimesDisordered { subject, earlier, earlier_at, later, later_at }
@@ -39,7 +39,10 @@ pub(super) fn session_times(checked: &ValidationIndex<'_>) -> Vec<RuleViolation>
     let created = TimeField { name: "created_at", at: state.created_at };
     let updated = TimeField { name: "last_checkpoint", at: state.last_checkpoint };
     let is_wrong = created.at > updated.at;
-    is_wrong.then(|| unrepaired(disordered("the session".to_owned(), created, updated))).into_iter().collect()
+    is_wrong
+        .then(|| without_repair(disorder_error("the session".to_owned(), created, updated)))
+        .into_iter()
+        .collect()
 }
 
 pub(super) fn requires_validation(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
@@ -56,7 +59,7 @@ pub(super) fn requires_validation(checked: &ValidationIndex<'_>) -> Vec<RuleViol
     let step = RepairStep::SessionConfigured(SessionConfigured { configuration: validated });
     vec![RuleViolation {
         error: ValidationError::ValidationRequired { reason },
-        repair: Some(Repair::of(step)),
+        repair: Some(Repair::from_step(step)),
     }]
 }
 
@@ -76,7 +79,8 @@ pub(super) fn token_sums(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
         if found != expected {
             let (found, expected) = (found.unwrap_or_default(), expected.unwrap_or_default());
             let error = ValidationError::UsageDiffers { model: model.to_owned(), found, expected };
-            let repair = Some(Repair::of(RepairStep::Derive { component: StateComponent::ClaudeContext }));
+            let repair =
+                Some(Repair::from_step(RepairStep::Derive { component: StateComponent::ClaudeContext }));
             found_all.push(RuleViolation { error, repair });
         }
     }
@@ -96,17 +100,17 @@ pub(super) fn conversation_pairing(checked: &ValidationIndex<'_>) -> Vec<RuleVio
         let evaluation_id = conversation.evaluation_id.clone();
         let violations = match windows.get(evaluation_id.as_str()) {
             None => vec!["nothing says what of it would be sent".to_owned()],
-            Some(window) => unpaired(conversation, window),
+            Some(window) => check_pairing(conversation, window),
         };
         if !violations.is_empty() {
-            found.push(unrepaired(ValidationError::ConversationUnpaired { evaluation_id, violations }));
+            found.push(without_repair(ValidationError::ConversationUnpaired { evaluation_id, violations }));
         }
     }
     found
 }
 
 /// Checks what would be sent of a conversation. The calls of its last answer may still run.
-fn unpaired(conversation: &RecordedConversation, window: &ContextWindow) -> Vec<String> {
+fn check_pairing(conversation: &RecordedConversation, window: &ContextWindow) -> Vec<String> {
     let by_id: BTreeMap<Uuid, &ConversationMessage> =
         conversation.messages.iter().map(|message| (message.message_id, message)).collect();
     let unknown = window.messages.iter().filter(|id| !by_id.contains_key(id)).count();
@@ -152,7 +156,7 @@ pub(super) fn file_chain(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
         };
         if !fits {
             let (workspace, path, kind) = (workspace.clone(), path.clone(), change.kind);
-            found.push(unrepaired(ValidationError::ChangeImpossible { workspace, path, sequence, kind }));
+            found.push(without_repair(ValidationError::ChangeImpossible { workspace, path, sequence, kind }));
         }
         let Some(before) = latest.insert((&change.workspace, &change.path), change) else { continue };
         // What was changed between captures that were not compared is not known.
@@ -161,7 +165,12 @@ pub(super) fn file_chain(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
             || not_compared.get(change.workspace.as_str()).is_none_or(|at| at.range(since).next().is_none());
         if is_known && (before.after != change.before || before.sequence > sequence) {
             let previous = before.sequence;
-            found.push(unrepaired(ValidationError::FileChainBroken { workspace, path, sequence, previous }));
+            found.push(without_repair(ValidationError::FileChainBroken {
+                workspace,
+                path,
+                sequence,
+                previous,
+            }));
         }
     }
     found
@@ -174,7 +183,7 @@ pub(super) fn artifact_names(checked: &ValidationIndex<'_>) -> Vec<RuleViolation
     let found = differing.map(|(key, artifact)| {
         let (component, key, name) = (StateComponent::FileSystem, key.clone(), artifact.name.clone());
         let is_taken = state.file_system.build_artifacts.contains_key(&name);
-        unrepaired(ValidationError::KeyDiffers { component, key, name, is_taken })
+        without_repair(ValidationError::KeyDiffers { component, key, name, is_taken })
     });
     found.collect()
 }
@@ -194,7 +203,9 @@ pub(super) fn task_references(checked: &ValidationIndex<'_>) -> Vec<RuleViolatio
         .iter()
         .filter_map(|(name, artifact)| Some((artifact.task.as_ref()?, format!("artifact `{name}`"))));
     let unknown = changes.chain(artifacts).filter(|(task, _)| !tasks.contains_key(*task));
-    unknown.map(|(task, by)| unrepaired(ValidationError::UnknownTask { task: task.clone(), by })).collect()
+    unknown
+        .map(|(task, by)| without_repair(ValidationError::UnknownTask { task: task.clone(), by }))
+        .collect()
 }
 
 pub(super) fn log_order(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
@@ -206,14 +217,14 @@ pub(super) fn log_order(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
         for sequence in sequences {
             if latest > Some(sequence) {
                 let part = part.clone();
-                found.push(unrepaired(ValidationError::LogDisordered { part, sequence }));
+                found.push(without_repair(ValidationError::LogDisordered { part, sequence }));
             }
             latest = latest.max(Some(sequence));
         }
     };
     let of_entry = |entry: &LogEntry| entry.sequence;
     for (task, entries) in &logs.tasks {
-        check(named(task), &mut entries.iter().map(of_entry));
+        check(task_label(task), &mut entries.iter().map(of_entry));
     }
     check("the system".to_owned(), &mut logs.system_events.iter().map(of_entry));
     check("interactions".to_owned(), &mut logs.interactions.iter().map(|one| one.sequence));
@@ -221,7 +232,7 @@ pub(super) fn log_order(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     found
 }
 
-fn named(task: &TaskId) -> String {
+fn task_label(task: &TaskId) -> String {
     format!("task `{task}`")
 }
 
@@ -234,6 +245,6 @@ pub(super) fn counts(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     ];
     let wrong = counted.into_iter().filter(|(_, failed, all)| failed > all);
     wrong
-        .map(|(what, failed, all)| unrepaired(ValidationError::CountsImpossible { what, failed, all }))
+        .map(|(what, failed, all)| without_repair(ValidationError::CountsImpossible { what, failed, all }))
         .collect()
 }

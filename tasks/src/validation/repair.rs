@@ -23,7 +23,7 @@ pub struct Repair {
 
 impl Repair {
     /// Makes a repair of one step.
-    pub fn of(step: RepairStep) -> Repair {
+    pub fn from_step(step: RepairStep) -> Repair {
         Repair { steps: vec![step] }
     }
 }
@@ -177,7 +177,7 @@ pub(super) fn take_all(state: &mut SessionState, steps: &[PlannedStep]) {
 
 fn derive(state: &mut SessionState, component: StateComponent) {
     match component {
-        StateComponent::TaskTree => state.task_tree = derived(std::mem::take(&mut state.task_tree)),
+        StateComponent::TaskTree => state.task_tree = derive_tree(std::mem::take(&mut state.task_tree)),
         StateComponent::ClaudeContext => derive_usage(state),
         // Nothing in the others follows from the rest.
         _ => {}
@@ -225,7 +225,7 @@ fn take(state: &mut SessionState, step: &RepairStep) {
 }
 
 /// Makes what follows from tasks. Tasks of one id stay under the names that they have: none is dropped.
-fn derived(tree: TaskTreeState) -> TaskTreeState {
+fn derive_tree(tree: TaskTreeState) -> TaskTreeState {
     let ids: BTreeSet<&TaskId> = tree.tasks.values().map(|task| &task.id).collect();
     match ids.len() == tree.tasks.len() {
         true => TaskTreeState::from_tasks(tree.tasks.into_values()),

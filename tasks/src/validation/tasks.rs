@@ -1,6 +1,6 @@
 //! Rules of the task tree.
 
-use super::parts::{TimeField, disordered};
+use super::parts::{TimeField, disorder_error};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cycles::{dependency_cycles, parent_cycles};
@@ -17,13 +17,13 @@ use crate::{
 const REASON: &str = "repair";
 
 fn derive() -> Option<Repair> {
-    Some(Repair::of(RepairStep::Derive { component: StateComponent::TaskTree }))
+    Some(Repair::from_step(RepairStep::Derive { component: StateComponent::TaskTree }))
 }
 
 /// Makes a task a root.
 fn uproot(task: &TaskId) -> Option<Repair> {
     let changes = TaskChanges { parent: Some(None), ..TaskChanges::default() };
-    Some(Repair::of(RepairStep::TaskModified(TaskModified { task_id: task.clone(), changes })))
+    Some(Repair::from_step(RepairStep::TaskModified(TaskModified { task_id: task.clone(), changes })))
 }
 
 fn remove(from: &TaskId, to: &TaskId, dep_type: DependencyType, why: &str) -> RepairStep {
@@ -76,8 +76,9 @@ pub(super) fn parents_acyclic(checked: &ValidationIndex<'_>) -> Vec<RuleViolatio
 pub(super) fn dependencies_exist(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     let mut found = Vec::new();
     for (place, key) in checked.keys.iter().enumerate() {
-        for (missing, _) in checked.named(place).filter(|(_, on)| on.is_none()) {
-            let repair = Some(Repair::of(remove(key, &missing.on, missing.kind, "the task is missing")));
+        for (missing, _) in checked.dependencies_of(place).filter(|(_, on)| on.is_none()) {
+            let repair =
+                Some(Repair::from_step(remove(key, &missing.on, missing.kind, "the task is missing")));
             let (task, dependency) = ((*key).clone(), missing.on.clone());
             found.push(RuleViolation {
                 error: ValidationError::MissingDependency { task, dependency },
@@ -243,7 +244,7 @@ pub(super) fn schedule(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
     if !checked.is_keyed {
         return Vec::new();
     }
-    let (found, expected) = (&tree.scheduling_state, SchedulingState::of(&tree.tasks));
+    let (found, expected) = (&tree.scheduling_state, SchedulingState::from_tasks(&tree.tasks));
     let compared = [
         ("ready", found.ready == expected.ready),
         ("blocked", found.blocked == expected.blocked),
@@ -271,7 +272,10 @@ pub(super) fn statuses(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
         let reason = Some(format!("{REASON}: it was started before what it requires had ended well"));
         let step = TaskStatusChanged { task_id: key.clone(), old_status, new_status, reason };
         let error = ValidationError::StatusImpossible { task: key.clone(), status: old_status, required };
-        found.push(RuleViolation { error, repair: Some(Repair::of(RepairStep::TaskStatusChanged(step))) });
+        found.push(RuleViolation {
+            error,
+            repair: Some(Repair::from_step(RepairStep::TaskStatusChanged(step))),
+        });
     }
     found
 }
@@ -300,7 +304,7 @@ pub(super) fn times(checked: &ValidationIndex<'_>) -> Vec<RuleViolation> {
         for (earlier, later) in [(created, status), (status, updated)] {
             if earlier.at > later.at {
                 let subject = format!("task `{key}`");
-                found.push(RuleViolation { error: disordered(subject, earlier, later), repair: None });
+                found.push(RuleViolation { error: disorder_error(subject, earlier, later), repair: None });
             }
         }
     }

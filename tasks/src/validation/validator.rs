@@ -195,7 +195,7 @@ impl RepairPhase {
         RepairPhase::Validated,
     ];
 
-    fn of(error: &ValidationError) -> RepairPhase {
+    fn from_error(error: &ValidationError) -> RepairPhase {
         match error {
             ValidationError::KeyDiffers { .. } => RepairPhase::Keys,
             ValidationError::OrphanedTask { .. } | ValidationError::ParentCycle { .. } => {
@@ -250,7 +250,7 @@ impl StateValidator {
 
     /// Finds what is broken.
     pub(super) fn issues(&self, state: &SessionState) -> Vec<ValidationIssue> {
-        let (mut issues, checked) = (Vec::new(), ValidationIndex::of(state));
+        let (mut issues, checked) = (Vec::new(), ValidationIndex::from_state(state));
         for (rule, check) in &self.rules {
             let found = match check {
                 Check::BuiltIn(check) => check(&checked),
@@ -275,7 +275,8 @@ impl StateValidator {
     ) -> ValidationResult {
         let mut repair_plan = self.plan(state, issues.clone());
         issues.extend(of_log.iter().cloned());
-        let of_log = of_log.into_iter().map(|issue| Unrepairable { why: issue.error.why(), issue });
+        let of_log =
+            of_log.into_iter().map(|issue| Unrepairable { why: issue.error.repair_obstacle(), issue });
         repair_plan.unrepairable.extend(of_log);
         let is_valid = issues.iter().all(|issue| issue.rule.severity != Critical);
         ValidationResult { is_valid, issues, repair_plan }
@@ -290,7 +291,7 @@ impl StateValidator {
                 break;
             }
             let mut steps: Vec<PlannedStep> = Vec::new();
-            for issue in issues.iter().filter(|issue| RepairPhase::of(&issue.error) == phase) {
+            for issue in issues.iter().filter(|issue| RepairPhase::from_error(&issue.error) == phase) {
                 for step in issue.suggested_repair.iter().flat_map(|repair| &repair.steps) {
                     let is_derived = |planned: &PlannedStep| planned.step == *step;
                     if !matches!(step, RepairStep::Derive { .. }) || !steps.iter().any(is_derived) {
@@ -308,7 +309,7 @@ impl StateValidator {
             let why = match (&issue.error, &issue.suggested_repair) {
                 (ValidationError::ValidationRequired { .. }, _) => RepairObstacle::OthersLeft,
                 (_, Some(_)) => RepairObstacle::StillThere,
-                (error, None) => error.why(),
+                (error, None) => error.repair_obstacle(),
             };
             Unrepairable { issue, why }
         });

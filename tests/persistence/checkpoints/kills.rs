@@ -53,7 +53,7 @@ struct Seen {
 }
 
 fn seen(manager: &CheckpointManager) -> Seen {
-    let tree = TaskTreeState::of(manager.session()).unwrap();
+    let tree = TaskTreeState::from_session(manager.session()).unwrap();
     Seen {
         tasks: tree.tasks.values().map(|task| (task.id.to_string(), task.status)).collect(),
         kept: manager.list().unwrap().iter().map(|one| one.id.0).collect(),
@@ -104,7 +104,7 @@ fn at_each_place(act: impl Fn(&CheckpointManager), check: impl Fn(&Seen, &Seen, 
             let left = manager(&Store::open(&copied).unwrap(), id, &types);
             let now = seen(&left);
             check(&before, &now, &after);
-            let created = CheckpointHistory::of(left.session()).unwrap();
+            let created = CheckpointHistory::from_session(left.session()).unwrap();
             assert!(created.list().iter().all(|one| left.verify(one.id).is_ok()));
             // Whoever goes on creates the next one, and removes what the kill kept from being removed.
             let next = left.create(None).unwrap();
@@ -188,7 +188,7 @@ fn a_process_that_is_killed_leaves_every_checkpoint_that_it_told_of_or_a_record_
         started.kill();
         let store = Store::open(folder.path()).unwrap();
         let manager = manager(&store, store.session_ids().unwrap()[0], &types);
-        let history = CheckpointHistory::of(manager.session()).unwrap();
+        let history = CheckpointHistory::from_session(manager.session()).unwrap();
         let latest = history.list().iter().map(|one| one.id).max().unwrap();
         assert!(latest.0 >= told, "{latest} {told}");
         for id in (1..=latest.0).map(CheckpointId) {

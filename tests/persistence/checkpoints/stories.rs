@@ -41,7 +41,7 @@ fn a_session_is_restored_to_a_checkpoint_and_what_was_there_can_be_brought_back(
 
     let report = manager.restore_from_checkpoint(first.id, &by_somebody()).unwrap();
     assert_eq!(report.checkpoint, first);
-    let tree = TaskTreeState::of(&session).unwrap();
+    let tree = TaskTreeState::from_session(&session).unwrap();
     assert_eq!((tree.task_counter, tree.active_task), (1, None));
     // The restore is recorded, and no rollback takes that back.
     let subject = Some("checkpoint_001".to_owned());
@@ -58,7 +58,7 @@ fn a_session_is_restored_to_a_checkpoint_and_what_was_there_can_be_brought_back(
     assert_eq!(undo.occasion, Occasion::BeforeRestore(first.id));
     assert_eq!(undo.manifest.active_tasks, [id("design")]);
     manager.restore_from_checkpoint(undo.id, &by_somebody()).unwrap();
-    let tree = TaskTreeState::of(&session).unwrap();
+    let tree = TaskTreeState::from_session(&session).unwrap();
     assert_eq!((tree.task_counter, tree.active_task), (2, Some(id("design"))));
     let ids: Vec<u64> = manager.list().unwrap().iter().map(|one| one.id.0).collect();
     assert_eq!(ids, [1, 2, 3], "no restore takes a checkpoint back");
@@ -87,7 +87,7 @@ fn what_stands_in_front_of_a_checkpoint_is_not_later_whatever_branch_it_counted_
     let options = RestoreOptions { apply_later_updates: true, ..by_somebody() };
     let report = manager.restore_from_checkpoint(checkpoint, &options).unwrap();
     assert_eq!((report.applied.len(), report.refused.len()), (1, 0));
-    let tree = TaskTreeState::of(&session).unwrap();
+    let tree = TaskTreeState::from_session(&session).unwrap();
     assert_eq!(tree.tasks.keys().map(|id| id.as_str()).collect::<Vec<_>>(), ["a", "c", "d"]);
 }
 
@@ -114,7 +114,7 @@ fn later_updates_are_applied_in_order_and_what_is_refused_is_listed() {
         .restore_from_checkpoint(early.id, &RestoreOptions { apply_later_updates: true, ..by_somebody() })
         .unwrap();
     assert_eq!((report.applied.len(), report.refused.len()), (3, 0));
-    assert_eq!(TaskTreeState::of(&session).unwrap().count(Completed), 1);
+    assert_eq!(TaskTreeState::from_session(&session).unwrap().count(Completed), 1);
     manager.restore_from_checkpoint(early.id, &by_somebody()).unwrap();
     create(&session, task("b")).unwrap();
     change(&session, "b", Pending, Cancelled).unwrap();
@@ -129,7 +129,7 @@ fn later_updates_are_applied_in_order_and_what_is_refused_is_listed() {
     );
     let last = session.log::<RecoveryActions>().unwrap().tail(1).unwrap();
     assert_eq!((last[0].action.as_str(), last[0].lost.len()), (RecoveryAction::RESTORED, 2));
-    assert_eq!(TaskTreeState::of(&session).unwrap().active_task, Some(id("b")));
+    assert_eq!(TaskTreeState::from_session(&session).unwrap().active_task, Some(id("b")));
 }
 
 /// Regression: a restore that applied later updates dropped messages and changes of files without a word.
@@ -337,7 +337,7 @@ fn a_workspace_is_restored_with_the_session() {
     manager.restore_from_checkpoint(checkpoint.id, &options).unwrap();
     assert_eq!(std::fs::read_to_string(agent.workspace().join("kept.txt")).unwrap(), "as it was");
     assert!(!agent.workspace().join("new.txt").exists());
-    assert_eq!(TaskTreeState::of(&agent.session).unwrap().active_task, Some(id("a")));
+    assert_eq!(TaskTreeState::from_session(&agent.session).unwrap().active_task, Some(id("a")));
     // And so can the restore be undone.
     let undo = manager.list().unwrap().last().unwrap().id;
     manager.restore_from_checkpoint(undo, &options).unwrap();

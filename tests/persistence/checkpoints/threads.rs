@@ -45,7 +45,7 @@ fn a_restore_that_applies_later_updates_loses_none_that_another_thread_was_told_
         is_over.store(true, Ordering::Relaxed);
         writer.join().unwrap()
     });
-    let tree = TaskTreeState::of(&session).unwrap();
+    let tree = TaskTreeState::from_session(&session).unwrap();
     let lost: Vec<&String> = told.iter().filter(|name| !tree.tasks.contains_key(&id(name))).collect();
     assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), told.len());
 }

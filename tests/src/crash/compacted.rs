@@ -134,7 +134,7 @@ impl SessionMemory {
     pub fn look_for_gone(&mut self, audit: &LogReader) {
         let id = self.id;
         let mut gone = BTreeSet::new();
-        for range in audit.compacted() {
+        for range in audit.compacted_ranges() {
             let all = range.from.get()..=range.through.get();
             gone.extend(all.filter(|position| !range.known.contains(&(*position).into())));
         }

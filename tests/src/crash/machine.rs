@@ -55,7 +55,7 @@ impl Default for Machine {
 impl Machine {
     /// A machine with an empty disk, in this boot.
     pub fn booted(boot: Uuid) -> Machine {
-        let clock = Arc::new(FixedClock::stepping(1_700_000_000_000_000, 10));
+        let clock = Arc::new(FixedClock::with_step(1_700_000_000_000_000, 10));
         // Most tests look at the log itself; what images change is looked at by tests of their own.
         Machine { disk: MemoryStorage::with_boot_id(boot), clock, image_bytes_min: u64::MAX }
     }

@@ -270,7 +270,7 @@ impl SessionMemory {
     /// Where it is not what is known.
     pub fn check_waiting(&self, session: &Session) -> Result<()> {
         let (id, now) = (self.id, self.now());
-        let pending = session.pending()?;
+        let pending = session.pending_questions()?;
         let asked: Vec<Asked> = pending
             .iter()
             .map(|one| {
@@ -304,8 +304,8 @@ impl SessionMemory {
             audit.ledger()?.into_iter().map(|entry| (entry.operation, entry.outcome, entry.runs)).collect();
         assert_eq!(ledger, self.now().fates(), "{}: the ledger after {} records", self.id, self.len());
         assert_eq!(
-            audit.pending(moment(self.now_us()))?,
-            session.pending()?,
+            audit.pending_questions(moment(self.now_us()))?,
+            session.pending_questions()?,
             "{}: the auditor's questions",
             self.id
         );
@@ -354,9 +354,9 @@ impl SessionMemory {
         assert_eq!(unsettled, expected, "{id}: the calls that are not settled after {left} records");
         let calls = session.log::<ToolInvocations>()?.len();
         assert_eq!(calls, self.imported_calls + self.ended_calls(), "{id}: one item of each call that ended");
-        assert!(session.synced() <= left.into(), "{id}: more is durable than there is");
+        assert!(session.synced_end() <= left.into(), "{id}: more is durable than there is");
         self.acknowledged = left;
-        self.durable = self.durable.max(session.synced().get());
+        self.durable = self.durable.max(session.synced_end().get());
         if lost == Lost::Power {
             // What a power cut left is on the disk, and nothing that follows may cost it.
             self.durable = left;

@@ -133,7 +133,7 @@ impl Change {
             Change::Say(text) => session.record_input(&NewInput::user(EVALUATION, text)),
             Change::Snapshot => session.snapshot(SnapshotOptions::default()).map(|taken| taken.position),
             Change::TaggedSnapshot => {
-                session.snapshot(SnapshotOptions::tagged("kept")).map(|taken| taken.position)
+                session.snapshot(SnapshotOptions::with_tag("kept")).map(|taken| taken.position)
             }
             Change::Rollback(to, _) => session.rollback_to(to).map(|done| done.sequence),
         }

@@ -118,10 +118,10 @@ pub fn record(bytes: &[u8]) {
         };
     }
     if reads {
-        let lane = Lane::of(kind, body).expect("a body that decodes has no malformed lane");
+        let lane = Lane::decode(kind, body).expect("a body that decodes has no malformed lane");
         let mut moved = Rollback { to: 1.into(), preserve_logs: true }.encode();
         lane.add_to(&mut moved, 0);
-        assert_eq!(Lane::of(RecordKind::ROLLBACK, &moved), Ok(lane));
+        assert_eq!(Lane::decode(RecordKind::ROLLBACK, &moved), Ok(lane));
     }
     match kind {
         RecordKind::OPENED => comes_back!(SessionOpening),

@@ -151,8 +151,8 @@ fn taken_in(root: &Path, run: &AgentRun) {
     let ids = store.session_ids().expect("it can be listed");
     let [id] = ids[..] else { panic!("{} sessions", ids.len()) };
     let reader = LogReader::open(store.session_dir(id)).expect("it opens");
-    assert_eq!(reader.opened().tags["task_id"], run.task_id);
-    assert_eq!(reader.opened().tags["trial"], run.trial);
+    assert_eq!(reader.opening_record().tags["task_id"], run.task_id);
+    assert_eq!(reader.opening_record().tags["trial"], run.trial);
     let evaluation = format!("{}/{}", run.task_id, run.trial);
     let conversation = reader.conversation_at(&evaluation, u64::MAX).expect("it is read");
     let messages = conversation.map(|conversation| conversation.messages()).unwrap_or_default();

@@ -83,14 +83,14 @@ fn checkpoints_are_listed_and_a_session_is_restored_or_recovered_without_its_hos
     assert!(ran.stdout.contains("goes back from position "), "{ran:?}");
     assert!(ran.stdout.contains("checkpoint_002 undoes that\n"), "{ran:?}");
     let (session, _) = open_without_host(&store, id).unwrap();
-    assert_eq!(TaskTreeState::of(&session).unwrap().tasks.len(), 1);
+    assert_eq!(TaskTreeState::from_session(&session).unwrap().tasks.len(), 1);
     session.close().unwrap();
     let ran = foldlog(["restore", &dir, "checkpoint_002", "--by", "ada", "--reason", "it did not", "--json"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     // The host opens it again with all that is its own.
     let session = store.open_session(id, &types).unwrap();
     assert_eq!(
-        (session.view::<Notes>().unwrap().len(), TaskTreeState::of(&session).unwrap().tasks.len()),
+        (session.view::<Notes>().unwrap().len(), TaskTreeState::from_session(&session).unwrap().tasks.len()),
         (2, 2)
     );
     session.close().unwrap();

@@ -39,10 +39,10 @@ fn place() -> Place {
     let session = store.create_with(&types(), named).unwrap();
     for (tag, _) in HOSTILE.iter().filter(|(tag, _)| *tag != "tag:12") {
         session.dispatch(step("a step", 1)).unwrap();
-        session.snapshot(SnapshotOptions::tagged(*tag)).unwrap();
+        session.snapshot(SnapshotOptions::with_tag(*tag)).unwrap();
     }
     for tag in ["12", "two\nlines", "right\u{202e}left", "escape\u{1b}[2J"] {
-        session.snapshot(SnapshotOptions::tagged(tag)).unwrap();
+        session.snapshot(SnapshotOptions::with_tag(tag)).unwrap();
     }
     let dir = session.dir().to_owned();
     session.close().unwrap();

@@ -55,7 +55,7 @@ fn part_of_an_open_host() {
     let runner = ToolRunner::new(state, ToolRegistry::new().with(Buys));
     let call = ToolCall::new("buys", r#"{"what":"a boat"}"#);
     let _ = runner.execute(&call, &ExecuteOptions::default()).unwrap_err();
-    let asked = session.pending().unwrap().pop().unwrap();
+    let asked = session.pending_questions().unwrap().pop().unwrap();
     child::tell("asks", session.dir().display());
     let heard = || std::io::stdin().read_line(&mut String::new()).unwrap();
     match what {
@@ -132,7 +132,7 @@ fn a_decision_that_the_host_refuses_is_reported_with_its_reason() {
     let id = elsewhere.session_ids().unwrap()[0];
     let approved = || {
         let reader = foldlog::inspect::LogReader::open(&words[1]).unwrap();
-        let asked = reader.pending(chrono::Utc::now()).unwrap().pop().unwrap();
+        let asked = reader.pending_questions(chrono::Utc::now()).unwrap().pop().unwrap();
         (asked.operation, Settlement::approved(asked.digest))
     };
     let (operation, approved) = approved();

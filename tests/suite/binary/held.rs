@@ -275,8 +275,10 @@ fn what_nothing_names_is_told_of_a_place_and_removed_a_day_later() {
     let id = session.id();
     session.close().unwrap();
     let folder = held.folder.path().join(format!("bucket/team/sessions/{id}"));
-    let (payload, probe) =
-        (folder.join(format!("objects/{}", ObjectId::of(b"left").file_name())), folder.join("probe/1"));
+    let (payload, probe) = (
+        folder.join(format!("objects/{}", ObjectId::from_content(b"left").file_name())),
+        folder.join("probe/1"),
+    );
     for path in [&payload, &probe] {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, b"left").unwrap();

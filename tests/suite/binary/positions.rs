@@ -9,7 +9,7 @@ use super::{options, step};
 /// A session with two snapshots of one tag, one of a number, and steps between them.
 fn session(store: &Store) -> Session {
     let session = store.create(&types()).unwrap();
-    let snapshot = |tag: &str| session.snapshot(SnapshotOptions::tagged(tag)).unwrap().position;
+    let snapshot = |tag: &str| session.snapshot(SnapshotOptions::with_tag(tag)).unwrap().position;
     session.dispatch(step("read", 1)).unwrap();
     snapshot("before the attempt");
     session.dispatch(step("try", 2)).unwrap();

@@ -45,14 +45,14 @@ impl Left {
         let session = Store::open_with(at.join("store"), options()).unwrap().create(&types()).unwrap();
         let runner = runner(at, &session);
         call(at, &runner, "first", &[("page", b"one\n"), ("picture", b"\0\x01")]);
-        session.snapshot(SnapshotOptions::tagged("then")).unwrap();
+        session.snapshot(SnapshotOptions::with_tag("then")).unwrap();
         call(
             at,
             &runner,
             "second \u{1b}[31m",
             &[("page", b"two\x1b[31m\n"), ("picture", b"\0\x02"), ("new", b"new\n")],
         );
-        session.snapshot(SnapshotOptions::tagged("later")).unwrap();
+        session.snapshot(SnapshotOptions::with_tag("later")).unwrap();
         write(at, &[("notes\u{1b}", b"mine\n")]);
         drop(runner);
         let session = {

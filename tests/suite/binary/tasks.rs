@@ -23,8 +23,8 @@ fn tasks_are_drawn_as_a_tree_with_what_each_waits_for_at_any_position() {
     use TaskStatus::{Blocked, Completed, Failed, InProgress, Pending};
     let begin = session.position().unwrap();
     create(NewTask::new(id("site"), "Build the site"));
-    create(NewTask::new(id("pages"), "Write the pages").within(id("site")));
-    create(NewTask::new(id("logo"), "Draw \u{1b}[31mthe logo\n").within(id("site")));
+    create(NewTask::new(id("pages"), "Write the pages").with_parent(id("site")));
+    create(NewTask::new(id("logo"), "Draw \u{1b}[31mthe logo\n").with_parent(id("site")));
     create(NewTask { priority: 3, ..NewTask::new(id("ship"), "Ship it").requires(id("pages")) });
     create(NewTask::new(id("bill"), "Send the bill"));
     let planned = session.position().unwrap();
@@ -35,7 +35,7 @@ fn tasks_are_drawn_as_a_tree_with_what_each_waits_for_at_any_position() {
     change("pages", Failed, Pending, None);
     let before = change("pages", Pending, InProgress, None);
     change("pages", InProgress, Completed, None);
-    let tree = TaskTreeState::of(&session).unwrap();
+    let tree = TaskTreeState::from_session(&session).unwrap();
     let dir = session.dir().to_str().unwrap().to_owned();
     session.close().unwrap();
 

@@ -19,7 +19,7 @@ fn what_does_not_hold_is_told_with_its_repair_and_repaired_on_request() {
     }
     let sound = session.position().unwrap();
     // As an import does, which asks no reducer.
-    let mut tasks: Vec<Task> = TaskTreeState::of(&session).unwrap().tasks.into_values().collect();
+    let mut tasks: Vec<Task> = TaskTreeState::from_session(&session).unwrap().tasks.into_values().collect();
     tasks.iter_mut().filter(|task| task.id == id("pages")).for_each(|task| task.parent = Some(id("lost")));
     let broken = session.seed::<Tasks>(tasks).unwrap();
     let dir = session.dir().to_str().unwrap().to_owned();
@@ -84,7 +84,7 @@ fn a_session_whose_host_is_elsewhere_is_repaired_unless_its_host_takes_the_repai
         session.dispatch(TaskCreated { task: NewTask::new(id("pages"), "A task") }).unwrap();
         let changes = TaskChanges { priority: Some(1), ..TaskChanges::default() };
         session.dispatch(TaskModified { task_id: id("pages"), changes }).unwrap();
-        let mut task = TaskTreeState::of(&session).unwrap().tasks.into_values().next().unwrap();
+        let mut task = TaskTreeState::from_session(&session).unwrap().tasks.into_values().next().unwrap();
         task.parent = Some(id("lost"));
         session.dispatch(Imported(task)).unwrap();
         let dir = session.dir().to_str().unwrap().to_owned();
@@ -97,7 +97,7 @@ fn a_session_whose_host_is_elsewhere_is_repaired_unless_its_host_takes_the_repai
     // The host goes on with what was repaired.
     let session = store.session_ids().unwrap()[0];
     let session = store.open_session(session, &host().build().unwrap()).unwrap();
-    assert_eq!(TaskTreeState::of(&session).unwrap().root_tasks, [id("pages")]);
+    assert_eq!(TaskTreeState::from_session(&session).unwrap().root_tasks, [id("pages")]);
     session.close().unwrap();
 
     let dir = broken(host().slice::<Audit>().append_all::<Audit>().build().unwrap());

@@ -28,7 +28,7 @@ impl Sleeper {
     }
 
     fn identity(&self) -> ProcessIdentity {
-        ProcessIdentity::of(self.0.id()).unwrap()
+        ProcessIdentity::from_pid(self.0.id()).unwrap()
     }
 }
 
@@ -109,7 +109,7 @@ fn children_of(parent: i32) -> Vec<ProcessIdentity> {
         let fields = stat.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default();
         fields.split_whitespace().nth(1) == Some(&parent.to_string())
     };
-    ids.filter(is_child).filter_map(ProcessIdentity::of).collect()
+    ids.filter(is_child).filter_map(ProcessIdentity::from_pid).collect()
 }
 
 /// A program that the ended one had started holds the pipe, so that the pipe does not tell of the end.

@@ -41,7 +41,7 @@ fn a_copy_that_lacks_what_was_compacted_since_is_not_gone_on_with() {
     session.close().unwrap();
     assert!(compact(&machine, id).unwrap().segments > 2);
     let sound = machine.audit(id).unwrap();
-    assert!(sound.compacted()[0].from.get() > first.records, "what the copy holds is as it was");
+    assert!(sound.compacted_ranges()[0].from.get() > first.records, "what the copy holds is as it was");
     let before = machine.disk.dump();
     let refused = back_up(&machine, id).unwrap_err();
     assert!(matches!(refused, Error::NotACopy { .. }), "{refused}");

@@ -49,7 +49,7 @@ fn a_fork_of_a_compacted_session_is_compacted_for_itself() {
     let fork = store.fork(id, kept, &types(), SessionOptions::default()).unwrap();
     let id = fork.id();
     write(&fork, 60);
-    fork.snapshot(SnapshotOptions::tagged("of the fork")).unwrap();
+    fork.snapshot(SnapshotOptions::with_tag("of the fork")).unwrap();
     write(&fork, 20);
     fork.close().unwrap();
     let before: BTreeMap<_, _> = {
@@ -141,6 +141,6 @@ fn a_fork_that_is_made_while_its_parent_is_compacted_is_whole() {
         let audit = machine.audit(id).unwrap();
         assert_eq!(audit.state().unwrap(), state, "forked at {at}");
         assert_eq!(audit.state_at(at).unwrap().slices, expected, "forked at {at}");
-        assert!(!audit.compacted().is_empty(), "it has what is there now");
+        assert!(!audit.compacted_ranges().is_empty(), "it has what is there now");
     }
 }

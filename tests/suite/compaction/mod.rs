@@ -56,7 +56,7 @@ fn written() -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     write(&session, 40);
-    session.snapshot(SnapshotOptions::tagged("then")).unwrap();
+    session.snapshot(SnapshotOptions::with_tag("then")).unwrap();
     write(&session, 40);
     let id = session.id();
     session.close().unwrap();
@@ -115,7 +115,7 @@ fn a_log_takes_room_for_what_its_slices_hold_and_for_its_history() {
         .unwrap()
         .records(0, u64::MAX, |record| {
             if let Some(dropped) = dropped.get(&record.sequence) {
-                assert_eq!(Dropped::of(record.kind, record.body), *dropped);
+                assert_eq!(Dropped::from_body(record.kind, record.body), *dropped);
                 shown += 1;
             }
             Ok(())
@@ -215,7 +215,7 @@ fn a_compaction_that_is_killed_at_any_step_leaves_a_whole_log() {
         assert_eq!(audit.digest_through(last).unwrap(), digest, "{killed}");
         assert_eq!(audit.state().unwrap().slices, state.slices, "{killed}");
         audit.check_seals().unwrap_or_else(|error| panic!("{killed}: {error}"));
-        let ranges = audit.compacted().len();
+        let ranges = audit.compacted_ranges().len();
         let session = machine.open(id, Durability::Boundary).unwrap();
         assert_eq!(session.state().unwrap().slices, state.slices, "{killed}");
         session.dispatch(step(3)).unwrap();
@@ -276,7 +276,7 @@ fn what_a_killed_compaction_left_is_done_by_the_next() {
     machine.disk.clear_faults();
     let left = compact(&machine, id).unwrap().dropped;
     assert!(left > 0 && left < dropped, "{left} of {dropped}");
-    assert_eq!(machine.audit(id).unwrap().compacted()[0].from, 0, "all of it is compacted now");
+    assert_eq!(machine.audit(id).unwrap().compacted_ranges()[0].from, 0, "all of it is compacted now");
 }
 
 #[test]

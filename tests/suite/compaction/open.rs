@@ -18,7 +18,7 @@ fn an_open_session_is_compacted_and_goes_on() {
     let machine = Machine::default().with_images();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     write(&session, 40);
-    let kept = session.snapshot(SnapshotOptions::tagged("then")).unwrap().position;
+    let kept = session.snapshot(SnapshotOptions::with_tag("then")).unwrap().position;
     let then = session.state().unwrap().slices;
     write(&session, 40);
     let (notes, before) = (session.log::<Notes>().unwrap(), session.state().unwrap().slices);

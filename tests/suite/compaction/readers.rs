@@ -27,7 +27,7 @@ struct Read {
 
 fn read(reader: &LogReader) -> foldlog::Result<Read> {
     let (mut states, mut records, mut frames) = (BTreeMap::new(), Vec::new(), Vec::new());
-    let mut along = reader.along();
+    let mut along = reader.walk_paths();
     for position in (3..reader.records_len()).step_by(7) {
         let position = SequenceNumber::from(position);
         states.insert(position, (reader.state_at(position)?, along.state(position)?));
@@ -64,8 +64,8 @@ fn a_reader_reads_on_what_it_found_whatever_a_compaction_replaces() {
     assert!(read(&sound).unwrap() == before);
     // Whoever opens the log now finds it compacted.
     let now = machine.audit(id).unwrap();
-    assert!(now.compacted().len() > reader.compacted().len());
-    let gone = now.compacted()[0].from;
+    assert!(now.compacted_ranges().len() > reader.compacted_ranges().len());
+    let gone = now.compacted_ranges()[0].from;
     assert!(now.state_at(gone + 1).is_err());
 }
 

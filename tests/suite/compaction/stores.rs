@@ -176,7 +176,7 @@ fn the_binary_compacts_a_session_and_says_what_it_did() {
     let store = Store::open(folder.path()).unwrap();
     let session = store.create(&types()).unwrap();
     write(&session, 50);
-    session.snapshot(SnapshotOptions::tagged("then")).unwrap();
+    session.snapshot(SnapshotOptions::with_tag("then")).unwrap();
     write(&session, 50);
     let dir = session.dir().to_owned();
     let locked = foldlog(["compact".into(), dir.clone().into_os_string()]);

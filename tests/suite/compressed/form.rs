@@ -176,7 +176,7 @@ fn bodies_are_dropped_and_segments_compressed_in_one_go_and_stay_compressed() {
     assert!(report.dropped > 100 && report.compressed.as_ref().unwrap().segments > 2, "{report:?}");
     let reader = machine.audit(id).unwrap();
     assert_eq!(reader.state().unwrap().slices, state.slices);
-    assert!(!reader.compacted().is_empty());
+    assert!(!reader.compacted_ranges().is_empty());
     let packed = |machine: &Machine| files(machine, id).values().filter(|bytes| is_compressed(bytes)).count();
     let (first, seals) = (packed(&machine), reader.check_seals().unwrap());
     assert!(first > 2 && seals as usize >= first);
@@ -184,7 +184,7 @@ fn bodies_are_dropped_and_segments_compressed_in_one_go_and_stay_compressed() {
     // A later compaction that does not say how segments are kept leaves them compressed, also those that it writes anew.
     let session = store(&machine, 128 << 10).open_session(id, &types()).unwrap();
     write(&session, 9, 300);
-    session.snapshot(SnapshotOptions::tagged("later")).unwrap();
+    session.snapshot(SnapshotOptions::with_tag("later")).unwrap();
     for n in 0..300 {
         session
             .dispatch(DraftEdited { place: 0, line: format!("{n} {}", "and so on, ".repeat(40)) })

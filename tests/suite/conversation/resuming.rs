@@ -164,7 +164,7 @@ fn what_a_failed_tool_said_is_gone_and_what_others_said_meanwhile_stays() {
     let session = story.reopened(session);
     assert_eq!(texts(&session), ["meanwhile"]);
     let conversation = session.conversation(EVALUATION).unwrap().unwrap();
-    assert_eq!(conversation.abandoned().len(), 1);
+    assert_eq!(conversation.abandoned_entries().len(), 1);
     // What was said while the call ran stands behind its result.
     let sent: Vec<Role> = conversation.sent_messages().iter().map(|message| message.role).collect();
     assert_eq!(sent, [Role::System, Role::Assistant, Role::Tool, Role::User]);

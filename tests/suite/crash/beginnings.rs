@@ -362,7 +362,7 @@ fn of_two_processes_that_begin_the_same_session_at_once_one_does() {
             });
             *slot.lock().unwrap() = Some(kept);
         });
-        let clock = FixedClock::stepping(1_700_000_000_000_000, 10);
+        let clock = FixedClock::with_step(1_700_000_000_000_000, 10);
         let clock =
             Arc::new(Happening { clock, readings: AtomicU32::new(nth), what: Mutex::new(Some(what)) });
         let options = StoreOptions { clock, ..machine.options(Durability::Every) };

@@ -137,7 +137,10 @@ fn what_a_recovery_made_durable_is_damaged_and_never_torn_however_the_machine_re
             // The first append is what makes the tail durable.
             recovered = count(&session);
             write_steps(&session, RECORDS);
-            assert!(session.synced() >= recovered.into(), "{durability:?}: what was recovered is durable");
+            assert!(
+                session.synced_end() >= recovered.into(),
+                "{durability:?}: what was recovered is durable"
+            );
         }
         machine.crash(CrashKind::Process);
         let all = count(&machine.open(id, durability).unwrap());
@@ -191,12 +194,12 @@ fn what_a_recovery_attests_is_promised_only_once_its_name_is_durable() {
         let session = machine.open(id, Durability::Process).unwrap();
         let all = count(&session);
         assert_eq!(all, written, "call {nth}");
-        let known = session.synced();
+        let known = session.synced_end();
         if nth % 2 == 0 {
             session.sync().unwrap();
-            assert_eq!(session.synced(), all, "call {nth}");
+            assert_eq!(session.synced_end(), all, "call {nth}");
         }
-        let promised = session.synced().max(known);
+        let promised = session.synced_end().max(known);
         machine.crash(CrashKind::PowerLosingAll);
         let left = count(&machine.open(id, Durability::Process).unwrap());
         assert!(left >= promised.get(), "call {nth}: {left} of {promised}");

@@ -74,9 +74,9 @@ fn a_sync_after_a_kill_covers_what_the_killed_process_wrote() {
     machine.crash(CrashKind::Process);
     let session = machine.open(id, Durability::Process).unwrap();
     let all = count(&session);
-    assert!(session.synced() < all.into() && session.recovery().unattested > 0);
+    assert!(session.synced_end() < all.into() && session.recovery().unattested > 0);
     session.sync().unwrap();
-    assert_eq!(session.synced(), all);
+    assert_eq!(session.synced_end(), all);
     machine.crash(CrashKind::PowerLosingAll);
     assert_eq!(count(&machine.open(id, Durability::Process).unwrap()), all);
 }
@@ -90,7 +90,7 @@ fn a_handle_for_reading_does_not_promise_what_it_cannot_sync() {
     machine.crash(CrashKind::Process);
     let reader = machine.process(Durability::Process).open_read_only(id, &types()).unwrap();
     assert!(matches!(reader.sync(), Err(Error::ReadOnly { .. })));
-    assert_eq!(reader.synced(), 0);
+    assert_eq!(reader.synced_end(), 0);
 }
 
 /// Killed inside a turn, the log passed for closed, since its last frame was a `Synced` frame; but that stood
@@ -344,7 +344,7 @@ fn a_fork_of_a_session_that_is_open_waits_for_its_writer() {
     let parent = store.create(&types()).unwrap();
     let at = parent.dispatch(step(1)).unwrap();
     store.fork(parent.id(), at, &types(), SessionOptions::default()).unwrap();
-    assert_eq!(parent.synced(), at + 1);
+    assert_eq!(parent.synced_end(), at + 1);
     let at = parent.dispatch(step(2)).unwrap();
     machine.disk.inject(fails(Op::SyncData, 1));
     let refused = store.fork(parent.id(), at, &types(), SessionOptions::default());
@@ -536,7 +536,7 @@ fn a_reader_that_comes_and_goes_leaves_the_writer_its_background_syncs() {
     }
     // Over 4 MiB are synced at once by the thread; all that is waited for here is that it gets to run.
     let begun = std::time::Instant::now();
-    while session.synced() < last.into() {
+    while session.synced_end() < last.into() {
         assert!(begun.elapsed().as_secs() < 60, "nobody syncs what the writer wrote");
         std::thread::yield_now();
     }

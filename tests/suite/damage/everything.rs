@@ -152,7 +152,7 @@ pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
     session.dispatch(large_note(1)).unwrap();
     session.dispatch(DraftEdited { place: 0, line: "a line".to_owned() }).unwrap();
     session.dispatch(DraftEdited { place: 0, line: "?".to_owned() }).unwrap();
-    let here = session.snapshot(SnapshotOptions::tagged("here")).unwrap();
+    let here = session.snapshot(SnapshotOptions::with_tag("here")).unwrap();
     write_steps(&session, 2);
     session.seed::<CurrentStep>(vec![step(1)]).unwrap();
     session.clear::<Plan>().unwrap();
@@ -290,7 +290,7 @@ fn the_log_holds_every_kind_in_several_segments_of_both_sessions() {
     let lanes = ["mailbox", ""].map(|name| Some(name).filter(|name| !name.is_empty()));
     for (within, name) in [(true, lanes[1]), (false, lanes[0]), (false, lanes[1])] {
         let of_lane = |record: &Record<'_>| {
-            let lane = Lane::of(record.kind, record.body).unwrap();
+            let lane = Lane::decode(record.kind, record.body).unwrap();
             (lane.within.is_some(), lane.name.as_deref()) == (within, name)
         };
         let mut found = 0;

@@ -101,7 +101,7 @@ fn each_byte_of_an_image_is_found_and_costs_no_question() {
     write_steps(&session, 2);
     suspend(&session);
     write_steps(&session, 2);
-    let (id, asked, state) = (session.id(), session.pending().unwrap(), session.state().unwrap());
+    let (id, asked, state) = (session.id(), session.pending_questions().unwrap(), session.state().unwrap());
     session.close().unwrap();
     assert_eq!(asked.len(), 2);
     let images = machine.disk.files().into_iter();
@@ -113,13 +113,16 @@ fn each_byte_of_an_image_is_found_and_costs_no_question() {
         flip(&machine, &image, at);
         let session = open();
         assert_eq!(session.recovery().dropped_images, std::slice::from_ref(&image), "byte {at}");
-        assert!(session.pending().unwrap() == asked && session.state().unwrap() == state, "byte {at}");
+        assert!(
+            session.pending_questions().unwrap() == asked && session.state().unwrap() == state,
+            "byte {at}"
+        );
         drop(session);
         flip(&machine, &image, at);
     }
     assert!(len > 1000, "{len}");
     let whole = open();
-    assert_eq!((whole.recovery().dropped_images.len(), whole.pending().unwrap()), (0, asked));
+    assert_eq!((whole.recovery().dropped_images.len(), whole.pending_questions().unwrap()), (0, asked));
 }
 
 /// The engine makes and reads files in a folder of its own only.

@@ -26,7 +26,7 @@ fn attested() -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     write_steps(&session, 8);
-    session.snapshot(foldlog::SnapshotOptions::tagged("here")).unwrap();
+    session.snapshot(foldlog::SnapshotOptions::with_tag("here")).unwrap();
     write_steps(&session, 5);
     session.rollback_to(4).unwrap();
     write_steps(&session, 8);
@@ -69,7 +69,10 @@ fn judge(machine: &Machine, id: Uuid) -> Result<u64, Error> {
             assert_eq!(audit.state().unwrap(), session.state().unwrap());
             assert_eq!(audit.report(), session.recovery());
             // No question of these logs expires on a clock that began before 2024.
-            assert_eq!(audit.pending(Default::default()).unwrap(), session.pending().unwrap());
+            assert_eq!(
+                audit.pending_questions(Default::default()).unwrap(),
+                session.pending_questions().unwrap()
+            );
             Ok(audit.records_len())
         }
         (Err(audit), Err(opened)) => {

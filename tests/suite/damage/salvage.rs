@@ -76,12 +76,12 @@ pub(super) fn holds(
     // Its own records say where it comes from.
     assert_eq!(reader.records_len(), records + 2, "{told}");
     assert_eq!(
-        (reader.opened().session, reader.opened_sequence()),
+        (reader.opening_record().session, reader.opened_sequence()),
         (salvaged.session, records.into()),
         "{told}"
     );
     assert!(
-        matches!(reader.opened().parent, Some(Parent::Fork { position, .. }) if position == records - 1),
+        matches!(reader.opening_record().parent, Some(Parent::Fork { position, .. }) if position == records - 1),
         "{told}"
     );
     let mut kinds = Vec::new();
@@ -257,7 +257,7 @@ fn a_segment_that_is_gone_costs_what_stood_in_it_and_behind_it() {
         // What was shared is the parent's, and the new session is a fork of that.
         let opened = LogReader::open_on(std::sync::Arc::new(machine.disk.clone()), &salvaged.dir).unwrap();
         let own = salvaged.records > 35;
-        let of = opened.opened().parent.unwrap().session();
+        let of = opened.opening_record().parent.unwrap().session();
         assert!(salvaged.from == id && (of == parent || own && of == id), "{told}: {of}");
     }
 }

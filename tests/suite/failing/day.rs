@@ -209,7 +209,7 @@ impl Day {
     fn hold(&mut self, session: Session, mut memory: SessionMemory, promise: Promise) {
         memory.told(session.position().expect("it has a record"), promise);
         self.read("what was begun", |_| memory.learn(&session));
-        memory.told_durable(session.synced().get());
+        memory.told_durable(session.synced_end().get());
         self.held.push(Held { memory, session: Some(session) });
     }
 
@@ -378,7 +378,7 @@ impl Day {
         self.held[at].memory.told(sequence.into(), promise);
         let mut memory = self.held[at].memory.clone();
         self.read("what was acknowledged", |_| memory.learn(handle));
-        memory.told_durable(handle.synced().get());
+        memory.told_durable(handle.synced_end().get());
         assert_eq!(memory.len(), sequence + 1);
         self.held[at].memory = memory;
     }

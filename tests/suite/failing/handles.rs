@@ -74,11 +74,11 @@ fn a_sync_without_a_file_handle_is_refused_and_made_once_there_is_one() {
     write_steps(&session, 30);
     session.dispatch(large_note(1)).unwrap();
     machine.disk.inject(Fault::NoHandles);
-    let synced = session.synced();
+    let synced = session.synced_end();
     for _ in 0..2 {
         let refused = session.sync().unwrap_err();
         assert!(matches!(refused, Error::NoHandle { .. }), "{refused:?}");
-        assert_eq!(session.synced(), synced);
+        assert_eq!(session.synced_end(), synced);
     }
     // What is to be durable when the call returns is there, and is said not to be durable.
     match session.snapshot(SnapshotOptions::default()) {

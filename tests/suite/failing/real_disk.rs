@@ -149,8 +149,10 @@ fn ballast(store: &Store) -> Session {
 /// Until the disk is full at each durability, by mapped and by plain writes, with a call open when it happens.
 #[test]
 fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() {
-    let storages: [(&str, Arc<dyn Storage>); 2] =
-        [("mapped", Arc::new(FileStorage::new())), ("positioned", Arc::new(FileStorage::positioned()))];
+    let storages: [(&str, Arc<dyn Storage>); 2] = [
+        ("mapped", Arc::new(FileStorage::new())),
+        ("positioned", Arc::new(FileStorage::with_positioned_writes())),
+    ];
     for ((way, storage), durability) in
         storages.iter().flat_map(|storage| LEVELS.map(|durability| (storage, durability)))
     {

@@ -272,7 +272,7 @@ fn a_closed_session_keeps_no_space_for_a_recovery() {
 /// A closed session kept all that its last segment had been given: 200 short ones took 8.9 MiB for the 3.9 that they held.
 #[test]
 fn a_closed_session_gives_its_room_back_and_takes_it_anew() {
-    for storage in [FileStorage::new(), FileStorage::positioned()] {
+    for storage in [FileStorage::new(), FileStorage::with_positioned_writes()] {
         let folder = tempfile::tempdir().unwrap();
         let store = store_on(Arc::new(storage), folder.path(), Durability::Process);
         let session = store.create(&types()).unwrap();

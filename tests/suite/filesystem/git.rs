@@ -601,7 +601,7 @@ fn a_rewind_restores_a_repository_that_nobody_worked_in_by_hand() {
                 overwrite,
                 after_restore: false,
             };
-            files.merged(&merging).unwrap()
+            files.merge_for_rewind(&merging).unwrap()
         };
         let merged = merge(false);
         let kept: Vec<&str> = merged.kept.iter().map(|one| one.path.as_str()).collect();
@@ -625,7 +625,7 @@ fn a_rewind_restores_a_repository_that_nobody_worked_in_by_hand() {
             overwrite: true,
             after_restore: false,
         };
-        files.restore(&files.merged(&undo).unwrap().snapshot).unwrap();
+        files.restore(&files.merge_for_rewind(&undo).unwrap().snapshot).unwrap();
         assert_eq!(stands(&bench.root()), now);
         is_sound(&bench.root());
     }
@@ -673,7 +673,7 @@ fn what_a_rollback_or_git_status_leaves_in_a_repository_is_nobodys_work() {
                 overwrite: false,
                 after_restore: false,
             };
-            let merged = files.merged(&merging).unwrap();
+            let merged = files.merge_for_rewind(&merging).unwrap();
             let kept: Vec<&str> = merged.kept.iter().map(|one| one.path.as_str()).collect();
             files.restore(&merged.snapshot).unwrap();
             if is_by_hand {

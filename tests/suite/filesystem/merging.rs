@@ -42,7 +42,7 @@ impl Rewind {
     fn merged(&self, overwrite: bool) -> RewindMerge {
         let (target, last, present) = (&self.target, &self.last, &self.present);
         self.files
-            .merged(&RewindMergeInputs { target, last, present, overwrite, after_restore: false })
+            .merge_for_rewind(&RewindMergeInputs { target, last, present, overwrite, after_restore: false })
             .unwrap()
     }
 
@@ -255,7 +255,7 @@ proptest! {
         };
         let (target, last, present) = (taken(&first), taken(&tools), taken(&by_hand));
         let before = bench.digest();
-        let merged = files.merged(&RewindMergeInputs { target: &target, last: &last, present: &present, overwrite, after_restore: false }).unwrap();
+        let merged = files.merge_for_rewind(&RewindMergeInputs { target: &target, last: &last, present: &present, overwrite, after_restore: false }).unwrap();
         let restored = files.restore(&merged.snapshot).unwrap();
         prop_assert_eq!(restored.inexact, []);
         let after = files.snapshot(None, false).unwrap();

@@ -245,7 +245,9 @@ fn write_chunks() {
         encoder.finish().bytes
     };
     let mut captures = ChunkEncoder::new(head(2, "")).unwrap();
-    captures.set_captures(&[ObjectId::of(b"a pack"), ObjectId::of(b"another")], b"a third").unwrap();
+    captures
+        .set_captures(&[ObjectId::from_content(b"a pack"), ObjectId::from_content(b"another")], b"a third")
+        .unwrap();
     let claim = ChunkEncoder::new(ChunkHead { previous: ChunkHash::default(), ..head(0, "worker") }).unwrap();
     let chunks = [claim.finish().bytes, records(ChunkEncoder::new(head(1, "")).unwrap()), records(captures)];
     let extent = Extent { first: 0, count: 3 };

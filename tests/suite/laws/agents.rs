@@ -62,7 +62,7 @@ fn live(at: &StandIn, host: &dyn Fn(Session)) -> Vec<Content> {
     fs::create_dir(at.path("work")).unwrap();
     let options = StoreOptions {
         // Each reading counts.
-        clock: Arc::new(FixedClock::stepping(1_767_322_800_000_000, 1_000)),
+        clock: Arc::new(FixedClock::with_step(1_767_322_800_000_000, 1_000)),
         seed: Some(1),
         durability: Durability::Process,
         ..StoreOptions::default()

@@ -290,7 +290,7 @@ struct Answers {
 fn answers(disk: &MemoryStorage, id: Uuid, later: &[Action]) -> Answers {
     let options = StoreOptions {
         storage: Arc::new(disk.process()),
-        clock: Arc::new(FixedClock::stepping(1_900_000_000_000_000, 250_001)),
+        clock: Arc::new(FixedClock::with_step(1_900_000_000_000_000, 250_001)),
         seed: Some(11),
         durability: Durability::Boundary,
         segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
@@ -330,7 +330,8 @@ fn sessions(disk: &MemoryStorage) -> BTreeMap<PathBuf, Vec<u8>> {
 fn all_of(session: &Session) -> String {
     let mut report = session.recovery().clone();
     (report.from_image, report.dropped_images) = (None, Vec::new());
-    let facts = (session.id(), session.position(), session.synced(), session.log_bytes(), session.parent());
+    let facts =
+        (session.id(), session.position(), session.synced_end(), session.log_bytes(), session.parent());
     let logs = [log_of::<Notes>(session), log_of::<NoteSizes>(session), log_of::<GoodOnes>(session)];
     let views = [view_of::<Plan>(session), view_of::<StepOfPart>(session), view_of::<Draft>(session)];
     format!(

@@ -152,7 +152,7 @@ impl Tool for Work {
 fn store(disk: &MemoryStorage, image_bytes_min: u64) -> Store {
     let options = StoreOptions {
         storage: Arc::new(disk.process()),
-        clock: Arc::new(FixedClock::stepping(1_800_000_000_000_000, 250_001)),
+        clock: Arc::new(FixedClock::with_step(1_800_000_000_000_000, 250_001)),
         seed: Some(5),
         durability: Durability::Process,
         segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },

@@ -74,7 +74,7 @@ impl World {
 
     fn over(bucket: Option<Bucket>, ground: Ground, durability: Durability, hosts: Hosts) -> World {
         let disk = Disk::new(ground);
-        let clock = Arc::new(FixedClock::stepping(1_767_322_800_000_000, 250_001));
+        let clock = Arc::new(FixedClock::with_step(1_767_322_800_000_000, 250_001));
         let replication = bucket.as_ref().map(Bucket::replication);
         let options_of = options(&disk, ground, &clock, durability);
         let store = store(&disk, StoreOptions { replication, ..options_of });
@@ -136,7 +136,7 @@ impl World {
     /// The same session on a disk of its own, at another time: from here on each goes its own way.
     pub(super) fn diverged(&self) -> World {
         let (disk, clock) =
-            (self.disk.copied(), Arc::new(FixedClock::stepping(1_800_000_000_000_000, 250_001)));
+            (self.disk.copied(), Arc::new(FixedClock::with_step(1_800_000_000_000_000, 250_001)));
         let store = store(&disk, options(&disk, self.ground, &clock, self.durability));
         World {
             session: Some(store.open_session(self.session().id(), &self.types()).unwrap()),
@@ -349,7 +349,7 @@ impl World {
             snapshots.filter(|position| kept == KeptSnapshots::All && !self.gone.contains(&position.get()));
         let ours: BTreeSet<_> = ours.collect();
         self.gone.clear();
-        for CompactedRange { from, through, known, .. } in self.reader().compacted() {
+        for CompactedRange { from, through, known, .. } in self.reader().compacted_ranges() {
             assert!(known.is_empty() || known.last() == Some(&through), "{known:?}");
             let unknown =
                 (from.get()..=through.get()).filter(|position| !known.contains(&(*position).into()));

@@ -153,7 +153,7 @@ fn types(planted: Option<(Planted, u64)>) -> SessionTypes {
 fn store(disk: &MemoryStorage) -> Store {
     let options = StoreOptions {
         storage: Arc::new(disk.clone()),
-        clock: Arc::new(FixedClock::stepping(1_767_322_800_000_000, 1_000)) as _,
+        clock: Arc::new(FixedClock::with_step(1_767_322_800_000_000, 1_000)) as _,
         seed: Some(1),
         object_bytes_min: 400,
         background: BackgroundSync::Inline,

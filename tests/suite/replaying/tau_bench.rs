@@ -110,7 +110,7 @@ fn change(kind: usize, run: &Run, draw: &mut Generator) -> Option<Change> {
     // What the user says next is not too far behind to be known again.
     let is_short = |part: &&usize| run.parts[**part].answers <= 5 && **part + 1 < run.parts.len();
     let short: Vec<usize> = answered.iter().filter(is_short).copied().collect();
-    let part = answered[draw.below(answered.len() as u64) as usize];
+    let part = answered[draw.next_below(answered.len() as u64) as usize];
     Some(match kind {
         0 => Change::Policy,
         1 => Change::Title,
@@ -152,7 +152,7 @@ fn each_run_of_tau_bench_does_the_same_again_and_neither_asks_nor_runs_anything(
         let before = outside(run);
         assert_eq!(before, (run.answers.len() as u64, run.tools().len() as u64));
         let log = LogReader::open(dir).unwrap();
-        let replay = Replay::of(&log, &types(None)).run(|session| run.hold(&session, None).unwrap());
+        let replay = Replay::new(&log, &types(None)).run(|session| run.hold(&session, None).unwrap());
         let report = replay.unwrap_or_else(|error| panic!("run {number}: {error}"));
         assert_eq!((report.divergences.len(), report.processes), (0, 1), "run {number}");
         assert_eq!(outside(run), before, "run {number}: the provider was asked, or a tool ran");
@@ -186,7 +186,7 @@ fn a_change_of_the_host_of_a_run_of_tau_bench_is_found_at_its_record() {
         };
         let log = LogReader::open(dir).unwrap();
         let hold = |session: Session| run.hold(&session, Some(&change));
-        let divergence = match Replay::of(&log, &types(changed)).run(hold) {
+        let divergence = match Replay::new(&log, &types(changed)).run(hold) {
             Err(Error::Diverged(divergence)) => *divergence,
             other => panic!("{of} was not found: {other:?}"),
         };

@@ -269,7 +269,7 @@ fn an_import_that_no_reader_takes_begins_no_session() {
         (export.slices, export.policies) = ((0..slices).map(slice).collect(), BTreeMap::new());
         export
     };
-    let reference = foldlog_codec::body::ObjectId::of(b"what is nowhere").reference();
+    let reference = foldlog_codec::body::ObjectId::from_content(b"what is nowhere").reference();
     for (what, export) in [
         ("slices", with(SLICES_MAX + 1, Value::Nil)),
         ("depth", with(1, nested(113).0)),

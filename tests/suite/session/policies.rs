@@ -13,7 +13,7 @@ fn state_goes_back_log_stays_and_cache_is_emptied() {
     let session = home.session();
     session.dispatch(step("read")).unwrap();
     session.dispatch(Noted { text: "began".to_owned() }).unwrap();
-    let before = session.snapshot(SnapshotOptions::tagged("before")).unwrap();
+    let before = session.snapshot(SnapshotOptions::with_tag("before")).unwrap();
     session.dispatch(part("write", 1)).unwrap();
     session.dispatch(Noted { text: "failed".to_owned() }).unwrap();
     session.set_tag("mood", "glum").unwrap();

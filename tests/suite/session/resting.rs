@@ -75,7 +75,7 @@ fn each_of_many_sessions_that_rest_holds_one_handle_and_goes_on() {
             for session in &sessions {
                 session.rest().unwrap();
                 assert!(!session.rest().unwrap(), "it rests already");
-                assert_eq!(session.synced(), session.position().unwrap() + 1);
+                assert_eq!(session.synced_end(), session.position().unwrap() + 1);
             }
             let open = open_below(folder.path());
             let folders: BTreeSet<&Path> = sessions.iter().map(Session::dir).collect();
@@ -116,7 +116,7 @@ fn a_session_that_nobody_writes_rests_by_itself() {
             std::thread::yield_now();
         }
     }
-    assert_eq!(session.synced(), session.position().unwrap() + 1);
+    assert_eq!(session.synced_end(), session.position().unwrap() + 1);
     let id = session.id();
     session.close().unwrap();
     let session = store.open_session(id, &types()).unwrap();

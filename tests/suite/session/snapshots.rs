@@ -22,7 +22,7 @@ fn a_snapshots_policies_say_which_slices_it_exports() {
     session.dispatch(step("read")).unwrap();
     session.dispatch(Noted { text: "began".to_owned() }).unwrap();
     let state = session.snapshot(SnapshotOptions::default()).unwrap();
-    let all = session.snapshot(SnapshotOptions::tagged("all").include_all()).unwrap();
+    let all = session.snapshot(SnapshotOptions::with_tag("all").include_all()).unwrap();
     let logs = SnapshotOptions { tag: None, policies: [Policy::Log].into() };
     let logs = session.snapshot(logs).unwrap();
     // What comes later is in none of them.

@@ -331,9 +331,9 @@ fn snapshots_are_found_again_by_the_next_process_by_their_tags_and_in_forks() {
     let session = home.session();
     let empty = session.snapshot(SnapshotOptions::default()).unwrap();
     session.dispatch(step("read")).unwrap();
-    let first = session.snapshot(SnapshotOptions::tagged("good").include_all()).unwrap();
+    let first = session.snapshot(SnapshotOptions::with_tag("good").include_all()).unwrap();
     session.dispatch(step("write")).unwrap();
-    let second = session.snapshot(SnapshotOptions::tagged("good")).unwrap();
+    let second = session.snapshot(SnapshotOptions::with_tag("good")).unwrap();
     session.rollback(&empty).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     home.disk.crash(CrashKind::Process);

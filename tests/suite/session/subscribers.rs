@@ -47,7 +47,7 @@ fn they_are_told_once_the_levels_promise_holds() {
         let handle = Arc::new(Mutex::new(Some(session.clone())));
         let looks = Arc::clone(&handle);
         session.subscribe(move |notice| {
-            let synced = looks.lock().unwrap().as_ref().unwrap().synced();
+            let synced = looks.lock().unwrap().as_ref().unwrap().synced_end();
             hears.lock().unwrap().push((notice.kind(), notice.sequence() < synced));
         });
         session.dispatch(step("read")).unwrap();

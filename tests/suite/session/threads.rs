@@ -22,7 +22,7 @@ fn no_record_is_lost_and_each_is_durable_when_its_call_returns() {
     session.subscribe(move |notice| {
         // Whichever thread tells: told in order, each once, and not before it is durable.
         let expected = counts.fetch_add(1, Ordering::Relaxed) + 1;
-        if notice.sequence() != expected || looks.synced() <= notice.sequence() {
+        if notice.sequence() != expected || looks.synced_end() <= notice.sequence() {
             counts_early.fetch_add(1, Ordering::Relaxed);
         }
     });
@@ -34,7 +34,7 @@ fn no_record_is_lost_and_each_is_durable_when_its_call_returns() {
                 let mut last = 0;
                 for n in 0..EACH {
                     let sequence = session.dispatch(part(&n.to_string(), of)).unwrap();
-                    assert!(sequence > last.into() && sequence < session.synced());
+                    assert!(sequence > last.into() && sequence < session.synced_end());
                     last = sequence.get();
                     // Readers run beside the writers and see at least what their own thread wrote.
                     let view = session.view::<Plan>().unwrap();
@@ -75,7 +75,7 @@ fn one_sync_serves_all_who_wait() {
                 for _ in 0..EACH {
                     session.dispatch(part("", of)).unwrap();
                     acknowledged.fetch_add(1, Ordering::Relaxed);
-                    marks.lock().unwrap().insert(session.synced());
+                    marks.lock().unwrap().insert(session.synced_end());
                 }
             });
         }
@@ -138,7 +138,7 @@ fn a_background_sync_needs_no_call_to_wait_for_it() {
     let session = home.session();
     session.dispatch(part("", 0)).unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while session.synced() < 3.into() {
+    while session.synced_end() < 3.into() {
         assert!(std::time::Instant::now() < deadline, "about a second was promised");
         std::thread::yield_now();
     }
@@ -181,10 +181,10 @@ fn a_sync_of_any_thread_returns_once_its_own_records_are_durable() {
                     for n in 0..EACH {
                         let sequence = session.dispatch(part(&n.to_string(), of)).unwrap();
                         session.sync().unwrap();
-                        assert!(session.synced() > sequence);
-                        let again = session.synced();
+                        assert!(session.synced_end() > sequence);
+                        let again = session.synced_end();
                         session.sync().unwrap();
-                        assert!(session.synced() >= again, "the mark never goes back");
+                        assert!(session.synced_end() >= again, "the mark never goes back");
                     }
                 });
             }

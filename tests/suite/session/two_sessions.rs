@@ -32,7 +32,7 @@ fn two_runs_part_at_the_first_record_that_says_something_else() {
     let home = home();
     let (one, two) = (run(&home, 1, &["a", "b", "c", "d"]), run(&home, 2, &["a", "b", "x", "d", "e"]));
     let (one, two) = (read(&home, &one), read(&home, &two));
-    let parting = one.parting(&two).unwrap();
+    let parting = one.find_divergence(&two).unwrap();
     let head = one.records_len() - 4;
     assert_eq!(parting.alike, head + 2, "what a session says of itself does not count");
     let at = format!("{} dispatch plan.step_added", head + 2);
@@ -44,7 +44,7 @@ fn two_runs_part_at_the_first_record_that_says_something_else() {
     assert_eq!(said, ["c", "x"]);
     // Neither of them parts from itself.
     for log in [&one, &two] {
-        let alone = log.parting(log).unwrap();
+        let alone = log.find_divergence(log).unwrap();
         assert!(alone.is_none() && alone.alike == log.records_len(), "{alone:?}");
     }
 }
@@ -54,7 +54,7 @@ fn a_run_that_stops_early_parts_where_it_ends() {
     let home = home();
     let (one, two) = (run(&home, 1, &["a", "b"]), run(&home, 2, &["a", "b", "c"]));
     let (one, two) = (read(&home, &one), read(&home, &two));
-    let parting = one.parting(&two).unwrap();
+    let parting = one.find_divergence(&two).unwrap();
     assert_eq!(parting.alike, one.records_len());
     assert_eq!(records(&parting), [None, Some(format!("{} dispatch plan.step_added", one.records_len()))]);
     assert!(parting.difference.is_none());
@@ -69,7 +69,7 @@ fn a_fork_and_its_parent_part_behind_what_they_share() {
     parent.dispatch(step("parent's")).unwrap();
     fork.dispatch(step("fork's")).unwrap();
     let (parent, fork) = (read(&home, &parent), read(&home, &fork));
-    let parting = fork.parting(&parent).unwrap();
+    let parting = fork.find_divergence(&parent).unwrap();
     assert_eq!(parting.alike, at.get() + 1);
     assert_eq!(records(&parting)[0], Some(format!("{} opened", at + 1)), "where the fork names itself");
     let ends = (fork.last_position(), parent.last_position());
@@ -131,7 +131,7 @@ fn conversations_stand_beside_each_other_whatever_ids_their_calls_have() {
         (differences[0].path.as_str(), differences[0].change),
         ("messages[2]", DifferenceKind::Changed)
     );
-    let parting = one.parting(&two).unwrap();
+    let parting = one.find_divergence(&two).unwrap();
     assert_eq!(parting.alike, one.records_len() - 1, "{parting:?}");
 }
 
@@ -139,7 +139,8 @@ fn conversations_stand_beside_each_other_whatever_ids_their_calls_have() {
 #[test]
 fn how_long_a_call_took_is_no_difference() {
     let ran = |step_us| {
-        let home = home_with(|options| options.clock = std::sync::Arc::new(FixedClock::stepping(0, step_us)));
+        let home =
+            home_with(|options| options.clock = std::sync::Arc::new(FixedClock::with_step(0, step_us)));
         let session = run(&home, 1, &["a"]);
         let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build().unwrap());
         let runner = ToolRunner::new(state, ToolRegistry::new());
@@ -151,7 +152,7 @@ fn how_long_a_call_took_is_no_difference() {
         read(&home, &session)
     };
     let (one, two) = (ran(1_000), ran(7_000));
-    let parting = one.parting(&two).unwrap();
+    let parting = one.find_divergence(&two).unwrap();
     assert!(parting.is_none(), "{parting:?}");
     let differences = one.slice_differences_beside(one.last_position(), &two, two.last_position()).unwrap();
     assert_eq!(differences, [], "{differences:?}");

@@ -314,7 +314,10 @@ fn a_sub_agent_works_in_a_session_of_its_own_under_the_lease_of_the_call_that_dr
     assert_eq!((child.ordinal, child.fate), (0, ChildFate::Kept));
     assert_eq!(ground.fates(child.session), [OperationStatus::Committed, OperationStatus::Committed]);
     let (session, operation) = (ground.id, Some(report.operation));
-    assert_eq!(ground.reader(child.session).opened().parent, Some(Parent::Child { session, operation }));
+    assert_eq!(
+        ground.reader(child.session).opening_record().parent,
+        Some(Parent::Child { session, operation })
+    );
 }
 
 #[test]

@@ -322,7 +322,7 @@ fn a_host_collects_captures_that_it_keeps_elsewhere() {
         captures.values().flatten().map(|it| foldlog_codec::msgpack::from_slice(it).unwrap()).collect()
     };
     assert_eq!((of(&in_use.kept).len(), of(&in_use.given_up).len()), (0, 5), "no call needs them");
-    let recorded = last.unwrap().recorded()["workspace"].clone().unwrap();
+    let recorded = last.unwrap().recorded_captures()["workspace"].clone().unwrap();
     let keep = [foldlog_codec::msgpack::from_slice::<FilesystemSnapshot>(&recorded).unwrap()];
     let give_up = of(&in_use.given_up);
     let asked = foldlog::filesystem::CaptureCollectOptions {
@@ -396,7 +396,7 @@ fn a_tagged_snapshot_keeps_each_of_many_resources() {
         runner.execute(&ToolCall::new("set", to.to_string()), &ExecuteOptions::default()).unwrap();
     };
     (0..70).for_each(|nth| set(nth, 10));
-    session.snapshot(foldlog::SnapshotOptions::tagged("then")).unwrap();
+    session.snapshot(foldlog::SnapshotOptions::with_tag("then")).unwrap();
     (0..70).for_each(|nth| set(nth, 20));
     let id = session.id();
     session.close().unwrap();

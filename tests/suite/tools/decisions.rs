@@ -72,7 +72,7 @@ impl Shop {
     fn ask(&self, what: &str) -> PendingQuestion {
         let call = ToolCall::new("buys", serde_json::json!({ "what": what }).to_string());
         let _ = self.runner.execute(&call, &ExecuteOptions::default()).unwrap_err();
-        self.session().pending().unwrap().pop().unwrap()
+        self.session().pending_questions().unwrap().pop().unwrap()
     }
 
     /// The store as another process sees it.
@@ -142,7 +142,7 @@ fn a_recovery_takes_what_was_left_while_nobody_waited() {
     assert!(matches!(shop.recover()[..], [Recovery::RanAgain(_)]));
     assert_eq!(*shop.bought.lock().unwrap(), ["a boat for ada"]);
     assert!(matches!(left.fate().unwrap(), LeftFate::Taken(_)));
-    assert_eq!(shop.session().pending().unwrap(), []);
+    assert_eq!(shop.session().pending_questions().unwrap(), []);
 }
 
 /// A decision of this process ends a wait, too, and so does the end of the time that the question had.
@@ -278,7 +278,7 @@ fn hostile_and_torn_files_harm_nothing() {
     assert!(reasons.iter().any(|reason| reason.contains("others may have written it")), "{reasons:?}");
     assert_eq!(shop.reasons(), [""; 0], "each is refused once");
     assert!(aside.exists() && folder.join("notes.txt").exists());
-    assert_eq!(shop.session().pending().unwrap().len(), 1);
+    assert_eq!(shop.session().pending_questions().unwrap().len(), 1);
 
     // Thousands of them are taken round by round, and few answers are kept.
     for n in 100..700 {
@@ -366,7 +366,7 @@ fn a_replay_takes_the_decisions_from_the_log() {
         let runner = ToolRunner::new(state, ToolRegistry::new().with(Buys(bought)));
         let call = ToolCall::new("buys", r#"{"what":"a boat"}"#);
         let _ = runner.execute(&call, &ExecuteOptions::default()).unwrap_err();
-        let asked = session.pending()?.pop().unwrap();
+        let asked = session.pending_questions()?.pop().unwrap();
         assert!(session.wait_for_decision(&[asked.operation], Duration::ZERO)?.decided.is_empty());
         session.dispatch(Noted { text: "it waits".to_owned() })?;
         if let Some(elsewhere) = elsewhere {
@@ -382,7 +382,7 @@ fn a_replay_takes_the_decisions_from_the_log() {
     let shop = Shop::open();
     host(shop.session(), Some(&shop.elsewhere())).unwrap();
     let reader = LogReader::open(shop.session().dir()).unwrap();
-    let replay = foldlog::replay::Replay::of(&reader, &types());
+    let replay = foldlog::replay::Replay::new(&reader, &types());
     let report = replay.run(|session| host(&session, None).unwrap()).unwrap();
     assert!(report.compared >= 5, "{report:?}");
 }

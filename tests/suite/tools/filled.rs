@@ -379,7 +379,7 @@ fn a_fill_is_replayed_where_the_log_has_one() {
         fork.close().unwrap();
         let log = LogReader::open(dir).unwrap();
         let (empty, mut again) = (Machine::new(), None);
-        Replay::of(&log, &types())
+        Replay::new(&log, &types())
             .run(|session| {
                 again = Some(host(&empty.work(), &session)?);
                 Ok::<(), Error>(())

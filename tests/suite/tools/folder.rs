@@ -304,7 +304,8 @@ fn a_composite_snapshot_comes_back_from_its_json_and_restores_a_folder() {
     let runner = runner_on(folder.path(), session);
     let snapshot = runner.state().snapshot(None).unwrap();
     let read = CompositeSnapshot::from_json(&snapshot.to_json().unwrap()).unwrap();
-    let recorded = |taken: &CompositeSnapshot| taken.recorded().remove("workspace").flatten().unwrap();
+    let recorded =
+        |taken: &CompositeSnapshot| taken.recorded_captures().remove("workspace").flatten().unwrap();
     let recalled = |taken| HostFilesystem::recall(&recorded(taken)).unwrap();
     assert_eq!(recalled(&read), recalled(&snapshot));
     fs::write(&page, "after").unwrap();

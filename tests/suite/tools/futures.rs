@@ -410,7 +410,7 @@ fn a_task_waits_for_another_task_of_the_same_thread() {
         let session = host.session().clone();
         let dispatched =
             tokio::spawn(session.dispatch_async(StepAdded { title: "second".to_owned(), part: 0 }));
-        let taken = tokio::spawn(session.snapshot_async(SnapshotOptions::tagged("behind")));
+        let taken = tokio::spawn(session.snapshot_async(SnapshotOptions::with_tag("behind")));
         let called = tokio::spawn(host.execute("third", Does::Succeeds));
         for _ in 0..100 {
             tokio::task::yield_now().await;
@@ -425,7 +425,7 @@ fn a_task_waits_for_another_task_of_the_same_thread() {
         session.sync_async().await.unwrap();
         assert_eq!(host.state().0[0], "first");
         assert_eq!(host.state().0.len(), 3);
-        assert!(session.synced() > position && session.synced() > taken.position);
+        assert!(session.synced_end() > position && session.synced_end() > taken.position);
         assert_eq!(session.snapshot_tagged("behind").unwrap(), Some(taken));
     });
 }

@@ -21,7 +21,7 @@ fn told(disk: &MemoryStorage, session: &Session) -> Vec<Told> {
     let reader = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap();
     let mut told = Vec::new();
     let read = reader.records(SequenceNumber::MIN, SequenceNumber::MAX, |record| {
-        let lane = Lane::of(record.kind, record.body).unwrap();
+        let lane = Lane::decode(record.kind, record.body).unwrap();
         let tag =
             (record.kind == RecordKind::DISPATCH).then(|| Dispatch::decode(record.body).unwrap().action);
         let tag = match tag {

@@ -254,7 +254,7 @@ fn store_of(disk: &MemoryStorage) -> Store {
 fn store_with(disk: &MemoryStorage, options: StoreOptions) -> Store {
     let options = StoreOptions {
         storage: Arc::new(disk.process()),
-        clock: Arc::new(FixedClock::stepping(CLOCK_BEGINS_US, 1_000)) as _,
+        clock: Arc::new(FixedClock::with_step(CLOCK_BEGINS_US, 1_000)) as _,
         seed: Some(1),
         background: BackgroundSync::Inline,
         ..options

@@ -66,7 +66,7 @@ fn store_in(folder: &Path) -> Store {
     let options = StoreOptions {
         durability: Durability::Process,
         // What is killed at a call must make it each time.
-        storage: Arc::new(FileStorage::positioned()),
+        storage: Arc::new(FileStorage::with_positioned_writes()),
         segments: SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 },
         object_bytes_min: 600,
         seed: Some(7),

@@ -71,7 +71,7 @@ proptest! {
             positions.push(run.session().position().unwrap());
             for ordinal in 0..2 {
                 let known = |answer| {
-                    let known = run.runner.recorded(&asked(answer, ordinal, Then::Succeed)).unwrap();
+                    let known = run.runner.recorded_report(&asked(answer, ordinal, Then::Succeed)).unwrap();
                     known.map(|report| (report.outcome, report.message, report.value))
                 };
                 prop_assert_eq!(known(answers[0]), known(answers[1]));

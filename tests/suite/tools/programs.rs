@@ -551,7 +551,7 @@ fn two_runs_that_start_the_same_programs_part_nowhere() {
         LogReader::open_on(Arc::new(run.disk.clone()), run.session().dir()).unwrap()
     };
     let (one, other) = (read(), read());
-    let parting = one.parting(&other).unwrap();
+    let parting = one.find_divergence(&other).unwrap();
     assert!(parting.is_none(), "{parting:?}");
     assert_eq!(parting.alike, one.records_len());
 }

@@ -547,7 +547,7 @@ fn a_begin_that_reads_only_is_as_durable_as_its_level_says() {
     let tools = ToolRegistry::new().with(Custom { run: Box::new(|_| done()), reads_only: true });
     let runner = ToolRunner::new(ExecutionState::new(session.clone(), ResourceRegistry::default()), tools);
     let operation = runner.begin(&custom(), &at_once()).unwrap();
-    assert!(session.synced() > operation.id().into());
+    assert!(session.synced_end() > operation.id().into());
     operation.end(ToolResult::ok("done", 0)).unwrap();
 
     let run = Run::new();

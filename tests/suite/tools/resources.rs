@@ -424,7 +424,7 @@ fn a_recovery_waits_for_what_another_works_on_no_longer_than_it_is_told() {
 #[test]
 fn what_was_spent_stays_spent_in_the_next_process() {
     let mut run = Run::new();
-    let spent = |run: &Run| run.budget.of("evaluation").input_tokens;
+    let spent = |run: &Run| run.budget.usage_of("evaluation").input_tokens;
     let next = |run: &mut Run| {
         run.disk.crash(CrashKind::Process);
         run.budget = Arc::default();
@@ -433,11 +433,11 @@ fn what_was_spent_stays_spent_in_the_next_process() {
     run.budget.record("planning", Usage { cost_micros: 7_000, ..Usage::default() });
     run.write("paper", "one", Then::Succeed).unwrap();
     next(&mut run);
-    assert_eq!((spent(&run), run.budget.of("planning").cost_micros), (10, 7_000));
+    assert_eq!((spent(&run), run.budget.usage_of("planning").cost_micros), (10, 7_000));
     // A call that fails has spent too.
     assert!(!run.write("paper", "two", Then::Fail).unwrap().success);
     next(&mut run);
-    assert_eq!((spent(&run), run.budget.of("planning").cost_micros), (20, 7_000));
+    assert_eq!((spent(&run), run.budget.usage_of("planning").cost_micros), (20, 7_000));
     // So has one that was killed, as far as anybody knows.
     run.counts.lock().unwrap().ran = 0;
     assert!(run.write("paper", "three", Then::Die).is_err());
@@ -445,13 +445,13 @@ fn what_was_spent_stays_spent_in_the_next_process() {
     run.runner.recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(spent(&run), 20);
     next(&mut run);
-    assert_eq!((spent(&run), run.budget.of("planning").cost_micros), (20, 7_000));
+    assert_eq!((spent(&run), run.budget.usage_of("planning").cost_micros), (20, 7_000));
     // A host that has counted more goes on with that.
     run.disk.crash(CrashKind::Process);
     run.budget = Arc::default();
     run.budget.record("evaluation", Usage { input_tokens: 500, ..Usage::default() });
     run.reopen(Idempotency::Manual);
-    assert_eq!((spent(&run), run.budget.of("planning").cost_micros), (500, 7_000));
+    assert_eq!((spent(&run), run.budget.usage_of("planning").cost_micros), (500, 7_000));
     run.write("paper", "four", Then::Succeed).unwrap();
     // What a host has set back is set back.
     let before = run.runner.state().snapshot(None).unwrap();

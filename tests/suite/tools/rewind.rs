@@ -221,10 +221,10 @@ fn session_conversation_and_files_go_back_together_and_come_again() {
     let room = Room::new();
     room.session().record_input(&NewInput::user("evaluation", "do it")).unwrap();
     room.call("printf one > page; mkdir d; printf x > d/x");
-    let then = room.session().snapshot(SnapshotOptions::tagged("then")).unwrap().position;
+    let then = room.session().snapshot(SnapshotOptions::with_tag("then")).unwrap().position;
     room.session().record_input(&NewInput::user("evaluation", "go on")).unwrap();
     room.call("printf two > page; rm -r d; printf new > new");
-    room.session().snapshot(SnapshotOptions::tagged("later")).unwrap();
+    room.session().snapshot(SnapshotOptions::with_tag("later")).unwrap();
     let before = room.seen();
     let messages = |room: &Room| room.session().conversation("evaluation").unwrap().unwrap().messages().len();
     assert_eq!(messages(&room), 2);
@@ -505,7 +505,7 @@ fn a_host_that_rewinds_does_the_same_again_over_its_log() {
     assert_eq!((live[0].resources[0].modified, live[0].resources[0].removed), (1, 1));
     let log = LogReader::open(session.dir()).unwrap();
     let mut again = Vec::new();
-    let report = Replay::of(&log, &types()).run(|session| {
+    let report = Replay::new(&log, &types()).run(|session| {
         again = host(&session)?;
         Ok::<_, Error>(())
     });

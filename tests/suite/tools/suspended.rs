@@ -136,11 +136,11 @@ impl Office {
     }
 
     fn pending(&self) -> Vec<PendingQuestion> {
-        let own = self.session().pending().unwrap();
+        let own = self.session().pending_questions().unwrap();
         let reader = LogReader::open_on(Arc::new(self.run.disk.clone()), self.session().dir()).unwrap();
         // Whoever reads the log alone finds the same questions. The readers' clock is that of the session.
         let now = own.first().map_or_else(Default::default, |one| one.asked_at);
-        assert!(own.is_empty() || reader.pending(now).unwrap() == own);
+        assert!(own.is_empty() || reader.pending_questions(now).unwrap() == own);
         own
     }
 
@@ -358,7 +358,7 @@ fn a_fork_asks_anew_what_was_approved_before_it() {
     let resources = office.runner.state().resources().clone();
     let state = ExecutionState::new(fork.clone(), resources);
     let runner = ToolRunner::new(state, office.runner.tools().clone());
-    assert_eq!(fork.pending().unwrap().len(), 1);
+    assert_eq!(fork.pending_questions().unwrap().len(), 1);
     let asked = runner.execute(&call, &ExecuteOptions::default());
     assert!(is_suspended(&asked, SuspensionForm::Asks), "{asked:?}");
     fork.settle(operation, &Settlement::approved(digest), "Bo", "").unwrap();
@@ -616,14 +616,14 @@ fn a_session_that_is_opened_from_an_image_knows_what_waits() {
     let answer = session.dispatch(Noted { text: "an answer".to_owned() }).unwrap();
     let call = letter("bo").with_origin(answer, 0);
     assert!(runner(&session).execute(&call, &ExecuteOptions::default()).is_err());
-    let asked = session.pending().unwrap();
+    let asked = session.pending_questions().unwrap();
     for step in 0..200 {
         session.dispatch(StepAdded { title: format!("{step} {}", "x".repeat(100)), part: 1 }).unwrap();
     }
     session.close().unwrap();
     let session = store.open_session(id, &types()).unwrap();
     assert!(session.recovery().from_image.is_some_and(|from| from > asked[0].operation.sequence()));
-    assert_eq!(session.pending().unwrap(), asked);
+    assert_eq!(session.pending_questions().unwrap(), asked);
     session.settle(asked[0].operation, &Settlement::approved(asked[0].digest), "Ada", "").unwrap();
     assert!(runner(&session).execute(&call, &ExecuteOptions::default()).unwrap().success);
 }

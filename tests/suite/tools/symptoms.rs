@@ -108,7 +108,9 @@ fn lineage_stays_and_a_failed_step_is_not_skipped() {
     child.close().unwrap();
     for (session, parent, position) in [(of_child, run.id, at), (grandchild, of_child, child_at)] {
         let reader = LogReader::open_on(Arc::new(run.disk.clone()), store.session_dir(session)).unwrap();
-        let Some(Parent::Fork { session, position: from, .. }) = reader.opened().parent else { panic!() };
+        let Some(Parent::Fork { session, position: from, .. }) = reader.opening_record().parent else {
+            panic!()
+        };
         assert_eq!((session, from), (parent, position));
         // What failed in the first of them, all of them know.
         let fates: Vec<bool> =

@@ -6,7 +6,7 @@ use foldlog::filesystem::DamagedObject;
 use foldlog::inspect::{self, CapturesAudited};
 use serde::Serialize;
 
-use super::verify::{SessionDamage, VerifyReport, named};
+use super::verify::{SessionDamage, VerifyReport, session_id_of};
 use crate::Result;
 
 /// Counts captures of workspaces.
@@ -44,7 +44,7 @@ pub fn add(dir: &Path, verified: &mut VerifyReport) -> Result<()> {
     counted.damaged += damaged.len();
     counted.damaged_more += damaged_more;
     let of_file = |DamagedObject { path, reason }| SessionDamage {
-        session: named(dir),
+        session: session_id_of(dir),
         segment: path,
         reason: format!("a capture of a workspace needs it: {reason}"),
         ..SessionDamage::default()

@@ -14,7 +14,7 @@ use crate::Result;
 use crate::clock::now;
 use crate::payload;
 use crate::session_dirs::store_of;
-use crate::shell::quoted;
+use crate::shell::quote_word;
 use crate::text::{DIGEST_DIGITS, digest_text, held_text};
 
 /// Tells all of one operation. The fields are those of `ledger SESSION OPERATION --json`.
@@ -124,7 +124,7 @@ pub(crate) fn account(
     entry: &LedgerEntry,
     payloads: bool,
 ) -> Result<serde_json::Value> {
-    let mut account = Account::of(reader, ledger, entry, None)?;
+    let mut account = Account::read(reader, ledger, entry, None)?;
     if !payloads {
         (account.arguments, account.question) = (None, None);
         account.each_run.iter_mut().for_each(|run| (run.message, run.result) = (None, None));
@@ -138,17 +138,17 @@ impl<'a> Account<'a> {
     /// # Errors
     ///
     /// The engine's error if the log cannot be read.
-    pub fn of(
+    pub fn read(
         reader: &LogReader,
         ledger: &[LedgerEntry],
         entry: &'a LedgerEntry,
         place: Option<&str>,
     ) -> Result<Account<'a>> {
         let (arguments, each_run) = runs(reader, entry.operation)?;
-        let pending = reader.pending(now())?;
+        let pending = reader.pending_questions(now())?;
         let question = pending.iter().find(|one| one.operation == entry.operation);
         let others = |is_one: &dyn Fn(&LedgerEntry) -> bool| {
-            ledger.iter().filter(|other| is_one(other)).map(RelatedOperation::of).collect::<Vec<_>>()
+            ledger.iter().filter(|other| is_one(other)).map(RelatedOperation::from_entry).collect::<Vec<_>>()
         };
         let digest = question.map(|question| digest_text(&question.digest));
         let before = match place {
@@ -156,7 +156,7 @@ impl<'a> Account<'a> {
             None => before(reader, entry),
         };
         let decides = before.as_ref().is_none_or(|before| before.is_advice);
-        let dir = place.map_or_else(|| quoted(reader.dir().as_os_str()), |_| in_a_store(reader));
+        let dir = place.map_or_else(|| quote_word(reader.dir().as_os_str()), |_| in_a_store(reader));
         let decide = if decides { choices(reader, entry.operation, question, &dir) } else { Vec::new() };
         Ok(Account {
             entry,
@@ -183,7 +183,7 @@ fn runs(reader: &LogReader, operation: OperationId) -> Result<(Option<String>, V
                     if arguments.is_none() {
                         arguments = Some(text_of(reader, begin.arguments));
                     }
-                    runs.push(OperationRun::begun(record));
+                    runs.push(OperationRun::from_start_record(record));
                 }
             }
             RecordKind::TOOL_END => {
@@ -200,7 +200,7 @@ fn runs(reader: &LogReader, operation: OperationId) -> Result<(Option<String>, V
 }
 
 impl OperationRun {
-    fn begun(record: &Record<'_>) -> OperationRun {
+    fn from_start_record(record: &Record<'_>) -> OperationRun {
         OperationRun {
             begin: record.sequence,
             begun_at: time_text(record.time_us),
@@ -240,7 +240,7 @@ impl OperationRun {
 }
 
 impl RelatedOperation {
-    fn of(entry: &LedgerEntry) -> RelatedOperation {
+    fn from_entry(entry: &LedgerEntry) -> RelatedOperation {
         let (operation, tool) = (entry.operation, entry.tool.clone());
         RelatedOperation { operation, tool, outcome: entry.outcome.name(), effects: entry.effects }
     }
@@ -270,7 +270,7 @@ struct DecisionPrerequisite {
 
 /// Returns what comes before a decision about an operation; `None` if nothing does.
 fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<DecisionPrerequisite> {
-    let dir = quoted(reader.dir().as_os_str());
+    let dir = quote_word(reader.dir().as_os_str());
     let must = |text: String| Some(DecisionPrerequisite { text, is_advice: false });
     // First: what the damage hides may be the end of a call that seems to run.
     if reader.sound_end().is_some() {
@@ -280,7 +280,7 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<DecisionPrerequisit
     }
     let is_open = reader.report().interrupted.iter().any(|open| open.operation == entry.operation);
     // A call that was fenced before its handler ran has begun in this log alone.
-    if let Some(replicated) = reader.replicated().filter(|_| waits(reader, entry)) {
+    if let Some(replicated) = reader.replicated_record().filter(|_| waits(reader, entry)) {
         let recover =
             if is_open { format!("`foldlog recover {dir} --unreplicated` first; ") } else { String::new() };
         let text = format!(
@@ -292,8 +292,8 @@ fn before(reader: &LogReader, entry: &LedgerEntry) -> Option<DecisionPrerequisit
         return Some(DecisionPrerequisite { text, is_advice: !is_open });
     }
     if is_open {
-        let holder =
-            store_of(reader.dir()).and_then(|(store, id)| inspect::running(&store, &[id]).ok()?.remove(&id));
+        let holder = store_of(reader.dir())
+            .and_then(|(store, id)| inspect::running_sessions(&store, &[id]).ok()?.remove(&id));
         return must(match holder {
             Some(holder) => format!("it runs: {holder}; wait for it, or end that process"),
             None => {
@@ -315,7 +315,7 @@ fn before_in(place: &str, reader: &LogReader, entry: &LedgerEntry) -> Option<Dec
     if !waits(reader, entry) {
         return None;
     }
-    let (dir, session) = (in_a_store(reader), reader.opened().session);
+    let (dir, session) = (in_a_store(reader), reader.opening_record().session);
     let is_open = reader.report().interrupted.iter().any(|open| open.operation == entry.operation);
     let recover = if is_open {
         format!(", and there `foldlog recover {dir} --unreplicated` first")
@@ -332,7 +332,7 @@ fn before_in(place: &str, reader: &LogReader, entry: &LedgerEntry) -> Option<Dec
 
 /// Returns the session's folder in a store that is still to be found or made.
 fn in_a_store(reader: &LogReader) -> String {
-    format!("STORE/sessions/{}", reader.opened().session)
+    format!("STORE/sessions/{}", reader.opening_record().session)
 }
 
 /// Returns whether somebody could decide about an operation, or end it, if no replica held the session.
@@ -350,7 +350,7 @@ pub fn choices(
     question: Option<&PendingQuestion>,
     dir: &str,
 ) -> Vec<DecisionChoice> {
-    let held = if reader.replicated().is_some() { " --unreplicated" } else { "" };
+    let held = if reader.replicated_record().is_some() { " --unreplicated" } else { "" };
     let choice = |meaning, decision: &str| DecisionChoice {
         meaning,
         command: format!("foldlog settle {dir} {operation} {decision} --by \"$USER\" --reason WHY{held}"),

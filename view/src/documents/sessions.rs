@@ -225,7 +225,7 @@ pub struct Resumable {
 }
 
 impl Resumable {
-    fn of(conversation: &ResumableConversation) -> Resumable {
+    fn from_conversation(conversation: &ResumableConversation) -> Resumable {
         let ResumableConversation { evaluation_id, point, last_at_us } = conversation;
         let (next, calls) = match point {
             ResumePoint::RunTools(calls) => ("calls", calls.clone()),
@@ -260,19 +260,20 @@ pub fn is_nothing(found: &foldlog::Result<SessionOverview>, dir: &Path) -> bool 
 /// The engine's error if the store cannot be read.
 #[cfg(feature = "server")]
 pub(crate) fn rows_of(store: &Store, ids: &[Uuid], memory_bytes: Option<u64>) -> Result<Vec<SessionListRow>> {
-    let mut running = inspect::running(store.path(), ids)?;
+    let mut running = inspect::running_sessions(store.path(), ids)?;
     let now_us = now().timestamp_micros();
     let rows = ids.iter().filter_map(|id| {
         let dir = store.session_dir(*id);
         let found = inspect::overview(&dir, now_us, memory_bytes);
-        (!is_nothing(&found, &dir)).then(|| SessionListRow::of(*id, &dir, found, running.remove(id)))
+        (!is_nothing(&found, &dir))
+            .then(|| SessionListRow::from_overview(*id, &dir, found, running.remove(id)))
     });
     Ok(rows.collect())
 }
 
 impl SessionListRow {
     /// Describes the session in the directory `dir` by what was found there and by the process that has it open.
-    pub fn of(
+    pub fn from_overview(
         session: Uuid,
         dir: &Path,
         found: foldlog::Result<SessionOverview>,
@@ -294,7 +295,7 @@ impl SessionListRow {
             tags: BTreeMap::new(),
             parent: None,
             replicated: None,
-            fenced: inspect::fenced(dir),
+            fenced: inspect::read_fence(dir),
             running,
             open: Vec::new(),
             unsettled: Vec::new(),
@@ -318,13 +319,13 @@ impl SessionListRow {
         (self.created_at, self.last_at) = (Some(Time(created_at_us)), Some(Time(last_at_us)));
         (self.objects, self.object_bytes) = (overview.objects, overview.object_bytes);
         self.tags = overview.tags;
-        self.parent = overview.parent.map(ParentRow::of);
+        self.parent = overview.parent.map(ParentRow::from_parent);
         self.replicated =
             overview.replicated.map(|Replicated { at, by, epoch }| ReplicatedRow { at, by, epoch });
-        self.open = overview.open.iter().map(SessionOperationRow::of).collect();
-        self.unsettled = overview.unsettled.iter().map(SessionOperationRow::of).collect();
-        self.suspended = overview.suspended.iter().map(SessionOperationRow::of).collect();
-        self.resumable = overview.resumable.iter().map(Resumable::of).collect();
+        self.open = overview.open.iter().map(SessionOperationRow::from_operation).collect();
+        self.unsettled = overview.unsettled.iter().map(SessionOperationRow::from_operation).collect();
+        self.suspended = overview.suspended.iter().map(SessionOperationRow::from_operation).collect();
+        self.resumable = overview.resumable.iter().map(Resumable::from_conversation).collect();
         if let Some(end) = overview.sound_end {
             let text = end.damage.to_string();
             self.error = Some(text.clone());
@@ -373,7 +374,7 @@ impl SessionListRow {
 }
 
 impl SessionOperationRow {
-    fn of(operation: &StandingOperation) -> SessionOperationRow {
+    fn from_operation(operation: &StandingOperation) -> SessionOperationRow {
         let StandingOperation { operation, tool, begun_at_us, workspaces } = operation;
         let (since, workspaces) = (time_text(*begun_at_us), workspaces.clone());
         SessionOperationRow {
@@ -387,7 +388,7 @@ impl SessionOperationRow {
 }
 
 impl ParentRow {
-    fn of(parent: Parent) -> ParentRow {
+    fn from_parent(parent: Parent) -> ParentRow {
         match parent {
             Parent::Fork { session, position, .. } => {
                 ParentRow { session, how: "fork", position: Some(position), operation: None }

@@ -159,7 +159,7 @@ pub fn stats(reader: &LogReader) -> Result<Stats> {
     let segments = reader.segments()?;
     let state = reader.state_reader()?;
     let mut counts = FrameCounts { state: Some(&state), ..FrameCounts::default() };
-    let (mut spending, mut sources) = (spent::SpendTally::default(), SpendReader::of(reader));
+    let (mut spending, mut sources) = (spent::SpendTally::default(), SpendReader::new(reader));
     reader.frames(|frame| {
         spending.take(&frame.record, &mut sources);
         counts.frame(frame)
@@ -172,7 +172,7 @@ pub fn stats(reader: &LogReader) -> Result<Stats> {
     let live_records = live.iter().map(|range| *range.end() - *range.start() + 1).sum::<u64>().min(records);
     let of_kind = |kind| counts.kinds.get(&kind).map_or(0, |frames| frames.count);
     Ok(Stats {
-        session: reader.opened().session,
+        session: reader.opening_record().session,
         records,
         live_records,
         abandoned_records: records - live_records,
@@ -268,7 +268,7 @@ impl FrameCounts<'_> {
             }
             RecordKind::TOOL_END => {
                 let end = ToolEnd::decode(record.body)?;
-                self.items(end.slice, record.sequence, [Payload::new(&end.invoked())]);
+                self.items(end.slice, record.sequence, [Payload::new(&end.encode_invocation())]);
             }
             _ => {}
         }

@@ -12,7 +12,7 @@ use foldlog_codec::escape;
 use foldlog_codec::record::{RecordJson, RecordNames, time_text};
 
 use crate::record_names::record_name;
-use crate::text::shortened;
+use crate::text::shorten_text;
 
 /// Number of characters of a name that a person is shown, so that the columns stay aligned.
 const NAME_CHARS_MAX: usize = 36;
@@ -95,9 +95,9 @@ impl Timeline {
     pub const HEADINGS: &str = "sequence  time                              kind        name                                   bytes  path";
 
     /// Reads from a log what its last record leaves live, and the names that it declares.
-    pub fn of(reader: &LogReader) -> Timeline {
+    pub fn from_reader(reader: &LogReader) -> Timeline {
         let live = reader.live_path().live_at(reader.last_position());
-        Timeline { names: reader.names(), standing: RecordStanding::new(live, &reader.declared()) }
+        Timeline { names: reader.names(), standing: RecordStanding::new(live, &reader.declarations()) }
     }
 
     /// Returns whether the record of this sequence number is live, that is, not abandoned by a later rollback.
@@ -149,7 +149,7 @@ pub fn line(record: &Record<'_>, names: &RecordNames, path: &str) -> String {
     let (sequence, kind, bytes) = (record.sequence, record.kind.to_string(), record.body.len());
     // A kind with a long name takes what is over from the name, so that the columns behind it stay in line.
     let chars = NAME_CHARS_MAX.saturating_sub(kind.len().saturating_sub(KIND_CHARS));
-    let name = shortened(&escape::text(&name), chars);
+    let name = shorten_text(&escape::text(&name), chars);
     format!("{sequence:>8}  {time:<32}  {kind:<KIND_CHARS$}  {name:<chars$} {bytes:>7}  {path}")
 }
 

@@ -161,7 +161,7 @@ pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut VerifyRepor
         }
         Ok(())
     });
-    let mut id = walked.as_ref().ok().map(|walked| walked.session).or_else(|| named(dir));
+    let mut id = walked.as_ref().ok().map(|walked| walked.session).or_else(|| session_id_of(dir));
     let report = match walked {
         Err(error) => {
             let first = damage_of(dir, error)?;
@@ -171,7 +171,7 @@ pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut VerifyRepor
         Ok(walked) => {
             bytes = walked.log_bytes;
             if damage.is_empty() {
-                Some(folded(dir, memory_bytes, &mut damage)?.unwrap_or(walked.report))
+                Some(fold_log(dir, memory_bytes, &mut damage)?.unwrap_or(walked.report))
             } else {
                 damage.extend(damaged_objects(dir, named_objects(dir)));
                 Some(walked.report)
@@ -222,7 +222,7 @@ fn add_report(verified: &mut VerifyReport, session: Uuid, report: RecoveryReport
 
 /// Folds the log, which reads every object that the log names. Returns `None` if it cannot be folded. Damage is added to
 /// `damage`.
-fn folded(
+fn fold_log(
     dir: &Path,
     memory_bytes: Option<u64>,
     damage: &mut Vec<SessionDamage>,
@@ -259,7 +259,7 @@ fn places(dir: &Path, first: SessionDamage, bodies: Vec<SessionDamage>) -> Resul
         }
         Err(error) => return Err(error),
     };
-    let mut all: Vec<SessionDamage> = found.into_iter().map(SessionDamage::of).collect();
+    let mut all: Vec<SessionDamage> = found.into_iter().map(SessionDamage::from_place).collect();
     let is_first = |place: &&mut SessionDamage| {
         place.segment == first.segment && (first.offset.is_none() || place.offset == first.offset)
     };
@@ -327,7 +327,7 @@ fn damaged_objects(dir: &Path, objects: NamedObjects) -> Vec<SessionDamage> {
 
 impl Unreadable {
     /// Describes a session that an error keeps from being read.
-    pub fn of(path: &Path, error: &Error) -> Unreadable {
+    pub fn from_error(path: &Path, error: &Error) -> Unreadable {
         Unreadable { path: path.to_owned(), reason: error.to_string() }
     }
 }
@@ -343,7 +343,7 @@ impl SessionDamage {
         }
     }
 
-    fn of(place: DamagedPlace) -> SessionDamage {
+    fn from_place(place: DamagedPlace) -> SessionDamage {
         let DamagedPlace { segment, offset, sequence, reason, is_older, follows } = place;
         let follows = follows.map(|follows| {
             let SoundStretch { segment, offset, records, sequences, .. } = follows;
@@ -353,7 +353,7 @@ impl SessionDamage {
     }
 }
 
-pub(super) fn named(dir: &Path) -> Option<Uuid> {
+pub(super) fn session_id_of(dir: &Path) -> Option<Uuid> {
     Uuid::try_parse(dir.canonicalize().ok()?.file_name()?.to_str()?).ok()
 }
 
@@ -398,7 +398,7 @@ fn damage_of(dir: &Path, error: Error) -> Result<SessionDamage, Error> {
             SessionDamage { reason, ..at(None, dir.to_owned(), None) }
         }
         // There are bytes behind a header that does not check, so this was a session.
-        Error::NotASession { .. } if named(dir).is_some() && holds_anything(dir) => {
+        Error::NotASession { .. } if session_id_of(dir).is_some() && holds_anything(dir) => {
             let segment = segments(dir).unwrap_or_default().into_iter().next();
             at(None, segment.unwrap_or_else(|| dir.to_owned()), Some((0, SequenceNumber::MIN)))
         }

@@ -62,7 +62,7 @@ pub(crate) fn answer(session: &mut Session, name: &str, query: &Query) -> Result
         "head" => head(session)?,
         "records" => records(session, query)?,
         "document" => document(session, query)?,
-        "beyond" => behind(session, query)?,
+        "beyond" => rows_after_damage(session, query)?,
         "beyond-document" => behind_document(session, query)?,
         "step" => step(session, query)?,
         "items" => items(session, query)?,
@@ -88,27 +88,28 @@ pub(crate) fn text(value: &(impl Serialize + ?Sized)) -> Result<String> {
 
 /// What a page knows of a session at once, in the fields of a report's head as far as it has them.
 fn head(session: &mut Session) -> Result<String> {
-    let beyond = session.beyond()?;
+    let beyond = session.records_after_damage()?;
     let log = &session.log;
     let reader = &log.reader;
     let last = reader.last_position();
     let live = reader.live_path().live_at(last);
-    let density = Density::of(reader.records_len(), &live, &session.known.failures, &session.known.rollbacks);
+    let density =
+        Density::new(reader.records_len(), &live, &session.known.failures, &session.known.rollbacks);
     let slices: Vec<Json> = reader
-        .declared()
+        .declarations()
         .slices
         .iter()
         .take(SLICES_MAX)
         .map(|slice| json!({ "id": slice.id, "name": slice.name }))
         .collect();
-    let parent = reader.opened().parent.map_or(
+    let parent = reader.opening_record().parent.map_or(
         Json::Null,
         |parent| json!({ "session": parent.session(), "first_own": reader.opened_sequence() }),
     );
     let mut head = json!({
         "format": 1,
         "foldlog": env!("CARGO_PKG_VERSION"),
-        "session": reader.opened().session,
+        "session": reader.opening_record().session,
         "epoch": session.epoch,
         "from": 0,
         "last": last,
@@ -142,7 +143,7 @@ fn records(session: &mut Session, query: &Query) -> Result<String> {
         #[serde(flatten)]
         chunk: C,
     }
-    let (chunk, gathered) = session.chunk(query.needed("chunk")?)?;
+    let (chunk, gathered) = session.chunk(query.require_number("chunk")?)?;
     let mut names = slice_names(session);
     let changed = chunk.slices();
     names.retain(|id, _| changed.contains(id));
@@ -151,7 +152,7 @@ fn records(session: &mut Session, query: &Query) -> Result<String> {
 }
 
 /// Returns a value as it is told, of a line: whether it is whole, and its JSON.
-pub(super) fn shown(line: &[u8]) -> Json {
+pub(super) fn line_json(line: &[u8]) -> Json {
     let (mark, text) = line.split_first().unwrap_or((&b'-', &[]));
     json!({ "text": String::from_utf8_lossy(text), "whole": *mark == b'=' })
 }
@@ -164,22 +165,26 @@ fn document(session: &mut Session, query: &Query) -> Result<String> {
         line = walk::document(&log.timeline, record, Session::payloads())?;
         Ok::<_, Error>(())
     })?;
-    text(&shown(&line))
+    text(&line_json(&line))
 }
 
 /// Rows of the records behind damage.
-fn behind(session: &mut Session, query: &Query) -> Result<String> {
+fn rows_after_damage(session: &mut Session, query: &Query) -> Result<String> {
     let (from, count) = window_of(query)?;
-    let beyond = session.beyond()?;
+    let beyond = session.records_after_damage()?;
     let rows = beyond.rows.iter().skip(usize::try_from(from).unwrap_or(usize::MAX)).take(count as usize);
     text(&rows.collect::<Vec<_>>())
 }
 
 fn behind_document(session: &mut Session, query: &Query) -> Result<String> {
     let log = &session.log;
-    let read =
-        after_damage::document_of(&log.reader, &log.timeline, query.needed("number")?, Session::payloads())?;
-    text(&shown(&read.ok_or(Malformed)?))
+    let read = after_damage::document_of(
+        &log.reader,
+        &log.timeline,
+        query.require_number("number")?,
+        Session::payloads(),
+    )?;
+    text(&line_json(&read.ok_or(Malformed)?))
 }
 
 /// What there is at a step: slices with their lengths, conversations, tags.
@@ -194,7 +199,7 @@ fn step(session: &mut Session, query: &Query) -> Result<String> {
         (slices.collect::<Vec<_>>(), state.tags().clone())
     } else {
         // Which slices there were is known, and what they held is not.
-        let declared = session.log.reader.declared().slices;
+        let declared = session.log.reader.declarations().slices;
         let slices = declared
             .iter()
             .map(|slice| json!({ "name": slice.name, "policy": slice.policy.name(), "total": null }));
@@ -235,7 +240,7 @@ fn tasks(session: &mut Session, query: &Query) -> Result<String> {
 }
 
 fn window_of(query: &Query) -> Result<(u64, u64)> {
-    Ok((query.number("from")?.unwrap_or(0), query.needed("count")?.min(WINDOW_MAX)))
+    Ok((query.number("from")?.unwrap_or(0), query.require_number("count")?.min(WINDOW_MAX)))
 }
 
 fn items(session: &mut Session, query: &Query) -> Result<String> {
@@ -255,7 +260,7 @@ fn items(session: &mut Session, query: &Query) -> Result<String> {
                 bytes += line.len();
                 let place = from + items.len() as u64;
                 items.push(json!({
-                    "place": place, "sequence": item.sequence, "ordinal": item.ordinal, "value": shown(&line),
+                    "place": place, "sequence": item.sequence, "ordinal": item.ordinal, "value": line_json(&line),
                 }));
             }
             Err(error) => failure = Some(error),
@@ -282,11 +287,11 @@ fn messages(session: &mut Session, query: &Query) -> Result<String> {
     let summaries = messages.summaries_at(at);
     let (total, numbers) = messages.numbers(at, clamped(from), clamped(count));
     for number in numbers {
-        let Some(listed) = messages.listed(number)? else { continue };
+        let Some(listed) = messages.read_message(number)? else { continue };
         bytes += listed.line.len();
         items.push(json!({
             "number": number, "place": from + items.len() as u64, "sequence": listed.sequence, "ordinal": 0,
-            "value": shown(&listed.line),
+            "value": line_json(&listed.line),
         }));
         if bytes > WINDOW_BYTES {
             break;
@@ -507,7 +512,7 @@ fn in_lists(
     if let Some(messages) = session.conversation(evaluation)? {
         let (_, numbers) = messages.numbers(last, u32::try_from(from).unwrap_or(u32::MAX), u32::MAX);
         for number in numbers {
-            if let Some(listed) = messages.listed(number)?
+            if let Some(listed) = messages.read_message(number)?
                 && let Some(excerpt) = excerpt(&listed.line, wanted)
             {
                 found.push(json!({

@@ -7,7 +7,7 @@ use foldlog_codec::msgpack::{JsonStream, ValueLimits};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use super::answers::{cut, shown, text};
+use super::answers::{cut, line_json, text};
 use super::session::{OpenedLog, Session};
 use super::workspaces::{self, CaptureHistory};
 use crate::Result;
@@ -57,11 +57,11 @@ struct ComparedSession {
 }
 
 impl ComparedSession {
-    fn of(log: &OpenedLog, asked: Option<u64>) -> Result<ComparedSession> {
+    fn from_log(log: &OpenedLog, asked: Option<u64>) -> Result<ComparedSession> {
         let last = log.reader.last_position();
         let at = position_of(last, asked.map(SequenceNumber::new))?;
         let damaged = log.reader.sound_end().is_some();
-        Ok(ComparedSession { session: log.reader.opened().session, at, last, damaged })
+        Ok(ComparedSession { session: log.reader.opening_record().session, at, last, damaged })
     }
 }
 
@@ -76,9 +76,9 @@ pub(crate) fn compare(
     there: &OpenedLog,
     other_at: Option<u64>,
 ) -> Result<String> {
-    let (one, other) = (ComparedSession::of(here, at)?, ComparedSession::of(there, other_at)?);
-    let parting = here.reader.parting(&there.reader)?;
-    let (path, values) = match first_difference::parted(&parting, &here.reader, &there.reader) {
+    let (one, other) = (ComparedSession::from_log(here, at)?, ComparedSession::from_log(there, other_at)?);
+    let parting = here.reader.find_divergence(&there.reader)?;
+    let (path, values) = match first_difference::read_difference(&parting, &here.reader, &there.reader) {
         Some(FirstDifference { path, sides: [here, there] }) => {
             (Some(path), Some([value(&here)?, value(&there)?]))
         }
@@ -97,7 +97,7 @@ pub(crate) fn compare(
     let beside = unless_refused(beside.map_err(crate::Error::from), &mut refused)?.unwrap_or_default();
     let conversations = beside.iter().map(|conversation| rows(conversation, &mut bytes));
     let conversations = conversations.collect::<Result<_>>()?;
-    let files = workspaces::beside(
+    let files = workspaces::compare_files(
         &mut CaptureHistory::read(&here.reader)?,
         one.at,
         &mut CaptureHistory::read(&there.reader)?,
@@ -135,9 +135,9 @@ pub(super) fn unless_refused<T>(compared: Result<T>, refused: &mut Option<String
 /// Returns a value at which two logs part, as values of a step are told, and the object that it stands in.
 fn value(side: &Option<DifferingValue>) -> Result<Json> {
     let Some(side) = side else { return Ok(Json::Null) };
-    let read = side.shown().map_err(str::to_owned);
+    let read = side.bytes_at_path().map_err(str::to_owned);
     let told = read.and_then(|bytes| match JsonStream::new(bytes, ValueLimits::of_payload()) {
-        Ok(value) => Ok(walk::value_line(&value, bytes, Session::payloads()).map(|line| shown(&line))),
+        Ok(value) => Ok(walk::value_line(&value, bytes, Session::payloads()).map(|line| line_json(&line))),
         Err(error) => Err(error.to_string()),
     });
     let mut told = match told {
@@ -157,7 +157,7 @@ fn rows(conversation: &ConversationBeside, bytes: &mut usize) -> Result<Json> {
         let Some(message) = at.and_then(|at| list.get(at)) else { return Ok(Json::Null) };
         let line = walk::message_line(message, Session::payloads())?;
         *bytes += line.len();
-        Ok(shown(&line))
+        Ok(line_json(&line))
     };
     let alike = conversation.rows.iter().take_while(|row| row.alike).count();
     let (mut rows, mut left) = (Vec::new(), conversation.rows.len() - alike);

@@ -60,7 +60,7 @@ async fn serve_with(head_wait: Duration, listener: TcpListener, router: Router) 
                 let (place, answer) = (Arc::clone(&answering), router.call(request));
                 async move {
                     let answer = answer.await;
-                    place.answered();
+                    place.note_answered();
                     answer
                 }
             });
@@ -130,7 +130,7 @@ impl AsyncWrite for TimeoutStream {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_flush(context);
         if polled.is_ready() {
-            self.place.flushed();
+            self.place.note_flushed();
         }
         self.watch(context, polled)
     }

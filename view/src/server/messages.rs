@@ -80,7 +80,7 @@ impl MessageListHistory {
     /// # Errors
     ///
     /// The system's error if the file cannot be read.
-    pub(crate) fn listed(&self, number: u32) -> Result<Option<MessageLine>> {
+    pub(crate) fn read_message(&self, number: u32) -> Result<Option<MessageLine>> {
         let at = number as usize;
         let Some((sequence, end)) = self.lines.get(at).copied() else { return Ok(None) };
         let begin = at.checked_sub(1).and_then(|before| self.lines.get(before)).map_or(0, |(_, end)| *end);

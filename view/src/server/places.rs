@@ -45,7 +45,7 @@ enum ConnectionPhase {
     Writing,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -60,18 +60,18 @@ impl ConnectionLimiter {
     pub(super) async fn take(self: &Arc<Self>) -> Option<Arc<ConnectionPermit>> {
         loop {
             if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
-                return Some(ConnectionPermit::of(self, permit));
+                return Some(ConnectionPermit::new(self, permit));
             }
             self.give_up_longest();
             tokio::select! {
-                permit = Arc::clone(&self.free).acquire_owned() => return Some(ConnectionPermit::of(self, permit.ok()?)),
+                permit = Arc::clone(&self.free).acquire_owned() => return Some(ConnectionPermit::new(self, permit.ok()?)),
                 () = self.more.notified() => {}
             }
         }
     }
 
     fn give_up_longest(&self) {
-        let mut waiting = locked(&self.waiting);
+        let mut waiting = lock_mutex(&self.waiting);
         if waiting.leaving > 0 {
             return;
         }
@@ -82,7 +82,7 @@ impl ConnectionLimiter {
     }
 
     fn begin_to_wait(&self, given_up: &Arc<Notify>) -> u64 {
-        let mut waiting = locked(&self.waiting);
+        let mut waiting = lock_mutex(&self.waiting);
         waiting.begun += 1;
         let begun = waiting.begun;
         waiting.connections.insert(begun, Arc::clone(given_up));
@@ -93,7 +93,7 @@ impl ConnectionLimiter {
 }
 
 impl ConnectionPermit {
-    fn of(places: &Arc<ConnectionLimiter>, permit: OwnedSemaphorePermit) -> Arc<ConnectionPermit> {
+    fn new(places: &Arc<ConnectionLimiter>, permit: OwnedSemaphorePermit) -> Arc<ConnectionPermit> {
         let given_up = Arc::new(Notify::new());
         let begun = places.begin_to_wait(&given_up);
         let phase = Mutex::new(ConnectionPhase::Waiting(begun));
@@ -107,25 +107,25 @@ impl ConnectionPermit {
 
     /// Notes that a whole request has arrived. One that was told before to give up its place comes too late.
     pub(super) fn answers(&self) {
-        let mut phase = locked(&self.phase);
+        let mut phase = lock_mutex(&self.phase);
         if let ConnectionPhase::Waiting(begun) = *phase
-            && locked(&self.places.waiting).connections.remove(&begun).is_some()
+            && lock_mutex(&self.places.waiting).connections.remove(&begun).is_some()
         {
             *phase = ConnectionPhase::Answering;
         }
     }
 
     /// Notes that the answer is there. It is one piece, and so is written with the next flush.
-    pub(super) fn answered(&self) {
-        let mut phase = locked(&self.phase);
+    pub(super) fn note_answered(&self) {
+        let mut phase = lock_mutex(&self.phase);
         if let ConnectionPhase::Answering = *phase {
             *phase = ConnectionPhase::Writing;
         }
     }
 
     /// Notes that all is written that there was to write.
-    pub(super) fn flushed(&self) {
-        let mut phase = locked(&self.phase);
+    pub(super) fn note_flushed(&self) {
+        let mut phase = lock_mutex(&self.phase);
         if let ConnectionPhase::Writing = *phase {
             *phase = ConnectionPhase::Waiting(self.places.begin_to_wait(&self.given_up));
         }
@@ -134,8 +134,8 @@ impl ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut waiting = locked(&self.places.waiting);
-        if let ConnectionPhase::Waiting(begun) = *locked(&self.phase)
+        let mut waiting = lock_mutex(&self.places.waiting);
+        if let ConnectionPhase::Waiting(begun) = *lock_mutex(&self.phase)
             && waiting.connections.remove(&begun).is_none()
         {
             waiting.leaving = waiting.leaving.saturating_sub(1);

@@ -15,7 +15,7 @@ impl Query {
     pub(crate) fn read(text: &str) -> Query {
         let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (decoded(name), decoded(value))
+            (percent_decode(name), percent_decode(value))
         });
         Query(pairs.collect())
     }
@@ -36,17 +36,17 @@ impl Query {
     }
 
     /// Returns a number that the query has to say.
-    pub(crate) fn needed(&self, name: &str) -> Result<u64, Malformed> {
+    pub(crate) fn require_number(&self, name: &str) -> Result<u64, Malformed> {
         self.number(name)?.ok_or(Malformed)
     }
 
     /// Returns the position that the query has to say.
     pub(crate) fn position(&self, name: &str) -> Result<SequenceNumber, Malformed> {
-        self.needed(name).map(SequenceNumber::new)
+        self.require_number(name).map(SequenceNumber::new)
     }
 }
 
-fn decoded(text: &str) -> String {
+fn percent_decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -74,10 +74,10 @@ mod tests {
     fn queries_are_read_as_browsers_write_them() {
         let query = Query::read("slice=a%26b+c%2Fd&from=12&kinds=x&kinds=%C3%A4&bad=%zz%4");
         assert_eq!(query.text("slice"), Some("a&b c/d"));
-        assert_eq!(query.needed("from").unwrap(), 12);
+        assert_eq!(query.require_number("from").unwrap(), 12);
         assert_eq!(query.all("kinds"), ["x", "ä"]);
         assert_eq!(query.text("bad"), Some("%zz%4"));
-        assert!(query.number("slice").is_err() && query.needed("none").is_err());
+        assert!(query.number("slice").is_err() && query.require_number("none").is_err());
         assert!(query.number("none").unwrap().is_none());
         assert!(Query::read("n=18446744073709551616").number("n").is_err());
     }

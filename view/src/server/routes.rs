@@ -60,7 +60,7 @@ async fn respond(State(serving): State<ServerState>, request: Request) -> Result
     // The body is dropped unread, and with it the connection if it has one.
     drop(body);
     let mut response = match serving.gate.path(&parts) {
-        Err(status) => refused(status),
+        Err(status) => refusal_response(status),
         Ok(path) => {
             let query = Query::read(parts.uri.query().unwrap_or_default());
             serving.answer(path, query).await
@@ -74,7 +74,7 @@ async fn respond(State(serving): State<ServerState>, request: Request) -> Result
 }
 
 /// An answer without detail, behind which the connection ends.
-fn refused(status: StatusCode) -> Response<Body> {
+fn refusal_response(status: StatusCode) -> Response<Body> {
     let mut response = (status, [(CONTENT_TYPE, "text/plain; charset=utf-8")], "").into_response();
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     if status == StatusCode::METHOD_NOT_ALLOWED {
@@ -128,7 +128,7 @@ impl ServerState {
             let rows = self.sessions.rows(usize::try_from(from).unwrap_or(usize::MAX))?;
             rows.as_ref().map(answers::text).transpose()
         });
-        said(answered.await)
+        json_response(answered.await)
     }
 
     async fn of_session(self, session: SessionLocation, name: String, query: Query) -> Response<Body> {
@@ -159,7 +159,7 @@ impl ServerState {
                 name => self.sessions.with(&session, |session| answers::answer(session, name, &query)),
             }
         });
-        said(answered.await)
+        json_response(answered.await)
     }
 
     /// Answers once the session is not as the page knows it.
@@ -173,7 +173,7 @@ impl ServerState {
             let is_over = Instant::now() >= end;
             let looked = read(move || {
                 sessions.with(&session, |session| {
-                    let known = (query.needed("last")?, query.needed("epoch")?);
+                    let known = (query.require_number("last")?, query.require_number("epoch")?);
                     let can_grow = session.look()?;
                     let now = (session.log.reader.last_position().get(), session.epoch);
                     let is_news = now != known || is_over || !can_grow;
@@ -183,7 +183,7 @@ impl ServerState {
             });
             match looked.await {
                 Ok(None) => {}
-                answered => return said(answered),
+                answered => return json_response(answered),
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(LOOK_MAX);
@@ -198,7 +198,7 @@ async fn read<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'stat
 }
 
 /// Returns what a page is told: JSON, also if something failed.
-fn said(answered: Result<Option<String>>) -> Response<Body> {
+fn json_response(answered: Result<Option<String>>) -> Response<Body> {
     let failure = match answered {
         Ok(Some(text)) => return with_type(JSON, text),
         Ok(None) => return not_found(),

@@ -73,7 +73,7 @@ impl Gate {
     ///
     /// The status with which the request is refused.
     pub(crate) fn path<'a>(&self, asked: &'a request::Parts) -> Result<&'a str, StatusCode> {
-        let path = self.known(&asked.uri)?;
+        let path = self.check_token(&asked.uri)?;
         if !self.is_this_server(&asked.uri, &asked.headers) || !self.is_same_site(asked, path) {
             return Err(StatusCode::FORBIDDEN);
         }
@@ -85,7 +85,7 @@ impl Gate {
         if has_body { Err(StatusCode::PAYLOAD_TOO_LARGE) } else { Ok(path) }
     }
 
-    fn known<'a>(&self, uri: &'a Uri) -> Result<&'a str, StatusCode> {
+    fn check_token<'a>(&self, uri: &'a Uri) -> Result<&'a str, StatusCode> {
         let path = uri.path().strip_prefix('/').ok_or(StatusCode::NOT_FOUND)?;
         let (token, rest) = path.split_once('/').unwrap_or((path, ""));
         if !self.token.is(token) {

@@ -47,7 +47,7 @@ impl OpenedLog {
             true => crate::Error::from(error),
             false => crate::Error::Deleted { path: dir.to_owned() },
         })?;
-        let (timeline, compacted) = (Timeline::of(&reader), reader.compacted());
+        let (timeline, compacted) = (Timeline::from_reader(&reader), reader.compacted_ranges());
         Ok(OpenedLog { unknown: walk::unknown(&compacted), reader, timeline, compacted })
     }
 
@@ -151,10 +151,10 @@ impl Session {
             }
             answered => answered,
         };
-        answered.map_err(|failure| self.ended(failure))
+        answered.map_err(|failure| self.map_deleted(failure))
     }
 
-    fn ended(&self, failure: crate::Error) -> crate::Error {
+    fn map_deleted(&self, failure: crate::Error) -> crate::Error {
         match failure {
             // Whichever call failed, it failed because the session is gone.
             crate::Error::Engine(_) if !self.dir.exists() => crate::Error::Deleted { path: self.dir.clone() },
@@ -245,7 +245,7 @@ impl Session {
         let nesting = std::mem::take(&mut self.known.nesting);
         let mut columns = Columns::going_on(reader, &log.timeline, from, begun, nesting);
         let mut rollbacks = Vec::new();
-        let (mut usage, mut sources) = (std::mem::take(&mut self.known.usage), SpendReader::of(reader));
+        let (mut usage, mut sources) = (std::mem::take(&mut self.known.usage), SpendReader::new(reader));
         let taken = self.known.mark.map(|(sequence, ..)| sequence);
         let mut point = self.points.last().map(|kept| kept.point.clone());
         while point.as_ref().and_then(|point| point.position()) < Some(last) {
@@ -264,7 +264,8 @@ impl Session {
             })?;
             chunks.iter().for_each(|chunk| self.known.note(chunk));
             if next <= last {
-                self.points.keep(CachedPoint { point: folded.clone(), begun: columns.running().clone() });
+                self.points
+                    .keep(CachedPoint { point: folded.clone(), begun: columns.running_operations().clone() });
             }
             point = Some(folded);
         }
@@ -317,7 +318,7 @@ impl Session {
     /// # Errors
     ///
     /// The engine's error if the files cannot be read.
-    pub(crate) fn beyond(&mut self) -> Result<Arc<RecordsAfterDamage>> {
+    pub(crate) fn records_after_damage(&mut self) -> Result<Arc<RecordsAfterDamage>> {
         if let Some(beyond) = &self.beyond {
             return Ok(Arc::clone(beyond));
         }

@@ -78,8 +78,8 @@ impl Sessions {
         location: &SessionLocation,
         answer: impl Fn(&mut Session) -> Result<T>,
     ) -> Result<T> {
-        let held = self.held(location.id);
-        let mut held = locked(&held);
+        let held = self.session_slot(location.id);
+        let mut held = lock_mutex(&held);
         let session = match held.as_mut() {
             Some(session) => session,
             None => held.insert(Session::open(&location.dir, self.memory_bytes)?),
@@ -91,8 +91,8 @@ impl Sessions {
         answered
     }
 
-    fn held(&self, id: Uuid) -> SessionSlot {
-        let mut all = locked(&self.held);
+    fn session_slot(&self, id: Uuid) -> SessionSlot {
+        let mut all = lock_mutex(&self.held);
         let at = all.iter().position(|(held, _)| *held == id);
         let held = at.map_or_else(|| (id, SessionSlot::default()), |at| all.remove(at));
         // A session that was asked for long ago is opened again when it is asked for.
@@ -125,6 +125,6 @@ impl Sessions {
 }
 
 /// Locks a mutex. A panic while it was held has left what it holds as it was before an answer.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -95,7 +95,7 @@ impl CaptureHistory {
     pub(crate) fn files(&mut self, position: SequenceNumber, workspace: &str) -> Vec<Json> {
         let Some((since, snapshot)) = self.snapshot(position, workspace) else { return Vec::new() };
         let Ok(files) = self.list(workspace, &snapshot) else { return Vec::new() };
-        files.iter().take(FILES_MAX).map(|(path, facts)| described(path, facts, since)).collect()
+        files.iter().take(FILES_MAX).map(|(path, facts)| describe_version(path, facts, since)).collect()
     }
 
     /// Returns the content of a file, in the form of a report; null if it is longer than `bytes_max`, or there is no such file.
@@ -140,7 +140,7 @@ impl CaptureHistory {
             // Captures that cannot be read are told where their files are listed.
             for change in changes.unwrap_or_default().into_iter().take(FILES_MAX) {
                 let of = |facts: &Option<FileFacts>| {
-                    facts.as_ref().map(|facts| described(&change.path, facts, since))
+                    facts.as_ref().map(|facts| describe_version(&change.path, facts, since))
                 };
                 found.push(json!({
                     "workspace": name, "path": change.path, "before": of(&change.before), "after": of(&change.after),
@@ -159,7 +159,7 @@ const BESIDE_FILES_MAX: usize = 300;
 
 /// Describes the files that differ between a position of one session and one of another, with their contents as far as these are
 /// short, and says how many more there are, and which workspaces' files are not known.
-pub(crate) fn beside(
+pub(crate) fn compare_files(
     here: &mut CaptureHistory,
     at: SequenceNumber,
     there: &mut CaptureHistory,
@@ -192,7 +192,7 @@ pub(crate) fn beside(
                 Some(files::content(captures.reader(name).content(facts, longest)))
             };
             let contents = [content(here, old.get(path)), content(there, now.get(path))];
-            let of = |facts: Option<&FileFacts>| facts.map(|facts| files::described(path, facts));
+            let of = |facts: Option<&FileFacts>| facts.map(|facts| files::describe_file(path, facts));
             found.push(json!({
                 "workspace": name, "path": path, "before": of(old.get(path)), "after": of(now.get(path)),
                 "contents": contents,
@@ -203,8 +203,8 @@ pub(crate) fn beside(
 }
 
 /// Describes a version of a file. The digest stands for the version, and the path for its content.
-fn described(path: &str, facts: &FileFacts, since: SequenceNumber) -> Json {
-    let mut file = files::described(path, facts);
+fn describe_version(path: &str, facts: &FileFacts, since: SequenceNumber) -> Json {
+    let mut file = files::describe_file(path, facts);
     file["number"] = json!(facts.digest);
     file["sequence"] = json!(since);
     file["content"] = json!(0);

@@ -130,7 +130,7 @@ impl AnthropicAccumulator {
             AnthropicStreamEvent::MessageStop {} => self.done = true,
             AnthropicStreamEvent::Error { error } => {
                 // The status of the reply was sent before anything went wrong, and says nothing of it.
-                return Err(reply.refused(400, &serde_json::json!({ "error": error })));
+                return Err(reply.refusal_error(400, &serde_json::json!({ "error": error })));
             }
             AnthropicStreamEvent::ContentBlockStop {}
             | AnthropicStreamEvent::Ping {}

@@ -37,7 +37,7 @@ pub(super) fn refusal(body: &Value) -> ApiErrorBody<'_> {
 }
 
 /// Makes the details of a provider that may answer later.
-pub(super) fn throttled(kind: ThrottleKind) -> ThrottleDetails {
+pub(super) fn throttle_details(kind: ThrottleKind) -> ThrottleDetails {
     let retry_safe = kind != ThrottleKind::QuotaExhausted;
     ThrottleDetails { kind, retry_after: None, attempts: 1, retry_safe, provider_payload: None }
 }
@@ -50,7 +50,11 @@ pub(super) fn classify(
     retry_after: Option<Duration>,
 ) -> ProviderErrorKind {
     let throttle = |kind| {
-        ProviderErrorKind::Throttled(ThrottleDetails { retry_after, provider_payload, ..throttled(kind) })
+        ProviderErrorKind::Throttled(ThrottleDetails {
+            retry_after,
+            provider_payload,
+            ..throttle_details(kind)
+        })
     };
     let message = refusal.message.unwrap_or_default().to_ascii_lowercase();
     let says = |texts: &[&str]| texts.iter().any(|text| message.contains(text));
@@ -99,8 +103,8 @@ pub(super) fn retry_after(reply: &Reply<'_>) -> Option<Duration> {
 
 /// Names the failure that a connection stands for, and says what happened.
 pub(super) fn of_transport(error: &Error, bounds: &Bounds) -> (ProviderErrorKind, &'static str) {
-    let throttle = |kind| ProviderErrorKind::Throttled(throttled(kind));
-    match (bounds.passed(), error) {
+    let throttle = |kind| ProviderErrorKind::Throttled(throttle_details(kind));
+    match (bounds.give_up_reason(), error) {
         (Some(ProviderErrorKind::Cancelled), _) => {
             (ProviderErrorKind::Cancelled, "the request was cancelled")
         }

@@ -84,7 +84,7 @@ impl fmt::Debug for Client {
 /// Bytes of the shortest value of a header that may be a secret: longer than the versions that some APIs ask for.
 const SECRET_BYTES_MIN: usize = 12;
 
-fn unsupported(message: impl Into<String>) -> Box<ProviderError> {
+fn unsupported_error(message: impl Into<String>) -> Box<ProviderError> {
     Box::new(ProviderError::new(ProviderErrorKind::Unsupported, message))
 }
 
@@ -100,7 +100,9 @@ impl Client {
         let address = address.trim_end_matches('/');
         let query = query.map(|query| format!("?{query}")).unwrap_or_default();
         let wrong = || {
-            unsupported(format!("the base URL of {provider} is no URL that begins with http:// or https://"))
+            unsupported_error(format!(
+                "the base URL of {provider} is no URL that begins with http:// or https://"
+            ))
         };
         let uri: Uri = format!("{address}{path}{query}").parse().map_err(|_| wrong())?;
         let authority = uri.authority().ok_or_else(wrong)?;
@@ -109,7 +111,7 @@ impl Client {
         }
         if authority.as_str().contains('@') {
             let message = format!("the base URL of {provider} holds a user's name: give a key instead");
-            return Err(unsupported(message));
+            return Err(unsupported_error(message));
         }
         let host = authority.as_str().to_owned();
         let digest = blake3::hash(key.as_ref().map_or("", ApiKey::expose).as_bytes()).to_hex();
@@ -135,14 +137,15 @@ impl Client {
 
     pub(super) fn set_proxy(&mut self, url: &str) -> Result<(), Box<ProviderError>> {
         let proxy =
-            Proxy::new(url).map_err(|_| unsupported("the proxy is no URL such as http://host:port"))?;
+            Proxy::new(url).map_err(|_| unsupported_error("the proxy is no URL such as http://host:port"))?;
         self.proxy = Some(proxy);
         Ok(())
     }
 
     /// Adds a header. Its value is taken out of whatever a failure says, unless it is too short to be a secret.
     pub(super) fn add_header(&mut self, name: &str, value: &str) -> Result<(), Box<ProviderError>> {
-        let wrong = || unsupported(format!("`{}` is no header, or its value is none", escape::text(name)));
+        let wrong =
+            || unsupported_error(format!("`{}` is no header, or its value is none", escape::text(name)));
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
         if value.len() >= SECRET_BYTES_MIN
             && let Ok(secret) = ApiKey::new(value)
@@ -164,9 +167,9 @@ impl Client {
     }
 
     /// Returns a text from outside as it can be shown and recorded: without the key, escaped, and not too long.
-    fn shown(&self, text: &str) -> String {
+    fn sanitize(&self, text: &str) -> String {
         const CHARS_MAX: usize = 500;
-        let text = self.hidden(text);
+        let text = self.hide_secrets(text);
         let mut shown = escape::text(&text).into_owned();
         if let Some((end, _)) = shown.char_indices().nth(CHARS_MAX) {
             shown.truncate(end);
@@ -176,7 +179,7 @@ impl Client {
     }
 
     /// Returns a text from outside without the key and the values of headers.
-    fn hidden(&self, text: &str) -> String {
+    fn hide_secrets(&self, text: &str) -> String {
         let secrets = self.key.iter().chain(&self.secrets);
         secrets.fold(text.to_owned(), |text, secret| secret.hide(&text).into_owned())
     }
@@ -189,15 +192,16 @@ impl Client {
         options: &SendOptions<'_>,
     ) -> Result<Reply<'_>, Box<ProviderError>> {
         let bounds = Bounds { cancel: options.cancel.clone(), deadline: options.deadline };
-        if let Some(kind) = bounds.passed() {
+        if let Some(kind) = bounds.give_up_reason() {
             return Err(Box::new(ProviderError::new(
                 kind,
                 "nothing was sent: the request was given up before",
             )));
         }
         let agent = self.agent(&bounds);
-        let watch = Watch::start(agent.clone(), options.cancel.clone())
-            .map_err(|error| unsupported(format!("no thread for the request: {}", escape::shown(error))))?;
+        let watch = Watch::start(agent.clone(), options.cancel.clone()).map_err(|error| {
+            unsupported_error(format!("no thread for the request: {}", escape::display(error)))
+        })?;
         let mut request = agent.post(&self.uri).content_type("application/json").header("accept", accept);
         for (name, value) in &self.headers {
             request = request.header(name, value);
@@ -206,7 +210,7 @@ impl Client {
         let reply = Reply::new(self, bounds, response, watch);
         match reply.status() {
             200..=299 => Ok(reply),
-            300..=399 => Err(reply.redirected(&self.uri)),
+            300..=399 => Err(reply.redirect_error(&self.uri)),
             _ => Err(reply.into_failure()),
         }
     }
@@ -233,7 +237,7 @@ impl Client {
     /// Reports a request that got no reply.
     fn unsent(&self, error: ureq::Error, bounds: &Bounds) -> Box<ProviderError> {
         let (kind, what) = failure::of_transport(&error, bounds);
-        let cause = self.shown(&error.to_string());
+        let cause = self.sanitize(&error.to_string());
         let message = format!("{} at {}: {what} ({cause})", self.provider, escape::text(&self.host));
         Box::new(ProviderError::new(kind, message))
     }
@@ -247,7 +251,7 @@ pub(super) struct Bounds {
 
 impl Bounds {
     /// Returns why the request is given up, if it is.
-    fn passed(&self) -> Option<ProviderErrorKind> {
+    fn give_up_reason(&self) -> Option<ProviderErrorKind> {
         if self.cancel.is_cancelled() {
             return Some(ProviderErrorKind::Cancelled);
         }

@@ -58,7 +58,7 @@ impl<'c> Reply<'c> {
     /// Returns the id that the provider gave the request.
     pub(in crate::provider) fn request_id(&self) -> Option<String> {
         let id = self.header("request-id").or_else(|| self.header("x-request-id"))?;
-        Some(self.client.hidden(id.get(..id.len().min(256)).unwrap_or_default()))
+        Some(self.client.hide_secrets(id.get(..id.len().min(256)).unwrap_or_default()))
     }
 
     /// Returns the headers that say how many requests are allowed.
@@ -69,14 +69,14 @@ impl<'c> Reply<'c> {
             .filter(|(name, _)| RATE_LIMITS.iter().any(|beginning| name.as_str().starts_with(beginning)));
         let texts = known.filter_map(|(name, value)| {
             let value = value.to_str().ok().filter(|value| value.len() <= 256)?;
-            Some((name.as_str().to_owned(), self.client.hidden(value)))
+            Some((name.as_str().to_owned(), self.client.hide_secrets(value)))
         });
         texts.take(RATE_LIMITS_MAX).collect()
     }
 
     /// Reads the next piece into a buffer, and returns its length: 0 at the end of the body.
     pub(in crate::provider) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Box<ProviderError>> {
-        if let Some(kind) = self.bounds.passed() {
+        if let Some(kind) = self.bounds.give_up_reason() {
             return Err(self.error(kind, "the request was given up"));
         }
         let count = match self.body.read(buffer) {
@@ -88,7 +88,7 @@ impl<'c> Reply<'c> {
             let message = format!("the reply is longer than {} MiB", BODY_BYTES_MAX >> 20);
             return Err(self.error(ProviderErrorKind::InvalidAnswer, message));
         }
-        match self.bounds.passed().filter(|_| count == 0) {
+        match self.bounds.give_up_reason().filter(|_| count == 0) {
             Some(kind) => Err(self.error(kind, "the request was given up")),
             None => Ok(count),
         }
@@ -157,7 +157,7 @@ impl<'c> Reply<'c> {
     fn broken(&self, error: io::Error) -> Box<ProviderError> {
         let error = ureq::Error::from(error);
         let (kind, what) = failure::of_transport(&error, &self.bounds);
-        let message = format!("{what} ({})", self.client.shown(&error.to_string()));
+        let message = format!("{what} ({})", self.client.sanitize(&error.to_string()));
         self.error(kind, message)
     }
 
@@ -182,23 +182,27 @@ impl<'c> Reply<'c> {
         arrived: &str,
         usage: Option<TokenUsage>,
     ) -> Box<ProviderError> {
-        error.arrived = (!arrived.is_empty()).then(|| self.hidden(arrived));
+        error.arrived = (!arrived.is_empty()).then(|| self.hide_secrets(arrived));
         error.usage = usage;
         error
     }
 
     /// Returns a text from outside as it can be shown.
-    pub(in crate::provider) fn shown(&self, text: &str) -> String {
-        self.client.shown(text)
+    pub(in crate::provider) fn sanitize(&self, text: &str) -> String {
+        self.client.sanitize(text)
     }
 
     /// Returns a text from outside without the key.
-    pub(in crate::provider) fn hidden(&self, text: &str) -> String {
-        self.client.hidden(text)
+    pub(in crate::provider) fn hide_secrets(&self, text: &str) -> String {
+        self.client.hide_secrets(text)
     }
 
     /// Makes an error of what a provider says went wrong, in a reply or in the middle of a stream.
-    pub(in crate::provider) fn refused(&self, status: u16, body: &serde_json::Value) -> Box<ProviderError> {
+    pub(in crate::provider) fn refusal_error(
+        &self,
+        status: u16,
+        body: &serde_json::Value,
+    ) -> Box<ProviderError> {
         let refusal = failure::refusal(body);
         let kind = failure::classify(
             refusal.status.unwrap_or(status),
@@ -206,24 +210,24 @@ impl<'c> Reply<'c> {
             self.payload(body),
             failure::retry_after(self),
         );
-        let said = refusal.message.map_or_else(|| format!("status {status}"), |text| self.shown(text));
+        let said = refusal.message.map_or_else(|| format!("status {status}"), |text| self.sanitize(text));
         self.error(kind, said)
     }
 
     fn payload(&self, body: &serde_json::Value) -> Option<serde_json::Value> {
         const BYTES_MAX: usize = 16 << 10;
-        let text = self.hidden(&body.to_string());
+        let text = self.hide_secrets(&body.to_string());
         (text.len() <= BYTES_MAX && !body.is_null()).then(|| serde_json::from_str(&text).ok()).flatten()
     }
 
     /// Reports a redirect, which is not followed.
-    pub(super) fn redirected(&self, own: &Uri) -> Box<ProviderError> {
+    pub(super) fn redirect_error(&self, own: &Uri) -> Box<ProviderError> {
         let location = self.header("location").unwrap_or_default();
         let target: Option<Uri> = location.parse().ok();
         let host = target.as_ref().and_then(Uri::host).or_else(|| own.host()).unwrap_or_default();
         let message = format!(
             "the server redirects to {}, where nothing was sent: set the base URL to where the provider is",
-            self.shown(host)
+            self.sanitize(host)
         );
         self.error(ProviderErrorKind::InvalidAnswer, message)
     }
@@ -232,12 +236,12 @@ impl<'c> Reply<'c> {
     pub(super) fn into_failure(mut self) -> Box<ProviderError> {
         let mut body = Vec::new();
         let limited = (&mut self.body).take(FAILURE_BYTES_MAX).read_to_end(&mut body);
-        if let Some(kind) = self.bounds.passed().filter(|_| limited.is_err()) {
+        if let Some(kind) = self.bounds.give_up_reason().filter(|_| limited.is_err()) {
             return self.error(kind, "the request was given up");
         }
         match serde_json::from_slice(&body) {
-            Ok(value) => self.refused(self.status, &value),
-            Err(_) => self.refused(self.status, &serde_json::Value::Null),
+            Ok(value) => self.refusal_error(self.status, &value),
+            Err(_) => self.refusal_error(self.status, &serde_json::Value::Null),
         }
     }
 
@@ -248,13 +252,13 @@ impl<'c> Reply<'c> {
         } else {
             ProviderErrorKind::InvalidAnswer
         };
-        self.error(kind, format!("the reply is no complete JSON: {}", self.shown(&error.to_string())))
+        self.error(kind, format!("the reply is no complete JSON: {}", self.sanitize(&error.to_string())))
     }
 
     /// Reports an event whose data was to be JSON and is not.
     pub(in crate::provider) fn not_json_event(&self, error: &serde_json::Error) -> Box<ProviderError> {
         let message =
-            format!("an event of the stream is no JSON as expected: {}", self.shown(&error.to_string()));
+            format!("an event of the stream is no JSON as expected: {}", self.sanitize(&error.to_string()));
         self.error(ProviderErrorKind::InvalidAnswer, message)
     }
 }

@@ -69,7 +69,7 @@ pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box
     reply.check_values(body)?;
     let completion: Completion<'_> = serde_json::from_slice(body).map_err(|error| reply.not_json(&error))?;
     if let Some(error) = completion.error.filter(|error| !error.is_null()) {
-        return Err(reply.refused(reply.status(), &serde_json::json!({ "error": error })));
+        return Err(reply.refusal_error(reply.status(), &serde_json::json!({ "error": error })));
     }
     let usage = completion.usage.map(OpenAiUsage::tokens);
     let invalid =
@@ -103,7 +103,7 @@ impl OpenAiAnswer<'_> {
         if !refusal.is_empty() {
             return failed(
                 ProviderErrorKind::Refused,
-                format!("the model refused: {}", reply.shown(refusal)),
+                format!("the model refused: {}", reply.sanitize(refusal)),
             );
         }
         if stop.as_deref() == Some("content_filter") {

@@ -108,7 +108,7 @@ impl<'a> AnthropicConversation<'a> {
         let mut parts: Vec<RoleGroup<'a>> = Vec::new();
         let mut results: Vec<(usize, AnthropicBlock<'a>)> = Vec::new();
         for (number, message) in messages.iter().enumerate() {
-            if let Some(call) = ids.answered(number) {
+            if let Some(call) = ids.result_target(number) {
                 results.push((call.ordinal, result(message, call.id.clone())));
                 continue;
             }
@@ -120,7 +120,7 @@ impl<'a> AnthropicConversation<'a> {
                     join(&mut parts, RoleGroup { role: "assistant", whole, blocks });
                 }
                 _ => {
-                    let (whole, blocks) = said(message);
+                    let (whole, blocks) = message_blocks(message);
                     join(&mut parts, RoleGroup { role: "user", whole, blocks });
                 }
             }
@@ -192,7 +192,7 @@ fn visible<'a>(content: impl Into<Cow<'a, str>>) -> Option<AnthropicBlock<'a>> {
 }
 
 /// Returns the content that a message says in the provider's own form, and its blocks.
-fn said(message: &ConversationMessage) -> (Option<&RawValue>, Vec<AnthropicBlock<'_>>) {
+fn message_blocks(message: &ConversationMessage) -> (Option<&RawValue>, Vec<AnthropicBlock<'_>>) {
     if let Some((raw, blocks)) = own_blocks(message) {
         return whole(raw, blocks);
     }
@@ -217,7 +217,7 @@ fn answer<'a>(
         && blocks.iter().filter(|block| is_call(block)).count() == sent.len()
     {
         let pairs: Vec<_> = sent.iter().map(|(_, id, name)| (id.as_str(), &**name)).collect();
-        return exchanged(&blocks, &pairs).map_or_else(|| whole(raw, blocks), |blocks| (None, blocks));
+        return replace_call_ids(&blocks, &pairs).map_or_else(|| whole(raw, blocks), |blocks| (None, blocks));
     }
     let mut blocks: Vec<_> = spoken(message).into_iter().collect();
     blocks.extend(sent.into_iter().map(|(call, id, name)| {
@@ -241,7 +241,7 @@ pub(in crate::provider) fn made_blocks(content: Option<&str>, calls: &[ToolCallR
 }
 
 fn result(message: &ConversationMessage, id: String) -> AnthropicBlock<'_> {
-    let (raw, blocks) = said(message);
+    let (raw, blocks) = message_blocks(message);
     let content = match (raw, blocks.is_empty()) {
         (Some(raw), _) => Some(AnthropicContent::Raw(raw)),
         (None, false) => Some(content_of(blocks)),
@@ -324,7 +324,7 @@ fn is_call(block: &RawValue) -> bool {
 }
 
 /// Exchanges ids and names of the calls among blocks, by ordinal; `None` if they are what is to be sent.
-fn exchanged<'a>(blocks: &[&'a RawValue], sent: &[(&str, &str)]) -> Option<Vec<AnthropicBlock<'a>>> {
+fn replace_call_ids<'a>(blocks: &[&'a RawValue], sent: &[(&str, &str)]) -> Option<Vec<AnthropicBlock<'a>>> {
     let (mut sent, mut differs) = (sent.iter(), false);
     let mut all = Vec::with_capacity(blocks.len());
     for &block in blocks.iter().filter(|block| !is_empty_text(block)) {
@@ -374,7 +374,8 @@ fn trim_end(part: &mut RoleGroup<'_>) {
 
 /// Returns the prompt: the texts of all system messages one below the other, or their blocks where one has some.
 fn prompt<'a>(messages: &[&'a ConversationMessage]) -> Option<AnthropicContent<'a>> {
-    let mut blocks: Vec<AnthropicBlock<'a>> = messages.iter().flat_map(|message| said(message).1).collect();
+    let mut blocks: Vec<AnthropicBlock<'a>> =
+        messages.iter().flat_map(|message| message_blocks(message).1).collect();
     let texts: Vec<&str> = blocks
         .iter()
         .filter_map(|block| match block {

@@ -54,7 +54,7 @@ impl WireCallIds {
     }
 
     /// Returns which call a message answers; `None` if it is no result.
-    pub(super) fn answered(&self, message: usize) -> Option<&ResultTarget> {
+    pub(super) fn result_target(&self, message: usize) -> Option<&ResultTarget> {
         self.results.get(message)?.as_ref()
     }
 }

@@ -48,7 +48,7 @@ pub fn render_openai(messages: &[ConversationMessage]) -> String {
 ///
 /// A provider may refuse them: ids can repeat, and calls can be without a result.
 pub fn render_openai_recorded(messages: &[ConversationMessage]) -> String {
-    json(&openai::recorded(messages))
+    json(&openai::render_recorded(messages))
 }
 
 /// Renders messages as the JSON array of messages that Anthropic's Messages API takes. System messages are no part of it.

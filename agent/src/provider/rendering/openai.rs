@@ -83,7 +83,7 @@ pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) 
         };
         OpenAiMessage::Made(OpenAiTypedMessage {
             role: message.role.name(),
-            tool_call_id: ids.answered(number).map(|call| call.id.clone().into()),
+            tool_call_id: ids.result_target(number).map(|call| call.id.clone().into()),
             name: message.name.as_deref().filter(|name| message.role != Role::Tool && is_speaker(name)),
             content,
             tool_calls: calls.collect(),
@@ -93,7 +93,7 @@ pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) 
 }
 
 /// Renders messages as they were recorded.
-pub(super) fn recorded(messages: &[ConversationMessage]) -> Vec<OpenAiMessage<'_>> {
+pub(super) fn render_recorded(messages: &[ConversationMessage]) -> Vec<OpenAiMessage<'_>> {
     fn call(call: &ToolCallRecord) -> OpenAiToolCall<'_> {
         let function = Function { name: call.name.as_str().into(), arguments: &call.arguments };
         OpenAiToolCall { id: call.call_id.as_str().into(), r#type: "function", function }
@@ -195,7 +195,7 @@ fn fit<'a>(
         return Some(OpenAiMessage::Raw(raw));
     }
     let sent: Vec<_> = sent.iter().map(|(id, name)| (id.as_str(), &**name)).collect();
-    exchanged(raw, &sent).map(OpenAiMessage::Altered)
+    replace_call_ids(raw, &sent).map(OpenAiMessage::Altered)
 }
 
 type RawFields<'a> = BTreeMap<&'a str, Cow<'a, RawValue>>;
@@ -206,7 +206,7 @@ fn fields(raw: &RawValue) -> Option<RawFields<'_>> {
 }
 
 /// Returns the fields of a message, with these ids and names of its calls.
-fn exchanged<'a>(raw: &'a RawValue, sent: &[(&str, &str)]) -> Option<RawFields<'a>> {
+fn replace_call_ids<'a>(raw: &'a RawValue, sent: &[(&str, &str)]) -> Option<RawFields<'a>> {
     let mut message = fields(raw)?;
     let calls: Vec<&RawValue> = serde_json::from_str(message.get("tool_calls")?.get()).ok()?;
     let mut altered = Vec::with_capacity(calls.len());

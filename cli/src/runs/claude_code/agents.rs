@@ -22,7 +22,7 @@ pub(super) struct AgentThread {
 
 impl AgentThread {
     /// Returns the digest of the first thing that the sub-agent is told.
-    fn said(&self, scan: &TranscriptScan) -> Option<u64> {
+    fn first_prompt_digest(&self, scan: &TranscriptScan) -> Option<u64> {
         let mut nodes = self.nodes.iter().filter_map(|node| scan.nodes.get(*node));
         nodes.find(|node| node.kind == NodeKind::User)?.said
     }
@@ -39,7 +39,7 @@ struct Callers<'a> {
 
 impl Callers<'_> {
     /// Finds the call of a sub-agent that a line names, or that the sub-agent's first line follows.
-    fn of(&self, talk: &AgentThread) -> Option<(CallPlace, usize)> {
+    fn starting_call(&self, talk: &AgentThread) -> Option<(CallPlace, usize)> {
         let scan = self.scan;
         let nodes = || talk.nodes.iter().filter_map(|node| scan.nodes.get(*node));
         let first = nodes().next()?;
@@ -47,7 +47,7 @@ impl Callers<'_> {
         let named = main.zip(talk.agent.clone()).and_then(|agent| scan.started.get(&agent));
         let named = named.map(|(call, time_us)| (call, *time_us)).into_iter();
         let own = nodes().filter_map(|node| Some((node.parent_call.as_ref()?, node.time_us)));
-        let said = talk.said(scan);
+        let said = talk.first_prompt_digest(scan);
         named.chain(own).find_map(|(call, time_us)| self.pick(call, time_us, said)).or_else(|| {
             let parent = scan.parent_of(first)?;
             let (call, _) = scan.nodes.get(parent)?.calls.first()?;
@@ -92,7 +92,7 @@ pub(super) struct Talks {
 
 impl Talks {
     /// Divides the nodes of the files for which `belongs` holds.
-    pub(super) fn of(scan: &TranscriptScan, belongs: &dyn Fn(usize) -> bool) -> Talks {
+    pub(super) fn from_scan(scan: &TranscriptScan, belongs: &dyn Fn(usize) -> bool) -> Talks {
         let mut all = vec![AgentThread::default()];
         let mut by_agent: HashMap<SmolStr, usize> = HashMap::new();
         let mut by_uuid: HashMap<&SmolStr, usize> = HashMap::new();
@@ -143,11 +143,13 @@ impl Talks {
         }
         let mut found: Vec<Option<(CallPlace, usize)>> = vec![None; self.all.len()];
         for (talk, found) in self.all.iter().zip(&mut found).skip(1) {
-            *found = callers.of(talk);
+            *found = callers.starting_call(talk);
             callers.taken.extend(found.iter().map(|(call, _)| *call));
         }
         for (place, found) in found.iter_mut().enumerate().skip(1).filter(|(_, found)| found.is_none()) {
-            let Some(said) = self.all.get(place).and_then(|talk| talk.said(scan)) else { continue };
+            let Some(said) = self.all.get(place).and_then(|talk| talk.first_prompt_digest(scan)) else {
+                continue;
+            };
             let Some(calls) = prompted.get_mut(&said) else { continue };
             while let Some((call, talk)) = calls.pop_front() {
                 if talk != place && callers.taken.insert(call) {

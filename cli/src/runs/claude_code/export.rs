@@ -12,7 +12,7 @@ use foldlog_codec::escape;
 
 use super::{RawTranscriptLines, TranscriptFiles};
 use crate::failure::{CommandError, Result};
-use crate::raw_json::escaped;
+use crate::raw_json::escape_json;
 
 /// Counts what was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -39,7 +39,7 @@ struct ExportFile {
 /// - [`CommandError::Engine`] if the session cannot be read.
 pub fn export(reader: &LogReader, out: &Path) -> Result<ExportCounts> {
     let state = reader.state_reader()?;
-    let files = named(&state)?;
+    let files = list_files(&state)?;
     // All names are looked at before the first file is made.
     let parts: Vec<Vec<&str>> = files.iter().map(parts).collect::<Result<_>>()?;
     make_folder(out)?;
@@ -89,7 +89,7 @@ fn close(open: Option<ExportFileWriter>) -> Result<()> {
 /// - [`CommandError::Engine`] if the session cannot be read.
 pub fn export_main(reader: &LogReader, stdout: &mut dyn Write) -> Result<ExportCounts> {
     let state = reader.state_reader()?;
-    let files = named(&state)?;
+    let files = list_files(&state)?;
     if files.len() > 1 {
         let what = format!("the transcript has {} files", files.len());
         return Err(CommandError::usage(what, "give the folder that they are written into: --out DIR"));
@@ -98,7 +98,7 @@ pub fn export_main(reader: &LogReader, stdout: &mut dyn Write) -> Result<ExportC
     each_line(&state, &mut |line| {
         exported.lines += 1;
         let text = String::from_utf8_lossy(line.bytes());
-        stdout.write_all(escaped(&text).as_bytes())?;
+        stdout.write_all(escape_json(&text).as_bytes())?;
         Ok(stdout.write_all(b"\n")?)
     })?;
     Ok(exported)
@@ -119,7 +119,7 @@ struct ExportLine {
 }
 
 impl ExportLine {
-    fn of(mut item: Value) -> Option<ExportLine> {
+    fn from_item(mut item: Value) -> Option<ExportLine> {
         let ended = item.get("ended") != Some(&Value::Bool(false));
         Some(ExportLine { file: item.get("file")?.as_u64()?, raw: item.remove("raw")?, ended })
     }
@@ -147,11 +147,11 @@ fn each_item<S: Slice>(state: &StateReader, visit: &mut dyn FnMut(Value) -> Resu
 
 fn each_line(state: &StateReader, visit: &mut dyn FnMut(ExportLine) -> Result<()>) -> Result<()> {
     each_item::<RawTranscriptLines>(state, &mut |item| {
-        visit(ExportLine::of(item).ok_or_else(|| inconsistent("an item is no line"))?)
+        visit(ExportLine::from_item(item).ok_or_else(|| inconsistent("an item is no line"))?)
     })
 }
 
-fn named(state: &StateReader) -> Result<Vec<ExportFile>> {
+fn list_files(state: &StateReader) -> Result<Vec<ExportFile>> {
     let mut files = Vec::new();
     each_item::<TranscriptFiles>(state, &mut |item| {
         let name = item.get("name").and_then(Value::as_str).map(str::to_owned);

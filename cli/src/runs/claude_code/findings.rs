@@ -3,7 +3,7 @@
 use std::fmt;
 
 use foldlog_codec::escape;
-use foldlog_view::text::shortened;
+use foldlog_view::text::shorten_text;
 use serde::Serialize;
 
 /// Number of characters of an id that a person is shown.
@@ -56,7 +56,7 @@ pub struct TranscriptFinding {
 impl fmt::Display for TranscriptFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TranscriptFinding { kind, file, line, lines, id } = self;
-        let id = shortened(id.as_deref().unwrap_or_default(), ID_CHARS_MAX);
+        let id = shorten_text(id.as_deref().unwrap_or_default(), ID_CHARS_MAX);
         let id = escape::text(&id);
         write!(f, "{}, line {line}: ", escape::text(file))?;
         match kind {

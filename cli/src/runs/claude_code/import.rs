@@ -13,8 +13,8 @@ use super::scan::{Reread, TranscriptScan, TranscriptSource};
 use super::write::{TranscriptCounts, TranscriptWriter};
 use super::{BackupSeen, RawTranscriptLine, TranscriptFile, types};
 use crate::failure::Result;
-use crate::runs::import::{ImportCounts, closed};
-use crate::runs::malformed;
+use crate::runs::import::{ImportCounts, close_session};
+use crate::runs::malformed_error;
 
 /// Holds what an import wrote and found.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -94,7 +94,7 @@ fn check_names(scan: &TranscriptScan, session_of: &[usize]) -> Result<()> {
     for (source, session) in scan.sources.iter().zip(session_of) {
         if !names.insert((session, &source.name)) {
             let reason = "another file of the same session has the same name";
-            return Err(malformed(&source.path, None, reason));
+            return Err(malformed_error(&source.path, None, reason));
         }
     }
     Ok(())
@@ -111,7 +111,7 @@ fn one(
     let mut sources = (0..).zip(&scan.sources).filter(|(place, _)| belongs(*place));
     let name = sources.next().map(|(_, source)| source.name.as_str()).unwrap_or_default();
     let stem = name.strip_suffix(".jsonl").unwrap_or(name);
-    let talks = Talks::of(scan, belongs);
+    let talks = Talks::from_scan(scan, belongs);
     let session = store.create_with(types, SessionOptions::default().tag("claude_code_session", stem))?;
     let mut writer = TranscriptWriter {
         scan,
@@ -153,7 +153,7 @@ fn write(
     for (number, (_, source)) in (0..).zip(sources) {
         imported.lines += keep(&session, number, source)?;
     }
-    writer.talk(&session, 0, evaluation)?;
+    writer.write_talk(&session, 0, evaluation)?;
     let talks = writer.talks;
     for agent in &talks.alone {
         let Some(talk) = talks.all.get(*agent) else { continue };
@@ -161,9 +161,9 @@ fn write(
         if let Some(first) = talk.nodes.first() {
             writer.found.push((*first, FindingKind::AgentWithoutCall, Some(name.clone())));
         }
-        writer.talk(&session, *agent, &name)?;
+        writer.write_talk(&session, *agent, &name)?;
     }
-    writer.counts.written += closed(session)?;
+    writer.counts.written += close_session(session)?;
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use foldlog::SmolStr;
 use super::findings::{FindingKind, TranscriptFinding};
 use super::line::{BlockContent, LineFields, MessageContent, prompt};
 use crate::failure::{CommandError, Result};
-use crate::runs::malformed;
+use crate::runs::malformed_error;
 
 /// Most bytes of a line.
 const LINE_BYTES_MAX: u64 = 1 << 28;
@@ -104,20 +104,20 @@ pub(super) struct TranscriptScan {
     pub(super) replays: Vec<(usize, usize)>,
 }
 
-fn failed(path: &Path, source: io::Error) -> CommandError {
+fn file_error(path: &Path, source: io::Error) -> CommandError {
     CommandError::File { path: path.to_owned(), source }
 }
 
-fn changed(path: &Path) -> CommandError {
-    failed(path, io::Error::other("the file changed while it was read"))
+fn changed_error(path: &Path) -> CommandError {
+    file_error(path, io::Error::other("the file changed while it was read"))
 }
 
 fn open(path: &Path) -> Result<File> {
-    let is_file = std::fs::metadata(path).map_err(|error| failed(path, error))?.is_file();
+    let is_file = std::fs::metadata(path).map_err(|error| file_error(path, error))?.is_file();
     if !is_file {
-        return Err(failed(path, io::Error::other("it is no regular file")));
+        return Err(file_error(path, io::Error::other("it is no regular file")));
     }
-    File::open(path).map_err(|error| failed(path, error))
+    File::open(path).map_err(|error| file_error(path, error))
 }
 
 pub(super) fn digest_of(text: &str) -> u64 {
@@ -134,7 +134,7 @@ fn each_line(path: &Path, bytes: u64, visit: &mut dyn FnMut(LineAt<'_>) -> Resul
     loop {
         line.clear();
         let read = reader.by_ref().take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut line);
-        let read = read.map_err(|error| failed(path, error))? as u64;
+        let read = read.map_err(|error| file_error(path, error))? as u64;
         if read == 0 {
             return Ok(hasher.finish());
         }
@@ -143,7 +143,7 @@ fn each_line(path: &Path, bytes: u64, visit: &mut dyn FnMut(LineAt<'_>) -> Resul
         let ended = line.last() == Some(&b'\n');
         if read > LINE_BYTES_MAX && !ended {
             let reason = format!("line {number} has more than {LINE_BYTES_MAX} bytes");
-            return Err(malformed(path, None, reason));
+            return Err(malformed_error(path, None, reason));
         }
         let content = line.get(..line.len() - usize::from(ended)).unwrap_or_default();
         visit(LineAt { number, offset, bytes: content, ended })?;
@@ -155,7 +155,7 @@ impl TranscriptSource {
     /// Hands each line to `visit`, as it was when the file was read first.
     pub(super) fn each_line(&self, visit: &mut dyn FnMut(LineAt<'_>) -> Result<()>) -> Result<()> {
         let digest = each_line(&self.path, self.bytes, visit)?;
-        if digest == self.digest { Ok(()) } else { Err(changed(&self.path)) }
+        if digest == self.digest { Ok(()) } else { Err(changed_error(&self.path)) }
     }
 }
 
@@ -164,12 +164,12 @@ impl TranscriptScan {
     pub(super) fn transcript(&mut self, path: &Path) -> Result<()> {
         let name = path.file_name().and_then(|name| name.to_str());
         let Some(name) = name else {
-            return Err(malformed(path, None, "the file's name is not UTF-8, and cannot be kept"));
+            return Err(malformed_error(path, None, "the file's name is not UTF-8, and cannot be kept"));
         };
         let main = self.sources.len();
         let seen = self.file(path, name.to_owned(), main, None)?;
         if !seen {
-            return Err(malformed(path, None, "the file holds no line of a transcript"));
+            return Err(malformed_error(path, None, "the file holds no line of a transcript"));
         }
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         for (path, name) in subagents(&path.with_extension("").join("subagents"))? {
@@ -182,7 +182,7 @@ impl TranscriptScan {
 
     /// Reads a file, and returns whether any of its lines is one of a transcript.
     fn file(&mut self, path: &Path, name: String, main: usize, agent: Option<SmolStr>) -> Result<bool> {
-        let bytes = open(path)?.metadata().map_err(|error| failed(path, error))?.len();
+        let bytes = open(path)?.metadata().map_err(|error| file_error(path, error))?.len();
         let place = self.sources.len();
         let source =
             TranscriptSource { path: path.to_owned(), name, main, agent, bytes, digest: 0, last_us: 0 };
@@ -348,19 +348,19 @@ fn subagents(dir: &Path) -> Result<Vec<(PathBuf, String)>> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(Vec::new());
         }
-        entries => entries.map_err(|error| failed(dir, error))?,
+        entries => entries.map_err(|error| file_error(dir, error))?,
     };
     let mut files = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(|error| failed(dir, error))?;
-        let is_file = entry.file_type().map_err(|error| failed(dir, error))?.is_file();
+        let entry = entry.map_err(|error| file_error(dir, error))?;
+        let is_file = entry.file_type().map_err(|error| file_error(dir, error))?.is_file();
         let name = entry.file_name();
         if !is_file || Path::new(&name).extension().is_none_or(|ending| ending != "jsonl") {
             continue;
         }
         let Some(name) = name.to_str() else {
             let reason = "the file's name is not UTF-8, and cannot be kept";
-            return Err(malformed(&entry.path(), None, reason));
+            return Err(malformed_error(&entry.path(), None, reason));
         };
         files.push((entry.path(), name.to_owned()));
     }
@@ -386,8 +386,8 @@ impl Reread {
         };
         // The length was counted when the line was read first.
         line.resize(node.len as usize, 0);
-        file.read_exact_at(&mut line, node.offset).map_err(|_| changed(&source.path))?;
+        file.read_exact_at(&mut line, node.offset).map_err(|_| changed_error(&source.path))?;
         self.open = Some((node.source, file));
-        if LineFields::read(&line).is_some() { Ok(line) } else { Err(changed(&source.path)) }
+        if LineFields::read(&line).is_some() { Ok(line) } else { Err(changed_error(&source.path)) }
     }
 }

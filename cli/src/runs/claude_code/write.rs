@@ -19,7 +19,7 @@ use super::graph::{Graph, NodeFinding, SiblingUnits};
 use super::line::{BlockContent, LineFields, MessageBlock, MessageContent, MessageFields, content, texts};
 use super::scan::{CallPlace, NodeKind, Reread, TranscriptNode, TranscriptScan};
 use crate::failure::Result;
-use crate::runs::import::{ImportCounts, closed};
+use crate::runs::import::{ImportCounts, close_session};
 
 /// Text of the end of a call that started a sub-agent and has no result.
 const NO_RESULT: &str = "The transcript holds no result of this call.";
@@ -174,7 +174,7 @@ struct Fork {
 
 impl<'a> TranscriptWriter<'a> {
     /// Writes a talk into a session, as the conversation of `evaluation`.
-    pub(super) fn talk(&mut self, session: &Session, talk: usize, evaluation: &str) -> Result<()> {
+    pub(super) fn write_talk(&mut self, session: &Session, talk: usize, evaluation: &str) -> Result<()> {
         let Some(nodes) = self.talks.all.get(talk).map(|talk| &talk.nodes) else { return Ok(()) };
         let mut graph = Graph::new(self.scan, nodes);
         self.found.append(&mut graph.found);
@@ -298,11 +298,11 @@ impl TalkWriter<'_, '_> {
         let followed = messages.iter().filter(|(node, _)| self.answered.followed.contains(node)).count();
         self.asked = LastAnswer::new(sequence, answer.calls, places, followed > 1);
         self.end_turn()?;
-        self.unanswered()
+        self.end_unanswered()
     }
 
     /// Ends, as failed, the calls that started a sub-agent and have no result.
-    fn unanswered(&mut self) -> Result<()> {
+    fn end_unanswered(&mut self) -> Result<()> {
         let started = self.writer.talks.all.get(self.talk).map(|talk| &talk.started);
         let Some(started) = started.filter(|started| !started.is_empty()) else { return Ok(()) };
         let calls = Rc::clone(&self.asked.calls);
@@ -413,9 +413,9 @@ impl TalkWriter<'_, '_> {
     fn agent(&mut self, session: Session, agent: usize) -> Result<()> {
         self.writer.begun.push(session.id());
         let evaluation = self.writer.talks.all.get(agent).and_then(|talk| talk.agent.clone());
-        self.writer.talk(&session, agent, &evaluation.unwrap_or_default())?;
+        self.writer.write_talk(&session, agent, &evaluation.unwrap_or_default())?;
         self.writer.counts.agents += 1;
-        self.writer.counts.written += closed(session)?;
+        self.writer.counts.written += close_session(session)?;
         Ok(())
     }
 

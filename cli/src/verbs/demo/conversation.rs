@@ -44,7 +44,7 @@ fn reply(request: &ScriptedRequest) -> ScriptedReply {
     let step = "write the fix";
     let (text, calls) = match answers {
         0 => {
-            let half = Edit::of(step, EditEnding::WaitForTheEnd)
+            let half = Edit::new(step, EditEnding::WaitForTheEnd)
                 .write("src/zones.txt", "half of the fi")
                 .rename("notes.txt", "moved.txt")
                 .delete("README.txt");
@@ -53,7 +53,7 @@ fn reply(request: &ScriptedRequest) -> ScriptedReply {
         }
         1 => {
             let whole =
-                Edit::of(step, EditEnding::Succeed).write("src/zones.txt", "each zone has its offset");
+                Edit::new(step, EditEnding::Succeed).write("src/zones.txt", "each zone has its offset");
             ("The edit came to nothing. A smaller one.", vec![edit(whole)])
         }
         2 => return ScriptedReply::text("The zones have their offsets."),
@@ -132,7 +132,7 @@ pub(super) fn resume(runner: &ToolRunner, asked: u64, output: &mut Output<'_>) -
         ),
     )?;
     say(output, format_args!("   the model, in the end: {}", escape::text(&response.text)))?;
-    say(output, format_args!("   files: {}", tools::listed(runner)?.join(", ")))?;
+    say(output, format_args!("   files: {}", tools::list_files(runner)?.join(", ")))?;
     if asked + requests != answers || reads()? != before + 1 {
         return Err(broken("an answer was asked for twice, or a call of it ran twice"));
     }

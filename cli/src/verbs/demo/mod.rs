@@ -104,9 +104,9 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     let acknowledged = kill(&root, id, output)?;
     let session = store.open_session(id, &types)?;
     let recovery = session.recovery().clone();
-    reopened(&session, acknowledged.last, output)?;
+    report_reopening(&session, acknowledged.last, output)?;
     let runner = tools::runner(&root, &session)?;
-    recovered(&runner, &files, output)?;
+    recover_and_settle(&runner, &files, output)?;
     let resumed = conversation::resume(&runner, acknowledged.asked, output)?;
     let rolled_back_to = failing_step(&runner, output)?;
     drop(runner);
@@ -114,10 +114,10 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     let records = session.position().map_or(0, |last| last.get() + 1);
     let dir_of = [session.dir().to_owned(), store.session_dir(fork)];
     session.close()?;
-    checked(&dir_of, output)?;
+    audit_logs(&dir_of, output)?;
     timeline::print(&dir_of, output)?;
     let [own, _] = &dir_of;
-    told(own, output)?;
+    print_conversation(own, output)?;
 
     let summary = DemoSummary {
         store: dir.map(Path::to_owned),
@@ -201,18 +201,18 @@ fn plan(
     let runner = tools::runner(root, &session)?;
     let edit = |edit: Edit| runner.execute(&edit.call(), &ExecuteOptions::default());
     edit(
-        Edit::of("read the issue", EditEnding::Succeed)
+        Edit::new("read the issue", EditEnding::Succeed)
             .write("README.txt", "a library of time zones")
             .write("src/zones.txt", "all zones are UTC")
             .write("draft.txt", "they are not"),
     )?;
     edit(
-        Edit::of("read the issue", EditEnding::Succeed)
+        Edit::new("read the issue", EditEnding::Succeed)
             .rename("draft.txt", "notes.txt")
             .write("old.txt", "gone soon"),
     )?;
-    let last = edit(Edit::of("read the issue", EditEnding::Succeed).delete("old.txt"))?;
-    let files = tools::listed(&runner)?;
+    let last = edit(Edit::new("read the issue", EditEnding::Succeed).delete("old.txt"))?;
+    let files = tools::list_files(&runner)?;
     drop(runner);
     say(
         output,
@@ -245,9 +245,9 @@ fn kill(root: &Path, id: Uuid, output: &mut Output<'_>) -> Result<child::ChildPr
 }
 
 /// Recovers the session: rolls back what the killed call had done, and lets a person say what became of it.
-fn recovered(runner: &ToolRunner, files: &[String], output: &mut Output<'_>) -> Result<()> {
+fn recover_and_settle(runner: &ToolRunner, files: &[String], output: &mut Output<'_>) -> Result<()> {
     let session = runner.state().session();
-    let half_done = tools::listed(runner)?;
+    let half_done = tools::list_files(runner)?;
     say(output, format_args!("   files, half done: {}", half_done.join(", ")))?;
     let steps = session.state()?;
     for recovered in runner.recover(&ExecuteOptions::default())? {
@@ -256,7 +256,7 @@ fn recovered(runner: &ToolRunner, files: &[String], output: &mut Output<'_>) -> 
         session.settle(operation, &Settlement::failed(), "the demo", "it was killed before it was done")?;
         say(output, "   whether it may run again nobody can know, so a person settles it: failed")?;
     }
-    let after = tools::listed(runner)?;
+    let after = tools::list_files(runner)?;
     say(output, format_args!("   files: {}", after.join(", ")))?;
     let same =
         |name: &str| -> Result<bool> { Ok(session.state()?.slices.get(name) == steps.slices.get(name)) };
@@ -267,7 +267,7 @@ fn recovered(runner: &ToolRunner, files: &[String], output: &mut Output<'_>) -> 
 }
 
 /// Reports what opening the session found. No acknowledged record may be missing.
-fn reopened(session: &Session, acknowledged: SequenceNumber, output: &mut Output<'_>) -> Result<()> {
+fn report_reopening(session: &Session, acknowledged: SequenceNumber, output: &mut Output<'_>) -> Result<()> {
     let report = session.recovery();
     heading(output, "3. The session is opened again. The recovery report:")?;
     let closed = if report.closed { "closed the log" } else { "did not close the log" };
@@ -297,8 +297,8 @@ fn failing_step(runner: &ToolRunner, output: &mut Output<'_>) -> Result<Sequence
     )?;
     let session = runner.state().session();
     let (steps, notes) = (session.view::<Steps>()?.len(), session.log::<Notes>()?.len());
-    let files = tools::listed(runner)?;
-    let edit = Edit::of("run the tests", EditEnding::Fail)
+    let files = tools::list_files(runner)?;
+    let edit = Edit::new("run the tests", EditEnding::Fail)
         .write("src/zones.txt", "some zones")
         .rename("README.txt", "R.txt");
     let report = runner.execute(&edit.call(), &ExecuteOptions::default())?;
@@ -307,7 +307,7 @@ fn failing_step(runner: &ToolRunner, output: &mut Output<'_>) -> Result<Sequence
     say(output, format_args!("   record {end} ends the call begun at {begin}: {message}"))?;
     say(output, format_args!("   steps: {steps} before, {steps_after} after"))?;
     say(output, format_args!("   notes: {notes} before, {notes_after} after"))?;
-    let files_after = tools::listed(runner)?;
+    let files_after = tools::list_files(runner)?;
     say(output, format_args!("   files: {}", files_after.join(", ")))?;
     if steps_after != steps || notes_after != notes + 1 || files_after != files {
         return Err(broken("a failed call did not leave files and STATE as before, or LOG lost its note"));
@@ -339,7 +339,7 @@ fn fork(
 }
 
 /// Prints the conversation as the model would be sent it, and what became of each tool call.
-fn told(session: &Path, output: &mut Output<'_>) -> Result<()> {
+fn print_conversation(session: &Path, output: &mut Output<'_>) -> Result<()> {
     if output.json() {
         return Ok(());
     }
@@ -359,7 +359,7 @@ fn told(session: &Path, output: &mut Output<'_>) -> Result<()> {
 }
 
 /// Verifies and replays both logs, as an auditor would.
-fn checked(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
+fn audit_logs(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
     heading(output, "6. An auditor, who has the folders alone:")?;
     let mut verified = VerifyReport::default();
     for dir in dirs {

@@ -23,7 +23,7 @@ pub(super) fn print(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
     for (dir, whose) in dirs.iter().zip(["7. The session's records:", "   The fork's own records:"]) {
         heading(output, whose)?;
         let reader = LogReader::open(dir)?;
-        let (timeline, names) = (Timeline::of(&reader), reader.names());
+        let (timeline, names) = (Timeline::from_reader(&reader), reader.names());
         say(output, Timeline::HEADINGS)?;
         let (mut alike, mut before) = (0, (String::new(), true));
         each_record(&reader, reader.opened_sequence()..=reader.last_position(), |record| {

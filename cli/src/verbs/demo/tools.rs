@@ -127,7 +127,7 @@ pub(super) fn runner(root: &Path, session: &Session) -> foldlog::Result<ToolRunn
 
 impl Edit {
     /// Makes an edit of a step that changes nothing yet.
-    pub(super) fn of(step: &str, then: EditEnding) -> Edit {
+    pub(super) fn new(step: &str, then: EditEnding) -> Edit {
         Edit { step: step.to_owned(), write: Vec::new(), rename: Vec::new(), delete: Vec::new(), then }
     }
 
@@ -153,7 +153,7 @@ impl Edit {
 }
 
 /// Lists the files of the folder, each with its length.
-pub(super) fn listed(runner: &ToolRunner) -> foldlog::Result<Vec<String>> {
+pub(super) fn list_files(runner: &ToolRunner) -> foldlog::Result<Vec<String>> {
     let files = runner.state().resources().get::<dyn Filesystem>();
     let mut listed = Vec::new();
     if let Some(files) = files {

@@ -6,7 +6,7 @@ use foldlog::{Idempotency, OperationId};
 use foldlog_codec::body::ExternalEffects;
 use foldlog_codec::escape;
 use foldlog_view::documents::ledger::{Account, NotUndoneRow, OperationRun, RelatedOperation};
-use foldlog_view::text::{digest_text, shortened};
+use foldlog_view::text::{digest_text, shorten_text};
 
 use super::replaced_text;
 use crate::failure::{CommandError, Result};
@@ -34,7 +34,7 @@ pub(super) fn run(
         return Err(CommandError::usage(what, "`foldlog ledger SESSION` lists the operations"));
     };
     let place = output.places.store().filter(|_| output.is_held);
-    let account = Account::of(reader, ledger, entry, place)?;
+    let account = Account::read(reader, ledger, entry, place)?;
     if output.json() {
         output.value(&account)?;
     } else {
@@ -60,14 +60,14 @@ fn print(account: &Account<'_>, output: &mut Output<'_>) -> Result<()> {
     }
     fact(
         "idempotency",
-        &format!("{}: {}", escape::text(entry.idempotency.name()), again(entry.idempotency)),
+        &format!("{}: {}", escape::text(entry.idempotency.name()), rerun_advice(entry.idempotency)),
     )?;
-    fact("arguments", &told(account.arguments.as_deref()))?;
+    fact("arguments", &text_or_dash(account.arguments.as_deref()))?;
     if let Some(digest) = &account.digest {
         fact("digest", digest)?;
     }
     if let Some(question) = &account.question {
-        fact("question", &told(Some(question)))?;
+        fact("question", &text_or_dash(Some(question)))?;
     }
     for (number, run) in (1..).zip(&account.each_run) {
         for (what, text) in facts(run, number) {
@@ -109,8 +109,8 @@ fn print(account: &Account<'_>, output: &mut Output<'_>) -> Result<()> {
 }
 
 /// Makes a text fit for a line to a person.
-fn told(text: Option<&str>) -> String {
-    text.map_or_else(|| "-".to_owned(), |text| shortened(&escape::text(text), TEXT_CHARS_MAX))
+fn text_or_dash(text: Option<&str>) -> String {
+    text.map_or_else(|| "-".to_owned(), |text| shorten_text(&escape::text(text), TEXT_CHARS_MAX))
 }
 
 /// Returns what is known of the run, each fact with its name.
@@ -149,7 +149,7 @@ fn facts(run: &OperationRun, number: u64) -> Vec<(String, String)> {
     }
     let texts = [("message", &run.message), ("result", &run.result)];
     let texts = texts.into_iter().filter(|(_, text)| text.is_some());
-    facts.extend(texts.map(|(what, text)| (what.to_owned(), told(text.as_deref()))));
+    facts.extend(texts.map(|(what, text)| (what.to_owned(), text_or_dash(text.as_deref()))));
     facts
 }
 
@@ -174,7 +174,7 @@ fn call(entry: &LedgerEntry) -> Option<String> {
 }
 
 /// Says whether an interrupted operation may be run again.
-fn again(idempotency: Idempotency) -> &'static str {
+fn rerun_advice(idempotency: Idempotency) -> &'static str {
     match idempotency {
         Idempotency::Natural => "running it twice does what running it once does",
         Idempotency::Keyed => "it may run again under its operation id, by which it finds what it did",

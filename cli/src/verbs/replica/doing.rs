@@ -10,7 +10,7 @@ use foldlog_codec::body::Observed;
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::Value;
 use foldlog_remote::{LeaseWait, LeaseWaitOutcome, Place, SessionLease, SteadyPacing, wait_for_lease};
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -62,7 +62,7 @@ pub(super) fn pull(asked: &Pull, output: &mut Output<'_>) -> Result<u8> {
     let place = place(&asked.url)?;
     let sessions = match asked.session {
         Some(session) => vec![session],
-        None => listed(place.as_ref())?,
+        None => list_sessions(place.as_ref())?,
     };
     let store = store(&asked.to, replicator(place.as_ref(), PULLS)?, false)?;
     each(&sessions, output, |session, output| {
@@ -71,7 +71,7 @@ pub(super) fn pull(asked: &Pull, output: &mut Output<'_>) -> Result<u8> {
         if output.json() {
             return output.value(&PullDocument { session, dir, records, new });
         }
-        let records = counted(records, "record");
+        let records = count_text(records, "record");
         output.line(format_args!("{}: {records}, {new} new", escape::path(&dir)))
     })
 }
@@ -100,7 +100,7 @@ pub(super) fn push(asked: &Push, output: &mut Output<'_>) -> Result<u8> {
             return output.value(&PushDocument { session, records, epoch });
         }
         let epoch = epoch.unwrap_or_default();
-        let (records, name) = (counted(records, "record"), escape::text(&name));
+        let (records, name) = (count_text(records, "record"), escape::text(&name));
         output.line(format_args!("{session}: {records} held, epoch {epoch} of `{name}`"))
     })
 }
@@ -110,7 +110,7 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
     let replicator = replicator(place.as_ref(), &asked.by)?;
     let session = match asked.session {
         Some(session) => session,
-        None => match listed(place.as_ref())?.as_slice() {
+        None => match list_sessions(place.as_ref())?.as_slice() {
             [only] => *only,
             several => {
                 let what = format!("{} sessions are held there", several.len());
@@ -143,7 +143,7 @@ pub(super) fn take_over(asked: &TakeOver, output: &mut Output<'_>) -> Result<u8>
         return Ok(HOLDS);
     }
     let TakenOver { dir, epoch, records, open, .. } = &document;
-    let (epoch, records) = (epoch.unwrap_or_default(), counted(*records, "record"));
+    let (epoch, records) = (epoch.unwrap_or_default(), count_text(*records, "record"));
     output.line(format_args!("taken over: {}: {records}, epoch {epoch}", escape::path(dir)))?;
     for TakeoverOperationRow { operation, tool } in open {
         output.line(format_args!(
@@ -172,13 +172,13 @@ fn wait_for_its_worker(place: &dyn Place, session: Uuid, output: &mut Output<'_>
     // A worker that comes and goes meanwhile is waited for as well, and no longer.
     let wait = LeaseWait::new(lease.length.saturating_mul(2), &pacing).until_it_lives();
     match wait_for_lease(place, session, &wait).map_err(failure)? {
-        LeaseWaitOutcome::Kept { lease, .. } => Err(kept(session, &lease)),
+        LeaseWaitOutcome::Kept { lease, .. } => Err(lease_error(session, &lease)),
         _ => Ok(()),
     }
 }
 
 /// Says that the worker of a session lives.
-fn kept(session: Uuid, lease: &SessionLease) -> CommandError {
+fn lease_error(session: Uuid, lease: &SessionLease) -> CommandError {
     let renewed = lease.renewed_us.map_or_else(String::new, |renewed_us| {
         format!(" at {} by the place's clock", foldlog_codec::record::time_text(renewed_us))
     });
@@ -206,7 +206,7 @@ fn replicator(place: &dyn Place, name: &str) -> Result<Arc<dyn Replicator>> {
     place.replicator(name).map_err(failure)
 }
 
-fn listed(place: &dyn Place) -> Result<Vec<Uuid>> {
+fn list_sessions(place: &dyn Place) -> Result<Vec<Uuid>> {
     let sessions = place.sessions().map_err(failure)?;
     if sessions.is_empty() {
         return Err(CommandError::usage(
@@ -221,8 +221,9 @@ fn listed(place: &dyn Place) -> Result<Vec<Uuid>> {
 /// else the one of its first claim.
 fn name_of(place: &dyn Place, session: Uuid, dir: &Path) -> Result<String> {
     let reader = LogReader::open(dir)?;
-    let first = reader.replicated().map_or_else(|| PUSHES.to_owned(), |replicated| replicated.by.clone());
-    let last = place.standing(session).map_err(failure)?.map(|standing| standing.name);
+    let first =
+        reader.replicated_record().map_or_else(|| PUSHES.to_owned(), |replicated| replicated.by.clone());
+    let last = place.read_standing(session).map_err(failure)?.map(|standing| standing.name);
     let Some(last) = last.filter(|last| *last != first) else { return Ok(first) };
     let mut took_it_over = false;
     inspect::walk(dir, &mut |frame| {

@@ -73,10 +73,10 @@ pub struct TakeOver {
     #[arg(long, value_name = "ID")]
     pub session: Option<Uuid>,
     /// Who takes it over: also the name under which the new store's host has to claim it.
-    #[arg(long, value_name = "WHO", value_parser = crate::cli::said)]
+    #[arg(long, value_name = "WHO", value_parser = crate::cli::parse_nonblank)]
     pub by: String,
     /// Why.
-    #[arg(long, value_name = "WHY", value_parser = crate::cli::said)]
+    #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank)]
     pub reason: String,
     /// Take it over without asking whether the worker that writes it lives.
     #[arg(long)]

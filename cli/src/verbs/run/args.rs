@@ -241,7 +241,7 @@ fn text_of(path: &Path, option: &str) -> Result<String> {
     };
     let name = if is_stdin { "standard input".to_owned() } else { escape::path(path) };
     read.map_err(|error| {
-        let what = format!("{option} {name} cannot be read: {}", escape::shown(error));
+        let what = format!("{option} {name} cannot be read: {}", escape::display(error));
         CommandError::usage(what, "check the path and its permissions")
     })?;
     let next = format!("give a file with text in UTF-8: {option} FILE");
@@ -299,7 +299,7 @@ impl Args {
 
     /// Returns the program's own tools that may run.
     pub(super) fn tools(&self) -> Result<Vec<String>> {
-        tools::named(&self.tools, self.project_servers)
+        tools::parse_tools(&self.tools, self.project_servers)
     }
 
     /// Returns what the user says; `None` if the command line says nothing.
@@ -336,7 +336,7 @@ impl Args {
 
     /// Makes the adapter.
     pub(super) fn claude(&self) -> Result<ClaudeAgentSDKAdapter> {
-        let Program { file, leading } = Program::of(&self.program);
+        let Program { file, leading } = Program::from_path(&self.program);
         let options = RunOptions {
             native_tools: self.tools()?,
             on_leftover: match self.on_leftover {

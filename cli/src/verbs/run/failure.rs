@@ -25,7 +25,7 @@ pub struct RunFailure {
 
 impl RunFailure {
     /// Tells why a run of `session` failed.
-    pub(super) fn of(failure: &CommandError, session: Option<&Session>) -> RunFailure {
+    pub(super) fn from_failure(failure: &CommandError, session: Option<&Session>) -> RunFailure {
         let phase = match failure {
             CommandError::Run { error, .. } => error.phase().map(foldlog_agent::EvaluationPhase::name),
             _ => None,

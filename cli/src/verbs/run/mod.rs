@@ -42,8 +42,8 @@ use foldlog_agent::events::PromptExecuted;
 use foldlog_agent::{EvaluateOptions, MarkdownSection, Prompt, PromptResponse, UserMessage};
 use foldlog_claude::{ClaudeAgentSDKAdapter, ClaudeVersion, ProgramRuns};
 use foldlog_codec::escape;
-use foldlog_view::shell::quoted;
-use foldlog_view::text::counted;
+use foldlog_view::shell::quote_word;
+use foldlog_view::text::count_text;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -98,7 +98,7 @@ pub fn run(asked: &Args, output: &mut Output<'_>) -> Result<u8> {
         && output.json()
         && !failure.is_closed_pipe()
     {
-        output.value(&RunFailure::of(failure, session.as_ref()))?;
+        output.value(&RunFailure::from_failure(failure, session.as_ref()))?;
     }
     answered
 }
@@ -160,7 +160,7 @@ fn check_workspace(asked: &Args, captures: &Path) -> Result<()> {
     };
     let others = match found.len() - 1 {
         0 => String::new(),
-        others => format!(", nor can {}", counted(others as u64, "other file")),
+        others => format!(", nor can {}", count_text(others as u64, "other file")),
     };
     let what = format!("{} in the workspace {kind} cannot be captured{others}", escape::path(&path));
     let otherwise = if *why == Uncapturable::Unreadable { "let it be read" } else { "remove it" };
@@ -185,7 +185,7 @@ fn or_leave_out<'a>(paths: impl Iterator<Item = &'a Path>) -> String {
         if pattern.ends_with(' ') {
             pattern.insert(pattern.len() - 1, '\\');
         }
-        Some(format!(" --leave-out {}", quoted(OsStr::new(&pattern))))
+        Some(format!(" --leave-out {}", quote_word(OsStr::new(&pattern))))
     };
     match paths.filter_map(option).collect::<String>() {
         none if none.is_empty() => String::new(),
@@ -231,7 +231,7 @@ fn evaluate(
         let notices = files.take_notices().into_iter();
         note_workspace(notices.filter(|one| !matches!(one, WorkspaceNotice::NotUndone { .. })), output);
     }
-    let held = run_session::held(&session)?;
+    let held = run_session::read_recorded_prompts(&session)?;
     let prompt = prompt(held.system(system)?.as_str());
     let new = message.clone().filter(|message| !held.holds(message));
     if new.is_none() && held.said.is_empty() {
@@ -263,12 +263,12 @@ fn evaluate(
     note_workspace(files.take_notices(), output);
     run_session::note_calls(&session, &args.workspace, before, output)?;
     // What the log answers leaves no record.
-    Document::of(&session, evaluated.map_err(failed)?, session.position() == before)
+    Document::from_response(&session, evaluated.map_err(failed)?, session.position() == before)
 }
 
 /// Returns the warning about a version of the program that is older than those with which all of foldlog works.
 fn older(adapter: &ClaudeAgentSDKAdapter) -> Option<String> {
-    let version = ClaudeVersion::of(&adapter.program_version()?)?;
+    let version = ClaudeVersion::parse(&adapter.program_version()?)?;
     (version < ClaudeVersion::KNOWS_COMPOSED).then(|| {
         format!(
             "warning: Claude Code {version} is older than {}: it reads a file into a prompt that says `@path`; `npm install -g \
@@ -316,12 +316,16 @@ fn note_workspace(notices: impl IntoIterator<Item = WorkspaceNotice>, output: &m
 }
 
 impl Document {
-    fn of(session: &Session, response: PromptResponse<String>, recorded: bool) -> Result<Document> {
+    fn from_response(
+        session: &Session,
+        response: PromptResponse<String>,
+        recorded: bool,
+    ) -> Result<Document> {
         let runs = run_session::executions(session)?;
         let sum = |of: fn(&PromptExecuted) -> u64| runs.iter().map(of).fold(0, u64::saturating_add);
         let last = runs.last();
         let costs: Vec<u64> = runs.iter().filter_map(|run| run.cost_micros).collect();
-        let ProgramRuns { started, told } = ProgramRuns::of(session)?;
+        let ProgramRuns { started, told } = ProgramRuns::from_session(session)?;
         Ok(Document {
             session: session.id(),
             dir: escape::path(session.dir()),
@@ -350,7 +354,8 @@ impl Document {
             || "cost not known".to_owned(),
             |usd| format!("{}${usd:.4}", least(self.cost_partial)),
         );
-        let (requests, calls) = (counted(self.requests, "request"), counted(self.tool_calls, "tool call"));
+        let (requests, calls) =
+            (count_text(self.requests, "request"), count_text(self.tool_calls, "tool call"));
         let (input, output) = (self.input_tokens, self.output_tokens);
         let tokens = format!("{}{input} tokens in, {output} tokens out", least(self.usage_partial));
         format!("{requests}, {calls}, {tokens}, {cost}")

@@ -26,7 +26,7 @@ pub(crate) fn failure_text(error: &Error) -> String {
             return format!("the time that --deadline gives passed {}", while_phase(*phase));
         }
         Error::Cancelled => return "the run was interrupted".to_owned(),
-        Error::PromptEvaluation { .. } if TurnFailure::of(error) == Some(FailureKind::MaxBudget) => {
+        Error::PromptEvaluation { .. } if TurnFailure::kind_of(error) == Some(FailureKind::MaxBudget) => {
             return "the run cost as much as --max-budget-usd allows".to_owned();
         }
         // What to do follows in the next line.
@@ -72,7 +72,7 @@ impl Args {
 
     /// Returns what to do after a run that failed: how to change what ended it, and the command that resumes.
     pub(super) fn next(&self, error: &Error, session: &Session, message: Option<&str>, json: bool) -> String {
-        let again = |without| self.again(session, message, json, without);
+        let again = |without| self.resume_command(session, message, json, without);
         let resume = || format!("resume: {}", again(None));
         match error {
             Error::Engine(foldlog::Error::Uncaptured { .. }) => {
@@ -101,7 +101,7 @@ impl Args {
             }
             _ => {}
         }
-        match TurnFailure::of(error) {
+        match TurnFailure::kind_of(error) {
             Some(FailureKind::MaxTurns) => {
                 format!("resume with a larger --max-turns, or without one: {}", again(Some("--max-turns")))
             }

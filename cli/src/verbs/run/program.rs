@@ -39,7 +39,7 @@ fn is_script(program: &Path) -> bool {
 impl Program {
     /// Returns what starts the program that is asked for. The program runs in the workspace, and a path is one of this
     /// process's folder.
-    pub(super) fn of(program: &Path) -> Program {
+    pub(super) fn from_path(program: &Path) -> Program {
         if is_looked_up(program) {
             return Program { file: program.to_owned(), leading: Vec::new() };
         }
@@ -68,7 +68,7 @@ impl Args {
     pub(super) fn check_program(&self) -> Result<()> {
         let install =
             "install it by `npm install -g @anthropic-ai/claude-code`, or say where it is: --program PATH";
-        let Program { file, leading } = Program::of(&self.program);
+        let Program { file, leading } = Program::from_path(&self.program);
         if let Some(script) = leading.first() {
             let script = Path::new(script);
             if !script.is_file() {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use foldlog::Session;
 use foldlog_codec::escape;
-use foldlog_view::shell::quoted;
+use foldlog_view::shell::quote_word;
 
 use super::program::is_looked_up;
 use super::{Args, Leftover, args::absolute, run_session, tools};
@@ -17,7 +17,7 @@ struct Words(String);
 impl Words {
     fn word(&mut self, word: &OsStr) {
         self.0.push(' ');
-        self.0.push_str(&quoted(word));
+        self.0.push_str(&quote_word(word));
     }
 
     /// Adds an option with its value. A value that could be taken for an option stands in the option's own word.
@@ -38,14 +38,14 @@ impl Args {
     /// Returns the command that goes on with a session, in backquotes, and what it does not hold. `message` is what the user says
     /// in this run. What the session holds by now is left out: the text and the system prompt. So are values of variables,
     /// which may be secrets, and the option `without`, with which the run would fail again.
-    pub(super) fn again(
+    pub(super) fn resume_command(
         &self,
         session: &Session,
         message: Option<&str>,
         json: bool,
         without: Option<&str>,
     ) -> String {
-        let held = run_session::held(session).unwrap_or_default();
+        let held = run_session::read_recorded_prompts(session).unwrap_or_default();
         let mut words = Words("foldlog run --adapter claude".to_owned());
         if let Some(file) =
             self.prompt.as_deref().filter(|_| !message.is_some_and(|message| held.holds(message)))

@@ -12,7 +12,7 @@ use foldlog_agent::events::{PromptExecuted, PromptExecutions, declare};
 use foldlog_claude::{ProgramRecovery, is_unclear};
 use foldlog_codec::body::Outcome;
 use foldlog_codec::escape;
-use foldlog_view::shell::quoted;
+use foldlog_view::shell::quote_word;
 use uuid::Uuid;
 
 use super::{Args, EVALUATION};
@@ -45,13 +45,16 @@ pub(super) fn find(asked: &Args, said: Option<&str>, output: &mut Output<'_>) ->
         None => {
             let options = SessionOptions { id: asked.session, ..SessionOptions::default() };
             let created = Store::open(&asked.store)?.create_with(&types, options.tag(TAG, "claude"));
-            return Ok(RunSession { session: created.map_err(|error| told(error, asked))?, goes_on: false });
+            return Ok(RunSession {
+                session: created.map_err(|error| explain_error(error, asked))?,
+                goes_on: false,
+            });
         }
         Some(Some(id)) => {
-            let opened = existing(asked, output)?.open_session(id, &types);
-            opened.map_err(|error| told(error, asked))?
+            let opened = open_existing(asked, output)?.open_session(id, &types);
+            opened.map_err(|error| explain_error(error, asked))?
         }
-        Some(None) => latest(&existing(asked, output)?, &types, said, output)?,
+        Some(None) => latest(&open_existing(asked, output)?, &types, said, output)?,
     };
     if !session.tags().contains_key(TAG) {
         let what = format!("{} was not begun by `foldlog run`", escape::path(session.dir()));
@@ -61,13 +64,13 @@ pub(super) fn find(asked: &Args, said: Option<&str>, output: &mut Output<'_>) ->
 }
 
 /// Opens the store of a session that goes on.
-fn existing(asked: &Args, output: &Output<'_>) -> Result<Store> {
+fn open_existing(asked: &Args, output: &Output<'_>) -> Result<Store> {
     readers::check_store(&asked.store)?;
     asked.writing.open(&asked.store, output)
 }
 
 /// Tells an error of the store in the words of the command line.
-fn told(error: Error, asked: &Args) -> CommandError {
+fn explain_error(error: Error, asked: &Args) -> CommandError {
     let store = escape::path(&asked.store);
     match error {
         Error::Locked { session, holder } => is_run(session, &holder),
@@ -137,7 +140,7 @@ fn latest(
         return Err(CommandError::usage(what, "leave out --resume to begin one"));
     };
     match said {
-        Some(said) if !held(&session)?.holds(said) => {
+        Some(said) if !read_recorded_prompts(&session)?.holds(said) => {
             let id = session.id();
             let what =
                 format!("every run in {shown} is complete, and the latest was not told what --prompt says");
@@ -198,7 +201,7 @@ impl RecordedPrompts {
 }
 
 /// Reads what a session has recorded.
-pub(super) fn held(session: &Session) -> Result<RecordedPrompts> {
+pub(super) fn read_recorded_prompts(session: &Session) -> Result<RecordedPrompts> {
     let Some(conversation) = session.conversation(EVALUATION)? else { return Ok(RecordedPrompts::default()) };
     let mut held = RecordedPrompts::default();
     for message in conversation.sent_messages() {
@@ -226,7 +229,7 @@ pub(super) fn note_calls(
 ) -> Result<()> {
     let calls = session.log::<ToolInvocations>()?;
     let mut undo = Vec::new();
-    for call in calls.behind(behind.unwrap_or_default()) {
+    for call in calls.items_after(behind.unwrap_or_default()) {
         let call = call?;
         let Some((end, _)) = call.position() else { continue };
         if call.outcome == Outcome::Committed {
@@ -262,7 +265,7 @@ fn note_undo(session: &Session, workspace: &Path, undo: &[OperationId], output: 
             ("OPERATION".to_owned(), format!("one of the operations {} and {last}", many.join(", ")))
         }
     };
-    let (dir, workspace) = (quoted(session.dir().as_os_str()), quoted(workspace.as_os_str()));
+    let (dir, workspace) = (quote_word(session.dir().as_os_str()), quote_word(workspace.as_os_str()));
     output.note(format_args!(
         "note: `foldlog rewind {dir} --undo --of {of} --by WHO --reason WHY --workspace {workspace}` brings back what the rollback of \
          {operation} replaced"

@@ -40,7 +40,7 @@ const OF_SERVERS: &str = "mcp__";
 const READING: [&str; 6] = ["Glob", "Grep", "Read", "TodoWrite", "WebFetch", "WebSearch"];
 
 /// Returns the tools that the option `--tool` names. `Task` is another name of `Agent`.
-pub(super) fn named(given: &[String], has_servers: bool) -> Result<Vec<String>> {
+pub(super) fn parse_tools(given: &[String], has_servers: bool) -> Result<Vec<String>> {
     let names: Vec<&str> = given.iter().map(|name| name.trim()).collect();
     if names == [NONE] {
         return Ok(Vec::new());
@@ -84,7 +84,7 @@ fn inspect(adapter: &ClaudeAgentSDKAdapter, tools: &[String]) -> Result<Init> {
     adapter.inspect(tools).map_err(|error| {
         let next = "see whether the program starts: `claude --version`, or name another one: --program PATH";
         CommandError::usage(
-            format!("the program does not say which tools it offers: {}", escape::shown(error)),
+            format!("the program does not say which tools it offers: {}", escape::display(error)),
             next,
         )
     })

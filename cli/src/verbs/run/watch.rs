@@ -6,7 +6,7 @@ use foldlog::Session;
 use foldlog::conversation::EntryContent;
 use foldlog_agent::provider::CancelToken;
 use foldlog_codec::escape;
-use foldlog_view::text::counted;
+use foldlog_view::text::count_text;
 
 use super::EVALUATION;
 use super::run_session::executions;
@@ -84,5 +84,5 @@ fn text(session: &Session) -> Result<String> {
     let running = if running.is_empty() { String::new() } else { format!(" ({})", running.join(", ")) };
     let cost: u64 = executions(session)?.iter().filter_map(|run| run.cost_micros).sum();
     let cost = if cost == 0 { String::new() } else { format!(", ${:.4} before", cost as f64 / 1e6) };
-    Ok(format!("{}{running}, {tokens} tokens{cost}", counted(calls, "tool call")))
+    Ok(format!("{}{running}, {tokens} tokens{cost}", count_text(calls, "tool call")))
 }

@@ -9,7 +9,7 @@ use foldlog_codec::escape;
 use foldlog_view::documents::sessions::{SessionListRow, SessionOperationRow, Status, Time};
 use unicode_width::UnicodeWidthChar;
 
-use super::{STATUS_CHARS, held, more, paths, stopped};
+use super::{STATUS_CHARS, first_resumable_text, more, paths, replica_text};
 
 /// Digits of an id that are shown where not all are.
 const DIGITS: usize = 8;
@@ -32,7 +32,7 @@ struct Layout {
 
 impl Layout {
     /// Returns the layout for so many columns.
-    fn of(columns: u16) -> Layout {
+    fn for_columns(columns: u16) -> Layout {
         let all = Layout { id: ID_CHARS, last: true, records: true, bytes: true };
         let fewer = Layout { records: false, ..all };
         let few = Layout { bytes: false, ..fewer };
@@ -67,14 +67,14 @@ impl Layout {
 
 /// Returns the headings.
 pub(super) fn headings(columns: u16) -> String {
-    let layout = Layout::of(columns);
+    let layout = Layout::for_columns(columns);
     let (session, middle) = (layout.session("session"), layout.middle("last", "records", "bytes"));
     cut(&format!("{session}{:<STATUS_CHARS$}{middle}what, tags, parent", "status"), usize::from(columns))
 }
 
 /// Returns a row in three pieces: the session, its status, and all else.
 pub(super) fn pieces(row: &SessionListRow, columns: u16, now_us: i64) -> (String, String, String) {
-    let layout = Layout::of(columns);
+    let layout = Layout::for_columns(columns);
     let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
     let size = row.log_bytes.map(|bytes| size(bytes.saturating_add(row.object_bytes)));
     let last = row.last_at.map_or_else(|| "-".to_owned(), |Time(last)| age(now_us, last));
@@ -95,7 +95,7 @@ pub(super) fn pieces(row: &SessionListRow, columns: u16, now_us: i64) -> (String
 fn about(row: &SessionListRow, now_us: i64) -> String {
     let mut about = Vec::new();
     about.extend(Some(detail(row, now_us)).filter(|detail| !detail.is_empty()));
-    about.extend(held(row));
+    about.extend(replica_text(row));
     let tags: Vec<String> = row
         .tags
         .iter()
@@ -122,22 +122,22 @@ fn detail(row: &SessionListRow, now_us: i64) -> String {
             if writer.is_some_and(|writer| writer.ended) {
                 pid.push_str(" ended, its fork has the lock");
             }
-            let within = named(&row.open, now_us);
+            let within = operations_text(&row.open, now_us);
             if within.is_empty() { pid } else { format!("{pid}, {within}") }
         }
-        Status::Interrupted => named(&row.open, now_us),
-        Status::Unsettled => named(&row.unsettled, now_us),
-        Status::Suspended => named(&row.suspended, now_us),
+        Status::Interrupted => operations_text(&row.open, now_us),
+        Status::Unsettled => operations_text(&row.unsettled, now_us),
+        Status::Suspended => operations_text(&row.suspended, now_us),
         Status::Resumable => {
             let age = row.resumable.first().map(|first| age(now_us, first.since_us)).unwrap_or_default();
-            format!("{}, {age}{}", stopped(row), more(row.resumable.len(), " +", ""))
+            format!("{}, {age}{}", first_resumable_text(row), more(row.resumable.len(), " +", ""))
         }
         Status::Damaged | Status::Unreadable | Status::Unclosed | Status::Closed => super::detail(row),
     }
 }
 
 /// Names operations: the first, and how many there are more.
-fn named(operations: &[SessionOperationRow], now_us: i64) -> String {
+fn operations_text(operations: &[SessionOperationRow], now_us: i64) -> String {
     let Some(first) = operations.first() else { return String::new() };
     let more = more(operations.len(), " +", "");
     let age = age(now_us, first.since_us);
@@ -258,6 +258,6 @@ mod tests {
                 assert_eq!(is_there, !gone.contains(&column), "{column} at {columns}");
             }
         }
-        assert_eq!((Layout::of(51).id, Layout::of(50).id), (ID_CHARS, DIGITS));
+        assert_eq!((Layout::for_columns(51).id, Layout::for_columns(50).id), (ID_CHARS, DIGITS));
     }
 }

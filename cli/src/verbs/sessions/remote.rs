@@ -50,7 +50,7 @@ enum Worker {
 }
 
 impl Worker {
-    fn of(standing: LeaseStanding) -> Worker {
+    fn from_standing(standing: LeaseStanding) -> Worker {
         match standing {
             LeaseStanding::None => Worker::Closed,
             LeaseStanding::Watched { .. } => Worker::Unknown,
@@ -90,7 +90,7 @@ impl LeaseMonitor {
     /// Looks at the lease that a session was claimed under, which is that of the row that comes `at` this place.
     fn begin(&mut self, at: usize, session: Uuid, lease: Option<&SessionLease>) -> Worker {
         let (mut watch, now) = (LeaseWatch::new(), self.pacing.now());
-        let worker = Worker::of(watch.look(lease, now, now));
+        let worker = Worker::from_standing(watch.look(lease, now, now));
         if let Some(lease) = lease.filter(|_| worker == Worker::Unknown) {
             self.watches.push((at, session, watch));
             self.longest = self.longest.max(lease.length);
@@ -106,11 +106,11 @@ impl LeaseMonitor {
                 let asked = self.pacing.now();
                 let lease = place.lease(session).map_err(remote::failure)?;
                 let standing = watch.look(lease.as_ref(), asked, self.pacing.now());
-                let worker = Worker::of(standing);
+                let worker = Worker::from_standing(standing);
                 if worker == Worker::Unknown {
                     self.watches.push((at, session, watch));
                 } else if let Some(row) = rows.get_mut(at) {
-                    (row.worker, row.lease) = (Some(worker), lease.map(LeaseRow::of));
+                    (row.worker, row.lease) = (Some(worker), lease.map(LeaseRow::from_lease));
                 }
             }
         }
@@ -129,7 +129,7 @@ struct LeaseRow {
 }
 
 impl LeaseRow {
-    fn of(lease: SessionLease) -> LeaseRow {
+    fn from_lease(lease: SessionLease) -> LeaseRow {
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         LeaseRow {
             worker: lease.worker,
@@ -159,7 +159,7 @@ pub(super) fn list(url: &str, asked: &SessionsQuery, output: &mut Output<'_>) ->
             "copy them to ask for more: `foldlog pull URL --to STORE`",
         ));
     }
-    let only = remote::HeldSession::of(url);
+    let only = remote::HeldSession::parse(url);
     let (place, sessions) = remote::sessions_at(url)?;
     let mut code = HOLDS;
     let (mut rows, mut watching) = (Vec::new(), LeaseMonitor::new());
@@ -169,11 +169,16 @@ pub(super) fn list(url: &str, asked: &SessionsQuery, output: &mut Output<'_>) ->
         let lease = |standing: &SessionStanding| {
             place.lease(id).map(|lease| lease.filter(|lease| lease.epoch == standing.epoch))
         };
-        let read = place.standing(id);
+        let read = place.read_standing(id);
         match read.and_then(|standing| standing.map(|read| Ok((lease(&read)?, read))).transpose()) {
             Ok(Some((lease, standing))) => {
                 let worker = watching.begin(rows.len(), id, lease.as_ref());
-                rows.push(RemoteSessionRow::of(id, standing, worker, lease.map(LeaseRow::of)));
+                rows.push(RemoteSessionRow::from_standing(
+                    id,
+                    standing,
+                    worker,
+                    lease.map(LeaseRow::from_lease),
+                ));
             }
             // Whoever was to claim it has put a probe or a payload at most.
             Ok(None) => {}
@@ -213,7 +218,7 @@ pub(super) fn list(url: &str, asked: &SessionsQuery, output: &mut Output<'_>) ->
         _ => {}
     }
     if !output.json() {
-        output.styled(HEADING, HEADINGS)?;
+        output.styled_line(HEADING, HEADINGS)?;
     }
     for row in rows {
         if output.json() {
@@ -228,7 +233,7 @@ pub(super) fn list(url: &str, asked: &SessionsQuery, output: &mut Output<'_>) ->
 const HEADINGS: &str = "session                                epoch  last_activity                      records  worker   lease_renewed                     claimed_by";
 
 impl RemoteSessionRow {
-    fn of(
+    fn from_standing(
         session: Uuid,
         standing: SessionStanding,
         worker: Worker,

@@ -52,7 +52,7 @@ pub(super) fn tail(
         return Err(failure);
     }
     check_start(asked, &ahead, start, every.is_some())?;
-    let mut printing = TailPrinter::behind(&ahead);
+    let mut printing = TailPrinter::from_lookahead(&ahead);
     if !output.json() {
         output.line(Timeline::HEADINGS)?;
     }
@@ -168,7 +168,7 @@ impl TailLookahead {
             Ok(Some(to)) => self.path.add(record.sequence, to),
             Ok(None) => {}
             Err(error) => {
-                let text = format!("record {} does not decode: {}", record.sequence, escape::shown(error));
+                let text = format!("record {} does not decode: {}", record.sequence, escape::display(error));
                 self.failure = Some(CommandError::Held(text));
             }
         }
@@ -202,7 +202,7 @@ struct TailPrinter {
 }
 
 impl TailPrinter {
-    fn behind(ahead: &TailLookahead) -> TailPrinter {
+    fn from_lookahead(ahead: &TailLookahead) -> TailPrinter {
         let Declared { names, events, slices } = &ahead.declared;
         let declared = Declare {
             events: events.values().cloned().collect(),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{ConversationScope, ScopeFields, len};
 use crate::body::Payload;
-use crate::body::fields::{required, walk};
+use crate::body::fields::{require_field, walk};
 use crate::{Error, SequenceNumber};
 
 const STATE: &str = "adapter_state";
@@ -70,7 +70,7 @@ impl<'a> AdapterState<'a> {
             }
             Ok(())
         })?;
-        let (adapter, state) = (required(STATE, "t", adapter)?, required(STATE, "st", state)?);
+        let (adapter, state) = (require_field(STATE, "t", adapter)?, require_field(STATE, "st", state)?);
         Ok(AdapterState {
             scope: scope.finish(STATE)?,
             adapter,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Blocks, ConversationScope, ScopeFields, len};
 use crate::body::Payload;
-use crate::body::fields::{FieldWriter, bad, list, required, walk, walk_map};
+use crate::body::fields::{FieldWriter, bad, list, require_field, walk, walk_map};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
 
@@ -145,8 +145,8 @@ impl<'a> AnsweredCall<'a> {
             }
             Ok(())
         })?;
-        let (id, name) = (required(ANSWER, "calls.id", id)?, required(ANSWER, "calls.n", tool)?);
-        Ok(AnsweredCall { id, name, arguments: required(ANSWER, "calls.a", arguments)?, incomplete })
+        let (id, name) = (require_field(ANSWER, "calls.id", id)?, require_field(ANSWER, "calls.n", tool)?);
+        Ok(AnsweredCall { id, name, arguments: require_field(ANSWER, "calls.a", arguments)?, incomplete })
     }
 }
 

@@ -57,10 +57,10 @@ pub struct Input<'a> {
 impl<'a> Input<'a> {
     /// Makes a message of a role with a text, and nothing else.
     pub fn new(scope: ConversationScope<'a>, role: Role, content: Payload<'a>) -> Input<'a> {
-        Input::of(scope, role, Some(content))
+        Input::from_parts(scope, role, Some(content))
     }
 
-    fn of(scope: ConversationScope<'a>, role: Role, content: Option<Payload<'a>>) -> Input<'a> {
+    fn from_parts(scope: ConversationScope<'a>, role: Role, content: Option<Payload<'a>>) -> Input<'a> {
         let (blocks, id, name, prompt, call_id, origin) = (None, None, None, None, None, None);
         let is_error = false;
         Input { scope, role, content, blocks, id, name, prompt, call_id, origin, is_error, payload: None }
@@ -104,7 +104,7 @@ impl<'a> Input<'a> {
     /// this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Input<'a>, Error> {
         let mut scope = ScopeFields::default();
-        let mut input = Input::of(ConversationScope::default(), Role::User, None);
+        let mut input = Input::from_parts(ConversationScope::default(), Role::User, None);
         walk(INPUT, bytes, |name, value| {
             match name {
                 "r" => input.role = read_named(INPUT, name, value, Role::from_name)?,

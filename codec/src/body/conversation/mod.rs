@@ -31,7 +31,7 @@ pub use request::{Request, RequestFailure};
 pub use shortened::{Shortened, ShortenedMessage};
 pub use turn::Turn;
 
-use super::fields::{FieldWriter, fixed, list, required, walk_map};
+use super::fields::{FieldWriter, fixed, list, require_field, walk_map};
 use super::{Lane, Payload};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
@@ -124,7 +124,7 @@ impl<'a> ScopeFields<'a> {
     }
 
     fn finish(self, kind: &'static str) -> Result<ConversationScope<'a>, Error> {
-        let evaluation = required(kind, "ev", self.evaluation)?;
+        let evaluation = require_field(kind, "ev", self.evaluation)?;
         Ok(ConversationScope { evaluation, lane: self.lane, original: self.original })
     }
 }
@@ -154,7 +154,10 @@ impl<'a> Blocks<'a> {
             }
             Ok(())
         })?;
-        Ok(Blocks { format: required(kind, "blocks.f", format)?, json: required(kind, "blocks.j", json)? })
+        Ok(Blocks {
+            format: require_field(kind, "blocks.f", format)?,
+            json: require_field(kind, "blocks.j", json)?,
+        })
     }
 }
 

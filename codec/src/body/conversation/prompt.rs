@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{ConversationScope, ScopeFields};
 use crate::Error;
-use crate::body::fields::{fixed, required, walk, walk_map};
+use crate::body::fields::{fixed, require_field, walk, walk_map};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 
 const ACCEPTED: &str = "prompt_accepted";
@@ -40,9 +40,9 @@ impl<'a> PromptIdentity<'a> {
             Ok(())
         })?;
         Ok(PromptIdentity {
-            namespace: required(kind, "ns", namespace)?,
-            key: required(kind, "key", key)?,
-            digest: required(kind, "d", digest)?,
+            namespace: require_field(kind, "ns", namespace)?,
+            key: require_field(kind, "key", key)?,
+            digest: require_field(kind, "d", digest)?,
         })
     }
 }
@@ -95,7 +95,7 @@ impl<'a> PromptAccepted<'a> {
             }
             Ok(())
         })?;
-        let (was, now) = (required(ACCEPTED, "was", was)?, required(ACCEPTED, "now", now)?);
+        let (was, now) = (require_field(ACCEPTED, "was", was)?, require_field(ACCEPTED, "now", now)?);
         Ok(PromptAccepted { scope: scope.finish(ACCEPTED)?, was, now, by, reason })
     }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::answer::{read_pairs, write_pairs};
 use super::{ConversationScope, ScopeFields, TokenUsage, len};
 use crate::body::Payload;
-use crate::body::fields::{FieldWriter, fixed, required, walk, walk_map};
+use crate::body::fields::{FieldWriter, fixed, require_field, walk, walk_map};
 use crate::msgpack::{MsgpackReader, MsgpackWriter};
 use crate::{Error, SequenceNumber};
 
@@ -97,7 +97,7 @@ impl<'a> RequestFailure<'a> {
             }
             Ok(())
         })?;
-        failure.request = required(REQUEST, "fail.of", request)?;
+        failure.request = require_field(REQUEST, "fail.of", request)?;
         Ok(failure)
     }
 }

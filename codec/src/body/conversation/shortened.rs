@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{ConversationScope, Role, ScopeFields, len};
 use crate::body::Payload;
-use crate::body::fields::{list, required, walk, walk_map};
+use crate::body::fields::{list, require_field, walk, walk_map};
 use crate::body::operation::read_named;
 use crate::msgpack::MsgpackReader;
 use crate::{Error, SequenceNumber};
@@ -76,7 +76,7 @@ impl<'a> Shortened<'a> {
             }
             Ok(())
         })?;
-        let (from, to) = (required(SHORTENED, "from", from)?, required(SHORTENED, "to", to)?);
+        let (from, to) = (require_field(SHORTENED, "from", from)?, require_field(SHORTENED, "to", to)?);
         Ok(Shortened { scope: scope.finish(SHORTENED)?, from, to, messages, reason })
     }
 }
@@ -92,7 +92,8 @@ impl<'a> ShortenedMessage<'a> {
             }
             Ok(())
         })?;
-        let (role, content) = (required(SHORTENED, "msgs.r", role)?, required(SHORTENED, "msgs.c", content)?);
+        let (role, content) =
+            (require_field(SHORTENED, "msgs.r", role)?, require_field(SHORTENED, "msgs.c", content)?);
         Ok(ShortenedMessage { role, content })
     }
 }

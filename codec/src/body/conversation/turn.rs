@@ -1,7 +1,7 @@
 //! Encodes and decodes the end of a turn.
 
 use super::{ConversationScope, ScopeFields, sequences};
-use crate::body::fields::{required, walk};
+use crate::body::fields::{require_field, walk};
 use crate::{Error, SequenceNumber};
 
 const TURN: &str = "turn";
@@ -64,7 +64,7 @@ impl<'a> Turn<'a> {
             }
             Ok(())
         })?;
-        let (number, answer) = (required(TURN, "n", number)?, required(TURN, "a", answer)?);
+        let (number, answer) = (require_field(TURN, "n", number)?, require_field(TURN, "a", answer)?);
         Ok(Turn { scope: scope.finish(TURN)?, number, inputs, answer, ends, complete })
     }
 }

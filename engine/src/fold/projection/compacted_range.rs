@@ -145,7 +145,7 @@ impl Projection {
                         ))
                     })?);
                 }
-                Ok((id, gathered.emptied().arranged(rows)))
+                Ok((id, gathered.empty_copy().with_unordered(rows)))
             })
             .collect()
     }

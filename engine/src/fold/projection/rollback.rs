@@ -50,7 +50,7 @@ impl Projection {
         let mut projection = self.clone();
         for (id, slice) in (0..).zip(&mut projection.slices) {
             if let (Policy::State, SliceItems::Held(rows)) = (slice.policy, &mut slice.items) {
-                *rows = slices.remove(&id).unwrap_or_else(|| rows.emptied());
+                *rows = slices.remove(&id).unwrap_or_else(|| rows.empty_copy());
             }
         }
         FrozenProjection { projection, state_alone: true }

@@ -10,7 +10,7 @@ use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Record, SequenceNumber};
 
 use super::SliceDiffers;
-use super::run::{Edits, ReducerInput, decoded, live_state, reduced};
+use super::run::{Edits, ReducerInput, decode_event, live_state, run_reducers};
 use crate::divergence;
 use crate::error::Result;
 use crate::fold::live::{FoldSources, LiveState};
@@ -67,7 +67,7 @@ impl<'a> ProducedFold<'a> {
     }
 
     /// Folds a record that no reducer has a part in.
-    pub(super) fn other(&mut self, record: &Record<'_>) {
+    pub(super) fn fold_other(&mut self, record: &Record<'_>) {
         let folded = self.try_other(record);
         self.stop_at(record, folded);
     }
@@ -88,11 +88,11 @@ impl<'a> ProducedFold<'a> {
         if self.stopped.is_some() {
             return Ok(());
         }
-        let recorded = divergence::resolved(dispatch, names);
-        let value = decoded(self.edits.reader, reducing)?;
+        let recorded = divergence::resolve_effects(dispatch, names);
+        let value = decode_event(self.edits.reader, reducing)?;
         let mut produced: Vec<(u32, SliceEffect)> = Vec::new();
         let mut changed_slices = Vec::new();
-        for (slice, effect) in reduced(reducing, &value, self.edits.types, &self.typed.projection) {
+        for (slice, effect) in run_reducers(reducing, &value, self.edits.types, &self.typed.projection) {
             let effect = effect?;
             let Some(id) = names.slice_named(slice).map(|slice| slice.id) else {
                 if effect.is_some() {
@@ -128,7 +128,7 @@ impl<'a> ProducedFold<'a> {
         if self.stopped.is_some() {
             return Ok(());
         }
-        let body = RecordBody::of(record)?;
+        let body = RecordBody::decode(record)?;
         let mut touched = Vec::new();
         if body.rollback().is_some() && !sabotage::is(Breakage::ProducedFoldedOn) {
             touched.extend(self.differed.keys().copied());
@@ -208,9 +208,9 @@ fn possible<'a>(dispatch: Dispatch<'a>, projection: &Projection) -> Dispatch<'a>
     for effect in dispatch.effects.iter_mut().flatten() {
         let Some((_, items)) = projection.items(effect.slice) else { continue };
         if let RemovedItems::Items(ids) = &mut effect.removed {
-            ids.retain(|id| items.held().contains(*id));
+            ids.retain(|id| items.rows_in_memory().contains(*id));
         }
-        effect.before = effect.before.filter(|id| items.held().contains(*id));
+        effect.before = effect.before.filter(|id| items.rows_in_memory().contains(*id));
     }
     dispatch
 }
@@ -221,7 +221,7 @@ fn same(recorded: &Projection, produced: &Projection, slice: u32) -> bool {
         (Some((Policy::Log, _)), _) => false,
         (Some((_, old)), Some((_, new))) => {
             let item = |row: RowRef<'_>| (row.version, row.bytes().cloned());
-            let (old, new) = (old.held(), new.held());
+            let (old, new) = (old.rows_in_memory(), new.rows_in_memory());
             old.len() == new.len() && old.iter().map(item).eq(new.iter().map(item))
         }
         (old, new) => old.is_none() && new.is_none(),

@@ -57,7 +57,7 @@ pub(super) fn replay(
             accepted: 0,
             divergences: Vec::new(),
             compacted: 0,
-            not_registered: types.unregistered(&reader.outline.names),
+            not_registered: types.unregistered_events(&reader.outline.names),
             slices: Vec::new(),
             stopped: None,
         },
@@ -114,7 +114,7 @@ impl<'a> Replay<'a> {
         } else if record.kind == RecordKind::DISPATCH {
             let dispatch = Dispatch::decode(record.body).map_err(Error::unread(record.sequence))?;
             if let Action::Event { event, data } = dispatch.action
-                && let Some((reducing, names)) = self.reducing(record, event, data, before)
+                && let Some((reducing, names)) = self.reducer_input(record, event, data, before)
             {
                 self.check(record, &dispatch, &reducing, before)?;
                 if let Some(produced) = &mut self.produced {
@@ -124,13 +124,13 @@ impl<'a> Replay<'a> {
             }
         }
         if let Some(produced) = &mut self.produced {
-            produced.other(record);
+            produced.fold_other(record);
         }
         Ok(())
     }
 
     /// Returns the event that is to be reduced again; `None` if the host has no reducers for it, or they resolve nothing.
-    fn reducing<'r>(
+    fn reducer_input<'r>(
         &mut self,
         record: &Record<'r>,
         event: u32,
@@ -170,18 +170,18 @@ impl<'a> Replay<'a> {
     ) -> Result<()> {
         self.report.events += 1;
         let names = &*before.names;
-        let event = match decoded(self.reader, reducing) {
+        let event = match decode_event(self.reader, reducing) {
             Ok(event) => event,
             Err(error) => {
                 let note = Some(error.to_string());
                 let (slice, path) = (None, "$.event".to_owned());
                 let difference = Difference { slice, path, recorded: None, produced: None, note };
-                self.diverged(record, difference, names);
+                self.report_divergence(record, difference, names);
                 return Ok(());
             }
         };
-        let recorded = divergence::resolved(dispatch, names);
-        for (slice, produced) in reduced(reducing, &event, self.types, before) {
+        let recorded = divergence::resolve_effects(dispatch, names);
+        for (slice, produced) in run_reducers(reducing, &event, self.types, before) {
             self.report.compared += 1;
             let id = names.slice_named(slice).map(|slice| slice.id);
             let of_slice = recorded.iter().find(|effect| Some(effect.slice) == id);
@@ -203,7 +203,7 @@ impl<'a> Replay<'a> {
             if of_slice.is_none() && difference.note.is_none() {
                 difference.note = Self::new_to(names, &reducing.types.name, id).map(str::to_owned);
             }
-            self.diverged(record, difference, names);
+            self.report_divergence(record, difference, names);
         }
         Ok(())
     }
@@ -217,10 +217,10 @@ impl<'a> Replay<'a> {
         (!bound).then_some("the reducer is new: the log binds the event to no such slice")
     }
 
-    fn diverged(&mut self, record: &Record<'_>, difference: Difference, names: &DeclaredNames) {
+    fn report_divergence(&mut self, record: &Record<'_>, difference: Difference, names: &DeclaredNames) {
         self.report.diverged += 1;
         if self.report.divergences.len() < self.options.divergences_max {
-            let lane = Lane::of(record.kind, record.body).unwrap_or_default().into();
+            let lane = Lane::decode(record.kind, record.body).unwrap_or_default().into();
             let name = record_name(record.kind, record.body, names);
             self.report.divergences.push(Divergence::changed(record.sequence, lane, name, difference));
         }
@@ -228,13 +228,13 @@ impl<'a> Replay<'a> {
 }
 
 /// Decodes the event as today's type.
-pub(super) fn decoded(reader: &LogReader, reducing: &ReducerInput<'_>) -> Result<AnyValue> {
+pub(super) fn decode_event(reader: &LogReader, reducing: &ReducerInput<'_>) -> Result<AnyValue> {
     let bytes = reader.objects.resolve(reducing.data)?;
     Ok(reducing.types.decoder.alone(reducing.version, reducing.sequence, RecordedBytes::Elsewhere(&bytes))?)
 }
 
 /// Runs the reducers of an event. Returns, for each slice, what the event is to do to it, if anything.
-pub(super) fn reduced<'r>(
+pub(super) fn run_reducers<'r>(
     reducing: &'r ReducerInput<'r>,
     event: &'r AnyValue,
     types: &'r SessionTypes,

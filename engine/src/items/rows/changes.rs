@@ -46,7 +46,7 @@ impl RowChange<'_> {
 type KeyedRow<'a> = (Key, RowRef<'a>);
 
 /// Returns the items of the slot that is under `key`.
-fn keyed(key: Key, slot: &Slot) -> impl Iterator<Item = KeyedRow<'_>> {
+fn keyed_rows(key: Key, slot: &Slot) -> impl Iterator<Item = KeyedRow<'_>> {
     // In a run each item has the key of its own name.
     let is_run = matches!(slot, Slot::Run(_));
     slot.rows().map(move |row| (if is_run { natural_key(row.id) } else { key }, row))
@@ -58,8 +58,8 @@ impl Rows {
     pub(crate) fn changes_since<'a>(&'a self, before: &'a Rows) -> RowChanges<'a> {
         let (mut now, mut then) = (Vec::new(), Vec::new());
         let _ = self.by_key.differences(&before.by_key, &mut |key, slot_now, slot_then| {
-            now.extend(slot_now.into_iter().flat_map(|slot| keyed(*key, slot)));
-            then.extend(slot_then.into_iter().flat_map(|slot| keyed(*key, slot)));
+            now.extend(slot_now.into_iter().flat_map(|slot| keyed_rows(*key, slot)));
+            then.extend(slot_then.into_iter().flat_map(|slot| keyed_rows(*key, slot)));
             ControlFlow::Continue(())
         });
         now.extend(self.in_open());

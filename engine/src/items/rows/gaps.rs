@@ -200,9 +200,9 @@ mod tests {
             let (mut wanted, mut given) = (vec![1_u64], 0);
             for sequence in 2..3_000 {
                 // Mostly around a few places.
-                let at = match numbers.below(4) {
-                    0 => numbers.below(wanted.len() as u64) as usize,
-                    _ => (wanted.len() / 2).saturating_sub(numbers.below(3) as usize),
+                let at = match numbers.next_below(4) {
+                    0 => numbers.next_below(wanted.len() as u64) as usize,
+                    _ => (wanted.len() / 2).saturating_sub(numbers.next_below(3) as usize),
                 };
                 let before = rows.clone();
                 rows.insert_before(id(wanted[at]), vec![row(sequence)]);

@@ -23,7 +23,7 @@ impl<K: Ord + Clone, S: Clone, const MOST: usize> TreeBlock<K, S, MOST> {
         TreeBlock { keys: ArrayVec::new(), slots: ArrayVec::new() }
     }
 
-    pub(super) fn of(entries: impl IntoIterator<Item = (K, S)>) -> Self {
+    pub(super) fn from_entries(entries: impl IntoIterator<Item = (K, S)>) -> Self {
         let mut block = TreeBlock::new();
         entries.into_iter().for_each(|(key, slot)| block.push(key, slot));
         block
@@ -79,8 +79,8 @@ impl<K: Ord + Clone, S: Clone, const MOST: usize> TreeBlock<K, S, MOST> {
         let total = self.len() + right.len();
         let left = std::mem::replace(self, TreeBlock::new());
         let mut all = left.into_entries().chain(right.into_entries());
-        *self = TreeBlock::of(all.by_ref().take(if total <= MOST { total } else { total / 2 }));
-        (total > MOST).then(|| TreeBlock::of(all))
+        *self = TreeBlock::from_entries(all.by_ref().take(if total <= MOST { total } else { total / 2 }));
+        (total > MOST).then(|| TreeBlock::from_entries(all))
     }
 
     fn into_entries(self) -> impl Iterator<Item = (K, S)> {

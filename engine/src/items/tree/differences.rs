@@ -23,7 +23,7 @@ struct TreeWalk<'a, K, V, const LEAF: usize, const FAN: usize>(Vec<PendingSubtre
 impl<'a, K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize>
     TreeWalk<'a, K, V, LEAF, FAN>
 {
-    fn of(tree: &'a CowTree<K, V, LEAF, FAN>) -> Self {
+    fn from_tree(tree: &'a CowTree<K, V, LEAF, FAN>) -> Self {
         let mut depth = 0;
         let mut node = tree.root.as_ref();
         while let Some(Node::Inner(inner)) = node {
@@ -109,7 +109,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         other: &'a Self,
         visit: &mut dyn FnMut(&'a K, Option<&'a V>, Option<&'a V>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let (mut left, mut right) = (TreeWalk::of(self), TreeWalk::of(other));
+        let (mut left, mut right) = (TreeWalk::from_tree(self), TreeWalk::from_tree(other));
         loop {
             if is_shared(&left, &right) {
                 left.0.pop();

@@ -287,7 +287,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node
         let (low, neighbour) = neighbour.with_low()?;
         if inner.is_full() {
             return Some(Node::Inner(Arc::new(InnerNode {
-                block: TreeBlock::of([(low, neighbour)]),
+                block: TreeBlock::from_entries([(low, neighbour)]),
                 weight,
             })));
         }
@@ -491,7 +491,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
                 own.push(key, value);
                 tail
             }
-            None => Some(Arc::new(TreeBlock::of([(key, value)]))),
+            None => Some(Arc::new(TreeBlock::from_entries([(key, value)]))),
         };
         *self = CowTree { root: None, tail: only, len: 1 };
     }
@@ -500,7 +500,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         let before = if self.root.is_none() || self.tail_of(&key).is_some() {
             self.insert_in_tail(key, value)
         } else if self.tail.is_none() && self.last().is_none_or(|(last, _)| *last < key) {
-            self.tail = Some(Arc::new(TreeBlock::of([(key, value)])));
+            self.tail = Some(Arc::new(TreeBlock::from_entries([(key, value)])));
             None
         } else {
             let root = self.root.as_mut()?;
@@ -527,7 +527,7 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
         // What comes behind a full tail begins the next one, and nothing is copied. What comes within splits
         // it.
         let next = if full && at == shared.len() {
-            Some(TreeBlock::of([(key, value)]))
+            Some(TreeBlock::from_entries([(key, value)]))
         } else {
             Arc::make_mut(shared).insert(at, key, value)
         };
@@ -552,7 +552,8 @@ impl<K: Ord + Clone, V: Clone + Weigh, const LEAF: usize, const FAN: usize> CowT
     /// Adds a root above the present one and its right neighbour.
     fn grow(&mut self, neighbour: Node<K, V, LEAF, FAN>) {
         let both = [self.root.take(), Some(neighbour)];
-        let mut inner = InnerNode::of(TreeBlock::of(both.into_iter().flatten().filter_map(Node::with_low)));
+        let mut inner =
+            InnerNode::of(TreeBlock::from_entries(both.into_iter().flatten().filter_map(Node::with_low)));
         inner.mend_last_but_one();
         self.root = Some(Node::Inner(Arc::new(inner)));
         self.shrink();

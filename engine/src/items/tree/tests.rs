@@ -16,7 +16,7 @@ struct NodeShape<K> {
 
 impl<K: Ord + Clone + Debug, V: Clone + Weigh, const LEAF: usize, const FAN: usize> Node<K, V, LEAF, FAN> {
     /// Checks invariants 1 to 4 below one node.
-    fn checked(&self, is_root: bool, on_right_edge: bool) -> NodeShape<K> {
+    fn check_shape(&self, is_root: bool, on_right_edge: bool) -> NodeShape<K> {
         let spared = is_root || on_right_edge;
         assert!(self.len() > 0, "an empty block");
         assert!(spared || !self.is_scarce(), "a block of {}", self.len());
@@ -31,8 +31,9 @@ impl<K: Ord + Clone + Debug, V: Clone + Weigh, const LEAF: usize, const FAN: usi
                 assert_eq!(inner.keys.len(), inner.slots.len());
                 assert_eq!(inner.weight, inner.slots.iter().map(Node::weight).sum::<usize>());
                 let end = inner.len() - 1;
-                let below: Vec<NodeShape<K>> =
-                    (0..=end).map(|at| inner.slots[at].checked(false, on_right_edge && at == end)).collect();
+                let below: Vec<NodeShape<K>> = (0..=end)
+                    .map(|at| inner.slots[at].check_shape(false, on_right_edge && at == end))
+                    .collect();
                 for (at, slot) in below.iter().enumerate() {
                     assert_eq!(slot.depth, below[0].depth, "leaves that are not equally deep");
                     assert!(inner.keys[at] <= slot.first, "a key above its slot's entries");
@@ -57,7 +58,7 @@ impl<K: Ord + Clone + Debug, V: Clone + Weigh + PartialEq + Debug, const LEAF: u
 {
     /// Checks all invariants, and that the tree holds these entries.
     fn check(&self, wanted: &BTreeMap<K, V>) {
-        let root = self.root.as_ref().map(|root| root.checked(true, true));
+        let root = self.root.as_ref().map(|root| root.check_shape(true, true));
         if let Some(Node::Inner(inner)) = &self.root {
             assert!(inner.len() > 1, "a root above a single node");
         }
@@ -81,10 +82,10 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
     let mut wanted = BTreeMap::new();
     let mut kept = Vec::new();
     for step in 0..steps {
-        let key = numbers.below(bound);
-        if numbers.below(100) < lean(step) {
+        let key = numbers.next_below(bound);
+        if numbers.next_below(100) < lean(step) {
             // Half of them at a key that is there, and of those some at an end.
-            let present = match numbers.below(8) {
+            let present = match numbers.next_below(8) {
                 0..4 => None,
                 4 => wanted.first_key_value(),
                 5 => wanted.last_key_value(),
@@ -93,25 +94,25 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
             let key = present.map_or(key, |(key, _)| *key);
             assert_eq!(tree.remove(&key), wanted.remove(&key));
         } else {
-            let behind = wanted.last_key_value().map_or(0, |(last, _)| last + 1 + numbers.below(3));
-            let key = if numbers.below(2) == 0 { behind } else { key };
+            let behind = wanted.last_key_value().map_or(0, |(last, _)| last + 1 + numbers.next_below(3));
+            let key = if numbers.next_below(2) == 0 { behind } else { key };
             assert_eq!(tree.insert(key, step), wanted.insert(key, step));
         }
-        let key = numbers.below(bound * 2);
+        let key = numbers.next_below(bound * 2);
         assert_eq!(tree.get(&key), wanted.get(&key));
         assert_eq!(tree.before(&key), wanted.range(..key).next_back());
-        let until = key + numbers.below(bound);
+        let until = key + numbers.next_below(bound);
         assert!(tree.range(key..=until).eq(wanted.range(key..=until)));
         assert!(tree.range_back(key..=until).eq(wanted.range(key..=until).rev()));
-        match numbers.below(40) {
+        match numbers.next_below(40) {
             0 => kept.push((tree.clone(), wanted.clone())),
             1 if !kept.is_empty() => {
-                let at = numbers.below(kept.len() as u64) as usize;
+                let at = numbers.next_below(kept.len() as u64) as usize;
                 let (earlier, was): (CowTree<_, _, LEAF, FAN>, _) = kept.swap_remove(at);
                 earlier.check(&was);
                 check_differences(&tree, &wanted, &earlier, &was);
                 // Sometimes the earlier version is the one that goes on.
-                if numbers.below(2) == 0 {
+                if numbers.next_below(2) == 0 {
                     (tree, wanted) = (earlier, was);
                 }
             }
@@ -232,7 +233,7 @@ fn a_window_of_keys_that_moves_on_forever_takes_no_more_memory() {
     live.iter().for_each(|key| assert_eq!(tree.insert(*key, 0), None));
     let mut view = tree.clone();
     for key in 1_000..200_000 {
-        let at = numbers.below(1_000) as usize;
+        let at = numbers.next_below(1_000) as usize;
         assert_eq!(tree.remove(&live[at]), Some(0));
         tree.insert(key, 0);
         live[at] = key;

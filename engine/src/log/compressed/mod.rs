@@ -226,7 +226,7 @@ pub(crate) fn open(storage: &dyn Storage, path: &Path) -> Result<Arc<dyn Storage
 ///
 /// [`Error::NotAFile`], [`Error::Io`], whose source says if there is no such file.
 pub(crate) fn as_it_stands(storage: &dyn Storage, path: &Path) -> Result<Arc<dyn StorageFile>> {
-    storage.open(path, Access::Read).map_err(|error| Error::unopened(storage, path, error))
+    storage.open(path, Access::Read).map_err(|error| Error::open_failed(storage, path, error))
 }
 
 /// Returns the plain segment that the open file of a segment at `path` holds.

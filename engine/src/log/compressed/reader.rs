@@ -91,7 +91,7 @@ impl CompressedFile {
     }
 
     /// Reads what the file holds of a block; `None` if that does not check.
-    fn stored(&self, number: u64, stored: &mut Vec<u8>) -> io::Result<Option<BlockExtent>> {
+    fn read_stored_block(&self, number: u64, stored: &mut Vec<u8>) -> io::Result<Option<BlockExtent>> {
         let Table::Sound(blocks, _) = &self.table else { return Ok(None) };
         let block = usize::try_from(number).ok().and_then(|number| blocks.get(number));
         let Some(block) = block.copied() else { return Ok(None) };
@@ -107,7 +107,7 @@ impl CompressedFile {
         plain.clear();
         plain.resize(self.block_len(number), 0);
         let BlockCache { stored, decoder, .. } = held;
-        let sound = match self.stored(number, stored)? {
+        let sound = match self.read_stored_block(number, stored)? {
             Some(_) if stored.len() == plain.len() => {
                 plain.copy_from_slice(stored);
                 true

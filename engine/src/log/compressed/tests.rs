@@ -41,7 +41,7 @@ fn segment(path: &Path) -> Segment {
         salt: 0,
         previous: None,
     };
-    Segment::of(path.to_owned(), header, None)
+    Segment::new(path.to_owned(), header, None)
 }
 
 /// Writes the golden files anew, for a new version of the format alone: `cargo test -- --ignored golden_files_are_written`.

@@ -113,7 +113,7 @@ impl ModelLog {
 
     /// Asserts that what the gate says is durable is durable.
     fn look(&self) -> u64 {
-        let synced = self.gate.synced();
+        let synced = self.gate.synced_end();
         assert!(
             self.durable.load(Ordering::Relaxed) >= synced.get(),
             "{synced} records are said to be durable"

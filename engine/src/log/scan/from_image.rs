@@ -60,7 +60,7 @@ impl Scanner<'_> {
         }
         let segments: Vec<Segment> = segments.iter().take(at + 1).cloned().collect();
         let places = RecordLocator {
-            compaction: Compaction::of(self.walk.storage, &segments)?,
+            compaction: Compaction::read(self.walk.storage, &segments)?,
             segments: Arc::new(segments),
             index: index.clone(),
             next_sequence: image.next_sequence,
@@ -96,7 +96,7 @@ fn compacted_through(segments: &[Segment]) -> SequenceNumber {
 impl LogScan {
     /// Returns what an image of all that was walked would say of the log, and nothing of what its records amount to. `None` where the
     /// last segment holds no frame.
-    pub(crate) fn passed(&self) -> Option<Image<'static>> {
+    pub(crate) fn passed_image(&self) -> Option<Image<'static>> {
         let segment = self.segments.last()?;
         let ((ordinal, salt), offset) = (segment.ordinal_and_salt(), self.last_offset?);
         let places = self.places();
@@ -109,8 +109,8 @@ impl LogScan {
             watermark: self.watermark,
             openings: self.openings.clone(),
             rollbacks: self.rollbacks.iter().map(|(at, rollback)| (*at, *rollback)).collect(),
-            index: places.indexed(),
-            compacted: places.compacted(),
+            index: places.indexed_locations(),
+            compacted: places.compacted_segments(),
             unsealed: Vec::new(),
             declared: Declare::default(),
             tags: BTreeMap::new(),

@@ -221,13 +221,13 @@ impl<'a> SalvageReader<'a> {
                 None => window.frame(context, offset).map_err(io)?,
             };
             let Some(frame) = frame.ok().filter(|_| sound || mended.is_some()) else {
-                break self.ended(&segment, offset, next.as_ref());
+                break self.judge_end(&segment, offset, next.as_ref());
             };
             let len = frame.len() as u64;
             let at = FrameAt { frame, segment: &segment, offset };
             let record = at.record();
             if body::check(record.kind, record.body).is_err() {
-                break self.ended(&segment, offset, next.as_ref());
+                break self.judge_end(&segment, offset, next.as_ref());
             }
             self.walk.take(index, &at)?;
             if let Some(bytes) = mended {
@@ -260,7 +260,7 @@ impl<'a> SalvageReader<'a> {
     }
 
     /// Says what it means that a segment's sound frames end at `offset`, although `next` may follow.
-    fn ended(&self, segment: &Segment, offset: u64, next: Option<&SegmentHeader>) -> SegmentWalkEnd {
+    fn judge_end(&self, segment: &Segment, offset: u64, next: Option<&SegmentHeader>) -> SegmentWalkEnd {
         let Some((next, previous)) = next.and_then(|next| Some((next, next.previous?))) else {
             return SegmentWalkEnd::Ended;
         };
@@ -290,7 +290,7 @@ impl<'a> SalvageReader<'a> {
             self.mends.push(SegmentPatch { path: path.clone(), ordinal: above, offset: 0, bytes });
             let segments = &mut self.walk.chain.segments;
             let index = segments.len();
-            segments.push(Segment::of(path, header, None));
+            segments.push(Segment::new(path, header, None));
             while let Some(next) = self.files.sound.values().rev().find_map(|file| {
                 let header = file.header?;
                 let follows = header.previous.is_some_and(|previous| previous.ordinal == above);
@@ -300,7 +300,7 @@ impl<'a> SalvageReader<'a> {
                 if let (Some(last), Some(previous)) = (segments.last_mut(), header.previous) {
                     last.end_at(previous);
                 }
-                segments.push(Segment::of(file.path.clone(), header, file.compacted));
+                segments.push(Segment::new(file.path.clone(), header, file.compacted));
                 above = header.ordinal;
             }
             return Ok(Some(index));
@@ -409,8 +409,8 @@ impl<'a> SalvageReader<'a> {
     }
 
     fn finish(self) -> Result<SoundPart> {
-        let compaction = Compaction::of(self.walk.storage, &self.walk.chain.segments)?;
-        let compaction = compaction.and_then(|compaction| compaction.below(self.walk.next_sequence));
+        let compaction = Compaction::read(self.walk.storage, &self.walk.chain.segments)?;
+        let compaction = compaction.and_then(|compaction| compaction.part_below(self.walk.next_sequence));
         let ChainWalk { dir, chain, index, next_sequence, openings, rollbacks, epoch, .. } = self.walk;
         let walked = chain.segments;
         let (last, end) = self.last_record;
@@ -450,7 +450,11 @@ impl SoundPart {
     /// # Errors
     ///
     /// [`Error::Io`].
-    pub(crate) fn behind(&self, storage: &dyn Storage, places: &RecordLocator) -> Result<Vec<UnsoundPart>> {
+    pub(crate) fn find_unsound_parts(
+        &self,
+        storage: &dyn Storage,
+        places: &RecordLocator,
+    ) -> Result<Vec<UnsoundPart>> {
         let mut all = Vec::new();
         let q = places.next_sequence;
         let whole = q == self.places.next_sequence;
@@ -461,12 +465,12 @@ impl SoundPart {
             let from = end + last.seal(storage)?.map_or(0, |(_, len)| len);
             let end = self.end_of(last.header.ordinal).map(|end| end.max(from));
             let range = SearchRange { path: &last.path, from, end };
-            all.push(behind(storage, range, &[last.context()], Some(&last.header), q)?);
+            all.push(read_unsound_part(storage, range, &[last.context()], Some(&last.header), q)?);
         }
         for segment in self.walked.iter().skip(taken.len()) {
             let (from, end) = (SEGMENT_HEADER_LEN as u64, self.end_of(segment.header.ordinal));
             let range = SearchRange { path: &segment.path, from, end };
-            all.push(behind(storage, range, &[segment.context()], Some(&segment.header), q)?);
+            all.push(read_unsound_part(storage, range, &[segment.context()], Some(&segment.header), q)?);
         }
         let is_known = |path: &Path| self.walked.iter().any(|segment| segment.path == *path);
         let last = taken.last().map(|last| last.header.ordinal);
@@ -482,13 +486,13 @@ impl SoundPart {
                     let end = if own { self.end_of(header.ordinal) } else { None };
                     let range = SearchRange { path: &file.path, from: SEGMENT_HEADER_LEN as u64, end };
                     let q = if own { q } else { SequenceNumber::MIN };
-                    behind(storage, range, &[context], Some(header), q)?
+                    read_unsound_part(storage, range, &[context], Some(header), q)?
                 }
                 None => {
                     let contexts: Vec<Context> =
                         file.salts.iter().map(|salt| Context::new(*salt, q)).collect();
                     let range = SearchRange { path: &file.path, from: 0, end: None };
-                    behind(storage, range, &contexts, None, q)?
+                    read_unsound_part(storage, range, &contexts, None, q)?
                 }
             };
             all.push(found);
@@ -524,7 +528,7 @@ impl SoundPart {
     }
 }
 
-fn behind(
+fn read_unsound_part(
     storage: &dyn Storage,
     range: SearchRange<'_>,
     contexts: &[Context],

@@ -51,7 +51,7 @@ pub(crate) fn scan_sound(
     let is_own = layout::session_of(dir).is_some_and(|own| headers.any(|header| header.session == own));
     let mut index = 0;
     while index < walk.chain.segments.len() {
-        let before = WalkSavepoint::of(&walk);
+        let before = WalkSavepoint::from_walk(&walk);
         match walk.segment(index, SEGMENT_HEADER_LEN as u64, visit) {
             Ok(went) if went.is_break() => break,
             Ok(_) => {}
@@ -88,7 +88,7 @@ struct WalkSavepoint {
 }
 
 impl WalkSavepoint {
-    fn of(walk: &ChainWalk<'_>) -> WalkSavepoint {
+    fn from_walk(walk: &ChainWalk<'_>) -> WalkSavepoint {
         let ChainWalk { next_sequence, last_crc, last_time_us, end, .. } = *walk;
         WalkSavepoint { next_sequence, last_crc, last_time_us, end, openings: walk.openings.len() }
     }

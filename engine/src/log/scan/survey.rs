@@ -91,8 +91,8 @@ pub(crate) fn survey(
                 let session = file.header.map(|header| header.session).unwrap_or_default();
                 surveyor.place(&file.path, Some(0), format!("the segment belongs to session {session}"));
             }
-            Part::Lost(file, end) => surveyor.lost(file, end)?,
-            Part::Behind(file) => surveyor.behind(file)?,
+            Part::Lost(file, end) => surveyor.survey_lost(file, end)?,
+            Part::Behind(file) => surveyor.survey_unnamed(file)?,
             Part::Missing(path) => {
                 surveyor.place(&path, None, "the segment is missing".to_owned());
                 (surveyor.crc, surveyor.next) = (None, None);
@@ -154,7 +154,7 @@ fn parts<'a>(dir: &Path, files: &'a SegmentFiles) -> Vec<Part<'a>> {
             at = below.map(|below| (below, None));
             continue;
         };
-        let segment = Segment::of(file.path.clone(), header, file.compacted);
+        let segment = Segment::new(file.path.clone(), header, file.compacted);
         parts.push(Part::Segment(segment.ended_at(previous)));
         // An ordinal that does not go down would lead around in a circle; such headers count as lost.
         at = header.previous.map(|previous| (previous.ordinal, Some(previous)));
@@ -184,7 +184,7 @@ struct FrameBoundary {
 }
 
 impl FrameBoundary {
-    fn behind(offset: u64, frame: &Frame<'_>) -> FrameBoundary {
+    fn after_frame(offset: u64, frame: &Frame<'_>) -> FrameBoundary {
         let next = frame.header.sequence + u64::from(!frame.header.kind.is_envelope());
         FrameBoundary { offset: offset + frame.len() as u64, crc: frame.header.crc, next }
     }
@@ -253,7 +253,7 @@ impl Surveyor<'_, '_> {
                 Ok(frame) => match at.breaks(at.offset, &frame) {
                     None => {
                         let offset = at.offset;
-                        *at = FrameBoundary::behind(offset, &frame);
+                        *at = FrameBoundary::after_frame(offset, &frame);
                         self.frame(&segment.path, offset, frame)?;
                         read_again = false;
                         continue;
@@ -295,7 +295,7 @@ impl Surveyor<'_, '_> {
                 self.next = Some(at.next);
                 self.place(path, Some(at.offset), why.unwrap_or_else(no_frame));
             }
-            *at = FrameBoundary::behind(offset, &frame);
+            *at = FrameBoundary::after_frame(offset, &frame);
             failed = self.frame(path, offset, frame).err();
         })?;
         if let Some(error) = failed {
@@ -309,7 +309,7 @@ impl Surveyor<'_, '_> {
     }
 
     /// Surveys a file that should hold a segment of the chain, and whose header says something else or nothing.
-    fn lost(&mut self, file: &SegmentFile, end: Option<u64>) -> Result<()> {
+    fn survey_lost(&mut self, file: &SegmentFile, end: Option<u64>) -> Result<()> {
         let reason = match file.header {
             Some(header) if header.ordinal != file.named => {
                 format!(
@@ -329,11 +329,11 @@ impl Surveyor<'_, '_> {
     }
 
     /// Surveys a file without a sound header that no header names. Files that a crash left hold nothing.
-    fn behind(&mut self, file: &SegmentFile) -> Result<()> {
+    fn survey_unnamed(&mut self, file: &SegmentFile) -> Result<()> {
         let (contexts, mut found) = (contexts(file, SequenceNumber::MIN), false);
         let range = SearchRange { path: &file.path, from: SEGMENT_HEADER_LEN as u64, end: None };
         search(self.storage, range, &contexts, SequenceNumber::MIN, &mut |_, _| found = true)?;
-        if found { self.lost(file, None) } else { Ok(()) }
+        if found { self.survey_lost(file, None) } else { Ok(()) }
     }
 
     /// Surveys the frames of a file that has lost its header. Their sequence numbers are counted from the segment's first,
@@ -362,7 +362,7 @@ impl Surveyor<'_, '_> {
                     }
                 }
             }
-            at = Some(FrameBoundary::behind(offset, &frame));
+            at = Some(FrameBoundary::after_frame(offset, &frame));
             if follows {
                 failed = self.frame(path, offset, frame).err();
             } else {

@@ -261,7 +261,7 @@ pub(crate) struct LogIdentity {
 }
 
 impl LogIdentity {
-    pub(crate) fn of(opened: &SessionOpening) -> LogIdentity {
+    pub(crate) fn from_opening(opened: &SessionOpening) -> LogIdentity {
         LogIdentity { session: opened.session, seed: opened.seed }
     }
 }
@@ -329,7 +329,7 @@ impl LogWriter {
     }
 
     /// Returns a log that passes over the records of `places`, as if it wrote them, and writes nothing.
-    pub(crate) fn recorded(
+    pub(crate) fn from_recorded(
         ground: &LogEnvironment,
         dir: &Path,
         identity: LogIdentity,
@@ -423,7 +423,7 @@ impl LogWriter {
 
     /// Returns the sequence number below which everything was made durable before the first append: by a recovery, or
     /// by a sync of the name of a recovery's segment.
-    pub(crate) fn recovered(&self) -> SequenceNumber {
+    pub(crate) fn recovered_end(&self) -> SequenceNumber {
         self.recovered
     }
 
@@ -530,9 +530,9 @@ impl LogWriter {
         if room && !sabotage::is(Breakage::NoSyncedFrame) {
             let (sequence, time_us) = (self.places.next_sequence, self.last_time_us);
             self.write(kind, sequence, time_us, AppendBody::Alone(&[]), synced)?;
-            self.spare.attested(synced, self.written_bytes);
+            self.spare.note_attested(synced, self.written_bytes);
         }
-        self.seals.synced(synced);
+        self.seals.seal_synced(synced);
         Ok(())
     }
 
@@ -542,7 +542,7 @@ impl LogWriter {
         let mut files = std::mem::take(&mut self.unsynced_files);
         files.extend(self.active.as_mut().and_then(Active::take_written));
         self.unsynced_bytes = 0;
-        self.spare.planned(self.places.next_sequence, self.written_bytes);
+        self.spare.note_planned(self.places.next_sequence, self.written_bytes);
         SyncPlan {
             objects: self.objects.take_unsynced(),
             dirs: std::mem::take(&mut self.unsynced_dirs),
@@ -584,7 +584,7 @@ impl LogWriter {
     /// Seals every finished segment in this thread, by the digests of their records, each with its segment's ordinal, that somebody has
     /// read back. A segment of which there is none is read for its seal.
     pub(crate) fn seal_digested(&mut self, digests: &[(u32, SegmentDigest)]) -> Result<()> {
-        self.seals.digested(digests);
+        self.seals.take_digests(digests);
         self.finish_seals()
     }
 
@@ -607,7 +607,7 @@ impl LogWriter {
     }
 
     /// Takes in where the records stand now that a compaction has replaced segments, and how many bytes they take.
-    pub(crate) fn replaced(&mut self, places: RecordLocator, used_bytes: u64) {
+    pub(crate) fn replace_places(&mut self, places: RecordLocator, used_bytes: u64) {
         self.places = places;
         self.used_bytes = used_bytes;
     }
@@ -641,7 +641,7 @@ impl LogWriter {
                 return Ok(());
             }
         }
-        let body = self.resumed(time_us, None, Vec::new());
+        let body = self.encode_resumed(time_us, None, Vec::new());
         self.make_room(FRAME_HEADER_LEN as u64 + body.len() as u64, context)?;
         // Only now: if there was no room, the next attempt has to write the same frame first.
         self.start = WriterPhase::Running;
@@ -661,7 +661,7 @@ impl LogWriter {
         self.epoch.map_or(0, |epoch| epoch.saturating_add(1))
     }
 
-    fn resumed(
+    fn encode_resumed(
         &self,
         time_us: i64,
         recovered: Option<SequenceNumber>,
@@ -680,7 +680,7 @@ impl LogWriter {
             self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
             self.recovered = self.watermark.min(self.places.next_sequence);
         }
-        self.spare.found(layout::spare_file(&self.dir), self.storage.as_ref());
+        self.spare.adopt(layout::spare_file(&self.dir), self.storage.as_ref());
         let io = |op, error| self.write_error(op, &segment.path, error);
         let file = self.storage.open_segment(&segment.path).map_err(|error| io("open", error))?;
         // As much as segments have: what a file claims beyond that is not believed.

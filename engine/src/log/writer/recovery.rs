@@ -29,7 +29,7 @@ use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::segment::Previous;
 use foldlog_codec::{Record, RecordKind, SequenceNumber};
 
-use super::rollover::{HEAD_BYTES, PAGE_BYTES, encoded, write_header};
+use super::rollover::{HEAD_BYTES, PAGE_BYTES, encode_declarations, write_header};
 use super::{AppendBody, AppendContext, LogWriter};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
@@ -49,9 +49,9 @@ impl LogWriter {
         time_us: i64,
         context: &AppendContext<'_>,
     ) -> Result<()> {
-        let Tail { records, bytes } = self.unattested(attested)?;
+        let Tail { records, bytes } = self.read_unattested(attested)?;
         let through = attested + records.len() as u64;
-        let body = self.resumed(time_us, Some(through), self.began_behind(attested)?);
+        let body = self.encode_resumed(time_us, Some(through), self.began_behind(attested)?);
         let cut = self.cut_at(attested)?;
         let ordinal = self.next_ordinal()?;
         let building = match sabotage::is(Breakage::RecoveryInPlace) {
@@ -59,11 +59,11 @@ impl LogWriter {
             false => layout::building_segment_file(&self.dir, ordinal),
         };
         let below = AppendContext { synced: attested, declared: context.declared };
-        let declared = encoded(&below);
+        let declared = encode_declarations(&below);
         let wanted = HEAD_BYTES + (body.len() + declared.len() + FRAME_HEADER_LEN) as u64 + bytes;
         let space = self.space_for_recovery(&building, wanted)?;
         let (mut active, mut segment) =
-            self.begun(ordinal, building.clone(), space, cut.previous, attested, &below);
+            self.begin_segment(ordinal, building.clone(), space, cut.previous, attested, &below);
         write_header(&active, &segment)?;
         // Nothing has changed before this line, so that a disk without space leaves the log as it was read.
         let left = self.places.segments.last().cloned();
@@ -87,7 +87,7 @@ impl LogWriter {
         self.name_for_good(&building, &path)?;
         if !sabotage::is(Breakage::RecoveryUnattested) {
             self.recovered = through;
-            self.spare.recovered(self.written_bytes);
+            self.spare.note_recovered(self.written_bytes);
         }
         self.used_bytes = self.count_used()?;
         self.clear_away(left.as_ref(), ordinal);
@@ -95,7 +95,7 @@ impl LogWriter {
     }
 
     /// Returns the records that no frame has attested, and syncs their objects once more.
-    fn unattested(&self, attested: SequenceNumber) -> Result<Tail> {
+    fn read_unattested(&self, attested: SequenceNumber) -> Result<Tail> {
         let mut tail = Tail::default();
         self.places.read(&self.storage, attested, SequenceNumber::MAX, &mut |record: Record<'_>| {
             tail.bytes += FRAME_HEADER_LEN as u64 + record.body.len() as u64;

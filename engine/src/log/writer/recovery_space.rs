@@ -26,7 +26,7 @@ use foldlog_codec::SequenceNumber;
 use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, SegmentHeader};
 
-use super::rollover::{HEAD_BYTES, PAGE_BYTES, SegmentSpace, encoded};
+use super::rollover::{HEAD_BYTES, PAGE_BYTES, SegmentSpace, encode_declarations};
 use super::sync::UnsyncedRange;
 use super::{AppendContext, END_BYTES, LogWriter};
 use crate::error::{Error, Result};
@@ -77,7 +77,7 @@ impl Spare {
     }
 
     /// Takes over the spare that an earlier process left, so that closing removes it.
-    pub(super) fn found(&mut self, path: PathBuf, storage: &dyn Storage) {
+    pub(super) fn adopt(&mut self, path: PathBuf, storage: &dyn Storage) {
         self.file = match storage.entry(&path) {
             Ok(Some(DirectoryEntry { kind: EntryKind::File, len, .. })) => Some(len),
             _ => None,
@@ -85,7 +85,7 @@ impl Spare {
     }
 
     /// Returns how many more bytes may be written before the spare is too small.
-    pub(super) fn left(&self, written: u64) -> u64 {
+    pub(super) fn bytes_left(&self, written: u64) -> u64 {
         match self.file {
             Some(_) => self.room.saturating_sub(written.saturating_sub(self.tail_from)),
             None => 0,
@@ -93,12 +93,12 @@ impl Spare {
     }
 
     /// Notes that a sync was planned.
-    pub(super) fn planned(&mut self, through: SequenceNumber, written: u64) {
+    pub(super) fn note_planned(&mut self, through: SequenceNumber, written: u64) {
         self.planned.push((through, written));
     }
 
     /// Notes a frame that attests everything below `synced` and ends where `written` bytes were written.
-    pub(super) fn attested(&mut self, synced: SequenceNumber, written: u64) {
+    pub(super) fn note_attested(&mut self, synced: SequenceNumber, written: u64) {
         let done = self.planned.iter().take_while(|(through, _)| *through <= synced).count();
         let Some((_, reached)) = self.planned.drain(..done).next_back() else { return };
         // The next sync that is planned behind an attesting frame makes that frame durable.
@@ -109,7 +109,7 @@ impl Spare {
     }
 
     /// Notes that everything written is durable, and attested by a frame that is durable too.
-    pub(super) fn recovered(&mut self, written: u64) {
+    pub(super) fn note_recovered(&mut self, written: u64) {
         self.planned.clear();
         (self.tail_from, self.attested_from, self.attested_at) = (written, written, written);
     }
@@ -123,7 +123,7 @@ impl LogWriter {
             return Ok(());
         }
         let tail = self.written_bytes.saturating_sub(self.spare.tail_from) + more;
-        let fixed = HEAD_BYTES + encoded(context).len() as u64 + FRAME_HEADER_LEN as u64;
+        let fixed = HEAD_BYTES + encode_declarations(context).len() as u64 + FRAME_HEADER_LEN as u64;
         let whole_pages = |bytes: u64| bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
         let least = whole_pages(fixed + tail);
         let roomy = whole_pages(fixed + tail + tail.min(self.sizes.max_bytes).max(GROWTH_BYTES_MIN));

@@ -143,7 +143,7 @@ impl LogWriter {
     pub(super) fn set_limit(&mut self) {
         let left = match self.reserved_bytes {
             0 => u64::MAX,
-            _ => self.spare.left(self.written_bytes),
+            _ => self.spare.bytes_left(self.written_bytes),
         };
         if let Some(active) = &mut self.active {
             active.limit = active.capacity.min(active.offset.saturating_add(left));

@@ -88,7 +88,7 @@ impl LogWriter {
     ) -> Result<()> {
         let ordinal = self.next_ordinal()?;
         let path = layout::segment_file(&self.dir, ordinal);
-        let declared = encoded(context);
+        let declared = encode_declarations(context);
         let (active, segment) = self.create_segment(path, previous, len, declared.len(), context)?;
         self.ordinal_max = Some(ordinal);
         write_header(&active, &segment)?;
@@ -164,7 +164,7 @@ impl LogWriter {
             }
         };
         let first_sequence = self.places.next_sequence;
-        let (active, segment) = self.begun(ordinal, path, space, previous, first_sequence, context);
+        let (active, segment) = self.begin_segment(ordinal, path, space, previous, first_sequence, context);
         let pages_through = pages_through.max(active.pages_through);
         Ok((Active { pages_through, ..active }, segment))
     }
@@ -192,7 +192,7 @@ impl LogWriter {
     }
 
     /// Returns a segment in a file, and where its writer begins. The header is still to be written.
-    pub(super) fn begun(
+    pub(super) fn begin_segment(
         &self,
         ordinal: u32,
         path: PathBuf,
@@ -209,7 +209,7 @@ impl LogWriter {
             salt: Generator::salt(self.seed, ordinal),
             previous,
         };
-        let segment = Segment::of(path, header, None);
+        let segment = Segment::new(path, header, None);
         let active = Active::new(space.file, &segment, SEGMENT_HEADER_LEN as u64, space.capacity);
         (active, segment)
     }
@@ -306,7 +306,7 @@ impl LogWriter {
 }
 
 /// Encodes the declarations so far, for the head of a segment. Empty where there are none.
-pub(super) fn encoded(context: &AppendContext<'_>) -> Vec<u8> {
+pub(super) fn encode_declarations(context: &AppendContext<'_>) -> Vec<u8> {
     let declared = (context.declared)();
     if declared == Declare::default() { Vec::new() } else { declared.encode() }
 }

@@ -64,7 +64,12 @@ impl SealBuilder {
             let frame = match window.frame(context, self.offset).map_err(io)? {
                 Ok(frame) => frame,
                 Err(error) => {
-                    return Err(self.segment.changed(storage, self.offset, self.header.sequence, &error));
+                    return Err(self.segment.changed_error(
+                        storage,
+                        self.offset,
+                        self.header.sequence,
+                        &error,
+                    ));
                 }
             };
             let Header { kind, sequence, time_us, .. } = frame.header;
@@ -133,13 +138,13 @@ impl Seals {
     pub(super) fn add(&mut self, sealing: SealBuilder) {
         self.unnamed.push_back(sealing);
         if sabotage::is(Breakage::SealBeforeName) {
-            self.synced(SequenceNumber::MAX);
+            self.seal_synced(SequenceNumber::MAX);
         }
     }
 
     /// Lets the segments be sealed behind which a record is durable now: the sync that made the record durable began
     /// with the names.
-    pub(super) fn synced(&mut self, through: SequenceNumber) {
+    pub(super) fn seal_synced(&mut self, through: SequenceNumber) {
         let named = self.unnamed.partition_point(|sealing| sealing.header.sequence < through);
         if named > 0 {
             self.shared.waiting.lock().extend(self.unnamed.drain(..named));
@@ -154,7 +159,7 @@ impl Seals {
     }
 
     /// Takes the digests of segments, by their ordinals, from whoever has read their records: these are not read once more for their seals.
-    pub(super) fn digested(&mut self, digests: &[(u32, SegmentDigest)]) {
+    pub(super) fn take_digests(&mut self, digests: &[(u32, SegmentDigest)]) {
         for sealing in &mut self.unnamed {
             let of = |(ordinal, _): &&(u32, SegmentDigest)| *ordinal == sealing.segment.header.ordinal;
             if let Some((_, digest)) = digests.iter().find(of) {

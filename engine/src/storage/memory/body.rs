@@ -103,7 +103,7 @@ pub(super) struct FilePages {
 
 impl FilePages {
     /// Returns a new file of `len` zeros, of which nothing is durable yet.
-    pub(super) fn allocated(len: u64) -> Self {
+    pub(super) fn with_zeros(len: u64) -> Self {
         Self { current: Image { pages: BTreeMap::new(), len }, ..Self::default() }
     }
 
@@ -113,7 +113,7 @@ impl FilePages {
     }
 
     /// Returns a file with these bytes, all durable.
-    pub(super) fn settled(bytes: &[u8]) -> Self {
+    pub(super) fn from_durable_bytes(bytes: &[u8]) -> Self {
         let mut image = Image::default();
         image.write(bytes, 0);
         Self { current: image.clone(), durable: image, ..Self::default() }
@@ -181,13 +181,13 @@ impl FilePages {
     /// Writes some dirty pages, as the kernel may at any time.
     pub(super) fn write_back(&mut self, fate: PowerCutOutcome, chance: &mut Chance) {
         for page in std::mem::take(&mut self.dirty) {
-            if fate.reached(chance) {
+            if fate.draw_reached(chance) {
                 self.durable.take_page(page, &self.current);
             } else {
                 self.dirty.insert(page);
             }
         }
-        if fate.reached(chance) {
+        if fate.draw_reached(chance) {
             self.durable.len = self.current.len;
         }
     }

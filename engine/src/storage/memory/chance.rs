@@ -76,7 +76,7 @@ impl PowerCutOutcome {
     }
 
     /// Returns whether the next change reached the disk.
-    pub(super) fn reached(self, chance: &mut Chance) -> bool {
+    pub(super) fn draw_reached(self, chance: &mut Chance) -> bool {
         match self {
             Self::AllOld => false,
             Self::AllNew => true,

@@ -88,7 +88,7 @@ impl MemoryDirectory {
         let mut waiting = BTreeSet::new();
         for change in std::mem::take(&mut self.pending) {
             let free = change.names().iter().all(|name| !waiting.contains(*name));
-            if fate.reached(chance) && free {
+            if fate.draw_reached(chance) && free {
                 change.apply(&mut self.durable);
             } else {
                 waiting.extend(change.names().map(OsString::clone));

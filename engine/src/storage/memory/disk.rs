@@ -235,7 +235,7 @@ impl Disk {
         is_position(len)?;
         self.may_change()?;
         self.may_grow(len)?;
-        self.add(&place, Node::File(FilePages::allocated(len)))
+        self.add(&place, Node::File(FilePages::with_zeros(len)))
     }
 
     pub(super) fn open(&self, path: &Path, access: Access) -> io::Result<NodeId> {
@@ -419,7 +419,7 @@ impl Disk {
 
     /// Puts a file in place, with the directories above it, all durable at once.
     pub(super) fn settle_file(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        self.settle_node(path, Node::File(FilePages::settled(bytes)))
+        self.settle_node(path, Node::File(FilePages::from_durable_bytes(bytes)))
     }
 
     /// Puts something in place, durable at once, that is neither a regular file nor a directory.

@@ -58,7 +58,7 @@ pub(super) fn mark_of(storage: &dyn Storage, copy: &Path, session: Uuid) -> Resu
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         // It is no file.
         Err(error) if error.kind() == ErrorKind::InvalidInput => return Ok(Some(SequenceNumber::MIN)),
-        Err(error) => return Err(Error::unopened(storage, &path, error)),
+        Err(error) => return Err(Error::open_failed(storage, &path, error)),
     };
     let mut bytes = [0; MARK_BYTES_MAX];
     let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", &path, error))?;
@@ -241,7 +241,7 @@ mod reading {
         let mut found = loop {
             let is_copied =
                 |path: &Path| path.strip_prefix(copying.to).is_ok_and(|path| copied.beside.contains(path));
-            let mut found = CaptureFindings::of(&kept, copying.to, &|path| is_whole || is_copied(path));
+            let mut found = CaptureFindings::audit(&kept, copying.to, &|path| is_whole || is_copied(path));
             if !is_whole && from > SequenceNumber::MIN {
                 found.add_others(copying, copied);
             }
@@ -258,7 +258,7 @@ mod reading {
             read.healed += healed;
         };
         if is_whole {
-            let theirs = CaptureFindings::of(&kept, copying.from, &|_| true);
+            let theirs = CaptureFindings::audit(&kept, copying.from, &|_| true);
             let is_told = |path: &Path| {
                 let copy = path.strip_prefix(copying.from).map(|path| copying.to.join(path));
                 copy.is_ok_and(|copy| found.damaged.iter().any(|one| one.path == copy))
@@ -342,7 +342,7 @@ mod reading {
     }
 
     impl CaptureFindings {
-        fn of(kept: &Kept, dir: &Path, is_to_be_read: &dyn Fn(&Path) -> bool) -> CaptureFindings {
+        fn audit(kept: &Kept, dir: &Path, is_to_be_read: &dyn Fn(&Path) -> bool) -> CaptureFindings {
             let mut found = CaptureFindings::default();
             let looked_at = RefCell::new(BTreeSet::new());
             for (directory, snapshots) in kept {

@@ -123,7 +123,7 @@ impl BackupRun<'_> {
     /// Checks a part as it stands in one of the two files of its segment. A seal is one of the whole segment.
     fn check_frames(&self, part: &SegmentPart, segment: &Segment) -> Result<(SegmentFindings, Spot)> {
         let mut checked = SegmentFindings::default();
-        let mut sealed = SealVerifier::of(self.storage().as_ref(), &part.source)?;
+        let mut sealed = SealVerifier::from_segment(self.storage().as_ref(), &part.source)?;
         let from = if sealed.is_some() { Spot::head_of(&part.source) } else { part.from };
         let end = check(self.storage().as_ref(), segment, from, &mut |frame| {
             let header = frame.header;

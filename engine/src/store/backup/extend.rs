@@ -28,7 +28,7 @@ pub(super) struct Tip {
 
 impl Tip {
     /// Looks at the copy in the directory `dir`. Returns `None` if anything about it is out of the ordinary.
-    pub(super) fn of(storage: &dyn Storage, dir: &Path) -> Option<Tip> {
+    pub(super) fn read(storage: &dyn Storage, dir: &Path) -> Option<Tip> {
         let chain = chain::discover(storage, dir).ok()?;
         if chain.missing.is_some() || !chain.beyond.is_empty() {
             return None;
@@ -81,7 +81,7 @@ fn is_end_segment(before: &Segment, last: &Segment) -> bool {
 
 impl BackupRun<'_> {
     /// Copies what an older copy lacks.
-    pub(super) fn again(&self, tip: Option<Tip>) -> Result<BackupReport> {
+    pub(super) fn update_copy(&self, tip: Option<Tip>) -> Result<BackupReport> {
         let mut copied = CopyTotals::default();
         let grown = match &tip {
             Some(tip) => self.grown_from(tip)?.map(|at| (tip, at)),

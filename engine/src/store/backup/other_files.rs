@@ -32,7 +32,7 @@ impl BackupRun<'_> {
         let mut directories = vec![(self.from.to_owned(), dir.to_owned())];
         while let Some((from, to)) = directories.pop() {
             let is_session = from == self.from;
-            let Some(entries) = self.listed(&from)? else { continue };
+            let Some(entries) = self.list_directory(&from)? else { continue };
             if is_session {
                 self.miss_captures(&entries, dir, copied)?;
             }
@@ -40,7 +40,7 @@ impl BackupRun<'_> {
             let _ = self.storage().remove_file(&to.join(COPIED));
             for entry in entries.iter().filter(|entry| !is_session || is_beside(entry)) {
                 let (from, to) = (from.join(&entry.name), to.join(&entry.name));
-                if let Some(wanted) = self.wanted(&from, entry.kind) {
+                if let Some(wanted) = self.expected_kind(&from, entry.kind) {
                     copied.note_irregular(&from, entry.kind, wanted);
                     continue;
                 }
@@ -69,7 +69,7 @@ impl BackupRun<'_> {
 
     /// Returns what should stand at a path of the session where captures are kept, if something else is found there. Of other paths a
     /// host makes what it likes.
-    fn wanted(&self, path: &Path, found: EntryKind) -> Option<EntryKind> {
+    fn expected_kind(&self, path: &Path, found: EntryKind) -> Option<EntryKind> {
         let captures = layout::captures_dir(self.from);
         let name = path.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
         let is_hex = name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -110,7 +110,7 @@ impl BackupRun<'_> {
     }
 
     /// Returns the names in a directory; `None` if it is gone.
-    fn listed(&self, directory: &Path) -> Result<Option<Vec<DirectoryEntry>>> {
+    fn list_directory(&self, directory: &Path) -> Result<Option<Vec<DirectoryEntry>>> {
         match self.storage().list(directory) {
             Ok(entries) => Ok(Some(entries)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

@@ -108,7 +108,7 @@ struct CapturedRun {
 impl CapturedRun {
     /// Returns the record that names what the run left, once it is over, and of which resources. A restore that was not done left
     /// none: it may have worked on another directory.
-    fn left(&self) -> Option<(SequenceNumber, &Resources)> {
+    fn resources_left(&self) -> Option<(SequenceNumber, &Resources)> {
         let end = self.end?;
         match self.outcome? {
             Outcome::Committed | Outcome::Suspended if !self.rolled_back => Some((end, &self.after)),
@@ -237,7 +237,9 @@ impl CaptureSelection<'_> {
             if found == all {
                 return last_end;
             }
-            let Some((record, resources)) = named.runs.get(*at).and_then(CapturedRun::left) else { continue };
+            let Some((record, resources)) = named.runs.get(*at).and_then(CapturedRun::resources_left) else {
+                continue;
+            };
             if !found.holds(resources) && self.path.is_live(*end, position) {
                 found.extend(resources);
                 self.kept.insert(record);
@@ -274,7 +276,7 @@ impl CaptureSelection<'_> {
                     None => return,
                 },
                 None => {
-                    let Some((record, resources)) = run.left() else { continue };
+                    let Some((record, resources)) = run.resources_left() else { continue };
                     found.extend(resources);
                     self.kept.insert(record);
                 }
@@ -433,17 +435,17 @@ pub(super) fn sweep(
     };
     let (keep, give_up) = (of(&in_use.kept), of(&in_use.given_up));
     let asked = CaptureCollectOptions { keep: &keep, give_up: &give_up, pool, dry_run };
-    Ok(swept(collect_snapshots(store, &asked)?))
+    Ok(sweep_outcome(collect_snapshots(store, &asked)?))
 }
 
 /// Takes out of the pool what no session has.
 #[cfg(feature = "host-filesystem")]
 pub(super) fn sweep_pool(pool: &Path, dry_run: bool) -> Result<SweepOutcome> {
-    Ok(swept(foldlog_filesystem::collect_pool(pool, dry_run)?))
+    Ok(sweep_outcome(foldlog_filesystem::collect_pool(pool, dry_run)?))
 }
 
 #[cfg(feature = "host-filesystem")]
-fn swept(removed: foldlog_filesystem::Collection) -> SweepOutcome {
+fn sweep_outcome(removed: foldlog_filesystem::Collection) -> SweepOutcome {
     let collected =
         CollectedFiles { captures: removed.objects, bytes: removed.bytes, ..CollectedFiles::default() };
     SweepOutcome { collected, left: removed.left }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use uuid::Uuid;
 
-use super::{CollectOptions, CollectReport, FileSweeper, Store, removed};
+use super::{CollectOptions, CollectReport, FileSweeper, Store, check_removal};
 use crate::error::{Error, Result};
 use crate::log::{decisions, layout, lock};
 use crate::session::LoadedSession;
@@ -61,7 +61,7 @@ impl FileSweeper<'_> {
         if self.dry_run {
             return Ok(());
         }
-        removed("remove", directory, self.storage().remove_dir_all(directory))
+        check_removal("remove", directory, self.storage().remove_dir_all(directory))
     }
 }
 
@@ -74,7 +74,7 @@ impl Store {
         recordless: &BTreeSet<Uuid>,
         report: &mut CollectReport,
     ) -> Result<()> {
-        let mut sweeping = FileSweeper::of(self, options.dry_run);
+        let mut sweeping = FileSweeper::new(self, options.dry_run);
         let sessions = layout::sessions_dir(&self.inner.root);
         let mut is_synced = options.dry_run;
         for entry in sweeping.list(&sessions)? {
@@ -129,7 +129,7 @@ impl Store {
             .filter_map(|entry| Some((holder(&entry.name)?, entry.len)))
             .collect();
         let ids: Vec<Uuid> = notes.iter().map(|(id, _)| *id).collect();
-        let held = lock::held(self.storage(), &self.inner.root, &ids)?;
+        let held = lock::find_holders(self.storage(), &self.inner.root, &ids)?;
         for (id, len) in notes.into_iter().filter(|(id, _)| !held.contains_key(id)) {
             // Nobody else may take the lock, and leave a note, between the look and the removal.
             let kept = match self.keep(id, true) {

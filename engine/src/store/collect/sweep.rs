@@ -16,7 +16,7 @@ use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, DirectoryEntry, EntryKind, Storage};
 
 /// Returns the error of a removal; what was gone already is none.
-pub(in crate::store) fn removed(op: &'static str, path: &Path, done: io::Result<()>) -> Result<()> {
+pub(in crate::store) fn check_removal(op: &'static str, path: &Path, done: io::Result<()>) -> Result<()> {
     match done {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io(op, path, error)),
         _ => Ok(()),
@@ -32,7 +32,7 @@ pub(super) struct FileSweeper<'a> {
 }
 
 impl FileSweeper<'_> {
-    pub(super) fn of(store: &Store, dry_run: bool) -> FileSweeper<'_> {
+    pub(super) fn new(store: &Store, dry_run: bool) -> FileSweeper<'_> {
         FileSweeper { store, dry_run, collected: CollectedFiles::default(), left: Vec::new() }
     }
 
@@ -99,7 +99,7 @@ impl FileSweeper<'_> {
         if self.dry_run {
             return Ok(());
         }
-        removed("remove", path, self.storage().remove_file(path))
+        check_removal("remove", path, self.storage().remove_file(path))
     }
 
     /// Collects the objects whose names are not among `named`.
@@ -166,7 +166,8 @@ impl FileSweeper<'_> {
     /// Collects the images that no opening of a log with so many records uses.
     pub(super) fn images(&mut self, dir: &Path, next_sequence: SequenceNumber) -> Result<()> {
         let directory = layout::snapshots_dir(dir);
-        let of_log: BTreeSet<_> = image_files::kept(self.storage().as_ref(), dir, next_sequence).collect();
+        let of_log: BTreeSet<_> =
+            image_files::usable_images(self.storage().as_ref(), dir, next_sequence).collect();
         let is_image = |name: &str| {
             name.ends_with(image_files::UNFINISHED_SUFFIX) || layout::image_position(name).is_some()
         };

@@ -42,7 +42,7 @@ pub(super) enum TargetCompression {
 
 impl TargetCompression {
     /// Notes how the segments are to be kept, before any is written anew.
-    pub(super) fn of(
+    pub(super) fn from_session(
         storage: &dyn Storage,
         read: &LoadedSession,
         options: &CompactOptions,

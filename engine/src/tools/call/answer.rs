@@ -201,7 +201,7 @@ impl EncodedToolResult {
     /// # Errors
     ///
     /// [`ToolError::Engine`] with [`Error::Encode`] if the value cannot be encoded.
-    pub(in crate::tools) fn of<T: Serialize>(
+    pub(in crate::tools) fn encode<T: Serialize>(
         tool: &str,
         result: ToolResult<T>,
     ) -> Result<EncodedToolResult, ToolError> {

@@ -153,15 +153,15 @@ impl<T: AsyncTool> AsyncToolAdapter<T> {
         AsyncToolAdapter(Arc::new(tool))
     }
 
-    fn answering(&self, arguments: &str, task: ToolMethod, context: &ToolContext) -> ToolFuture {
+    fn build_future(&self, arguments: &str, task: ToolMethod, context: &ToolContext) -> ToolFuture {
         let (tool, within) = (Arc::clone(&self.0), context.clone());
         let parameters = parameters::<T::Parameters>(arguments);
         let answer = async move {
             let parameters = parameters?;
             match &task {
-                ToolMethod::Call => EncodedToolResult::of(T::NAME, tool.call(parameters, &within).await?),
+                ToolMethod::Call => EncodedToolResult::encode(T::NAME, tool.call(parameters, &within).await?),
                 ToolMethod::Undo(undone) => {
-                    EncodedToolResult::of(T::NAME, tool.undo(parameters, undone, &within).await?)
+                    EncodedToolResult::encode(T::NAME, tool.undo(parameters, undone, &within).await?)
                 }
                 ToolMethod::Verify(interrupted) => EncodedToolResult::of_verified(
                     T::NAME,
@@ -195,11 +195,11 @@ impl<T: AsyncTool> AnyTool for AsyncToolAdapter<T> {
     }
 
     fn call(&self, arguments: &str, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
-        answered(self.answering(arguments, ToolMethod::Call, context))
+        wait_for_answer(self.build_future(arguments, ToolMethod::Call, context))
     }
 
     fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
-        answered(self.answering(&undone.arguments, ToolMethod::Undo(undone.clone()), context))
+        wait_for_answer(self.build_future(&undone.arguments, ToolMethod::Undo(undone.clone()), context))
     }
 
     fn verifies(&self) -> bool {
@@ -211,11 +211,15 @@ impl<T: AsyncTool> AnyTool for AsyncToolAdapter<T> {
         interrupted: &InterruptedCall,
         context: &ToolContext,
     ) -> Result<EncodedToolResult, ToolError> {
-        answered(self.answering(&interrupted.arguments, ToolMethod::Verify(interrupted.clone()), context))
+        wait_for_answer(self.build_future(
+            &interrupted.arguments,
+            ToolMethod::Verify(interrupted.clone()),
+            context,
+        ))
     }
 
     fn start(&self, arguments: &str, context: &ToolContext) -> Option<ToolFuture> {
-        Some(self.answering(arguments, ToolMethod::Call, context))
+        Some(self.build_future(arguments, ToolMethod::Call, context))
     }
 }
 
@@ -227,13 +231,13 @@ pub(super) fn inside(
     Box::pin(InsideCall {
         context: context.clone(),
         future: Some(Box::pin(answer)),
-        stopped: context.stopped(),
+        stopped: context.listen_for_stop(),
         late: context.deadline().map(Alarm::at),
     })
 }
 
 /// Waits for the answer of a tool on this thread, which panics as the tool does.
-pub(super) fn answered(answering: ToolFuture) -> Result<EncodedToolResult, ToolError> {
+pub(super) fn wait_for_answer(answering: ToolFuture) -> Result<EncodedToolResult, ToolError> {
     match wait_for(answering) {
         Some(Ok(answer)) => answer,
         Some(Err(panic)) => resume_unwind(panic),

@@ -111,7 +111,7 @@ impl ToolCommand {
         if !sabotage::is(Breakage::EnvironmentInherited) {
             command.env_clear();
         }
-        let inherited = call.state.inherited().iter();
+        let inherited = call.state.inherited_variables().iter();
         command.envs(inherited.filter_map(|name| Some((name, std::env::var_os(name)?))));
         #[cfg(feature = "host-filesystem")]
         if let Some(workspace) = call.resources().get::<foldlog_filesystem::HostFilesystem>() {

@@ -67,7 +67,7 @@ impl ToolContext {
     /// [acts outside only](crate::tools::Tool::outside_only) gets those alone that are not captured.
     pub fn resources(&self) -> &ResourceRegistry {
         match self.running.info.outside_only {
-            true => self.running.uncaptured(),
+            true => self.running.uncaptured_resources(),
             false => self.running.resources(),
         }
     }
@@ -78,7 +78,7 @@ impl ToolContext {
     /// The call is one transaction, so the run can neither be captured nor restored here: that fails with
     /// [`Error::InsideOperation`].
     pub fn state(&self) -> ExecutionState {
-        let resources = self.running.info.outside_only.then(|| self.running.uncaptured());
+        let resources = self.running.info.outside_only.then(|| self.running.uncaptured_resources());
         self.running.state.within_call(self.session.clone(), resources)
     }
 
@@ -141,7 +141,7 @@ impl ToolContext {
         let (id, seed) = self.child_identity(ordinal);
         let operation = self.operation();
         self.session.announce_child(&ChildAnnounced::new(operation, ordinal, id))?;
-        let (store, durability) = (Store::of(self.session.open_store()), self.session.durability());
+        let (store, durability) = (Store::from_inner(self.session.open_store()), self.session.durability());
         let options = SessionOptions {
             id: Some(id),
             seed: Some(seed),
@@ -215,7 +215,7 @@ impl ToolContext {
     /// Returns futures one of which ends with the next order to stop the call: by a cancellation of it or of one within which it
     /// runs, or by its end.
     #[cfg(feature = "async")]
-    pub(in crate::tools) fn stopped(&self) -> Vec<crate::changes::Listener> {
+    pub(in crate::tools) fn listen_for_stop(&self) -> Vec<crate::changes::Listener> {
         self.running.begun.within.listen()
     }
 

@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 
 use super::answer::{EncodedToolResult, ToolError, ToolResult};
 #[cfg(feature = "async")]
-use super::async_tool::{ToolFuture, answered, inside};
+use super::async_tool::{ToolFuture, inside, wait_for_answer};
 use super::context::ToolContext;
 use super::interruption::InterruptedCall;
 use super::tool::{AnyTool, arguments_text};
@@ -79,14 +79,14 @@ impl DynTool {
     ) -> DynTool {
         let name = name.into();
         let of = name.clone();
-        DynTool::of(
+        DynTool::with_call(
             name,
             schema,
-            Arc::new(move |arguments, context| EncodedToolResult::of(&of, call(arguments, context)?)),
+            Arc::new(move |arguments, context| EncodedToolResult::encode(&of, call(arguments, context)?)),
         )
     }
 
-    fn of(name: SmolStr, schema: serde_json::Value, call: Arc<CallFn>) -> DynTool {
+    fn with_call(name: SmolStr, schema: serde_json::Value, call: Arc<CallFn>) -> DynTool {
         DynTool {
             name,
             description: String::new(),
@@ -128,11 +128,12 @@ impl DynTool {
         let (of, call) = (name.clone(), Arc::new(call));
         let start: Arc<StartFn> = Arc::new(move |arguments, context| {
             let (of, call, within) = (of.clone(), Arc::clone(&call), context.clone());
-            inside(context, async move { EncodedToolResult::of(&of, call(arguments?, within).await?) })
+            inside(context, async move { EncodedToolResult::encode(&of, call(arguments?, within).await?) })
         });
         let waited_for = Arc::clone(&start);
-        let call = Arc::new(move |arguments, context: &_| answered(waited_for(Ok(arguments), context)));
-        DynTool { start: Some(start), ..DynTool::of(name, schema, call) }
+        let call =
+            Arc::new(move |arguments, context: &_| wait_for_answer(waited_for(Ok(arguments), context)));
+        DynTool { start: Some(start), ..DynTool::with_call(name, schema, call) }
     }
 
     /// Sets what the tool does, in words for the model.
@@ -171,7 +172,7 @@ impl DynTool {
     ) -> DynTool {
         let of = self.name.clone();
         let undo: Arc<UndoFn> = Arc::new(move |arguments, undone, context| {
-            EncodedToolResult::of(&of, undo(arguments, undone, context)?)
+            EncodedToolResult::encode(&of, undo(arguments, undone, context)?)
         });
         DynTool { idempotency: Idempotency::Compensate, undo: Some(undo), ..self }
     }

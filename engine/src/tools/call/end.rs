@@ -53,23 +53,23 @@ pub(in crate::tools) struct CallEnd {
 
 impl CallEnd {
     /// Fails the call for `cause`, with the text that the model sees.
-    pub(in crate::tools) fn failed(cause: Cause, message: impl Into<String>) -> CallEnd {
-        CallEnd { cause: Some(cause), ..CallEnd::done(message) }
+    pub(in crate::tools) fn with_cause(cause: Cause, message: impl Into<String>) -> CallEnd {
+        CallEnd { cause: Some(cause), ..CallEnd::with_message(message) }
     }
 
     /// Fails the call, since its handler panicked.
-    pub(in crate::tools) fn panicked(panic: &(dyn Any + Send)) -> CallEnd {
-        CallEnd::failed(Cause::Panic, format!("panicked: {}", panic_message(panic)))
+    pub(in crate::tools) fn from_panic(panic: &(dyn Any + Send)) -> CallEnd {
+        CallEnd::with_cause(Cause::Panic, format!("panicked: {}", panic_message(panic)))
     }
 
     /// Returns how a call ends whose time is over before its handler begins; `None` if it is not.
     pub(in crate::tools) fn too_late(within: &CallScope) -> Option<CallEnd> {
-        let late = || CallEnd::failed(Cause::Deadline, "its time was over before it began").harmless();
+        let late = || CallEnd::with_cause(Cause::Deadline, "its time was over before it began").harmless();
         within.is_late().then(late)
     }
 
     /// Commits the call without an answer's value.
-    pub(in crate::tools) fn done(message: impl Into<String>) -> CallEnd {
+    pub(in crate::tools) fn with_message(message: impl Into<String>) -> CallEnd {
         CallEnd {
             cause: None,
             wait: None,
@@ -86,23 +86,23 @@ impl CallEnd {
 
     /// Describes the ending that follows from what the tool returned. An error that another operation's
     /// deadline or cancellation caused counts as a plain error of this call.
-    pub(in crate::tools) fn of(
+    pub(in crate::tools) fn from_answer(
         answer: std::result::Result<EncodedToolResult, ToolError>,
         within: &CallScope,
     ) -> CallEnd {
         match answer {
             Ok(EncodedToolResult { message, outside, awaits: Some(question), .. }) => {
-                CallEnd { outside, ..CallEnd::waiting(Wait::Awaits(question.expires_after), message) }
+                CallEnd { outside, ..CallEnd::with_wait(Wait::Awaits(question.expires_after), message) }
             }
             Ok(EncodedToolResult { success, message, value, outside, awaits: None, exit_code }) => {
                 let cause = (!success).then_some(Cause::Unsuccessful);
-                CallEnd { cause, value, exit_code, outside, ..CallEnd::done(message) }
+                CallEnd { cause, value, exit_code, outside, ..CallEnd::with_message(message) }
             }
             Err(ToolError::Ask(Question { text, expires_after })) => {
-                CallEnd::waiting(Wait::Asks(expires_after), text).harmless()
+                CallEnd::with_wait(Wait::Asks(expires_after), text).harmless()
             }
             Err(ToolError::Engine(Error::Suspended { session, operation, question, .. })) => {
-                CallEnd::waiting(Wait::Within(session, operation), question)
+                CallEnd::with_wait(Wait::Within(session, operation), question)
             }
             Err(error) => {
                 let cause = match error.cause() {
@@ -113,7 +113,7 @@ impl CallEnd {
                     }
                     cause => cause,
                 };
-                let ending = CallEnd::failed(cause, error.to_string());
+                let ending = CallEnd::with_cause(cause, error.to_string());
                 match error {
                     ToolError::Failed { outside, .. } => CallEnd { outside, ..ending },
                     // The tool's code has not run yet.
@@ -122,7 +122,7 @@ impl CallEnd {
                     | ToolError::Engine(Error::VisibilityExpansion { overrides, .. }) => {
                         match encode("overrides", &overrides) {
                             Ok(encoded) => CallEnd { overrides: Some((overrides, encoded)), ..ending },
-                            Err(error) => CallEnd::failed(Cause::Error, error.to_string()),
+                            Err(error) => CallEnd::with_cause(Cause::Error, error.to_string()),
                         }
                     }
                     _ => ending,
@@ -132,8 +132,8 @@ impl CallEnd {
     }
 
     /// Suspends the call on a question.
-    fn waiting(wait: Wait, question: impl Into<String>) -> CallEnd {
-        CallEnd { wait: Some(wait), ..CallEnd::done(question) }
+    fn with_wait(wait: Wait, question: impl Into<String>) -> CallEnd {
+        CallEnd { wait: Some(wait), ..CallEnd::with_message(question) }
     }
 
     /// Returns the outcome that the end records.

@@ -39,7 +39,7 @@ use super::programs::Programs;
 use super::report::ToolReport;
 use super::run::{CallEndState, RunningCall};
 use crate::conversation::text_payload;
-use crate::error::{Error, Result, caught};
+use crate::error::{Error, Result, catch_panic};
 use crate::operation::{NotUndone, PutBack, ReplacedContent};
 use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::RecordedCaptures;
@@ -71,8 +71,8 @@ pub struct Operation {
 impl fmt::Debug for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Operation")
-            .field("begin", &self.running().begun.begin)
-            .field("tool", &self.running().info.tool)
+            .field("begin", &self.running_call().begun.begin)
+            .field("tool", &self.running_call().info.tool)
             .finish()
     }
 }
@@ -82,38 +82,38 @@ impl Drop for Operation {
         if self.ended {
             return;
         }
-        let begun = &self.running().begun;
+        let begun = &self.running_call().begun;
         if self.context.session.replays() {
-            if !self.running().from_log {
-                self.running().state.end_on_copies();
+            if !self.running_call().from_log {
+                self.running_call().state.end_on_copies();
             }
             return self.context.session.let_go_replayed(begun.begin, false);
         }
-        let Some(leases) = self.running().held.lock().as_ref().map(|held| held.leases.clone()) else {
+        let Some(leases) = self.running_call().held.lock().as_ref().map(|held| held.leases.clone()) else {
             return;
         };
-        let running = Arc::clone(self.running());
+        let running = Arc::clone(self.running_call());
         let dropped =
-            move || running.finish(CallEnd::failed(Cause::Dropped, "dropped without an end")).map(drop);
-        self.running().begun.abandon(Arc::new(dropped));
+            move || running.finish(CallEnd::with_cause(Cause::Dropped, "dropped without an end")).map(drop);
+        self.running_call().begun.abandon(Arc::new(dropped));
         if let Some(guest) = leases.as_deref().and_then(Leases::guest) {
-            guest.abandon(self.running().state.session());
+            guest.abandon(self.running_call().state.session());
         }
         #[cfg(feature = "async")]
         if self.ends_soon && !sabotage::is(Breakage::DroppedLeftOpen) {
-            self.running().begun.end_soon();
+            self.running_call().begun.end_soon();
         }
     }
 }
 
 impl Operation {
-    fn running(&self) -> &Arc<RunningCall> {
+    fn running_call(&self) -> &Arc<RunningCall> {
         &self.context.running
     }
 
     /// Returns the operation id: the sequence number of its first `tool_begin`. Stable across re-runs.
     pub fn id(&self) -> OperationId {
-        self.running().begun.within.operation()
+        self.running_call().begun.within.operation()
     }
 
     /// Returns the context of the call, for the tool to work with.
@@ -126,13 +126,13 @@ impl Operation {
     /// ended; its changes are rolled back even if it reports success. If it has not ended after the store's
     /// [grace](crate::StoreOptions::grace), it counts as [stuck](Session::stuck_operations).
     pub fn cancel(&self) {
-        self.running().begun.cancel();
+        self.running_call().begun.cancel();
     }
 
     /// Says that another thread ends the call. Until then, the thread that began it is refused with
     /// [`Error::InsideOperation`] where it would have to wait for the call; from then on it waits, as other threads do.
     pub fn hand_over(&self) {
-        self.running().begun.hand_over();
+        self.running_call().begun.hand_over();
     }
 
     /// Ends the call with what the tool answered. The call's changes are rolled back if the result reports
@@ -194,13 +194,13 @@ impl Operation {
     /// process, has ended it. A session that fails with [`Error::Poisoned`] has to be opened again first.
     pub fn end<T: Serialize>(self, result: ToolResult<T>) -> Result<ToolReport> {
         let ToolResult { success, message, value, outside, awaits, exit_code } = result;
-        let value = match value.map(|value| encode(&self.running().info.tool, &value)).transpose() {
+        let value = match value.map(|value| encode(&self.running_call().info.tool, &value)).transpose() {
             Ok(value) => value,
             // A result that cannot be recorded fails the call, as it does for a tool that runs here.
             Err(error) => return self.fail(ToolError::failed(error.to_string())),
         };
         let answered = EncodedToolResult { success, message, value, outside, awaits, exit_code };
-        let ending = CallEnd::of(Ok(answered), &self.running().begun.within);
+        let ending = CallEnd::from_answer(Ok(answered), &self.running_call().begun.within);
         self.finish(ending)
     }
 
@@ -211,7 +211,7 @@ impl Operation {
     /// [`Error::VisibilityExpansion`] if `error` asks for more of the prompt to be shown, [`Error::Suspended`]
     /// if it asks for an approval; the call has an end then. Else those of [`end`](Operation::end).
     pub fn fail(self, error: ToolError) -> Result<ToolReport> {
-        let ending = CallEnd::of(Err(error), &self.running().begun.within);
+        let ending = CallEnd::from_answer(Err(error), &self.running_call().begun.within);
         self.finish(ending)
     }
 
@@ -222,12 +222,12 @@ impl Operation {
     ///
     /// Those of [`end`](Operation::end).
     pub fn abort(self, reason: &str) -> Result<ToolReport> {
-        self.finish(CallEnd::failed(Cause::Cancelled, reason))
+        self.finish(CallEnd::with_cause(Cause::Cancelled, reason))
     }
 
     /// Returns the captures of the resources from before the call; none once it is over.
     pub(in crate::tools) fn before(&self) -> CaptureSet {
-        self.running().held.lock().as_ref().map(|held| held.before.clone()).unwrap_or_default()
+        self.running_call().held.lock().as_ref().map(|held| held.before.clone()).unwrap_or_default()
     }
 
     /// Confirms, directly before the tool starts, that the session is still this worker's.
@@ -235,8 +235,8 @@ impl Operation {
     /// # Errors
     ///
     /// Those of [`Session::confirm_claim`]. The call is left open then, and its tool must not start.
-    pub(in crate::tools) fn confirmed(self) -> Result<Operation> {
-        if self.running().info.only_reads() {
+    pub(in crate::tools) fn confirm_claim(self) -> Result<Operation> {
+        if self.running_call().info.only_reads() {
             return Ok(self);
         }
         let confirmed = self.context.session.confirm_claim();
@@ -246,7 +246,7 @@ impl Operation {
     /// Does what [`confirmed`](Operation::confirmed) does, for async hosts.
     #[cfg(feature = "async")]
     pub(in crate::tools) async fn confirmed_async(self) -> Result<Operation> {
-        if self.running().info.only_reads() {
+        if self.running_call().info.only_reads() {
             return Ok(self);
         }
         let confirmed = self.context.session.confirm_claim_async().await;
@@ -255,7 +255,7 @@ impl Operation {
 
     fn if_confirmed(mut self, confirmed: Result<()>) -> Result<Operation> {
         if let Err(error) = confirmed {
-            self.running().leave_open();
+            self.running_call().leave_open();
             self.ended = true;
             return Err(error);
         }
@@ -275,7 +275,7 @@ impl Operation {
     ///
     /// Those of [`end`](Operation::end) and [`fail`](Operation::fail).
     pub(in crate::tools) fn finish(mut self, ending: CallEnd) -> Result<ToolReport> {
-        let report = self.running().finish_and_raise(ending);
+        let report = self.running_call().finish_and_raise(ending);
         self.ended = report.is_ok();
         report
     }
@@ -311,7 +311,7 @@ impl Operation {
         let mut admission = session.admit(reads_only, patience, asker.clone())?;
         // What ran while this call waited may have made it needless.
         still_due()?;
-        let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
+        let info = CallInfo { parent: session.call_scope().map(|within| within.operation()), ..info };
         // A nested call works under the leases of the call around it, and one that is closed needs none.
         let works = info.parent.is_none() && info.closed.is_none();
         let leases = if works { state.lease(reads_only, patience, &asker)? } else { None };
@@ -322,10 +322,10 @@ impl Operation {
             }
         }
         if let Some(leases) = leases.as_deref().filter(|_| !reads_only) {
-            caught("the mark of a workspace", || leases.open())?;
+            catch_panic("the mark of a workspace", || leases.open())?;
         }
-        let tag = || tagged("pre", info.call_id.as_deref());
-        let captured = || caught("the resources before the call", || state.capture(until, tag));
+        let tag = || capture_tag("pre", info.call_id.as_deref());
+        let captured = || catch_panic("the resources before the call", || state.capture(until, tag));
         let before = if reads_only { CaptureSet::default() } else { captured()? };
         // A restore is about to replace what is there, and reports itself what it finds.
         if info.restores.is_none() && info.parent.is_none() {
@@ -345,7 +345,7 @@ impl Operation {
         info: CallInfo,
         arguments: &str,
     ) -> Result<Operation> {
-        let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
+        let info = CallInfo { parent: session.call_scope().map(|within| within.operation()), ..info };
         let text = text_payload(arguments);
         let begun = session.begin_run_again(&info.to_begin(&text))?;
         let held = CallEndState { text, ..CallEndState::default() };
@@ -365,7 +365,7 @@ impl Operation {
         let running = Arc::new(RunningCall {
             // An abandoned operation must not keep its session open: whoever waits for it ends it, or the
             // closing does.
-            state: state.uncounted(),
+            state: state.clone_uncounted(),
             begun,
             info,
             programs: Programs::default(),
@@ -394,7 +394,7 @@ impl Operation {
             let reason = "it replays recorded records, and in this replay no tool runs";
             return Err(Error::ReadOnly { session: session.id(), reason: reason.to_owned() });
         }
-        let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
+        let info = CallInfo { parent: session.call_scope().map(|within| within.operation()), ..info };
         let text = text_payload(arguments);
         let begun = session.begin_run_again(&info.to_begin(&text))?;
         let recorded = session.read_begin(begun.begin, |begin| begin.resources);
@@ -405,7 +405,7 @@ impl Operation {
 }
 
 /// Returns the tag of a capture: `side` and the provider's id of the call, if it has one.
-fn tagged(side: &str, call_id: Option<&str>) -> Option<String> {
+fn capture_tag(side: &str, call_id: Option<&str>) -> Option<String> {
     call_id.map(|call_id| [side, ":", call_id].concat())
 }
 
@@ -494,17 +494,17 @@ impl RunningCall {
             _ => None,
         };
         if let Some((cause, reason)) = stopped.filter(|_| ending.cause.is_none()) {
-            ending = CallEnd { outside: ending.outside, ..CallEnd::failed(cause, reason) };
+            ending = CallEnd { outside: ending.outside, ..CallEnd::with_cause(cause, reason) };
         }
         let is_about_another = self.info.undoes.is_some() || self.info.verifies.is_some();
         if ending.wait.is_some() && (is_about_another || self.info.restores.is_some()) {
-            ending = CallEnd::failed(
+            ending = CallEnd::with_cause(
                 Cause::Error,
                 "what undoes or verifies another call cannot ask, nor leave its result to somebody",
             );
         }
         if matches!(ending.wait, Some(Wait::Awaits(_))) && self.info.parent.is_some() {
-            ending = CallEnd::failed(
+            ending = CallEnd::with_cause(
                 Cause::Error,
                 "a call within another one cannot leave its result to somebody",
             );
@@ -518,27 +518,27 @@ impl RunningCall {
         let mut unended =
             CallEndGuard { running: self, ended: false, before: before.clone(), _leases: leases };
         if !self.programs.end() && ending.cause.is_none() {
-            ending = CallEnd::failed(Cause::Error, "a program that the tool started does not end");
+            ending = CallEnd::with_cause(Cause::Error, "a program that the tool started does not end");
         }
         if let Some(children) = self.children.get() {
             let mut children = children.lock();
             if let Some(reason) = children.refusal().filter(|_| ending.cause.is_none()) {
-                ending = CallEnd::failed(Cause::Error, reason);
+                ending = CallEnd::with_cause(Cause::Error, reason);
             }
             ending.tell(std::mem::take(&mut children.put_back));
         }
         let mut after = None;
         if ending.keeps() && !self.info.reads_only {
-            let tag = || tagged("post", self.info.call_id.as_deref());
+            let tag = || capture_tag("post", self.info.call_id.as_deref());
             let until = self.begun.within.until();
-            match caught("the resources after the call", || self.state.capture(until, tag)) {
+            match catch_panic("the resources after the call", || self.state.capture(until, tag)) {
                 // Parts of a capture that cannot be stopped, such as a sync, may have passed the deadline.
                 _ if self.begun.within.is_late() => {
-                    ending = CallEnd::failed(Cause::Deadline, "its deadline passed");
+                    ending = CallEnd::with_cause(Cause::Deadline, "its deadline passed");
                 }
                 Ok(captures) => after = Some(captures),
                 Err(error) => {
-                    ending = CallEnd::failed(
+                    ending = CallEnd::with_cause(
                         Cause::Error,
                         format!("the resources cannot be captured after the call: {error}"),
                     );
@@ -566,13 +566,13 @@ impl RunningCall {
         if let Some(reason) = unrecorded {
             // The log keeps room for an end that is no longer than this.
             if ending.cause.is_none() {
-                ending = CallEnd::failed(Cause::Error, &reason);
+                ending = CallEnd::with_cause(Cause::Error, &reason);
                 found = self.roll_back(&before, &mut ending)?;
             }
             (ending.message, ending.value, ending.overrides, after) =
                 (short(&ending.message), None, None, None);
             let not_undone = std::mem::take(&mut ending.not_undone);
-            let counted = ending.replaced.iter().map(ReplacedContent::counted).collect();
+            let counted = ending.replaced.iter().map(ReplacedContent::without_paths).collect();
             let replaced = std::mem::replace(&mut ending.replaced, counted);
             recorded = self.record(&ending, found.as_ref(), &mut text);
             (ending.not_undone, ending.replaced) = (not_undone, replaced);
@@ -604,7 +604,9 @@ impl RunningCall {
                 };
                 recorded.and_then(|recorded| self.state.differ_from(recorded))
             }
-            false => self.restore(&before.undoing(self.begun.within.operation())).map(|_| BTreeMap::new()),
+            false => {
+                self.restore(&before.with_undone(self.begun.within.operation())).map(|_| BTreeMap::new())
+            }
         };
         self.state.end_on_copies();
         let ended =
@@ -618,13 +620,13 @@ impl RunningCall {
         if self.info.reads_only {
             return Ok(None);
         }
-        let before = before.undoing(self.begun.within.operation());
+        let before = before.with_undone(self.begun.within.operation());
         let rollback = Rollback {
             begin: self.begun.begin,
             before: &before,
             all: self.info.restores == Some(RestoreScope::All),
             earlier: RecordedCaptures::new(),
-            tag: tagged("rollback", self.info.call_id.as_deref()),
+            tag: capture_tag("rollback", self.info.call_id.as_deref()),
             until: None,
         };
         let RollbackPlan { found, target, told: mut put_back } = self.state.prepare_rollback(rollback)?;
@@ -676,7 +678,7 @@ impl RunningCall {
         text: &'a mut Vec<u8>,
     ) -> ToolEnd<'a> {
         let begin = self.begun.begin;
-        let mut shown = MsgpackWriter::reusing(std::mem::take(text));
+        let mut shown = MsgpackWriter::reuse_buffer(std::mem::take(text));
         shown.str(&ending.message);
         *text = shown.finish();
         ToolEnd {
@@ -744,7 +746,7 @@ impl RunningCall {
             let snapshot = Snapshot { session: session.id(), position, time_us, tag, policies };
             let side = if phase == SnapshotPhase::PreTool { "pre" } else { "post" };
             let metadata = SnapshotMetadata {
-                tag: tagged(side, self.info.call_id.as_deref()),
+                tag: capture_tag(side, self.info.call_id.as_deref()),
                 tool_call_id: self.info.call_id.clone(),
                 tool_name: Some(self.info.tool.clone()),
                 phase,
@@ -793,7 +795,7 @@ mod tests {
         let options = ExecuteOptions { deadline: Some(Duration::from_secs(20)), ..ExecuteOptions::default() };
         let call = ToolCall::new("elsewhere", "{}");
         let outer = runner.begin(&call, &ExecuteOptions::default()).unwrap();
-        let (within, core) = (runner.within(outer.context()), Arc::clone(outer.running()));
+        let (within, core) = (runner.within(outer.context()), Arc::clone(outer.running_call()));
         drop(outer);
         // Replaces what dropping the operation left to be run: another thread's call comes first, at that
         // very moment.
@@ -801,7 +803,7 @@ mod tests {
         let (inner, again) = (call.clone(), Arc::clone(&core));
         let dropped = move || {
             tells.send(within.begin(&inner, &options)).unwrap();
-            again.finish(CallEnd::failed(Cause::Dropped, "dropped without an end")).map(drop)
+            again.finish(CallEnd::with_cause(Cause::Dropped, "dropped without an end")).map(drop)
         };
         core.begun.abandon(Arc::new(dropped));
         let next = runner.begin(&call, &options);

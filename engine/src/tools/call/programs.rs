@@ -50,8 +50,8 @@ use crate::generator::Generator;
 use crate::operation::PROGRAMS;
 use crate::process::cgroup::Cgroup;
 use crate::process::{
-    GONE_WITHIN, QUIET_ROUNDS, end_child, has_ended, here, is_any_left, kill_each, poll, start_leader,
-    started,
+    GONE_WITHIN, QUIET_ROUNDS, boot_and_namespace, end_child, has_ended, is_any_left, kill_each, poll,
+    start_leader, start_time,
 };
 use crate::sabotage::{self, Breakage};
 use crate::session::Session;
@@ -168,24 +168,27 @@ impl Group {
     /// # Errors
     ///
     /// Those of reading the log.
-    pub(in crate::tools) fn recorded(session: &Session, from: SequenceNumber) -> EngineResult<Vec<Group>> {
-        session.observed(PROGRAMS, from)
+    pub(in crate::tools) fn read_recorded(
+        session: &Session,
+        from: SequenceNumber,
+    ) -> EngineResult<Vec<Group>> {
+        session.observed_from(PROGRAMS, from)
     }
 
     /// Describes the group of a leader that runs. Returns `None` if the system does not say when the leader
     /// started.
-    fn of(leader: &Child, marked: &ProgramTracker) -> Option<Group> {
+    fn from_leader(leader: &Child, marked: &ProgramTracker) -> Option<Group> {
         let group = i32::try_from(leader.id()).ok()?;
-        let (boot, namespace) = here();
+        let (boot, namespace) = boot_and_namespace();
         let mark = Some(marked.mark.clone());
         let cgroup = marked.cgroup.as_ref().and_then(|it| it.directory().to_str()).map(str::to_owned);
-        Some(Group { group, started: started(group)?, boot, namespace, mark, cgroup })
+        Some(Group { group, started: start_time(group)?, boot, namespace, mark, cgroup })
     }
 
     /// Terminates the programs, and waits up to [`GONE_WITHIN`] until none runs any more. A process that only
     /// has the same number is left alone. Returns `false` if a program does not end.
     pub(in crate::tools) fn is_gone(&self) -> bool {
-        let (boot, namespace) = here();
+        let (boot, namespace) = boot_and_namespace();
         if self.boot.is_none() || self.boot != boot {
             // The machine was started again since, so none of the programs runs.
             return true;
@@ -194,7 +197,8 @@ impl Group {
         // In another namespace the process ids mean others; those programs that this one shows have the mark.
         let is_group_gone = self.namespace != namespace || self.is_group_gone(until);
         let Some(mark) = self.mark.as_ref().filter(|mark| mark.is_sound()) else { return is_group_gone };
-        let cgroup = self.cgroup.as_deref().and_then(|path| Cgroup::recorded(path, &mark.group_name()));
+        let cgroup =
+            self.cgroup.as_deref().and_then(|path| Cgroup::from_recorded_path(path, &mark.group_name()));
         end_marked(mark, cgroup.as_ref(), until) && is_group_gone
     }
 
@@ -202,12 +206,12 @@ impl Group {
     /// process that started it is gone.
     fn is_group_gone(&self, until: Instant) -> bool {
         let (group, since) = (self.group, self.started);
-        if started(group) == Some(since) {
+        if start_time(group) == Some(since) {
             let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
         }
         // If another process has the leader's number, the whole group is gone: the system keeps the number of
         // a group in use.
-        let is_gone = || started(group).is_some_and(|now| now != since) || !is_any_left(group);
+        let is_gone = || start_time(group).is_some_and(|now| now != since) || !is_any_left(group);
         poll(|| is_gone() || clock::is_past(until));
         is_gone()
     }
@@ -221,7 +225,7 @@ struct ProgramTracker {
 
 impl ProgramTracker {
     /// Draws the mark of a call, and makes its control group if the system allows that.
-    fn of(call: &ActiveCall) -> ProgramTracker {
+    fn new(call: &ActiveCall) -> ProgramTracker {
         let mark = ProgramMark::draw(call);
         let cgroup = Cgroup::make(&mark.group_name());
         ProgramTracker { mark, cgroup }
@@ -280,10 +284,10 @@ impl State {
     /// [`ToolError::Failed`] if the leader cannot be started, [`ToolError::Engine`] if the record cannot be
     /// written.
     fn lead(&mut self, call: &ActiveCall) -> Result<(), ToolError> {
-        let marked = self.marked.insert(ProgramTracker::of(call));
+        let marked = self.marked.insert(ProgramTracker::new(call));
         let kill_file = marked.cgroup.as_ref().map(Cgroup::kill_file);
         let leader = self.leader.insert(start_leader(kill_file.as_deref().map(Path::as_os_str))?);
-        if let Some(group) = Group::of(leader, marked) {
+        if let Some(group) = Group::from_leader(leader, marked) {
             call.handle().record_fact(PROGRAMS, &group)?;
         }
         Ok(())
@@ -292,7 +296,7 @@ impl State {
 
 /// Returns the error for a program that does not run to its end: the call's deadline passed, or the call is
 /// cancelled or over.
-fn stopped(call: &CallScope) -> ToolError {
+fn stop_error(call: &CallScope) -> ToolError {
     if call.is_late() {
         return ToolError::Engine(Error::DeadlineExceeded { operation: Some(call.operation()) });
     }
@@ -323,7 +327,7 @@ impl Programs {
         let mut state = self.state.lock();
         if state.over || call.within.is_cancelled() {
             drop(state);
-            return Err(stopped(&call.within));
+            return Err(stop_error(&call.within));
         }
         // Without its leader, the group would outlive this process. The old group ends before there is a new
         // one.
@@ -388,7 +392,7 @@ impl Programs {
         if !end_child(child, clock::after(GONE_WITHIN)) {
             self.state.lock().remains = true;
         }
-        Err(stopped(&call.within))
+        Err(stop_error(&call.within))
     }
 
     /// Terminates all programs, lets no more start, and waits up to [`GONE_WITHIN`] until they are gone.
@@ -442,8 +446,8 @@ mod tests {
     }
 
     fn group_of(sleeper: &Sleeper) -> Group {
-        let (boot, namespace) = here();
-        let started = started(sleeper.number()).unwrap();
+        let (boot, namespace) = boot_and_namespace();
+        let started = start_time(sleeper.number()).unwrap();
         Group { group: sleeper.number(), started, boot, namespace, mark: None, cgroup: None }
     }
 

@@ -56,7 +56,7 @@ impl RunningCall {
         self.state.resources()
     }
 
-    pub(in crate::tools) fn uncaptured(&self) -> &ResourceRegistry {
+    pub(in crate::tools) fn uncaptured_resources(&self) -> &ResourceRegistry {
         self.uncaptured.get_or_init(|| self.resources().without_captured())
     }
 

@@ -195,11 +195,11 @@ impl<T: Tool> AnyTool for T {
     }
 
     fn call(&self, arguments: &str, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
-        EncodedToolResult::of(T::NAME, Tool::call(self, parameters(arguments)?, context)?)
+        EncodedToolResult::encode(T::NAME, Tool::call(self, parameters(arguments)?, context)?)
     }
 
     fn undo(&self, undone: &InterruptedCall, context: &ToolContext) -> Result<EncodedToolResult, ToolError> {
-        EncodedToolResult::of(T::NAME, Tool::undo(self, parameters(&undone.arguments)?, undone, context)?)
+        EncodedToolResult::encode(T::NAME, Tool::undo(self, parameters(&undone.arguments)?, undone, context)?)
     }
 
     fn verifies(&self) -> bool {

@@ -67,7 +67,7 @@ impl EncodedToolResult {
 
 impl RecordedVerification {
     /// Returns what a tool found out, as the report of the call that asked says it. A call that failed found out nothing.
-    pub(in crate::tools) fn of(report: &ToolReport) -> RecordedVerification {
+    pub(in crate::tools) fn from_report(report: &ToolReport) -> RecordedVerification {
         let Some(value) = report.value.as_ref().filter(|_| report.success) else {
             return RecordedVerification::Unknown;
         };

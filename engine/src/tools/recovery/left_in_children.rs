@@ -29,7 +29,7 @@ pub(super) struct InterruptedChildren {
 
 impl InterruptedChildren {
     /// Opens the interrupted child sessions of these open calls of the run `parent`, and theirs.
-    pub(super) fn of(parent: &ExecutionState, open: &[OpenOperation]) -> Result<InterruptedChildren> {
+    pub(super) fn open(parent: &ExecutionState, open: &[OpenOperation]) -> Result<InterruptedChildren> {
         let mut left = InterruptedChildren::default();
         let mut seen = BTreeSet::from([parent.session().id()]);
         left.find(parent, open, &mut seen)?;
@@ -51,7 +51,7 @@ impl InterruptedChildren {
         seen: &mut BTreeSet<Uuid>,
     ) -> Result<()> {
         let operations: BTreeSet<OperationId> = open.iter().map(|open| open.operation).collect();
-        let mut announced = AnnouncedChildren::of(parent.session(), operations.iter().copied())?;
+        let mut announced = AnnouncedChildren::read(parent.session(), operations.iter().copied())?;
         for operation in operations {
             for child in announced.take(operation).into_values() {
                 if seen.insert(child)
@@ -66,7 +66,7 @@ impl InterruptedChildren {
 
     fn take(&mut self, parent: &ExecutionState, operation: OperationId, child: Uuid) -> Result<()> {
         let session = parent.session();
-        let child = match Store::of(session.open_store()).open_to_recover(child) {
+        let child = match Store::from_inner(session.open_store()).open_to_recover(child) {
             Ok(child) if is_child_of(&child, session.id(), operation) => child,
             Ok(_) | Err(Error::NoSuchSession { .. } | Error::NotASession { .. }) => return Ok(()),
             // Another process has it open, and ends its calls.
@@ -74,7 +74,7 @@ impl InterruptedChildren {
             Err(error) => return Err(error),
         };
         if let Some(first) = child.left_open().first() {
-            self.programs.append(&mut Group::recorded(&child, first.begin)?);
+            self.programs.append(&mut Group::read_recorded(&child, first.begin)?);
             self.runs.push(ExecutionState::new(child, parent.resources().clone()));
         }
         Ok(())

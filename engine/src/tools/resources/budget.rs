@@ -65,7 +65,7 @@ impl BudgetTracker {
     }
 
     /// Returns what the evaluation of this name has spent so far; zero if nothing is recorded for it.
-    pub fn of(&self, evaluation: &str) -> Usage {
+    pub fn usage_of(&self, evaluation: &str) -> Usage {
         self.spent.lock().get(evaluation).copied().unwrap_or_default()
     }
 
@@ -95,12 +95,12 @@ impl Snapshotable for BudgetTracker {
 
     fn record(snapshot: &BudgetSnapshot) -> Result<Option<Vec<u8>>> {
         let mut recorded = Vec::with_capacity(RECORDED_BYTES * (1 + snapshot.spent.len()));
-        msgpack::append(snapshot, &mut recorded).map_err(|error| refused(error.to_string()))?;
+        msgpack::append(snapshot, &mut recorded).map_err(|error| resource_error(error.to_string()))?;
         Ok(Some(recorded))
     }
 
     fn recall(recorded: &[u8]) -> Result<BudgetSnapshot> {
-        msgpack::from_slice(recorded).map_err(|error| refused(error.to_string()))
+        msgpack::from_slice(recorded).map_err(|error| resource_error(error.to_string()))
     }
 
     fn is_unchanged(&self, since: &BudgetSnapshot) -> bool {
@@ -128,6 +128,6 @@ impl Snapshotable for BudgetTracker {
     }
 }
 
-fn refused(reason: String) -> Error {
+fn resource_error(reason: String) -> Error {
     Error::Resource { resource: BudgetTracker::NAME.to_owned(), reason }
 }

@@ -42,9 +42,11 @@ impl ResourceRegistryBuilder {
     /// before each call that may change something, and restores it if the call fails.
     pub fn filesystem<F: Filesystem + Snapshotable>(self, filesystem: Arc<F>) -> Self {
         let shared: Arc<dyn Filesystem> = Arc::clone(&filesystem) as _;
-        self.captured(F::NAME.into(), Arc::clone(&filesystem), |builder, copy| builder.filesystem::<F>(copy))
-            .resource::<F>(filesystem)
-            .resource::<dyn Filesystem>(shared)
+        self.register_captured(F::NAME.into(), Arc::clone(&filesystem), |builder, copy| {
+            builder.filesystem::<F>(copy)
+        })
+        .resource::<F>(filesystem)
+        .resource::<dyn Filesystem>(shared)
     }
 }
 
@@ -160,12 +162,12 @@ mod host {
 
         fn record(snapshot: &FilesystemSnapshot) -> Result<Option<Vec<u8>>> {
             let mut recorded = Vec::new();
-            msgpack::append(snapshot, &mut recorded).map_err(|error| refused(error.to_string()))?;
+            msgpack::append(snapshot, &mut recorded).map_err(|error| resource_error(error.to_string()))?;
             Ok(Some(recorded))
         }
 
         fn recall(recorded: &[u8]) -> Result<FilesystemSnapshot> {
-            msgpack::from_slice(recorded).map_err(|error| refused(error.to_string()))
+            msgpack::from_slice(recorded).map_err(|error| resource_error(error.to_string()))
         }
 
         fn scratch(&self, snapshot: &FilesystemSnapshot) -> Result<Option<HostFilesystem>> {
@@ -189,8 +191,8 @@ mod host {
             let here =
                 last_is_here.then(|| FilesystemSnapshot { directory: present.directory, ..last.clone() });
             let last = here.as_ref().unwrap_or(last);
-            let RewindMerge { snapshot, kept, unknown, left_out } =
-                self.merged(&RewindMergeInputs { target, last, present, overwrite, after_restore })?;
+            let RewindMerge { snapshot, kept, unknown, left_out } = self
+                .merge_for_rewind(&RewindMergeInputs { target, last, present, overwrite, after_restore })?;
             let files = self.rewound(present, &snapshot)?;
             let to = FilesystemSnapshot { unless_changed, ..snapshot };
             Ok(Rewound { to, files, kept, unknown, left_out })
@@ -278,7 +280,7 @@ mod host {
                                 recorded.map(|recorded| Self::recall(&recorded)).transpose()
                             });
                         }
-                        return Ok(Some(ResourceLease::marked(marked)));
+                        return Ok(Some(ResourceLease::with_mark(marked)));
                     }
                     None => {
                         let (resource, holder) =
@@ -299,7 +301,7 @@ mod host {
         RestoreReport { inexact, changed: changed_paths, removed: removed_paths }
     }
 
-    fn refused(reason: String) -> Error {
+    fn resource_error(reason: String) -> Error {
         Error::Resource { resource: HostFilesystem::NAME.to_owned(), reason }
     }
 }

@@ -51,7 +51,7 @@ impl ResourceLease {
     }
 
     /// Creates a lease that keeps `held`, which marks the resource, until the lease is dropped.
-    pub fn marked(held: impl LeaseMark) -> ResourceLease {
+    pub fn with_mark(held: impl LeaseMark) -> ResourceLease {
         ResourceLease { held: LeaseGuard::Marked(Box::new(held)) }
     }
 

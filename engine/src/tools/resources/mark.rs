@@ -79,7 +79,7 @@ struct DirectoryId {
 }
 
 impl DirectoryId {
-    fn of(lease: &WorkspaceLease) -> DirectoryId {
+    fn from_lease(lease: &WorkspaceLease) -> DirectoryId {
         DirectoryId { device: lease.device(), inode: lease.inode() }
     }
 }
@@ -222,7 +222,8 @@ impl MarkedLease {
     /// left the workspace half done, or if nobody can say whether it did.
     pub(crate) fn new(lease: WorkspaceLease, path: &Path, holder: &LeaseHolder<'_>) -> Result<MarkedLease> {
         let unmarked = |lease| MarkedLease { was_before_boot: false, own: Mutex::new(None), lease };
-        let (boot, place) = (FileStorage::new().boot_id().unwrap_or_default(), DirectoryId::of(&lease));
+        let (boot, place) =
+            (FileStorage::new().boot_id().unwrap_or_default(), DirectoryId::from_lease(&lease));
         let found = match lease.mark()? {
             WorkspaceMark::Bytes(bytes) => Some(HolderMark::decode(&bytes).ok_or_else(|| unreadable(path))?),
             WorkspaceMark::TooLong => return Err(unreadable(path)),

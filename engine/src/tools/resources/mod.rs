@@ -30,7 +30,7 @@ use std::time::Instant;
 use foldlog_codec::OperationId;
 use foldlog_filesystem::UnrestoredPath;
 
-use crate::error::{Error, Result, caught};
+use crate::error::{Error, Result, catch_panic};
 use crate::session::SyncCaptures;
 
 mod budget;
@@ -394,7 +394,7 @@ pub(crate) trait AnyResource: SyncCaptures {
 }
 
 /// Returns a capture as the type that the resource `R` makes.
-fn typed<R: Snapshotable>(snapshot: &AnySnapshot) -> Result<&R::Snapshot> {
+fn downcast_snapshot<R: Snapshotable>(snapshot: &AnySnapshot) -> Result<&R::Snapshot> {
     snapshot
         .downcast_ref()
         .ok_or_else(|| Error::SnapshotMismatch(format!("the capture of `{}` is of another type", R::NAME)))
@@ -407,7 +407,7 @@ impl<R: Snapshotable> SyncCaptures for R {
             let earlier: Vec<_> = earlier.iter().filter_map(|recorded| R::recall(recorded).ok()).collect();
             Snapshotable::sync_captures(self, &earlier)
         };
-        caught(R::NAME, sync)
+        catch_panic(R::NAME, sync)
     }
 }
 
@@ -418,17 +418,17 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn restore(&self, snapshot: &AnySnapshot, undoes: Option<OperationId>) -> Result<RestoreReport> {
         match undoes {
-            Some(operation) => self.roll_back(typed::<R>(snapshot)?, operation),
-            None => self.restore_and_tell(typed::<R>(snapshot)?),
+            Some(operation) => self.roll_back(downcast_snapshot::<R>(snapshot)?, operation),
+            None => self.restore_and_tell(downcast_snapshot::<R>(snapshot)?),
         }
     }
 
     fn set_aside(&self, snapshot: &AnySnapshot, operation: OperationId) -> Result<()> {
-        Snapshotable::set_aside(self, typed::<R>(snapshot)?, operation)
+        Snapshotable::set_aside(self, downcast_snapshot::<R>(snapshot)?, operation)
     }
 
     fn check(&self, snapshot: &AnySnapshot) -> Result<()> {
-        Snapshotable::check(self, typed::<R>(snapshot)?)
+        Snapshotable::check(self, downcast_snapshot::<R>(snapshot)?)
     }
 
     fn sync_restored(&self) -> Result<()> {
@@ -436,7 +436,7 @@ impl<R: Snapshotable> AnyResource for R {
     }
 
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>> {
-        R::record(typed::<R>(snapshot)?)
+        R::record(downcast_snapshot::<R>(snapshot)?)
     }
 
     fn recall(&self, recorded: &[u8]) -> Result<AnySnapshot> {
@@ -448,7 +448,7 @@ impl<R: Snapshotable> AnyResource for R {
     }
 
     fn carry_over(&self, recorded: &AnySnapshot) {
-        if let Ok(recorded) = typed::<R>(recorded) {
+        if let Ok(recorded) = downcast_snapshot::<R>(recorded) {
             Snapshotable::carry_over(self, recorded);
         }
     }
@@ -467,17 +467,21 @@ impl<R: Snapshotable> AnyResource for R {
     }
 
     fn is_unchanged(&self, since: &AnySnapshot) -> bool {
-        typed::<R>(since).is_ok_and(|since| Snapshotable::is_unchanged(self, since))
+        downcast_snapshot::<R>(since).is_ok_and(|since| Snapshotable::is_unchanged(self, since))
     }
 
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool {
-        matches!((typed::<R>(one), typed::<R>(other)), (Ok(one), Ok(other)) if R::is_same(one, other))
+        matches!((downcast_snapshot::<R>(one), downcast_snapshot::<R>(other)), (Ok(one), Ok(other)) if R::is_same(one, other))
     }
 
     fn rewind(&self, asked: &RewindRequest<'_, AnySnapshot>) -> Result<Rewound<AnySnapshot>> {
         let RewindRequest { target, last, last_is_here, present, overwrite, unless_changed, after_restore } =
             *asked;
-        let (target, last, present) = (typed::<R>(target)?, typed::<R>(last)?, typed::<R>(present)?);
+        let (target, last, present) = (
+            downcast_snapshot::<R>(target)?,
+            downcast_snapshot::<R>(last)?,
+            downcast_snapshot::<R>(present)?,
+        );
         let asked =
             RewindRequest { target, last, last_is_here, present, overwrite, unless_changed, after_restore };
         let Rewound { to, files, kept, unknown, left_out } = Snapshotable::rewind(self, &asked)?;
@@ -485,11 +489,11 @@ impl<R: Snapshotable> AnyResource for R {
     }
 
     fn is_of_other_place(&self, snapshot: &AnySnapshot) -> bool {
-        typed::<R>(snapshot).is_ok_and(|snapshot| Snapshotable::is_of_other_place(self, snapshot))
+        downcast_snapshot::<R>(snapshot).is_ok_and(|snapshot| Snapshotable::is_of_other_place(self, snapshot))
     }
 
     fn is_from_elsewhere(&self, snapshot: &AnySnapshot) -> bool {
-        typed::<R>(snapshot).is_ok_and(|snapshot| Snapshotable::is_from_elsewhere(self, snapshot))
+        downcast_snapshot::<R>(snapshot).is_ok_and(|snapshot| Snapshotable::is_from_elsewhere(self, snapshot))
     }
 
     fn rebind(&self, overwrite: bool) -> Result<()> {
@@ -497,23 +501,24 @@ impl<R: Snapshotable> AnyResource for R {
     }
 
     fn is_of_place_of(&self, snapshot: &AnySnapshot, present: &AnySnapshot) -> bool {
-        let typed = typed::<R>(snapshot).and_then(|snapshot| Ok((snapshot, typed::<R>(present)?)));
+        let typed = downcast_snapshot::<R>(snapshot)
+            .and_then(|snapshot| Ok((snapshot, downcast_snapshot::<R>(present)?)));
         typed.is_ok_and(|(snapshot, present)| R::is_of_place_of(snapshot, present))
     }
 
     fn differences(&self, snapshot: &AnySnapshot) -> Result<Vec<String>> {
-        Snapshotable::differences(self, typed::<R>(snapshot)?)
+        Snapshotable::differences(self, downcast_snapshot::<R>(snapshot)?)
     }
 
     fn tell_of_changes(&self, left: &AnySnapshot, found: Option<&AnySnapshot>, now: &AnySnapshot) {
-        if let (Ok(left), Ok(now)) = (typed::<R>(left), typed::<R>(now)) {
-            let found = found.and_then(|found| typed::<R>(found).ok());
+        if let (Ok(left), Ok(now)) = (downcast_snapshot::<R>(left), downcast_snapshot::<R>(now)) {
+            let found = found.and_then(|found| downcast_snapshot::<R>(found).ok());
             Snapshotable::tell_of_changes(self, left, found, now);
         }
     }
 
     fn check_apart(&self, snapshot: &AnySnapshot) -> Result<()> {
-        Snapshotable::check_apart(self, typed::<R>(snapshot)?)
+        Snapshotable::check_apart(self, downcast_snapshot::<R>(snapshot)?)
     }
 
     fn holds(&self, directory: &Path) -> bool {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::{AnyResource, AnySnapshot, LeaseHolder, ResourceLease, Snapshotable, typed};
+use super::{AnyResource, AnySnapshot, LeaseHolder, ResourceLease, Snapshotable, downcast_snapshot};
 use crate::error::{Blocker, Error, Result};
 use crate::session::Patience;
 use crate::session::operation_records::RecordedCaptures;
@@ -84,7 +84,7 @@ impl ResourceRegistry {
     }
 
     /// Returns the resources that can be captured, by their names.
-    pub(crate) fn captured(&self) -> &BTreeMap<Cow<'static, str>, Arc<dyn AnyResource>> {
+    pub(crate) fn captured_resources(&self) -> &BTreeMap<Cow<'static, str>, Arc<dyn AnyResource>> {
         &self.inner.captured
     }
 
@@ -196,7 +196,7 @@ impl ResourceRegistryBuilder {
     /// Registers a resource under its own type and under [`Snapshotable::NAME`]. The engine captures it
     /// before each call that may change something, and restores it if the call fails.
     pub fn snapshotable<R: Snapshotable>(self, resource: Arc<R>) -> Self {
-        self.captured(R::NAME.into(), Arc::clone(&resource), |builder, resource| {
+        self.register_captured(R::NAME.into(), Arc::clone(&resource), |builder, resource| {
             builder.snapshotable::<R>(resource)
         })
         .resource::<R>(resource)
@@ -209,11 +209,13 @@ impl ResourceRegistryBuilder {
     pub fn named<R: Snapshotable>(self, name: impl Into<Cow<'static, str>>, resource: Arc<R>) -> Self {
         let name = name.into();
         let own = name.clone();
-        self.captured(name, resource, move |builder, resource| builder.named::<R>(own.clone(), resource))
+        self.register_captured(name, resource, move |builder, resource| {
+            builder.named::<R>(own.clone(), resource)
+        })
     }
 
     /// Registers a resource that is captured. `again` registers a copy of it as it is registered itself.
-    pub(super) fn captured<R: Snapshotable>(
+    pub(super) fn register_captured<R: Snapshotable>(
         mut self,
         name: Cow<'static, str>,
         resource: Arc<R>,
@@ -221,7 +223,7 @@ impl ResourceRegistryBuilder {
     ) -> Self {
         let of = Arc::clone(&resource);
         let copied: ScratchFactory = Arc::new(move |snapshot| {
-            let copy = of.scratch(typed::<R>(snapshot)?)?;
+            let copy = of.scratch(downcast_snapshot::<R>(snapshot)?)?;
             copy.map(|copy| again(ResourceRegistry::builder(), Arc::new(copy)).build()).transpose()
         });
         self.registered.copies.insert(name.clone(), copied);

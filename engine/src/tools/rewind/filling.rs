@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use foldlog_codec::body::Outcome;
 
 use super::{ExecutionState, Goal, RewindOptions, RewindReport};
-use crate::error::{Result, caught};
+use crate::error::{Result, catch_panic};
 use crate::operation::RESTORE;
 use crate::session::operation_records::RecordedCaptures;
 use crate::tools::restore::RestoreWait;
@@ -62,7 +62,7 @@ impl ExecutionState {
         let is_to_be_filled = match is_replay {
             true => session.is_next_a_fill()?,
             false => {
-                let others = &self.unfilled()? - &to_be_filled;
+                let others = &self.find_unfilled()? - &to_be_filled;
                 self.rebind(&others, options.overwrite)?;
                 !(others.is_empty() && to_be_filled.is_empty())
             }
@@ -72,21 +72,29 @@ impl ExecutionState {
         }
         let options = RewindOptions { overwrite: true, ..options.clone() };
         let goal = Goal { to, undoes: None, files: None, fills: true };
-        self.rewind_to(goal, &options, &RestoreWait::here(self)).map(Some)
+        self.rewind_to(goal, &options, &RestoreWait::from_state(self)).map(Some)
     }
 
     /// Returns whether a capture of a resource, as it is recorded, was taken of the place that this run has; `None` of one that is not rolled
     /// back with a tool, or cannot be decoded.
     fn is_here(&self, name: &str, recorded: &[u8]) -> Option<bool> {
-        let resource = self.registered().captured().get(name).filter(|resource| resource.rolls_back())?;
-        caught(name, || Ok(!resource.is_from_elsewhere(&resource.recall(recorded)?))).ok()
+        let resource = self
+            .registered_resources()
+            .captured_resources()
+            .get(name)
+            .filter(|resource| resource.rolls_back())?;
+        catch_panic(name, || Ok(!resource.is_from_elsewhere(&resource.recall(recorded)?))).ok()
     }
 
     /// Returns the names of the resources that are to be filled, of a session that is not interrupted.
-    fn unfilled(&self) -> Result<BTreeSet<String>> {
+    fn find_unfilled(&self) -> Result<BTreeSet<String>> {
         let (session, mut unfilled) = (self.session(), BTreeSet::new());
-        let mut open: BTreeSet<String> =
-            self.registered().captured().keys().map(|name| name.clone().into_owned()).collect();
+        let mut open: BTreeSet<String> = self
+            .registered_resources()
+            .captured_resources()
+            .keys()
+            .map(|name| name.clone().into_owned())
+            .collect();
         session.calls_back(&mut |call| {
             let Some((end, _)) = call.position() else { return Ok(true) };
             if call.tool == RESTORE && call.outcome != Outcome::Committed {
@@ -139,7 +147,11 @@ impl ExecutionState {
 
     /// Lets captures of other places be restored into these resources.
     fn rebind(&self, names: &BTreeSet<String>, overwrite: bool) -> Result<()> {
-        let mut named = self.registered().captured().iter().filter(|(name, _)| names.contains(&***name));
-        named.try_for_each(|(name, resource)| caught(name, || resource.rebind(overwrite)))
+        let mut named = self
+            .registered_resources()
+            .captured_resources()
+            .iter()
+            .filter(|(name, _)| names.contains(&***name));
+        named.try_for_each(|(name, resource)| catch_panic(name, || resource.rebind(overwrite)))
     }
 }

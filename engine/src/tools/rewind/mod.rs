@@ -61,7 +61,7 @@ use super::call::RestoreScope;
 use super::captures::{CaptureSet, RecordedRewind, RewindPolicy, RewoundCaptures};
 use super::execution::ExecutionState;
 use super::restore::{PreparedRestore, RestoreWait, WayBack};
-use crate::error::{Error, Result, caught};
+use crate::error::{Error, Result, catch_panic};
 use crate::fold::conversation_reading::TextBudget;
 use crate::operation::{RESTORE, RestoreArguments, RewindArguments};
 use crate::session::rewind::{LoggedCapture, Sought};
@@ -214,7 +214,7 @@ impl ExecutionState {
     /// open there that is over now: nothing is recorded then. [`Error::Filesystem`] if a capture is of another directory, or the
     /// store lacks an object that is needed. Else those of [`restore`](ExecutionState::restore).
     pub fn rewind(&self, to: impl Into<SequenceNumber>, options: &RewindOptions) -> Result<RewindReport> {
-        self.rewind_waiting(to.into(), options, &RestoreWait::here(self))
+        self.rewind_waiting(to.into(), options, &RestoreWait::from_state(self))
     }
 
     /// Rewinds to a position, once the others allow that for which it may wait.
@@ -242,7 +242,7 @@ impl ExecutionState {
     /// [`Error::NoRewind`] if there is no rewind, and no rollback of a call, to be undone, [`Error::NoSuchOperation`] if a rewind went
     /// back to before the operation; else those of [`rewind`](ExecutionState::rewind).
     pub fn undo_rewind(&self, options: &RewindOptions) -> Result<RewindReport> {
-        self.undo_waiting(options, &RestoreWait::here(self))
+        self.undo_waiting(options, &RestoreWait::from_state(self))
     }
 
     /// Undoes the last rewind, once the others allow that for which it may wait.
@@ -323,10 +323,11 @@ impl ExecutionState {
         let arguments = RestoreArguments { position: goal.to, rewind };
         let arguments =
             serde_json::to_string(&arguments).map_err(|error| Error::Export(error.to_string()))?;
-        let lacking = self.lacking()?;
+        let lacking = self.missing_resources()?;
         let prepare = |present: &CaptureSet, unless_changed: bool| {
             let policy = RewindPolicy { overwrite, unless_changed };
-            let RewindPlan { captures, resources, mut left } = self.planned(goal, present, None, policy)?;
+            let RewindPlan { captures, resources, mut left } =
+                self.plan_rewind(goal, present, None, policy)?;
             left.extend(lacking.iter().cloned());
             let resources = resources.into_iter().map(rewound).collect();
             let value = encode(RESTORE, &RewindRecord { resources, left })?;
@@ -343,9 +344,10 @@ impl ExecutionState {
     }
 
     /// Names the resources that the last call captured and this run does not have.
-    fn lacking(&self) -> Result<Vec<SkippedResource>> {
+    fn missing_resources(&self) -> Result<Vec<SkippedResource>> {
         let names = self.session().captures_left()?.into_keys();
-        let lacking = names.filter(|name| !self.registered().captured().contains_key(name.as_str()));
+        let lacking = names
+            .filter(|name| !self.registered_resources().captured_resources().contains_key(name.as_str()));
         Ok(lacking
             .map(|name| SkippedResource { name, reason: "this run does not have it".to_owned() })
             .collect())
@@ -383,13 +385,14 @@ impl ExecutionState {
             }
             false => {
                 session.check_target_recovered(goal.to)?;
-                CaptureSet::recorded(session.open_captures()?).recalled(self.registered(), true)?
+                CaptureSet::from_recorded(session.open_captures()?)
+                    .decode_recorded(self.registered_resources(), true)?
             }
         };
         let open = left_open.iter().find(|open| !open.reads_only).map(|open| open.begin);
         let policy = RewindPolicy { overwrite: options.overwrite, unless_changed: false };
-        let RewindPlan { resources, mut left, .. } = self.planned(goal, &present, open, policy)?;
-        left.extend(self.lacking()?);
+        let RewindPlan { resources, mut left, .. } = self.plan_rewind(goal, &present, open, policy)?;
+        left.extend(self.missing_resources()?);
         let from = session.position().unwrap_or_default();
         let (abandoned, outside) = session.abandoned_by(from + 1, goal.to)?;
         let is_abandoned = |at: SequenceNumber| abandoned.iter().any(|range| range.contains(&at));
@@ -432,7 +435,7 @@ impl ExecutionState {
             _ => None,
         };
         let is_elsewhere = Box::new(|name: &str, recorded: &[u8]| {
-            let resource = self.registered().captured().get(name);
+            let resource = self.registered_resources().captured_resources().get(name);
             resource.is_some_and(|resource| {
                 resource.recall(recorded).is_ok_and(|capture| resource.is_of_other_place(&capture))
             })
@@ -442,15 +445,16 @@ impl ExecutionState {
 
     /// Finds out what a rewind restores, now that the resources are as `present` says. If a recovery comes first, `open` is the
     /// begin of the call that it ends, and `present` what it captured: the last capture that any call left, then.
-    fn planned(
+    fn plan_rewind(
         &self,
         goal: Goal,
         present: &CaptureSet,
         open: Option<SequenceNumber>,
         policy: RewindPolicy,
     ) -> Result<RewindPlan> {
-        let (session, registered) = (self.session(), self.registered());
-        let rolled_back = registered.captured().iter().filter(|(_, resource)| resource.rolls_back());
+        let (session, registered) = (self.session(), self.registered_resources());
+        let rolled_back =
+            registered.captured_resources().iter().filter(|(_, resource)| resource.rolls_back());
         let names: BTreeSet<String> = rolled_back.map(|(name, _)| name.clone().into_owned()).collect();
         let sought = self.sought(names.clone());
         let mut targets = match (goal.undoes, goal.files) {
@@ -486,7 +490,7 @@ impl ExecutionState {
         }
         let mut captures = RewoundCaptures::default();
         let (mut resources, mut left) = (Vec::new(), Vec::new());
-        for (name, resource) in registered.captured() {
+        for (name, resource) in registered.captured_resources() {
             let mut stays = |reason: &str| {
                 left.push(SkippedResource { name: name.clone().into_owned(), reason: reason.to_owned() });
             };
@@ -512,22 +516,22 @@ impl ExecutionState {
             };
             let last_is_here = here.contains(&**name);
             let rewind = RecordedRewind { target: &to, last: &last, last_is_here, policy };
-            let rewound = caught(name, || captures.add(name, resource.as_ref(), present, &rewind))?;
+            let rewound = catch_panic(name, || captures.add(name, resource.as_ref(), present, &rewind))?;
             let Some((files, kept, unknown, left_out)) = rewound else {
                 stays("it is not captured now");
                 continue;
             };
-            let capture = goal.taken(target);
+            let capture = goal.describe_capture(target);
             let name = name.clone().into_owned();
             resources.push(ResourcePreview { name, capture, files, kept, unknown, left_out });
         }
-        Ok(RewindPlan { captures: captures.done(), resources, left })
+        Ok(RewindPlan { captures: captures.into_captures(), resources, left })
     }
 }
 
 impl Goal {
     /// Says when a capture was taken.
-    fn taken(self, found: &LoggedCapture) -> CaptureTaken {
+    fn describe_capture(self, found: &LoggedCapture) -> CaptureTaken {
         let of = match () {
             () if matches!(self.files, Some(FilesUndo::Rollback(_))) => CaptureMoment::RollbackBegan,
             () if self.undoes.is_some() => CaptureMoment::RewindBegan,

@@ -47,7 +47,7 @@ use nix::errno::Errno;
 use nix::sys::stat::Mode;
 
 use super::leave_out::LeaveOut;
-use super::manifest::{ManifestKind, Owner, Stat, join, shown, unshown};
+use super::manifest::{ManifestKind, Owner, Stat, escape_path, join, unshown};
 use super::object_files::open_directory;
 use super::objects::{ObjectId, ObjectKind, Objects};
 use super::step::{OPEN_DIRECTORY, list, open_around, open_at, open_file, read_link, stat_at};
@@ -165,7 +165,7 @@ impl Repositories {
     }
 
     /// What is within a repository, sorted by path.
-    fn within(&self, root: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &RepositoryEntry)> {
+    fn entries_within(&self, root: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &RepositoryEntry)> {
         let prefix = join(root, b"");
         let from = self.found.range(prefix.clone()..);
         from.take_while(move |(path, _)| path.starts_with(&prefix))
@@ -175,7 +175,7 @@ impl Repositories {
     /// anybody, and neither is what `git status` notes in an index.
     fn is_same_at(&self, other: &Repositories, root: &[u8], objects: &Objects) -> bool {
         fn all<'a>(of: &'a Repositories, root: &[u8]) -> BTreeMap<&'a Vec<u8>, &'a RepositoryEntry> {
-            let within = of.within(root).filter(|(path, _)| !lost_commits::is_kept_ref(path));
+            let within = of.entries_within(root).filter(|(path, _)| !lost_commits::is_kept_ref(path));
             within.chain(of.found.get_key_value(root)).collect()
         }
         let (own, others) = (all(self, root), all(other, root));
@@ -188,7 +188,7 @@ impl Repositories {
 
     /// What a rewind to `target` restores: of each repository that is as `last` found it, what the target has, and of
     /// each other one what is there `now`. Returns as well which ones are kept so, although the target has them otherwise.
-    pub(super) fn merged(
+    pub(super) fn merge(
         target: &Repositories,
         last: &Repositories,
         now: &Repositories,
@@ -205,7 +205,7 @@ impl Repositories {
                 kept.push(root.clone());
             }
             let from = if by_hand || target.is_older { now } else { target };
-            let entries = from.found.get_key_value(root).into_iter().chain(from.within(root));
+            let entries = from.found.get_key_value(root).into_iter().chain(from.entries_within(root));
             merged.found.extend(entries.map(|(path, entry)| (path.clone(), entry.clone())));
         }
         (merged, kept)
@@ -217,7 +217,7 @@ impl Repositories {
             let digest = u128::from_be_bytes(*digest);
             let Owner { uid, gid } = owner;
             let copy = copy.map_or_else(|| "-".to_owned(), |copy| copy.to_string());
-            let path = shown(path);
+            let path = escape_path(path);
             let _ = writeln!(text, "{digest:032x} {mode:o} {uid} {gid} {modified_ns} {copy} ./{path}");
         }
         objects.write(ObjectKind::Blob, text.as_bytes())
@@ -278,7 +278,7 @@ enum RepositoryPart {
 
 impl RepositoryPart {
     /// Which part of a repository the directory `name` in it is; `None` of one that is not looked at.
-    fn of(name: &[u8]) -> Option<RepositoryPart> {
+    fn from_name(name: &[u8]) -> Option<RepositoryPart> {
         match name {
             b"modules" => Some(RepositoryPart::Modules),
             b"worktrees" => Some(RepositoryPart::Worktrees),
@@ -368,7 +368,7 @@ impl RepositoryScan<'_> {
             let digest = digest(stat.mode, b"", 0);
             self.found.insert(
                 path.to_vec(),
-                RepositoryEntry { modified_ns: 0, ..RepositoryEntry::of(&stat, digest, None) },
+                RepositoryEntry { modified_ns: 0, ..RepositoryEntry::from_stat(&stat, digest, None) },
             );
         }
         let opened = open_at(around, name, OPEN_DIRECTORY, Mode::empty());
@@ -382,7 +382,7 @@ impl RepositoryScan<'_> {
         for (child, stat) in listed {
             let is_directory = stat.kind() == ManifestKind::Directory;
             let child_part = match part {
-                RepositoryPart::Repository if is_directory => RepositoryPart::of(&child),
+                RepositoryPart::Repository if is_directory => RepositoryPart::from_name(&child),
                 RepositoryPart::Worktrees if is_directory => Some(RepositoryPart::Repository),
                 RepositoryPart::Modules if is_directory => Some(RepositoryPart::Modules),
                 RepositoryPart::Objects if is_directory => {
@@ -400,7 +400,7 @@ impl RepositoryScan<'_> {
 
     fn file(&mut self, around: &OwnedFd, name: &[u8], path: &[u8], stat: Stat) -> Result<()> {
         if is_lock(name) {
-            self.found.insert(path.to_vec(), RepositoryEntry::of(&stat, LOCK, None));
+            self.found.insert(path.to_vec(), RepositoryEntry::from_stat(&stat, LOCK, None));
             return Ok(());
         }
         let keep = self.look.keep.filter(|_| !self.is_outside);
@@ -419,7 +419,7 @@ impl RepositoryScan<'_> {
             }
             _ => {
                 let (digest, copy) = content(around, name, &stat, keep)?;
-                RepositoryEntry::of(&stat, digest, copy)
+                RepositoryEntry::from_stat(&stat, digest, copy)
             }
         };
         self.found.insert(path.to_vec(), entry.clone());
@@ -471,7 +471,7 @@ impl RepositoryScan<'_> {
 }
 
 impl RepositoryEntry {
-    fn of(stat: &Stat, digest: Digest, copy: Option<ObjectId>) -> RepositoryEntry {
+    fn from_stat(stat: &Stat, digest: Digest, copy: Option<ObjectId>) -> RepositoryEntry {
         RepositoryEntry { digest, mode: stat.mode, owner: stat.owner, modified_ns: stat.modified_ns, copy }
     }
 }

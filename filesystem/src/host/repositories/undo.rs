@@ -35,7 +35,7 @@ use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use super::super::aside::{self, Aside};
 use super::super::attributes::{Target, WantedAttributes};
 use super::super::known_objects::doubt;
-use super::super::manifest::{ManifestKind, join, shown, told};
+use super::super::manifest::{ManifestKind, display_path, escape_path, join};
 use super::super::objects::{ObjectId, ObjectKind, Objects};
 use super::super::plan::stat_of;
 use super::super::removal::Removal;
@@ -89,11 +89,11 @@ struct LostCommit {
 
 impl<'a> RepositoryRestore<'a> {
     fn tell(&mut self, path: &[u8], reason: impl Into<String>) {
-        self.told.push(UnrestoredPath { path: told(path), reason: reason.into() });
+        self.told.push(UnrestoredPath { path: display_path(path), reason: reason.into() });
     }
 
     /// Returns the paths of the repositories that were made since.
-    pub(in crate::host) fn made(&self) -> impl Iterator<Item = &'a Vec<u8>> + use<'a> {
+    pub(in crate::host) fn created_roots(&self) -> impl Iterator<Item = &'a Vec<u8>> + use<'a> {
         let (then, now) = (self.then, self.now);
         now.roots().filter(|root| !then.is_older && !then.found.contains_key(*root))
     }
@@ -101,7 +101,7 @@ impl<'a> RepositoryRestore<'a> {
     /// Moves the repositories that the call made aside: a person may have made them or worked in them meanwhile, and no capture holds
     /// their objects, nor anything of a repository that was not there at the capture.
     pub(in crate::host) fn remove_made(&mut self) {
-        for root in self.made() {
+        for root in self.created_roots() {
             match (self.now.found.get(root), self.call) {
                 (Some(entry), Some(call)) if entry.kind() == ManifestKind::Directory => {
                     self.move_aside(root, call);
@@ -169,7 +169,7 @@ impl<'a> RepositoryRestore<'a> {
         let look = Look { root: self.root, place: self.place, keep: None, is_racy: &|_| true };
         let now = look.at(&[root.to_vec()], &mut RepositoryStatCache::new()).unwrap_or_default();
         let (then, now): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            (self.then.within(root).collect(), now.within(root).collect());
+            (self.then.entries_within(root).collect(), now.entries_within(root).collect());
         for path in then.keys().chain(now.keys()).copied().collect::<BTreeSet<_>>() {
             let what = match (then.get(path), now.get(path)) {
                 (Some(then), Some(now)) if then.digest == now.digest => continue,
@@ -188,7 +188,7 @@ impl<'a> RepositoryRestore<'a> {
     /// Returns what is to be set aside before a restore, where it cannot be captured: repositories that were made since, and the files that
     /// the restore replaces or removes in those that were there before.
     pub(in crate::host) fn aside(&self) -> Aside {
-        let mut aside = Aside { moved: self.made().cloned().collect(), linked: Vec::new() };
+        let mut aside = Aside { moved: self.created_roots().cloned().collect(), linked: Vec::new() };
         let then = self.then.found.iter().filter(|(path, _)| is_repository(path));
         for (root, then) in then {
             match self.now.found.get(root).map(|now| (now.kind(), now.digest)) {
@@ -215,7 +215,7 @@ impl<'a> RepositoryRestore<'a> {
             removals.iter().any(|(gone, _)| is_in(gone))
         };
         let is_replaced = |path: &Vec<u8>| writes.binary_search_by(|(one, _)| (*one).cmp(path)).is_ok();
-        let files = self.now.within(root).filter(|(_, now)| now.kind() != ManifestKind::Directory);
+        let files = self.now.entries_within(root).filter(|(_, now)| now.kind() != ManifestKind::Directory);
         files.map(|(path, _)| path).filter(|path| is_gone(path) || is_replaced(path)).cloned().collect()
     }
 
@@ -232,14 +232,14 @@ impl<'a> RepositoryRestore<'a> {
                 _ => false,
             }
         };
-        is_of_submodule(path) || self.now.within(path).any(|(path, _)| is_of_submodule(path))
+        is_of_submodule(path) || self.now.entries_within(path).any(|(path, _)| is_of_submodule(path))
     }
 
     /// Returns what of a repository, and of those of submodules in it, a restore removes, and what it writes, each sorted by path.
     fn changes(&self, root: &[u8]) -> (Vec<RepositoryPathEntry<'a>>, Vec<RepositoryPathEntry<'a>>) {
         let (then, now) = (self.then, self.now);
         let mut removals: Vec<RepositoryPathEntry<'a>> = Vec::new();
-        for (path, entry) in now.within(root) {
+        for (path, entry) in now.entries_within(root) {
             let is_gone = removals.last().is_some_and(|(gone, _)| path.starts_with(&join(gone, b"")));
             let is_as_kind = then.found.get(path).is_some_and(|then| then.kind() == entry.kind());
             if !is_gone && !is_as_kind && !is_kept_ref(path) {
@@ -249,7 +249,7 @@ impl<'a> RepositoryRestore<'a> {
         let is_changed = |(path, then): &RepositoryPathEntry<'_>| {
             !is_lock(path) && now.found.get(*path).is_none_or(|now| now.digest != then.digest)
         };
-        (removals, then.within(root).filter(is_changed).collect())
+        (removals, then.entries_within(root).filter(is_changed).collect())
     }
 
     /// Restores a repository, and those of submodules in it.
@@ -286,7 +286,7 @@ impl<'a> RepositoryRestore<'a> {
     /// The repository at `root` and those of submodules in it, also of its linked worktrees, as they were.
     fn repositories_in(&self, root: &[u8]) -> Vec<Vec<u8>> {
         let prefix = join(root, b"");
-        let heads = self.then.within(root).filter_map(|(path, _)| path.strip_suffix(b"/HEAD"));
+        let heads = self.then.entries_within(root).filter_map(|(path, _)| path.strip_suffix(b"/HEAD"));
         let is_submodule = |path: &&[u8]| {
             let names: Vec<&[u8]> =
                 path.strip_prefix(&*prefix).unwrap_or_default().split(|byte| *byte == b'/').collect();
@@ -335,7 +335,7 @@ impl<'a> RepositoryRestore<'a> {
 
     /// Keeps the commits of a repository that nothing names any more once it is restored, and tells of them.
     fn keep_lost(&mut self, repository: &[u8], is_own: &dyn Fn(&[u8]) -> bool) {
-        let found = self.lost(repository, is_own);
+        let found = self.find_lost_commits(repository, is_own);
         let Some(opened) = self.open(repository) else { return };
         let mut kept =
             LostCommitRefs::in_repository(&opened, &self.present(&join(repository, b"packed-refs")));
@@ -409,9 +409,9 @@ impl<'a> RepositoryRestore<'a> {
     }
 
     /// Finds what refs, heads and logs of a repository name now and did not when it was captured.
-    fn lost(&self, repository: &[u8], is_own: &dyn Fn(&[u8]) -> bool) -> Vec<LostCommit> {
+    fn find_lost_commits(&self, repository: &[u8], is_own: &dyn Fn(&[u8]) -> bool) -> Vec<LostCommit> {
         let (mut named, mut logged) = (Vec::new(), Vec::new());
-        for (path, now) in self.now.within(repository).filter(|(path, _)| is_own(path)) {
+        for (path, now) in self.now.entries_within(repository).filter(|(path, _)| is_own(path)) {
             let then = self.then.found.get(path);
             if now.kind() != ManifestKind::File || then.is_some_and(|then| then.digest == now.digest) {
                 continue;
@@ -437,7 +437,7 @@ impl<'a> RepositoryRestore<'a> {
             return named;
         }
         let (mut stay, mut logs) = (tables.into_values().collect::<HashSet<_>>(), String::new());
-        for (path, then) in self.then.within(repository).filter(|(path, _)| is_own(path)) {
+        for (path, then) in self.then.entries_within(repository).filter(|(path, _)| is_own(path)) {
             let name = name_within(repository, path);
             let Some(copy) = then.copy else { continue };
             if name.starts_with("logs/") || name.contains("/logs/") {
@@ -467,7 +467,7 @@ impl<'a> RepositoryRestore<'a> {
 
     fn write(&self, path: &[u8], entry: &RepositoryEntry) -> Result<Vec<String>, String> {
         let RepositoryEntry { mode, owner, modified_ns, copy, .. } = *entry;
-        let (directory, name) = open_around(self.root, path).map_err(described)?;
+        let (directory, name) = open_around(self.root, path).map_err(describe_errno)?;
         let wanted = WantedAttributes {
             permissions: mode & 0o7777,
             owner: Some(owner),
@@ -477,9 +477,9 @@ impl<'a> RepositoryRestore<'a> {
         if entry.kind() == ManifestKind::Directory {
             match mkdirat(&directory, &*name, Mode::S_IRWXU) {
                 Ok(()) | Err(Errno::EEXIST) => {}
-                Err(errno) => return Err(described(errno)),
+                Err(errno) => return Err(describe_errno(errno)),
             }
-            let opened = open_at(&directory, &name, OPEN_DIRECTORY, Mode::empty()).map_err(described)?;
+            let opened = open_at(&directory, &name, OPEN_DIRECTORY, Mode::empty()).map_err(describe_errno)?;
             return give(&wanted, &opened);
         }
         let Some(copy) = copy else {
@@ -492,13 +492,13 @@ impl<'a> RepositoryRestore<'a> {
         let temporary = temporary();
         let written = match entry.kind() {
             ManifestKind::Link => {
-                symlinkat(&*content, &directory, temporary.as_str()).map_err(described).and_then(|()| {
-                    let stat = stat_at(&directory, temporary.as_bytes()).map_err(described)?;
+                symlinkat(&*content, &directory, temporary.as_str()).map_err(describe_errno).and_then(|()| {
+                    let stat = stat_at(&directory, temporary.as_bytes()).map_err(describe_errno)?;
                     let target = Target::Link(directory.as_fd(), temporary.as_bytes());
                     wanted.give(&target, &stat, &None).map_err(|errno| errno.to_string())
                 })
             }
-            _ => create(&directory, &temporary).map_err(described).and_then(|file| {
+            _ => create(&directory, &temporary).map_err(describe_errno).and_then(|file| {
                 let mut file = File::from(file);
                 file.write_all(&content).map_err(|error| error.to_string())?;
                 give(&wanted, &OwnedFd::from(file))
@@ -507,7 +507,7 @@ impl<'a> RepositoryRestore<'a> {
         let named = written.and_then(|told| {
             let rename = || renameat(&directory, temporary.as_str(), &directory, &*name);
             let renamed = if is_repository(path) { keeping_time(&directory, rename) } else { rename() };
-            renamed.map(|()| told).map_err(described)
+            renamed.map(|()| told).map_err(describe_errno)
         });
         if named.is_err() {
             let _ = unlinkat(&directory, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
@@ -519,9 +519,9 @@ impl<'a> RepositoryRestore<'a> {
     fn remove(&mut self, path: &[u8], kind: ManifestKind) {
         let (directory, name) = match open_around(self.root, path) {
             Ok(found) => found,
-            Err(errno) => return self.tell(path, described(errno)),
+            Err(errno) => return self.tell(path, describe_errno(errno)),
         };
-        let rules = Rules::nothing();
+        let rules = Rules::keep_all();
         let mut removal = Removal::new(&rules, None);
         let removed = removal.remove(&directory, &name, kind, path);
         self.changed += removal.removed;
@@ -563,7 +563,7 @@ fn repository_of<'a>(repositories: &'a [Vec<u8>], path: &[u8]) -> Option<&'a Vec
 }
 
 fn name_within(repository: &[u8], path: &[u8]) -> String {
-    shown(path.strip_prefix(&*join(repository, b"")).unwrap_or(path))
+    escape_path(path.strip_prefix(&*join(repository, b"")).unwrap_or(path))
 }
 
 fn temporary() -> String {
@@ -578,7 +578,7 @@ fn create(directory: &OwnedFd, temporary: &str) -> Result<OwnedFd, Errno> {
 }
 
 fn give(wanted: &WantedAttributes, opened: &OwnedFd) -> Result<Vec<String>, String> {
-    let stat = stat_of(opened).map_err(described)?;
+    let stat = stat_of(opened).map_err(describe_errno)?;
     wanted.give(&Target::Opened(opened.as_fd()), &stat, &None).map_err(|errno| errno.to_string())
 }
 
@@ -597,6 +597,6 @@ fn errno_of(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-fn described(errno: Errno) -> String {
+fn describe_errno(errno: Errno) -> String {
     errno.desc().to_owned()
 }

@@ -135,7 +135,7 @@ impl<'a> WorkspaceWalk<'a> {
     }
 
     pub(super) fn run(&self) -> Result<WalkOutcome> {
-        let at = Reach::of(Arc::clone(&self.root));
+        let at = Reach::from_directory(Arc::clone(&self.root));
         let first = DirectoryScan { id: 0, at, path: Vec::new(), last: self.last.clone(), scope: None };
         let queue = Queue { tasks: vec![WalkTask::Scan(first)], working: 0, next_id: 1, failed: None };
         let shared = WalkQueue { queue: Mutex::new(queue), changed: Condvar::new() };

@@ -21,7 +21,7 @@ use crate::host::content::ContentReader;
 use crate::host::deep_directories::{depth, is_let_go};
 use crate::host::manifest::{
     Attributes, BlobForm, Leaf, ManifestDirectory, ManifestEntry, ManifestKind, ManifestNode, Stat,
-    is_too_deep, join, told,
+    display_path, is_too_deep, join,
 };
 use crate::host::objects::{ObjectId, ObjectKind};
 use crate::host::rules::{Scope, is_own, is_temporary};
@@ -83,7 +83,7 @@ impl WorkspaceWalk<'_> {
                 });
                 return Ok(());
             }
-            return Err(Error::path(told(&path), "too many folders in one another"));
+            return Err(Error::path(display_path(&path), "too many folders in one another"));
         }
         let directory = match at.open() {
             Ok(directory) => directory,
@@ -98,7 +98,7 @@ impl WorkspaceWalk<'_> {
             }
             Err(errno) => return Err(io("open", &path, errno)),
         };
-        let at = at.opened(&directory, &path);
+        let at = at.advance_to(&directory, &path);
         let (stat, attributes, racy) = self.look_at_directory(&directory, &path, last.as_deref())?;
         let scope = self.rules.enter(&directory, &path, scope)?;
         // Read through a descriptor of its own: the one that entries are opened through is shared.
@@ -152,7 +152,7 @@ impl WorkspaceWalk<'_> {
                 }
                 (ManifestKind::Special, _) if self.keep.is_some() => {
                     let reason = "a pipe, a socket or a device cannot be part of a snapshot";
-                    return Err(Error::path(told(&join(&path, name)), reason));
+                    return Err(Error::path(display_path(&join(&path, name)), reason));
                 }
                 (ManifestKind::Special, _) => ScannedEntry::Special(shared_name()),
                 (_, Some((place, ManifestEntry { node: ManifestNode::Leaf(leaf), .. })))
@@ -237,8 +237,8 @@ impl WorkspaceWalk<'_> {
         }
         let racy = self.is_racy(&stat);
         let attributes = attributes::read(directory);
-        let attributes =
-            attributes.map_err(|errno| Error::io("read the attributes of", told(path), errno.into()))?;
+        let attributes = attributes
+            .map_err(|errno| Error::io("read the attributes of", display_path(path), errno.into()))?;
         Ok((stat, attributes, racy))
     }
 
@@ -285,7 +285,7 @@ impl WorkspaceWalk<'_> {
             let read = reading.keep(*stat).map_err(|error| match error {
                 // Objects know contents and no paths.
                 Error::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => {
-                    Error::path(told(&path()), source.to_string())
+                    Error::path(display_path(&path()), source.to_string())
                 }
                 error => error,
             })?;

@@ -359,7 +359,7 @@ async fn check(world: &World) -> Outcome {
         .await
         .unwrap();
     assert_eq!(read, log.iter().map(|(body, _)| *body).collect::<Vec<_>>());
-    assert_eq!(reader.ignored(), 0);
+    assert_eq!(reader.ignored_count(), 0);
     Outcome {
         outcomes: told.outcomes,
         faults: world.net.counts(),

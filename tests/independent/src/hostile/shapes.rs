@@ -177,7 +177,7 @@ fn sound(base: &Path) -> Result<Made> {
     for n in 0..120 {
         session.dispatch(host::said(3, n))?;
         if n % 40 == 20 {
-            let snapshot = session.snapshot(SnapshotOptions::tagged("here"))?;
+            let snapshot = session.snapshot(SnapshotOptions::with_tag("here"))?;
             session.dispatch(host::Said { n, text: "x".repeat(100_000) })?;
             session.rollback(&snapshot)?;
         }

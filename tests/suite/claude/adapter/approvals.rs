@@ -23,7 +23,7 @@ fn asks(host: &Host) -> ClaudeAgentSDKAdapter {
 fn question<O>(host: &Host, evaluated: Result<O, Error>) -> PendingQuestion {
     match evaluated {
         Err(Error::Suspended { operations, calls }) => {
-            let pending = host.session().pending().unwrap();
+            let pending = host.session().pending_questions().unwrap();
             assert_eq!((operations, calls.len()), (vec![pending[0].operation], 1));
             pending.into_iter().next().unwrap()
         }

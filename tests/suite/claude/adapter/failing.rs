@@ -246,14 +246,14 @@ fn how_the_program_ended_is_told_in_fields_of_the_error() {
         let world = World::new(&json!([{"turn": true}, {"stderr": "no space\u{1b}[31m left"}, end]));
         world.run(|host| {
             let error = host.ask("Go.").unwrap_err();
-            let ended = ProgramExit::of(&error).unwrap();
+            let ended = ProgramExit::find_in(&error).unwrap();
             assert_eq!((ended.exit_code, ended.signal), (code, signal), "{error:?}");
             assert!(ended.stderr.contains("no space\u{1b}[31m left"), "{ended:?}");
             assert!(!error.to_string().contains('\u{1b}'), "{error}");
         });
     }
     let world = World::new(&json!([{"turn": true}, {"text": "no"}, {"result": "no", "is_error": true}]));
-    world.run(|host| assert_eq!(ProgramExit::of(&host.ask("Go.").unwrap_err()), None));
+    world.run(|host| assert_eq!(ProgramExit::find_in(&host.ask("Go.").unwrap_err()), None));
 }
 
 /// The begin of an answer counted as the output of the run.

@@ -105,21 +105,22 @@ fn open(life: &Life) -> Session {
 
 /// Makes what the model says.
 fn answers(draw: &mut Generator) -> Value {
-    let number = 3 + draw.below(4);
+    let number = 3 + draw.next_below(4);
     let mut is_mirrored = {
-        let mut draw = Generator::from_seed(draw.below(1 << 30));
-        move || draw.below(2) == 0
+        let mut draw = Generator::from_seed(draw.next_below(1 << 30));
+        move || draw.next_below(2) == 0
     };
     let answers: Vec<Value> = (0..number)
         .map(|answer| {
-            let calls: Vec<Value> = (0..1 + draw.below(2))
+            let calls: Vec<Value> = (0..1 + draw.next_below(2))
                 .map(|call| {
                     let name = format!("{answer}.{call}");
-                    let mut step = match draw.below(5) {
+                    let mut step = match draw.next_below(5) {
                         0 | 1 => json!({"tool": "note", "input": {"text": format!("line {name}")}}),
                         2 => json!({"tool": "note", "input": {"text": format!("break {name}")}}),
                         kind => {
-                            let (file, text) = (format!("file {}", draw.below(3)), format!("text {name}"));
+                            let (file, text) =
+                                (format!("file {}", draw.next_below(3)), format!("text {name}"));
                             let input = json!({"file": file, "text": text});
                             let step = json!({"native": "Write", "input": input, "write": {file: text}});
                             if kind == 3 { step } else { with(step, "fails", json!("the disk is full")) }
@@ -204,7 +205,7 @@ fn live(world: &World, life: &Life, draw: &mut Generator, at: &str) -> bool {
     let (_, module) = module_path!().split_once("::").unwrap();
     let mut process =
         child::start(&format!("{module}::part_of_a_run"), &serde_json::to_string(life).unwrap());
-    let (behind, moment) = (draw.below(50), Duration::from_micros(draw.below(4_000)));
+    let (behind, moment) = (draw.next_below(50), Duration::from_micros(draw.next_below(4_000)));
     let (mut heard, mut done) = (0, false);
     while heard < behind {
         let Some(line) = process.line() else { break };

@@ -312,7 +312,7 @@ fn finish(adapter: &ClaudeAgentSDKAdapter, state: &ExecutionState) -> String {
         match adapter.evaluate(&asking_prompt(), state, asking("Go.")) {
             Ok(response) => return response.text,
             Err(Error::Suspended { .. }) => {
-                for asked in state.session().pending().unwrap() {
+                for asked in state.session().pending_questions().unwrap() {
                     state
                         .session()
                         .settle(asked.operation, &Settlement::approved(asked.digest), "Ada", "")
@@ -381,7 +381,10 @@ fn a_run_that_asks_ends_well_wherever_its_process_is_killed() {
             "behind {place}: {approved} approvals, {written} and {added} calls"
         );
         assert_eq!(left.session.view::<Page>().unwrap().len(), added, "behind record {place}");
-        assert!(left.session.unsettled_operations().is_empty() && left.session.pending().unwrap().is_empty());
+        assert!(
+            left.session.unsettled_operations().is_empty()
+                && left.session.pending_questions().unwrap().is_empty()
+        );
     }
 }
 

@@ -179,7 +179,7 @@ fn store(disk: &MemoryStorage, held: Option<&(Arc<InMemory>, u64)>, durability: 
     let options = StoreOptions {
         replication,
         storage: Arc::new(disk.process()),
-        clock: Arc::new(FixedClock::stepping(1_767_322_800_000_000, 1_000)) as _,
+        clock: Arc::new(FixedClock::with_step(1_767_322_800_000_000, 1_000)) as _,
         seed: Some(1),
         durability,
         background: BackgroundSync::Inline,
@@ -272,21 +272,21 @@ fn generated_conversations_that_end_anywhere_are_finished_as_if_they_had_not() {
         let mut draw = Generator::from_seed(seed + 1);
         for durability in LEVELS {
             let mut desk = Desk::new(durability, &says);
-            let lives = 1 + draw.below(4);
+            let lives = 1 + draw.next_below(4);
             let mut at = format!("seed {seed}, {durability:?}");
             for life in 0..lives {
-                let records = 1 + draw.below(whole.records);
-                let cut = match draw.below(4) {
+                let records = 1 + draw.next_below(whole.records);
+                let cut = match draw.next_below(4) {
                     0 => Cut::Behind,
                     // What a power cut leaves at `Process` may lack answers whose tools have run.
                     1 if durability != Durability::Process => Cut::Power(draw.next_u64()),
-                    _ => Cut::Within(draw.below(16) as usize),
+                    _ => Cut::Within(draw.next_below(16) as usize),
                 };
                 at.push_str(&format!(", {cut:?} of record {records}"));
                 desk.end_behind(records, cut);
                 let held = Held::of(desk.host.conversation().as_ref(), &desk.host.outside);
                 // The first life has nothing to recover; a recovery that is cut short fails, which the next one mends.
-                let has_tools = draw.below(2) == 0;
+                let has_tools = draw.next_below(2) == 0;
                 if life == 0 || desk.host.recover(has_tools) {
                     desk.evaluate();
                 }

@@ -32,7 +32,7 @@ impl Generated {
     /// each can be counted.
     pub(super) fn from_seed(seed: u64) -> Generated {
         let mut draw = Generator::from_seed(seed);
-        let mut pick = |bound| draw.below(bound) as usize;
+        let mut pick = |bound| draw.next_below(bound) as usize;
         let mut answers = Vec::new();
         for turn in 0..=pick(4) {
             let mut calls = Vec::new();

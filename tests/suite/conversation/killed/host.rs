@@ -227,7 +227,7 @@ impl Host {
         let cancel = options.cancel.clone();
         let mut done = self.evaluate_on(options);
         while let Err(Error::Suspended { .. }) = done {
-            for asked in self.session().pending()? {
+            for asked in self.session().pending_questions()? {
                 let settlement = match asked.form {
                     SuspensionForm::Awaits => {
                         Settlement::committed(None).showing(format!("read {}", asked.question))

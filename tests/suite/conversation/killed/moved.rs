@@ -20,22 +20,22 @@ fn a_conversation_whose_machine_is_gone_anywhere_is_finished_on_others() {
         for durability in &LEVELS[1..] {
             let mut desk = Desk::held(*durability, &says);
             let mut at = format!("seed {seed}, {durability:?}");
-            for life in 0..1 + draw.below(4) {
-                let records = 1 + draw.below(whole.records);
+            for life in 0..1 + draw.next_below(4) {
+                let records = 1 + draw.next_below(whole.records);
                 let held = Held::of(desk.host.conversation().as_ref(), &desk.host.outside);
                 // The machine is gone behind that record, or stands still once its host has given up or is done.
-                if draw.below(3) > 0 {
+                if draw.next_below(3) > 0 {
                     desk.end_behind(records, Cut::Behind);
                 }
                 at.push_str(&format!(", moved behind {records}"));
-                let has_tools = draw.below(2) == 0;
+                let has_tools = draw.next_below(2) == 0;
                 if life == 0 || desk.host.recover(has_tools) {
                     desk.evaluate();
                 }
                 desk.move_on(&at);
                 machines += 1;
                 held.check(desk.host.conversation().as_ref(), &desk.host.outside, &at);
-                if draw.below(3) == 0 {
+                if draw.next_below(3) == 0 {
                     desk.recover(has_tools, &at);
                     roll_back(&desk.host, &mut draw, &at);
                 }

@@ -131,13 +131,13 @@ fn turn(
     let host = life.host(says);
     counts.within_calls += u64::from(host.session().is_interrupted());
     let held = Held::of(host.conversation().as_ref(), &host.outside);
-    assert!(host.recover(draw.below(2) == 0), "{at}: it cannot be recovered");
+    assert!(host.recover(draw.next_below(2) == 0), "{at}: it cannot be recovered");
     held.check(host.conversation().as_ref(), &host.outside, at);
     if let Some(conversation) = host.conversation() {
         check_sendable(&conversation, &host.point(), at);
     }
     let mut fork = None;
-    match draw.below(3) {
+    match draw.next_below(3) {
         0 => {
             roll_back(&host, draw, at);
             counts.rollbacks += 1;
@@ -188,18 +188,18 @@ fn hold(seed: u64, counts: &mut Counts) {
     let (mut at, mut left, mut is_whole) =
         (format!("seed {seed}, {:?}", life.durability()), Vec::new(), true);
     for number in 0.. {
-        life.has_tools = draw.below(2) == 0;
-        life.cancelled_behind = (draw.below(8) == 0).then(|| 1 + draw.below(20));
+        life.has_tools = draw.next_below(2) == 0;
+        life.cancelled_behind = (draw.next_below(8) == 0).then(|| 1 + draw.next_below(20));
         counts.cancels += u64::from(life.cancelled_behind.is_some());
         is_whole &= life.cancelled_behind.is_none();
         // Later lives go on for longer, so that each conversation ends.
-        let behind = draw.below(1 + whole.records.min(8 << number.min(6)));
+        let behind = draw.next_below(1 + whole.records.min(8 << number.min(6)));
         at.push_str(&format!(", killed behind {behind}"));
         if live(&life, Some(behind), &at) {
             break;
         }
         counts.kills += 1;
-        if draw.below(2) == 0 {
+        if draw.next_below(2) == 0 {
             continue;
         }
         if let Some(fork) = turn(&life, &says, &mut draw, counts, &at) {

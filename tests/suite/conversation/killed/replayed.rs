@@ -19,10 +19,11 @@ type Lives = BTreeMap<Option<SequenceNumber>, Option<bool>>;
 /// Lets a conversation be cut a few times, and returns how its processes began.
 fn live(desk: &mut Desk, records: u64, draw: &mut Generator) -> Lives {
     let mut lives = Lives::from([(desk.host.session().position(), None)]);
-    for life in 0..1 + draw.below(3) {
-        let cut = if draw.below(2) == 0 { Cut::Behind } else { Cut::Within(draw.below(16) as usize) };
-        desk.end_behind(1 + draw.below(records), cut);
-        let has_tools = draw.below(2) == 0;
+    for life in 0..1 + draw.next_below(3) {
+        let cut =
+            if draw.next_below(2) == 0 { Cut::Behind } else { Cut::Within(draw.next_below(16) as usize) };
+        desk.end_behind(1 + draw.next_below(records), cut);
+        let has_tools = draw.next_below(2) == 0;
         if life > 0 {
             lives.insert(desk.host.session().position(), Some(has_tools));
         }
@@ -47,7 +48,7 @@ fn replayed(desk: &Desk, lives: &Lives, outside: &Outside, says: &Arc<Generated>
         let recovers = lives[&session.position()];
         run(&Host::new(session, outside.clone(), Arc::clone(says)), recovers);
     };
-    Replay::of(&log, &types()).run(host).unwrap_or_else(|error| panic!("{error}"))
+    Replay::new(&log, &types()).run(host).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::{Held, said, seeds};
 pub(super) fn place(session: &Session, draw: &mut Generator) -> Option<SequenceNumber> {
     let conversation = session.conversation(EVALUATION).unwrap()?;
     let entries = conversation.entries();
-    let at = draw.below(entries.len() as u64);
+    let at = draw.next_below(entries.len() as u64);
     Some(entries[usize::try_from(at).unwrap()].sequence)
 }
 
@@ -67,12 +67,12 @@ fn a_conversation_that_is_rolled_back_and_killed_anywhere_is_finished() {
         let mut desk = Desk::new(durability, &says);
         let mut at = format!("seed {seed}, {durability:?}");
         for _ in 0..3 {
-            let records = 1 + draw.below(whole.records);
+            let records = 1 + draw.next_below(whole.records);
             at.push_str(&format!(", killed behind {records}, rolled back"));
             desk.end_behind(records, Cut::Behind);
             desk.evaluate();
             desk.open(Cut::Behind, &at);
-            desk.recover(draw.below(2) == 0, &at);
+            desk.recover(draw.next_below(2) == 0, &at);
             roll_back(&desk.host, &mut draw, &at);
         }
         desk.finish(&at);
@@ -88,7 +88,7 @@ fn a_conversation_that_is_forked_anywhere_is_finished_in_both_sessions() {
         let (says, mut draw) = (Arc::new(Generated::from_seed(seed)), Generator::from_seed(seed));
         let (whole, durability) = (uncut(&says), LEVELS[seed as usize % 3]);
         let mut desk = Desk::new(durability, &says);
-        let records = 1 + draw.below(whole.records);
+        let records = 1 + draw.next_below(whole.records);
         let at = format!("seed {seed}, {durability:?}, killed behind {records}");
         desk.end_behind(records, Cut::Behind);
         desk.evaluate();
@@ -103,7 +103,7 @@ fn a_conversation_that_is_forked_anywhere_is_finished_in_both_sessions() {
             let parent_id = parent.id();
             parent.close().unwrap();
             let (at, cut) = (format!("{at}, forked"), Cut::Within(8));
-            desk.end_behind(1 + draw.below(whole.records), cut);
+            desk.end_behind(1 + draw.next_below(whole.records), cut);
             desk.evaluate();
             desk.open(cut, &at);
             desk.recover(false, &at);
@@ -127,15 +127,15 @@ fn a_conversation_that_is_cancelled_and_killed_anywhere_is_finished() {
         let mut desk = Desk::new(durability, &says);
         let mut at = format!("seed {seed}, {durability:?}");
         for _ in 0..2 {
-            let records = 1 + draw.below(whole.records);
+            let records = 1 + draw.next_below(whole.records);
             at.push_str(&format!(", cancelled behind {records}"));
             let before = held(&desk.host);
             cancel(&desk.host, records);
             before.check(desk.host.conversation().as_ref(), &desk.host.outside, &at);
-            desk.end_behind(1 + draw.below(whole.records), Cut::Behind);
+            desk.end_behind(1 + draw.next_below(whole.records), Cut::Behind);
             desk.evaluate();
             desk.open(Cut::Behind, &at);
-            desk.recover(draw.below(2) == 0, &at);
+            desk.recover(draw.next_below(2) == 0, &at);
         }
         desk.finish(&at);
         let differs = said(&desk.host.conversation().unwrap()) != whole.said;

@@ -183,7 +183,7 @@ impl World {
         let mut chance = Chance::new(seed);
         let disk = MemoryStorage::new();
         // Slow clocks make calls that sync what is overdue.
-        let clock = Arc::new(FixedClock::stepping(1_000_000, *chance.pick(&[10, 10_000, 150_000])));
+        let clock = Arc::new(FixedClock::with_step(1_000_000, *chance.pick(&[10, 10_000, 150_000])));
         let real = (files == Files::Mapped).then(|| tempfile::tempdir().expect("there is room for files"));
         if let Some(real) = &real {
             // The folders above are no part of the run.
@@ -572,7 +572,7 @@ impl World {
                 // Where a fault struck behind the acknowledgement nothing can be read any more.
                 let read = known.memory.learn(&opened.session);
                 known.wrote |= read.is_err() || known.memory.len() > len;
-                known.memory.told_durable(opened.session.synced().get());
+                known.memory.told_durable(opened.session.synced_end().get());
                 read
             }
             Err(error) => Err(error),

@@ -63,11 +63,11 @@ fn a_tool_that_runs_again_behind_the_end_of_a_log_that_ends_within_its_call_has_
     let log = LogReader::open(killed).unwrap();
     for mode in [ReplayMode::FromLog, ReplayMode::RunTools] {
         let mut told = None;
-        let replay = Replay::of(&log, &types()).mode(mode).all();
+        let replay = Replay::new(&log, &types()).mode(mode).all();
         let report = replay.run(|session| told = host(&session, &notes(&[2])).err()).unwrap();
         assert!(report.divergences.is_empty(), "{mode:?}: {:?}", report.divergences);
         assert!(matches!(told, Some(Error::ReplayEnded { .. })), "{mode:?}: {told:?}");
-        Replay::of(&log, &types()).mode(mode).run(|session| host(&session, &notes(&[2]))).unwrap();
+        Replay::new(&log, &types()).mode(mode).run(|session| host(&session, &notes(&[2]))).unwrap();
     }
 }
 
@@ -85,7 +85,7 @@ fn a_record_too_many_of_a_tool_that_runs_again_is_named_at_once() {
         Ok(())
     })
     .unwrap();
-    let replay = Replay::of(&log, &types()).mode(ReplayMode::RunTools);
+    let replay = Replay::new(&log, &types()).mode(ReplayMode::RunTools);
     let error = replay.run(|session| host(&session, &notes(&[2, 3, 4]))).unwrap_err();
     let Error::Diverged(found) = error else { panic!("{error}") };
     let place = (Some(found.sequence), found.divergence, found.record.as_str());

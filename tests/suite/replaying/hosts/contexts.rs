@@ -47,7 +47,7 @@ impl Tool for Throw {
     }
 
     fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<u64>, ToolError> {
-        let thrown = context.draw(|generator| generator.below(1 << 40))?;
+        let thrown = context.draw(|generator| generator.next_below(1 << 40))?;
         let at = context.now()?.timestamp_micros();
         self.0.lock().unwrap().push((thrown, at));
         let state = context.state();
@@ -95,11 +95,11 @@ fn a_tool_that_runs_again_draws_the_same_and_reads_the_same_time() {
     let expected = ["committed", "abandoned", "committed"];
     assert!(nested.eq(throws.iter().map(|one| Some(*one)).zip(expected)), "{ledger:?}");
     let seen = Seen::default();
-    let replay = Replay::of(&log, &types()).mode(ReplayMode::RunTools);
+    let replay = Replay::new(&log, &types()).mode(ReplayMode::RunTools);
     replay.run(|session| host(&session, &seen)).unwrap();
     assert_eq!(*seen.lock().unwrap(), lived);
     let seen = Seen::default();
-    Replay::of(&log, &types()).run(|session| host(&session, &seen)).unwrap();
+    Replay::new(&log, &types()).run(|session| host(&session, &seen)).unwrap();
     assert!(seen.lock().unwrap().is_empty(), "a tool ran");
 }
 

@@ -129,7 +129,7 @@ impl Agency {
 
     fn pause(&self, place: u64) {
         let mut draw = Generator::from_seed(self.schedule * 1_000 + place);
-        (0..draw.below(8)).for_each(|_| thread::yield_now());
+        (0..draw.next_below(8)).for_each(|_| thread::yield_now());
     }
 }
 
@@ -155,7 +155,7 @@ fn part_of_a_process_that_works_or_replays() {
             let dir = store.session_dir(store.sessions().unwrap()[0].0);
             let log = LogReader::open(dir).unwrap();
             let mut process = 0;
-            let replayed = Replay::of(&log, &types()).run(|session| {
+            let replayed = Replay::new(&log, &types()).run(|session| {
                 process += 1;
                 let agency = if process == 1 { &first } else { &second };
                 Agency { schedule: seed + 31, dies: agency.dies }.run(&session)

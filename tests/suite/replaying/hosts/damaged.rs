@@ -70,7 +70,7 @@ fn a_damaged_object_is_told_as_that_and_not_as_a_divergence() {
                 continue;
             }
             for all in [false, true] {
-                let replay = Replay::of(&log, &types());
+                let replay = Replay::new(&log, &types());
                 let replay = if all { replay.all() } else { replay };
                 let told = replay.run(|session| host(&session)).unwrap_err();
                 assert!(

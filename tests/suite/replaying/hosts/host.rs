@@ -197,16 +197,16 @@ impl Host {
     pub(super) fn from_seed(seed: u64) -> Host {
         let mut draw = Generator::from_seed(seed);
         let mut lane = |kinds: &[u64], place: u64| -> Vec<Step> {
-            let len = 4 + draw.below(8);
+            let len = 4 + draw.next_below(8);
             (0..len)
                 .map(|number| {
                     let number = place * 1_000 + number;
-                    match kinds[draw.below(kinds.len() as u64) as usize] {
+                    match kinds[draw.next_below(kinds.len() as u64) as usize] {
                         0 => Step::Note(number),
                         1 => Step::Letter(number),
                         2 => Step::Time,
                         3 => Step::Number,
-                        4 => Step::Tool(number, draw.below(3)),
+                        4 => Step::Tool(number, draw.next_below(3)),
                         _ => Step::Tag(number),
                     }
                 })
@@ -247,7 +247,7 @@ impl Host {
             let session = if lane == MAIN { session.clone() } else { session.lane(LANES[lane]) };
             let mut yields = Generator::from_seed(schedule * 3 + lane as u64);
             for (place, step) in self.lanes[lane].iter().enumerate() {
-                (0..yields.below(6)).for_each(|_| thread::yield_now());
+                (0..yields.next_below(6)).for_each(|_| thread::yield_now());
                 let change = self.planted.filter(|(of, at, _)| (*of, *at) == (lane, place));
                 self.step(&session, &runner, step, change.map(|(.., change)| change))?;
             }

@@ -48,7 +48,7 @@ fn replayed(recorded: &[(&str, u64)], produced: &[(&str, u64)], len: usize) -> V
     let objects = session.dir().join("objects");
     assert_eq!(objects.exists(), len > 1 << 16, "{len} bytes stand where they are to");
     let log = LogReader::open(session.dir()).unwrap();
-    let report = Replay::of(&log, &types()).all().run(|again| host(&again, produced)).unwrap();
+    let report = Replay::new(&log, &types()).all().run(|again| host(&again, produced)).unwrap();
     let path = |found: &foldlog::Divergence| {
         format!("{} {} {}", found.sequence, found.slice.as_deref().unwrap_or("-"), found.path)
     };

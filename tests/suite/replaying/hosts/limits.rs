@@ -42,9 +42,9 @@ fn a_replay_cannot_begin_within_a_call_nor_outside_of_the_log() {
     operation.abort("enough").unwrap();
     let log = LogReader::open(session.dir()).unwrap();
     let nothing = |_: Session| ();
-    let error = Replay::of(&log, &types()).from(within).run(nothing).unwrap_err();
+    let error = Replay::new(&log, &types()).from(within).run(nothing).unwrap_err();
     assert!(matches!(error, Error::InsideTransaction { position, .. } if position == within), "{error}");
-    let error = Replay::of(&log, &types()).from(1_000_u64).run(nothing).unwrap_err();
+    let error = Replay::new(&log, &types()).from(1_000_u64).run(nothing).unwrap_err();
     assert!(matches!(error, Error::NoSuchPosition { .. }), "{error}");
 }
 
@@ -61,7 +61,7 @@ fn a_replay_cannot_end_before_it_begins_nor_behind_the_log() {
         (1..=3).try_for_each(|number| session.dispatch(Noted::new(number, "said")).map(drop))
     };
     let types = types();
-    let replay = || Replay::of(&log, &types);
+    let replay = || Replay::new(&log, &types);
     for (replay, at) in [
         (replay().from(positions[1]).through(positions[0]), positions[0]),
         (replay().through(positions[2] + 1), positions[2] + 1),
@@ -100,9 +100,9 @@ fn a_fork_is_replayed_from_its_own_first_record_on() {
     let host = |session: Session| session.dispatch(Noted::new(2, "of the fork")).map(drop);
     host(fork.clone()).unwrap();
     let log = LogReader::open(fork.dir()).unwrap();
-    let report = Replay::of(&log, &types()).run(host).unwrap();
+    let report = Replay::new(&log, &types()).run(host).unwrap();
     assert_eq!((report.compared, report.records), (1, 1));
-    for replay in [Replay::of(&log, &types()).from(at - 1), Replay::of(&log, &types()).through(at - 1)] {
+    for replay in [Replay::new(&log, &types()).from(at - 1), Replay::new(&log, &types()).through(at - 1)] {
         let error = replay.run(host).unwrap_err();
         assert!(matches!(error, Error::NoSuchPosition { .. }), "{error}");
     }
@@ -121,7 +121,7 @@ fn a_session_that_is_still_written_is_replayed_to_where_it_was_read() {
         again.dispatch(Noted::new(1, "read")).unwrap();
         ended = again.dispatch(Noted::new(2, "behind it")).err();
     };
-    let report = Replay::of(&log, &types()).run(host).unwrap();
+    let report = Replay::new(&log, &types()).run(host).unwrap();
     assert_eq!(report.compared, 1);
     assert!(matches!(ended, Some(Error::ReplayEnded { .. })));
 }
@@ -136,7 +136,7 @@ fn a_replay_without_the_types_of_its_log_names_all_that_are_missing() {
     session.dispatch(Rang(2)).unwrap();
     let log = LogReader::open(session.dir()).unwrap();
     let nothing = SessionTypes::builder().build().unwrap();
-    let error = Replay::of(&log, &nothing).run(|_| ()).unwrap_err();
+    let error = Replay::new(&log, &nothing).run(|_| ()).unwrap_err();
     let Error::NotRegistered(missing) = &error else { panic!("{error}") };
     assert_eq!(missing.iter().map(|missing| missing.event.as_str()).collect::<Vec<_>>(), ["noted", "rang"]);
     let missing = "but the host declares no such reducer";
@@ -174,9 +174,9 @@ fn a_call_that_runs_elsewhere_is_begun_in_a_replay_only_where_tools_run_again() 
     host(session.clone(), "within").unwrap();
     let log = LogReader::open(session.dir()).unwrap();
     let mut refused = None;
-    let _ = Replay::of(&log, &types()).run(|session| refused = host(session, "within").err());
+    let _ = Replay::new(&log, &types()).run(|session| refused = host(session, "within").err());
     assert!(refused.unwrap().to_string().contains("no tool runs"));
-    let replay = Replay::of(&log, &types()).mode(foldlog::replay::ReplayMode::RunTools);
+    let replay = Replay::new(&log, &types()).mode(foldlog::replay::ReplayMode::RunTools);
     let mut report = None;
     replay.run(|session| report = Some(host(session, "within").unwrap())).unwrap();
     assert!(report.unwrap().success);
@@ -207,7 +207,7 @@ fn a_call_of_which_a_host_is_told_is_begun_in_every_replay_and_ends_as_it_is_rec
     let log = LogReader::open(session.dir()).unwrap();
     for mode in [foldlog::replay::ReplayMode::FromLog, foldlog::replay::ReplayMode::RunTools] {
         let mut again = None;
-        let replay = Replay::of(&log, &types()).mode(mode);
+        let replay = Replay::new(&log, &types()).mode(mode);
         replay.run(|session| again = Some(host(session, "within").unwrap())).unwrap();
         let (report, asked) = again.unwrap();
         assert_eq!(report, live);
@@ -260,7 +260,7 @@ fn a_question_that_expired_between_two_processes_has_expired_in_their_replay_too
     host(&session).unwrap();
     session.close().unwrap();
     let log = LogReader::open(dir).unwrap();
-    let report = Replay::of(&log, &types()).run(|session| host(&session)).unwrap();
+    let report = Replay::new(&log, &types()).run(|session| host(&session)).unwrap();
     assert_eq!(report.processes, 2);
 }
 
@@ -280,7 +280,7 @@ fn a_question_that_still_waited_when_the_live_host_asked_still_waits_in_its_repl
             for round in 0..3 {
                 let waiting = match recovers {
                     true => runner.recover(&ExecuteOptions::default())?.len() as u64,
-                    false => session.pending()?.len() as u64,
+                    false => session.pending_questions()?.len() as u64,
                 };
                 session.observe("letter", || clock.advance_us(2_000_000_000))?;
                 session.dispatch(Noted::new(round * 10 + waiting, "so many"))?;
@@ -292,7 +292,7 @@ fn a_question_that_still_waited_when_the_live_host_asked_still_waits_in_its_repl
         let dir = session.dir().to_owned();
         session.close().unwrap();
         let log = LogReader::open(dir).unwrap();
-        let replay = Replay::of(&log, &types()).run(|session| host(&session));
+        let replay = Replay::new(&log, &types()).run(|session| host(&session));
         replay.unwrap_or_else(|error| panic!("recovers {recovers}: {error}"));
     }
 }
@@ -313,7 +313,7 @@ fn a_lane_that_does_not_come_is_waited_for_once() {
     let log = LogReader::open(session.dir()).unwrap();
     let (since, patience) = (Instant::now(), Duration::from_secs(2));
     let report =
-        Replay::of(&log, &types()).all().patience(patience).run(|again| host(&again, false)).unwrap();
+        Replay::new(&log, &types()).all().patience(patience).run(|again| host(&again, false)).unwrap();
     assert_eq!(report.divergences.len(), 30);
     assert!(since.elapsed() < 10 * patience, "{:?}", since.elapsed());
 }
@@ -333,7 +333,7 @@ fn an_input_that_a_host_reads_as_another_type_has_changed() {
         told = session.observe("count", || "seven".to_owned()).err();
         session.dispatch(Noted::new(1, "behind it")).map(drop)
     };
-    let error = Replay::of(&log, &types()).run(&mut host).unwrap_err();
+    let error = Replay::new(&log, &types()).run(&mut host).unwrap_err();
     let Error::Diverged(found) = &error else { panic!("{error}") };
     assert_eq!(
         (found.sequence, found.record.as_str(), found.path.as_str()),
@@ -342,7 +342,7 @@ fn an_input_that_a_host_reads_as_another_type_has_changed() {
     let shown = found.to_string();
     assert!(shown.contains("recorded 7"), "{shown}");
     assert!(shown.contains("cannot be read as `alloc::string::String`"), "{shown}");
-    let report = Replay::of(&log, &types()).all().run(&mut host).unwrap();
+    let report = Replay::new(&log, &types()).all().run(&mut host).unwrap();
     assert_eq!(report.divergences, [(**found).clone()]);
     let Some(Error::Diverged(told)) = told else { panic!("{told:?}") };
     assert_eq!(told, *found);

@@ -42,7 +42,7 @@ fn a_fork_that_goes_live_writes_what_a_live_run_would_have_written_and_leaves_it
         calls += 1;
         say(&session, 10).map(|()| session)
     };
-    let replay = Replay::of(&log, &types()).through(through);
+    let replay = Replay::new(&log, &types()).through(through);
     let fork = replay.go_live(&store, SessionOptions::default(), host).unwrap().unwrap();
     assert_eq!((calls, fork.replays()), (2, false));
     assert_eq!(fork.log::<Diary>().unwrap().len(), 10);
@@ -60,7 +60,7 @@ fn nothing_goes_live_behind_a_replay_that_diverges() {
     say(&session, 3).unwrap();
     let log = LogReader::open(session.dir()).unwrap();
     let host = |session: Session| session.dispatch(Noted::new(7, "otherwise")).map(drop);
-    for replay in [Replay::of(&log, &types()), Replay::of(&log, &types()).all()] {
+    for replay in [Replay::new(&log, &types()), Replay::new(&log, &types()).all()] {
         let error = replay.go_live(&store, SessionOptions::default(), host).unwrap_err();
         assert!(matches!(error, foldlog::Error::Diverged(_)), "{error}");
     }

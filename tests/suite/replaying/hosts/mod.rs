@@ -38,7 +38,7 @@ fn a_threaded_host_does_the_same_again_however_its_threads_are_scheduled() {
         host.run(&session, seed).unwrap();
         let log = LogReader::open(session.dir()).unwrap();
         for schedule in 1..=3 {
-            let replay = Replay::of(&log, &types()).run(|session| host.run(&session, seed + schedule));
+            let replay = Replay::new(&log, &types()).run(|session| host.run(&session, seed + schedule));
             let report = replay.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             assert_eq!((report.divergences.len(), report.processes), (0, 1), "seed {seed}");
             assert!(report.compared < report.records, "seed {seed}: what tools did comes from the log");
@@ -62,7 +62,7 @@ fn a_replay_reads_no_input_and_runs_no_tool_and_writes_nothing() {
     let (mail, ran) = (host.mail_read(), host.tools_run());
     assert!(mail > 0 && ran > 0, "the live host read {mail} letters and ran {ran} tools");
     let log = LogReader::open(dir).unwrap();
-    Replay::of(&log, &types()).run(|session| host.run(&session, 2)).unwrap();
+    Replay::new(&log, &types()).run(|session| host.run(&session, 2)).unwrap();
     assert_eq!((host.mail_read(), host.tools_run()), (mail, ran));
     assert!(stored.bytes() == before, "the store's files have changed");
 }
@@ -90,7 +90,7 @@ fn a_replay_sees_state_clock_and_numbers_as_the_live_host_did() {
     let live = look(&session).unwrap();
     let log = LogReader::open(session.dir()).unwrap();
     let mut again = Vec::new();
-    Replay::of(&log, &types()).run(|session| again = look(&session).unwrap()).unwrap();
+    Replay::new(&log, &types()).run(|session| again = look(&session).unwrap()).unwrap();
     assert_eq!(again, live);
 }
 
@@ -103,10 +103,10 @@ fn a_replay_begins_at_a_snapshot_and_ends_where_it_is_told_to() {
         (from..to).try_for_each(|number| session.dispatch(host::Noted::new(number, "n")).map(drop))
     };
     say(&session, 0, 10).unwrap();
-    let snapshot = session.snapshot(foldlog::SnapshotOptions::tagged("ten")).unwrap();
+    let snapshot = session.snapshot(foldlog::SnapshotOptions::with_tag("ten")).unwrap();
     say(&session, 10, 20).unwrap();
     let log = LogReader::open(session.dir()).unwrap();
-    let replay = Replay::of(&log, &types()).from(snapshot.position);
+    let replay = Replay::new(&log, &types()).from(snapshot.position);
     let report = replay.clone().run(|session| say(&session, 10, 20)).unwrap();
     assert_eq!(report.compared, 10);
     let ended = std::cell::RefCell::new(Vec::new());
@@ -137,6 +137,6 @@ fn a_replay_keeps_the_positions_to_which_the_host_will_roll_back() {
     let live = host(&session).unwrap();
     let log = LogReader::open(session.dir()).unwrap();
     let mut again = 0;
-    let report = Replay::of(&log, &types()).run(|session| again = host(&session).unwrap()).unwrap();
+    let report = Replay::new(&log, &types()).run(|session| again = host(&session).unwrap()).unwrap();
     assert_eq!((again, report.compared), (live, 360));
 }

@@ -23,7 +23,7 @@ const CHANGES: [Change; 9] = [
 /// Draws a place at which the change changes something and that is not the last of its lane: only the end of the whole replay, or
 /// its patience, says that nothing more comes.
 fn place(host: &Host, change: Change, draw: &mut Generator) -> Option<(usize, usize)> {
-    let (mut lane, start) = (draw.below(3) as usize, draw.next_u64() as usize);
+    let (mut lane, start) = (draw.next_below(3) as usize, draw.next_u64() as usize);
     for _ in 0..3 {
         let steps = &host.lanes[lane];
         let fits = |at: usize| {
@@ -59,7 +59,7 @@ type Sequences = [Vec<SequenceNumber>; 3];
 fn steps_of(log: &LogReader) -> Sequences {
     let mut sequences = Sequences::default();
     log.records(log.opened_sequence() + 1, SequenceNumber::MAX, |record| {
-        let lane = Lane::of(record.kind, record.body).unwrap();
+        let lane = Lane::decode(record.kind, record.body).unwrap();
         let is_nested = record.kind == RecordKind::TOOL_BEGIN
             && foldlog_codec::body::ToolBegin::decode(record.body).unwrap().parent.is_some();
         if lane.within.is_none()
@@ -113,7 +113,7 @@ fn each_planted_change_is_found_at_its_record() {
             let Some((lane, at)) = place(&host, change, &mut draw) else { continue };
             let of = format!("seed {seed}, {change:?} at step {at} of lane {lane}");
             let changed = host.changed((lane, at, change));
-            let replayed = Replay::of(&log, &types()).run(|session| changed.run(&session, seed + 1));
+            let replayed = Replay::new(&log, &types()).run(|session| changed.run(&session, seed + 1));
             let divergence = first(replayed, &of);
             let (sequence, kind) = expected(lane, at, change, &live);
             assert_eq!((divergence.sequence, divergence.divergence), (sequence, kind), "{of}: {divergence}");
@@ -137,7 +137,7 @@ fn a_changed_result_of_a_tool_is_found_at_the_end_of_its_call_where_tools_run_ag
     for seed in 0..seeds(20) {
         let (host, log, _stored) = live(seed);
         let ran = host.tools_run();
-        let replay = Replay::of(&log, &types()).mode(ReplayMode::RunTools);
+        let replay = Replay::new(&log, &types()).mode(ReplayMode::RunTools);
         let report = replay.run(|session| host.run(&session, seed + 1));
         let report = report.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert_eq!(host.tools_run(), ran * 2, "seed {seed}: all tools ran once more");
@@ -176,7 +176,7 @@ fn a_changed_reducer_is_found_at_the_record_whose_effect_it_changes() {
         });
         let Some((number, sequence)) = notes.collect::<Vec<_>>().pop() else { continue };
         let types = types_with(Some(number));
-        let replayed = Replay::of(&log, &types).run(|session| host.run(&session, seed + 1));
+        let replayed = Replay::new(&log, &types).run(|session| host.run(&session, seed + 1));
         let divergence = first(replayed, "the reducer");
         assert_eq!(divergence.sequence, sequence, "{divergence}");
         assert_eq!(divergence.slice.as_deref(), Some("notes"), "{divergence}");
@@ -194,7 +194,7 @@ fn the_records_of_two_lanes_that_are_swapped_are_found_at_the_first_of_them() {
             continue;
         }
         let live = steps_of(&log);
-        let replayed = Replay::of(&log, &types()).run(|session| changed.run(&session, seed + 1));
+        let replayed = Replay::new(&log, &types()).run(|session| changed.run(&session, seed + 1));
         let divergence = first(replayed, "the swap");
         assert_eq!(divergence.sequence, live[1][0].min(live[2][0]), "{divergence}");
     }
@@ -213,7 +213,7 @@ fn a_replay_that_goes_on_lists_all_that_differs() {
     let session = stored.store().create(&types()).unwrap();
     host(&session, &[]).unwrap();
     let log = LogReader::open(session.dir()).unwrap();
-    let report = Replay::of(&log, &types()).all().run(|session| host(&session, &[3, 4, 11])).unwrap();
+    let report = Replay::new(&log, &types()).all().run(|session| host(&session, &[3, 4, 11])).unwrap();
     let texts = |of: &Divergence| (of.divergence, of.path.clone());
     let found: Vec<_> = report.divergences.iter().map(texts).collect();
     assert_eq!(found, vec![(DivergenceKind::Changed, "$.event.text".to_owned()); 3]);
@@ -239,7 +239,7 @@ fn a_record_that_is_missing_at_the_end_of_its_lane_is_found_though_another_lane_
     host(&session, true).unwrap();
     let last = session.position().unwrap() - 1;
     let log = LogReader::open(session.dir()).unwrap();
-    let replay = Replay::of(&log, &types()).patience(std::time::Duration::from_millis(50));
+    let replay = Replay::new(&log, &types()).patience(std::time::Duration::from_millis(50));
     let divergence = first(replay.run(|session| host(&session, false)), "the missing record");
     assert_eq!((divergence.sequence, divergence.divergence), (last, DivergenceKind::Missing), "{divergence}");
     // A host that returns says it at once.
@@ -249,7 +249,7 @@ fn a_record_that_is_missing_at_the_end_of_its_lane_is_found_though_another_lane_
     let session = stored.store().create(&types()).unwrap();
     say(&session, 3).unwrap();
     let log = LogReader::open(session.dir()).unwrap();
-    let divergence = first(Replay::of(&log, &types()).run(|session| say(&session, 2)), "the missing record");
+    let divergence = first(Replay::new(&log, &types()).run(|session| say(&session, 2)), "the missing record");
     assert_eq!(Some(divergence.sequence), session.position(), "{divergence}");
 }
 
@@ -264,16 +264,17 @@ fn a_record_too_many_behind_a_session_that_was_closed_is_found() {
     host(&session, false).unwrap();
     let (dir, last) = (session.dir().to_owned(), session.position().unwrap());
     let log = LogReader::open(&dir).unwrap();
-    Replay::of(&log, &types()).run(|session| host(&session, true)).unwrap();
+    Replay::new(&log, &types()).run(|session| host(&session, true)).unwrap();
     session.close().unwrap();
     let log = LogReader::open(&dir).unwrap();
-    let divergence = first(Replay::of(&log, &types()).run(|session| host(&session, true)), "the last record");
+    let divergence =
+        first(Replay::new(&log, &types()).run(|session| host(&session, true)), "the last record");
     assert_eq!(
         (divergence.sequence, divergence.divergence),
         (last + 1, DivergenceKind::Extra),
         "{divergence}"
     );
-    Replay::of(&log, &types()).run(|session| host(&session, false)).unwrap();
+    Replay::new(&log, &types()).run(|session| host(&session, false)).unwrap();
 }
 
 /// A replay of all divergences stopped where another lane's records stood between those that were missing.
@@ -302,7 +303,7 @@ fn records_that_are_missing_between_those_of_other_lanes_are_listed_and_the_repl
             }
         });
     };
-    let report = Replay::of(&log, &types()).all().run(host).unwrap();
+    let report = Replay::new(&log, &types()).all().run(host).unwrap();
     let found: Vec<_> = report.divergences.iter().map(|found| (found.sequence, found.divergence)).collect();
     let expected: Vec<_> = expected.into_iter().map(|sequence| (sequence, DivergenceKind::Missing)).collect();
     assert_eq!(found, expected);
@@ -334,7 +335,7 @@ fn a_record_that_is_missing_or_too_many_is_named_with_the_one_at_its_place() {
     session.close().unwrap();
     let log = LogReader::open(dir).unwrap();
     let shown = |host: &dyn Fn(&foldlog::Session) -> foldlog::Result<()>| {
-        first(Replay::of(&log, &types()).run(|session| host(&session)), "it").to_string()
+        first(Replay::new(&log, &types()).run(|session| host(&session)), "it").to_string()
     };
     let told = [
         shown(&|session| call(session, "works")),

@@ -64,7 +64,7 @@ fn a_host_is_called_for_each_process_however_many_were_killed_one_after_the_othe
     for ends in stories {
         let (folder, id) = lives(ends, &three);
         let log = LogReader::open(store_in(folder.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
-        let replay = Replay::of(&log, &types()).run(|session| three(&session, 77));
+        let replay = Replay::new(&log, &types()).run(|session| three(&session, 77));
         let report = replay.unwrap_or_else(|error| panic!("{ends:?}: {error}"));
         let all = ends.len() as u64;
         assert_eq!((report.processes, report.compared), (all, 4 * all), "{ends:?}");
@@ -81,7 +81,7 @@ fn a_recovery_that_wrote_nothing_else_passes_on_where_the_processes_before_it_be
     };
     let (folder, id) = lives(&[Close, Kill, Kill, Kill, Kill, Close], &host);
     let log = LogReader::open(store_in(folder.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
-    let report = Replay::of(&log, &types()).run(|session| three(&session, 77)).unwrap();
+    let report = Replay::new(&log, &types()).run(|session| three(&session, 77)).unwrap();
     assert_eq!((report.processes, report.compared), (4, 16));
 }
 
@@ -108,7 +108,7 @@ fn a_host_that_was_killed_while_it_waited_has_not_written_too_few_records() {
     for (ends, closed) in stories {
         let (folder, id) = lives(ends, &waits);
         let log = LogReader::open(store_in(folder.path(), Arc::new(SystemClock)).session_dir(id)).unwrap();
-        let (mut told, replay) = (None, Replay::of(&log, &types()).all());
+        let (mut told, replay) = (None, Replay::new(&log, &types()).all());
         let report = replay.run(|session| told = goes_on(&session).err()).unwrap();
         assert_eq!(report.divergences.len(), usize::from(closed), "{ends:?}: {:?}", report.divergences);
         assert_eq!(matches!(told, Some(Error::ReplayEnded { .. })), !closed, "{ends:?}: {told:?}");
@@ -129,7 +129,7 @@ fn a_recovery_that_closes_the_session_says_nothing_of_the_killed_process_before_
         three(&session, 77)?;
         session.dispatch(Noted::new(9, "not written")).map(drop)
     };
-    let report = Replay::of(&log, &types()).run(goes_on).unwrap();
+    let report = Replay::new(&log, &types()).run(goes_on).unwrap();
     assert_eq!((report.processes, report.compared), (1, 4));
 }
 
@@ -147,6 +147,6 @@ fn the_processes_of_a_forks_parent_are_not_the_forks() {
     let dir = fork.dir().to_owned();
     fork.close().unwrap();
     let log = LogReader::open(dir).unwrap();
-    let report = Replay::of(&log, &types()).run(|session| host(&session)).unwrap();
+    let report = Replay::new(&log, &types()).run(|session| host(&session)).unwrap();
     assert_eq!((report.processes, report.compared), (1, 12));
 }

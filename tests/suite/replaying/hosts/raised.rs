@@ -119,7 +119,7 @@ fn replayed(all: bool, first_ones: &[(&str, u64)], second_ones: &[PlannedBy]) ->
         second_ones.iter().try_for_each(|planned| session.dispatch(planned.clone()).map(drop))
     };
     let types = second();
-    let replay = Replay::of(&log, &types);
+    let replay = Replay::new(&log, &types);
     match if all { replay.all() } else { replay }.run(host) {
         Ok(report) => report.divergences.iter().map(ToString::to_string).collect(),
         Err(Error::Diverged(first)) => vec![first.to_string()],
@@ -192,7 +192,7 @@ fn a_reducer_that_keeps_equal_items_keeps_those_of_an_older_version() {
         said.into_iter().try_for_each(|planned| session.dispatch(planned).map(drop))
     };
     for types in [second(), replaced()] {
-        Replay::of(&log, &types).run(host).unwrap();
+        Replay::new(&log, &types).run(host).unwrap();
         let options = ReplayReducers { fold_produced: true, ..ReplayReducers::default() };
         let reduced = log.replay_reducers(&types, &options).unwrap();
         assert!(reduced.holds() && reduced.slices.is_empty() && reduced.stopped.is_none(), "{reduced}");

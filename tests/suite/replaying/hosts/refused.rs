@@ -141,7 +141,7 @@ fn a_write_that_was_refused_is_refused_again_and_waits_for_nobody() {
             let waits = what.contains("later takes");
             let patience = Duration::from_secs(if waits { 1 } else { 30 });
             let (mut again, since) = (None, Instant::now());
-            let replay = Replay::of(&log, &types()).mode(mode).patience(patience);
+            let replay = Replay::new(&log, &types()).mode(mode).patience(patience);
             let report = replay.run(|session| again = Some(host(&session)));
             report.unwrap_or_else(|error| panic!("{what}, {mode:?}: {error}"));
             assert_eq!(again.unwrap().unwrap(), live, "{what}, {mode:?}");

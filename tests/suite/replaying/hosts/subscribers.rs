@@ -62,7 +62,7 @@ fn replays(types: &SessionTypes, host: &dyn Fn(&Session) -> foldlog::Result<()>,
     let log = LogReader::open(dir).unwrap();
     for mode in [ReplayMode::FromLog, ReplayMode::RunTools] {
         let since = Instant::now();
-        let replay = Replay::of(&log, types).mode(mode).patience(Duration::from_secs(30));
+        let replay = Replay::new(&log, types).mode(mode).patience(Duration::from_secs(30));
         replay.run(|session| host(&session)).unwrap_or_else(|error| panic!("{told}, {mode:?}: {error}"));
         assert!(since.elapsed() < Duration::from_secs(30), "{told}, {mode:?}: it waited");
     }

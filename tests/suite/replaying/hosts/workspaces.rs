@@ -178,7 +178,7 @@ fn a_host_sees_its_workspace_as_it_was_and_the_folder_stays_as_it_is() {
     let before = bytes_in(folder.0.path());
     let runs = Runs::default();
     let registry = folder.registry();
-    let report = Replay::of(&log, &types())
+    let report = Replay::new(&log, &types())
         .run(|session| host(&session, registry.clone(), &runs, Changed::Nothing))
         .unwrap();
     assert!(report.compared > 5, "{report:?}");
@@ -193,7 +193,7 @@ fn tools_that_may_run_twice_run_again_on_a_copy_of_the_workspace_as_it_was() {
     let log = lived(&folder, &stored);
     let before = bytes_in(folder.0.path());
     let (runs, registry) = (Runs::default(), folder.registry());
-    let replay = Replay::of(&log, &types()).mode(ReplayMode::RunTools);
+    let replay = Replay::new(&log, &types()).mode(ReplayMode::RunTools);
     replay.run(|session| host(&session, registry.clone(), &runs, Changed::Nothing)).unwrap();
     assert_eq!(runs.load(Ordering::SeqCst), 6, "three writes and three reads, and nothing is sent");
     drop(registry);
@@ -205,7 +205,7 @@ fn a_tool_that_leaves_other_files_or_reads_something_else_is_found_at_the_end_of
     let (folder, stored) = (Folder::new(), Stored::new());
     let log = lived(&folder, &stored);
     let run = |changed| {
-        let replay = Replay::of(&log, &types()).mode(ReplayMode::RunTools).all();
+        let replay = Replay::new(&log, &types()).mode(ReplayMode::RunTools).all();
         replay
             .run(|session| host(&session, folder.registry(), &Runs::default(), changed))
             .unwrap()
@@ -232,7 +232,7 @@ fn a_replay_that_ends_within_a_tool_that_runs_again_has_found_nothing() {
     let log = lived(&folder, &stored);
     let registry = folder.registry();
     for through in 1..log.records_len() {
-        let replay = Replay::of(&log, &types()).mode(ReplayMode::RunTools).through(through);
+        let replay = Replay::new(&log, &types()).mode(ReplayMode::RunTools).through(through);
         let report =
             replay.run(|session| host(&session, registry.clone(), &Runs::default(), Changed::Nothing));
         report.unwrap_or_else(|error| panic!("through {through}: {error}"));
@@ -270,7 +270,7 @@ fn a_tool_whose_resources_have_no_recorded_capture_does_not_run_again() {
     };
     host(session.clone()).unwrap();
     let log = LogReader::open(session.dir()).unwrap();
-    Replay::of(&log, &types()).mode(ReplayMode::RunTools).run(host).unwrap();
+    Replay::new(&log, &types()).mode(ReplayMode::RunTools).run(host).unwrap();
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
@@ -287,7 +287,7 @@ fn a_replay_whose_workspace_snapshots_are_gone_ends_with_the_reason() {
         drop(state.resources().get::<dyn Filesystem>());
         ended = session.dispatch(Noted::new(4, "behind it")).err();
     };
-    let told = Replay::of(&log, &types()).run(host).unwrap_err();
+    let told = Replay::new(&log, &types()).run(host).unwrap_err();
     for error in [ended.unwrap(), told] {
         assert!(matches!(error, Error::Poisoned { .. }), "{error:?}");
         assert!(error.to_string().contains("snapshots/objects"), "{error}");
@@ -314,7 +314,7 @@ fn a_record_left_out_before_a_call_over_a_captured_workspace_is_the_one_that_is_
     host(&session, folder.registry(), true).unwrap();
     let log = LogReader::open(session.dir()).unwrap();
     for mode in [ReplayMode::FromLog, ReplayMode::RunTools] {
-        let replay = Replay::of(&log, &types()).mode(mode);
+        let replay = Replay::new(&log, &types()).mode(mode);
         let error = replay.run(|session| host(&session, folder.registry(), false)).unwrap_err();
         let Error::Diverged(found) = error else { panic!("{error}") };
         assert_eq!((found.divergence, found.record.as_str()), (DivergenceKind::Missing, "dispatch noted"));
@@ -360,13 +360,13 @@ fn a_fork_that_went_live_is_replayed_from_its_own_captures() {
     })
     .unwrap();
     fs::write(folder.work().join("notes.txt"), "0").unwrap();
-    let replay = Replay::of(&log, &types()).through(ends[1]);
+    let replay = Replay::new(&log, &types()).through(ends[1]);
     let fork = replay.go_live(&store, SessionOptions::default(), |session| host(&session).map(|()| session));
     let dir = fork.unwrap().unwrap().dir().to_owned();
     let log = LogReader::open(dir).unwrap();
     for (mode, again) in [(ReplayMode::FromLog, 0), (ReplayMode::RunTools, 4)] {
         runs.store(0, Ordering::SeqCst);
-        Replay::of(&log, &types()).mode(mode).run(|session| host(&session)).unwrap();
+        Replay::new(&log, &types()).mode(mode).run(|session| host(&session)).unwrap();
         assert_eq!(runs.load(Ordering::SeqCst), again, "{mode:?}");
     }
 }
@@ -412,9 +412,9 @@ fn a_tool_does_not_run_again_on_a_copy_with_a_link_that_leads_to_the_workspace()
         let written = folder.work().join(target);
         fs::write(&written, "of today").unwrap();
         let log = LogReader::open(dir).unwrap();
-        Replay::of(&log, &types()).run(host).unwrap();
+        Replay::new(&log, &types()).run(host).unwrap();
         let mut told = String::new();
-        let replayed = Replay::of(&log, &types()).mode(ReplayMode::RunTools).run(|session| {
+        let replayed = Replay::new(&log, &types()).mode(ReplayMode::RunTools).run(|session| {
             let ran = host(session);
             told = ran.as_ref().map_err(ToString::to_string).unwrap_err().clone();
             ran

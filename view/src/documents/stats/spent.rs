@@ -88,9 +88,9 @@ pub(super) struct SpendTally {
 
 impl SpendTally {
     pub(super) fn take(&mut self, record: &Record<'_>, sources: &mut SpendReader<'_>) {
-        let told = sources.told(record);
+        let told = sources.read_event(record);
         if let Some(told) = &told {
-            self.told(record, told);
+            self.count_event(record, told);
         }
         match record.kind {
             RecordKind::TOOL_BEGIN => {
@@ -107,9 +107,9 @@ impl SpendTally {
         }
     }
 
-    fn told(&mut self, record: &Record<'_>, told: &SpendEvent) {
+    fn count_event(&mut self, record: &Record<'_>, told: &SpendEvent) {
         let before = match told {
-            SpendEvent::Executed { event, .. } => self.accounts.of(&event.evaluation_id),
+            SpendEvent::Executed { event, .. } => self.accounts.spent_by(&event.evaluation_id),
             _ => Spent::default(),
         };
         if !self.accounts.take(told).is_empty() {
@@ -126,10 +126,10 @@ impl SpendTally {
                 let stats = self.model(model);
                 stats.requests += 1;
                 stats.spent = stats.spent.plus(*spent);
-                self.within(*within, told);
+                self.count_for_call(*within, told);
             }
             SpendEvent::Executed { within, event } => {
-                let since = self.accounts.of(&event.evaluation_id).minus(before);
+                let since = self.accounts.spent_by(&event.evaluation_id).minus(before);
                 let since = Spent { cost_micros: event.cost_micros, ..since };
                 if !since.is_nothing() {
                     let last = || self.answered.get(&event.evaluation_id).cloned();
@@ -137,7 +137,7 @@ impl SpendTally {
                     let stats = self.model(model);
                     stats.spent = stats.spent.plus(since);
                 }
-                self.within(*within, told);
+                self.count_for_call(*within, told);
             }
             SpendEvent::Budget(_) => {}
         }
@@ -154,7 +154,7 @@ impl SpendTally {
     }
 
     /// Counts what was spent within a run of a tool for its call, and for the calls around it.
-    fn within(&mut self, run: Option<SequenceNumber>, told: &SpendEvent) {
+    fn count_for_call(&mut self, run: Option<SequenceNumber>, told: &SpendEvent) {
         let mut run = run;
         for _ in 0..AROUND_MAX {
             let Some(call) = run.and_then(|run| self.open.get_mut(&run)) else { return };
