@@ -14,6 +14,8 @@
 //! 2. A program that makes a group of its own, or a session, leaves the group, and is not found by it.
 
 pub(crate) mod cgroup;
+mod mark;
+pub(crate) mod programs;
 
 use std::ffi::OsStr;
 use std::fs;

@@ -32,7 +32,8 @@ use smol_str::SmolStr;
 
 use self::left_in_children::InterruptedChildren;
 use super::call::{
-    AnyTool, CallInfo, ExecuteOptions, Group, InterruptedCall, RecordedVerification, ToolCall, ToolReport,
+    AnyTool, CallInfo, ExecuteOptions, InterruptedCall, RecordedVerification, ToolCall, ToolReport,
+    recorded_groups,
 };
 use super::captures::CaptureSet;
 use super::children::{AnnouncedChildren, ChildReport};
@@ -289,7 +290,7 @@ impl ToolRunner {
             leases.as_deref().map_or(Ok(()), Leases::open)?;
             children = InterruptedChildren::open(&self.state, &open)?;
             put_back.not_undone.append(&mut children.unread);
-            let groups = Group::read_recorded(session, first.begin)?;
+            let groups = recorded_groups(session, first.begin)?;
             for group in groups.iter().chain(&children.programs) {
                 if !sabotage::is(Breakage::ProgramsNotAwaited) && !group.is_gone() {
                     return Err(Error::Stuck { operation: first.operation });

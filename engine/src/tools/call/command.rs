@@ -207,7 +207,7 @@ impl ToolCommand {
                 }
             }
         };
-        let status = self.call.programs.wait(&self.call.begun, &mut child, || {
+        let status = self.call.wait_for_program(&mut child, || {
             if !wait(LOOK) {
                 thread::sleep(LOOK);
             }
@@ -234,7 +234,7 @@ impl ToolCommand {
     pub fn status(mut self) -> Result<ExitStatus, ToolError> {
         self.command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = self.spawn()?;
-        self.call.programs.wait(&self.call.begun, &mut child, || thread::sleep(LOOK))
+        self.call.wait_for_program(&mut child, || thread::sleep(LOOK))
     }
 
     /// Starts the program and returns at once. The program runs beside the tool until the call ends, and what
@@ -249,7 +249,7 @@ impl ToolCommand {
     pub fn start(mut self) -> Result<(), ToolError> {
         self.check()?;
         self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.call.programs.start_beside(&self.call.begun, &mut self.command)
+        self.call.start_background_program(&mut self.command)
     }
 
     /// Fails for a tool that acts outside only: nobody could tell what a program changes.
@@ -266,7 +266,7 @@ impl ToolCommand {
         self.check()?;
         let input = std::mem::take(&mut self.stdin);
         self.command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
-        let mut child = self.call.programs.spawn(&self.call.begun, &mut self.command)?;
+        let mut child = self.call.spawn_program(&mut self.command)?;
         if let Some(mut stdin) = child.stdin.take() {
             // A program that ends without reading its input is no error. If no thread can be started, it reads none.
             let write = move || drop(stdin.write_all(&input));

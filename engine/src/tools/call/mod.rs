@@ -63,6 +63,6 @@ pub(super) use answer::EncodedToolResult;
 pub(super) use async_tool::ToolFuture;
 pub(super) use end::CallEnd;
 pub(super) use info::{CallInfo, RestoreScope};
-pub(super) use programs::Group;
+pub(super) use programs::recorded_groups;
 pub(super) use tool::AnyTool;
 pub(super) use verify::RecordedVerification;

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::info::CallInfo;
-use super::programs::Programs;
+use crate::process::programs::Programs;
 use crate::session::operations::ActiveCall;
 use crate::tools::captures::CaptureSet;
 use crate::tools::execution::{Children, ExecutionState, Leases};

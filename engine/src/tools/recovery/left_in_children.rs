@@ -9,8 +9,9 @@ use uuid::Uuid;
 use super::end_one;
 use crate::error::{Error, Result};
 use crate::operation::{NotUndone, OpenOperation, PutBack};
+use crate::process::programs::ProgramGroup;
 use crate::store::Store;
-use crate::tools::call::Group;
+use crate::tools::call::recorded_groups;
 use crate::tools::captures::CaptureSet;
 use crate::tools::children::{AnnouncedChildren, is_child_of};
 use crate::tools::execution::ExecutionState;
@@ -22,7 +23,7 @@ pub(super) struct InterruptedChildren {
     /// durable by now, so that what is written behind it can be.
     runs: Vec<ExecutionState>,
     /// Programs of their open calls.
-    pub(super) programs: Vec<Group>,
+    pub(super) programs: Vec<ProgramGroup>,
     /// What cannot be known, since the log of a child cannot be read.
     pub(super) unread: Vec<NotUndone>,
 }
@@ -74,7 +75,7 @@ impl InterruptedChildren {
             Err(error) => return Err(error),
         };
         if let Some(first) = child.left_open().first() {
-            self.programs.append(&mut Group::read_recorded(&child, first.begin)?);
+            self.programs.append(&mut recorded_groups(&child, first.begin)?);
             self.runs.push(ExecutionState::new(child, parent.resources().clone()));
         }
         Ok(())

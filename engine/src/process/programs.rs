@@ -1,0 +1,422 @@
+//! The programs of a call: starts them so that all can be found, and terminates them, in the process that
+//! started them or in the one that recovers the call.
+//!
+//! A call's *leader* is a shell that starts before the call's first program and names the process group; it
+//! terminates the group when this process ends. A call's *mark* is a string in the environment of its programs.
+//!
+//! | a program is found by | a program escapes if it | and is terminated by |
+//! |---|---|---|
+//! | the call's process group | creates a process group or a session | a signal to the group |
+//! | the call's control group, if one can be created (`cgroup`) | may write into another control group | `cgroup.kill` |
+//! | the mark, in [`VARIABLE`] of its environment | is started with a cleared environment, or clears its own | a signal to each, until none is found |
+//!
+//! # Invariants
+//!
+//! 1. Every process with a call's mark is terminated before the call, or a recovery of it, restores its
+//!    resources.
+//! 2. No process is killed by its number alone, since the system reuses numbers: after a handle of the process
+//!    is opened, its environment is read again. A process group that a log names is signalled only within
+//!    the boot and the process namespace in which it was recorded, and only while its leader is the recorded
+//!    process.
+//! 3. The engine changes nothing of this process itself: it adopts no children and leaves its own groups alone.
+//!
+//! # Limits
+//!
+//! A program is not found if it is in no control group of the call, because none can be created or the program
+//! left it, **and** does not show the variable, because its environment is cleared or the system does not let
+//! this process read it. If the system does not end a program within ten seconds, because it waits for a
+//! device, the call fails, and a recovery reports the operation as [stuck](crate::Error::Stuck).
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::time::Instant;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::cgroup::Cgroup;
+use super::mark::{ProgramMark, VARIABLE, end_marked};
+use super::{
+    GONE_WITHIN, boot_and_namespace, end_child, has_ended, is_any_left, poll, start_leader, start_time,
+};
+use crate::clock;
+use crate::error::{Error, Result as EngineResult};
+
+/// The call that programs belong to.
+pub(crate) trait ProgramOwner {
+    /// Returns the session's id and the sequence number of the call's start record, separated by a colon.
+    fn label(&self) -> String;
+
+    /// Returns whether the call is cancelled or past its deadline: it starts no further program.
+    fn is_cancelled(&self) -> bool;
+
+    /// Records the group in the log, before the first program starts.
+    ///
+    /// # Errors
+    ///
+    /// The record cannot be written.
+    fn record(&self, group: &ProgramGroup) -> EngineResult<()>;
+}
+
+/// The reasons why a program of a call does not start or run to its end.
+pub(crate) enum ProgramError {
+    /// The call is cancelled, late or over.
+    Stopped,
+    /// A program that was killed does not end.
+    Remains,
+    /// The process id of the programs' group does not fit in 31 bits.
+    GroupId,
+    /// The program or the leader cannot be started or waited for.
+    Io(io::Error),
+    /// The group cannot be recorded.
+    Record(Error),
+}
+
+impl From<io::Error> for ProgramError {
+    fn from(error: io::Error) -> ProgramError {
+        ProgramError::Io(error)
+    }
+}
+
+/// Describes the programs of a call, as the log records them before the first one starts. From this record, a
+/// process that recovers the session learns what to terminate and wait for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProgramGroup {
+    /// Process group: the leader's process id.
+    group: i32,
+    /// Start time of the leader, in clock ticks since the machine started.
+    started: u64,
+    /// Boot id of the machine at that time. `None` in logs of earlier versions.
+    #[serde(default)]
+    boot: Option<String>,
+    /// Inode of the namespace of process ids in which `group` is valid.
+    #[serde(default)]
+    namespace: Option<u64>,
+    /// Mark of the call's programs. `None` in logs of earlier versions.
+    #[serde(default)]
+    mark: Option<ProgramMark>,
+    /// Directory of the control group, if the call has one.
+    #[serde(default)]
+    cgroup: Option<String>,
+}
+
+impl ProgramGroup {
+    /// Describes the group of a running leader. Returns `None` if the system does not report its start time.
+    fn from_leader(leader: &Child, tracker: &ProgramTracker) -> Option<ProgramGroup> {
+        let group = i32::try_from(leader.id()).ok()?;
+        let (boot, namespace) = boot_and_namespace();
+        let mark = Some(tracker.mark.clone());
+        let cgroup = tracker.cgroup.as_ref().and_then(|it| it.directory().to_str()).map(str::to_owned);
+        Some(ProgramGroup { group, started: start_time(group)?, boot, namespace, mark, cgroup })
+    }
+
+    /// Terminates the programs, and waits up to [`GONE_WITHIN`] until none runs any more. A process that only
+    /// has the same number is left alone. Returns `false` if a program does not end.
+    pub(crate) fn is_gone(&self) -> bool {
+        let (boot, namespace) = boot_and_namespace();
+        if self.boot.is_none() || self.boot != boot {
+            // The machine has started again since, so none of the programs runs.
+            return true;
+        }
+        let until = clock::after(GONE_WITHIN);
+        // In another namespace the process ids mean other processes; programs that this namespace shows have
+        // the mark.
+        let is_group_gone = self.namespace != namespace || self.is_group_gone(until);
+        let Some(mark) = self.mark.as_ref().filter(|mark| mark.is_valid()) else { return is_group_gone };
+        let cgroup =
+            self.cgroup.as_deref().and_then(|path| Cgroup::from_recorded_path(path, &mark.group_name()));
+        end_marked(mark, cgroup.as_ref(), until) && is_group_gone
+    }
+
+    /// Kills the process group, and returns whether it has ended by `until`. Its leader kills it too once the
+    /// process that started it has ended.
+    fn is_group_gone(&self, until: Instant) -> bool {
+        let (group, since) = (self.group, self.started);
+        if start_time(group) == Some(since) {
+            let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+        }
+        // If another process has the leader's number, the whole group has ended: the system does not reuse the
+        // number of a group that has members.
+        let is_gone = || start_time(group).is_some_and(|now| now != since) || !is_any_left(group);
+        poll(|| is_gone() || clock::is_past(until));
+        is_gone()
+    }
+}
+
+/// Finds a call's programs that have left its process group.
+struct ProgramTracker {
+    mark: ProgramMark,
+    cgroup: Option<Cgroup>,
+}
+
+impl ProgramTracker {
+    /// Draws the mark of a call, and creates its control group if the system allows that.
+    fn new(call: &str) -> ProgramTracker {
+        let mark = ProgramMark::draw(call);
+        let cgroup = Cgroup::make(&mark.group_name());
+        ProgramTracker { mark, cgroup }
+    }
+}
+
+/// The programs of one call. Terminates them when the call ends or this is dropped.
+#[derive(Default)]
+pub(crate) struct Programs {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Leader of the process group. It waits for the end of its input, which comes when this process ends, and
+    /// then kills the group.
+    leader: Option<Child>,
+    /// Set once the leader starts.
+    tracker: Option<ProgramTracker>,
+    /// Programs that run while the tool continues.
+    background: Vec<Child>,
+    /// Whether a program that was killed did not end in time.
+    remains: bool,
+    /// Whether the call is over and starts no further program.
+    over: bool,
+}
+
+impl State {
+    /// Terminates the programs, and waits up to [`GONE_WITHIN`] until all have ended. Returns `false` if one
+    /// has not.
+    fn end(&mut self) -> bool {
+        // Nearly every tool starts no program; no clock is read then.
+        let Some(mut leader) = self.leader.take() else { return !self.remains };
+        let until = clock::after(GONE_WITHIN);
+        let Ok(group) = i32::try_from(leader.id()) else { return false };
+        // Until the leader is waited for, no other process can have its number, so the signal reaches the right
+        // group.
+        let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+        for mut child in self.background.drain(..) {
+            self.remains |= !end_child(&mut child, until);
+        }
+        if let Some(ProgramTracker { mark, cgroup }) = self.tracker.take() {
+            self.remains |= !end_marked(&mark, cgroup.as_ref(), until);
+        }
+        poll(|| !is_any_left(group) || clock::is_past(until));
+        self.remains |= is_any_left(group);
+        self.remains |= !end_child(&mut leader, until);
+        !self.remains
+    }
+
+    /// Starts the leader, and records how the call's programs are found.
+    fn lead(&mut self, owner: &impl ProgramOwner) -> Result<(), ProgramError> {
+        let tracker = self.tracker.insert(ProgramTracker::new(&owner.label()));
+        let kill_file = tracker.cgroup.as_ref().map(Cgroup::kill_file);
+        let leader = self.leader.insert(start_leader(kill_file.as_deref().map(Path::as_os_str))?);
+        if let Some(group) = ProgramGroup::from_leader(leader, tracker) {
+            owner.record(&group).map_err(ProgramError::Record)?;
+        }
+        Ok(())
+    }
+}
+
+impl Programs {
+    /// Returns whether the call has started a program.
+    #[cfg(feature = "async")]
+    pub(crate) fn were_started(&self) -> bool {
+        self.state.lock().tracker.is_some()
+    }
+
+    /// Starts a program of the call, with the call's mark, in its process group and its control group. Starts
+    /// the leader before the first program.
+    ///
+    /// # Errors
+    ///
+    /// - [`ProgramError::Stopped`] if the call is cancelled, late or over.
+    /// - [`ProgramError::Io`] if the program or the leader cannot be started.
+    /// - [`ProgramError::Remains`] if a program of a leader that has died does not end.
+    /// - [`ProgramError::Record`] if the programs cannot be recorded.
+    pub(crate) fn spawn(
+        &self,
+        owner: &impl ProgramOwner,
+        command: &mut Command,
+    ) -> Result<Child, ProgramError> {
+        let mut state = self.state.lock();
+        if state.over || owner.is_cancelled() {
+            return Err(ProgramError::Stopped);
+        }
+        // Without its leader, the group would outlive this process. The old group ends before there is a new
+        // one.
+        if state.leader.as_ref().is_some_and(has_ended) && !state.end() {
+            return Err(ProgramError::Remains);
+        }
+        if state.leader.is_none() {
+            state.lead(owner)?;
+        }
+        let group = state.leader.as_ref().map_or(0, Child::id);
+        let group = i32::try_from(group).map_err(|_| ProgramError::GroupId)?;
+        if let Some(ProgramTracker { mark, .. }) = &state.tracker {
+            command.env(VARIABLE, mark.for_environment());
+        }
+        let child = command.process_group(group).spawn()?;
+        if let Some(cgroup) = state.tracker.as_ref().and_then(|tracker| tracker.cgroup.as_ref()) {
+            cgroup.join(child.id());
+        }
+        Ok(child)
+    }
+
+    /// Starts a program that runs in the background until the call ends.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`spawn`](Programs::spawn).
+    pub(crate) fn start_in_background(
+        &self,
+        owner: &impl ProgramOwner,
+        command: &mut Command,
+    ) -> Result<(), ProgramError> {
+        let child = self.spawn(owner, command)?;
+        self.state.lock().background.push(child);
+        Ok(())
+    }
+
+    /// Waits for a program of the call, and calls `pause` between two checks of its status. If the call is
+    /// cancelled or late before the program ends, terminates all programs of the call.
+    ///
+    /// # Errors
+    ///
+    /// - [`ProgramError::Stopped`] if the call is cancelled, late or over.
+    /// - [`ProgramError::Io`] if the system does not report the status.
+    pub(crate) fn wait(
+        &self,
+        owner: &impl ProgramOwner,
+        child: &mut Child,
+        mut pause: impl FnMut(),
+    ) -> Result<ExitStatus, ProgramError> {
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            if owner.is_cancelled() {
+                break;
+            }
+            pause();
+        }
+        self.end();
+        if !end_child(child, clock::after(GONE_WITHIN)) {
+            self.state.lock().remains = true;
+        }
+        Err(ProgramError::Stopped)
+    }
+
+    /// Terminates all programs, lets no more start, and waits up to [`GONE_WITHIN`] until they have ended.
+    /// Returns `false` if one has not.
+    pub(crate) fn end(&self) -> bool {
+        let mut state = self.state.lock();
+        state.over = true;
+        state.end()
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        self.state.get_mut().end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use foldlog_codec::msgpack;
+    use uuid::Uuid;
+
+    /// A process that runs until it is dropped.
+    struct Sleeper(Child);
+
+    impl Sleeper {
+        fn start(variable: &str) -> Sleeper {
+            let child = Command::new("sleep").arg("600").env(VARIABLE, variable).process_group(0).spawn();
+            Sleeper(child.unwrap())
+        }
+
+        fn number(&self) -> i32 {
+            i32::try_from(self.0.id()).unwrap()
+        }
+
+        fn runs(&mut self) -> bool {
+            self.0.try_wait().unwrap().is_none()
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn group_of(sleeper: &Sleeper) -> ProgramGroup {
+        let (boot, namespace) = boot_and_namespace();
+        let started = start_time(sleeper.number()).unwrap();
+        ProgramGroup { group: sleeper.number(), started, boot, namespace, mark: None, cgroup: None }
+    }
+
+    /// Process ids of an earlier boot, or of another container, belong to other processes here.
+    #[test]
+    fn a_group_of_another_boot_or_namespace_is_not_killed_by_its_number() {
+        let mut sleeper = Sleeper::start("");
+        let of_here = group_of(&sleeper);
+        let elsewhere = [
+            ProgramGroup { boot: Some(Uuid::from_u128(3).to_string()), ..of_here.clone() },
+            ProgramGroup { boot: None, ..of_here.clone() },
+            ProgramGroup { namespace: Some(3), ..of_here.clone() },
+            ProgramGroup { started: of_here.started + 1, ..of_here.clone() },
+        ];
+        for group in elsewhere {
+            assert!(group.is_gone(), "{group:?}");
+            assert!(sleeper.runs(), "{group:?}");
+        }
+        assert!(of_here.is_gone());
+        assert!(!sleeper.runs());
+    }
+
+    #[test]
+    fn what_bears_the_mark_is_ended_and_nothing_else() {
+        let (own, other) = (ProgramMark::for_tests(255), ProgramMark::for_tests(170));
+        let (mut marked, mut within, mut others) = (
+            Sleeper::start(own.text()),
+            Sleeper::start(&format!("{},{}", own.text(), other.text())),
+            Sleeper::start(other.text()),
+        );
+        let group = ProgramGroup { namespace: Some(3), mark: Some(own), ..group_of(&others) };
+        assert!(group.is_gone());
+        assert!(!marked.runs() && !within.runs() && others.runs());
+    }
+
+    /// Shows that a record of an earlier version, with neither boot nor mark, still reads.
+    #[test]
+    fn a_group_reads_as_it_was_written_and_as_it_was_written_before() {
+        let (started, boot) = (70_000, Some(Uuid::from_u128(9).to_string()));
+        let cgroup = Some("/sys/fs/cgroup/foldlog".to_owned());
+        let group = ProgramGroup {
+            group: 12,
+            started,
+            boot,
+            namespace: Some(4),
+            mark: Some(ProgramMark::for_tests(255)),
+            cgroup,
+        };
+        let mut bytes = Vec::new();
+        msgpack::append(&group, &mut bytes).unwrap();
+        assert_eq!(msgpack::from_slice::<ProgramGroup>(&bytes).unwrap(), group);
+
+        #[derive(Serialize)]
+        struct Before {
+            group: i32,
+            started: u64,
+        }
+        bytes.clear();
+        msgpack::append(&Before { group: 12, started }, &mut bytes).unwrap();
+        let before = msgpack::from_slice::<ProgramGroup>(&bytes).unwrap();
+        assert_eq!((before.group, before.started, before.mark), (12, started, None));
+    }
+}
