@@ -59,8 +59,8 @@ async fn agent(session: Session) -> Result<u64, AnyError> {
 }
 
 async fn host(threads: &str) -> Result<(), AnyError> {
-    let folder = tempfile::tempdir()?;
-    let store = Store::open(folder.path())?;
+    let directory = tempfile::tempdir()?;
+    let store = Store::open(directory.path())?;
     let types = SessionTypes::builder().build()?;
     let mut agents = JoinSet::new();
     for _ in 0..100 {

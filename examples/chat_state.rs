@@ -1,6 +1,6 @@
 //! Keeps what an agent knows of a chat: a plan that a rollback restores, and notes that stay.
 //!
-//! `cargo run --bin chat_state [FOLDER]` writes the store to FOLDER, or to a temporary folder.
+//! `cargo run --bin chat_state [DIRECTORY]` writes the store to DIRECTORY, or to a temporary directory.
 
 use foldlog::{Event, Policy, SessionTypes, Slice, SnapshotOptions, Store};
 use serde::{Deserialize, Serialize};
@@ -44,14 +44,14 @@ impl Slice for Notes {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let temporary = tempfile::tempdir()?;
-    let folder = std::env::args_os().nth(1).map_or_else(|| temporary.path().to_owned(), Into::into);
+    let directory = std::env::args_os().nth(1).map_or_else(|| temporary.path().to_owned(), Into::into);
     let types = SessionTypes::builder()
         .slice::<Plan>()
         .upsert_by::<Plan, _>(|step| step.title.clone())
         .slice_with::<Notes>(Policy::Log)
         .append_all::<Notes>()
         .build()?;
-    let session = Store::open(&folder)?.create(&types)?;
+    let session = Store::open(&directory)?.create(&types)?;
 
     let step = |title: &str, done| StepChanged { title: title.to_owned(), done };
     session.dispatch(step("read the issue", false))?;

@@ -55,12 +55,12 @@ fn model() -> ProviderAdapter<ScriptedProvider> {
 
 /// Begins the conversation, or goes on with it wherever a process left it.
 fn converse(
-    folder: &Path,
+    directory: &Path,
     session: &Session,
     model: &ProviderAdapter<ScriptedProvider>,
     dies: bool,
 ) -> Result<String, Box<dyn std::error::Error>> {
-    let files = session.open_workspace(folder.join("workspace"), HostFilesystemOptions::default())?;
+    let files = session.open_workspace(directory.join("workspace"), HostFilesystemOptions::default())?;
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
     let state = ExecutionState::new(session.clone(), resources);
     let prompt = Prompt::text("examples", "page")
@@ -78,26 +78,26 @@ fn converse(
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let types = SessionTypes::builder().build()?;
-    if let Some(folder) = env::args_os().nth(1) {
-        let folder = Path::new(&folder);
-        let session = Store::open(folder.join("store"))?.create(&types)?;
-        converse(folder, &session, &model(), true)?;
+    if let Some(directory) = env::args_os().nth(1) {
+        let directory = Path::new(&directory);
+        let session = Store::open(directory.join("store"))?.create(&types)?;
+        converse(directory, &session, &model(), true)?;
         return Ok(());
     }
 
-    let folder = tempfile::tempdir()?;
-    fs::create_dir(folder.path().join("workspace"))?;
-    let ended = Command::new(env::current_exe()?).arg(folder.path()).status()?;
+    let directory = tempfile::tempdir()?;
+    fs::create_dir(directory.path().join("workspace"))?;
+    let ended = Command::new(env::current_exe()?).arg(directory.path()).status()?;
     println!("the first process ended by itself: {}", ended.success());
 
-    let store = Store::open(folder.path().join("store"))?;
+    let store = Store::open(directory.path().join("store"))?;
     let id = store.session_ids()?.into_iter().next().ok_or("there is no session")?;
     let session = store.open_session(id, &types)?;
     let model = model();
-    let text = converse(folder.path(), &session, &model, false)?;
+    let text = converse(directory.path(), &session, &model, false)?;
     println!("the model: {text}");
     println!("answers that the second process asked for: {}", model.provider().requests());
-    println!("index: {}", fs::read_to_string(folder.path().join("workspace/index"))?);
+    println!("index: {}", fs::read_to_string(directory.path().join("workspace/index"))?);
     for message in session.conversation("page")?.into_iter().flat_map(|held| held.messages()) {
         println!("{:?}: {:?}", message.role, message.content.unwrap_or_default());
     }

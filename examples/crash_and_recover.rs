@@ -32,33 +32,33 @@ impl Tool for Release {
     }
 }
 
-fn runner(folder: &Path, session: Session) -> Result<ToolRunner, Box<dyn std::error::Error>> {
-    let files = session.open_workspace(folder.join("workspace"), HostFilesystemOptions::default())?;
+fn runner(directory: &Path, session: Session) -> Result<ToolRunner, Box<dyn std::error::Error>> {
+    let files = session.open_workspace(directory.join("workspace"), HostFilesystemOptions::default())?;
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
     Ok(ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(Release)))
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let types = SessionTypes::builder().build()?;
-    if let Some(folder) = env::args_os().nth(1) {
-        let folder = Path::new(&folder);
-        let session = Store::open(folder.join("store"))?.create(&types)?;
-        runner(folder, session)?.execute(&ToolCall::new("release", "{}"), &ExecuteOptions::default())?;
+    if let Some(directory) = env::args_os().nth(1) {
+        let directory = Path::new(&directory);
+        let session = Store::open(directory.join("store"))?.create(&types)?;
+        runner(directory, session)?.execute(&ToolCall::new("release", "{}"), &ExecuteOptions::default())?;
         return Ok(());
     }
 
-    let folder = tempfile::tempdir()?;
-    let version = folder.path().join("workspace/version");
-    fs::create_dir(folder.path().join("workspace"))?;
+    let directory = tempfile::tempdir()?;
+    let version = directory.path().join("workspace/version");
+    fs::create_dir(directory.path().join("workspace"))?;
     fs::write(&version, "1.0")?;
-    let ended = Command::new(env::current_exe()?).arg(folder.path()).status()?;
+    let ended = Command::new(env::current_exe()?).arg(directory.path()).status()?;
     println!("the host ended by itself: {}; version is: {}", ended.success(), fs::read_to_string(&version)?);
 
-    let store = Store::open(folder.path().join("store"))?;
+    let store = Store::open(directory.path().join("store"))?;
     let id = store.session_ids()?.into_iter().next().ok_or("there is no session")?;
     let session = store.open_session(id, &types)?;
     println!("interrupted: {}", session.is_interrupted());
-    let recovered = runner(folder.path(), session.clone())?.recover(&ExecuteOptions::default())?;
+    let recovered = runner(directory.path(), session.clone())?.recover(&ExecuteOptions::default())?;
     println!("recovered {}; version is: {}", recovered.len(), fs::read_to_string(&version)?);
     for waiting in session.unsettled_operations() {
         session.settle(

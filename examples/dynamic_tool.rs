@@ -58,9 +58,9 @@ fn tool(said: &Value) -> DynTool {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
+    let directory = tempfile::tempdir()?;
     let said = ask_server("describe", &Value::Null)?;
-    let session = Store::open(folder.path())?.create(&types(&said)?)?;
+    let session = Store::open(directory.path())?.create(&types(&said)?)?;
     let tools = said["tools"].as_array().into_iter().flatten().map(tool);
     let tools = tools.fold(ToolRegistry::new(), ToolRegistry::with_dynamic);
     println!("tools: {}", tools.names().join(", "));

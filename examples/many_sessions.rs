@@ -24,9 +24,9 @@ impl Slice for Chat {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
+    let directory = tempfile::tempdir()?;
     let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
-    let store = Store::open(folder.path())?;
+    let store = Store::open(directory.path())?;
 
     // A store and its sessions can be shared among threads.
     thread::scope(|scope| {

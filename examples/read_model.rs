@@ -63,12 +63,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let [session, table, dies_at] = env::args().skip(1).collect::<Vec<_>>().as_slice() {
         return follow(Path::new(session), Path::new(table), dies_at.parse().ok());
     }
-    let folder = tempfile::tempdir()?;
+    let directory = tempfile::tempdir()?;
     // With this durability no reader sees an event that a power cut takes back later.
     let options = SessionOptions { durability: Some(Durability::Every), ..SessionOptions::default() };
-    let store = Store::open(folder.path().join("store"))?;
+    let store = Store::open(directory.path().join("store"))?;
     let session = store.create_with(&SessionTypes::builder().build()?, options)?;
-    let table = folder.path().join("table.sqlite");
+    let table = directory.path().join("table.sqlite");
     for dies_at in ["20", "52"] {
         (0..30).try_for_each(|n| session.dispatch(Said(format!("{dies_at}, {n}"))).map(drop))?;
         session.rollback_to(session.position().unwrap_or_default() - 5)?;

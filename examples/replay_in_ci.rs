@@ -102,25 +102,25 @@ fn host(session: &Session, workspace: &Path, tool: Publish, title: &str) -> Resu
 }
 
 fn main() -> Result<()> {
-    if let Some(folder) = env::args_os().nth(1) {
-        let folder = Path::new(&folder);
-        let session = Store::open(folder.join("store"))?.create(&types()?)?;
-        return host(&session, &folder.join("workspace"), Publish { dies: true }, "news");
+    if let Some(directory) = env::args_os().nth(1) {
+        let directory = Path::new(&directory);
+        let session = Store::open(directory.join("store"))?.create(&types()?)?;
+        return host(&session, &directory.join("workspace"), Publish { dies: true }, "news");
     }
 
     // The live run: one process dies within its call, and the next one goes on.
-    let folder = tempfile::tempdir()?;
-    let workspace = folder.path().join("workspace");
+    let directory = tempfile::tempdir()?;
+    let workspace = directory.path().join("workspace");
     fs::create_dir(&workspace)?;
-    Command::new(env::current_exe()?).arg(folder.path()).status()?;
-    let store = Store::open(folder.path().join("store"))?;
+    Command::new(env::current_exe()?).arg(directory.path()).status()?;
+    let store = Store::open(directory.path().join("store"))?;
     let id = store.session_ids()?.into_iter().next().ok_or("there is no session")?;
     let session = store.open_session(id, &types()?)?;
     host(&session, &workspace, Publish { dies: false }, "news")?;
     let dir = session.dir().to_owned();
     session.close()?;
 
-    // The replay: the log and what it names are all it needs. The workspace is another folder, which stays as it is.
+    // The replay: the log and what it names are all it needs. The workspace is another directory, which stays as it is.
     let elsewhere = tempfile::tempdir()?;
     let replayed = |session: Session| host(&session, elsewhere.path(), Publish { dies: false }, "news");
     let report = foldlog_replay::assert_host_replays(&dir, &types()?, replayed);

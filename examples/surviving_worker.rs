@@ -49,7 +49,7 @@ impl Tool for Release {
     }
 }
 
-/// Opens the store of a worker in the folder of its machine. The bucket holds what it acknowledges.
+/// Opens the store of a worker in the directory of its machine. The bucket holds what it acknowledges.
 fn store(machine: &Path, name: &str, bucket: &str) -> Result<Store> {
     let place = open_place(bucket, Retries::default())?; // s3://..., gs://..., az://... or postgres://... as well
     let replication = Some(Replication::new(place.replicator(name)?));

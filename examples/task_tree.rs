@@ -1,8 +1,8 @@
 //! Works through a tree of tasks. Its first process is killed within one of them; the next process finds which one that was,
 //! tries it again, and does the rest.
 //!
-//! `cargo run --bin task_tree` runs both; `cargo run --bin task_tree FOLDER` runs one process, and leaves its session in the
-//! folder.
+//! `cargo run --bin task_tree` runs both; `cargo run --bin task_tree DIRECTORY` runs one process, and leaves its session in the
+//! directory.
 
 use std::path::Path;
 use std::process::{Command, abort};
@@ -56,8 +56,8 @@ fn work(session: &Session, dies_in: &str) -> Result<()> {
 }
 
 /// Runs one process of the host. The first one dies.
-fn host(folder: &Path) -> Result<()> {
-    let (store, types) = (Store::open(folder)?, declare(SessionTypes::builder()).build()?);
+fn host(directory: &Path) -> Result<()> {
+    let (store, types) = (Store::open(directory)?, declare(SessionTypes::builder()).build()?);
     let Some(id) = store.session_ids()?.into_iter().next() else {
         let session = store.create(&types)?;
         plan(&session)?;
@@ -72,12 +72,12 @@ fn host(folder: &Path) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    if let Some(folder) = env::args_os().nth(1) {
-        fs::create_dir_all(&folder)?;
-        return host(Path::new(&folder));
+    if let Some(directory) = env::args_os().nth(1) {
+        fs::create_dir_all(&directory)?;
+        return host(Path::new(&directory));
     }
-    let folder = tempfile::tempdir()?;
-    let ended = Command::new(env::current_exe()?).arg(folder.path()).status()?;
+    let directory = tempfile::tempdir()?;
+    let ended = Command::new(env::current_exe()?).arg(directory.path()).status()?;
     println!("the first process ended by itself: {}", ended.success());
-    host(folder.path())
+    host(directory.path())
 }

@@ -66,8 +66,8 @@ async fn talk(model: Arc<ProviderAdapter<Model>>, session: Session, city: &str) 
 }
 
 fn main() -> Result<(), AnyError> {
-    let (folder, mut runtime) = (tempfile::tempdir()?, tokio::runtime::Builder::new_current_thread());
-    let store = Store::open(folder.path())?;
+    let (directory, mut runtime) = (tempfile::tempdir()?, tokio::runtime::Builder::new_current_thread());
+    let store = Store::open(directory.path())?;
     runtime.enable_time().build()?.block_on(async {
         let (model, mut running) = (Arc::new(ProviderAdapter::new(Model(Barrier::new(3)))), JoinSet::new());
         for city in ["Oslo", "Rome", "the moon"] {

@@ -1,6 +1,6 @@
-//! Runs tools as transactions over a real folder: what a tool that fails has written is rolled back.
+//! Runs tools as transactions over a real directory: what a tool that fails has written is rolled back.
 //!
-//! `cargo run --bin tools_on_a_folder`
+//! `cargo run --bin tools_on_a_directory`
 
 use std::fs;
 use std::sync::Arc;
@@ -37,12 +37,12 @@ impl Tool for Write {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
-    let workspace = folder.path().join("workspace");
+    let directory = tempfile::tempdir()?;
+    let workspace = directory.path().join("workspace");
     fs::create_dir(&workspace)?;
     fs::write(workspace.join("settings.json"), "{}")?;
 
-    let session = Store::open(folder.path().join("store"))?.create(&SessionTypes::builder().build()?)?;
+    let session = Store::open(directory.path().join("store"))?.create(&SessionTypes::builder().build()?)?;
     let files = session.open_workspace(&workspace, HostFilesystemOptions::default())?;
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
     let state = ExecutionState::new(session.clone(), resources);

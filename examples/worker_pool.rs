@@ -1,5 +1,5 @@
-//! Three workers share fifty conversations in a bucket, while they are killed and paused at random. Each worker is a process with a folder
-//! of its own, as if on a machine of its own; the bucket is a folder here, and could be any place that a URL names. Whoever is to go on with a
+//! Three workers share fifty conversations in a bucket, while they are killed and paused at random. Each worker is a process with a directory
+//! of its own, as if on a machine of its own; the bucket is a directory here, and could be any place that a URL names. Whoever is to go on with a
 //! conversation that another worker began waits until that one's lease has run out. That it may take over needs no lease.
 //!
 //! `cargo run --bin worker_pool [SEED]`
@@ -59,7 +59,7 @@ fn types() -> Result<SessionTypes> {
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["work", name, folder, bucket] => Worker::at(name, folder.as_ref(), bucket)?.work(),
+        ["work", name, directory, bucket] => Worker::at(name, directory.as_ref(), bucket)?.work(),
         [seed] => pool(seed.parse()?),
         _ => pool(7),
     }
@@ -74,10 +74,10 @@ struct Worker {
 
 impl Worker {
     /// Opens the store of a worker, whose sessions the bucket holds.
-    fn at(name: &str, folder: &Path, bucket: &str) -> Result<Worker> {
+    fn at(name: &str, directory: &Path, bucket: &str) -> Result<Worker> {
         let place = open_place(bucket, Retries::default())?;
         let replication = Some(Replication::new(place.replicator_with(name, Some(LEASE))?));
-        let store = Store::open_with(folder, StoreOptions { replication, ..StoreOptions::default() })?;
+        let store = Store::open_with(directory, StoreOptions { replication, ..StoreOptions::default() })?;
         Ok(Worker { store, place, types: types()? })
     }
 
@@ -115,7 +115,7 @@ impl Worker {
         Ok("done")
     }
 
-    /// Opens the conversation: the one in this folder, a new one, or the one that the bucket holds, once no other worker seems to write it.
+    /// Opens the conversation: the one in this directory, a new one, or the one that the bucket holds, once no other worker seems to write it.
     fn find(&self, id: Uuid) -> Result<Option<Session>> {
         use foldlog::Error::{NoSuchSession, ReplicaAhead, Superseded};
         match self.store.open_session(id, &self.types) {
@@ -185,13 +185,13 @@ impl Member {
     fn start(
         number: usize,
         place: usize,
-        folder: &Path,
+        directory: &Path,
         lines: Sender<(usize, usize, String)>,
     ) -> Result<Member> {
         let name = format!("worker {number}");
         let mut process = Command::new(std::env::current_exe()?)
             .args(["work", &name])
-            .args([folder.join(&name).as_os_str(), bucket(folder).as_ref()])
+            .args([directory.join(&name).as_os_str(), bucket(directory).as_ref()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -213,8 +213,8 @@ impl Member {
 }
 
 /// Returns the URL of the bucket.
-fn bucket(folder: &Path) -> String {
-    format!("file://{}", folder.join("bucket").display())
+fn bucket(directory: &Path) -> String {
+    format!("file://{}", directory.join("bucket").display())
 }
 
 /// Draws numbers that a seed decides.
@@ -229,12 +229,12 @@ impl Chance {
 
 /// Runs the pool until every conversation is complete, and says what it saw.
 fn pool(seed: u64) -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    std::fs::create_dir(folder.path().join("bucket"))?;
+    let directory = tempfile::tempdir()?;
+    std::fs::create_dir(directory.path().join("bucket"))?;
     let (send, told) = channel();
     let mut workers = Vec::new();
     for place in 0..WORKERS {
-        workers.push((place, Member::start(place, place, folder.path(), send.clone())?));
+        workers.push((place, Member::start(place, place, directory.path(), send.clone())?));
     }
     let mut chance = Chance(seed);
     let mut waiting: VecDeque<Uuid> = (1..=CONVERSATIONS).map(Uuid::from_u128).collect();
@@ -275,7 +275,7 @@ fn pool(seed: u64) -> Result<()> {
             waiting.push_back(id);
         }
         mishap(&mut workers, &mut chance, &mut seen, &mut waiting, &mut next_number, |number, place| {
-            Member::start(number, place, folder.path(), send.clone())
+            Member::start(number, place, directory.path(), send.clone())
         })?;
     }
     for (_, mut worker) in workers {
@@ -283,7 +283,7 @@ fn pool(seed: u64) -> Result<()> {
         worker.process.kill()?;
         worker.process.wait()?;
     }
-    report(folder.path(), &seen)
+    report(directory.path(), &seen)
 }
 
 /// Kills a worker or pauses it, now and then. What it worked on is given to another one.
@@ -318,8 +318,8 @@ fn mishap(
 }
 
 /// Reads what the bucket holds, as anybody could, and says whether each turn of each conversation is there once.
-fn report(folder: &Path, seen: &BTreeMap<&str, usize>) -> Result<()> {
-    let reader = Worker::at("reader", &folder.join("reader"), &bucket(folder))?;
+fn report(directory: &Path, seen: &BTreeMap<&str, usize>) -> Result<()> {
+    let reader = Worker::at("reader", &directory.join("reader"), &bucket(directory))?;
     let mut complete = 0;
     for id in (1..=CONVERSATIONS).map(Uuid::from_u128) {
         reader.store.pull(id)?;

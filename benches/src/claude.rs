@@ -23,7 +23,7 @@ use crate::measure::{AtMost, BenchRow, Measurement, Result, take_turns, timed};
 /// Number of calls of a run.
 const CALLS: u64 = 50;
 
-/// Time that a call takes which does something: less than a search in a small folder.
+/// Time that a call takes which does something: less than a search in a small directory.
 const WORK: Duration = Duration::from_millis(10);
 
 /// Number of lines of its transcript that a run tells, and bytes of each.
@@ -69,7 +69,7 @@ impl Callbacks for Bare {
     }
 }
 
-/// Holds the stand-in, its script and its folders.
+/// Holds the stand-in, its script and its directories.
 struct StandIn {
     program: PathBuf,
     dir: PathBuf,
@@ -77,8 +77,8 @@ struct StandIn {
 
 impl StandIn {
     fn new(program: PathBuf, dir: PathBuf, steps: &[Value]) -> Result<StandIn> {
-        for folder in ["work", "home", "tmp", "config"] {
-            std::fs::create_dir_all(dir.join(folder))?;
+        for directory in ["work", "home", "tmp", "config"] {
+            std::fs::create_dir_all(dir.join(directory))?;
         }
         let lines: String = steps.iter().map(|step| format!("{step}\n")).collect();
         std::fs::write(dir.join("script"), lines)?;

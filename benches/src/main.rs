@@ -47,7 +47,7 @@ struct Args {
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Where files go, at most 3.3 GB at a time [default: the system's temporary folder].
+    /// Where files go, at most 3.3 GB at a time [default: the system's temporary directory].
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Size in MiB of the session that is backed up.
@@ -136,12 +136,12 @@ fn main() -> Result<()> {
         if !arguments.benches.is_empty() && !arguments.benches.contains(bench) {
             continue;
         }
-        // Each has a folder of its own, which goes when it ends.
-        let folder = match &arguments.dir {
+        // Each has a directory of its own, which goes when it ends.
+        let directory = match &arguments.dir {
             Some(dir) => tempfile::tempdir_in(dir)?,
             None => tempfile::tempdir()?,
         };
-        for row in bench.run(folder.path(), &arguments)? {
+        for row in bench.run(directory.path(), &arguments)? {
             row.print(arguments.json)?;
         }
     }

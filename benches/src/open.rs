@@ -22,7 +22,7 @@ const LOG_ITEMS_FEW: u64 = 10_000;
 
 const MEMORY_ROUNDS: usize = 3;
 
-/// Returns the folder in which a session keeps its images.
+/// Returns the directory in which a session keeps its images.
 const IMAGES: &str = "snapshots";
 
 /// Holds the images of a session, which are put in place or removed.

@@ -233,7 +233,7 @@ fn exported(dir: &Path) -> Result<Session> {
     Ok(session)
 }
 
-/// Holds what is written of a session, in a folder of its own for each round.
+/// Holds what is written of a session, in a directory of its own for each round.
 struct ExportRounds<'a> {
     session: &'a Session,
     dir: &'a Path,
@@ -248,7 +248,7 @@ impl ExportRounds<'_> {
         self.dir.join(format!("to-{}", self.round))
     }
 
-    /// Begins a round with an empty folder.
+    /// Begins a round with an empty directory.
     fn begin(&mut self) -> Result<()> {
         if self.round > 0 {
             std::fs::remove_dir_all(self.to())?;

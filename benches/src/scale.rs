@@ -197,7 +197,7 @@ fn mappings() -> Result<u64> {
     Ok(fs::read_to_string("/proc/self/maps")?.lines().count() as u64)
 }
 
-/// Returns the bytes that a folder takes on the disk, with the folders themselves.
+/// Returns the bytes that a directory takes on the disk, with the directories themselves.
 fn allocated(dir: &Path) -> Result<u64> {
     let mut bytes = fs::metadata(dir)?.blocks() * 512;
     for entry in fs::read_dir(dir)? {

@@ -14,7 +14,7 @@ use crate::measure::{AtMost, BenchRow, ROUNDS, Result, Round, take_turns, timed}
 /// Number of rounds of git, which takes long.
 const ROUNDS_GIT: usize = 7;
 
-const FILES_IN_A_FOLDER: u64 = 100;
+const FILES_IN_A_DIRECTORY: u64 = 100;
 
 const FEW: u64 = 10;
 const MANY: u64 = 10_000;
@@ -23,13 +23,13 @@ const MANY: u64 = 10_000;
 const SNAPSHOTS: u64 = 10_000;
 
 fn file_of(root: &Path, number: u64) -> PathBuf {
-    root.join(format!("folder {}", number / FILES_IN_A_FOLDER)).join(format!("file {number}"))
+    root.join(format!("folder {}", number / FILES_IN_A_DIRECTORY)).join(format!("file {number}"))
 }
 
 fn fill(root: &Path, files: u64) -> Result<()> {
     for number in 0..files {
         let path = file_of(root, number);
-        if number % FILES_IN_A_FOLDER == 0 {
+        if number % FILES_IN_A_DIRECTORY == 0 {
             fs::create_dir_all(path.parent().unwrap_or(root))?;
         }
         fs::write(path, format!("what stands in file {number}\n").repeat(20))?;
@@ -39,7 +39,7 @@ fn fill(root: &Path, files: u64) -> Result<()> {
 
 /// Changes `files` files, each time in another way.
 fn change(root: &Path, files: u64, time: u64) -> Result<()> {
-    // Far apart, so that many folders change.
+    // Far apart, so that many directories change.
     (0..files).try_for_each(|number| {
         Ok(fs::write(file_of(root, number * 97 % MANY), format!("changed {number} for the {time}th time"))?)
     })
@@ -47,19 +47,19 @@ fn change(root: &Path, files: u64, time: u64) -> Result<()> {
 
 /// Runs the limit of a snapshot in which nothing changed: `lstat` of everything, by two threads.
 fn walk(root: &Path) -> Result<u64> {
-    let folders = Mutex::new(vec![root.to_owned()]);
+    let directories = Mutex::new(vec![root.to_owned()]);
     let work = || -> std::io::Result<u64> {
         let mut sum = 0;
-        let next = || folders.lock().ok().and_then(|mut folders| folders.pop());
-        while let Some(folder) = next() {
-            for entry in fs::read_dir(&folder)? {
+        let next = || directories.lock().ok().and_then(|mut directories| directories.pop());
+        while let Some(directory) = next() {
+            for entry in fs::read_dir(&directory)? {
                 let entry = entry?;
                 let found = fs::symlink_metadata(entry.path())?;
                 sum += found.size();
                 if found.is_dir()
-                    && let Ok(mut folders) = folders.lock()
+                    && let Ok(mut directories) = directories.lock()
                 {
-                    folders.push(entry.path());
+                    directories.push(entry.path());
                 }
             }
         }
@@ -70,12 +70,12 @@ fn walk(root: &Path) -> Result<u64> {
     for entry in fs::read_dir(root)? {
         let entry = entry?;
         own += fs::symlink_metadata(entry.path())?.size();
-        if let Ok(mut folders) = folders.lock() {
-            folders.push(entry.path());
+        if let Ok(mut directories) = directories.lock() {
+            directories.push(entry.path());
         }
     }
-    if let Ok(mut folders) = folders.lock() {
-        folders.retain(|folder| folder != root);
+    if let Ok(mut directories) = directories.lock() {
+        directories.retain(|directory| directory != root);
     }
     let sums = thread::scope(|scope| {
         let threads = [scope.spawn(work), scope.spawn(work)];

@@ -19,7 +19,7 @@ use crate::verbs;
 
 /// Runs agents as sessions, and reads, checks and repairs the logs of sessions without the code that wrote them.
 ///
-/// STORE is a folder of sessions, SESSION the folder of one: STORE/sessions/ID. Records are numbered from 0; a position is
+/// STORE is a directory of sessions, SESSION the directory of one: STORE/sessions/ID. Records are numbered from 0; a position is
 /// the number of the last record at some moment, or the tag of a snapshot (`tag:NAME` where NAME is a number). Verbs that only read
 /// a session take URL/sessions/ID, or URL ID, for one that a bucket holds; `foldlog help pull` says which URLs there are. Only `run`,
 /// `recover`, `restore`, `rewind`, `settle`, `compact`, `push`, `takeover` and `validate --repair` write into a session.
@@ -86,7 +86,7 @@ enum Verb {
     /// The sessions may be written meanwhile. An older copy in DIR is gone on with, if it is the beginning of the session; else
     /// it is left as it is, and what differs is said. What was copied is checked before it counts. A kill at any moment leaves the
     /// older copy. DIR is a store: to restore is to open it. Captures of workspaces are copied where they are kept in the session's
-    /// folder, as `foldlog run` keeps them; workspaces are not.
+    /// directory, as `foldlog run` keeps them; workspaces are not.
     Backup(verbs::backup::Args),
     /// Drop the bodies of STATE that nothing needs any more, of a session that is not open for writing; compress its segments.
     ///
@@ -161,12 +161,12 @@ enum Verb {
     /// Restore a session to a checkpoint, without its host. Writes into the session.
     ///
     /// What was there is kept as a checkpoint too, by which the restore can be undone. Workspaces stay as they are, unless their
-    /// folders are given.
+    /// directories are given.
     Restore(verbs::restore::Args),
     /// Take a session back to a position, with the files of its workspaces, without its host. Writes into the session.
     ///
     /// What is there is captured first, and `--undo` brings it back. Files that were changed by hand since the last call are kept. Let
-    /// nobody write into the folders meanwhile.
+    /// nobody write into the directories meanwhile.
     Rewind(verbs::rewind::Args),
     /// List all that waits for a person, in all sessions of a store, each with the commands that settle it.
     ///
@@ -203,7 +203,7 @@ enum Verb {
     /// Take a session over that a bucket holds: its writer is fenced, and what it had acknowledged is a session of DIR.
     ///
     /// A call that the other worker left open is open here too, and its host recovers it. Captures of workspaces are fetched as well:
-    /// `recover`, and behind it `rewind SESSION POSITION --overwrite` to the last position, fill an empty folder by them, with `--rebind
+    /// `recover`, and behind it `rewind SESSION POSITION --overwrite` to the last position, fill an empty directory by them, with `--rebind
     /// NAME=DIR --unreplicated`.
     Takeover(verbs::replica::TakeOver),
     /// Print a session for other tools.
@@ -244,14 +244,14 @@ impl Verb {
         })
     }
 
-    /// Returns whether the verb itself takes a place in the place of a folder.
+    /// Returns whether the verb itself takes a place in the place of a directory.
     fn reads_places(&self) -> bool {
         matches!(self, Verb::Gc(_) | Verb::Sessions(_) | Verb::Tail(_) | Verb::Verify(_))
     }
 
-    /// Returns the folder of the one session or store that the command line is about.
-    fn folder(&self) -> Option<&Path> {
-        let folder = match self {
+    /// Returns the directory of the one session or store that the command line is about.
+    fn directory(&self) -> Option<&Path> {
+        let directory = match self {
             Verb::Backup(arguments) => &arguments.from,
             Verb::Compact(arguments) => &arguments.path,
             Verb::Gc(arguments) => &arguments.path,
@@ -291,7 +291,7 @@ impl Verb {
             | Verb::Candidates(_)
             | Verb::DemoChild(_) => return None,
         };
-        Some(folder)
+        Some(directory)
     }
 }
 
@@ -316,7 +316,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
     output.json = arguments.json;
     output.memory_bytes = arguments.memory;
     output.color = arguments.color;
-    let shown = arguments.verb.folder().filter(|folder| !typed.is_in(folder));
+    let shown = arguments.verb.directory().filter(|directory| !typed.is_in(directory));
     output.places = shown.map(HintPaths::from_path).unwrap_or_default();
     let pager = output.pager.take().filter(|_| arguments.verb.is_paged() && !arguments.no_pager);
     let ended = match pager {
@@ -417,7 +417,7 @@ fn not_parsed(error: &clap::Error, typed: &TypedUrls, is_run_as_json: bool, outp
 
 /// Runs a verb, over a copy where it reads a session in a place.
 fn verb(mut asked: Verb, output: &mut Output<'_>) -> Result<u8> {
-    let Some(url) = asked.folder().and_then(remote::url).filter(|_| !asked.reads_places()) else {
+    let Some(url) = asked.directory().and_then(remote::url).filter(|_| !asked.reads_places()) else {
         return local(asked, output);
     };
     let url = url.to_owned();

@@ -56,16 +56,16 @@ pub enum CommandError {
     /// The session was deleted while it was read.
     #[error("session {} was deleted while it was read", escape::path(path))]
     Deleted {
-        /// Folder of the session.
+        /// Directory of the session.
         path: PathBuf,
     },
     /// The process could not wait for further records.
     #[error("cannot wait for further records: {0}")]
     Wait(io::Error),
-    /// A file or folder could not be used.
+    /// A file or directory could not be used.
     #[error("{}: {source}", escape::path(path))]
     File {
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
         /// Answer of the system.
         source: io::Error,

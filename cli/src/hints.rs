@@ -14,7 +14,7 @@ pub(crate) struct HintPaths {
 }
 
 impl HintPaths {
-    /// Returns the places of a command line that names this folder. A folder that is not there is none.
+    /// Returns the places of a command line that names this directory. A directory that is not there is none.
     pub(crate) fn from_path(path: &Path) -> HintPaths {
         if inspect::is_store(path) {
             return HintPaths { session: None, store: Some(quote_word(path.as_os_str())) };
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_stands_for_nothing() {
+    fn a_directory_that_is_not_there_stands_for_nothing() {
         assert_eq!(
             HintPaths::from_path(Path::new("/nowhere/at/all")).put_into("`foldlog show SESSION`"),
             "`foldlog show SESSION`"

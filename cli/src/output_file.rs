@@ -43,7 +43,7 @@ pub(crate) fn check_replaced(path: &Path, force: bool) -> Result<()> {
 /// A file that is being written.
 #[derive(Debug)]
 pub(crate) enum StagedFile {
-    /// Without a name, in this folder.
+    /// Without a name, in this directory.
     Unnamed(File, PathBuf),
     Named(NamedTempFile),
 }
@@ -53,7 +53,7 @@ impl StagedFile {
     ///
     /// # Errors
     ///
-    /// The system's error if no file can be made in that folder.
+    /// The system's error if no file can be made in that directory.
     pub(crate) fn create_for(path: &Path) -> io::Result<StagedFile> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let unnamed = OpenOptions::new()
@@ -64,7 +64,7 @@ impl StagedFile {
             .open(dir);
         match unnamed {
             Ok(file) => Ok(StagedFile::Unnamed(file, dir.to_owned())),
-            // Not every file system has files without a name. What else is wrong with the folder is told by the next call too.
+            // Not every file system has files without a name. What else is wrong with the directory is told by the next call too.
             Err(_) => Ok(StagedFile::Named(named_in(dir)?)),
         }
     }

@@ -20,8 +20,8 @@ use uuid::Uuid;
 use crate::failure::{CommandError, DOES_NOT_HOLD, HOLDS, Result};
 use crate::output::Output;
 
-/// Notes that a session's folder is passed over. A crash while a session is begun leaves a folder that
-/// [holds nothing](foldlog_view::session_dirs::holds_anything), of a session that was never acknowledged. The note names what else is in the folder, which
+/// Notes that a session's directory is passed over. A crash while a session is begun leaves a directory that
+/// [holds nothing](foldlog_view::session_dirs::holds_anything), of a session that was never acknowledged. The note names what else is in the directory, which
 /// proves neither that there were records nor that there were none.
 pub(crate) fn pass_over(dir: &Path, output: &mut Output<'_>) {
     let names: Vec<String> = leftovers(dir).iter().map(|path| escape::path(path)).collect();
@@ -80,11 +80,11 @@ impl WriteArgs {
     }
 }
 
-/// Returns the store that holds a session's folder, and the session's id.
+/// Returns the store that holds a session's directory, and the session's id.
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if the folder is in no store.
+/// [`CommandError::Usage`] if the directory is in no store.
 pub fn in_store(session: &Path) -> Result<(PathBuf, Uuid)> {
     store_of(session).ok_or_else(|| {
         let what = format!("{} is not the folder of a session in a store", escape::path(session));
@@ -97,7 +97,7 @@ pub fn in_store(session: &Path) -> Result<(PathBuf, Uuid)> {
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`] if the folder holds no session, or its log is corrupt or cannot be read.
+/// [`CommandError::Engine`] if the directory holds no session, or its log is corrupt or cannot be read.
 pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     open_as(path, false, output)
 }
@@ -106,7 +106,7 @@ pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`] if the folder holds no session, or its log is corrupt or cannot be read.
+/// [`CommandError::Engine`] if the directory holds no session, or its log is corrupt or cannot be read.
 pub fn open_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     open_as(path, true, output)
 }
@@ -116,7 +116,7 @@ pub fn open_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`] if the folder holds no session, nothing in it is sound, or it cannot be read.
+/// [`CommandError::Engine`] if the directory holds no session, nothing in it is sound, or it cannot be read.
 pub fn open_sound(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     let options = ReadOptions { outline: false, memory_bytes: output.memory_bytes };
     note_report(LogReader::open_sound(Arc::new(FileStorage::new()), path, options)?, output)

@@ -1,12 +1,12 @@
-//! A bucket in a local folder whose path is given in place of its URL.
+//! A bucket in a local directory whose path is given in place of its URL.
 
 use std::path::{Path, PathBuf};
 
-/// How many entries of a folder are looked at.
+/// How many entries of a directory are looked at.
 const LOOKED_AT_MAX: usize = 1_000;
 
-/// Returns the URL of what a path names in a bucket that is in a local folder: a session, the place of some, or the first place beneath
-/// it. `None` if it names nothing of one, as a store's folders do.
+/// Returns the URL of what a path names in a bucket that is in a local directory: a session, the place of some, or the first place beneath
+/// it. `None` if it names nothing of one, as a store's directories do.
 pub fn bucket_at(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let is_among_sessions = path.parent().and_then(Path::file_name).is_some_and(|name| name == "sessions");
@@ -14,19 +14,19 @@ pub fn bucket_at(path: &Path) -> Option<String> {
     if is_among_sessions && holds_chunks(&path) || has_sessions(&path) {
         return of(&path);
     }
-    folders(&path).find(|place| has_sessions(place)).and_then(|place| of(&place))
+    directories(&path).find(|place| has_sessions(place)).and_then(|place| of(&place))
 }
 
 fn has_sessions(place: &Path) -> bool {
-    folders(&place.join("sessions")).any(|session| holds_chunks(&session))
+    directories(&place.join("sessions")).any(|session| holds_chunks(&session))
 }
 
-/// Returns whether a folder is that of a session in a bucket. A store's has segments, and no folder of this name.
+/// Returns whether a directory is that of a session in a bucket. A store's has segments, and no directory of this name.
 fn holds_chunks(session: &Path) -> bool {
     ["log", "volumes"].iter().any(|name| session.join(name).is_dir())
 }
 
-fn folders(path: &Path) -> impl Iterator<Item = PathBuf> {
+fn directories(path: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten().take(LOOKED_AT_MAX);
     entries.map(|entry| entry.path()).filter(|path| path.is_dir())
 }

@@ -191,12 +191,12 @@ pub(crate) fn files<W: Write>(
     Ok(document)
 }
 
-/// Returns the folder in which a session's folder holds the captures of a workspace: that for all of them, or one that is called
+/// Returns the directory in which a session's directory holds the captures of a workspace: that for all of them, or one that is called
 /// as the workspace is.
 pub(crate) fn store_of(session: &Path, workspace: &str) -> PathBuf {
     let is_store = |dir: &Path| {
-        let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
-        is_folder(dir) && is_folder(&dir.join("objects"))
+        let is_directory = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+        is_directory(dir) && is_directory(&dir.join("objects"))
     };
     let of_all = captures_dir(session);
     let mut parts = Path::new(workspace).components();

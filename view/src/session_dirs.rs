@@ -9,7 +9,7 @@ use foldlog_codec::escape;
 use foldlog_codec::segment::HEADER_LEN;
 use uuid::Uuid;
 
-/// Returns whether any segment in the folder `dir` may hold a record: one that cannot be read, or that holds more than zeros
+/// Returns whether any segment in the directory `dir` may hold a record: one that cannot be read, or that holds more than zeros
 /// behind its header and more than a crash leaves there before the first record.
 pub fn holds_anything(dir: &Path) -> bool {
     if inspect::is_leftover(dir).unwrap_or_default() {
@@ -33,7 +33,7 @@ fn holds_data(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Returns the segment files of a folder in the order of their ordinals, or `None` if the folder cannot be read.
+/// Returns the segment files of a directory in the order of their ordinals, or `None` if the directory cannot be read.
 pub fn segments(dir: &Path) -> Option<Vec<PathBuf>> {
     let entries = std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     let mut segments: Vec<PathBuf> =
@@ -64,7 +64,7 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
     std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
 }
 
-/// Returns the reason for which the session in a folder has lost its segments, if it has: the folder has no segment, but holds
+/// Returns the reason for which the session in a directory has lost its segments, if it has: the directory has no segment, but holds
 /// what is only made after a first record. A crash while a session is begun leaves nothing of that:
 ///
 /// | what is there | when it is made |
@@ -72,20 +72,20 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
 /// | `objects` | beside the segment whose records name them |
 /// | `recovery.spare` | while a tool call is open |
 /// | `snapshots`, of images | of a log |
-/// | any folder that holds a folder `objects` | with the first capture of a workspace |
+/// | any directory that holds a directory `objects` | with the first capture of a workspace |
 ///
-/// A writer's file in the store's folder `writers` is made before there is a record, and is no sign of one.
+/// A writer's file in the store's directory `writers` is made before there is a record, and is no sign of one.
 pub fn lost_segments(dir: &Path) -> Option<String> {
     let id = dir.canonicalize().ok()?;
     Uuid::try_parse(id.file_name()?.to_str()?).ok()?;
     if !segments(dir)?.is_empty() {
         return None;
     }
-    let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let is_directory = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
     let is_sign = |path: &PathBuf| match path.file_name().and_then(|name| name.to_str()) {
         Some("recovery.spare") => path.symlink_metadata().is_ok_and(|found| found.is_file()),
-        Some("objects" | "snapshots") => is_folder(path),
-        _ => is_folder(path) && is_folder(&path.join("objects")),
+        Some("objects" | "snapshots") => is_directory(path),
+        _ => is_directory(path) && is_directory(&path.join("objects")),
     };
     let mut names: Vec<String> = entries(dir)
         .filter(is_sign)
@@ -96,7 +96,7 @@ pub fn lost_segments(dir: &Path) -> Option<String> {
         .then(|| format!("its segments are missing: it holds {}, which only records bring", names.join(", ")))
 }
 
-/// Returns the store that holds a session's folder, and the session's id; `None` if the folder is in no store.
+/// Returns the store that holds a session's directory, and the session's id; `None` if the directory is in no store.
 pub fn store_of(session: &Path) -> Option<(PathBuf, Uuid)> {
     let store = inspect::store_around(session)?;
     let session = session.canonicalize().ok()?;

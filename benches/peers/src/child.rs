@@ -101,7 +101,7 @@ impl ChildTask {
     fn child(&self) -> Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("--child").arg(serde_json::to_string(self)?);
-        // walrus knows its folder, and whether it prints what it does, by these alone.
+        // walrus knows its directory, and whether it prints what it does, by these alone.
         command.env("WALRUS_QUIET", "1").env("WALRUS_DATA_DIR", &self.dir);
         Ok(command)
     }
@@ -300,7 +300,7 @@ fn resident_kib() -> Result<f64> {
     Ok(kib.parse()?)
 }
 
-/// Returns the bytes that the files below a folder are long, and those that they take on the disk.
+/// Returns the bytes that the files below a directory are long, and those that they take on the disk.
 pub fn bytes_below(dir: &Path) -> Result<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     let (mut long, mut allocated) = (0, 0);

@@ -41,7 +41,7 @@ struct Args {
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Where files go, at most 6 GB at a time [default: the system's temporary folder].
+    /// Where files go, at most 6 GB at a time [default: the system's temporary directory].
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Number of rounds.
@@ -88,11 +88,11 @@ fn main() -> Result<()> {
     if let Some(task) = &arguments.child {
         return child::serve(task);
     }
-    let folder = match &arguments.dir {
+    let directory = match &arguments.dir {
         Some(dir) => tempfile::tempdir_in(dir)?,
         None => tempfile::tempdir()?,
     };
-    let works = Works { arguments: &arguments, dir: folder.path().to_owned() };
+    let works = Works { arguments: &arguments, dir: directory.path().to_owned() };
     measure::print_head(arguments.json);
     for chosen in PeerBench::value_variants() {
         if !arguments.works.is_empty() && !arguments.works.contains(chosen) {

@@ -45,7 +45,7 @@ const UNTIL_KILLED: Duration = Duration::from_millis(1_500);
 
 const RECORD: usize = 256;
 
-/// Runs tasks in a folder.
+/// Runs tasks in a directory.
 pub struct Works<'a> {
     pub arguments: &'a Args,
     pub dir: PathBuf,
@@ -72,7 +72,7 @@ impl Works<'_> {
         contestants.iter().copied().filter(|one| only.is_empty() || only.contains(one)).collect()
     }
 
-    /// Runs each task once a round, in a folder that is empty before and after, and with nothing left to be written.
+    /// Runs each task once a round, in a directory that is empty before and after, and with nothing left to be written.
     fn rounds(&self, tasks: &[ChildTask]) -> Result<Vec<Vec<Outcome>>> {
         let mut outcomes = vec![Vec::new(); tasks.len()];
         for _ in 0..self.arguments.rounds {
@@ -151,7 +151,7 @@ impl Works<'_> {
         self.print(&work, &tasks, &self.rounds(&tasks)?, Contestant::Foldlog)
     }
 
-    /// Has each of the contestants fill a folder of its own, and returns what is to be done there then.
+    /// Has each of the contestants fill a directory of its own, and returns what is to be done there then.
     fn filled(
         &self,
         contestants: &[Contestant],
@@ -209,7 +209,7 @@ impl Works<'_> {
         format!("{} records of {RECORD} B", shown(self.arguments.records as f64))
     }
 
-    /// Runs each task once a round over the folder that it has.
+    /// Runs each task once a round over the directory that it has.
     fn in_place(
         &self,
         tasks: &[ChildTask],

@@ -59,7 +59,7 @@ pub struct Sizes {
     /// Number of records of the session that is taken over.
     #[arg(long, default_value_t = 1_000_000)]
     taken_over: u64,
-    /// A PostgreSQL database to measure too, as `postgres://USER@/DATABASE?host=/FOLDER`; needs the feature `postgres`.
+    /// A PostgreSQL database to measure too, as `postgres://USER@/DATABASE?host=/DIRECTORY`; needs the feature `postgres`.
     #[cfg(feature = "postgres")]
     #[arg(long)]
     database: Option<String>,
@@ -69,8 +69,9 @@ pub fn remote(dir: &Path, sizes: &Sizes) -> Result<Vec<BenchRow>> {
     let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let bucket = dir.join("bucket");
     std::fs::create_dir_all(&bucket)?;
-    let folder: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new_with_prefix(bucket)?.with_fsync(true));
-    let mut rows = vec![acknowledged("in memory", &memory)?, acknowledged("a folder, synced", &folder)?];
+    let directory: Arc<dyn ObjectStore> =
+        Arc::new(LocalFileSystem::new_with_prefix(bucket)?.with_fsync(true));
+    let mut rows = vec![acknowledged("in memory", &memory)?, acknowledged("a folder, synced", &directory)?];
     #[cfg(feature = "postgres")]
     if let Some(url) = &sizes.database {
         rows.push(database::acknowledged(url)?);
@@ -287,10 +288,10 @@ fn put_session(
     records: u64,
     chunk: u64,
 ) -> Result<()> {
-    let folder = dir.join(format!("written-{chunk}"));
+    let directory = dir.join(format!("written-{chunk}"));
     let options = SessionOptions { id: Some(session), ..SessionOptions::default() };
     let written: Session =
-        store(&folder, None, Durability::Process)?.create_with(&append_types()?, options)?;
+        store(&directory, None, Durability::Process)?.create_with(&append_types()?, options)?;
     fill(&written, 0..records)?;
     let dir = written.dir().to_owned();
     written.close()?;
@@ -328,6 +329,6 @@ fn put_session(
         put(&mut bodies, &mut from)?;
     }
     replicator.release(session, epoch);
-    std::fs::remove_dir_all(folder)?;
+    std::fs::remove_dir_all(directory)?;
     Ok(())
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::HeldSession;
 use super::rename::PathRewriter;
-use super::temporary::TemporaryFolder;
+use super::temporary::TemporaryDirectory;
 use crate::failure::{CommandError, Result};
 use crate::hints::HintPaths;
 use crate::output::Output;
@@ -22,7 +22,7 @@ use crate::output::Output;
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the place cannot be opened or asked, or a temporary folder cannot be made.
+/// - [`CommandError::Usage`] if the place cannot be opened or asked, or a temporary directory cannot be made.
 /// - [`CommandError::Engine`] if the place holds nothing of the session, or what no copy can be made of.
 /// - Those of the verb.
 pub(crate) fn with_copy(
@@ -31,7 +31,7 @@ pub(crate) fn with_copy(
     verb: impl FnOnce(&Path, &mut Output<'_>) -> Result<u8>,
 ) -> Result<u8> {
     let place = super::place(&asked.url)?;
-    let Copy { folder, dir, standing } = Copy::pull(Arc::clone(&place), asked.session, output.is_process)?;
+    let Copy { directory, dir, standing } = Copy::pull(Arc::clone(&place), asked.session, output.is_process)?;
     output.note(format_args!(
         "note: {} is read in {}: epoch {}, claimed by `{}`",
         asked.session,
@@ -40,7 +40,7 @@ pub(crate) fn with_copy(
         escape::text(&standing.name)
     ));
     let places = HintPaths::of_held(&asked.url, &asked.to_string());
-    let names = [(folder.path().to_owned(), asked.url.clone())];
+    let names = [(directory.path().to_owned(), asked.url.clone())];
     let (mut stdout, mut stderr) =
         (PathRewriter::new(&mut *output.stdout, &names), PathRewriter::new(&mut *output.stderr, &names));
     let mut within = Output {
@@ -89,11 +89,11 @@ pub(crate) fn with_each_copy(
     Ok(())
 }
 
-/// Is a copy of one session, in a folder that is gone when this is dropped.
+/// Is a copy of one session, in a directory that is gone when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Copy {
-    folder: TemporaryFolder,
-    /// Folder of the session.
+    directory: TemporaryDirectory,
+    /// Directory of the session.
     pub(crate) dir: PathBuf,
     standing: SessionStanding,
 }
@@ -101,16 +101,17 @@ pub(crate) struct Copy {
 impl Copy {
     /// Makes a copy. Signals are handled where this is a process of its own.
     fn pull(place: Arc<dyn Place>, session: Uuid, is_process: bool) -> Result<Copy> {
-        let folder = TemporaryFolder::new(is_process)?;
+        let directory = TemporaryDirectory::new(is_process)?;
         let source = Arc::new(CopyReplicator { place, standing: Mutex::default(), failed: Mutex::default() });
         let replication = Some(Replication::new(Arc::clone(&source) as Arc<dyn Replicator>));
-        let store = Store::open_with(folder.path(), StoreOptions { replication, ..StoreOptions::default() })?;
+        let store =
+            Store::open_with(directory.path(), StoreOptions { replication, ..StoreOptions::default() })?;
         store.pull(session).map_err(|error| match source.failed.lock() {
             // What the place itself said is nearer to what a person can do.
             Ok(mut failed) => failed.take().map_or_else(|| error.into(), super::failure),
             Err(_) => error.into(),
         })?;
-        Ok(Copy { dir: store.session_dir(session), folder, standing: source.standing() })
+        Ok(Copy { dir: store.session_dir(session), directory, standing: source.standing() })
     }
 }
 

@@ -1,9 +1,9 @@
-//! Sessions that a place holds, read there: a verb that reads is given `URL/sessions/ID` in place of a folder.
+//! Sessions that a place holds, read there: a verb that reads is given `URL/sessions/ID` in place of a directory.
 //!
 //! `sessions` and `tail` read what the place holds as it comes (`verbs/sessions/remote.rs`, `verbs/tail/remote.rs`). `verify` checks every session of a place, by a copy of one after the
 //! other. The other verbs need a log that they can go back and forth in: they get
-//! a copy of that one session, in a folder that only this user can read and that is gone when the verb ends, also by a signal. (What a
-//! SIGKILL leaves in the folder of temporary files, the next reader removes.) No verb claims anything, and `gc` alone writes into a place: it removes what that keeps
+//! a copy of that one session, in a directory that only this user can read and that is gone when the verb ends, also by a signal. (What a
+//! SIGKILL leaves in the directory of temporary files, the next reader removes.) No verb claims anything, and `gc` alone writes into a place: it removes what that keeps
 //! twice.
 //!
 //! All this needs the feature `object-store`; without it a URL is refused with how to build it in.

@@ -1,13 +1,13 @@
-//! Folders for copies of held sessions: of this user alone, and gone when their readers are.
+//! Directories for copies of held sessions: of this user alone, and gone when their readers are.
 //!
-//! A folder is removed when its owner drops it, and when a signal ends the process. A SIGKILL leaves it, and so does a power cut. So its
-//! owner holds a lock on it for as long as it lives, and whoever makes a folder removes those of the same user that nobody holds.
+//! A directory is removed when its owner drops it, and when a signal ends the process. A SIGKILL leaves it, and so does a power cut. So its
+//! owner holds a lock on it for as long as it lives, and whoever makes a directory removes those of the same user that nobody holds.
 //!
 //! # Invariants
 //!
-//! 1. Nothing is made in a folder before it is locked. An empty folder is left: its owner may be about to lock it.
-//! 2. No link is followed, and a folder that is another user's, or that others may enter, is left.
-//! 3. Where the file system knows no locks, no folder is removed but by its owner.
+//! 1. Nothing is made in a directory before it is locked. An empty directory is left: its owner may be about to lock it.
+//! 2. No link is followed, and a directory that is another user's, or that others may enter, is left.
+//! 3. Where the file system knows no locks, no directory is removed but by its owner.
 
 use std::fs::{self, File, Permissions};
 use std::io::Read;
@@ -26,15 +26,15 @@ use tempfile::TempDir;
 
 use crate::failure::{CommandError, Result};
 
-/// What the names of the folders begin with. Those of earlier versions, which held no lock, had no `held` in them.
+/// What the names of the directories begin with. Those of earlier versions, which held no lock, had no `held` in them.
 const PREFIX: &str = "foldlog-held-";
 
-/// Is a folder of this user alone, which is removed when this is dropped, when a signal ends the process, and otherwise by the next one.
+/// Is a directory of this user alone, which is removed when this is dropped, when a signal ends the process, and otherwise by the next one.
 #[derive(Debug)]
-pub(super) struct TemporaryFolder {
-    folder: TempDir,
+pub(super) struct TemporaryDirectory {
+    directory: TempDir,
     guard: Option<Guard>,
-    /// Locks the folder; `None` where that cannot be done.
+    /// Locks the directory; `None` where that cannot be done.
     _lock: Option<File>,
 }
 
@@ -45,28 +45,29 @@ struct Guard {
     actions: Vec<SigId>,
 }
 
-impl TemporaryFolder {
-    /// Makes the folder, and removes those whose owners are gone. Signals are handled where this is a process of its own.
-    pub(super) fn new(is_process: bool) -> Result<TemporaryFolder> {
+impl TemporaryDirectory {
+    /// Makes the directory, and removes those whose owners are gone. Signals are handled where this is a process of its own.
+    pub(super) fn new(is_process: bool) -> Result<TemporaryDirectory> {
         let refused = |error: io::Error| {
             let what = format!("no temporary folder can be made: {}", escape::display(error));
             CommandError::usage(what, "name another place for temporary files by TMPDIR")
         };
         let alone = Permissions::from_mode(0o700);
-        let folder = tempfile::Builder::new().prefix(PREFIX).permissions(alone).tempdir().map_err(refused)?;
-        let lock = File::open(folder.path()).and_then(|opened| opened.lock().map(|()| opened)).ok();
+        let directory =
+            tempfile::Builder::new().prefix(PREFIX).permissions(alone).tempdir().map_err(refused)?;
+        let lock = File::open(directory.path()).and_then(|opened| opened.lock().map(|()| opened)).ok();
         // What cannot be removed is left to the next one.
-        let _ = remove_abandoned(folder.path());
-        let guard = if is_process { Some(Guard::over(folder.path()).map_err(refused)?) } else { None };
-        Ok(TemporaryFolder { folder, guard, _lock: lock })
+        let _ = remove_abandoned(directory.path());
+        let guard = if is_process { Some(Guard::over(directory.path()).map_err(refused)?) } else { None };
+        Ok(TemporaryDirectory { directory, guard, _lock: lock })
     }
 
     pub(super) fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 }
 
-/// Removes the folders beside `own` whose owners are gone, of the same user.
+/// Removes the directories beside `own` whose owners are gone, of the same user.
 fn remove_abandoned(own: &Path) -> io::Result<()> {
     let user = fs::symlink_metadata(own)?.uid();
     let Some(beside) = own.parent() else { return Ok(()) };
@@ -78,19 +79,19 @@ fn remove_abandoned(own: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn remove_if_abandoned(folder: &Path, user: u32) -> io::Result<()> {
-    let found = fs::symlink_metadata(folder)?;
+fn remove_if_abandoned(directory: &Path, user: u32) -> io::Result<()> {
+    let found = fs::symlink_metadata(directory)?;
     if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
         return Ok(());
     }
-    let opened = File::open(folder)?;
-    if opened.try_lock().is_err() || fs::read_dir(folder)?.next().is_none() {
+    let opened = File::open(directory)?;
+    if opened.try_lock().is_err() || fs::read_dir(directory)?.next().is_none() {
         return Ok(());
     }
-    fs::remove_dir_all(folder)
+    fs::remove_dir_all(directory)
 }
 
-impl Drop for TemporaryFolder {
+impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
         if let Some(Guard { stop, actions }) = self.guard.take() {
             // The handlers stay without effect: what is left of the process is to return its exit code.
@@ -103,8 +104,8 @@ impl Drop for TemporaryFolder {
 }
 
 impl Guard {
-    /// Has a signal that ends the process remove a folder before it does.
-    fn over(folder: &Path) -> std::io::Result<Guard> {
+    /// Has a signal that ends the process remove a directory before it does.
+    fn over(directory: &Path) -> std::io::Result<Guard> {
         let (mut wake, waker) = UnixStream::pair()?;
         let met = Arc::new(AtomicUsize::new(0));
         let mut actions = Vec::new();
@@ -116,13 +117,13 @@ impl Guard {
             )?);
             actions.push(low_level::pipe::register(signal, waker.try_clone()?)?);
         }
-        let folder = folder.to_owned();
+        let directory = directory.to_owned();
         let stop = wake.try_clone()?;
         thread::Builder::new().name("foldlog-signals".to_owned()).spawn(move || {
             let woken = wake.read(&mut [0]);
             if matches!(woken, Ok(1)) {
                 // Whoever writes there still may make a file meanwhile, so it is tried twice.
-                let _ = std::fs::remove_dir_all(&folder).or_else(|_| std::fs::remove_dir_all(&folder));
+                let _ = std::fs::remove_dir_all(&directory).or_else(|_| std::fs::remove_dir_all(&directory));
                 let signal = i32::try_from(met.load(Ordering::SeqCst)).unwrap_or(SIGTERM);
                 let _ = low_level::emulate_default_handler(signal);
             }

@@ -35,10 +35,10 @@ With --json one object:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = BACKUP_JSON)]
 pub struct Args {
-    /// The session's folder, or the store's.
+    /// The session's directory, or the store's.
     #[arg(value_name = "SESSION|STORE")]
     pub from: PathBuf,
-    /// Folder of the store of the copies; it is created if it does not exist.
+    /// Directory of the store of the copies; it is created if it does not exist.
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
     /// Copy the newest image too, so that the copy opens as fast as the session.
@@ -114,17 +114,20 @@ struct BackupFailure {
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if `to` is the folder that is to be copied, or the store that the session is in, or lies within either.
+/// - [`CommandError::Usage`] if `to` is the directory that is to be copied, or the store that the session is in, or lies within either.
 /// - [`CommandError::DoesNotHold`] if a session of a store is damaged, after the result is printed.
 /// - [`CommandError::Engine`] if `from` is neither a session nor a store, if a session that was named cannot be copied, or if the
 ///   other store cannot be made.
 pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'_>) -> Result<u8> {
     // A session that was copied by hand may be in no store.
     let around = if inspect::is_store(from) { None } else { inspect::store_around(from) };
-    for (folder, what) in [(Some(from), "what"), (around.as_deref(), "the store whose session")] {
-        let Some(folder) = folder.filter(|folder| inspect::is_within_directory(to, folder)) else { continue };
-        let (to, folder) = (escape::path(to), escape::path(folder));
-        let what = format!("{to} is or lies within {folder}, {what} is to be copied");
+    for (directory, what) in [(Some(from), "what"), (around.as_deref(), "the store whose session")] {
+        let Some(directory) = directory.filter(|directory| inspect::is_within_directory(to, directory))
+        else {
+            continue;
+        };
+        let (to, directory) = (escape::path(to), escape::path(directory));
+        let what = format!("{to} is or lies within {directory}, {what} is to be copied");
         return Err(CommandError::usage(what, "give a folder outside of it: `--to DIR`"));
     }
     let mut document = Document::default();
@@ -151,7 +154,7 @@ pub fn run(from: &Path, to: &Path, options: BackupOptions, output: &mut Output<'
             progress.at(done);
         }
     } else {
-        // Looked at first, so that no store is made for a folder that holds no session.
+        // Looked at first, so that no store is made for a directory that holds no session.
         if !from.is_dir() {
             let reason = "there is no such folder".to_owned();
             return Err(Error::NotASession { path: from.to_owned(), reason }.into());

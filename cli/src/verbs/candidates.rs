@@ -27,7 +27,7 @@ pub enum CandidateKind {
 pub struct Args {
     /// What the word may be.
     pub kind: CandidateKind,
-    /// The folder of a store or a session.
+    /// The directory of a store or a session.
     pub path: PathBuf,
     /// The beginning of the word.
     #[arg(default_value = "", hide_default_value = true, allow_hyphen_values = true)]

@@ -24,7 +24,7 @@ With --json one object:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = CHECKPOINTS_JSON)]
 pub struct Args {
-    /// The session's folder.
+    /// The session's directory.
     pub session: PathBuf,
 }
 

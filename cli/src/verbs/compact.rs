@@ -41,7 +41,7 @@ Of a whole store:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = COMPACT_JSON)]
 pub struct Args {
-    /// The session's folder, or a store's: then each of its sessions that is not open is compacted.
+    /// The session's directory, or a store's: then each of its sessions that is not open is compacted.
     #[arg(value_name = "SESSION|STORE")]
     pub path: PathBuf,
     /// Which snapshots keep their positions.

@@ -59,7 +59,7 @@ pub fn run(arguments: &Args, command: &mut Command, output: &mut Output<'_>) -> 
     Ok(HOLDS)
 }
 
-/// Returns the verbs whose first argument is a session's folder.
+/// Returns the verbs whose first argument is a session's directory.
 fn taking_sessions(command: &Command) -> BTreeSet<String> {
     let takes = |verb: &&Command| {
         let first = verb.get_positionals().next().map(|first| first.get_id().as_str());

@@ -40,7 +40,7 @@ and with --with or --parent first one line:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = DIFF_JSON)]
 pub struct Args {
-    /// The session's folder, or URL/sessions/ID of one that a place holds.
+    /// The session's directory, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The position before; with another session that in SESSION, its last one if not given.
     #[arg(value_name = "N", required_unless_present_any = ["with", "parent"])]
@@ -114,7 +114,7 @@ fn compare_positions(
     conversations(reader, before, after, sink)
 }
 
-/// Returns the folder of the session that this one comes from, which stands beside it.
+/// Returns the directory of the session that this one comes from, which stands beside it.
 fn parent_of(reader: &LogReader) -> Result<PathBuf> {
     let (Some(Parent::Fork { session, .. }) | Some(Parent::Child { session, .. })) =
         reader.opening_record().parent

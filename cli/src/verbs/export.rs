@@ -21,7 +21,7 @@ use crate::runs::claude_code;
 /// Holds what the command line asks of `foldlog export`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The session's folder, or URL/sessions/ID of one that a place holds.
+    /// The session's directory, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The position [default: the last one].
     #[arg(long, value_name = "POSITION")]
@@ -29,10 +29,10 @@ pub struct Args {
     /// What to print.
     #[arg(long)]
     pub format: Format,
-    /// The folder that the files of a transcript are written into. No file that is there is changed.
+    /// The directory that the files of a transcript are written into. No file that is there is changed.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// The folder whose `.aca` the files of the format aca are written into: of those that are there, those that changed.
+    /// The directory whose `.aca` the files of the format aca are written into: of those that are there, those that changed.
     #[arg(long, value_name = "DIR")]
     pub to: Option<PathBuf>,
     /// What files of the format aca of 4 KiB and more are compressed by [default: none].
@@ -81,9 +81,9 @@ pub enum Compress {
 /// Says where the files of an export go.
 #[derive(Debug, Clone, Default)]
 pub struct Target {
-    /// Folder for the files of a transcript.
+    /// Directory for the files of a transcript.
     pub out: Option<PathBuf>,
-    /// Folder for the `.aca` of a tree.
+    /// Directory for the `.aca` of a tree.
     pub to: Option<PathBuf>,
     /// What the files of a tree are compressed by.
     pub compress: Option<Compress>,
@@ -105,8 +105,8 @@ struct TreeDocument {
 ///
 /// Of a damaged session its sound part is printed in these two formats, up to the last position before the damage.
 ///
-/// The files of a transcript are written into the folder `out`, byte for byte. Without a folder the lines of a transcript
-/// without sub-agents are printed, escaped. A tree is written into the folder's `.aca`; it says what was written.
+/// The files of a transcript are written into the directory `out`, byte for byte. Without a directory the lines of a transcript
+/// without sub-agents are printed, escaped. A tree is written into the directory's `.aca`; it says what was written.
 ///
 /// # Errors
 ///
@@ -155,7 +155,7 @@ pub fn run(
     Ok(code_of(&reader, output))
 }
 
-/// Writes the session's tree into the `.aca` of a folder.
+/// Writes the session's tree into the `.aca` of a directory.
 fn tree(session: &Path, at: Option<Position>, target: &Target, output: &mut Output<'_>) -> Result<u8> {
     let Some(to) = &target.to else {
         let next = "name the folder that `.aca` is to be in: `--to DIR`";

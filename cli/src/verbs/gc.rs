@@ -36,7 +36,7 @@ With --json of a place one object a line, for each session: session, chunks, byt
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = GC_JSON)]
 pub struct Args {
-    /// The folder of a store, or of a session of one; or the URL of a bucket that holds sessions, or of one of them.
+    /// The directory of a store, or of a session of one; or the URL of a bucket that holds sessions, or of one of them.
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
     /// Which snapshots keep their captures.

@@ -56,7 +56,7 @@ pub enum Args {
     TauBench {
         /// The file.
         file: PathBuf,
-        /// The store's folder; it is created if it does not exist.
+        /// The store's directory; it is created if it does not exist.
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
@@ -64,7 +64,7 @@ pub enum Args {
     Openai {
         /// The file.
         file: PathBuf,
-        /// The store's folder; it is created if it does not exist.
+        /// The store's directory; it is created if it does not exist.
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
@@ -78,7 +78,7 @@ pub enum Args {
         /// The files.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// The store's folder; it is created if it does not exist.
+        /// The store's directory; it is created if it does not exist.
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
@@ -88,9 +88,9 @@ pub enum Args {
     /// exported is named.
     #[command(after_help = ACA_JSON)]
     Aca {
-        /// The session's folder in a tree, or a folder with an `.aca` that holds one session.
+        /// The session's directory in a tree, or a directory with an `.aca` that holds one session.
         dir: PathBuf,
-        /// The store's folder; it is created if it does not exist.
+        /// The store's directory; it is created if it does not exist.
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
         /// Take the files of a damaged tree that its manifest still vouches for. Tells what that would yield and what is lost with
@@ -112,7 +112,7 @@ pub enum Args {
     SnapshotJson {
         /// The file.
         file: PathBuf,
-        /// The store's folder; it is created if it does not exist.
+        /// The store's directory; it is created if it does not exist.
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
@@ -121,7 +121,7 @@ pub enum Args {
         /// The files.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// The store's folder; it is created if it does not exist.
+        /// The store's directory; it is created if it does not exist.
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },

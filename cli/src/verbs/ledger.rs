@@ -44,7 +44,7 @@ With OPERATION and --json one object: these fields, and
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = LEDGER_JSON)]
 pub struct Args {
-    /// The session's folder, or URL/sessions/ID of one that a place holds.
+    /// The session's directory, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The operation's id: what a person needs to decide about it, and what can be decided.
     pub operation: Option<OperationId>,

@@ -26,7 +26,7 @@ pub struct Args {
     /// The verb whose page is printed, such as `show` or `import aca` [default: the page of foldlog]
     #[arg(value_name = "VERB", conflicts_with = "out")]
     pub verb: Vec<String>,
-    /// Write all pages into this folder, which is created if it does not exist. No file that is there is changed, but with --force.
+    /// Write all pages into this directory, which is created if it does not exist. No file that is there is changed, but with --force.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Replace pages that are there
@@ -42,7 +42,7 @@ struct ManPages<'a> {
     pages: Vec<&'a str>,
 }
 
-/// Prints a page of the manual of `command`, or writes all of them into a folder. `foldlog man | man -l -` shows one.
+/// Prints a page of the manual of `command`, or writes all of them into a directory. `foldlog man | man -l -` shows one.
 ///
 /// # Errors
 ///
@@ -122,7 +122,7 @@ fn roff(line: &str) -> String {
     format!("{guard}{escaped}\n")
 }
 
-/// Writes pages into a folder.
+/// Writes pages into a directory.
 fn write(dir: &Path, pages: &[(String, Vec<u8>)], force: bool) -> Result<()> {
     let failed = |path: &Path| {
         let path = path.to_owned();

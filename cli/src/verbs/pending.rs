@@ -43,7 +43,7 @@ With --json one object a line:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = PENDING_JSON)]
 pub struct Args {
-    /// The store's folder.
+    /// The store's directory.
     #[arg(value_name = "STORE")]
     pub dir: PathBuf,
 }

@@ -56,25 +56,25 @@ With --strategy and --json one object:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = RECOVER_JSON)]
 pub struct Args {
-    /// The session's folder.
+    /// The session's directory.
     pub session: PathBuf,
-    /// The folder of a workspace that the call worked on. `NAME=` may be left out if there is one workspace only.
+    /// The directory of a workspace that the call worked on. `NAME=` may be left out if there is one workspace only.
     #[arg(long = "workspace", value_name = "NAME=DIR")]
     pub workspaces: Vec<String>,
-    /// The folder that holds a workspace's captures, if it is not in the session's folder.
+    /// The directory that holds a workspace's captures, if it is not in the session's directory.
     #[arg(long, value_name = "NAME=DIR")]
     pub snapshots: Vec<String>,
-    /// A folder that takes the place of a workspace which is gone, was replaced, or is a copy. It must be empty, unless
+    /// A directory that takes the place of a workspace which is gone, was replaced, or is a copy. It must be empty, unless
     /// --overwrite is given.
     #[arg(long, value_name = "NAME=DIR")]
     pub rebind: Vec<String>,
-    /// Remove the files of a folder given by --rebind that the capture does not hold.
+    /// Remove the files of a directory given by --rebind that the capture does not hold.
     #[arg(long, requires = "rebind")]
     pub overwrite: bool,
     /// Go on where what is there now can neither be captured nor be moved aside, as on a full disk. It is lost then.
     #[arg(long)]
     pub without_capture: bool,
-    /// Remove another session's mark from the folders given, also if no call is open. Only for a mark that is not true.
+    /// Remove another session's mark from the directories given, also if no call is open. Only for a mark that is not true.
     #[arg(long)]
     pub force: bool,
     /// Tell what a crash left, and what each strategy would bring back. Writes nothing.
@@ -109,7 +109,7 @@ impl Args {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let folders = &WorkspaceOptions {
+        let directories = &WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,
             overwrite: self.overwrite,
@@ -119,7 +119,7 @@ impl Args {
             writing: self.writing,
         };
         if !self.strategies && self.strategy.is_none() && self.tree.is_none() {
-            return run(&self.session, folders, output);
+            return run(&self.session, directories, output);
         }
         let asked = strategies::RecoveryCommand {
             strategy: self.strategy.as_deref(),
@@ -127,7 +127,7 @@ impl Args {
             by: self.by.as_deref(),
             reason: self.reason.as_deref(),
             tree: self.tree.as_deref(),
-            folders,
+            directories,
         };
         strategies::run(&self.session, &asked, output)
     }
@@ -136,16 +136,16 @@ impl Args {
 /// Time after which the recovery gives up waiting for somebody else who holds a workspace.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Holds what a person says of the workspaces. Each folder is given as `NAME=DIR`, or as `DIR` if there is one workspace only.
+/// Holds what a person says of the workspaces. Each directory is given as `NAME=DIR`, or as `DIR` if there is one workspace only.
 #[derive(Debug)]
 pub struct WorkspaceOptions<'a> {
-    /// Folders that the call worked on.
+    /// Directories that the call worked on.
     pub workspaces: &'a [String],
-    /// Folders that take the place of workspaces which are gone or were replaced.
+    /// Directories that take the place of workspaces which are gone or were replaced.
     pub rebound: &'a [String],
-    /// Whether files in the folders of `rebound` are removed; if not, each of these folders must be empty.
+    /// Whether files in the directories of `rebound` are removed; if not, each of these directories must be empty.
     pub overwrite: bool,
-    /// Folders that hold the workspaces' captures, for those that are not in the session's folder.
+    /// Directories that hold the workspaces' captures, for those that are not in the session's directory.
     pub snapshots: &'a [String],
     /// Whether what is there is given up where it can neither be captured nor be moved aside.
     pub without_capture: bool,
@@ -160,7 +160,7 @@ struct Document {
     session: Uuid,
     ended: Vec<RecoverOperationRow>,
     workspaces: Vec<Workspace>,
-    /// Folders given with `--force` while no call has a workspace to be restored.
+    /// Directories given with `--force` while no call has a workspace to be restored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     marks: Vec<DirectoryMark>,
     /// Note on options that changed nothing.
@@ -185,20 +185,20 @@ struct Workspace {
     root: PathBuf,
     #[serde(serialize_with = "escape::serialize_path")]
     snapshots: PathBuf,
-    /// Whether this folder took the place of the one that the call worked on.
+    /// Whether this directory took the place of the one that the call worked on.
     rebound: bool,
-    /// Whether files of this folder that the capture does not hold were removed.
+    /// Whether files of this directory that the capture does not hold were removed.
     overwritten: bool,
     /// Text of the mark that was removed.
     removed_mark: Option<String>,
 }
 
-/// Holds a folder that no open call works on, and its mark.
+/// Holds a directory that no open call works on, and its mark.
 #[derive(Serialize)]
 struct DirectoryMark {
     #[serde(serialize_with = "escape::serialize_path")]
     root: PathBuf,
-    /// Text of the mark that was removed; `None` if the folder had none.
+    /// Text of the mark that was removed; `None` if the directory had none.
     removed_mark: Option<String>,
 }
 
@@ -220,9 +220,9 @@ impl From<&UnsettledOperation> for RecoverOperationRow {
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session is in no store, or no folder is given for a workspace.
+/// - [`CommandError::Usage`] if the session is in no store, or no directory is given for a workspace.
 /// - [`CommandError::Engine`] if another process has the session open for writing; if a workspace cannot be restored, or another
-///   session has worked on it since; or if the call worked on a resource that is not a folder, which only the host restores.
+///   session has worked on it since; or if the call worked on a resource that is not a directory, which only the host restores.
 pub fn run(dir: &Path, asked: &WorkspaceOptions<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
     let session = asked.writing.open(&root, output)?.open_to_recover(id)?;
@@ -252,7 +252,7 @@ fn recover(session: &Session, dir: &Path, asked: &WorkspaceOptions<'_>) -> Resul
         let RestoreTarget { name, rebound, snapshots, taken, .. } = place;
         let removed_mark = match asked.force {
             true => {
-                // A folder that this call never worked on may bear a true mark, which stays.
+                // A directory that this call never worked on may bear a true mark, which stays.
                 files.check_directory(&taken)?;
                 files.remove_mark(Instant::now() + WAIT_MAX)?
             }
@@ -288,7 +288,7 @@ fn recover(session: &Session, dir: &Path, asked: &WorkspaceOptions<'_>) -> Resul
     })
 }
 
-/// Lets a folder take the place of the one that the call worked on. Without `overwrite` it must be empty.
+/// Lets a directory take the place of the one that the call worked on. Without `overwrite` it must be empty.
 fn take_place(files: &HostFilesystem, overwrite: bool) -> Result<()> {
     let rebind = if overwrite { Rebind::Overwrite } else { Rebind::IfEmpty };
     files.rebind(rebind).map_err(|error| match error {
@@ -300,16 +300,16 @@ fn take_place(files: &HostFilesystem, overwrite: bool) -> Result<()> {
     })
 }
 
-/// Removes the marks of the folders given with `--force` while there is no workspace to restore.
+/// Removes the marks of the directories given with `--force` while there is no workspace to restore.
 fn unmark(dir: &Path, asked: &WorkspaceOptions<'_>) -> Result<Vec<DirectoryMark>> {
     let forced = if asked.force { asked.workspaces } else { &[] };
     let mark = |given: &String| {
         // Without an open call no workspace has a name, so any `NAME=` is accepted.
-        let folder = match given.split_once('=') {
-            Some((_, folder)) if !Path::new(given).is_dir() => folder,
+        let directory = match given.split_once('=') {
+            Some((_, directory)) if !Path::new(given).is_dir() => directory,
             _ => given.as_str(),
         };
-        let files = HostFilesystem::open(folder, captures_dir(dir), HostFilesystemOptions::default())?;
+        let files = HostFilesystem::open(directory, captures_dir(dir), HostFilesystemOptions::default())?;
         let removed_mark = files.remove_mark(Instant::now() + WAIT_MAX)?;
         Ok(DirectoryMark { root: files.root().to_owned(), removed_mark })
     };
@@ -331,7 +331,7 @@ fn idle(asked: &WorkspaceOptions<'_>) -> Option<&'static str> {
     }
 }
 
-/// Holds a workspace that is to be restored: its folder, and its capture.
+/// Holds a workspace that is to be restored: its directory, and its capture.
 pub(super) struct RestoreTarget {
     pub(super) name: String,
     root: PathBuf,
@@ -341,7 +341,7 @@ pub(super) struct RestoreTarget {
 }
 
 impl RestoreTarget {
-    /// Opens the folder, which takes the place of another one if a person said so.
+    /// Opens the directory, which takes the place of another one if a person said so.
     pub(super) fn open(&self, overwrite: bool) -> Result<HostFilesystem> {
         let mut options = HostFilesystemOptions::default().gitignore(self.taken.gitignore);
         options.leave_out = self.taken.leave_out.clone();
@@ -353,7 +353,7 @@ impl RestoreTarget {
     }
 }
 
-/// Returns the workspaces among the resources that the call captured, each with the folder that a person gave. Other resources
+/// Returns the workspaces among the resources that the call captured, each with the directory that a person gave. Other resources
 /// only the host can restore; the engine refuses a recovery without them.
 pub(super) fn places(
     captured: BTreeMap<String, Option<Vec<u8>>>,
@@ -384,7 +384,7 @@ pub(super) fn places(
                     let name = escape::text(&name);
                     let what =
                         format!("the session works on the workspace `{name}`, whose folder is not given");
-                    // The path is a hint: only a person knows whether the folder is still there.
+                    // The path is a hint: only a person knows whether the directory is still there.
                     let (last, dir) = match &taken.path {
                         Some(path) => (format!("; it was {path} last"), quote_word(path.as_ref())),
                         None => (String::new(), "DIR".to_owned()),
@@ -402,7 +402,7 @@ pub(super) fn places(
         .collect()
 }
 
-/// Returns the folders given by `option`, by the workspaces' names.
+/// Returns the directories given by `option`, by the workspaces' names.
 fn directories_by_name(
     given: &[String],
     taken: &BTreeMap<String, FilesystemSnapshot>,
@@ -411,10 +411,10 @@ fn directories_by_name(
     let mut named = BTreeMap::new();
     for one in given {
         let only = taken.keys().next().filter(|_| taken.len() == 1);
-        let (name, folder) = match one.split_once('=') {
-            Some((name, folder)) if taken.contains_key(name) => (name, folder),
+        let (name, directory) = match one.split_once('=') {
+            Some((name, directory)) if taken.contains_key(name) => (name, directory),
             _ if taken.is_empty() => continue,
-            // The path of a folder may hold a `=` too.
+            // The path of a directory may hold a `=` too.
             split => match only.filter(|_| split.is_none() || Path::new(one).is_dir()) {
                 Some(only) => (only.as_str(), one.as_str()),
                 None => {
@@ -427,7 +427,7 @@ fn directories_by_name(
                 }
             },
         };
-        if named.insert(name.to_owned(), PathBuf::from(folder)).is_some() {
+        if named.insert(name.to_owned(), PathBuf::from(directory)).is_some() {
             return Err(CommandError::usage(
                 format!("the workspace `{name}` is given twice by {option}"),
                 format!("give {option} once for each workspace"),
@@ -437,18 +437,18 @@ fn directories_by_name(
     Ok(named)
 }
 
-/// Returns the folder within the session's folder that holds a capture: the one of the workspace's name, or any other.
+/// Returns the directory within the session's directory that holds a capture: the one of the workspace's name, or any other.
 fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
     let parts = commit.split_at_checked(2).filter(|_| commit.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    let holds = |folder: &Path| {
-        parts.is_some_and(|(first, rest)| folder.join("objects").join(first).join(rest).is_file())
+    let holds = |directory: &Path| {
+        parts.is_some_and(|(first, rest)| directory.join("objects").join(first).join(rest).is_file())
     };
     let own = Some(name).filter(|name| !name.contains(['/', '\0']) && !matches!(*name, "." | ".."));
     let listed =
         std::fs::read_dir(dir).map_err(|source| CommandError::File { path: dir.to_owned(), source })?;
     let mut others: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
     others.sort();
-    let found = own.map(|name| dir.join(name)).into_iter().chain(others).find(|folder| holds(folder));
+    let found = own.map(|name| dir.join(name)).into_iter().chain(others).find(|directory| holds(directory));
     found.ok_or_else(|| {
         let irregular = |(first, rest)| irregular(&captures_dir(dir), ["objects", first, rest]);
         if let Some((path, found, wanted)) = parts.and_then(irregular) {
@@ -466,7 +466,7 @@ fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
     })
 }
 
-/// Returns what stands first, from a folder of captures down to an object, in the place of a folder or of the object's file, and what
+/// Returns what stands first, from a directory of captures down to an object, in the place of a directory or of the object's file, and what
 /// should.
 fn irregular(captures: &Path, parts: [&str; 3]) -> Option<(PathBuf, EntryKind, EntryKind)> {
     let storage = FileStorage::new();
@@ -532,12 +532,12 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         }
     }
     if !replaced.is_empty() && !not_undone.iter().any(NotUndone::is_uncaptured) {
-        // The session has committed nothing yet in a folder that takes the place of another one.
-        let folder = match workspaces.iter().any(|workspace| workspace.rebound) {
+        // The session has committed nothing yet in a directory that takes the place of another one.
+        let directory = match workspaces.iter().any(|workspace| workspace.rebound) {
             true => "--rebind NAME=DIR",
             false => "--workspace NAME=DIR",
         };
-        let command = format!("`foldlog rewind SESSION --undo --by WHO --reason WHY {folder}`");
+        let command = format!("`foldlog rewind SESSION --undo --by WHO --reason WHY {directory}`");
         output.line(format_args!("{} brings back what was there", output.places.put_into(&command)))?;
     }
     for RecoverOperationRow { operation, tool, .. } in ended {

@@ -34,7 +34,7 @@ use crate::readers::open_session;
 /// Holds what the command line asks of `foldlog replay`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The session's folder, or URL/sessions/ID of one that a place holds.
+    /// The session's directory, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// Check every rollback, not only 16 of them.
     #[arg(long)]

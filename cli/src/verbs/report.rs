@@ -34,7 +34,7 @@ With --json one object:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = REPORT_JSON)]
 pub struct Args {
-    /// The session's folder, or URL/sessions/ID of one that a place holds.
+    /// The session's directory, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// File that is written. One that is there stays as it is, but with --force.
     #[arg(long, value_name = "FILE")]
@@ -74,11 +74,14 @@ struct ReportFile {
 
 /// Checks that a report is not written into a session, nor among the sessions of its store.
 fn check_outside(path: &Path, session: &Path) -> Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let (Ok(folder), Ok(session)) = (folder.canonicalize(), session.canonicalize()) else { return Ok(()) };
+    let directory =
+        path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (Ok(directory), Ok(session)) = (directory.canonicalize(), session.canonicalize()) else {
+        return Ok(());
+    };
     let store = inspect::store_around(&session);
-    let is_within = folder.starts_with(&session)
-        || store.is_some_and(|store| inspect::is_within_store(&folder, &store) && folder != store);
+    let is_within = directory.starts_with(&session)
+        || store.is_some_and(|store| inspect::is_within_store(&directory, &store) && directory != store);
     if !is_within {
         return Ok(());
     }

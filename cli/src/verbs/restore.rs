@@ -33,7 +33,7 @@ With --json one object:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = RESTORE_JSON)]
 pub struct Args {
-    /// The session's folder.
+    /// The session's directory.
     pub session: PathBuf,
     /// The checkpoint, as `foldlog checkpoints` lists it, or `latest`.
     pub checkpoint: String,
@@ -46,17 +46,17 @@ pub struct Args {
     /// Apply the later events of tasks again, in order, as far as they are still legal; list all other later updates.
     #[arg(long)]
     pub apply_later: bool,
-    /// The folder of a workspace that is restored too. `NAME=` may be left out if there is one workspace only.
+    /// The directory of a workspace that is restored too. `NAME=` may be left out if there is one workspace only.
     #[arg(long = "workspace", value_name = "NAME=DIR")]
     pub workspaces: Vec<String>,
-    /// Another folder that takes the place of a workspace's own: where that is gone, was replaced, or is a copy. It has to be
+    /// Another directory that takes the place of a workspace's own: where that is gone, was replaced, or is a copy. It has to be
     /// empty.
     #[arg(long, value_name = "NAME=DIR")]
     pub rebind: Vec<String>,
-    /// With --rebind, remove what is in the folder and not in the checkpoint.
+    /// With --rebind, remove what is in the directory and not in the checkpoint.
     #[arg(long, requires = "rebind")]
     pub overwrite: bool,
-    /// The folder that holds a workspace's captures, if it is not in the session's folder.
+    /// The directory that holds a workspace's captures, if it is not in the session's directory.
     #[arg(long, value_name = "NAME=DIR")]
     pub snapshots: Vec<String>,
     /// Whether a session that a replica holds is written.
@@ -71,7 +71,7 @@ impl Args {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let folders = &recover::WorkspaceOptions {
+        let directories = &recover::WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,
             overwrite: self.overwrite,
@@ -85,7 +85,7 @@ impl Args {
             by: &self.by,
             reason: &self.reason,
             apply_later: self.apply_later,
-            folders,
+            directories,
         };
         run(&self.session, &asked, output)
     }
@@ -102,8 +102,8 @@ pub struct RestoreCommand<'a> {
     pub reason: &'a str,
     /// Whether later events of tasks are applied again.
     pub apply_later: bool,
-    /// Folders of the workspaces that are restored too.
-    pub folders: &'a super::recover::WorkspaceOptions<'a>,
+    /// Directories of the workspaces that are restored too.
+    pub directories: &'a super::recover::WorkspaceOptions<'a>,
 }
 
 #[derive(Serialize)]
@@ -124,12 +124,12 @@ struct Refused {
     reason: String,
 }
 
-/// Restores the session to a checkpoint, and the workspaces whose folders are given. Without a folder, workspaces stay as they
+/// Restores the session to a checkpoint, and the workspaces whose directories are given. Without a directory, workspaces stay as they
 /// are, and are named.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session is in no store, or has no such checkpoint, or folders are given for some of its
+/// - [`CommandError::Usage`] if the session is in no store, or has no such checkpoint, or directories are given for some of its
 ///   workspaces only.
 /// - [`CommandError::DoesNotHold`] if the records are not those of the checkpoint's hash.
 /// - [`CommandError::Engine`] if another process has the session open for writing, if it is to be recovered first, or is corrupt.
@@ -147,9 +147,9 @@ pub fn run(dir: &Path, asked: &RestoreCommand<'_>, output: &mut Output<'_>) -> R
             history.get(id)?
         }
     };
-    let store = asked.folders.writing.open(&root, output)?;
+    let store = asked.directories.writing.open(&root, output)?;
     let CheckpointWorkspaces { resources, report: given } =
-        workspaces::open_given(&store, id, dir, Some(checkpoint), asked.folders, false)?;
+        workspaces::open_given(&store, id, dir, Some(checkpoint), asked.directories, false)?;
     let (session, _) = open_without_host(&store, id)?;
     if !output.json() {
         let position = checkpoint.position;

@@ -1,4 +1,4 @@
-//! `foldlog rewind`: takes a session and the folders that it works on back to an earlier position, without its host.
+//! `foldlog rewind`: takes a session and the directories that it works on back to an earlier position, without its host.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -59,7 +59,7 @@ foldlog rewind [OPTIONS] <SESSION> <TO> --workspace <NAME=DIR> --by <WHO> --reas
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = REWIND_JSON, override_usage = USAGE)]
 pub struct Args {
-    /// The session's folder.
+    /// The session's directory.
     pub session: PathBuf,
     /// The position to go back to, or the tag of a snapshot.
     #[arg(required_unless_present = "undo", conflicts_with = "undo")]
@@ -82,14 +82,14 @@ pub struct Args {
     /// Why.
     #[arg(long, value_name = "WHY", value_parser = crate::cli::parse_nonblank, required_unless_present = "preview")]
     pub reason: Option<String>,
-    /// The folder of a workspace. `NAME=` may be left out if there is one workspace only.
+    /// The directory of a workspace. `NAME=` may be left out if there is one workspace only.
     #[arg(long = "workspace", value_name = "NAME=DIR")]
     pub workspaces: Vec<String>,
-    /// The folder that holds a workspace's captures, if it is not in the session's folder.
+    /// The directory that holds a workspace's captures, if it is not in the session's directory.
     #[arg(long, value_name = "NAME=DIR")]
     pub snapshots: Vec<String>,
-    /// Another folder for a workspace, such as that of a backup or a copy. What is there is captured first. Files that are not as
-    /// the last call left them count as changed by hand: an empty folder gets its files with --overwrite.
+    /// Another directory for a workspace, such as that of a backup or a copy. What is there is captured first. Files that are not as
+    /// the last call left them count as changed by hand: an empty directory gets its files with --overwrite.
     #[arg(long, value_name = "NAME=DIR")]
     pub rebind: Vec<String>,
     /// Whether a session that a replica holds is written.
@@ -104,7 +104,7 @@ impl Args {
     ///
     /// Those of [`run`].
     pub fn run(self, output: &mut Output<'_>) -> Result<u8> {
-        let folders = &recover::WorkspaceOptions {
+        let directories = &recover::WorkspaceOptions {
             workspaces: &self.workspaces,
             rebound: &self.rebind,
             overwrite: false,
@@ -116,7 +116,7 @@ impl Args {
         };
         let (by, reason) = (self.by.as_deref(), self.reason.as_deref());
         let Args { to, preview, overwrite, of, .. } = self;
-        let asked = RewindCommand { to, preview, overwrite, of, by, reason, folders };
+        let asked = RewindCommand { to, preview, overwrite, of, by, reason, directories };
         run(&self.session, &asked, output)
     }
 }
@@ -136,15 +136,15 @@ pub struct RewindCommand<'a> {
     pub by: Option<&'a str>,
     /// Why.
     pub reason: Option<&'a str>,
-    /// Folders of the workspaces.
-    pub folders: &'a recover::WorkspaceOptions<'a>,
+    /// Directories of the workspaces.
+    pub directories: &'a recover::WorkspaceOptions<'a>,
 }
 
 /// Rewinds a session and its workspaces, or tells what that would do.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session is in no store, has no such position or tag, or the folder of a workspace is not given.
+/// - [`CommandError::Usage`] if the session is in no store, has no such position or tag, or the directory of a workspace is not given.
 /// - [`CommandError::Engine`] if another process has the session open for writing, if it is to be recovered first, or is corrupt; if
 ///   there is no rewind to be undone; or if a workspace cannot go back.
 pub fn run(dir: &Path, asked: &RewindCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
@@ -152,14 +152,14 @@ pub fn run(dir: &Path, asked: &RewindCommand<'_>, output: &mut Output<'_>) -> Re
     let log = open_session(dir, output)?;
     let to = asked.to.clone().map(|to| position(&log, Some(to))).transpose()?;
     let at = At { dir, is_held: log.replicated_record().is_some() };
-    let store = asked.folders.writing.open(&root, output)?;
+    let store = asked.directories.writing.open(&root, output)?;
     let session = match asked.preview {
         true => store.open_to_preview(id)?,
         false => open_without_host(&store, id)?.0,
     };
     let done = rewind(&session, at, to, asked, output);
     let closed = session.close();
-    done.map_err(|failure| explain_failure(failure, &log, at, asked.folders))?;
+    done.map_err(|failure| explain_failure(failure, &log, at, asked.directories))?;
     closed?;
     Ok(HOLDS)
 }
@@ -183,7 +183,7 @@ fn explain_failure(
     failure: CommandError,
     log: &LogReader,
     at: At<'_>,
-    folders: &recover::WorkspaceOptions<'_>,
+    directories: &recover::WorkspaceOptions<'_>,
 ) -> CommandError {
     match failure {
         CommandError::Engine(error @ Error::InsideTransaction { position, .. }) => {
@@ -194,7 +194,7 @@ fn explain_failure(
         }
         CommandError::Engine(error @ Error::Interrupted { .. }) => CommandError::usage(
             error.to_string(),
-            format!("let its host recover it, or do so by `{}`", recovery(at, folders)),
+            format!("let its host recover it, or do so by `{}`", recovery(at, directories)),
         ),
         CommandError::Engine(error @ Error::Filesystem(filesystem::Error::NotRestored { .. })) => {
             CommandError::usage(
@@ -219,17 +219,17 @@ fn outside(log: &LogReader, position: SequenceNumber) -> Option<String> {
     })
 }
 
-/// Returns the command that recovers the session on the folders that were given.
-fn recovery(at: At<'_>, folders: &recover::WorkspaceOptions<'_>) -> String {
+/// Returns the command that recovers the session on the directories that were given.
+fn recovery(at: At<'_>, directories: &recover::WorkspaceOptions<'_>) -> String {
     let mut command = format!("foldlog recover {}{}", quote_word(at.dir.as_os_str()), at.option());
     let given = [
-        ("--workspace", folders.workspaces),
-        ("--rebind", folders.rebound),
-        ("--snapshots", folders.snapshots),
+        ("--workspace", directories.workspaces),
+        ("--rebind", directories.rebound),
+        ("--snapshots", directories.snapshots),
     ];
-    for (option, folders) in given {
-        for folder in folders {
-            command.push_str(&format!(" {option} {}", quote_word(folder.as_ref())));
+    for (option, directories) in given {
+        for directory in directories {
+            command.push_str(&format!(" {option} {}", quote_word(directory.as_ref())));
         }
     }
     command
@@ -266,7 +266,7 @@ fn rewind(
             ))?;
             output.line(format_args!(
                 "  its host recovers it, or this: `{}`; then a rewind does what follows",
-                recovery(at, asked.folders)
+                recovery(at, asked.directories)
             ))?;
         }
         return print_preview(&preview, &roots, output);
@@ -278,7 +278,7 @@ fn rewind(
     if output.json() { output.value(&report) } else { print_report(&report, at, &roots, output) }
 }
 
-/// Makes a run of the session on the folders that were given. Returns their paths too, by the names of the workspaces.
+/// Makes a run of the session on the directories that were given. Returns their paths too, by the names of the workspaces.
 fn run_of(
     session: &Session,
     dir: &Path,
@@ -290,8 +290,9 @@ fn run_of(
     for (name, recorded) in session.open_captures()? {
         captured.entry(name).or_insert(recorded);
     }
-    let places = places(captured, dir, asked.folders)?;
-    if places.is_empty() && !(asked.folders.workspaces.is_empty() && asked.folders.rebound.is_empty()) {
+    let places = places(captured, dir, asked.directories)?;
+    if places.is_empty() && !(asked.directories.workspaces.is_empty() && asked.directories.rebound.is_empty())
+    {
         return Err(CommandError::usage(
             "the session has no captures of a workspace",
             "leave out --workspace",
@@ -299,7 +300,7 @@ fn run_of(
     }
     let (mut roots, mut resources) = (BTreeMap::new(), ResourceRegistry::builder());
     for place in places {
-        // What stands in a folder that takes the place of another one is captured before it is changed.
+        // What stands in a directory that takes the place of another one is captured before it is changed.
         let files = Arc::new(place.open(true)?);
         roots.insert(place.name.clone(), files.root().to_owned());
         resources = resources.named(place.name, files);
@@ -424,10 +425,10 @@ fn print_report(
     let (dir, option) = (quote_word(at.dir.as_os_str()), at.option());
     let mut command = format!("foldlog rewind {dir} --undo --by \"$USER\" --reason WHY{option}");
     for (name, root) in roots {
-        let mut folder = OsString::from(format!("{name}="));
-        folder.push(root);
+        let mut directory = OsString::from(format!("{name}="));
+        directory.push(root);
         command.push_str(" --workspace ");
-        command.push_str(&quote_word(&folder));
+        command.push_str(&quote_word(&directory));
     }
     output.line(format_args!("    {command}"))
 }

@@ -36,7 +36,7 @@ With --json one object:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = SALVAGE_JSON)]
 pub struct Args {
-    /// The damaged session's folder.
+    /// The damaged session's directory.
     pub session: PathBuf,
     /// The store of the new session; it is created if it does not exist.
     #[arg(long, value_name = "STORE")]
@@ -158,7 +158,7 @@ impl Document {
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if `to` is a link, is inside the session's folder, or holds anything but a store.
+/// - [`CommandError::Usage`] if `to` is a link, is inside the session's directory, or holds anything but a store.
 /// - [`CommandError::Engine`] if nothing in the session is sound, it cannot be read, or a process has it open for writing.
 pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
     let session = match session.canonicalize() {
@@ -175,7 +175,7 @@ pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
         Ok(salvaged) => salvaged,
         Err(error) => {
             if is_new {
-                // Only empty folders are removed.
+                // Only empty directories are removed.
                 let _ = fs::remove_dir(to.join("sessions"));
                 let _ = fs::remove_dir(to);
             }

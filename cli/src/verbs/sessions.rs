@@ -55,7 +55,7 @@ by the place's clock, and left_ms where the place can tell: 0 once it has run ou
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = SESSIONS_JSON)]
 pub struct Args {
-    /// The store's folder, or the URL of a place that holds sessions.
+    /// The store's directory, or the URL of a place that holds sessions.
     #[arg(value_name = "STORE")]
     pub dir: PathBuf,
     /// Only sessions of which this is true; may be given several times.
@@ -196,7 +196,7 @@ fn resumable_text(resumable: &Resumable) -> String {
 
 /// Lists the sessions of the store at `dir` that are asked for. A session that is damaged or cannot be read is a row as well,
 /// and is reported on standard error; the exit code is then 1 if any listed session is damaged, else 2. Such a session is listed
-/// whatever tags and times are asked for. A folder in which a crash left a session without records is noted on standard error,
+/// whatever tags and times are asked for. A directory in which a crash left a session without records is noted on standard error,
 /// and is no failure.
 ///
 /// A session is read from its newest image on, or not at all if the last listing found it closed and nothing has written to it since
@@ -249,9 +249,10 @@ pub fn run(dir: &Path, asked: &SessionsQuery, output: &mut Output<'_>) -> Result
 /// Notes that others may read a session of the store, if they may. One note is enough: the same command keeps them out of all.
 fn note_exposed(store: &Store, ids: &[Uuid], output: &mut Output<'_>) {
     use std::os::unix::fs::PermissionsExt as _;
-    let folder = ids.first().map(|id| store.session_dir(*id)).and_then(|dir| Some(dir.parent()?.to_owned()));
-    let metadata = folder.and_then(|folder| folder.symlink_metadata().ok());
-    // Where nobody else may pass the folder of all sessions, none of them is exposed.
+    let directory =
+        ids.first().map(|id| store.session_dir(*id)).and_then(|dir| Some(dir.parent()?.to_owned()));
+    let metadata = directory.and_then(|directory| directory.symlink_metadata().ok());
+    // Where nobody else may pass the directory of all sessions, none of them is exposed.
     if metadata.is_some_and(|found| found.is_dir() && found.permissions().mode() & 0o011 == 0) {
         return;
     }

@@ -24,7 +24,7 @@ use crate::readers::{WriteArgs, in_store, open_session};
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = SETTLE_JSON)]
 pub struct Args {
-    /// The session's folder.
+    /// The session's directory.
     pub session: PathBuf,
     /// The operation's id, as `foldlog ledger` lists it.
     pub operation: OperationId,

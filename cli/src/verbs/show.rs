@@ -18,7 +18,7 @@ use crate::style::{BAD, CAUTION, GONE, HEADING, PLAIN, Style};
 /// Holds what the command line asks of `foldlog show`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The session's folder, or URL/sessions/ID of one that a place holds.
+    /// The session's directory, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The first record: its number, or a snapshot's tag [default: 0].
     #[arg(long, value_name = "POSITION")]

@@ -18,7 +18,7 @@ use crate::readers::{code_of, map_write_error, open_sound};
 /// Holds what the command line asks of `foldlog state`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The session's folder, or URL/sessions/ID of one that a place holds.
+    /// The session's directory, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The position [default: the last one].
     #[arg(long, value_name = "POSITION")]

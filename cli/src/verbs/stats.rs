@@ -46,7 +46,7 @@ has said it. What a rollback abandoned was spent too.";
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = STATS_JSON)]
 pub struct Args {
-    /// The session's folder, or URL/sessions/ID of one that a place holds.
+    /// The session's directory, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
 }
 
@@ -65,7 +65,7 @@ impl Args {
 ///
 /// # Errors
 ///
-/// [`CommandError::Engine`](crate::CommandError::Engine) if the session is corrupt or cannot be read, [`CommandError::File`](crate::CommandError::File) if its folder of objects or images cannot
+/// [`CommandError::Engine`](crate::CommandError::Engine) if the session is corrupt or cannot be read, [`CommandError::File`](crate::CommandError::File) if its directory of objects or images cannot
 /// be read.
 pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_sound(session, output)?;

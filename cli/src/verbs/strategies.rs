@@ -31,8 +31,8 @@ pub struct RecoveryCommand<'a> {
     pub reason: Option<&'a str>,
     /// Tree of files of the session.
     pub tree: Option<&'a Path>,
-    /// Folders of the workspaces that go back with the session.
-    pub folders: &'a super::recover::WorkspaceOptions<'a>,
+    /// Directories of the workspaces that go back with the session.
+    pub directories: &'a super::recover::WorkspaceOptions<'a>,
 }
 
 #[derive(Serialize)]
@@ -61,7 +61,7 @@ struct RecoveryDocument {
 /// - [`CommandError::Engine`] if another process has the session open for writing, or it cannot be read.
 pub fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'_>) -> Result<u8> {
     let (root, id) = in_store(dir)?;
-    let store = asked.folders.writing.open(&root, output)?;
+    let store = asked.directories.writing.open(&root, output)?;
     let manager = CrashRecoveryManager::new(store.clone(), id);
     let manager = match asked.tree {
         Some(tree) => manager.with_tree(tree),
@@ -117,7 +117,7 @@ pub fn run(dir: &Path, asked: &RecoveryCommand<'_>, output: &mut Output<'_>) -> 
     Ok(HOLDS)
 }
 
-/// Opens the folders of the workspaces that go back with the session. A new session has none.
+/// Opens the directories of the workspaces that go back with the session. A new session has none.
 fn open_workspaces(
     store: &Store,
     id: Uuid,
@@ -125,11 +125,11 @@ fn open_workspaces(
     strategy: RecoveryStrategy,
     command: &RecoveryCommand<'_>,
 ) -> Result<CheckpointWorkspaces> {
-    let folders = command.folders;
+    let directories = command.directories;
     let is_new =
         matches!(strategy, RecoveryStrategy::IncrementalReconstruction | RecoveryStrategy::PartialRecovery);
     if is_new {
-        if !folders.workspaces.is_empty() || !folders.rebound.is_empty() {
+        if !directories.workspaces.is_empty() || !directories.rebound.is_empty() {
             let what = format!("`{strategy}` makes a new session, and workspaces stay as they are");
             return Err(CommandError::usage(what, "leave out --workspace and --rebind"));
         }
@@ -141,7 +141,7 @@ fn open_workspaces(
         RecoveryStrategy::SpecificCheckpoint(id) => Some(history.get(id)?),
         _ => history.latest_on(log.live_path(), log.last_position()),
     };
-    workspaces::open_given(store, id, dir, checkpoint, folders, true)
+    workspaces::open_given(store, id, dir, checkpoint, directories, true)
 }
 
 fn tell(manager: &CrashRecoveryManager, output: &mut Output<'_>) -> Result<u8> {

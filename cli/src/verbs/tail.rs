@@ -20,7 +20,7 @@ use crate::readers::{code_of, note_torn, open_sound_outline};
 /// Holds what the command line asks of `foldlog tail`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The session's folder, or URL/sessions/ID of one that a place holds.
+    /// The session's directory, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// How many records before the end.
     #[arg(short = 'n', long, default_value_t = 10, conflicts_with = "from")]

@@ -30,7 +30,7 @@ With --json one object:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = TASKS_JSON)]
 pub struct Args {
-    /// The session's folder, or URL/sessions/ID of one that a place holds.
+    /// The session's directory, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The position [default: the last one].
     #[arg(long, value_name = "POSITION")]

@@ -29,7 +29,7 @@ With --json and the format anthropic one object: system, messages.";
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = TRANSCRIPT_JSON)]
 pub struct Args {
-    /// The session's folder, or URL/sessions/ID of one that a place holds.
+    /// The session's directory, or URL/sessions/ID of one that a place holds.
     pub session: PathBuf,
     /// The evaluation whose conversation is printed; may be left out if there is only one.
     #[arg(long, value_name = "ID")]

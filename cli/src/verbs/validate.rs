@@ -32,7 +32,7 @@ The exit code is 1 if something critical is left. With --json one object:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = VALIDATE_JSON)]
 pub struct Args {
-    /// The session's folder.
+    /// The session's directory.
     pub session: PathBuf,
     /// The position [default: the last one].
     #[arg(long, value_name = "POSITION", conflicts_with = "repair")]
@@ -149,23 +149,23 @@ fn counts(issues: &[ValidationIssue]) -> String {
 }
 
 fn repair(
-    folder: &Path,
+    directory: &Path,
     validator: &StateValidator,
     result: &ValidationResult,
     repairer: Repairer<'_>,
     output: &mut Output<'_>,
 ) -> Result<RepairReport> {
     let plan = &result.repair_plan;
-    let stores = WorkspaceStores::from_session_dir(folder);
+    let stores = WorkspaceStores::from_session_dir(directory);
     let options = ReadOptions { memory_bytes: output.memory_bytes, ..ReadOptions::default() };
     let read = move || {
-        let log = LogReader::open_with(Arc::new(FileStorage::new()), folder, options)?;
+        let log = LogReader::open_with(Arc::new(FileStorage::new()), directory, options)?;
         SessionState::at(&log, log.last_position(), &stores)
     };
     let report = if plan.steps.is_empty() {
         RepairReport { done: Vec::new(), refused: None, result: result.clone() }
     } else {
-        let opened = open_for(plan, folder, repairer.writing, output);
+        let opened = open_for(plan, directory, repairer.writing, output);
         if matches!(opened, Err(CommandError::Engine(Error::Locked { .. }))) {
             output.note(format_args!(
                 "note: the process that has the session open repairs it itself, by `StateValidator::apply`"
@@ -206,8 +206,8 @@ fn repair(
 ///
 /// [`CommandError::Usage`] if the host takes an event of the repair into a slice of its own: what it keeps there would miss the repair.
 /// Nothing is written then. Else those of [`open_without_host`].
-fn open_for(plan: &RepairPlan, folder: &Path, writing: WriteArgs, output: &Output<'_>) -> Result<Session> {
-    let (root, id) = in_store(folder)?;
+fn open_for(plan: &RepairPlan, directory: &Path, writing: WriteArgs, output: &Output<'_>) -> Result<Session> {
+    let (root, id) = in_store(directory)?;
     let store = writing.open(&root, output)?;
     let missing = match store.open_session(id, &declare(SessionTypes::builder()).build()?) {
         Err(Error::NotRegistered(missing)) => missing,

@@ -34,10 +34,10 @@ With --json one object:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = VERIFY_JSON)]
 pub struct Args {
-    /// Folders of sessions or stores, or URLs of sessions or places.
+    /// Directories of sessions or stores, or URLs of sessions or places.
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Read all captures of workspaces too that are kept in the sessions' folders.
+    /// Read all captures of workspaces too that are kept in the sessions' directories.
     #[arg(long)]
     pub captures: bool,
 }
@@ -64,9 +64,9 @@ impl Args {
 pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result<u8> {
     let mut verified =
         VerifyReport { captures: captures.then(CaptureCounts::default), ..VerifyReport::default() };
-    let (urls, folders): (Vec<&PathBuf>, Vec<&PathBuf>) =
+    let (urls, directories): (Vec<&PathBuf>, Vec<&PathBuf>) =
         paths.iter().partition(|path| remote::url(path).is_some());
-    let dirs = session_dirs(&folders, paths.len() > 1, &mut verified, output)?;
+    let dirs = session_dirs(&directories, paths.len() > 1, &mut verified, output)?;
     let mut progress = output.progress("verifying sessions", dirs.len() as u64);
     for (done, dir) in (1..).zip(&dirs) {
         let found = session(&dir.path, output.memory_bytes, &mut verified);
@@ -104,7 +104,7 @@ pub fn run(paths: &[PathBuf], captures: bool, output: &mut Output<'_>) -> Result
     }
 }
 
-/// Holds a session's folder, and whether others are checked where it cannot be read: those of its store, or those that were
+/// Holds a session's directory, and whether others are checked where it cannot be read: those of its store, or those that were
 /// named with it.
 struct SessionDir {
     path: PathBuf,

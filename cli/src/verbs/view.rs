@@ -14,7 +14,7 @@ With --json one object, before the first page is asked for:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = VIEW_JSON)]
 pub struct Args {
-    /// The store's folder, or that of one session.
+    /// The store's directory, or that of one session.
     #[arg(value_name = "SESSION|STORE")]
     pub path: PathBuf,
     /// Port of the loopback that is listened at [default: one that is free]
@@ -111,10 +111,10 @@ mod serving {
     }
 
     /// Opens a browser at an address, which no other process gets to see: arguments are public, so the browser is given a file
-    /// that leads there. Returns the file's folder, which is removed when it is dropped.
+    /// that leads there. Returns the file's directory, which is removed when it is dropped.
     fn open_browser(url: &str, output: &mut Output<'_>) -> Option<TempDir> {
-        match redirect(url).and_then(|(folder, page)| browse(&page).map(|()| folder)) {
-            Ok(folder) => Some(folder),
+        match redirect(url).and_then(|(directory, page)| browse(&page).map(|()| directory)) {
+            Ok(directory) => Some(directory),
             Err(error) => {
                 let error = escape::display(error);
                 output.note(format_args!("note: no browser was opened ({error}); open the address yourself"));
@@ -126,18 +126,18 @@ mod serving {
     /// Writes a page that leads to an address, for this user's eyes only.
     fn redirect(url: &str) -> std::io::Result<(TempDir, std::path::PathBuf)> {
         use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-        let folder = tempfile::Builder::new()
+        let directory = tempfile::Builder::new()
             .prefix("foldlog-view-")
             .permissions(std::fs::Permissions::from_mode(0o700))
             .tempdir()?;
-        let page = folder.path().join("open.html");
+        let page = directory.path().join("open.html");
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&page)?;
         writeln!(
             file,
             "<!doctype html><meta charset=\"utf-8\"><meta name=\"referrer\" content=\"no-referrer\">\
              <meta http-equiv=\"refresh\" content=\"0;url={url}\"><title>foldlog</title><a href=\"{url}\">foldlog</a>"
         )?;
-        Ok((folder, page))
+        Ok((directory, page))
     }
 
     fn browse(page: &Path) -> std::io::Result<()> {

@@ -1,4 +1,4 @@
-//! The workspaces of a session that goes back to a checkpoint without its host: folders that a person gives, and what stays as
+//! The workspaces of a session that goes back to a checkpoint without its host: directories that a person gives, and what stays as
 //! it is.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ type ResourceCaptures = BTreeMap<String, Option<Vec<u8>>>;
 
 /// Holds what a session that goes back to a checkpoint works on.
 pub(super) struct CheckpointWorkspaces {
-    /// The folders that were given, and stand-ins for what is no folder; `None` if no folder was given.
+    /// The directories that were given, and stand-ins for what is no directory; `None` if no directory was given.
     pub(super) resources: Option<ResourceRegistry>,
     pub(super) report: Workspaces,
 }
@@ -50,11 +50,11 @@ pub(super) struct RestoredWorkspace {
     root: PathBuf,
 }
 
-/// Opens the folders of a checkpoint's workspaces, and with `ends_calls` of those that an open call worked on.
+/// Opens the directories of a checkpoint's workspaces, and with `ends_calls` of those that an open call worked on.
 ///
 /// # Errors
 ///
-/// [`CommandError::Usage`] if a folder is given and the checkpoint has no captures, if some are given but not all, or if the folder of
+/// [`CommandError::Usage`] if a directory is given and the checkpoint has no captures, if some are given but not all, or if the directory of
 /// a workspace is not given that an open call worked on.
 pub(super) fn open_given(
     store: &Store,
@@ -93,7 +93,7 @@ pub(super) fn open_given(
         resources = resources.named(place.name.clone(), files);
         report.restored.push(RestoredWorkspace { name: place.name, root });
     }
-    // What an open call worked on beside folders, only the host restores.
+    // What an open call worked on beside directories, only the host restores.
     let is_other = |name: &String| {
         !open.contains_key(name) && report.restored.iter().all(|restored| restored.name != *name)
     };
@@ -104,12 +104,12 @@ pub(super) fn open_given(
     Ok(CheckpointWorkspaces { resources: Some(resources.build()?), report })
 }
 
-/// Names what stays as it is, since no folder was given.
+/// Names what stays as it is, since no directory was given.
 fn left_alone(kept: Option<ResourceCaptures>, checkpoint: Option<&Checkpoint>) -> Workspaces {
-    let is_folder = |recorded: &Option<Vec<u8>>| {
+    let is_directory = |recorded: &Option<Vec<u8>>| {
         recorded.as_deref().is_some_and(|recorded| HostFilesystem::recall(recorded).is_ok())
     };
-    let can_restore = kept.iter().flatten().any(|(_, recorded)| is_folder(recorded));
+    let can_restore = kept.iter().flatten().any(|(_, recorded)| is_directory(recorded));
     let left = match kept {
         Some(kept) => kept.into_keys().collect(),
         None => checkpoint.map(|one| one.workspaces.keys().cloned().collect()).unwrap_or_default(),

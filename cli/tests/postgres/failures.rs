@@ -289,8 +289,8 @@ fn a_server_that_is_silent_is_named() {
 
 #[test]
 fn no_verb_prints_a_password_that_was_typed_into_a_url() {
-    let folder = tempfile::tempdir().unwrap();
-    let to = folder.path().join("to").display().to_string();
+    let directory = tempfile::tempdir().unwrap();
+    let to = directory.path().join("to").display().to_string();
     for url in [
         format!("postgres://adviser:{PASSWORD}@127.0.0.1:1/agents"),
         format!("postgres://adviser@127.0.0.1:1/agents?password={PASSWORD}"),

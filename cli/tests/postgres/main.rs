@@ -35,23 +35,23 @@ fn json(words: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}"))
 }
 
-fn store(folder: &Path, url: &str, name: &str) -> Store {
+fn store(directory: &Path, url: &str, name: &str) -> Store {
     let place = open_place_with(url, server::hasty(), &PlaceEnvironment::new()).unwrap();
     let replication = Some(Replication::new(place.replicator(name).unwrap()));
-    Store::open_with(folder, StoreOptions { replication, ..StoreOptions::default() }).unwrap()
+    Store::open_with(directory, StoreOptions { replication, ..StoreOptions::default() }).unwrap()
 }
 
 /// Opens a session of a plain store to read it.
-fn opened(folder: &str, session: &Session) -> Vec<String> {
+fn opened(directory: &str, session: &Session) -> Vec<String> {
     let options = StoreOptions { unreplicated: true, ..StoreOptions::default() };
-    texts(&Store::open_with(folder, options).unwrap().open_session(session.id(), &types()).unwrap())
+    texts(&Store::open_with(directory, options).unwrap().open_session(session.id(), &types()).unwrap())
 }
 
 #[test]
 fn sessions_go_to_a_database_and_back_are_read_there_and_taken_over() {
     let Some(server) = server::own() else { return };
-    let (folder, url) = (tempfile::tempdir().unwrap(), server.url());
-    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (directory, url) = (tempfile::tempdir().unwrap(), server.url());
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
 
     let session = Store::open(path("plain")).unwrap().create(&types()).unwrap();
     let id = session.id().to_string();

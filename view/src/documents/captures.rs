@@ -16,7 +16,7 @@ pub struct CaptureCounts {
     pub read: u64,
     /// Those that were collected.
     pub collected: u64,
-    /// Those of which the sessions' folders have none: the host keeps them in folders of its own, or they were lost.
+    /// Those of which the sessions' directories have none: the host keeps them in directories of its own, or they were lost.
     pub elsewhere: u64,
     /// Damaged files that are listed among all that is corrupt.
     #[serde(skip)]

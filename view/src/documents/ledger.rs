@@ -330,7 +330,7 @@ fn before_in(place: &str, reader: &LogReader, entry: &LedgerEntry) -> Option<Dec
     Some(DecisionPrerequisite { text, is_advice: !is_open })
 }
 
-/// Returns the session's folder in a store that is still to be found or made.
+/// Returns the session's directory in a store that is still to be found or made.
 fn in_a_store(reader: &LogReader) -> String {
     format!("STORE/sessions/{}", reader.opening_record().session)
 }

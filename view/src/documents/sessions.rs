@@ -248,12 +248,12 @@ pub struct DamageRow {
     pub sequence: SequenceNumber,
 }
 
-/// Returns whether a session's folder holds no records, and nothing that was made after a first one.
+/// Returns whether a session's directory holds no records, and nothing that was made after a first one.
 pub fn is_nothing(found: &foldlog::Result<SessionOverview>, dir: &Path) -> bool {
     matches!(found, Err(Error::NotASession { .. })) && lost_segments(dir).is_none() && !holds_anything(dir)
 }
 
-/// Returns the rows of some sessions of a store, in their order. Folders that hold no records are passed over.
+/// Returns the rows of some sessions of a store, in their order. Directories that hold no records are passed over.
 ///
 /// # Errors
 ///
@@ -355,7 +355,7 @@ impl SessionListRow {
 
     /// Adds why the session cannot be read.
     fn unread(mut self, dir: &Path, error: Error) -> SessionListRow {
-        // Of a folder that cannot be looked at, the error tells.
+        // Of a directory that cannot be looked at, the error tells.
         (self.objects, self.object_bytes) = inspect::kept_objects(dir).unwrap_or_default();
         let lost = lost_segments(dir).filter(|_| matches!(error, Error::NotASession { .. }));
         let (text, is_damage) = match lost {

@@ -53,9 +53,9 @@ pub struct Stats {
     pub events: Vec<EventStats>,
     /// Slices, in the order of their names.
     pub slices: Vec<SliceStats>,
-    /// Objects: in the session's folder `objects`, and named by records.
+    /// Objects: in the session's directory `objects`, and named by records.
     pub objects: ObjectStats,
-    /// Files of the session's folder `snapshots`, which holds images, in the order of their names.
+    /// Files of the session's directory `snapshots`, which holds images, in the order of their names.
     pub images: Vec<ImageStats>,
     /// Models that were asked, in the order of their names.
     pub models: Vec<ModelStats>,
@@ -106,7 +106,7 @@ pub struct EventStats {
     pub event: String,
     /// Number of records.
     pub records: u64,
-    /// Bytes of the records' payloads. A payload in the object folder counts each time that a record names it.
+    /// Bytes of the records' payloads. A payload in the object directory counts each time that a record names it.
     pub payload_bytes: u64,
 }
 
@@ -130,9 +130,9 @@ pub struct SliceStats {
 /// Counts objects.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ObjectStats {
-    /// Number of objects in the folder.
+    /// Number of objects in the directory.
     pub count: u64,
-    /// Bytes of the objects in the folder.
+    /// Bytes of the objects in the directory.
     pub bytes: u64,
     /// Number of different objects that records name.
     pub named_count: u64,
@@ -140,7 +140,7 @@ pub struct ObjectStats {
     pub named_bytes: u64,
 }
 
-/// Describes a file in the folder of images.
+/// Describes a file in the directory of images.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImageStats {
     /// Name of the file.
@@ -153,7 +153,7 @@ pub struct ImageStats {
 ///
 /// # Errors
 ///
-/// [`crate::Error::Engine`] if the log is corrupt or cannot be read, [`crate::Error::File`] if its folder of objects or images cannot be
+/// [`crate::Error::Engine`] if the log is corrupt or cannot be read, [`crate::Error::File`] if its directory of objects or images cannot be
 /// read.
 pub fn stats(reader: &LogReader) -> Result<Stats> {
     let segments = reader.segments()?;
@@ -373,7 +373,7 @@ fn images(session: &Path) -> Result<Vec<ImageStats>> {
     Ok(files.into_iter().map(|(name, bytes)| ImageStats { name, bytes }).collect())
 }
 
-/// Returns the regular files of a folder by name, each with its length in bytes; none if there is no folder.
+/// Returns the regular files of a directory by name, each with its length in bytes; none if there is no directory.
 fn files(dir: &Path) -> Result<BTreeMap<String, u64>> {
     let failed = |source| crate::Error::File { path: dir.to_owned(), source };
     let mut found = BTreeMap::new();

@@ -21,7 +21,7 @@ use crate::session_dirs::{holds_anything, lost_segments, segments};
 pub struct VerifyReport {
     /// Number of sessions that were checked.
     pub sessions: u64,
-    /// Number of folders in stores that were passed over because they hold no records.
+    /// Number of directories in stores that were passed over because they hold no records.
     #[serde(skip_serializing_if = "is_zero")]
     pub passed_over: u64,
     /// Number of sound records in the sessions.
@@ -122,7 +122,7 @@ pub struct Unsupported {
 pub struct ExposedPath {
     /// Id of the session.
     pub session: Uuid,
-    /// The file or folder.
+    /// The file or directory.
     #[serde(serialize_with = "escape::serialize_path")]
     pub path: PathBuf,
     /// Permission bits of the file, in octal digits.
@@ -132,7 +132,7 @@ pub struct ExposedPath {
 /// Names a session that could not be read.
 #[derive(Clone, Debug, Serialize)]
 pub struct Unreadable {
-    /// Folder of the session.
+    /// Directory of the session.
     #[serde(serialize_with = "escape::serialize_path")]
     pub path: PathBuf,
     /// Why the session could not be read.
@@ -148,7 +148,7 @@ pub(super) fn is_zero(count: &u64) -> bool {
 ///
 /// # Errors
 ///
-/// [`crate::Error::Engine`] if the folder holds no session, the session cannot be read, or it takes more memory than it may.
+/// [`crate::Error::Engine`] if the directory holds no session, the session cannot be read, or it takes more memory than it may.
 pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut VerifyReport) -> Result<()> {
     let (mut records, mut bytes, mut damage) = (0, 0, Vec::new());
     let walked = inspect::walk(dir, &mut |frame| {
@@ -253,7 +253,7 @@ fn places(dir: &Path, first: SessionDamage, bodies: Vec<SessionDamage>) -> Resul
         Ok(())
     }) {
         Ok(found) => found,
-        // Nothing in the folder is a segment.
+        // Nothing in the directory is a segment.
         Err(Error::NotASession { .. } | Error::NotAFile { .. }) => {
             return Ok(bodies.into_iter().chain([first]).collect());
         }
@@ -300,7 +300,7 @@ fn named_objects(dir: &Path) -> NamedObjects {
 }
 
 /// Returns a place for each object that is missing or damaged, in the order of the records that name them first. Those
-/// that are missing behind all others that are there are younger than the folder `objects` of a copy.
+/// that are missing behind all others that are there are younger than the directory `objects` of a copy.
 fn damaged_objects(dir: &Path, objects: NamedObjects) -> Vec<SessionDamage> {
     let mut objects: Vec<_> = objects.into_iter().collect();
     objects.sort_by_key(|(_, (_, _, sequence))| *sequence);

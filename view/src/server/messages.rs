@@ -38,7 +38,7 @@ impl MessageListHistory {
     ///
     /// # Errors
     ///
-    /// The engine's error, or the system's if no file can be made in the folder of temporary files.
+    /// The engine's error, or the system's if no file can be made in the directory of temporary files.
     pub(crate) fn read(
         reader: &LogReader,
         evaluation: &str,

@@ -63,7 +63,7 @@ const GRACE: Duration = Duration::from_millis(500);
 pub enum ServerScope {
     /// All sessions of a store.
     Store(Store),
-    /// One session: its id and its folder.
+    /// One session: its id and its directory.
     Session(Uuid, PathBuf),
 }
 

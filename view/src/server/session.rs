@@ -96,7 +96,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Opens the session in a folder.
+    /// Opens the session in a directory.
     ///
     /// # Errors
     ///

@@ -132,7 +132,7 @@ pub trait ContestantReader {
     }
 }
 
-/// Opens a new log in the folder `dir` for as many writers.
+/// Opens a new log in the directory `dir` for as many writers.
 pub fn create(
     contestant: Contestant,
     dir: &Path,

@@ -1,4 +1,4 @@
-//! walrus, whose folder is named by the variable `WALRUS_DATA_DIR`, which whoever runs this sets, with `WALRUS_QUIET`.
+//! walrus, whose directory is named by the variable `WALRUS_DATA_DIR`, which whoever runs this sets, with `WALRUS_QUIET`.
 //!
 //! Its docs: `FsyncSchedule::NoFsync` is "maximum throughput, no durability guarantees", that is against a power cut: an append
 //! is a `pwrite`, or a copy into a mapping, either of which a kill leaves in the kernel. The default backend is `pwrite`

@@ -29,12 +29,12 @@ struct ExportFile {
     name: String,
 }
 
-/// Writes the files into the folder `out`, which is made if it is not there, byte for byte as they were. No file that is
+/// Writes the files into the directory `out`, which is made if it is not there, byte for byte as they were. No file that is
 /// there is changed.
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if the session holds no transcript, or names a file outside of the folder.
+/// - [`CommandError::Usage`] if the session holds no transcript, or names a file outside of the directory.
 /// - [`CommandError::File`] if a file cannot be written, or is there already.
 /// - [`CommandError::Engine`] if the session cannot be read.
 pub fn export(reader: &LogReader, out: &Path) -> Result<ExportCounts> {
@@ -42,7 +42,7 @@ pub fn export(reader: &LogReader, out: &Path) -> Result<ExportCounts> {
     let files = list_files(&state)?;
     // All names are looked at before the first file is made.
     let parts: Vec<Vec<&str>> = files.iter().map(parts).collect::<Result<_>>()?;
-    make_folder(out)?;
+    make_directory(out)?;
     let mut exported = ExportCounts::default();
     let mut files = files.iter().zip(&parts);
     let mut current: Option<ExportFileWriter> = None;
@@ -163,7 +163,7 @@ fn list_files(state: &StateReader) -> Result<Vec<ExportFile>> {
     if files.is_empty() { Err(inconsistent("it names no file")) } else { Ok(files) }
 }
 
-/// Divides a name into its parts, none of which leads out of the folder.
+/// Divides a name into its parts, none of which leads out of the directory.
 fn parts(named: &ExportFile) -> Result<Vec<&str>> {
     let parts: Vec<&str> = named.name.split('/').collect();
     let is_name = |part: &&str| {
@@ -178,8 +178,8 @@ fn parts(named: &ExportFile) -> Result<Vec<&str>> {
     Err(CommandError::usage(what, "nothing was written; do not trust this session"))
 }
 
-/// Makes a folder for its user alone, unless it is there.
-fn make_folder(path: &Path) -> Result<()> {
+/// Makes a directory for its user alone, unless it is there.
+fn make_directory(path: &Path) -> Result<()> {
     let made = match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made,
@@ -187,14 +187,16 @@ fn make_folder(path: &Path) -> Result<()> {
     made.map_err(|source| CommandError::File { path: path.to_owned(), source })
 }
 
-/// Makes a file below the folder, and the folders that lead to it. None of these may be a link.
+/// Makes a file below the directory, and the directories that lead to it. None of these may be a link.
 fn make(out: &Path, file: &ExportFile, parts: &[&str]) -> Result<ExportFileWriter> {
     let mut path = out.to_owned();
     let failed = |path: &Path, source| CommandError::File { path: path.to_owned(), source };
-    let Some((name, folders)) = parts.split_last() else { return Err(inconsistent("a file has no name")) };
-    for folder in folders {
-        path.push(folder);
-        make_folder(&path)?;
+    let Some((name, directories)) = parts.split_last() else {
+        return Err(inconsistent("a file has no name"));
+    };
+    for directory in directories {
+        path.push(directory);
+        make_directory(&path)?;
         let found = fs::symlink_metadata(&path).map_err(|source| failed(&path, source))?;
         if !found.is_dir() {
             return Err(failed(&path, io::Error::from(io::ErrorKind::NotADirectory)));

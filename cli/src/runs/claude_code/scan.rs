@@ -21,7 +21,7 @@ const LINE_BYTES_MAX: u64 = 1 << 28;
 #[derive(Debug)]
 pub(super) struct TranscriptSource {
     pub(super) path: PathBuf,
-    /// Name within the transcript's folder.
+    /// Name within the transcript's directory.
     pub(super) name: String,
     /// Place of the transcript's own file among the files: this one, or the one whose sub-agent this is.
     pub(super) main: usize,
@@ -342,7 +342,7 @@ impl TranscriptScan {
     }
 }
 
-/// Lists the files of sub-agents in a folder, by name. Links and what is no file are left out.
+/// Lists the files of sub-agents in a directory, by name. Links and what is no file are left out.
 fn subagents(dir: &Path) -> Result<Vec<(PathBuf, String)>> {
     let entries = match std::fs::read_dir(dir) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {

@@ -17,7 +17,7 @@ use crate::output::Output;
 /// Holds what the command line asks of `foldlog demo-child`.
 #[derive(Clone, Debug, Args)]
 pub struct ChildArguments {
-    /// The store's folder.
+    /// The store's directory.
     pub store: PathBuf,
     /// The session's id.
     pub session: Uuid,

@@ -35,7 +35,7 @@ use crate::output::Output;
 /// Holds what the command line asks of `foldlog demo`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Keep the store in this folder, which must be new or empty. Without it the store is temporary.
+    /// Keep the store in this directory, which must be new or empty. Without it the store is temporary.
     #[arg(long)]
     pub dir: Option<PathBuf>,
 }
@@ -54,7 +54,7 @@ impl Args {
 /// Reports what the demo came to. The fields are those of `demo --json`.
 #[derive(Debug, Serialize)]
 struct DemoSummary {
-    /// Folder of the store; `None` if it was temporary.
+    /// Directory of the store; `None` if it was temporary.
     store: Option<PathBuf>,
     session: Uuid,
     fork: Uuid,

@@ -1,4 +1,4 @@
-//! The scripted agent's tools, and the folder that it works on.
+//! The scripted agent's tools, and the directory that it works on.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -111,12 +111,12 @@ pub(super) fn registry() -> ToolRegistry {
     ToolRegistry::new().with(EditFiles).with(ReadFile)
 }
 
-/// Returns the folder that the agent works on, beside the store's sessions.
+/// Returns the directory that the agent works on, beside the store's sessions.
 pub(super) fn workspace(root: &Path) -> PathBuf {
     root.join("workspace")
 }
 
-/// Makes the agent's run of the session, the folder and the tools.
+/// Makes the agent's run of the session, the directory and the tools.
 pub(super) fn runner(root: &Path, session: &Session) -> foldlog::Result<ToolRunner> {
     let options = HostFilesystemOptions::default();
     let files = HostFilesystem::open(workspace(root), session.captures_dir(), options)?;
@@ -152,7 +152,7 @@ impl Edit {
     }
 }
 
-/// Lists the files of the folder, each with its length.
+/// Lists the files of the directory, each with its length.
 pub(super) fn list_files(runner: &ToolRunner) -> foldlog::Result<Vec<String>> {
     let files = runner.state().resources().get::<dyn Filesystem>();
     let mut listed = Vec::new();

@@ -85,7 +85,7 @@ pub struct Args {
     /// session holds already is not said again, and another one goes on with its conversation.
     #[arg(long, value_name = "FILE", required_unless_present = "resume")]
     pub prompt: Option<PathBuf>,
-    /// The folder that the agent works in. A call that is killed, stopped or denied, or whose tool fails, leaves no trace in it.
+    /// The directory that the agent works in. A call that is killed, stopped or denied, or whose tool fails, leaves no trace in it.
     #[arg(long, value_name = "DIR")]
     pub workspace: PathBuf,
     /// The store of the session; it is created if it does not exist. It must not be within the workspace.
@@ -220,7 +220,7 @@ pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns the real path of a folder that may not be there yet.
+/// Returns the real path of a directory that may not be there yet.
 fn real(path: &Path) -> PathBuf {
     let absolute = absolute(path);
     let mut there = absolute.ancestors();
@@ -266,11 +266,11 @@ impl Args {
         if self.model.as_ref().is_some_and(|model| model.trim().is_empty()) {
             return Err(CommandError::usage("--model names no model", "name one, or leave it out"));
         }
-        self.check_folders()?;
+        self.check_directories()?;
         self.env.iter().try_for_each(|one| check_variable(one))
     }
 
-    fn check_folders(&self) -> Result<()> {
+    fn check_directories(&self) -> Result<()> {
         let (store, workspace) = (escape::path(&self.store), escape::path(&self.workspace));
         let next = "give the folder that the agent works in: --workspace DIR";
         if !self.workspace.exists() {

@@ -12,7 +12,7 @@ use crate::failure::{CommandError, UNUSABLE};
 pub struct RunFailure {
     /// The session; `None` if none was made or opened.
     session: Option<Uuid>,
-    /// Folder of the session.
+    /// Directory of the session.
     dir: Option<String>,
     /// What happened.
     error: String,

@@ -65,7 +65,7 @@ pub(super) const EVALUATION: &str = "run";
 #[derive(Serialize)]
 struct Document {
     session: Uuid,
-    /// Folder of the session.
+    /// Directory of the session.
     dir: String,
     /// Whether the log answered, and no program ran.
     recorded: bool,
@@ -87,7 +87,7 @@ struct Document {
 ///
 /// # Errors
 ///
-/// - [`CommandError::Usage`] if a file, a folder or the program is missing, something in the workspace cannot be captured, another
+/// - [`CommandError::Usage`] if a file, a directory or the program is missing, something in the workspace cannot be captured, another
 ///   process has the session open, or the session cannot go on as it is asked to.
 /// - [`CommandError::Engine`] if the session cannot be made or read, or its workspace cannot be restored.
 /// - [`CommandError::Run`] if the run gave no answer. It can be resumed.
@@ -111,7 +111,7 @@ fn answer(asked: &Args, of_run: &mut Option<Session>, output: &mut Output<'_>) -
     if asked.resume.is_none() {
         asked.check_program()?;
         asked.check_offered()?;
-        // Nothing is written into this folder, which is not there.
+        // Nothing is written into this directory, which is not there.
         check_workspace(asked, &captures_dir(&asked.store))?;
     }
     let found = run_session::find(asked, said.as_deref(), output)?;
@@ -132,7 +132,7 @@ fn answer(asked: &Args, of_run: &mut Option<Session>, output: &mut Output<'_>) -
     Ok(HOLDS)
 }
 
-/// Opens the workspace, whose captures are kept in the folder `captures`.
+/// Opens the workspace, whose captures are kept in the directory `captures`.
 fn open_workspace(asked: &Args, captures: &Path) -> Result<HostFilesystem> {
     Ok(HostFilesystem::open(&asked.workspace, captures, options(asked))?)
 }
@@ -193,7 +193,7 @@ fn or_leave_out<'a>(paths: impl Iterator<Item = &'a Path>) -> String {
     }
 }
 
-/// Opens the workspace as the session's resource; what is captured of it lies in the session's folder.
+/// Opens the workspace as the session's resource; what is captured of it lies in the session's directory.
 fn resources(asked: &Args, session: &Session) -> Result<(Arc<HostFilesystem>, ResourceRegistry)> {
     let files = Arc::new(session.open_workspace(&asked.workspace, options(asked))?);
     let resources = ResourceRegistry::builder().filesystem(Arc::clone(&files)).build()?;

@@ -11,7 +11,7 @@ use super::args::absolute;
 use super::tools;
 use crate::failure::{CommandError, Result};
 
-/// Folders that are searched for a program where `PATH` is not set.
+/// Directories that are searched for a program where `PATH` is not set.
 const SEARCHED: &str = "/bin:/usr/bin";
 
 /// Interpreter of a program whose name ends in `.js`.
@@ -38,7 +38,7 @@ fn is_script(program: &Path) -> bool {
 
 impl Program {
     /// Returns what starts the program that is asked for. The program runs in the workspace, and a path is one of this
-    /// process's folder.
+    /// process's directory.
     pub(super) fn from_path(program: &Path) -> Program {
         if is_looked_up(program) {
             return Program { file: program.to_owned(), leading: Vec::new() };
@@ -80,7 +80,7 @@ impl Args {
         }
         if is_looked_up(&file) {
             let path = self.search_path();
-            let is_there = std::env::split_paths(&path).any(|folder| is_program(&folder.join(&file)));
+            let is_there = std::env::split_paths(&path).any(|directory| is_program(&directory.join(&file)));
             return match is_there {
                 true => Ok(()),
                 false if leading.is_empty() => {
@@ -107,7 +107,7 @@ impl Args {
         }
     }
 
-    /// Returns the folders in which the program is looked up: those that it is given itself.
+    /// Returns the directories in which the program is looked up: those that it is given itself.
     fn search_path(&self) -> OsString {
         let given = self.env.iter().rev().find_map(|one| one.strip_prefix("PATH="));
         given
