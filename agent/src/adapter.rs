@@ -1,15 +1,15 @@
-//! Evaluates prompts with a provider, and resumes evaluations that were cut short.
+//! Evaluates prompts with a provider, and resumes interrupted evaluations.
 //!
-//! [`ProviderAdapter::evaluate`] has one signature for a first evaluation and for a resumed one. Where an evaluation
-//! goes on is asked of the session's log ([`Session::resume`]), and of nothing else.
+//! [`ProviderAdapter::evaluate`] has the same signature for first and resumed evaluations. Only the
+//! session's log ([`Session::resume`]) determines where an evaluation continues.
 //!
-//! | the log says | what `evaluate` does |
+//! | state in the log | action of `evaluate` |
 //! |---|---|
-//! | no conversation of this evaluation | renders the prompt, records it, and asks the provider |
-//! | ask the provider | sends the recorded messages; nothing is rendered |
-//! | run these calls | runs them and no others, and then asks the provider |
+//! | no conversation of this evaluation | renders the prompt, records it, and calls the provider |
+//! | a request is due | sends the recorded messages; nothing is rendered |
+//! | calls are due | runs exactly these calls, then calls the provider |
 //! | operations wait for a decision | fails, and names them |
-//! | complete | returns the recorded answer, and asks nobody |
+//! | complete | returns the recorded answer without a request |
 
 #[cfg(feature = "async")]
 mod futures;
@@ -43,88 +43,94 @@ use crate::shortening::ShortenOptions;
 #[cfg(feature = "async")]
 pub use futures::AsyncEvaluateOptions;
 
-/// Says from where an evaluation goes on.
+/// Decides where an evaluation continues.
 #[derive(Clone, Debug, Default)]
 pub enum ResumeFrom {
-    /// From where the session's log says that it stopped; from the beginning, if the log has no conversation of the
-    /// evaluation.
+    /// At the point where it stopped according to the session's log. If the log has no conversation
+    /// of the evaluation, at the start.
     #[default]
     Auto,
-    /// From a conversation that was recorded elsewhere. Its messages become the beginning of this one, and calls of it
-    /// that have no result do not run: the model reads that their result is not known. One without a rendered prompt, whose
-    /// system message has no content, goes on with any prompt, which is rendered. If the session holds that
-    /// conversation itself, it goes on as with [`Auto`](ResumeFrom::Auto).
+    /// After a conversation that was recorded elsewhere. Its messages become the start of this
+    /// conversation. Its calls without a result do not run: the model reads that their result is
+    /// unknown. A conversation whose system message has no content has no rendered prompt; it
+    /// accepts any prompt, which is then rendered. If the session already contains the
+    /// conversation, this is the same as [`Auto`](ResumeFrom::Auto).
     Conversation(Box<ConversationState>),
-    /// From a session that the provider itself keeps. An adapter whose provider keeps none refuses it.
+    /// From a session stored by the provider. Adapters of providers without such sessions refuse
+    /// it.
     Adapter(Box<AdapterResume>),
-    /// From the beginning, as an evaluation that the session does not know yet.
+    /// At the start, as an evaluation that the session does not know yet.
     Fresh,
 }
 
-/// Holds a message that the host adds before an evaluation goes on.
+/// Contains a message that the host adds before an evaluation continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserMessage {
-    /// Id of the host for the message. A message whose id the conversation holds already is not added again; with another
-    /// text it is refused.
+    /// Id that the host gives the message. If the conversation already contains a message with this
+    /// id, the message is not added again; a different text is refused.
     pub id: String,
     /// Text of the message.
     pub text: String,
 }
 
-/// Accepts that a conversation goes on with a prompt that was changed since it began.
+/// Accepts that a conversation continues with a prompt that has changed since its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptAcceptance {
-    /// Who accepts the changed prompt.
+    /// Person or program that accepts the prompt.
     pub by: String,
     /// Reason of the decision.
     pub reason: String,
 }
 
-/// Is called after each turn that is recorded.
+/// Function to call after each recorded turn.
 pub type OnTurn<'a> = dyn FnMut(&Session) -> Result<()> + 'a;
 
-/// Takes what arrives of an answer. Whoever polls the evaluation calls it, so that it must not block: one that sends what it takes
-/// through a channel does not.
+/// Receives the parts of an answer as they arrive. The thread that polls the evaluation calls it,
+/// so it must not block; sending the parts through a channel is fine.
 #[cfg(feature = "async")]
 pub type AsyncOnDelta = dyn FnMut(Delta<'_>) + Send;
 
-/// Is called after each turn that is recorded, by a thread of a pool.
+/// Function to call after each recorded turn, on a thread of a pool.
 #[cfg(feature = "async")]
 pub type AsyncOnTurn = dyn FnMut(&Session) -> Result<()> + Send;
 
-/// Says how a prompt is evaluated.
+/// Configures the evaluation of a prompt.
 pub struct EvaluateOptions<'a> {
-    /// Id of the evaluation. If `None`, the evaluation that the session recorded last goes on unless it is complete, and
-    /// else a new one gets an id of its own.
+    /// Id of the evaluation. If `None`, the evaluation that the session recorded last continues. If
+    /// that one is complete, or there is none, a new one gets an id.
     pub evaluation_id: Option<String>,
-    /// From where the evaluation goes on.
+    /// Point at which the evaluation continues.
     pub resume_from: ResumeFrom,
-    /// What the user says, added to the conversation before it goes on.
+    /// Messages of the user, added to the conversation before it continues.
     pub messages: Vec<UserMessage>,
-    /// Moment at which the evaluation is given up.
+    /// Moment at which the evaluation gives up.
     pub deadline: Deadline,
-    /// Tokens that the evaluation may use, those before a resume included. What a provider does not say is counted as
-    /// [`Budget::unmetered`] tells.
+    /// Limits on the tokens of the evaluation, including tokens spent before a resume.
+    /// [`Budget::unmetered`] decides how unreported usage counts.
     pub budget: Option<Budget>,
-    /// Tracker that is brought up to what the evaluation has spent.
+    /// Tracker that is raised to the spending of the evaluation.
     pub tracker: Option<Arc<BudgetTracker>>,
-    /// How much is shown of sections of the prompt, in place of what they say themselves. A resumed evaluation is to be
-    /// given the same as at its beginning.
+    /// Visibility of sections of the prompt, in place of their own. A resumed evaluation needs the
+    /// same overrides as at its start.
     pub visibility_overrides: VisibilityOverrides,
-    /// Accepts the given prompt if the recorded conversation follows another one. The acceptance is recorded once, with both
-    /// prompts, and the given prompt is rendered anew. If `None`, a changed prompt is refused.
+    /// Accepts the given prompt if the recorded conversation follows another one. The acceptance is
+    /// recorded once, with both prompts, and the given prompt is rendered again. If `None`, a
+    /// changed prompt is refused.
     pub accept_prompt: Option<PromptAcceptance>,
-    /// Who shortens the conversation for the provider, and when. If `None`, nobody does.
+    /// Shortener of the conversation and its thresholds. If `None`, the conversation is never
+    /// shortened.
     pub shorten: Option<ShortenOptions>,
-    /// Cancels the evaluation when it is set.
+    /// Token that cancels the evaluation.
     pub cancel: CancelToken,
-    /// Is told what arrives of an answer before it is recorded, and when that is discarded. It has answers streamed, whatever
-    /// [`LlmConfig::stream`] says. The adapter of Claude Code streams none, and refuses it.
+    /// Receives the parts of an answer before it is recorded, and a notice if they are discarded.
+    /// It enables streaming, regardless of [`LlmConfig::stream`]. The adapter of Claude Code does
+    /// not stream, and refuses it.
     pub on_delta: Option<&'a mut dyn FnMut(Delta<'_>)>,
-    /// Is called after each turn that is recorded. An error of it ends the evaluation, which can be resumed.
+    /// Called after each recorded turn. An error of it ends the evaluation, which can then be
+    /// resumed.
     pub on_turn: Option<&'a mut OnTurn<'a>>,
-    /// Whether the conversation is recorded, as it is by default. One that is not recorded is sent the same and cannot be
-    /// resumed. The records of tools are written in either case.
+    /// Whether the conversation is recorded; `true` by default. An unrecorded conversation sends
+    /// the same messages, but cannot be resumed. Tools are recorded in either case.
     pub record: bool,
 }
 
@@ -155,7 +161,7 @@ impl EvaluateOptions<'_> {
         EvaluateOptions { record, ..self }
     }
 
-    /// Returns the same options for another evaluation, which calls the same functions.
+    /// Returns the same options for another evaluation, with the same functions.
     pub fn reborrow(&mut self) -> EvaluateOptions<'_> {
         EvaluateOptions {
             evaluation_id: self.evaluation_id.clone(),
@@ -192,33 +198,37 @@ impl fmt::Debug for EvaluateOptions<'_> {
     }
 }
 
-/// Holds what an evaluation gave.
+/// Contains the result of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptResponse<O> {
     /// Name of the prompt: namespace and key.
     pub prompt_name: String,
-    /// Text of the last answer. If it [was cut](PromptResponse::is_cut), only its beginning.
+    /// Text of the last answer. If it [was cut](PromptResponse::is_cut), only its start.
     pub text: String,
-    /// Reason that the provider gave for ending the last answer, in its own words; `None` if it gave none.
+    /// Reason with which the provider ended the last answer, in its own words; `None` if it gave
+    /// none.
     pub stop: Option<String>,
-    /// Output that was read from the text; `None` if the model gave none to a tool `respond` that takes it.
+    /// Output read from the text; `None` if the model did not pass any to the tool `respond` that
+    /// takes it.
     pub output: Option<O>,
-    /// Id of the evaluation, by which it is found in the session.
+    /// Id of the evaluation in the session.
     pub evaluation_id: String,
-    /// Tokens that the evaluation has used, by every process that worked on it, as far as the provider said.
+    /// Tokens used by the evaluation, in all processes that worked on it, as far as the provider
+    /// reported them.
     pub usage: TokenUsage,
-    /// Number of answers of which the provider did not say what they used: `usage` leaves them out.
+    /// Number of answers without a reported usage; `usage` does not include them.
     pub unmetered: u64,
 }
 
 impl<O> PromptResponse<O> {
-    /// Returns whether the last answer reached its greatest length. A text may be cut; a structured output is refused then.
+    /// Returns whether the last answer reached its greatest length. This can only be a text:
+    /// structured output is then refused.
     pub fn is_cut(&self) -> bool {
         ProviderAnswer::is_cut(self.stop.as_deref())
     }
 }
 
-/// Evaluates prompts with one provider. Evaluations of different sessions may run at the same time.
+/// Evaluates prompts with one provider. Evaluations of different sessions may run concurrently.
 #[derive(Debug)]
 pub struct ProviderAdapter<P> {
     provider: P,
@@ -226,28 +236,27 @@ pub struct ProviderAdapter<P> {
     limits: LoopLimits,
 }
 
-/// Says where an evaluation begins.
 struct Begin {
     evaluation: String,
-    /// What the session holds of the conversation.
+    /// Conversation in the session.
     conversation: Option<ConversationFollower>,
-    /// Conversation that is to be imported.
+    /// Conversation to import.
     import: Option<Box<ConversationState>>,
 }
 
 impl<P> ProviderAdapter<P> {
-    /// Makes an adapter of a provider, with the provider's own parameters and the default limits.
+    /// Creates an adapter of a provider, with the provider's own parameters and the default limits.
     pub fn new(provider: P) -> ProviderAdapter<P> {
         ProviderAdapter { provider, config: LlmConfig::default(), limits: LoopLimits::default() }
     }
 
-    /// Sets how the model is asked.
+    /// Sets the parameters of requests.
     #[must_use]
     pub fn with_config(self, config: LlmConfig) -> ProviderAdapter<P> {
         ProviderAdapter { config, ..self }
     }
 
-    /// Sets how often an evaluation tries what can be tried again.
+    /// Sets the limits of requests and retries.
     #[must_use]
     pub fn with_limits(self, limits: LoopLimits) -> ProviderAdapter<P> {
         ProviderAdapter { limits, ..self }
@@ -265,23 +274,25 @@ impl<P> ProviderAdapter<P> {
 }
 
 impl<P: Provider> ProviderAdapter<P> {
-    /// Evaluates a prompt: asks the provider and runs the tools that its answers ask for, until there is an output.
-    /// Every request, answer and call is recorded, so that another process can go on wherever this one ends.
+    /// Evaluates a prompt: calls the provider, and runs the tools that its answers call, until
+    /// there is an output. Every request, answer and call is recorded, so another process can
+    /// continue at any point.
     ///
-    /// The session must be [recovered](ToolRunner::recover) first if a process ended while a tool ran.
+    /// If a process ended while a tool ran, [recover](ToolRunner::recover) the session first.
     ///
     /// # Errors
     ///
-    /// [`Error::ConversationStateMismatch`] if the recorded conversation follows another prompt, and the options do not
-    /// [accept](EvaluateOptions::accept_prompt) the given one; [`Error::MessageChanged`] if a message has the id of a
-    /// recorded one and another text;
+    /// [`Error::ConversationStateMismatch`] if the recorded conversation follows another prompt,
+    /// and the options do not [accept](EvaluateOptions::accept_prompt) the given one;
+    /// [`Error::MessageChanged`] if a message has the id of a recorded one and another text;
     /// [`Error::ToolIdempotency`] or [`Error::Suspended`] if operations have to be settled first;
-    /// [`Error::DeadlineExceeded`], [`Error::BudgetExceeded`], [`Error::UsageUnknown`] and [`Error::Cancelled`] if the
-    /// evaluation was given up; [`Error::NotUndone`] if a tool failed and left changes behind;
-    /// [`Error::OutputInvalid`], [`Error::TooManyExpansions`] and [`Error::TooManyRequests`] if the model did not come to
-    /// an end; the errors of the
-    /// provider; [`Error::Engine`] if the session is interrupted, takes no writes, or if the evaluation is called within
-    /// a tool of the same session. After each of them the conversation can be resumed.
+    /// [`Error::DeadlineExceeded`], [`Error::BudgetExceeded`], [`Error::UsageUnknown`] and
+    /// [`Error::Cancelled`] if the evaluation gave up; [`Error::NotUndone`] if a tool failed and
+    /// some of its changes remain; [`Error::OutputInvalid`], [`Error::TooManyExpansions`] and
+    /// [`Error::TooManyRequests`] if the model did not finish; the errors of the provider;
+    /// [`Error::Engine`] if the session is interrupted, refuses writes, or if the evaluation is
+    /// called within a tool of the same session. After each of them the conversation can be
+    /// resumed.
     pub fn evaluate<O>(
         &self,
         prompt: &Prompt<O>,
@@ -313,7 +324,7 @@ impl<P: Provider> ProviderAdapter<P> {
     }
 }
 
-/// Makes what decides about an evaluation that is not complete, and what a driver performs it with.
+/// Creates the state machine of an incomplete evaluation, and the state of its driver.
 fn set_out<O>(
     prompt: &Prompt<O>,
     state: &ExecutionState,
@@ -349,14 +360,14 @@ fn set_out<O>(
     (machine, evaluation)
 }
 
-/// Measures how long an evaluation takes, by the clock of its run.
+/// Measures the duration of an evaluation, by the clock of its run.
 pub struct Timing {
     clock: Arc<dyn Clock>,
     began_us: i64,
 }
 
 impl Timing {
-    /// Starts measuring.
+    /// Starts the measurement.
     pub fn begin(state: &ExecutionState) -> Timing {
         let clock = Arc::clone(state.clock());
         Timing { began_us: clock.steady_us(), clock }
@@ -367,19 +378,19 @@ impl Timing {
     }
 }
 
-/// What the record of an executed prompt says of the evaluation beyond its outcome.
+/// Contains the details for the record of an executed prompt that are not in its outcome.
 pub struct ExecutionDetails<'a> {
     /// Name of the adapter that evaluated the prompt.
     pub adapter: &'a str,
-    /// Measures how long the evaluation took.
+    /// Duration of the evaluation.
     pub timing: Timing,
-    /// Whether an earlier process had begun the evaluation.
+    /// Whether an earlier process started the evaluation.
     pub is_resume: bool,
     /// Cost in millionths of a dollar; `None` if it is unknown.
     pub cost_micros: Option<u64>,
 }
 
-/// Records for people that an evaluation gave its output.
+/// Records, for people, that an evaluation returned its output.
 pub fn record_execution<O>(
     prompt: &Prompt<O>,
     session: &Session,
@@ -410,7 +421,7 @@ pub fn record_execution<O>(
     events::record(session, event)
 }
 
-/// Reads the text of the last answer as the output.
+/// Parses the text of the last answer as the output.
 pub fn response<O>(
     prompt: &Prompt<O>,
     journal: &Journal,
@@ -425,7 +436,7 @@ pub fn response<O>(
     Ok(PromptResponse { output: Some(output), ..without_output(prompt, journal, last) })
 }
 
-/// Makes the response of an evaluation that gave no output.
+/// Creates the response of an evaluation without an output.
 pub fn without_output<O>(prompt: &Prompt<O>, journal: &Journal, last: FinalText) -> PromptResponse<O> {
     let FinalText { text, stop } = last;
     let (prompt_name, evaluation_id) = (prompt.name(), journal.evaluation().to_owned());
@@ -433,19 +444,19 @@ pub fn without_output<O>(prompt: &Prompt<O>, journal: &Journal, last: FinalText)
     PromptResponse { prompt_name, text, stop, output: None, evaluation_id, usage, unmetered }
 }
 
-/// Holds a conversation that begins or goes on, and where it stands.
+/// Contains a new or resumed conversation and its state.
 pub struct OpenConversation {
-    /// Where the evaluation is recorded.
+    /// Record of the evaluation.
     pub journal: Journal,
-    /// Where its loop starts.
+    /// State at which the loop starts.
     pub start: LoopStart,
-    /// The prompt that is evaluated.
+    /// Prompt of the evaluation.
     pub identity: PromptIdentity,
-    /// Whether the session or the host holds a part of it already.
+    /// Whether the session or the host already has a part of the conversation.
     pub is_resume: bool,
 }
 
-/// Opens the conversation of an evaluation, adds what the host says, and reads where it stands.
+/// Opens the conversation of an evaluation, adds the host's messages, and reads its state.
 pub fn open<O>(
     prompt: &Prompt<O>,
     session: &Session,
@@ -459,7 +470,8 @@ pub fn open<O>(
     let goes_on = conversation.is_some();
     let follow = || session.follow_conversation(&evaluation);
     let mut followed = options.record.then(|| conversation.unwrap_or_else(follow));
-    // A conversation that a rollback has abandoned as a whole does not go on, and what it used was used.
+    // A conversation that a rollback has completely abandoned does not continue, but its usage
+    // still counts.
     let held = match &mut followed {
         Some(followed) => followed.read()?,
         None => None,
@@ -497,7 +509,7 @@ pub fn open<O>(
     Ok(OpenConversation { journal, start, identity, is_resume })
 }
 
-/// Checks that a conversation, if there is one, follows a prompt, unless the host accepts a changed one.
+/// Checks that a conversation, if any, follows a prompt, unless the host accepts a changed one.
 pub(crate) fn check_prompt(
     conversation: Option<&Conversation>,
     given: &PromptIdentity,
@@ -514,7 +526,7 @@ fn mismatch(recorded: &PromptIdentity, given: &PromptIdentity) -> Error {
     Error::ConversationStateMismatch { recorded, given }
 }
 
-/// Records that a conversation goes on with the given prompt, if it follows another one.
+/// Records that a conversation continues with the given prompt, if it follows another one.
 fn accept_prompt(
     journal: &mut Journal,
     given: &PromptIdentity,
@@ -527,7 +539,7 @@ fn accept_prompt(
     Ok(())
 }
 
-/// Checks that no message has the id of another one, recorded or given, and another text.
+/// Checks that no message has the id of another one, recorded or given, but a different text.
 fn check_messages(conversation: Option<&Conversation>, given: &[UserMessage]) -> Result<()> {
     let entries = conversation.into_iter().flat_map(Conversation::entries);
     let mut known: HashMap<&str, Option<&str>> = entries
@@ -546,27 +558,28 @@ fn check_messages(conversation: Option<&Conversation>, given: &[UserMessage]) ->
     Ok(())
 }
 
-/// Returns the id of the evaluation that goes on if the host names none: the one that the session recorded last unless it
-/// is complete, and else a new one.
+/// Returns the id of the evaluation to continue if the host names none: the last recorded one
+/// unless it is complete, else a new id.
 pub(crate) fn evaluation_to_go_on(session: &Session) -> Result<String> {
     last_incomplete(session)?.map_or_else(|| new_id(session), Ok)
 }
 
-/// Returns the id of the evaluation that the session recorded last; `None` if that is complete, or there is none.
+/// Returns the id of the evaluation that the session recorded last; `None` if it is complete, or
+/// there is none.
 pub fn last_incomplete(session: &Session) -> Result<Option<String>> {
     let resume = session.resume(None)?;
     let goes_on = !matches!(resume.point, ResumePoint::Complete | ResumePoint::NotRecorded);
     Ok(resume.evaluation_id.filter(|_| goes_on))
 }
 
-/// Draws an id by the session's generator, which records the number drawn: a replay has the same id. Sessions of one seed have ids of
-/// their own.
+/// Draws an id from the session's generator. The drawn number is recorded, so a replay gets the
+/// same id. Sessions with the same seed get different ids.
 pub fn new_id(session: &Session) -> Result<String> {
     let (high, low) = session.id().as_u64_pair();
     Ok(Generator::from_seed(session.draw()? ^ high ^ low).uuid().to_string())
 }
 
-/// Returns what the last answer of a conversation has used, as far as the provider said.
+/// Returns the usage of the last answer of a conversation, as far as the provider reported it.
 fn last_usage(conversation: &Conversation) -> Option<TokenUsage> {
     let last = conversation.entries().iter().rev().find_map(|entry| match &entry.content {
         EntryContent::Answer { usage, .. } => Some(*usage),
@@ -575,7 +588,7 @@ fn last_usage(conversation: &Conversation) -> Option<TokenUsage> {
     last.flatten()
 }
 
-/// Finds the evaluation that goes on or begins, and what the session holds of it.
+/// Finds the evaluation to continue or start, and its conversation in the session.
 fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> {
     let given = options.evaluation_id.take();
     let fresh = |evaluation| Begin { evaluation, conversation: None, import: None };
@@ -627,7 +640,7 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
     }
 }
 
-/// Returns what the session holds of a conversation, if that can go on.
+/// Returns the session's record of a conversation, if the conversation can continue.
 fn follow_recorded(session: &Session, evaluation: &str) -> Result<Option<ConversationFollower>> {
     session.take_decisions()?;
     match session.resume(Some(evaluation))?.point {
@@ -637,7 +650,7 @@ fn follow_recorded(session: &Session, evaluation: &str) -> Result<Option<Convers
     }
 }
 
-/// Returns the error of a conversation with calls that somebody has to settle before it continues.
+/// Returns the error of a conversation whose calls have to be settled before it continues.
 pub fn must_settle(session: &Session, operations: Vec<OperationId>) -> Result<Error> {
     let pending = session.pending_questions()?.into_iter().filter(|one| operations.contains(&one.operation));
     let suspended = |PendingQuestion { session, operation, form, question, .. }| SuspendedCall {
@@ -658,8 +671,8 @@ pub fn must_settle(session: &Session, operations: Vec<OperationId>) -> Result<Er
     })
 }
 
-/// Returns whether a state has still to be imported, by a process that goes on where another one ended. Fails if the
-/// session holds another conversation than that of the state.
+/// Returns whether the import of a state is still incomplete and has to continue, for example after
+/// a crash. Fails if the session contains another conversation than the state.
 fn is_partly_imported(conversation: &Conversation, state: &ConversationState) -> Result<bool> {
     let held: Vec<_> = answers(conversation).map(|(_, message)| message).collect();
     let is_held = |(turn, held): (&ConversationTurn, &&ConversationMessage)| {
@@ -678,8 +691,8 @@ fn is_partly_imported(conversation: &Conversation, state: &ConversationState) ->
     Err(Error::InvalidHistory { problems: vec![problem] })
 }
 
-/// Returns the prompt that a state follows: the given one, if it has the same names or was not rendered yet. A state names no
-/// digest.
+/// Returns the prompt of a state: the given one, if it has the same names or the state's prompt was
+/// not rendered yet. A state contains no digest.
 fn imported_prompt(state: &ConversationState, given: &PromptIdentity) -> PromptIdentity {
     let is_same = (&state.prompt_ns, &state.prompt_key) == (&given.namespace, &given.key);
     if is_same || state.system_message.content.is_none() {
@@ -688,7 +701,8 @@ fn imported_prompt(state: &ConversationState, given: &PromptIdentity) -> PromptI
     PromptIdentity { namespace: state.prompt_ns.clone(), key: state.prompt_key.clone(), digest: [0; 32] }
 }
 
-/// Reads where a recorded conversation stands. Open calls of an answer that was imported are closed as unknown.
+/// Reads the state of a recorded conversation. Open calls of an imported answer are closed as
+/// unknown.
 fn recorded_start(
     journal: &mut Journal,
     identity: &PromptIdentity,
@@ -704,8 +718,8 @@ fn recorded_start(
     Ok(start)
 }
 
-/// Returns where a conversation stands that is not recorded. The flag says whether the imported state follows the given
-/// prompt.
+/// Returns the state of an unrecorded conversation. The flag states whether the imported
+/// conversation follows the given prompt.
 fn memory_start(
     import: Option<(&ConversationState, bool)>,
     options: &EvaluateOptions<'_>,

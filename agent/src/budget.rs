@@ -1,14 +1,15 @@
-//! How many tokens an evaluation may use.
+//! Limits on the tokens of an evaluation.
 //!
-//! What was spent is no counter that a process holds: it is a sum over the answers and failed requests of the log,
-//! those that a rollback abandoned included. So a resumed evaluation starts with what was spent before, and no rollback
-//! refunds a token.
+//! Spending is not counted in a process. It is the sum over the answers and failed requests of the
+//! log, including those abandoned by a rollback. A resumed evaluation therefore starts with its
+//! earlier spending, and no rollback refunds a token.
 //!
-//! # What a provider does not say
+//! # Unknown usage
 //!
-//! An answer without a usage is *unmetered*: what it used is unknown. [`PromptResponse`](crate::PromptResponse) counts such
-//! answers and leaves them out of its usage, and so does a tracker. A budget either assumes more than they are likely to
-//! have used, or ends the evaluation: [`UnknownUsagePolicy`]. A request that failed without a usage counts if text had arrived.
+//! An answer without a usage is *unmetered*. [`PromptResponse`](crate::PromptResponse) counts such
+//! answers but leaves them out of its usage, and so does a tracker. A budget either assumes more
+//! tokens than they probably used, or ends the evaluation: see [`UnknownUsagePolicy`]. A failed
+//! request without a usage counts as unmetered if text had arrived.
 
 use std::fmt;
 
@@ -19,38 +20,39 @@ use foldlog::tools::resources::{BudgetTracker, Usage};
 
 use crate::error::{Error, Result};
 
-/// Limits the tokens that an evaluation may use. What is `None` has no limit.
+/// Limits the tokens of an evaluation. A field that is `None` sets no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
-    /// Greatest number of tokens sent and returned together.
+    /// Greatest number of input and output tokens together.
     pub max_total_tokens: Option<u64>,
-    /// Greatest number of tokens sent to the model.
+    /// Greatest number of input tokens.
     pub max_input_tokens: Option<u64>,
-    /// Greatest number of tokens that the model returned.
+    /// Greatest number of output tokens.
     pub max_output_tokens: Option<u64>,
-    /// What becomes of answers of which the provider does not say what they used.
+    /// Treatment of answers without a reported usage.
     pub unmetered: UnknownUsagePolicy,
 }
 
-/// Says what a budget makes of an answer of which the provider does not say what it used.
+/// Decides how a budget counts answers without a reported usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum UnknownUsagePolicy {
-    /// One token for every two bytes, of what was sent and of what was returned: texts, calls and results, those of
-    /// shortened parts included. Prose in most languages has fewer tokens. Descriptions of tools are not counted.
+    /// Assumes one token per two bytes sent and returned: texts, calls and results, including those
+    /// of shortened parts. Prose in most languages has fewer tokens. Descriptions of tools are not
+    /// counted.
     #[default]
     Estimate,
-    /// The evaluation ends before the next request or tool: [`Error::UsageUnknown`].
+    /// Ends the evaluation before the next request or tool, with [`Error::UsageUnknown`].
     Refuse,
 }
 
-/// Names one of the limits of a [`Budget`].
+/// Identifies a limit of a [`Budget`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BudgetLimit {
-    /// Tokens sent and returned together.
+    /// Input and output tokens together.
     Total,
-    /// Tokens sent to the model.
+    /// Input tokens.
     Input,
-    /// Tokens that the model returned.
+    /// Output tokens.
     Output,
 }
 
@@ -72,22 +74,23 @@ impl fmt::Display for BudgetLimit {
 }
 
 impl Budget {
-    /// Makes a budget without limits.
+    /// Creates a budget without limits.
     pub fn unlimited() -> Budget {
         Budget::default()
     }
 
-    /// Makes a budget that limits the tokens sent and returned together.
+    /// Creates a budget that limits input and output tokens together.
     pub fn total(max_total_tokens: u64) -> Budget {
         Budget { max_total_tokens: Some(max_total_tokens), ..Budget::default() }
     }
 
-    /// Checks that another request may be sent. A limit that was reached exactly is used up: the next request would
-    /// exceed it.
+    /// Checks that another request may be sent. A limit reached exactly is used up, because the
+    /// next request would exceed it.
     ///
     /// # Errors
     ///
-    /// [`Error::BudgetExceeded`] if a limit is used up; it names the first of total, input and output that is.
+    /// [`Error::BudgetExceeded`] if a limit is used up. It names the first such limit, in the order
+    /// total, input, output.
     pub fn check(&self, spent: &Usage) -> Result<()> {
         let total = spent.input_tokens.saturating_add(spent.output_tokens);
         let limits = [
@@ -104,17 +107,17 @@ impl Budget {
     }
 }
 
-/// Counts what an evaluation has used.
+/// Contains the usage of an evaluation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Tokens that the provider named.
+    /// Tokens reported by the provider.
     pub metered: TokenUsage,
-    /// Number of answers and broken answers whose usage is not known.
+    /// Number of complete and partial answers without a known usage.
     pub unmetered: u64,
 }
 
 impl Used {
-    /// Counts what the log says that an evaluation has used, abandoned answers included.
+    /// Computes the usage of an evaluation from its log, including abandoned answers.
     pub fn from_conversation(conversation: &Conversation) -> Used {
         let all = conversation.entries().iter().chain(conversation.abandoned_entries());
         let unmetered = all.filter(|entry| is_unmetered(&entry.content)).count() as u64;
@@ -122,8 +125,8 @@ impl Used {
     }
 }
 
-/// Returns whether a record holds an answer, whole or in part, whose usage is not known. An answer that was imported cost
-/// this evaluation nothing.
+/// Returns whether a record contains a complete or partial answer without a known usage. An
+/// imported answer is excluded: it cost this evaluation nothing.
 fn is_unmetered(content: &EntryContent) -> bool {
     match content {
         EntryContent::Answer { usage, request, .. } => usage.is_none() && request.is_some(),
@@ -132,7 +135,7 @@ fn is_unmetered(content: &EntryContent) -> bool {
     }
 }
 
-/// Estimates what the unmetered answers of a conversation have used.
+/// Estimates the usage of the unmetered answers of a conversation.
 pub(crate) fn estimate(conversation: &Conversation) -> Usage {
     let mut all: Vec<_> = conversation.entries().iter().chain(conversation.abandoned_entries()).collect();
     all.sort_by_key(|entry| entry.sequence);
@@ -156,26 +159,27 @@ pub(crate) fn estimate(conversation: &Conversation) -> Usage {
     usage
 }
 
-/// Adds the estimate for an answer to what others used.
+/// Adds the estimate for one answer to a usage.
 pub(crate) fn add(usage: &mut Usage, sent_bytes: u64, returned_bytes: u64) {
     usage.input_tokens = usage.input_tokens.saturating_add(sent_bytes.div_ceil(2));
     usage.output_tokens = usage.output_tokens.saturating_add(returned_bytes.div_ceil(2));
 }
 
-/// Returns the number of bytes of what a message says.
+/// Returns the size of a message's contents, in bytes.
 pub(crate) fn bytes_of(message: &ConversationMessage) -> u64 {
     bytes(message.content.as_deref(), &message.tool_calls, message.blocks.as_ref())
 }
 
-/// Returns the number of bytes of a text, calls and blocks. Blocks repeat the text.
+/// Returns the size of a text, calls and blocks, in bytes. Blocks repeat the text, so the larger of
+/// the two counts.
 pub(crate) fn bytes(text: Option<&str>, calls: &[ToolCallRecord], blocks: Option<&ContentBlocks>) -> u64 {
     let calls = calls.iter().map(|call| call.name.len() + call.arguments.len());
     let blocks = blocks.map_or(0, |blocks| blocks.json.len());
     (calls.sum::<usize>() + text.map_or(0, str::len).max(blocks)) as u64
 }
 
-/// Returns what a count of tokens, as a provider gave it, comes to in a budget: tokens that the provider read from its
-/// cache or wrote into it were sent too. The cost is left at zero, since foldlog knows no prices.
+/// Converts a provider's token counts for a budget. Tokens that the provider read from its cache or
+/// wrote into it count as input. The cost is zero, because foldlog knows no prices.
 pub fn spend(usage: &TokenUsage) -> Usage {
     Usage {
         input_tokens: usage.input.saturating_add(usage.cache_read).saturating_add(usage.cache_write),
@@ -184,8 +188,8 @@ pub fn spend(usage: &TokenUsage) -> Usage {
     }
 }
 
-/// Brings a tracker up to what the log says an evaluation has spent. Counts that the tracker already has are not added
-/// again, so that a resumed process and one that never stopped come to the same.
+/// Raises a tracker to the spending that the log contains. Tokens that the tracker has already
+/// counted are not added again. So a resumed process and an uninterrupted one count the same.
 pub fn track(tracker: &BudgetTracker, evaluation_id: &str, spent: Usage) {
     let known = tracker.usage_of(evaluation_id);
     let usage = Usage {

@@ -1,16 +1,18 @@
-//! Checkpoints: small files that say in which session the work on a request stands.
+//! Checkpoints: small files that name the session in which a request is being worked on.
 //!
-//! A checkpoint finds the session, and nothing more: the session's own log says where the work goes on, which may be far
-//! behind the checkpoint. Nothing is rolled back to a checkpoint unless the host does so, with
-//! [`Session::rollback_to`] and [`Checkpoint::position`], and pays for the answers behind it again.
+//! A checkpoint only finds the session. The session's own log determines where the work continues,
+//! which may be long after the checkpoint. Nothing is rolled back to a checkpoint, unless the host
+//! does so with [`Session::rollback_to`] and [`Checkpoint::position`], and then pays again for the
+//! answers after it.
 //!
-//! A checkpoint with a snapshot can resume alone, where the session is lost: [`import_session`] makes a new session of it.
+//! A checkpoint with a snapshot can resume even if the session is lost: [`import_session`] creates
+//! a new session from it.
 //!
-//! | step of [`FileCheckpointHandler::save`] | if the process ends after it |
+//! | step of [`FileCheckpointHandler::save`] | state if the process ends after it |
 //! |---|---|
-//! | 1. write a temporary file beside the checkpoint, and sync it | the earlier checkpoint stands; [`clear`](CheckpointHandler::clear) removes the temporary file |
-//! | 2. rename it over the checkpoint | one of the two stands, and each is whole |
-//! | 3. sync the directory | the new checkpoint stands |
+//! | 1. write a temporary file next to the checkpoint, and sync it | the earlier checkpoint is in place; [`clear`](CheckpointHandler::clear) removes the temporary file |
+//! | 2. rename it over the checkpoint | one of the two is in place, and each is complete |
+//! | 3. sync the directory | the new checkpoint is in place |
 
 use std::fmt;
 use std::fs::{self, File};
@@ -30,27 +32,29 @@ use crate::error::{Error, EvaluationPhase, Result};
 use crate::prompt::Prompt;
 use crate::provider::{CancelToken, Provider};
 
-/// Version of the files that this module writes.
+/// Version of the file format.
 const VERSION: u32 = 1;
-/// Longest file that is read, in bytes. Only one with a whole snapshot is longer than a kilobyte.
+/// Longest file that is read, in bytes. Only a file with a whole snapshot is longer than a
+/// kilobyte.
 const LONGEST: u64 = 1 << 30;
-/// Longest id of a request whose checkpoint is a file, in bytes.
+/// Longest id of a request that can name a file, in bytes.
 const LONGEST_ID: usize = 200;
 
-/// Says in which session the work on a request stands.
+/// Names the session in which a request is being worked on, and a position in it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// Session of the work.
+    /// Session of the request.
     pub session: Uuid,
-    /// Last record of the session when the checkpoint was made. The work may have gone on since.
+    /// Last record of the session when the checkpoint was created. The work may have continued
+    /// since.
     pub position: SequenceNumber,
     /// BLAKE3 of the session's id and of the record at `position`: its number, kind, time and body.
     pub digest: [u8; 32],
-    /// Snapshot of the session as JSON, if the host asked for one.
+    /// Snapshot of the session as JSON, if the host requested one.
     pub snapshot: Option<String>,
 }
 
-/// Keeps the checkpoints of a host's requests.
+/// Stores the checkpoints of a host's requests.
 pub trait CheckpointHandler<R: ?Sized>: Send + Sync {
     /// Returns the checkpoint of a request; `None` if there is none.
     ///
@@ -59,34 +63,37 @@ pub trait CheckpointHandler<R: ?Sized>: Send + Sync {
     /// [`Error::SnapshotRestore`] if the checkpoint cannot be read.
     fn load(&self, request: &R) -> Result<Option<Checkpoint>>;
 
-    /// Keeps a checkpoint in place of the request's earlier one. Called before the first turn, and after each.
+    /// Stores a checkpoint, and replaces the request's earlier one. Called before the first turn,
+    /// and after each turn.
     ///
     /// # Errors
     ///
-    /// [`Error::Checkpoint`] if the checkpoint cannot be kept.
+    /// [`Error::Checkpoint`] if the checkpoint cannot be stored.
     fn save(&self, request: &R, checkpoint: &Checkpoint) -> Result<()>;
 
-    /// Removes the checkpoint of a request. Called when the request has succeeded, and only then. Does nothing if there
-    /// is none.
+    /// Removes the checkpoint of a request. Called only after the request has succeeded. Does
+    /// nothing if there is none.
     ///
     /// # Errors
     ///
     /// [`Error::Checkpoint`] if the checkpoint cannot be removed.
     fn clear(&self, request: &R) -> Result<()>;
 
-    /// Returns whether checkpoints are to hold a snapshot of the whole session. By default they do not.
+    /// Returns whether checkpoints contain a snapshot of the whole session. The default is `false`.
     fn wants_snapshots(&self) -> bool {
         false
     }
 }
 
 impl Checkpoint {
-    /// Makes a checkpoint of a session as it is now, with a snapshot of all its slices if `with_snapshot`. The session's
-    /// records are made durable first, since a checkpoint that outlives them would be refused.
+    /// Creates a checkpoint of a session in its present state, with a snapshot of all slices if
+    /// `with_snapshot`. The session's records are made durable first, because a checkpoint that
+    /// outlives them would be refused.
     ///
     /// # Errors
     ///
-    /// [`Error::Engine`] if the session's log cannot be read; [`Error::Checkpoint`] if the session holds no record.
+    /// [`Error::Engine`] if the session's log cannot be read; [`Error::Checkpoint`] if the session
+    /// is empty.
     pub fn from_session(session: &Session, with_snapshot: bool) -> Result<Checkpoint> {
         let position =
             session.position().ok_or_else(|| checkpoint_error("the session holds no record", None))?;
@@ -95,12 +102,12 @@ impl Checkpoint {
         Ok(Checkpoint { session: session.id(), position, digest: digest(session, position)?, snapshot })
     }
 
-    /// Checks that a session is the one that the checkpoint was made of, and has all of what it held then.
+    /// Checks that the checkpoint belongs to a session, and that the session contains its record.
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotRestore`] if the session is another one, ends before the checkpoint, or holds another record at
-    /// its position.
+    /// [`Error::SnapshotRestore`] if the session is another one, ends before the checkpoint, or has
+    /// a different record at its position.
     pub fn check(&self, session: &Session) -> Result<()> {
         let refused = |reason: String| Err(Error::snapshot_restore(reason, None));
         if session.id() != self.session {
@@ -124,11 +131,11 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Writes the checkpoint as one JSON object, indented.
+    /// Serializes the checkpoint as an indented JSON object.
     ///
     /// # Errors
     ///
-    /// [`Error::Checkpoint`] if the snapshot is no JSON.
+    /// [`Error::Checkpoint`] if the snapshot is not valid JSON.
     pub fn to_json(&self) -> Result<String> {
         let snapshot = self.snapshot.as_deref().map(serde_json::from_str).transpose();
         let snapshot = snapshot.map_err(|error| checkpoint_error("its snapshot is no JSON", error))?;
@@ -142,11 +149,11 @@ impl Checkpoint {
         serde_json::to_string_pretty(&written).map_err(|error| checkpoint_error("it has no JSON form", error))
     }
 
-    /// Reads a checkpoint from JSON.
+    /// Parses a checkpoint from JSON.
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotRestore`] if the text is truncated or malformed, or of a later version.
+    /// [`Error::SnapshotRestore`] if the text is truncated, malformed, or of a later version.
     pub fn from_json(text: &str) -> Result<Checkpoint> {
         let malformed = |error: serde_json::Error| {
             let what = if error.is_eof() { "it is truncated" } else { "it is no checkpoint" };
@@ -192,7 +199,7 @@ fn read_digest(text: &str) -> Option<[u8; 32]> {
     Some(digest)
 }
 
-/// Returns the digest of a session's record, which covers the session's id.
+/// Returns the digest of a record, which also covers the session's id.
 fn digest(session: &Session, position: SequenceNumber) -> Result<[u8; 32]> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(session.id().as_bytes());
@@ -211,7 +218,7 @@ fn checkpoint_error(reason: impl Into<String>, source: impl Into<Option<serde_js
     Error::Checkpoint { reason: reason.into(), source }
 }
 
-/// Keeps each request's checkpoint in a file of one directory, `{id}.json`.
+/// Stores each request's checkpoint in a file `{id}.json` of one directory.
 pub struct FileCheckpointHandler<R: ?Sized> {
     directory: PathBuf,
     id: Box<dyn Fn(&R) -> String + Send + Sync>,
@@ -228,8 +235,9 @@ impl<R: ?Sized> fmt::Debug for FileCheckpointHandler<R> {
 }
 
 impl<R: ?Sized> FileCheckpointHandler<R> {
-    /// Makes a handler that keeps checkpoints in a directory, which is made when the first one is saved. `id` names the
-    /// request: 1 to 200 bytes that do not begin with a dot, without `/`, `\` and control characters.
+    /// Creates a handler that stores checkpoints in a directory. The directory is created when the
+    /// first checkpoint is saved. `id` names the request: 1 to 200 bytes, not starting with a dot,
+    /// without `/`, `\` and control characters.
     pub fn new(
         directory: impl Into<PathBuf>,
         id: impl Fn(&R) -> String + Send + Sync + 'static,
@@ -237,17 +245,18 @@ impl<R: ?Sized> FileCheckpointHandler<R> {
         FileCheckpointHandler { directory: directory.into(), id: Box::new(id), with_snapshots: false }
     }
 
-    /// Makes each checkpoint hold a snapshot of the whole session.
+    /// Adds a snapshot of the whole session to each checkpoint.
     #[must_use]
     pub fn with_snapshots(self) -> FileCheckpointHandler<R> {
         FileCheckpointHandler { with_snapshots: true, ..self }
     }
 
-    /// Returns the file of a request's checkpoint, whether there is one or not.
+    /// Returns the path of a request's checkpoint, whether or not the file exists.
     ///
     /// # Errors
     ///
-    /// [`Error::Checkpoint`] if the request's id is malformed, so that the file could lie elsewhere.
+    /// [`Error::Checkpoint`] if the request's id is malformed, since the path could then be outside
+    /// of the directory.
     pub fn path(&self, request: &R) -> Result<PathBuf> {
         let id = (self.id)(request);
         let refused = |c: char| c == '/' || c == '\\' || c.is_control();
@@ -289,7 +298,7 @@ fn unusable(verb: &str, path: &Path, error: io::Error) -> Error {
     Error::Checkpoint { reason, source: Some(Box::new(error)) }
 }
 
-/// Creates a directory with those above it, and makes the names of those that it creates durable.
+/// Creates a directory with its parents, and makes the names of new directories durable.
 fn create_directory(directory: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = directory.ancestors().take_while(|one| !one.exists()).collect();
     fs::create_dir_all(directory)?;
@@ -300,13 +309,13 @@ fn create_directory(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns what the name of every temporary file begins with that may become `path`.
+/// Returns the common prefix of the names of temporary files for `path`.
 fn temporary_prefix(path: &Path) -> String {
     format!(".{}.", path.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// Writes a file so that whoever reads it finds the old content or the new one, and the new one is durable when this
-/// returns.
+/// Replaces a file atomically: readers find the old content or the new one. The new content is
+/// durable when this returns.
 fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     #[expect(clippy::disallowed_methods, reason = "it names a temporary file")]
@@ -328,7 +337,7 @@ fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Removes a file, and the temporary ones that processes left which ended while they wrote it.
+/// Removes a file, and the temporary files that interrupted processes left behind.
 fn clear_file(path: &Path) -> io::Result<()> {
     let missing_is_fine = |removed: io::Result<()>| match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -350,12 +359,13 @@ fn clear_file(path: &Path) -> io::Result<()> {
     sync_directory(directory)
 }
 
-/// Writes a checkpoint of a session into a file, with a snapshot of all its slices. The file is durable when this
-/// returns, and whoever reads it meanwhile finds the earlier one or this one.
+/// Writes a checkpoint of a session to a file, with a snapshot of all slices. The file is durable
+/// when this returns. Readers meanwhile find the earlier checkpoint or this one.
 ///
 /// # Errors
 ///
-/// [`Error::Engine`] if the session cannot be read; [`Error::Checkpoint`] if the file cannot be written.
+/// [`Error::Engine`] if the session cannot be read; [`Error::Checkpoint`] if the file cannot be
+/// written.
 pub fn save_checkpoint(session: &Session, path: impl AsRef<Path>) -> Result<Checkpoint> {
     let (checkpoint, path) = (Checkpoint::from_session(session, true)?, path.as_ref());
     write_file(path, checkpoint.to_json()?.as_bytes()).map_err(|error| unusable("written", path, error))?;
@@ -366,7 +376,8 @@ pub fn save_checkpoint(session: &Session, path: impl AsRef<Path>) -> Result<Chec
 ///
 /// # Errors
 ///
-/// [`Error::SnapshotRestore`] if the file cannot be read, or holds no whole checkpoint that this program reads.
+/// [`Error::SnapshotRestore`] if the file cannot be read, or does not contain a complete checkpoint
+/// of a supported version.
 pub fn load_checkpoint(path: impl AsRef<Path>) -> Result<Option<Checkpoint>> {
     let path = path.as_ref();
     let unreadable = |error: io::Error| {
@@ -387,12 +398,12 @@ pub fn load_checkpoint(path: impl AsRef<Path>) -> Result<Option<Checkpoint>> {
 ///
 /// # Errors
 ///
-/// [`Error::SnapshotRestore`] if the store does not hold the session, the session cannot be opened, or it is not the one
-/// that the checkpoint was made of; [`Error::Engine`] with [`foldlog::Error::Locked`] if it is open for writing elsewhere.
-/// No other session is begun in its place.
+/// [`Error::SnapshotRestore`] if the session is not in the store, cannot be opened, or does not
+/// match the checkpoint; [`Error::Engine`] with [`foldlog::Error::Locked`] if it is open for
+/// writing elsewhere. No other session is created in its place.
 pub fn recover_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpoint) -> Result<Session> {
     let session = store.open_session(checkpoint.session, types).map_err(|error| {
-        // The checkpoint is sound, and whoever restarted would do again what the other process does.
+        // The checkpoint is valid, and a restart would repeat the work of the other process.
         if matches!(error, foldlog::Error::Locked { .. }) {
             return error.into();
         }
@@ -403,13 +414,15 @@ pub fn recover_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpo
     Ok(session)
 }
 
-/// Makes a new session of a checkpoint alone, for a host that has lost the checkpoint's own session. It holds the slices, complete
-/// turns and adapter states of the snapshot in the checkpoint, and an evaluation of it goes on behind the last of these turns.
-/// What was recorded since is asked for and done again, so that [`recover_session`] is to be preferred.
+/// Creates a new session from a checkpoint alone, for a host that has lost the checkpoint's
+/// session. The new session contains the slices, complete turns and adapter states of the snapshot.
+/// Its evaluation continues after the last of these turns. Later work is lost and done again, so
+/// prefer [`recover_session`].
 ///
 /// # Errors
 ///
-/// [`Error::SnapshotRestore`] if the checkpoint has no snapshot, or the snapshot cannot be imported.
+/// [`Error::SnapshotRestore`] if the checkpoint has no snapshot, or the snapshot cannot be
+/// imported.
 pub fn import_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpoint) -> Result<Session> {
     let Some(snapshot) = &checkpoint.snapshot else {
         let reason = "it holds no snapshot, so that it is of no use without its session";
@@ -423,13 +436,14 @@ pub fn import_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpoi
     })
 }
 
-/// Resumes the evaluation of a checkpoint: opens its session, checks that its conversation follows the prompt, recovers the
-/// calls that a process left open, and goes on where the log ends. The session is closed when this returns.
+/// Resumes the evaluation of a checkpoint. Opens the session, checks that its conversation follows
+/// the prompt, recovers open calls, and continues at the end of the log. The session is closed when
+/// this returns.
 ///
 /// # Errors
 ///
-/// [`Error::NoConversationState`] if the session holds no conversation; else those of [`recover_session`], of
-/// [`ToolRunner::recover`] and of [`ProviderAdapter::evaluate`].
+/// [`Error::NoConversationState`] if the session contains no conversation; else those of
+/// [`recover_session`], of [`ToolRunner::recover`] and of [`ProviderAdapter::evaluate`].
 pub fn resume_evaluation<P: Provider, O>(
     adapter: &ProviderAdapter<P>,
     prompt: &Prompt<O>,
@@ -441,7 +455,7 @@ pub fn resume_evaluation<P: Provider, O>(
 ) -> Result<PromptResponse<O>> {
     let session = recover_session(store, types, checkpoint)?;
     let state = ExecutionState::new(session, resources);
-    // Which of several evaluations goes on is known once the calls are recovered.
+    // With several evaluations, the one to continue is known only after the recovery.
     let evaluations = state.session().evaluations();
     let known = match evaluations.as_slice() {
         [only] => Some(only.as_str()),
@@ -460,8 +474,9 @@ pub fn resume_evaluation<P: Provider, O>(
     adapter.evaluate(prompt, &state, options)
 }
 
-/// Recovers the calls that a process left open, those that run again included, unless the evaluation was cancelled or
-/// its deadline has passed: then nothing is recovered. What has to be settled is left to the evaluation, which names it.
+/// Recovers open calls, including those that run again. Recovers nothing if the evaluation was
+/// cancelled or its deadline has passed. Operations that need a decision remain, and the evaluation
+/// reports them.
 pub(crate) fn recover_calls<O>(
     state: &ExecutionState,
     prompt: &Prompt<O>,

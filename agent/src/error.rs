@@ -1,4 +1,4 @@
-//! What goes wrong with an evaluation, and what to do then.
+//! Errors of an evaluation, each with a remedy.
 
 use std::fmt;
 
@@ -17,29 +17,29 @@ use crate::provider::{ProviderError, ProviderErrorKind, ThrottleDetails, Throttl
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Any error, as the cause of another one.
+/// Any error, as the cause of another error.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Describes a suspended call that an evaluation waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuspendedCall {
-    /// Session whose log holds the call.
+    /// Session whose log contains the call.
     pub session: Uuid,
     /// Operation to be [settled](foldlog::Session::settle).
     pub operation: OperationId,
-    /// What the call waits for.
+    /// Form of the suspension.
     pub form: SuspensionForm,
-    /// Text of its question.
+    /// Text of the question.
     pub question: String,
 }
 
-/// Names the part of an evaluation that failed.
+/// Identifies the part of an evaluation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EvaluationPhase {
     /// Rendering the prompt.
     PromptRender,
-    /// Making a request, or sending it.
+    /// Preparing or sending a request.
     Request,
     /// Reading an answer.
     Response,
@@ -52,7 +52,8 @@ pub enum EvaluationPhase {
 }
 
 impl EvaluationPhase {
-    /// Returns the phase's name: `prompt_render`, `request`, `response`, `tool`, `budget` or `deadline`.
+    /// Returns the phase's name: `prompt_render`, `request`, `response`, `tool`, `budget` or
+    /// `deadline`.
     pub fn name(self) -> &'static str {
         match self {
             EvaluationPhase::PromptRender => "prompt_render",
@@ -71,22 +72,23 @@ impl fmt::Display for EvaluationPhase {
     }
 }
 
-/// Reports why an evaluation gave no output. Each message says what happened, and then what to do.
+/// Reports why an evaluation returned no output. Each message names the cause, and then the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The prompt was changed since the conversation began.
+    /// The prompt has changed since the start of the conversation.
     #[error(
         "the conversation was begun with prompt {recorded}, and is to be resumed with {given}: clear the checkpoint and \
          restart, or accept the changed prompt with `EvaluateOptions::accept_prompt`"
     )]
     ConversationStateMismatch {
-        /// Prompt that the log names.
+        /// Prompt in the log.
         recorded: Box<PromptIdentity>,
-        /// Prompt that the caller gave.
+        /// Prompt from the caller.
         given: Box<PromptIdentity>,
     },
-    /// A message of the host has the id of another one, and another text. Nothing was recorded.
+    /// A message of the host has the id of another message, but a different text. Nothing was
+    /// recorded.
     #[error(
         "the conversation holds a message `{}` of another text: give the new message an id of its own",
         escape::text(.id)
@@ -95,25 +97,25 @@ pub enum Error {
         /// Id of the message.
         id: String,
     },
-    /// A checkpoint is damaged, incompatible, or of another session.
+    /// A checkpoint is damaged, incompatible, or belongs to another session.
     #[error("the checkpoint cannot be restored: {}: clear the checkpoint and restart", escape::text(.reason))]
     SnapshotRestore {
-        /// What is wrong with the checkpoint.
+        /// Problem of the checkpoint.
         reason: String,
-        /// What the checkpoint's reader met.
+        /// Underlying error.
         #[source]
         source: Option<Cause>,
     },
-    /// A checkpoint cannot be made, kept or removed.
+    /// A checkpoint cannot be created, stored or removed.
     #[error("the checkpoint cannot be kept: {}: make the folder writable, and execute the request again", escape::text(.reason))]
     Checkpoint {
-        /// What prevents it.
+        /// Reason of the failure.
         reason: String,
-        /// What the system says.
+        /// Underlying system error.
         #[source]
         source: Option<Cause>,
     },
-    /// The checkpoint holds no conversation.
+    /// The checkpoint contains no conversation.
     #[error("No conversation state in checkpoint: clear the checkpoint and restart")]
     NoConversationState,
     /// A tool was interrupted and cannot safely run again.
@@ -128,48 +130,49 @@ pub enum Error {
         /// Name of the tool.
         tool: String,
     },
-    /// A part of the evaluation failed in a way that has no error of its own.
+    /// A part of the evaluation failed with an error that has no variant of its own.
     #[error("{}{phase} failed: {}", of_prompt(.prompt), escape::text(.reason))]
     PromptEvaluation {
         /// Part of the evaluation that failed.
         phase: EvaluationPhase,
         /// Name of the prompt.
         prompt: String,
-        /// What happened, and what to do.
+        /// Description of the failure and its remedy.
         reason: String,
-        /// What the part met.
+        /// Underlying error.
         #[source]
         source: Option<Cause>,
     },
-    /// The deadline of the evaluation passed.
+    /// The deadline of the evaluation has passed.
     #[error(
         "the deadline passed {}: resume the evaluation with a later deadline",
         deadline_text(*.phase)
     )]
     DeadlineExceeded {
-        /// What the evaluation was about to do, or did.
+        /// Phase in which the deadline passed.
         phase: EvaluationPhase,
     },
     /// A limit of the budget is used up.
     #[error("the budget is used up: {spent} tokens were spent of {limit} {max}: resume with a larger budget")]
     BudgetExceeded {
-        /// Limit that is used up.
+        /// The exhausted limit.
         limit: BudgetLimit,
         /// Value of the limit, in tokens.
         max: u64,
-        /// Tokens that were spent.
+        /// Tokens spent.
         spent: u64,
     },
-    /// The provider did not say what answers used, and the budget is to refuse that.
+    /// The provider reported no usage for some answers, and the budget refuses such answers.
     #[error(
         "the provider did not say how many tokens {answers} answers used, so the budget cannot be kept: let it estimate \
          them (`Unmetered::Estimate`), or resume without a budget"
     )]
     UsageUnknown {
-        /// Number of answers whose usage is not known.
+        /// Number of answers without a known usage.
         answers: u64,
     },
-    /// A tool failed, and not all of its changes could be rolled back. The call is closed: the evaluation can be resumed.
+    /// A tool failed, and some of its changes could not be rolled back. The call is closed, and the
+    /// evaluation can be resumed.
     #[error(
         "tool `{}` of operation {operation} failed, and not all of its changes could be rolled back: {}: see to them, and \
          resume",
@@ -177,22 +180,22 @@ pub enum Error {
         escape::text(&.changes.join("; "))
     )]
     NotUndone {
-        /// Operation that failed.
+        /// The failed operation.
         operation: OperationId,
         /// Name of the tool.
         tool: String,
         /// Changes that were not rolled back.
         changes: Vec<String>,
     },
-    /// The provider gives no answer now, but may later.
+    /// The provider cannot answer now, but may be able to later.
     #[error("{}: {}", escape::text(.message), throttle_text(.details))]
     Throttled {
-        /// What is known of it.
+        /// Details from the provider.
         details: ThrottleDetails,
-        /// What the provider said.
+        /// Message of the provider.
         message: String,
     },
-    /// The messages are longer than the model takes.
+    /// The messages exceed the model's context.
     #[error(
         "the conversation is longer than the model takes: {}: shorten it, or use a model that takes more",
         escape::text(.0)
@@ -201,10 +204,10 @@ pub enum Error {
     /// The model refused.
     #[error("the model refused: {}: change what it is asked to do", escape::text(.0))]
     Refused(String),
-    /// A filter of the provider held the answer back.
+    /// A filter of the provider blocked the answer.
     #[error("the provider's filter held the answer back: {}: change what the model is asked to do", escape::text(.0))]
     ContentFilter(String),
-    /// The model gave an output that is not of the prompt's type, as often as it was asked again.
+    /// The model returned output that does not match the prompt's type, in all permitted attempts.
     #[error(
         "the output is no `{}` after {attempts} attempts: {}: make the output type simpler, or allow more attempts",
         escape::text(.output),
@@ -213,12 +216,12 @@ pub enum Error {
     OutputInvalid {
         /// Name of the output's type.
         output: String,
-        /// Number of answers that were checked.
+        /// Number of answers checked.
         attempts: u32,
-        /// What is wrong with the last one.
+        /// Problem of the last answer.
         reason: String,
     },
-    /// The run ended well, and gave no output although the prompt asks for one.
+    /// The run succeeded, but gave no output although the prompt requires one.
     #[error(
         "the run ended without its output `{}`: resume the evaluation and say that it is missing, or make the output type simpler",
         escape::text(.output)
@@ -227,51 +230,52 @@ pub enum Error {
         /// Name of the output's type.
         output: String,
     },
-    /// Tools asked for more sections of the prompt too often.
+    /// Tools expanded sections of the prompt too often.
     #[error(
         "more than {max} visibility expansions in one evaluation: show these sections from the beginning"
     )]
     TooManyExpansions {
-        /// Number of expansions that one evaluation may have.
+        /// Greatest number of expansions per evaluation.
         max: u32,
     },
-    /// The evaluation sent as many requests as it may.
+    /// The evaluation has reached its limit of requests.
     #[error(
         "the evaluation has sent {max} requests, which is all it may: see whether it makes progress, and resume with a \
          larger `LoopLimits::requests`"
     )]
     TooManyRequests {
-        /// Number of requests that one evaluation may send.
+        /// Greatest number of requests per evaluation.
         max: u64,
     },
-    /// The evaluation waits for operations that somebody has to settle: calls that were interrupted, or that ask for an
-    /// approval or wait for their result.
+    /// The evaluation waits for operations to be settled: interrupted calls, or calls that wait for
+    /// an approval or a result.
     #[error("the evaluation waits for {}: settle them, and resume{}", operations_text(.operations), questions_text(.calls))]
     Suspended {
-        /// Operations that are to be settled: in the evaluation's own session, or in one that a call of it works in.
+        /// Operations to settle, in the evaluation's own session or in a session in which one of
+        /// its calls works.
         operations: Vec<OperationId>,
-        /// The questions of those among them that ask something.
+        /// Those of the operations that ask a question.
         calls: Vec<SuspendedCall>,
     },
-    /// The session holds no conversation that can be resumed, since none was recorded.
+    /// The session contains no recorded conversation to resume.
     #[error("no conversation was recorded{}: begin anew, with recording switched on", of_evaluation(.evaluation_id))]
     NotRecorded {
-        /// Evaluation that was to be resumed.
+        /// Evaluation to resume.
         evaluation_id: Option<String>,
     },
-    /// The messages that would be sent are no history that a provider accepts.
+    /// A provider would refuse the messages to be sent.
     #[error(
         "the history would be refused by the provider: {}: repair it, or resume at an earlier position",
         escape::text(&.problems.join("; "))
     )]
     InvalidHistory {
-        /// What is wrong with the history.
+        /// Problems of the history.
         problems: Vec<String>,
     },
-    /// A shortener returned a part that cannot be replaced. Nothing was recorded.
+    /// A shortener returned a range that cannot be replaced. Nothing was recorded.
     #[error("the shortener's answer is refused: {}: mend the shortener, and resume", escape::text(.reason))]
     ShorteningRefused {
-        /// What is wrong with the part.
+        /// Problem of the range.
         reason: String,
     },
     /// A state of an adapter cannot be written or read.
@@ -280,7 +284,7 @@ pub enum Error {
     AdapterState {
         /// Name of the adapter's type.
         adapter: String,
-        /// What is wrong with the state.
+        /// Problem of the state.
         reason: String,
     },
     /// A state of an adapter is too large. Nothing was recorded.
@@ -292,15 +296,15 @@ pub enum Error {
     StateTooLarge {
         /// Name of the adapter's type.
         adapter: String,
-        /// Number of bytes of the state's JSON.
+        /// Size of the state's JSON, in bytes.
         bytes: usize,
-        /// Greatest number that is recorded.
+        /// Greatest size that is recorded, in bytes.
         max: usize,
     },
-    /// A state of an adapter may not be resumed here and now.
+    /// A state of an adapter must not be resumed in the present circumstances.
     #[error(transparent)]
     ResumeRefused(#[from] Box<ResumeRefusal>),
-    /// The provider no longer has the session that was to be resumed.
+    /// The provider no longer has the session to be resumed.
     #[error(
         "the provider of adapter `{}` no longer has session `{}`: record that it expired, and begin a fresh one",
         escape::text(.adapter),
@@ -312,13 +316,13 @@ pub enum Error {
         /// Id of the provider's session.
         session_id: String,
     },
-    /// Somebody cancelled the evaluation.
+    /// The evaluation was cancelled.
     #[error("the evaluation was cancelled: resume it to continue where it stopped")]
     Cancelled,
     /// The prompt cannot be rendered, or its output cannot be read.
     #[error(transparent)]
     Prompt(#[from] PromptError),
-    /// The provider gave no answer, for a reason that has no error of its own.
+    /// The provider returned no answer, for a reason that has no variant of its own.
     #[error("the provider gave no answer ({}): {}", .0.kind.name(), escape::text(&.0.message))]
     Provider(#[source] Box<ProviderError>),
     /// The engine reports an error.
@@ -326,18 +330,18 @@ pub enum Error {
     Engine(foldlog::Error),
 }
 
-/// Returns the words that name a prompt before what failed, and none where no prompt is named.
+/// Returns the prefix that names a prompt; empty if no prompt is named.
 fn of_prompt(prompt: &str) -> String {
     if prompt.is_empty() { String::new() } else { format!("prompt {}: ", escape::text(prompt)) }
 }
 
 impl Error {
-    /// Makes the error of a checkpoint that cannot be restored.
+    /// Creates the error of a checkpoint that cannot be restored.
     pub fn snapshot_restore(reason: impl Into<String>, source: impl Into<Option<Cause>>) -> Error {
         Error::SnapshotRestore { reason: reason.into(), source: source.into() }
     }
 
-    /// Makes the error of a part of an evaluation that has no error of its own.
+    /// Creates an [`Error::PromptEvaluation`] without an underlying error.
     pub fn evaluation(phase: EvaluationPhase, prompt: impl Into<String>, reason: impl Into<String>) -> Error {
         Error::PromptEvaluation { phase, prompt: prompt.into(), reason: reason.into(), source: None }
     }
@@ -386,8 +390,9 @@ impl From<foldlog::Error> for Error {
     }
 }
 
-/// Makes the error of a tool that drives a conversation of its own. If that conversation is suspended, so is the tool's call: it
-/// is rolled back, and runs again once the question is answered.
+/// Converts the error for a tool that runs a conversation of its own. If that conversation is
+/// suspended, the tool's call is suspended too: it is rolled back, and runs again after the
+/// question has been answered.
 impl From<Error> for ToolError {
     fn from(error: Error) -> ToolError {
         match error {

@@ -1,4 +1,5 @@
-//! What an adapter in another crate of foldlog opens, records and ends an evaluation with. It is no part of the public API.
+//! Functions with which an adapter in another crate of foldlog opens, records and ends an
+//! evaluation. They are not part of the public API.
 
 pub use crate::adapter::{
     ExecutionDetails, OpenConversation, Timing, last_incomplete, must_settle, new_id, open, record_execution,
@@ -13,6 +14,6 @@ pub use crate::inner_loop::{
     Journal, Outcome, asked_call, left_by, not_undone, read_output, shorten_for_model,
 };
 
-/// Does nothing: without the feature `async` no future was dropped.
+/// Does nothing: without the feature `async` there are no dropped futures.
 #[cfg(not(feature = "async"))]
 pub fn wait(_: &foldlog::Session, _: crate::Deadline, _: &crate::provider::CancelToken) {}

@@ -1,9 +1,11 @@
-//! Events that say for people what an evaluation did. They stay in the log through every rollback.
+//! Events that describe an evaluation to people. They survive every rollback.
 //!
-//! A text that a record of the conversation holds is not recorded again: the event names the record.
+//! Text that a record of the conversation contains is not recorded twice: the event names that
+//! record.
 //!
-//! A host does not have to declare these events: they are LOG by [`default_policy`](foldlog::default_policy). What has been
-//! [declared](declare) is read before the first of them too, and is recorded in a store that refuses undeclared events.
+//! A host does not have to declare these events: [`default_policy`](foldlog::default_policy) makes
+//! them LOG. [Declared](declare) slices can also be read before their first event, and their events
+//! are recorded in a store that refuses undeclared ones.
 
 use foldlog::conversation::PromptIdentity;
 use foldlog::{Event, Policy, SequenceNumber, Session, SessionTypesBuilder, Slice};
@@ -12,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::prompt::{RenderedPrompt, VisibilityOverrides};
 
-/// Says that a prompt was rendered: once at the beginning of an evaluation, and once for each visibility expansion. A
-/// resumed evaluation renders nothing, and has no such event.
+/// Records that a prompt was rendered: once at the start of an evaluation, and once per visibility
+/// expansion. A resumed evaluation renders nothing, and records no such event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PromptRendered {
     /// Id of the evaluation.
@@ -24,12 +26,12 @@ pub struct PromptRendered {
     pub prompt_key: String,
     /// Digest of the prompt before rendering, in hexadecimal digits.
     pub prompt_digest: String,
-    /// Name of the provider that the prompt was rendered for.
+    /// Name of the provider for which the prompt was rendered.
     pub adapter: String,
-    /// Record that holds the rendered text; `None` if the conversation is not recorded.
+    /// Record that contains the rendered text; `None` if the conversation is not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<SequenceNumber>,
-    /// Rendered text, where no record holds it.
+    /// Rendered text, if no record contains it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// Names of the tools that the model may call.
@@ -37,12 +39,12 @@ pub struct PromptRendered {
     /// Name of the output's type; `None` for a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// Sections that were shown otherwise than they say themselves.
+    /// Sections shown with a visibility other than their own.
     #[serde(default, skip_serializing_if = "VisibilityOverrides::is_empty")]
     pub visibility_overrides: VisibilityOverrides,
 }
 
-/// Says that an evaluation gave its output.
+/// Records that an evaluation returned its output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PromptExecuted {
     /// Id of the evaluation.
@@ -53,30 +55,30 @@ pub struct PromptExecuted {
     pub prompt_key: String,
     /// Name of the provider that answered.
     pub adapter: String,
-    /// Model that gave the last answer.
+    /// Model of the last answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Record of the last answer; `None` if the conversation is not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<SequenceNumber>,
-    /// Text of the last answer, where no record holds it.
+    /// Text of the last answer, if no record contains it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Number of requests that were sent, by every process that worked on the evaluation.
+    /// Number of requests sent, by all processes that worked on the evaluation.
     pub requests: u64,
-    /// Number of tool calls that the answers asked for.
+    /// Number of tool calls in the answers.
     pub tool_calls: u64,
-    /// Tokens that were sent, those that the provider read from its cache or wrote into it left out.
+    /// Tokens sent, without those that the provider read from its cache or wrote into it.
     pub input_tokens: u64,
-    /// Tokens that the model returned.
+    /// Tokens returned by the model.
     pub output_tokens: u64,
-    /// Tokens that the provider read from its cache.
+    /// Tokens read from the provider's cache.
     #[serde(default)]
     pub cache_read_tokens: u64,
-    /// Cost in millionths of the host's currency, where the provider says it.
+    /// Cost in millionths of the host's currency, if the provider reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_micros: Option<u64>,
-    /// Time that this process worked on the evaluation, in microseconds.
+    /// Time for which this process worked on the evaluation, in microseconds.
     pub elapsed_us: u64,
     /// Whether this process resumed the evaluation.
     #[serde(default)]
@@ -101,7 +103,7 @@ impl Slice for PromptRenderings {
     type Item = PromptRendered;
 }
 
-/// Marks the LOG slice of all evaluations that gave their output, `prompt_executed`.
+/// Marks the LOG slice of all evaluations that returned their output, `prompt_executed`.
 #[derive(Debug)]
 pub struct PromptExecutions;
 
@@ -110,7 +112,8 @@ impl Slice for PromptExecutions {
     type Item = PromptExecuted;
 }
 
-/// Records an event, unless the store refuses it because the host does not declare it, or the host has another use for its name.
+/// Records an event. Does nothing if the store refuses the event because the host has not declared
+/// it, or if the host uses its name otherwise.
 pub(crate) fn record<E: Event>(session: &Session, event: E) -> Result<()> {
     use foldlog::Error::{DeclaredTwice, NoSuchSlice, UndeclaredEvent};
     match session.dispatch(event) {
@@ -119,7 +122,7 @@ pub(crate) fn record<E: Event>(session: &Session, event: E) -> Result<()> {
     }
 }
 
-/// Records that a prompt was rendered for a provider of this name.
+/// Records that a prompt was rendered for the named provider.
 pub fn record_rendered(
     session: &Session,
     evaluation: &str,
@@ -144,8 +147,8 @@ pub fn record_rendered(
     record(session, event)
 }
 
-/// Declares the events of this module and their LOG slices. A session that was opened with types that were declared with this
-/// is always opened with such.
+/// Declares the events of this module and their LOG slices. A session opened once with these
+/// declarations must always be opened with them.
 pub fn declare(builder: SessionTypesBuilder) -> SessionTypesBuilder {
     builder
         .slice_with::<PromptRenderings>(Policy::Log)

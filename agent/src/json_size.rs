@@ -1,11 +1,11 @@
-//! How many values a JSON text holds, found before any of them takes memory.
+//! Counts the values of a JSON text before any of them takes memory.
 
-/// Greatest number of values of a JSON text from outside that is read into values: each takes up to some hundred bytes,
-/// however few the text has for it.
+/// Greatest number of values in a JSON text from outside that is parsed. Each value takes up to
+/// some hundred bytes, however short its text is.
 pub(crate) const VALUES_MAX: usize = 1 << 18;
 
-/// Returns whether a text holds no more than [`VALUES_MAX`] values and names of fields, as its separators tell. A text that is
-/// no JSON is counted somehow, and refused by whoever reads it.
+/// Returns whether a text contains at most [`VALUES_MAX`] values and field names, judged by its
+/// separators. The count for invalid JSON is arbitrary; its parser refuses it.
 pub(crate) fn is_moderate(json: &[u8]) -> bool {
     let (mut values, mut is_text, mut is_escaped) = (0, false, false);
     for byte in json {
@@ -29,7 +29,7 @@ pub(crate) fn is_moderate(json: &[u8]) -> bool {
 mod tests {
     use super::{VALUES_MAX, is_moderate};
 
-    /// Protects long texts, which hold whatever they like, from being taken for many values.
+    /// Protects long strings, whose contents are arbitrary, from being counted as many values.
     #[test]
     fn only_separators_outside_of_texts_count() {
         let many = ",".repeat(2 * VALUES_MAX);

@@ -1,27 +1,29 @@
-//! Drives an agent on foldlog: prompts, providers, and the loop between a model and its tools.
+//! Runs agents on foldlog: prompts, providers, and the loop between a model and its tools.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | [`prompt`] | what a model is told, which tools it may call, and which output it has to give |
-//! | [`provider`] | what a provider of a model is to the loop: requests, answers, failures |
-//! | [`pairing`] | the rules that providers have for messages, and how a list that breaks them is repaired |
-//! | [`adapter_state`] | what an adapter needs to resume a session that its provider keeps |
+//! | [`prompt`] | prompts: sections, tools, and the type of the output |
+//! | [`provider`] | the interface to model providers: requests, answers, failures |
+//! | [`pairing`] | the providers' rules for message lists, and the repair of lists that break them |
+//! | [`adapter_state`] | the state with which an adapter resumes a session stored by its provider |
 //! | [`inner_loop`] | the loop between a provider and the tools |
 //! | [`adapter`] | evaluates prompts with a provider, and resumes evaluations |
-//! | [`checkpoint`] | where the work on a request stands, in a file |
-//! | [`main_loop`] | requests, each with a session, a prompt and a checkpoint |
-//! | [`shortening`] | what a provider is sent in place of a part of a long conversation |
-//! | [`budget`] | how many tokens an evaluation may use |
-//! | [`deadline`] | until when an evaluation goes on |
-//! | [`events`] | what of an evaluation is recorded for people |
+//! | [`checkpoint`] | files that name the session of a request |
+//! | [`main_loop`] | the loop over requests, each with a session, a prompt and a checkpoint |
+//! | [`shortening`] | replaces parts of a long conversation for the provider |
+//! | [`budget`] | limits on the tokens of an evaluation |
+//! | [`deadline`] | limits on the time of an evaluation |
+//! | [`events`] | events that describe an evaluation to people |
 //! | [`transcript_state`] | the messages as they would be sent |
-//! | [`error`] | what goes wrong, and what to do then |
+//! | [`error`] | the errors, each with a remedy |
 //!
 //! # Invariants
 //!
-//! 1. The crate uses the public API of `foldlog` alone; of `foldlog-codec` it takes how breakages are listed, for its tests.
+//! 1. The crate uses only the public API of `foldlog`. From `foldlog-codec` it uses the macro that
+//!    lists breakages, for its tests.
 //! 2. It starts no async runtime.
-//! 3. Nothing is sent to a provider before the log says so, and no tool of an answer runs before the answer is recorded.
+//! 3. A request is recorded before it is sent to a provider. An answer is recorded before its tools
+//!    run.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

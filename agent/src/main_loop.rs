@@ -1,12 +1,14 @@
-//! The loop around requests: a session and a prompt for each, and a checkpoint while the work goes on.
+//! The loop over requests: a session and a prompt for each, and a checkpoint until it succeeds.
 //!
-//! # What happens to a checkpoint
+//! # Life of a checkpoint
 //!
-//! 1. [`MainLoop::execute`] loads the request's checkpoint. If there is one, its session is opened, its conversation is
-//!    checked against the prompt, calls that were left open are recovered within the request's deadline, and the work goes
-//!    on at the end of the session's log; if one of these fails, the request fails. No other session is begun in its place.
-//! 2. If there is none, a session is created, and its checkpoint is saved before anything is asked, so that a process
-//!    that ends within the first turn leaves a session that is found.
+//! 1. [`MainLoop::execute`] loads the request's checkpoint. If there is one, its session is opened,
+//!    its conversation is checked against the prompt, and open calls are recovered within the
+//!    request's deadline. The work then continues at the end of the session's log. If one of these
+//!    steps fails, the request fails, and no other session is created in its place.
+//! 2. If there is none, a session is created. Its checkpoint is saved before the first request to
+//!    the provider, so that a process that ends within the first turn leaves a session that can be
+//!    found.
 //! 3. The checkpoint is saved again after each turn.
 //! 4. It is removed when the request succeeds, and only then.
 
@@ -21,70 +23,75 @@ use crate::error::Result;
 use crate::prompt::Prompt;
 use crate::provider::Provider;
 
-/// Executes a host's requests, each in a session of its own. A host says which session, prompt and provider a request
-/// has; [`execute`](MainLoop::execute) does the rest, and goes on with a request that another process left.
+/// Executes a host's requests, each in its own session. The host supplies the session, prompt and
+/// provider of a request. [`execute`](MainLoop::execute) does the rest, and continues a request
+/// that another process left unfinished.
 pub trait MainLoop {
-    /// What the host asks for.
+    /// A request of the host.
     type Request;
-    /// What a request gives.
+    /// Output of a request.
     type Output;
-    /// Provider that is asked.
+    /// Provider of the model.
     type Provider: Provider;
 
     /// Returns the adapter that evaluates prompts.
     fn adapter(&self) -> &ProviderAdapter<Self::Provider>;
 
-    /// Creates the session of a new request, with the resources that its tools work on.
+    /// Creates the session of a new request, with the resources of its tools.
     ///
     /// # Errors
     ///
-    /// Whatever prevents it, such as [`Error::Engine`](crate::Error::Engine).
+    /// Any error that prevents it, such as [`Error::Engine`](crate::Error::Engine).
     fn create_session(&self, request: &Self::Request) -> Result<ExecutionState>;
 
-    /// Opens the session of a request that another process left, with the resources that its tools work on.
+    /// Opens the session of a request that another process left unfinished, with the resources of
+    /// its tools.
     ///
     /// # Errors
     ///
-    /// Whatever prevents it, such as [`Error::Engine`](crate::Error::Engine).
+    /// Any error that prevents it, such as [`Error::Engine`](crate::Error::Engine).
     fn open_session(&self, request: &Self::Request, session: Uuid) -> Result<ExecutionState>;
 
     /// Creates the prompt of a request.
     ///
     /// # Errors
     ///
-    /// Whatever prevents it, such as [`Error::Prompt`](crate::Error::Prompt).
+    /// Any error that prevents it, such as [`Error::Prompt`](crate::Error::Prompt).
     fn create_prompt(&self, request: &Self::Request) -> Result<Prompt<Self::Output>>;
 
-    /// Returns what keeps the checkpoints; by default there are none, and a request that is executed again begins anew.
+    /// Returns the handler of the checkpoints. By default there is none, and a repeated request
+    /// starts from the beginning.
     fn checkpoints(&self) -> Option<&dyn CheckpointHandler<Self::Request>> {
         None
     }
 
-    /// Returns how a request's prompt is evaluated. The loop itself sets the evaluation's id and what happens after a
-    /// turn.
+    /// Returns the options with which a request's prompt is evaluated. The loop itself sets the
+    /// evaluation's id and `on_turn`.
     fn options(&self, request: &Self::Request) -> EvaluateOptions<'_> {
         let _ = request;
         EvaluateOptions::default()
     }
 
-    /// Executes a request, or goes on with it where another process stopped.
+    /// Executes a request, or continues it where another process stopped.
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotRestore`](crate::Error::SnapshotRestore) if the request's checkpoint cannot be read or is not of
-    /// its session; the errors of creating or opening the session, of creating the prompt, of recovering calls that were
-    /// left open, and of [`ProviderAdapter::evaluate`]. The checkpoint stays with each of them.
+    /// [`Error::SnapshotRestore`](crate::Error::SnapshotRestore) if the request's checkpoint cannot
+    /// be read or belongs to another session; the errors of creating or opening the session, of
+    /// creating the prompt, of recovering open calls, and of [`ProviderAdapter::evaluate`]. The
+    /// checkpoint remains after each of them.
     fn execute(&self, request: &Self::Request) -> Result<PromptResponse<Self::Output>> {
         self.request(request, Deadline::never())
     }
 
-    /// Executes a request as [`execute`](MainLoop::execute) does, and gives it up when the deadline passes or, if that is
-    /// earlier, the one of [`options`](MainLoop::options). The request can be executed again then, and goes on.
+    /// Executes a request as [`execute`](MainLoop::execute) does, and gives up at `deadline` or at
+    /// the deadline of [`options`](MainLoop::options), whichever is earlier. The request can then
+    /// be executed again, and continues.
     ///
     /// # Errors
     ///
-    /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) if the deadline passed; else those of
-    /// [`execute`](MainLoop::execute).
+    /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) if the deadline passed; else
+    /// those of [`execute`](MainLoop::execute).
     fn request(&self, request: &Self::Request, deadline: Deadline) -> Result<PromptResponse<Self::Output>> {
         let checkpoints = self.checkpoints();
         let save = |session: &Session| {

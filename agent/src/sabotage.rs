@@ -1,4 +1,5 @@
-//! Lists the ways in which foldlog's own tests break what drives an agent on purpose: see [`foldlog_codec::sabotage`].
+//! Lists the ways in which foldlog's own tests break this crate on purpose: see
+//! [`foldlog_codec::sabotage`].
 
 foldlog_codec::breakages! {
     // Conversations.

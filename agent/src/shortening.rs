@@ -1,18 +1,20 @@
-//! Shortens a long conversation for its provider. The log keeps everything; a record says what is sent in place of a part.
+//! Shortens a long conversation for its provider. The log remains complete. A record states what
+//! replaces which part.
 //!
-//! A host gives a [`Shortener`] with [`ShortenOptions`]. It is asked in two cases:
+//! A host supplies a [`Shortener`] in [`ShortenOptions`]. It is called in two cases:
 //!
-//! | case | when | what follows |
+//! | case | when | next step |
 //! |---|---|---|
-//! | [`Threshold`](ShortenReason::Threshold) | before a request, once the last answer's usage or the number of messages reaches the threshold; once for each answer | the request, shortened or not |
-//! | [`Overflow`](ShortenReason::Overflow) | the provider found the conversation too long; once for each answer | the request once more if something was shortened, else [`Error::ContextOverflow`] |
+//! | [`Threshold`](ShortenReason::Threshold) | before a request, if the last answer's usage or the number of messages reaches the threshold; once per answer | the request, shortened or not |
+//! | [`Overflow`](ShortenReason::Overflow) | the provider found the conversation too long; once per answer | the request again if something was shortened, else [`Error::ContextOverflow`] |
 //!
 //! # Invariants
 //!
-//! 1. A call is never parted from its result: a range that holds one and not the other is refused.
-//! 2. The system message stays, whatever range holds its record.
-//! 3. What is shortened is recorded before anything is sent, so that another process sends the same.
-//! 4. Without a shortener, nothing of this happens.
+//! 1. A call is never separated from its result: a range that contains only one of them is refused.
+//! 2. The system message is always sent, even if a range contains its record.
+//! 3. A replacement is recorded before anything is sent, so that another process sends the same
+//!    messages.
+//! 4. Without a shortener, conversations are never shortened.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,12 +27,12 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::provider::CancelToken;
 
-/// Says why a conversation is to be shortened.
+/// Gives the reason to shorten a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ShortenReason {
     /// The conversation has reached the host's threshold.
     Threshold,
-    /// The provider refused a request, since the conversation is longer than the model takes.
+    /// The provider refused a request, because the conversation exceeds the model's context.
     Overflow,
 }
 
@@ -44,56 +46,56 @@ impl ShortenReason {
     }
 }
 
-/// Holds what a shortener is asked.
+/// Contains the arguments of a [`Shortener`].
 #[derive(Clone, Copy, Debug)]
 pub struct ShortenRequest<'a> {
     /// Id of the evaluation.
     pub evaluation_id: &'a str,
-    /// Messages as they would be sent, with their records. If the conversation is not recorded, the sequence numbers are
-    /// the messages' places, counted from 0.
+    /// Messages as they would be sent, with their records. If the conversation is not recorded, the
+    /// sequence numbers are the messages' indexes, counted from 0.
     pub messages: &'a [SentMessage],
-    /// What the last answer used, as far as the provider said.
+    /// Usage of the last answer, as far as the provider reported it.
     pub usage: Option<TokenUsage>,
-    /// Why the shortener is asked.
+    /// Reason of the call.
     pub reason: ShortenReason,
-    /// Moment at which the evaluation is given up.
+    /// Deadline of the evaluation.
     pub deadline: Deadline,
-    /// Cancels the evaluation when it is set.
+    /// Token that cancels the evaluation.
     pub cancel: &'a CancelToken,
 }
 
-/// Says which records are replaced for the provider, and by what.
+/// Describes a range of records and the messages that replace it for the provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShortenedRange {
-    /// First record that is replaced.
+    /// First replaced record.
     pub from: SequenceNumber,
-    /// Last record that is replaced.
+    /// Last replaced record.
     pub to: SequenceNumber,
-    /// Messages in their place, of the user or the assistant. A provider that takes no conversation without a user's
-    /// message gets one.
+    /// Replacement messages, of the user or the assistant. If a provider requires a user's message
+    /// and the conversation has none, one is added.
     pub messages: Vec<(Role, String)>,
 }
 
-/// Decides how a long conversation is shortened. A shortener may take its time, and may ask a model; the tokens that it
-/// uses itself are in no budget.
+/// Decides how to shorten a long conversation. A shortener may be slow, and may call a model. The
+/// tokens that it uses count in no budget.
 pub trait Shortener: Send + Sync {
-    /// Returns what is replaced by what; `None` to leave the conversation as it is.
+    /// Returns the range to replace and its replacement; `None` leaves the conversation unchanged.
     ///
     /// # Errors
     ///
-    /// Whatever prevents it. The evaluation ends with the error, and can be resumed.
+    /// Any error that prevents it. The evaluation ends with the error, and can be resumed.
     fn shorten(&self, asked: &ShortenRequest<'_>) -> Result<Option<ShortenedRange>>;
 }
 
-/// Says who shortens a conversation, and when.
+/// Configures by whom and when a conversation is shortened.
 #[derive(Clone)]
 pub struct ShortenOptions {
-    /// Who is asked.
+    /// Shortener to call.
     pub shortener: Arc<dyn Shortener>,
-    /// Number of tokens sent for the last answer, those of the provider's cache included, from which on the shortener is
-    /// asked. If `None`, no number of tokens is too many.
+    /// Threshold for the tokens sent for the last answer, including those of the provider's cache.
+    /// `None` sets no threshold.
     pub input_tokens: Option<u64>,
-    /// Number of messages to be sent from which on the shortener is asked. If `None`, no number is too large.
+    /// Threshold for the number of messages to send. `None` sets no threshold.
     pub messages: Option<usize>,
 }
 
@@ -107,7 +109,7 @@ impl fmt::Debug for ShortenOptions {
 }
 
 impl ShortenOptions {
-    /// Makes options with which a shortener is asked only if the provider finds the conversation too long.
+    /// Creates options that call a shortener only if the provider finds the conversation too long.
     pub fn at_overflow(shortener: impl Shortener + 'static) -> ShortenOptions {
         ShortenOptions { shortener: Arc::new(shortener), input_tokens: None, messages: None }
     }
@@ -120,12 +122,11 @@ impl ShortenOptions {
 }
 
 impl ShortenedRange {
-    /// Returns whether a record is replaced.
     fn holds(&self, sequence: SequenceNumber) -> bool {
         self.from <= sequence && sequence <= self.to
     }
 
-    /// Checks what a shortener returned against the messages that it was given.
+    /// Checks a shortener's range against the messages that it received.
     pub(crate) fn check(&self, sent: &[SentMessage]) -> Result<()> {
         let ShortenedRange { from, to, messages } = self;
         let refused = |reason: String| Err(Error::ShorteningRefused { reason });
@@ -163,7 +164,7 @@ impl ShortenedRange {
     }
 }
 
-/// Keeps the last turns, and replaces all that stands before them by a fixed text of the user.
+/// Keeps the last turns, and replaces all earlier ones with a fixed text of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeepLastTurns {
     turns: usize,
@@ -171,8 +172,8 @@ pub struct KeepLastTurns {
 }
 
 impl KeepLastTurns {
-    /// Makes a shortener that keeps the last `turns` answers, at least one, with what was said directly before the first
-    /// of them.
+    /// Creates a shortener that keeps the last `turns` answers, at least one, and the messages
+    /// directly before the first of them.
     pub fn new(turns: usize) -> KeepLastTurns {
         let text = "[The earlier part of this conversation was left out.]".to_owned();
         KeepLastTurns { turns: turns.max(1), text }
@@ -184,13 +185,14 @@ impl KeepLastTurns {
         KeepLastTurns { text: text.into(), ..self }
     }
 
-    /// Returns how many of the messages are replaced.
+    /// Returns the number of messages to replace.
     fn count_replaced(&self, spoken: &[&SentMessage]) -> Option<usize> {
         let is_answer = |sent: &&SentMessage| sent.message.role == Role::Assistant;
         let answers: Vec<usize> =
             (0..).zip(spoken).filter(|(_, sent)| is_answer(sent)).map(|it| it.0).collect();
         let mut cut = *answers.get(answers.len().checked_sub(self.turns)?)?;
-        // What was said late stands behind records that are newer: no range of records replaces one without the other.
+        // A message that was inserted late comes after newer records. No range of records can
+        // replace one without the other.
         let is_apart = |cut: usize| {
             let (before, behind) = spoken.split_at(cut);
             let last = before.iter().map(|sent| sent.sequence).max();

@@ -1,9 +1,10 @@
-//! Drives the Claude Code program as a child process. It is an unofficial client: the program is installed by its user,
-//! and no part of it is in here.
+//! Runs the Claude Code program as a child process. This is an unofficial client: the user installs
+//! the program, and this crate contains no part of it.
 //!
-//! A [`Client`] starts the program, says something to the model ([`query`](Client::query)), and takes the program's
-//! messages ([`next_message`](Client::next_message)) up to the result of the turn. The program drives the model and its
-//! own tools; what it asks of its host meanwhile is answered by [`Callbacks`].
+//! A [`Client`] starts the program, sends prompts to the model ([`query`](Client::query)), and
+//! receives the program's messages ([`next_message`](Client::next_message)) up to the result of the
+//! turn. The program calls the model and its own tools. [`Callbacks`] answer the requests that it
+//! makes of its host in between.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -24,8 +25,9 @@
 //!
 //! # Wire
 //!
-//! One JSON object a line, both ways ([`read_stream`] says what else is skipped or refused). A *control request* asks the
-//! other side, which answers with a *control response* of the same `request_id`.
+//! Both sides write one JSON object per line ([`read_stream`] describes which lines are skipped or
+//! refused). A *control request* goes to the other side, which answers with a *control response* of
+//! the same `request_id`.
 //!
 //! | from | frame | answer |
 //! |---|---|---|
@@ -40,20 +42,23 @@
 //!
 //! # Invariants
 //!
-//! 1. A callback never keeps the client from reading: while tools run, messages, interrupts and other callbacks go on.
+//! 1. A callback never stops the client from reading. While tools run, messages, interrupts and
+//!    other callbacks continue.
 //! 2. Each request of the program is answered once, or not at all if it was cancelled.
-//! 3. A callback begins after the host has asked for the message after all those that came before the callback, unless
-//!    the options say otherwise. So a host records an answer before a tool of it runs. A host that no longer asks for
-//!    messages therefore keeps callbacks waiting.
-//! 4. The program does not outlive its client, nor the process of its host, however that ends: it is in a
-//!    [process group](foldlog::process) whose leader kills it then. What it starts in groups of their own may.
-//! 5. The program gets no variable of the host that the options do not name, reads no settings and reaches no servers
-//!    that they do not name.
-//! 6. What the program writes is kept whole ([`ClaudeMessage::line`]), and never displayed raw.
+//! 3. Unless the options state otherwise, a callback starts only after the host has taken all
+//!    messages that arrived before it and has called for the next one. A host can therefore record
+//!    an answer before a tool of it runs. While a host takes no messages, callbacks wait.
+//! 4. The program outlives neither its client nor the process of its host, however that process
+//!    ends. It runs in a [process group](foldlog::process) whose leader then kills it. Processes
+//!    that it starts in groups of their own may survive.
+//! 5. The program gets only the environment variables that the options name. It reads no settings
+//!    and contacts no servers beyond those that the options name.
+//! 6. The program's output is stored unchanged ([`ClaudeMessage::line`]), and never displayed raw.
 //!
-//! # What it does not do
+//! # Limits
 //!
-//! It keeps no log, guards no session against a second process that resumes it, and checks no arguments of tools.
+//! The client writes no log, does not protect a session from a second process that resumes it, and
+//! does not check the arguments of tools.
 
 mod adapter;
 mod arguments;

@@ -1,12 +1,12 @@
 //! Evaluates prompts as futures, for async hosts (feature `async`).
 //!
-//! | blocks | its form for async hosts |
+//! | blocking | variant for async hosts |
 //! |---|---|
 //! | [`ProviderAdapter::evaluate`], also to resume | [`ProviderAdapter::evaluate_async`] |
-//! | [`Provider`](crate::provider::Provider) | [`AsyncProvider`], or the same one within [`BlockingProvider`](crate::provider::BlockingProvider) |
+//! | [`Provider`](crate::provider::Provider) | [`AsyncProvider`], or the blocking one within [`BlockingProvider`](crate::provider::BlockingProvider) |
 //! | [`MainLoop::execute`](crate::MainLoop::execute), [`resume_evaluation`](crate::checkpoint::resume_evaluation) | none: they open sessions and read checkpoints, where blocking is allowed. Recover with [`recover_async`](foldlog::tools::ToolRunner::recover_async), evaluate with `evaluate_async`, and save checkpoints with its `on_turn` |
-//! | [`StatefulAdapter`](crate::adapter_state::StatefulAdapter), the adapter of the Claude Code program | none: the program holds a process and its threads for each conversation; evaluate where blocking is allowed |
-//! | [`Shortener`](crate::Shortener) | none: a thread of the pool asks it |
+//! | [`StatefulAdapter`](crate::adapter_state::StatefulAdapter), the adapter of the Claude Code program | none: each conversation needs a process and its threads; evaluate where blocking is allowed |
+//! | [`Shortener`](crate::Shortener) | none: it is called on a thread of the pool |
 
 use std::fmt;
 use std::future::Future;
@@ -27,34 +27,35 @@ use crate::prompt::{Prompt, VisibilityOverrides};
 use crate::provider::{AsyncProvider, CancelToken};
 use crate::shortening::ShortenOptions;
 
-/// Says how a prompt is evaluated by [`ProviderAdapter::evaluate_async`]: as [`EvaluateOptions`] do, but with functions that
-/// move with the future.
+/// Configures [`ProviderAdapter::evaluate_async`]. The fields are those of [`EvaluateOptions`],
+/// with functions that move with the future.
 pub struct AsyncEvaluateOptions {
-    /// Says what [`EvaluateOptions::evaluation_id`] says.
+    /// See [`EvaluateOptions::evaluation_id`].
     pub evaluation_id: Option<String>,
-    /// Says what [`EvaluateOptions::resume_from`] says.
+    /// See [`EvaluateOptions::resume_from`].
     pub resume_from: ResumeFrom,
-    /// Says what [`EvaluateOptions::messages`] says.
+    /// See [`EvaluateOptions::messages`].
     pub messages: Vec<UserMessage>,
-    /// Says what [`EvaluateOptions::deadline`] says.
+    /// See [`EvaluateOptions::deadline`].
     pub deadline: Deadline,
-    /// Says what [`EvaluateOptions::budget`] says.
+    /// See [`EvaluateOptions::budget`].
     pub budget: Option<Budget>,
-    /// Says what [`EvaluateOptions::tracker`] says.
+    /// See [`EvaluateOptions::tracker`].
     pub tracker: Option<Arc<BudgetTracker>>,
-    /// Says what [`EvaluateOptions::visibility_overrides`] says.
+    /// See [`EvaluateOptions::visibility_overrides`].
     pub visibility_overrides: VisibilityOverrides,
-    /// Says what [`EvaluateOptions::accept_prompt`] says.
+    /// See [`EvaluateOptions::accept_prompt`].
     pub accept_prompt: Option<PromptAcceptance>,
-    /// Says what [`EvaluateOptions::shorten`] says.
+    /// See [`EvaluateOptions::shorten`].
     pub shorten: Option<ShortenOptions>,
-    /// Says what [`EvaluateOptions::cancel`] says.
+    /// See [`EvaluateOptions::cancel`].
     pub cancel: CancelToken,
-    /// Says what [`EvaluateOptions::on_delta`] says.
+    /// See [`EvaluateOptions::on_delta`].
     pub on_delta: Option<Box<AsyncOnDelta>>,
-    /// Is called after each turn that is recorded. An error of it ends the evaluation, which can be resumed.
+    /// Called after each recorded turn. An error of it ends the evaluation, which can then be
+    /// resumed.
     pub on_turn: Option<Box<AsyncOnTurn>>,
-    /// Says what [`EvaluateOptions::record`] says.
+    /// See [`EvaluateOptions::record`].
     pub record: bool,
 }
 
@@ -76,7 +77,8 @@ impl fmt::Debug for AsyncEvaluateOptions {
 }
 
 impl From<EvaluateOptions<'_>> for AsyncEvaluateOptions {
-    /// Makes options without the functions, which need not outlive the call of a blocking evaluation.
+    /// Converts the options without their functions, which may not outlive the call of a blocking
+    /// evaluation.
     fn from(options: EvaluateOptions<'_>) -> AsyncEvaluateOptions {
         let EvaluateOptions {
             evaluation_id,
@@ -112,7 +114,7 @@ impl From<EvaluateOptions<'_>> for AsyncEvaluateOptions {
 }
 
 impl From<AsyncEvaluateOptions> for EvaluateOptions<'_> {
-    /// Makes options without the functions.
+    /// Converts the options without their functions.
     fn from(options: AsyncEvaluateOptions) -> Self {
         EvaluateOptions {
             evaluation_id: options.evaluation_id,
@@ -132,26 +134,26 @@ impl From<AsyncEvaluateOptions> for EvaluateOptions<'_> {
     }
 }
 
-/// Holds an evaluation that was opened.
 enum SetOut<O> {
     Complete(PromptResponse<O>),
     GoesOn { machine: Box<InnerLoop>, evaluation: Box<Evaluation>, is_resume: bool },
 }
 
 impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
-    /// Evaluates a prompt as [`evaluate`](ProviderAdapter::evaluate) does, for async hosts of any runtime: the future blocks no
-    /// executor, and holds no thread while it waits for the provider, for another call, or for a tool that is an
-    /// [`AsyncTool`](foldlog::tools::AsyncTool). What reads much or is synced is done by a pool of threads. Every request,
-    /// answer and call is recorded as `evaluate` records it, so that either form goes on with what the other one began.
+    /// Evaluates a prompt as [`evaluate`](ProviderAdapter::evaluate) does, for async hosts of any
+    /// runtime. The future never blocks the executor. It occupies no thread while it waits for the
+    /// provider, for another call, or for an [`AsyncTool`](foldlog::tools::AsyncTool). Long reads
+    /// and syncs run on a pool of threads. Requests, answers and calls are recorded as by
+    /// `evaluate`, so either variant can continue an evaluation of the other.
     ///
-    /// The future owns what it needs, so that a host may spawn it: it shares the adapter and the prompt, and holds a handle of
-    /// the session, the resources and the functions of `options` until it ends or is dropped. A session is closed
-    /// behind that.
+    /// The future owns its data, so a host may spawn it. It shares the adapter and the prompt, and
+    /// owns a handle of the session, the resources and the functions of `options` until it ends or
+    /// is dropped. Only after that is the session closed.
     ///
-    /// If the future is dropped, the evaluation is given up at once: a request that was sent is dropped, and calls of tools are
-    /// cancelled, rolled back, and closed as failed. The session stays usable, and a later evaluation goes on where the log
-    /// ends; it waits first for what threads still do for the one that was dropped. A conversation that is not
-    /// [recorded](EvaluateOptions::record) is lost.
+    /// Dropping the future gives up the evaluation at once. A request in flight is dropped; calls
+    /// of tools are cancelled, rolled back, and closed as failed. The session remains usable, and a
+    /// later evaluation continues at the end of the log. It first waits for threads that still work
+    /// for the dropped one. A conversation that is not [recorded](EvaluateOptions::record) is lost.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -228,7 +230,6 @@ impl<P: AsyncProvider + 'static> ProviderAdapter<P> {
         }
     }
 
-    /// Opens the conversation of an evaluation.
     fn open_to_go_on<O>(
         &self,
         prompt: &Prompt<O>,
